@@ -1,1 +1,26 @@
-//! testkit
+//! What the workspace's tests share: servers to test against, and ways to speak to servers.
+//!
+//! Two binaries live beside this library. `testkit-conformance` is a well-behaved MCP server of
+//! both eras, written on the official SDK; `testkit-scripted` is written on bare lines and
+//! misbehaves on demand. The library finds and guards such processes ([`Bin`], [`Process`]),
+//! speaks to servers without interpreting what they say ([`RawClient`], [`StdioClient`]), and waits
+//! with deadlines ([`wait_for`]).
+//!
+//! Invariants: every wait has a deadline, every child dies with its guard, and a helper that
+//! cannot do its work panics with a sentence that says what to do, because it runs in tests only.
+//! Nothing of the product is used here: a bug in the product's own client code must not hide a
+//! bug in its server code.
+
+mod bin;
+mod process;
+mod raw;
+mod sse;
+mod stdio;
+mod wait;
+
+pub use bin::Bin;
+pub use process::Process;
+pub use raw::{RawClient, Reply, Streaming};
+pub use sse::{Event, EventParser};
+pub use stdio::StdioClient;
+pub use wait::{DEADLINE, wait_for, wait_for_some, within};

@@ -1,0 +1,225 @@
+//! A child process that dies, with everything it started in its group, when its guard is dropped.
+
+use std::{
+    collections::VecDeque,
+    process::{ExitStatus, Stdio},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader},
+    process::{Child, ChildStdin, ChildStdout, Command},
+    task::JoinSet,
+    time::Instant,
+};
+
+use crate::wait::{DEADLINE, wait_for_some, within};
+
+/// How much of a child's stderr is kept, in bytes, the end of it.
+const STDERR_KEPT: usize = 256 * 1024;
+/// How many lines of a child's stdout are kept for [`Process::announced`].
+const LINES_KEPT: usize = 10_000;
+
+/// A spawned child, leader of its own process group.
+///
+/// Dropping it kills the whole group with SIGKILL and reaps the child. When that happens during a
+/// panic, what the child last wrote to stderr is printed, so that a failed test shows it.
+pub struct Process {
+    child: Child,
+    pid: Pid,
+    program: String,
+    lines: Arc<Mutex<VecDeque<String>>>,
+    stderr: Tail,
+    // Owns the readers of stdout and stderr; they end with the pipes, or with this.
+    readers: JoinSet<()>,
+    _stdin: Option<ChildStdin>,
+}
+
+impl Process {
+    /// Spawns `command` with stdin held open and stdout read line by line.
+    ///
+    /// Must be called within a tokio runtime.
+    ///
+    /// # Panics
+    /// If the program cannot be started.
+    pub fn spawn(command: Command) -> Self {
+        let (mut this, stdin, stdout) = Self::spawn_piped(command);
+        this._stdin = Some(stdin);
+        let lines = Arc::clone(&this.lines);
+        this.readers.spawn(async move {
+            let mut reader = BufReader::new(stdout).lines();
+            while let Ok(Some(line)) = reader.next_line().await {
+                let mut lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
+                if lines.len() == LINES_KEPT {
+                    lines.pop_front();
+                }
+                lines.push_back(line);
+            }
+        });
+        this
+    }
+
+    /// Spawns the workspace binary `name` ([`crate::Bin::path`]) with `arguments`.
+    ///
+    /// # Panics
+    /// If it is not built or cannot be started.
+    pub fn bin<S: AsRef<std::ffi::OsStr>>(
+        name: &str,
+        arguments: impl IntoIterator<Item = S>,
+    ) -> Self {
+        let mut command = Command::new(crate::Bin::path(name));
+        command.args(arguments);
+        Self::spawn(command)
+    }
+
+    /// Spawns `command` and hands its stdin and stdout to the caller.
+    pub(crate) fn spawn_piped(mut command: Command) -> (Self, ChildStdin, ChildStdout) {
+        let program = format!("{:?}", command.as_std());
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .kill_on_drop(true);
+        let mut child = command
+            .spawn()
+            .unwrap_or_else(|error| panic!("cannot start {program}: {error}"));
+        let pid = child
+            .id()
+            .and_then(|id| Pid::from_raw(id.cast_signed()))
+            .expect("a child that was just spawned has an id");
+        let stdin = child.stdin.take().expect("stdin was asked for as a pipe");
+        let stdout = child.stdout.take().expect("stdout was asked for as a pipe");
+        let stderr = child.stderr.take().expect("stderr was asked for as a pipe");
+        let tail = Tail::default();
+        let mut readers = JoinSet::new();
+        readers.spawn(tail.clone().fill(stderr));
+        let this = Self {
+            child,
+            pid,
+            program,
+            lines: Arc::default(),
+            stderr: tail,
+            readers,
+            _stdin: None,
+        };
+        (this, stdin, stdout)
+    }
+
+    /// The process id, which is also its group's.
+    pub fn pid(&self) -> u32 {
+        self.pid.as_raw_nonzero().get().cast_unsigned()
+    }
+
+    /// The last 256 KiB of what the child wrote to stderr.
+    pub fn stderr(&self) -> String {
+        self.stderr.text()
+    }
+
+    /// The lines that the child wrote to stdout so far (of the last 10,000).
+    pub fn stdout_lines(&self) -> Vec<String> {
+        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.iter().cloned().collect()
+    }
+
+    /// The first URL that the child announces on a line of its own output.
+    ///
+    /// Both stdout and stderr are looked at, for a word that starts with `http://`.
+    ///
+    /// # Panics
+    /// After [`DEADLINE`], or when the child exits first.
+    pub async fn url(&mut self) -> String {
+        self.announced(|line| {
+            line.split_whitespace()
+                .find(|word| word.starts_with("http://"))
+                .map(str::to_owned)
+        })
+        .await
+    }
+
+    /// The first value that `find` gives for a line of the child's stdout or stderr.
+    ///
+    /// # Panics
+    /// After [`DEADLINE`], or when the child exits first.
+    pub async fn announced<T>(&mut self, find: impl Fn(&str) -> Option<T>) -> T {
+        let what = format!("an announcement of {}", self.program);
+        wait_for_some(&what, DEADLINE, async || {
+            // Looked at before the output, so that what a child said before it exited counts.
+            let exited = self.child.try_wait().ok().flatten();
+            let stdout = self.stdout_lines();
+            let stderr = self.stderr();
+            let found = stdout
+                .iter()
+                .map(String::as_str)
+                .chain(stderr.lines())
+                .find_map(&find);
+            if let (None, Some(status)) = (&found, exited) {
+                panic!("{} ended with {status}: {stderr}", self.program);
+            }
+            found
+        })
+        .await
+    }
+
+    /// Whether the child has not exited yet.
+    pub fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Sends `signal` to the child alone, not to its group.
+    pub fn signal(&self, signal: Signal) {
+        // An error means that it is gone, which is what the caller finds out next.
+        let _ = rustix::process::kill_process(self.pid, signal);
+    }
+
+    /// Waits until the child has exited, for at most `limit`.
+    ///
+    /// # Panics
+    /// After `limit`.
+    pub async fn wait(&mut self, limit: Duration) -> ExitStatus {
+        let what = format!("the exit of {}", self.program);
+        within(&what, limit, self.child.wait())
+            .await
+            .expect("waiting for an own child works")
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = kill_process_group(self.pid, Signal::KILL);
+        // Reaped here rather than behind our back, so that a test that counts processes after the
+        // drop counts right. SIGKILL takes effect at once unless the child hangs in the kernel.
+        let start = Instant::now();
+        while matches!(self.child.try_wait(), Ok(None)) && start.elapsed() < Duration::from_secs(5)
+        {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if std::thread::panicking() {
+            eprintln!("--- stderr of {} ---\n{}", self.program, self.stderr());
+        }
+    }
+}
+
+/// The end of a stream, shared between its reader and whoever wants to look.
+#[derive(Clone, Default)]
+struct Tail(Arc<Mutex<VecDeque<u8>>>);
+
+impl Tail {
+    async fn fill(self, mut stream: impl AsyncRead + Unpin) {
+        let mut buffer = vec![0; 16 * 1024];
+        while let Ok(count @ 1..) = stream.read(&mut buffer).await {
+            let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            kept.extend(&buffer[..count]);
+            let excess = kept.len().saturating_sub(STDERR_KEPT);
+            kept.drain(..excess);
+        }
+    }
+
+    fn text(&self) -> String {
+        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (front, back) = kept.as_slices();
+        String::from_utf8_lossy(&[front, back].concat()).into_owned()
+    }
+}
