@@ -1,1 +1,16 @@
-//! model
+//! The words of the domain: ids, server specifications, policies, settings and exposed names.
+//!
+//! Invariants: every value here is already valid (parsing happens at the edge, in the types'
+//! constructors), and nothing in a `Debug` output is a secret. Deliberately absent: tokio, SQL,
+//! HTTP, files and any behaviour that needs a clock.
+
+mod id;
+pub mod naming;
+mod policy;
+mod server;
+mod settings;
+
+pub use id::{ExposedName, InvalidName, NativeName, ProjectId, ServerName, ToolRef};
+pub use policy::{EraPolicy, NamingPolicy, Sharing, StartPolicy, UnknownWord};
+pub use server::{ServerSpec, Transport, url_for_display};
+pub use settings::{Limits, Log, LogFormat, ProjectView, Settings};

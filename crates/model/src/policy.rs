@@ -1,0 +1,130 @@
+//! Policies: the settings that choose between promises which pull apart.
+//!
+//! Each is written in configuration as the word that [`fmt::Display`] gives.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// Which protocol era is spoken to a server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum EraPolicy {
+    /// Found out by asking the server, and remembered.
+    #[default]
+    Auto,
+    /// 2024-11-05 to 2025-11-25: `initialize` and sessions.
+    Legacy,
+    /// 2026-07-28: stateless.
+    Modern,
+}
+
+/// Who shares one running instance of a server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Sharing {
+    /// All callers.
+    #[default]
+    Shared,
+    /// Nobody: an instance per client session.
+    Session,
+}
+
+/// How tools and prompts of several servers are named towards clients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NamingPolicy {
+    /// `server__tool` only for names that two servers offer.
+    #[default]
+    PrefixOnConflict,
+    /// `server__tool` for all.
+    AlwaysPrefix,
+    /// The later server replaces the earlier one's tool of that name.
+    LastWins,
+    /// Names exactly as the servers gave them; a clash is an error.
+    Preserve,
+}
+
+/// How the servers are started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StartPolicy {
+    /// One after another in configuration order; the first failure fails the start.
+    Sequential,
+    /// All at once; one failing does not touch the others.
+    #[default]
+    Parallel,
+    /// Each at its first use.
+    Lazy,
+}
+
+/// A word that is none of a policy's values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the value is none of {}", .allowed.join(", "))]
+pub struct UnknownWord {
+    pub allowed: &'static [&'static str],
+}
+
+macro_rules! words {
+    ($($policy:ident { $($variant:ident = $word:literal),* })*) => {$(
+        impl $policy {
+            /// The words that configuration may use, in the order of the variants.
+            pub const WORDS: &'static [&'static str] = &[$($word),*];
+
+            #[must_use]
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $word),* }
+            }
+        }
+
+        impl fmt::Display for $policy {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.as_str())
+            }
+        }
+
+        impl FromStr for $policy {
+            type Err = UnknownWord;
+            fn from_str(word: &str) -> Result<Self, UnknownWord> {
+                match word {
+                    $($word => Ok(Self::$variant),)*
+                    _ => Err(UnknownWord { allowed: Self::WORDS }),
+                }
+            }
+        }
+    )*};
+}
+
+words! {
+    EraPolicy { Auto = "auto", Legacy = "legacy", Modern = "modern" }
+    Sharing { Shared = "shared", Session = "session" }
+    NamingPolicy {
+        PrefixOnConflict = "prefix-on-conflict",
+        AlwaysPrefix = "always-prefix",
+        LastWins = "last-wins",
+        Preserve = "preserve"
+    }
+    StartPolicy { Sequential = "sequential", Parallel = "parallel", Lazy = "lazy" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_and_serde_agree() {
+        for word in NamingPolicy::WORDS {
+            let parsed: NamingPolicy = word.parse().unwrap();
+            assert_eq!(serde_json::to_value(parsed).unwrap(), *word);
+        }
+        for word in StartPolicy::WORDS {
+            let parsed: StartPolicy = word.parse().unwrap();
+            assert_eq!(serde_json::to_value(parsed).unwrap(), *word);
+        }
+        assert_eq!(
+            "never".parse::<Sharing>().unwrap_err().to_string(),
+            "the value is none of shared, session"
+        );
+    }
+}

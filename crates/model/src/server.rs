@@ -1,0 +1,228 @@
+//! What is known about a configured server before it runs.
+//!
+//! Invariants: two specs are equal exactly when a hot reload may leave the running instance
+//! alone. Values of `env` and `headers`, arguments and the user part of a URL can hold
+//! secrets, so `Debug` shows none of them. Deliberately absent: any state of the instance.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::{EraPolicy, NativeName, ProjectId, ServerName, Sharing};
+
+/// How a server is reached.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Transport {
+    /// A child process, spoken to over its standard input and output.
+    Stdio {
+        command: String,
+        args: Vec<String>,
+        env: BTreeMap<String, String>,
+        cwd: Option<PathBuf>,
+    },
+    /// Streamable HTTP. A server that turns out to speak HTTP+SSE is found out on connecting.
+    Http {
+        url: String,
+        headers: BTreeMap<String, String>,
+    },
+    /// HTTP+SSE of 2024-11-05.
+    Sse {
+        url: String,
+        headers: BTreeMap<String, String>,
+    },
+}
+
+/// A server as configured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerSpec {
+    pub name: ServerName,
+    pub transport: Transport,
+    pub enabled: bool,
+    pub era: EraPolicy,
+    pub sharing: Sharing,
+    /// Calls in flight at a time; `None` leaves it to
+    /// [`ServerSpec::max_concurrency_or_default`].
+    pub max_concurrency: Option<NonZeroU32>,
+    /// Wall time of one call, queueing included.
+    pub call_timeout: Duration,
+    /// Wall time from launch to an answered handshake.
+    pub start_timeout: Duration,
+    pub disabled_tools: BTreeSet<NativeName>,
+    /// The projects that see the server; empty means all.
+    pub projects: BTreeSet<ProjectId>,
+}
+
+impl ServerSpec {
+    pub const DEFAULT_CALL_TIMEOUT: Duration = Duration::from_secs(30);
+    /// Long, because `uvx` and `npx` may install the server first.
+    pub const DEFAULT_START_TIMEOUT: Duration = Duration::from_secs(60);
+
+    /// An enabled server with every option at its default.
+    #[must_use]
+    pub fn new(name: ServerName, transport: Transport) -> Self {
+        Self {
+            name,
+            transport,
+            enabled: true,
+            era: EraPolicy::default(),
+            sharing: Sharing::default(),
+            max_concurrency: None,
+            call_timeout: Self::DEFAULT_CALL_TIMEOUT,
+            start_timeout: Self::DEFAULT_START_TIMEOUT,
+            disabled_tools: BTreeSet::new(),
+            projects: BTreeSet::new(),
+        }
+    }
+
+    /// 1 for a stdio server that was not declared concurrent, 64 for a remote one.
+    #[must_use]
+    pub fn max_concurrency_or_default(&self) -> u32 {
+        match (&self.max_concurrency, &self.transport) {
+            (Some(limit), _) => limit.get(),
+            (None, Transport::Stdio { .. }) => 1,
+            (None, Transport::Http { .. } | Transport::Sse { .. }) => 64,
+        }
+    }
+
+    /// Whether a caller of this project (`None`: of no project) sees the server.
+    #[must_use]
+    pub fn is_in_project(&self, project: Option<&ProjectId>) -> bool {
+        match project {
+            None => true,
+            Some(project) => self.projects.is_empty() || self.projects.contains(project),
+        }
+    }
+}
+
+impl Transport {
+    /// The word that configuration uses.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Stdio { .. } => "stdio",
+            Self::Http { .. } => "http",
+            Self::Sse { .. } => "sse",
+        }
+    }
+
+    /// The command without its arguments, or the URL without user, query and fragment: fit
+    /// for lists and logs.
+    #[must_use]
+    pub fn target(&self) -> String {
+        match self {
+            Self::Stdio { command, .. } => command.clone(),
+            Self::Http { url, .. } | Self::Sse { url, .. } => url_for_display(url),
+        }
+    }
+}
+
+impl fmt::Debug for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stdio {
+                command,
+                args,
+                env,
+                cwd,
+            } => f
+                .debug_struct("Stdio")
+                .field("command", command)
+                .field("args", &format_args!("[{} hidden]", args.len()))
+                .field("env", &env.keys())
+                .field("cwd", cwd)
+                .finish(),
+            Self::Http { url, headers } => debug_remote(f, "Http", url, headers),
+            Self::Sse { url, headers } => debug_remote(f, "Sse", url, headers),
+        }
+    }
+}
+
+fn debug_remote(
+    f: &mut fmt::Formatter<'_>,
+    kind: &str,
+    url: &str,
+    headers: &BTreeMap<String, String>,
+) -> fmt::Result {
+    f.debug_struct(kind)
+        .field("url", &url_for_display(url))
+        .field("headers", &headers.keys())
+        .finish()
+}
+
+/// A URL without the parts that carry secrets: user, query and fragment.
+#[must_use]
+pub fn url_for_display(url: &str) -> String {
+    let end = url.find(['?', '#']).unwrap_or(url.len());
+    let (shown, cut) = url.split_at(end);
+    let authority = shown.find("://").map_or(0, |at| at + 3);
+    let path = shown[authority..]
+        .find('/')
+        .map_or(shown.len(), |at| authority + at);
+    let host = shown[authority..path]
+        .rfind('@')
+        .map_or(authority, |at| authority + at + 1);
+    let tail = if cut.len() > 1 { "?…" } else { "" };
+    format!("{}{}{tail}", &shown[..authority], &shown[host..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(transport: Transport) -> ServerSpec {
+        ServerSpec::new(ServerName::parse("s").unwrap(), transport)
+    }
+
+    #[test]
+    fn debug_shows_no_secret() {
+        let secret = || "hunter2".to_owned();
+        let stdio = spec(Transport::Stdio {
+            command: "npx".into(),
+            args: vec![secret()],
+            env: BTreeMap::from([("API_KEY".into(), secret())]),
+            cwd: None,
+        });
+        let http = spec(Transport::Http {
+            url: "https://me:hunter2@example.com/mcp?key=hunter2".into(),
+            headers: BTreeMap::from([("Authorization".into(), secret())]),
+        });
+        let text = format!("{stdio:?} {http:?} {}", http.transport.target());
+        assert!(!text.contains("hunter2"), "{text}");
+        assert!(text.contains("API_KEY") && text.contains("example.com/mcp"));
+    }
+
+    #[test]
+    fn concurrency_defaults_follow_the_transport() {
+        let mut stdio = spec(Transport::Stdio {
+            command: "x".into(),
+            args: vec![],
+            env: BTreeMap::new(),
+            cwd: None,
+        });
+        assert_eq!(stdio.max_concurrency_or_default(), 1);
+        stdio.max_concurrency = NonZeroU32::new(8);
+        assert_eq!(stdio.max_concurrency_or_default(), 8);
+        let http = spec(Transport::Http {
+            url: "http://localhost".into(),
+            headers: BTreeMap::new(),
+        });
+        assert_eq!(http.max_concurrency_or_default(), 64);
+    }
+
+    #[test]
+    fn urls_for_display() {
+        for (url, expect) in [
+            ("http://h:1/p", "http://h:1/p"),
+            ("http://u:p@h/p@q", "http://h/p@q"),
+            ("http://u:a/b@h/p", "http://u:a/b@h/p"),
+            ("http://h?k=v", "http://h?…"),
+            ("http://h/#f", "http://h/?…"),
+            ("no url", "no url"),
+            ("", ""),
+        ] {
+            assert_eq!(url_for_display(url), expect, "{url}");
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Toolwharf's own settings, with their defaults.
+//!
+//! Invariants: [`Settings::default`] is a working, loopback-only gateway, and every limit is
+//! finite. Deliberately absent: reading a file (the binary's `config` does) and servers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{NamingPolicy, ProjectId, ServerName, StartPolicy, ToolRef};
+
+/// Settings of one running Toolwharf.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Address and port of the one listener, as `host:port`.
+    pub listen: String,
+    pub naming: NamingPolicy,
+    pub start: StartPolicy,
+    /// `Origin` values besides those of loopback that browsers may send; exact match.
+    pub allowed_origins: BTreeSet<String>,
+    /// `Host` values besides those of loopback and of `listen`; without a port any port.
+    pub allowed_hosts: BTreeSet<String>,
+    /// Where state is kept; `None` is the user's data directory.
+    pub data_dir: Option<PathBuf>,
+    pub limits: Limits,
+    pub log: Log,
+    pub projects: BTreeMap<ProjectId, ProjectView>,
+}
+
+/// Bounds on what others can make Toolwharf hold or wait for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Largest HTTP request body, in bytes; more is 413.
+    pub max_body_bytes: usize,
+    /// Longest line or event from a server, in bytes; a longer one ends the connection.
+    pub max_line_bytes: usize,
+    /// Deepest nesting of JSON in a message.
+    pub max_depth: usize,
+    /// Client sessions at a time.
+    pub max_sessions: usize,
+    /// Instances of one server with `sharing = "session"` at a time.
+    pub max_session_instances: usize,
+    /// Calls that wait for one server; one more is answered at once with an error.
+    pub queue_len: usize,
+    /// Messages that wait for one slow client before its stream is closed.
+    pub client_queue_len: usize,
+    /// A client session without a request or an open stream ends after this.
+    pub session_idle: Duration,
+    /// How long a call that waits for the client's input is held.
+    pub held_call_ttl: Duration,
+    /// Calls held like that at a time.
+    pub max_held_calls: usize,
+    /// Bytes of a server's standard error output that are kept.
+    pub stderr_bytes: usize,
+    /// From the polite request to stop until the kill.
+    pub stop_grace: Duration,
+    /// How long calls in flight may finish when Toolwharf stops.
+    pub drain: Duration,
+}
+
+/// What is logged, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Log {
+    /// A level, or a filter such as `info,engine=debug`.
+    pub level: String,
+    pub format: LogFormat,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LogFormat {
+    #[default]
+    Text,
+    Json,
+}
+
+/// What callers of one project see.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProjectView {
+    /// The servers it sees; `None` is every server that does not exclude it.
+    pub servers: Option<BTreeSet<ServerName>>,
+    /// Overrides [`Settings::naming`].
+    pub naming: Option<NamingPolicy>,
+    pub disabled_tools: BTreeSet<ToolRef>,
+}
+
+impl Settings {
+    pub const DEFAULT_LISTEN: &'static str = "127.0.0.1:6280";
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            listen: Self::DEFAULT_LISTEN.to_owned(),
+            naming: NamingPolicy::default(),
+            start: StartPolicy::default(),
+            allowed_origins: BTreeSet::new(),
+            allowed_hosts: BTreeSet::new(),
+            data_dir: None,
+            limits: Limits::default(),
+            log: Log::default(),
+            projects: BTreeMap::new(),
+        }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_body_bytes: 16 * 1024 * 1024,
+            max_line_bytes: 64 * 1024 * 1024,
+            max_depth: 128,
+            max_sessions: 16_384,
+            max_session_instances: 16,
+            queue_len: 256,
+            client_queue_len: 256,
+            session_idle: Duration::from_secs(30 * 60),
+            held_call_ttl: Duration::from_secs(5 * 60),
+            max_held_calls: 1_024,
+            stderr_bytes: 64 * 1024,
+            stop_grace: Duration::from_secs(10),
+            drain: Duration::from_secs(30),
+        }
+    }
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self {
+            level: "info".to_owned(),
+            format: LogFormat::default(),
+        }
+    }
+}

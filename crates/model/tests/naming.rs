@@ -1,0 +1,201 @@
+//! Exposed names through the front door: a table of cases, then the invariants on anything.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::naming::{self, Assignment};
+use model::{NamingPolicy, NativeName, ServerName};
+use proptest::prelude::*;
+
+type Input = Vec<(ServerName, Vec<NativeName>)>;
+
+fn input(servers: &[(&str, &[&str])]) -> Input {
+    servers
+        .iter()
+        .map(|(server, tools)| {
+            let tools = tools.iter().map(|t| NativeName::new(*t)).collect();
+            (ServerName::parse(server).unwrap(), tools)
+        })
+        .collect()
+}
+
+fn exposed(names: &Assignment) -> Vec<&str> {
+    names.names.iter().map(|n| n.exposed.as_str()).collect()
+}
+
+fn check(policy: NamingPolicy, servers: &[(&str, &[&str])], expect: &[&str]) {
+    let names = naming::assign(&input(servers), policy).unwrap();
+    assert_eq!(exposed(&names), expect);
+}
+
+use NamingPolicy::{AlwaysPrefix, LastWins, PrefixOnConflict, Preserve};
+
+#[test]
+fn prefix_on_conflict_leaves_the_rest_alone() {
+    check(
+        PrefixOnConflict,
+        &[("a", &["read", "only_a"]), ("b", &["read", "only-b"])],
+        &["a__read", "only_a", "b__read", "only-b"],
+    );
+}
+
+#[test]
+fn always_prefix_prefixes_one_server_too() {
+    check(AlwaysPrefix, &[("a", &["x", "y"])], &["a__x", "a__y"]);
+}
+
+#[test]
+fn a_name_listed_twice_by_one_server_counts_once() {
+    for policy in [PrefixOnConflict, LastWins, Preserve] {
+        check(policy, &[("a", &["x", "x"])], &["x"]);
+    }
+}
+
+#[test]
+fn illegal_characters_are_replaced_and_marked() {
+    check(
+        PrefixOnConflict,
+        &[("a", &["get.weather", "get/weather", ""])],
+        &["get_weather_5052bc33", "get_weather_1af9ba9f", "_af5570f5"],
+    );
+}
+
+#[test]
+fn the_same_illegal_name_of_two_servers_is_a_clash() {
+    check(
+        PrefixOnConflict,
+        &[("a", &["x.y"]), ("b", &["x.y"])],
+        &["a__x_y_fb8e155c", "b__x_y_c45e29cb"],
+    );
+}
+
+#[test]
+fn a_prefixed_name_that_is_taken_climbs_on() {
+    check(
+        PrefixOnConflict,
+        &[("a", &["x"]), ("b", &["x"]), ("c", &["a__x"])],
+        &["a__x_e8197eec", "b__x", "c__a__x"],
+    );
+}
+
+#[test]
+fn long_names_are_cut_to_64() {
+    let long = "t".repeat(70);
+    let names = naming::assign(&input(&[("server", &[long.as_str()])]), PrefixOnConflict).unwrap();
+    let name = names.names[0].exposed.as_str();
+    assert_eq!(name.len(), 64);
+    assert!(name.starts_with(&"t".repeat(55)));
+}
+
+#[test]
+fn last_wins_tells_what_was_replaced() {
+    let names = naming::assign(
+        &input(&[("a", &["x", "y"]), ("b", &["x"]), ("c", &["x"])]),
+        LastWins,
+    )
+    .unwrap();
+    assert_eq!(exposed(&names), ["y", "x"]);
+    let replaced: Vec<_> = names
+        .replaced
+        .iter()
+        .map(|r| (r.native.as_str(), r.loser.as_str(), r.winner.as_str()))
+        .collect();
+    assert_eq!(replaced, [("x", "a", "c"), ("x", "b", "c")]);
+}
+
+#[test]
+fn preserve_keeps_illegal_names_and_reports_clashes() {
+    check(Preserve, &[("a", &["x.y"]), ("b", &["z"])], &["x.y", "z"]);
+    let err = naming::assign(
+        &input(&[("a", &["x", "y"]), ("b", &["x"]), ("c", &["y"])]),
+        Preserve,
+    )
+    .unwrap_err();
+    assert_eq!(
+        err.to_string(),
+        "servers `a` and `b` both offer `x`; servers `a` and `c` both offer `y`"
+    );
+}
+
+fn mapping(names: &Assignment) -> BTreeMap<(String, String), String> {
+    names
+        .names
+        .iter()
+        .map(|n| {
+            let key = (n.server.to_string(), n.native.to_string());
+            (key, n.exposed.to_string())
+        })
+        .collect()
+}
+
+/// Few letters, so that clashes and near clashes abound.
+fn any_tool() -> impl Strategy<Value = String> {
+    prop_oneof![
+        "[ab_]{0,6}",
+        "(a|b|a__b)__[ab.]{1,3}",
+        ".{0,80}",
+        Just("ab".repeat(40)),
+    ]
+}
+
+fn any_input() -> impl Strategy<Value = Input> {
+    let server = prop_oneof!["[ab]{1,2}", "a__b", "[ab.]{1,3}x", "s{60}"];
+    prop::collection::btree_map(server, prop::collection::vec(any_tool(), 0..8), 0..6).prop_map(
+        |servers| {
+            servers
+                .into_iter()
+                .map(|(name, tools)| {
+                    let tools = tools.into_iter().map(NativeName::new).collect();
+                    (ServerName::parse(&name).unwrap(), tools)
+                })
+                .collect()
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn names_are_unique_legal_and_complete(servers in any_input(), always: bool) {
+        let policy = if always { AlwaysPrefix } else { PrefixOnConflict };
+        let names = naming::assign(&servers, policy).unwrap();
+        let unique: BTreeSet<_> = exposed(&names).into_iter().collect();
+        prop_assert_eq!(unique.len(), names.names.len());
+        prop_assert!(unique.iter().all(|name| naming::is_legal(name)));
+        let pairs: BTreeSet<_> = servers
+            .iter()
+            .flat_map(|(s, tools)| tools.iter().map(move |t| (s.to_string(), t.to_string())))
+            .collect();
+        prop_assert_eq!(pairs, mapping(&names).into_keys().collect());
+    }
+
+    #[test]
+    fn order_does_not_matter(servers in any_input(), always: bool) {
+        let policy = if always { AlwaysPrefix } else { PrefixOnConflict };
+        let mut turned = servers.clone();
+        turned.reverse();
+        turned.iter_mut().for_each(|(_, tools)| tools.reverse());
+        let a = naming::assign(&servers, policy).unwrap();
+        let b = naming::assign(&turned, policy).unwrap();
+        prop_assert_eq!(mapping(&a), mapping(&b));
+    }
+
+    #[test]
+    fn legal_names_without_a_clash_are_unchanged(tools in prop::collection::btree_set("[a-z_-]{1,64}", 0..20)) {
+        let tools: Vec<_> = tools.into_iter().map(NativeName::new).collect();
+        let servers = vec![(ServerName::parse("s").unwrap(), tools)];
+        for policy in [PrefixOnConflict, LastWins, Preserve] {
+            for named in naming::assign(&servers, policy).unwrap().names {
+                prop_assert_eq!(named.exposed.as_str(), named.native.as_str());
+            }
+        }
+    }
+
+    #[test]
+    fn last_wins_offers_each_name_once(servers in any_input()) {
+        let names = naming::assign(&servers, LastWins).unwrap();
+        let unique: BTreeSet<_> = exposed(&names).into_iter().collect();
+        prop_assert_eq!(unique.len(), names.names.len());
+        prop_assert!(unique.iter().all(|name| naming::is_legal(name)));
+        let natives: BTreeSet<_> = names.names.iter().map(|n| &n.native).collect();
+        prop_assert_eq!(natives.len(), names.names.len());
+    }
+}
