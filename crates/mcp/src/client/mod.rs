@@ -1,0 +1,1 @@
+//! The client role: a conversation with one server.

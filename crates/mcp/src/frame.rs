@@ -1,0 +1,520 @@
+//! One JSON-RPC message: its text, and where in it the envelope stands.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+
+use crate::{
+    error::{self, RpcError},
+    json::{self, Fault, Object, Span, Splice},
+};
+
+/// What a message is (JSON-RPC 2.0; 2026-07-28 basic "Messages").
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Request,
+    Notification,
+    /// A response with `result`.
+    Result,
+    /// A response with `error`.
+    Error,
+}
+
+/// Keys of the envelope; another spelling of one of them is refused, for parsers disagree about it.
+const ENVELOPE: [&str; 6] = ["jsonrpc", "id", "method", "params", "result", "error"];
+/// Keys of `params` that routing or the bridge look at.
+const ROUTED: [&str; 8] = [
+    "name",
+    "uri",
+    "_meta",
+    "arguments",
+    "cursor",
+    "requestId",
+    "requestState",
+    "inputResponses",
+];
+
+/// A validated JSON-RPC message.
+///
+/// Cheap to clone: the text is shared.
+#[derive(Debug, Clone)]
+pub struct Frame {
+    text: Bytes,
+    kind: Kind,
+    id: Span,
+    method: Method,
+    body: Span,
+}
+
+#[derive(Debug, Clone)]
+enum Method {
+    /// The usual case: the name stands in the text as it is.
+    Plain(Span),
+    /// Written with escapes (`"tools\/call"`).
+    Escaped(Box<str>),
+}
+
+/// A text that is no acceptable message.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct Invalid {
+    pub reason: Reason,
+    /// The id that the message carries, where it can be told: JSON text.
+    pub id: Option<Bytes>,
+    /// Whether it is a response.
+    pub response: bool,
+}
+
+/// Why a text is no acceptable message.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Reason {
+    #[error("{0}")]
+    Json(#[from] Fault),
+    #[error("a JSON-RPC message is an object")]
+    NotAnObject,
+    #[error("key {found:?} must be written {expected:?}")]
+    FoldedKey {
+        found: String,
+        expected: &'static str,
+    },
+    #[error("`jsonrpc` must be \"2.0\"")]
+    Version,
+    #[error("`id` must be a string or an integer")]
+    Id,
+    #[error("`method` must be a string")]
+    Method,
+    #[error("`params` must be an object")]
+    Params,
+    #[error("a message needs `method`, or `id` with `result` or `error`")]
+    Shape,
+}
+
+impl Invalid {
+    /// The JSON-RPC error for whoever sent it.
+    #[must_use]
+    pub fn to_rpc(&self) -> RpcError {
+        let code = match &self.reason {
+            Reason::Json(Fault::Utf8(_) | Fault::Syntax(_)) => error::PARSE_ERROR,
+            _ => error::INVALID_REQUEST,
+        };
+        let what = if code == error::PARSE_ERROR {
+            "Parse error"
+        } else {
+            "Invalid request"
+        };
+        RpcError::new(code, format!("{what}: {}", self.reason))
+    }
+}
+
+impl Frame {
+    /// Reads one message.
+    ///
+    /// # Errors
+    /// [`Invalid`], with the message's id where the envelope is readable all the same.
+    pub fn parse(text: Bytes, max_depth: usize) -> Result<Self, Invalid> {
+        let fault = match json::validate(&text, max_depth) {
+            Ok(()) => None,
+            Err(fault @ Fault::DuplicateKey(_)) => Some(fault),
+            Err(fault) => {
+                return Err(Invalid {
+                    reason: fault.into(),
+                    id: None,
+                    response: false,
+                });
+            }
+        };
+        let span = json::trimmed(&text);
+        let Some(object) = Object::at(&text, span) else {
+            return Err(Invalid {
+                reason: Reason::NotAnObject,
+                id: None,
+                response: false,
+            });
+        };
+        let mut found: [Option<Span>; 6] = [const { None }; 6];
+        let mut reason = fault.map(Reason::Json);
+        for member in object.members() {
+            let key = &text[member.key];
+            match ENVELOPE.iter().position(|name| json::key_is(key, name)) {
+                Some(at) => found[at] = Some(member.value),
+                None => reason = reason.or_else(|| folded(key, &ENVELOPE)),
+            }
+        }
+        let [version, id, method, params, result, error] = found;
+        let response = method.is_none() && (result.is_some() || error.is_some());
+        let invalid = |reason| {
+            let id = id
+                .clone()
+                .filter(|id| is_id(&text[id.clone()]))
+                .map(|id| text.slice(id));
+            Err(Invalid {
+                reason,
+                id,
+                response,
+            })
+        };
+        if let Some(reason) = reason {
+            return invalid(reason);
+        }
+        if version.and_then(|at| json::as_string(&text[at])).as_deref() != Some("2.0") {
+            return invalid(Reason::Version);
+        }
+        // An error that answers something unreadable has no id, or a null one.
+        let id_ok = match &id {
+            Some(id) => {
+                is_id(&text[id.clone()]) || (error.is_some() && &text[id.clone()] == b"null")
+            }
+            None => true,
+        };
+        if !id_ok {
+            return invalid(Reason::Id);
+        }
+        let (kind, body) = match (&method, &id, &result, &error) {
+            (Some(_), Some(_), None, None) => (Kind::Request, params),
+            (Some(_), None, None, None) => (Kind::Notification, params),
+            (None, Some(_), Some(_), None) => (Kind::Result, result.clone()),
+            (None, _, None, Some(_)) => (Kind::Error, error.clone()),
+            _ => return invalid(Reason::Shape),
+        };
+        let mut name = Method::Plain(0..0);
+        if let Some(at) = method {
+            let raw = &text[at.clone()];
+            if raw.first() != Some(&b'"') {
+                return invalid(Reason::Method);
+            }
+            name = if memchr::memchr(b'\\', raw).is_some() {
+                Method::Escaped(json::as_string(raw).unwrap_or_default().into())
+            } else {
+                Method::Plain(at.start + 1..at.end - 1)
+            };
+            if let Some(body) = &body {
+                let Some(params) = Object::at(&text, body.clone()) else {
+                    return invalid(Reason::Params);
+                };
+                if let Some(reason) = params
+                    .members()
+                    .find_map(|member| folded(&text[member.key], &ROUTED))
+                {
+                    return invalid(reason);
+                }
+            }
+        }
+        let id = id.unwrap_or(0..0);
+        let body = body.unwrap_or(0..0);
+        Ok(Self {
+            kind,
+            id,
+            method: name,
+            body,
+            text,
+        })
+    }
+
+    /// A request of our own. `params` is JSON text.
+    #[must_use]
+    pub fn request(id: &str, method: &str, params: Option<&[u8]>) -> Self {
+        Self::assemble(Kind::Request, Some(id.as_bytes()), method, params)
+    }
+
+    /// A notification of our own. `params` is JSON text.
+    #[must_use]
+    pub fn notification(method: &str, params: Option<&[u8]>) -> Self {
+        Self::assemble(Kind::Notification, None, method, params)
+    }
+
+    /// A response of our own. `id` and `result` are JSON text.
+    #[must_use]
+    pub fn result(id: &[u8], result: &[u8]) -> Self {
+        Self::answer(Kind::Result, id, b"result", result)
+    }
+
+    /// An error response of our own. `id` is JSON text; an empty one is left out.
+    #[must_use]
+    pub fn error(id: &[u8], error: &RpcError) -> Self {
+        Self::answer(Kind::Error, id, b"error", &error.to_json())
+    }
+
+    fn assemble(kind: Kind, id: Option<&[u8]>, method: &str, params: Option<&[u8]>) -> Self {
+        let mut out = Vec::with_capacity(64 + method.len() + params.map_or(0, <[u8]>::len));
+        out.extend_from_slice(b"{\"jsonrpc\":\"2.0\"");
+        let mut id_at = 0..0;
+        if let Some(id) = id {
+            out.extend_from_slice(b",\"id\":");
+            id_at = append(&mut out, id);
+        }
+        out.extend_from_slice(b",\"method\":\"");
+        let method = Method::Plain(append(&mut out, method.as_bytes()));
+        out.push(b'"');
+        let mut body = 0..0;
+        if let Some(params) = params {
+            out.extend_from_slice(b",\"params\":");
+            body = append(&mut out, params);
+        }
+        out.push(b'}');
+        Self {
+            text: out.into(),
+            kind,
+            id: id_at,
+            method,
+            body,
+        }
+    }
+
+    fn answer(kind: Kind, id: &[u8], key: &[u8], value: &[u8]) -> Self {
+        let mut out = Vec::with_capacity(40 + id.len() + value.len());
+        out.extend_from_slice(b"{\"jsonrpc\":\"2.0\"");
+        let mut id_at = 0..0;
+        if !id.is_empty() {
+            out.extend_from_slice(b",\"id\":");
+            id_at = append(&mut out, id);
+        }
+        out.extend_from_slice(b",\"");
+        out.extend_from_slice(key);
+        out.extend_from_slice(b"\":");
+        let body = append(&mut out, value);
+        out.push(b'}');
+        Self {
+            text: out.into(),
+            kind,
+            id: id_at,
+            method: Method::Plain(0..0),
+            body,
+        }
+    }
+
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    #[must_use]
+    pub fn is_response(&self) -> bool {
+        matches!(self.kind, Kind::Result | Kind::Error)
+    }
+
+    /// The whole message.
+    #[must_use]
+    pub fn text(&self) -> &Bytes {
+        &self.text
+    }
+
+    /// The id as JSON text; empty where there is none.
+    #[must_use]
+    pub fn id(&self) -> &[u8] {
+        &self.text[self.id.clone()]
+    }
+
+    /// The id, if it is an integer that we may have given.
+    #[must_use]
+    pub fn numeric_id(&self) -> Option<u64> {
+        let digits = self.id();
+        if digits.len() > 1 && digits[0] == b'0' {
+            return None;
+        }
+        std::str::from_utf8(digits).ok()?.parse().ok()
+    }
+
+    #[must_use]
+    pub fn id_span(&self) -> Span {
+        self.id.clone()
+    }
+
+    /// The method; empty for a response.
+    #[must_use]
+    pub fn method(&self) -> &str {
+        match &self.method {
+            Method::Plain(span) => {
+                std::str::from_utf8(&self.text[span.clone()]).unwrap_or_default()
+            }
+            Method::Escaped(name) => name,
+        }
+    }
+
+    /// `params`, `result` or `error` as JSON text; empty where there is none.
+    #[must_use]
+    pub fn body(&self) -> &[u8] {
+        &self.text[self.body.clone()]
+    }
+
+    #[must_use]
+    pub fn body_span(&self) -> Span {
+        self.body.clone()
+    }
+
+    /// `params`, `result` or `error` without a copy.
+    #[must_use]
+    pub fn body_bytes(&self) -> Bytes {
+        self.text.slice(self.body.clone())
+    }
+
+    /// `params`, `result` or `error`, if it is an object. Spans found in it are spans of [`Frame::text`].
+    #[must_use]
+    pub fn object(&self) -> Option<Object<'_>> {
+        if self.body.is_empty() {
+            None
+        } else {
+            Object::at(&self.text, self.body.clone())
+        }
+    }
+
+    /// The object of `params._meta` or `result._meta`.
+    #[must_use]
+    pub fn meta(&self) -> Option<Object<'_>> {
+        self.object().and_then(|body| body.object("_meta"))
+    }
+
+    /// The message with another id, and the other changes of `splice` (spans of [`Frame::text`]).
+    #[must_use]
+    pub fn rewritten(&self, id: &[u8], mut splice: Splice<'_>) -> Bytes {
+        if !self.id.is_empty() {
+            splice.replace(self.id.clone(), id.to_vec());
+        }
+        splice.apply(&self.text)
+    }
+}
+
+/// Whether `raw` is an id: a string or an integer (2026-07-28 basic "Requests").
+fn is_id(raw: &[u8]) -> bool {
+    match raw {
+        [b'"', ..] => true,
+        [b'-' | b'0'..=b'9', rest @ ..] => rest.iter().all(u8::is_ascii_digit),
+        _ => false,
+    }
+}
+
+fn append(out: &mut Vec<u8>, piece: &[u8]) -> Range<usize> {
+    let start = out.len();
+    out.extend_from_slice(piece);
+    start..out.len()
+}
+
+/// Whether `key` is one of `names` in another case: some parsers take it for the same key.
+fn folded(key: &[u8], names: &[&'static str]) -> Option<Reason> {
+    let plain = key.is_ascii() && !key.contains(&b'\\');
+    if plain && !names.iter().any(|name| name.len() == key.len()) {
+        return None;
+    }
+    let found = json::unescape(key);
+    // Besides A-Z, two letters outside ASCII fold into it: ſ (long s) and the Kelvin sign.
+    let fold = |c: char| match c {
+        '\u{17f}' => 's',
+        '\u{212a}' => 'k',
+        other => other.to_ascii_lowercase(),
+    };
+    let expected = names
+        .iter()
+        .find(|name| **name != found && found.chars().map(fold).eq(name.chars().map(fold)))?;
+    Some(Reason::FoldedKey {
+        found: found.chars().take(80).collect(),
+        expected,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &'static str) -> Result<Frame, Invalid> {
+        Frame::parse(Bytes::from_static(text.as_bytes()), 64)
+    }
+
+    #[test]
+    fn reads_the_envelope_in_any_order() {
+        let frame = parse(r#" {"params":{"name":"x"},"method":"tools\/call", "id" : "é1","jsonrpc":"2.0","x":[1]} "#)
+            .expect("a request");
+        assert_eq!(
+            (frame.kind(), frame.method(), frame.id()),
+            (Kind::Request, "tools/call", "\"é1\"".as_bytes())
+        );
+        assert_eq!(
+            frame.object().and_then(|p| p.string("name")).as_deref(),
+            Some("x")
+        );
+        let text = frame.rewritten(b"7", Splice::new());
+        assert_eq!(
+            text,
+            r#" {"params":{"name":"x"},"method":"tools\/call", "id" : 7,"jsonrpc":"2.0","x":[1]} "#
+        );
+    }
+
+    #[test]
+    fn tells_the_kinds_apart() {
+        for (text, kind) in [
+            (r#"{"jsonrpc":"2.0","id":1,"method":"a"}"#, Kind::Request),
+            (r#"{"jsonrpc":"2.0","method":"a"}"#, Kind::Notification),
+            (r#"{"jsonrpc":"2.0","id":1,"result":null}"#, Kind::Result),
+            (r#"{"jsonrpc":"2.0","id":null,"error":{}}"#, Kind::Error),
+        ] {
+            assert_eq!(parse(text).expect(text).kind(), kind);
+        }
+    }
+
+    #[test]
+    fn refuses_with_the_reason_and_the_id() {
+        let check = |text: &'static str, reason: &str, id: Option<&'static [u8]>| {
+            let invalid = parse(text).expect_err(text);
+            assert_eq!(
+                (invalid.reason.to_string().as_str(), invalid.id.as_deref()),
+                (reason, id),
+                "{text}"
+            );
+        };
+        check("[]", "a JSON-RPC message is an object", None);
+        check(
+            r#"{"jsonrpc":"2.0","id":4,"result":{},"result":{}}"#,
+            r#"duplicate key "result""#,
+            Some(b"4"),
+        );
+        check(
+            r#"{"jsonrpc":"2.0","id":4,"method":"a","Method":"b"}"#,
+            r#"key "Method" must be written "method""#,
+            Some(b"4"),
+        );
+        check(
+            r#"{"jsonrpc":"2.0","id":4,"method":"a","paramſ":{}}"#,
+            r#"key "paramſ" must be written "params""#,
+            Some(b"4"),
+        );
+        check(
+            r#"{"jsonrpc":"2.0","id":4,"method":"a","params":{"Name":"b"}}"#,
+            r#"key "Name" must be written "name""#,
+            Some(b"4"),
+        );
+        check(
+            r#"{"jsonrpc":"1.0","id":4,"method":"a"}"#,
+            "`jsonrpc` must be \"2.0\"",
+            Some(b"4"),
+        );
+        check(
+            r#"{"jsonrpc":"2.0","id":1.5,"method":"a"}"#,
+            "`id` must be a string or an integer",
+            None,
+        );
+        check(
+            r#"{"jsonrpc":"2.0","id":1,"method":"a","params":[]}"#,
+            "`params` must be an object",
+            Some(b"1"),
+        );
+        check(
+            r#"{"jsonrpc":"2.0","id":1}"#,
+            "a message needs `method`, or `id` with `result` or `error`",
+            Some(b"1"),
+        );
+    }
+
+    #[test]
+    fn builds_what_it_reads() {
+        for frame in [
+            Frame::request("3", "ping", None),
+            Frame::notification("a/b", Some(b"{\"x\":1}")),
+            Frame::result(b"\"q\"", b"{}"),
+            Frame::error(b"9", &RpcError::new(-1, "no \"way\"")),
+        ] {
+            let read = Frame::parse(frame.text().clone(), 64).expect("our own frame");
+            assert_eq!(
+                (read.kind(), read.method(), read.id(), read.body()),
+                (frame.kind(), frame.method(), frame.id(), frame.body())
+            );
+        }
+    }
+}
