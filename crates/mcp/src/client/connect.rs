@@ -1,0 +1,380 @@
+//! Making a conversation: era detection and the handshake.
+//!
+//! A byte stream is asked to `initialize` first: what answers that is legacy, and a process that is both
+//! needs no second one. Only a server that refuses is asked `server/discover`. A URL is asked the modern way
+//! first, for there the status tells (2026-07-28 basic/transports/streamable-http "Backward Compatibility").
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    sync::mpsc,
+};
+
+use super::{
+    Ambient, Call, CallError, Client, Event, Inner, Link, Outgoing, ServerInfo, duplex::Duplex,
+    http, sse,
+};
+use crate::{
+    Era, Frame, Kind, RpcError, Version,
+    json::{self, Object, quote},
+    lines::{Line, LineReader, write_lines},
+    protocol::{meta, method},
+};
+
+/// Events outside of calls that may wait for their reader.
+const AMBIENT: usize = 256;
+
+/// Where a server is.
+pub enum Target {
+    /// A stdio server's pipes, or any other byte streams.
+    Stream {
+        reader: Box<dyn AsyncRead + Send + Unpin>,
+        writer: Box<dyn AsyncWrite + Send + Unpin>,
+    },
+    /// Streamable HTTP in either era, or (found out by asking) HTTP+SSE.
+    Http {
+        url: String,
+        headers: Vec<(String, String)>,
+    },
+    /// HTTP+SSE of 2024-11-05.
+    Sse {
+        url: String,
+        headers: Vec<(String, String)>,
+    },
+}
+
+/// Who we say we are: `clientInfo`.
+#[derive(Debug, Clone)]
+pub struct Identity {
+    pub name: String,
+    pub version: String,
+}
+
+impl Identity {
+    /// `Implementation` as JSON text.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        format!(
+            "{{\"name\":{},\"version\":{}}}",
+            quote(&self.name),
+            quote(&self.version)
+        )
+    }
+}
+
+/// How to speak to a server.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The server's name in logs.
+    pub label: Arc<str>,
+    pub identity: Identity,
+    /// `ClientCapabilities` that we declare: JSON text.
+    pub capabilities: String,
+    /// The only era to try; `None` finds out.
+    pub era: Option<Era>,
+    /// Bytes of one message from the server.
+    pub max_message: usize,
+    pub max_depth: usize,
+    /// Wall time for the whole handshake.
+    pub timeout: Duration,
+}
+
+/// Why there is no conversation.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum ConnectError {
+    #[error("no answer to the handshake within {} ms", .0.as_millis())]
+    Timeout(Duration),
+    #[error("the handshake failed: {0}")]
+    Call(#[from] CallError),
+    /// The server refused `initialize`: it may be a modern one. A byte stream is of no more use then.
+    #[error("the server refused `initialize`: {0}")]
+    NotLegacy(RpcError),
+    #[error("the server refused `server/discover`: {0}")]
+    NotModern(RpcError),
+    #[error("the server speaks none of our protocol versions: it offered {0}")]
+    Version(String),
+    #[error("the server's handshake makes no sense: {0}")]
+    Nonsense(String),
+    /// The URL, the header or the network.
+    #[error("{0}")]
+    Unreachable(String),
+}
+
+/// Makes conversations; holds the HTTP connection pool that they share.
+#[derive(Clone, Default)]
+pub struct Connector {
+    http: http::Pool,
+}
+
+impl Connector {
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Makes a conversation with `target`.
+    ///
+    /// # Errors
+    /// [`ConnectError`].
+    pub async fn connect(
+        &self,
+        target: Target,
+        options: &Options,
+    ) -> Result<(Client, Ambient), ConnectError> {
+        let timeout = options.timeout;
+        tokio::time::timeout(timeout, self.connect_unbounded(target, options))
+            .await
+            .unwrap_or(Err(ConnectError::Timeout(timeout)))
+    }
+
+    async fn connect_unbounded(
+        &self,
+        target: Target,
+        options: &Options,
+    ) -> Result<(Client, Ambient), ConnectError> {
+        let (ambient, events) = mpsc::channel(AMBIENT);
+        let client = match target {
+            Target::Stream { reader, writer } => {
+                let link = open_stream(reader, writer, options, ambient);
+                handshake(Link::Duplex(link), options).await?
+            }
+            Target::Http { url, headers } => {
+                http::connect(&self.http, &url, &headers, options, ambient).await?
+            }
+            Target::Sse { url, headers } => {
+                sse::connect(&self.http, &url, &headers, options, ambient).await?
+            }
+        };
+        Ok((client, events))
+    }
+}
+
+/// Runs a duplex link over byte streams. Its task ends when either stream does or the link is closed.
+fn open_stream(
+    reader: Box<dyn AsyncRead + Send + Unpin>,
+    writer: Box<dyn AsyncWrite + Send + Unpin>,
+    options: &Options,
+    ambient: mpsc::Sender<Event>,
+) -> Duplex {
+    let (link, mut outbound) = Duplex::new(options.label.clone(), options.max_depth, ambient);
+    let mut lines = LineReader::new(reader, options.max_message);
+    let reading = link.clone();
+    crate::client::spawn_linked(async move {
+        let read = async {
+            loop {
+                match lines.next().await {
+                    Ok(Some(Line::Text(text))) => reading.deliver(text),
+                    Ok(Some(Line::TooLong { bytes })) => {
+                        reading.garbage(&format!("a line of {bytes} bytes"));
+                    }
+                    Ok(None) => break "the server closed its output".to_owned(),
+                    Err(error) => break format!("reading from the server failed: {error}"),
+                }
+            }
+        };
+        let write = async {
+            match write_lines(writer, &mut outbound).await {
+                Ok(()) => std::future::pending().await,
+                // The reader knows more: a server that exits closes both ends.
+                Err(error) => {
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    format!("writing to the server failed: {error}")
+                }
+            }
+        };
+        let why = tokio::select! {
+            why = read => why,
+            why = write => why,
+            why = reading.closed() => why.to_string(),
+        };
+        reading.close(&why);
+    });
+    link
+}
+
+/// `initialize` (or `server/discover`) over a fresh duplex link.
+pub(super) async fn handshake(link: Link, options: &Options) -> Result<Client, ConnectError> {
+    let provisional = Client::provisional(link);
+    let info = if options.era == Some(Era::Modern) {
+        discover(&provisional, options).await
+    } else {
+        match initialize(&provisional, options).await {
+            Err(ConnectError::NotLegacy(refusal)) if options.era.is_none() => {
+                discover(&provisional, options)
+                    .await
+                    .map_err(|_| ConnectError::NotLegacy(refusal))
+            }
+            other => other,
+        }
+    };
+    match info {
+        Ok(info) => Ok(provisional.established(info)),
+        Err(error) => {
+            provisional.close(Duration::ZERO).await;
+            Err(error)
+        }
+    }
+}
+
+/// The legacy handshake (2025-11-25 basic/lifecycle "Initialization"); the answer's version decides.
+pub(super) async fn initialize(
+    client: &Client,
+    options: &Options,
+) -> Result<ServerInfo, ConnectError> {
+    let params = format!(
+        "{{\"protocolVersion\":\"{}\",\"capabilities\":{},\"clientInfo\":{}}}",
+        Version::LATEST_LEGACY,
+        options.capabilities,
+        options.identity.to_json()
+    );
+    let frame = ask(client, method::INITIALIZE, &params).await?;
+    if frame.kind() == Kind::Error {
+        return Err(ConnectError::NotLegacy(RpcError::from_json(frame.body())));
+    }
+    let info = read_initialize(frame.body_bytes())?;
+    client
+        .send(&Frame::notification(method::INITIALIZED, None))
+        .await?;
+    Ok(info)
+}
+
+/// Reads an `InitializeResult`.
+pub(super) fn read_initialize(result: Bytes) -> Result<ServerInfo, ConnectError> {
+    let object = Object::of(&result)
+        .ok_or_else(|| ConnectError::Nonsense("`result` is no object".into()))?;
+    let offered = object
+        .string("protocolVersion")
+        .ok_or_else(|| ConnectError::Nonsense("`result.protocolVersion` is missing".into()))?;
+    let version = Version::parse(&offered)
+        .filter(|version| version.era() == Era::Legacy)
+        .ok_or_else(|| ConnectError::Version(offered.chars().take(40).collect()))?;
+    let implementation = object.raw("serverInfo").map(Bytes::copy_from_slice);
+    Ok(server_info(
+        Era::Legacy,
+        version,
+        &object,
+        implementation,
+        &result,
+    ))
+}
+
+/// `server/discover` (2026-07-28 server/discover).
+pub(super) async fn discover(
+    client: &Client,
+    options: &Options,
+) -> Result<ServerInfo, ConnectError> {
+    let params = format!("{{\"_meta\":{}}}", modern_meta(options));
+    let frame = ask(client, method::DISCOVER, &params).await?;
+    if frame.kind() == Kind::Error {
+        return Err(ConnectError::NotModern(RpcError::from_json(frame.body())));
+    }
+    read_discover(frame.body_bytes())
+}
+
+/// Reads a `DiscoverResult`.
+pub(super) fn read_discover(result: Bytes) -> Result<ServerInfo, ConnectError> {
+    let object = Object::of(&result)
+        .ok_or_else(|| ConnectError::Nonsense("`result` is no object".into()))?;
+    let versions = object
+        .find("supportedVersions")
+        .ok_or_else(|| ConnectError::Nonsense("`result.supportedVersions` is missing".into()))?;
+    let modern = json::elements(&result, versions.clone())
+        .filter_map(|span| json::as_string(&result[span]))
+        .any(|version| version == Version::LATEST.as_str());
+    if !modern {
+        let offered = String::from_utf8_lossy(&result[versions])
+            .chars()
+            .take(80)
+            .collect();
+        return Err(ConnectError::Version(offered));
+    }
+    let implementation = object
+        .object("_meta")
+        .and_then(|meta| meta.raw(meta::SERVER_INFO))
+        .or_else(|| object.raw("serverInfo"))
+        .map(Bytes::copy_from_slice);
+    Ok(server_info(
+        Era::Modern,
+        Version::LATEST,
+        &object,
+        implementation,
+        &result,
+    ))
+}
+
+fn server_info(
+    era: Era,
+    version: Version,
+    object: &Object<'_>,
+    implementation: Option<Bytes>,
+    result: &Bytes,
+) -> ServerInfo {
+    ServerInfo {
+        era,
+        version,
+        capabilities: object
+            .raw("capabilities")
+            .map_or_else(|| Bytes::from_static(b"{}"), Bytes::copy_from_slice),
+        implementation,
+        instructions: object
+            .string("instructions")
+            .map(std::borrow::Cow::into_owned),
+        result: result.clone(),
+    }
+}
+
+/// The `_meta` that every modern request of our own carries: JSON text.
+pub(super) fn modern_meta(options: &Options) -> String {
+    format!(
+        "{{\"{}\":\"{}\",\"{}\":{},\"{}\":{}}}",
+        meta::PROTOCOL_VERSION,
+        Version::LATEST,
+        meta::CLIENT_INFO,
+        options.identity.to_json(),
+        meta::CLIENT_CAPABILITIES,
+        options.capabilities,
+    )
+}
+
+/// Asks one thing and waits for the answer; what comes before it is of no interest yet.
+pub(super) async fn ask(client: &Client, method: &str, params: &str) -> Result<Frame, CallError> {
+    let request = Frame::request("0", method, Some(params.as_bytes()));
+    let mut call: Call = client.call(Outgoing::new(&request)).await?;
+    loop {
+        match call.next().await? {
+            Event::Response(frame) => return Ok(frame),
+            Event::Request(request) => {
+                let refusal = RpcError::method_not_found(request.method());
+                client.send(&Frame::error(request.id(), &refusal)).await?;
+            }
+            Event::Notification(_) => {}
+        }
+    }
+}
+
+impl Client {
+    /// A link whose server has not said yet what it is.
+    pub(super) fn provisional(link: Link) -> Self {
+        let info = ServerInfo {
+            era: Era::Legacy,
+            version: Version::LATEST_LEGACY,
+            result: Bytes::from_static(b"{}"),
+            capabilities: Bytes::from_static(b"{}"),
+            implementation: None,
+            instructions: None,
+        };
+        Self {
+            inner: Arc::new(Inner { link, info }),
+        }
+    }
+
+    /// The same link, with what its server said.
+    pub(super) fn established(self, info: ServerInfo) -> Self {
+        let link = self.inner.link.clone();
+        Self {
+            inner: Arc::new(Inner { link, info }),
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! One channel for everything: stdio, and HTTP+SSE.
+//!
+//! The owner of the channel feeds what comes in to [`Duplex::deliver`] and drains the outbound queue. A call
+//! waits in a table by its id; a server request or log message belongs to the one call in flight, and to
+//! nobody when there are several (then it is ambient).
+
+use std::{
+    collections::HashMap,
+    future::poll_fn,
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::{CallError, Event, Outgoing, slot::Slot};
+use crate::{
+    Frame, Kind,
+    frame::Invalid,
+    protocol::{meta, method},
+};
+
+/// Messages that may wait to be written; past it, senders wait.
+const OUTBOUND: usize = 1024;
+
+#[derive(Clone)]
+pub(crate) struct Duplex {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    calls: Mutex<HashMap<u64, Entry>>,
+    next_id: AtomicU64,
+    outbound: mpsc::Sender<Bytes>,
+    ambient: mpsc::Sender<Event>,
+    stray: AtomicU64,
+    over: CancellationToken,
+    why: OnceLock<Arc<str>>,
+    max_depth: usize,
+    label: Arc<str>,
+}
+
+struct Entry {
+    slot: Arc<Slot>,
+    listen: bool,
+}
+
+impl Duplex {
+    /// A channel, and the queue that its owner has to write out.
+    pub(crate) fn new(
+        label: Arc<str>,
+        max_depth: usize,
+        ambient: mpsc::Sender<Event>,
+    ) -> (Self, mpsc::Receiver<Bytes>) {
+        let (outbound, queue) = mpsc::channel(OUTBOUND);
+        let shared = Shared {
+            calls: Mutex::default(),
+            next_id: AtomicU64::new(1),
+            outbound,
+            ambient,
+            stray: AtomicU64::new(0),
+            over: CancellationToken::new(),
+            why: OnceLock::new(),
+            max_depth,
+            label,
+        };
+        (
+            Self {
+                shared: Arc::new(shared),
+            },
+            queue,
+        )
+    }
+
+    fn calls(&self) -> MutexGuard<'_, HashMap<u64, Entry>> {
+        self.shared
+            .calls
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) async fn call(&self, outgoing: Outgoing<'_>) -> Result<DuplexCall, CallError> {
+        let id = self.shared.next_id.fetch_add(1, Ordering::Relaxed);
+        let slot = Slot::new();
+        let listen = outgoing.listen;
+        self.calls().insert(
+            id,
+            Entry {
+                slot: slot.clone(),
+                listen,
+            },
+        );
+        // Checked after the insert: `close` ends what it finds in the table, so one of the two sees this call.
+        let mut call = DuplexCall {
+            link: self.clone(),
+            id,
+            slot,
+            sent: false,
+            over: false,
+        };
+        if self.shared.over.is_cancelled() {
+            return Err(self.closed_error());
+        }
+        self.send(outgoing.text(id)).await?;
+        call.sent = true;
+        Ok(call)
+    }
+
+    pub(crate) async fn send(&self, text: Bytes) -> Result<(), CallError> {
+        tokio::select! {
+            biased;
+            sent = self.shared.outbound.send(text) => sent.map_err(|_| self.closed_error()),
+            () = self.shared.over.cancelled() => Err(self.closed_error()),
+        }
+    }
+
+    /// Takes in one message of the server.
+    pub(crate) fn deliver(&self, text: Bytes) {
+        match Frame::parse(text, self.shared.max_depth) {
+            Ok(frame) => self.dispatch(frame),
+            Err(invalid) => self.refuse(&invalid),
+        }
+    }
+
+    fn dispatch(&self, frame: Frame) {
+        match frame.kind() {
+            Kind::Result | Kind::Error => {
+                let entry = frame.numeric_id().and_then(|id| self.calls().remove(&id));
+                match entry {
+                    Some(entry) => entry.slot.end(Ok(frame)),
+                    None => self.stray(&frame),
+                }
+            }
+            Kind::Request if frame.method() == method::PING => {
+                // Best effort: a server that pings faster than it reads gets no answer.
+                let _ = self
+                    .shared
+                    .outbound
+                    .try_send(Frame::result(frame.id(), b"{}").text().clone());
+            }
+            Kind::Request => self.to_call_or_ambient(Event::Request(frame)),
+            Kind::Notification => self.notification(frame),
+        }
+    }
+
+    fn notification(&self, frame: Frame) {
+        let token = match frame.method() {
+            method::PROGRESS => frame
+                .object()
+                .and_then(|params| params.raw(meta::PROGRESS_TOKEN)),
+            _ => frame
+                .meta()
+                .and_then(|meta| meta.raw(meta::SUBSCRIPTION_ID)),
+        };
+        if let Some(token) = token {
+            let id = std::str::from_utf8(token)
+                .ok()
+                .and_then(|token| token.trim_matches('"').parse().ok());
+            let slot = id.and_then(|id: u64| self.calls().get(&id).map(|entry| entry.slot.clone()));
+            if let Some(slot) = slot {
+                slot.push(Event::Notification(frame));
+            }
+            return;
+        }
+        match frame.method() {
+            method::MESSAGE | method::CANCELLED => {
+                self.to_call_or_ambient(Event::Notification(frame))
+            }
+            _ => self.ambient(Event::Notification(frame)),
+        }
+    }
+
+    /// To the one call in flight, if there is exactly one.
+    fn to_call_or_ambient(&self, event: Event) {
+        let only = {
+            let calls = self.calls();
+            let mut in_flight = calls.values().filter(|entry| !entry.listen);
+            match (in_flight.next(), in_flight.next()) {
+                (Some(entry), None) => Some(entry.slot.clone()),
+                _ => None,
+            }
+        };
+        match only {
+            Some(slot) => slot.push(event),
+            None => self.ambient(event),
+        }
+    }
+
+    fn ambient(&self, event: Event) {
+        if self.shared.ambient.try_send(event).is_err() {
+            tracing::debug!(server = %self.shared.label, "dropped a notification: too many wait");
+        }
+    }
+
+    fn stray(&self, frame: &Frame) {
+        self.shared.stray.fetch_add(1, Ordering::Relaxed);
+        let id = String::from_utf8_lossy(&frame.id()[..frame.id().len().min(40)]).into_owned();
+        tracing::debug!(server = %self.shared.label, id, "dropped an answer that nothing waits for");
+    }
+
+    /// A text that is no message: it ends the call whose id it carries, and nobody else's.
+    pub(crate) fn refuse(&self, invalid: &Invalid) {
+        let id = invalid
+            .id
+            .as_deref()
+            .and_then(|id| std::str::from_utf8(id).ok()?.parse::<u64>().ok());
+        let entry = match id {
+            Some(id) if invalid.response => self.calls().remove(&id),
+            _ => None,
+        };
+        match entry {
+            Some(entry) => entry
+                .slot
+                .end(Err(CallError::Refused(invalid.to_string().into()))),
+            None => self.garbage(&invalid.to_string()),
+        }
+    }
+
+    /// Notes output that is no message.
+    pub(crate) fn garbage(&self, what: &str) {
+        let count = self.shared.stray.fetch_add(1, Ordering::Relaxed);
+        if count.is_power_of_two() || count == 0 {
+            tracing::warn!(server = %self.shared.label, count = count + 1, "ignored output that is no message: {what}");
+        }
+    }
+
+    /// Ends the conversation: every call in flight fails with `why`. The first reason counts.
+    pub(crate) fn close(&self, why: &str) {
+        let why = self.shared.why.get_or_init(|| why.into()).clone();
+        self.shared.over.cancel();
+        let entries: Vec<Entry> = self.calls().drain().map(|(_, entry)| entry).collect();
+        for entry in entries {
+            entry.slot.end(Err(CallError::Closed(why.clone())));
+        }
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.shared.over.is_cancelled()
+    }
+
+    pub(crate) async fn closed(&self) -> Arc<str> {
+        self.shared.over.cancelled().await;
+        self.shared.why.get().cloned().unwrap_or_default()
+    }
+
+    fn closed_error(&self) -> CallError {
+        CallError::Closed(
+            self.shared
+                .why
+                .get()
+                .cloned()
+                .unwrap_or_else(|| "the server is gone".into()),
+        )
+    }
+
+    pub(crate) fn stray_answers(&self) -> u64 {
+        self.shared.stray.load(Ordering::Relaxed)
+    }
+}
+
+/// A request in flight on a [`Duplex`].
+pub struct DuplexCall {
+    link: Duplex,
+    id: u64,
+    slot: Arc<Slot>,
+    sent: bool,
+    over: bool,
+}
+
+impl DuplexCall {
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(super) async fn next(&mut self) -> Result<Event, CallError> {
+        let event = poll_fn(|cx| self.slot.poll(cx)).await;
+        self.over = matches!(event, Ok(Event::Response(_)) | Err(_));
+        event
+    }
+}
+
+impl Drop for DuplexCall {
+    fn drop(&mut self) {
+        if self.over {
+            return;
+        }
+        let waiting = self.link.calls().remove(&self.id).is_some();
+        if waiting && self.sent {
+            let params = format!("{{\"requestId\":{}}}", self.id);
+            let cancelled = Frame::notification(method::CANCELLED, Some(params.as_bytes()));
+            // A full queue means a server that does not read: it would not see the cancellation either.
+            let _ = self.link.shared.outbound.try_send(cancelled.text().clone());
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Where a call in flight gets its events: bounded, one waiter, the response never lost.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, Waker},
+};
+
+use super::{CallError, Event};
+use crate::Frame;
+
+/// Events that may wait for a slow caller; past it the oldest notification goes (progress is superseded
+/// by the next one anyway).
+const MAX_WAITING: usize = 256;
+
+#[derive(Default)]
+pub(super) struct Slot {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: VecDeque<Event>,
+    end: Option<Result<Frame, CallError>>,
+    waker: Option<Waker>,
+}
+
+impl Slot {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds an event before the end.
+    pub(super) fn push(&self, event: Event) {
+        let mut state = self.state();
+        if state.end.is_some() {
+            return;
+        }
+        if state.waiting.len() >= MAX_WAITING {
+            match state
+                .waiting
+                .iter()
+                .position(|event| matches!(event, Event::Notification(_)))
+            {
+                Some(oldest) => drop(state.waiting.remove(oldest)),
+                None => return,
+            }
+        }
+        state.waiting.push_back(event);
+        Self::wake(state);
+    }
+
+    /// Ends the call; the first end counts.
+    pub(super) fn end(&self, end: Result<Frame, CallError>) {
+        let mut state = self.state();
+        if state.end.is_none() {
+            state.end = Some(end);
+            Self::wake(state);
+        }
+    }
+
+    fn wake(mut state: MutexGuard<'_, State>) {
+        if let Some(waker) = state.waker.take() {
+            drop(state);
+            waker.wake();
+        }
+    }
+
+    pub(super) fn poll(&self, cx: &mut Context<'_>) -> Poll<Result<Event, CallError>> {
+        let mut state = self.state();
+        if let Some(event) = state.waiting.pop_front() {
+            return Poll::Ready(Ok(event));
+        }
+        match &state.end {
+            Some(Ok(frame)) => Poll::Ready(Ok(Event::Response(frame.clone()))),
+            Some(Err(error)) => Poll::Ready(Err(error.clone())),
+            None => {
+                state.waker = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
