@@ -1,0 +1,191 @@
+//! Asking the client something in mid-call, in the way that its era has for it.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use rmcp::{
+    ErrorData, RoleServer,
+    model::{
+        ClientCapabilities, InputRequest, InputRequests, InputRequiredResult, InputResponses,
+        ProtocolVersion, ServerRequest,
+    },
+    service::{RequestContext, ServiceError},
+};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+/// A person may have to answer, so this is long, but no call hangs for ever.
+const ANSWER_LIMIT: Duration = Duration::from_secs(120);
+
+/// One question to the client.
+#[derive(Clone, Debug)]
+pub(crate) struct Question {
+    /// The key in `inputRequests` and `inputResponses`; unused with legacy peers.
+    pub(crate) key: &'static str,
+    pub(crate) method: &'static str,
+    pub(crate) params: Value,
+}
+
+impl Question {
+    pub(crate) fn elicitation(key: &'static str, message: &str, schema: Value) -> Self {
+        let params = json!({ "mode": "form", "message": message, "requestedSchema": schema });
+        Self {
+            key,
+            method: "elicitation/create",
+            params,
+        }
+    }
+
+    pub(crate) fn sampling(key: &'static str, prompt: &str, max_tokens: u32) -> Self {
+        let params = json!({
+            "messages": [{ "role": "user", "content": { "type": "text", "text": prompt } }],
+            "maxTokens": max_tokens,
+        });
+        Self {
+            key,
+            method: "sampling/createMessage",
+            params,
+        }
+    }
+
+    pub(crate) fn roots(key: &'static str) -> Self {
+        Self {
+            key,
+            method: "roots/list",
+            params: json!({}),
+        }
+    }
+
+    /// Whether a client with `capabilities` may be asked this.
+    pub(crate) fn is_supported(&self, capabilities: &ClientCapabilities) -> bool {
+        match self.method {
+            "elicitation/create" => capabilities.elicitation.is_some(),
+            "sampling/createMessage" => capabilities.sampling.is_some(),
+            _ => capabilities.roots.is_some(),
+        }
+    }
+
+    fn capability(&self) -> Value {
+        match self.method {
+            "elicitation/create" => json!({ "elicitation": {} }),
+            "sampling/createMessage" => json!({ "sampling": {} }),
+            _ => json!({ "roots": {} }),
+        }
+    }
+
+    /// Whether `answer` has the shape of an answer to this question at all.
+    fn accepts(&self, answer: &Value) -> bool {
+        match self.method {
+            "elicitation/create" => match answer["action"].as_str() {
+                Some("accept") => answer["content"].is_object(),
+                Some("decline" | "cancel") => true,
+                _ => false,
+            },
+            "sampling/createMessage" => answer.get("content").is_some(),
+            _ => answer["roots"].is_array(),
+        }
+    }
+}
+
+/// What became of some questions.
+pub(crate) enum Asked {
+    /// All were answered: key to result, or to `{"error": …}` if the client refused.
+    Answered(BTreeMap<&'static str, Value>),
+    /// A modern client has to retry with the answers.
+    Pending(InputRequiredResult),
+}
+
+/// Whether this request is of the modern era.
+pub(crate) fn is_modern(context: &RequestContext<RoleServer>) -> bool {
+    context
+        .protocol_version()
+        .is_some_and(|version| version.as_str() >= ProtocolVersion::V_2026_07_28.as_str())
+}
+
+/// Reads a value that was written as JSON in this program, or that a client sent.
+pub(crate) fn typed<T: DeserializeOwned>(value: Value) -> Result<T, ErrorData> {
+    serde_json::from_value(value)
+        .map_err(|error| ErrorData::internal_error(error.to_string(), None))
+}
+
+/// Makes a result from JSON and marks it complete. The SDK takes the mark off for legacy peers.
+pub(crate) fn complete<T: DeserializeOwned>(mut value: Value) -> Result<T, ErrorData> {
+    value["resultType"] = json!("complete");
+    typed(value)
+}
+
+/// Refuses a question that the client did not declare the capability for.
+pub(crate) fn require(
+    context: &RequestContext<RoleServer>,
+    questions: &[Question],
+) -> Result<(), ErrorData> {
+    let capabilities = context.client_capabilities().unwrap_or_default();
+    match questions.iter().find(|q| !q.is_supported(&capabilities)) {
+        None => Ok(()),
+        Some(question) => Err(ErrorData::missing_required_client_capability(typed(
+            question.capability(),
+        )?)),
+    }
+}
+
+/// Asks `questions`. `responses` is what a modern client brought along, `state` what it is to
+/// bring back with the answers.
+pub(crate) async fn ask(
+    context: &RequestContext<RoleServer>,
+    responses: Option<&InputResponses>,
+    questions: &[Question],
+    state: Option<String>,
+) -> Result<Asked, ErrorData> {
+    require(context, questions)?;
+    let mut answers = BTreeMap::new();
+    if is_modern(context) {
+        for question in questions {
+            let response = responses.and_then(|responses| responses.get(question.key));
+            match response {
+                Some(answer) if question.accepts(answer) => {
+                    answers.insert(question.key, answer.clone());
+                }
+                // Missing or unusable: all are asked again, since this server keeps no answers.
+                _ => return Ok(Asked::Pending(pending(questions, state)?)),
+            }
+        }
+    } else {
+        for question in questions {
+            answers.insert(question.key, ask_legacy(context, question).await?);
+        }
+    }
+    Ok(Asked::Answered(answers))
+}
+
+/// The result that makes a modern client answer `questions` and retry.
+pub(crate) fn pending(
+    questions: &[Question],
+    state: Option<String>,
+) -> Result<InputRequiredResult, ErrorData> {
+    let requests: InputRequests = questions
+        .iter()
+        .map(|question| {
+            let request = json!({ "method": question.method, "params": question.params });
+            Ok((question.key.to_owned(), typed::<InputRequest>(request)?))
+        })
+        .collect::<Result<_, ErrorData>>()?;
+    Ok(InputRequiredResult::new(Some(requests), state))
+}
+
+async fn ask_legacy(
+    context: &RequestContext<RoleServer>,
+    question: &Question,
+) -> Result<Value, ErrorData> {
+    let request: ServerRequest =
+        typed(json!({ "method": question.method, "params": question.params }))?;
+    match timeout(ANSWER_LIMIT, context.peer.send_request(request)).await {
+        Ok(Ok(result)) => serde_json::to_value(result)
+            .map_err(|error| ErrorData::internal_error(error.to_string(), None)),
+        Ok(Err(ServiceError::McpError(error))) => Ok(json!({ "error": error })),
+        Ok(Err(error)) => Err(ErrorData::internal_error(error.to_string(), None)),
+        Err(_) => Err(ErrorData::internal_error(
+            format!("the client did not answer {} in time", question.method),
+            None,
+        )),
+    }
+}

@@ -1,0 +1,273 @@
+//! The tools that need something from the client: a user's input, its model, its roots.
+
+use rmcp::{
+    ErrorData, RoleServer,
+    model::{CallToolRequestParams, CallToolResponse, CallToolResult},
+    service::RequestContext,
+};
+use serde_json::{Value, json};
+
+use crate::{
+    ask::{Asked, Question, ask, complete, is_modern, pending, require},
+    server::Server,
+    tools::text,
+};
+
+/// Calls the tool if it is one of these.
+pub(crate) async fn call(
+    server: &Server,
+    request: &CallToolRequestParams,
+    context: &RequestContext<RoleServer>,
+) -> Result<Option<CallToolResponse>, ErrorData> {
+    let name = &*request.name;
+    let argument = |name: &str, otherwise: &str| {
+        let value = request.arguments.as_ref().and_then(|all| all.get(name));
+        value
+            .and_then(Value::as_str)
+            .unwrap_or(otherwise)
+            .to_owned()
+    };
+    if let Some(step) = stateful_step(server, request)? {
+        return stateful(server, request, context, step).await.map(Some);
+    }
+    let question = match name {
+        "test_sampling" | "ask_sampling" => {
+            Question::sampling("answer", &argument("prompt", "Say something"), 100)
+        }
+        "test_elicitation" => Question::elicitation(
+            "answer",
+            &argument("message", "Please answer"),
+            json!({
+                "type": "object",
+                "properties": {
+                    "username": { "type": "string", "description": "User's response" },
+                    "email": { "type": "string", "description": "User's email address" },
+                },
+                "required": ["username", "email"],
+            }),
+        ),
+        "ask_elicitation" | "test_streaming_elicitation" => {
+            let message = argument("message", "What is your name?");
+            Question::elicitation("answer", &message, string_schema("name"))
+        }
+        "ask_roots" => Question::roots("answer"),
+        "test_elicitation_sep1034_defaults" => {
+            Question::elicitation("answer", "Accept the defaults or not", defaults_schema())
+        }
+        "test_elicitation_sep1330_enums" => {
+            Question::elicitation("answer", "Choose", choices_schema())
+        }
+        "test_input_required_result_elicitation" => {
+            Question::elicitation("user_name", "What is your name?", string_schema("name"))
+        }
+        "test_input_required_result_sampling" => {
+            Question::sampling("capital_question", "What is the capital of France?", 100)
+        }
+        "test_input_required_result_list_roots" => Question::roots("client_roots"),
+        "test_missing_capability" => {
+            require(context, &[Question::sampling("", "", 1)])?;
+            return done(text("The client can sample")).map(Some);
+        }
+        "test_input_required_result_capabilities" => {
+            return capabilities(request, context).await.map(Some);
+        }
+        _ => return Ok(None),
+    };
+    let key = question.key;
+    let responses = request.input_responses.as_ref();
+    let answer = match ask(context, responses, &[question], None).await? {
+        Asked::Pending(result) => return Ok(Some(result.into())),
+        Asked::Answered(mut answers) => answers.remove(key).unwrap_or_default(),
+    };
+    let said = match name {
+        "ask_sampling" | "ask_elicitation" | "ask_roots" => answer.to_string(),
+        "test_sampling" => format!(
+            "LLM response: {}",
+            answer["content"]["text"].as_str().unwrap_or_default()
+        ),
+        "test_elicitation_sep1034_defaults" | "test_elicitation_sep1330_enums" => format!(
+            "Elicitation completed: action={}, content={}",
+            answer["action"].as_str().unwrap_or_default(),
+            answer["content"],
+        ),
+        "test_input_required_result_elicitation" => format!(
+            "Hello, {}!",
+            answer["content"]["name"].as_str().unwrap_or("stranger")
+        ),
+        _ => format!("User response: {answer}"),
+    };
+    done(text(&said)).map(Some)
+}
+
+/// For a tool with `requestState`: the round that the request is in, from 0.
+fn stateful_step(
+    server: &Server,
+    request: &CallToolRequestParams,
+) -> Result<Option<u64>, ErrorData> {
+    let last = match &*request.name {
+        "test_input_required_result_request_state"
+        | "test_input_required_result_tampered_state"
+        | "test_input_required_result_multiple_inputs" => 0,
+        "test_input_required_result_multi_round" => 1,
+        _ => return Ok(None),
+    };
+    let Some(sealed) = &request.request_state else {
+        return Ok(Some(0));
+    };
+    let opened = server
+        .shared
+        .codec
+        .open_json::<(String, u64)>(sealed)
+        .ok()
+        .filter(|(name, step)| *name == request.name && *step <= last);
+    match opened {
+        Some((_, step)) => Ok(Some(step)),
+        None => Err(ErrorData::invalid_params(
+            "requestState was not made for this call or was changed",
+            None,
+        )),
+    }
+}
+
+async fn stateful(
+    server: &Server,
+    request: &CallToolRequestParams,
+    context: &RequestContext<RoleServer>,
+    first_step: u64,
+) -> Result<CallToolResponse, ErrorData> {
+    let name = &*request.name;
+    let confirm = json!({
+        "type": "object",
+        "properties": { "ok": { "type": "boolean" } },
+        "required": ["ok"],
+    });
+    let mut rounds = match name {
+        "test_input_required_result_multiple_inputs" => vec![vec![
+            Question::elicitation("user_name", "What is your name?", string_schema("name")),
+            Question::sampling("greeting", "Generate a greeting", 50),
+            Question::roots("client_roots"),
+        ]],
+        "test_input_required_result_multi_round" => vec![
+            vec![Question::elicitation(
+                "step1",
+                "Step 1: What is your name?",
+                string_schema("name"),
+            )],
+            vec![Question::elicitation(
+                "step2",
+                "Step 2: What is your favorite color?",
+                string_schema("color"),
+            )],
+        ],
+        _ => vec![vec![Question::elicitation(
+            "confirm",
+            "Please confirm",
+            confirm,
+        )]],
+    };
+    let skipped = usize::try_from(first_step).unwrap_or(0).min(rounds.len());
+    rounds.drain(..skipped);
+    let mut responses = request.input_responses.as_ref();
+    let mut answered = json!({});
+    for (step, questions) in (first_step..).zip(rounds) {
+        let state = server
+            .shared
+            .codec
+            .seal_json(&(name, step))
+            .map_err(|error| ErrorData::internal_error(error.to_string(), None))?;
+        match ask(context, responses, &questions, Some(state)).await? {
+            Asked::Pending(result) => return Ok(result.into()),
+            Asked::Answered(answers) => {
+                for (key, answer) in answers {
+                    answered[key] = answer;
+                }
+            }
+        }
+        // What came with this request answered this round; a next round needs a next request.
+        if is_modern(context) {
+            responses = None;
+        }
+    }
+    done(text(&format!("state-ok {answered}")))
+}
+
+/// Asks only what the client can answer.
+async fn capabilities(
+    request: &CallToolRequestParams,
+    context: &RequestContext<RoleServer>,
+) -> Result<CallToolResponse, ErrorData> {
+    let declared = context.client_capabilities().unwrap_or_default();
+    let mut questions = vec![
+        Question::elicitation("user_name", "What is your name?", string_schema("name")),
+        Question::sampling("greeting", "Generate a greeting", 50),
+        Question::roots("client_roots"),
+    ];
+    questions.retain(|question| question.is_supported(&declared));
+    if is_modern(context) && request.input_responses.is_none() && !questions.is_empty() {
+        return Ok(pending(&questions, None)?.into());
+    }
+    match ask(context, request.input_responses.as_ref(), &questions, None).await? {
+        Asked::Pending(result) => Ok(result.into()),
+        Asked::Answered(answers) => done(text(&json!(answers).to_string())),
+    }
+}
+
+fn done(content: Value) -> Result<CallToolResponse, ErrorData> {
+    let result: CallToolResult = complete(json!({ "content": content }))?;
+    Ok(result.into())
+}
+
+fn string_schema(property: &str) -> Value {
+    json!({
+        "type": "object",
+        "properties": { property: { "type": "string" } },
+        "required": [property],
+    })
+}
+
+fn defaults_schema() -> Value {
+    json!({
+        "type": "object",
+        "properties": {
+            "name": { "type": "string", "description": "A name", "default": "John Doe" },
+            "age": { "type": "integer", "description": "An age", "default": 30 },
+            "score": { "type": "number", "description": "A score", "default": 95.5 },
+            "status": {
+                "type": "string",
+                "description": "A status",
+                "enum": ["active", "inactive", "pending"],
+                "default": "active",
+            },
+            "verified": { "type": "boolean", "description": "Verified?", "default": true },
+        },
+        "required": [],
+    })
+}
+
+fn choices_schema() -> Value {
+    let titled = |prefix: &str| {
+        json!([
+            { "const": "value1", "title": format!("First {prefix}") },
+            { "const": "value2", "title": format!("Second {prefix}") },
+            { "const": "value3", "title": format!("Third {prefix}") },
+        ])
+    };
+    json!({
+        "type": "object",
+        "properties": {
+            "untitledSingle": { "type": "string", "enum": ["option1", "option2", "option3"] },
+            "titledSingle": { "type": "string", "oneOf": titled("Option") },
+            "legacyEnum": {
+                "type": "string",
+                "enum": ["opt1", "opt2", "opt3"],
+                "enumNames": ["Option One", "Option Two", "Option Three"],
+            },
+            "untitledMulti": {
+                "type": "array",
+                "items": { "type": "string", "enum": ["option1", "option2", "option3"] },
+            },
+            "titledMulti": { "type": "array", "items": { "anyOf": titled("Choice") } },
+        },
+        "required": [],
+    })
+}

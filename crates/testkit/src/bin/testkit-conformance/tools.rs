@@ -1,0 +1,259 @@
+//! The tools that need nothing from the client, and the dispatch to those that do.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use rmcp::{
+    ErrorData, RoleServer,
+    model::{
+        CallToolRequestParams, CallToolResponse, CallToolResult, LoggingLevel,
+        LoggingMessageNotificationParam, ProgressNotificationParam,
+    },
+    service::RequestContext,
+};
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use crate::{
+    ask::{complete, is_modern},
+    content::{AUDIO, IMAGE, LEVELS, WATCHED},
+    input_tools,
+    server::Server,
+    shared::{Change, Shared, lock},
+};
+
+/// How often `slow` reports progress.
+const STEP: Duration = Duration::from_millis(50);
+/// `slow` sleeps no longer than this.
+const SLOWEST: Duration = Duration::from_secs(600);
+
+/// Calls a tool.
+pub(crate) async fn call(
+    server: &Server,
+    request: CallToolRequestParams,
+    context: &RequestContext<RoleServer>,
+) -> Result<CallToolResponse, ErrorData> {
+    if let Some(response) = input_tools::call(server, &request, context).await? {
+        return Ok(response);
+    }
+    let empty = serde_json::Map::new();
+    let arguments = request.arguments.as_ref().unwrap_or(&empty);
+    let string = |name: &str| arguments.get(name).and_then(Value::as_str);
+    let shared = &server.shared;
+    let content = match &*request.name {
+        "test_simple_text" => text("This is a simple text response for testing."),
+        "test_image_content" => json!([image()]),
+        "test_audio_content" => {
+            json!([{ "type": "audio", "data": AUDIO, "mimeType": "audio/wav" }])
+        }
+        "test_embedded_resource" => json!([{
+            "type": "resource",
+            "resource": {
+                "uri": "test://embedded-resource",
+                "mimeType": "text/plain",
+                "text": "This is an embedded resource content.",
+            },
+        }]),
+        "test_multiple_content_types" => json!([
+            { "type": "text", "text": "Multiple content types test:" },
+            image(),
+            {
+                "type": "resource",
+                "resource": {
+                    "uri": "test://mixed-content-resource",
+                    "mimeType": "application/json",
+                    "text": r#"{"test":"data","value":123}"#,
+                },
+            },
+        ]),
+        "test_error_handling" => {
+            return fail("This tool intentionally returns an error for testing");
+        }
+        "test_tool_with_logging" => {
+            for message in [
+                "Tool execution started",
+                "Tool processing data",
+                "Tool execution completed",
+            ] {
+                log(server, context, LoggingLevel::Info, json!(message)).await;
+                sleep(STEP).await;
+            }
+            text("Logged three messages")
+        }
+        "test_tool_with_progress" => {
+            for percent in [0, 50, 100] {
+                progress(context, percent, 100).await;
+                sleep(STEP).await;
+            }
+            text("Reported progress")
+        }
+        "test_logging_tool" => {
+            log(server, context, LoggingLevel::Info, json!("Called")).await;
+            text("Logged if asked to")
+        }
+        "test_reconnection" => {
+            close_stream(server, context).await;
+            sleep(Duration::from_millis(100)).await;
+            text("Answered after the stream was closed")
+        }
+        "test_trigger_tool_change" | "toggle_tool" => {
+            let listed = Shared::toggle(&shared.extra_tool);
+            shared.announce(Change::Tools).await;
+            text(&json!({ "toggled_tool": listed }).to_string())
+        }
+        "test_trigger_prompt_change" => {
+            let listed = Shared::toggle(&shared.extra_prompt);
+            shared.announce(Change::Prompts).await;
+            text(&json!({ "toggled_prompt": listed }).to_string())
+        }
+        "test_header_param" | "json_schema_2020_12_tool" => {
+            text(&Value::Object(arguments.clone()).to_string())
+        }
+        "slow" => {
+            let ms = arguments.get("ms").and_then(Value::as_u64).unwrap_or(0);
+            if !slow(shared, context, Duration::from_millis(ms)).await {
+                return fail("cancelled");
+            }
+            text(&format!("slept {ms} ms"))
+        }
+        "cancelled_count" => text(&shared.cancelled.load(Ordering::Relaxed).to_string()),
+        "touch_resource" => {
+            let uri = string("uri").unwrap_or(WATCHED);
+            let touched = shared.touched.fetch_add(1, Ordering::Relaxed) + 1;
+            shared.announce(Change::Resource(uri.to_owned())).await;
+            text(&touched.to_string())
+        }
+        "log_at" => {
+            let level = string("level").unwrap_or("info");
+            let parsed = serde_json::from_value(json!(level))
+                .map_err(|_| ErrorData::invalid_params(format!("unknown level {level:?}"), None))?;
+            let message = string("message").unwrap_or("A message");
+            let sent = log(server, context, parsed, json!(message)).await;
+            text(if sent { "logged" } else { "not logged" })
+        }
+        "toggled_tool" if shared.extra_tool.load(Ordering::Relaxed) => text("I am here"),
+        name => {
+            return Err(ErrorData::invalid_params(
+                format!("unknown tool {name:?}"),
+                None,
+            ));
+        }
+    };
+    let result: CallToolResult = complete(json!({ "content": content }))?;
+    Ok(result.into())
+}
+
+/// A result whose only content is `text`.
+pub(crate) fn text(text: &str) -> Value {
+    json!([{ "type": "text", "text": text }])
+}
+
+/// A failure of the tool, as opposed to one of the protocol.
+pub(crate) fn fail(reason: &str) -> Result<CallToolResponse, ErrorData> {
+    let result: CallToolResult = complete(json!({ "content": text(reason), "isError": true }))?;
+    Ok(result.into())
+}
+
+fn image() -> Value {
+    json!({ "type": "image", "data": IMAGE, "mimeType": "image/png" })
+}
+
+/// Reports progress if the client asked for it.
+async fn progress(context: &RequestContext<RoleServer>, done: u32, total: u32) {
+    if let Some(token) = context.meta.get_progress_token() {
+        let report = ProgressNotificationParam::new(token, f64::from(done))
+            .with_total(f64::from(total))
+            .with_message(format!("{done} of {total}"));
+        // A client that has gone cannot be told.
+        let _ = context.peer.notify_progress(report).await;
+    }
+}
+
+/// Logs a message if the client wants messages of this level; says whether it was sent.
+async fn log(
+    server: &Server,
+    context: &RequestContext<RoleServer>,
+    level: LoggingLevel,
+    data: Value,
+) -> bool {
+    let threshold = if is_modern(context) {
+        // 2026-07-28: no messages for a request that names no level.
+        context.meta.log_level()
+    } else {
+        Some(*lock(&server.session.level))
+    };
+    if threshold.is_none_or(|threshold| severity(level) < severity(threshold)) {
+        return false;
+    }
+    let message = LoggingMessageNotificationParam::new(level, data).with_logger("testkit");
+    context.peer.notify_logging_message(message).await.is_ok()
+}
+
+fn severity(level: LoggingLevel) -> Option<usize> {
+    let name = serde_json::to_value(level).ok()?;
+    LEVELS.iter().position(|known| name == *known)
+}
+
+/// Sleeps; says whether it slept to the end.
+async fn slow(
+    shared: &Arc<Shared>,
+    context: &RequestContext<RoleServer>,
+    sleep_for: Duration,
+) -> bool {
+    // Counts however the call ends early: by the token, or by the whole future being dropped.
+    struct Unless<'a>(&'a Shared, bool);
+    impl Drop for Unless<'_> {
+        fn drop(&mut self) {
+            if !self.1 {
+                self.0.cancelled.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+    let sleep_for = sleep_for.min(SLOWEST);
+    let mut finished = Unless(shared, false);
+    let work = async {
+        let steps = sleep_for.as_millis().div_ceil(STEP.as_millis());
+        let steps = u32::try_from(steps).unwrap_or(u32::MAX);
+        for step in 0..steps {
+            progress(context, step, steps).await;
+            sleep(STEP.min(sleep_for - STEP * step)).await;
+        }
+        progress(context, steps, steps).await;
+    };
+    tokio::select! {
+        () = work => finished.1 = true,
+        () = context.ct.cancelled() => {}
+    }
+    finished.1
+}
+
+/// Closes the HTTP response streams of this call's session; the session itself goes on.
+async fn close_stream(server: &Server, context: &RequestContext<RoleServer>) {
+    // A session of a test has had fewer requests than this; there is no way to ask for the one
+    // that this call came with.
+    const STREAMS: u64 = 32;
+    let (Some(sessions), Some(parts)) = (
+        &server.sessions,
+        context.extensions.get::<http::request::Parts>(),
+    ) else {
+        return;
+    };
+    let Some(id) = parts
+        .headers
+        .get("mcp-session-id")
+        .and_then(|id| id.to_str().ok())
+    else {
+        return;
+    };
+    let handle = sessions.sessions.read().await.get(id).cloned();
+    if let Some(handle) = handle {
+        for stream in 0..STREAMS {
+            // Fails for the numbers that no stream has.
+            let _ = handle
+                .close_sse_stream(stream, Some(Duration::from_millis(500)))
+                .await;
+        }
+    }
+}

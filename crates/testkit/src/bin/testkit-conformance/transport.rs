@@ -1,0 +1,326 @@
+//! stdio, streamable HTTP and HTTP+SSE in front of the same server.
+//!
+//! The SDK has no HTTP+SSE any more, and it cannot play a server that never heard of the modern
+//! era; both are adapters here that move lines between the wire and the SDK's byte-stream
+//! transport.
+
+use std::{
+    collections::HashMap,
+    convert::Infallible,
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use axum::{
+    Router,
+    body::{Body, Bytes},
+    extract::{DefaultBodyLimit, Query, Request, State},
+    http::{HeaderMap, Method, StatusCode, header},
+    middleware::{self, Next},
+    response::{IntoResponse, Response},
+    routing::{get, post},
+};
+use rmcp::{
+    ServiceExt,
+    transport::{
+        StreamableHttpServerConfig, StreamableHttpService,
+        streamable_http_server::session::local::LocalSessionManager,
+    },
+};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader, DuplexStream},
+    net::TcpListener,
+    sync::mpsc,
+    task::JoinSet,
+};
+
+use crate::{
+    Era,
+    server::Server,
+    shared::{Shared, lock},
+};
+
+/// The newest revision that a legacy server knows.
+const NEWEST_LEGACY: &str = "2025-11-25";
+/// Bytes in flight between an adapter and the SDK.
+const PIPE: usize = 64 * 1024;
+/// The largest body that is accepted.
+const BODY_LIMIT: usize = 16 * 1024 * 1024;
+/// Messages in flight to one SSE client; a slower one holds up its own session only.
+const STREAM_DEPTH: usize = 64;
+
+/// Serves on stdin and stdout until stdin ends.
+pub(crate) async fn stdio(shared: Arc<Shared>) -> io::Result<()> {
+    let (outgoing, mut lines) = mpsc::channel(STREAM_DEPTH);
+    let adapter = Adapter::start(shared, outgoing.clone());
+    let mut writer = JoinSet::new();
+    writer.spawn(async move {
+        let mut stdout = tokio::io::stdout();
+        while let Some(line) = lines.recv().await {
+            let mut line: String = line;
+            line.push('\n');
+            stdout.write_all(line.as_bytes()).await?;
+            stdout.flush().await?;
+        }
+        Ok::<_, io::Error>(())
+    });
+    let mut stdin = BufReader::new(tokio::io::stdin()).lines();
+    let Adapter {
+        mut to_sdk,
+        mut tasks,
+        refuse_modern,
+    } = adapter;
+    while let Some(line) = stdin.next_line().await? {
+        match refusal(refuse_modern, &line) {
+            Some(refusal) => {
+                if outgoing.send(refusal).await.is_err() {
+                    break;
+                }
+            }
+            None => {
+                to_sdk.write_all(line.as_bytes()).await?;
+                to_sdk.write_all(b"\n").await?;
+            }
+        }
+    }
+    // Stdin has ended: let the SDK finish what it has, then the writer.
+    drop(to_sdk);
+    drop(outgoing);
+    let finish = async {
+        while tasks.join_next().await.is_some() {}
+        while writer.join_next().await.is_some() {}
+    };
+    let _ = tokio::time::timeout(Duration::from_secs(2), finish).await;
+    Ok(())
+}
+
+/// An SDK server behind a byte stream.
+struct Adapter {
+    to_sdk: DuplexStream,
+    /// The SDK's service, and the task that moves its lines to the client.
+    tasks: JoinSet<()>,
+    refuse_modern: bool,
+}
+
+impl Adapter {
+    fn start(shared: Arc<Shared>, outgoing: mpsc::Sender<String>) -> Self {
+        let refuse_modern = shared.era == Era::Legacy;
+        let (to_sdk, sdk_input) = tokio::io::duplex(PIPE);
+        let (sdk_output, from_sdk) = tokio::io::duplex(PIPE);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(serve(shared, sdk_input, sdk_output));
+        tasks.spawn(async move {
+            let mut lines = BufReader::new(from_sdk).lines();
+            while let Ok(Some(line)) = lines.next_line().await {
+                if outgoing.send(line).await.is_err() {
+                    break;
+                }
+            }
+        });
+        Self {
+            to_sdk,
+            tasks,
+            refuse_modern,
+        }
+    }
+}
+
+async fn serve(
+    shared: Arc<Shared>,
+    input: impl AsyncRead + Send + Unpin + 'static,
+    output: impl AsyncWrite + Send + Unpin + 'static,
+) {
+    match Server::new(shared, None).serve((input, output)).await {
+        Ok(running) => {
+            let _ = running.waiting().await;
+        }
+        Err(error) => eprintln!("testkit-conformance: {error}"),
+    }
+}
+
+/// What a server that predates the modern era says to a request of it.
+fn refusal(refuse_modern: bool, line: &str) -> Option<String> {
+    if !refuse_modern {
+        return None;
+    }
+    let message: Value = serde_json::from_str(line).ok()?;
+    let id = message.get("id")?;
+    let method = message["method"].as_str()?;
+    (method == "server/discover").then(|| {
+        json!({
+            "jsonrpc": "2.0",
+            "id": id,
+            "error": { "code": -32601, "message": "Method not found" },
+        })
+        .to_string()
+    })
+}
+
+/// Serves streamable HTTP at `/mcp`.
+pub(crate) async fn http(shared: Arc<Shared>, address: SocketAddr, json: bool) -> io::Result<()> {
+    let era = shared.era;
+    let sessions = Arc::new(LocalSessionManager::default());
+    let config = StreamableHttpServerConfig::default()
+        .with_allowed_origins(["http://localhost:*", "http://127.0.0.1:*", "http://[::1]:*"])
+        .with_max_request_body_bytes(BODY_LIMIT)
+        .with_legacy_session_mode(era != Era::Modern && !json)
+        .with_stateless_protocol_metadata_required(era == Era::Modern)
+        .with_json_response(json);
+    let factory = {
+        let sessions = Arc::clone(&sessions);
+        move || {
+            Ok(Server::new(
+                Arc::clone(&shared),
+                Some(Arc::clone(&sessions)),
+            ))
+        }
+    };
+    let service = StreamableHttpService::new(factory, sessions, config);
+    let mut router = Router::new().route_service("/mcp", service);
+    if era == Era::Legacy {
+        router = router.layer(middleware::from_fn(refuse_modern_http));
+    }
+    listen(address, "/mcp", router).await
+}
+
+/// Answers a modern request as servers did that predate it: they looked at the version header and
+/// at the session, never at `_meta`.
+async fn refuse_modern_http(request: Request, next: Next) -> Response {
+    let newer = request
+        .headers()
+        .get("mcp-protocol-version")
+        .and_then(|version| version.to_str().ok())
+        .is_some_and(|version| version > NEWEST_LEGACY);
+    if newer && request.method() == Method::POST {
+        let error = json!({
+            "jsonrpc": "2.0",
+            "id": null,
+            "error": { "code": -32000, "message": "Bad Request: Unsupported protocol version" },
+        });
+        let headers = [(header::CONTENT_TYPE, "application/json")];
+        return (StatusCode::BAD_REQUEST, headers, error.to_string()).into_response();
+    }
+    next.run(request).await
+}
+
+/// Serves HTTP+SSE (2024-11-05): the stream at `/sse`, messages to `/message`.
+pub(crate) async fn sse(shared: Arc<Shared>, address: SocketAddr) -> io::Result<()> {
+    let state = Arc::new(SseState {
+        shared,
+        next: AtomicU64::new(1),
+        inputs: Mutex::default(),
+    });
+    let router = Router::new()
+        .route("/sse", get(sse_open))
+        .route("/message", post(sse_message))
+        .layer(DefaultBodyLimit::max(BODY_LIMIT))
+        .with_state(state);
+    listen(address, "/sse", router).await
+}
+
+struct SseState {
+    shared: Arc<Shared>,
+    next: AtomicU64,
+    /// Where the messages of each open stream go.
+    inputs: Mutex<HashMap<String, mpsc::Sender<String>>>,
+}
+
+/// Forgets a session when its stream is dropped.
+struct Forget(Arc<SseState>, String);
+
+impl Drop for Forget {
+    fn drop(&mut self) {
+        lock(&self.0.inputs).remove(&self.1);
+    }
+}
+
+async fn sse_open(State(state): State<Arc<SseState>>) -> Response {
+    // Predictable on purpose: tests may want to know it. Nothing here is worth hijacking.
+    let id = format!("sse-{}", state.next.fetch_add(1, Ordering::Relaxed));
+    let (input, mut from_client) = mpsc::channel::<String>(STREAM_DEPTH);
+    let (outgoing, to_client) = mpsc::channel::<String>(STREAM_DEPTH);
+    lock(&state.inputs).insert(id.clone(), input);
+    let Adapter {
+        mut to_sdk,
+        mut tasks,
+        refuse_modern,
+    } = Adapter::start(Arc::clone(&state.shared), outgoing.clone());
+    tasks.spawn(async move {
+        while let Some(line) = from_client.recv().await {
+            let written = match refusal(refuse_modern, &line) {
+                Some(refusal) => outgoing.send(refusal).await.is_ok(),
+                None => to_sdk
+                    .write_all(format!("{line}\n").as_bytes())
+                    .await
+                    .is_ok(),
+            };
+            if !written {
+                break;
+            }
+        }
+    });
+    let first = format!("event: endpoint\ndata: /message?sessionId={id}\n\n");
+    // The stream owns the session: when the client hangs up, everything of it is dropped.
+    let held = (
+        Some(first),
+        to_client,
+        tasks,
+        Forget(Arc::clone(&state), id),
+    );
+    let body = futures_util::stream::unfold(held, async |mut held| {
+        let event = match held.0.take() {
+            Some(first) => first,
+            None => format!("event: message\ndata: {}\n\n", held.1.recv().await?),
+        };
+        Some((Ok::<_, Infallible>(event), held))
+    });
+    let headers = [
+        (header::CONTENT_TYPE, "text/event-stream"),
+        (header::CACHE_CONTROL, "no-cache"),
+    ];
+    (headers, Body::from_stream(body)).into_response()
+}
+
+async fn sse_message(
+    State(state): State<Arc<SseState>>,
+    Query(query): Query<HashMap<String, String>>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    let json = headers
+        .get(header::CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .is_some_and(|value| value.starts_with("application/json"));
+    if !json {
+        return StatusCode::UNSUPPORTED_MEDIA_TYPE.into_response();
+    }
+    // Parsed and written anew, because a body may span lines and the SDK reads lines.
+    let Ok(message) = serde_json::from_slice::<Value>(&body) else {
+        return StatusCode::BAD_REQUEST.into_response();
+    };
+    let session = query.get("sessionId").cloned().unwrap_or_default();
+    let input = lock(&state.inputs).get(&session).cloned();
+    match input {
+        Some(input) if input.send(message.to_string()).await.is_ok() => {
+            (StatusCode::ACCEPTED, "Accepted").into_response()
+        }
+        _ => (StatusCode::NOT_FOUND, "Session not found").into_response(),
+    }
+}
+
+async fn listen(address: SocketAddr, path: &str, router: Router) -> io::Result<()> {
+    use axum::serve::ListenerExt;
+    let listener = TcpListener::bind(address).await?;
+    println!("listening on http://{}{path}", listener.local_addr()?);
+    let listener = listener.tap_io(|stream| {
+        // Small answers must not wait for acknowledgements of earlier ones.
+        let _ = stream.set_nodelay(true);
+    });
+    axum::serve(listener, router).await
+}
