@@ -1,1 +1,103 @@
-fn main() {}
+//! `cargo xtask`: everything that one does to this repository, as commands.
+//!
+//! The README names two of them (`demo` and `test`); the rest are their parts. Each says what it
+//! runs, so that nothing here needs to be known by heart. It knows the workspace only from
+//! outside, by `cargo` and by the binaries: it depends on no crate of ours and none depends on it.
+//! Nothing is downloaded but by a package registry's own client, and nothing is put outside the
+//! checkout but what `apt-get` and `cargo install` put there.
+
+mod checks;
+mod demo;
+mod graph;
+mod http;
+mod python;
+mod setup;
+mod shell;
+mod workspace;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use crate::workspace::Workspace;
+
+#[derive(Parser)]
+#[command(
+    name = "cargo xtask",
+    bin_name = "cargo xtask",
+    about = "Works on the Toolwharf repository"
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Installs what the tests and the demo need: system packages (as root) and, into .work,
+    /// MCP servers from npm and PyPI
+    Setup,
+    /// Sets up, checks, builds and tests everything
+    Test {
+        /// Arguments for `cargo nextest run`, after `--`
+        #[arg(last = true)]
+        nextest: Vec<String>,
+    },
+    /// Runs the test suite with its heavy loops at full length (tests read TOOLWHARF_SOAK=1)
+    Soak {
+        /// Arguments for `cargo nextest run`, after `--`
+        #[arg(last = true)]
+        nextest: Vec<String>,
+    },
+    /// Checks formatting, lints, the dependency graph and, with cargo-deny, licences and sources
+    Check,
+    /// Checks that crates depend on each other only as docs/architecture.md says
+    Graph,
+    /// Builds Toolwharf and serves two MCP servers with it: ours that rolls dice, and a
+    /// third party's through uvx or npx
+    Demo {
+        /// Call a tool of each server, print the answers and stop
+        #[arg(long)]
+        exit_after_check: bool,
+        /// Where to listen
+        #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6280")]
+        listen: std::net::SocketAddr,
+    },
+    /// Builds the release binaries and runs the benchmarks
+    Bench {
+        /// Arguments for the `bench` binary
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+}
+
+fn main() -> Result<()> {
+    let workspace = Workspace::locate()?;
+    match Cli::parse().command {
+        Command::Setup => setup::run(&workspace),
+        Command::Test { nextest } => checks::test(&workspace, &nextest),
+        Command::Soak { nextest } => checks::soak(&workspace, &nextest),
+        Command::Check => checks::check(&workspace),
+        Command::Graph => graph::run(&workspace),
+        Command::Demo {
+            exit_after_check,
+            listen,
+        } => demo::run(
+            &workspace,
+            &demo::Options {
+                exit_after_check,
+                listen,
+            },
+        ),
+        Command::Bench { args } => checks::bench(&workspace, &args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        super::Cli::command().debug_assert();
+    }
+}

@@ -3,7 +3,7 @@
 //! An MCP server offers *tools* to whoever starts it. A client starts this program, writes
 //! JSON-RPC messages to its standard input, one a line, and reads the answers from its standard
 //! output. That is the whole "stdio transport": no port, no address, no configuration, and the
-//! server ends when its standard input does. Try it by hand (one line in, one line out):
+//! server ends when its standard input does. Try it by hand (`tr` joins the lines into one):
 //!
 //! ```text
 //! $ cargo build -p dice
@@ -12,7 +12,7 @@
 //!     "io.modelcontextprotocol/protocolVersion":"2026-07-28",
 //!     "io.modelcontextprotocol/clientInfo":{"name":"me","version":"1"},
 //!     "io.modelcontextprotocol/clientCapabilities":{}}}}' \
-//!   | tr -d '\n' | target/debug/toolwharf-example-dice
+//!   | (tr -d '\n'; echo) | target/debug/toolwharf-example-dice
 //! ```
 //!
 //! The `rmcp` crate speaks the protocol, in both of its eras: the older one, where a client says
@@ -35,7 +35,8 @@ mod dice;
 
 use rand::RngExt;
 use rmcp::{
-    Json, ServiceExt, handler::server::wrapper::Parameters, schemars::JsonSchema, tool, tool_router,
+    Json, ServiceExt, handler::server::wrapper::Parameters, schemars::JsonSchema,
+    service::ServerInitializeError, tool, tool_router,
 };
 use serde::{Deserialize, Serialize};
 
@@ -118,7 +119,12 @@ impl DiceServer {
 // One thread is plenty, and it starts faster than a pool.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {
-    let service = DiceServer.serve(rmcp::transport::io::stdio_pipes()).await?;
+    let service = match DiceServer.serve(rmcp::transport::io::stdio_pipes()).await {
+        Ok(service) => service,
+        // A client may go before it has said anything: some start a server only to see if it can.
+        Err(ServerInitializeError::ConnectionClosed(_)) => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
     // Runs until standard input is closed: that is how a client stops a stdio server.
     service.waiting().await?;
     Ok(())

@@ -210,3 +210,8 @@ async fn the_modern_era_needs_no_handshake() {
     );
     client.stop().await;
 }
+
+#[tokio::test]
+async fn a_client_that_says_nothing_is_no_error() {
+    Client::start().stop().await;
+}

@@ -1,0 +1,130 @@
+//! The checks, the tests, the soak and the benchmarks: what runs, and in which order.
+//!
+//! The cheapest comes first. The test runner comes last and replaces this process, so that its
+//! summary is the last thing on the terminal and its exit code is the command's.
+
+use anyhow::Result;
+
+use crate::{
+    graph, setup,
+    shell::{Cmd, heading},
+    workspace::Workspace,
+};
+
+/// Everything: set-up, checks, one build, all tests.
+pub(crate) fn test(workspace: &Workspace, nextest: &[String]) -> Result<()> {
+    heading("set-up");
+    setup::run(workspace)?;
+    fmt(workspace)?;
+    dependency_graph(workspace)?;
+    clippy(workspace)?;
+    build(workspace)?;
+    heading("examples in documentation");
+    with_test_env(
+        workspace,
+        workspace.cargo(&["test", "--workspace", "--doc", "--quiet"]),
+    )
+    .run()?;
+    heading("tests");
+    run_nextest(workspace, &[], nextest).become_it()
+}
+
+/// The same tests with their loops at full length: those that have a heavy loop read
+/// `TOOLWHARF_SOAK` and choose its count by it.
+pub(crate) fn soak(workspace: &Workspace, nextest: &[String]) -> Result<()> {
+    heading("set-up");
+    setup::run(workspace)?;
+    build(workspace)?;
+    heading("soak");
+    run_nextest(workspace, &["--profile", "soak"], nextest)
+        .env("TOOLWHARF_SOAK", "1")
+        .become_it()
+}
+
+/// What needs no test to run. Wants nothing but the Rust toolchain; uses cargo-deny if it is there.
+pub(crate) fn check(workspace: &Workspace) -> Result<()> {
+    fmt(workspace)?;
+    dependency_graph(workspace)?;
+    deny(workspace)?;
+    clippy(workspace)
+}
+
+/// The benchmarks; their numbers mean something only in a release build.
+pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<()> {
+    heading("release build");
+    workspace
+        .cargo(&[
+            "build",
+            "--release",
+            "--package=toolwharf",
+            "--package=bench",
+        ])
+        .run()?;
+    heading("benchmarks");
+    let bench = workspace.target()?.join("release/bench");
+    Cmd::new(bench).args(args).dir(workspace.root()).become_it()
+}
+
+fn fmt(workspace: &Workspace) -> Result<()> {
+    heading("formatting");
+    workspace.cargo(&["fmt", "--all", "--check"]).run()
+}
+
+fn clippy(workspace: &Workspace) -> Result<()> {
+    heading("lints");
+    let lints = [
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--",
+        "--deny=warnings",
+    ];
+    workspace.cargo(&lints).run()
+}
+
+fn dependency_graph(workspace: &Workspace) -> Result<()> {
+    heading("dependency graph");
+    graph::run(workspace)
+}
+
+fn deny(workspace: &Workspace) -> Result<()> {
+    heading("licences, banned crates and sources");
+    if !setup::has_subcommand("cargo-deny") {
+        eprintln!("    not checked; to check it: cargo install --locked cargo-deny");
+        return Ok(());
+    }
+    // Advisories are left out: they need a database from the network. `cargo deny check` has them.
+    workspace
+        .cargo(&[
+            "deny",
+            "--workspace",
+            "check",
+            "licenses",
+            "bans",
+            "sources",
+        ])
+        .run()
+}
+
+/// Builds every binary too: tests of one crate start the binaries of another.
+fn build(workspace: &Workspace) -> Result<()> {
+    heading("build");
+    workspace
+        .cargo(&["build", "--workspace", "--all-targets"])
+        .run()
+}
+
+fn run_nextest(workspace: &Workspace, ours: &[&str], theirs: &[String]) -> Cmd {
+    let run = workspace
+        .cargo(&["nextest", "run", "--workspace"])
+        .args(ours)
+        .args(theirs);
+    with_test_env(workspace, run)
+}
+
+/// Where tests find what set-up installed.
+fn with_test_env(workspace: &Workspace, cmd: Cmd) -> Cmd {
+    cmd.env("TOOLWHARF_NODE_MODULES", workspace.node_modules())
+        .env("TOOLWHARF_VENV", workspace.venv())
+        .env("UV_PYTHON_DOWNLOADS", "never")
+}

@@ -1,0 +1,387 @@
+//! `cargo xtask demo`: Toolwharf in front of two servers, on a machine with only a Rust toolchain.
+//!
+//! One server is ours (`examples/dice`); the other is a third party's, and comes through whichever
+//! of `uvx` and `npx` the machine has, or else through a `uvx` that is installed into `.work`. What
+//! is served is the file that this writes, `.work/demo/mcp.json`, and the data directory is beside
+//! it: the user's own configuration is neither read nor changed.
+//!
+//! Toolwharf runs in the foreground, but in a process group of its own: a Ctrl-C reaches only this
+//! process, which passes it on once, as SIGTERM, and ends after Toolwharf has.
+
+use std::{
+    fs,
+    net::SocketAddr,
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::Child,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::{
+    http, python, setup,
+    shell::{Cmd, heading, is_executable, which},
+    workspace::Workspace,
+};
+
+const POLL: Duration = Duration::from_millis(100);
+/// Polls until Toolwharf has to be ready: 30 s.
+const READY_POLLS: u32 = 300;
+/// Polls until both servers have to be in the catalogue: 60 s, for a first start from a registry.
+const LISTED_POLLS: u32 = 600;
+/// Polls until Toolwharf has to be gone after SIGTERM: 30 s.
+const STOP_POLLS: u32 = 300;
+const ANSWER: Duration = Duration::from_secs(30);
+const PROTOCOL: &str = "2025-11-25";
+
+/// What the command line says.
+#[derive(Debug)]
+pub(crate) struct Options {
+    pub(crate) exit_after_check: bool,
+    pub(crate) listen: SocketAddr,
+}
+
+/// A server in the configuration, and a call that shows it works.
+#[derive(Debug)]
+struct Server {
+    name: &'static str,
+    entry: Value,
+    tool: &'static str,
+    arguments: Value,
+}
+
+/// Builds, configures and serves, until it is told to stop.
+///
+/// # Errors
+///
+/// If a part cannot be had or built, if Toolwharf does not get ready, and, with
+/// `exit_after_check`, if a call fails.
+pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
+    heading("building toolwharf and the example server");
+    workspace
+        .cargo(&["build", "--package=toolwharf", "--package=dice"])
+        .run()?;
+    let bin = workspace.target()?.join("debug");
+    heading("a third-party server");
+    let servers = [dice(&bin), third_party(workspace)?];
+    let config = write_config(workspace, &servers)?;
+
+    heading("serving");
+    let serve = Cmd::new(bin.join("toolwharf")).shown_as("toolwharf");
+    let serve = serve.args(["serve", "--config"]).arg(&config);
+    let serve = serve.args(["--listen", &options.listen.to_string()]);
+    let mut gateway = Gateway::start(serve)?;
+    gateway.wait_until_ready(options.listen)?;
+    eprintln!("\nToolwharf is ready: http://{}/mcp", options.listen);
+    if options.exit_after_check {
+        let result = call_each(&gateway, options.listen, &servers);
+        let stopped = gateway.stop();
+        return result.and(stopped);
+    }
+    print_next_steps(&bin, &servers);
+    gateway.wait()
+}
+
+fn dice(bin: &Path) -> Server {
+    Server {
+        name: "dice",
+        entry: json!({"command": bin.join("toolwharf-example-dice")}),
+        tool: "roll",
+        arguments: json!({"dice": "2d6"}),
+    }
+}
+
+/// The third party's server, fetched ahead: serving starts at once, and a registry that cannot be
+/// reached shows here.
+fn third_party(workspace: &Workspace) -> Result<Server> {
+    let own_uvx = workspace.venv().join("bin/uvx");
+    if let Some(uvx) = which("uvx").or_else(|| is_executable(&own_uvx).then(|| own_uvx.clone())) {
+        match through_uvx(&uvx) {
+            Ok(server) => return Ok(server),
+            Err(error) => eprintln!("    {error:#}"),
+        }
+    }
+    if let Some(npx) = which("npx") {
+        match through_npx(&npx) {
+            Ok(server) => return Ok(server),
+            Err(error) => eprintln!("    {error:#}"),
+        }
+    }
+    eprintln!("    no working uvx or npx: installing uv into .work");
+    let python = setup::python()?;
+    python::install_uv(workspace, &python)?;
+    through_uvx(&own_uvx)
+}
+
+fn through_uvx(uvx: &Path) -> Result<Server> {
+    let package = python::pinned("mcp-server-time").context("mcp-server-time is not pinned")?;
+    let package = package.replace("==", "@");
+    let fetch = Cmd::new(uvx).shown_as("uvx").args([&package, "--help"]);
+    ensure!(
+        fetch
+            .env("UV_PYTHON_DOWNLOADS", "never")
+            .announced()
+            .succeeds(),
+        "uvx cannot run it"
+    );
+    Ok(Server {
+        name: "time",
+        entry: json!({
+            "command": uvx,
+            "args": [package],
+            "env": {"UV_PYTHON_DOWNLOADS": "never"},
+        }),
+        tool: "get_current_time",
+        arguments: json!({"timezone": "Europe/Paris"}),
+    })
+}
+
+fn through_npx(npx: &Path) -> Result<Server> {
+    const PACKAGE: &str = "@modelcontextprotocol/server-everything";
+    let package = setup::pinned_npm(PACKAGE).context("server-everything is not pinned")?;
+    // Runs a Node.js that does nothing, with the package installed for it.
+    let fetch = Cmd::new(npx).shown_as("npx");
+    let fetch = fetch
+        .arg("--yes")
+        .arg(format!("--package={package}"))
+        .args(["--", "node", "-e", "0"]);
+    ensure!(fetch.announced().succeeds(), "npx cannot run it");
+    Ok(Server {
+        name: "everything",
+        entry: json!({"command": npx, "args": ["--yes", package]}),
+        tool: "get-sum",
+        arguments: json!({"a": 19, "b": 23}),
+    })
+}
+
+fn write_config(workspace: &Workspace, servers: &[Server]) -> Result<PathBuf> {
+    let dir = workspace.work().join("demo");
+    fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    let entries: serde_json::Map<String, Value> = servers
+        .iter()
+        .map(|server| (server.name.to_owned(), server.entry.clone()))
+        .collect();
+    let file = dir.join("mcp.json");
+    let text = serde_json::to_string_pretty(&json!({"mcpServers": entries}))? + "\n";
+    fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+    Ok(file)
+}
+
+fn print_next_steps(bin: &Path, servers: &[Server]) {
+    eprintln!("\nNow, in another terminal:\n");
+    for server in servers {
+        let toolwharf = bin.join("toolwharf");
+        eprintln!(
+            "  {} tools call {} '{}'",
+            toolwharf.display(),
+            server.tool,
+            server.arguments
+        );
+    }
+    eprintln!("\nCtrl-C stops it.\n");
+}
+
+/// The running Toolwharf. Dropping it stops it.
+struct Gateway {
+    child: Child,
+    interrupted: Arc<AtomicBool>,
+    told_to_stop: bool,
+}
+
+impl Gateway {
+    fn start(serve: Cmd) -> Result<Self> {
+        let interrupted = Arc::new(AtomicBool::new(false));
+        // Before the child is there, so that no signal can leave it behind.
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
+        }
+        let child = serve.into_command().process_group(0).spawn();
+        let child = child.context("cannot start toolwharf")?;
+        Ok(Self {
+            child,
+            interrupted,
+            told_to_stop: false,
+        })
+    }
+
+    fn interrupted(&self) -> bool {
+        self.interrupted.load(Ordering::Relaxed)
+    }
+
+    fn wait_until_ready(&mut self, address: SocketAddr) -> Result<()> {
+        for _ in 0..READY_POLLS {
+            if let Some(status) = self.child.try_wait()? {
+                bail!("toolwharf ended before it was ready: {status}");
+            }
+            ensure!(!self.interrupted(), "interrupted");
+            let answer = http::request(address, "GET", "/readyz", &[], "", Duration::from_secs(2));
+            if answer.is_ok_and(|answer| answer.status == 200) {
+                return Ok(());
+            }
+            thread::sleep(POLL);
+        }
+        bail!("toolwharf is not ready: /readyz at {address} does not answer 200")
+    }
+
+    /// Waits until Toolwharf ends by itself or a signal asks for its end.
+    fn wait(mut self) -> Result<()> {
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                ensure!(status.success(), "toolwharf ended: {status}");
+                return Ok(());
+            }
+            if self.interrupted() {
+                return self.stop();
+            }
+            thread::sleep(POLL);
+        }
+    }
+
+    fn stop(&mut self) -> Result<()> {
+        if !self.told_to_stop && self.child.try_wait()?.is_none() {
+            self.told_to_stop = true;
+            kill_process(Pid::from_child(&self.child), Signal::TERM)?;
+        }
+        for _ in 0..STOP_POLLS {
+            if let Some(status) = self.child.try_wait()? {
+                ensure!(status.success(), "toolwharf ended: {status}");
+                return Ok(());
+            }
+            thread::sleep(POLL);
+        }
+        bail!("toolwharf does not end on SIGTERM")
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        if self.stop().is_err() {
+            // It has been reaped, or is beyond asking; in both cases there is nothing to report.
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// Calls a tool of each server over plain HTTP, as any MCP client would, and prints the answers.
+fn call_each(gateway: &Gateway, address: SocketAddr, servers: &[Server]) -> Result<()> {
+    let mut client = Client::connect(address)?;
+    client.wait_for_tools(gateway, servers)?;
+    for server in servers {
+        let params = json!({"name": server.tool, "arguments": server.arguments});
+        let result = client.request("tools/call", &params)?;
+        ensure!(
+            result["isError"] != true,
+            "{} of {} failed: {result}",
+            server.tool,
+            server.name
+        );
+        println!("{}: {} {}", server.name, server.tool, server.arguments);
+        println!(
+            "    {}",
+            result["content"][0]["text"].as_str().unwrap_or("(no text)")
+        );
+    }
+    Ok(())
+}
+
+struct Client {
+    address: SocketAddr,
+    session: Option<String>,
+    next_id: u64,
+}
+
+impl Client {
+    fn connect(address: SocketAddr) -> Result<Self> {
+        let mut client = Self {
+            address,
+            session: None,
+            next_id: 1,
+        };
+        let params = json!({
+            "protocolVersion": PROTOCOL,
+            "capabilities": {},
+            "clientInfo": {"name": "toolwharf-demo", "version": env!("CARGO_PKG_VERSION")},
+        });
+        client.request("initialize", &params)?;
+        let initialized = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+        let answer = client.post(&initialized)?;
+        ensure!(
+            answer.status == 202,
+            "HTTP {}: {}",
+            answer.status,
+            answer.body
+        );
+        Ok(client)
+    }
+
+    /// A server may still be starting: its tools join the list when they are there.
+    fn wait_for_tools(&mut self, gateway: &Gateway, servers: &[Server]) -> Result<()> {
+        let mut absent = Vec::new();
+        for _ in 0..LISTED_POLLS {
+            ensure!(!gateway.interrupted(), "interrupted");
+            let list = self.request("tools/list", &json!({}))?;
+            let tools = list["tools"]
+                .as_array()
+                .context("tools/list without tools")?;
+            absent = servers.iter().map(|server| server.tool).collect();
+            absent.retain(|name| !tools.iter().any(|tool| tool["name"] == *name));
+            if absent.is_empty() {
+                return Ok(());
+            }
+            thread::sleep(POLL);
+        }
+        bail!("these tools are not in the list: {}", absent.join(", "))
+    }
+
+    fn request(&mut self, method: &str, params: &Value) -> Result<Value> {
+        let id = self.next_id;
+        self.next_id += 1;
+        let request = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
+        let answer = self.post(&request).with_context(|| method.to_owned())?;
+        if let Some(session) = answer.header("mcp-session-id") {
+            self.session = Some(session.to_owned());
+        }
+        let mut message = answer.json_rpc().with_context(|| method.to_owned())?;
+        ensure!(
+            message["id"] == id,
+            "{method} was answered with another id: {message}"
+        );
+        ensure!(
+            message.get("error").is_none(),
+            "{method} was refused: {}",
+            message["error"]
+        );
+        Ok(message["result"].take())
+    }
+
+    fn post(&self, message: &Value) -> Result<http::Answer> {
+        let mut headers = vec![
+            ("Content-Type", "application/json"),
+            ("Accept", "application/json, text/event-stream"),
+        ];
+        if let Some(session) = &self.session {
+            headers.push(("Mcp-Session-Id", session));
+        }
+        if message["method"] != "initialize" {
+            headers.push(("MCP-Protocol-Version", PROTOCOL));
+        }
+        http::request(
+            self.address,
+            "POST",
+            "/mcp",
+            &headers,
+            &message.to_string(),
+            ANSWER,
+        )
+    }
+}

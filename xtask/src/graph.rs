@@ -1,0 +1,306 @@
+//! `cargo xtask graph`: crates depend on each other only as `docs/architecture.md` says.
+//!
+//! A crate exists only where the compiler should forbid an edge, so an edge that is not in
+//! [`RULES`] is a change of architecture: make it in both places, with its reason. What is checked:
+//! edges between our crates, for ordinary and build dependencies; and externals that a crate must
+//! not have, either by name ([`Rule::no_direct`]) or at all ([`Rule::no_anywhere`]). Development
+//! dependencies are free to reach `testkit` and whatever else only tests need.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::workspace::Workspace;
+
+/// What one of our crates may depend on.
+#[derive(Debug)]
+struct Rule {
+    krate: &'static str,
+    /// Our own crates that it may name.
+    ours: &'static [&'static str],
+    /// Externals that it may not name itself; a crate that it depends on may.
+    no_direct: &'static [&'static str],
+    /// Externals that it may not have in its whole tree.
+    no_anywhere: &'static [&'static str],
+}
+
+const RULES: &[Rule] = &[
+    Rule {
+        krate: "model",
+        ours: &[],
+        no_direct: &[],
+        no_anywhere: &["tokio", "hyper", "axum", "reqwest", "sqlx", "rmcp"],
+    },
+    Rule {
+        krate: "mcp",
+        ours: &[],
+        no_direct: &["rmcp"],
+        no_anywhere: &["axum", "sqlx"],
+    },
+    Rule {
+        krate: "runtime",
+        ours: &["model"],
+        no_direct: &["rmcp"],
+        no_anywhere: &["axum", "sqlx"],
+    },
+    Rule {
+        krate: "store",
+        ours: &["model"],
+        no_direct: &["hyper", "rmcp"],
+        no_anywhere: &["axum"],
+    },
+    Rule {
+        krate: "agent",
+        ours: &["model"],
+        no_direct: &["sqlx"],
+        no_anywhere: &["axum"],
+    },
+    Rule {
+        krate: "engine",
+        ours: &["mcp", "runtime", "store", "model"],
+        no_direct: &["sqlx", "genai"],
+        no_anywhere: &["axum"],
+    },
+    Rule {
+        krate: "toolwharf",
+        ours: &["engine", "agent", "runtime", "store", "mcp", "model"],
+        no_direct: &["sqlx"],
+        no_anywhere: &[],
+    },
+    // What tests compare ours with must not be made of ours.
+    Rule {
+        krate: "testkit",
+        ours: &[],
+        no_direct: &[],
+        no_anywhere: &[],
+    },
+    Rule {
+        krate: "bench",
+        ours: &["testkit", "mcp", "model"],
+        no_direct: &[],
+        no_anywhere: &[],
+    },
+    Rule {
+        krate: "dice",
+        ours: &[],
+        no_direct: &[],
+        no_anywhere: &[],
+    },
+    Rule {
+        krate: "xtask",
+        ours: &[],
+        no_direct: &[],
+        no_anywhere: &["tokio"],
+    },
+];
+
+/// Checks this workspace.
+///
+/// # Errors
+///
+/// With every edge that is not allowed.
+pub(crate) fn run(workspace: &Workspace) -> Result<()> {
+    let metadata = workspace.metadata(&[])?;
+    let graph = Graph::read(&metadata).context("cannot read what cargo metadata says")?;
+    let wrong = check(&graph, RULES);
+    if wrong.is_empty() {
+        eprintln!(
+            "    {} crates, every edge as docs/architecture.md says",
+            graph.ours.len()
+        );
+        return Ok(());
+    }
+    bail!(
+        "the dependency graph is not the one in docs/architecture.md:\n  {}",
+        wrong.join("\n  ")
+    )
+}
+
+/// Packages by their id, with the dependencies that end up in what is built.
+#[derive(Debug, Default)]
+struct Graph {
+    names: BTreeMap<String, String>,
+    edges: BTreeMap<String, BTreeSet<String>>,
+    ours: BTreeSet<String>,
+}
+
+impl Graph {
+    /// Reads the `packages`, `workspace_members` and `resolve` of `cargo metadata`.
+    fn read(metadata: &Value) -> Option<Self> {
+        let mut graph = Self::default();
+        for package in metadata["packages"].as_array()? {
+            let (id, name) = (package["id"].as_str()?, package["name"].as_str()?);
+            graph.names.insert(id.to_owned(), name.to_owned());
+        }
+        for id in metadata["workspace_members"].as_array()? {
+            graph.ours.insert(id.as_str()?.to_owned());
+        }
+        for node in metadata["resolve"]["nodes"].as_array()? {
+            let edges = graph
+                .edges
+                .entry(node["id"].as_str()?.to_owned())
+                .or_default();
+            for dependency in node["deps"].as_array()? {
+                let mut kinds = dependency["dep_kinds"].as_array()?.iter();
+                if kinds.any(|kind| kind["kind"] != "dev") {
+                    edges.insert(dependency["pkg"].as_str()?.to_owned());
+                }
+            }
+        }
+        Some(graph)
+    }
+
+    fn name<'a>(&'a self, id: &'a str) -> &'a str {
+        self.names.get(id).map_or(id, String::as_str)
+    }
+
+    fn direct(&self, id: &str) -> impl Iterator<Item = &str> {
+        self.edges.get(id).into_iter().flatten().map(String::as_str)
+    }
+
+    /// The shortest chain of names from a package to one that is called `name`.
+    fn path(&self, from: &str, name: &str) -> Option<Vec<String>> {
+        let mut seen = BTreeSet::from([from]);
+        let mut level = vec![vec![from]];
+        while !level.is_empty() {
+            let mut next = Vec::new();
+            for path in level {
+                let last = path.last()?;
+                for id in self.edges.get(*last).into_iter().flatten() {
+                    if !seen.insert(id) {
+                        continue;
+                    }
+                    let mut path = path.clone();
+                    path.push(id);
+                    if self.name(id) == name {
+                        return Some(path.iter().map(|id| self.name(id).to_owned()).collect());
+                    }
+                    next.push(path);
+                }
+            }
+            level = next;
+        }
+        None
+    }
+}
+
+/// Everything that the rules forbid, each as a line for a person.
+fn check(graph: &Graph, rules: &[Rule]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for id in &graph.ours {
+        let name = graph.name(id);
+        let Some(rule) = rules.iter().find(|rule| rule.krate == name) else {
+            wrong.push(format!(
+                "{name} is unknown: add it to RULES in xtask/src/graph.rs"
+            ));
+            continue;
+        };
+        for dependency in graph.direct(id) {
+            let dependency_name = graph.name(dependency);
+            if graph.ours.contains(dependency) && !rule.ours.contains(&dependency_name) {
+                wrong.push(format!("{name} → {dependency_name} is not an edge"));
+            }
+            if rule.no_direct.contains(&dependency_name) {
+                wrong.push(format!("{name} → {dependency_name} is forbidden"));
+            }
+        }
+        for forbidden in rule.no_anywhere {
+            if let Some(path) = graph.path(id, forbidden) {
+                wrong.push(format!("{} is forbidden", path.join(" → ")));
+            }
+        }
+    }
+    wrong
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Edges as `from > to`, or `from ~ to` for a development dependency. Names in capitals are
+    /// externals; every other one is ours.
+    fn graph(edges: &[&str]) -> Graph {
+        let mut names = BTreeSet::new();
+        let mut deps: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
+        for edge in edges {
+            let (from, kind, to) = match edge.split_once(" > ") {
+                Some((from, to)) => (from, Value::Null, to),
+                None => {
+                    let (from, to) = edge.split_once(" ~ ").expect("an edge");
+                    (from, json!("dev"), to)
+                }
+            };
+            names.extend([from, to]);
+            let dependency = json!({"pkg": to, "dep_kinds": [{"kind": kind}]});
+            deps.entry(from).or_default().push(dependency);
+        }
+        let ours = names
+            .iter()
+            .filter(|name| name.chars().all(|c| c.is_ascii_lowercase()));
+        let metadata = json!({
+            "workspace_members": ours.collect::<Vec<_>>(),
+            "packages": names.iter().map(|name| json!({"id": name, "name": name})).collect::<Vec<_>>(),
+            "resolve": {"nodes": names.iter().map(|name| {
+                json!({"id": name, "deps": deps.remove(name).unwrap_or_default()})
+            }).collect::<Vec<_>>()},
+        });
+        Graph::read(&metadata).expect("the shape of cargo metadata")
+    }
+
+    fn check_edges(edges: &[&str], expect: &[&str]) {
+        let rules = [
+            Rule {
+                krate: "low",
+                ours: &[],
+                no_direct: &[],
+                no_anywhere: &["RUNTIME"],
+            },
+            Rule {
+                krate: "high",
+                ours: &["low"],
+                no_direct: &["SQL"],
+                no_anywhere: &[],
+            },
+            Rule {
+                krate: "tests",
+                ours: &[],
+                no_direct: &[],
+                no_anywhere: &[],
+            },
+        ];
+        assert_eq!(check(&graph(edges), &rules), expect, "{edges:?}");
+    }
+
+    #[test]
+    fn edges_between_our_crates() {
+        check_edges(&["high > low"], &[]);
+        check_edges(&["low > high"], &["low → high is not an edge"]);
+        check_edges(&["high > low", "low ~ tests", "high ~ tests"], &[]);
+        check_edges(&["high > tests"], &["high → tests is not an edge"]);
+        let unknown = "new is unknown: add it to RULES in xtask/src/graph.rs";
+        check_edges(&["new > low"], &[unknown]);
+    }
+
+    #[test]
+    fn forbidden_externals() {
+        check_edges(&["high > SQL"], &["high → SQL is forbidden"]);
+        check_edges(&["high > ORM", "ORM > SQL"], &[]);
+        check_edges(
+            &["low > NET", "NET > RUNTIME"],
+            &["low → NET → RUNTIME is forbidden"],
+        );
+        check_edges(&["low > NET", "NET ~ RUNTIME", "low ~ RUNTIME"], &[]);
+    }
+
+    #[test]
+    fn the_rules_name_only_crates_that_have_rules() {
+        for rule in RULES {
+            for ours in rule.ours {
+                assert!(RULES.iter().any(|other| other.krate == *ours), "{ours}");
+            }
+        }
+    }
+}

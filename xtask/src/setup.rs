@@ -1,0 +1,340 @@
+//! `cargo xtask setup`: what the tests and the demo need beyond a Rust toolchain.
+//!
+//! Four kinds of things: system packages ([`TOOLS`], through `apt-get`, as root only), npm
+//! packages and Python packages (pinned in `xtask/deps`, into `.work`), and cargo's own helpers.
+//! Each part that is there already is left alone: a second run takes well under a second. What
+//! cannot be done is said at the end, with the command that does it, and is an error.
+//!
+//! Two runs at the same time wait for each other. An interrupted run is repaired by the next one:
+//! a part counts as done only by the stamp that is written after it.
+
+use std::{
+    fs::{self, File},
+    path::Path,
+};
+
+use anyhow::{Context, Result, bail};
+
+use crate::{
+    python,
+    shell::{Cmd, heading, is_executable, which},
+    workspace::Workspace,
+};
+
+const PACKAGE: &str = include_str!("../deps/package.json");
+const PACKAGE_LOCK: &str = include_str!("../deps/package-lock.json");
+
+/// The version that is installed where there is none.
+const NEXTEST: &str = "0.9.143";
+
+/// A program that the system has to have.
+struct Tool {
+    name: &'static str,
+    why: &'static str,
+    found: fn() -> bool,
+    /// Debian's packages of it.
+    apt: &'static [&'static str],
+}
+
+/// Every system package that tests or the demo need.
+const TOOLS: &[Tool] = &[
+    Tool {
+        name: "git",
+        why: "mcp-server-git works on a repository",
+        found: || which("git").is_some(),
+        apt: &["git"],
+    },
+    Tool {
+        name: "node",
+        why: "servers from npm run on it",
+        found: || which("node").is_some(),
+        apt: &["nodejs"],
+    },
+    Tool {
+        name: "npm",
+        why: "installs servers from npm",
+        found: || which("npm").is_some(),
+        apt: &["npm"],
+    },
+    Tool {
+        name: "python3 (3.10 or later, with venv)",
+        why: "servers from PyPI run on it",
+        found: || python::find().is_some(),
+        apt: &["python3", "python3-venv"],
+    },
+];
+
+/// Sets up everything.
+///
+/// # Errors
+///
+/// If anything is missing afterwards; the error says how to get it.
+pub(crate) fn run(workspace: &Workspace) -> Result<()> {
+    let work = workspace.work();
+    fs::create_dir_all(&work).with_context(|| format!("cannot create {}", work.display()))?;
+    let lock = work.join("setup.lock");
+    let lock = File::create(&lock).with_context(|| format!("cannot write {}", lock.display()))?;
+    lock.lock().context("cannot lock .work/setup.lock")?;
+
+    let mut missing = Vec::from_iter(system_tools(&TOOLS.iter().collect::<Vec<_>>())?);
+    let parts: [(&str, Part); 3] = [
+        ("npm packages", npm_packages),
+        ("Python packages", python_packages),
+        ("cargo's helpers", cargo_helpers),
+    ];
+    for (name, part) in parts {
+        if let Err(error) = part(workspace) {
+            missing.push(format!("{name}: {error:#}"));
+        }
+    }
+    if missing.is_empty() {
+        eprintln!("set-up is complete");
+        return Ok(());
+    }
+    bail!(
+        "set-up is not complete:\n\n{}\n\nThen run this command again.",
+        missing.join("\n\n")
+    )
+}
+
+/// A Python that can make environments, installed if that can be done.
+///
+/// # Errors
+///
+/// If there is none; the error says how to get it.
+pub(crate) fn python() -> Result<std::path::PathBuf> {
+    let tools: Vec<&Tool> = TOOLS
+        .iter()
+        .filter(|tool| tool.name.starts_with("python3"))
+        .collect();
+    let missing = system_tools(&tools)?;
+    python::find().with_context(|| missing.unwrap_or_default())
+}
+
+/// The version of an npm package that is installed here: `name@version`.
+pub(crate) fn pinned_npm(package: &str) -> Option<String> {
+    let pins: serde_json::Value = serde_json::from_str(PACKAGE).ok()?;
+    Some(format!(
+        "{package}@{}",
+        pins["dependencies"][package].as_str()?
+    ))
+}
+
+/// A part of the set-up: does nothing if it is done already.
+type Part = fn(&Workspace) -> Result<()>;
+
+/// Installs the system packages that are missing, or says how to.
+///
+/// Returns what is still missing, as a text for a person.
+fn system_tools(tools: &[&'static Tool]) -> Result<Option<String>> {
+    let absent: Vec<&Tool> = tools
+        .iter()
+        .filter(|tool| !(tool.found)())
+        .copied()
+        .collect();
+    if absent.is_empty() {
+        return Ok(None);
+    }
+    let (root, apt) = (is_root()?, which("apt-get").is_some());
+    if root && apt {
+        heading("installing system packages");
+        // A failure shows below, as what is still missing.
+        if let Err(error) = install_packages(&absent) {
+            eprintln!("    {error:#}");
+        }
+    }
+    let absent: Vec<&Tool> = absent.into_iter().filter(|tool| !(tool.found)()).collect();
+    Ok(how_to_install(&absent, apt))
+}
+
+fn install_packages(tools: &[&Tool]) -> Result<()> {
+    let apt = |args: &[&str]| {
+        Cmd::new("apt-get")
+            .args(args)
+            .env("DEBIAN_FRONTEND", "noninteractive")
+    };
+    // Stale lists are better than none: a package may be there even so.
+    if let Err(error) = apt(&["-q", "update"]).run() {
+        eprintln!("    {error:#}");
+    }
+    apt(&["-q", "install", "-y", "--no-install-recommends"])
+        .args(packages(tools))
+        .run()
+}
+
+fn packages(tools: &[&Tool]) -> Vec<&'static str> {
+    tools.iter().flat_map(|tool| tool.apt).copied().collect()
+}
+
+fn how_to_install(tools: &[&Tool], apt: bool) -> Option<String> {
+    if tools.is_empty() {
+        return None;
+    }
+    let list: String = tools
+        .iter()
+        .map(|tool| format!("\n  {}: {}", tool.name, tool.why))
+        .collect();
+    let remedy = if apt {
+        format!(
+            "Run this as root:\n  sudo apt-get install -y {}",
+            packages(tools).join(" ")
+        )
+    } else {
+        "Install them with this system's package manager.".to_owned()
+    };
+    Some(format!(
+        "these programs are not on the PATH:{list}\n{remedy}"
+    ))
+}
+
+fn is_root() -> Result<bool> {
+    Ok(Cmd::new("id").arg("-u").output()?.trim() == "0")
+}
+
+/// Installs the servers and the conformance suite from npm, and a Node.js that the suite accepts.
+fn npm_packages(workspace: &Workspace) -> Result<()> {
+    let node_modules = workspace.node_modules();
+    let node = node_modules.join("node/bin/node");
+    let stamp = Stamp::new(workspace, "npm", [PACKAGE, PACKAGE_LOCK]);
+    if stamp.holds() && is_executable(&node) {
+        return Ok(());
+    }
+    heading("installing MCP servers, the conformance suite and Node.js from npm");
+    stamp.remove()?;
+    let work = workspace.work();
+    fs::write(work.join("package.json"), PACKAGE)?;
+    fs::write(work.join("package-lock.json"), PACKAGE_LOCK)?;
+    let quiet = ["--no-audit", "--no-fund", "--loglevel=error"];
+    Cmd::new("npm")
+        .args(["ci", "--ignore-scripts"])
+        .args(quiet)
+        .dir(&work)
+        .run()?;
+    // The package `node` fetches the binary for this platform in its install script. npm versions
+    // differ in whether they run such scripts, so this one script is run by name.
+    Cmd::new("node")
+        .arg("installArchSpecificPackage.js")
+        .dir(&node_modules.join("node"))
+        .run()?;
+    let version = Cmd::new(&node).arg("--version").output()?;
+    eprintln!("    node {}", version.trim());
+    stamp.write()
+}
+
+/// Installs the servers from PyPI, and uv.
+fn python_packages(workspace: &Workspace) -> Result<()> {
+    let stamp = Stamp::new(
+        workspace,
+        "venv",
+        [python::REQUIREMENTS, python::CONSTRAINTS],
+    );
+    // Looking through the link finds out when the Python it was made from has gone.
+    if stamp.holds() && is_executable(&workspace.venv().join("bin/python")) {
+        return Ok(());
+    }
+    heading("installing MCP servers and uv from PyPI");
+    stamp.remove()?;
+    let python = python::find().context("no usable python3")?;
+    python::install_servers(workspace, &python)?;
+    stamp.write()
+}
+
+/// Finds or installs what `cargo` itself needs for the checks and tests.
+fn cargo_helpers(workspace: &Workspace) -> Result<()> {
+    for (program, component) in [("cargo-fmt", "rustfmt"), ("cargo-clippy", "clippy")] {
+        if !has_subcommand(program) {
+            heading("installing a part of the Rust toolchain");
+            Cmd::new("rustup")
+                .args(["component", "add", component])
+                .run()?;
+        }
+    }
+    if !has_subcommand("cargo-nextest") {
+        heading("building cargo-nextest, the test runner: this takes some minutes");
+        workspace
+            .cargo(&["install", "--locked", "cargo-nextest", "--version", NEXTEST])
+            .run()?;
+    }
+    Ok(())
+}
+
+/// Whether cargo would find this subcommand: it looks beside itself as well as on the `PATH`.
+pub(crate) fn has_subcommand(program: &str) -> bool {
+    let home = std::env::var_os("CARGO_HOME")
+        .map(std::path::PathBuf::from)
+        .or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cargo")));
+    which(program).is_some()
+        || home.is_some_and(|home| is_executable(&home.join("bin").join(program)))
+}
+
+/// Remembers what a part was installed from: the very texts, so that any change of them counts.
+struct Stamp {
+    file: std::path::PathBuf,
+    text: String,
+}
+
+impl Stamp {
+    fn new<const N: usize>(workspace: &Workspace, part: &str, inputs: [&str; N]) -> Self {
+        Self {
+            file: workspace.work().join(format!("{part}.stamp")),
+            text: inputs.concat(),
+        }
+    }
+
+    fn holds(&self) -> bool {
+        fs::read_to_string(&self.file).is_ok_and(|text| text == self.text)
+    }
+
+    fn write(&self) -> Result<()> {
+        fs::write(&self.file, &self.text)
+            .with_context(|| format!("cannot write {}", self.file.display()))
+    }
+
+    fn remove(&self) -> Result<()> {
+        match fs::remove_file(&self.file) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(error).with_context(|| format!("cannot remove {}", self.file.display()))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_missing_says_nothing() {
+        assert_eq!(how_to_install(&[], true), None);
+    }
+
+    #[test]
+    fn what_is_missing_comes_with_one_command() {
+        let tools: Vec<&Tool> = TOOLS.iter().filter(|tool| tool.name != "git").collect();
+        let text = how_to_install(&tools, true).unwrap();
+        assert!(
+            text.ends_with("sudo apt-get install -y nodejs npm python3 python3-venv"),
+            "{text}"
+        );
+        assert!(
+            how_to_install(&tools, false)
+                .unwrap()
+                .contains("package manager")
+        );
+    }
+
+    #[test]
+    fn the_lock_file_is_for_the_package_file() {
+        let package: serde_json::Value = serde_json::from_str(PACKAGE).unwrap();
+        let lock: serde_json::Value = serde_json::from_str(PACKAGE_LOCK).unwrap();
+        assert_eq!(
+            package["dependencies"],
+            lock["packages"][""]["dependencies"]
+        );
+        assert!(
+            !PACKAGE_LOCK.contains("\"resolved\""),
+            "a lock file names no registry"
+        );
+    }
+}

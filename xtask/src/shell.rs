@@ -1,0 +1,141 @@
+//! Running other programs, visibly.
+//!
+//! What runs is printed before it runs, on standard error like all that is meant for a person.
+//! Standard input is never passed on, so that no program can stop to ask a question.
+
+use std::{
+    env,
+    ffi::{OsStr, OsString},
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::{Command, ExitStatus, Stdio},
+};
+
+use anyhow::{Context, Result, bail};
+
+/// A program to run, and how to show it.
+#[must_use]
+pub(crate) struct Cmd {
+    command: Command,
+    shown: String,
+}
+
+impl Cmd {
+    pub(crate) fn new(program: impl AsRef<OsStr>) -> Self {
+        let program = program.as_ref();
+        let mut command = Command::new(program);
+        command.stdin(Stdio::null());
+        Self {
+            command,
+            shown: program.to_string_lossy().into_owned(),
+        }
+    }
+
+    /// Shows the program by this name instead of its path. Call it before [`Cmd::args`].
+    pub(crate) fn shown_as(mut self, name: &str) -> Self {
+        name.clone_into(&mut self.shown);
+        self
+    }
+
+    pub(crate) fn args<A: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
+        for arg in args {
+            self.shown.push(' ');
+            self.shown.push_str(&arg.as_ref().to_string_lossy());
+            self.command.arg(arg);
+        }
+        self
+    }
+
+    pub(crate) fn arg(self, arg: impl AsRef<OsStr>) -> Self {
+        self.args([arg])
+    }
+
+    pub(crate) fn dir(mut self, dir: &Path) -> Self {
+        self.command.current_dir(dir);
+        self
+    }
+
+    pub(crate) fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        self.command.env(name, value);
+        self
+    }
+
+    /// Prints the program; for a run that is silent otherwise.
+    pub(crate) fn announced(self) -> Self {
+        eprintln!("    $ {}", self.shown);
+        self
+    }
+
+    /// Prints the program and runs it to its end.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be started or fails.
+    pub(crate) fn run(self) -> Result<()> {
+        let shown = self.shown.clone();
+        let status = self.status()?;
+        if !status.success() {
+            bail!("`{shown}` failed: {status}");
+        }
+        Ok(())
+    }
+
+    /// Prints the program, runs it and tells how it ended.
+    pub(crate) fn status(self) -> Result<ExitStatus> {
+        let mut this = self.announced();
+        this.command
+            .status()
+            .with_context(|| format!("cannot run `{}`", this.shown))
+    }
+
+    /// Prints the program and becomes it: its last word is ours, and so is its exit code.
+    pub(crate) fn become_it(self) -> Result<()> {
+        let mut this = self.announced();
+        let error = this.command.exec();
+        Err(error).with_context(|| format!("cannot run `{}`", this.shown))
+    }
+
+    /// Runs the program silently; whether it could be started and succeeded.
+    pub(crate) fn succeeds(mut self) -> bool {
+        self.command.stdout(Stdio::null()).stderr(Stdio::null());
+        self.command.status().is_ok_and(|status| status.success())
+    }
+
+    /// Runs the program silently and returns what it printed.
+    pub(crate) fn output(mut self) -> Result<String> {
+        self.command.stderr(Stdio::inherit());
+        let output = self
+            .command
+            .output()
+            .with_context(|| format!("cannot run `{}`", self.shown))?;
+        if !output.status.success() {
+            bail!("`{}` failed: {}", self.shown, output.status);
+        }
+        String::from_utf8(output.stdout)
+            .with_context(|| format!("`{}` did not print text", self.shown))
+    }
+
+    /// The command itself, for a program that is not waited for here.
+    pub(crate) fn into_command(self) -> Command {
+        self.announced().command
+    }
+}
+
+/// A heading for the steps that follow.
+pub(crate) fn heading(text: &str) {
+    eprintln!("==> {text}");
+}
+
+/// Finds a program on the `PATH`.
+pub(crate) fn which(program: &str) -> Option<PathBuf> {
+    let path: OsString = env::var_os("PATH")?;
+    env::split_paths(&path)
+        .map(|dir| dir.join(program))
+        .find(|file| is_executable(file))
+}
+
+pub(crate) fn is_executable(file: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    file.metadata()
+        .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+}
