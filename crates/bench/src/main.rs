@@ -1,1 +1,144 @@
-fn main() {}
+//! The bench: what the product costs, as a ratio to what no proxy can avoid.
+//!
+//! One binary holds every part of a measurement as a process of its own: the MCP server behind
+//! ([`echo`]), the do-nothing proxy ([`floor`]) and the driver with its load generator ([`run`]),
+//! which explains how the figures are made.
+
+mod echo;
+mod floor;
+mod frame;
+mod run;
+mod serve;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::{Parser, Subcommand};
+
+#[derive(Debug, Parser)]
+#[command(name = "bench", about, version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// An echo MCP server on stdin and stdout
+    EchoStdio {
+        #[command(flatten)]
+        options: echo::Options,
+        /// Milliseconds to wait before the first line is read: a server that is slow to start
+        #[arg(long, default_value_t = 0)]
+        start_delay: u64,
+    },
+    /// An echo MCP server over streamable HTTP; its URL is the first line of stdout
+    EchoHttp {
+        #[command(flatten)]
+        options: echo::Options,
+        #[command(flatten)]
+        listen: Listen,
+    },
+    /// The floor in front of a stdio server
+    FloorStdio {
+        #[command(flatten)]
+        listen: Listen,
+        /// The server's command
+        #[arg(last = true, required = true)]
+        command: Vec<String>,
+    },
+    /// The floor in front of an HTTP server
+    FloorHttp {
+        #[command(flatten)]
+        listen: Listen,
+        /// The server's URL
+        #[arg(long)]
+        upstream: String,
+    },
+    /// The floor for answers out of memory
+    FloorBytes {
+        #[command(flatten)]
+        listen: Listen,
+        /// File that holds the JSON result
+        #[arg(long)]
+        file: PathBuf,
+    },
+    /// Holds idle streaming clients open; started by `run`
+    #[command(hide = true)]
+    IdleClients {
+        #[arg(long)]
+        url: String,
+        #[arg(long)]
+        count: usize,
+    },
+    /// Measures the product against the floor
+    Run(run::Options),
+}
+
+#[derive(Debug, clap::Args)]
+struct Listen {
+    /// Address to listen on; port 0 takes a free one
+    #[arg(long, default_value = "127.0.0.1:0")]
+    listen: String,
+    /// Ends when stdin closes, as it does when the driver is gone
+    #[arg(long)]
+    until_stdin_closes: bool,
+}
+
+impl Listen {
+    fn address(&self) -> &str {
+        if self.until_stdin_closes {
+            serve::exit_when_stdin_closes();
+        }
+        &self.listen
+    }
+}
+
+fn main() -> ExitCode {
+    match perform(Cli::parse().command) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("bench: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn perform(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::EchoStdio {
+            options,
+            start_delay,
+        } => {
+            std::thread::sleep(std::time::Duration::from_millis(start_delay));
+            echo::stdio::run(&options)?;
+        }
+        Command::EchoHttp { options, listen } => {
+            serve::runtime()?.block_on(echo::http::run(&options, listen.address()))?;
+        }
+        Command::FloorStdio { listen, command } => {
+            serve::runtime()?.block_on(floor::stdio::run(&command, listen.address()))?;
+        }
+        Command::FloorHttp { listen, upstream } => {
+            serve::runtime()?.block_on(floor::http::run(&upstream, listen.address()))?;
+        }
+        Command::FloorBytes { listen, file } => {
+            serve::runtime()?.block_on(floor::bytes::run(&file, listen.address()))?;
+        }
+        Command::IdleClients { url, count } => {
+            run::raise_descriptor_limit()?;
+            client_runtime()?.block_on(run::idle::clients(&url, count))?;
+        }
+        Command::Run(options) => return client_runtime()?.block_on(run::run(options)),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// One thread: the load generator leaves the other processors to what is measured.
+fn client_runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("the runtime did not start")
+}

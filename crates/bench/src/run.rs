@@ -1,0 +1,169 @@
+//! The driver: starts the processes of each case, loads them, and compares.
+//!
+//! # How the figures are made
+//!
+//! A case runs three processes for each side, every one on its own: the echo server behind, the
+//! proxy in the middle (the floor on one side, the product on the other) and this driver, which
+//! is the load generator. The sides are measured in turn, floor, product, floor, product, in
+//! rounds of a fixed number of calls after a shorter round to warm up. At 32 clients each has one
+//! keep-alive connection and one call outstanding.
+//!
+//! *CPU per call* is the main figure: the CPU time that the scheduler counts for the proxy's
+//! process alone, children excluded, over a round, divided by the calls of it. It hardly depends
+//! on what else the machine does, which calls per second and latency do: on two processors the
+//! load generator and the echo server compete with the proxy. These are printed for information,
+//! with one exception: the median latency of a single client, where nothing competes.
+//!
+//! # Why ratios
+//!
+//! Microseconds belong to one machine on one day. The floor does what no proxy can leave out, with
+//! the same parts, in the same minutes; the product divided by it says what the product adds. So
+//! the bounds hold on any machine, and none of this is a test with a clock in it: `run` prints
+//! what it found, and only its exit code says that a bound was exceeded.
+//!
+//! # Every answer is checked
+//!
+//! For its id and its payload ([`load`]). Speed which comes with one crossed answer is worth
+//! nothing: the run fails with exit code 2 at the first.
+//!
+//! `--product floor` puts the floor in the product's place. Every ratio must then be close to 1:
+//! how far it is from 1 is the error of the measurement.
+
+pub(crate) mod calls;
+pub(crate) mod client;
+pub(crate) mod idle;
+pub(crate) mod load;
+pub(crate) mod part;
+pub(crate) mod proc;
+pub(crate) mod report;
+pub(crate) mod start;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use rustix::process::{Resource, getrlimit, setrlimit};
+
+use report::Row;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Fewer calls and clients: minutes become seconds, and the figures coarser
+    #[arg(long)]
+    quick: bool,
+    /// Runs only the cases whose name contains this; may be repeated
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
+    /// Writes the figures to this file as well
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// What is measured
+    #[arg(long, value_enum, default_value = "toolwharf")]
+    product: Which,
+    /// The product's binary [default: `toolwharf` beside this program]
+    #[arg(long, value_name = "PATH")]
+    toolwharf: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Which {
+    Toolwharf,
+    /// The floor against itself: shows the error of the measurement
+    Floor,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Product {
+    Toolwharf(PathBuf),
+    Floor,
+}
+
+/// What the cases share.
+#[derive(Debug)]
+pub(crate) struct Driver {
+    pub(crate) product: Product,
+    pub(crate) quick: bool,
+    /// Answers checked so far.
+    pub(crate) checked: u64,
+}
+
+/// Runs the cases and prints the table. The exit code is 1 if a bound was exceeded.
+///
+/// # Errors
+///
+/// A part did not start, or an answer was wrong: no figures are worth printing then.
+pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
+    raise_descriptor_limit()?;
+    let product = match options.product {
+        Which::Floor => Product::Floor,
+        Which::Toolwharf => {
+            let path = match options.toolwharf {
+                Some(path) => path,
+                None => part::own_path()?.with_file_name("toolwharf"),
+            };
+            anyhow::ensure!(
+                path.is_file(),
+                "{} is missing: build it first",
+                path.display()
+            );
+            Product::Toolwharf(path)
+        }
+    };
+    let mut driver = Driver {
+        product,
+        quick: options.quick,
+        checked: 0,
+    };
+    let wanted = |name: &str| {
+        options.only.is_empty() || options.only.iter().any(|part| name.contains(part.as_str()))
+    };
+    let mut rows: Vec<Row> = Vec::new();
+    for case in calls::CASES {
+        if wanted(case.name) {
+            eprintln!("{} …", case.name);
+            rows.extend(calls::run(&mut driver, case).await.context(case.name)?);
+        }
+    }
+    for name in ["list", "idle-servers", "idle-streams", "start"] {
+        if !wanted(name) {
+            continue;
+        }
+        eprintln!("{name} …");
+        let measured = match name {
+            "list" => calls::list(&mut driver).await,
+            "idle-servers" => idle::servers(&mut driver).await,
+            "idle-streams" => idle::streams(&mut driver).await,
+            _ => start::run(&mut driver).await,
+        };
+        rows.extend(measured.context(name)?);
+    }
+    anyhow::ensure!(
+        !rows.is_empty(),
+        "no case is named {}",
+        options.only.join(" or ")
+    );
+    print!("{}", report::table(&rows));
+    println!("{} answers were checked, all of them right", driver.checked);
+    if let Some(file) = &options.json {
+        let product = match &driver.product {
+            Product::Toolwharf(_) => "toolwharf",
+            Product::Floor => "floor",
+        };
+        let report = report::json(&rows, product, driver.quick, driver.checked);
+        std::fs::write(file, serde_json::to_string_pretty(&report)? + "\n")
+            .with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    let over = rows.iter().any(|row| row.kept() == Some(false));
+    Ok(ExitCode::from(u8::from(over)))
+}
+
+/// Raises the soft limit of descriptors to the hard one, for this process and those it starts.
+///
+/// # Errors
+///
+/// The system refuses.
+pub(crate) fn raise_descriptor_limit() -> anyhow::Result<()> {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    setrlimit(Resource::Nofile, limit).context("cannot raise the limit of open files")
+}

@@ -1,0 +1,448 @@
+//! The cases that measure calls: the product against the floor, round by round in turn.
+
+use anyhow::Context as _;
+use serde_json::{Value, json};
+
+use super::client::{Client, result_of};
+use super::load::{Load, Round, Work};
+use super::part::{self, Part, own_path};
+use super::report::{Bound, Row};
+use super::{Driver, Product};
+use crate::echo::Era;
+
+/// The server behind the proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Transport {
+    Stdio,
+    Http,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    client: Era,
+    server: Era,
+    transport: Transport,
+}
+
+pub(crate) const CASES: [Case; 5] = [
+    case(
+        "stdio-legacy-legacy",
+        Era::Legacy,
+        Era::Legacy,
+        Transport::Stdio,
+    ),
+    case(
+        "http-legacy-legacy",
+        Era::Legacy,
+        Era::Legacy,
+        Transport::Http,
+    ),
+    case(
+        "stdio-modern-legacy",
+        Era::Modern,
+        Era::Legacy,
+        Transport::Stdio,
+    ),
+    case(
+        "http-legacy-modern",
+        Era::Legacy,
+        Era::Modern,
+        Transport::Http,
+    ),
+    case(
+        "http-modern-modern",
+        Era::Modern,
+        Era::Modern,
+        Transport::Http,
+    ),
+];
+
+/// The ratio that the product may cost of what the floor costs.
+const RATIO: f64 = 1.5;
+/// Latency that the product may add to the floor's with a single client, in microseconds.
+const ADDED: f64 = 150.0;
+const CLIENTS: usize = 32;
+const SERVERS: usize = 10;
+const TOOLS_EACH: usize = 20;
+
+const fn case(name: &'static str, client: Era, server: Era, transport: Transport) -> Case {
+    Case {
+        name,
+        client,
+        server,
+        transport,
+    }
+}
+
+/// A proxy and, where it is a process that the proxy did not start, the server behind it.
+#[derive(Debug)]
+pub(crate) struct Chain {
+    pub(crate) proxy: Part,
+    server: Option<Part>,
+}
+
+impl Chain {
+    pub(crate) async fn stop(self) {
+        self.proxy.stop().await;
+        if let Some(server) = self.server {
+            server.stop().await;
+        }
+    }
+}
+
+/// Measures one case of calls through a proxy.
+///
+/// # Errors
+///
+/// A process did not start, or an answer was wrong.
+pub(crate) async fn run(driver: &mut Driver, case: Case) -> anyhow::Result<Vec<Row>> {
+    // The floor cannot bridge eras: the server behind it speaks the client's, which is the same
+    // work for the floor.
+    let floor = floor(case.transport, case.client)
+        .await
+        .context("the floor")?;
+    let product = match &driver.product {
+        Product::Floor => self::floor(case.transport, case.client).await?,
+        Product::Toolwharf(_) => through_product(driver, case).await.context("the product")?,
+    };
+    let rows = compare_calls(driver, case, &floor, &product).await;
+    let rows = rows.with_context(|| format!("the product's log ends:\n{}", product.proxy.log()));
+    product.stop().await;
+    floor.stop().await;
+    rows
+}
+
+async fn compare_calls(
+    driver: &mut Driver,
+    case: Case,
+    floor: &Chain,
+    product: &Chain,
+) -> anyhow::Result<Vec<Row>> {
+    let floor_work = Work::Echo {
+        tool: "echo".to_owned(),
+    };
+    let mut client = Client::connect(&product.proxy.url, case.client).await?;
+    let tool = client
+        .tools()
+        .await?
+        .into_iter()
+        .find(|name| name.ends_with("echo"))
+        .context("the product lists no echo tool")?;
+    drop(client);
+    let product_work = Work::Echo { tool };
+
+    let (rounds, calls) = if driver.quick {
+        (4, 6_400)
+    } else {
+        (6, 32_000)
+    };
+    let many = interleave(
+        driver,
+        (&floor.proxy, &floor_work),
+        (&product.proxy, &product_work),
+        (case.client, CLIENTS),
+        (rounds, calls),
+    )
+    .await
+    .context("32 clients")?;
+    let (rounds, calls) = if driver.quick { (4, 500) } else { (6, 3_000) };
+    let one = interleave(
+        driver,
+        (&floor.proxy, &floor_work),
+        (&product.proxy, &product_work),
+        (case.client, 1),
+        (rounds, calls),
+    )
+    .await
+    .context("1 client")?;
+
+    let row = |figure, unit, value: fn(&Round) -> f64, pair: &Pair, bound| Row {
+        case: case.name,
+        figure,
+        unit,
+        floor: Some(value(&pair.floor)),
+        product: value(&pair.product),
+        bound,
+        note: String::new(),
+    };
+    let mut rows = vec![
+        row(
+            "CPU per call, 32 clients",
+            "µs",
+            Round::cpu_per_call,
+            &many,
+            Bound::Ratio(RATIO),
+        ),
+        row(
+            "calls per second, 32 clients",
+            "1/s",
+            Round::calls_per_second,
+            &many,
+            Bound::None,
+        ),
+        row(
+            "p50, 32 clients",
+            "µs",
+            |r| r.latency(0.5),
+            &many,
+            Bound::None,
+        ),
+        row(
+            "p99, 32 clients",
+            "µs",
+            |r| r.latency(0.99),
+            &many,
+            Bound::None,
+        ),
+        row(
+            "p50, 1 client",
+            "µs",
+            |r| r.latency(0.5),
+            &one,
+            Bound::Added(ADDED),
+        ),
+        row(
+            "CPU per call, 1 client",
+            "µs",
+            Round::cpu_per_call,
+            &one,
+            Bound::None,
+        ),
+    ];
+    rows[0].note = many.note();
+    Ok(rows)
+}
+
+/// Measures `tools/list` of 200 tools against sending those bytes.
+///
+/// # Errors
+///
+/// As [`run`].
+pub(crate) async fn list(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
+    let mut source = match driver.product.clone() {
+        Product::Floor => {
+            part::own(&words(&[
+                "echo-http",
+                "--tools",
+                &(SERVERS * TOOLS_EACH).to_string(),
+            ]))
+            .await?
+        }
+        Product::Toolwharf(program) => {
+            let mut product = part::product_spawn(&program, &ten_servers(0)?).await?;
+            product.ready().await?;
+            product
+        }
+    };
+    super::start::wait_for_tools(&mut source, SERVERS * TOOLS_EACH).await?;
+    let mut client = Client::connect(&source.url, Era::Legacy).await?;
+    let page = client.list(None).await?;
+    let tools = client.tools().await?.len();
+    drop(client);
+    let result = bytes::Bytes::copy_from_slice(result_of(&page)?.get().as_bytes());
+    let file = tempfile::NamedTempFile::new()?;
+    std::fs::write(file.path(), &result)?;
+    let path = file.path().display().to_string();
+    let bytes = words(&["floor-bytes", "--file", &path]);
+    let floor = part::own(&bytes).await?;
+    let product = match driver.product {
+        Product::Floor => {
+            source.stop().await;
+            part::own(&bytes).await?
+        }
+        Product::Toolwharf(_) => source,
+    };
+    let of = |handshake| Work::List {
+        result: result.clone(),
+        handshake,
+    };
+    let floor_work = of(false);
+    let product_work = of(matches!(driver.product, Product::Toolwharf(_)));
+    let rounds = if driver.quick { (4, 1_600) } else { (6, 8_000) };
+    let pair = interleave(
+        driver,
+        (&floor, &floor_work),
+        (&product, &product_work),
+        (Era::Legacy, CLIENTS),
+        rounds,
+    )
+    .await
+    .with_context(|| format!("tools/list; the product's log ends:\n{}", product.log()));
+    product.stop().await;
+    floor.stop().await;
+    let pair = pair?;
+    let row = |figure, unit, value: fn(&Round) -> f64, bound, note| Row {
+        case: "list",
+        figure,
+        unit,
+        floor: Some(value(&pair.floor)),
+        product: value(&pair.product),
+        bound,
+        note,
+    };
+    let note = format!("{tools} tools, {} bytes; {}", result.len(), pair.note());
+    Ok(vec![
+        row(
+            "CPU per tools/list, 32 clients",
+            "µs",
+            Round::cpu_per_call,
+            Bound::Ratio(RATIO),
+            note,
+        ),
+        row(
+            "p50, 32 clients",
+            "µs",
+            |r| r.latency(0.5),
+            Bound::None,
+            String::new(),
+        ),
+    ])
+}
+
+/// The sums over all rounds, and the least and the greatest ratio of CPU time in one round.
+struct Pair {
+    floor: Round,
+    product: Round,
+    ratios: Vec<f64>,
+    streamed: u64,
+}
+
+impl Pair {
+    fn note(&self) -> String {
+        let least = self.ratios.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = self.ratios.iter().copied().fold(0.0, f64::max);
+        let mut note = format!("rounds ×{least:.2} … ×{most:.2}");
+        if self.streamed > 0 {
+            note.push_str(&format!(
+                "; {} answers came as event streams",
+                self.streamed
+            ));
+        }
+        note
+    }
+}
+
+/// Floor, product, floor, product …: what disturbs the machine for a while disturbs both.
+async fn interleave(
+    driver: &mut Driver,
+    (floor, floor_work): (&Part, &Work),
+    (product, product_work): (&Part, &Work),
+    (era, clients): (Era, usize),
+    (rounds, calls): (usize, u64),
+) -> anyhow::Result<Pair> {
+    let mut floor = Load::connect(&floor.url, floor.pid, era, clients, floor_work)
+        .await
+        .context("the floor")?;
+    let mut product = Load::connect(&product.url, product.pid, era, clients, product_work)
+        .await
+        .context("the product")?;
+    let warm_up = floor.round(calls / 4).await.context("the floor")?.calls
+        + product.round(calls / 4).await.context("the product")?.calls;
+    let mut pair = Pair {
+        floor: Round::default(),
+        product: Round::default(),
+        ratios: Vec::with_capacity(rounds),
+        streamed: 0,
+    };
+    for _ in 0..rounds {
+        let of_floor = floor.round(calls).await.context("the floor")?;
+        let of_product = product.round(calls).await.context("the product")?;
+        pair.ratios
+            .push(of_product.cpu_per_call() / of_floor.cpu_per_call());
+        pair.floor.add(of_floor);
+        pair.product.add(of_product);
+    }
+    pair.streamed = product.streamed();
+    driver.checked += warm_up + pair.floor.calls + pair.product.calls;
+    Ok(pair)
+}
+
+/// Starts the floor in front of an echo server.
+pub(crate) async fn floor(transport: Transport, era: Era) -> anyhow::Result<Chain> {
+    match transport {
+        Transport::Stdio => {
+            let program = own_path()?.display().to_string();
+            let server = [&program, "echo-stdio", "--era", era_name(era)];
+            let arguments = words(&[&["floor-stdio", "--"], server.as_slice()].concat());
+            Ok(Chain {
+                proxy: part::own(&arguments).await?,
+                server: None,
+            })
+        }
+        Transport::Http => {
+            let server = part::own(&words(&["echo-http", "--era", era_name(era)])).await?;
+            let proxy = part::own(&words(&["floor-http", "--upstream", &server.url])).await?;
+            Ok(Chain {
+                proxy,
+                server: Some(server),
+            })
+        }
+    }
+}
+
+async fn through_product(driver: &Driver, case: Case) -> anyhow::Result<Chain> {
+    let Product::Toolwharf(program) = &driver.product else {
+        anyhow::bail!("the product is the floor");
+    };
+    let (server, entry) = match case.transport {
+        Transport::Stdio => (None, stdio_entry(&["--era", era_name(case.server)])?),
+        Transport::Http => {
+            let server = part::own(&words(&["echo-http", "--era", era_name(case.server)])).await?;
+            let entry = json!({
+                "type": "http",
+                "url": server.url,
+                "toolwharf": { "maxConcurrency": 64 },
+            });
+            (Some(server), entry)
+        }
+    };
+    let mut proxy = part::product_spawn(program, &json!({ "bench": entry })).await?;
+    proxy.ready().await?;
+    super::start::wait_for_tools(&mut proxy, 1).await?;
+    Ok(Chain { proxy, server })
+}
+
+/// The configuration of a stdio echo server.
+pub(crate) fn stdio_entry(arguments: &[&str]) -> anyhow::Result<Value> {
+    let arguments = [&["echo-stdio"], arguments].concat();
+    Ok(json!({
+        "command": own_path()?,
+        "args": arguments,
+        "toolwharf": { "maxConcurrency": 64 },
+    }))
+}
+
+/// The configuration of ten stdio servers with 200 tools together, the first of which waits for
+/// `delay` milliseconds before it reads.
+pub(crate) fn ten_servers(delay: u64) -> anyhow::Result<Value> {
+    let mut servers = serde_json::Map::new();
+    for n in 0..SERVERS {
+        let arguments = server_arguments(n, delay);
+        let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+        servers.insert(format!("server{n}"), stdio_entry(&arguments)?);
+    }
+    Ok(Value::Object(servers))
+}
+
+/// The arguments of server `n` of [`ten_servers`].
+pub(crate) fn server_arguments(n: usize, delay: u64) -> Vec<String> {
+    let prefix = format!("tool{n}");
+    let tools = TOOLS_EACH.to_string();
+    let mut arguments = words(&["--tools", &tools, "--prefix", &prefix]);
+    if n == 0 {
+        arguments.extend(words(&["--start-delay", &delay.to_string()]));
+    }
+    arguments
+}
+
+fn era_name(era: Era) -> &'static str {
+    match era {
+        Era::Legacy => "legacy",
+        Era::Modern => "modern",
+    }
+}
+
+pub(crate) fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}

@@ -1,0 +1,342 @@
+//! One MCP client of the load generator: one keep-alive connection, one request outstanding.
+//!
+//! Both answer forms are taken, `application/json` and `text/event-stream`; the second is
+//! counted, because it costs more and the floor never uses it.
+//!
+//! Absent: a deadline for each request. The caller sets one around the whole of what it does,
+//! which costs a timer for a round instead of for a call.
+
+use std::borrow::Cow;
+
+use anyhow::Context as _;
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_TYPE, HOST};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper_util::rt::TokioIo;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+use crate::echo::http::{METHOD, NAME, SESSION, VERSION};
+use crate::echo::{Era, LEGACY_VERSION, MODERN_VERSION};
+
+/// What a 2026-07-28 client says of itself in every request, as a member of `params`.
+pub(crate) const MODERN_META: &str = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"bench","version":"0.1.0"},"io.modelcontextprotocol/clientCapabilities":{}}"#;
+
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub(crate) era: Era,
+    /// Answers that came as an event stream.
+    pub(crate) streamed: u64,
+    sender: SendRequest<Full<Bytes>>,
+    uri: Uri,
+    headers: HeaderMap,
+    /// Owns the connection's task, which ends with the client.
+    _connection: JoinSet<()>,
+}
+
+#[derive(Deserialize)]
+struct ListPage<'a> {
+    #[serde(borrow)]
+    tools: Vec<ListedTool<'a>>,
+    #[serde(rename = "nextCursor")]
+    next_cursor: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct ListedTool<'a> {
+    #[serde(borrow)]
+    name: Cow<'a, str>,
+}
+
+#[derive(Deserialize)]
+struct Initialized {
+    #[serde(rename = "protocolVersion")]
+    protocol_version: String,
+}
+
+#[derive(Deserialize)]
+struct Reply<'a> {
+    #[serde(borrow)]
+    result: Option<&'a RawValue>,
+}
+
+/// Whether the product at `url` (its MCP endpoint) says that it is ready.
+pub(crate) async fn ready(url: &str) -> bool {
+    async fn ask(url: &str) -> anyhow::Result<StatusCode> {
+        let uri: Uri = url.parse()?;
+        let (mut sender, connection) = connect(&uri).await?;
+        let request = Request::get("/readyz")
+            .header(HOST, uri.authority().context("no authority")?.as_str())
+            .body(Full::default())?;
+        let status = sender.send_request(request).await?.status();
+        drop(connection);
+        Ok(status)
+    }
+    matches!(ask(url).await, Ok(StatusCode::OK))
+}
+
+impl Client {
+    /// Connects and, in the legacy era, initialises a session.
+    ///
+    /// # Errors
+    ///
+    /// The connection or the handshake failed.
+    pub(crate) async fn connect(url: &str, era: Era) -> anyhow::Result<Self> {
+        let mut client = Self::bare(url, era).await?;
+        if era == Era::Legacy {
+            client.initialize().await.context("initialize")?;
+        }
+        Ok(client)
+    }
+
+    /// Connects without a handshake, to what knows none.
+    ///
+    /// # Errors
+    ///
+    /// The connection failed.
+    pub(crate) async fn bare(url: &str, era: Era) -> anyhow::Result<Self> {
+        let uri: Uri = url.parse().with_context(|| format!("not a URL: {url}"))?;
+        let (sender, connection) = connect(&uri).await?;
+        let mut headers = HeaderMap::new();
+        let authority = uri.authority().context("the URL has no authority")?;
+        headers.insert(HOST, HeaderValue::from_str(authority.as_str())?);
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(
+            ACCEPT,
+            HeaderValue::from_static("application/json, text/event-stream"),
+        );
+        let path = uri.path().parse()?;
+        let mut client = Self {
+            era,
+            streamed: 0,
+            sender,
+            uri: path,
+            headers,
+            _connection: connection,
+        };
+        if era == Era::Modern {
+            client.set(VERSION.clone(), MODERN_VERSION)?;
+        }
+        Ok(client)
+    }
+
+    async fn initialize(&mut self) -> anyhow::Result<()> {
+        let body = format!(
+            r#"{{"jsonrpc":"2.0","id":"init","method":"initialize","params":{{"protocolVersion":"{LEGACY_VERSION}","capabilities":{{}},"clientInfo":{{"name":"bench","version":"0.1.0"}}}}}}"#
+        );
+        let response = self.send(body.into()).await?;
+        if let Some(session) = response.headers().get(&SESSION) {
+            let session = session.clone();
+            self.headers.insert(SESSION.clone(), session);
+        }
+        let answer = self.message(response).await?;
+        let initialized: Initialized = serde_json::from_str(result_of(&answer)?.get())?;
+        self.set(VERSION.clone(), &initialized.protocol_version)?;
+        let notification = br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
+        let response = self.send(Bytes::from_static(notification)).await?;
+        let status = response.status();
+        response.into_body().collect().await?;
+        anyhow::ensure!(status.is_success(), "notifications/initialized: {status}");
+        Ok(())
+    }
+
+    /// Sets the headers which a modern client repeats from the body; a legacy client has none.
+    ///
+    /// # Errors
+    ///
+    /// The name is no header value.
+    pub(crate) fn about(&mut self, method: &str, name: Option<&str>) -> anyhow::Result<()> {
+        if self.era == Era::Modern {
+            self.set(METHOD.clone(), method)?;
+            self.headers.remove(&NAME);
+            if let Some(name) = name {
+                self.set(NAME.clone(), name)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, name: http::HeaderName, value: &str) -> anyhow::Result<()> {
+        self.headers.insert(name, HeaderValue::from_str(value)?);
+        Ok(())
+    }
+
+    /// Posts `body` and returns the JSON-RPC message that answers it.
+    ///
+    /// # Errors
+    ///
+    /// The connection broke, or the status was not 200.
+    pub(crate) async fn call(&mut self, body: Bytes) -> anyhow::Result<Bytes> {
+        let response = self.send(body).await?;
+        self.message(response).await
+    }
+
+    /// The names of all tools, page after page.
+    ///
+    /// # Errors
+    ///
+    /// A page was not answered with a list.
+    pub(crate) async fn tools(&mut self) -> anyhow::Result<Vec<String>> {
+        let mut names = Vec::new();
+        let mut cursor = None;
+        loop {
+            let page = self.list(cursor.as_deref()).await?;
+            let page: ListPage = serde_json::from_str(result_of(&page)?.get())?;
+            names.extend(page.tools.into_iter().map(|tool| tool.name.into_owned()));
+            anyhow::ensure!(names.len() <= 100_000, "the list of tools does not end");
+            cursor = page.next_cursor;
+            if cursor.is_none() {
+                return Ok(names);
+            }
+        }
+    }
+
+    /// One page of the list of tools: the whole JSON-RPC answer.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::call`].
+    pub(crate) async fn list(&mut self, cursor: Option<&str>) -> anyhow::Result<Bytes> {
+        self.about("tools/list", None)?;
+        let mut params = Vec::new();
+        if let Some(cursor) = cursor {
+            params.push(format!(r#""cursor":{}"#, serde_json::to_string(cursor)?));
+        }
+        if self.era == Era::Modern {
+            params.push(MODERN_META.to_owned());
+        }
+        let params = params.join(",");
+        let body = format!(
+            r#"{{"jsonrpc":"2.0","id":"list","method":"tools/list","params":{{{params}}}}}"#
+        );
+        self.call(body.into()).await
+    }
+
+    /// Opens the stream for messages from the server, and gives up the connection to it.
+    ///
+    /// # Errors
+    ///
+    /// It was not answered with an event stream.
+    pub(crate) async fn into_stream(mut self) -> anyhow::Result<(Incoming, JoinSet<()>)> {
+        self.headers.remove(CONTENT_TYPE);
+        self.headers
+            .insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
+        let mut request = Request::new(Full::default());
+        *request.uri_mut() = self.uri;
+        *request.headers_mut() = self.headers;
+        self.sender.ready().await?;
+        let response = self.sender.send_request(request).await?;
+        anyhow::ensure!(
+            response.status() == StatusCode::OK && is_stream(&response),
+            "GET was answered with {}",
+            response.status()
+        );
+        Ok((response.into_body(), self._connection))
+    }
+
+    async fn send(&mut self, body: Bytes) -> anyhow::Result<Response<Incoming>> {
+        let mut request = Request::new(Full::new(body));
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = self.uri.clone();
+        *request.headers_mut() = self.headers.clone();
+        self.sender.ready().await.context("the connection ended")?;
+        self.sender
+            .send_request(request)
+            .await
+            .context("the connection broke")
+    }
+
+    async fn message(&mut self, response: Response<Incoming>) -> anyhow::Result<Bytes> {
+        let status = response.status();
+        let stream = is_stream(&response);
+        let body = response.into_body().collect().await?.to_bytes();
+        anyhow::ensure!(
+            status == StatusCode::OK,
+            "status {status}: {}",
+            String::from_utf8_lossy(&body[..body.len().min(500)])
+        );
+        if !stream {
+            return Ok(body);
+        }
+        self.streamed += 1;
+        answer_in_stream(&body).context("the event stream held no answer")
+    }
+}
+
+/// The `result` of a JSON-RPC answer.
+///
+/// # Errors
+///
+/// It is none, or an error.
+pub(crate) fn result_of(answer: &[u8]) -> anyhow::Result<&RawValue> {
+    serde_json::from_slice::<Reply>(answer)
+        .ok()
+        .and_then(|reply| reply.result)
+        .with_context(|| {
+            let start = &answer[..answer.len().min(500)];
+            format!("not a result: {}", String::from_utf8_lossy(start))
+        })
+}
+
+async fn connect(uri: &Uri) -> anyhow::Result<(SendRequest<Full<Bytes>>, JoinSet<()>)> {
+    let authority = uri.authority().context("the URL has no authority")?;
+    let stream = TcpStream::connect(authority.as_str()).await?;
+    stream.set_nodelay(true)?;
+    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    let mut task = JoinSet::new();
+    task.spawn(async move {
+        // What breaks a connection is seen by the request on it.
+        let _ = connection.await;
+    });
+    Ok((sender, task))
+}
+
+fn is_stream(response: &Response<Incoming>) -> bool {
+    response
+        .headers()
+        .get(CONTENT_TYPE)
+        .is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"))
+}
+
+/// The last message of an event stream that answers something: no priming event, no
+/// notification, no request.
+fn answer_in_stream(stream: &[u8]) -> Option<Bytes> {
+    let stream = std::str::from_utf8(stream).ok()?;
+    let mut answer = None;
+    let mut data = String::new();
+    for line in stream.lines().chain([""]) {
+        if let Some(value) = line.strip_prefix("data:") {
+            if !data.is_empty() {
+                data.push('\n');
+            }
+            data.push_str(value.strip_prefix(' ').unwrap_or(value));
+        } else if line.is_empty() && !data.is_empty() {
+            let envelope = serde_json::from_str::<crate::frame::Envelope>(&data).ok();
+            if envelope.is_some_and(|e| e.id.is_some() && e.method.is_none()) {
+                answer = Some(Bytes::from(std::mem::take(&mut data)));
+            }
+            data.clear();
+        }
+    }
+    answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_answer_is_found_among_other_events() {
+        let stream =
+            b"id: 1\ndata:\n\n: keep-alive\n\nevent: message\ndata: {\"method\":\"x\"}\n\n\
+            data: {\"id\":1,\ndata: \"result\":{}}\r\n\r\ndata: {\"id\":2,\"method\":\"ping\"}\n\n";
+        let answer = answer_in_stream(stream).unwrap();
+        assert_eq!(answer, "{\"id\":1,\n\"result\":{}}");
+        assert_eq!(answer_in_stream(b"data: \n\n: nothing\n\n"), None);
+    }
+}

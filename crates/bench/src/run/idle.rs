@@ -1,0 +1,192 @@
+//! What the product holds while nothing happens: with ten servers, and with thousands of clients
+//! that only keep a stream open.
+//!
+//! The streaming clients live in a process of their own (`bench idle-clients`): on a machine with
+//! a hard limit of 20,000 descriptors one process cannot hold both ends of 10,000 connections.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use futures_util::StreamExt as _;
+use http_body_util::BodyExt as _;
+use serde_json::json;
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::process::Command;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::calls::{self, Transport, stdio_entry, ten_servers, words};
+use super::client::Client;
+use super::part::{self, Part, own_path};
+use super::proc;
+use super::report::{Bound, Row};
+use super::{Driver, Product};
+use crate::echo::Era;
+
+/// Bound on the product's own memory with ten stdio servers, in MiB.
+const SERVERS_MB: f64 = 20.0;
+/// Bound on what one idle streaming client costs, in KiB.
+const STREAM_KB: f64 = 12.0;
+const STREAMS_DEADLINE: Duration = Duration::from_secs(120);
+const SETTLE_DEADLINE: Duration = Duration::from_secs(15);
+
+/// Measures the product's memory with ten idle stdio servers.
+///
+/// # Errors
+///
+/// A process did not start.
+pub(crate) async fn servers(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
+    let floor = calls::floor(Transport::Stdio, Era::Legacy).await?;
+    let floor_kb = settled(floor.proxy.pid).await?;
+    floor.stop().await;
+    let (product_kb, helpers_kb) = match &driver.product {
+        Product::Floor => (floor_kb, 0),
+        Product::Toolwharf(program) => {
+            let mut product = part::product_spawn(program, &ten_servers(0)?).await?;
+            product.ready().await?;
+            super::start::wait_for_tools(&mut product, 200).await?;
+            let resident = settled(product.pid).await?;
+            let helpers = proc::helpers_resident(product.pid);
+            product.stop().await;
+            (resident, helpers)
+        }
+    };
+    let note = match helpers_kb {
+        0 => String::new(),
+        kb => format!(
+            "its helper processes: {:.1} MB more, shared pages counted again",
+            kb as f64 / 1024.0
+        ),
+    };
+    Ok(vec![Row {
+        case: "idle-servers",
+        figure: "memory, 10 stdio servers",
+        unit: "MB",
+        floor: Some(floor_kb as f64 / 1024.0),
+        product: product_kb as f64 / 1024.0,
+        bound: Bound::Absolute(SERVERS_MB),
+        note,
+    }])
+}
+
+/// Measures what an idle streaming client costs the product.
+///
+/// # Errors
+///
+/// A process did not start, or not all streams could be opened and kept.
+pub(crate) async fn streams(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
+    let count = if driver.quick { 2_000 } else { 10_000 };
+    // The floor is the echo server itself: hyper alone, with a stream that says nothing.
+    let floor = part::own(&words(&["echo-http"])).await?;
+    let floor_kb = stream_cost(&floor, count).await.context("the floor")?;
+    floor.stop().await;
+    let product_kb = match &driver.product {
+        Product::Floor => floor_kb,
+        Product::Toolwharf(program) => {
+            let servers = json!({ "bench": stdio_entry(&[])? });
+            let mut product = part::product_spawn(program, &servers).await?;
+            product.ready().await?;
+            super::start::wait_for_tools(&mut product, 1).await?;
+            let cost = stream_cost(&product, count)
+                .await
+                .with_context(|| format!("the product's log ends:\n{}", product.log()));
+            product.stop().await;
+            cost?
+        }
+    };
+    Ok(vec![Row {
+        case: "idle-streams",
+        figure: "memory per idle stream",
+        unit: "KB",
+        floor: Some(floor_kb),
+        product: product_kb,
+        bound: Bound::Absolute(STREAM_KB),
+        note: format!("{count} streams"),
+    }])
+}
+
+/// Memory that each of `count` idle streams adds to the process, in KiB.
+async fn stream_cost(part: &Part, count: usize) -> anyhow::Result<f64> {
+    let before = settled(part.pid).await?;
+    let mut child = Command::new(own_path()?)
+        .args([
+            "idle-clients",
+            "--url",
+            &part.url,
+            "--count",
+            &count.to_string(),
+        ])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .context("cannot start bench idle-clients")?;
+    let mut stdin = child.stdin.take().context("no stdin")?;
+    let mut lines = BufReader::new(child.stdout.take().context("no stdout")?).lines();
+    let mut line = async || -> anyhow::Result<String> {
+        let line = timeout(STREAMS_DEADLINE, lines.next_line()).await?;
+        line?.context("bench idle-clients failed")
+    };
+    let opened = line().await.context("opening the streams")?;
+    let after = settled(part.pid).await?;
+    stdin.write_all(b"count\n").await?;
+    let alive = line().await.context("counting the streams")?;
+    anyhow::ensure!(
+        opened == count.to_string(),
+        "{opened} of {count} streams were opened"
+    );
+    anyhow::ensure!(
+        alive == opened,
+        "only {alive} of {count} streams stayed open"
+    );
+    drop(stdin);
+    timeout(STREAMS_DEADLINE, child.wait()).await??;
+    Ok(after.saturating_sub(before) as f64 / count as f64)
+}
+
+/// Resident memory in KiB once it has not moved by more than 1 % for two seconds.
+async fn settled(pid: u32) -> anyhow::Result<u64> {
+    let deadline = Instant::now() + SETTLE_DEADLINE;
+    let mut last = proc::resident(pid)?;
+    let mut still = 0;
+    while still < 4 && Instant::now() < deadline {
+        sleep(Duration::from_millis(500)).await;
+        let now = proc::resident(pid)?;
+        still = if now.abs_diff(last) * 100 <= last {
+            still + 1
+        } else {
+            0
+        };
+        last = now;
+    }
+    Ok(last)
+}
+
+/// The process that holds the clients: opens `count` streams, prints how many it has, and for
+/// every line on stdin prints how many are still open.
+///
+/// # Errors
+///
+/// A stream could not be opened.
+pub(crate) async fn clients(url: &str, count: usize) -> anyhow::Result<()> {
+    let mut open = JoinSet::new();
+    let mut opening = futures_util::stream::iter(0..count)
+        .map(|_| async move { Client::connect(url, Era::Legacy).await?.into_stream().await })
+        .buffer_unordered(64);
+    while let Some(opened) = opening.next().await {
+        let (mut body, connection) = opened?;
+        open.spawn(async move {
+            let _connection = connection;
+            // Whatever the server says is taken; only the end of the stream counts.
+            while let Some(Ok(_)) = body.frame().await {}
+        });
+    }
+    println!("{}", open.len());
+    let mut lines = BufReader::new(tokio::io::stdin()).lines();
+    while lines.next_line().await?.is_some() {
+        while open.try_join_next().is_some() {}
+        println!("{}", open.len());
+    }
+    Ok(())
+}

@@ -1,0 +1,308 @@
+//! Rounds of calls: a fixed number of `tools/call echo` by a fixed number of clients, every
+//! answer checked.
+//!
+//! The clients are made to be mixed up: all of them count their ids from 0, every second one
+//! writes them as strings, and each payload names its client and its number. An answer that
+//! reached the wrong client, came late for an earlier call, or lost or changed a byte of its
+//! payload fails the run.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
+
+use super::client::{Client, MODERN_META};
+use super::proc;
+use crate::echo::Era;
+
+/// Bound of one round: a proxy that is a hundred times slower than the floor still ends in it.
+const ROUND_DEADLINE: Duration = Duration::from_secs(300);
+
+/// Payload bytes beyond those that name the call. With characters that JSON escapes, characters
+/// that it need not, and characters of one to four bytes.
+const FILLER: &str = "The quick brown fox jumps over the lazy dog: \"quoted\" \\ back\\slash / slash, \
+    tab\there, é ß € 漢字 😀, {\"id\":7,\"jsonrpc\":\"2.0\",\"result\":null} and [1,2,3] \
+    0123456789 abcdefghijklmnopqrstuvwxyz ABCDEFGHIJKLMNOPQRSTUVWXYZ";
+
+/// The clients of one endpoint, which keep their connections from round to round.
+#[derive(Debug)]
+pub(crate) struct Load {
+    /// The proxy process whose CPU time is counted.
+    pid: u32,
+    callers: Vec<Caller>,
+}
+
+/// What one round took.
+#[derive(Debug, Default)]
+pub(crate) struct Round {
+    pub(crate) calls: u64,
+    pub(crate) wall: Duration,
+    /// CPU time of the proxy process alone, in nanoseconds.
+    pub(crate) cpu: u64,
+    /// Latency of each call in nanoseconds, sorted.
+    pub(crate) latencies: Vec<u64>,
+}
+
+#[derive(Debug)]
+struct Caller {
+    client: Client,
+    number: usize,
+    next: u64,
+    work: Work,
+}
+
+/// What a caller asks for, over and over.
+#[derive(Clone, Debug)]
+pub(crate) enum Work {
+    /// `tools/call` of the echo tool, by the name under which it is exposed.
+    Echo { tool: String },
+    /// `tools/list`, whose result must be these bytes; without a handshake where the bytes come
+    /// from memory and not from a server.
+    List { result: Bytes, handshake: bool },
+}
+
+#[derive(Deserialize)]
+struct Answer<'a> {
+    #[serde(borrow)]
+    id: &'a RawValue,
+    #[serde(borrow)]
+    result: CallResult<'a>,
+}
+
+#[derive(Deserialize)]
+struct CallResult<'a> {
+    #[serde(borrow)]
+    content: Vec<Text<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Text<'a> {
+    #[serde(borrow)]
+    text: Cow<'a, str>,
+}
+
+impl Load {
+    /// Connects `clients` clients to `url`.
+    ///
+    /// # Errors
+    ///
+    /// One of them could not be connected.
+    pub(crate) async fn connect(
+        url: &str,
+        pid: u32,
+        era: Era,
+        clients: usize,
+        work: &Work,
+    ) -> anyhow::Result<Self> {
+        let mut callers = Vec::with_capacity(clients);
+        for number in 0..clients {
+            let connect = async {
+                match work {
+                    Work::List {
+                        handshake: false, ..
+                    } => Client::bare(url, era).await,
+                    _ => Client::connect(url, era).await,
+                }
+            };
+            let client = timeout(ROUND_DEADLINE, connect)
+                .await?
+                .with_context(|| format!("client {number} of {url}"))?;
+            let work = work.clone();
+            let mut caller = Caller {
+                client,
+                number,
+                next: 0,
+                work,
+            };
+            match &caller.work {
+                Work::Echo { tool } => caller.client.about("tools/call", Some(tool))?,
+                Work::List { .. } => caller.client.about("tools/list", None)?,
+            }
+            callers.push(caller);
+        }
+        Ok(Self { pid, callers })
+    }
+
+    /// Makes `calls` calls, shared evenly among the clients.
+    ///
+    /// # Errors
+    ///
+    /// A call failed, its answer was not its own, or the round took longer than 300 s.
+    pub(crate) async fn round(&mut self, calls: u64) -> anyhow::Result<Round> {
+        let each = (calls / self.callers.len() as u64).max(1);
+        let mut round = Round::default();
+        let mut tasks = JoinSet::new();
+        let cpu_before = proc::cpu_time(self.pid)?;
+        let started = Instant::now();
+        for mut caller in self.callers.drain(..) {
+            tasks.spawn(async move {
+                let mut latencies = Vec::with_capacity(each as usize);
+                for _ in 0..each {
+                    latencies.push(caller.call().await?);
+                }
+                anyhow::Ok((caller, latencies))
+            });
+        }
+        let joined = timeout(ROUND_DEADLINE, async {
+            while let Some(done) = tasks.join_next().await {
+                let (caller, latencies) = done??;
+                self.callers.push(caller);
+                round.latencies.extend(latencies);
+            }
+            anyhow::Ok(())
+        });
+        joined.await.context("the round took too long")??;
+        round.wall = started.elapsed();
+        round.cpu = proc::cpu_time(self.pid)?.saturating_sub(cpu_before);
+        round.calls = round.latencies.len() as u64;
+        round.latencies.sort_unstable();
+        Ok(round)
+    }
+
+    /// Answers so far that came as an event stream.
+    pub(crate) fn streamed(&self) -> u64 {
+        self.callers
+            .iter()
+            .map(|caller| caller.client.streamed)
+            .sum()
+    }
+}
+
+impl Round {
+    /// Adds a later round to this one.
+    pub(crate) fn add(&mut self, later: Self) {
+        self.calls += later.calls;
+        self.wall += later.wall;
+        self.cpu += later.cpu;
+        self.latencies.extend(later.latencies);
+        self.latencies.sort_unstable();
+    }
+
+    /// CPU time of the proxy for one call, in microseconds.
+    pub(crate) fn cpu_per_call(&self) -> f64 {
+        self.cpu as f64 / 1e3 / self.calls.max(1) as f64
+    }
+
+    pub(crate) fn calls_per_second(&self) -> f64 {
+        self.calls as f64 / self.wall.as_secs_f64().max(1e-9)
+    }
+
+    /// The latency in microseconds below which `share` (0 … 1) of the calls stayed.
+    pub(crate) fn latency(&self, share: f64) -> f64 {
+        let last = self.latencies.len().saturating_sub(1);
+        let at = (last as f64 * share).round() as usize;
+        self.latencies.get(at).map_or(0.0, |ns| *ns as f64 / 1e3)
+    }
+}
+
+impl Caller {
+    /// Makes one call and checks its answer. Returns the latency in nanoseconds, neither making
+    /// the request nor checking the answer included.
+    async fn call(&mut self) -> anyhow::Result<u64> {
+        let n = self.next;
+        self.next += 1;
+        let id = match self.number % 2 {
+            0 => n.to_string(),
+            _ => format!("\"{n}\""),
+        };
+        let meta = match self.client.era {
+            Era::Legacy => "",
+            Era::Modern => MODERN_META,
+        };
+        let payload = format!("client {} call {n}: {FILLER}", self.number);
+        let body = match &self.work {
+            Work::Echo { tool } => {
+                let comma = if meta.is_empty() { "" } else { "," };
+                format!(
+                    r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{"name":"{tool}","arguments":{{"payload":{}}}{comma}{meta}}}}}"#,
+                    serde_json::to_string(&payload)?
+                )
+            }
+            Work::List { .. } => format!(
+                r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/list","params":{{{meta}}}}}"#
+            ),
+        };
+        let started = Instant::now();
+        let answer = self.client.call(body.into()).await?;
+        let latency = started.elapsed().as_nanos() as u64;
+        match &self.work {
+            Work::Echo { .. } => check_echo(&answer, &id, &payload),
+            Work::List { result, .. } => check_list(&answer, &id, result),
+        }
+        .with_context(|| {
+            let answer = String::from_utf8_lossy(&answer[..answer.len().min(1000)]);
+            format!("client {} call {n} was answered with {answer}", self.number)
+        })?;
+        Ok(latency)
+    }
+}
+
+fn check_echo(answer: &[u8], id: &str, payload: &str) -> anyhow::Result<()> {
+    let answer: Answer = serde_json::from_slice(answer).context("not a tool's result")?;
+    anyhow::ensure!(answer.id.get() == id, "the id is not {id}");
+    let [text] = answer.result.content.as_slice() else {
+        anyhow::bail!("not one piece of content");
+    };
+    anyhow::ensure!(text.text == payload, "the payload is not {payload:?}");
+    Ok(())
+}
+
+/// Finds the result as bytes instead of parsing 100 KB for each answer; only what is around it
+/// is parsed.
+fn check_list(answer: &[u8], id: &str, result: &[u8]) -> anyhow::Result<()> {
+    let at = memchr::memmem::find(answer, result).context("the list is not as it was at first")?;
+    let around = [&answer[..at], b"null", &answer[at + result.len()..]].concat();
+    let around: crate::frame::IdOnly = serde_json::from_slice(&around)?;
+    anyhow::ensure!(
+        around.id.is_some_and(|got| got.get() == id),
+        "the id is not {id}"
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(id: &str, text: &str) -> String {
+        format!(
+            r#"{{"jsonrpc":"2.0","id":{id},"result":{{"content":[{{"type":"text","text":"{text}"}}]}}}}"#
+        )
+    }
+
+    #[test]
+    fn only_the_own_answer_passes() {
+        assert!(check_echo(answer("7", "p").as_bytes(), "7", "p").is_ok());
+        assert!(check_echo(answer("7", "\\u0070").as_bytes(), "7", "p").is_ok());
+        for wrong in [
+            answer("\"7\"", "p"),
+            answer("8", "p"),
+            answer("7.0", "p"),
+            answer("7", "q"),
+            r#"{"jsonrpc":"2.0","id":7,"error":{"code":1,"message":"p"}}"#.to_owned(),
+            r#"{"jsonrpc":"2.0","id":7,"result":{"content":[]}}"#.to_owned(),
+            String::new(),
+        ] {
+            assert!(check_echo(wrong.as_bytes(), "7", "p").is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn only_the_same_list_passes() {
+        let list = br#"{"tools":[]}"#;
+        let check = |answer: &str| check_list(answer.as_bytes(), "\"7\"", list);
+        assert!(check(r#"{"jsonrpc":"2.0","result":{"tools":[]},"id":"7"}"#).is_ok());
+        assert!(check(r#"{"jsonrpc":"2.0","result":{"tools":[]},"id":7}"#).is_err());
+        assert!(check(r#"{"jsonrpc":"2.0","result":{"tools":[1]},"id":"7"}"#).is_err());
+    }
+
+    #[test]
+    fn a_payload_is_about_256_bytes() {
+        assert!((230..300).contains(&FILLER.len()), "{}", FILLER.len());
+    }
+}

@@ -1,0 +1,162 @@
+//! The processes of a measurement, each on a port of its own, all ended with the driver.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::net::TcpListener;
+use tokio::process::{Child, Command};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::client;
+
+const START_DEADLINE: Duration = Duration::from_secs(30);
+const STOP_DEADLINE: Duration = Duration::from_secs(5);
+
+/// A started process that listens on `url`.
+#[derive(Debug)]
+pub(crate) struct Part {
+    pub(crate) url: String,
+    pub(crate) pid: u32,
+    child: Child,
+    /// Configuration, data and log of the product.
+    dir: Option<TempDir>,
+}
+
+/// The path of this binary, which is every other part as well.
+///
+/// # Errors
+///
+/// The system does not tell.
+pub(crate) fn own_path() -> anyhow::Result<PathBuf> {
+    std::env::current_exe().context("the path of this program is unknown")
+}
+
+/// Starts this binary with `arguments` and waits until it has printed its URL.
+///
+/// # Errors
+///
+/// It does not start, or prints nothing within 30 s.
+pub(crate) async fn own(arguments: &[String]) -> anyhow::Result<Part> {
+    let mut command = Command::new(own_path()?);
+    // The command of a stdio server is separated by `--`: options come before it.
+    command.arg(&arguments[0]).arg("--until-stdin-closes");
+    let mut child = command
+        .args(&arguments[1..])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .with_context(|| format!("cannot start bench {}", arguments.join(" ")))?;
+    let stdout = child.stdout.take().context("no stdout")?;
+    let mut url = String::new();
+    timeout(START_DEADLINE, BufReader::new(stdout).read_line(&mut url))
+        .await
+        .with_context(|| format!("bench {} printed no URL", arguments.join(" ")))??;
+    anyhow::ensure!(!url.is_empty(), "bench {} ended", arguments.join(" "));
+    Ok(Part {
+        url: url.trim_end().to_owned(),
+        pid: child.id().context("the process has ended")?,
+        child,
+        dir: None,
+    })
+}
+
+/// Starts the product with `servers` as its `mcpServers`, and does not wait for anything.
+///
+/// # Errors
+///
+/// Its files cannot be written or it does not start.
+pub(crate) async fn product_spawn(program: &Path, servers: &Value) -> anyhow::Result<Part> {
+    let dir = tempfile::tempdir().context("no temporary directory")?;
+    let config = dir.path().join("mcp.json");
+    std::fs::write(&config, json!({ "mcpServers": servers }).to_string())?;
+    let log = File::create(dir.path().join("log"))?;
+    // The port is free now and likely still so when the product binds it.
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let address = listener.local_addr()?;
+    drop(listener);
+    let mut command = Command::new(program);
+    command
+        .arg("serve")
+        .arg("--config")
+        .arg(&config)
+        .args(["--listen", &address.to_string()])
+        .env("RUST_LOG", "warn")
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .kill_on_drop(true);
+    for name in [
+        "HOME",
+        "XDG_DATA_HOME",
+        "XDG_STATE_HOME",
+        "XDG_CONFIG_HOME",
+        "XDG_CACHE_HOME",
+    ] {
+        command.env(name, dir.path());
+    }
+    let child = command
+        .spawn()
+        .with_context(|| format!("cannot start {}", program.display()))?;
+    Ok(Part {
+        url: format!("http://{address}/mcp"),
+        pid: child.id().context("the process has ended")?,
+        child,
+        dir: Some(dir),
+    })
+}
+
+impl Part {
+    /// Waits until `GET /readyz` is answered with 200.
+    ///
+    /// # Errors
+    ///
+    /// The process ended (with the end of its log), or was not ready within 30 s.
+    pub(crate) async fn ready(&mut self) -> anyhow::Result<()> {
+        let deadline = Instant::now() + START_DEADLINE;
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                anyhow::bail!("the product ended with {status}:\n{}", self.log());
+            }
+            if timeout(START_DEADLINE, client::ready(&self.url)).await? {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                anyhow::bail!("the product is not ready after 30 s:\n{}", self.log());
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// The last lines of the product's log.
+    pub(crate) fn log(&self) -> String {
+        let Some(dir) = &self.dir else {
+            return String::new();
+        };
+        let log = std::fs::read(dir.path().join("log")).unwrap_or_default();
+        let log = String::from_utf8_lossy(&log);
+        let lines: Vec<_> = log.lines().rev().take(20).collect();
+        lines.into_iter().rev().collect::<Vec<_>>().join("\n")
+    }
+
+    /// Asks the process to end, and kills it if it has not after 5 s.
+    pub(crate) async fn stop(mut self) {
+        drop(self.child.stdin.take());
+        if self.dir.is_some()
+            && let Some(pid) = self.child.id()
+            && let Some(pid) = rustix::process::Pid::from_raw(pid.cast_signed())
+        {
+            // It may just have ended by itself.
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
+        if timeout(STOP_DEADLINE, self.child.wait()).await.is_err() {
+            let _ = self.child.kill().await;
+        }
+    }
+}

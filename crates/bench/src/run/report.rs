@@ -1,0 +1,200 @@
+//! The figures as rows: printed as a table, written as JSON, judged against their bounds.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+/// How a row's figures are compared, and the bound on the outcome.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Bound {
+    /// Product divided by floor.
+    Ratio(f64),
+    /// Product less floor, in the row's unit.
+    Added(f64),
+    /// The product's figure itself.
+    Absolute(f64),
+    /// For information: product divided by floor, not judged.
+    None,
+}
+
+/// One figure of one case.
+#[derive(Clone, Debug)]
+pub(crate) struct Row {
+    pub(crate) case: &'static str,
+    pub(crate) figure: &'static str,
+    pub(crate) unit: &'static str,
+    pub(crate) floor: Option<f64>,
+    pub(crate) product: f64,
+    pub(crate) bound: Bound,
+    pub(crate) note: String,
+}
+
+impl Row {
+    /// The number that the bound is put on.
+    fn compared(&self) -> Option<f64> {
+        match self.bound {
+            Bound::Ratio(_) | Bound::None => self.floor.map(|floor| self.product / floor),
+            Bound::Added(_) => self.floor.map(|floor| self.product - floor),
+            Bound::Absolute(_) => Some(self.product),
+        }
+    }
+
+    /// Whether the bound is kept; `None` where there is none.
+    pub(crate) fn kept(&self) -> Option<bool> {
+        let limit = self.limit()?;
+        // A figure that cannot be compared keeps no bound; nor does NaN.
+        Some(self.compared().is_some_and(|compared| compared <= limit))
+    }
+
+    fn limit(&self) -> Option<f64> {
+        match self.bound {
+            Bound::Ratio(limit) | Bound::Added(limit) | Bound::Absolute(limit) => Some(limit),
+            Bound::None => None,
+        }
+    }
+
+    fn cells(&self) -> [String; 8] {
+        let (sign, after) = match self.bound {
+            Bound::Ratio(_) | Bound::None => ("×", ""),
+            Bound::Added(_) => ("+", self.unit),
+            Bound::Absolute(_) => ("", self.unit),
+        };
+        let compared = self.compared().map_or_else(String::new, |compared| {
+            format!("{sign}{} {after}", number(compared))
+        });
+        let bound = self.limit().map_or_else(String::new, |limit| {
+            format!("≤ {sign}{} {after}", number(limit))
+        });
+        [
+            self.case.to_owned(),
+            format!("{} [{}]", self.figure, self.unit),
+            self.floor.map_or_else(String::new, number),
+            number(self.product),
+            compared.trim_end().to_owned(),
+            bound.trim_end().to_owned(),
+            match self.kept() {
+                Some(true) => "ok",
+                Some(false) => "OVER",
+                None => "",
+            }
+            .to_owned(),
+            self.note.clone(),
+        ]
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "case": self.case,
+            "figure": self.figure,
+            "unit": self.unit,
+            "floor": self.floor,
+            "product": self.product,
+            "compared": self.compared(),
+            "bound": self.limit(),
+            "ok": self.kept(),
+            "note": self.note,
+        })
+    }
+}
+
+/// The rows as a table with aligned columns.
+pub(crate) fn table(rows: &[Row]) -> String {
+    let head = [
+        "case", "figure", "floor", "product", "compared", "bound", "", "",
+    ];
+    let mut lines = vec![head.map(str::to_owned)];
+    lines.extend(rows.iter().map(Row::cells));
+    let width = |column: usize| {
+        lines
+            .iter()
+            .map(|line| line[column].chars().count())
+            .max()
+            .unwrap_or(0)
+    };
+    let widths: Vec<_> = (0..head.len()).map(width).collect();
+    let mut table = String::new();
+    for line in &lines {
+        let mut text = String::new();
+        for (column, (cell, width)) in line.iter().zip(&widths).enumerate() {
+            // Figures to the right, so that their points stand in one line.
+            let _ = match column {
+                2..=5 => write!(text, "{cell:>width$}  "),
+                _ => write!(text, "{cell:<width$}  "),
+            };
+        }
+        table.push_str(text.trim_end());
+        table.push('\n');
+    }
+    table
+}
+
+/// Everything that a later run may want to be compared with.
+pub(crate) fn json(rows: &[Row], product: &str, quick: bool, checked: u64) -> Value {
+    json!({
+        "product": product,
+        "quick": quick,
+        "processors": std::thread::available_parallelism().map_or(0, usize::from),
+        "answersChecked": checked,
+        "rows": rows.iter().map(Row::json).collect::<Vec<_>>(),
+    })
+}
+
+fn number(n: f64) -> String {
+    match n.abs() {
+        a if a >= 100.0 => format!("{n:.0}"),
+        a if a >= 10.0 => format!("{n:.1}"),
+        _ => format!("{n:.2}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(bound: Bound, floor: Option<f64>, product: f64) -> Row {
+        Row {
+            case: "c",
+            figure: "f",
+            unit: "µs",
+            floor,
+            product,
+            bound,
+            note: String::new(),
+        }
+    }
+
+    #[test]
+    fn a_bound_is_on_what_it_says() {
+        for (bound, floor, product, kept) in [
+            (Bound::Ratio(1.5), Some(20.0), 30.0, Some(true)),
+            (Bound::Ratio(1.5), Some(20.0), 30.1, Some(false)),
+            (Bound::Ratio(1.5), None, 1.0, Some(false)),
+            (Bound::Ratio(1.5), Some(0.0), 0.0, Some(false)),
+            (Bound::Added(150.0), Some(100.0), 250.0, Some(true)),
+            (Bound::Added(150.0), Some(100.0), 251.0, Some(false)),
+            (Bound::Absolute(20.0), None, 20.0, Some(true)),
+            (Bound::Absolute(20.0), Some(1.0), 21.0, Some(false)),
+            (Bound::None, Some(1.0), 21.0, None),
+        ] {
+            assert_eq!(
+                row(bound, floor, product).kept(),
+                kept,
+                "{bound:?} {product}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_table_shows_figures_and_verdicts() {
+        let rows = [
+            row(Bound::Ratio(1.5), Some(20.0), 40.0),
+            row(Bound::Absolute(20.0), None, 12.5),
+        ];
+        let table = table(&rows);
+        assert!(table.contains("×2.00") && table.contains("OVER"), "{table}");
+        assert!(
+            table.contains("≤ 20.0 µs") && table.contains("ok"),
+            "{table}"
+        );
+    }
+}

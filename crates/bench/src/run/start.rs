@@ -1,0 +1,165 @@
+//! From the start of the product to its first list that holds the tools of all ten servers,
+//! beyond what the servers take to start by themselves.
+//!
+//! The servers' own start is measured in the same run and in the same way: all ten at once, until
+//! the last has listed its tools. The product keeps its data in a new directory each time, so a
+//! list that it remembers cannot help it.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use serde_json::json;
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::process::Command;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::calls::{server_arguments, ten_servers, words};
+use super::client::Client;
+use super::part::{self, Part, own_path};
+use super::report::{Bound, Row};
+use super::{Driver, Product};
+use crate::echo::Era;
+
+/// Time that the product may need beyond the servers, in milliseconds.
+const ADDED: f64 = 50.0;
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Measures the start with quick servers, and with one that takes 300 ms.
+///
+/// # Errors
+///
+/// A process did not start, or the tools did not all appear within 30 s.
+pub(crate) async fn run(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for (figure, delay) in [
+        ("start to list, quick servers", 0),
+        ("start to list, one takes 300 ms", 300),
+    ] {
+        let mut alone = Vec::new();
+        let mut whole = Vec::new();
+        for _ in 0..if driver.quick { 3 } else { 7 } {
+            alone.push(servers_alone(delay).await.context("the servers alone")?);
+            whole.push(product(driver, delay).await.context("the product")?);
+        }
+        rows.push(Row {
+            case: "start",
+            figure,
+            unit: "ms",
+            floor: Some(median(alone)),
+            product: median(whole),
+            bound: Bound::Added(ADDED),
+            note: "floor: the slowest of the servers alone".to_owned(),
+        });
+    }
+    Ok(rows)
+}
+
+/// Waits until the endpoint lists `count` tools.
+///
+/// # Errors
+///
+/// It did not within 30 s.
+pub(crate) async fn wait_for_tools(part: &mut Part, count: usize) -> anyhow::Result<()> {
+    let deadline = Instant::now() + DEADLINE;
+    let mut last = String::from("nothing was answered");
+    while Instant::now() < deadline {
+        match timeout(DEADLINE, listed(&part.url, count)).await? {
+            Ok(()) => return Ok(()),
+            Err(error) => last = format!("{error:#}"),
+        }
+        sleep(Duration::from_millis(1)).await;
+    }
+    anyhow::bail!(
+        "{count} tools were not listed within 30 s ({last}):\n{}",
+        part.log()
+    )
+}
+
+/// Lists until `count` tools are there; fails when the connection does.
+async fn listed(url: &str, count: usize) -> anyhow::Result<()> {
+    let deadline = Instant::now() + DEADLINE;
+    let mut client = Client::connect(url, Era::Legacy).await;
+    if client.is_err() {
+        // A server that is modern only has no `initialize`.
+        client = Client::connect(url, Era::Modern).await;
+    }
+    let mut client = client?;
+    loop {
+        let found = client.tools().await?.len();
+        if found >= count {
+            return Ok(());
+        }
+        anyhow::ensure!(Instant::now() < deadline, "only {found} tools");
+        sleep(Duration::from_millis(1)).await;
+    }
+}
+
+async fn product(driver: &Driver, delay: u64) -> anyhow::Result<f64> {
+    let started = Instant::now();
+    let mut part = match &driver.product {
+        Product::Floor => {
+            let program = own_path()?.display().to_string();
+            let delay = delay.to_string();
+            let server = [
+                &program,
+                "echo-stdio",
+                "--tools",
+                "200",
+                "--start-delay",
+                &delay,
+            ];
+            part::own(&words(
+                &[&["floor-stdio", "--"], server.as_slice()].concat(),
+            ))
+            .await?
+        }
+        Product::Toolwharf(program) => part::product_spawn(program, &ten_servers(delay)?).await?,
+    };
+    wait_for_tools(&mut part, 200).await?;
+    let took = started.elapsed();
+    part.stop().await;
+    Ok(took.as_secs_f64() * 1e3)
+}
+
+/// Starts the ten servers at once and returns when the last has listed its tools, in ms.
+async fn servers_alone(delay: u64) -> anyhow::Result<f64> {
+    let started = Instant::now();
+    let mut servers = JoinSet::new();
+    for n in 0..10 {
+        servers.spawn(timeout(DEADLINE, server_alone(n, delay)));
+    }
+    while let Some(done) = servers.join_next().await {
+        done???;
+    }
+    Ok(started.elapsed().as_secs_f64() * 1e3)
+}
+
+async fn server_alone(n: usize, delay: u64) -> anyhow::Result<()> {
+    let mut child = Command::new(own_path()?)
+        .arg("echo-stdio")
+        .args(server_arguments(n, delay))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()?;
+    let mut stdin = child.stdin.take().context("no stdin")?;
+    let mut lines = BufReader::new(child.stdout.take().context("no stdout")?).lines();
+    let requests = [
+        json!({ "id": 1, "method": "initialize", "params": { "protocolVersion": "2025-11-25" } }),
+        json!({ "id": 2, "method": "tools/list", "params": {} }),
+    ];
+    for request in requests {
+        stdin.write_all(format!("{request}\n").as_bytes()).await?;
+        lines.next_line().await?.context("the server ended")?;
+    }
+    drop(stdin);
+    child.wait().await?;
+    Ok(())
+}
+
+fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_unstable_by(f64::total_cmp);
+    figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
+}

@@ -1,0 +1,110 @@
+//! The one HTTP server loop that the echo server and every floor run on: hyper, HTTP/1.1,
+//! keep-alive, `TCP_NODELAY`.
+//!
+//! It ends only with its process. [`exit_when_stdin_closes`] ties that to the driver's life, so
+//! that a driver which dies leaves nothing behind.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::io::Read as _;
+
+use anyhow::Context as _;
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Response, StatusCode};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::{Body, Incoming};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+
+/// The largest request body that is taken; the bench's own are below 1 KiB.
+const BODY_LIMIT: usize = 16 << 20;
+
+pub(crate) type BoxBody = UnsyncBoxBody<Bytes, hyper::Error>;
+
+/// Builds the multi-threaded runtime that the floors and the HTTP echo server run on.
+pub(crate) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("the runtime did not start")
+}
+
+/// Binds `listen`, prints `http://ADDRESS/mcp` as the first line of stdout, and answers with
+/// `handle` until the process ends.
+///
+/// # Errors
+///
+/// The address cannot be bound. A failing connection ends alone.
+pub(crate) async fn serve<H, F, B>(listen: &str, handle: H) -> anyhow::Result<()>
+where
+    H: Fn(http::Request<Incoming>) -> F + Clone + Send + 'static,
+    F: Future<Output = Response<B>> + Send + 'static,
+    B: Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let listener = TcpListener::bind(listen)
+        .await
+        .with_context(|| format!("cannot listen on {listen}"))?;
+    println!("http://{}/mcp", listener.local_addr()?);
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            Some(_) = connections.join_next() => continue,
+        };
+        // A failed accept (no descriptors left) is the client's to notice.
+        let Ok((stream, _)) = accepted else { continue };
+        stream.set_nodelay(true)?;
+        let handle = handle.clone();
+        connections.spawn(async move {
+            let service = service_fn(move |request| {
+                let answer = handle(request);
+                async move { Ok::<_, Infallible>(answer.await) }
+            });
+            // A connection that breaks is its client's to report.
+            let _ = hyper::server::conn::http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(None)
+                .serve_connection(TokioIo::new(stream), service)
+                .await;
+        });
+    }
+}
+
+/// Reads a whole body, at most [`BODY_LIMIT`] bytes. `None`: it broke off or was longer.
+pub(crate) async fn whole(body: Incoming) -> Option<Bytes> {
+    match Limited::new(body, BODY_LIMIT).collect().await {
+        Ok(body) => Some(body.to_bytes()),
+        Err(_) => None,
+    }
+}
+
+/// A 200 answer of JSON.
+pub(crate) fn json<B>(body: B) -> Response<B> {
+    let mut response = Response::new(body);
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// An answer without a body.
+pub(crate) fn empty(status: StatusCode) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::default());
+    *response.status_mut() = status;
+    response
+}
+
+/// Ends the process once its stdin reaches end of file.
+pub(crate) fn exit_when_stdin_closes() {
+    std::thread::spawn(|| {
+        let mut sink = [0; 256];
+        while matches!(std::io::stdin().read(&mut sink), Ok(n) if n > 0) {}
+        std::process::exit(0);
+    });
+}
