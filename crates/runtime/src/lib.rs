@@ -1,1 +1,22 @@
-//! runtime
+//! Instances of servers: launched, attached, stopped, reaped.
+//!
+//! - [`process`]: an instance is a child process of this one.
+//! - [`sentinel`]: the helper process that kills every instance when this process dies
+//!   without being able to do so itself (`kill -9`, the out-of-memory killer).
+//!
+//! # Invariants
+//!
+//! - Nothing outlives its owner: not an instance its [`process::Handle`], not a grandchild its
+//!   instance, not any of them this process.
+//! - No signal is sent by a process number that could have been given to a stranger meanwhile.
+//! - Nothing here blocks the async runtime, and no wait is without a deadline.
+//!
+//! # Deliberately absent
+//!
+//! MCP (bytes go through untouched), restarts and backoff (the supervisor's), namespaces and
+//! limits (they come as other ways to fill in a [`process::Launch`]), anything but Linux.
+
+pub mod process;
+pub mod sentinel;
+
+mod lineage;

@@ -1,0 +1,45 @@
+//! Instances that are child processes, spoken to over their standard streams.
+//!
+//! [`Spawner`] → [`Instance`] (two pipes and a [`Handle`]) → [`Exit`].
+//!
+//! # What a child gets
+//!
+//! - A cleared environment: the few variables without which programs do not run at all (see
+//!   [`Launch::env`]), its own, and the marker `TOOLWHARF_INSTANCE=<run>:<serial>:<label>`.
+//! - Pipes as its three standard streams, and no other descriptor of the host's.
+//! - A session of its own, hence a process group of its own and no terminal: a program that
+//!   wants to ask for a password fails at once, it does not stop for ever.
+//! - `SIGKILL` when the host dies.
+//!
+//! # Invariants
+//!
+//! - Every child is reaped, and by then all that it started is dead: the process group, the
+//!   session, and whatever carries its marker.
+//! - The leader of a group is reaped last, so that the group's number is pinned for as long as
+//!   signals are sent to it.
+//! - When the last [`Handle`] is dropped, the instance is killed.
+//! - Children are forked by one thread which lasts as long as any of them: the kernel ties
+//!   "kill it when its parent dies" to the *thread* that forked it.
+//! - The memory that a child's output can take is bounded; a child that writes to stderr
+//!   faster than it is kept loses the oldest lines, it is not slowed down.
+//!
+//! # Deliberately absent
+//!
+//! Restarts, health, framing, sandboxing. A sandbox wraps `program` and `args`; the rest holds
+//! for it unchanged.
+
+mod error;
+mod fork;
+mod handle;
+mod launch;
+mod leader;
+mod reaper;
+mod spawner;
+mod stderr;
+
+pub use self::error::Error;
+pub use self::handle::{Exit, Handle, Instance, Stdin, Stdout};
+pub use self::launch::Launch;
+pub use self::spawner::Spawner;
+pub use self::stderr::{Lines, Missed};
+pub use crate::sentinel::SentinelCommand;

@@ -1,0 +1,202 @@
+//! Why an instance could not be launched, and what to do about it.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+
+use super::Launch;
+use crate::sentinel;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The configuration names something that is not there.
+    #[error("server `{label}`: command `{program}` not found {place}; {way_out}")]
+    NotFound {
+        label: String,
+        program: String,
+        place: String,
+        way_out: String,
+    },
+    #[error("server `{label}`: cannot run `{program}`: {why}")]
+    NotExecutable {
+        label: String,
+        program: String,
+        why: String,
+    },
+    #[error("server `{label}`: working directory `{}` {why}", cwd.display())]
+    Cwd {
+        label: String,
+        cwd: PathBuf,
+        why: String,
+    },
+    /// Nothing could run what was asked for.
+    #[error("server `{label}`: {what}")]
+    Invalid { label: String, what: String },
+    /// The host is out of something.
+    #[error("server `{label}`: cannot start `{program}`{way_out}")]
+    Spawn {
+        label: String,
+        program: String,
+        way_out: &'static str,
+        #[source]
+        source: io::Error,
+    },
+    #[error("server `{label}` is not started without a sentinel")]
+    Sentinel {
+        label: String,
+        #[source]
+        source: sentinel::Error,
+    },
+    /// From [`super::Spawner::new`].
+    #[error("cannot start children")]
+    Start(#[source] sentinel::Error),
+    #[error("server `{label}` is not started: the host is stopping")]
+    Stopping { label: String },
+}
+
+impl Error {
+    pub(super) fn spawn(launch: &Launch, source: io::Error) -> Self {
+        let way_out = match Errno::from_io_error(&source) {
+            Some(Errno::MFILE | Errno::NFILE) => {
+                ": too many open files; raise the limit (`ulimit -n`)"
+            }
+            Some(Errno::AGAIN) => {
+                ": too many processes; raise the limit (`ulimit -u`, pids cgroup)"
+            }
+            Some(Errno::TOOBIG) => ": its arguments and environment are too long together",
+            Some(Errno::NOMEM) => ": out of memory",
+            _ => "",
+        };
+        Self::Spawn {
+            label: launch.label.clone(),
+            program: launch.program.display().to_string(),
+            way_out,
+            source,
+        }
+    }
+
+    /// Finds out what it was that `fork`, `chdir` or `exec` did not like: they say `ENOENT`
+    /// and nothing more for four different mistakes.
+    pub(super) fn explain(
+        launch: &Launch,
+        environment: &BTreeMap<OsString, OsString>,
+        source: io::Error,
+    ) -> Self {
+        let kind = source.kind();
+        let doubtful = matches!(
+            kind,
+            io::ErrorKind::NotFound
+                | io::ErrorKind::PermissionDenied
+                | io::ErrorKind::NotADirectory
+        );
+        if !doubtful {
+            return Self::spawn(launch, source);
+        }
+        if let Some(why) = launch.cwd.as_deref().and_then(directory_fault) {
+            let label = launch.label.clone();
+            let cwd = launch.cwd.clone().unwrap_or_default();
+            return Self::Cwd { label, cwd, why };
+        }
+        let found = find(launch, environment.get(OsStr::new("PATH")));
+        match found {
+            None => Self::not_found(launch),
+            Some(path) => Self::NotExecutable {
+                label: launch.label.clone(),
+                program: path.display().to_string(),
+                why: file_fault(&path, kind),
+            },
+        }
+    }
+
+    fn not_found(launch: &Launch) -> Self {
+        let program = launch.program.display().to_string();
+        let named = !program.contains('/');
+        let place = match (named, &launch.cwd) {
+            (true, _) => "in PATH".to_owned(),
+            (false, Some(cwd)) if !program.starts_with('/') => {
+                format!("from `{}`", cwd.display())
+            }
+            (false, _) => "(no such file)".to_owned(),
+        };
+        let way_out = match program.split_once(char::is_whitespace) {
+            Some((command, _)) => {
+                format!("give `{command}` as the command and the rest as `args`")
+            }
+            None if program.starts_with("~/") => {
+                "`~` is not expanded here, give the full path".to_owned()
+            }
+            None if named => "install it or give its full path".to_owned(),
+            None => "install it or correct the path".to_owned(),
+        };
+        Self::NotFound {
+            label: launch.label.clone(),
+            program,
+            place,
+            way_out,
+        }
+    }
+}
+
+fn directory_fault(cwd: &Path) -> Option<String> {
+    match cwd.metadata() {
+        Ok(metadata) if !metadata.is_dir() => Some("is not a directory".to_owned()),
+        Ok(_) => match cwd.read_dir() {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                Some("may not be entered by this user".to_owned())
+            }
+            _ => None,
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Some("does not exist; create it or correct `cwd`".to_owned())
+        }
+        Err(error) => Some(format!("cannot be used: {error}")),
+    }
+}
+
+fn find(launch: &Launch, path: Option<&OsString>) -> Option<PathBuf> {
+    let program = Path::new(&launch.program);
+    let from_cwd = |path: &Path| match &launch.cwd {
+        Some(cwd) => cwd.join(path),
+        None => path.to_owned(),
+    };
+    if launch.program.as_encoded_bytes().contains(&b'/') {
+        let path = from_cwd(program);
+        return path.symlink_metadata().is_ok().then_some(path);
+    }
+    let candidates = || {
+        path.into_iter()
+            .flat_map(env::split_paths)
+            .map(|directory| from_cwd(&directory).join(program))
+    };
+    // What exec would have run comes before what it had to pass over.
+    candidates()
+        .find(|path| executable(path))
+        .or_else(|| candidates().find(|path| path.symlink_metadata().is_ok()))
+}
+
+fn executable(path: &Path) -> bool {
+    path.metadata()
+        .is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
+}
+
+fn file_fault(path: &Path, kind: io::ErrorKind) -> String {
+    match path.metadata() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            "it is a link to a file that does not exist".to_owned()
+        }
+        Err(error) => error.to_string(),
+        Ok(metadata) if metadata.is_dir() => "it is a directory".to_owned(),
+        Ok(_) if !executable(path) => {
+            format!("it is not executable; `chmod +x {}`", path.display())
+        }
+        Ok(_) if kind == io::ErrorKind::NotFound => {
+            "the interpreter that it names (its `#!` line, or its loader) does not exist".to_owned()
+        }
+        Ok(_) => "permission denied; its file system may be mounted `noexec`".to_owned(),
+    }
+}

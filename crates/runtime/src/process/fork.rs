@@ -1,0 +1,61 @@
+//! What has to be right at the moment of a fork. All of the crate's unsafe code is here.
+
+use std::fs;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+use std::sync::Arc;
+
+use rustix::io::{Errno, FdFlags, fcntl_getfd, fcntl_setfd};
+use rustix::process::Signal;
+
+use crate::sentinel::announce;
+
+/// Makes the child that `command` will fork listed, alone in its session, and bound to the
+/// life of this process and of the calling thread.
+#[expect(
+    unsafe_code,
+    reason = "std has no other way to run something between fork and exec"
+)]
+pub(super) fn bind(command: &mut Command, socket: Arc<UnixStream>) {
+    let host = rustix::process::getpid();
+    let before_exec = move || -> io::Result<()> {
+        // Before it is listed, since what is listed is taken for a session and a group.
+        rustix::process::setsid()?;
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+        // The host may have died just before that, and then there is no signal any more.
+        if rustix::process::getppid() != Some(host) {
+            return Err(Errno::SRCH.into());
+        }
+        announce(&socket)
+    };
+    // SAFETY: between fork and exec in a process that had several threads only
+    // async-signal-safe functions may be called. The closure makes six plain system calls and
+    // formats a number on the stack: it does not allocate, lock, panic or unwind, and its
+    // errors are bare numbers. Nothing is dropped in the child: it executes or exits.
+    unsafe { command.pre_exec(before_exec) };
+}
+
+/// Keeps from children what this process was itself given by its parent: a shell's or a
+/// service manager's descriptors. Those that Rust code opens are never inherited.
+#[expect(
+    unsafe_code,
+    reason = "a descriptor that nobody here owns can only be borrowed by its number"
+)]
+pub(super) fn seal_inherited() {
+    let open = fs::read_dir("/proc/self/fd").into_iter().flatten();
+    let numbers = open.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    for number in numbers.filter(|&number: &i32| number > 2) {
+        // SAFETY: the descriptor is not used but for its close-on-exec flag, which takes
+        // nothing from its owner. If it was closed meanwhile, the call fails; if its number was
+        // given to another, that one has the flag already, as all that this program opens.
+        let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
+        if let Ok(flags) = fcntl_getfd(descriptor)
+            && !flags.contains(FdFlags::CLOEXEC)
+        {
+            let _ = fcntl_setfd(descriptor, flags | FdFlags::CLOEXEC);
+        }
+    }
+}

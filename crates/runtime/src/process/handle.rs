@@ -1,0 +1,249 @@
+//! What the owner of an instance holds.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tokio::net::unix::pipe;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::stderr::{Lines, Log};
+
+/// Writes to the instance's standard input. Dropping it closes that.
+pub type Stdin = pipe::Sender;
+/// Reads the instance's standard output.
+pub type Stdout = pipe::Receiver;
+
+/// Longer grace is cut to this.
+const LONGEST_GRACE: Duration = Duration::from_secs(24 * 3600);
+
+/// A running child process.
+#[derive(Debug)]
+pub struct Instance {
+    pub stdin: Stdin,
+    pub stdout: Stdout,
+    pub handle: Handle,
+}
+
+/// How an instance ended. Both are `None` if that could not be learnt: it was killed and did
+/// not die, or the async runtime ended first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Exit {
+    pub code: Option<i32>,
+    pub signal: Option<i32>,
+}
+
+impl Exit {
+    /// Ended by itself and with code 0.
+    #[must_use]
+    pub fn success(self) -> bool {
+        self.code == Some(0)
+    }
+}
+
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.code, self.signal) {
+            (Some(code), _) => write!(f, "exit code {code}"),
+            (None, Some(signal)) => write!(f, "signal {signal}"),
+            (None, None) => f.write_str("unknown end"),
+        }
+    }
+}
+
+/// Owns an instance. When the last clone is dropped the instance is killed, at once and with
+/// all that it started.
+#[derive(Clone)]
+pub struct Handle(Arc<Owner>);
+
+struct Owner(Arc<Shared>);
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.0.request(Stop::Now);
+    }
+}
+
+/// What the handle and the reaper's task have in common.
+pub(super) struct Shared {
+    pub(super) pid: u32,
+    pub(super) label: String,
+    pub(super) started_at: SystemTime,
+    pub(super) started: Instant,
+    pub(super) log: Log,
+    stop: watch::Sender<Stop>,
+    exit: watch::Receiver<Option<Exit>>,
+}
+
+/// What has been asked for so far. It only ever gets more urgent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stop {
+    No,
+    /// `SIGTERM`, and `SIGKILL` at that time.
+    By(Instant),
+    Now,
+}
+
+impl Stop {
+    pub(super) fn within(grace: Duration) -> Self {
+        Self::By(Instant::now() + grace.min(LONGEST_GRACE))
+    }
+
+    fn more_urgent_than(self, other: Self) -> bool {
+        match (self, other) {
+            (Self::No, _) | (_, Self::Now) => false,
+            (Self::Now, _) | (Self::By(_), Self::No) => true,
+            (Self::By(mine), Self::By(other)) => mine < other,
+        }
+    }
+}
+
+impl Shared {
+    pub(super) fn new(pid: u32, label: String, exit: watch::Receiver<Option<Exit>>) -> Self {
+        Self {
+            pid,
+            label,
+            started_at: SystemTime::now(),
+            started: Instant::now(),
+            log: Log::new(),
+            stop: watch::Sender::new(Stop::No),
+            exit,
+        }
+    }
+
+    pub(super) fn request(&self, stop: Stop) {
+        self.stop.send_if_modified(|current| {
+            let more = stop.more_urgent_than(*current);
+            if more {
+                *current = stop;
+            }
+            more
+        });
+    }
+
+    pub(super) fn requests(&self) -> watch::Receiver<Stop> {
+        self.stop.subscribe()
+    }
+
+    pub(super) fn exited(&self) -> impl Future<Output = Exit> + Send + 'static {
+        let mut exit = self.exit.clone();
+        async move {
+            match exit.wait_for(Option::is_some).await {
+                Ok(exit) => exit.unwrap_or_default(),
+                Err(_) => Exit::default(),
+            }
+        }
+    }
+}
+
+impl Handle {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self(Arc::new(Owner(shared)))
+    }
+
+    fn shared(&self) -> &Shared {
+        &self.0.0
+    }
+
+    /// Also the number of its process group and session.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.shared().pid
+    }
+
+    #[must_use]
+    pub fn label(&self) -> &str {
+        &self.shared().label
+    }
+
+    #[must_use]
+    pub fn started_at(&self) -> SystemTime {
+        self.shared().started_at
+    }
+
+    #[must_use]
+    pub fn uptime(&self) -> Duration {
+        self.shared().started.elapsed()
+    }
+
+    /// The last of what it wrote to stderr: whole lines, 64 KiB and 2048 lines at the most, a
+    /// line longer than 8 KiB cut. Complete once [`Handle::exited`] is.
+    #[must_use]
+    pub fn stderr_tail(&self) -> String {
+        self.shared().log.tail()
+    }
+
+    /// What it writes to stderr from now on. A reader that lags misses lines.
+    #[must_use]
+    pub fn subscribe_stderr(&self) -> Lines {
+        self.follow_stderr().1
+    }
+
+    /// The tail, and what comes after it without a gap.
+    #[must_use]
+    pub fn follow_stderr(&self) -> (String, Lines) {
+        self.shared().log.follow()
+    }
+
+    /// Waits until it has ended and all that it started is gone. Does not keep it alive.
+    pub fn exited(&self) -> impl Future<Output = Exit> + Send + 'static {
+        self.shared().exited()
+    }
+
+    /// `None` while it runs.
+    #[must_use]
+    pub fn exit_status(&self) -> Option<Exit> {
+        *self.shared().exit.borrow()
+    }
+
+    /// Ends it: `SIGTERM` to its group, after `grace` `SIGKILL` to all that is left, then
+    /// reaps. Drop [`Instance::stdin`] first: to an MCP server the end of its input is the
+    /// request to end, and most need no signal.
+    ///
+    /// Can be called any number of times and at once; the shortest deadline counts, and all
+    /// get the same answer. What the leader leaves behind in its group has the rest of the
+    /// grace too. Takes `grace` and about 5 seconds more at the most.
+    ///
+    /// # Cancel safety
+    ///
+    /// The stop goes on by itself if this is dropped.
+    pub async fn stop(&self, grace: Duration) -> Exit {
+        let exited = self.exited();
+        self.shared().request(Stop::within(grace));
+        exited.await
+    }
+
+    /// `SIGKILL` to all of it, now. [`Handle::exited`] tells when that is done.
+    pub fn kill_now(&self) {
+        self.shared().request(Stop::Now);
+    }
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handle")
+            .field("label", &self.label())
+            .field("pid", &self.pid())
+            .field("exit", &self.exit_status())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_only_get_more_urgent() {
+        let soon = Stop::within(Duration::from_secs(1));
+        let late = Stop::within(Duration::MAX);
+        let order = [Stop::No, late, soon, Stop::Now];
+        for (left, &urgent) in order.iter().enumerate() {
+            for (right, &other) in order.iter().enumerate() {
+                assert_eq!(urgent.more_urgent_than(other), left > right);
+            }
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! Launches instances, from one thread that lasts.
+//!
+//! # Invariants
+//!
+//! - The thread ends after the last child: every reaper's task holds a sender of its jobs.
+//! - A launch that nobody waits for any more ends in the drop of its [`Leader`], which kills it.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
+use rustix::process::Pid;
+use rustix::rand::{GetRandomFlags, getrandom};
+use tokio::io::unix::AsyncFd;
+use tokio::net::unix::pipe;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
+
+use super::fork::{bind, seal_inherited};
+use super::handle::{Shared, Stop};
+use super::leader::Leader;
+use super::reaper::Reaper;
+use super::{Error, Handle, Instance, Launch};
+use crate::sentinel::{self, Link, SentinelCommand};
+
+/// Launches that wait for their turn; those beyond wait to wait.
+const QUEUE: usize = 64;
+/// A frame of a usual size then goes through in one piece, without switching between the two.
+const PIPE: usize = 1 << 20;
+/// The kernel counts what all pipes of a user may hold, 64 MiB unless told otherwise, and then
+/// gives that user's every program pipes of two pages. So only this many instances at
+/// a time get large ones, which is half of it.
+const LARGE_PIPES: usize = 16;
+
+/// Launches child processes. Clones are the same spawner.
+#[derive(Clone)]
+pub struct Spawner(Arc<Inner>);
+
+struct Inner {
+    run: String,
+    serial: AtomicU64,
+    jobs: mpsc::Sender<Job>,
+    tasks: TaskTracker,
+    registry: Mutex<Registry>,
+}
+
+#[derive(Default)]
+struct Registry {
+    stopping: bool,
+    live: HashMap<u64, Arc<Shared>>,
+}
+
+enum Job {
+    Launch {
+        launch: Launch,
+        marker: String,
+        large: bool,
+        reply: oneshot::Sender<Result<Launched, Error>>,
+    },
+    /// Answered when all before it are done.
+    Barrier(oneshot::Sender<()>),
+}
+
+struct Launched {
+    leader: Leader,
+    pidfd: OwnedFd,
+    stdin: OwnedFd,
+    stdout: OwnedFd,
+    stderr: OwnedFd,
+}
+
+impl Spawner {
+    /// Starts a sentinel and waits, 10 seconds at the most, until it is ready. Blocks; it
+    /// belongs into the start of a program. Marks the descriptors that this process inherited
+    /// as not to be inherited further.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Start`] if `sentinel` does not lead to [`sentinel::main`].
+    pub fn new(sentinel: SentinelCommand) -> Result<Self, Error> {
+        seal_inherited();
+        let run = random_id().map_err(|source| {
+            let command = sentinel.clone();
+            Error::Start(sentinel::Error::Start { command, source })
+        })?;
+        let link = Link::new(sentinel.clone(), run.clone()).map_err(Error::Start)?;
+        let (jobs, queue) = mpsc::channel(QUEUE);
+        thread::Builder::new()
+            .name("spawner".into())
+            .spawn(move || work(queue, &link))
+            .map_err(|source| {
+                let command = sentinel;
+                Error::Start(sentinel::Error::Start { command, source })
+            })?;
+        Ok(Self(Arc::new(Inner {
+            run,
+            serial: AtomicU64::new(0),
+            jobs,
+            tasks: TaskTracker::new(),
+            registry: Mutex::default(),
+        })))
+    }
+
+    /// What the marker of every process that this spawner starts begins with.
+    #[must_use]
+    pub fn run_id(&self) -> &str {
+        &self.0.run
+    }
+
+    /// Launches a process. It runs when this returns; whether it does anything useful is not
+    /// known yet.
+    ///
+    /// # Errors
+    ///
+    /// They name the server, the command and what to do.
+    ///
+    /// # Cancel safety
+    ///
+    /// What was launched is killed if this is dropped before it returns.
+    pub async fn spawn(&self, launch: Launch) -> Result<Instance, Error> {
+        let inner = &self.0;
+        let serial = inner.serial.fetch_add(1, Ordering::Relaxed);
+        let label = launch.label.clone();
+        let stopping = || Error::Stopping {
+            label: label.clone(),
+        };
+        let large = {
+            let registry = inner.registry();
+            if registry.stopping {
+                return Err(stopping());
+            }
+            registry.live.len() < LARGE_PIPES
+        };
+        launch.check()?;
+        let marker = marker(&inner.run, serial, &launch.label);
+        let (reply, answer) = oneshot::channel();
+        let job = Job::Launch {
+            launch: launch.clone(),
+            marker,
+            large,
+            reply,
+        };
+        // Neither end goes away before the spawner does, but for a panic in the launch.
+        inner.jobs.send(job).await.map_err(|_| stopping())?;
+        let launched = answer.await.map_err(|_| stopping())??;
+
+        let failed = |error| Error::spawn(&launch, error);
+        let stdin = pipe::Sender::from_owned_fd(launched.stdin).map_err(failed)?;
+        let stdout = pipe::Receiver::from_owned_fd(launched.stdout).map_err(failed)?;
+        let stderr = pipe::Receiver::from_owned_fd(launched.stderr).map_err(failed)?;
+        #[expect(
+            deprecated,
+            reason = "its replacement is unsafe, for types whose descriptor can change; this one's cannot"
+        )]
+        let pidfd = AsyncFd::new(launched.pidfd).map_err(failed)?;
+
+        let leader = launched.leader;
+        let (exit, exited) = watch::channel(None);
+        let pid = leader.pid().as_raw_pid().unsigned_abs();
+        let shared = Arc::new(Shared::new(pid, label.clone(), exited));
+        {
+            let mut registry = inner.registry();
+            if registry.stopping {
+                return Err(stopping());
+            }
+            registry.live.insert(serial, Arc::clone(&shared));
+        }
+        let log = Arc::clone(&shared);
+        let stderr = inner.tasks.spawn(async move { log.log.fill(stderr).await });
+        let reaper = Reaper {
+            leader,
+            pidfd,
+            shared: Arc::clone(&shared),
+            stderr: AbortOnDropHandle::new(stderr),
+            exit,
+        };
+        let entry = Entry {
+            inner: Arc::clone(inner),
+            serial,
+        };
+        inner.tasks.spawn(async move {
+            let _entry = entry;
+            reaper.run().await;
+        });
+        let handle = Handle::new(shared);
+        Ok(Instance {
+            stdin,
+            stdout,
+            handle,
+        })
+    }
+
+    /// Stops all instances at once, as [`Handle::stop`] does, and refuses to launch others from
+    /// then on. When it returns, all are reaped.
+    ///
+    /// # Cancel safety
+    ///
+    /// The stops go on by themselves if this is dropped.
+    pub async fn stop_all(&self, grace: Duration) {
+        let inner = &self.0;
+        let live: Vec<_> = {
+            let mut registry = inner.registry();
+            registry.stopping = true;
+            registry.live.values().cloned().collect()
+        };
+        let stop = Stop::within(grace);
+        for shared in &live {
+            shared.request(stop);
+        }
+        for shared in live {
+            shared.exited().await;
+        }
+        // A launch that was on its way has come to its end too.
+        let (reply, done) = oneshot::channel();
+        if inner.jobs.send(Job::Barrier(reply)).await.is_ok() {
+            let _ = done.await;
+        }
+    }
+}
+
+impl std::fmt::Debug for Spawner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Spawner")
+            .field("run", &self.0.run)
+            .field("live", &self.0.registry().live.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Inner {
+    fn registry(&self) -> MutexGuard<'_, Registry> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Keeps the spawner's thread for as long as an instance lives.
+struct Entry {
+    inner: Arc<Inner>,
+    serial: u64,
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        self.inner.registry().live.remove(&self.serial);
+    }
+}
+
+fn work(mut queue: mpsc::Receiver<Job>, link: &Arc<Link>) {
+    while let Some(job) = queue.blocking_recv() {
+        match job {
+            Job::Launch {
+                launch,
+                marker,
+                large,
+                reply,
+            } => {
+                if reply.is_closed() {
+                    continue;
+                }
+                // The end of this thread would kill every child.
+                let result = catch_unwind(AssertUnwindSafe(|| start(&launch, marker, large, link)));
+                if let Ok(result) = result {
+                    // An unwanted one is dropped, and so killed.
+                    let _ = reply.send(result);
+                }
+            }
+            Job::Barrier(reply) => {
+                let _ = reply.send(());
+            }
+        }
+    }
+}
+
+fn start(
+    launch: &Launch,
+    marker: String,
+    large: bool,
+    link: &Arc<Link>,
+) -> Result<Launched, Error> {
+    let environment = launch.environment(std::env::vars_os(), &marker);
+    let failed = |error: io::Error| Error::spawn(launch, error);
+    let (their_stdin, stdin) = pipe_with(PipeFlags::CLOEXEC).map_err(|e| failed(e.into()))?;
+    let (stdout, their_stdout) = pipe_with(PipeFlags::CLOEXEC).map_err(|e| failed(e.into()))?;
+    let (stderr, their_stderr) = pipe_with(PipeFlags::CLOEXEC).map_err(|e| failed(e.into()))?;
+    if large {
+        // A refusal costs speed, not function.
+        let _ = fcntl_setpipe_size(&stdin, PIPE);
+        let _ = fcntl_setpipe_size(&stdout, PIPE);
+    }
+    let spawned = link.spawn(|socket| {
+        let mut command = Command::new(&launch.program);
+        command
+            .args(&launch.args)
+            .env_clear()
+            .envs(&environment)
+            .stdin(their_stdin.try_clone()?)
+            .stdout(their_stdout.try_clone()?)
+            .stderr(their_stderr.try_clone()?);
+        if let Some(cwd) = &launch.cwd {
+            command.current_dir(cwd);
+        }
+        bind(&mut command, socket);
+        let child = command.spawn()?;
+        Ok((Pid::from_child(&child), child))
+    });
+    let child = match spawned {
+        Ok(Ok(child)) => child,
+        Ok(Err(error)) => return Err(Error::explain(launch, &environment, error)),
+        Err(source) => {
+            let label = launch.label.clone();
+            return Err(Error::Sentinel { label, source });
+        }
+    };
+    let leader = Leader::new(child, marker, Arc::clone(link));
+    let pidfd = leader.pidfd().map_err(failed)?;
+    Ok(Launched {
+        leader,
+        pidfd,
+        stdin,
+        stdout,
+        stderr,
+    })
+}
+
+/// Unique for each instance, so that stopping one does not touch another of the same label.
+fn marker(run: &str, serial: u64, label: &str) -> String {
+    let label = label.replace(|c: char| c.is_control(), "?");
+    format!("{run}:{serial}:{label}")
+}
+
+fn random_id() -> io::Result<String> {
+    let mut bytes = [0; 16];
+    getrandom(&mut bytes, GetRandomFlags::empty())?;
+    let mut text = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        let _ = write!(text, "{byte:02x}");
+    }
+    Ok(text)
+}

@@ -1,0 +1,241 @@
+//! What an instance says on stderr: the last of it kept, all of it offered.
+//!
+//! # Invariants
+//!
+//! - A pipe that is read is read to its end, whatever comes; nobody can stop the reading.
+//! - Bounded: `KEPT` bytes and `KEPT_LINES` lines for the tail, `OFFERED` lines for those who
+//!   follow, `LINE` bytes a line.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::io::AsyncReadExt as _;
+use tokio::net::unix::pipe;
+use tokio::sync::broadcast;
+use tokio::sync::broadcast::error::RecvError;
+
+const KEPT: usize = 64 << 10;
+/// Short lines cost more than their bytes.
+const KEPT_LINES: usize = 2048;
+const LINE: usize = 8 << 10;
+const OFFERED: usize = 256;
+const CHUNK: usize = 16 << 10;
+const CUT: &str = " …[cut]";
+
+/// The state behind both ends.
+pub(super) struct Log(Mutex<State>);
+
+struct State {
+    tail: VecDeque<Arc<str>>,
+    /// Of the tail, ends of lines included.
+    bytes: usize,
+    /// `None` when the instance has ended.
+    followers: Option<broadcast::Sender<Arc<str>>>,
+}
+
+impl Log {
+    pub(super) fn new() -> Self {
+        Self(Mutex::new(State {
+            tail: VecDeque::new(),
+            bytes: 0,
+            followers: Some(broadcast::Sender::new(OFFERED)),
+        }))
+    }
+
+    pub(super) fn tail(&self) -> String {
+        self.lock().text()
+    }
+
+    /// The tail, and what comes after it.
+    pub(super) fn follow(&self) -> (String, Lines) {
+        let state = self.lock();
+        let lines = match &state.followers {
+            Some(followers) => followers.subscribe(),
+            None => broadcast::Sender::new(1).subscribe(),
+        };
+        (state.text(), Lines(lines))
+    }
+
+    /// Followers get what was offered already, then the end.
+    pub(super) fn close(&self) {
+        self.lock().followers = None;
+    }
+
+    /// Reads until the end or an error, which for a pipe is an end too.
+    ///
+    /// # Cancel safety
+    ///
+    /// What was read is in the log, except for a last line that has not ended yet.
+    pub(super) async fn fill(&self, mut pipe: pipe::Receiver) {
+        let mut chunk = vec![0; CHUNK];
+        let mut splitter = Splitter::default();
+        while let Ok(count @ 1..) = pipe.read(&mut chunk).await {
+            splitter.push(&chunk[..count], |line| self.push(line));
+        }
+        splitter.finish(|line| self.push(line));
+    }
+
+    fn push(&self, line: Arc<str>) {
+        let mut state = self.lock();
+        state.bytes += line.len() + 1;
+        state.tail.push_back(Arc::clone(&line));
+        while state.bytes > KEPT || state.tail.len() > KEPT_LINES {
+            let Some(oldest) = state.tail.pop_front() else {
+                break;
+            };
+            state.bytes -= oldest.len() + 1;
+        }
+        if let Some(followers) = &state.followers {
+            // An error only says that nobody follows.
+            let _ = followers.send(line);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn text(&self) -> String {
+        let mut text = String::with_capacity(self.bytes);
+        for line in &self.tail {
+            text.push_str(line);
+            text.push('\n');
+        }
+        text
+    }
+}
+
+/// The lines that an instance writes to stderr from now on, without their ends.
+pub struct Lines(broadcast::Receiver<Arc<str>>);
+
+/// This many lines came faster than they were taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Missed(pub u64);
+
+impl Lines {
+    /// The next line, or how many were missed before it, or `None` when the instance has
+    /// ended.
+    ///
+    /// Bytes that are not UTF-8 are replaced; a line longer than 8 KiB is cut.
+    ///
+    /// # Cancel safety
+    ///
+    /// No line is lost.
+    pub async fn next(&mut self) -> Option<Result<Arc<str>, Missed>> {
+        match self.0.recv().await {
+            Ok(line) => Some(Ok(line)),
+            Err(RecvError::Lagged(count)) => Some(Err(Missed(count))),
+            Err(RecvError::Closed) => None,
+        }
+    }
+}
+
+/// Makes lines of chunks.
+#[derive(Default)]
+struct Splitter {
+    line: Vec<u8>,
+    cut: bool,
+}
+
+impl Splitter {
+    fn push(&mut self, mut bytes: &[u8], mut emit: impl FnMut(Arc<str>)) {
+        while let Some(end) = bytes.iter().position(|&byte| byte == b'\n') {
+            self.extend(&bytes[..end]);
+            emit(self.take());
+            bytes = &bytes[end + 1..];
+        }
+        self.extend(bytes);
+    }
+
+    fn finish(&mut self, mut emit: impl FnMut(Arc<str>)) {
+        if !self.line.is_empty() {
+            emit(self.take());
+        }
+    }
+
+    fn extend(&mut self, bytes: &[u8]) {
+        let room = LINE - self.line.len();
+        self.cut |= bytes.len() > room;
+        self.line.extend_from_slice(&bytes[..bytes.len().min(room)]);
+    }
+
+    fn take(&mut self) -> Arc<str> {
+        if !self.cut && self.line.last() == Some(&b'\r') {
+            self.line.pop();
+        }
+        let text = String::from_utf8_lossy(&self.line);
+        let text = if self.cut {
+            Arc::from(format!("{text}{CUT}"))
+        } else {
+            Arc::from(text)
+        };
+        self.line.clear();
+        self.cut = false;
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(chunks: &[&[u8]], expected: &[&str]) {
+        let mut lines = Vec::new();
+        let mut splitter = Splitter::default();
+        for chunk in chunks {
+            splitter.push(chunk, |line| lines.push(line));
+        }
+        splitter.finish(|line| lines.push(line));
+        let lines: Vec<&str> = lines.iter().map(AsRef::as_ref).collect();
+        assert_eq!(lines, expected);
+    }
+
+    #[test]
+    fn chunks_become_lines() {
+        check(&[], &[]);
+        check(&[b"a\nb\n"], &["a", "b"]);
+        check(&[b"a", b"b\r\n", b"\n", b"c"], &["ab", "", "c"]);
+        check(&[b"\xff\n"], &["\u{fffd}"]);
+        let long = vec![b'x'; LINE];
+        let whole = "x".repeat(LINE);
+        check(&[&long, b"\nz"], &[&whole, "z"]);
+        check(&[&long, b"yyy", b"y\nz"], &[&format!("{whole}{CUT}"), "z"]);
+    }
+
+    #[test]
+    fn the_tail_is_bounded_by_bytes_and_by_lines() {
+        let log = Log::new();
+        for _ in 0..100_000 {
+            log.push("".into());
+        }
+        assert_eq!(log.tail().len(), KEPT_LINES);
+        let line: Arc<str> = "x".repeat(LINE).into();
+        for _ in 0..100 {
+            log.push(Arc::clone(&line));
+        }
+        let tail = log.tail();
+        assert!(tail.len() <= KEPT && tail.len() > KEPT - 2 * LINE);
+        assert!(tail.lines().all(|kept| kept == &*line));
+    }
+
+    #[tokio::test]
+    async fn who_lags_is_told_how_much() {
+        let log = Log::new();
+        let (_, mut lines) = log.follow();
+        for number in 0..OFFERED + 10 {
+            log.push(number.to_string().into());
+        }
+        assert_eq!(lines.next().await, Some(Err(Missed(10))));
+        assert_eq!(lines.next().await, Some(Ok("10".into())));
+        log.close();
+        let (tail, mut late) = log.follow();
+        assert_eq!(tail.lines().count(), OFFERED + 10);
+        assert_eq!(late.next().await, None);
+        for number in 11..OFFERED + 10 {
+            assert_eq!(lines.next().await, Some(Ok(number.to_string().into())));
+        }
+        assert_eq!(lines.next().await, None);
+    }
+}

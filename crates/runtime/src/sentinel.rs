@@ -1,0 +1,260 @@
+//! The process that outlives this one by a moment, to see that nothing else does.
+//!
+//! A sentinel is the host's own binary, started again with an argument that only the host
+//! knows; the binary then calls [`main`] and does nothing else. The two hold the ends of a
+//! socket. As long as the host lives the sentinel only keeps the list of leaders; when the
+//! socket ends, however the host ended, it kills what is on the list, then whatever carries the
+//! run's marker, and exits.
+//!
+//! # Protocol
+//!
+//! Lines. The host first says `=RUN` (the run's id), the sentinel answers `ready`. From then on
+//! `+PID` adds a leader and `-PID` removes one. A leader's number is that of its session and of
+//! its process group.
+//!
+//! # Invariants
+//!
+//! - **No child runs before it is on the list.** It says `+PID` itself, between `fork` and
+//!   `exec`. Until its `exec` it also holds a copy of the host's end of the socket, so the
+//!   sentinel cannot see the end before it has seen that line: there is no window, whenever the
+//!   host dies.
+//! - **A leader is taken off the list before it is reaped**, so while the host lives, every number on
+//!   the list is pinned by its process, dead or alive. After the host's death a number could
+//!   be reused: it is honoured only while its process started at the same tick as the one that
+//!   was listed, or while no process has it (then any others in its session are what
+//!   it left behind, since a number in use as a session is not given out again).
+//! - It has a session of its own, an empty environment, `/` as its directory and no terminal:
+//!   nothing that is aimed at the host hits it, not even the sweep of another host that this
+//!   one was started by.
+//!
+//! # Deliberately absent
+//!
+//! Logs and configuration. When a sentinel dies the host starts another and tells it the list;
+//! see `Link`.
+
+mod link;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::os::fd::AsFd as _;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::signal::unix::{Signal as Listener, SignalKind, signal};
+use tokio::time::Instant;
+
+use crate::lineage::{Lineage, Stat, parse_pid};
+
+pub use self::link::Error;
+pub(crate) use self::link::{Link, announce};
+
+/// How long the sweep goes on while it still finds something.
+const SWEEP: Duration = Duration::from_secs(2);
+const SWEEP_PAUSE: Duration = Duration::from_millis(10);
+/// A failed `exec` leaves its line behind, so the list is pruned when it has grown to this.
+const PRUNE_AT: usize = 64;
+
+/// How to start a sentinel.
+#[derive(Clone, Debug)]
+pub struct SentinelCommand {
+    /// An absolute path.
+    pub program: PathBuf,
+    pub args: Vec<OsString>,
+}
+
+impl SentinelCommand {
+    /// The binary that is running now, even if its file has been replaced since.
+    pub fn this_binary(args: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
+        Self {
+            program: PathBuf::from("/proc/self/exe"),
+            args: args.into_iter().map(Into::into).collect(),
+        }
+    }
+}
+
+/// Is the sentinel, until the host is gone and all that it started with it.
+///
+/// Needs the socket as its standard input, as [`crate::process::Spawner`] gives it; started by
+/// hand it fails at once. Not to be called from an async runtime.
+#[must_use]
+pub fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(io::stderr(), "sentinel: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run() -> io::Result<()> {
+    // Fails for the leader of a group, which has been given a life of its own already.
+    let _ = rustix::process::setsid();
+    let _deaf = Deaf::new()?;
+    let mut socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let mut lines = BufReader::new(socket.try_clone()?).split(b'\n');
+    let greeting = lines.next().transpose()?.unwrap_or_default();
+    let run = match greeting.split_first() {
+        Some((b'=', run)) if !run.is_empty() => String::from_utf8_lossy(run).into_owned(),
+        _ => return Err(io::Error::other("only a host starts a sentinel")),
+    };
+    socket.write_all(b"ready\n")?;
+
+    let mut list = List::default();
+    // An error ends it as the end of the stream does: the host is not there any more.
+    for line in lines.map_while(Result::ok) {
+        list.apply(&line);
+    }
+    list.kill(&run);
+    Ok(())
+}
+
+/// Signals that end a process by default are received and ignored.
+struct Deaf {
+    _runtime: tokio::runtime::Runtime,
+    _listeners: Vec<Listener>,
+}
+
+impl Deaf {
+    fn new() -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .build()?;
+        // A handler that does nothing is the one way to ignore a signal without unsafe code;
+        // nobody has to poll the listeners for that.
+        let _guard = runtime.enter();
+        let listeners = [
+            SignalKind::alarm(),
+            SignalKind::hangup(),
+            SignalKind::interrupt(),
+            SignalKind::pipe(),
+            SignalKind::quit(),
+            SignalKind::terminate(),
+            SignalKind::user_defined1(),
+            SignalKind::user_defined2(),
+        ]
+        .into_iter()
+        .map(signal)
+        .collect::<io::Result<_>>()?;
+        drop(_guard);
+        Ok(Self {
+            _runtime: runtime,
+            _listeners: listeners,
+        })
+    }
+}
+
+/// The leaders, each with the tick at which it started.
+#[derive(Debug, Default)]
+struct List {
+    leaders: BTreeMap<i32, Option<u64>>,
+    prune_at: usize,
+}
+
+impl List {
+    fn apply(&mut self, line: &[u8]) {
+        let Some((&sign, number)) = line.split_first() else {
+            return;
+        };
+        let Some(pid) = std::str::from_utf8(number).ok().and_then(parse_pid) else {
+            return;
+        };
+        match sign {
+            b'+' => {
+                let started = Stat::read(pid).map(|stat| stat.started);
+                self.leaders.insert(pid.as_raw_pid(), started);
+                self.prune();
+            }
+            b'-' => {
+                self.leaders.remove(&pid.as_raw_pid());
+            }
+            _ => {}
+        }
+    }
+
+    /// While the host lives, a leader that is not there at all never got as far as its `exec`.
+    fn prune(&mut self) {
+        if self.leaders.len() < self.prune_at.max(PRUNE_AT) {
+            return;
+        }
+        self.leaders.retain(|&pid, started| {
+            let now = Pid::from_raw(pid).and_then(Stat::read);
+            now.is_some_and(|stat| Some(stat.started) == *started)
+        });
+        self.prune_at = 2 * self.leaders.len();
+    }
+
+    /// The leaders whose numbers still mean what they meant.
+    fn valid(&self) -> Vec<Pid> {
+        self.leaders
+            .iter()
+            .filter_map(|(&pid, started)| Some((Pid::from_raw(pid)?, started)))
+            .filter(|&(pid, started)| {
+                Stat::read(pid).is_none_or(|stat| Some(stat.started) == *started)
+            })
+            .map(|(pid, _)| pid)
+            .collect()
+    }
+
+    fn kill(&mut self, run: &str) {
+        // First the groups, each at one stroke: members cannot fork out of that.
+        for leader in self.valid() {
+            let _ = kill_process_group(leader, Signal::KILL);
+        }
+        let deadline = Instant::now() + SWEEP;
+        loop {
+            let found = Lineage::run(self.valid(), run).kill();
+            if found.is_empty() || Instant::now() >= deadline {
+                return;
+            }
+            std::thread::sleep(SWEEP_PAUSE);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(lines: &[&str], expected: &[i32]) {
+        let mut list = List::default();
+        for line in lines {
+            list.apply(line.as_bytes());
+        }
+        assert_eq!(list.leaders.keys().copied().collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn the_list_follows_the_lines() {
+        check(&["+1", "+3", "-1"], &[3]);
+        check(&["-1"], &[]);
+        check(
+            &["", "+", "-", "+x", "+-4", "+0", "+99999999999", "?1", "+ 2"],
+            &[],
+        );
+    }
+
+    #[test]
+    fn a_list_of_the_dead_does_not_grow() {
+        let mut list = List::default();
+        // Beyond the largest number that Linux can be told to use.
+        for pid in 0..10_000 {
+            list.apply(format!("+{}", 5_000_000 + pid).as_bytes());
+        }
+        assert!(list.leaders.len() < PRUNE_AT);
+    }
+
+    #[test]
+    fn a_reused_number_is_not_honoured() {
+        let me = rustix::process::getpid().as_raw_pid();
+        let mut list = List::default();
+        list.apply(format!("+{me}").as_bytes());
+        assert_eq!(list.valid().len(), 1);
+        list.leaders.insert(me, Some(1));
+        assert_eq!(list.valid().len(), 0);
+    }
+}

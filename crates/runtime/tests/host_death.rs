@@ -1,0 +1,181 @@
+//! Nothing survives the host, however it ends.
+
+#![expect(clippy::unwrap_used, reason = "it is a test")]
+
+mod support;
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use support::{VICTIM, alive, children, kill, marked, read_until, sh, spawner, wait_for};
+use tokio::time::Instant;
+
+struct Host {
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+    run: String,
+}
+
+impl Host {
+    fn start(args: &[&str]) -> Self {
+        let mut child = Command::new(VICTIM)
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let run = line(&mut stdout);
+        let run = run.strip_prefix("run ").unwrap().to_owned();
+        Self { child, stdout, run }
+    }
+
+    fn ready(&mut self) {
+        assert_eq!(line(&mut self.stdout), "ready");
+    }
+
+    async fn gone(mut self, what: &str) {
+        self.child.wait().unwrap();
+        let run = self.run;
+        wait_for(what, || marked(&run).is_empty()).await;
+    }
+}
+
+fn line(stdout: &mut BufReader<ChildStdout>) -> String {
+    let mut line = String::new();
+    stdout.read_line(&mut line).unwrap();
+    line.trim_end().to_owned()
+}
+
+#[tokio::test]
+async fn kill_9_of_the_host_leaves_nothing() {
+    for _ in 0..5 {
+        let mut host = Host::start(&["host", "20"]);
+        host.ready();
+        // A family has five processes at the least.
+        assert!(marked(&host.run).len() >= 100);
+        let killed = Instant::now();
+        host.child.kill().unwrap();
+        host.gone("the families to die").await;
+        eprintln!("100 and more processes gone after {:?}", killed.elapsed());
+    }
+}
+
+#[tokio::test]
+async fn kill_9_in_the_middle_of_launches_leaves_nothing() {
+    for round in 0..20 {
+        let mut host = Host::start(&["storm"]);
+        tokio::time::sleep(Duration::from_millis(7 * round)).await;
+        host.child.kill().unwrap();
+        host.gone("the storm to end").await;
+    }
+}
+
+#[tokio::test]
+async fn a_host_that_just_exits_leaves_nothing() {
+    let mut host = Host::start(&["exit", "3"]);
+    host.ready();
+    host.gone("the families to die").await;
+}
+
+#[tokio::test]
+async fn a_dead_sentinel_is_replaced_and_knows_the_living() {
+    let mut host = Host::start(&["host", "3"]);
+    host.ready();
+    let sentinel = sentinel_of(host.child.id()).unwrap();
+    kill(sentinel, Signal::KILL);
+    let host_id = host.child.id();
+    wait_for("another sentinel", || {
+        sentinel_of(host_id).is_some_and(|pid| pid != sentinel)
+    })
+    .await;
+    assert!(
+        marked(&host.run).len() >= 15,
+        "the death of a sentinel kills nobody"
+    );
+    host.child.kill().unwrap();
+    host.gone("the families to die").await;
+}
+
+#[tokio::test]
+async fn a_sentinel_that_hangs_is_replaced_in_time() {
+    let spawner = spawner();
+    let sentinel = sentinel_of(std::process::id()).unwrap();
+    kill(sentinel, Signal::STOP);
+    // Its socket takes some thousand lines before it is full; each launch and each end is one.
+    let mut instance = spawner.spawn(sh("echo up; read line")).await.unwrap();
+    read_until(&mut instance, "up").await;
+    drop(instance.stdin);
+    assert!(instance.handle.exited().await.code.is_some());
+    kill(sentinel, Signal::KILL);
+    wait_for("another sentinel", || {
+        sentinel_of(std::process::id()).is_some_and(|pid| pid != sentinel)
+    })
+    .await;
+    let instance = spawner.spawn(sh("exit 4")).await.unwrap();
+    assert_eq!(instance.handle.exited().await.code, Some(4));
+}
+
+#[tokio::test]
+async fn a_sentinel_is_deaf_and_alone() {
+    let spawner = spawner();
+    let sentinel = sentinel_of(std::process::id()).unwrap();
+    for signal in [
+        Signal::INT,
+        Signal::TERM,
+        Signal::HUP,
+        Signal::QUIT,
+        Signal::PIPE,
+        Signal::USR1,
+    ] {
+        kill(sentinel, signal);
+    }
+    let mut instance = spawner.spawn(sh("echo up; read line")).await.unwrap();
+    read_until(&mut instance, "up").await;
+    assert_eq!(sentinel_of(std::process::id()), Some(sentinel));
+    assert_eq!(
+        std::fs::read(format!("/proc/{sentinel}/environ")).unwrap(),
+        b""
+    );
+    drop(instance);
+    drop(spawner);
+    wait_for("the sentinel to end and be reaped", || {
+        !alive(sentinel) && children().is_empty()
+    })
+    .await;
+}
+
+#[test]
+fn a_sentinel_is_not_started_by_hand() {
+    let output = Command::new(VICTIM)
+        .arg("sentinel")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.starts_with("sentinel: "), "{text}");
+}
+
+#[test]
+fn a_program_that_is_no_sentinel_is_refused() {
+    for program in ["/bin/true", "/nonexistent"] {
+        let error = runtime::process::Spawner::new(runtime::process::SentinelCommand {
+            program: program.into(),
+            args: Vec::new(),
+        })
+        .unwrap_err();
+        let source = std::error::Error::source(&error).unwrap().to_string();
+        assert!(source.contains(program), "{source}");
+    }
+}
+
+fn sentinel_of(host: u32) -> Option<u32> {
+    support::numbers().find(|&pid| {
+        support::state(pid).is_some_and(|(state, parent)| parent == host && state != 'Z')
+            && std::fs::read(format!("/proc/{pid}/cmdline"))
+                .is_ok_and(|line| line.starts_with(b"toolwharf-sentinel\0"))
+    })
+}

@@ -1,0 +1,473 @@
+//! The life of an instance, with real processes.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use runtime::process::{Exit, Missed};
+use support::{
+    LONG, alive, children, command, descriptors, family, marked, peak_memory, read_to_end,
+    read_until, sh, spawner, wait_for,
+};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::time::{Instant, timeout};
+
+const SIGTERM: Option<i32> = Some(15);
+const SIGKILL: Option<i32> = Some(9);
+
+#[tokio::test]
+async fn bytes_go_through_untouched() {
+    let mut instance = spawner().spawn(command("cat", &[])).await.unwrap();
+    let sent: Vec<u8> = (0..3_000_000_u32).flat_map(u32::to_le_bytes).collect();
+    let mut stdin = instance.stdin;
+    let writing = async {
+        stdin.write_all(&sent).await.unwrap();
+        drop(stdin);
+    };
+    let mut received = Vec::new();
+    let reading = instance.stdout.read_to_end(&mut received);
+    let ((), read) = timeout(LONG, async { tokio::join!(writing, reading) })
+        .await
+        .unwrap();
+    read.unwrap();
+    assert!(received == sent);
+    let exit = instance.handle.exited().await;
+    assert!(exit.success());
+    assert_eq!(instance.handle.exit_status(), Some(exit));
+}
+
+#[tokio::test]
+async fn a09_a_child_sees_its_own_variables_only() {
+    let spawner = spawner();
+    let mut first = command("env", &["-0"]);
+    first.label = "first".into();
+    first.env = BTreeMap::from([("FIRST_KEY".into(), "one\ntwo".into())]);
+    let mut second = command("env", &["-0"]);
+    second.env = BTreeMap::from([("SECOND_KEY".into(), "2".into())]);
+
+    let basic = [
+        "HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER",
+    ];
+    // The runner of this test gives it dozens of others.
+    assert!(std::env::vars().any(|(name, _)| name.starts_with("CARGO")));
+    for (launch, own) in [(first, "FIRST_KEY"), (second, "SECOND_KEY")] {
+        let expected = launch.env[own].clone();
+        let mut instance = spawner.spawn(launch).await.unwrap();
+        let text = read_to_end(&mut instance).await;
+        let seen: BTreeMap<&str, &str> = text
+            .split_terminator('\0')
+            .map(|variable| variable.split_once('=').unwrap())
+            .collect();
+        for &name in seen.keys() {
+            let known = basic.contains(&name)
+                || name.starts_with("LC_")
+                || [own, "TOOLWHARF_INSTANCE"].contains(&name);
+            assert!(known, "{name} must not reach a child");
+        }
+        assert_eq!(seen[own], expected);
+        assert!(seen.contains_key("PATH"));
+        assert!(seen["TOOLWHARF_INSTANCE"].starts_with(spawner.run_id()));
+    }
+}
+
+#[tokio::test]
+async fn a_child_has_three_descriptors_and_its_own_session() {
+    let script = "import os, sys
+fds = []
+for fd in range(3, 1000):
+    try: os.fstat(fd); fds.append(fd)
+    except OSError: pass
+try: os.open('/dev/tty', os.O_RDWR); tty = True
+except OSError: tty = False
+print(fds, os.getsid(0) == os.getpid() == os.getpgid(0), tty)";
+    let spawner = spawner();
+    let _other = spawner.spawn(command("sleep", &["1000"])).await.unwrap();
+    let mut instance = spawner
+        .spawn(command("python3", &["-c", script]))
+        .await
+        .unwrap();
+    assert_eq!(read_to_end(&mut instance).await.trim(), "[] True False");
+}
+
+#[tokio::test]
+async fn a11_stop_all_reaps_everything() {
+    let spawner = spawner();
+    let mut instances = Vec::new();
+    for _ in 0..10 {
+        let mut instance = spawner
+            .spawn(sh("sleep 1000 & setsid sleep 1000 & echo up; wait"))
+            .await
+            .unwrap();
+        read_until(&mut instance, "up").await;
+        instances.push(instance);
+    }
+    assert!(marked(spawner.run_id()).len() >= 30);
+    spawner.stop_all(Duration::from_secs(5)).await;
+    assert_eq!(marked(spawner.run_id()), []);
+    assert_eq!(children().len(), 1, "only the sentinel is left");
+    for instance in &instances {
+        assert_eq!(instance.handle.exit_status().unwrap().signal, SIGTERM);
+    }
+    let refused = spawner.spawn(sh("true")).await.unwrap_err().to_string();
+    assert!(refused.contains("stopping"), "{refused}");
+}
+
+#[tokio::test]
+async fn stop_ends_all_kinds_of_descendants() {
+    for script in [
+        "sleep 1000 & sleep 1000",
+        "sleep 1000 & sleep 1000 & echo up; exit 0",
+        "setsid sleep 1000 & setsid sleep 1000 & echo up; wait",
+        "set -m; sleep 1000 & sleep 1000 & echo up; wait",
+        // The leader moves on, its first child has wiped the marker but not the session.
+        "env -i sleep 1000 & exec sleep 1000",
+        // Fork after fork, each in a session of its own.
+        "setsid setsid setsid sh -c 'sleep 1000 & setsid sleep 1000 & wait' & wait",
+    ] {
+        let spawner = spawner();
+        let instance = spawner.spawn(sh(script)).await.unwrap();
+        let (run, leader) = (spawner.run_id(), instance.handle.pid());
+        wait_for("the descendants", || {
+            family(run, leader).len() >= 2 || instance.handle.exit_status().is_some()
+        })
+        .await;
+        let begun = Instant::now();
+        instance.handle.stop(LONG).await;
+        assert!(
+            begun.elapsed() < LONG / 2,
+            "{script}: none of them ignores SIGTERM"
+        );
+        assert_eq!(family(run, leader), [], "{script}");
+        assert_eq!(children().len(), 1, "{script}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_leader_leaves_behind_dies_with_it() {
+    let spawner = spawner();
+    let script = "sleep 1000 & setsid sleep 1000 & env -i sleep 1000 & exit 3";
+    let instance = spawner.spawn(sh(script)).await.unwrap();
+    let exit = timeout(LONG, instance.handle.exited()).await.unwrap();
+    assert_eq!(
+        exit,
+        Exit {
+            code: Some(3),
+            signal: None
+        }
+    );
+    assert_eq!(exit.to_string(), "exit code 3");
+    assert_eq!(family(spawner.run_id(), instance.handle.pid()), []);
+}
+
+#[tokio::test]
+async fn who_ignores_sigterm_is_killed_after_the_grace() {
+    let spawner = spawner();
+    let script = "trap '' TERM; sleep 1000 & echo up; wait; sleep 1000";
+    let mut instance = spawner.spawn(sh(script)).await.unwrap();
+    read_until(&mut instance, "up").await;
+    let grace = Duration::from_millis(300);
+    let begun = Instant::now();
+    let exit = instance.handle.stop(grace).await;
+    assert!(begun.elapsed() >= grace);
+    assert_eq!(
+        exit,
+        Exit {
+            code: None,
+            signal: SIGKILL
+        }
+    );
+    assert_eq!(marked(spawner.run_id()), []);
+}
+
+#[tokio::test]
+async fn the_child_of_a_wrapper_has_its_grace_too() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut launch = sh(
+        "sh -c 'trap \"sleep 0.3; echo saved > saved; exit\" TERM; echo up; \
+         while :; do sleep 0.01; done' & wait",
+    );
+    launch.cwd = Some(directory.path().into());
+    let spawner = spawner();
+    let mut instance = spawner.spawn(launch).await.unwrap();
+    read_until(&mut instance, "up").await;
+    let exit = instance.handle.stop(LONG).await;
+    assert_eq!(exit.signal, SIGTERM);
+    let saved = std::fs::read_to_string(directory.path().join("saved")).unwrap();
+    assert_eq!(saved, "saved\n");
+    assert_eq!(marked(spawner.run_id()), []);
+}
+
+#[tokio::test]
+async fn stop_does_not_need_a_closed_stdin() {
+    let instance = spawner().spawn(command("cat", &[])).await.unwrap();
+    let _stdin = instance.stdin;
+    let exit = instance.handle.stop(LONG).await;
+    assert_eq!(exit.signal, SIGTERM);
+}
+
+#[tokio::test]
+async fn a_closed_stdin_is_seen() {
+    let instance = spawner().spawn(command("cat", &[])).await.unwrap();
+    drop(instance.stdin);
+    let exit = timeout(LONG, instance.handle.exited()).await.unwrap();
+    assert_eq!(exit.code, Some(0));
+}
+
+#[tokio::test]
+async fn racing_stops_agree_and_the_shortest_grace_counts() {
+    let spawner = spawner();
+    let mut instance = spawner
+        .spawn(sh("trap '' TERM; echo up; while :; do sleep 0.01; done"))
+        .await
+        .unwrap();
+    read_until(&mut instance, "up").await;
+    let begun = Instant::now();
+    let mut stops = tokio::task::JoinSet::new();
+    for seconds in [1000, 20, 0, 600] {
+        let handle = instance.handle.clone();
+        stops.spawn(async move { handle.stop(Duration::from_secs(seconds)).await });
+    }
+    // One that is dropped at once changes nothing.
+    let _ = timeout(Duration::ZERO, instance.handle.stop(LONG)).await;
+    instance.handle.kill_now();
+    let exits = timeout(LONG, stops.join_all()).await.unwrap();
+    assert!(exits.iter().all(|exit| exit.signal == SIGKILL), "{exits:?}");
+    assert!(begun.elapsed() < Duration::from_secs(15));
+    // And afterwards too.
+    assert_eq!(instance.handle.stop(LONG).await.signal, SIGKILL);
+}
+
+#[tokio::test]
+async fn a_dropped_stop_goes_on() {
+    let spawner = spawner();
+    let mut instance = spawner
+        .spawn(sh("trap '' TERM; echo up; while :; do sleep 0.01; done"))
+        .await
+        .unwrap();
+    read_until(&mut instance, "up").await;
+    let grace = Duration::from_millis(100);
+    assert!(
+        timeout(Duration::ZERO, instance.handle.stop(grace))
+            .await
+            .is_err()
+    );
+    let exit = timeout(LONG, instance.handle.exited()).await.unwrap();
+    assert_eq!(exit.signal, SIGKILL);
+}
+
+#[tokio::test]
+async fn dropping_the_last_handle_kills() {
+    let spawner = spawner();
+    let mut instance = spawner
+        .spawn(sh(
+            "trap '' TERM; sleep 1000 & setsid sleep 1000 & echo up; wait; wait",
+        ))
+        .await
+        .unwrap();
+    read_until(&mut instance, "up").await;
+    let pid = instance.handle.pid();
+    let clone = instance.handle.clone();
+    let exited = clone.exited();
+    drop(instance);
+    assert!(alive(pid), "there is a handle yet");
+    drop(clone);
+    assert_eq!(timeout(LONG, exited).await.unwrap().signal, SIGKILL);
+    assert_eq!(marked(spawner.run_id()), []);
+}
+
+#[test]
+fn the_end_of_the_async_runtime_kills() {
+    let spawner = spawner();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let instance = runtime.block_on(async {
+        let mut instance = spawner
+            .spawn(sh("sleep 1000 & setsid sleep 1000 & echo up; wait"))
+            .await
+            .unwrap();
+        read_until(&mut instance, "up").await;
+        instance
+    });
+    let handle = instance.handle.clone();
+    drop(runtime);
+    assert_eq!(marked(spawner.run_id()), []);
+    let other = tokio::runtime::Runtime::new().unwrap();
+    assert_eq!(other.block_on(handle.stop(LONG)), Exit::default());
+}
+
+#[tokio::test]
+async fn a_launch_that_nobody_waits_for_is_undone() {
+    let spawner = spawner();
+    for micros in 0..100 {
+        let launch = spawner.spawn(command("sleep", &["1000"]));
+        let _ = timeout(Duration::from_micros(micros * 40), launch).await;
+    }
+    wait_for("all of them to be gone", || {
+        marked(spawner.run_id()).is_empty() && children().len() == 1
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_flood_of_stderr_takes_bounded_memory() {
+    let spawner = spawner();
+    let before = peak_memory();
+    for script in [
+        // Without a newline, then with nothing else, then lines.
+        "head -c 500000000 /dev/zero >&2; echo >&2; echo last >&2",
+        "yes '' | head -c 5000000 >&2; yes $(seq 100) | head -c 500000000 >&2; echo >&2; echo last >&2",
+    ] {
+        let instance = spawner.spawn(sh(script)).await.unwrap();
+        let mut never_reads = instance.handle.subscribe_stderr();
+        let exit = timeout(2 * LONG, instance.handle.exited()).await.unwrap();
+        assert_eq!(exit.code, Some(0));
+        let tail = instance.handle.stderr_tail();
+        assert!(tail.ends_with("last\n") && tail.len() <= 64 << 10);
+        let mut lines = 0;
+        while let Some(line) = never_reads.next().await {
+            assert!(line.is_ok() || lines == 0 && line.is_err_and(|Missed(count)| count > 0));
+            lines += 1;
+        }
+        assert!(lines <= 257);
+    }
+    let grown = peak_memory() - before;
+    assert!(grown < 16 << 10, "{grown} KiB");
+}
+
+#[tokio::test]
+async fn stderr_is_complete_when_exited() {
+    let spawner = spawner();
+    for _ in 0..20 {
+        let instance = spawner
+            .spawn(sh(
+                "for i in 1 2 3; do echo line $i >&2; done; printf end >&2; exit 1",
+            ))
+            .await
+            .unwrap();
+        let (mut text, mut lines) = instance.handle.follow_stderr();
+        instance.handle.exited().await;
+        let expected = "line 1\nline 2\nline 3\nend\n";
+        assert_eq!(instance.handle.stderr_tail(), expected);
+        while let Some(line) = lines.next().await {
+            text.push_str(&line.unwrap());
+            text.push('\n');
+        }
+        assert_eq!(text, expected);
+    }
+}
+
+#[tokio::test]
+async fn many_launches_leave_no_zombie_and_no_descriptor() {
+    let spawner = spawner();
+    let once = spawner.spawn(sh("exit 1")).await.unwrap();
+    once.handle.exited().await;
+    drop(once);
+    let before = descriptors();
+    let mut latencies = Vec::new();
+    for _ in 0..300 {
+        let begun = Instant::now();
+        let instance = spawner.spawn(command("true", &[])).await.unwrap();
+        latencies.push(begun.elapsed());
+        assert_eq!(instance.handle.exited().await.code, Some(0));
+    }
+    latencies.sort();
+    eprintln!("spawn: p50 {:?}, p99 {:?}", latencies[150], latencies[297]);
+    wait_for("descriptors to be closed", || descriptors() <= before).await;
+    assert_eq!(children().len(), 1, "only the sentinel is left");
+}
+
+#[tokio::test]
+async fn many_at_once() {
+    let spawner = spawner();
+    let mut launches = tokio::task::JoinSet::new();
+    for _ in 0..100 {
+        let spawner = spawner.clone();
+        launches.spawn(async move { spawner.spawn(command("cat", &[])).await.unwrap() });
+    }
+    let instances = timeout(LONG, launches.join_all()).await.unwrap();
+    assert_eq!(marked(spawner.run_id()).len(), 100);
+    let begun = Instant::now();
+    spawner.stop_all(LONG).await;
+    eprintln!("100 stopped in {:?}", begun.elapsed());
+    assert!(instances.iter().all(|i| i.handle.exit_status().is_some()));
+    assert_eq!(marked(spawner.run_id()), []);
+}
+
+#[tokio::test]
+async fn errors_say_what_to_do() {
+    let spawner = spawner();
+    let directory = tempfile::tempdir().unwrap();
+    let here = directory.path();
+    std::fs::write(here.join("plain"), "").unwrap();
+    let script = here.join("script");
+    std::fs::write(&script, "#!/nonexistent/python\n").unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&script, mode).unwrap();
+    std::os::unix::fs::symlink("/nonexistent", here.join("dangling")).unwrap();
+
+    let check = async |program: &str, cwd: Option<&str>, expected: &[&str]| {
+        let mut launch = command(program, &[]);
+        launch.label = "weather".into();
+        launch.cwd = cwd.map(|cwd| here.join(cwd));
+        let error = spawner.spawn(launch).await.unwrap_err().to_string();
+        for part in ["server `weather`"].iter().chain(expected) {
+            assert!(error.contains(part), "{error:?} lacks {part:?}");
+        }
+    };
+    let path = |name: &str| here.join(name).display().to_string();
+    check(
+        "no-such-thing",
+        None,
+        &["command `no-such-thing` not found in PATH; install it or give its full path"],
+    )
+    .await;
+    check(
+        "npx -y thing",
+        None,
+        &["give `npx` as the command and the rest as `args`"],
+    )
+    .await;
+    check("~/bin/thing", None, &["`~` is not expanded"]).await;
+    check(&path("gone"), None, &["no such file", "correct the path"]).await;
+    check("./gone", Some(""), &["not found from"]).await;
+    check(
+        "sh",
+        Some("gone"),
+        &["working directory", "gone", "does not exist"],
+    )
+    .await;
+    check(
+        "sh",
+        Some("plain"),
+        &["working directory", "is not a directory"],
+    )
+    .await;
+    check(&path("plain"), None, &["not executable", "chmod +x"]).await;
+    check(&path(""), None, &["it is a directory"]).await;
+    check(&path("script"), None, &["interpreter", "does not exist"]).await;
+    check(
+        &path("dangling"),
+        None,
+        &["link to a file that does not exist"],
+    )
+    .await;
+    check("", None, &["the command is empty"]).await;
+
+    let mut launch = command("true", &[]);
+    launch.args = vec!["x".repeat(8 << 20)];
+    let error = spawner.spawn(launch).await.unwrap_err().to_string();
+    assert!(error.contains("too long together"), "{error}");
+    assert_eq!(children().len(), 1, "only the sentinel is left");
+    assert!(spawner.spawn(command("true", &[])).await.is_ok());
+}
+
+#[tokio::test]
+async fn the_path_of_the_server_counts() {
+    let directory = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink("/bin/echo", directory.path().join("my-own-tool")).unwrap();
+    let mut launch = command("my-own-tool", &["hello"]);
+    let path = directory.path().display().to_string();
+    launch.env.insert("PATH".into(), path);
+    let mut instance = spawner().spawn(launch).await.unwrap();
+    assert_eq!(read_to_end(&mut instance).await, "hello\n");
+}

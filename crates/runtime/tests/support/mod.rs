@@ -1,0 +1,146 @@
+//! What the tests have in common: a spawner, and eyes for processes.
+
+#![expect(dead_code, reason = "each test binary uses its own part of it")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "a failure in a test's helper is the test's"
+)]
+
+use std::fs;
+use std::time::Duration;
+
+use runtime::process::{Instance, Launch, SentinelCommand, Spawner};
+use tokio::io::AsyncReadExt as _;
+use tokio::time::{Instant, sleep, timeout};
+
+pub(crate) const VICTIM: &str = env!("CARGO_BIN_EXE_runtime-victim");
+/// Nothing here takes that long unless it is broken.
+pub(crate) const LONG: Duration = Duration::from_secs(30);
+
+pub(crate) fn spawner() -> Spawner {
+    Spawner::new(SentinelCommand {
+        program: VICTIM.into(),
+        args: vec!["sentinel".into()],
+    })
+    .unwrap()
+}
+
+pub(crate) fn command(program: &str, args: &[&str]) -> Launch {
+    let mut launch = Launch::new("test", program);
+    launch.args = args.iter().map(|&arg| arg.into()).collect();
+    launch
+}
+
+pub(crate) fn sh(script: &str) -> Launch {
+    command("sh", &["-c", script])
+}
+
+pub(crate) async fn wait_for(what: &str, mut predicate: impl FnMut() -> bool) {
+    let deadline = Instant::now() + LONG;
+    while !predicate() {
+        assert!(Instant::now() < deadline, "timed out waiting for: {what}");
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Reads until the text contains `mark`.
+pub(crate) async fn read_until(instance: &mut Instance, mark: &str) -> String {
+    let mut text = String::new();
+    let read = async {
+        let mut chunk = [0; 4096];
+        while !text.contains(mark) {
+            let count = instance.stdout.read(&mut chunk).await.unwrap();
+            assert_ne!(count, 0, "ended before it said {mark:?}: {text:?}");
+            text.push_str(std::str::from_utf8(&chunk[..count]).unwrap());
+        }
+    };
+    timeout(LONG, read).await.unwrap();
+    text
+}
+
+pub(crate) async fn read_to_end(instance: &mut Instance) -> String {
+    let mut text = String::new();
+    timeout(LONG, instance.stdout.read_to_string(&mut text))
+        .await
+        .unwrap()
+        .unwrap();
+    text
+}
+
+pub(crate) fn numbers() -> impl Iterator<Item = u32> {
+    fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+}
+
+/// The living processes that carry the marker of a run.
+pub(crate) fn marked(run: &str) -> Vec<u32> {
+    let marker = format!("TOOLWHARF_INSTANCE={run}:");
+    numbers()
+        .filter(|pid| {
+            // A zombie has no environment any more.
+            fs::read(format!("/proc/{pid}/environ")).is_ok_and(|environ| {
+                environ
+                    .windows(marker.len())
+                    .any(|w| w == marker.as_bytes())
+            })
+        })
+        .collect()
+}
+
+/// The living processes of a run and those in the session of one of its leaders.
+pub(crate) fn family(run: &str, leader: u32) -> Vec<u32> {
+    let mut family = marked(run);
+    let kin = numbers().filter(|&pid| {
+        alive(pid) && stat(pid).is_some_and(|fields| fields[3] == leader.to_string())
+    });
+    family.extend(kin);
+    family.sort_unstable();
+    family.dedup();
+    family
+}
+
+/// The fields after the name: state, parent, group, session.
+fn stat(pid: u32) -> Option<Vec<String>> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, fields) = text.rsplit_once(") ")?;
+    Some(fields.split(' ').map(str::to_owned).collect())
+}
+
+/// State and parent, if there is such a process.
+pub(crate) fn state(pid: u32) -> Option<(char, u32)> {
+    let fields = stat(pid)?;
+    Some((fields[0].chars().next()?, fields[1].parse().ok()?))
+}
+
+pub(crate) fn alive(pid: u32) -> bool {
+    state(pid).is_some_and(|(state, _)| state != 'Z')
+}
+
+/// The children of this very process, dead ones included.
+pub(crate) fn children() -> Vec<u32> {
+    let me = std::process::id();
+    numbers()
+        .filter(|&pid| state(pid).is_some_and(|(_, parent)| parent == me))
+        .collect()
+}
+
+pub(crate) fn descriptors() -> usize {
+    fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// The most memory that this process ever had, in KiB.
+pub(crate) fn peak_memory() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    line.unwrap()
+        .trim()
+        .trim_end_matches(" kB")
+        .parse()
+        .unwrap()
+}
+
+pub(crate) fn kill(pid: u32, signal: rustix::process::Signal) {
+    let pid = rustix::process::Pid::from_raw(pid.try_into().unwrap()).unwrap();
+    rustix::process::kill_process(pid, signal).unwrap();
+}
