@@ -15,6 +15,8 @@ mod setup;
 mod shell;
 mod workspace;
 
+use std::process::ExitCode;
+
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
@@ -70,9 +72,20 @@ enum Command {
     },
 }
 
-fn main() -> Result<()> {
+fn main() -> ExitCode {
+    match run(Cli::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        // Without the backtrace that `RUST_BACKTRACE` would add: it would hide what to do.
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<()> {
     let workspace = Workspace::locate()?;
-    match Cli::parse().command {
+    match command {
         Command::Setup => setup::run(&workspace),
         Command::Test { nextest } => checks::test(&workspace, &nextest),
         Command::Soak { nextest } => checks::soak(&workspace, &nextest),
