@@ -1,0 +1,282 @@
+//! The same tools over streamable HTTP (`--http`) and HTTP+SSE (`--sse-http`).
+//!
+//! A call is answered with JSON if its first frame is a response, and with an event stream if it
+//! is something else. Absent: resumption, validation of headers and origins.
+
+use std::{
+    collections::HashMap,
+    convert::Infallible,
+    net::SocketAddr,
+    process::ExitCode,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use axum::{
+    Router,
+    body::{Body, Bytes},
+    extract::{DefaultBodyLimit, Query, State},
+    http::{HeaderMap, StatusCode, header},
+    response::{IntoResponse, Response},
+    routing::{get, post},
+    serve::ListenerExt,
+};
+use futures_util::stream;
+use serde_json::{Value, json};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use crate::{
+    Era,
+    server::{Server, Session, lock},
+    wire::{Frame, Out},
+};
+
+const SESSION_HEADER: &str = "mcp-session-id";
+/// Generous: tests of a gateway's own limit must not be stopped here.
+const BODY_LIMIT: usize = 256 * 1024 * 1024;
+
+struct Front {
+    server: Arc<Server>,
+    sessions: Mutex<HashMap<String, Arc<Counted>>>,
+    next: AtomicU64,
+}
+
+/// A session, and the calls that it has had.
+struct Counted {
+    session: Arc<Session>,
+    calls: AtomicU64,
+}
+
+/// Serves until it is killed.
+pub(crate) fn run(server: Arc<Server>) -> ExitCode {
+    let front = Arc::new(Front {
+        server: Arc::clone(&server),
+        sessions: Mutex::default(),
+        next: AtomicU64::new(1),
+    });
+    let router = match server.options.http {
+        Some(_) => Router::new().route("/mcp", post(mcp_post).get(mcp_get).delete(mcp_delete)),
+        None => Router::new()
+            .route("/sse", get(sse_open))
+            .route("/message", post(sse_message)),
+    };
+    let router = router
+        .layer(DefaultBodyLimit::max(BODY_LIMIT))
+        .with_state(front);
+    let served = tokio::runtime::Runtime::new()
+        .and_then(|runtime| runtime.block_on(listen(&server, router)));
+    match served {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("testkit-scripted: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn listen(server: &Server, router: Router) -> std::io::Result<()> {
+    let options = &server.options;
+    let path = if options.http.is_some() {
+        "/mcp"
+    } else {
+        "/sse"
+    };
+    let address: SocketAddr = options
+        .http
+        .or(options.sse_http)
+        .expect("one of them is why we are here");
+    let listener = tokio::net::TcpListener::bind(address).await?;
+    println!("listening on http://{}{path}", listener.local_addr()?);
+    let listener = listener.tap_io(|stream| {
+        let _ = stream.set_nodelay(true);
+    });
+    axum::serve(listener, router).await
+}
+
+impl Front {
+    fn open(&self) -> (String, Arc<Session>) {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let id = format!("session-{}-{number}", std::process::id());
+        let session = Arc::new(Session::default());
+        let counted = Counted {
+            session: Arc::clone(&session),
+            calls: AtomicU64::new(0),
+        };
+        lock(&self.sessions).insert(id.clone(), Arc::new(counted));
+        (id, session)
+    }
+
+    /// The session that a request names; the answer to give if there is none.
+    fn session(&self, headers: &HeaderMap, is_call: bool) -> Result<Arc<Session>, StatusCode> {
+        let id = headers
+            .get(SESSION_HEADER)
+            .and_then(|id| id.to_str().ok())
+            .ok_or(StatusCode::BAD_REQUEST)?;
+        let mut sessions = lock(&self.sessions);
+        let counted = sessions.get(id).ok_or(StatusCode::NOT_FOUND)?;
+        let calls = counted
+            .calls
+            .fetch_add(u64::from(is_call), Ordering::Relaxed);
+        let limit = self.server.options.expire_sessions_after;
+        if limit.is_some_and(|limit| calls >= limit) {
+            sessions.remove(id);
+            return Err(StatusCode::NOT_FOUND);
+        }
+        Ok(Arc::clone(&counted.session))
+    }
+}
+
+async fn mcp_post(State(front): State<Arc<Front>>, headers: HeaderMap, body: Bytes) -> Response {
+    let Ok(frame) = serde_json::from_slice::<Frame<'_>>(&body) else {
+        return StatusCode::BAD_REQUEST.into_response();
+    };
+    let method = frame.method.as_deref().unwrap_or_default();
+    let is_request = frame.id.is_some() && frame.method.is_some();
+    let mut opened = None;
+    let session = if front.server.options.era == Era::Modern {
+        Arc::default()
+    } else if method == "initialize" {
+        let (id, session) = front.open();
+        opened = Some(id);
+        session
+    } else if method == "server/discover" {
+        // Servers of that time looked for their session first.
+        return StatusCode::BAD_REQUEST.into_response();
+    } else {
+        match front.session(&headers, method == "tools/call") {
+            Ok(session) => session,
+            Err(status) => return status.into_response(),
+        }
+    };
+    *lock(&session.headers) = described(&headers);
+    let (sender, receiver) = unbounded_channel();
+    front.server.receive(&body, &Out::Channel(sender), &session);
+    if !is_request {
+        return StatusCode::ACCEPTED.into_response();
+    }
+    let mut response = answer(receiver, session).await;
+    if let Some(id) = opened {
+        let id = id.parse().expect("made of visible ASCII");
+        response.headers_mut().insert(SESSION_HEADER, id);
+    }
+    response
+}
+
+/// JSON if the first frame is a response, else a stream.
+async fn answer(mut frames: UnboundedReceiver<Bytes>, session: Arc<Session>) -> Response {
+    let Some(first) = frames.recv().await else {
+        // The tool never answers: neither does the server.
+        return std::future::pending().await;
+    };
+    let parsed = serde_json::from_slice::<Value>(&first);
+    let more = parsed
+        .as_ref()
+        .is_ok_and(|frame| frame.get("method").is_some());
+    if more {
+        return events(Some(message(&first)), frames, (session, None));
+    }
+    let unknown = parsed.is_ok_and(|frame| frame["error"]["code"] == -32601);
+    let status = if unknown {
+        StatusCode::NOT_FOUND
+    } else {
+        StatusCode::OK
+    };
+    (status, [(header::CONTENT_TYPE, "application/json")], first).into_response()
+}
+
+async fn mcp_get(State(front): State<Arc<Front>>, headers: HeaderMap) -> Response {
+    match front.session(&headers, false) {
+        Ok(session) => {
+            let (sender, receiver) = unbounded_channel();
+            *lock(&session.stream) = Some(Out::Channel(sender));
+            events(None, receiver, (session, None))
+        }
+        Err(status) => status.into_response(),
+    }
+}
+
+async fn mcp_delete(State(front): State<Arc<Front>>, headers: HeaderMap) -> Response {
+    let id = headers.get(SESSION_HEADER).and_then(|id| id.to_str().ok());
+    match id.and_then(|id| lock(&front.sessions).remove(id)) {
+        Some(_) => StatusCode::OK.into_response(),
+        None => StatusCode::NOT_FOUND.into_response(),
+    }
+}
+
+/// Forgets an HTTP+SSE session when its stream ends.
+struct Forget(Arc<Front>, String);
+
+impl Drop for Forget {
+    fn drop(&mut self) {
+        lock(&self.0.sessions).remove(&self.1);
+    }
+}
+
+async fn sse_open(State(front): State<Arc<Front>>) -> Response {
+    let (id, session) = front.open();
+    let (sender, receiver) = unbounded_channel();
+    *lock(&session.stream) = Some(Out::Channel(sender));
+    let first = format!("event: endpoint\ndata: /message?sessionId={id}\n\n");
+    let forget = Forget(front, id);
+    events(Some(first.into()), receiver, (session, Some(forget)))
+}
+
+async fn sse_message(
+    State(front): State<Arc<Front>>,
+    Query(query): Query<HashMap<String, String>>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    let id = query.get("sessionId").cloned().unwrap_or_default();
+    let Some(counted) = lock(&front.sessions).get(&id).cloned() else {
+        return StatusCode::NOT_FOUND.into_response();
+    };
+    let session = &counted.session;
+    *lock(&session.headers) = described(&headers);
+    let Some(stream) = lock(&session.stream).clone() else {
+        return StatusCode::NOT_FOUND.into_response();
+    };
+    front.server.receive(&body, &stream, session);
+    (StatusCode::ACCEPTED, "Accepted").into_response()
+}
+
+/// An event stream of `first` and then every frame. It keeps `held` until it ends.
+fn events(
+    first: Option<Bytes>,
+    frames: UnboundedReceiver<Bytes>,
+    held: (Arc<Session>, Option<Forget>),
+) -> Response {
+    let body = stream::unfold((first, frames, held), async |mut state| {
+        let event = match state.0.take() {
+            Some(first) => first,
+            None => match state.1.recv().await? {
+                // The tool that cuts the stream.
+                frame if frame.is_empty() => return None,
+                frame => message(&frame),
+            },
+        };
+        Some((Ok::<_, Infallible>(event), state))
+    });
+    let headers = [
+        (header::CONTENT_TYPE, "text/event-stream"),
+        (header::CACHE_CONTROL, "no-cache"),
+    ];
+    (headers, Body::from_stream(body)).into_response()
+}
+
+fn message(frame: &[u8]) -> Bytes {
+    let mut event = b"event: message\ndata: ".to_vec();
+    event.extend_from_slice(frame);
+    event.extend_from_slice(b"\n\n");
+    event.into()
+}
+
+fn described(headers: &HeaderMap) -> Value {
+    let mut described = json!({});
+    for (name, value) in headers {
+        described[name.as_str()] = json!(String::from_utf8_lossy(value.as_bytes()));
+    }
+    described
+}

@@ -1,0 +1,323 @@
+//! The state of the server, and everything but the tools.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+        mpsc,
+    },
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+
+use crate::{
+    Era, Options, tools,
+    wire::{Frame, Out, Params, quote},
+};
+
+/// The state of the process.
+pub(crate) struct Server {
+    pub(crate) options: Options,
+    /// How many tools `tool_N` are listed, and how each is described.
+    pub(crate) listed: Mutex<(usize, String)>,
+    /// Server requests that wait for the client's answer.
+    pub(crate) waiting: Mutex<HashMap<String, mpsc::Sender<String>>>,
+    pub(crate) next_request: AtomicU64,
+    /// Open `subscriptions/listen` requests and where their notifications go. Of the process,
+    /// because a modern HTTP request has no session.
+    pub(crate) listening: Mutex<Vec<(String, Out)>>,
+    /// Calls of `hold`: now, at most ever, in all.
+    pub(crate) held: Gauge,
+    /// All calls, counted likewise.
+    pub(crate) calls: Gauge,
+    pub(crate) cancelled: AtomicU64,
+}
+
+/// State of one conversation.
+#[derive(Default)]
+pub(crate) struct Session {
+    /// The ids of cancelled requests, as they were written.
+    pub(crate) cancelled: Mutex<BTreeSet<String>>,
+    pub(crate) cancel: Condvar,
+    /// The headers of the request that is being handled, over HTTP.
+    pub(crate) headers: Mutex<Value>,
+    /// The notification stream, over HTTP+SSE and GET.
+    pub(crate) stream: Mutex<Option<Out>>,
+}
+
+/// A number that goes up and down, and how far up it ever was.
+#[derive(Default)]
+pub(crate) struct Gauge {
+    now: AtomicUsize,
+    most: AtomicUsize,
+    total: AtomicUsize,
+}
+
+/// Counts one down when dropped.
+pub(crate) struct Held<'a>(&'a Gauge);
+
+impl Gauge {
+    pub(crate) fn enter(&self) -> Held<'_> {
+        let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most.fetch_max(now, Ordering::SeqCst);
+        self.total.fetch_add(1, Ordering::SeqCst);
+        Held(self)
+    }
+
+    pub(crate) fn report(&self) -> Value {
+        json!({
+            "now": self.now.load(Ordering::SeqCst),
+            "max": self.most.load(Ordering::SeqCst),
+            "total": self.total.load(Ordering::SeqCst),
+        })
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.now.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Locks, whatever became of another holder.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Server {
+    pub(crate) fn new(options: Options) -> Self {
+        Self {
+            listed: Mutex::new((options.tools, "Returns its arguments".to_owned())),
+            options,
+            waiting: Mutex::default(),
+            next_request: AtomicU64::new(1),
+            listening: Mutex::default(),
+            held: Gauge::default(),
+            calls: Gauge::default(),
+            cancelled: AtomicU64::new(0),
+        }
+    }
+
+    /// Takes one frame. What may block goes on in a thread of its own.
+    pub(crate) fn receive(self: &Arc<Self>, line: &[u8], out: &Out, session: &Arc<Session>) {
+        let Ok(text) = std::str::from_utf8(line) else {
+            return;
+        };
+        let text = text.trim();
+        if text.is_empty() {
+            return;
+        }
+        let Ok(frame) = serde_json::from_str::<Frame<'_>>(text) else {
+            out.error("null", -32700, "Parse error");
+            return;
+        };
+        let id = frame.id.map(|id| id.get().to_owned());
+        let Some(method) = frame.method else {
+            self.answered(id.as_deref(), text);
+            return;
+        };
+        let params = frame.params.map_or("{}", |params| params.get());
+        let parsed: Params<'_> = serde_json::from_str(params).unwrap_or_default();
+        let Some(id) = id else {
+            if method == "notifications/cancelled"
+                && let Some(request) = parsed.request_id
+            {
+                lock(&session.cancelled).insert(request.get().to_owned());
+                session.cancel.notify_all();
+                lock(&self.listening).retain(|(id, _)| id != request.get());
+            }
+            return;
+        };
+        let blocks = match &*method {
+            "tools/call" => !tools::is_immediate(parsed.name.as_deref().unwrap_or_default()),
+            "tools/list" | "prompts/list" | "resources/list" => self.options.list_delay_ms > 0,
+            _ => false,
+        };
+        if !blocks {
+            self.request(&id, &method, &parsed, out, session);
+            return;
+        }
+        let (server, out, session) = (Arc::clone(self), out.clone(), Arc::clone(session));
+        let (method, params) = (method.into_owned(), params.to_owned());
+        std::thread::spawn(move || {
+            let parsed: Params<'_> = serde_json::from_str(&params).unwrap_or_default();
+            server.request(&id, &method, &parsed, &out, &session);
+        });
+    }
+
+    fn request(&self, id: &str, method: &str, params: &Params<'_>, out: &Out, session: &Session) {
+        let legacy = self.options.era == Era::Legacy;
+        match method {
+            "initialize" if legacy => self.initialize(id, params, out),
+            "ping" if legacy => out.result(id, "{}"),
+            "logging/setLevel" if legacy => out.result(id, "{}"),
+            "resources/subscribe" | "resources/unsubscribe" if legacy => out.result(id, "{}"),
+            "server/discover" if self.options.exit_on_discover => std::process::exit(4),
+            "server/discover" if self.options.no_answer_discover => {}
+            "server/discover" if !legacy => self.discover(id, out),
+            "subscriptions/listen" if !legacy => {
+                lock(&self.listening).push((id.to_owned(), out.clone()));
+                let wanted = params.notifications.map_or("{}", |filter| filter.get());
+                out.line(
+                    format!(
+                        r#"{{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{{"_meta":{{"io.modelcontextprotocol/subscriptionId":{id}}},"notifications":{wanted}}}}}"#
+                    )
+                    .as_bytes(),
+                );
+            }
+            "tools/list" => self.list(id, "tools", self.tools(), params, out),
+            "prompts/list" if self.options.prompts > 0 => {
+                let prompts = (0..self.options.prompts)
+                    .map(|n| json!({ "name": format!("prompt_{n}"), "description": "A prompt" }))
+                    .collect();
+                self.list(id, "prompts", prompts, params, out);
+            }
+            "prompts/get" if self.options.prompts > 0 => {
+                let name = quote(params.name.as_deref().unwrap_or_default());
+                self.complete(
+                    id,
+                    &format!(
+                        r#""messages":[{{"role":"user","content":{{"type":"text","text":{name}}}}}]"#
+                    ),
+                    out,
+                );
+            }
+            "resources/list" if self.options.resources > 0 => {
+                let resources = (0..self.options.resources)
+                    .map(|n| json!({ "uri": format!("scripted://{n}"), "name": format!("resource_{n}") }))
+                    .collect();
+                self.list(id, "resources", resources, params, out);
+            }
+            "resources/read" if self.options.resources > 0 => {
+                let uri = quote(params.uri.as_deref().unwrap_or_default());
+                let cache = self.cache_hints();
+                self.complete(
+                    id,
+                    &format!(r#"{cache}"contents":[{{"uri":{uri},"text":{uri}}}]"#),
+                    out,
+                );
+            }
+            "tools/call" => {
+                let _counted = self.calls.enter();
+                tools::call(self, id, params, out, session);
+            }
+            _ => out.error(id, -32601, "Method not found"),
+        }
+    }
+
+    /// Answers with a result of these members, marked as complete where the era wants it.
+    pub(crate) fn complete(&self, id: &str, members: &str, out: &Out) {
+        out.result(id, &self.completed(members));
+    }
+
+    /// A result of these members.
+    pub(crate) fn completed(&self, members: &str) -> String {
+        match self.options.era {
+            Era::Legacy => format!("{{{members}}}"),
+            Era::Modern => format!(r#"{{"resultType":"complete",{members}}}"#),
+        }
+    }
+
+    fn cache_hints(&self) -> &'static str {
+        match self.options.era {
+            Era::Legacy => "",
+            Era::Modern => r#""ttlMs":0,"cacheScope":"private","#,
+        }
+    }
+
+    fn capabilities(&self) -> Value {
+        let mut capabilities = json!({ "tools": { "listChanged": true }, "logging": {} });
+        if self.options.prompts > 0 {
+            capabilities["prompts"] = json!({ "listChanged": true });
+        }
+        if self.options.resources > 0 {
+            capabilities["resources"] = json!({ "listChanged": true, "subscribe": true });
+        }
+        capabilities
+    }
+
+    fn identity(&self) -> Value {
+        json!({ "name": self.options.name, "version": env!("CARGO_PKG_VERSION") })
+    }
+
+    fn initialize(&self, id: &str, params: &Params<'_>, out: &Out) {
+        if self.options.no_answer_initialize {
+            return;
+        }
+        let newest = &*self.options.protocol_version;
+        let asked = params.protocol_version.as_deref().unwrap_or(newest);
+        let result = json!({
+            "protocolVersion": asked.min(newest),
+            "capabilities": self.capabilities(),
+            "serverInfo": self.identity(),
+        });
+        out.result(id, &result.to_string());
+    }
+
+    fn discover(&self, id: &str, out: &Out) {
+        let result = json!({
+            "resultType": "complete",
+            "ttlMs": 0,
+            "cacheScope": "private",
+            "supportedVersions": ["2026-07-28"],
+            "capabilities": self.capabilities(),
+            "_meta": { "io.modelcontextprotocol/serverInfo": self.identity() },
+        });
+        out.result(id, &result.to_string());
+    }
+
+    fn tools(&self) -> Vec<Value> {
+        let mut listed = if self.options.no_builtin {
+            Vec::new()
+        } else {
+            tools::definitions()
+        };
+        let (count, description) = lock(&self.listed).clone();
+        listed.extend((0..count).map(|n| {
+            json!({
+                "name": format!("tool_{n}"),
+                "description": format!("{description} ({} {n})", self.options.name),
+                "inputSchema": {
+                    "type": "object",
+                    "properties": {
+                        "text": { "type": "string", "description": "Anything" },
+                        "number": { "type": "integer" },
+                    },
+                },
+            })
+        }));
+        listed
+    }
+
+    /// Answers with one page. A cursor is the index of the first item of its page.
+    fn list(&self, id: &str, member: &str, items: Vec<Value>, params: &Params<'_>, out: &Out) {
+        std::thread::sleep(Duration::from_millis(self.options.list_delay_ms));
+        let start = match params.cursor.as_deref().map(str::parse) {
+            None => 0,
+            Some(Ok(start)) => start,
+            Some(Err(_)) => return out.error(id, -32602, "Invalid cursor"),
+        };
+        let size = self.options.page_size.unwrap_or(usize::MAX).max(1);
+        let page: Vec<_> = items.iter().skip(start).take(size).collect();
+        let end = start.saturating_add(page.len());
+        let next = if end < items.len() {
+            format!(r#","nextCursor":"{end}""#)
+        } else {
+            String::new()
+        };
+        let page = json!(page);
+        let cache = self.cache_hints();
+        self.complete(id, &format!(r#"{cache}"{member}":{page}{next}"#), out);
+    }
+
+    /// Hands a response of the client to the call that waits for it.
+    fn answered(&self, id: Option<&str>, frame: &str) {
+        let waiting = id.and_then(|id| lock(&self.waiting).remove(id));
+        if let Some(waiting) = waiting {
+            // The call may have given up.
+            let _ = waiting.send(frame.to_owned());
+        }
+    }
+}

@@ -1,0 +1,557 @@
+//! The tools, most of which misbehave.
+
+use std::{
+    process::{Command, Stdio},
+    sync::{atomic::Ordering, mpsc},
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+
+use crate::{
+    server::{Server, Session, lock},
+    wire::{Out, Params, quote},
+};
+
+/// How long `server_request` waits for the client.
+const CLIENT_LIMIT: Duration = Duration::from_secs(60);
+/// How often a sleeping call looks whether its client has gone.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// Name, description, and arguments with their JSON types. An argument is always optional.
+type Tool = (
+    &'static str,
+    &'static str,
+    &'static [(&'static str, &'static str)],
+);
+
+const TOOLS: &[Tool] = &[
+    ("echo", "Returns its arguments byte for byte", &[]),
+    (
+        "slow",
+        "Sleeps; ends without an answer when cancelled",
+        &[("ms", "integer")],
+    ),
+    ("crash", "Exits in mid-call", &[("code", "integer")]),
+    (
+        "flood",
+        "Writes bytes without a newline, then answers on a new line",
+        &[("bytes", "integer")],
+    ),
+    (
+        "garbage",
+        "Writes lines that are not JSON, then answers",
+        &[("lines", "integer")],
+    ),
+    ("never", "Never answers", &[]),
+    ("twice", "Answers twice", &[]),
+    (
+        "late",
+        "Answers after a while, even when cancelled",
+        &[("ms", "integer")],
+    ),
+    (
+        "forge",
+        "Answers with a wrong id (plus, minus, string, null or a literal), then rightly if asked to",
+        &[("kind", "string"), ("answer", "boolean")],
+    ),
+    (
+        "unterminated",
+        "Writes half an answer, then nothing ever again",
+        &[],
+    ),
+    (
+        "deep",
+        "Answers with deeply nested JSON",
+        &[("depth", "integer")],
+    ),
+    (
+        "dupkeys",
+        "Answers with a duplicate key (result, id or nested)",
+        &[("kind", "string")],
+    ),
+    (
+        "big",
+        "Answers with a text of so many bytes",
+        &[("bytes", "integer")],
+    ),
+    (
+        "stderr",
+        "Writes bytes to stderr",
+        &[("bytes", "integer"), ("newlines", "boolean")],
+    ),
+    ("env", "Returns the environment", &[]),
+    ("cwd", "Returns the working directory", &[]),
+    ("pid", "Returns the process id", &[]),
+    ("headers", "Returns the HTTP headers of the call", &[]),
+    (
+        "fork",
+        "Starts a process that sleeps, and returns its id",
+        &[("setsid", "boolean"), ("hold_stdout", "boolean")],
+    ),
+    ("ignore_sigterm", "Ignores SIGTERM from now on", &[]),
+    (
+        "raw",
+        "Writes a line as it is, then answers",
+        &[("frame", "string")],
+    ),
+    ("hold", "Sleeps and is counted", &[("ms", "integer")]),
+    (
+        "counter",
+        "How many calls of hold there are, were at most, were in all",
+        &[],
+    ),
+    (
+        "cancelled_count",
+        "How many calls of slow were cancelled",
+        &[],
+    ),
+    (
+        "server_request",
+        "Asks the client something and returns the whole answer",
+        &[("method", "string"), ("params", "object")],
+    ),
+    (
+        "notify",
+        "Sends a notification",
+        &[("method", "string"), ("params", "object")],
+    ),
+    (
+        "progress",
+        "Reports progress",
+        &[("count", "integer"), ("ms", "integer")],
+    ),
+    (
+        "input",
+        "Returns input_required, and on the retry what came with it",
+        &[("requests", "object"), ("state", "string")],
+    ),
+    (
+        "set_tools",
+        "Changes the list of tools",
+        &[("count", "integer"), ("description", "string")],
+    ),
+    ("fail", "Fails as a tool does", &[("text", "string")]),
+    (
+        "rpc_error",
+        "Fails as a request does",
+        &[("code", "integer"), ("message", "string")],
+    ),
+    ("drop_stream", "Cuts the HTTP+SSE stream", &[]),
+];
+
+/// The tools as they are listed.
+pub(crate) fn definitions() -> Vec<Value> {
+    TOOLS
+        .iter()
+        .map(|(name, description, arguments)| {
+            let properties: serde_json::Map<_, _> = arguments
+                .iter()
+                .map(|(name, kind)| ((*name).to_owned(), json!({ "type": kind })))
+                .collect();
+            json!({
+                "name": name,
+                "description": description,
+                "inputSchema": { "type": "object", "properties": properties },
+            })
+        })
+        .collect()
+}
+
+/// Whether the tool answers at once, so that no thread is needed.
+pub(crate) fn is_immediate(name: &str) -> bool {
+    name == "echo" || name.starts_with("tool_")
+}
+
+/// Calls a tool.
+pub(crate) fn call(server: &Server, id: &str, params: &Params<'_>, out: &Out, session: &Session) {
+    let raw = params.arguments.map_or("{}", |arguments| arguments.get());
+    let name = params.name.as_deref().unwrap_or_default();
+    if is_immediate(name) {
+        return server.complete(id, &both(raw), out);
+    }
+    let arguments: Value = serde_json::from_str(raw).unwrap_or_default();
+    let number = |name: &str, otherwise: u64| arguments[name].as_u64().unwrap_or(otherwise);
+    let string = |name: &str| arguments[name].as_str().unwrap_or_default();
+    let flag = |name: &str| arguments[name].as_bool().unwrap_or(false);
+    let say = |text: &str| server.complete(id, &text_member(text), out);
+    match name {
+        "slow" => {
+            if sleep_until_cancelled(id, Duration::from_millis(number("ms", 0)), out, session) {
+                server.cancelled.fetch_add(1, Ordering::SeqCst);
+            } else {
+                say("slept");
+            }
+        }
+        "late" => {
+            std::thread::sleep(Duration::from_millis(number("ms", 0)));
+            say("late");
+        }
+        "hold" => {
+            let _held = server.held.enter();
+            std::thread::sleep(Duration::from_millis(number("ms", 0)));
+            say("held");
+        }
+        "counter" => server.complete(id, &both(&server.held.report().to_string()), out),
+        "cancelled_count" => say(&server.cancelled.load(Ordering::SeqCst).to_string()),
+        "crash" => {
+            let code = i32::try_from(number("code", 3)).unwrap_or(3);
+            std::process::exit(code);
+        }
+        "flood" => {
+            let chunk = vec![b'x'; 64 * 1024];
+            let mut left = usize::try_from(number("bytes", 0)).unwrap_or(0);
+            while left > 0 && !out.is_closed() {
+                let count = left.min(chunk.len());
+                out.raw(&chunk[..count]);
+                left -= count;
+            }
+            out.raw(b"\n");
+            say("flooded");
+        }
+        "garbage" => {
+            for line in 0..number("lines", 1) {
+                out.line(format!("garbage {line} {{\"not\": json").as_bytes());
+            }
+            say("answered after garbage");
+        }
+        "never" => {}
+        "twice" => {
+            say("first");
+            say("second");
+        }
+        "forge" => {
+            let result = server.completed(&text_member("forged"));
+            out.result(&forged(id, string("kind")), &result);
+            if flag("answer") {
+                say("true");
+            }
+        }
+        "unterminated" => {
+            let half = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"content":[{{"type":"te"#);
+            out.raw_and_stop(half.as_bytes());
+        }
+        "deep" => {
+            let depth = usize::try_from(number("depth", 10_000)).unwrap_or(0);
+            let nested = format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+            let text = text_member("deep");
+            server.complete(
+                id,
+                &format!(r#"{text},"structuredContent":{{"deep":{nested}}}"#),
+                out,
+            );
+        }
+        "dupkeys" => duplicate_keys(server, id, string("kind"), out),
+        "big" => say(&"x".repeat(usize::try_from(number("bytes", 0)).unwrap_or(0))),
+        "stderr" => {
+            let bytes = usize::try_from(number("bytes", 0)).unwrap_or(0);
+            write_stderr(bytes, arguments["newlines"].as_bool().unwrap_or(true));
+            say("wrote to stderr");
+        }
+        "env" => {
+            let variables: serde_json::Map<_, _> = std::env::vars_os()
+                .map(|(name, value)| {
+                    let name = name.to_string_lossy().into_owned();
+                    (name, json!(value.to_string_lossy()))
+                })
+                .collect();
+            server.complete(id, &both(&Value::Object(variables).to_string()), out);
+        }
+        "cwd" => say(&std::env::current_dir()
+            .unwrap_or_default()
+            .to_string_lossy()),
+        "pid" => say(&std::process::id().to_string()),
+        "headers" => {
+            let headers = lock(&session.headers).to_string();
+            server.complete(id, &both(&headers), out);
+        }
+        "fork" => match fork(flag("setsid"), flag("hold_stdout")) {
+            Ok(pid) => say(&pid.to_string()),
+            Err(error) => fail(server, id, &error.to_string(), out),
+        },
+        "ignore_sigterm" => {
+            ignore_sigterm();
+            say("ignoring SIGTERM");
+        }
+        "raw" => {
+            out.line(string("frame").as_bytes());
+            say("written");
+        }
+        "server_request" => {
+            match server_request(server, string("method"), &arguments["params"], out, session) {
+                Some(answer) => server.complete(id, &both(&answer), out),
+                None => fail(server, id, "the client did not answer", out),
+            }
+        }
+        "notify" => {
+            notify(
+                server,
+                string("method"),
+                arguments["params"].clone(),
+                out,
+                session,
+            );
+            say("notified");
+        }
+        "progress" => {
+            let count = number("count", 1);
+            let token = params.meta.as_ref().and_then(|meta| meta.progress_token);
+            for done in 1..=count {
+                if let Some(token) = token {
+                    out.line(format!(r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{{"progressToken":{token},"progress":{done},"total":{count}}}}}"#).as_bytes());
+                }
+                std::thread::sleep(Duration::from_millis(number("ms", 0)));
+            }
+            say("progressed");
+        }
+        "input" => input(server, id, params, &arguments, out),
+        "set_tools" => {
+            {
+                let mut listed = lock(&server.listed);
+                if let Some(count) = arguments["count"].as_u64() {
+                    listed.0 = usize::try_from(count).unwrap_or(listed.0);
+                }
+                if let Some(description) = arguments["description"].as_str() {
+                    description.clone_into(&mut listed.1);
+                }
+            }
+            notify(
+                server,
+                "notifications/tools/list_changed",
+                json!({}),
+                out,
+                session,
+            );
+            say("changed");
+        }
+        "fail" => fail(server, id, string("text"), out),
+        "rpc_error" => {
+            let code = arguments["code"]
+                .as_i64()
+                .and_then(|code| code.try_into().ok());
+            out.error(id, code.unwrap_or(-32000), string("message"));
+        }
+        "drop_stream" => {
+            // An empty frame ends a stream, whatever other calls still hold it.
+            if let Some(stream) = lock(&session.stream).take() {
+                stream.line(b"");
+            }
+        }
+        _ => out.error(id, -32602, &format!("Unknown tool: {name}")),
+    }
+}
+
+/// The members of a result whose text and structured content both are `raw`.
+fn both(raw: &str) -> String {
+    let text = text_member(raw);
+    format!(r#"{text},"structuredContent":{raw}"#)
+}
+
+fn text_member(text: &str) -> String {
+    let text = quote(text);
+    format!(r#""content":[{{"type":"text","text":{text}}}]"#)
+}
+
+fn fail(server: &Server, id: &str, text: &str, out: &Out) {
+    let text = text_member(text);
+    server.complete(id, &format!(r#"{text},"isError":true"#), out);
+}
+
+/// Sleeps; says whether the request was cancelled, or its client has gone, before the end.
+fn sleep_until_cancelled(id: &str, mut left: Duration, out: &Out, session: &Session) -> bool {
+    let mut cancelled = lock(&session.cancelled);
+    loop {
+        if cancelled.remove(id) || out.is_closed() {
+            return true;
+        }
+        if left.is_zero() {
+            return false;
+        }
+        let pause = left.min(LOOK);
+        let (guard, woken) = session
+            .cancel
+            .wait_timeout(cancelled, pause)
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        cancelled = guard;
+        // Woken early for somebody else's cancellation, the sleep is a little longer than asked.
+        if woken.timed_out() {
+            left -= pause;
+        }
+    }
+}
+
+/// Another request's id, as JSON.
+fn forged(id: &str, kind: &str) -> String {
+    let number: Option<i128> = id.parse().ok();
+    match (kind, number) {
+        ("null", _) => "null".to_owned(),
+        ("string", Some(number)) => format!("\"{number}\""),
+        ("minus", Some(number)) => (number - 1).to_string(),
+        ("plus" | "", Some(number)) => (number + 1).to_string(),
+        ("plus" | "minus" | "string" | "", None) => quote(&format!("{id}-forged")),
+        (literal, _) => literal.to_owned(),
+    }
+}
+
+fn duplicate_keys(server: &Server, id: &str, kind: &str, out: &Out) {
+    let (one, other) = (text_member("one"), text_member("other"));
+    match kind {
+        "id" => out.line(
+            format!(
+                r#"{{"jsonrpc":"2.0","id":{id},"id":{id},"result":{}}}"#,
+                server.completed(&one)
+            )
+            .as_bytes(),
+        ),
+        "nested" => server.complete(id, &format!("{one},{other}"), out),
+        _ => out.line(
+            format!(
+                r#"{{"jsonrpc":"2.0","id":{id},"result":{},"result":{}}}"#,
+                server.completed(&one),
+                server.completed(&other)
+            )
+            .as_bytes(),
+        ),
+    }
+}
+
+fn write_stderr(bytes: usize, newlines: bool) {
+    use std::io::Write;
+    let mut chunk = vec![b'e'; 4096];
+    if newlines {
+        for line in chunk.chunks_mut(64) {
+            line[63] = b'\n';
+        }
+    }
+    let mut stderr = std::io::stderr().lock();
+    let mut left = bytes;
+    while left > 0 {
+        let count = left.min(chunk.len());
+        if stderr.write_all(&chunk[..count]).is_err() {
+            return;
+        }
+        left -= count;
+    }
+}
+
+/// Starts a process that outlives its parent unless somebody cares, and returns its id.
+fn fork(setsid: bool, hold_stdout: bool) -> std::io::Result<u32> {
+    let mut command = if setsid {
+        // The program of util-linux replaces itself, so the id stays.
+        let mut command = Command::new("setsid");
+        command.arg("sleep");
+        command
+    } else {
+        Command::new("sleep")
+    };
+    command
+        .arg("1000")
+        .stdin(Stdio::null())
+        .stdout(if hold_stdout {
+            Stdio::inherit()
+        } else {
+            Stdio::null()
+        })
+        .stderr(Stdio::null());
+    let child = command.spawn()?;
+    Ok(child.id())
+}
+
+/// Takes SIGTERM and does nothing about it.
+pub(crate) fn ignore_sigterm() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (ready, installed) = mpsc::channel();
+    std::thread::spawn(move || {
+        // The only use of a runtime on stdio, made only when asked for.
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a test machine can make a runtime");
+        runtime.block_on(async {
+            let mut signals = signal(SignalKind::terminate()).expect("SIGTERM can be handled");
+            let _ = ready.send(());
+            while signals.recv().await.is_some() {}
+        });
+    });
+    let _ = installed.recv_timeout(Duration::from_secs(5));
+}
+
+fn server_request(
+    server: &Server,
+    method: &str,
+    params: &Value,
+    out: &Out,
+    session: &Session,
+) -> Option<String> {
+    // Numbers high up, so that they do not look like the client's own.
+    let id = 1_000_000 + server.next_request.fetch_add(1, Ordering::SeqCst);
+    let (sender, receiver) = mpsc::channel();
+    lock(&server.waiting).insert(id.to_string(), sender);
+    let mut request = json!({ "jsonrpc": "2.0", "id": id, "method": method });
+    if !params.is_null() {
+        request["params"] = params.clone();
+    }
+    let stream = lock(&session.stream).clone();
+    stream
+        .as_ref()
+        .unwrap_or(out)
+        .line(request.to_string().as_bytes());
+    let answer = receiver.recv_timeout(CLIENT_LIMIT).ok();
+    lock(&server.waiting).remove(&id.to_string());
+    answer
+}
+
+/// Sends a notification to every open subscription, or else beside the call's answer.
+fn notify(server: &Server, method: &str, params: Value, out: &Out, session: &Session) {
+    let mut message = json!({ "jsonrpc": "2.0", "method": method });
+    if !params.is_null() {
+        message["params"] = params;
+    }
+    let listening = {
+        let mut listening = lock(&server.listening);
+        listening.retain(|(_, out)| !out.is_closed());
+        listening.clone()
+    };
+    let subscribed =
+        method.ends_with("/list_changed") || method == "notifications/resources/updated";
+    if subscribed && !listening.is_empty() {
+        for (id, out) in listening {
+            let id: Value = serde_json::from_str(&id).unwrap_or_default();
+            message["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"] = id;
+            out.line(message.to_string().as_bytes());
+        }
+        return;
+    }
+    let stream = lock(&session.stream).clone();
+    stream
+        .as_ref()
+        .unwrap_or(out)
+        .line(message.to_string().as_bytes());
+}
+
+fn input(server: &Server, id: &str, params: &Params<'_>, arguments: &Value, out: &Out) {
+    let Some(responses) = params.input_responses else {
+        let requests = match &arguments["requests"] {
+            Value::Null => json!({ "name": {
+                "method": "elicitation/create",
+                "params": {
+                    "mode": "form",
+                    "message": "Name?",
+                    "requestedSchema": {
+                        "type": "object",
+                        "properties": { "name": { "type": "string" } },
+                    },
+                },
+            } }),
+            requests => requests.clone(),
+        };
+        let mut result = json!({ "resultType": "input_required", "inputRequests": requests });
+        if let Some(state) = arguments["state"].as_str() {
+            result["requestState"] = json!(state);
+        }
+        return out.result(id, &result.to_string());
+    };
+    let state = params.request_state.map_or("null", |state| state.get());
+    let echoed = format!(r#"{{"inputResponses":{responses},"requestState":{state}}}"#);
+    server.complete(id, &both(&echoed), out);
+}

@@ -1,0 +1,153 @@
+//! Frames as text: what comes in is looked at, never re-written; what goes out is spliced.
+
+use std::{
+    borrow::Cow,
+    fs::File,
+    io::Write,
+    os::fd::AsFd,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokio::sync::mpsc::UnboundedSender;
+
+/// What a frame says on its outside. An `id` of null counts as none.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Frame<'a> {
+    #[serde(borrow)]
+    pub(crate) id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub(crate) method: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    pub(crate) params: Option<&'a RawValue>,
+}
+
+/// The params that this server looks at.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Params<'a> {
+    #[serde(borrow)]
+    pub(crate) name: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    pub(crate) uri: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    pub(crate) arguments: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub(crate) cursor: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    pub(crate) protocol_version: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    pub(crate) request_id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub(crate) notifications: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub(crate) input_responses: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub(crate) request_state: Option<&'a RawValue>,
+    #[serde(borrow, rename = "_meta")]
+    pub(crate) meta: Option<Meta<'a>>,
+}
+
+/// The metadata that this server looks at.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Meta<'a> {
+    #[serde(borrow)]
+    pub(crate) progress_token: Option<&'a RawValue>,
+}
+
+/// Where the bytes of an answer go.
+#[derive(Clone)]
+pub(crate) enum Out {
+    /// The process's stdout, one write for each line.
+    Stdout(Arc<Mutex<File>>),
+    /// The HTTP response, one item for each line, without the newline.
+    Channel(UnboundedSender<Bytes>),
+}
+
+impl Out {
+    pub(crate) fn stdout() -> Self {
+        // Unbuffered and not `std::io::Stdout`, which would search each line for newlines.
+        let fd = std::io::stdout()
+            .as_fd()
+            .try_clone_to_owned()
+            .expect("a server has a stdout");
+        Self::Stdout(Arc::new(Mutex::new(File::from(fd))))
+    }
+
+    /// Writes `line` and a newline.
+    pub(crate) fn line(&self, line: &[u8]) {
+        match self {
+            Self::Stdout(_) => {
+                let mut bytes = Vec::with_capacity(line.len() + 1);
+                bytes.extend_from_slice(line);
+                bytes.push(b'\n');
+                self.raw(&bytes);
+            }
+            Self::Channel(sender) => {
+                // A client that has hung up hears no more.
+                let _ = sender.send(Bytes::copy_from_slice(line));
+            }
+        }
+    }
+
+    /// Writes bytes without a newline.
+    pub(crate) fn raw(&self, bytes: &[u8]) {
+        match self {
+            Self::Stdout(file) => {
+                let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+                // A closed stdout means that the client has gone; stdin tells the same.
+                let _ = file.write_all(bytes);
+            }
+            Self::Channel(sender) => {
+                let _ = sender.send(Bytes::copy_from_slice(bytes));
+            }
+        }
+    }
+
+    /// Writes bytes and lets nobody write after them, ever.
+    pub(crate) fn raw_and_stop(&self, bytes: &[u8]) -> ! {
+        if let Self::Stdout(file) = self {
+            let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+            let _ = file.write_all(bytes);
+            loop {
+                std::thread::park();
+            }
+        }
+        self.raw(bytes);
+        loop {
+            std::thread::park();
+        }
+    }
+
+    /// Whether nobody listens any more. Unknown, hence `false`, for stdout.
+    pub(crate) fn is_closed(&self) -> bool {
+        match self {
+            Self::Stdout(_) => false,
+            Self::Channel(sender) => sender.is_closed(),
+        }
+    }
+
+    /// Answers request `id` with `result`.
+    pub(crate) fn result(&self, id: &str, result: &str) {
+        self.line(format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#).as_bytes());
+    }
+
+    /// Answers request `id` with an error.
+    pub(crate) fn error(&self, id: &str, code: i32, message: &str) {
+        let message = quote(message);
+        self.line(
+            format!(
+                r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":{code},"message":{message}}}}}"#
+            )
+            .as_bytes(),
+        );
+    }
+}
+
+/// `text` as a JSON string.
+pub(crate) fn quote(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
