@@ -4,8 +4,9 @@
 //!
 //! A case runs three processes for each side, every one on its own: the echo server behind, the
 //! proxy in the middle (the floor on one side, the product on the other) and this driver, which
-//! is the load generator. The sides are measured in turn, floor, product, floor, product, in
-//! rounds of a fixed number of calls after a shorter round to warm up. At 32 clients each has one
+//! is the load generator. The sides are measured in turn, floor, product, product, floor, in
+//! rounds of a fixed number of calls after a shorter round to warm up; a figure is the median of its
+//! rounds. At 32 clients each has one
 //! keep-alive connection and one call outstanding.
 //!
 //! *CPU per call* is the main figure: the CPU time that the scheduler counts for the proxy's
@@ -51,6 +52,9 @@ pub(crate) struct Options {
     /// Fewer calls and clients: minutes become seconds, and the figures coarser
     #[arg(long)]
     quick: bool,
+    /// Only shows that all of it works; the figures say nothing
+    #[arg(long, hide = true, conflicts_with = "quick")]
+    smoke: bool,
     /// Runs only the cases whose name contains this; may be repeated
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
@@ -78,11 +82,69 @@ pub(crate) enum Product {
     Floor,
 }
 
+/// How much is done for a figure.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Effort {
+    Full,
+    Quick,
+    Smoke,
+}
+
+/// The counts that an [`Effort`] stands for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Size {
+    pub(crate) name: &'static str,
+    pub(crate) rounds: usize,
+    /// Calls of a round at 32 clients.
+    pub(crate) calls: u64,
+    /// Calls of a round at one client.
+    pub(crate) single_calls: u64,
+    /// Lists of a round at 32 clients.
+    pub(crate) list_calls: u64,
+    pub(crate) streams: usize,
+    pub(crate) starts: usize,
+}
+
+impl Effort {
+    pub(crate) fn size(self) -> Size {
+        match self {
+            // At the floor's 20 to 40 µs, 160,000 calls are 3 s of CPU time and more.
+            Self::Full => Size {
+                name: "full",
+                rounds: 10,
+                calls: 16_000,
+                single_calls: 2_000,
+                list_calls: 4_800,
+                streams: 10_000,
+                starts: 7,
+            },
+            Self::Quick => Size {
+                name: "quick",
+                rounds: 6,
+                calls: 4_800,
+                single_calls: 500,
+                list_calls: 960,
+                streams: 2_000,
+                starts: 3,
+            },
+            Self::Smoke => Size {
+                name: "smoke",
+                rounds: 1,
+                calls: 320,
+                single_calls: 20,
+                list_calls: 32,
+                streams: 50,
+                starts: 1,
+            },
+        }
+    }
+}
+
 /// What the cases share.
 #[derive(Debug)]
 pub(crate) struct Driver {
     pub(crate) product: Product,
-    pub(crate) quick: bool,
+    pub(crate) effort: Effort,
     /// Answers checked so far.
     pub(crate) checked: u64,
 }
@@ -111,7 +173,11 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
     };
     let mut driver = Driver {
         product,
-        quick: options.quick,
+        effort: match (options.quick, options.smoke) {
+            (_, true) => Effort::Smoke,
+            (true, _) => Effort::Quick,
+            _ => Effort::Full,
+        },
         checked: 0,
     };
     let wanted = |name: &str| {
@@ -149,7 +215,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
             Product::Toolwharf(_) => "toolwharf",
             Product::Floor => "floor",
         };
-        let report = report::json(&rows, product, driver.quick, driver.checked);
+        let report = report::json(&rows, product, driver.effort.size().name, driver.checked);
         std::fs::write(file, serde_json::to_string_pretty(&report)? + "\n")
             .with_context(|| format!("cannot write {}", file.display()))?;
     }

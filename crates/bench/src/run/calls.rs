@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::client::{Client, result_of};
 use super::load::{Load, Round, Work};
 use super::part::{self, Part, own_path};
-use super::report::{Bound, Row};
+use super::report::{Bound, Row, median};
 use super::{Driver, Product};
 use crate::echo::Era;
 
@@ -132,84 +132,27 @@ async fn compare_calls(
     drop(client);
     let product_work = Work::Echo { tool };
 
-    let (rounds, calls) = if driver.quick {
-        (4, 6_400)
-    } else {
-        (6, 32_000)
-    };
-    let many = interleave(
-        driver,
-        (&floor.proxy, &floor_work),
-        (&product.proxy, &product_work),
-        (case.client, CLIENTS),
-        (rounds, calls),
-    )
-    .await
-    .context("32 clients")?;
-    let (rounds, calls) = if driver.quick { (4, 500) } else { (6, 3_000) };
+    let size = driver.effort.size();
+    let sides = ((&floor.proxy, &floor_work), (&product.proxy, &product_work));
+    let load = (case.client, CLIENTS);
+    let many = interleave(driver, sides.0, sides.1, load, (size.rounds, size.calls))
+        .await
+        .context("32 clients")?;
+    let load = (case.client, 1);
     let one = interleave(
         driver,
-        (&floor.proxy, &floor_work),
-        (&product.proxy, &product_work),
-        (case.client, 1),
-        (rounds, calls),
+        sides.0,
+        sides.1,
+        load,
+        (size.rounds, size.single_calls),
     )
     .await
     .context("1 client")?;
-
-    let row = |figure, unit, value: fn(&Round) -> f64, pair: &Pair, bound| Row {
-        case: case.name,
-        figure,
-        unit,
-        floor: Some(value(&pair.floor)),
-        product: value(&pair.product),
-        bound,
-        note: String::new(),
-    };
-    let mut rows = vec![
-        row(
-            "CPU per call, 32 clients",
-            "µs",
-            Round::cpu_per_call,
-            &many,
-            Bound::Ratio(RATIO),
-        ),
-        row(
-            "calls per second, 32 clients",
-            "1/s",
-            Round::calls_per_second,
-            &many,
-            Bound::None,
-        ),
-        row(
-            "p50, 32 clients",
-            "µs",
-            |r| r.latency(0.5),
-            &many,
-            Bound::None,
-        ),
-        row(
-            "p99, 32 clients",
-            "µs",
-            |r| r.latency(0.99),
-            &many,
-            Bound::None,
-        ),
-        row(
-            "p50, 1 client",
-            "µs",
-            |r| r.latency(0.5),
-            &one,
-            Bound::Added(ADDED),
-        ),
-        row(
-            "CPU per call, 1 client",
-            "µs",
-            Round::cpu_per_call,
-            &one,
-            Bound::None,
-        ),
-    ];
+    let mut rows: Vec<_> = MANY
+        .iter()
+        .map(|figure| many.row(case.name, figure))
+        .collect();
+    rows.extend(ONE.iter().map(|figure| one.row(case.name, figure)));
     rows[0].note = many.note();
     Ok(rows)
 }
@@ -259,7 +202,8 @@ pub(crate) async fn list(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
     };
     let floor_work = of(false);
     let product_work = of(matches!(driver.product, Product::Toolwharf(_)));
-    let rounds = if driver.quick { (4, 1_600) } else { (6, 8_000) };
+    let size = driver.effort.size();
+    let rounds = (size.rounds, size.list_calls);
     let pair = interleave(
         driver,
         (&floor, &floor_work),
@@ -272,46 +216,41 @@ pub(crate) async fn list(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
     product.stop().await;
     floor.stop().await;
     let pair = pair?;
-    let row = |figure, unit, value: fn(&Round) -> f64, bound, note| Row {
-        case: "list",
-        figure,
-        unit,
-        floor: Some(value(&pair.floor)),
-        product: value(&pair.product),
-        bound,
-        note,
-    };
-    let note = format!("{tools} tools, {} bytes; {}", result.len(), pair.note());
-    Ok(vec![
-        row(
-            "CPU per tools/list, 32 clients",
-            "µs",
-            Round::cpu_per_call,
-            Bound::Ratio(RATIO),
-            note,
-        ),
-        row(
-            "p50, 32 clients",
-            "µs",
-            |r| r.latency(0.5),
-            Bound::None,
-            String::new(),
-        ),
-    ])
+    let mut rows: Vec<_> = LIST.iter().map(|figure| pair.row("list", figure)).collect();
+    rows[0].note = format!("{tools} tools, {} bytes; {}", result.len(), pair.note());
+    Ok(rows)
 }
 
-/// The sums over all rounds, and the least and the greatest ratio of CPU time in one round.
+/// All rounds of both sides. A figure is the median of its rounds, so that what disturbs the
+/// machine during one of them moves nothing.
 struct Pair {
-    floor: Round,
-    product: Round,
-    ratios: Vec<f64>,
+    floor: Vec<Round>,
+    product: Vec<Round>,
     streamed: u64,
 }
 
 impl Pair {
+    /// The row of one figure.
+    fn row(&self, case: &'static str, figure: &Figure) -> Row {
+        let over = |rounds: &[Round]| median(rounds.iter().map(figure.value).collect());
+        Row {
+            case,
+            figure: figure.name,
+            unit: figure.unit,
+            floor: Some(over(&self.floor)),
+            product: over(&self.product),
+            bound: figure.bound,
+            note: String::new(),
+        }
+    }
+
+    /// How far the ratio of CPU time varied from round to round.
     fn note(&self) -> String {
-        let least = self.ratios.iter().copied().fold(f64::INFINITY, f64::min);
-        let most = self.ratios.iter().copied().fold(0.0, f64::max);
+        let ratios = self.floor.iter().zip(&self.product);
+        let ratios = ratios.map(|(floor, product)| product.cpu_per_call() / floor.cpu_per_call());
+        let (least, most) = ratios.fold((f64::INFINITY, 0.0_f64), |(least, most), ratio| {
+            (least.min(ratio), most.max(ratio))
+        });
         let mut note = format!("rounds ×{least:.2} … ×{most:.2}");
         if self.streamed > 0 {
             note.push_str(&format!(
@@ -323,7 +262,72 @@ impl Pair {
     }
 }
 
-/// Floor, product, floor, product …: what disturbs the machine for a while disturbs both.
+/// One figure of a round.
+struct Figure {
+    name: &'static str,
+    unit: &'static str,
+    bound: Bound,
+    value: fn(&Round) -> f64,
+}
+
+const fn figure(
+    name: &'static str,
+    unit: &'static str,
+    bound: Bound,
+    value: fn(&Round) -> f64,
+) -> Figure {
+    Figure {
+        name,
+        unit,
+        bound,
+        value,
+    }
+}
+
+const MANY: [Figure; 4] = [
+    figure(
+        "CPU per call, 32 clients",
+        "µs",
+        Bound::Ratio(RATIO),
+        Round::cpu_per_call,
+    ),
+    figure(
+        "calls per second, 32 clients",
+        "1/s",
+        Bound::None,
+        Round::calls_per_second,
+    ),
+    figure("p50, 32 clients", "µs", Bound::None, |round| {
+        round.latency(0.5)
+    }),
+    figure("p99, 32 clients", "µs", Bound::None, |round| {
+        round.latency(0.99)
+    }),
+];
+const ONE: [Figure; 2] = [
+    figure("p50, 1 client", "µs", Bound::Added(ADDED), |round| {
+        round.latency(0.5)
+    }),
+    figure(
+        "CPU per call, 1 client",
+        "µs",
+        Bound::None,
+        Round::cpu_per_call,
+    ),
+];
+const LIST: [Figure; 2] = [
+    figure(
+        "CPU per tools/list, 32 clients",
+        "µs",
+        Bound::Ratio(RATIO),
+        Round::cpu_per_call,
+    ),
+    figure("p50, 32 clients", "µs", Bound::None, |round| {
+        round.latency(0.5)
+    }),
+];
+
+/// Floor, product, product, floor …: what disturbs the machine for a while disturbs both.
 async fn interleave(
     driver: &mut Driver,
     (floor, floor_work): (&Part, &Work),
@@ -337,24 +341,29 @@ async fn interleave(
     let mut product = Load::connect(&product.url, product.pid, era, clients, product_work)
         .await
         .context("the product")?;
-    let warm_up = floor.round(calls / 4).await.context("the floor")?.calls
-        + product.round(calls / 4).await.context("the product")?.calls;
+    let warm_up = calls / 2;
+    driver.checked += floor.round(warm_up).await.context("the floor")?.calls;
+    driver.checked += product.round(warm_up).await.context("the product")?.calls;
     let mut pair = Pair {
-        floor: Round::default(),
-        product: Round::default(),
-        ratios: Vec::with_capacity(rounds),
+        floor: Vec::with_capacity(rounds),
+        product: Vec::with_capacity(rounds),
         streamed: 0,
     };
-    for _ in 0..rounds {
-        let of_floor = floor.round(calls).await.context("the floor")?;
-        let of_product = product.round(calls).await.context("the product")?;
-        pair.ratios
-            .push(of_product.cpu_per_call() / of_floor.cpu_per_call());
-        pair.floor.add(of_floor);
-        pair.product.add(of_product);
+    for n in 0..rounds {
+        // Every second time the other way round: neither always comes after the other.
+        let (of_floor, of_product);
+        if n % 2 == 0 {
+            of_floor = floor.round(calls).await.context("the floor")?;
+            of_product = product.round(calls).await.context("the product")?;
+        } else {
+            of_product = product.round(calls).await.context("the product")?;
+            of_floor = floor.round(calls).await.context("the floor")?;
+        }
+        driver.checked += of_floor.calls + of_product.calls;
+        pair.floor.push(of_floor);
+        pair.product.push(of_product);
     }
     pair.streamed = product.streamed();
-    driver.checked += warm_up + pair.floor.calls + pair.product.calls;
     Ok(pair)
 }
 

@@ -76,7 +76,7 @@ pub(crate) async fn servers(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
 ///
 /// A process did not start, or not all streams could be opened and kept.
 pub(crate) async fn streams(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
-    let count = if driver.quick { 2_000 } else { 10_000 };
+    let count = driver.effort.size().streams;
     // The floor is the echo server itself: hyper alone, with a stream that says nothing.
     let floor = part::own(&words(&["echo-http"])).await?;
     let floor_kb = stream_cost(&floor, count).await.context("the floor")?;

@@ -27,7 +27,7 @@ const ROUND_DEADLINE: Duration = Duration::from_secs(300);
 /// that it need not, and characters of one to four bytes.
 const FILLER: &str = "The quick brown fox jumps over the lazy dog: \"quoted\" \\ back\\slash / slash, \
     tab\there, é ß € 漢字 😀, {\"id\":7,\"jsonrpc\":\"2.0\",\"result\":null} and [1,2,3] \
-    0123456789 abcdefghijklmnopqrstuvwxyz ABCDEFGHIJKLMNOPQRSTUVWXYZ";
+    0123456789 abcdefghijklmnopqrstuvwxyz ABCDEFGHIJKLMNOPQRSTUVWXYZ the end";
 
 /// The clients of one endpoint, which keep their connections from round to round.
 #[derive(Debug)]
@@ -174,15 +174,6 @@ impl Load {
 }
 
 impl Round {
-    /// Adds a later round to this one.
-    pub(crate) fn add(&mut self, later: Self) {
-        self.calls += later.calls;
-        self.wall += later.wall;
-        self.cpu += later.cpu;
-        self.latencies.extend(later.latencies);
-        self.latencies.sort_unstable();
-    }
-
     /// CPU time of the proxy for one call, in microseconds.
     pub(crate) fn cpu_per_call(&self) -> f64 {
         self.cpu as f64 / 1e3 / self.calls.max(1) as f64
@@ -304,5 +295,62 @@ mod tests {
     #[test]
     fn a_payload_is_about_256_bytes() {
         assert!((230..300).contains(&FILLER.len()), "{}", FILLER.len());
+    }
+
+    /// A proxy that answers its third call with the second's answer.
+    #[tokio::test]
+    async fn a_round_fails_at_an_answer_that_belongs_to_another_call() {
+        use std::convert::Infallible;
+        use std::sync::{Arc, Mutex};
+
+        use hyper::service::service_fn;
+        use hyper_util::rt::TokioIo;
+
+        use crate::echo::{Echo, Options};
+
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/mcp", listener.local_addr().unwrap());
+        let echo = Arc::new(Echo::new(&Options {
+            era: Era::Modern,
+            tools: 1,
+            prefix: None,
+        }));
+        let given = Arc::new(Mutex::new(Vec::<Vec<u8>>::new()));
+        let mut server = JoinSet::new();
+        server.spawn(async move {
+            let (stream, _) = listener.accept().await.unwrap();
+            let service = service_fn(move |request| {
+                let (echo, given) = (Arc::clone(&echo), Arc::clone(&given));
+                async move {
+                    let body = crate::serve::whole(hyper::Request::into_body(request)).await;
+                    let mut answer = Vec::new();
+                    echo.answer(&body.unwrap(), &mut answer);
+                    let mut given = given.lock().unwrap();
+                    if given.len() == 2 {
+                        answer.clone_from(&given[1]);
+                    }
+                    given.push(answer.clone());
+                    Ok::<_, Infallible>(crate::serve::json(http_body_util::Full::new(Bytes::from(
+                        answer,
+                    ))))
+                }
+            });
+            hyper::server::conn::http1::Builder::new()
+                .serve_connection(TokioIo::new(stream), service)
+                .await
+        });
+        let work = Work::Echo {
+            tool: "echo".to_owned(),
+        };
+        let own = std::process::id();
+        let mut load = Load::connect(&url, own, Era::Modern, 1, &work)
+            .await
+            .unwrap();
+        assert_eq!(load.round(2).await.unwrap().calls, 2);
+        let error = format!("{:#}", load.round(1).await.unwrap_err());
+        assert!(
+            error.contains("client 0 call 2") && error.contains("the id is not 2"),
+            "{error}"
+        );
     }
 }

@@ -54,24 +54,22 @@ impl Row {
     }
 
     fn cells(&self) -> [String; 8] {
-        let (sign, after) = match self.bound {
-            Bound::Ratio(_) | Bound::None => ("×", ""),
-            Bound::Added(_) => ("+", self.unit),
-            Bound::Absolute(_) => ("", self.unit),
+        let shown = |n: f64| match self.bound {
+            Bound::Ratio(_) | Bound::None => format!("×{}", number(n)),
+            Bound::Added(_) if n < 0.0 => format!("−{} {}", number(-n), self.unit),
+            Bound::Added(_) => format!("+{} {}", number(n), self.unit),
+            Bound::Absolute(_) => format!("{} {}", number(n), self.unit),
         };
-        let compared = self.compared().map_or_else(String::new, |compared| {
-            format!("{sign}{} {after}", number(compared))
-        });
-        let bound = self.limit().map_or_else(String::new, |limit| {
-            format!("≤ {sign}{} {after}", number(limit))
-        });
+        let compared = self.compared().map_or_else(String::new, shown);
+        let bound = self.limit().map(shown);
+        let bound = bound.map_or_else(String::new, |bound| format!("≤ {bound}"));
         [
             self.case.to_owned(),
             format!("{} [{}]", self.figure, self.unit),
             self.floor.map_or_else(String::new, number),
             number(self.product),
-            compared.trim_end().to_owned(),
-            bound.trim_end().to_owned(),
+            compared,
+            bound,
             match self.kept() {
                 Some(true) => "ok",
                 Some(false) => "OVER",
@@ -129,14 +127,20 @@ pub(crate) fn table(rows: &[Row]) -> String {
 }
 
 /// Everything that a later run may want to be compared with.
-pub(crate) fn json(rows: &[Row], product: &str, quick: bool, checked: u64) -> Value {
+pub(crate) fn json(rows: &[Row], product: &str, effort: &str, checked: u64) -> Value {
     json!({
         "product": product,
-        "quick": quick,
+        "effort": effort,
         "processors": std::thread::available_parallelism().map_or(0, usize::from),
         "answersChecked": checked,
         "rows": rows.iter().map(Row::json).collect::<Vec<_>>(),
     })
+}
+
+/// The middle one of the figures; NaN if there are none.
+pub(crate) fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_unstable_by(f64::total_cmp);
+    figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 fn number(n: f64) -> String {

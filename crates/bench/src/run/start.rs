@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::calls::{server_arguments, ten_servers, words};
 use super::client::Client;
 use super::part::{self, Part, own_path};
-use super::report::{Bound, Row};
+use super::report::{Bound, Row, median};
 use super::{Driver, Product};
 use crate::echo::Era;
 
@@ -39,7 +39,7 @@ pub(crate) async fn run(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
     ] {
         let mut alone = Vec::new();
         let mut whole = Vec::new();
-        for _ in 0..if driver.quick { 3 } else { 7 } {
+        for _ in 0..driver.effort.size().starts {
             alone.push(servers_alone(delay).await.context("the servers alone")?);
             whole.push(product(driver, delay).await.context("the product")?);
         }
@@ -157,9 +157,4 @@ async fn server_alone(n: usize, delay: u64) -> anyhow::Result<()> {
     drop(stdin);
     child.wait().await?;
     Ok(())
-}
-
-fn median(mut figures: Vec<f64>) -> f64 {
-    figures.sort_unstable_by(f64::total_cmp);
-    figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
 }

@@ -1,0 +1,73 @@
+//! The driver as it is used, with the floor in the product's place. Nothing here depends on how
+//! quick the machine is: what is asserted is that everything ran and every answer was right.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+#[test]
+fn the_floor_is_measured_against_itself_in_every_case() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let file = dir.path().join("figures.json");
+    let output = Command::new(env!("CARGO_BIN_EXE_bench"))
+        .args(["run", "--smoke", "--product", "floor", "--json"])
+        .arg(&file)
+        .output()
+        .expect("bench is started");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    // 1 only says that a bound was exceeded, as it may be in a debug build.
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{stderr}");
+    let figures: Value = serde_json::from_slice(&std::fs::read(&file).expect("the figures"))
+        .expect("the figures are JSON");
+    let rows = figures["rows"].as_array().expect("rows");
+    for case in [
+        "stdio-legacy-legacy",
+        "http-legacy-legacy",
+        "stdio-modern-legacy",
+        "http-legacy-modern",
+        "http-modern-modern",
+        "list",
+        "idle-servers",
+        "idle-streams",
+        "start",
+    ] {
+        assert!(
+            rows.iter().any(|row| row["case"] == case),
+            "{case}: {figures:#}"
+        );
+    }
+    for row in rows {
+        assert!(
+            row["product"].as_f64().is_some_and(|figure| figure >= 0.0),
+            "{row}"
+        );
+    }
+    // Five cases, two sides: a warm-up of half a round and a round, at 32 clients and at one.
+    assert!(
+        figures["answersChecked"].as_u64() >= Some(5 * 2 * 500),
+        "{figures:#}"
+    );
+}
+
+#[test]
+fn an_unknown_case_and_a_missing_product_are_errors() {
+    for (arguments, says) in [
+        (
+            ["--only", "nothing", "--product", "floor"],
+            "no case is named nothing",
+        ),
+        (
+            ["--only", "start", "--toolwharf", "/nowhere"],
+            "/nowhere is missing",
+        ),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_bench"))
+            .arg("run")
+            .args(arguments)
+            .output()
+            .expect("bench is started");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        assert!(stderr.contains(says), "{stderr}");
+    }
+}
