@@ -36,6 +36,7 @@ mod link;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fs;
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
@@ -94,6 +95,8 @@ pub fn main() -> ExitCode {
 fn run() -> io::Result<()> {
     // Fails for the leader of a group, which has been given a life of its own already.
     let _ = rustix::process::setsid();
+    // What `ps` shows; else it would be `exe`.
+    let _ = fs::write("/proc/self/comm", "wharf-sentinel");
     let _deaf = Deaf::new()?;
     let mut socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let mut lines = BufReader::new(socket.try_clone()?).split(b'\n');

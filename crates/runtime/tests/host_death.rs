@@ -102,16 +102,18 @@ async fn a_dead_sentinel_is_replaced_and_knows_the_living() {
 #[tokio::test]
 async fn a_sentinel_that_hangs_is_replaced_in_time() {
     let spawner = spawner();
-    let sentinel = sentinel_of(std::process::id()).unwrap();
-    kill(sentinel, Signal::STOP);
-    // Its socket takes some thousand lines before it is full; each launch and each end is one.
-    let mut instance = spawner.spawn(sh("echo up; read line")).await.unwrap();
-    read_until(&mut instance, "up").await;
-    drop(instance.stdin);
-    assert!(instance.handle.exited().await.code.is_some());
-    kill(sentinel, Signal::KILL);
+    let first = sentinel_of(std::process::id()).unwrap();
+    kill(first, Signal::STOP);
+    // Each launch and each end is a line, until the socket is full.
+    for _ in 0..2000 {
+        let instance = spawner.spawn(sh("exit 4")).await.unwrap();
+        assert_eq!(instance.handle.exited().await.code, Some(4));
+        if !alive(first) {
+            break;
+        }
+    }
     wait_for("another sentinel", || {
-        sentinel_of(std::process::id()).is_some_and(|pid| pid != sentinel)
+        sentinel_of(std::process::id()).is_some_and(|pid| pid != first)
     })
     .await;
     let instance = spawner.spawn(sh("exit 4")).await.unwrap();
@@ -170,6 +172,19 @@ fn a_program_that_is_no_sentinel_is_refused() {
         let source = std::error::Error::source(&error).unwrap().to_string();
         assert!(source.contains(program), "{source}");
     }
+}
+
+#[test]
+fn an_ignored_sigchld_does_not_matter() {
+    let script = "import os, signal, sys
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+os.execv(sys.argv[1], sys.argv[1:])";
+    let output = Command::new("python3")
+        .args(["-c", script, VICTIM, "code"])
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.ends_with("\nexit code 7\n"), "{text}");
 }
 
 fn sentinel_of(host: u32) -> Option<u32> {

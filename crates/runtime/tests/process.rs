@@ -161,6 +161,26 @@ async fn what_a_leader_leaves_behind_dies_with_it() {
 }
 
 #[tokio::test]
+async fn orphans_are_reaped_where_they_become_children_of_the_host() {
+    // As they do when it is the first process of a container.
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid())).unwrap();
+    let spawner = spawner();
+    let script = "sh -c 'sleep 1000 & setsid sleep 1000 & sleep 1000 & exit'; echo up; wait; cat";
+    for kill in [false, true] {
+        let mut instance = spawner.spawn(sh(script)).await.unwrap();
+        read_until(&mut instance, "up").await;
+        wait_for("orphans", || children().len() == 5).await;
+        if kill {
+            instance.handle.kill_now();
+            instance.handle.exited().await;
+        } else {
+            instance.handle.stop(LONG).await;
+        }
+        assert_eq!(children().len(), 1, "only the sentinel is left");
+    }
+}
+
+#[tokio::test]
 async fn who_ignores_sigterm_is_killed_after_the_grace() {
     let spawner = spawner();
     let script = "trap '' TERM; sleep 1000 & echo up; wait; sleep 1000";

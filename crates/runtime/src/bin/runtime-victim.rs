@@ -3,6 +3,7 @@
 //! - `runtime-victim sentinel`: what the product does for its hidden argument.
 //! - `runtime-victim host COUNT`: starts COUNT families, prints `run RUN`, then `ready`.
 //! - `runtime-victim storm`: prints `run RUN`, then starts and stops families without end.
+//! - `runtime-victim code`: prints how a child ended that ended with code 7.
 //! - `runtime-victim exit COUNT`: as `host`, but ends by itself, with everything running.
 
 use std::io::{self, Write as _};
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
         ["host", count] => host(count, false),
         ["exit", count] => host(count, true),
         ["storm"] => storm(),
+        ["code"] => code(),
         _ => ExitCode::from(64),
     }
 }
@@ -66,6 +68,18 @@ async fn host(count: &str, exit: bool) -> ExitCode {
         std::process::exit(3);
     }
     std::future::pending().await
+}
+
+fn code() -> ExitCode {
+    let spawner = spawner();
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        let mut launch = Launch::new("seven", "sh");
+        launch.args = vec!["-c".into(), "exit 7".into()];
+        let instance = spawner.spawn(launch).await.expect("sh runs");
+        say(&instance.handle.exited().await.to_string());
+    });
+    ExitCode::SUCCESS
 }
 
 #[tokio::main]

@@ -11,6 +11,8 @@ use std::sync::Arc;
 use rustix::io::{Errno, FdFlags, fcntl_getfd, fcntl_setfd};
 use rustix::process::Signal;
 
+use tokio::signal::unix::{SignalKind, signal};
+
 use crate::sentinel::announce;
 
 /// Makes the child that `command` will fork listed, alone in its session, and bound to the
@@ -58,4 +60,18 @@ pub(super) fn seal_inherited() {
             let _ = fcntl_setfd(descriptor, flags | FdFlags::CLOEXEC);
         }
     }
+}
+
+/// Makes sure that dead children wait to be reaped. A parent that ignores `SIGCHLD` hands that
+/// on, and then the kernel reaps: exit codes are lost, and numbers are free to be reused while
+/// they are still in use here. A handler that does nothing sets it right, also for the children.
+pub(super) fn keep_the_dead() -> io::Result<()> {
+    if tokio::runtime::Handle::try_current().is_ok() {
+        return signal(SignalKind::child()).map(drop);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build()?;
+    let _guard = runtime.enter();
+    signal(SignalKind::child()).map(drop)
 }

@@ -60,6 +60,9 @@ impl Reaper {
             }
         }
         drop(pidfd);
+        if ladder.catch_up() {
+            leader.terminate();
+        }
         linger(&leader, &mut ladder).await;
         let end = tokio::task::spawn_blocking(move || leader.bury()).await;
         let _ = timeout(DRAIN, &mut stderr).await;
@@ -114,6 +117,19 @@ impl Ladder {
         Self {
             requests,
             rung: Rung::Running,
+        }
+    }
+
+    /// A stop that was asked for, but came after the leader's own end: whether its group has to
+    /// be told.
+    fn catch_up(&mut self) -> bool {
+        let stop = *self.requests.borrow();
+        match (self.rung, stop) {
+            (Rung::Running, Stop::By(until)) => {
+                self.rung = Rung::Grace { until };
+                true
+            }
+            _ => false,
         }
     }
 

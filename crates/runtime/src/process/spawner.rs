@@ -24,7 +24,7 @@ use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
-use super::fork::{bind, seal_inherited};
+use super::fork::{bind, keep_the_dead, seal_inherited};
 use super::handle::{Shared, Stop};
 use super::leader::Leader;
 use super::reaper::Reaper;
@@ -80,17 +80,19 @@ struct Launched {
 impl Spawner {
     /// Starts a sentinel and waits, 10 seconds at the most, until it is ready. Blocks; it
     /// belongs into the start of a program. Marks the descriptors that this process inherited
-    /// as not to be inherited further.
+    /// as not to be inherited further, and stops ignoring `SIGCHLD`.
     ///
     /// # Errors
     ///
     /// [`Error::Start`] if `sentinel` does not lead to [`sentinel::main`].
     pub fn new(sentinel: SentinelCommand) -> Result<Self, Error> {
         seal_inherited();
-        let run = random_id().map_err(|source| {
-            let command = sentinel.clone();
-            Error::Start(sentinel::Error::Start { command, source })
-        })?;
+        let run = keep_the_dead()
+            .and_then(|()| random_id())
+            .map_err(|source| {
+                let command = sentinel.clone();
+                Error::Start(sentinel::Error::Start { command, source })
+            })?;
         let link = Link::new(sentinel.clone(), run.clone()).map_err(Error::Start)?;
         let (jobs, queue) = mpsc::channel(QUEUE);
         thread::Builder::new()
