@@ -1,0 +1,352 @@
+//! Editing a server file in place: comments, order and unknown keys stay.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use jsonc_parser::cst::{CstArray, CstInputValue, CstNode, CstObject, CstObjectProp, CstRootNode};
+use model::{InvalidName, ServerName};
+use serde_json::Value;
+
+use super::load::{Unreadable, read};
+use super::problem::{ConfigError, Problem};
+use super::shape::{self, CONTAINERS, ENTRY_MARKS, PARSE_OPTIONS};
+use super::source::{Source, Syntax};
+use super::write;
+
+/// Why a file could not be edited. The file is then as it was.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum EditError {
+    #[error("there is no server `{0}` in the file")]
+    NoServer(ServerName),
+    #[error("there already is a server `{0}` in the file")]
+    Exists(ServerName),
+    #[error("server `{0}` is defined twice in the file; remove one by hand")]
+    Ambiguous(ServerName),
+    #[error("server `{0}` is not an object in the file")]
+    NotAnObject(ServerName),
+    #[error("{0}")]
+    Name(#[from] InvalidName),
+    #[error("another process is editing {}", .0.display())]
+    Locked(PathBuf),
+    #[error("{0}")]
+    Unreadable(ConfigError),
+    #[error("cannot write {}", path.display())]
+    Write {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{} keeps changing while it is edited", .0.display())]
+    Contended(PathBuf),
+}
+
+/// What an import did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ImportReport {
+    pub(crate) added: Vec<ServerName>,
+    /// There already, with the same text.
+    pub(crate) unchanged: Vec<ServerName>,
+    /// There already, but different: left as they are.
+    pub(crate) clashes: Vec<ServerName>,
+    /// Names that are not allowed, and why.
+    pub(crate) refused: Vec<(String, InvalidName)>,
+}
+
+/// A server file in memory, as text with structure.
+#[derive(Debug)]
+pub(crate) struct ServerFile {
+    root: CstRootNode,
+}
+
+/// Reads a file (a missing one counts as empty), changes it and writes it back if the text
+/// is another. Blocks on files and on other writers, for ten seconds at most.
+///
+/// # Errors
+/// What `change` answers, or why the file cannot be read or written. It is then unchanged.
+pub(crate) fn edit<T>(
+    path: &Path,
+    mut change: impl FnMut(&mut ServerFile) -> Result<T, EditError>,
+) -> Result<T, EditError> {
+    let failed = |source| EditError::Write {
+        path: path.to_owned(),
+        source,
+    };
+    let target = write::target(path).map_err(failed)?;
+    if let Some(folder) = target.parent() {
+        std::fs::create_dir_all(folder).map_err(failed)?;
+    }
+    let _lock = write::Lock::take(&target).map_err(|error| match error.kind() {
+        io::ErrorKind::TimedOut => EditError::Locked(path.to_owned()),
+        _ => failed(error),
+    })?;
+    // Clients that own the file do not know our lock: if one has written meanwhile, the
+    // edit is made again on what it wrote.
+    for _ in 0..3 {
+        let before = current(&target, path)?;
+        let mut file = ServerFile::parse(path, before.as_deref().unwrap_or_default())?;
+        let outcome = change(&mut file)?;
+        let text = file.to_string();
+        if before.as_deref() == Some(text.as_str()) {
+            return Ok(outcome);
+        }
+        if current(&target, path)? == before {
+            write::replace(&target, &text).map_err(failed)?;
+            return Ok(outcome);
+        }
+    }
+    Err(EditError::Contended(path.to_owned()))
+}
+
+fn current(target: &Path, path: &Path) -> Result<Option<String>, EditError> {
+    match read(target) {
+        Ok(text) => Ok(Some(text)),
+        Err(Unreadable::Missing) => Ok(None),
+        Err(error) => Err(EditError::Unreadable(error.problem(path).into())),
+    }
+}
+
+impl ServerFile {
+    /// # Errors
+    /// When the text is not JSON with comments, or not an object. Empty text is an empty
+    /// file.
+    pub(crate) fn parse(path: &Path, text: &str) -> Result<Self, EditError> {
+        let text = if text.trim().is_empty() { "{}\n" } else { text };
+        let source = Source::new(path, text.to_owned(), Syntax::Json);
+        let mut problems = Vec::new();
+        shape::check(&source, &mut problems);
+        if !problems.is_empty() {
+            return Err(EditError::Unreadable(problems.into()));
+        }
+        let root = CstRootNode::parse(&source.text, &PARSE_OPTIONS).map_err(|_| {
+            // The same parser has just accepted it.
+            let problem = Problem::of_file(path, "the file cannot be edited");
+            EditError::Unreadable(problem.into())
+        })?;
+        Ok(Self { root })
+    }
+
+    /// Names of all servers, in the order of the file.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.containers()
+            .iter()
+            .flat_map(CstObject::properties)
+            .filter_map(|prop| prop.decoded_name())
+            .collect()
+    }
+
+    /// Adds a server at the end of the first container; a file without one gets
+    /// `mcpServers`.
+    ///
+    /// # Errors
+    /// When there is one of that name and `replace` is not set.
+    pub(crate) fn add(
+        &mut self,
+        name: &ServerName,
+        entry: &Value,
+        replace: bool,
+    ) -> Result<(), EditError> {
+        match self.find(name)? {
+            Some(_) if !replace => return Err(EditError::Exists(name.clone())),
+            Some(prop) => prop.set_value(input(entry)),
+            None => {
+                let container = match self.containers().into_iter().next() {
+                    Some(container) => container,
+                    None => self
+                        .root
+                        .object_value_or_set()
+                        .object_value_or_set("mcpServers"),
+                };
+                container.append(name.as_str(), input(entry));
+            }
+        }
+        Ok(())
+    }
+
+    /// # Errors
+    /// When there is no such server.
+    pub(crate) fn remove(&mut self, name: &ServerName) -> Result<(), EditError> {
+        let prop = self
+            .find(name)?
+            .ok_or_else(|| EditError::NoServer(name.clone()))?;
+        prop.remove();
+        Ok(())
+    }
+
+    /// Uses the key that the entry has, `enabled` or `disabled`; else `disabled`.
+    ///
+    /// # Errors
+    /// When there is no such server.
+    pub(crate) fn set_enabled(
+        &mut self,
+        name: &ServerName,
+        enabled: bool,
+    ) -> Result<(), EditError> {
+        let entry = self.entry(name)?;
+        let keys = [("enabled", enabled), ("disabled", !enabled)];
+        let mut present = false;
+        for (key, value) in keys {
+            if let Some(prop) = entry.get(key) {
+                prop.set_value(value.into());
+                present = true;
+            }
+        }
+        if !present && !enabled {
+            entry.append("disabled", true.into());
+        }
+        Ok(())
+    }
+
+    /// Keeps the list where the entry has it, `disabledTools` or `excludeTools`; else under
+    /// `toolwharf`. `tool` is the server's own name of it.
+    ///
+    /// # Errors
+    /// When there is no such server.
+    pub(crate) fn set_tool_enabled(
+        &mut self,
+        name: &ServerName,
+        tool: &str,
+        enabled: bool,
+    ) -> Result<(), EditError> {
+        let entry = self.entry(name)?;
+        let ours = entry.object_value("toolwharf");
+        let lists: Vec<_> = [
+            entry.array_value("disabledTools"),
+            entry.array_value("excludeTools"),
+            ours.and_then(|ours| ours.array_value("disabledTools")),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        let text = |node: &CstNode| node.as_string_lit()?.decoded_value().ok();
+        let is_tool = |node: &CstNode| text(node).as_deref() == Some(tool);
+        let listed = lists.iter().any(|list| list.elements().iter().any(is_tool));
+        if enabled {
+            lists
+                .into_iter()
+                .for_each(|list| remove_elements(list, is_tool));
+        } else if !listed {
+            let list = lists.into_iter().next().unwrap_or_else(|| {
+                entry
+                    .object_value_or_set("toolwharf")
+                    .array_value_or_set("disabledTools")
+            });
+            list.append(tool.into());
+        }
+        Ok(())
+    }
+
+    /// Adds the servers of another file that this one has not.
+    ///
+    /// # Errors
+    /// When this file holds a name twice. Clashes are no error, but reported.
+    pub(crate) fn import(&mut self, other: &Self) -> Result<ImportReport, EditError> {
+        let mut report = ImportReport::default();
+        for prop in other.containers().iter().flat_map(CstObject::properties) {
+            let (Some(name), Some(entry)) = (prop.decoded_name(), prop.to_serde_value()) else {
+                continue;
+            };
+            let name = match ServerName::parse(&name) {
+                Ok(name) => name,
+                Err(error) => {
+                    report.refused.push((shape::printable(&name), error));
+                    continue;
+                }
+            };
+            match self.find(&name)? {
+                None => {
+                    self.add(&name, &entry, false)?;
+                    report.added.push(name);
+                }
+                Some(there) if there.to_serde_value().as_ref() == Some(&entry) => {
+                    report.unchanged.push(name);
+                }
+                Some(_) => report.clashes.push(name),
+            }
+        }
+        Ok(report)
+    }
+
+    fn containers(&self) -> Vec<CstObject> {
+        let Some(root) = self.root.object_value() else {
+            return Vec::new();
+        };
+        let found: Vec<CstObject> = CONTAINERS
+            .iter()
+            .filter_map(|path| {
+                path.iter()
+                    .try_fold(root.clone(), |object, key| object.object_value(key))
+            })
+            .filter(|container| !is_entry(container))
+            .collect();
+        let is_bare =
+            |prop: CstObjectProp| prop.object_value().is_some_and(|entry| is_entry(&entry));
+        if found.is_empty() && root.properties().into_iter().any(is_bare) {
+            return vec![root];
+        }
+        found
+    }
+
+    fn find(&self, name: &ServerName) -> Result<Option<CstObjectProp>, EditError> {
+        let mut found = self
+            .containers()
+            .into_iter()
+            .flat_map(|container| container.properties())
+            .filter(|prop| prop.decoded_name().as_deref() == Some(name.as_str()));
+        let first = found.next();
+        match found.next() {
+            Some(_) => Err(EditError::Ambiguous(name.clone())),
+            None => Ok(first),
+        }
+    }
+
+    fn entry(&self, name: &ServerName) -> Result<CstObject, EditError> {
+        let prop = self
+            .find(name)?
+            .ok_or_else(|| EditError::NoServer(name.clone()))?;
+        prop.object_value()
+            .ok_or_else(|| EditError::NotAnObject(name.clone()))
+    }
+}
+
+impl std::fmt::Display for ServerFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.root.fmt(f)
+    }
+}
+
+fn is_entry(object: &CstObject) -> bool {
+    ENTRY_MARKS
+        .iter()
+        .filter_map(|mark| object.get(mark))
+        .any(|prop| {
+            prop.value()
+                .is_some_and(|value| value.as_string_lit().is_some())
+        })
+}
+
+fn remove_elements(list: CstArray, is_gone: impl Fn(&CstNode) -> bool) {
+    let elements = list.elements();
+    let (gone, kept): (Vec<_>, Vec<_>) = elements.into_iter().partition(is_gone);
+    let values: Option<Vec<Value>> = kept.iter().map(CstNode::to_serde_value).collect();
+    match values {
+        // On one line the gap would stay where the element was.
+        Some(values) if !gone.is_empty() && !list.to_string().contains(['\n', '/']) => {
+            list.replace_with(input(&Value::Array(values)));
+        }
+        _ => gone.into_iter().for_each(CstNode::remove),
+    }
+}
+
+fn input(value: &Value) -> CstInputValue {
+    match value {
+        Value::Null => CstInputValue::Null,
+        Value::Bool(value) => CstInputValue::Bool(*value),
+        Value::Number(value) => CstInputValue::Number(value.to_string()),
+        Value::String(value) => CstInputValue::String(value.clone()),
+        Value::Array(values) => CstInputValue::Array(values.iter().map(input).collect()),
+        Value::Object(map) => {
+            let pairs = map.iter().map(|(key, value)| (key.clone(), input(value)));
+            CstInputValue::Object(pairs.collect())
+        }
+    }
+}

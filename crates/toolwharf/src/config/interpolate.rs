@@ -1,0 +1,270 @@
+//! `${…}` in commands, arguments, environments, URLs and headers.
+//!
+//! Known forms: `${VAR}`, `${VAR:-default}` (also used when the variable is empty, as in a
+//! shell), `${env:VAR}`, and of VS Code `${workspaceFolder}`, `${workspaceFolderBasename}`,
+//! `${userHome}`, `${pathSeparator}` and `${/}`. `$${` stands for a plain `${`. What a
+//! variable holds is not looked into again. In commands and arguments an unknown form stays
+//! as it is, because it may be for a shell; elsewhere it is an error.
+
+use std::path::{Path, PathBuf};
+
+/// Where values of `${…}` come from.
+pub(crate) struct Variables<'a> {
+    pub(crate) env: &'a dyn Fn(&str) -> Option<String>,
+    pub(crate) workspace: PathBuf,
+}
+
+/// What to do with a form that is not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unknown {
+    Keep,
+    Refuse,
+}
+
+/// Why a text could not be filled in. Names variables, never values.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("the variable `{0}` is not set")]
+    Unset(String),
+    #[error("`${{input:{0}}}` asks a person, which a server in the background cannot do")]
+    Input(String),
+    #[error("`${{` is not followed by a known form")]
+    Form,
+}
+
+impl Error {
+    pub(crate) fn help(&self) -> String {
+        match self {
+            Self::Unset(name) => format!(
+                "set {name} in the environment of toolwharf, or write `${{{name}:-default}}`"
+            ),
+            Self::Input(id) => {
+                let name = variable_for(id);
+                format!("write `${{{name}}}` instead, and set {name} in the environment")
+            }
+            Self::Form => "write `${VAR}`, `${VAR:-default}` or `${env:VAR}`; \
+                           `$${` stands for a plain `${`"
+                .to_owned(),
+        }
+    }
+}
+
+impl Variables<'_> {
+    /// # Errors
+    /// All that is wrong with the text, not only the first.
+    pub(crate) fn fill(&self, text: &str, unknown: Unknown) -> Result<String, Vec<Error>> {
+        let mut out = String::with_capacity(text.len());
+        let mut errors = Vec::new();
+        let mut rest = text;
+        while let Some(at) = rest.find("${") {
+            let (before, form) = rest.split_at(at);
+            if let Some(plain) = before.strip_suffix('$') {
+                out.push_str(plain);
+                out.push_str("${");
+                rest = &form[2..];
+                continue;
+            }
+            out.push_str(before);
+            let parsed = form[2..]
+                .split_once('}')
+                .map(|(f, tail)| (self.value(f), tail));
+            match (parsed, unknown) {
+                (Some((Ok(value), tail)), _) => {
+                    out.push_str(&value);
+                    rest = tail;
+                }
+                (Some((Err(Error::Form), _)) | None, Unknown::Keep) => {
+                    out.push_str("${");
+                    rest = &form[2..];
+                }
+                (Some((Err(error), tail)), _) => {
+                    errors.push(error);
+                    rest = tail;
+                }
+                (None, Unknown::Refuse) => {
+                    errors.push(Error::Form);
+                    rest = "";
+                }
+            }
+        }
+        out.push_str(rest);
+        if errors.is_empty() {
+            Ok(out)
+        } else {
+            Err(errors)
+        }
+    }
+
+    /// `~` and `~/…` of a path that no shell will see.
+    pub(crate) fn expand_home(&self, path: &str) -> String {
+        match path.strip_prefix('~') {
+            Some(rest) if rest.is_empty() || rest.starts_with('/') => match self.home() {
+                Some(home) => format!("{home}{rest}"),
+                None => path.to_owned(),
+            },
+            _ => path.to_owned(),
+        }
+    }
+
+    fn home(&self) -> Option<String> {
+        (self.env)("HOME").filter(|home| !home.is_empty())
+    }
+
+    fn value(&self, form: &str) -> Result<String, Error> {
+        if let Some(id) = form.strip_prefix("input:") {
+            return Err(Error::Input(id.to_owned()));
+        }
+        if let Some(name) = form.strip_prefix("env:") {
+            return if is_variable(name) {
+                (self.env)(name).ok_or_else(|| Error::Unset(name.to_owned()))
+            } else {
+                Err(Error::Form)
+            };
+        }
+        match form {
+            "workspaceFolder" => return Ok(self.workspace.display().to_string()),
+            "workspaceFolderBasename" => {
+                let name = self.workspace.file_name().unwrap_or_default();
+                return Ok(name.to_string_lossy().into_owned());
+            }
+            "userHome" => return self.home().ok_or_else(|| Error::Unset("HOME".to_owned())),
+            "pathSeparator" | "/" => return Ok("/".to_owned()),
+            _ => {}
+        }
+        let (name, default) = match form.split_once(":-") {
+            Some((name, default)) => (name, Some(default)),
+            None => (form, None),
+        };
+        if !is_variable(name) {
+            return Err(Error::Form);
+        }
+        match ((self.env)(name), default) {
+            (Some(value), None) => Ok(value),
+            (Some(value), Some(_)) if !value.is_empty() => Ok(value),
+            (_, Some(default)) => Ok(default.to_owned()),
+            (None, None) => Err(Error::Unset(name.to_owned())),
+        }
+    }
+}
+
+/// The folder that `${workspaceFolder}` means for a file: its own, or the one above if its
+/// own is a client's.
+pub(crate) fn workspace_of(file: &Path) -> PathBuf {
+    let absolute = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
+    let folder = absolute.parent().unwrap_or(Path::new("/"));
+    let is_clients = folder.file_name().is_some_and(|name| {
+        [".vscode", ".cursor", ".zed", ".gemini"]
+            .iter()
+            .any(|c| name == *c)
+    });
+    match folder.parent() {
+        Some(above) if is_clients => above.to_owned(),
+        _ => folder.to_owned(),
+    }
+}
+
+fn is_variable(name: &str) -> bool {
+    let mut bytes = name.bytes();
+    bytes
+        .next()
+        .is_some_and(|b| b.is_ascii_alphabetic() || b == b'_')
+        && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_')
+}
+
+fn variable_for(id: &str) -> String {
+    let name: String = id
+        .chars()
+        .map(|c| {
+            if c.is_ascii_alphanumeric() {
+                c.to_ascii_uppercase()
+            } else {
+                '_'
+            }
+        })
+        .collect();
+    if is_variable(&name) {
+        name
+    } else {
+        "VAR".to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str, expect: &str) {
+        let variables = Variables {
+            env: &|name| match name {
+                "A" => Some("one".to_owned()),
+                "EMPTY" => Some(String::new()),
+                "NESTED" => Some("${A}".to_owned()),
+                "HOME" => Some("/home/me".to_owned()),
+                _ => None,
+            },
+            workspace: PathBuf::from("/work/app"),
+        };
+        let shown = match variables.fill(text, Unknown::Refuse) {
+            Ok(text) => text,
+            Err(errors) => {
+                let all: Vec<_> = errors.iter().map(ToString::to_string).collect();
+                format!("error: {}", all.join("; "))
+            }
+        };
+        assert_eq!(shown, expect, "{text}");
+    }
+
+    #[test]
+    fn forms() {
+        check("plain $A $ {A}", "plain $A $ {A}");
+        check("x${A}y${env:A}z", "xoneyonez");
+        check("${A:-d}${EMPTY:-d}${NONE:-d:-e}", "onedd:-e");
+        check("[${EMPTY}]", "[]");
+        check("${NESTED}", "${A}");
+        check(
+            "${workspaceFolder}/${workspaceFolderBasename}",
+            "/work/app/app",
+        );
+        check("${userHome}${/}${pathSeparator}", "/home/me//");
+        check("$${A} ${A}", "${A} one");
+    }
+
+    #[test]
+    fn errors_come_all_at_once() {
+        check(
+            "${X}${env:Y}",
+            "error: the variable `X` is not set; the variable `Y` is not set",
+        );
+        check(
+            "${input:my-key}",
+            "error: `${input:my-key}` asks a person, which a server in the background cannot do",
+        );
+        for text in ["${", "${A", "${}", "${A%b}", "${1}", "${env:}"] {
+            check(text, "error: `${` is not followed by a known form");
+        }
+        assert!(Error::Input("my-key".into()).help().contains("${MY_KEY}"));
+    }
+
+    #[test]
+    fn shell_text_is_kept() {
+        let variables = Variables {
+            env: &|_| None,
+            workspace: PathBuf::new(),
+        };
+        for text in ["${x%.*}", "${", "a ${#list[@]} b", "${1}"] {
+            assert_eq!(variables.fill(text, Unknown::Keep).unwrap(), text);
+        }
+        assert!(variables.fill("${X}", Unknown::Keep).is_err());
+    }
+
+    #[test]
+    fn workspace_of_clients_files() {
+        for (file, expect) in [
+            ("/a/b/.vscode/mcp.json", "/a/b"),
+            ("/a/b/mcp.json", "/a/b"),
+            ("/.cursor/mcp.json", "/"),
+        ] {
+            assert_eq!(workspace_of(Path::new(file)), Path::new(expect));
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Loading: all files, all problems, or a configuration.
+//!
+//! Invariant: the outcome depends only on the files and the variables, so that hot reload
+//! and start are one path, and a configuration is taken whole or not at all.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use model::{ServerSpec, Settings};
+
+use super::interpolate::{Variables, workspace_of};
+use super::locate::Sources;
+use super::problem::{ConfigError, Problem};
+use super::servers::{self, Parsed};
+use super::settings;
+use super::source::{Source, Syntax};
+
+/// Largest configuration file, in bytes.
+const MAX_FILE: u64 = 8 * 1024 * 1024;
+
+/// A valid configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Config {
+    /// In the order of the files; names are unique.
+    pub(crate) servers: Vec<ServerSpec>,
+    pub(crate) settings: Settings,
+    /// The files that were there.
+    pub(crate) sources: Vec<PathBuf>,
+    /// What is doubtful but works.
+    pub(crate) warnings: Vec<Problem>,
+}
+
+impl Config {
+    /// Reads all sources. `env` looks up environment variables.
+    ///
+    /// # Errors
+    /// Everything that is wrong in any of the files.
+    pub(crate) fn load(
+        sources: &Sources,
+        env: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Self, ConfigError> {
+        let mut problems = Vec::new();
+        let mut config = Self {
+            servers: Vec::new(),
+            settings: Settings::default(),
+            sources: Vec::new(),
+            warnings: Vec::new(),
+        };
+        let mut seen: Vec<(Source, Vec<Parsed>)> = Vec::new();
+        for path in &sources.servers {
+            let Some(source) = open(path, Syntax::Json, sources.optional, &mut problems) else {
+                continue;
+            };
+            let variables = Variables {
+                env,
+                workspace: workspace_of(path),
+            };
+            let mut outcome = servers::parse(&source, &variables);
+            problems.append(&mut outcome.problems);
+            config.warnings.append(&mut outcome.warnings);
+            duplicates(&source, &outcome.servers, &seen, &mut problems);
+            config.sources.push(path.clone());
+            seen.push((source, outcome.servers));
+        }
+        if let Some(path) = &sources.settings
+            && let Some(source) = open(path, Syntax::Toml, sources.optional, &mut problems)
+        {
+            config.settings = settings::parse(&source, &mut problems);
+            config.sources.push(path.clone());
+        }
+        if !problems.is_empty() {
+            // Whatever the order of finding them: files as named, lines from the top.
+            let order: Vec<&Path> = sources.files().collect();
+            let file = |p: &Problem| order.iter().position(|path| *path == p.file);
+            problems.sort_by_key(|problem| (file(problem), problem.at));
+            return Err(problems.into());
+        }
+        config.servers = seen
+            .into_iter()
+            .flat_map(|(_, parsed)| parsed)
+            .map(|parsed| parsed.spec)
+            .collect();
+        config.unknown_servers(sources);
+        Ok(config)
+    }
+
+    /// A project may name a server that is yet to come, but it is worth a word.
+    fn unknown_servers(&mut self, sources: &Sources) {
+        let Some(file) = &sources.settings else {
+            return;
+        };
+        for (project, view) in &self.settings.projects {
+            let named = view.servers.iter().flatten();
+            let tools = view.disabled_tools.iter().map(|tool| &tool.server);
+            for server in named.chain(tools) {
+                if !self.servers.iter().any(|spec| spec.name == *server) {
+                    let what = format!(
+                        "project `{project}` names the server `{server}`, which is not configured"
+                    );
+                    self.warnings.push(Problem::of_file(file, what));
+                }
+            }
+        }
+    }
+}
+
+/// Names that another container of the same file, or another file, has already.
+fn duplicates(
+    source: &Source,
+    parsed: &[Parsed],
+    seen: &[(Source, Vec<Parsed>)],
+    problems: &mut Vec<Problem>,
+) {
+    for (i, server) in parsed.iter().enumerate() {
+        let earlier = parsed[..i].iter().map(|p| (source, p));
+        let elsewhere = seen
+            .iter()
+            .flat_map(|(s, parsed)| parsed.iter().map(move |p| (s, p)));
+        let first = elsewhere
+            .chain(earlier)
+            .find(|(_, p)| p.spec.name == server.spec.name);
+        let Some((first_source, first)) = first else {
+            continue;
+        };
+        let position = source.position(server.offset);
+        // Two of one name in one object are reported where the object is read.
+        if problems
+            .iter()
+            .any(|p| p.file == source.path && p.at == Some(position))
+        {
+            continue;
+        }
+        let what = format!("server `{}` is defined twice", server.spec.name);
+        let key = server.offset..server.offset + server.spec.name.as_str().len() + 2;
+        problems.push(
+            Problem::at(source, key, what)
+                .see(first_source, first.offset, "first defined here")
+                .help("rename or remove one of the two"),
+        );
+    }
+}
+
+fn open(
+    path: &Path,
+    syntax: Syntax,
+    optional: bool,
+    problems: &mut Vec<Problem>,
+) -> Option<Source> {
+    match read(path) {
+        Ok(text) => Some(Source::new(path, text, syntax)),
+        Err(Unreadable::Missing) if optional => None,
+        Err(error) => {
+            problems.push(error.problem(path));
+            None
+        }
+    }
+}
+
+/// Why a file's text could not be had.
+#[derive(Debug)]
+pub(crate) enum Unreadable {
+    Missing,
+    TooLarge,
+    NotUtf8 { line: usize },
+    Io(std::io::Error),
+}
+
+impl Unreadable {
+    pub(crate) fn problem(&self, path: &Path) -> Problem {
+        match self {
+            Self::Missing => Problem::of_file(path, "the file does not exist")
+                .help("check the path, or create the file with `toolwharf add`"),
+            Self::TooLarge => Problem::of_file(path, "the file is larger than 8 MiB")
+                .help("name the file with the servers"),
+            Self::NotUtf8 { line } => {
+                Problem::of_file(path, format!("line {line} is not UTF-8 text"))
+                    .help("save the file as UTF-8")
+            }
+            Self::Io(error) => {
+                Problem::of_file(path, format!("the file cannot be read: {}", error.kind()))
+                    .help("check its permissions")
+            }
+        }
+    }
+}
+
+/// The text of a regular file of bounded size.
+pub(crate) fn read(path: &Path) -> Result<String, Unreadable> {
+    let file = match std::fs::File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Err(Unreadable::Missing);
+        }
+        Err(error) => return Err(Unreadable::Io(error)),
+    };
+    let mut bytes = Vec::new();
+    file.take(MAX_FILE + 1)
+        .read_to_end(&mut bytes)
+        .map_err(Unreadable::Io)?;
+    if bytes.len() as u64 > MAX_FILE {
+        return Err(Unreadable::TooLarge);
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let line = valid.iter().filter(|b| **b == b'\n').count() + 1;
+        Unreadable::NotUtf8 { line }
+    })
+}

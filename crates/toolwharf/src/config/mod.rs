@@ -1,0 +1,24 @@
+//! Configuration: reading the files that users already have, and editing them in place.
+//!
+//! Invariants: everything that is wrong is reported at once with file, line and remedy; no
+//! value of a variable, of `env` or of `headers` is in any message; an edit keeps comments,
+//! order and unknown keys. Deliberately absent: watching for changes, and what a change does.
+
+mod edit;
+mod interpolate;
+mod load;
+mod locate;
+mod problem;
+mod servers;
+mod settings;
+mod shape;
+mod source;
+#[cfg(test)]
+mod tests;
+mod write;
+
+pub(crate) use edit::{EditError, ImportReport, ServerFile, edit};
+pub(crate) use load::Config;
+pub(crate) use locate::{Error as LocateError, Sources, data_dir};
+pub(crate) use problem::{ConfigError, Problem};
+pub(crate) use settings::SAMPLE as SETTINGS_SAMPLE;

@@ -1,0 +1,154 @@
+//! What is wrong with a configuration, told so that it can be put right.
+//!
+//! Invariant: no text here holds a value of `env`, `headers` or a variable.
+
+use std::fmt;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use super::source::{Excerpt, Position, Show, Source};
+
+/// One thing that is wrong (or, among warnings, doubtful), and what to write instead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Problem {
+    pub(crate) file: PathBuf,
+    /// `None` when the file as a whole is meant.
+    pub(crate) at: Option<Position>,
+    pub(crate) what: String,
+    pub(crate) help: Option<String>,
+    /// Another place that matters, such as a first definition.
+    pub(crate) see: Option<See>,
+    excerpt: Option<Excerpt>,
+}
+
+/// A second place that belongs to a problem.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct See {
+    pub(crate) file: PathBuf,
+    pub(crate) at: Position,
+    pub(crate) why: &'static str,
+}
+
+/// Everything that is wrong with a configuration, in the order of files and lines.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ConfigError {
+    pub(crate) problems: Vec<Problem>,
+}
+
+impl Problem {
+    pub(crate) fn of_file(file: &Path, what: impl Into<String>) -> Self {
+        Self {
+            file: file.to_owned(),
+            at: None,
+            what: what.into(),
+            help: None,
+            see: None,
+            excerpt: None,
+        }
+    }
+
+    /// A problem at a place whose text may be a secret.
+    pub(crate) fn at(source: &Source, span: Range<usize>, what: impl Into<String>) -> Self {
+        Self {
+            at: Some(source.position(span.start)),
+            excerpt: Some(source.excerpt(&span, Show::Keys)),
+            ..Self::of_file(&source.path, what)
+        }
+    }
+
+    /// A problem at a place whose text is no secret and helps to understand it.
+    pub(crate) fn showing(source: &Source, span: Range<usize>, what: impl Into<String>) -> Self {
+        Self {
+            excerpt: Some(source.excerpt(&span, Show::Place)),
+            ..Self::at(source, span, what)
+        }
+    }
+
+    /// A problem of a file that does not parse.
+    pub(crate) fn broken(source: &Source, span: Range<usize>, what: impl Into<String>) -> Self {
+        Self {
+            excerpt: Some(source.excerpt(&span, Show::Words)),
+            ..Self::at(source, span, what)
+        }
+    }
+
+    pub(crate) fn help(mut self, help: impl Into<String>) -> Self {
+        self.help = Some(help.into());
+        self
+    }
+
+    pub(crate) fn see(mut self, source: &Source, offset: usize, why: &'static str) -> Self {
+        self.see = Some(See {
+            file: source.path.clone(),
+            at: source.position(offset),
+            why,
+        });
+        self
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)?;
+        write!(f, "\n  --> {}", self.file.display())?;
+        if let Some(at) = self.at {
+            write!(f, ":{}:{}", at.line, at.column)?;
+            if let Some(excerpt) = &self.excerpt {
+                let number = at.line.to_string();
+                let gutter = " ".repeat(number.len());
+                let space = " ".repeat(excerpt.carets.start);
+                let carets = "^".repeat(excerpt.carets.len().max(1));
+                write!(f, "\n {gutter} |\n {number} | {}", excerpt.line)?;
+                write!(f, "\n {gutter} | {space}{carets}")?;
+            }
+        }
+        if let Some(see) = &self.see {
+            let Position { line, column } = see.at;
+            write!(f, "\n  {}: {}:{line}:{column}", see.why, see.file.display())?;
+        }
+        if let Some(help) = &self.help {
+            write!(f, "\n  help: {help}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, problem) in self.problems.iter().enumerate() {
+            let gap = if i == 0 { "" } else { "\n\n" };
+            write!(f, "{gap}error: {problem}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+impl From<Vec<Problem>> for ConfigError {
+    fn from(problems: Vec<Problem>) -> Self {
+        Self { problems }
+    }
+}
+
+impl From<Problem> for ConfigError {
+    fn from(problem: Problem) -> Self {
+        vec![problem].into()
+    }
+}
+
+/// The word among `known` that somebody who wrote `word` probably meant.
+pub(crate) fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
+    let fold = |s: &str| s.to_lowercase().replace(['-', '_'], "");
+    let folded = fold(word);
+    let (distance, best) = known
+        .iter()
+        .map(|k| (strsim::osa_distance(&folded, &fold(k)), *k))
+        .min_by_key(|(distance, _)| *distance)?;
+    let allowed = match best.len() {
+        0..=3 => 1,
+        4..=7 => 2,
+        _ => 3,
+    };
+    (distance <= allowed && distance < folded.chars().count()).then_some(best)
+}

@@ -1,0 +1,513 @@
+//! `toolwharf.toml`: Toolwharf's own settings.
+//!
+//! Unknown keys are errors, because nobody else keeps anything in this file. Durations are
+//! written `500ms`, `30s`, `5m`, `2h`; sizes as a number of bytes or `64KiB`, `16MiB`.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::path::Path;
+use std::str::FromStr;
+use std::time::Duration;
+
+use model::{
+    LogFormat, NamingPolicy, ProjectId, ProjectView, ServerName, Settings, StartPolicy, ToolRef,
+};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::problem::{Problem, nearest};
+use super::shape::printable;
+use super::source::Source;
+
+/// Every setting with its default: for the documentation and for `toolwharf.toml` itself.
+pub(crate) const SAMPLE: &str = r#"# Settings of Toolwharf. All are optional; what stands here is the default.
+
+# Address and port of the one listener. Loopback unless you mean to serve others.
+listen = "127.0.0.1:6280"
+
+# How tools of several servers are named: "prefix-on-conflict", "always-prefix",
+# "last-wins" or "preserve" (then two tools of one name are an error).
+naming = "prefix-on-conflict"
+
+# How servers are started: "parallel", "sequential" (the first failure fails the start) or
+# "lazy" (each at its first use).
+start = "parallel"
+
+# Origins, besides those of loopback, whose web pages may call.
+# Written as "https://app.example.com".
+allowed_origins = []
+
+# Names, besides loopback and `listen`, under which clients may call, such as
+# "tools.example.com"; without a port every port.
+allowed_hosts = []
+
+# Where state is kept; by default $XDG_DATA_HOME/toolwharf or ~/.local/share/toolwharf.
+# data_dir = "/var/lib/toolwharf"
+
+[limits]
+max_body_bytes = "16MiB"      # largest request body; more is answered with 413
+max_line_bytes = "64MiB"      # longest line or event of a server
+max_depth = 128               # deepest nesting of JSON in a message
+max_sessions = 16384          # client sessions at a time
+max_session_instances = 16    # instances of one server with sharing "session"
+queue_len = 256               # calls that wait for one server
+client_queue_len = 256        # messages that wait for one slow client
+session_idle = "30m"          # an unused client session ends after this
+held_call_ttl = "5m"          # how long a call waits for the client's input
+max_held_calls = 1024         # calls that wait like that at a time
+stderr_bytes = "64KiB"        # how much of a server's standard error is kept
+stop_grace = "10s"            # from the request to stop until the kill
+drain = "30s"                 # how long calls in flight may finish at the end
+
+[log]
+level = "info"                # or a filter such as "info,engine=debug"
+format = "text"               # or "json"
+
+# What callers of one project see. Without a section they see every server.
+# [projects.my-project]
+# servers = ["github", "time"]
+# naming = "preserve"
+# disabled_tools = ["github/delete_repository"]
+"#;
+
+/// Reads the settings; what is wrong goes to `problems`, and the default stands in for it.
+pub(crate) fn parse(source: &Source, problems: &mut Vec<Problem>) -> Settings {
+    let (table, errors) = DeTable::parse_recoverable(&source.text);
+    for error in &errors {
+        let span = error.span().unwrap_or(0..0);
+        let what = format!("invalid TOML: {}", own_words(error.message()));
+        problems.push(Problem::at(source, span, what).help("write `key = value`, one to a line"));
+    }
+    let mut settings = Settings::default();
+    if !errors.is_empty() {
+        return settings;
+    }
+    let mut walk = Walk { source, problems };
+    walk.root(table.get_ref(), &mut settings);
+    settings
+}
+
+struct Walk<'w> {
+    source: &'w Source,
+    problems: &'w mut Vec<Problem>,
+}
+
+type Item<'v, 'i> = &'v Spanned<DeValue<'i>>;
+
+impl Walk<'_> {
+    fn root(&mut self, root: &DeTable<'_>, settings: &mut Settings) {
+        let known = [
+            "listen",
+            "naming",
+            "start",
+            "allowed_origins",
+            "allowed_hosts",
+            "data_dir",
+            "limits",
+            "log",
+            "projects",
+        ];
+        self.unknown_keys(root, "", &known);
+        if let Some((text, span)) = self.string(root, "listen") {
+            if is_address(&text) {
+                settings.listen = text;
+            } else {
+                self.wrong(
+                    span,
+                    "bad `listen`",
+                    r#"an address and a port, such as "127.0.0.1:6280""#,
+                );
+            }
+        }
+        self.word(root, "naming", NamingPolicy::WORDS, &mut settings.naming);
+        self.word(root, "start", StartPolicy::WORDS, &mut settings.start);
+        for (text, span) in self.strings(root, "allowed_origins") {
+            match origin(&text) {
+                Some(origin) => {
+                    settings.allowed_origins.insert(origin);
+                }
+                None => self.wrong(
+                    span,
+                    "bad origin in `allowed_origins`",
+                    r#"one such as "https://app.example.com", without a path or `*`"#,
+                ),
+            }
+        }
+        for (text, span) in self.strings(root, "allowed_hosts") {
+            if is_host(&text) {
+                settings.allowed_hosts.insert(text.to_ascii_lowercase());
+            } else {
+                self.wrong(
+                    span,
+                    "bad name in `allowed_hosts`",
+                    r#"one such as "tools.example.com" or "tools.example.com:8080""#,
+                );
+            }
+        }
+        if let Some((text, span)) = self.string(root, "data_dir") {
+            let path = Path::new(&text);
+            if path.is_absolute() {
+                settings.data_dir = Some(path.to_owned());
+            } else {
+                self.wrong(
+                    span,
+                    "`data_dir` is not an absolute path",
+                    r#"one such as "/var/lib/toolwharf""#,
+                );
+            }
+        }
+        if let Some(limits) = self.table(root, "limits") {
+            self.limits(limits, settings);
+        }
+        if let Some(log) = self.table(root, "log") {
+            self.unknown_keys(log, "log.", &["level", "format"]);
+            if let Some((level, _)) = self.string(log, "level") {
+                settings.log.level = level;
+            }
+            if let Some((word, span)) = self.string(log, "format") {
+                match word.as_str() {
+                    "text" => settings.log.format = LogFormat::Text,
+                    "json" => settings.log.format = LogFormat::Json,
+                    _ => self.wrong(span, "bad `format`", "`text` or `json`"),
+                }
+            }
+        }
+        if let Some(projects) = self.table(root, "projects") {
+            for (key, value) in projects {
+                self.project(key, value, settings);
+            }
+        }
+    }
+
+    fn limits(&mut self, table: &DeTable<'_>, settings: &mut Settings) {
+        let limits = &mut settings.limits;
+        let sizes = [
+            ("max_body_bytes", &mut limits.max_body_bytes, 1024),
+            ("max_line_bytes", &mut limits.max_line_bytes, 1024),
+            ("stderr_bytes", &mut limits.stderr_bytes, 0),
+        ];
+        let counts = [
+            ("max_depth", &mut limits.max_depth, 8, 1024),
+            ("max_sessions", &mut limits.max_sessions, 1, 1_000_000),
+            (
+                "max_session_instances",
+                &mut limits.max_session_instances,
+                1,
+                10_000,
+            ),
+            ("queue_len", &mut limits.queue_len, 1, 1_000_000),
+            (
+                "client_queue_len",
+                &mut limits.client_queue_len,
+                1,
+                1_000_000,
+            ),
+            ("max_held_calls", &mut limits.max_held_calls, 1, 1_000_000),
+        ];
+        let durations = [
+            ("session_idle", &mut limits.session_idle),
+            ("held_call_ttl", &mut limits.held_call_ttl),
+            ("stop_grace", &mut limits.stop_grace),
+            ("drain", &mut limits.drain),
+        ];
+        let known: Vec<&str> = (sizes.iter().map(|s| s.0))
+            .chain(counts.iter().map(|c| c.0))
+            .chain(durations.iter().map(|d| d.0))
+            .collect();
+        self.unknown_keys(table, "limits.", &known);
+        for (key, slot, least) in sizes {
+            let Some(item) = table.get(key) else { continue };
+            match size(item.get_ref()) {
+                Some(bytes) if (least..=1 << 32).contains(&bytes) => *slot = bytes,
+                _ => self.wrong(
+                    item.span(),
+                    &format!("bad `{key}`"),
+                    r#"a number of bytes, or a size such as "16MiB""#,
+                ),
+            }
+        }
+        for (key, slot, least, most) in counts {
+            let Some(item) = table.get(key) else { continue };
+            match integer(item.get_ref()) {
+                Some(count) if (least..=most).contains(&count) => *slot = count,
+                _ => self.wrong(
+                    item.span(),
+                    &format!("bad `{key}`"),
+                    &format!("a whole number from {least} to {most}"),
+                ),
+            }
+        }
+        for (key, slot) in durations {
+            let Some(item) = table.get(key) else { continue };
+            match item.get_ref().as_str().and_then(duration) {
+                Some(time) => *slot = time,
+                None => self.wrong(
+                    item.span(),
+                    &format!("bad `{key}`"),
+                    r#"a time such as "500ms", "30s", "5m" or "2h", at most a week"#,
+                ),
+            }
+        }
+    }
+
+    fn project(
+        &mut self,
+        key: &Spanned<std::borrow::Cow<'_, str>>,
+        value: Item<'_, '_>,
+        settings: &mut Settings,
+    ) {
+        let id = match ProjectId::parse(key.get_ref()) {
+            Ok(id) => id,
+            Err(error) => {
+                return self.wrong(
+                    key.span(),
+                    &error.to_string(),
+                    "another name for the project",
+                );
+            }
+        };
+        let Some(table) = value.get_ref().as_table() else {
+            return self.wrong(
+                value.span(),
+                &format!("project `{id}` is not a table"),
+                &format!("[projects.{id}] above its settings"),
+            );
+        };
+        self.unknown_keys(
+            table,
+            "projects.*.",
+            &["servers", "naming", "disabled_tools"],
+        );
+        let mut view = ProjectView::default();
+        if table.contains_key("servers") {
+            let mut servers = BTreeSet::new();
+            for (text, span) in self.strings(table, "servers") {
+                match ServerName::parse(&text) {
+                    Ok(name) => {
+                        servers.insert(name);
+                    }
+                    Err(error) => self.wrong(span, &error.to_string(), "the name of a server"),
+                }
+            }
+            view.servers = Some(servers);
+        }
+        let mut naming = NamingPolicy::default();
+        if self.word(table, "naming", NamingPolicy::WORDS, &mut naming) {
+            view.naming = Some(naming);
+        }
+        for (text, span) in self.strings(table, "disabled_tools") {
+            match ToolRef::parse(&text) {
+                Ok(tool) => {
+                    view.disabled_tools.insert(tool);
+                }
+                Err(error) => self.wrong(span, &error.to_string(), r#""server/tool""#),
+            }
+        }
+        settings.projects.insert(id, view);
+    }
+
+    fn unknown_keys(&mut self, table: &DeTable<'_>, prefix: &str, known: &[&str]) {
+        let mut unknown: Vec<_> = table
+            .keys()
+            .filter(|key| !known.contains(&key.get_ref().as_ref()))
+            .collect();
+        unknown.sort_by_key(|key| key.span().start);
+        for key in unknown {
+            let what = format!(
+                "`{prefix}{}` is not a known setting",
+                printable(key.get_ref())
+            );
+            let help = match nearest(key.get_ref(), known) {
+                Some(meant) => format!("did you mean `{meant}`?"),
+                None => format!("known are {}", known.join(", ")),
+            };
+            self.problems
+                .push(Problem::at(self.source, key.span(), what).help(help));
+        }
+    }
+
+    /// Whether the key was there and valid.
+    fn word<P: FromStr>(
+        &mut self,
+        table: &DeTable<'_>,
+        key: &str,
+        words: &[&str],
+        slot: &mut P,
+    ) -> bool {
+        let Some((word, span)) = self.string(table, key) else {
+            return false;
+        };
+        match word.parse() {
+            Ok(value) => {
+                *slot = value;
+                true
+            }
+            Err(_) => {
+                self.wrong(
+                    span,
+                    &format!("bad `{key}`"),
+                    &format!("one of `{}`", words.join("`, `")),
+                );
+                false
+            }
+        }
+    }
+
+    fn string(&mut self, table: &DeTable<'_>, key: &str) -> Option<(String, Range<usize>)> {
+        let item = table.get(key)?;
+        match item.get_ref().as_str() {
+            Some(text) => Some((text.to_owned(), item.span())),
+            None => {
+                self.wrong(
+                    item.span(),
+                    &format!("`{key}` is not a string"),
+                    "it in double quotes",
+                );
+                None
+            }
+        }
+    }
+
+    fn strings(&mut self, table: &DeTable<'_>, key: &str) -> Vec<(String, Range<usize>)> {
+        let Some(item) = table.get(key) else {
+            return Vec::new();
+        };
+        let Some(array) = item.get_ref().as_array() else {
+            self.wrong(
+                item.span(),
+                &format!("`{key}` is not a list"),
+                &format!(r#"{key} = ["one", "two"]"#),
+            );
+            return Vec::new();
+        };
+        let mut out = Vec::new();
+        for item in array {
+            match item.get_ref().as_str() {
+                Some(text) => out.push((text.to_owned(), item.span())),
+                None => self.wrong(
+                    item.span(),
+                    &format!("`{key}` holds something that is not a string"),
+                    "it in double quotes",
+                ),
+            }
+        }
+        out
+    }
+
+    fn table<'t, 'i>(&mut self, table: &'t DeTable<'i>, key: &str) -> Option<&'t DeTable<'i>> {
+        let item = table.get(key)?;
+        let found = item.get_ref().as_table();
+        if found.is_none() {
+            self.wrong(
+                item.span(),
+                &format!("`{key}` is not a table"),
+                &format!("[{key}] above its settings"),
+            );
+        }
+        found
+    }
+
+    fn wrong(&mut self, span: Range<usize>, what: &str, write: &str) {
+        let problem = Problem::showing(self.source, span, what);
+        self.problems.push(problem.help(format!("write {write}")));
+    }
+}
+
+/// The parser's message up to where it quotes the text: only punctuation is quoted on.
+fn own_words(message: &str) -> String {
+    let mut out = String::new();
+    for (i, part) in message
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .split('`')
+        .enumerate()
+    {
+        if i % 2 == 0 {
+            out.push_str(part);
+        } else if part.chars().any(char::is_alphanumeric) {
+            break;
+        } else {
+            out.push_str(&format!("`{part}`"));
+        }
+    }
+    out.trim().to_owned()
+}
+
+fn integer(value: &DeValue<'_>) -> Option<usize> {
+    let integer = value.as_integer()?;
+    usize::from_str_radix(integer.as_str(), integer.radix()).ok()
+}
+
+fn size(value: &DeValue<'_>) -> Option<usize> {
+    let Some(text) = value.as_str() else {
+        return integer(value);
+    };
+    let (number, unit) = split_unit(text);
+    let factor: usize = match unit {
+        "" | "B" => 1,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        "kB" | "KB" => 1_000,
+        "MB" => 1_000_000,
+        "GB" => 1_000_000_000,
+        _ => return None,
+    };
+    number.parse::<usize>().ok()?.checked_mul(factor)
+}
+
+fn duration(text: &str) -> Option<Duration> {
+    let (number, unit) = split_unit(text);
+    let factor: u64 = match unit {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" | "min" => 60_000,
+        "h" => 3_600_000,
+        "d" => 86_400_000,
+        _ => return None,
+    };
+    let ms = number.parse::<u64>().ok()?.checked_mul(factor)?;
+    // Longer is a slip, and sums of deadlines must not overflow.
+    (ms <= 7 * 86_400_000).then(|| Duration::from_millis(ms))
+}
+
+fn split_unit(text: &str) -> (&str, &str) {
+    let text = text.trim();
+    let end = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    (&text[..end], text[end..].trim())
+}
+
+fn is_address(text: &str) -> bool {
+    if text.parse::<std::net::SocketAddr>().is_ok() {
+        return true;
+    }
+    text.rsplit_once(':').is_some_and(|(host, port)| {
+        !host.is_empty()
+            && host
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b == b'.' || b == b'-')
+            && port.parse::<u16>().is_ok()
+    })
+}
+
+fn is_host(text: &str) -> bool {
+    url::Url::parse(&format!("http://{text}/")).is_ok_and(|url| {
+        url.path() == "/"
+            && url.username().is_empty()
+            && url.password().is_none()
+            && url.query().is_none()
+    }) && !text.contains(['*', '/', '@', '#', '?'])
+}
+
+fn origin(text: &str) -> Option<String> {
+    let url = url::Url::parse(text).ok()?;
+    let rest = text.split_once("://")?.1;
+    let bare = url.host().is_some()
+        && !rest
+            .trim_end_matches('/')
+            .contains(['/', '?', '#', '@', '*']);
+    (bare && url.origin().is_tuple()).then(|| url.origin().ascii_serialization())
+}

@@ -1,0 +1,209 @@
+//! The JSON shapes in which clients keep their servers, and finding them in a file.
+//!
+//! | shape | who writes it |
+//! | --- | --- |
+//! | `{"mcpServers": {…}}` | Claude Desktop, Claude Code, Cursor, Cline, Windsurf, Gemini CLI |
+//! | `{"servers": {…}}` | VS Code's `mcp.json` |
+//! | `{"mcp": {"servers": {…}}}` | VS Code's `settings.json` |
+//! | `{"context_servers": {…}}` | Zed |
+//! | `{"name": {"command": …}}` | the bare map that documentation likes to show |
+//!
+//! Comments and trailing commas are allowed. A file may hold several shapes; all count.
+
+use jsonc_parser::ast::{Object, ObjectProp, Value};
+use jsonc_parser::common::Ranged;
+use jsonc_parser::{CollectOptions, ParseOptions, parse_to_ast};
+
+use super::problem::Problem;
+use super::source::Source;
+
+/// Where servers are kept in an object, outermost key first.
+pub(crate) const CONTAINERS: &[&[&str]] = &[
+    &["mcpServers"],
+    &["servers"],
+    &["context_servers"],
+    &["mcp", "servers"],
+];
+
+/// Keys by which an entry of the bare map is recognised.
+pub(crate) const ENTRY_MARKS: &[&str] = &["command", "url", "serverUrl", "httpUrl"];
+
+pub(crate) const PARSE_OPTIONS: ParseOptions = ParseOptions {
+    allow_comments: true,
+    allow_loose_object_property_names: false,
+    allow_trailing_commas: true,
+    allow_missing_commas: false,
+    allow_single_quoted_strings: false,
+    allow_hexadecimal_numbers: false,
+    allow_unary_plus_numbers: false,
+};
+
+/// Calls `visit` with each server's property, in the order of the file.
+pub(crate) fn servers(
+    source: &Source,
+    problems: &mut Vec<Problem>,
+    mut visit: impl FnMut(&ObjectProp<'_>, &mut Vec<Problem>),
+) {
+    let parsed = parse_to_ast(&source.text, &CollectOptions::default(), &PARSE_OPTIONS);
+    let root = match parsed {
+        Ok(parsed) => parsed.value,
+        Err(error) => return problems.push(syntax(source, &error)),
+    };
+    let Some(root) = root else {
+        let problem = Problem::of_file(&source.path, "the file is empty");
+        return problems.push(problem.help(EXAMPLE));
+    };
+    let Value::Object(root) = root else {
+        let problem = Problem::at(source, span(&root), "the file does not hold a JSON object");
+        return problems.push(problem.help(EXAMPLE));
+    };
+    duplicates(source, &root, problems);
+
+    let mut found = false;
+    for path in CONTAINERS {
+        let Some((prop, object)) = lookup(&root, path) else {
+            continue;
+        };
+        found = true;
+        let Some(object) = object else {
+            let what = format!(
+                "`{}` is {}, not an object",
+                path.join("."),
+                kind(&prop.value)
+            );
+            problems.push(Problem::at(source, span(&prop.value), what).help(EXAMPLE));
+            continue;
+        };
+        duplicates(source, object, problems);
+        for server in &object.properties {
+            visit(server, problems);
+        }
+    }
+    if found || root.properties.is_empty() {
+        return;
+    }
+    if is_bare_map(&root) {
+        for server in &root.properties {
+            visit(server, problems);
+        }
+        return;
+    }
+    let problem = Problem::of_file(&source.path, "the file holds no servers");
+    problems.push(problem.help(EXAMPLE));
+}
+
+/// Reports why the file cannot be edited: broken, or not an object.
+pub(crate) fn check(source: &Source, problems: &mut Vec<Problem>) {
+    match parse_to_ast(&source.text, &CollectOptions::default(), &PARSE_OPTIONS) {
+        Err(error) => problems.push(syntax(source, &error)),
+        Ok(parsed) => {
+            if let Some(root) = parsed.value.filter(|root| root.as_object().is_none()) {
+                let what = "the file does not hold a JSON object";
+                problems.push(Problem::at(source, span(&root), what).help(EXAMPLE));
+            }
+        }
+    }
+}
+
+const EXAMPLE: &str =
+    r#"write {"mcpServers": {"time": {"command": "uvx", "args": ["mcp-server-time"]}}}"#;
+
+/// Reports each key that an object has twice, with both places.
+pub(crate) fn duplicates(source: &Source, object: &Object<'_>, problems: &mut Vec<Problem>) {
+    for (i, prop) in object.properties.iter().enumerate() {
+        let name = prop.name.as_str();
+        let first = object.properties[..i]
+            .iter()
+            .find(|earlier| earlier.name.as_str() == name);
+        if let Some(first) = first {
+            let what = format!("`{}` is defined twice", printable(name));
+            problems.push(
+                Problem::at(source, span(&prop.name), what)
+                    .see(source, first.name.start(), "first defined here")
+                    .help("rename or remove one of the two"),
+            );
+        }
+    }
+}
+
+pub(crate) fn span(node: &impl Ranged) -> std::ops::Range<usize> {
+    node.start()..node.end()
+}
+
+pub(crate) fn kind(value: &Value<'_>) -> &'static str {
+    match value {
+        Value::StringLit(_) => "a string",
+        Value::NumberLit(_) => "a number",
+        Value::BooleanLit(_) => "a boolean",
+        Value::Object(_) => "an object",
+        Value::Array(_) => "an array",
+        Value::NullKeyword(_) => "null",
+    }
+}
+
+/// A key for a message: control characters would garble a terminal, length would flood it.
+pub(crate) fn printable(text: &str) -> String {
+    let mut out: String = text
+        .chars()
+        .take(64)
+        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .collect();
+    if text.chars().nth(64).is_some() {
+        out.push('…');
+    }
+    out
+}
+
+type Found<'o, 'a> = (&'o ObjectProp<'a>, Option<&'o Object<'a>>);
+
+fn lookup<'o, 'a>(root: &'o Object<'a>, path: &[&str]) -> Option<Found<'o, 'a>> {
+    let (last, outer) = path.split_last()?;
+    let mut object = root;
+    for key in outer {
+        object = object.get_object(key)?;
+    }
+    let prop = object.get(last)?;
+    // `servers` may well be the name of a server in a bare map.
+    if prop.value.as_object().is_some_and(is_entry) {
+        return None;
+    }
+    Some((prop, prop.value.as_object()))
+}
+
+fn is_entry(object: &Object<'_>) -> bool {
+    ENTRY_MARKS
+        .iter()
+        .filter_map(|mark| object.get(mark))
+        .any(|prop| matches!(prop.value, Value::StringLit(_)))
+}
+
+fn is_bare_map(root: &Object<'_>) -> bool {
+    root.properties
+        .iter()
+        .filter(|prop| !prop.name.as_str().starts_with('$'))
+        .any(|prop| prop.value.as_object().is_some_and(is_entry))
+}
+
+fn syntax(source: &Source, error: &jsonc_parser::errors::ParseError) -> Problem {
+    use jsonc_parser::errors::ParseErrorKind as Kind;
+    let help = match error.kind() {
+        Kind::ExpectedComma => "put a `,` between the two",
+        Kind::ExpectedColonAfterObjectKey => "put a `:` behind the key",
+        Kind::ExpectedStringObjectProperty | Kind::UnexpectedWord => {
+            "keys and texts stand in double quotes"
+        }
+        Kind::SingleQuotedStringsNotAllowed => "use double quotes",
+        Kind::UnterminatedObject => "a `}` is missing",
+        Kind::UnterminatedArray => "a `]` is missing",
+        Kind::UnterminatedCommentBlock => "a `*/` is missing",
+        Kind::MultipleRootJsonValues => "put all servers into one object",
+        Kind::String(_) => "check the quotes and backslashes of this text",
+        _ => "comments and trailing commas are fine, the rest is plain JSON",
+    };
+    let kind = error.kind().to_string();
+    // The parser may quote the text in question, which may be a secret.
+    let kind = kind.split([':', '\'', '"', '`']).next().unwrap_or_default();
+    let what = format!("invalid JSON: {}", kind.trim().to_lowercase());
+    let range = error.range();
+    Problem::broken(source, range.start..range.end, what).help(help)
+}

@@ -1,0 +1,268 @@
+//! One configuration file as text: positions, and excerpts that are fit to be seen.
+//!
+//! Invariant: an excerpt shows keys and punctuation, and of values only what the reporter
+//! declared harmless. Everything else (values, comments, stray words) becomes `…`, because
+//! any of it may be a secret. In a file that does not parse a value can look like a key, so
+//! of such a file only words are shown that we know.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// Longest excerpt, in characters; a minified file is one line.
+const EXCERPT_CHARS: usize = 100;
+
+/// How a line of the file is cut into tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Syntax {
+    Json,
+    Toml,
+}
+
+/// How much of a line an excerpt shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Show {
+    /// Words of ours only: the file does not parse.
+    Words,
+    /// Keys only: the place may hold a secret.
+    Keys,
+    /// Keys, and the token at the place.
+    Place,
+}
+
+/// Keys that may be shown wherever they stand.
+const WORDS: &[&str] = &[
+    "mcpServers",
+    "servers",
+    "context_servers",
+    "mcp",
+    "inputs",
+    "command",
+    "args",
+    "env",
+    "cwd",
+    "type",
+    "transport",
+    "url",
+    "serverUrl",
+    "httpUrl",
+    "headers",
+    "disabled",
+    "enabled",
+    "timeout",
+    "disabledTools",
+    "excludeTools",
+    "toolwharf",
+    "source",
+    "settings",
+];
+
+/// The text of one file.
+#[derive(Debug)]
+pub(crate) struct Source {
+    pub(crate) path: PathBuf,
+    pub(crate) text: String,
+    syntax: Syntax,
+}
+
+/// Line and column, both from 1; the column counts characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Position {
+    pub(crate) line: usize,
+    pub(crate) column: usize,
+}
+
+/// A masked line, and the columns to underline in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Excerpt {
+    pub(crate) line: String,
+    pub(crate) carets: Range<usize>,
+}
+
+impl Source {
+    pub(crate) fn new(path: &Path, text: String, syntax: Syntax) -> Self {
+        // Editors on Windows put a byte order mark there; neither parser takes it.
+        let text = match text.strip_prefix('\u{feff}') {
+            Some(rest) => rest.to_owned(),
+            None => text,
+        };
+        Self {
+            path: path.to_owned(),
+            text,
+            syntax,
+        }
+    }
+
+    pub(crate) fn position(&self, offset: usize) -> Position {
+        let before = &self.text[..self.boundary(offset)];
+        let start = before.rfind('\n').map_or(0, |at| at + 1);
+        Position {
+            line: before.matches('\n').count() + 1,
+            column: before[start..].chars().count() + 1,
+        }
+    }
+
+    /// The line on which the span begins.
+    pub(crate) fn excerpt(&self, span: &Range<usize>, show: Show) -> Excerpt {
+        let at = self.boundary(span.start);
+        let start = self.text[..at].rfind('\n').map_or(0, |at| at + 1);
+        let line = self.text[start..].lines().next().unwrap_or_default();
+        let span = at - start..self.boundary(span.end.max(at)) - start;
+        let tokens = match self.syntax {
+            Syntax::Json => json_tokens(line, show),
+            Syntax::Toml => toml_tokens(line),
+        };
+        mask(line, &tokens, &span, show == Show::Place)
+    }
+
+    fn boundary(&self, offset: usize) -> usize {
+        let mut at = offset.min(self.text.len());
+        while !self.text.is_char_boundary(at) {
+            at -= 1;
+        }
+        at
+    }
+}
+
+/// A piece of a line, and whether it is shown whatever it says.
+struct Token {
+    range: Range<usize>,
+    open: bool,
+}
+
+fn mask(line: &str, tokens: &[Token], span: &Range<usize>, harmless: bool) -> Excerpt {
+    let mut shown: Vec<char> = Vec::new();
+    let mut carets: Option<Range<usize>> = None;
+    let mut gap: Option<Range<usize>> = None;
+    for token in tokens {
+        let touched =
+            token.range.start < span.end.max(span.start + 1) && span.start < token.range.end;
+        let from = shown.len();
+        let text = &line[token.range.clone()];
+        if token.open || (touched && harmless) {
+            shown.extend(text.chars().map(|c| if c.is_control() { ' ' } else { c }));
+        } else if text.starts_with('"') {
+            shown.extend("\"…\"".chars());
+        } else {
+            shown.push('…');
+        }
+        let end = shown.len();
+        if touched && text.trim().is_empty() {
+            gap = gap.or(Some(from..end));
+        } else if touched {
+            carets = Some(carets.map_or(from..end, |c| c.start..end));
+        }
+    }
+    let end = shown.len();
+    let carets = carets.or(gap).unwrap_or(end..end + 1);
+    window(&shown, carets)
+}
+
+/// Cuts a long line around the carets.
+fn window(shown: &[char], carets: Range<usize>) -> Excerpt {
+    let indent = shown.iter().take_while(|c| c.is_whitespace()).count();
+    let from = if carets.start.saturating_sub(indent) > EXCERPT_CHARS * 2 / 3 {
+        carets.start - EXCERPT_CHARS / 3
+    } else {
+        indent.min(carets.start)
+    };
+    let to = shown.len().min(from + EXCERPT_CHARS);
+    let head = if from > indent { "…" } else { "" };
+    let tail = if to < shown.len() { "…" } else { "" };
+    let body: String = shown[from.min(to)..to].iter().collect();
+    let shift = head.chars().count();
+    let start = carets.start - from + shift;
+    let end = (carets.end.min(to + 1).max(carets.start + 1)) - from + shift;
+    Excerpt {
+        line: format!("{head}{}{tail}", body.trim_end()),
+        carets: start..end,
+    }
+}
+
+fn json_tokens(line: &str, show: Show) -> Vec<Token> {
+    let bytes = line.as_bytes();
+    let mut tokens: Vec<Token> = Vec::new();
+    let mut at = 0;
+    // Whether a string here can be a key: at the start, behind `{` or behind `,`.
+    let mut key_place = true;
+    while at < bytes.len() {
+        let start = at;
+        let mut open = false;
+        match bytes[at] {
+            b'"' => {
+                at = string_end(bytes, at);
+                let rest = line[at..].trim_start();
+                let closed = at > start + 1 && bytes[at - 1] == b'"';
+                let known = || WORDS.contains(&line[start..at].trim_matches('"'));
+                open = key_place
+                    && closed
+                    && rest.starts_with(':')
+                    && (show != Show::Words || known());
+                key_place = false;
+            }
+            b'{' | b',' => {
+                at += 1;
+                (open, key_place) = (true, true);
+            }
+            b'}' | b'[' | b']' | b':' => {
+                at += 1;
+                (open, key_place) = (true, false);
+            }
+            c if c.is_ascii_whitespace() => {
+                at += 1;
+                open = true;
+            }
+            b'/' if matches!(bytes.get(at + 1), Some(b'/' | b'*')) => at = bytes.len(),
+            _ => {
+                while at < bytes.len() && !b"\"{}[]:, \t\r".contains(&bytes[at]) {
+                    at += 1;
+                }
+                open = matches!(&line[start..at], "true" | "false" | "null");
+                key_place = false;
+            }
+        }
+        tokens.push(Token {
+            range: start..at,
+            open,
+        });
+    }
+    tokens
+}
+
+/// The index behind the closing quote, or the end of the line.
+fn string_end(bytes: &[u8], start: usize) -> usize {
+    let mut at = start + 1;
+    while at < bytes.len() {
+        match bytes[at] {
+            b'\\' => at += 2,
+            b'"' => return at + 1,
+            _ => at += 1,
+        }
+    }
+    bytes.len()
+}
+
+/// Everything up to the `=` is a key; a line without one is a header or the middle of
+/// something.
+fn toml_tokens(line: &str) -> Vec<Token> {
+    let token = |range: Range<usize>, open| Token { range, open };
+    let trimmed = line.trim_start();
+    let indent = line.len() - trimmed.len();
+    if trimmed.starts_with('[') && !trimmed.contains(['"', '\'', '=']) {
+        return vec![token(0..indent, true), token(indent..line.len(), true)];
+    }
+    let Some(equals) = line.find('=') else {
+        return vec![token(0..indent, true), token(indent..line.len(), false)];
+    };
+    let key_end = line[..equals].trim_end().len();
+    let gap = line[equals + 1..].len() - line[equals + 1..].trim_start().len();
+    let value = equals + 1 + gap;
+    vec![
+        token(0..indent.min(key_end), true),
+        token(indent.min(key_end)..key_end, true),
+        token(key_end..value, true),
+        token(value..line.len(), false),
+    ]
+    .into_iter()
+    .filter(|token| !token.range.is_empty())
+    .collect()
+}

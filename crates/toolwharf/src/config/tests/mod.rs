@@ -1,0 +1,77 @@
+//! The module through its front door: files in a folder, `Config::load`, `edit`.
+
+mod edits;
+mod errors;
+mod robust;
+mod shapes;
+mod toml;
+
+use std::path::{Path, PathBuf};
+
+use super::{Config, ConfigError, Sources};
+
+/// A folder with files, removed at the end.
+pub(super) struct Folder(tempfile::TempDir);
+
+impl Folder {
+    pub(super) fn new(files: &[(&str, &str)]) -> Self {
+        let folder = Self(tempfile::tempdir().unwrap());
+        for (name, text) in files {
+            let path = folder.path(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        folder
+    }
+
+    pub(super) fn root(&self) -> &Path {
+        self.0.path()
+    }
+
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.root().join(name)
+    }
+
+    pub(super) fn text(&self, name: &str) -> String {
+        std::fs::read_to_string(self.path(name)).unwrap()
+    }
+
+    pub(super) fn load(&self, names: &[&str]) -> Result<Config, ConfigError> {
+        let named: Vec<_> = names.iter().map(|name| self.path(name)).collect();
+        let sources = Sources::locate(&named, &env).unwrap();
+        Config::load(&sources, &env)
+    }
+
+    /// The text with this folder's path taken out.
+    pub(super) fn redact(&self, text: &impl ToString) -> String {
+        let root = format!("{}/", self.root().display());
+        text.to_string().replace(&root, "")
+    }
+}
+
+pub(super) fn env(name: &str) -> Option<String> {
+    let value = match name {
+        "TOKEN" => "hunter2",
+        "HOME" => "/home/me",
+        _ => return None,
+    };
+    Some(value.to_owned())
+}
+
+/// Loads one file that is valid.
+pub(super) fn load(text: &str) -> Config {
+    let folder = Folder::new(&[("mcp.json", text)]);
+    match folder.load(&["mcp.json"]) {
+        Ok(config) => config,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// All errors of one file, as a user reads them.
+pub(super) fn errors(name: &str, text: &str) -> String {
+    let folder = Folder::new(&[(name, text)]);
+    match folder.load(&[name]) {
+        Ok(config) => panic!("no error: {config:?}"),
+        Err(error) => folder.redact(&error),
+    }
+}

@@ -1,0 +1,229 @@
+//! `toolwharf.toml`.
+
+use std::time::Duration;
+
+use insta::assert_snapshot;
+use model::{LogFormat, NamingPolicy, Settings};
+
+use super::super::SETTINGS_SAMPLE;
+use super::{Folder, errors};
+
+fn load(text: &str) -> Settings {
+    let folder = Folder::new(&[("t.toml", text)]);
+    match folder.load(&["t.toml"]) {
+        Ok(config) => config.settings,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn the_sample_says_the_defaults() {
+    assert_eq!(load(SETTINGS_SAMPLE), Settings::default());
+    assert_eq!(load(""), Settings::default());
+}
+
+#[test]
+fn what_the_sample_comments_out_is_valid() {
+    let text = SETTINGS_SAMPLE
+        .replace("# [projects", "[projects")
+        .replace("# servers =", "servers =")
+        .replace("# naming = \"pre", "naming = \"pre")
+        .replace("# disabled_tools", "disabled_tools")
+        .replace("# data_dir", "data_dir");
+    let settings = load(&text);
+    let view = settings.projects.values().next().unwrap();
+    assert_eq!(view.naming, Some(NamingPolicy::Preserve));
+    assert_eq!(view.servers.as_ref().unwrap().len(), 2);
+    assert!(settings.data_dir.is_some());
+}
+
+#[test]
+fn values() {
+    let settings = load(
+        "listen = \"[::1]:80\"\nallowed_origins = [\"https://App.example.com:443/\"]\n\
+         allowed_hosts = [\"Tools.example.com:81\"]\n\
+         [limits]\nmax_body_bytes = 2_048\nmax_line_bytes = \"2 MB\"\ndrain = \"1500ms\"\n\
+         [log]\nformat = \"json\"\n",
+    );
+    assert_eq!(settings.listen, "[::1]:80");
+    assert!(settings.allowed_origins.contains("https://app.example.com"));
+    assert!(settings.allowed_hosts.contains("tools.example.com:81"));
+    assert_eq!(settings.limits.max_body_bytes, 2048);
+    assert_eq!(settings.limits.max_line_bytes, 2_000_000);
+    assert_eq!(settings.limits.drain, Duration::from_millis(1500));
+    assert_eq!(settings.log.format, LogFormat::Json);
+}
+
+#[test]
+fn all_problems_at_once() {
+    assert_snapshot!(errors(
+        "t.toml",
+        r#"listn = "127.0.0.1:1"
+listen = "6280"
+naming = "prefix"
+start = 3
+allowed_origins = ["*", "https://a.b/path"]
+data_dir = "state"
+
+[limits]
+queue_length = 5
+max_depth = 0
+max_body_bytes = "16 megs"
+drain = 30
+
+[log]
+format = "xml"
+
+[projects."a b"]
+[projects.p]
+disabled_tools = ["no_slash"]
+server = []
+"#
+    ), @r##"
+error: `listn` is not a known setting
+  --> t.toml:1:1
+   |
+ 1 | listn = "…"
+   | ^^^^^
+  help: did you mean `listen`?
+
+error: bad `listen`
+  --> t.toml:2:10
+   |
+ 2 | listen = "6280"
+   |          ^^^^^^
+  help: write an address and a port, such as "127.0.0.1:6280"
+
+error: bad `naming`
+  --> t.toml:3:10
+   |
+ 3 | naming = "prefix"
+   |          ^^^^^^^^
+  help: write one of `prefix-on-conflict`, `always-prefix`, `last-wins`, `preserve`
+
+error: `start` is not a string
+  --> t.toml:4:9
+   |
+ 4 | start = 3
+   |         ^
+  help: write it in double quotes
+
+error: bad origin in `allowed_origins`
+  --> t.toml:5:20
+   |
+ 5 | allowed_origins = ["*", "https://a.b/path"]
+   |                   ^^^^^^^^^^^^^^^^^^^^^^^^^
+  help: write one such as "https://app.example.com", without a path or `*`
+
+error: bad origin in `allowed_origins`
+  --> t.toml:5:25
+   |
+ 5 | allowed_origins = ["*", "https://a.b/path"]
+   |                   ^^^^^^^^^^^^^^^^^^^^^^^^^
+  help: write one such as "https://app.example.com", without a path or `*`
+
+error: `data_dir` is not an absolute path
+  --> t.toml:6:12
+   |
+ 6 | data_dir = "state"
+   |            ^^^^^^^
+  help: write one such as "/var/lib/toolwharf"
+
+error: `limits.queue_length` is not a known setting
+  --> t.toml:9:1
+   |
+ 9 | queue_length = …
+   | ^^^^^^^^^^^^
+  help: did you mean `queue_len`?
+
+error: bad `max_depth`
+  --> t.toml:10:13
+    |
+ 10 | max_depth = 0
+    |             ^
+  help: write a whole number from 8 to 1024
+
+error: bad `max_body_bytes`
+  --> t.toml:11:18
+    |
+ 11 | max_body_bytes = "16 megs"
+    |                  ^^^^^^^^^
+  help: write a number of bytes, or a size such as "16MiB"
+
+error: bad `drain`
+  --> t.toml:12:9
+    |
+ 12 | drain = 30
+    |         ^^
+  help: write a time such as "500ms", "30s", "5m" or "2h", at most a week
+
+error: bad `format`
+  --> t.toml:15:10
+    |
+ 15 | format = "xml"
+    |          ^^^^^
+  help: write `text` or `json`
+
+error: a project id consists of letters A-Z and a-z, digits, `_` and `-`
+  --> t.toml:17:11
+    |
+ 17 | [projects."a b"]
+    | ^^^^^^^^^^^^^^^^
+  help: write another name for the project
+
+error: a tool is written as `server/tool`
+  --> t.toml:19:19
+    |
+ 19 | disabled_tools = ["no_slash"]
+    |                  ^^^^^^^^^^^^
+  help: write "server/tool"
+
+error: `projects.*.server` is not a known setting
+  --> t.toml:20:1
+    |
+ 20 | server = …
+    | ^^^^^^
+  help: did you mean `servers`?
+"##);
+}
+
+#[test]
+fn syntax_errors_do_not_quote_values() {
+    assert_snapshot!(errors("t.toml", "a = \"S3CRET\nb = = 1\n"), @r##"
+error: invalid TOML: invalid basic string, expected `"`
+  --> t.toml:1:12
+   |
+ 1 | a = "…"
+   |        ^
+  help: write `key = value`, one to a line
+
+error: invalid TOML: extra `=`, expected nothing
+  --> t.toml:2:5
+   |
+ 2 | b = …
+   |     ^
+  help: write `key = value`, one to a line
+
+error: invalid TOML: unexpected key or value, expected newline, `#`
+  --> t.toml:2:7
+   |
+ 2 | b = …
+   |     ^
+  help: write `key = value`, one to a line
+"##);
+}
+
+#[test]
+fn projects_that_name_unknown_servers_are_a_warning() {
+    let folder = Folder::new(&[
+        ("m.json", r#"{"mcpServers": {"a": {"command": "a"}}}"#),
+        ("t.toml", "[projects.p]\nservers = [\"a\", \"b\"]\n"),
+    ]);
+    let config = folder.load(&["m.json", "t.toml"]).unwrap();
+    assert_eq!(config.warnings.len(), 1);
+    assert!(
+        config.warnings[0]
+            .what
+            .contains("`b`, which is not configured")
+    );
+}
