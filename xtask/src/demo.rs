@@ -104,11 +104,15 @@ fn dice(bin: &Path) -> Server {
 /// reached shows here.
 fn third_party(workspace: &Workspace) -> Result<Server> {
     let own_uvx = workspace.venv().join("bin/uvx");
-    if let Some(uvx) = which("uvx").or_else(|| is_executable(&own_uvx).then(|| own_uvx.clone())) {
-        match through_uvx(&uvx) {
-            Ok(server) => return Ok(server),
-            Err(error) => eprintln!("    {error:#}"),
-        }
+    let own_python = workspace.venv().join("bin/python");
+    let found = match which("uvx") {
+        Some(uvx) => Some(through_uvx(&uvx, None)),
+        None => is_executable(&own_uvx).then(|| through_uvx(&own_uvx, Some(&own_python))),
+    };
+    match found {
+        Some(Ok(server)) => return Ok(server),
+        Some(Err(error)) => eprintln!("    {error:#}"),
+        None => {}
     }
     if let Some(npx) = which("npx") {
         match through_npx(&npx) {
@@ -119,27 +123,26 @@ fn third_party(workspace: &Workspace) -> Result<Server> {
     eprintln!("    no working uvx or npx: installing uv into .work");
     let python = setup::python()?;
     python::install_uv(workspace, &python)?;
-    through_uvx(&own_uvx)
+    through_uvx(&own_uvx, Some(&own_python))
 }
 
-fn through_uvx(uvx: &Path) -> Result<Server> {
+fn through_uvx(uvx: &Path, own_python: Option<&Path>) -> Result<Server> {
     let package = python::pinned("mcp-server-time").context("mcp-server-time is not pinned")?;
     let package = package.replace("==", "@");
-    let fetch = Cmd::new(uvx).shown_as("uvx").args([&package, "--help"]);
-    ensure!(
-        fetch
-            .env("UV_PYTHON_DOWNLOADS", "never")
-            .announced()
-            .succeeds(),
-        "uvx cannot run it"
-    );
+    let mut env = serde_json::Map::new();
+    env.insert("UV_PYTHON_DOWNLOADS".to_owned(), json!("never"));
+    // One of ours uses the Python it was installed for, whatever the PATH holds.
+    if let Some(python) = own_python {
+        env.insert("UV_PYTHON".to_owned(), json!(python));
+    }
+    let mut fetch = Cmd::new(uvx).shown_as("uvx").args([&package, "--help"]);
+    for (name, value) in &env {
+        fetch = fetch.env(name, value.as_str().unwrap_or_default());
+    }
+    fetch.run_for_effect()?;
     Ok(Server {
         name: "time",
-        entry: json!({
-            "command": uvx,
-            "args": [package],
-            "env": {"UV_PYTHON_DOWNLOADS": "never"},
-        }),
+        entry: json!({"command": uvx, "args": [package], "env": env}),
         tool: "get_current_time",
         arguments: json!({"timezone": "Europe/Paris"}),
     })
@@ -154,7 +157,7 @@ fn through_npx(npx: &Path) -> Result<Server> {
         .arg("--yes")
         .arg(format!("--package={package}"))
         .args(["--", "node", "-e", "0"]);
-    ensure!(fetch.announced().succeeds(), "npx cannot run it");
+    fetch.run_for_effect()?;
     Ok(Server {
         name: "everything",
         entry: json!({"command": npx, "args": ["--yes", package]}),

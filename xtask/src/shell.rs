@@ -60,8 +60,13 @@ impl Cmd {
         self
     }
 
-    /// Prints the program; for a run that is silent otherwise.
-    pub(crate) fn announced(self) -> Self {
+    /// Like [`Cmd::run`], for a program whose answer is of no interest: only its complaints show.
+    pub(crate) fn run_for_effect(mut self) -> Result<()> {
+        self.command.stdout(Stdio::null());
+        self.run()
+    }
+
+    fn announced(self) -> Self {
         eprintln!("    $ {}", self.shown);
         self
     }
