@@ -1,5 +1,7 @@
 //! Exposed names through the front door: a table of cases, then the invariants on anything.
 
+#![expect(clippy::unwrap_used, reason = "a test helper may fail, as a test may")]
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::naming::{self, Assignment};

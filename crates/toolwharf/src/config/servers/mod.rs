@@ -1,0 +1,291 @@
+//! From one file's text to server specifications, reporting everything that is wrong.
+//!
+//! Keys of an entry: `command`, `args`, `env`, `cwd`, `type` or `transport`, `url` (also
+//! `serverUrl`, `httpUrl`), `headers`, `disabled` or `enabled`, `timeout`, `disabledTools`
+//! (also `excludeTools`), and ours under `toolwharf`. Other keys belong to other clients and
+//! are left alone; a warning follows if one looks like a slip of the pen.
+//!
+//! `timeout` is in milliseconds, as in Claude Code and Gemini CLI. Below 1000 it is in
+//! seconds, as in Cline: nobody means half a second, and Claude Code ignores such values.
+
+mod transport;
+mod values;
+
+use std::num::NonZeroU32;
+
+use jsonc_parser::ast::{Object, ObjectProp, Value};
+use jsonc_parser::common::Ranged;
+use model::{EraPolicy, NativeName, ProjectId, ServerName, ServerSpec, Sharing, Transport};
+
+use super::interpolate::Variables;
+use super::problem::{Problem, nearest};
+use super::shape::{self, duplicates, kind, printable, span};
+use super::source::Source;
+
+/// A server and where its name stands.
+#[derive(Debug)]
+pub(crate) struct Parsed {
+    pub(crate) spec: ServerSpec,
+    pub(crate) offset: usize,
+}
+
+/// What one file says.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    pub(crate) servers: Vec<Parsed>,
+    pub(crate) problems: Vec<Problem>,
+    pub(crate) warnings: Vec<Problem>,
+}
+
+const KNOWN: &[&str] = &[
+    "command",
+    "args",
+    "env",
+    "cwd",
+    "type",
+    "transport",
+    "url",
+    "serverUrl",
+    "httpUrl",
+    "headers",
+    "disabled",
+    "enabled",
+    "timeout",
+    "disabledTools",
+    "excludeTools",
+    "toolwharf",
+];
+/// Keys of other clients that are close to one of ours, or not read and worth a word.
+const FOREIGN: &[&str] = &[
+    "name",
+    "trust",
+    "tools",
+    "alwaysAllow",
+    "autoApprove",
+    "source",
+];
+const OURS: &[&str] = &[
+    "maxConcurrency",
+    "sharing",
+    "era",
+    "callTimeoutMs",
+    "startTimeoutMs",
+    "projects",
+    "disabledTools",
+];
+
+pub(crate) fn parse(source: &Source, variables: &Variables<'_>) -> Outcome {
+    let mut outcome = Outcome::default();
+    let mut warnings = Vec::new();
+    let mut servers = Vec::new();
+    shape::servers(source, &mut outcome.problems, |prop, problems| {
+        let mut entry = Entry {
+            source,
+            variables,
+            server: printable(prop.name.as_str()),
+            active: true,
+            problems: Vec::new(),
+            warnings: Vec::new(),
+        };
+        let spec = entry.read(prop);
+        if entry.problems.is_empty()
+            && let Some(spec) = spec
+        {
+            servers.push(Parsed {
+                spec,
+                offset: prop.name.start(),
+            });
+        }
+        problems.append(&mut entry.problems);
+        warnings.append(&mut entry.warnings);
+    });
+    outcome.servers = servers;
+    outcome.warnings = warnings;
+    outcome
+}
+
+struct Entry<'e> {
+    source: &'e Source,
+    variables: &'e Variables<'e>,
+    server: String,
+    /// Variables of a disabled server need not be set.
+    active: bool,
+    problems: Vec<Problem>,
+    warnings: Vec<Problem>,
+}
+
+impl Entry<'_> {
+    fn read(&mut self, prop: &ObjectProp<'_>) -> Option<ServerSpec> {
+        let name = match ServerName::parse(prop.name.as_str()) {
+            Ok(name) => Some(name),
+            Err(error) => {
+                let at = span(&prop.name);
+                self.report(
+                    Problem::at(self.source, at, error.to_string()).help("rename the server"),
+                );
+                None
+            }
+        };
+        let Value::Object(entry) = &prop.value else {
+            let what = format!(
+                "server `{}` is {}, not an object",
+                self.server,
+                kind(&prop.value)
+            );
+            let help = r#"write {"command": "…", "args": […]} or {"url": "…"}"#;
+            self.report(Problem::at(self.source, span(&prop.value), what).help(help));
+            return None;
+        };
+        duplicates(self.source, entry, &mut self.problems);
+        if is_extension(entry) {
+            let what = format!(
+                "server `{}` comes from an editor extension and is left out",
+                self.server
+            );
+            let warning = Problem::at(self.source, span(&prop.name), what)
+                .help("give it a `command` or a `url` to have it here too");
+            self.warnings.push(warning);
+            return None;
+        }
+        self.unknown_keys(entry);
+
+        let enabled = self.enabled(entry);
+        self.active = enabled;
+        let transport = self.transport(prop, entry);
+        let mut spec = ServerSpec::new(name?, transport?);
+        spec.enabled = enabled;
+        for key in ["disabledTools", "excludeTools"] {
+            spec.disabled_tools.extend(self.tools(entry, key));
+        }
+        if let Some(timeout) = self.timeout(entry, "timeout", true) {
+            spec.call_timeout = timeout;
+        }
+        self.ours(entry, &mut spec);
+        Some(spec)
+    }
+
+    fn report(&mut self, problem: Problem) {
+        self.problems.push(problem);
+    }
+
+    fn unknown_keys(&mut self, entry: &Object<'_>) {
+        for prop in &entry.properties {
+            let key = prop.name.as_str();
+            if KNOWN.contains(&key) || FOREIGN.contains(&key) {
+                continue;
+            }
+            let server = &self.server;
+            let warning = |what: String, help: String| {
+                Problem::at(self.source, span(&prop.name), what).help(help)
+            };
+            if key == "envFile" {
+                self.warnings.push(warning(
+                    format!("`envFile` of server `{server}` is not read"),
+                    "list the variables in `env`, as `\"NAME\": \"${NAME}\"`".to_owned(),
+                ));
+            } else if let Some(known) = nearest(key, KNOWN) {
+                self.warnings.push(warning(
+                    format!(
+                        "`{}` of server `{server}` is not a known key",
+                        printable(key)
+                    ),
+                    format!("did you mean `{known}`?"),
+                ));
+            }
+        }
+    }
+
+    fn enabled(&mut self, entry: &Object<'_>) -> bool {
+        let enabled = self.boolean(entry, "enabled");
+        let disabled = self.boolean(entry, "disabled");
+        if let (Some(enabled), Some(disabled)) = (enabled, disabled)
+            && enabled == disabled
+            && let Some(prop) = entry.get("disabled")
+        {
+            let what = format!(
+                "`enabled` and `disabled` of server `{}` contradict each other",
+                self.server
+            );
+            self.report(
+                Problem::showing(self.source, span(&prop.value), what).help("keep one of the two"),
+            );
+        }
+        enabled.unwrap_or(true) && !disabled.unwrap_or(false)
+    }
+
+    fn ours(&mut self, entry: &Object<'_>, spec: &mut ServerSpec) {
+        let Some(prop) = entry.get("toolwharf") else {
+            return;
+        };
+        let Value::Object(ours) = &prop.value else {
+            self.wrong_type(
+                prop,
+                "an object",
+                r#"write "toolwharf": {"maxConcurrency": 8}"#,
+            );
+            return;
+        };
+        duplicates(self.source, ours, &mut self.problems);
+        for prop in &ours.properties {
+            let key = prop.name.as_str();
+            if !OURS.contains(&key) {
+                let what = format!(
+                    "`toolwharf.{}` of server `{}` is not a known option",
+                    printable(key),
+                    self.server
+                );
+                let help = match nearest(key, OURS) {
+                    Some(known) => format!("did you mean `{known}`?"),
+                    None => format!("known are {}", OURS.join(", ")),
+                };
+                self.report(Problem::at(self.source, span(&prop.name), what).help(help));
+            }
+        }
+        if let Some(prop) = ours.get("maxConcurrency") {
+            let number = prop
+                .value
+                .as_number_lit()
+                .and_then(|n| n.value.parse::<NonZeroU32>().ok());
+            match number {
+                Some(number) if number.get() <= 10_000 => spec.max_concurrency = Some(number),
+                _ => self.wrong_value(prop, "a whole number from 1 to 10000"),
+            }
+        }
+        if let Some(era) = self.policy::<EraPolicy>(ours, "era", EraPolicy::WORDS) {
+            spec.era = era;
+        }
+        if let Some(sharing) = self.policy::<Sharing>(ours, "sharing", Sharing::WORDS) {
+            spec.sharing = sharing;
+        }
+        if let Some(timeout) = self.timeout(ours, "callTimeoutMs", false) {
+            spec.call_timeout = timeout;
+        }
+        if let Some(timeout) = self.timeout(ours, "startTimeoutMs", false) {
+            spec.start_timeout = timeout;
+        }
+        for (word, at) in self.words(ours, "projects", r#"["my-project"]"#) {
+            match ProjectId::parse(word) {
+                Ok(project) => {
+                    spec.projects.insert(project);
+                }
+                Err(error) => self.report(
+                    Problem::showing(self.source, at, error.to_string()).help("rename the project"),
+                ),
+            }
+        }
+        spec.disabled_tools
+            .extend(self.tools(ours, "disabledTools"));
+    }
+}
+
+/// Zed lists servers that extensions bring, with their settings only.
+fn is_extension(entry: &Object<'_>) -> bool {
+    let says_so = entry
+        .get_string("source")
+        .is_some_and(|source| source.value == "extension");
+    let settings_only = entry.get("settings").is_some() && entry.get("source").is_none();
+    (says_so || settings_only)
+        && shape::ENTRY_MARKS
+            .iter()
+            .all(|mark| entry.get(mark).is_none())
+}

@@ -1,0 +1,310 @@
+//! How a server is reached: `command` and its company, or `url` and `headers`.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use jsonc_parser::ast::{Object, ObjectProp, Value};
+use model::Transport;
+
+use super::super::interpolate::Unknown;
+use super::super::problem::{Problem, nearest};
+use super::super::shape::{duplicates, kind, printable, span};
+use super::{Entry, KNOWN};
+
+const COMMAND_SLIPS: &[&str] = &[
+    "cmd",
+    "exec",
+    "executable",
+    "program",
+    "run",
+    "path",
+    "commands",
+];
+const URL_SLIPS: &[&str] = &[
+    "uri", "endpoint", "href", "baseUrl", "server", "address", "link",
+];
+const TRANSPORTS: &str = "`stdio`, `http` (also `streamable-http`) or `sse`";
+
+impl Entry<'_> {
+    pub(super) fn transport(
+        &mut self,
+        prop: &ObjectProp<'_>,
+        entry: &Object<'_>,
+    ) -> Option<Transport> {
+        let url = ["url", "serverUrl", "httpUrl"]
+            .iter()
+            .find_map(|key| entry.get(key));
+        let command = entry.get("command");
+        let word = entry.get("type").or_else(|| entry.get("transport"));
+        let named = match word {
+            Some(word) => Some(self.transport_word(word)?),
+            None => None,
+        };
+        match (named, command, url) {
+            (Some("stdio"), Some(command), _) | (None, Some(command), None) => {
+                self.stdio(entry, command)
+            }
+            (Some("sse"), _, Some(url)) => self
+                .remote(entry, url)
+                .map(|(url, headers)| Transport::Sse { url, headers }),
+            (Some(_), _, Some(url)) | (None, None, Some(url)) => self
+                .remote(entry, url)
+                .map(|(url, headers)| Transport::Http { url, headers }),
+            (None, Some(command), Some(_)) => {
+                let what = format!("server `{}` has both a `command` and a `url`", self.server);
+                let help =
+                    "remove one, or say which with `\"type\": \"stdio\"` or `\"type\": \"http\"`";
+                self.report(Problem::at(self.source, span(&command.name), what).help(help));
+                None
+            }
+            (Some("stdio"), None, _) => self.missing(
+                prop,
+                entry,
+                "command",
+                COMMAND_SLIPS,
+                r#""command": "npx", "args": ["-y", "…"]"#,
+            ),
+            (Some(_), _, None) => {
+                self.missing(prop, entry, "url", URL_SLIPS, r#""url": "https://…""#)
+            }
+            (None, None, None) => self.neither(prop, entry),
+        }
+    }
+
+    /// `stdio`, `http` or `sse`.
+    fn transport_word(&mut self, prop: &ObjectProp<'_>) -> Option<&'static str> {
+        let Value::StringLit(text) = &prop.value else {
+            self.wrong_type(prop, "a string", &format!("write {TRANSPORTS}"));
+            return None;
+        };
+        let folded = text.value.to_lowercase().replace(['-', '_', ' '], "");
+        let meant = match folded.as_str() {
+            "stdio" => return Some("stdio"),
+            "http" | "streamablehttp" => return Some("http"),
+            "sse" => return Some("sse"),
+            "local" | "command" | "process" | "pipe" => Some("stdio"),
+            "remote" | "https" | "url" | "streamable" => Some("http"),
+            "httpsse" | "ssehttp" | "eventstream" => Some("sse"),
+            _ => nearest(&text.value, &["stdio", "http", "streamable-http", "sse"]),
+        };
+        let what = format!(
+            "unknown transport `{}` of server `{}`",
+            printable(&text.value),
+            self.server
+        );
+        let help = match meant {
+            Some(meant) => format!("did you mean `{meant}`? Known are {TRANSPORTS}"),
+            None => format!("write {TRANSPORTS}"),
+        };
+        self.report(Problem::showing(self.source, span(&prop.value), what).help(help));
+        None
+    }
+
+    fn missing(
+        &mut self,
+        prop: &ObjectProp<'_>,
+        entry: &Object<'_>,
+        key: &str,
+        slips: &[&str],
+        example: &str,
+    ) -> Option<Transport> {
+        let what = format!("server `{}` has no `{key}`", self.server);
+        let problem = match slip(entry, key, slips) {
+            Some(slip) => Problem::at(self.source, span(&slip.name), what).help(format!(
+                "write `{key}` instead of `{}`",
+                printable(slip.name.as_str())
+            )),
+            None => Problem::at(self.source, span(&prop.name), what).help(format!("add {example}")),
+        };
+        self.report(problem);
+        None
+    }
+
+    fn neither(&mut self, prop: &ObjectProp<'_>, entry: &Object<'_>) -> Option<Transport> {
+        for (key, slips) in [("command", COMMAND_SLIPS), ("url", URL_SLIPS)] {
+            if slip(entry, key, slips).is_some() {
+                return self.missing(prop, entry, key, slips, "");
+            }
+        }
+        let what = format!(
+            "server `{}` has neither a `command` nor a `url`",
+            self.server
+        );
+        let help = r#"add "command": "npx", "args": ["-y", "…"], or "url": "https://…""#;
+        self.report(Problem::at(self.source, span(&prop.name), what).help(help));
+        None
+    }
+
+    fn stdio(&mut self, entry: &Object<'_>, command: &ObjectProp<'_>) -> Option<Transport> {
+        // Zed's older files nest: {"command": {"path": …, "args": …, "env": …}}.
+        let (holder, command) = match &command.value {
+            Value::Object(nested) => {
+                duplicates(self.source, nested, &mut self.problems);
+                match nested.get("path") {
+                    Some(path) => (nested, path),
+                    None => {
+                        let what = format!("`command` of server `{}` has no `path`", self.server);
+                        let help = r#"write "command": "npx""#;
+                        self.report(Problem::at(self.source, span(&command.name), what).help(help));
+                        return None;
+                    }
+                }
+            }
+            _ => (entry, command),
+        };
+        let text = self.string(
+            command,
+            r#"write "command": "npx", and the rest into "args""#,
+        );
+        let text = text.and_then(|text| self.fill(text, span(&command.value), Unknown::Keep));
+        let args = self.args(holder);
+        let mut env = self.texts(entry, "env");
+        if !std::ptr::eq(holder, entry) {
+            env.extend(self.texts(holder, "env"));
+        }
+        let cwd = self.cwd(entry);
+        let program = self.variables.expand_home(text?.trim());
+        if program.is_empty() {
+            let what = format!("`command` of server `{}` is empty", self.server);
+            self.report(
+                Problem::at(self.source, span(&command.value), what)
+                    .help("name the program to run"),
+            );
+            return None;
+        }
+        if program.contains('\0') || args.iter().any(|arg| arg.contains('\0')) {
+            let what = format!(
+                "`command` or `args` of server `{}` hold a NUL character",
+                self.server
+            );
+            self.report(Problem::at(self.source, span(&command.name), what).help("remove it"));
+            return None;
+        }
+        Some(Transport::Stdio {
+            command: program,
+            args,
+            env,
+            cwd,
+        })
+    }
+
+    fn args(&mut self, entry: &Object<'_>) -> Vec<String> {
+        let Some(prop) = entry.get("args") else {
+            return Vec::new();
+        };
+        let Value::Array(array) = &prop.value else {
+            if !matches!(prop.value, Value::NullKeyword(_)) {
+                self.wrong_type(
+                    prop,
+                    "an array of strings",
+                    r#"write "args": ["one", "two"]"#,
+                );
+            }
+            return Vec::new();
+        };
+        let mut args = Vec::new();
+        for element in &array.elements {
+            match element {
+                Value::StringLit(text) => {
+                    args.extend(self.fill(&text.value, span(element), Unknown::Keep));
+                }
+                other => {
+                    let what = format!(
+                        "an argument of server `{}` is {}, not a string",
+                        self.server,
+                        kind(other)
+                    );
+                    self.report(
+                        Problem::at(self.source, span(other), what).help("put it in double quotes"),
+                    );
+                }
+            }
+        }
+        args
+    }
+
+    fn cwd(&mut self, entry: &Object<'_>) -> Option<PathBuf> {
+        let prop = entry
+            .get("cwd")
+            .filter(|prop| !matches!(prop.value, Value::NullKeyword(_)))?;
+        let text = self.string(prop, "write the folder as a string")?;
+        let text = self.fill(text, span(&prop.value), Unknown::Refuse)?;
+        let path = self.variables.expand_home(&text);
+        Some(self.variables.workspace.join(path))
+    }
+
+    fn remote(
+        &mut self,
+        entry: &Object<'_>,
+        prop: &ObjectProp<'_>,
+    ) -> Option<(String, BTreeMap<String, String>)> {
+        let headers = self.texts(entry, "headers");
+        self.check_headers(entry, &headers);
+        let text = self.string(prop, r#"write "url": "https://…""#)?;
+        let text = self.fill(text, span(&prop.value), Unknown::Refuse)?;
+        if !self.active {
+            return Some((text, headers));
+        }
+        let server = &self.server;
+        let (what, help) = match url::Url::parse(text.trim()) {
+            Ok(url) if matches!(url.scheme(), "http" | "https") => {
+                return Some((text.trim().to_owned(), headers));
+            }
+            Ok(url) if matches!(url.scheme(), "ws" | "wss") => (
+                format!("the `url` of server `{server}` is a WebSocket, which is no MCP transport"),
+                "use the server's http or https address",
+            ),
+            Ok(_) => (
+                format!("the `url` of server `{server}` is neither http nor https"),
+                "begin it with `https://` or `http://`",
+            ),
+            Err(url::ParseError::RelativeUrlWithoutBase) => (
+                format!("the `url` of server `{server}` has no scheme"),
+                "begin it with `https://` or `http://`",
+            ),
+            Err(error) => (
+                format!("the `url` of server `{server}` is not valid: {error}"),
+                "write it as `https://host/path`",
+            ),
+        };
+        self.report(Problem::at(self.source, span(&prop.value), what).help(help));
+        None
+    }
+
+    fn check_headers(&mut self, entry: &Object<'_>, headers: &BTreeMap<String, String>) {
+        let Some(object) = entry.get_object("headers") else {
+            return;
+        };
+        for prop in &object.properties {
+            let name = prop.name.as_str();
+            let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
+            if name.is_empty() || !name.bytes().all(token) {
+                let what = format!(
+                    "a header name of server `{}` is not allowed in HTTP",
+                    self.server
+                );
+                let help = "use letters, digits and `-`";
+                self.report(Problem::at(self.source, span(&prop.name), what).help(help));
+            } else if headers
+                .get(name)
+                .is_some_and(|v| v.chars().any(char::is_control))
+            {
+                let what = format!(
+                    "header `{name}` of server `{}` holds a control character",
+                    self.server
+                );
+                let help = "a line break at the end of the variable is the usual cause";
+                self.report(Problem::at(self.source, span(&prop.value), what).help(help));
+            }
+        }
+    }
+}
+
+/// The key that was probably meant to be `key`.
+fn slip<'o, 'a>(entry: &'o Object<'a>, key: &str, slips: &[&str]) -> Option<&'o ObjectProp<'a>> {
+    entry.properties.iter().find(|prop| {
+        let name = prop.name.as_str();
+        slips.iter().any(|slip| slip.eq_ignore_ascii_case(name))
+            || (!KNOWN.contains(&name) && nearest(name, &[key]).is_some())
+    })
+}
