@@ -3,16 +3,18 @@
 //! Invariant: the outcome depends only on the files and the variables, so that hot reload
 //! and start are one path, and a configuration is taken whole or not at all.
 
+use std::collections::{HashMap, HashSet};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use model::{ServerSpec, Settings};
+use model::{ServerName, ServerSpec, Settings};
 
 use super::interpolate::{Variables, workspace_of};
 use super::locate::Sources;
 use super::problem::{ConfigError, Problem};
 use super::servers::{self, Parsed};
 use super::settings;
+use super::shape::MAX_PROBLEMS;
 use super::source::{Source, Syntax};
 
 /// Largest configuration file, in bytes.
@@ -111,30 +113,36 @@ fn duplicates(
     seen: &[(Source, Vec<Parsed>)],
     problems: &mut Vec<Problem>,
 ) {
-    for (i, server) in parsed.iter().enumerate() {
-        let earlier = parsed[..i].iter().map(|p| (source, p));
-        let elsewhere = seen
-            .iter()
-            .flat_map(|(s, parsed)| parsed.iter().map(move |p| (s, p)));
-        let first = elsewhere
-            .chain(earlier)
-            .find(|(_, p)| p.spec.name == server.spec.name);
-        let Some((first_source, first)) = first else {
+    let mut first: HashMap<&ServerName, (&Source, usize)> = HashMap::new();
+    for (source, parsed) in seen {
+        for server in parsed {
+            first
+                .entry(&server.spec.name)
+                .or_insert((source, server.offset));
+        }
+    }
+    // Two of one name in one object were reported where the object was read.
+    let reported: HashSet<_> = problems
+        .iter()
+        .filter(|problem| problem.file == source.path)
+        .map(|problem| problem.at)
+        .collect();
+    for server in parsed {
+        let Some((there, offset)) = first.get(&server.spec.name) else {
+            first.insert(&server.spec.name, (source, server.offset));
             continue;
         };
-        let position = source.position(server.offset);
-        // Two of one name in one object are reported where the object is read.
-        if problems
-            .iter()
-            .any(|p| p.file == source.path && p.at == Some(position))
-        {
+        if problems.len() >= MAX_PROBLEMS {
+            return;
+        }
+        if reported.contains(&Some(source.position(server.offset))) {
             continue;
         }
         let what = format!("server `{}` is defined twice", server.spec.name);
         let key = server.offset..server.offset + server.spec.name.as_str().len() + 2;
         problems.push(
             Problem::at(source, key, what)
-                .see(first_source, first.offset, "first defined here")
+                .see(there, *offset, "first defined here")
                 .help("rename or remove one of the two"),
         );
     }

@@ -10,6 +10,8 @@
 //!
 //! Comments and trailing commas are allowed. A file may hold several shapes; all count.
 
+use std::collections::HashMap;
+
 use jsonc_parser::ast::{Object, ObjectProp, Value};
 use jsonc_parser::common::Ranged;
 use jsonc_parser::{CollectOptions, ParseOptions, parse_to_ast};
@@ -24,6 +26,10 @@ pub(crate) const CONTAINERS: &[&[&str]] = &[
     &["context_servers"],
     &["mcp", "servers"],
 ];
+
+/// Each problem looks at the text again: a large file of nothing else would take for ever,
+/// and nobody reads more.
+pub(crate) const MAX_PROBLEMS: usize = 100;
 
 /// Keys by which an entry of the bare map is recognised.
 pub(crate) const ENTRY_MARKS: &[&str] = &["command", "url", "serverUrl", "httpUrl"];
@@ -75,21 +81,29 @@ pub(crate) fn servers(
             continue;
         };
         duplicates(source, object, problems);
-        for server in &object.properties {
-            visit(server, problems);
-        }
+        visit_all(object, problems, &mut visit);
     }
     if found || root.properties.is_empty() {
         return;
     }
     if is_bare_map(&root) {
-        for server in &root.properties {
-            visit(server, problems);
-        }
-        return;
+        return visit_all(&root, problems, &mut visit);
     }
     let problem = Problem::of_file(&source.path, "the file holds no servers");
     problems.push(problem.help(EXAMPLE));
+}
+
+fn visit_all(
+    object: &Object<'_>,
+    problems: &mut Vec<Problem>,
+    visit: &mut impl FnMut(&ObjectProp<'_>, &mut Vec<Problem>),
+) {
+    for server in &object.properties {
+        if problems.len() >= MAX_PROBLEMS {
+            return;
+        }
+        visit(server, problems);
+    }
 }
 
 /// Reports why the file cannot be edited: broken, or not an object.
@@ -110,19 +124,22 @@ const EXAMPLE: &str =
 
 /// Reports each key that an object has twice, with both places.
 pub(crate) fn duplicates(source: &Source, object: &Object<'_>, problems: &mut Vec<Problem>) {
-    for (i, prop) in object.properties.iter().enumerate() {
+    let mut seen: HashMap<&str, &ObjectProp<'_>> = HashMap::new();
+    for prop in &object.properties {
         let name = prop.name.as_str();
-        let first = object.properties[..i]
-            .iter()
-            .find(|earlier| earlier.name.as_str() == name);
-        if let Some(first) = first {
-            let what = format!("`{}` is defined twice", printable(name));
-            problems.push(
-                Problem::at(source, span(&prop.name), what)
-                    .see(source, first.name.start(), "first defined here")
-                    .help("rename or remove one of the two"),
-            );
+        let Some(first) = seen.get(name) else {
+            seen.insert(name, prop);
+            continue;
+        };
+        if problems.len() >= MAX_PROBLEMS {
+            return;
         }
+        let what = format!("`{}` is defined twice", printable(name));
+        problems.push(
+            Problem::at(source, span(&prop.name), what)
+                .see(source, first.name.start(), "first defined here")
+                .help("rename or remove one of the two"),
+        );
     }
 }
 

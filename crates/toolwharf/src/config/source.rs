@@ -65,7 +65,7 @@ pub(crate) struct Source {
 }
 
 /// Line and column, both from 1; the column counts characters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Position {
     pub(crate) line: usize,
     pub(crate) column: usize,

@@ -97,7 +97,9 @@ pub(crate) fn parse(source: &Source, variables: &Variables<'_>) -> Outcome {
             });
         }
         problems.append(&mut entry.problems);
-        warnings.append(&mut entry.warnings);
+        if warnings.len() < shape::MAX_PROBLEMS {
+            warnings.append(&mut entry.warnings);
+        }
     });
     outcome.servers = servers;
     outcome.warnings = warnings;

@@ -135,3 +135,13 @@ fn depth_and_length_are_bounded() {
     );
     assert!(outcome(&wide).len() < 2_000);
 }
+
+#[test]
+fn a_large_file_of_problems_is_given_up_early() {
+    let servers: Vec<_> = (0..20_000)
+        .map(|i| format!("\"s{}\": {{}}", i % 10_000))
+        .collect();
+    let said = outcome(&format!("{{\"mcpServers\": {{{}}}}}", servers.join(",\n")));
+    let problems = said.matches("-->").count();
+    assert!((100..=200).contains(&problems), "{problems}");
+}
