@@ -29,6 +29,8 @@
 //!
 //! `--product floor` puts the floor in the product's place. Every ratio must then be close to 1:
 //! how far it is from 1 is the error of the measurement.
+//! On a machine that does other work at the same time that was up to 0.15, and single rounds strayed
+//! by half; the note behind a ratio tells how far its rounds went.
 
 pub(crate) mod calls;
 pub(crate) mod client;
