@@ -1,1 +1,27 @@
-//! engine
+//! What Toolwharf decides: which servers run, what they offer, who sees what, and where a call goes.
+//!
+//! - [`server`]: one configured server: its process or peer, its connection, its queue.
+//! - [`catalog`]: what a server offers, as it said it.
+//! - [`view`]: what one caller sees of all catalogs: an immutable snapshot.
+//! - [`gateway`]: the front door for requests of clients.
+//! - `relay`: the way of one call, across the eras.
+//! - `hold`: calls that wait for a modern client's input.
+//! - [`hub`]: who is told when something changes.
+//!
+//! Invariants: a call resolves on a snapshot and takes no lock that a list holds; no lock is held across an
+//! await; every wait has a deadline and every queue an end.
+
+pub mod catalog;
+pub mod gateway;
+mod hold;
+pub mod hub;
+mod launch;
+mod relay;
+pub mod server;
+mod sessions;
+mod subscriptions;
+pub mod uri;
+pub mod view;
+
+pub use gateway::{Answer, Caller, Gateway};
+pub use view::Scope;

@@ -1,1 +1,381 @@
-//! bridge
+//! Between the eras: what a message needs so that the other side understands it.
+//!
+//! Pure functions over frames. Between equals nothing is touched. What each direction changes is the list in
+//! the design: `_meta` keys of the protocol itself, `resultType`, `ttlMs`, `cacheScope`, `inputResponses`,
+//! `requestState`, and error codes that only one era has.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+
+use crate::{
+    Era, Frame, Kind, RpcError, Version, error,
+    json::{self, Object, Span, Splice, quote},
+    protocol::{meta, method},
+};
+
+/// What the client of a legacy conversation said of itself: what a modern server wants on every request.
+#[derive(Debug, Clone)]
+pub struct ClientFace {
+    /// `Implementation`: JSON text.
+    pub info: Bytes,
+    /// `ClientCapabilities`: JSON text.
+    pub capabilities: Bytes,
+    /// The level it set with `logging/setLevel`.
+    pub log_level: Option<&'static str>,
+}
+
+/// Makes a request of one era fit a server of another.
+pub fn request_up(frame: &Frame, client: Era, server: Era, face: &ClientFace, splice: &mut Splice<'_>) {
+    match (client, server) {
+        (Era::Legacy, Era::Modern) => add_meta(frame, &modern_meta(face), splice),
+        (Era::Modern, Era::Legacy) => strip_request(frame, splice),
+        _ => {}
+    }
+}
+
+/// The members of `_meta` that a modern request needs: JSON text without braces.
+#[must_use]
+pub fn modern_meta(face: &ClientFace) -> String {
+    let mut members = format!(
+        "\"{}\":\"{}\",\"{}\":{},\"{}\":{}",
+        meta::PROTOCOL_VERSION,
+        Version::LATEST,
+        meta::CLIENT_INFO,
+        String::from_utf8_lossy(&face.info),
+        meta::CLIENT_CAPABILITIES,
+        String::from_utf8_lossy(&face.capabilities),
+    );
+    if let Some(level) = face.log_level {
+        members.push_str(&format!(",\"{}\":\"{level}\"", meta::LOG_LEVEL));
+    }
+    members
+}
+
+/// Adds members to `params._meta`, which is made if there is none.
+fn add_meta(frame: &Frame, members: &str, splice: &mut Splice<'_>) {
+    let text = frame.text();
+    match (frame.object(), frame.meta()) {
+        (_, Some(own)) => {
+            splice.insert(text, &own.span(), members.as_bytes());
+        }
+        (Some(params), None) => {
+            splice.insert(text, &params.span(), format!("\"_meta\":{{{members}}}").as_bytes());
+        }
+        (None, None) => {
+            let all = json::trimmed(text);
+            splice.insert(text, &all, format!("\"params\":{{\"_meta\":{{{members}}}}}").as_bytes());
+        }
+    }
+}
+
+fn strip_request(frame: &Frame, splice: &mut Splice<'_>) {
+    let Some(params) = frame.object() else { return };
+    let text = frame.text();
+    let [retry, state] = params.find_all(["inputResponses", "requestState"]);
+    remove_all(text, &params.span(), [retry, state], splice);
+    if let Some(own) = params.object("_meta") {
+        let keys = [meta::PROTOCOL_VERSION, meta::CLIENT_INFO, meta::CLIENT_CAPABILITIES, meta::LOG_LEVEL];
+        remove_all(text, &own.span(), own.find_all(keys), splice);
+    }
+}
+
+/// Takes several members out of one object. Neighbours that go together take their commas with them.
+fn remove_all<const N: usize>(text: &[u8], object: &Span, values: [Option<Span>; N], splice: &mut Splice<'_>) {
+    let gone = |value: &Span| values.iter().flatten().any(|span| span == value);
+    if !values.iter().any(Option::is_some) {
+        return;
+    }
+    let members: Vec<_> = json::members(text, object.clone()).collect();
+    let kept_first = members.iter().position(|member| !gone(&member.value));
+    for (at, member) in members.iter().enumerate() {
+        if !gone(&member.value) {
+            continue;
+        }
+        let start = member.key.start - 1;
+        let span = match kept_first {
+            // Before the first that stays: up to the next member. After it: from the end of the one before.
+            Some(first) if at < first => start..members[at + 1].key.start - 1,
+            Some(_) => members[at - 1].value.end..member.value.end,
+            None => start..members.get(at + 1).map_or(member.value.end, |next| next.key.start - 1),
+        };
+        splice.replace(span, &b""[..]);
+    }
+}
+
+/// Makes a server's response fit a client of another era. `asked` is the method it answers.
+pub fn response_down(frame: &Frame, client: Era, server: Era, asked: &str, splice: &mut Splice<'_>) {
+    match (frame.kind(), client, server) {
+        (Kind::Result, Era::Modern, Era::Legacy) => {
+            let Some(result) = frame.object() else { return };
+            let [kind, ttl, scope] = result.find_all(["resultType", "ttlMs", "cacheScope"]);
+            let mut members: Vec<&str> = Vec::new();
+            if kind.is_none() {
+                members.push("\"resultType\":\"complete\"");
+            }
+            if is_cacheable(asked) {
+                if ttl.is_none() {
+                    members.push("\"ttlMs\":0");
+                }
+                if scope.is_none() {
+                    members.push("\"cacheScope\":\"private\"");
+                }
+            }
+            if !members.is_empty() {
+                splice.insert(frame.text(), &result.span(), members.join(",").as_bytes());
+            }
+        }
+        (Kind::Result, Era::Legacy, Era::Modern) => {
+            if let Some(result) = frame.object() {
+                let spans = result.find_all(["resultType", "ttlMs", "cacheScope"]);
+                remove_all(frame.text(), &result.span(), spans, splice);
+            }
+        }
+        (Kind::Error, client, server) if client != server && asked == method::RESOURCES_READ => {
+            let (from, to) = match client {
+                Era::Modern => (error::RESOURCE_NOT_FOUND, error::INVALID_PARAMS),
+                Era::Legacy => (error::INVALID_PARAMS, error::RESOURCE_NOT_FOUND),
+            };
+            let code = frame.object().and_then(|error| error.find("code"));
+            if let Some(code) = code.filter(|code| frame.text()[code.clone()] == *from.to_string().as_bytes()) {
+                splice.replace(code, to.to_string().into_bytes());
+            }
+        }
+        _ => {}
+    }
+}
+
+/// 2026-07-28 server/utilities/caching "Cacheable Results".
+fn is_cacheable(asked: &str) -> bool {
+    matches!(
+        asked,
+        method::TOOLS_LIST
+            | method::PROMPTS_LIST
+            | method::RESOURCES_LIST
+            | method::TEMPLATES_LIST
+            | method::RESOURCES_READ
+    )
+}
+
+/// Whether a modern result asks for input instead of answering (2026-07-28 basic/patterns/mrtr).
+#[must_use]
+pub fn is_input_required(frame: &Frame) -> bool {
+    frame.kind() == Kind::Result
+        && frame.object().and_then(|result| result.string("resultType")).as_deref() == Some("input_required")
+}
+
+/// What an `input_required` result asks: key, method, `params` as JSON text.
+#[must_use]
+pub fn input_requests(frame: &Frame) -> Vec<(String, String, Bytes)> {
+    let Some(requests) = frame.object().and_then(|result| result.object("inputRequests")) else {
+        return Vec::new();
+    };
+    let text = frame.text();
+    requests
+        .members()
+        .filter_map(|member| {
+            let key = json::unescape(&text[member.key]).into_owned();
+            let request = Object::at(text, member.value)?;
+            let method = request.string("method")?.into_owned();
+            let params = request.find("params").map_or_else(|| Bytes::from_static(b"{}"), |at| text.slice(at));
+            Some((key, method, params))
+        })
+        .collect()
+}
+
+/// The retry of a request: its text with `inputResponses` (key, JSON text) and the server's `requestState`.
+///
+/// The result is a frame again, so that more can be changed on its way.
+#[must_use]
+pub fn retry(frame: &Frame, responses: &[(String, Bytes)], state: Option<&str>) -> Option<Frame> {
+    let params = frame.object()?;
+    let text = frame.text();
+    let mut splice = Splice::new();
+    let old = params.find_all(["inputResponses", "requestState"]);
+    let left = params.members().count() > old.iter().flatten().count();
+    remove_all(text, &params.span(), old, &mut splice);
+    let mut members = String::new();
+    if !responses.is_empty() {
+        let pairs: Vec<String> = responses
+            .iter()
+            .map(|(key, value)| format!("{}:{}", quote(key), String::from_utf8_lossy(value)))
+            .collect();
+        members = format!("\"inputResponses\":{{{}}}", pairs.join(","));
+    }
+    if let Some(state) = state {
+        let comma = if members.is_empty() { "" } else { "," };
+        members.push_str(&format!("{comma}\"requestState\":{}", quote(state)));
+    }
+    if !members.is_empty() {
+        if left {
+            members.push(',');
+        }
+        let inside = params.span().start + 1;
+        splice.replace(inside..inside, members.into_bytes());
+    }
+    Frame::parse(splice.apply(text), usize::MAX).ok()
+}
+
+/// An `input_required` result: `requests` are key, method and `params` as JSON text.
+#[must_use]
+pub fn input_required(requests: &[(String, String, Bytes)], state: &str) -> String {
+    let pairs: Vec<String> = requests
+        .iter()
+        .map(|(key, method, params)| {
+            let params = String::from_utf8_lossy(params);
+            format!("{}:{{\"method\":{},\"params\":{params}}}", quote(key), quote(method))
+        })
+        .collect();
+    format!(
+        "{{\"resultType\":\"input_required\",\"inputRequests\":{{{}}},\"requestState\":{}}}",
+        pairs.join(","),
+        quote(state)
+    )
+}
+
+/// The client capability that a server request needs.
+#[must_use]
+pub fn capability_for(server_request: &str) -> Option<&'static str> {
+    match server_request {
+        method::SAMPLING => Some("sampling"),
+        method::ELICIT => Some("elicitation"),
+        method::ROOTS_LIST => Some("roots"),
+        _ => None,
+    }
+}
+
+/// Whether `capabilities` (JSON text) declares `name`.
+#[must_use]
+pub fn declares(capabilities: &[u8], name: &str) -> bool {
+    Object::of(capabilities).is_some_and(|object| object.find(name).is_some())
+}
+
+/// What a modern request says of its client.
+#[derive(Debug, Clone)]
+pub struct ModernFace<'a> {
+    pub version: Cow<'a, str>,
+    pub capabilities: &'a [u8],
+    pub info: Option<&'a [u8]>,
+    pub log_level: Option<Cow<'a, str>>,
+}
+
+/// Reads `params._meta` of a modern request (2026-07-28 basic "Per-request protocol fields").
+///
+/// # Errors
+/// -32602 naming the field that is missing or of the wrong type.
+pub fn modern_face(frame: &Frame) -> Result<ModernFace<'_>, RpcError> {
+    let missing = |what: &str| RpcError::invalid_params(format!("Invalid params: {what}"));
+    let own = frame.meta().ok_or_else(|| missing("`_meta` is missing"))?;
+    let text = frame.text();
+    let [version, capabilities, info, level] =
+        own.find_all([meta::PROTOCOL_VERSION, meta::CLIENT_CAPABILITIES, meta::CLIENT_INFO, meta::LOG_LEVEL]);
+    let version = version
+        .and_then(|at| json::as_string(&text[at]))
+        .ok_or_else(|| missing(&format!("`_meta[\"{}\"]` must be a string", meta::PROTOCOL_VERSION)))?;
+    let capabilities = capabilities
+        .filter(|at| text[at.start] == b'{')
+        .ok_or_else(|| missing(&format!("`_meta[\"{}\"]` must be an object", meta::CLIENT_CAPABILITIES)))?;
+    Ok(ModernFace {
+        version,
+        capabilities: &text[capabilities],
+        info: info.map(|at| &text[at]),
+        log_level: level.and_then(|at| json::as_string(&text[at])),
+    })
+}
+
+/// The levels of `notifications/message`, least severe first (2025-11-25 server/utilities/logging).
+pub const LOG_LEVELS: [&str; 8] =
+    ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
+
+/// The level as the specification spells it.
+#[must_use]
+pub fn log_level(text: &str) -> Option<&'static str> {
+    LOG_LEVELS.into_iter().find(|level| *level == text)
+}
+
+/// Whether a log message of `level` is for a client that wants `least` and worse.
+#[must_use]
+pub fn is_logged(level: &str, least: &str) -> bool {
+    let rank = |level: &str| LOG_LEVELS.iter().position(|known| *known == level).unwrap_or(LOG_LEVELS.len());
+    rank(level) >= rank(least)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(text: &'static str) -> Frame {
+        Frame::parse(Bytes::from_static(text.as_bytes()), 64).expect(text)
+    }
+
+    fn face() -> ClientFace {
+        ClientFace { info: "{\"name\":\"c\"}".into(), capabilities: "{}".into(), log_level: Some("info") }
+    }
+
+    fn up(text: &'static str, client: Era, server: Era) -> String {
+        let frame = frame(text);
+        let mut splice = Splice::new();
+        request_up(&frame, client, server, &face(), &mut splice);
+        let out = splice.apply(frame.text());
+        crate::json::validate(&out, 64).unwrap_or_else(|fault| panic!("{fault}: {out:?}"));
+        String::from_utf8(out.to_vec()).expect("utf-8")
+    }
+
+    #[test]
+    fn legacy_requests_get_their_meta() {
+        let added = "\"io.modelcontextprotocol/protocolVersion\":\"2026-07-28\",\"io.modelcontextprotocol/clientInfo\":{\"name\":\"c\"},\"io.modelcontextprotocol/clientCapabilities\":{},\"io.modelcontextprotocol/logLevel\":\"info\"";
+        for (text, expect) in [
+            (r#"{"jsonrpc":"2.0","id":1,"method":"m"}"#, format!(r#"{{"params":{{"_meta":{{{added}}}}},"jsonrpc":"2.0","id":1,"method":"m"}}"#)),
+            (r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"a":1}}"#, format!(r#"{{"jsonrpc":"2.0","id":1,"method":"m","params":{{"_meta":{{{added}}},"a":1}}}}"#)),
+            (r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":{"x":2}}}"#, format!(r#"{{"jsonrpc":"2.0","id":1,"method":"m","params":{{"_meta":{{{added},"x":2}}}}}}"#)),
+        ] {
+            assert_eq!(up(text, Era::Legacy, Era::Modern), expect);
+            assert_eq!(up(text, Era::Legacy, Era::Legacy), text);
+        }
+    }
+
+    #[test]
+    fn modern_requests_lose_theirs() {
+        let check = |text, expect: &str| assert_eq!(up(text, Era::Modern, Era::Legacy), expect);
+        check(
+            r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"x","progressToken":3,"io.modelcontextprotocol/clientInfo":{}, "io.modelcontextprotocol\/clientCapabilities":{}},"name":"n","requestState":"s"}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":{"progressToken":3},"name":"n"}}"#,
+        );
+        check(
+            r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"x", "io.modelcontextprotocol/logLevel":"y"},"inputResponses":{},"requestState":"s","a":1}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":{},"a":1}}"#,
+        );
+    }
+
+    #[test]
+    fn results_are_completed_and_stripped() {
+        let down = |text, client, server, asked| {
+            let frame = frame(text);
+            let mut splice = Splice::new();
+            response_down(&frame, client, server, asked, &mut splice);
+            String::from_utf8(splice.apply(frame.text()).to_vec()).expect("utf-8")
+        };
+        assert_eq!(
+            down(r#"{"jsonrpc":"2.0","id":1,"result":{"contents":[]}}"#, Era::Modern, Era::Legacy, "resources/read"),
+            r#"{"jsonrpc":"2.0","id":1,"result":{"resultType":"complete","ttlMs":0,"cacheScope":"private","contents":[]}}"#
+        );
+        assert_eq!(
+            down(r#"{"jsonrpc":"2.0","id":1,"result":{"resultType":"complete","ttlMs":0,"x":1}}"#, Era::Legacy, Era::Modern, "tools/call"),
+            r#"{"jsonrpc":"2.0","id":1,"result":{"x":1}}"#
+        );
+        assert_eq!(
+            down(r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32002,"message":"gone"}}"#, Era::Modern, Era::Legacy, "resources/read"),
+            r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"gone"}}"#
+        );
+    }
+
+    #[test]
+    fn retries_carry_the_answers() {
+        let asked = frame(r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"requestState":"old","name":"n"}}"#);
+        let again = retry(&asked, &[("k".into(), "{\"a\":1}".into())], Some("new")).expect("a frame");
+        assert_eq!(again.text(), r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"inputResponses":{"k":{"a":1}},"requestState":"new","name":"n"}}"#);
+        let result = frame(r#"{"jsonrpc":"2.0","id":1,"result":{"resultType":"input_required","inputRequests":{"k":{"method":"roots/list"}}}}"#);
+        assert!(is_input_required(&result));
+        assert_eq!(input_requests(&result), [("k".into(), "roots/list".into(), Bytes::from_static(b"{}"))]);
+    }
+}

@@ -147,7 +147,7 @@ impl Connector {
                 sse::connect(&self.http, &url, &headers, options, ambient).await?
             }
         };
-        Ok((client, events))
+        Ok((client.speaking_as(options), events))
     }
 }
 
@@ -366,15 +366,22 @@ impl Client {
             instructions: None,
         };
         Self {
-            inner: Arc::new(Inner { link, info }),
+            inner: Arc::new(Inner { link, info, own_meta: None }),
         }
+    }
+
+    /// The same conversation, knowing what its era wants of our own requests.
+    fn speaking_as(self, options: &Options) -> Self {
+        let own_meta = (self.info().era == Era::Modern).then(|| modern_meta(options).into());
+        let (link, info) = (self.inner.link.clone(), self.inner.info.clone());
+        Self { inner: Arc::new(Inner { link, info, own_meta }) }
     }
 
     /// The same link, with what its server said.
     pub(super) fn established(self, info: ServerInfo) -> Self {
         let link = self.inner.link.clone();
         Self {
-            inner: Arc::new(Inner { link, info }),
+            inner: Arc::new(Inner { link, info, own_meta: None }),
         }
     }
 }

@@ -136,6 +136,8 @@ pub struct Client {
 struct Inner {
     link: Link,
     info: ServerInfo,
+    /// `_meta` of our own requests, where the era wants it: JSON text.
+    own_meta: Option<Arc<str>>,
 }
 
 #[derive(Clone)]
@@ -165,6 +167,31 @@ impl Client {
         match &self.inner.link {
             Link::Duplex(link) => link.call(outgoing).await.map(Call::Duplex),
             Link::Http(link) => link.call(outgoing).map(Call::Http),
+        }
+    }
+
+    /// Whether requests travel over streamable HTTP, each with headers of its own.
+    #[must_use]
+    pub fn is_http(&self) -> bool {
+        matches!(self.inner.link, Link::Http(_))
+    }
+
+    /// Asks something on our own behalf and waits for the answer. `members` are those of `params`: JSON text
+    /// without braces.
+    ///
+    /// # Errors
+    /// [`CallError`]. A JSON-RPC error is an answer.
+    pub async fn ask(&self, method: &str, members: &str) -> Result<Frame, CallError> {
+        connect::ask(self, method, &self.own_params(members)).await
+    }
+
+    /// `params` of a request of our own: `members` (JSON text without braces) and what the era wants.
+    #[must_use]
+    pub fn own_params(&self, members: &str) -> String {
+        match &self.inner.own_meta {
+            Some(meta) if members.is_empty() => format!("{{\"_meta\":{meta}}}"),
+            Some(meta) => format!("{{\"_meta\":{meta},{members}}}"),
+            None => format!("{{{members}}}"),
         }
     }
 

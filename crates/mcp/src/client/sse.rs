@@ -1,14 +1,240 @@
-//! HTTP+SSE of 2024-11-05 towards servers.
-use tokio::sync::mpsc;
+//! HTTP+SSE of 2024-11-05 towards servers: a stream of events in, a POST for each message out.
+//!
+//! The conversation is a [`Duplex`]: it is over when the stream is. A message that the server does not take
+//! ends its own call only, unless the server forgot the session. Messages go out in their order; one whose
+//! POST is not answered soon stops holding up the next, for some servers answer it only when the call is done.
 
-use super::{Client, ConnectError, Event, Options, http::Pool};
+use std::time::Duration;
 
+use bytes::Bytes;
+use futures_util::{StreamExt, stream::FuturesUnordered};
+use http::{
+    HeaderMap, HeaderValue, Method, Request, StatusCode,
+    header::{ACCEPT, CONTENT_TYPE},
+};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use tokio::{
+    sync::mpsc,
+    time::{sleep, timeout},
+};
+
+use super::{
+    CallError, Client, ConnectError, Event, Link, Options, connect,
+    duplex::Duplex,
+    http::{Endpoint, Media, Pool, cause, media, resolve, status_hint},
+};
+use crate::{
+    Era, Frame, Kind, RpcError,
+    sse::{self, Parser},
+};
+
+/// Wall time for the head of the stream and for its first event, each.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
+/// Wall time for one POST.
+const POST_TIMEOUT: Duration = Duration::from_secs(60);
+/// After it the next message no longer waits for a POST's answer.
+const IN_ORDER: Duration = Duration::from_secs(1);
+/// POSTs under way; past it messages wait.
+const POSTS: usize = 64;
+
+/// Opens the stream at `url` and shakes hands. [`ConnectError::Unreachable`] means that there is no HTTP+SSE
+/// server.
 pub(super) async fn connect(
-    _pool: &Pool,
-    _url: &str,
-    _headers: &[(String, String)],
-    _options: &Options,
-    _ambient: mpsc::Sender<Event>,
+    pool: &Pool,
+    url: &str,
+    headers: &[(String, String)],
+    options: &Options,
+    ambient: mpsc::Sender<Event>,
 ) -> Result<Client, ConnectError> {
-    Err(ConnectError::Unreachable("HTTP+SSE is not here yet".into()))
+    if options.era == Some(Era::Modern) {
+        let why = "HTTP+SSE exists only in legacy protocol versions";
+        return Err(ConnectError::Unreachable(why.into()));
+    }
+    let endpoint = Endpoint::new(url, headers)?;
+    let mut stream = open(pool, &endpoint, options.max_message).await?;
+    let reference = timeout(OPEN_TIMEOUT, stream.endpoint())
+        .await
+        .unwrap_or_else(|_| Err("no `endpoint` event came on the stream".to_owned()))
+        .map_err(ConnectError::Unreachable)?;
+    let messages = resolve(&endpoint.uri, &reference).map_err(ConnectError::Nonsense)?;
+    let (link, outbound) = Duplex::new(options.label.clone(), options.max_depth, ambient);
+    let poster = Poster {
+        pool: pool.clone(),
+        endpoint: endpoint.at(messages),
+        link: link.clone(),
+        max_depth: options.max_depth,
+    };
+    let running = link.clone();
+    super::spawn_linked(async move {
+        let why = tokio::select! {
+            why = stream.deliver(&running) => why,
+            why = poster.run(outbound) => why,
+            why = running.closed() => why.to_string(),
+        };
+        running.close(&why);
+    });
+    connect::handshake(Link::Duplex(link), options).await
+}
+
+struct Stream {
+    body: Incoming,
+    parser: Parser,
+}
+
+async fn open(pool: &Pool, endpoint: &Endpoint, max_event: usize) -> Result<Stream, ConnectError> {
+    let mut request = Request::new(Full::default());
+    *request.uri_mut() = endpoint.uri.clone();
+    *request.headers_mut() = endpoint.headers.clone();
+    let accept = HeaderValue::from_static("text/event-stream");
+    request.headers_mut().insert(ACCEPT, accept);
+    let peer = &endpoint.peer;
+    let response = timeout(OPEN_TIMEOUT, pool.request(request))
+        .await
+        .map_err(|_| format!("no answer from {peer} within {} s", OPEN_TIMEOUT.as_secs()))
+        .and_then(|answer| {
+            answer.map_err(|error| format!("no event stream from {peer}: {}", cause(&error)))
+        })
+        .map_err(ConnectError::Unreachable)?;
+    let status = response.status();
+    if !status.is_success() {
+        let hint = status_hint(status, response.headers()).unwrap_or_default();
+        let why = format!(
+            "the event stream was answered HTTP {}{hint}",
+            status.as_u16()
+        );
+        return Err(ConnectError::Unreachable(why));
+    }
+    if media(response.headers()) != Media::Events {
+        let why = "what the URL answers is no event stream";
+        return Err(ConnectError::Unreachable(why.into()));
+    }
+    Ok(Stream {
+        body: response.into_body(),
+        parser: Parser::new(max_event),
+    })
+}
+
+impl Stream {
+    /// The next event, or why there is none any more.
+    async fn next(&mut self) -> Result<sse::Event, String> {
+        loop {
+            match self.parser.next_event() {
+                Ok(Some(event)) => return Ok(event),
+                Ok(None) => {}
+                Err(error) => return Err(error.to_string()),
+            }
+            match self.body.frame().await {
+                Some(Ok(frame)) => {
+                    if let Some(data) = frame.data_ref() {
+                        self.parser.push(data);
+                    }
+                }
+                Some(Err(error)) => {
+                    return Err(format!("the event stream broke: {}", cause(&error)));
+                }
+                None => return Err("the server ended the event stream".to_owned()),
+            }
+        }
+    }
+
+    /// Where messages go to: the first event.
+    async fn endpoint(&mut self) -> Result<String, String> {
+        loop {
+            let event = self.next().await?;
+            match &*event.event {
+                "endpoint" => return Ok(String::from_utf8_lossy(&event.data).into_owned()),
+                _ if event.data.is_empty() => {}
+                _ => return Err("the stream does not begin with an `endpoint` event".to_owned()),
+            }
+        }
+    }
+
+    /// Feeds messages to the link until the stream ends; says why it did.
+    async fn deliver(&mut self, link: &Duplex) -> String {
+        loop {
+            match self.next().await {
+                Ok(event) if event.data.is_empty() => {}
+                Ok(event) if matches!(&*event.event, "" | "message") => link.deliver(event.data),
+                Ok(_) => {}
+                Err(why) => return why,
+            }
+        }
+    }
+}
+
+struct Poster {
+    pool: Pool,
+    endpoint: Endpoint,
+    link: Duplex,
+    max_depth: usize,
+}
+
+impl Poster {
+    /// Sends what waits in the queue; ends with a reason when the conversation is of no more use.
+    async fn run(&self, mut outbound: mpsc::Receiver<Bytes>) -> String {
+        let mut headers = self.endpoint.headers.clone();
+        headers.insert(
+            ACCEPT,
+            HeaderValue::from_static("application/json, text/event-stream"),
+        );
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let mut late = FuturesUnordered::new();
+        loop {
+            let message = tokio::select! {
+                Some(done) = late.next() => match done {
+                    Ok(()) => continue,
+                    Err(why) => return why,
+                },
+                message = outbound.recv(), if late.len() < POSTS => message,
+            };
+            let Some(message) = message else {
+                return "closed by the gateway".to_owned();
+            };
+            let mut post = Box::pin(self.post(headers.clone(), message));
+            tokio::select! {
+                biased;
+                done = &mut post => match done {
+                    Ok(()) => {}
+                    Err(why) => return why,
+                },
+                () = sleep(IN_ORDER) => late.push(post),
+            }
+        }
+    }
+
+    /// Sends one message. A failure ends the call that it begins.
+    ///
+    /// # Errors
+    /// Why the whole conversation is of no more use.
+    async fn post(&self, headers: HeaderMap, message: Bytes) -> Result<(), String> {
+        let mut request = Request::new(Full::new(message.clone()));
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = self.endpoint.uri.clone();
+        *request.headers_mut() = headers;
+        let why = match timeout(POST_TIMEOUT, self.pool.request(request)).await {
+            Ok(Ok(response)) if response.status().is_success() => return Ok(()),
+            Ok(Ok(response)) if response.status() == StatusCode::NOT_FOUND => {
+                return Err(CallError::SessionExpired.to_string());
+            }
+            Ok(Ok(response)) => {
+                let (status, headers) = (response.status(), response.headers());
+                let hint = status_hint(status, headers).unwrap_or_default();
+                format!("the server answered HTTP {}{hint}", status.as_u16())
+            }
+            Ok(Err(error)) => format!("the request was not taken: {}", cause(&error)),
+            Err(_) => format!(
+                "the request was not taken within {} s",
+                POST_TIMEOUT.as_secs()
+            ),
+        };
+        match Frame::parse(message, self.max_depth) {
+            Ok(frame) if frame.kind() == Kind::Request => {
+                let error = Frame::error(frame.id(), &RpcError::internal(why));
+                self.link.deliver(error.text().clone());
+            }
+            _ => tracing::debug!(peer = %self.endpoint.peer, "a message was not taken: {why}"),
+        }
+        Ok(())
+    }
 }

@@ -1,0 +1,254 @@
+//! What a server offers, as it said it: the raw items of its lists.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use mcp::{
+    Kind as FrameKind, RpcError,
+    client::{CallError, Client, ServerInfo},
+    error::METHOD_NOT_FOUND,
+    headers::ParamHeaders,
+    json::{self, Object, quote},
+    protocol::method,
+};
+
+/// Items of one list that are kept; what a server offers beyond that is left out, with a warning.
+const MAX_ITEMS: usize = 20_000;
+/// Bytes of one list that are kept.
+const MAX_BYTES: usize = 64 << 20;
+/// Pages of one list that are asked for.
+const MAX_PAGES: usize = 2_000;
+/// Wall time for one page.
+const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The four lists of a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ListKind {
+    Tools,
+    Prompts,
+    Resources,
+    Templates,
+}
+
+impl ListKind {
+    pub const ALL: [Self; 4] = [Self::Tools, Self::Prompts, Self::Resources, Self::Templates];
+
+    /// The method that lists them.
+    #[must_use]
+    pub fn method(self) -> &'static str {
+        match self {
+            Self::Tools => method::TOOLS_LIST,
+            Self::Prompts => method::PROMPTS_LIST,
+            Self::Resources => method::RESOURCES_LIST,
+            Self::Templates => method::TEMPLATES_LIST,
+        }
+    }
+
+    #[must_use]
+    pub fn from_method(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.method() == name)
+    }
+
+    /// The key of the items in a result.
+    #[must_use]
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::Tools => "tools",
+            Self::Prompts => "prompts",
+            Self::Resources => "resources",
+            Self::Templates => "resourceTemplates",
+        }
+    }
+
+    /// The key that identifies an item.
+    #[must_use]
+    pub fn id_key(self) -> &'static str {
+        match self {
+            Self::Tools | Self::Prompts => "name",
+            Self::Resources => "uri",
+            Self::Templates => "uriTemplate",
+        }
+    }
+
+    /// The server capability that it belongs to.
+    #[must_use]
+    pub fn capability(self) -> &'static str {
+        match self {
+            Self::Tools => "tools",
+            Self::Prompts => "prompts",
+            Self::Resources | Self::Templates => "resources",
+        }
+    }
+
+    /// The notification that says it changed.
+    #[must_use]
+    pub fn changed(self) -> &'static str {
+        match self {
+            Self::Tools => method::TOOLS_CHANGED,
+            Self::Prompts => method::PROMPTS_CHANGED,
+            Self::Resources | Self::Templates => method::RESOURCES_CHANGED,
+        }
+    }
+}
+
+/// One tool, prompt, resource or template.
+#[derive(Debug, Clone)]
+pub struct Item {
+    /// Its name or URI, as the server gave it.
+    pub native: Arc<str>,
+    /// JSON text.
+    pub raw: Bytes,
+    /// What a modern HTTP server wants mirrored into headers (`x-mcp-header`).
+    pub headers: Option<Arc<ParamHeaders>>,
+}
+
+/// All that a server offers.
+#[derive(Debug, Clone, Default)]
+pub struct Catalog {
+    pub info: Option<ServerInfo>,
+    lists: [Arc<[Item]>; 4],
+}
+
+impl Catalog {
+    #[must_use]
+    pub fn list(&self, kind: ListKind) -> &Arc<[Item]> {
+        &self.lists[kind as usize]
+    }
+
+    pub fn set(&mut self, kind: ListKind, items: Vec<Item>) {
+        self.lists[kind as usize] = items.into();
+    }
+
+    /// Asks a server for all that it declares.
+    ///
+    /// A list that cannot be had leaves an empty one, with a warning: one bad list hides no other.
+    pub async fn fetch(client: &Client, label: &str) -> Self {
+        let mut catalog = Self {
+            info: Some(client.info().clone()),
+            ..Self::default()
+        };
+        for kind in ListKind::ALL {
+            if !client.info().has(kind.capability()) {
+                continue;
+            }
+            match fetch_list(client, kind, label).await {
+                Ok(items) => catalog.set(kind, items),
+                Err(error) => tracing::warn!(server = label, "{} failed: {error}", kind.method()),
+            }
+        }
+        catalog
+    }
+}
+
+/// Why a list cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum FetchError {
+    #[error(transparent)]
+    Call(#[from] CallError),
+    #[error("the server answered: {0}")]
+    Rpc(RpcError),
+    #[error("no answer within {} s", PAGE_TIMEOUT.as_secs())]
+    Timeout,
+    #[error("the answer has no array `{0}`")]
+    Shape(&'static str),
+}
+
+/// Asks for all pages of a list.
+///
+/// # Errors
+/// [`FetchError`]; a server without the method has an empty list.
+pub async fn fetch_list(
+    client: &Client,
+    kind: ListKind,
+    label: &str,
+) -> Result<Vec<Item>, FetchError> {
+    let mut items: Vec<Item> = Vec::new();
+    let mut bytes = 0;
+    let mut cursor: Option<String> = None;
+    for _ in 0..MAX_PAGES {
+        let members = cursor
+            .as_deref()
+            .map(|cursor| format!("\"cursor\":{}", quote(cursor)))
+            .unwrap_or_default();
+        let asked = tokio::time::timeout(PAGE_TIMEOUT, client.ask(kind.method(), &members));
+        let frame = asked.await.map_err(|_| FetchError::Timeout)??;
+        if frame.kind() == FrameKind::Error {
+            let error = RpcError::from_json(frame.body());
+            // Not every server that has resources has templates.
+            return if error.code == METHOD_NOT_FOUND {
+                Ok(items)
+            } else {
+                Err(FetchError::Rpc(error))
+            };
+        }
+        let text = frame.text();
+        let result = frame.object().ok_or(FetchError::Shape(kind.key()))?;
+        let array = result
+            .find(kind.key())
+            .filter(|at| text[at.start] == b'[')
+            .ok_or(FetchError::Shape(kind.key()))?;
+        for span in json::elements(text, array) {
+            bytes += span.len();
+            if items.len() >= MAX_ITEMS || bytes > MAX_BYTES {
+                tracing::warn!(
+                    server = label,
+                    "{} is too long: kept the first {}",
+                    kind.method(),
+                    items.len()
+                );
+                return Ok(items);
+            }
+            // A copy, so that a page does not live as long as its smallest item.
+            items.extend(item(
+                kind,
+                Bytes::copy_from_slice(&text[span]),
+                client,
+                label,
+            ));
+        }
+        let next = result
+            .string("nextCursor")
+            .map(std::borrow::Cow::into_owned);
+        match next {
+            Some(next) if cursor.as_deref() != Some(&next) => cursor = Some(next),
+            _ => return Ok(items),
+        }
+    }
+    tracing::warn!(
+        server = label,
+        "{} has more than {MAX_PAGES} pages: the rest is left out",
+        kind.method()
+    );
+    Ok(items)
+}
+
+fn item(kind: ListKind, raw: Bytes, client: &Client, label: &str) -> Option<Item> {
+    let Some(native) =
+        Object::of(&raw).and_then(|object| object.string(kind.id_key()).map(|id| Arc::from(&*id)))
+    else {
+        tracing::warn!(
+            server = label,
+            "{}: an item without `{}` is left out",
+            kind.method(),
+            kind.id_key()
+        );
+        return None;
+    };
+    let mut headers = None;
+    if kind == ListKind::Tools && client.is_http() && client.info().era == mcp::Era::Modern {
+        match ParamHeaders::from_tool(&raw) {
+            Ok(found) if found.is_empty() => {}
+            Ok(found) => headers = Some(Arc::new(found)),
+            // 2026-07-28 basic/transports/streamable-http: such a tool must not be offered.
+            Err(why) => {
+                tracing::warn!(server = label, tool = %native, "a tool with a bad `x-mcp-header` is left out: {why}");
+                return None;
+            }
+        }
+    }
+    Some(Item {
+        native,
+        raw,
+        headers,
+    })
+}

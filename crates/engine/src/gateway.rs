@@ -1,0 +1,1058 @@
+//! The front door: requests and notifications of clients, and the set of servers behind them.
+
+use std::{
+    collections::{BTreeSet, HashMap, VecDeque},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use mcp::{
+    Era, Frame, Kind, RpcError,
+    bridge::{self, ClientFace},
+    client::{Connector, Identity},
+    error,
+    json::{self, Object, quote},
+    outbox::{Outbox, Weight},
+    protocol::{meta, method},
+    server::{Face, Session},
+};
+use model::{Limits, NativeName, ServerName, ServerSpec, Settings, StartPolicy};
+use runtime::process::Spawner;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    catalog::ListKind,
+    hold::Holds,
+    hub::{Filter, Hub, Listener, Registration},
+    launch::Launcher,
+    relay::{Target, relay, routed_span, string_at},
+    server::{FIRST_START, Server, State},
+    view::{Scope, View},
+};
+
+/// Tasks whose server is remembered.
+const MAX_TASKS: usize = 10_000;
+
+/// Who asks, and where messages go that belong to the request.
+pub struct Caller {
+    pub era: Era,
+    pub scope: Scope,
+    /// The legacy conversation, or the stdio pipe.
+    pub session: Option<Arc<Session>>,
+    pub outbox: Arc<Outbox>,
+    pub principal: Arc<str>,
+    /// A modern request's client, where the request is all that is known.
+    pub modern_capabilities: Option<Bytes>,
+    /// The HTTP headers of a modern request: `Mcp-Param-*` are checked against its arguments.
+    pub headers: Option<http::HeaderMap>,
+}
+
+impl Caller {
+    pub(crate) fn face(&self) -> ClientFace {
+        match (&self.modern_capabilities, &self.session) {
+            (Some(capabilities), _) => ClientFace {
+                info: Bytes::from_static(b"{}"),
+                capabilities: capabilities.clone(),
+                log_level: None,
+            },
+            (None, Some(session)) => session.client_face(),
+            (None, None) => ClientFace {
+                info: Bytes::from_static(b"{}"),
+                capabilities: Bytes::from_static(b"{}"),
+                log_level: None,
+            },
+        }
+    }
+}
+
+/// What a request comes to.
+#[derive(Debug)]
+pub struct Answer {
+    /// The response: JSON text.
+    pub text: Bytes,
+    /// Its JSON-RPC error code, if it is an error.
+    pub code: Option<i64>,
+    /// The client cancelled the request and expects nothing more.
+    pub silent: bool,
+}
+
+impl Answer {
+    #[must_use]
+    pub fn ok(text: Bytes) -> Self {
+        Self {
+            text,
+            code: None,
+            silent: false,
+        }
+    }
+
+    #[must_use]
+    pub fn result(frame: &Frame, result: &[u8]) -> Self {
+        Self::ok(Frame::result(frame.id(), result).text().clone())
+    }
+
+    #[must_use]
+    pub fn error(frame: &Frame, error: &RpcError) -> Self {
+        Self {
+            text: Frame::error(frame.id(), error).text().clone(),
+            code: Some(error.code),
+            silent: false,
+        }
+    }
+}
+
+/// What the tasks of the engine share.
+pub struct Shared {
+    pub(crate) launcher: Launcher,
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) held: Holds,
+    identity: Identity,
+    settings: ArcSwap<Settings>,
+    servers: ArcSwap<Vec<Arc<Server>>>,
+    views: ArcSwap<HashMap<Scope, Arc<View>>>,
+    /// Held while views are made, never by a call that finds its view.
+    publishing: Mutex<()>,
+    tasks_of: Mutex<TaskTable>,
+    tasks: TaskTracker,
+    over: CancellationToken,
+}
+
+/// Which server a task is at.
+#[derive(Default)]
+struct TaskTable {
+    servers: HashMap<(Arc<str>, String), ServerName>,
+    order: VecDeque<(Arc<str>, String)>,
+}
+
+impl Shared {
+    pub(crate) fn limits(&self) -> Limits {
+        self.settings.load().limits.clone()
+    }
+
+    pub(crate) fn start_policy(&self) -> StartPolicy {
+        self.settings.load().start
+    }
+
+    /// Runs a task that the engine owns: it ends with its server, its session or the product.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(task);
+    }
+
+    /// Whether a caller of this scope sees the server.
+    pub(crate) fn sees(&self, scope: &Scope, name: &ServerName) -> bool {
+        if scope.server.as_ref().is_some_and(|only| only != name) {
+            return false;
+        }
+        let servers = self.servers.load();
+        let Some(server) = servers.iter().find(|server| server.name() == name) else {
+            return true;
+        };
+        in_project(server, scope, &self.settings.load())
+    }
+
+    /// Makes every known view anew, and tells who listens. `changed`: whose lists, and which.
+    pub(crate) fn publish(&self, changed: Option<(&ServerName, &[ListKind])>) {
+        {
+            let _one_at_a_time = self
+                .publishing
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            let known = self.views.load();
+            let fresh = known
+                .keys()
+                .filter_map(|scope| Some((scope.clone(), self.build(scope)?)))
+                .collect();
+            self.views.store(Arc::new(fresh));
+        }
+        match changed {
+            Some((server, kinds)) => self
+                .hub
+                .lists_changed(kinds, |scope| self.sees(scope, server)),
+            None => self.hub.lists_changed(&ListKind::ALL, |_| true),
+        }
+    }
+
+    fn build(&self, scope: &Scope) -> Option<Arc<View>> {
+        let settings = self.settings.load();
+        let servers = self.servers.load();
+        if let Some(project) = &scope.project {
+            let named = |server: &Arc<Server>| server.spec.projects.contains(project);
+            if !settings.projects.contains_key(project) && !servers.iter().any(named) {
+                return None;
+            }
+        }
+        let seen: Vec<Arc<Server>> = servers
+            .iter()
+            .filter(|server| server.spec.enabled && in_project(server, scope, &settings))
+            .filter(|server| {
+                scope
+                    .server
+                    .as_ref()
+                    .is_none_or(|only| only == server.name())
+            })
+            .cloned()
+            .collect();
+        if scope.server.is_some() && seen.is_empty() {
+            return None;
+        }
+        Some(Arc::new(View::build(
+            scope,
+            seen,
+            &settings,
+            &self.identity,
+        )))
+    }
+
+    /// The snapshot of a scope; `None` if there is no such project or server.
+    pub fn view(&self, scope: &Scope) -> Option<Arc<View>> {
+        if let Some(view) = self.views.load().get(scope) {
+            return Some(view.clone());
+        }
+        let _one_at_a_time = self
+            .publishing
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let view = self.build(scope)?;
+        let mut views = HashMap::clone(&self.views.load());
+        views.insert(scope.clone(), view.clone());
+        self.views.store(Arc::new(views));
+        Some(view)
+    }
+
+    /// Notes which server a task is at, so that questions about it find their way.
+    pub(crate) fn tasks_seen(&self, response: &Frame, principal: &Arc<str>, server: &Server) {
+        if memchr::memmem::find(response.body(), b"\"taskId\"").is_none() {
+            return;
+        }
+        let Some(result) = response.object() else {
+            return;
+        };
+        let id = result
+            .object("task")
+            .and_then(|task| task.string("taskId"))
+            .or_else(|| result.string("taskId"));
+        let Some(id) = id else { return };
+        let key = (principal.clone(), id.into_owned());
+        let mut table = self.tasks_of.lock().unwrap_or_else(PoisonError::into_inner);
+        if table
+            .servers
+            .insert(key.clone(), server.name().clone())
+            .is_none()
+        {
+            table.order.push_back(key);
+        }
+        while table.order.len() > MAX_TASKS {
+            if let Some(oldest) = table.order.pop_front() {
+                table.servers.remove(&oldest);
+            }
+        }
+    }
+}
+
+fn in_project(server: &Server, scope: &Scope, settings: &Settings) -> bool {
+    let listed = scope
+        .project
+        .as_ref()
+        .and_then(|id| settings.projects.get(id)?.servers.as_ref());
+    server.spec.is_in_project(scope.project.as_ref())
+        && listed.is_none_or(|listed| listed.contains(server.name()))
+}
+
+/// The gateway. Cheap to clone.
+#[derive(Clone)]
+pub struct Gateway {
+    shared: Arc<Shared>,
+}
+
+/// Why the servers could not be started (start policy `sequential`).
+#[derive(Debug, thiserror::Error)]
+#[error("server `{server}` did not start: {reason}; the servers before it were stopped again")]
+pub struct StartFailed {
+    pub server: ServerName,
+    pub reason: Arc<str>,
+}
+
+impl Gateway {
+    /// A gateway without servers yet.
+    #[must_use]
+    pub fn new(settings: Settings, identity: Identity, spawner: Spawner) -> Self {
+        let limits = &settings.limits;
+        let launcher = Launcher {
+            spawner,
+            connector: Connector::new(),
+            identity: identity.clone(),
+            max_message: limits.max_line_bytes,
+            max_depth: limits.max_depth,
+            stop_grace: limits.stop_grace,
+        };
+        let shared = Arc::new(Shared {
+            launcher,
+            hub: Arc::default(),
+            held: Holds::new(),
+            identity,
+            settings: ArcSwap::from_pointee(settings),
+            servers: ArcSwap::default(),
+            views: ArcSwap::default(),
+            publishing: Mutex::default(),
+            tasks_of: Mutex::default(),
+            tasks: TaskTracker::new(),
+            over: CancellationToken::new(),
+        });
+        let sweeping = shared.clone();
+        shared.spawn(async move {
+            let mut tick = tokio::time::interval(Duration::from_secs(1));
+            while sweeping
+                .over
+                .run_until_cancelled(tick.tick())
+                .await
+                .is_some()
+            {
+                sweeping.held.sweep();
+            }
+        });
+        Self { shared }
+    }
+
+    /// Starts the first set of servers, as the start policy says.
+    ///
+    /// # Errors
+    /// [`StartFailed`] under `sequential`; the other policies report failures as they happen.
+    pub async fn start(&self, specs: Vec<ServerSpec>) -> Result<(), StartFailed> {
+        if self.shared.start_policy() != StartPolicy::Sequential {
+            self.reconfigure(specs, None).await;
+            return Ok(());
+        }
+        let mut up = Vec::new();
+        for spec in specs {
+            up.push(spec);
+            self.reconfigure(up.clone(), None).await;
+            let servers = self.servers();
+            let Some(server) = servers.last().filter(|server| server.spec.enabled) else {
+                continue;
+            };
+            if let Err(reason) = server.up().await {
+                let server = server.name().clone();
+                self.reconfigure(Vec::new(), None).await;
+                return Err(StartFailed { server, reason });
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the servers be `specs`: what is unchanged goes on undisturbed, what changed is started anew,
+    /// what is gone is stopped. Returns once the old ones are on their way out.
+    pub async fn reconfigure(&self, specs: Vec<ServerSpec>, settings: Option<Settings>) {
+        let shared = &self.shared;
+        if let Some(settings) = settings {
+            shared.settings.store(Arc::new(settings));
+        }
+        let queue_len = shared.limits().queue_len;
+        let old = shared.servers.load_full();
+        let mut kept = BTreeSet::new();
+        let mut started = Vec::new();
+        let mut servers = Vec::with_capacity(specs.len());
+        for spec in specs {
+            let same = old.iter().find(|server| same_instance(&server.spec, &spec));
+            match same {
+                Some(server) => {
+                    server
+                        .disabled_tools
+                        .store(Arc::new(spec.disabled_tools.clone()));
+                    kept.insert(server.name().clone());
+                    servers.push(server.clone());
+                }
+                None => {
+                    let server = Server::new(spec, queue_len);
+                    started.push(server.clone());
+                    servers.push(server);
+                }
+            }
+        }
+        shared.servers.store(Arc::new(servers));
+        // The old ones leave the views before they stop: nobody is sent to a server on its way out.
+        shared.publish(None);
+        for server in old.iter().filter(|server| !kept.contains(server.name())) {
+            server.stop();
+        }
+        for server in started {
+            if server.spec.enabled {
+                shared.spawn(server.run(shared.clone()));
+            }
+        }
+    }
+
+    /// All configured servers, in order.
+    #[must_use]
+    pub fn servers(&self) -> Arc<Vec<Arc<Server>>> {
+        self.shared.servers.load_full()
+    }
+
+    #[must_use]
+    pub fn settings(&self) -> Arc<Settings> {
+        self.shared.settings.load_full()
+    }
+
+    /// Calls that wait for their clients' input, and clients that listen.
+    #[must_use]
+    pub fn gauges(&self) -> (usize, usize) {
+        (self.shared.held.len(), self.shared.hub.len())
+    }
+
+    /// The snapshot of a scope; `None` if there is no such project or server.
+    #[must_use]
+    pub fn view(&self, scope: &Scope) -> Option<Arc<View>> {
+        self.shared.view(scope)
+    }
+
+    /// Waits until no server of the scope is in its first start any more, at most [`FIRST_START`].
+    pub async fn settled(&self, scope: &Scope) -> Option<Arc<View>> {
+        let view = self.shared.view(scope)?;
+        if view.is_settled() {
+            return Some(view);
+        }
+        futures_util::future::join_all(view.servers.iter().map(|server| server.first_settled()))
+            .await;
+        // A server that used up its time without coming up published nothing: the view would stay unsettled.
+        if view
+            .servers
+            .iter()
+            .any(|server| matches!(server.state(), State::Starting))
+        {
+            self.shared.publish(None);
+        }
+        self.shared.view(scope)
+    }
+
+    /// Answers `initialize`: the result, for the face that the client showed. Waits for no server, but for the
+    /// one of a single view whose capabilities nobody knows yet.
+    pub async fn initialize(&self, scope: &Scope, face: &Face) -> Option<String> {
+        let mut view = self.shared.view(scope)?;
+        if view.is_single() {
+            view = self.settled(scope).await?;
+        }
+        Some(view.initialize(face.version))
+    }
+
+    /// Registers a legacy session with those that are told of changes.
+    #[must_use]
+    pub fn attach(&self, scope: Scope, session: &Arc<Session>) -> Registration {
+        let mut listener = Listener::new(scope, Filter::ALL, session.outbox().clone());
+        listener.session = Some(session.clone());
+        self.shared.hub.register(listener)
+    }
+
+    /// Ends what a session had: its subscriptions and its own instances.
+    pub async fn detach(&self, registration: Registration) {
+        let listener = registration.listener().clone();
+        self.forget(&listener).await;
+        if let Some(session) = &listener.session {
+            session.end();
+            for server in self.servers().iter() {
+                server
+                    .instances
+                    .close(session.id(), self.shared.launcher.stop_grace)
+                    .await;
+            }
+        }
+    }
+
+    /// Stops all servers. Waits until they are gone, at most `limit`.
+    pub async fn shutdown(&self, limit: Duration) {
+        self.shared.over.cancel();
+        let servers = self.servers();
+        for server in servers.iter() {
+            server.stop();
+        }
+        let running = servers.iter().filter(|server| server.spec.enabled);
+        let gone = futures_util::future::join_all(running.map(|server| server.stopped()));
+        if tokio::time::timeout(limit, gone).await.is_err() {
+            tracing::warn!("some servers did not stop within {} s", limit.as_secs());
+        }
+    }
+
+    /// Answers a request.
+    ///
+    /// # Cancel safety
+    /// Dropping the future cancels the request at its server.
+    pub async fn request(&self, caller: &Caller, frame: &Frame) -> Answer {
+        let Some(session) = &caller.session else {
+            return self.dispatch(caller, frame).await;
+        };
+        let in_flight = match session.begin(frame) {
+            Ok(in_flight) => in_flight,
+            Err(error) => return Answer::error(frame, &error),
+        };
+        tokio::select! {
+            biased;
+            answer = self.dispatch(caller, frame) => answer,
+            () = in_flight.cancelled() => Answer {
+                silent: true,
+                ..Answer::error(frame, &RpcError::internal("the client cancelled the request"))
+            },
+        }
+    }
+
+    async fn dispatch(&self, caller: &Caller, frame: &Frame) -> Answer {
+        match self.dispatch_inner(caller, frame).await {
+            Ok(answer) => answer,
+            Err(error) => Answer::error(frame, &error),
+        }
+    }
+
+    async fn dispatch_inner(&self, caller: &Caller, frame: &Frame) -> Result<Answer, RpcError> {
+        let legacy = caller.era == Era::Legacy;
+        let view = self
+            .shared
+            .view(&caller.scope)
+            .ok_or_else(|| no_scope(&caller.scope))?;
+        match frame.method() {
+            method::TOOLS_CALL => {
+                let target = match self.tool_target(&view, frame) {
+                    Err(_) if !view.is_settled() => {
+                        let view = self
+                            .settled(&caller.scope)
+                            .await
+                            .ok_or_else(|| no_scope(&caller.scope))?;
+                        self.tool_target(&view, frame)?
+                    }
+                    target => target?,
+                };
+                if let (Some(declared), Some(headers)) = (&target.headers, &caller.headers) {
+                    let arguments = frame.object().and_then(|params| params.raw("arguments"));
+                    declared.validate(arguments, headers).map_err(|why| {
+                        RpcError::new(error::HEADER_MISMATCH, format!("Header mismatch: {why}"))
+                    })?;
+                }
+                Ok(relay(&self.shared, caller, frame, target).await)
+            }
+            method::TOOLS_LIST
+            | method::PROMPTS_LIST
+            | method::RESOURCES_LIST
+            | method::TEMPLATES_LIST => self.list(caller, frame, view).await,
+            method::PROMPTS_GET => {
+                let (span, name) = routed(frame, "name")?;
+                let view = self.settled(&caller.scope).await.unwrap_or(view);
+                let route = view.prompt(&name)?;
+                let target = Target {
+                    rename: (*route.native != *name).then(|| (span, route.native.to_string())),
+                    name: Some(route.native.to_string()),
+                    server: route.server,
+                    headers: None,
+                };
+                Ok(relay(&self.shared, caller, frame, target).await)
+            }
+            method::RESOURCES_READ => {
+                let target = self.resource_target(caller, &view, frame)?;
+                Ok(relay(&self.shared, caller, frame, target).await)
+            }
+            method::COMPLETE => self.complete(caller, &view, frame).await,
+            method::PING if legacy => Ok(Answer::result(frame, b"{}")),
+            method::SET_LEVEL if legacy => self.set_level(caller, &view, frame),
+            method::RESOURCES_SUBSCRIBE | method::RESOURCES_UNSUBSCRIBE if legacy => {
+                self.subscribe(caller, &view, frame).await
+            }
+            method::DISCOVER if !legacy => {
+                let view = if view.is_single() {
+                    self.settled(&caller.scope).await.unwrap_or(view)
+                } else {
+                    view
+                };
+                Ok(Answer::result(frame, view.discover().as_bytes()))
+            }
+            method::LISTEN if !legacy => self.listen(caller, frame).await,
+            // Legacy methods have no meaning in the modern era, whatever the server would say to them.
+            method::INITIALIZE
+            | method::PING
+            | method::SET_LEVEL
+            | method::RESOURCES_SUBSCRIBE
+            | method::RESOURCES_UNSUBSCRIBE => Err(RpcError::method_not_found(frame.method())),
+            name if name.starts_with("tasks/") => self.task(caller, &view, frame).await,
+            name => match view.servers.as_slice() {
+                // One server as it is: what we do not know, it may.
+                [server] if view.is_single() && !name.starts_with("notifications/") => {
+                    let target = Target {
+                        server: server.clone(),
+                        rename: None,
+                        name: None,
+                        headers: None,
+                    };
+                    Ok(relay(&self.shared, caller, frame, target).await)
+                }
+                _ => Err(RpcError::method_not_found(name)),
+            },
+        }
+    }
+
+    fn tool_target(&self, view: &View, frame: &Frame) -> Result<Target, RpcError> {
+        let (span, name) = routed(frame, "name")?;
+        // A single view also reaches tools that its server does not list.
+        let route = match view.tool(&name) {
+            Err(_)
+                if view.is_single()
+                    && !view.servers[0]
+                        .disabled_tools
+                        .load()
+                        .contains(name.as_str()) =>
+            {
+                let server = view.servers[0].clone();
+                return Ok(Target {
+                    server,
+                    rename: None,
+                    name: Some(name),
+                    headers: None,
+                });
+            }
+            route => route?,
+        };
+        Ok(Target {
+            rename: (*route.native != *name).then(|| (span, route.native.to_string())),
+            name: Some(route.native.to_string()),
+            server: route.server,
+            headers: route.headers,
+        })
+    }
+
+    fn resource_target(
+        &self,
+        caller: &Caller,
+        view: &View,
+        frame: &Frame,
+    ) -> Result<Target, RpcError> {
+        let (span, exposed) = routed(frame, "uri")?;
+        let (server, native) = view.resource(&exposed, caller.era)?;
+        Ok(Target {
+            server,
+            rename: (native != exposed).then(|| (span, native.clone())),
+            name: Some(native),
+            headers: None,
+        })
+    }
+
+    async fn list(
+        &self,
+        caller: &Caller,
+        frame: &Frame,
+        view: Arc<View>,
+    ) -> Result<Answer, RpcError> {
+        let kind = ListKind::from_method(frame.method())
+            .ok_or_else(|| RpcError::method_not_found(frame.method()))?;
+        if frame
+            .object()
+            .is_some_and(|params| params.find("cursor").is_some())
+        {
+            // Lists are answered whole: there is no second page to point at.
+            return Err(RpcError::invalid_params("Invalid params: unknown `cursor`"));
+        }
+        let view = if view.is_settled() {
+            view
+        } else {
+            self.settled(&caller.scope)
+                .await
+                .ok_or_else(|| no_scope(&caller.scope))?
+        };
+        Ok(Answer::result(frame, view.list(kind, caller.era)))
+    }
+
+    async fn complete(
+        &self,
+        caller: &Caller,
+        view: &View,
+        frame: &Frame,
+    ) -> Result<Answer, RpcError> {
+        let wrong =
+            || RpcError::invalid_params("Invalid params: `ref` must name a prompt or a resource");
+        let reference = frame
+            .object()
+            .and_then(|params| params.object("ref"))
+            .ok_or_else(wrong)?;
+        let span = routed_span(frame).ok_or_else(wrong)?;
+        let exposed = string_at(frame, &span).ok_or_else(wrong)?;
+        let (server, native) = if reference.string("type").as_deref() == Some("ref/prompt") {
+            let route = view.prompt(&exposed)?;
+            (route.server, route.native.to_string())
+        } else {
+            view.resource(&exposed, caller.era)?
+        };
+        if !server
+            .catalog()
+            .info
+            .as_ref()
+            .is_none_or(|info| info.has("completions"))
+        {
+            // A server without completions has none to offer: that is an answer.
+            let kind = if caller.era == Era::Modern {
+                "\"resultType\":\"complete\","
+            } else {
+                ""
+            };
+            let none =
+                format!("{{{kind}\"completion\":{{\"values\":[],\"total\":0,\"hasMore\":false}}}}");
+            return Ok(Answer::result(frame, none.as_bytes()));
+        }
+        let rename = (native != exposed).then_some((span, native));
+        let target = Target {
+            server,
+            rename,
+            name: None,
+            headers: None,
+        };
+        Ok(relay(&self.shared, caller, frame, target).await)
+    }
+
+    fn set_level(&self, caller: &Caller, view: &View, frame: &Frame) -> Result<Answer, RpcError> {
+        let level = frame
+            .object()
+            .and_then(|params| params.string("level"))
+            .and_then(|level| bridge::log_level(&level));
+        let level = level.ok_or_else(|| {
+            RpcError::invalid_params(format!(
+                "Invalid params: `level` must be one of {}",
+                bridge::LOG_LEVELS.join(", ")
+            ))
+        })?;
+        if let Some(session) = &caller.session {
+            session.set_log_level(level);
+        }
+        for server in &view.servers {
+            if let State::Ready(connection) = server.state() {
+                self.shared
+                    .spawn(async move { connection.ensure_level(level).await });
+            }
+        }
+        Ok(Answer::result(frame, b"{}"))
+    }
+
+    /// `resources/subscribe` and `resources/unsubscribe` of a legacy client.
+    async fn subscribe(
+        &self,
+        caller: &Caller,
+        view: &View,
+        frame: &Frame,
+    ) -> Result<Answer, RpcError> {
+        let target = self.resource_target(caller, view, frame)?;
+        let (_, exposed) = routed(frame, "uri")?;
+        let native = target.name.clone().unwrap_or_default();
+        let session = caller.session.as_ref();
+        let listener = session.and_then(|session| self.shared.hub.of_session(session));
+        let listener = listener.ok_or_else(|| RpcError::internal("the session has no stream"))?;
+        let server = target.server.clone();
+        if frame.method() == method::RESOURCES_SUBSCRIBE {
+            let first = self
+                .shared
+                .hub
+                .watch(&listener, server.name(), &native, &exposed);
+            let answer = self
+                .watch_upstream(caller, frame, target, &native, first)
+                .await;
+            if answer.code.is_some() {
+                self.shared.hub.unwatch(&listener, server.name(), &native);
+            }
+            return Ok(answer);
+        }
+        if self.shared.hub.unwatch(&listener, server.name(), &native) {
+            self.unwatch_upstream(&server, &native).await;
+        }
+        Ok(Answer::result(frame, b"{}"))
+    }
+
+    /// Makes sure that the server tells us of a resource; the answer is fit for a legacy client.
+    async fn watch_upstream(
+        &self,
+        caller: &Caller,
+        frame: &Frame,
+        target: Target,
+        native: &str,
+        first: bool,
+    ) -> Answer {
+        let server = target.server.clone();
+        match server.era() {
+            Some(Era::Modern) => {
+                server.upstream.add(native);
+                Answer::result(frame, b"{}")
+            }
+            // It is asked even if somebody else watches the same: its own word on it is the answer.
+            _ => {
+                let answer = relay(&self.shared, caller, frame, target).await;
+                if answer.code.is_none() {
+                    server.upstream.add(native);
+                } else if first {
+                    server.upstream.remove(native);
+                }
+                answer
+            }
+        }
+    }
+
+    async fn unwatch_upstream(&self, server: &Arc<Server>, native: &str) {
+        server.upstream.remove(native);
+        if let (Some(Era::Legacy), State::Ready(connection)) = (server.era(), server.state()) {
+            let members = format!("\"uri\":{}", quote(native));
+            let asked = connection
+                .client
+                .ask(method::RESOURCES_UNSUBSCRIBE, &members);
+            let _ = tokio::time::timeout(server.spec.call_timeout, asked).await;
+        }
+    }
+
+    /// Ends all that a listener watches.
+    async fn forget(&self, listener: &Listener) {
+        let servers = self.servers();
+        for (name, native) in Hub::watched_by(listener) {
+            if self.shared.hub.unwatch(listener, &name, &native)
+                && let Some(server) = servers.iter().find(|server| *server.name() == name)
+            {
+                self.unwatch_upstream(server, &native).await;
+            }
+        }
+    }
+
+    /// `subscriptions/listen` of a modern client: runs until it is cancelled (2026-07-28
+    /// basic/patterns/subscriptions).
+    async fn listen(&self, caller: &Caller, frame: &Frame) -> Result<Answer, RpcError> {
+        let wanted = frame
+            .object()
+            .and_then(|params| params.object("notifications"))
+            .ok_or_else(|| {
+                RpcError::invalid_params("Invalid params: `notifications` must be an object")
+            })?;
+        let flag = |key: &str| wanted.raw(key) == Some(b"true");
+        let filter = Filter {
+            tools: flag("toolsListChanged"),
+            prompts: flag("promptsListChanged"),
+            resources: flag("resourcesListChanged"),
+        };
+        let tag = Bytes::copy_from_slice(frame.id());
+        let mut listener = Listener::new(caller.scope.clone(), filter, caller.outbox.clone());
+        listener.tag = Some(tag.clone());
+        let registration = self.shared.hub.register(listener);
+        let listening = Listening {
+            gateway: self.clone(),
+            registration: Some(registration),
+        };
+        let listener = listening.listener();
+        let view = self
+            .settled(&caller.scope)
+            .await
+            .ok_or_else(|| no_scope(&caller.scope))?;
+        let mut honoured = Vec::new();
+        if let Some(uris) = wanted.find("resourceSubscriptions") {
+            for span in json::elements(frame.text(), uris) {
+                let Some(exposed) = string_at(frame, &span) else {
+                    continue;
+                };
+                if self.watch_for(&listener, &view, &exposed).await {
+                    honoured.push(quote(&exposed));
+                }
+            }
+        }
+        let mut said: Vec<String> = [
+            ("toolsListChanged", filter.tools),
+            ("promptsListChanged", filter.prompts),
+            ("resourcesListChanged", filter.resources),
+        ]
+        .into_iter()
+        .filter(|(_, wanted)| *wanted)
+        .map(|(key, _)| format!("\"{key}\":true"))
+        .collect();
+        if !honoured.is_empty() {
+            said.push(format!(
+                "\"resourceSubscriptions\":[{}]",
+                honoured.join(",")
+            ));
+        }
+        let own = format!(
+            "\"_meta\":{{\"{}\":{}}}",
+            meta::SUBSCRIPTION_ID,
+            String::from_utf8_lossy(&tag)
+        );
+        let params = format!("{{{own},\"notifications\":{{{}}}}}", said.join(","));
+        let acknowledged = Frame::notification(method::ACKNOWLEDGED, Some(params.as_bytes()));
+        caller
+            .outbox
+            .push(Weight::Must, acknowledged.text().clone());
+        self.shared.over.cancelled().await;
+        Ok(Answer::result(
+            frame,
+            format!("{{\"resultType\":\"complete\",{own}}}").as_bytes(),
+        ))
+    }
+
+    /// Watches a resource for a modern client; whether its server agrees.
+    async fn watch_for(&self, listener: &Arc<Listener>, view: &View, exposed: &str) -> bool {
+        let Ok((server, native)) = view.resource(exposed, Era::Modern) else {
+            return false;
+        };
+        let subscribes = server
+            .catalog()
+            .info
+            .as_ref()
+            .is_some_and(|info| info.flag("resources", "subscribe"));
+        if !subscribes {
+            return false;
+        }
+        let first = self
+            .shared
+            .hub
+            .watch(listener, server.name(), &native, exposed);
+        if !first {
+            return true;
+        }
+        if server.era() == Some(Era::Modern) {
+            return server.upstream.add(&native);
+        }
+        let deadline = tokio::time::Instant::now() + server.spec.call_timeout;
+        let Ok(connection) = server.connection(deadline).await else {
+            return false;
+        };
+        let members = format!("\"uri\":{}", quote(&native));
+        let asked = connection.client.ask(method::RESOURCES_SUBSCRIBE, &members);
+        let agreed = matches!(
+            tokio::time::timeout_at(deadline, asked).await,
+            Ok(Ok(frame)) if frame.kind() == Kind::Result
+        );
+        if agreed {
+            server.upstream.add(&native);
+        } else {
+            self.shared.hub.unwatch(listener, server.name(), &native);
+        }
+        agreed
+    }
+
+    /// A question about a task goes to the server that has it.
+    async fn task(&self, caller: &Caller, view: &View, frame: &Frame) -> Result<Answer, RpcError> {
+        let id = frame.object().and_then(|params| params.string("taskId"));
+        let known = id.as_ref().and_then(|id| {
+            let key = (caller.principal.clone(), id.clone().into_owned());
+            self.shared
+                .tasks_of
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .servers
+                .get(&key)
+                .cloned()
+        });
+        let server = match known {
+            Some(name) => view.servers.iter().find(|server| *server.name() == name),
+            None if view.servers.len() == 1 => view.servers.first(),
+            None => None,
+        };
+        match (server, id) {
+            (Some(server), _) => {
+                let target = Target {
+                    server: server.clone(),
+                    rename: None,
+                    name: None,
+                    headers: None,
+                };
+                Ok(relay(&self.shared, caller, frame, target).await)
+            }
+            (None, Some(_)) => Err(RpcError::invalid_params("Invalid params: unknown `taskId`")),
+            (None, None) => Err(RpcError::method_not_found(frame.method())),
+        }
+    }
+
+    /// Takes a notification of a client.
+    pub fn notification(&self, caller: &Caller, frame: &Frame) {
+        let Some(session) = &caller.session else {
+            return;
+        };
+        match frame.method() {
+            method::CANCELLED => session.cancel(frame),
+            method::ROOTS_CHANGED => {
+                // A shared server has no single client whose roots it could ask for.
+                for server in self.servers().iter() {
+                    if let Some(connection) = server.instances.existing(session.id()) {
+                        let frame = frame.clone();
+                        self.shared.spawn(async move {
+                            let _ = connection.client.send(&frame).await;
+                        });
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Switches one tool of a server on or off, at once (G12).
+    pub fn set_tool_enabled(&self, server: &ServerName, tool: &NativeName, enabled: bool) -> bool {
+        let servers = self.servers();
+        let Some(server) = servers.iter().find(|known| known.name() == server) else {
+            return false;
+        };
+        let mut disabled = BTreeSet::clone(&server.disabled_tools.load());
+        let changed = if enabled {
+            disabled.remove(tool)
+        } else {
+            disabled.insert(tool.clone())
+        };
+        if changed {
+            server.disabled_tools.store(Arc::new(disabled));
+            self.shared
+                .publish(Some((server.name(), &[ListKind::Tools])));
+        }
+        true
+    }
+
+    /// How long the first list of all may wait.
+    #[must_use]
+    pub fn first_start() -> Duration {
+        FIRST_START
+    }
+}
+
+/// Ends what a modern listener watches when its request ends, however it does.
+struct Listening {
+    gateway: Gateway,
+    registration: Option<Registration>,
+}
+
+impl Listening {
+    fn listener(&self) -> Arc<Listener> {
+        self.registration
+            .as_ref()
+            .expect("taken only by drop")
+            .listener()
+            .clone()
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        if let Some(registration) = self.registration.take() {
+            let gateway = self.gateway.clone();
+            self.gateway
+                .shared
+                .spawn(async move { gateway.forget(registration.listener()).await });
+        }
+    }
+}
+
+/// Whether a running instance can go on under the new description.
+fn same_instance(old: &ServerSpec, new: &ServerSpec) -> bool {
+    let mut old = old.clone();
+    old.disabled_tools.clone_from(&new.disabled_tools);
+    old == *new
+}
+
+/// The string that a request is routed by.
+fn routed(frame: &Frame, field: &str) -> Result<(json::Span, String), RpcError> {
+    let span = frame
+        .object()
+        .as_ref()
+        .and_then(|params| Object::find(params, field));
+    let found = span.and_then(|span| string_at(frame, &span).map(|text| (span, text)));
+    found.ok_or_else(|| {
+        RpcError::invalid_params(format!("Invalid params: `{field}` must be a string"))
+    })
+}
+
+fn no_scope(scope: &Scope) -> RpcError {
+    let what = match (&scope.project, &scope.server) {
+        (_, Some(server)) => format!("no server `{server}` is enabled here"),
+        (Some(project), None) => format!("there is no project `{project}`"),
+        (None, None) => "there is nothing here".to_owned(),
+    };
+    RpcError::new(error::INVALID_REQUEST, what)
+}

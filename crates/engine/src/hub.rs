@@ -1,0 +1,313 @@
+//! Who is told when something changes: legacy sessions, and the `subscriptions/listen` streams of modern
+//! clients.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, PoisonError, RwLock,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use mcp::{
+    Frame, bridge,
+    json::{Splice, quote},
+    outbox::{Outbox, Weight},
+    protocol::{meta, method},
+    server::Session,
+};
+use model::ServerName;
+
+use crate::{catalog::ListKind, server::Server, view::Scope};
+
+/// What a listener wants to hear of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Filter {
+    pub tools: bool,
+    pub prompts: bool,
+    pub resources: bool,
+}
+
+impl Filter {
+    pub const ALL: Self = Self {
+        tools: true,
+        prompts: true,
+        resources: true,
+    };
+
+    fn wants(self, kind: ListKind) -> bool {
+        match kind {
+            ListKind::Tools => self.tools,
+            ListKind::Prompts => self.prompts,
+            ListKind::Resources | ListKind::Templates => self.resources,
+        }
+    }
+}
+
+/// One client that is told.
+pub struct Listener {
+    pub scope: Scope,
+    pub filter: Filter,
+    pub outbox: Arc<Outbox>,
+    /// The legacy session it is.
+    pub session: Option<Arc<Session>>,
+    /// The id of the `subscriptions/listen` request it is: JSON text.
+    pub tag: Option<Bytes>,
+    /// Resources it watches: server and native URI → the URI that it knows.
+    uris: Mutex<HashMap<(ServerName, String), String>>,
+}
+
+impl Listener {
+    #[must_use]
+    pub fn new(scope: Scope, filter: Filter, outbox: Arc<Outbox>) -> Self {
+        Self {
+            scope,
+            filter,
+            outbox,
+            session: None,
+            tag: None,
+            uris: Mutex::default(),
+        }
+    }
+
+    fn uris(&self) -> std::sync::MutexGuard<'_, HashMap<(ServerName, String), String>> {
+        self.uris.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A notification with the listener's own tag.
+    fn tagged(&self, frame: &Frame, mut splice: Splice<'_>) -> Bytes {
+        if let Some(tag) = &self.tag {
+            let member = format!(
+                "\"{}\":{}",
+                meta::SUBSCRIPTION_ID,
+                String::from_utf8_lossy(tag)
+            );
+            match (frame.object(), frame.meta()) {
+                (_, Some(own)) => match own.find(meta::SUBSCRIPTION_ID) {
+                    Some(old) => splice.replace(old, tag.to_vec()),
+                    None => splice.insert(frame.text(), &own.span(), member.as_bytes()),
+                },
+                (Some(params), None) => splice.insert(
+                    frame.text(),
+                    &params.span(),
+                    format!("\"_meta\":{{{member}}}").as_bytes(),
+                ),
+                (None, None) => splice.insert(
+                    frame.text(),
+                    &mcp::json::trimmed(frame.text()),
+                    format!("\"params\":{{\"_meta\":{{{member}}}}}").as_bytes(),
+                ),
+            };
+        }
+        splice.apply(frame.text())
+    }
+}
+
+/// All listeners.
+#[derive(Default)]
+pub struct Hub {
+    listeners: RwLock<HashMap<u64, Arc<Listener>>>,
+    next: AtomicU64,
+}
+
+/// Keeps a listener registered.
+pub struct Registration {
+    hub: Arc<Hub>,
+    id: u64,
+    listener: Arc<Listener>,
+}
+
+impl Registration {
+    #[must_use]
+    pub fn listener(&self) -> &Arc<Listener> {
+        &self.listener
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.hub
+            .listeners
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&self.id);
+    }
+}
+
+impl Hub {
+    /// Registers a listener until the registration is dropped.
+    #[must_use]
+    pub fn register(self: &Arc<Self>, listener: Listener) -> Registration {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let listener = Arc::new(listener);
+        self.listeners
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(id, listener.clone());
+        Registration {
+            hub: self.clone(),
+            id,
+            listener,
+        }
+    }
+
+    fn each(&self, mut visit: impl FnMut(&Listener)) {
+        for listener in self
+            .listeners
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .values()
+        {
+            visit(listener);
+        }
+    }
+
+    /// How many listen.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.listeners
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .len()
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The listener of a legacy session.
+    #[must_use]
+    pub fn of_session(&self, session: &Session) -> Option<Arc<Listener>> {
+        let listeners = self
+            .listeners
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        let own = |listener: &&Arc<Listener>| {
+            listener
+                .session
+                .as_ref()
+                .is_some_and(|own| own.id() == session.id())
+        };
+        listeners.values().find(own).cloned()
+    }
+
+    /// Notes that a listener watches a resource; whether it is the first one to.
+    pub fn watch(
+        &self,
+        listener: &Listener,
+        server: &ServerName,
+        native: &str,
+        exposed: &str,
+    ) -> bool {
+        let first = !self.is_watched(server, native);
+        listener
+            .uris()
+            .insert((server.clone(), native.to_owned()), exposed.to_owned());
+        first
+    }
+
+    /// Forgets that a listener watches a resource; whether nobody does any more.
+    pub fn unwatch(&self, listener: &Listener, server: &ServerName, native: &str) -> bool {
+        let known = listener
+            .uris()
+            .remove(&(server.clone(), native.to_owned()))
+            .is_some();
+        known && !self.is_watched(server, native)
+    }
+
+    /// What a listener watches.
+    #[must_use]
+    pub fn watched_by(listener: &Listener) -> Vec<(ServerName, String)> {
+        listener.uris().keys().cloned().collect()
+    }
+
+    fn is_watched(&self, server: &ServerName, native: &str) -> bool {
+        let key = (server.clone(), native.to_owned());
+        let mut watched = false;
+        self.each(|listener| watched |= listener.uris().contains_key(&key));
+        watched
+    }
+
+    /// Tells whoever sees the server that lists changed.
+    pub fn lists_changed(&self, kinds: &[ListKind], sees: impl Fn(&Scope) -> bool) {
+        let mut frames: Vec<(ListKind, Frame)> = Vec::new();
+        for kind in kinds {
+            if !frames
+                .iter()
+                .any(|(known, _)| known.changed() == kind.changed())
+            {
+                frames.push((*kind, Frame::notification(kind.changed(), None)));
+            }
+        }
+        self.each(|listener| {
+            if !sees(&listener.scope) {
+                return;
+            }
+            for (kind, frame) in &frames {
+                if listener.filter.wants(*kind) {
+                    listener
+                        .outbox
+                        .push(Weight::Signal, listener.tagged(frame, Splice::new()));
+                }
+            }
+        });
+    }
+
+    /// Tells whoever watches the resource that it changed.
+    pub fn resource_updated(&self, server: &Server, native: &str, frame: &Frame) {
+        let key = (server.name().clone(), native.to_owned());
+        self.each(|listener| {
+            let Some(exposed) = listener.uris().get(&key).cloned() else {
+                return;
+            };
+            let mut splice = Splice::new();
+            if let Some(uri) = frame.object().and_then(|params| params.find("uri")) {
+                splice.replace(uri, quote(&exposed).into_bytes());
+            }
+            listener
+                .outbox
+                .push(Weight::Notification, listener.tagged(frame, splice));
+        });
+    }
+
+    /// A log message that belongs to no call: for the legacy sessions that see the server.
+    pub fn log_message(&self, frame: &Frame, sees: impl Fn(&Scope) -> bool) {
+        let level = frame
+            .object()
+            .and_then(|params| params.string("level"))
+            .unwrap_or_default();
+        self.to_sessions(frame, sees, |session| {
+            session
+                .log_level()
+                .is_none_or(|least| bridge::is_logged(&level, least))
+        });
+    }
+
+    /// Any other notification that belongs to no call.
+    pub fn broadcast(&self, frame: &Frame, sees: impl Fn(&Scope) -> bool) {
+        // Answers to questions that only their asker knows of are nobody else's business.
+        if !matches!(frame.method(), method::CANCELLED | method::PROGRESS) {
+            self.to_sessions(frame, sees, |_| true);
+        }
+    }
+
+    fn to_sessions(
+        &self,
+        frame: &Frame,
+        sees: impl Fn(&Scope) -> bool,
+        wanted: impl Fn(&Session) -> bool,
+    ) {
+        self.each(|listener| {
+            let Some(session) = &listener.session else {
+                return;
+            };
+            if sees(&listener.scope) && wanted(session) {
+                listener
+                    .outbox
+                    .push(Weight::Notification, frame.text().clone());
+            }
+        });
+    }
+}

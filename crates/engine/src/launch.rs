@@ -1,0 +1,248 @@
+//! From a server's description to a live connection.
+
+use std::{sync::Arc, time::Duration};
+
+use mcp::{
+    Era,
+    client::{Ambient, Client, ConnectError, Connector, Identity, Options, Target},
+};
+use model::{EraPolicy, ServerSpec, Transport};
+use runtime::process::{Handle, Launch, Spawner};
+
+/// What a shared connection declares for whichever client is calling: a request for something that this
+/// client has not declared is refused for it, one by one.
+pub(crate) const SHARED_CAPABILITIES: &str =
+    r#"{"sampling":{},"elicitation":{"form":{},"url":{}},"roots":{"listChanged":true}}"#;
+
+/// Makes connections; holds what they share.
+pub(crate) struct Launcher {
+    pub(crate) spawner: Spawner,
+    pub(crate) connector: Connector,
+    pub(crate) identity: Identity,
+    pub(crate) max_message: usize,
+    pub(crate) max_depth: usize,
+    pub(crate) stop_grace: Duration,
+}
+
+/// A live conversation with an instance.
+pub struct Connection {
+    pub client: Client,
+    /// The process, where it is ours.
+    pub handle: Option<Handle>,
+    pub(crate) level: std::sync::atomic::AtomicU8,
+}
+
+/// Why a server could not be started or reached.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{reason}")]
+pub(crate) struct StartError {
+    /// Fit for clients: no output of the server in it.
+    pub(crate) reason: Arc<str>,
+    /// The end of its stderr, for logs and operators.
+    pub(crate) stderr: Option<String>,
+}
+
+impl StartError {
+    fn new(reason: impl Into<Arc<str>>) -> Self {
+        Self {
+            reason: reason.into(),
+            stderr: None,
+        }
+    }
+}
+
+impl Launcher {
+    fn options(&self, spec: &ServerSpec, capabilities: &str, era: Option<Era>) -> Options {
+        Options {
+            label: spec.name.as_str().into(),
+            identity: self.identity.clone(),
+            capabilities: capabilities.to_owned(),
+            era,
+            max_message: self.max_message,
+            max_depth: self.max_depth,
+            timeout: spec.start_timeout,
+        }
+    }
+
+    /// Starts or reaches the server and makes a conversation with it.
+    pub(crate) async fn connect(
+        &self,
+        spec: &ServerSpec,
+        capabilities: &str,
+    ) -> Result<(Connection, Ambient), StartError> {
+        let era = match spec.era {
+            EraPolicy::Auto => None,
+            EraPolicy::Legacy => Some(Era::Legacy),
+            EraPolicy::Modern => Some(Era::Modern),
+        };
+        let headers = |headers: &std::collections::BTreeMap<String, String>| {
+            headers
+                .iter()
+                .map(|(name, value)| (name.clone(), value.clone()))
+                .collect()
+        };
+        let target = match &spec.transport {
+            Transport::Stdio { .. } => return self.connect_process(spec, capabilities, era).await,
+            Transport::Http { url, headers: own } => Target::Http {
+                url: url.clone(),
+                headers: headers(own),
+            },
+            Transport::Sse { url, headers: own } => Target::Sse {
+                url: url.clone(),
+                headers: headers(own),
+            },
+        };
+        let options = self.options(spec, capabilities, era);
+        match self.connector.connect(target, &options).await {
+            Ok((client, ambient)) => Ok((Connection::new(client, None), ambient)),
+            Err(error) => Err(StartError::new(error.to_string())),
+        }
+    }
+
+    async fn connect_process(
+        &self,
+        spec: &ServerSpec,
+        capabilities: &str,
+        era: Option<Era>,
+    ) -> Result<(Connection, Ambient), StartError> {
+        match self.connect_process_once(spec, capabilities, era).await {
+            // It refused `initialize` and did not answer `server/discover` after it either: perhaps because it
+            // ended. A fresh process that has heard nothing else decides.
+            Err((ConnectErrorKind::NotLegacy, refusal)) if era.is_none() => {
+                match self
+                    .connect_process_once(spec, capabilities, Some(Era::Modern))
+                    .await
+                {
+                    Ok(connected) => Ok(connected),
+                    Err((ConnectErrorKind::Other, error)) if error.stderr.is_some() => Err(error),
+                    Err(_) => Err(refusal),
+                }
+            }
+            Err((_, error)) => Err(error),
+            Ok(connected) => Ok(connected),
+        }
+    }
+
+    async fn connect_process_once(
+        &self,
+        spec: &ServerSpec,
+        capabilities: &str,
+        era: Option<Era>,
+    ) -> Result<(Connection, Ambient), (ConnectErrorKind, StartError)> {
+        let Transport::Stdio {
+            command,
+            args,
+            env,
+            cwd,
+        } = &spec.transport
+        else {
+            return Err((
+                ConnectErrorKind::Other,
+                StartError::new("not a stdio server"),
+            ));
+        };
+        let mut launch = Launch::new(spec.name.as_str(), command);
+        launch.args.clone_from(args);
+        launch.env.clone_from(env);
+        launch.cwd.clone_from(cwd);
+        let instance = self
+            .spawner
+            .spawn(launch)
+            .await
+            .map_err(|error| (ConnectErrorKind::Other, StartError::new(chain(&error))))?;
+        let target = Target::Stream {
+            reader: Box::new(instance.stdout),
+            writer: Box::new(instance.stdin),
+        };
+        let options = self.options(spec, capabilities, era);
+        let failure = match self.connector.connect(target, &options).await {
+            Ok((client, ambient)) => {
+                return Ok((Connection::new(client, Some(instance.handle)), ambient));
+            }
+            Err(error) => error,
+        };
+        // Most failures are an exit: give it the moment to be noticed, for its code says more than "closed".
+        let exit = tokio::time::timeout(Duration::from_millis(500), instance.handle.exited())
+            .await
+            .ok();
+        let reason = match exit {
+            Some(exit) => format!("it ended with {exit} before it answered the handshake"),
+            None => failure.to_string(),
+        };
+        let stderr = instance.handle.stderr_tail();
+        instance.handle.stop(self.stop_grace).await;
+        let kind = match failure {
+            ConnectError::NotLegacy(_) => ConnectErrorKind::NotLegacy,
+            _ => ConnectErrorKind::Other,
+        };
+        Err((
+            kind,
+            StartError {
+                reason: reason.into(),
+                stderr: Some(stderr).filter(|text| !text.is_empty()),
+            },
+        ))
+    }
+}
+
+enum ConnectErrorKind {
+    NotLegacy,
+    Other,
+}
+
+impl Connection {
+    fn new(client: Client, handle: Option<Handle>) -> Self {
+        Self {
+            client,
+            handle,
+            level: std::sync::atomic::AtomicU8::new(u8::MAX),
+        }
+    }
+
+    /// Ends the conversation, and the instance behind it if it is ours.
+    pub(crate) async fn close(&self, grace: Duration) {
+        self.client.close(grace).await;
+        if let Some(handle) = &self.handle {
+            handle.stop(grace).await;
+        }
+    }
+
+    /// Asks the server to log from `level` on, unless it logs that much already.
+    pub(crate) async fn ensure_level(&self, level: &'static str) {
+        use std::sync::atomic::Ordering;
+        let info = self.client.info();
+        let Some(rank) = mcp::bridge::LOG_LEVELS
+            .iter()
+            .position(|known| *known == level)
+        else {
+            return;
+        };
+        let rank = u8::try_from(rank).unwrap_or(u8::MAX);
+        if info.era == Era::Modern
+            || !info.has("logging")
+            || self.level.load(Ordering::Relaxed) <= rank
+        {
+            return;
+        }
+        self.level.store(rank, Ordering::Relaxed);
+        let members = format!("\"level\":\"{level}\"");
+        let asked = self.client.ask(mcp::protocol::method::SET_LEVEL, &members);
+        match tokio::time::timeout(Duration::from_secs(5), asked).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => tracing::debug!("logging/setLevel failed: {error}"),
+            Err(_) => tracing::debug!("logging/setLevel had no answer"),
+        }
+    }
+}
+
+/// An error and its sources, on one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(inner) = source {
+        text.push_str(": ");
+        text.push_str(&inner.to_string());
+        source = inner.source();
+    }
+    text
+}

@@ -1,0 +1,646 @@
+//! The way of one call: queue, connection, the era's bridge, and back.
+
+use std::{sync::Arc, sync::atomic::Ordering, time::Duration};
+
+use bytes::Bytes;
+use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
+use mcp::{
+    Era, Frame, Kind, RpcError, bridge,
+    client::{Call, CallError, Event, Outgoing},
+    error::METHOD_NOT_FOUND,
+    headers::ParamHeaders,
+    json::{Object, Span, Splice, as_string, quote},
+    outbox::Weight,
+    protocol::{meta, method},
+};
+use model::Sharing;
+use tokio::time::Instant;
+
+use crate::{
+    gateway::{Answer, Caller, Shared},
+    hold::{Ask, Held, Holds, Origin},
+    server::{Connection, Permit, Server},
+    uri,
+};
+
+/// Rounds of questions of one modern call before it is ended.
+const MAX_ROUNDS: usize = 10;
+/// The longest that progress can stretch a call.
+const LONGEST: Duration = Duration::from_secs(3600);
+
+/// Where a request goes, and how it differs there.
+pub(crate) struct Target {
+    pub(crate) server: Arc<Server>,
+    /// The name or URI in the frame, and what the server calls it.
+    pub(crate) rename: Option<(Span, String)>,
+    /// The name or URI as the server knows it, for the `Mcp-Name` header.
+    pub(crate) name: Option<String>,
+    pub(crate) headers: Option<Arc<ParamHeaders>>,
+}
+
+/// Why a call has no response of its server.
+enum Failure {
+    Rpc(RpcError),
+    Call(CallError),
+    Timeout(u64),
+}
+
+impl From<RpcError> for Failure {
+    fn from(error: RpcError) -> Self {
+        Self::Rpc(error)
+    }
+}
+
+/// What a call came to.
+enum Step {
+    Response(Frame),
+    /// A legacy server asks a modern client.
+    Input(Vec<Frame>),
+}
+
+struct Relay<'a> {
+    shared: &'a Arc<Shared>,
+    caller: &'a Caller,
+    frame: &'a Frame,
+    target: &'a Target,
+    /// The caller's progress token: where it stands, as it stands.
+    token: Option<Span>,
+    started: Instant,
+}
+
+/// Carries one request to its server and the answer back.
+///
+/// # Cancel safety
+/// Dropping it cancels the request at the server.
+pub(crate) async fn relay(
+    shared: &Arc<Shared>,
+    caller: &Caller,
+    frame: &Frame,
+    target: Target,
+) -> Answer {
+    let server = target.server.clone();
+    server.stats.calls.fetch_add(1, Ordering::Relaxed);
+    let relay = Relay {
+        shared,
+        caller,
+        frame,
+        target: &target,
+        token: progress_token(frame),
+        started: Instant::now(),
+    };
+    let answer = match relay.run().await {
+        Ok(answer) => answer,
+        Err(failure) => Answer::error(frame, &relay.explain(failure)),
+    };
+    if answer.code.is_some() {
+        server.stats.errors.fetch_add(1, Ordering::Relaxed);
+    }
+    answer
+}
+
+fn progress_token(frame: &Frame) -> Option<Span> {
+    frame.meta().and_then(|own| own.find(meta::PROGRESS_TOKEN))
+}
+
+impl Relay<'_> {
+    async fn run(&self) -> Result<Answer, Failure> {
+        if self.caller.era == Era::Modern
+            && let Some(state) = self.own_state()
+        {
+            return self.resume(&state).await;
+        }
+        let server = &self.target.server;
+        let mut deadline = self.started + server.spec.call_timeout;
+        if let Some(refusal) = server.refusal() {
+            tracing::warn!(server = %server.name(), method = self.frame.method(), "refused: {refusal}");
+            return Err(refusal.to_rpc().into());
+        }
+        let permit = server.enter(deadline).await.map_err(|full| full.to_rpc())?;
+        let connection = self.connection(deadline).await?;
+        if let Some(level) = self.log_level() {
+            connection.ensure_level(level).await;
+        }
+        let (call, connection) = self.call(connection, self.frame, deadline).await?;
+        self.see_through(call, connection, permit, &mut deadline)
+            .await
+    }
+
+    async fn connection(&self, deadline: Instant) -> Result<Arc<Connection>, Failure> {
+        let server = &self.target.server;
+        let connection = match (&self.caller.session, server.spec.sharing) {
+            (Some(session), Sharing::Session) => {
+                let own = server.instances.get(server, self.shared, session);
+                match tokio::time::timeout_at(
+                    deadline.max(Instant::now() + server.spec.start_timeout),
+                    own,
+                )
+                .await
+                {
+                    Ok(connection) => connection,
+                    Err(_) => return Err(Failure::Timeout(ms(server.spec.start_timeout))),
+                }
+            }
+            _ => server.connection(deadline).await,
+        };
+        connection.map_err(|unavailable| {
+            tracing::warn!(server = %server.name(), "refused: {unavailable}");
+            unavailable.to_rpc().into()
+        })
+    }
+
+    /// Sends the request. A session that the server has forgotten is made anew, once: it did not see the
+    /// request (2025-11-25 basic/transports "Session Management").
+    async fn call(
+        &self,
+        connection: Arc<Connection>,
+        frame: &Frame,
+        deadline: Instant,
+    ) -> Result<(Call, Arc<Connection>), Failure> {
+        match self.send(&connection, frame).await {
+            Err(CallError::SessionExpired) => {
+                let fresh = self.target.server.reconnected(&connection, deadline).await;
+                let fresh = fresh.ok_or(Failure::Call(CallError::SessionExpired))?;
+                let call = self.send(&fresh, frame).await.map_err(Failure::Call)?;
+                Ok((call, fresh))
+            }
+            sent => sent.map(|call| (call, connection)).map_err(Failure::Call),
+        }
+    }
+
+    async fn send(&self, connection: &Arc<Connection>, frame: &Frame) -> Result<Call, CallError> {
+        let era = connection.client.info().era;
+        let mut outgoing = Outgoing::new(frame);
+        let same = std::ptr::eq(frame, self.frame);
+        if let Some((span, native)) = &self.target.rename {
+            // A retry is another text: what is renamed stands elsewhere in it.
+            let span = if same {
+                Some(span.clone())
+            } else {
+                routed_span(frame)
+            };
+            if let Some(span) = span {
+                outgoing.splice.replace(span, quote(native).into_bytes());
+            }
+        }
+        let face = self.caller.face();
+        bridge::request_up(frame, self.caller.era, era, &face, &mut outgoing.splice);
+        outgoing.progress = if same {
+            self.token.clone()
+        } else {
+            progress_token(frame)
+        };
+        if era == Era::Modern && connection.client.is_http() {
+            if let Some(name) = &self.target.name {
+                outgoing.headers.push((
+                    http::HeaderName::from_static(mcp::server::modern::NAME),
+                    mcp::headers::mcp_name(name),
+                ));
+            }
+            if let Some(headers) = &self.target.headers {
+                let arguments = frame.object().and_then(|params| params.raw("arguments"));
+                outgoing.headers.extend(headers.extract(arguments));
+            }
+        }
+        connection.client.call(outgoing).await
+    }
+
+    /// Follows a call to its answer, or to the question that its client has to answer first.
+    async fn see_through(
+        &self,
+        mut call: Call,
+        mut connection: Arc<Connection>,
+        permit: Permit,
+        deadline: &mut Instant,
+    ) -> Result<Answer, Failure> {
+        let mut retried = false;
+        let mut rounds = 0;
+        loop {
+            let step = match self.drive(&mut call, &connection, deadline).await {
+                Err(Failure::Call(CallError::SessionExpired)) if !retried => {
+                    retried = true;
+                    let fresh = self.target.server.reconnected(&connection, *deadline).await;
+                    connection = fresh.ok_or(Failure::Call(CallError::SessionExpired))?;
+                    call = self
+                        .send(&connection, self.frame)
+                        .await
+                        .map_err(Failure::Call)?;
+                    continue;
+                }
+                step => step?,
+            };
+            let response = match step {
+                Step::Input(requests) => return self.hold(call, connection, permit, requests),
+                Step::Response(response) => response,
+            };
+            if self.caller.era == Era::Modern
+                || connection.client.info().era == Era::Legacy
+                || !bridge::is_input_required(&response)
+            {
+                return Ok(self.answer(&response, connection.client.info().era));
+            }
+            rounds += 1;
+            if rounds > MAX_ROUNDS {
+                return Err(RpcError::internal(format!(
+                    "server `{}` asked for input {MAX_ROUNDS} times without an answer of its own",
+                    self.target.server.name()
+                ))
+                .into());
+            }
+            let retry = self.gather_input(&response).await?;
+            *deadline = Instant::now() + self.target.server.spec.call_timeout;
+            call = self
+                .send(&connection, &retry)
+                .await
+                .map_err(Failure::Call)?;
+        }
+    }
+
+    /// Passes on what happens in the course of a call until it is over, or cannot go on without its client.
+    async fn drive(
+        &self,
+        call: &mut Call,
+        connection: &Arc<Connection>,
+        deadline: &mut Instant,
+    ) -> Result<Step, Failure> {
+        let timeout = self.target.server.spec.call_timeout;
+        let mut asked = FuturesUnordered::new();
+        let timer = tokio::time::sleep_until(*deadline);
+        tokio::pin!(timer);
+        loop {
+            tokio::select! {
+                biased;
+                event = call.next() => match event.map_err(Failure::Call)? {
+                    Event::Response(frame) => return Ok(Step::Response(frame)),
+                    Event::Notification(frame) => {
+                        if frame.method() == method::PROGRESS {
+                            // It is alive (2025-11-25 basic/lifecycle "Timeouts"), though not for ever.
+                            *deadline = (Instant::now() + timeout).min(self.started + LONGEST);
+                            timer.as_mut().reset(*deadline);
+                        }
+                        self.forward(&frame);
+                    }
+                    Event::Request(request) if self.caller.era == Era::Modern => {
+                        let mut requests = vec![request];
+                        while let Some(Ok(event)) = call.next().now_or_never() {
+                            match event {
+                                Event::Request(request) => requests.push(request),
+                                Event::Notification(frame) => self.forward(&frame),
+                                Event::Response(frame) => return Ok(Step::Response(frame)),
+                            }
+                        }
+                        if let Some(step) = self.admit(requests, connection).await {
+                            return Ok(step);
+                        }
+                    }
+                    Event::Request(request) => asked.push(self.ask_legacy(request)),
+                },
+                Some(answer) = asked.next(), if !asked.is_empty() => {
+                    connection.client.send(&answer).await.map_err(Failure::Call)?;
+                    *deadline = Instant::now() + timeout;
+                    timer.as_mut().reset(*deadline);
+                }
+                // A server that waits for its client's answer is not late.
+                () = &mut timer, if asked.is_empty() => return Err(Failure::Timeout(ms(timeout))),
+            }
+        }
+    }
+
+    /// Of what a legacy server asks, that which this modern client can be asked; the rest is refused.
+    async fn admit(&self, requests: Vec<Frame>, connection: &Arc<Connection>) -> Option<Step> {
+        let mut admitted = Vec::new();
+        for request in requests {
+            match self.refusal(&request) {
+                Some(refusal) => {
+                    let _ = connection
+                        .client
+                        .send(&Frame::error(request.id(), &refusal))
+                        .await;
+                }
+                None => admitted.push(request),
+            }
+        }
+        (!admitted.is_empty()).then_some(Step::Input(admitted))
+    }
+
+    /// Why this client cannot be asked that.
+    fn refusal(&self, request: &Frame) -> Option<RpcError> {
+        let Some(capability) = bridge::capability_for(request.method()) else {
+            return Some(RpcError::method_not_found(request.method()));
+        };
+        let face = self.caller.face();
+        (!bridge::declares(&face.capabilities, capability)).then(|| {
+            RpcError::new(
+                METHOD_NOT_FOUND,
+                format!("the client does not support {}", request.method()),
+            )
+        })
+    }
+
+    /// Asks a legacy client on behalf of a legacy server; the answer is ready to send.
+    async fn ask_legacy(&self, request: Frame) -> Frame {
+        let answer = match self.refusal(&request) {
+            Some(refusal) => Err(refusal),
+            None => {
+                self.ask(
+                    request.method(),
+                    Some(request.body()).filter(|params| !params.is_empty()),
+                )
+                .await
+            }
+        };
+        match answer {
+            Ok(frame) => {
+                let text = frame.rewritten(request.id(), Splice::new());
+                Frame::parse(text, usize::MAX).unwrap_or_else(|_| {
+                    Frame::error(request.id(), &RpcError::internal("unreadable answer"))
+                })
+            }
+            Err(error) => Frame::error(request.id(), &error),
+        }
+    }
+
+    async fn ask(&self, method: &str, params: Option<&[u8]>) -> Result<Frame, RpcError> {
+        let session = self
+            .caller
+            .session
+            .as_ref()
+            .ok_or_else(|| RpcError::internal("the client has no session"))?;
+        let asked = session.ask(&self.caller.outbox, method, params)?;
+        let wait = self.shared.limits().held_call_ttl;
+        match tokio::time::timeout(wait, asked.answer()).await {
+            Ok(Some(frame)) => Ok(frame),
+            Ok(None) => Err(RpcError::internal("the client is gone")),
+            Err(_) => Err(RpcError::internal(format!(
+                "the client did not answer within {} s",
+                wait.as_secs()
+            ))),
+        }
+    }
+
+    /// Asks a legacy client what a modern server wants to know, and makes the retry.
+    async fn gather_input(&self, response: &Frame) -> Result<Frame, Failure> {
+        let state = response
+            .object()
+            .and_then(|result| result.string("requestState"));
+        let requests = bridge::input_requests(response);
+        let answers = requests.iter().map(|(key, method, params)| async move {
+            let face = self.caller.face();
+            if bridge::capability_for(method)
+                .is_some_and(|needed| !bridge::declares(&face.capabilities, needed))
+            {
+                return Err(RpcError::internal(format!(
+                    "the server needs {method}, which the client does not support"
+                )));
+            }
+            let frame = self.ask(method, Some(params)).await?;
+            match frame.kind() {
+                Kind::Result => Ok((key.clone(), frame.body_bytes())),
+                // The modern era has a word for this in elicitation only.
+                _ if method == method::ELICIT => {
+                    Ok((key.clone(), Bytes::from_static(b"{\"action\":\"cancel\"}")))
+                }
+                _ => Err(RpcError::from_json(frame.body())),
+            }
+        });
+        let answers = futures_util::future::try_join_all(answers).await?;
+        bridge::retry(self.frame, &answers, state.as_deref())
+            .ok_or_else(|| RpcError::internal("the request cannot be retried").into())
+    }
+
+    /// `params.requestState`, if it is one of ours.
+    fn own_state(&self) -> Option<String> {
+        let state = self.frame.object()?.string("requestState")?;
+        Holds::is_ours(&state).then(|| state.into_owned())
+    }
+
+    fn origin(&self) -> Origin {
+        Origin {
+            principal: self.caller.principal.clone(),
+            scope: self.caller.scope.clone(),
+            method: self.frame.method().to_owned(),
+            target: self.target.name.clone().unwrap_or_default(),
+        }
+    }
+
+    /// Puts the call on hold and asks the modern client for input.
+    fn hold(
+        &self,
+        call: Call,
+        connection: Arc<Connection>,
+        permit: Permit,
+        requests: Vec<Frame>,
+    ) -> Result<Answer, Failure> {
+        let asks = requests
+            .into_iter()
+            .enumerate()
+            .map(|(at, request)| Ask {
+                key: format!("input{}", at + 1),
+                request,
+            })
+            .collect();
+        let server = self.target.server.clone();
+        self.put(Held {
+            call,
+            connection,
+            server,
+            permit,
+            asks,
+            origin: self.origin(),
+        })
+    }
+
+    fn put(&self, held: Held) -> Result<Answer, Failure> {
+        let limits = self.shared.limits();
+        let wanted: Vec<(String, String, Bytes)> = held
+            .asks
+            .iter()
+            .map(|ask| {
+                let params = Some(ask.request.body_bytes()).filter(|params| !params.is_empty());
+                (
+                    ask.key.clone(),
+                    ask.request.method().to_owned(),
+                    params.unwrap_or_else(|| Bytes::from_static(b"{}")),
+                )
+            })
+            .collect();
+        match self
+            .shared
+            .held
+            .put(held, limits.max_held_calls, limits.held_call_ttl)
+        {
+            Ok(state) => {
+                let result = bridge::input_required(&wanted, &state);
+                Ok(Answer::ok(
+                    Frame::result(self.frame.id(), result.as_bytes())
+                        .text()
+                        .clone(),
+                ))
+            }
+            Err(_) => Err(RpcError::internal(format!(
+                "{} calls wait for their clients' input already",
+                limits.max_held_calls
+            ))
+            .into()),
+        }
+    }
+
+    /// Goes on with a call on hold: gives the server what the client answered.
+    async fn resume(&self, state: &str) -> Result<Answer, Failure> {
+        let Some(mut held) = self.shared.held.take(state, &self.origin()) else {
+            return Err(RpcError::invalid_params(
+                "Invalid params: `requestState` is unknown, used up, expired or of another request; call again without it",
+            )
+            .into());
+        };
+        let responses = self
+            .frame
+            .object()
+            .and_then(|params| params.object("inputResponses"));
+        let mut open = Vec::new();
+        for ask in std::mem::take(&mut held.asks) {
+            match responses
+                .as_ref()
+                .and_then(|responses| Object::raw(responses, &ask.key))
+            {
+                Some(answer) => {
+                    let frame = Frame::result(ask.request.id(), answer);
+                    held.connection
+                        .client
+                        .send(&frame)
+                        .await
+                        .map_err(Failure::Call)?;
+                }
+                None => open.push(ask),
+            }
+        }
+        if !open.is_empty() {
+            held.asks = open;
+            return self.put(held);
+        }
+        let mut deadline = Instant::now() + held.server.spec.call_timeout;
+        self.see_through(held.call, held.connection, held.permit, &mut deadline)
+            .await
+    }
+
+    fn log_level(&self) -> Option<&'static str> {
+        match &self.caller.session {
+            Some(session) if self.caller.era == Era::Legacy => session.log_level(),
+            _ => {
+                let level = self
+                    .frame
+                    .meta()
+                    .and_then(|own| own.string(meta::LOG_LEVEL))?;
+                bridge::log_level(&level)
+            }
+        }
+    }
+
+    /// A notification of the server on its way to the caller.
+    fn forward(&self, frame: &Frame) {
+        let mut splice = Splice::new();
+        match frame.method() {
+            method::PROGRESS => {
+                let Some(token) = &self.token else { return };
+                if let Some(at) = frame
+                    .object()
+                    .and_then(|params| params.find(meta::PROGRESS_TOKEN))
+                {
+                    splice.replace(at, self.frame.text()[token.clone()].to_vec());
+                }
+            }
+            method::MESSAGE => {
+                let level = frame
+                    .object()
+                    .and_then(|params| params.string("level"))
+                    .unwrap_or_default();
+                let wanted = match (self.caller.era, self.log_level()) {
+                    // 2026-07-28 server/utilities/logging: none unless the request asks for it.
+                    (Era::Modern, None) => false,
+                    (Era::Legacy, None) => true,
+                    (_, Some(least)) => bridge::is_logged(&level, least),
+                };
+                if !wanted {
+                    return;
+                }
+            }
+            // Its own affair with us.
+            method::CANCELLED => return,
+            _ => {}
+        }
+        self.caller
+            .outbox
+            .push(Weight::Notification, splice.apply(frame.text()));
+    }
+
+    /// The server's response as the caller gets it.
+    fn answer(&self, response: &Frame, era: Era) -> Answer {
+        let asked = self.frame.method();
+        let mut splice = Splice::new();
+        bridge::response_down(response, self.caller.era, era, asked, &mut splice);
+        if self.caller.scope.server.is_none() {
+            uri::expose_result(response, asked, &self.target.server.uri_prefix, &mut splice);
+        }
+        let code =
+            (response.kind() == Kind::Error).then(|| RpcError::from_json(response.body()).code);
+        if response.kind() == Kind::Result {
+            self.shared
+                .tasks_seen(response, &self.caller.principal, &self.target.server);
+        }
+        Answer {
+            text: response.rewritten(self.frame.id(), splice),
+            code,
+            silent: false,
+        }
+    }
+
+    fn explain(&self, failure: Failure) -> RpcError {
+        let server = self.target.server.name();
+        let what = self.target.name.as_deref().unwrap_or(self.frame.method());
+        let (reason, message) = match failure {
+            Failure::Rpc(error) => return error,
+            Failure::Timeout(ms) => (
+                "timeout",
+                format!("server `{server}` did not answer `{what}` within {ms} ms"),
+            ),
+            Failure::Call(CallError::Closed(why)) => (
+                "server_unavailable",
+                format!("server `{server}` went away during `{what}`: {why}"),
+            ),
+            Failure::Call(error) => (
+                "server_failed",
+                format!("server `{server}` failed on `{what}`: {error}"),
+            ),
+        };
+        tracing::warn!(server = %server, method = self.frame.method(), "{message}");
+        let data = format!(
+            "{{\"reason\":\"{reason}\",\"server\":{}}}",
+            quote(server.as_str())
+        );
+        RpcError::internal(message).with_data(data.into_bytes())
+    }
+}
+
+/// Where the name or URI stands that a request is routed by.
+pub(crate) fn routed_span(frame: &Frame) -> Option<Span> {
+    let params = frame.object()?;
+    match frame.method() {
+        method::TOOLS_CALL | method::PROMPTS_GET => params.find("name"),
+        method::RESOURCES_READ | method::RESOURCES_SUBSCRIBE | method::RESOURCES_UNSUBSCRIBE => {
+            params.find("uri")
+        }
+        method::COMPLETE => {
+            let reference = params.object("ref")?;
+            reference.find("uri").or_else(|| reference.find("name"))
+        }
+        _ => None,
+    }
+}
+
+/// The string at a span.
+pub(crate) fn string_at(frame: &Frame, span: &Span) -> Option<String> {
+    as_string(&frame.text()[span.clone()]).map(std::borrow::Cow::into_owned)
+}
+
+fn ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

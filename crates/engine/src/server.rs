@@ -1,0 +1,637 @@
+//! One configured server: the task that keeps it connected, and what callers need of it.
+//!
+//! The task starts or reaches the server, fetches its catalog, and serves what comes from it outside of
+//! calls. When the connection ends it tries again, with exponential backoff and jitter; calls meanwhile fail
+//! at once with the reason (G05, P07). Deliberately absent: the full restart ladder and its policies.
+
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use arc_swap::ArcSwap;
+use mcp::{
+    Era, Frame, RpcError,
+    client::{Ambient, Event},
+    protocol::method,
+};
+use model::{NativeName, ServerName, ServerSpec, StartPolicy};
+use runtime::process::Handle;
+use tokio::{
+    sync::{Notify, OwnedSemaphorePermit, Semaphore, watch},
+    time::Instant,
+};
+use tokio_util::sync::CancellationToken;
+
+pub use crate::launch::Connection;
+use crate::{
+    catalog::{Catalog, ListKind, fetch_list},
+    gateway::Shared,
+    sessions::SessionInstances,
+    subscriptions::Upstream,
+    uri,
+};
+
+/// First and longest wait between two attempts.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
+/// A connection that held this long starts the backoff anew.
+const STABLE: Duration = Duration::from_secs(60);
+/// A connection that ended before that is no reason to try again at once.
+const BRIEF: Duration = Duration::from_secs(1);
+/// How long the first list of all may wait for a server that is being started for the first time.
+pub const FIRST_START: Duration = Duration::from_secs(10);
+
+/// Where a server is.
+#[derive(Clone)]
+pub enum State {
+    /// Nobody needed it yet.
+    Idle,
+    Starting,
+    Ready(Arc<Connection>),
+    /// Not connected; tried again at `retry_at`.
+    Down {
+        reason: Arc<str>,
+        retry_at: Instant,
+    },
+    /// Switched off, removed, or the product stops.
+    Stopped,
+}
+
+impl State {
+    /// The word that operators see.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Idle => "idle",
+            Self::Starting => "starting",
+            Self::Ready(_) => "running",
+            Self::Down { .. } => "down",
+            Self::Stopped => "stopped",
+        }
+    }
+}
+
+/// A configured server.
+pub struct Server {
+    pub spec: ServerSpec,
+    /// What its exposed URIs begin with.
+    pub uri_prefix: String,
+    pub(crate) disabled_tools: ArcSwap<BTreeSet<NativeName>>,
+    state: watch::Sender<State>,
+    catalog: ArcSwap<Catalog>,
+    /// Whether the first start has come to an end, good or bad.
+    settled: AtomicBool,
+    born: Instant,
+    queue: Queue,
+    wanted: Notify,
+    over: CancellationToken,
+    gone: CancellationToken,
+    pub(crate) upstream: Upstream,
+    pub(crate) instances: SessionInstances,
+    last: Mutex<Option<Handle>>,
+    stderr_of_failure: Mutex<Option<String>>,
+    pub stats: Stats,
+}
+
+/// Counts since the product started.
+#[derive(Default)]
+pub struct Stats {
+    pub calls: AtomicU64,
+    pub errors: AtomicU64,
+    pub starts: AtomicU64,
+}
+
+/// Why a caller gets no connection.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Unavailable {
+    #[error("server `{server}` is unavailable: {reason}{}", retry_text(.retry_ms))]
+    Down {
+        server: ServerName,
+        reason: Arc<str>,
+        retry_ms: Option<u64>,
+    },
+    #[error(
+        "server `{server}` is busy: {waiting} calls wait already (raise `maxConcurrency` or try again)"
+    )]
+    Busy { server: ServerName, waiting: usize },
+    #[error("server `{server}` did not become ready within {ms} ms")]
+    Timeout { server: ServerName, ms: u64 },
+}
+
+fn retry_text(retry_ms: &Option<u64>) -> String {
+    retry_ms
+        .map(|ms| format!("; next attempt in {ms} ms"))
+        .unwrap_or_default()
+}
+
+impl Unavailable {
+    /// The JSON-RPC error for the caller.
+    #[must_use]
+    pub fn to_rpc(&self) -> RpcError {
+        let (reason, server, retry) = match self {
+            Self::Down {
+                server, retry_ms, ..
+            } => ("server_unavailable", server, *retry_ms),
+            Self::Busy { server, .. } => ("server_busy", server, Some(1000)),
+            Self::Timeout { server, .. } => ("server_not_ready", server, None),
+        };
+        let retry = retry
+            .map(|ms| format!(",\"retryAfterMs\":{ms}"))
+            .unwrap_or_default();
+        let server = mcp::json::quote(server.as_str());
+        let data = format!("{{\"reason\":\"{reason}\",\"server\":{server}{retry}}}");
+        RpcError::internal(self.to_string()).with_data(data.into_bytes())
+    }
+}
+
+impl Server {
+    pub(crate) fn new(spec: ServerSpec, queue_len: usize) -> Arc<Self> {
+        let limit = usize::try_from(spec.max_concurrency_or_default()).unwrap_or(1);
+        Arc::new(Self {
+            uri_prefix: uri::prefix(&spec.name),
+            disabled_tools: ArcSwap::from_pointee(spec.disabled_tools.clone()),
+            state: watch::Sender::new(State::Idle),
+            catalog: ArcSwap::default(),
+            settled: AtomicBool::new(false),
+            born: Instant::now(),
+            queue: Queue::new(limit, queue_len),
+            wanted: Notify::new(),
+            over: CancellationToken::new(),
+            gone: CancellationToken::new(),
+            upstream: Upstream::default(),
+            instances: SessionInstances::default(),
+            last: Mutex::default(),
+            stderr_of_failure: Mutex::default(),
+            stats: Stats::default(),
+            spec,
+        })
+    }
+
+    #[must_use]
+    pub fn name(&self) -> &ServerName {
+        &self.spec.name
+    }
+
+    #[must_use]
+    pub fn state(&self) -> State {
+        self.state.borrow().clone()
+    }
+
+    #[must_use]
+    pub fn catalog(&self) -> Arc<Catalog> {
+        self.catalog.load_full()
+    }
+
+    /// Calls in flight, and calls that wait.
+    #[must_use]
+    pub fn load(&self) -> (usize, usize) {
+        (self.queue.in_flight(), self.queue.waiting())
+    }
+
+    /// The process, or the last one there was: its stderr outlives it.
+    #[must_use]
+    pub fn process(&self) -> Option<Handle> {
+        self.last
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// The end of the server's stderr.
+    #[must_use]
+    pub fn stderr_tail(&self) -> String {
+        let failed = self
+            .stderr_of_failure
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        failed
+            .or_else(|| self.process().map(|handle| handle.stderr_tail()))
+            .unwrap_or_default()
+    }
+
+    /// Whether nobody needs to wait for its catalog any more.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.settled.load(Ordering::Acquire) || self.born.elapsed() >= FIRST_START
+    }
+
+    /// Asks a lazy server to start.
+    pub fn want(&self) {
+        if matches!(*self.state.borrow(), State::Idle) {
+            self.wanted.notify_one();
+        }
+    }
+
+    /// Waits until the first start has come to an end; at most [`FIRST_START`] after it began.
+    pub(crate) async fn first_settled(&self) {
+        self.want();
+        let mut state = self.state.subscribe();
+        let deadline = self.born + FIRST_START;
+        let settled = state.wait_for(|_| self.settled.load(Ordering::Acquire));
+        let _ = tokio::time::timeout_at(deadline, settled).await;
+    }
+
+    /// Waits until it is up, or has failed to come up.
+    pub(crate) async fn up(&self) -> Result<(), Arc<str>> {
+        let mut state = self.state.subscribe();
+        let state = state
+            .wait_for(|state| !matches!(state, State::Idle | State::Starting))
+            .await;
+        match state.as_deref() {
+            Ok(State::Down { reason, .. }) => Err(reason.clone()),
+            _ => Ok(()),
+        }
+    }
+
+    fn unavailable(&self, state: &State) -> Unavailable {
+        let (reason, retry_ms): (Arc<str>, _) = match state {
+            State::Down { reason, retry_at } => {
+                let wait = retry_at
+                    .saturating_duration_since(Instant::now())
+                    .as_millis();
+                (reason.clone(), u64::try_from(wait).ok())
+            }
+            other => (other.word().into(), None),
+        };
+        Unavailable::Down {
+            server: self.name().clone(),
+            reason,
+            retry_ms,
+        }
+    }
+
+    /// The shared connection: at once if it is up or down, within `deadline` while it is starting.
+    pub(crate) async fn connection(
+        &self,
+        deadline: Instant,
+    ) -> Result<Arc<Connection>, Unavailable> {
+        if let State::Ready(connection) = &*self.state.borrow() {
+            return Ok(connection.clone());
+        }
+        self.want();
+        let mut state = self.state.subscribe();
+        let ready = state.wait_for(|state| !matches!(state, State::Idle | State::Starting));
+        match tokio::time::timeout_at(deadline, ready).await {
+            Ok(Ok(state)) => match &*state {
+                State::Ready(connection) => Ok(connection.clone()),
+                other => Err(self.unavailable(other)),
+            },
+            Ok(Err(_)) => Err(self.unavailable(&State::Stopped)),
+            Err(_) => Err(Unavailable::Timeout {
+                server: self.name().clone(),
+                ms: u64::try_from(self.spec.call_timeout.as_millis()).unwrap_or(u64::MAX),
+            }),
+        }
+    }
+
+    /// The connection that takes the place of `old`, which the server has forgotten.
+    pub(crate) async fn reconnected(
+        &self,
+        old: &Arc<Connection>,
+        deadline: Instant,
+    ) -> Option<Arc<Connection>> {
+        let mut state = self.state.subscribe();
+        let fresh = |state: &State| matches!(state, State::Ready(new) if !Arc::ptr_eq(new, old));
+        let state = tokio::time::timeout_at(deadline, state.wait_for(fresh))
+            .await
+            .ok()?
+            .ok()?;
+        match &*state {
+            State::Ready(connection) => Some(connection.clone()),
+            _ => None,
+        }
+    }
+
+    /// The reason at once, if it is known that no call can reach the server now.
+    pub(crate) fn refusal(&self) -> Option<Unavailable> {
+        match &*self.state.borrow() {
+            state @ (State::Down { .. } | State::Stopped) => Some(self.unavailable(state)),
+            _ => None,
+        }
+    }
+
+    /// A place among the calls in flight; waits in line for it (G14).
+    pub(crate) async fn enter(&self, deadline: Instant) -> Result<Permit, Unavailable> {
+        match self.queue.enter(deadline).await {
+            Ok(permit) => Ok(permit),
+            Err(Full::Waiting(waiting)) => Err(Unavailable::Busy {
+                server: self.name().clone(),
+                waiting,
+            }),
+            Err(Full::Timeout) => Err(Unavailable::Timeout {
+                server: self.name().clone(),
+                ms: u64::try_from(self.spec.call_timeout.as_millis()).unwrap_or(u64::MAX),
+            }),
+        }
+    }
+
+    /// Ends the task; [`Server::stopped`] tells when all is gone.
+    pub(crate) fn stop(&self) {
+        self.over.cancel();
+    }
+
+    pub(crate) async fn stopped(&self) {
+        self.gone.cancelled().await;
+    }
+
+    /// Keeps the server connected until it is stopped.
+    pub(crate) async fn run(self: Arc<Self>, shared: Arc<Shared>) {
+        let lazy = shared.start_policy() == StartPolicy::Lazy;
+        if lazy {
+            tokio::select! {
+                () = self.wanted.notified() => {}
+                () = self.over.cancelled() => {}
+            }
+        }
+        let mut attempts = 0u32;
+        self.state.send_replace(State::Starting);
+        while !self.over.is_cancelled() {
+            // Not `Starting` again on a later attempt: calls fail at once until it is back.
+            let held = tokio::select! {
+                biased;
+                () = self.over.cancelled() => break,
+                held = self.live(&shared) => held,
+            };
+            let (reason, held) = held;
+            if held >= STABLE {
+                attempts = 0;
+            }
+            // What worked a moment ago is tried again at once.
+            let wait = if attempts == 0 && held >= BRIEF {
+                Duration::ZERO
+            } else {
+                backoff(attempts)
+            };
+            attempts = attempts.saturating_add(1);
+            tracing::warn!(server = %self.name(), retry_ms = wait.as_millis(), "not connected: {reason}");
+            self.state.send_replace(State::Down {
+                reason,
+                retry_at: Instant::now() + wait,
+            });
+            self.settled.store(true, Ordering::Release);
+            // Wakes who waits for `settled`, which is no part of the state.
+            self.state.send_modify(|_| {});
+            shared.publish(Some((self.name(), &ListKind::ALL)));
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                () = self.over.cancelled() => {}
+            }
+        }
+        let last = self.state.send_replace(State::Stopped);
+        self.settled.store(true, Ordering::Release);
+        self.state.send_modify(|_| {});
+        self.instances.close_all(shared.launcher.stop_grace).await;
+        if let State::Ready(connection) = last {
+            connection.close(shared.launcher.stop_grace).await;
+        }
+        // A connection that was about to be made, or to be cleared away, when the stop came.
+        if let Some(process) = self.process() {
+            process.stop(shared.launcher.stop_grace).await;
+        }
+        self.gone.cancel();
+    }
+
+    /// One life of the connection: why it ended, and how long it held.
+    async fn live(self: &Arc<Self>, shared: &Arc<Shared>) -> (Arc<str>, Duration) {
+        self.stats.starts.fetch_add(1, Ordering::Relaxed);
+        let launched = Instant::now();
+        let connected = shared
+            .launcher
+            .connect(&self.spec, crate::launch::SHARED_CAPABILITIES)
+            .await;
+        let (connection, ambient) = match connected {
+            Ok((connection, ambient)) => (Arc::new(connection), ambient),
+            Err(error) => {
+                let mut kept = self
+                    .stderr_of_failure
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner);
+                if let Some(stderr) = &error.stderr {
+                    let tail: String = stderr.lines().rev().take(5).collect::<Vec<_>>().join(" ⏎ ");
+                    tracing::warn!(server = %self.name(), "its stderr ends (last line first): {tail}");
+                }
+                kept.clone_from(&error.stderr);
+                return (error.reason, Duration::ZERO);
+            }
+        };
+        if connection.handle.is_some() {
+            self.last
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone_from(&connection.handle);
+            *self
+                .stderr_of_failure
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner) = None;
+        }
+        let catalog = Catalog::fetch(&connection.client, self.name().as_str()).await;
+        let info = connection.client.info();
+        tracing::info!(
+            server = %self.name(),
+            version = %info.version,
+            tools = catalog.list(ListKind::Tools).len(),
+            ms = u64::try_from(launched.elapsed().as_millis()).unwrap_or(u64::MAX),
+            "connected"
+        );
+        self.catalog.store(Arc::new(catalog));
+        self.state.send_replace(State::Ready(connection.clone()));
+        shared.publish(Some((self.name(), &ListKind::ALL)));
+        self.settled.store(true, Ordering::Release);
+        self.state.send_modify(|_| {});
+        let connected = Instant::now();
+        let why = self.serve(shared, &connection, ambient).await;
+        // From here on callers get the reason, while what is left of the instance is cleared away.
+        self.state.send_replace(State::Down {
+            reason: why.clone(),
+            retry_at: Instant::now() + BACKOFF.0,
+        });
+        connection.close(shared.launcher.stop_grace).await;
+        let why = match connection.handle.as_ref().and_then(Handle::exit_status) {
+            Some(exit) => format!("the process ended with {exit}").into(),
+            None => why,
+        };
+        (why, connected.elapsed())
+    }
+
+    /// Handles what comes outside of calls until the connection ends; says why it did.
+    async fn serve(
+        self: &Arc<Self>,
+        shared: &Arc<Shared>,
+        connection: &Arc<Connection>,
+        mut ambient: Ambient,
+    ) -> Arc<str> {
+        let closed = connection.client.closed();
+        let subscriptions = self.upstream.run(self, shared, connection);
+        let events = async {
+            while let Some(event) = ambient.recv().await {
+                self.ambient(shared, connection, event).await;
+            }
+            std::future::pending::<()>().await
+        };
+        tokio::select! {
+            why = closed => why,
+            () = subscriptions => "subscriptions ended".into(),
+            () = events => "events ended".into(),
+        }
+    }
+
+    pub(crate) async fn ambient(
+        &self,
+        shared: &Arc<Shared>,
+        connection: &Arc<Connection>,
+        event: Event,
+    ) {
+        match event {
+            Event::Request(request) => {
+                // Nobody in particular is calling: a shared server has no client of its own (`sharing`).
+                let answer = if request.method() == method::ROOTS_LIST {
+                    Frame::result(request.id(), b"{\"roots\":[]}")
+                } else {
+                    let why = format!(
+                        "{} needs the one call in flight that it belongs to: configure the server with \
+                         \"maxConcurrency\": 1 or \"sharing\": \"session\"",
+                        request.method()
+                    );
+                    Frame::error(
+                        request.id(),
+                        &RpcError::new(mcp::error::METHOD_NOT_FOUND, why),
+                    )
+                };
+                let _ = connection.client.send(&answer).await;
+            }
+            Event::Notification(frame) => self.notified(shared, connection, &frame).await,
+            Event::Response(_) => {}
+        }
+    }
+
+    /// A notification that belongs to no call.
+    pub(crate) async fn notified(
+        &self,
+        shared: &Arc<Shared>,
+        connection: &Arc<Connection>,
+        frame: &Frame,
+    ) {
+        match frame.method() {
+            method::TOOLS_CHANGED => self.refresh(shared, connection, &[ListKind::Tools]).await,
+            method::PROMPTS_CHANGED => self.refresh(shared, connection, &[ListKind::Prompts]).await,
+            method::RESOURCES_CHANGED => {
+                self.refresh(
+                    shared,
+                    connection,
+                    &[ListKind::Resources, ListKind::Templates],
+                )
+                .await;
+            }
+            method::RESOURCE_UPDATED => {
+                if let Some(native) = frame.object().and_then(|params| params.string("uri")) {
+                    shared.hub.resource_updated(self, &native, frame);
+                }
+            }
+            method::MESSAGE => shared
+                .hub
+                .log_message(frame, |scope| shared.sees(scope, self.name())),
+            _ => shared
+                .hub
+                .broadcast(frame, |scope| shared.sees(scope, self.name())),
+        }
+    }
+
+    async fn refresh(
+        &self,
+        shared: &Arc<Shared>,
+        connection: &Arc<Connection>,
+        kinds: &'static [ListKind],
+    ) {
+        for kind in kinds {
+            match fetch_list(&connection.client, *kind, self.name().as_str()).await {
+                Ok(items) => {
+                    let mut catalog = Catalog::clone(&self.catalog.load());
+                    catalog.set(*kind, items);
+                    self.catalog.store(Arc::new(catalog));
+                }
+                Err(error) => {
+                    tracing::warn!(server = %self.name(), "{} failed: {error}", kind.method())
+                }
+            }
+        }
+        shared.publish(Some((self.name(), kinds)));
+    }
+
+    /// Whether the connection is one of today's era.
+    #[must_use]
+    pub fn era(&self) -> Option<Era> {
+        self.catalog.load().info.as_ref().map(|info| info.era)
+    }
+}
+
+fn backoff(attempts: u32) -> Duration {
+    let longest = BACKOFF
+        .0
+        .saturating_mul(1u32.checked_shl(attempts).unwrap_or(u32::MAX))
+        .min(BACKOFF.1);
+    // Half fixed, half random: many servers that fell together do not come back together.
+    longest.mul_f64(0.5 + rand::random::<f64>() / 2.0)
+}
+
+/// Calls of one server: so many in flight, so many in line, in order.
+struct Queue {
+    places: Arc<Semaphore>,
+    limit: usize,
+    waiting: AtomicUsize,
+    max_waiting: usize,
+}
+
+/// A place among the calls in flight.
+pub(crate) struct Permit(#[expect(dead_code, reason = "held for its drop")] OwnedSemaphorePermit);
+
+enum Full {
+    Waiting(usize),
+    Timeout,
+}
+
+impl Queue {
+    fn new(limit: usize, max_waiting: usize) -> Self {
+        Self {
+            places: Arc::new(Semaphore::new(limit)),
+            limit,
+            waiting: AtomicUsize::new(0),
+            max_waiting,
+        }
+    }
+
+    fn in_flight(&self) -> usize {
+        self.limit.saturating_sub(self.places.available_permits())
+    }
+
+    fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    async fn enter(&self, deadline: Instant) -> Result<Permit, Full> {
+        if let Ok(permit) = self.places.clone().try_acquire_owned() {
+            return Ok(Permit(permit));
+        }
+        let ahead = self.waiting.fetch_add(1, Ordering::Relaxed);
+        let _in_line = InLine(&self.waiting);
+        if ahead >= self.max_waiting {
+            return Err(Full::Waiting(ahead));
+        }
+        match tokio::time::timeout_at(deadline, self.places.clone().acquire_owned()).await {
+            Ok(Ok(permit)) => Ok(Permit(permit)),
+            _ => Err(Full::Timeout),
+        }
+    }
+}
+
+struct InLine<'a>(&'a AtomicUsize);
+
+impl Drop for InLine<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}

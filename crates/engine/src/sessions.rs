@@ -1,0 +1,185 @@
+//! Instances of their own for client sessions: servers with `sharing = "session"`.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use mcp::{
+    Frame, RpcError,
+    client::{Ambient, Event},
+    outbox::Weight,
+    protocol::method,
+    server::{Session, SessionId},
+};
+use tokio::sync::OnceCell;
+
+use crate::{
+    gateway::Shared,
+    launch::{Connection, StartError},
+    server::{Server, Unavailable},
+};
+
+/// The session instances of one server.
+#[derive(Default)]
+pub(crate) struct SessionInstances {
+    by_session: Mutex<HashMap<SessionId, Arc<OnceCell<Arc<Connection>>>>>,
+}
+
+impl SessionInstances {
+    fn slots(
+        &self,
+    ) -> std::sync::MutexGuard<'_, HashMap<SessionId, Arc<OnceCell<Arc<Connection>>>>> {
+        self.by_session
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The instance of this session, started if there is none.
+    pub(crate) async fn get(
+        &self,
+        server: &Arc<Server>,
+        shared: &Arc<Shared>,
+        session: &Arc<Session>,
+    ) -> Result<Arc<Connection>, Unavailable> {
+        let down = |reason: Arc<str>| Unavailable::Down {
+            server: server.name().clone(),
+            reason,
+            retry_ms: None,
+        };
+        let slot = {
+            let mut slots = self.slots();
+            let limit = shared.limits().max_session_instances;
+            if !slots.contains_key(session.id()) && slots.len() >= limit {
+                let why = format!(
+                    "{limit} sessions have an instance of it already (`max_session_instances`)"
+                );
+                return Err(down(why.into()));
+            }
+            slots.entry(session.id().clone()).or_default().clone()
+        };
+        let started = slot.get_or_try_init(|| async {
+            let capabilities = session.client_face().capabilities;
+            let capabilities = String::from_utf8_lossy(&capabilities).into_owned();
+            let (connection, ambient) =
+                shared.launcher.connect(&server.spec, &capabilities).await?;
+            let connection = Arc::new(connection);
+            shared.spawn(forward(
+                server.clone(),
+                shared.clone(),
+                Arc::downgrade(session),
+                connection.clone(),
+                ambient,
+            ));
+            Ok::<_, StartError>(connection)
+        });
+        match started.await {
+            Ok(connection) => Ok(connection.clone()),
+            Err(error) => {
+                self.slots().remove(session.id());
+                Err(down(error.reason))
+            }
+        }
+    }
+
+    /// Ends the instance of a session that is over.
+    pub(crate) async fn close(&self, session: &SessionId, grace: Duration) {
+        let slot = self.slots().remove(session);
+        if let Some(connection) = slot.and_then(|slot| slot.get().cloned()) {
+            connection.close(grace).await;
+        }
+    }
+
+    pub(crate) async fn close_all(&self, grace: Duration) {
+        let slots: Vec<_> = self.slots().drain().collect();
+        let closing = slots
+            .into_iter()
+            .filter_map(|(_, slot)| slot.get().cloned())
+            .map(|connection| async move {
+                connection.close(grace).await;
+            });
+        futures_util::future::join_all(closing).await;
+    }
+
+    /// The connection of a session, if it has one.
+    pub(crate) fn existing(&self, session: &SessionId) -> Option<Arc<Connection>> {
+        self.slots()
+            .get(session)
+            .and_then(|slot| slot.get().cloned())
+    }
+}
+
+/// Carries what comes outside of calls to the session, until either is gone.
+async fn forward(
+    server: Arc<Server>,
+    shared: Arc<Shared>,
+    session: std::sync::Weak<Session>,
+    connection: Arc<Connection>,
+    mut ambient: Ambient,
+) {
+    let Some(over) = session.upgrade().map(|session| session.over().clone()) else {
+        return;
+    };
+    loop {
+        let event = tokio::select! {
+            event = ambient.recv() => event,
+            _ = connection.client.closed() => None,
+            () = over.cancelled() => None,
+        };
+        let (Some(event), Some(session)) = (event, session.upgrade()) else {
+            break;
+        };
+        match event {
+            Event::Request(request) => {
+                let asked = session.ask(
+                    session.outbox(),
+                    request.method(),
+                    Some(request.body()).filter(|b| !b.is_empty()),
+                );
+                let client = connection.client.clone();
+                shared.spawn(async move {
+                    let answer = match asked {
+                        Ok(asked) => tokio::time::timeout(Duration::from_secs(300), asked.answer())
+                            .await
+                            .ok()
+                            .flatten(),
+                        Err(_) => None,
+                    };
+                    let answer = match answer {
+                        Some(frame) => frame.rewritten(request.id(), mcp::json::Splice::new()),
+                        None => Frame::error(
+                            request.id(),
+                            &RpcError::internal("the client did not answer"),
+                        )
+                        .text()
+                        .clone(),
+                    };
+                    if let Ok(frame) = Frame::parse(answer, usize::MAX) {
+                        let _ = client.send(&frame).await;
+                    }
+                });
+            }
+            Event::Notification(frame) if frame.method() == method::RESOURCE_UPDATED => {
+                server.notified(&shared, &connection, &frame).await;
+            }
+            Event::Notification(frame) => {
+                session
+                    .outbox()
+                    .push(Weight::Notification, frame.text().clone());
+            }
+            Event::Response(_) => {}
+        }
+    }
+    let instances = &server.instances;
+    if let Some(session) = session.upgrade() {
+        instances
+            .close(session.id(), shared.launcher.stop_grace)
+            .await;
+    }
+    connection.close(shared.launcher.stop_grace).await;
+    instances.slots().retain(|_, slot| {
+        slot.get()
+            .is_none_or(|kept| !Arc::ptr_eq(kept, &connection))
+    });
+}

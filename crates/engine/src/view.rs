@@ -1,0 +1,500 @@
+//! What one caller sees: an immutable snapshot of the catalogs of its servers, under its naming policy.
+//!
+//! Two kinds. The *merged* view of many servers gives every tool, prompt and resource a name of its own and
+//! says in `_meta` whose it is. The view of *one* server leaves everything as the server said it.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, OnceLock},
+};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use mcp::{
+    Era, RpcError, Version,
+    client::Identity,
+    error,
+    headers::ParamHeaders,
+    json::{Object, Splice, quote},
+    protocol::meta,
+    server::modern,
+};
+use model::{NamingPolicy, NativeName, ProjectId, ServerName, Settings, ToolRef, naming};
+
+use crate::{
+    catalog::{Item, ListKind},
+    server::Server,
+    uri,
+};
+
+/// The `_meta` key that names a tool's server (G01).
+pub const SERVER_KEY: &str = "dev.toolwharf/server";
+
+/// Which part of everything a caller addresses.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct Scope {
+    /// `None`: all servers.
+    pub project: Option<ProjectId>,
+    /// One server alone, as it is.
+    pub server: Option<ServerName>,
+}
+
+/// Where a name leads.
+#[derive(Clone)]
+pub struct Route {
+    pub server: Arc<Server>,
+    pub native: Arc<str>,
+    pub headers: Option<Arc<ParamHeaders>>,
+}
+
+struct Entry {
+    server: Arc<Server>,
+    item: Item,
+    /// The name or URI that clients see.
+    exposed: Arc<str>,
+}
+
+/// A snapshot.
+pub struct View {
+    pub scope: Scope,
+    /// Enabled servers, in the order of the configuration.
+    pub servers: Vec<Arc<Server>>,
+    identity: Identity,
+    entries: [Vec<Entry>; 4],
+    tools: HashMap<Arc<str>, Route>,
+    prompts: HashMap<Arc<str>, Route>,
+    /// Per list, per era.
+    rendered: [[OnceLock<Bytes>; 2]; 4],
+    settled: bool,
+}
+
+impl View {
+    /// Makes a snapshot of what `servers` offer right now.
+    pub(crate) fn build(
+        scope: &Scope,
+        servers: Vec<Arc<Server>>,
+        settings: &Settings,
+        identity: &Identity,
+    ) -> Self {
+        let project = scope
+            .project
+            .as_ref()
+            .and_then(|id| settings.projects.get(id));
+        let policy = project
+            .and_then(|project| project.naming)
+            .unwrap_or(settings.naming);
+        let is_off = |server: &Server, item: &Item| {
+            let native = NativeName::new(item.native.clone());
+            server.disabled_tools.load().contains(&native)
+                || project.is_some_and(|project| {
+                    project.disabled_tools.contains(&ToolRef {
+                        server: server.name().clone(),
+                        tool: native,
+                    })
+                })
+        };
+        let single = scope.server.is_some();
+        let mut entries: [Vec<Entry>; 4] = Default::default();
+        for kind in ListKind::ALL {
+            let mut all: Vec<Entry> = Vec::new();
+            for server in &servers {
+                for item in server.catalog().list(kind).iter() {
+                    if kind == ListKind::Tools && is_off(server, item) {
+                        continue;
+                    }
+                    let exposed = match kind {
+                        ListKind::Resources | ListKind::Templates if !single => {
+                            format!("{}{}", server.uri_prefix, item.native).into()
+                        }
+                        _ => item.native.clone(),
+                    };
+                    all.push(Entry {
+                        server: server.clone(),
+                        item: item.clone(),
+                        exposed,
+                    });
+                }
+            }
+            if !single && matches!(kind, ListKind::Tools | ListKind::Prompts) {
+                all = named(all, policy, kind);
+            }
+            entries[kind as usize] = all;
+        }
+        let routes = |kind: ListKind| {
+            entries[kind as usize]
+                .iter()
+                .map(|entry| {
+                    let route = Route {
+                        server: entry.server.clone(),
+                        native: entry.item.native.clone(),
+                        headers: entry.item.headers.clone(),
+                    };
+                    (entry.exposed.clone(), route)
+                })
+                .collect()
+        };
+        Self {
+            scope: scope.clone(),
+            settled: servers.iter().all(|server| server.is_settled()),
+            tools: routes(ListKind::Tools),
+            prompts: routes(ListKind::Prompts),
+            rendered: Default::default(),
+            identity: identity.clone(),
+            entries,
+            servers,
+        }
+    }
+
+    /// Whether this is one server as it is.
+    #[must_use]
+    pub fn is_single(&self) -> bool {
+        self.scope.server.is_some()
+    }
+
+    /// Whether no server in it is still in its first start.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.settled
+    }
+
+    /// The result of a list method, for a client of the era: JSON text.
+    #[must_use]
+    pub fn list(&self, kind: ListKind, era: Era) -> &Bytes {
+        let slot = &self.rendered[kind as usize][usize::from(era == Era::Modern)];
+        slot.get_or_init(|| self.render(kind, era))
+    }
+
+    fn render(&self, kind: ListKind, era: Era) -> Bytes {
+        let mut out = BytesMut::new();
+        out.put_u8(b'{');
+        if era == Era::Modern {
+            out.put_slice(self.modern_members().as_bytes());
+            out.put_u8(b',');
+        }
+        out.put_slice(format!("\"{}\":[", kind.key()).as_bytes());
+        for (at, entry) in self.entries[kind as usize].iter().enumerate() {
+            if at > 0 {
+                out.put_u8(b',');
+            }
+            out.put_slice(&self.render_item(kind, entry));
+        }
+        out.put_slice(b"]}");
+        out.freeze()
+    }
+
+    fn render_item(&self, kind: ListKind, entry: &Entry) -> Bytes {
+        let raw = &entry.item.raw;
+        let Some(object) = (!self.is_single()).then(|| Object::of(raw)).flatten() else {
+            return raw.clone();
+        };
+        let mut splice = Splice::new();
+        if let Some(id) = object
+            .find(kind.id_key())
+            .filter(|_| entry.exposed != entry.item.native)
+        {
+            splice.replace(id, quote(&entry.exposed).into_bytes());
+        }
+        let member = format!(
+            "{}:{}",
+            quote(SERVER_KEY),
+            quote(entry.server.name().as_str())
+        );
+        match object.find("_meta").filter(|at| raw[at.start] == b'{') {
+            Some(own) => splice.insert(raw, &own, member.as_bytes()),
+            None => splice.insert(
+                raw,
+                &object.span(),
+                format!("\"_meta\":{{{member}}}").as_bytes(),
+            ),
+        };
+        splice.apply(raw)
+    }
+
+    /// What every modern result of our own carries: members without braces.
+    fn modern_members(&self) -> String {
+        format!(
+            "\"resultType\":\"complete\",\"ttlMs\":0,\"cacheScope\":\"private\",\"_meta\":{{\"{}\":{}}}",
+            meta::SERVER_INFO,
+            self.implementation()
+        )
+    }
+
+    fn implementation(&self) -> String {
+        self.only_info()
+            .and_then(|info| info.implementation)
+            .map_or_else(
+                || self.identity.to_json(),
+                |own| String::from_utf8_lossy(&own).into_owned(),
+            )
+    }
+
+    /// What the one server of a single view said of itself.
+    fn only_info(&self) -> Option<mcp::client::ServerInfo> {
+        let server = self.servers.first().filter(|_| self.is_single())?;
+        server.catalog().info.clone()
+    }
+
+    /// `ServerCapabilities` towards a client: JSON text.
+    ///
+    /// A merged view declares all that it can carry, for its servers come and go. A single one declares what
+    /// its server does, and what the gateway adds to that.
+    #[must_use]
+    pub fn capabilities(&self, era: Era) -> String {
+        let Some(info) = self.only_info() else {
+            let logging = if era == Era::Legacy {
+                "\"logging\":{},"
+            } else {
+                ""
+            };
+            return format!(
+                "{{{logging}\"completions\":{{}},\"prompts\":{{\"listChanged\":true}},\
+                 \"resources\":{{\"subscribe\":true,\"listChanged\":true}},\"tools\":{{\"listChanged\":true}}}}"
+            );
+        };
+        let raw = &info.capabilities;
+        let Some(object) = Object::of(raw) else {
+            return "{}".into();
+        };
+        let mut splice = Splice::new();
+        // Tools are switched on and off here, whatever the server says of its lists.
+        for capability in ["tools", "prompts", "resources"] {
+            let Some(own) = object.object(capability) else {
+                continue;
+            };
+            match own.find("listChanged") {
+                Some(flag) => splice.replace(flag, &b"true"[..]),
+                None => splice.insert(raw, &own.span(), b"\"listChanged\":true"),
+            };
+        }
+        let text = splice.apply(raw);
+        String::from_utf8_lossy(&text).into_owned()
+    }
+
+    /// The result of `initialize`: JSON text.
+    #[must_use]
+    pub fn initialize(&self, version: Version) -> String {
+        format!(
+            "{{\"protocolVersion\":\"{version}\",\"capabilities\":{},\"serverInfo\":{}{}}}",
+            self.capabilities(Era::Legacy),
+            self.implementation(),
+            self.instructions()
+        )
+    }
+
+    /// The result of `server/discover`: JSON text.
+    #[must_use]
+    pub fn discover(&self) -> String {
+        format!(
+            "{{{},\"supportedVersions\":{},\"capabilities\":{}{}}}",
+            self.modern_members(),
+            modern::supported(),
+            self.capabilities(Era::Modern),
+            self.instructions()
+        )
+    }
+
+    fn instructions(&self) -> String {
+        let text = if let Some(info) = self.only_info() {
+            info.instructions.unwrap_or_default()
+        } else {
+            let parts: Vec<String> = self
+                .servers
+                .iter()
+                .filter_map(|server| {
+                    let text = server.catalog().info.as_ref()?.instructions.clone()?;
+                    Some(format!("## {}\n\n{}", server.name(), text.trim()))
+                })
+                .collect();
+            parts.join("\n\n")
+        };
+        if text.is_empty() {
+            text
+        } else {
+            format!(",\"instructions\":{}", quote(&text))
+        }
+    }
+
+    /// Where a tool's name leads.
+    ///
+    /// # Errors
+    /// -32602 that says what there is instead (G04).
+    pub fn tool(&self, name: &str) -> Result<Route, RpcError> {
+        self.route(&self.tools, ListKind::Tools, name)
+    }
+
+    /// Where a prompt's name leads.
+    ///
+    /// # Errors
+    /// -32602 that says what there is instead.
+    pub fn prompt(&self, name: &str) -> Result<Route, RpcError> {
+        self.route(&self.prompts, ListKind::Prompts, name)
+    }
+
+    fn route(
+        &self,
+        routes: &HashMap<Arc<str>, Route>,
+        kind: ListKind,
+        name: &str,
+    ) -> Result<Route, RpcError> {
+        if let Some(route) = routes.get(name) {
+            return Ok(route.clone());
+        }
+        let same: Vec<&Entry> = self.entries[kind as usize]
+            .iter()
+            .filter(|entry| *entry.item.native == *name)
+            .collect();
+        // `server__tool` always leads there, so that a name that once had its prefix keeps working.
+        let prefixed = self.entries[kind as usize].iter().find(|entry| {
+            let rest = name.strip_prefix(entry.server.name().as_str());
+            rest.and_then(|rest| rest.strip_prefix(naming::SEPARATOR)) == Some(&entry.item.native)
+        });
+        if let Some(entry) = prefixed {
+            return Ok(Route {
+                server: entry.server.clone(),
+                native: entry.item.native.clone(),
+                headers: entry.item.headers.clone(),
+            });
+        }
+        let what = if kind == ListKind::Tools {
+            "tool"
+        } else {
+            "prompt"
+        };
+        let shown: String = name.chars().take(100).collect();
+        let hint = match same.as_slice() {
+            [] => String::new(),
+            several => {
+                let names: Vec<String> = several
+                    .iter()
+                    .map(|entry| format!("`{}`", entry.exposed))
+                    .collect();
+                format!(
+                    ": several servers have one of that name, call {}",
+                    names.join(" or ")
+                )
+            }
+        };
+        Err(RpcError::new(
+            error::INVALID_PARAMS,
+            format!("Unknown {what}: {shown}{hint}"),
+        ))
+    }
+
+    /// The server that a resource's URI leads to, and its own URI there.
+    ///
+    /// A merged view also takes a server's own URI, if it is clear whose it is.
+    ///
+    /// # Errors
+    /// The era's own code for a resource that does not exist.
+    pub fn resource(&self, exposed: &str, era: Era) -> Result<(Arc<Server>, String), RpcError> {
+        let unknown = || {
+            let code = if era == Era::Modern {
+                error::INVALID_PARAMS
+            } else {
+                error::RESOURCE_NOT_FOUND
+            };
+            let shown: String = exposed.chars().take(200).collect();
+            RpcError::new(code, "Resource not found")
+                .with_data(format!("{{\"uri\":{}}}", quote(&shown)).into_bytes())
+        };
+        if self.is_single() {
+            return self
+                .servers
+                .first()
+                .map(|server| (server.clone(), exposed.to_owned()))
+                .ok_or_else(unknown);
+        }
+        if let Some((prefix, native)) = uri::split(exposed)
+            && let Some(server) = self
+                .servers
+                .iter()
+                .find(|server| server.uri_prefix == prefix)
+        {
+            return Ok((server.clone(), native.to_owned()));
+        }
+        let mut owners = self.entries[ListKind::Resources as usize]
+            .iter()
+            .chain(&self.entries[ListKind::Templates as usize])
+            .filter(|entry| *entry.item.native == *exposed)
+            .map(|entry| &entry.server);
+        let first = owners.next();
+        if let Some(first) = first.filter(|first| owners.all(|other| Arc::ptr_eq(first, other))) {
+            return Ok((first.clone(), exposed.to_owned()));
+        }
+        let has_resources = |server: &&Arc<Server>| {
+            server
+                .catalog()
+                .info
+                .as_ref()
+                .is_some_and(|info| info.has("resources"))
+        };
+        let mut servers = self.servers.iter().filter(has_resources);
+        match (first, servers.next(), servers.next()) {
+            (None, Some(server), None) => Ok((server.clone(), exposed.to_owned())),
+            _ => Err(unknown()),
+        }
+    }
+
+    /// How many items a list has.
+    #[must_use]
+    pub fn len(&self, kind: ListKind) -> usize {
+        self.entries[kind as usize].len()
+    }
+
+    /// The names of a list with their servers and native names, in order.
+    pub fn names(&self, kind: ListKind) -> impl Iterator<Item = (&str, &ServerName, &str, &Bytes)> {
+        self.entries[kind as usize].iter().map(|entry| {
+            (
+                &*entry.exposed,
+                entry.server.name(),
+                &*entry.item.native,
+                &entry.item.raw,
+            )
+        })
+    }
+}
+
+/// Gives the entries their exposed names.
+fn named(entries: Vec<Entry>, policy: NamingPolicy, kind: ListKind) -> Vec<Entry> {
+    let mut input: Vec<(ServerName, Vec<NativeName>)> = Vec::new();
+    let mut by_key: HashMap<(ServerName, Arc<str>), Entry> = HashMap::new();
+    for entry in entries {
+        let server = entry.server.name().clone();
+        let native = NativeName::new(entry.item.native.clone());
+        match input.last_mut() {
+            Some((last, names)) if *last == server => names.push(native),
+            _ => input.push((server.clone(), vec![native])),
+        }
+        by_key
+            .entry((server, entry.item.native.clone()))
+            .or_insert(entry);
+    }
+    let assignment = naming::assign(&input, policy).or_else(|clashes| {
+        // A view has to be something: the clash is said, and both stay reachable.
+        tracing::error!(
+            "{}: {clashes}; they are offered with their server's name as prefix",
+            kind.key()
+        );
+        naming::assign(&input, NamingPolicy::PrefixOnConflict)
+    });
+    let Ok(assignment) = assignment else {
+        return Vec::new();
+    };
+    for replaced in &assignment.replaced {
+        tracing::warn!(
+            "{}: `{}` of server `{}` takes the place of that of server `{}` (naming policy last-wins)",
+            kind.key(),
+            replaced.native,
+            replaced.winner,
+            replaced.loser
+        );
+    }
+    assignment
+        .names
+        .into_iter()
+        .filter_map(|named| {
+            let mut entry = by_key.remove(&(named.server, named.native.as_str().into()))?;
+            entry.exposed = named.exposed.as_str().into();
+            Some(entry)
+        })
+        .collect()
+}

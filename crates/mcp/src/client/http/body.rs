@@ -1,0 +1,148 @@
+//! Reading a response: what it is, and a whole body within a bound.
+
+use bytes::{Bytes, BytesMut};
+use http::{
+    HeaderMap,
+    header::{CONTENT_TYPE, LOCATION, WWW_AUTHENTICATE},
+};
+use http_body::Body;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+
+/// What a body is, by its `Content-Type`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::client) enum Media {
+    Json,
+    Events,
+    /// Not said.
+    Unknown,
+    Other,
+}
+
+pub(in crate::client) fn media(headers: &HeaderMap) -> Media {
+    let Some(value) = headers.get(CONTENT_TYPE) else {
+        return Media::Unknown;
+    };
+    let value = value.as_bytes();
+    let end = memchr::memchr(b';', value).unwrap_or(value.len());
+    let essence = value[..end].trim_ascii();
+    if essence.eq_ignore_ascii_case(b"application/json") {
+        Media::Json
+    } else if essence.eq_ignore_ascii_case(b"text/event-stream") {
+        Media::Events
+    } else {
+        Media::Other
+    }
+}
+
+/// A body as it comes in. One piece is not copied.
+pub(super) struct Gather {
+    body: Incoming,
+    first: Bytes,
+    more: BytesMut,
+    max: usize,
+}
+
+pub(super) enum GatherError {
+    TooLong,
+    Broken(hyper::Error),
+}
+
+impl Gather {
+    pub(super) fn new(body: Incoming, max: usize) -> Self {
+        Self {
+            body,
+            first: Bytes::new(),
+            more: BytesMut::new(),
+            max,
+        }
+    }
+
+    /// The whole body.
+    ///
+    /// # Cancel safety
+    /// Cancel safe: what was read stays here.
+    pub(super) async fn whole(&mut self) -> Result<Bytes, GatherError> {
+        if self.body.size_hint().lower() > self.max as u64 {
+            return Err(GatherError::TooLong);
+        }
+        while !self.body.is_end_stream() {
+            let Some(frame) = self.body.frame().await else {
+                break;
+            };
+            let Ok(data) = frame.map_err(GatherError::Broken)?.into_data() else {
+                continue;
+            };
+            if self.first.len() + self.more.len() + data.len() > self.max {
+                return Err(GatherError::TooLong);
+            }
+            if self.first.is_empty() && self.more.is_empty() {
+                self.first = data;
+                continue;
+            }
+            if self.more.is_empty() {
+                let left = usize::try_from(self.body.size_hint().lower()).unwrap_or(0);
+                let known = self.first.len() + data.len() + left;
+                self.more.reserve(known.min(self.max));
+                self.more
+                    .extend_from_slice(&std::mem::take(&mut self.first));
+            }
+            self.more.extend_from_slice(&data);
+        }
+        Ok(self.so_far())
+    }
+
+    /// What came before [`GatherError::TooLong`].
+    pub(super) fn so_far(&mut self) -> Bytes {
+        if self.more.is_empty() {
+            std::mem::take(&mut self.first)
+        } else {
+            self.more.split().freeze()
+        }
+    }
+}
+
+/// The scheme that a server wants to be authenticated with; never its parameters.
+pub(in crate::client) fn auth_scheme(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(WWW_AUTHENTICATE)?.to_str().ok()?;
+    let scheme = value.split([' ', ',']).next()?;
+    let token = !scheme.is_empty()
+        && scheme.len() <= 20
+        && scheme
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+    token.then_some(scheme)
+}
+
+/// What to tell about a status besides its number, where headers alone say it.
+pub(in crate::client) fn status_hint(
+    status: http::StatusCode,
+    headers: &HeaderMap,
+) -> Option<String> {
+    match status.as_u16() {
+        401 | 403 => {
+            let scheme = auth_scheme(headers).map(|scheme| format!(" ({scheme})"));
+            let verb = if status.as_u16() == 401 {
+                "it asks for authentication"
+            } else {
+                "it denies access"
+            };
+            Some(format!(
+                ": {verb}{}: set `headers` for this server",
+                scheme.unwrap_or_default()
+            ))
+        }
+        300..=399 => {
+            let host = headers
+                .get(LOCATION)
+                .and_then(|location| location.to_str().ok()?.parse::<http::Uri>().ok())
+                .filter(|uri| uri.host().is_some())
+                .map(|uri| format!(" to {}", super::endpoint::peer(&uri)));
+            Some(format!(
+                ": it redirects{}: set the URL that it moved to",
+                host.unwrap_or_default()
+            ))
+        }
+        _ => None,
+    }
+}

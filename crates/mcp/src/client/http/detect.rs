@@ -1,0 +1,223 @@
+//! Finding out what a URL speaks (2026-07-28 basic/transports/streamable-http "Backward Compatibility").
+//!
+//! `server/discover` comes first: a result, or one of the errors that only modern servers know, decides.
+//! Anything else means `initialize`, and where that is refused too, GET for the stream of HTTP+SSE.
+
+use std::time::Duration;
+
+use http::HeaderValue;
+use tokio::{sync::mpsc, time::timeout};
+
+use super::{
+    super::{
+        CallError, Client, ConnectError, Event, Link, Options, Outgoing, ServerInfo,
+        connect::{modern_meta, read_discover, read_initialize},
+        sse,
+    },
+    HttpLink, Pool,
+    endpoint::Endpoint,
+    link::Mode,
+    listen::listen,
+};
+use crate::{
+    Era, Frame, Kind, RpcError, Version,
+    error::{HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION},
+    json::{self, Object},
+    protocol::method,
+};
+
+/// Makes a conversation with the server at `url`.
+pub(in crate::client) async fn connect(
+    pool: &Pool,
+    url: &str,
+    headers: &[(String, String)],
+    options: &Options,
+    ambient: mpsc::Sender<Event>,
+) -> Result<Client, ConnectError> {
+    let endpoint = Endpoint::new(url, headers)?;
+    let probed = match options.era {
+        Some(Era::Legacy) => None,
+        Some(Era::Modern) => {
+            let (link, outcome) = probe(pool, &endpoint, options).await;
+            return match outcome {
+                Probe::Modern(info) => Ok(client(link, info)),
+                Probe::No(error) | Probe::NotModern(error) => Err(error),
+            };
+        }
+        None => {
+            // A server that never answers what it does not know must not use up the time for `initialize`.
+            match timeout(options.timeout / 2, probe(pool, &endpoint, options)).await {
+                Ok((link, Probe::Modern(info))) => return Ok(client(link, info)),
+                Ok((_, Probe::No(error))) => return Err(error),
+                Ok((_, Probe::NotModern(error))) => Some(error),
+                Err(_) => Some(ConnectError::Timeout(options.timeout / 2)),
+            }
+        }
+    };
+    legacy(pool, &endpoint, url, headers, options, ambient, probed).await
+}
+
+fn client(link: HttpLink, info: ServerInfo) -> Client {
+    Client::provisional(Link::Http(link)).established(info)
+}
+
+enum Probe {
+    Modern(ServerInfo),
+    /// Not modern, or it cannot be told: `initialize` may do.
+    NotModern(ConnectError),
+    /// Nothing will do.
+    No(ConnectError),
+}
+
+async fn probe(pool: &Pool, endpoint: &Endpoint, options: &Options) -> (HttpLink, Probe) {
+    let link = HttpLink::new(pool, endpoint, Mode::Modern, options);
+    let params = format!("{{\"_meta\":{}}}", modern_meta(options));
+    let asked = ask(&link, method::DISCOVER, &params).await;
+    let outcome = match asked.answer {
+        Ok(frame) if frame.kind() == Kind::Result => match read_discover(frame.body_bytes()) {
+            Ok(info) => Probe::Modern(info),
+            Err(error) => Probe::NotModern(error),
+        },
+        Ok(frame) => refusal(&RpcError::from_json(frame.body())),
+        Err(error) if asked.unreachable => Probe::No(unreachable(error)),
+        Err(error) => Probe::NotModern(ConnectError::Call(error)),
+    };
+    (link, outcome)
+}
+
+/// What an error as the answer to `server/discover` means.
+fn refusal(error: &RpcError) -> Probe {
+    match error.code {
+        UNSUPPORTED_VERSION => {
+            let data = error.data.clone().unwrap_or_default();
+            let supported = Object::of(&data).and_then(|object| object.find("supported"));
+            let Some(supported) = supported else {
+                return Probe::NotModern(ConnectError::NotModern(error.clone()));
+            };
+            let legacy = json::elements(&data, supported.clone())
+                .filter_map(|span| Version::parse(&json::as_string(&data[span])?))
+                .any(|version| version.era() == Era::Legacy);
+            let offered = String::from_utf8_lossy(&data[supported]);
+            let error = ConnectError::Version(offered.chars().take(80).collect());
+            if legacy {
+                Probe::NotModern(error)
+            } else {
+                Probe::No(error)
+            }
+        }
+        HEADER_MISMATCH | MISSING_CAPABILITY => Probe::No(ConnectError::NotModern(error.clone())),
+        _ => Probe::NotModern(ConnectError::NotModern(error.clone())),
+    }
+}
+
+/// `initialize`, and HTTP+SSE where that is refused.
+async fn legacy(
+    pool: &Pool,
+    endpoint: &Endpoint,
+    url: &str,
+    headers: &[(String, String)],
+    options: &Options,
+    ambient: mpsc::Sender<Event>,
+    probed: Option<ConnectError>,
+) -> Result<Client, ConnectError> {
+    let link = HttpLink::new(pool, endpoint, Mode::Handshake, options);
+    let params = format!(
+        "{{\"protocolVersion\":\"{}\",\"capabilities\":{},\"clientInfo\":{}}}",
+        Version::LATEST_LEGACY,
+        options.capabilities,
+        options.identity.to_json()
+    );
+    let asked = ask(&link, method::INITIALIZE, &params).await;
+    let error = match asked.answer {
+        Ok(frame) if frame.kind() == Kind::Result => {
+            let info = read_initialize(frame.body_bytes())?;
+            return established(pool, endpoint, options, info, asked.session, ambient).await;
+        }
+        Ok(frame) => {
+            let mut error = RpcError::from_json(frame.body());
+            // The first refusal may be the one that tells the user what to do.
+            if let Some(ConnectError::NotModern(first)) = &probed {
+                error.message = format!("{}; and `server/discover`: {first}", error.message);
+            }
+            ConnectError::NotLegacy(error)
+        }
+        Err(error) if asked.unreachable => return Err(unreachable(error)),
+        Err(error) => ConnectError::Call(error),
+    };
+    if !matches!(asked.status, 400 | 404 | 405) {
+        return Err(error);
+    }
+    match sse::connect(pool, url, headers, options, ambient).await {
+        Ok(client) => Ok(client),
+        Err(ConnectError::Unreachable(_)) => Err(error),
+        // It is HTTP+SSE, and something else is wrong.
+        Err(other) => Err(other),
+    }
+}
+
+async fn established(
+    pool: &Pool,
+    endpoint: &Endpoint,
+    options: &Options,
+    info: ServerInfo,
+    session: Option<HeaderValue>,
+    ambient: mpsc::Sender<Event>,
+) -> Result<Client, ConnectError> {
+    let mode = Mode::Legacy {
+        version: info.version,
+        session,
+    };
+    let link = HttpLink::new(pool, endpoint, mode, options);
+    if let Err(error) = link
+        .send(&Frame::notification(method::INITIALIZED, None))
+        .await
+    {
+        link.close(Duration::from_secs(2)).await;
+        return Err(error.into());
+    }
+    link.spawn(listen(link.core().clone(), ambient));
+    Ok(client(link, info))
+}
+
+fn unreachable(error: CallError) -> ConnectError {
+    match error {
+        CallError::Closed(why) => ConnectError::Unreachable(why.to_string()),
+        other => other.into(),
+    }
+}
+
+struct Asked {
+    answer: Result<Frame, CallError>,
+    status: u16,
+    session: Option<HeaderValue>,
+    unreachable: bool,
+}
+
+/// Asks one thing of the handshake; what comes before the answer is of no interest yet.
+async fn ask(link: &HttpLink, method: &str, params: &str) -> Asked {
+    let request = Frame::request("0", method, Some(params.as_bytes()));
+    let mut call = match link.call(Outgoing::new(&request)) {
+        Ok(call) => call.handshake(),
+        Err(error) => {
+            return Asked {
+                answer: Err(error),
+                status: 0,
+                session: None,
+                unreachable: false,
+            };
+        }
+    };
+    let answer = loop {
+        match call.next().await {
+            Ok(Event::Response(frame)) => break Ok(frame),
+            Ok(Event::Notification(_) | Event::Request(_)) => {}
+            Err(error) => break Err(error),
+        }
+    };
+    Asked {
+        answer,
+        status: call.status(),
+        session: call.session().cloned(),
+        unreachable: call.unreachable(),
+    }
+}

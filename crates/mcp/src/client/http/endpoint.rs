@@ -1,0 +1,319 @@
+//! Where a server is, as requests need it: the URL without its secrets, and the configured headers.
+
+use std::sync::Arc;
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Uri,
+    header::{ACCEPT, AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING},
+    uri::{Authority, Scheme},
+};
+
+use super::super::ConnectError;
+
+pub(in crate::client) const PROTOCOL_VERSION: HeaderName =
+    HeaderName::from_static("mcp-protocol-version");
+pub(in crate::client) const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
+
+/// Headers that the configuration does not set.
+const OURS: [HeaderName; 7] = [
+    ACCEPT,
+    CONNECTION,
+    CONTENT_LENGTH,
+    CONTENT_TYPE,
+    TRANSFER_ENCODING,
+    PROTOCOL_VERSION,
+    SESSION_ID,
+];
+
+/// A server's URL and headers, checked.
+#[derive(Clone)]
+pub(in crate::client) struct Endpoint {
+    pub(in crate::client) uri: Uri,
+    /// Host and port for messages: never userinfo, path or query.
+    pub(in crate::client) peer: Arc<str>,
+    /// What the configuration adds to every request.
+    pub(in crate::client) headers: HeaderMap,
+}
+
+impl Endpoint {
+    /// Checks a URL and the headers that go with it.
+    pub(in crate::client) fn new(
+        url: &str,
+        headers: &[(String, String)],
+    ) -> Result<Self, ConnectError> {
+        let refuse = |why: String| Err(ConnectError::Unreachable(why));
+        let url = url.trim();
+        let starts = |scheme: &str| {
+            url.get(..scheme.len())
+                .is_some_and(|start| start.eq_ignore_ascii_case(scheme))
+        };
+        if !starts("http://") && !starts("https://") {
+            return refuse("the URL must start with http:// or https://".to_owned());
+        }
+        let Ok(uri) = url.parse::<Uri>() else {
+            return refuse("the URL cannot be read".to_owned());
+        };
+        let Some(authority) = uri.authority() else {
+            return refuse("the URL names no host".to_owned());
+        };
+        let mut map = HeaderMap::with_capacity(headers.len() + 8);
+        for (name, value) in headers {
+            let Ok(key) = HeaderName::from_bytes(name.as_bytes()) else {
+                let name: String = name.chars().take(80).collect();
+                return refuse(format!("{name:?} is no header name"));
+            };
+            // Client configurations of others often spell these out; they are the protocol's to say.
+            if OURS.contains(&key) {
+                tracing::debug!(header = %key, "ignored a configured header that the protocol sets");
+                continue;
+            }
+            let Ok(mut value) = HeaderValue::from_str(value.trim()) else {
+                return refuse(format!(
+                    "the value of header {key} has characters that no header may have"
+                ));
+            };
+            value.set_sensitive(true);
+            map.append(key, value);
+        }
+        let host = authority.host();
+        let mut bare = host.to_owned();
+        if let Some(port) = authority.port() {
+            bare = format!("{host}:{port}");
+        }
+        if let Some((userinfo, _)) = authority.as_str().rsplit_once('@')
+            && !map.contains_key(AUTHORIZATION)
+        {
+            let basic = format!("Basic {}", STANDARD.encode(percent_decoded(userinfo)));
+            let mut value = HeaderValue::from_str(&basic).expect("Base64 is plain ASCII");
+            value.set_sensitive(true);
+            map.insert(AUTHORIZATION, value);
+        }
+        let mut parts = uri.clone().into_parts();
+        let Ok(authority) = bare.parse::<Authority>() else {
+            return refuse("the URL's host cannot be read".to_owned());
+        };
+        parts.authority = Some(authority);
+        let Ok(uri) = Uri::from_parts(parts) else {
+            return refuse("the URL cannot be read".to_owned());
+        };
+        let peer = peer(&uri).into();
+        Ok(Self {
+            uri,
+            peer,
+            headers: map,
+        })
+    }
+
+    /// The same headers for another place at the same server.
+    pub(in crate::client) fn at(&self, uri: Uri) -> Self {
+        Self {
+            uri,
+            ..self.clone()
+        }
+    }
+
+    /// `Host`, where it can be told ahead: HTTP/2 (only over TLS here) has its own way to say it.
+    pub(in crate::client) fn host_header(&self) -> Option<HeaderValue> {
+        let authority = self.uri.authority()?;
+        let plain = self.uri.scheme() == Some(&Scheme::HTTP) && authority.port_u16() != Some(80);
+        plain.then(|| HeaderValue::from_str(authority.as_str()).ok())?
+    }
+
+    /// What a server said, short and printable, without the headers that we sent it.
+    pub(in crate::client) fn excerpt(&self, text: &[u8]) -> String {
+        const SHOWN: usize = 200;
+        let text = String::from_utf8_lossy(&text[..text.len().min(4 * SHOWN)]);
+        if text.trim_start().starts_with('<') {
+            return String::new();
+        }
+        let echoed = self.headers.values().any(|value| {
+            let value = value.to_str().unwrap_or_default();
+            let secret = value.rsplit(' ').next().unwrap_or_default();
+            secret.len() >= 4 && text.contains(secret)
+        });
+        if echoed {
+            return String::new();
+        }
+        let printable = text
+            .chars()
+            .map(|c| if c.is_control() { ' ' } else { c })
+            .take(SHOWN)
+            .collect::<String>();
+        printable.trim().to_owned()
+    }
+}
+
+/// Host and port of a URL, the scheme's port where it names none.
+pub(in crate::client) fn peer(uri: &Uri) -> String {
+    let host = uri.host().unwrap_or_default();
+    format!("{host}:{}", port(uri))
+}
+
+fn port(uri: &Uri) -> u16 {
+    let default = if uri.scheme() == Some(&Scheme::HTTPS) {
+        443
+    } else {
+        80
+    };
+    uri.port_u16().unwrap_or(default)
+}
+
+/// Resolves what a server calls its message endpoint; only its own origin is accepted, for the messages
+/// and the configured headers go there.
+pub(in crate::client) fn resolve(base: &Uri, reference: &str) -> Result<Uri, String> {
+    let reference = reference.trim();
+    let shown = || {
+        reference
+            .chars()
+            .filter(|c| !c.is_control())
+            .take(80)
+            .collect::<String>()
+    };
+    let scheme = base.scheme_str().unwrap_or("http");
+    let authority = base.authority().map_or("", Authority::as_str);
+    let reference = reference.split('#').next().unwrap_or_default();
+    let head = reference.split(['/', '?']).next().unwrap_or_default();
+    let text = if head.contains(':') {
+        reference.to_owned()
+    } else if reference.starts_with("//") {
+        format!("{scheme}:{reference}")
+    } else if reference.starts_with('/') {
+        format!("{scheme}://{authority}{}", without_dots(reference))
+    } else if reference.starts_with('?') || reference.is_empty() {
+        format!("{scheme}://{authority}{}{reference}", base.path())
+    } else {
+        let folder = base
+            .path()
+            .rsplit_once('/')
+            .map_or("", |(folder, _)| folder);
+        format!(
+            "{scheme}://{authority}{}",
+            without_dots(&format!("{folder}/{reference}"))
+        )
+    };
+    let uri: Uri = text
+        .parse()
+        .map_err(|_| format!("the message endpoint {:?} is no URL", shown()))?;
+    let same_host = uri
+        .host()
+        .zip(base.host())
+        .is_some_and(|(one, other)| one.eq_ignore_ascii_case(other));
+    let userinfo = uri
+        .authority()
+        .is_some_and(|authority| authority.as_str().contains('@'));
+    if uri.scheme() != base.scheme() || !same_host || port(&uri) != port(base) || userinfo {
+        return Err(format!(
+            "the message endpoint {:?} is not at the server's own origin",
+            shown()
+        ));
+    }
+    Ok(uri)
+}
+
+/// Takes `.` and `..` out of a path (RFC 3986, 5.2.4).
+fn without_dots(path_and_query: &str) -> String {
+    let (path, query) = match path_and_query.split_once('?') {
+        Some((path, query)) => (path, Some(query)),
+        None => (path_and_query, None),
+    };
+    let mut out: Vec<&str> = Vec::new();
+    let mut segments = path.split('/').skip(1).peekable();
+    while let Some(segment) = segments.next() {
+        let last = segments.peek().is_none();
+        match segment {
+            "." => {}
+            ".." => drop(out.pop()),
+            other => {
+                out.push(other);
+                continue;
+            }
+        }
+        if last {
+            out.push("");
+        }
+    }
+    let mut text = format!("/{}", out.join("/"));
+    if let Some(query) = query {
+        text.push('?');
+        text.push_str(query);
+    }
+    text
+}
+
+fn percent_decoded(text: &str) -> Vec<u8> {
+    let bytes = text.as_bytes();
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while let Some(byte) = bytes.get(at) {
+        let escaped = (*byte == b'%')
+            .then(|| text.get(at + 1..at + 3))
+            .flatten()
+            .and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        out.push(escaped.unwrap_or(*byte));
+        at += if escaped.is_some() { 3 } else { 1 };
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeps_userinfo_out_of_the_url() {
+        let endpoint =
+            Endpoint::new("http://al%20:s3cret@example.test:8080/mcp?k=v", &[]).expect("a URL");
+        assert_eq!(endpoint.uri, "http://example.test:8080/mcp?k=v");
+        assert_eq!(&*endpoint.peer, "example.test:8080");
+        let basic = endpoint.headers[AUTHORIZATION].to_str().expect("ASCII");
+        assert_eq!(basic, "Basic YWwgOnMzY3JldA==");
+        assert_eq!(endpoint.excerpt(basic.as_bytes()), "");
+        assert_eq!(endpoint.excerpt(b"no\r\nway"), "no  way");
+    }
+
+    #[test]
+    fn refuses_bad_urls_and_headers() {
+        let header = |name: &str, value: &str| vec![(name.to_owned(), value.to_owned())];
+        for (url, headers, why) in [
+            ("example.test/mcp", vec![], "http://"),
+            ("ftp://example.test/", vec![], "http://"),
+            ("http://", vec![], "URL"),
+            ("http://a/", header("a b", "c"), "no header name"),
+            ("http://a/", header("A", "b\nc"), "characters"),
+        ] {
+            let error = Endpoint::new(url, &headers).map(|_| ()).expect_err(url);
+            assert!(error.to_string().contains(why), "{url}: {error}");
+        }
+    }
+
+    #[test]
+    fn resolves_only_within_the_origin() {
+        let base: Uri = "http://Example.test:80/a/sse?x=1".parse().expect("a URL");
+        for (reference, expect) in [
+            ("/m?s=1", "http://Example.test:80/m?s=1"),
+            ("m", "http://Example.test:80/a/m"),
+            ("../m/./n/..", "http://Example.test:80/m/"),
+            ("?s=a/../b", "http://Example.test:80/a/sse?s=a/../b"),
+            ("http://example.test/m", "http://example.test/m"),
+            ("//example.test:80/m", "http://example.test:80/m"),
+        ] {
+            assert_eq!(
+                resolve(&base, reference).map(|uri| uri.to_string()),
+                Ok(expect.to_owned())
+            );
+        }
+        for foreign in [
+            "http://other.test/m",
+            "https://example.test/m",
+            "http://example.test:81/m",
+            "//other.test/m",
+            "http://u:p@example.test/m",
+            "javascript:alert(1)",
+            "http:///m",
+            "\u{0}",
+        ] {
+            assert!(resolve(&base, foreign).is_err(), "{foreign}");
+        }
+    }
+}

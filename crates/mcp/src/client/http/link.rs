@@ -1,0 +1,437 @@
+//! One conversation over streamable HTTP: what its requests have in common, and its background tasks.
+
+use std::{
+    error::Error,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures_util::{StreamExt, stream::FuturesUnordered};
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode,
+    header::{ACCEPT, CONTENT_TYPE, HOST},
+};
+use http_body::Body;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper_util::client::legacy::ResponseFuture;
+use tokio::{
+    runtime::Handle,
+    sync::{Semaphore, mpsc},
+    time::timeout,
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{
+    super::{CallError, Event, Options, Outgoing},
+    HttpCall, Pool,
+    endpoint::{Endpoint, PROTOCOL_VERSION, SESSION_ID},
+};
+use crate::{Era, Frame, Version, protocol::method};
+
+const MCP_METHOD: HeaderName = HeaderName::from_static("mcp-method");
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
+const BOTH: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
+
+/// Messages (cancellations, answers to pings) that may be on their way beside the calls; past it they are
+/// left out.
+const BACKGROUND: usize = 64;
+/// Wall time for a message that has no answer.
+const SEND_TIMEOUT: Duration = Duration::from_secs(30);
+/// Ends of answered streams that may be awaited, for how long, and how much may come: it saves their
+/// connections, past it they are closed.
+const DRAINS: usize = 64;
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
+const DRAIN_BYTES: usize = 64 * 1024;
+
+/// A conversation. Cheap to clone; the last clone to go ends its background tasks.
+#[derive(Clone)]
+pub(crate) struct HttpLink {
+    owner: Arc<Owner>,
+}
+
+struct Owner {
+    core: Arc<Core>,
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.core.over.cancel();
+    }
+}
+
+/// What a conversation's requests say of it.
+pub(super) enum Mode {
+    Modern,
+    /// Before the answer to `initialize`: no version, no session.
+    Handshake,
+    Legacy {
+        version: Version,
+        session: Option<HeaderValue>,
+    },
+}
+
+pub(super) struct Core {
+    pub(super) label: Arc<str>,
+    pub(super) max_message: usize,
+    pub(super) max_depth: usize,
+    pub(super) era: Era,
+    pub(super) endpoint: Endpoint,
+    pool: Pool,
+    /// Of every POST.
+    headers: HeaderMap,
+    session: Option<HeaderValue>,
+    next_id: AtomicU64,
+    stray: AtomicU64,
+    /// Explicit close: everything stops.
+    pub(super) over: CancellationToken,
+    /// Over, or known to be of no more use.
+    dead: CancellationToken,
+    is_dead: AtomicBool,
+    why: OnceLock<Arc<str>>,
+    tasks: TaskTracker,
+    runtime: Handle,
+    background: Arc<Semaphore>,
+    drains: mpsc::Sender<Incoming>,
+}
+
+impl HttpLink {
+    pub(super) fn new(pool: &Pool, endpoint: &Endpoint, mode: Mode, options: &Options) -> Self {
+        let mut headers = endpoint.headers.clone();
+        headers.reserve(6);
+        headers.insert(ACCEPT, BOTH);
+        headers.insert(CONTENT_TYPE, JSON);
+        if let Some(host) = endpoint.host_header() {
+            headers.entry(HOST).or_insert(host);
+        }
+        let (era, version, session) = match mode {
+            Mode::Modern => (Era::Modern, Some(Version::LATEST), None),
+            Mode::Handshake => (Era::Legacy, None, None),
+            // The header came with 2025-06-18.
+            Mode::Legacy { version, session } => {
+                let version = Some(version).filter(|version| *version >= Version::V2025_06_18);
+                (Era::Legacy, version, session)
+            }
+        };
+        if let Some(version) = version {
+            headers.insert(PROTOCOL_VERSION, HeaderValue::from_static(version.as_str()));
+        }
+        if let Some(session) = &session {
+            headers.insert(SESSION_ID, session.clone());
+        }
+        let (drains, bodies) = mpsc::channel(DRAINS);
+        let core = Core {
+            label: options.label.clone(),
+            max_message: options.max_message,
+            max_depth: options.max_depth,
+            era,
+            endpoint: endpoint.clone(),
+            pool: pool.clone(),
+            headers,
+            session,
+            next_id: AtomicU64::new(1),
+            stray: AtomicU64::new(0),
+            over: CancellationToken::new(),
+            dead: CancellationToken::new(),
+            is_dead: AtomicBool::new(false),
+            why: OnceLock::new(),
+            tasks: TaskTracker::new(),
+            runtime: Handle::current(),
+            background: Arc::new(Semaphore::new(BACKGROUND)),
+            drains,
+        };
+        let link = Self {
+            owner: Arc::new(Owner {
+                core: Arc::new(core),
+            }),
+        };
+        link.spawn(drain(bodies));
+        link
+    }
+
+    pub(super) fn core(&self) -> &Arc<Core> {
+        &self.owner.core
+    }
+
+    /// Runs a task for as long as the conversation lasts.
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let core = self.core();
+        let over = core.over.clone();
+        let task = async move {
+            tokio::select! {
+                () = over.cancelled() => {}
+                () = task => {}
+            }
+        };
+        core.tasks.spawn_on(task, &core.runtime);
+    }
+
+    pub(in crate::client) fn call(
+        &self,
+        mut outgoing: Outgoing<'_>,
+    ) -> Result<HttpCall, CallError> {
+        let core = self.core();
+        if core.is_dead.load(Ordering::Acquire) {
+            return Err(core.dead_error());
+        }
+        let mut headers = core.headers.clone();
+        if core.era == Era::Modern {
+            headers.insert(MCP_METHOD, method_header(outgoing.frame.method())?);
+            for (name, value) in std::mem::take(&mut outgoing.headers) {
+                headers.append(name, value);
+            }
+        }
+        let id = core.next_id.fetch_add(1, Ordering::Relaxed);
+        let text = outgoing.text(id);
+        let asking = core.request(Method::POST, headers, text);
+        Ok(HttpCall::new(self.clone(), id, asking))
+    }
+
+    pub(in crate::client) async fn send(&self, frame: &Frame) -> Result<(), CallError> {
+        let core = self.core();
+        if core.is_dead.load(Ordering::Acquire) {
+            return Err(core.dead_error());
+        }
+        if core.era == Era::Modern && frame.is_response() {
+            let why = "a server of this protocol version takes no responses";
+            return Err(CallError::Unsendable(why.into()));
+        }
+        tokio::select! {
+            biased;
+            sent = core.post(frame) => sent,
+            () = core.over.cancelled() => Err(core.dead_error()),
+        }
+    }
+
+    pub(in crate::client) async fn closed(&self) -> Arc<str> {
+        let core = self.core();
+        core.dead.cancelled().await;
+        core.why.get().cloned().unwrap_or_default()
+    }
+
+    pub(in crate::client) async fn close(&self, grace: Duration) {
+        let core = self.core();
+        core.die("closed by the gateway");
+        core.over.cancel();
+        core.tasks.close();
+        let Some(session) = &core.session else {
+            return;
+        };
+        if core.why.get().is_some_and(|why| **why == *EXPIRED) {
+            return;
+        }
+        let mut headers = core.headers.clone();
+        headers.remove(CONTENT_TYPE);
+        headers.insert(SESSION_ID, session.clone());
+        // Best effort: a server may refuse it (405), and one that is gone needs none.
+        let _ = timeout(grace, core.request(Method::DELETE, headers, Bytes::new())).await;
+    }
+
+    pub(in crate::client) fn stray_answers(&self) -> u64 {
+        self.core().stray.load(Ordering::Relaxed)
+    }
+
+    /// Sends a message in the background, if not too many are on their way.
+    pub(super) fn send_behind(&self, frame: Frame) {
+        self.core().send_behind(frame);
+    }
+}
+
+const EXPIRED: &str = "the server no longer knows this session";
+
+impl Core {
+    fn request(&self, method: Method, headers: HeaderMap, body: Bytes) -> ResponseFuture {
+        let mut request = Request::new(Full::new(body));
+        *request.method_mut() = method;
+        *request.uri_mut() = self.endpoint.uri.clone();
+        *request.headers_mut() = headers;
+        self.pool.request(request)
+    }
+
+    /// GET for a stream: the one of its own, or the rest of one that broke off.
+    pub(super) fn stream(&self, last_event: Option<&str>) -> ResponseFuture {
+        let mut headers = self.headers.clone();
+        headers.remove(CONTENT_TYPE);
+        headers.insert(ACCEPT, EVENTS);
+        if let Some(id) = last_event.and_then(|id| HeaderValue::from_bytes(id.as_bytes()).ok()) {
+            headers.insert(LAST_EVENT_ID, id);
+        }
+        self.request(Method::GET, headers, Bytes::new())
+    }
+
+    /// POSTs a message that has no answer.
+    async fn post(&self, frame: &Frame) -> Result<(), CallError> {
+        let mut headers = self.headers.clone();
+        if self.era == Era::Modern {
+            headers.insert(MCP_METHOD, method_header(frame.method())?);
+        }
+        let response = self.request(Method::POST, headers, frame.text().clone());
+        let response = timeout(SEND_TIMEOUT, response)
+            .await
+            .map_err(|_| {
+                let seconds = SEND_TIMEOUT.as_secs();
+                let peer = &self.endpoint.peer;
+                CallError::Closed(format!("no answer from {peer} within {seconds} s").into())
+            })?
+            .map_err(|error| self.broken(&error))?;
+        let status = response.status();
+        self.drain(response.into_body());
+        if status.is_success() {
+            Ok(())
+        } else if status == StatusCode::NOT_FOUND && self.session.is_some() {
+            Err(self.expired())
+        } else {
+            Err(CallError::Http {
+                status: status.as_u16(),
+                detail: "".into(),
+            })
+        }
+    }
+
+    pub(super) fn send_behind(self: &Arc<Self>, frame: Frame) {
+        if self.over.is_cancelled() {
+            return;
+        }
+        let Ok(permit) = self.background.clone().try_acquire_owned() else {
+            tracing::debug!(server = %self.label, method = frame.method(), "left out a message: too many wait");
+            return;
+        };
+        let core = self.clone();
+        let task = async move {
+            let _permit = permit;
+            let sent = tokio::select! {
+                sent = core.post(&frame) => sent,
+                () = core.over.cancelled() => return,
+            };
+            if let Err(error) = sent {
+                tracing::debug!(server = %core.label, method = frame.method(), %error, "a message was not taken");
+            }
+        };
+        self.tasks.spawn_on(task, &self.runtime);
+    }
+
+    pub(super) fn answer_ping(self: &Arc<Self>, ping: &Frame) {
+        self.send_behind(Frame::result(ping.id(), b"{}"));
+    }
+
+    /// Lets an answered stream come to its end, so that its connection can be used again.
+    pub(super) fn drain(&self, body: Incoming) {
+        if !body.is_end_stream() {
+            // A full queue costs a connection, nothing else.
+            let _ = self.drains.try_send(body);
+        }
+    }
+
+    pub(super) fn has_session(&self) -> bool {
+        self.session.is_some()
+    }
+
+    /// Notes that the server forgot the session: the conversation is of no more use.
+    pub(super) fn expired(&self) -> CallError {
+        self.die(EXPIRED);
+        CallError::SessionExpired
+    }
+
+    fn die(&self, why: &str) {
+        self.why.get_or_init(|| why.into());
+        self.is_dead.store(true, Ordering::Release);
+        self.dead.cancel();
+    }
+
+    pub(super) fn dead_error(&self) -> CallError {
+        match self.why.get() {
+            Some(why) if **why == *EXPIRED => CallError::SessionExpired,
+            Some(why) => CallError::Closed(why.clone()),
+            None => CallError::Closed("closed by the gateway".into()),
+        }
+    }
+
+    /// Notes something that nothing waits for.
+    pub(super) fn stray(&self, what: &str) {
+        let count = self.stray.fetch_add(1, Ordering::Relaxed) + 1;
+        if count.is_power_of_two() {
+            tracing::warn!(server = %self.label, count, "ignored what nothing waits for: {what}");
+        }
+    }
+
+    /// A request that got no response at all.
+    pub(super) fn broken(&self, error: &hyper_util::client::legacy::Error) -> CallError {
+        let peer = &self.endpoint.peer;
+        let why = cause(error);
+        let text = if error.is_connect() {
+            format!("cannot connect to {peer}: {why}")
+        } else {
+            format!("the connection to {peer} broke: {why}")
+        };
+        CallError::Closed(text.into())
+    }
+}
+
+/// `Mcp-Method`.
+fn method_header(name: &str) -> Result<HeaderValue, CallError> {
+    Ok(match name {
+        method::TOOLS_CALL => HeaderValue::from_static(method::TOOLS_CALL),
+        method::RESOURCES_READ => HeaderValue::from_static(method::RESOURCES_READ),
+        method::PROMPTS_GET => HeaderValue::from_static(method::PROMPTS_GET),
+        other => HeaderValue::from_str(other)
+            .map_err(|_| CallError::Unsendable("the method is no header value".into()))?,
+    })
+}
+
+/// The causes below an error, from the outer to the inner.
+pub(in crate::client) fn cause(error: &(dyn Error + 'static)) -> String {
+    let mut text = String::new();
+    let mut at = error.source();
+    while let Some(error) = at {
+        let this = error.to_string();
+        // Many errors repeat their source.
+        if !text.contains(&this) {
+            if !text.is_empty() {
+                text.push_str(": ");
+            }
+            text.push_str(&this);
+        }
+        at = error.source();
+    }
+    if text.is_empty() {
+        text = error.to_string();
+    }
+    text
+}
+
+/// Reads bodies to their end.
+async fn drain(mut bodies: mpsc::Receiver<Incoming>) {
+    let mut draining = FuturesUnordered::new();
+    loop {
+        tokio::select! {
+            body = bodies.recv(), if draining.len() < DRAINS => match body {
+                Some(body) => draining.push(timeout(DRAIN_TIMEOUT, drain_one(body))),
+                None => return,
+            },
+            Some(_) = draining.next() => {}
+        }
+    }
+}
+
+async fn drain_one(mut body: Incoming) {
+    let mut left = DRAIN_BYTES;
+    while let Some(Ok(frame)) = body.frame().await {
+        let Some(rest) = left.checked_sub(frame.data_ref().map_or(0, Bytes::len)) else {
+            return;
+        };
+        left = rest;
+    }
+}
+
+/// Gives an event to whoever listens for what belongs to no call.
+pub(super) fn ambient(core: &Core, to: &mpsc::Sender<Event>, event: Event) {
+    if to.try_send(event).is_err() {
+        tracing::debug!(server = %core.label, "dropped a notification: too many wait");
+    }
+}

@@ -1,0 +1,155 @@
+//! The stream of a legacy server for what belongs to no call (2025-11-25 basic/transports "Listening for
+//! Messages from the Server").
+//!
+//! It is opened in the background and opened again whenever it ends; a server that has none says so once.
+
+use std::{sync::Arc, time::Duration};
+
+use http::StatusCode;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep, timeout},
+};
+
+use super::{
+    super::Event,
+    body::{Media, media},
+    link::{Core, ambient},
+};
+use crate::{Frame, Kind, protocol::method, sse::Parser};
+
+/// Wall time for the head of the answer.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
+const RETRY: Duration = Duration::from_secs(1);
+const MAX_RETRY: Duration = Duration::from_secs(3600);
+const MAX_BACKOFF: Duration = Duration::from_secs(60);
+/// A stream that lasted this long was a good one.
+const GOOD: Duration = Duration::from_secs(30);
+
+#[derive(Default)]
+struct Listener {
+    last_event: Option<String>,
+    retry: Option<Duration>,
+    failures: u32,
+    /// There was a stream once: the server has one.
+    opened: bool,
+}
+
+enum Open {
+    Stream(Incoming),
+    /// Not now.
+    Later,
+    /// Not at all.
+    Never,
+}
+
+/// Keeps the stream open.
+pub(super) async fn listen(core: Arc<Core>, to: mpsc::Sender<Event>) {
+    let mut listener = Listener::default();
+    loop {
+        let started = Instant::now();
+        let fruitful = match listener.open(&core).await {
+            Open::Stream(body) => {
+                listener.opened = true;
+                listener.read(&core, body, &to).await || started.elapsed() >= GOOD
+            }
+            Open::Later => false,
+            Open::Never => return,
+        };
+        listener.failures = if fruitful { 0 } else { listener.failures + 1 };
+        sleep(listener.pause()).await;
+    }
+}
+
+impl Listener {
+    async fn open(&self, core: &Core) -> Open {
+        let answer = core.stream(self.last_event.as_deref());
+        let response = match timeout(OPEN_TIMEOUT, answer).await {
+            Ok(Ok(response)) => response,
+            Ok(Err(error)) => {
+                tracing::debug!(server = %core.label, error = %core.broken(&error), "no event stream");
+                return Open::Later;
+            }
+            Err(_) => return Open::Later,
+        };
+        let status = response.status();
+        match status {
+            _ if status.is_success() && media(response.headers()) == Media::Events => {
+                Open::Stream(response.into_body())
+            }
+            StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => Open::Later,
+            // Before there was a stream, it only means that the server has no such thing.
+            StatusCode::NOT_FOUND if self.opened && core.has_session() => {
+                core.expired();
+                Open::Never
+            }
+            _ if status.is_server_error() => Open::Later,
+            _ => {
+                tracing::debug!(server = %core.label, status = status.as_u16(), "the server has no event stream");
+                Open::Never
+            }
+        }
+    }
+
+    /// Reads a stream to its end; says whether it brought anything.
+    async fn read(
+        &mut self,
+        core: &Arc<Core>,
+        mut body: Incoming,
+        to: &mpsc::Sender<Event>,
+    ) -> bool {
+        let mut parser = Parser::new(core.max_message);
+        let mut fruitful = false;
+        while let Some(Ok(frame)) = body.frame().await {
+            let Some(data) = frame.data_ref() else {
+                continue;
+            };
+            parser.push(data);
+            loop {
+                let event = match parser.next_event() {
+                    Ok(Some(event)) => event,
+                    Ok(None) => break,
+                    Err(error) => {
+                        core.stray(&error.to_string());
+                        return fruitful;
+                    }
+                };
+                if event.id.is_some() {
+                    self.last_event = event.id;
+                }
+                if let Some(retry) = event.retry {
+                    self.retry = Some(Duration::from_millis(retry).min(MAX_RETRY));
+                }
+                if event.data.is_empty() || !matches!(&*event.event, "" | "message") {
+                    continue;
+                }
+                fruitful = true;
+                match Frame::parse(event.data, core.max_depth) {
+                    Ok(frame) => take(core, frame, to),
+                    Err(invalid) => core.stray(&invalid.to_string()),
+                }
+            }
+        }
+        fruitful
+    }
+
+    /// Wait before the next attempt; some of it by chance, so that the clients of a server that was
+    /// restarted do not come back all at once.
+    fn pause(&self) -> Duration {
+        let retry = self.retry.unwrap_or(RETRY);
+        let backoff = retry.saturating_mul(2u32.pow(self.failures.min(8)));
+        let pause = backoff.clamp(retry, MAX_BACKOFF.max(retry));
+        pause.mul_f64(rand::random_range(1.0..1.25))
+    }
+}
+
+fn take(core: &Arc<Core>, frame: Frame, to: &mpsc::Sender<Event>) {
+    match frame.kind() {
+        Kind::Notification => ambient(core, to, Event::Notification(frame)),
+        Kind::Request if frame.method() == method::PING => core.answer_ping(&frame),
+        Kind::Request => ambient(core, to, Event::Request(frame)),
+        Kind::Result | Kind::Error => core.stray("an answer on the event stream"),
+    }
+}

@@ -1,0 +1,190 @@
+//! Messages on their way to one client: bounded in number and bytes, never a lock held for long, never a
+//! writer that waits for a reader.
+//!
+//! What happens when it is full: notifications are dropped, oldest first, and counted; a request or a
+//! response that finds no room closes the box, for a client that reads nothing any more cannot be served.
+
+use std::{
+    collections::VecDeque,
+    future::poll_fn,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, Waker},
+};
+
+use bytes::Bytes;
+
+/// What a message is to its reader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Weight {
+    /// May be dropped when the reader is slow.
+    Notification,
+    /// Says the same as an equal one that still waits (`list_changed`): then it is not added.
+    Signal,
+    /// Has to arrive.
+    Must,
+}
+
+/// Messages and bytes that may wait.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    pub messages: usize,
+    pub bytes: usize,
+}
+
+/// A bounded queue with one reader.
+#[derive(Debug)]
+pub struct Outbox {
+    bounds: Bounds,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: VecDeque<(Weight, Bytes)>,
+    bytes: usize,
+    dropped: u64,
+    closed: bool,
+    waker: Option<Waker>,
+}
+
+impl Outbox {
+    #[must_use]
+    pub fn new(bounds: Bounds) -> Arc<Self> {
+        Arc::new(Self { bounds, state: Mutex::default() })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a message; `false` if it was not taken.
+    pub fn push(&self, weight: Weight, message: Bytes) -> bool {
+        let mut state = self.state();
+        if state.closed {
+            return false;
+        }
+        if weight == Weight::Signal && state.waiting.iter().any(|(_, waiting)| *waiting == message) {
+            return true;
+        }
+        while state.waiting.len() >= self.bounds.messages
+            || (state.bytes + message.len() > self.bounds.bytes && !state.waiting.is_empty())
+        {
+            let oldest = state.waiting.iter().position(|(weight, _)| *weight != Weight::Must);
+            match oldest.and_then(|at| state.waiting.remove(at)) {
+                Some((_, dropped)) => {
+                    state.bytes -= dropped.len();
+                    state.dropped += 1;
+                }
+                None if weight == Weight::Must => {
+                    state.closed = true;
+                    state.waiting.clear();
+                    state.bytes = 0;
+                    wake(state);
+                    return false;
+                }
+                None => {
+                    state.dropped += 1;
+                    return false;
+                }
+            }
+        }
+        state.bytes += message.len();
+        state.waiting.push_back((weight, message));
+        wake(state);
+        true
+    }
+
+    /// Nothing more is taken; what waits is still read.
+    pub fn close(&self) {
+        let mut state = self.state();
+        state.closed = true;
+        wake(state);
+    }
+
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.state().closed
+    }
+
+    /// Notifications that a slow reader never saw.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.state().dropped
+    }
+
+    /// The next message; `None` once it is closed and empty.
+    pub fn poll_next(&self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        let mut state = self.state();
+        if let Some((_, message)) = state.waiting.pop_front() {
+            state.bytes -= message.len();
+            if state.waiting.is_empty() {
+                // An idle stream keeps no memory.
+                state.waiting = VecDeque::new();
+            }
+            return Poll::Ready(Some(message));
+        }
+        if state.closed {
+            return Poll::Ready(None);
+        }
+        state.waker = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    /// The next message; `None` once it is closed and empty.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub async fn next(&self) -> Option<Bytes> {
+        poll_fn(|cx| self.poll_next(cx)).await
+    }
+}
+
+fn wake(mut state: MutexGuard<'_, State>) {
+    if let Some(waker) = state.waker.take() {
+        drop(state);
+        waker.wake();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(text: &'static str) -> Bytes {
+        Bytes::from_static(text.as_bytes())
+    }
+
+    #[tokio::test]
+    async fn drops_notifications_and_never_what_must_arrive() {
+        let outbox = Outbox::new(Bounds { messages: 3, bytes: 100 });
+        for (weight, message) in [
+            (Weight::Notification, "1"),
+            (Weight::Must, "2"),
+            (Weight::Signal, "s"),
+            (Weight::Signal, "s"),
+            (Weight::Notification, "3"),
+        ] {
+            assert!(outbox.push(weight, text(message)));
+        }
+        assert_eq!(outbox.dropped(), 1);
+        for expect in ["2", "s", "3"] {
+            assert_eq!(outbox.next().await, Some(text(expect)));
+        }
+        for message in ["a", "b", "c"] {
+            assert!(outbox.push(Weight::Must, text(message)));
+        }
+        assert!(!outbox.push(Weight::Notification, text("n")));
+        assert!(!outbox.push(Weight::Must, text("d")));
+        assert_eq!(outbox.next().await, None);
+    }
+
+    #[tokio::test]
+    async fn is_bounded_in_bytes() {
+        let outbox = Outbox::new(Bounds { messages: 100, bytes: 10 });
+        assert!(outbox.push(Weight::Notification, text("123456")));
+        assert!(outbox.push(Weight::Notification, text("789012")));
+        outbox.close();
+        assert_eq!(outbox.next().await, Some(text("789012")));
+        assert_eq!(outbox.next().await, None);
+    }
+}

@@ -1,0 +1,113 @@
+//! Checks of a modern request against its headers (2026-07-28 basic/transports/streamable-http "Request
+//! Metadata").
+
+use http::HeaderMap;
+
+use crate::{
+    Frame, Kind, RpcError, Version,
+    bridge::{self, ModernFace},
+    headers::decode_header,
+    error,
+    json::quote,
+    protocol::{meta, method},
+};
+
+pub const PROTOCOL_VERSION: &str = "mcp-protocol-version";
+pub const METHOD: &str = "mcp-method";
+pub const NAME: &str = "mcp-name";
+pub const SESSION_ID: &str = "mcp-session-id";
+
+/// Whether a message is of the modern era: its `_meta` or its version header says so.
+#[must_use]
+pub fn is_modern(headers: &HeaderMap, frame: &Frame) -> bool {
+    if frame.meta().is_some_and(|own| own.find(meta::PROTOCOL_VERSION).is_some()) {
+        return true;
+    }
+    // An unknown version with no session behind it: only the modern era has an answer for that.
+    let version = headers.get(PROTOCOL_VERSION).and_then(|value| value.to_str().ok());
+    match version.map(Version::parse) {
+        Some(Some(version)) => version.era() == crate::Era::Modern,
+        Some(None) => !headers.contains_key(SESSION_ID),
+        None => false,
+    }
+}
+
+fn mismatch(what: String) -> RpcError {
+    RpcError::new(error::HEADER_MISMATCH, format!("Header mismatch: {what}"))
+}
+
+/// The one value of a header; more than one is a contradiction.
+fn only<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a http::HeaderValue>, RpcError> {
+    let mut values = headers.get_all(name).iter();
+    match (values.next(), values.next()) {
+        (_, Some(_)) => Err(mismatch(format!("header {name} is given more than once"))),
+        (value, None) => Ok(value),
+    }
+}
+
+/// Checks a modern message; gives what it says of its client (`None` for a notification without `_meta`).
+///
+/// # Errors
+/// -32602 (no or bad `_meta`), -32020 (headers), -32022 (version): HTTP 400 each.
+pub fn check<'a>(headers: &HeaderMap, frame: &'a Frame) -> Result<Option<ModernFace<'a>>, RpcError> {
+    let face = match bridge::modern_face(frame) {
+        Ok(face) => Some(face),
+        Err(_) if frame.kind() == Kind::Notification => None,
+        Err(error) => return Err(error),
+    };
+    let version = only(headers, PROTOCOL_VERSION)?
+        .ok_or_else(|| mismatch(format!("header {PROTOCOL_VERSION} is missing")))?
+        .to_str()
+        .map_err(|_| mismatch(format!("header {PROTOCOL_VERSION} holds other than visible ASCII")))?;
+    if let Some(face) = &face {
+        if face.version != version {
+            return Err(mismatch(format!(
+                "header {PROTOCOL_VERSION} says {}, the body {}",
+                quote(version),
+                quote(&face.version)
+            )));
+        }
+        check_version(&face.version)?;
+    }
+    let header = only(headers, METHOD)?
+        .ok_or_else(|| mismatch(format!("header {METHOD} is missing")))?;
+    if header.as_bytes() != frame.method().as_bytes() {
+        return Err(mismatch(format!(
+            "header {METHOD} says {}, the body {}",
+            quote(&String::from_utf8_lossy(header.as_bytes())),
+            quote(frame.method())
+        )));
+    }
+    let field = match frame.method() {
+        method::TOOLS_CALL | method::PROMPTS_GET => "name",
+        method::RESOURCES_READ => "uri",
+        _ => return Ok(face),
+    };
+    let Some(body) = frame.object().and_then(|params| params.string(field)) else {
+        return Err(RpcError::invalid_params(format!("Invalid params: `{field}` must be a string")));
+    };
+    let header = only(headers, NAME)?.ok_or_else(|| mismatch(format!("header {NAME} is missing")))?;
+    let said = decode_header(header).ok_or_else(|| mismatch(format!("header {NAME} cannot be decoded")))?;
+    if said != body {
+        return Err(mismatch(format!("header {NAME} says {}, the body {}", quote(&said), quote(&body))));
+    }
+    Ok(face)
+}
+
+/// Checks that `version` is one that a modern request may name.
+///
+/// # Errors
+/// -32022 with `supported` and `requested` (2026-07-28 basic/versioning "Protocol Version Negotiation").
+pub fn check_version(version: &str) -> Result<(), RpcError> {
+    if Version::parse(version).is_some_and(|version| version.era() == crate::Era::Modern) {
+        return Ok(());
+    }
+    let data = format!("{{\"supported\":{},\"requested\":{}}}", supported(), quote(version));
+    Err(RpcError::new(error::UNSUPPORTED_VERSION, "Unsupported protocol version").with_data(data.into_bytes()))
+}
+
+/// The versions we speak, newest first: a JSON array.
+#[must_use]
+pub fn supported() -> String {
+    format!("[{}]", Version::ALL.map(|version| quote(version.as_str())).join(","))
+}

@@ -1,0 +1,338 @@
+//! One conversation with a client.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicU8, AtomicU64, Ordering},
+    },
+};
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use bytes::Bytes;
+use tokio::{sync::oneshot, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    Frame, RpcError, Version,
+    bridge::{self, ClientFace},
+    json::Object,
+    outbox::{Bounds, Outbox, Weight},
+};
+
+/// Requests to one client that may wait for its answer.
+const MAX_ASKED: usize = 64;
+/// Requests of one client that may be in flight.
+const MAX_IN_FLIGHT: usize = 1024;
+
+/// 128 random bits: knowing it is being allowed to use it, together with the principal it is bound to
+/// (2025-11-25 basic/security_best_practices "Session Hijacking").
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SessionId(Arc<str>);
+
+impl SessionId {
+    #[must_use]
+    pub fn random() -> Self {
+        Self(URL_SAFE_NO_PAD.encode(rand::random::<[u8; 16]>()).into())
+    }
+
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::borrow::Borrow<str> for SessionId {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for SessionId {
+    /// The first characters: enough to follow a session in a log, too few to use it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}…", &self.0[..6])
+    }
+}
+
+/// What the client said of itself in `initialize`.
+#[derive(Debug, Clone)]
+pub struct Face {
+    pub version: Version,
+    /// `Implementation`: JSON text.
+    pub info: Bytes,
+    /// `ClientCapabilities`: JSON text.
+    pub capabilities: Bytes,
+}
+
+impl Face {
+    /// Reads the params of `initialize` (2025-11-25 basic/lifecycle "Initialization").
+    ///
+    /// # Errors
+    /// -32602 naming the field.
+    pub fn from_initialize(frame: &Frame) -> Result<Self, RpcError> {
+        let wrong = |what: &str| RpcError::invalid_params(format!("Invalid params: {what}"));
+        let params = frame.object().ok_or_else(|| wrong("`params` must be an object"))?;
+        let asked =
+            params.string("protocolVersion").ok_or_else(|| wrong("`protocolVersion` must be a string"))?;
+        let object = |key: &str| {
+            params.object(key).map(|object| frame.text().slice(object.span()))
+        };
+        Ok(Self {
+            version: Version::negotiate_legacy(&asked),
+            info: object("clientInfo").unwrap_or_else(|| Bytes::from_static(b"{\"name\":\"unknown\",\"version\":\"0\"}")),
+            capabilities: object("capabilities").unwrap_or_else(|| Bytes::from_static(b"{}")),
+        })
+    }
+}
+
+/// One conversation with a client.
+pub struct Session {
+    id: SessionId,
+    /// Who opened it; nobody else may use it.
+    principal: Arc<str>,
+    face: OnceLock<Face>,
+    /// 0: not set; else one more than the place in [`bridge::LOG_LEVELS`].
+    level: AtomicU8,
+    /// What goes to the client outside of a request's own stream.
+    outbox: Arc<Outbox>,
+    next_id: AtomicU64,
+    asked: Mutex<HashMap<u64, oneshot::Sender<Frame>>>,
+    in_flight: Mutex<HashMap<Bytes, CancellationToken>>,
+    born: Instant,
+    /// Milliseconds after `born`.
+    used: AtomicU64,
+    streams: AtomicU64,
+    over: CancellationToken,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Session").field(&self.id).finish()
+    }
+}
+
+impl Session {
+    #[must_use]
+    pub fn new(principal: Arc<str>, bounds: Bounds) -> Arc<Self> {
+        Arc::new(Self {
+            id: SessionId::random(),
+            principal,
+            face: OnceLock::new(),
+            level: AtomicU8::new(0),
+            outbox: Outbox::new(bounds),
+            next_id: AtomicU64::new(1),
+            asked: Mutex::default(),
+            in_flight: Mutex::default(),
+            born: Instant::now(),
+            used: AtomicU64::new(0),
+            streams: AtomicU64::new(0),
+            over: CancellationToken::new(),
+        })
+    }
+
+    #[must_use]
+    pub fn id(&self) -> &SessionId {
+        &self.id
+    }
+
+    #[must_use]
+    pub fn principal(&self) -> &Arc<str> {
+        &self.principal
+    }
+
+    /// Sets what the client said of itself; the first time counts.
+    pub fn introduce(&self, face: Face) -> bool {
+        self.face.set(face).is_ok()
+    }
+
+    #[must_use]
+    pub fn face(&self) -> Option<&Face> {
+        self.face.get()
+    }
+
+    /// What a modern server has to be told on behalf of this client.
+    #[must_use]
+    pub fn client_face(&self) -> ClientFace {
+        let face = self.face.get();
+        ClientFace {
+            info: face.map_or_else(|| Bytes::from_static(b"{}"), |face| face.info.clone()),
+            capabilities: face.map_or_else(|| Bytes::from_static(b"{}"), |face| face.capabilities.clone()),
+            log_level: self.log_level(),
+        }
+    }
+
+    /// Whether the client declared the capability, e.g. `sampling`.
+    #[must_use]
+    pub fn declares(&self, capability: &str) -> bool {
+        self.face.get().is_some_and(|face| bridge::declares(&face.capabilities, capability))
+    }
+
+    #[must_use]
+    pub fn log_level(&self) -> Option<&'static str> {
+        let level = self.level.load(Ordering::Relaxed);
+        level.checked_sub(1).and_then(|at| bridge::LOG_LEVELS.get(usize::from(at)).copied())
+    }
+
+    pub fn set_log_level(&self, level: &'static str) {
+        let at = bridge::LOG_LEVELS.iter().position(|known| *known == level);
+        self.level.store(at.map_or(0, |at| u8::try_from(at + 1).unwrap_or(0)), Ordering::Relaxed);
+    }
+
+    #[must_use]
+    pub fn outbox(&self) -> &Arc<Outbox> {
+        &self.outbox
+    }
+
+    /// Notes that the client is alive.
+    pub fn touch(&self) {
+        let now = u64::try_from(self.born.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.used.store(now, Ordering::Relaxed);
+    }
+
+    /// Since when nothing came from the client and no stream was open.
+    #[must_use]
+    pub fn idle(&self) -> std::time::Duration {
+        if self.streams.load(Ordering::Relaxed) > 0 || !self.in_flight().is_empty() {
+            return std::time::Duration::ZERO;
+        }
+        self.born.elapsed().saturating_sub(std::time::Duration::from_millis(self.used.load(Ordering::Relaxed)))
+    }
+
+    /// Notes that a stream to the client opened (`true`) or closed.
+    pub fn stream(&self, open: bool) {
+        if open {
+            self.streams.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.streams.fetch_sub(1, Ordering::Relaxed);
+            self.touch();
+        }
+    }
+
+    /// Asks the client something: puts the request into `outbox` (of a request's own stream, or the session's).
+    ///
+    /// # Errors
+    /// Why it cannot be asked.
+    pub fn ask(self: &Arc<Self>, outbox: &Outbox, method: &str, params: Option<&[u8]>) -> Result<Asked, RpcError> {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let (answer, answered) = oneshot::channel();
+        {
+            let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+            if asked.len() >= MAX_ASKED {
+                return Err(RpcError::internal(format!("the client has {MAX_ASKED} requests to answer already")));
+            }
+            asked.insert(id, answer);
+        }
+        let asked = Asked { session: self.clone(), id, answered };
+        let request = Frame::request(&id.to_string(), method, params);
+        if outbox.push(Weight::Must, request.text().clone()) {
+            Ok(asked)
+        } else {
+            Err(RpcError::internal("the client does not read"))
+        }
+    }
+
+    /// Takes the client's answer to something asked; `false` if nothing waits for it.
+    pub fn answered(&self, frame: Frame) -> bool {
+        let waiting = frame
+            .numeric_id()
+            .and_then(|id| self.asked.lock().unwrap_or_else(PoisonError::into_inner).remove(&id));
+        waiting.is_some_and(|waiting| waiting.send(frame).is_ok())
+    }
+
+    fn in_flight(&self) -> MutexGuard<'_, HashMap<Bytes, CancellationToken>> {
+        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes a request of the client, so that it can cancel it.
+    ///
+    /// # Errors
+    /// -32600: its id is in use already (2026-07-28 basic "Requests"), or there are too many.
+    pub fn begin(self: &Arc<Self>, frame: &Frame) -> Result<InFlight, RpcError> {
+        let id = Bytes::copy_from_slice(frame.id());
+        let token = CancellationToken::new();
+        let mut in_flight = self.in_flight();
+        if in_flight.len() >= MAX_IN_FLIGHT {
+            return Err(RpcError::internal(format!("{MAX_IN_FLIGHT} requests of this client are in flight already")));
+        }
+        if in_flight.contains_key(&id) {
+            return Err(RpcError::new(
+                crate::error::INVALID_REQUEST,
+                format!("Invalid request: id {} is in use by a request in flight", String::from_utf8_lossy(&id)),
+            ));
+        }
+        in_flight.insert(id.clone(), token.clone());
+        drop(in_flight);
+        Ok(InFlight { session: self.clone(), id, token })
+    }
+
+    /// The client's `notifications/cancelled`. Unknown ids are ignored, as the specification says.
+    pub fn cancel(&self, cancelled: &Frame) {
+        let id = cancelled.object().and_then(|params| Object::raw(&params, "requestId"));
+        if let Some(token) = id.and_then(|id| self.in_flight().get(id).cloned()) {
+            token.cancel();
+        }
+    }
+
+    /// Ends the conversation: what is in flight is cancelled.
+    pub fn end(&self) {
+        self.over.cancel();
+        self.outbox.close();
+        for (_, token) in self.in_flight().drain() {
+            token.cancel();
+        }
+    }
+
+    #[must_use]
+    pub fn over(&self) -> &CancellationToken {
+        &self.over
+    }
+}
+
+/// Something a client was asked. Dropping it forgets the question.
+pub struct Asked {
+    session: Arc<Session>,
+    id: u64,
+    answered: oneshot::Receiver<Frame>,
+}
+
+impl Asked {
+    /// Waits for the answer; `None` if the conversation ended first.
+    ///
+    /// # Cancel safety
+    /// Dropped before it is done, the question is forgotten.
+    pub async fn answer(mut self) -> Option<Frame> {
+        let over = self.session.over.clone();
+        tokio::select! {
+            frame = &mut self.answered => frame.ok(),
+            () = over.cancelled() => None,
+        }
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        self.session.asked.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.id);
+    }
+}
+
+/// A request of the client in flight; dropping it takes it off the list.
+pub struct InFlight {
+    session: Arc<Session>,
+    id: Bytes,
+    token: CancellationToken,
+}
+
+impl InFlight {
+    /// Waits until the client cancels the request or its conversation ends.
+    pub async fn cancelled(&self) {
+        self.token.cancelled().await;
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.session.in_flight().remove(&self.id);
+    }
+}
