@@ -3,8 +3,8 @@
 //! Two binaries live beside this library. `testkit-conformance` is a well-behaved MCP server of
 //! both eras, written on the official SDK; `testkit-scripted` is written on bare lines and
 //! misbehaves on demand. The library finds and guards such processes ([`Bin`], [`Process`]),
-//! speaks to servers without interpreting what they say ([`RawClient`], [`StdioClient`]), and waits
-//! with deadlines ([`wait_for`]).
+//! speaks to servers without interpreting what they say ([`RawClient`], [`StdioClient`]), waits
+//! with deadlines ([`wait_for`]), and runs the official conformance suite ([`conformance`]).
 //!
 //! Invariants: every wait has a deadline, every child dies with its guard, and a helper that
 //! cannot do its work panics with a sentence that says what to do, because it runs in tests only.
@@ -12,6 +12,7 @@
 //! bug in its server code.
 
 mod bin;
+pub mod conformance;
 mod process;
 mod raw;
 mod sse;

@@ -146,6 +146,7 @@ pub(crate) fn tools(extra: bool) -> Vec<Value> {
         ),
         plain("toggle_tool", "Adds or removes the tool toggled_tool"),
     ];
+    tools.extend(crate::tasks::definitions());
     if extra {
         tools.push(plain("toggled_tool", "Is there only now and then"));
     }

@@ -6,7 +6,7 @@
 //! counterpart. The same tools work for every client: what needs an answer from the client is a
 //! server request for a legacy peer and an `input_required` result for a modern one ([`ask`]).
 //!
-//! Deliberately absent: the tasks and skills extensions, authorization, and misbehaviour of any
+//! Deliberately absent: the skills extension, authorization, and misbehaviour of any
 //! kind (that is `testkit-scripted`).
 
 // Sampling, roots, logging and resources/subscribe are deprecated in the newest revision and are
@@ -18,6 +18,7 @@ mod content;
 mod input_tools;
 mod server;
 mod shared;
+mod tasks;
 mod tools;
 mod transport;
 

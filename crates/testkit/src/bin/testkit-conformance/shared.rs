@@ -20,7 +20,7 @@ use rmcp::{
 };
 use tokio::time::timeout;
 
-use crate::Era;
+use crate::{Era, tasks::Tasks};
 
 /// How long one slow reader may hold up a broadcast.
 const SEND_LIMIT: Duration = Duration::from_secs(1);
@@ -37,6 +37,8 @@ pub(crate) struct Shared {
     pub(crate) cancelled: AtomicU64,
     /// How often the watched resource was touched.
     pub(crate) touched: AtomicU64,
+    /// Calls that go on after their answer.
+    pub(crate) tasks: Tasks,
     /// Seals `requestState`.
     pub(crate) codec: RequestStateCodec,
     peers: Mutex<Vec<(Peer<RoleServer>, Arc<Session>)>>,
@@ -88,6 +90,7 @@ impl Shared {
             extra_prompt: AtomicBool::new(false),
             cancelled: AtomicU64::new(0),
             touched: AtomicU64::new(0),
+            tasks: Tasks::default(),
             codec: RequestStateCodec::new(*b"no secret: this server only tests"),
             peers: Mutex::default(),
             sinks: Mutex::default(),

@@ -22,6 +22,7 @@ use crate::{
     input_tools,
     server::Server,
     shared::{Change, Shared, lock},
+    tasks,
 };
 
 /// How often `slow` reports progress.
@@ -36,6 +37,9 @@ pub(crate) async fn call(
     context: &RequestContext<RoleServer>,
 ) -> Result<CallToolResponse, ErrorData> {
     if let Some(response) = input_tools::call(server, &request, context).await? {
+        return Ok(response);
+    }
+    if let Some(response) = tasks::call(server, &request, context).await? {
         return Ok(response);
     }
     let empty = serde_json::Map::new();

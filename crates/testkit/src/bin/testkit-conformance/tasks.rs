@@ -1,0 +1,375 @@
+//! The tasks extension (SEP-2663): calls whose result is fetched later.
+//!
+//! No work is ever done: what a task has come to is a function of the time that has passed and of
+//! the answers that it was given, computed when somebody asks. Status notifications are absent.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use rmcp::{
+    ErrorData, RoleServer,
+    model::{
+        CallToolRequestParams, CallToolResponse, CallToolResult, ClientCapabilities,
+        CreateTaskResult, GetTaskResult, InputResponses,
+    },
+    service::RequestContext,
+};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    ask::{Asked, Question, ask, complete, is_modern, typed},
+    server::Server,
+    shared::lock,
+    tools::text,
+};
+
+/// How long a task can be asked for.
+const KEPT: Duration = Duration::from_secs(300);
+/// How many tasks are kept; the oldest go first.
+const MOST: usize = 1000;
+/// How often a client is asked to look, at most.
+const POLL: Duration = Duration::from_millis(100);
+/// `slow_compute` takes no longer than this.
+const LONGEST: u64 = 600;
+
+/// The tasks of the process.
+#[derive(Default)]
+pub(crate) struct Tasks {
+    next: AtomicU64,
+    all: std::sync::Mutex<VecDeque<Task>>,
+}
+
+struct Task {
+    id: String,
+    created: Instant,
+    created_at: String,
+    work: Work,
+    end: End,
+    cancelled: bool,
+}
+
+enum Work {
+    Sleep(Duration),
+    Ask {
+        questions: Vec<Question>,
+        answers: BTreeMap<String, Value>,
+    },
+}
+
+#[derive(Clone)]
+enum End {
+    Result(Value),
+    Error(Value),
+}
+
+/// The tools that come with the extension, as they are listed.
+pub(crate) fn definitions() -> Vec<Value> {
+    let tool = |name: &str, description: &str, properties: Value| {
+        json!({
+            "name": name,
+            "description": description,
+            "inputSchema": { "type": "object", "properties": properties },
+        })
+    };
+    let none = || json!({});
+    vec![
+        tool(
+            "greet",
+            "Greets at once",
+            json!({ "name": { "type": "string" } }),
+        ),
+        tool(
+            "slow_compute",
+            "Takes its time, as a task if it can",
+            json!({ "seconds": { "type": "number" }, "label": { "type": "string" } }),
+        ),
+        tool("failing_job", "Fails, only as a task", none()),
+        tool("protocol_error_job", "Breaks, only as a task", none()),
+        tool(
+            "confirm_delete",
+            "Needs a confirmation, as a task if it can",
+            json!({ "filename": { "type": "string" } }),
+        ),
+        tool(
+            "multi_input",
+            "Needs two inputs, as a task if it can",
+            none(),
+        ),
+        tool(
+            "test_tool_with_task",
+            "Asks, then goes on as a task",
+            none(),
+        ),
+    ]
+}
+
+/// Calls the tool if it is one of these.
+pub(crate) async fn call(
+    server: &Server,
+    request: &CallToolRequestParams,
+    context: &RequestContext<RoleServer>,
+) -> Result<Option<CallToolResponse>, ErrorData> {
+    let argument = |name: &str| request.arguments.as_ref().and_then(|all| all.get(name));
+    let string = |name: &str| argument(name).and_then(Value::as_str).unwrap_or_default();
+    let capabilities = context.client_capabilities().unwrap_or_default();
+    let can_task = is_modern(context) && capabilities.supports_tasks();
+    let tasks = &server.shared.tasks;
+    let start = |work, end| Ok(Some(tasks.start(work, end)?.into()));
+    let second = Work::Sleep(Duration::from_secs(1));
+    match &*request.name {
+        "greet" => finished(text(&format!("Hello, {}!", string("name")))),
+        "slow_compute" => {
+            let seconds = argument("seconds").and_then(Value::as_u64).unwrap_or(0);
+            let duration = Duration::from_secs(seconds.min(LONGEST));
+            let content = text(&format!("computed {}", string("label")));
+            if can_task {
+                return start(Work::Sleep(duration), result(content));
+            }
+            tokio::select! {
+                () = sleep(duration) => finished(content),
+                () = context.ct.cancelled() => finished(text("cancelled")),
+            }
+        }
+        "failing_job" | "protocol_error_job" | "test_tool_with_task" if !can_task => {
+            Err(ErrorData::missing_required_client_capability(
+                ClientCapabilities::builder().enable_tasks().build(),
+            ))
+        }
+        "failing_job" => start(
+            second,
+            End::Result(json!({ "content": text("The job failed"), "isError": true })),
+        ),
+        "protocol_error_job" => start(
+            second,
+            End::Error(json!({ "code": -32603, "message": "The job broke" })),
+        ),
+        "confirm_delete" => {
+            let message = format!("Delete {}?", string("filename"));
+            let question = confirmation("confirm", &message);
+            interactive(server, request, context, can_task, vec![question]).await
+        }
+        "multi_input" => {
+            let questions = vec![
+                confirmation("first", "The first?"),
+                confirmation("second", "The second?"),
+            ];
+            interactive(server, request, context, can_task, questions).await
+        }
+        "test_tool_with_task" => {
+            let question = confirmation("user_name", "What is your name?");
+            let responses = request.input_responses.as_ref();
+            match ask(context, responses, &[question], None).await? {
+                Asked::Pending(result) => Ok(Some(result.into())),
+                Asked::Answered(answers) => {
+                    let name = answers["user_name"]["content"]["name"].to_string();
+                    start(second, result(text(&format!("Done for {name}"))))
+                }
+            }
+        }
+        _ => Ok(None),
+    }
+}
+
+async fn interactive(
+    server: &Server,
+    request: &CallToolRequestParams,
+    context: &RequestContext<RoleServer>,
+    can_task: bool,
+    questions: Vec<Question>,
+) -> Result<Option<CallToolResponse>, ErrorData> {
+    let content = text(&format!("{} is done", request.name));
+    if can_task {
+        let answers = BTreeMap::new();
+        let work = Work::Ask { questions, answers };
+        return Ok(Some(
+            server.shared.tasks.start(work, result(content))?.into(),
+        ));
+    }
+    match ask(context, request.input_responses.as_ref(), &questions, None).await? {
+        Asked::Pending(result) => Ok(Some(result.into())),
+        Asked::Answered(_) => finished(content),
+    }
+}
+
+fn confirmation(key: &'static str, message: &str) -> Question {
+    Question::elicitation(
+        key,
+        message,
+        json!({
+            "type": "object",
+            "properties": { "confirm": { "type": "boolean" }, "name": { "type": "string" } },
+        }),
+    )
+}
+
+fn finished(content: Value) -> Result<Option<CallToolResponse>, ErrorData> {
+    let result: CallToolResult = complete(json!({ "content": content }))?;
+    Ok(Some(result.into()))
+}
+
+fn result(content: Value) -> End {
+    End::Result(json!({ "resultType": "complete", "content": content }))
+}
+
+impl Tasks {
+    fn start(&self, work: Work, end: End) -> Result<CreateTaskResult, ErrorData> {
+        let task = Task {
+            id: format!("task-{}", self.next.fetch_add(1, Ordering::Relaxed)),
+            created: Instant::now(),
+            created_at: now(),
+            work,
+            end,
+            cancelled: false,
+        };
+        // Only the outside of a task is in the answer to the call, never its payload.
+        let mut created = task.described();
+        if let Some(members) = created.as_object_mut() {
+            members.retain(|name, _| !matches!(&**name, "result" | "error" | "inputRequests"));
+        }
+        created["resultType"] = json!("task");
+        let created = typed(created);
+        let mut all = lock(&self.all);
+        all.retain(|task| task.created.elapsed() < KEPT);
+        if all.len() == MOST {
+            all.pop_front();
+        }
+        all.push_back(task);
+        created
+    }
+
+    /// `tasks/get`.
+    pub(crate) fn get(&self, id: &str) -> Result<GetTaskResult, ErrorData> {
+        self.with(id, |task| complete(task.described()))
+    }
+
+    /// `tasks/cancel`: a task that has ended stays as it is.
+    pub(crate) fn cancel(&self, id: &str) -> Result<(), ErrorData> {
+        self.with(id, |task| {
+            task.cancelled |= !task.has_ended();
+            Ok(())
+        })
+    }
+
+    /// `tasks/update`: unknown keys are ignored.
+    pub(crate) fn update(&self, id: &str, responses: InputResponses) -> Result<(), ErrorData> {
+        self.with(id, |task| {
+            if let Work::Ask { questions, answers } = &mut task.work {
+                for (key, answer) in responses {
+                    if questions.iter().any(|question| question.key == key) {
+                        answers.insert(key, answer);
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn with<T>(
+        &self,
+        id: &str,
+        use_it: impl FnOnce(&mut Task) -> Result<T, ErrorData>,
+    ) -> Result<T, ErrorData> {
+        let mut all = lock(&self.all);
+        match all.iter_mut().find(|task| task.id == id) {
+            Some(task) => use_it(task),
+            None => Err(ErrorData::invalid_params(
+                format!("unknown task {id:?}"),
+                None,
+            )),
+        }
+    }
+}
+
+impl Task {
+    fn pending(&self) -> Vec<&Question> {
+        match &self.work {
+            Work::Sleep(_) => Vec::new(),
+            Work::Ask { questions, answers } => questions
+                .iter()
+                .filter(|question| !answers.contains_key(question.key))
+                .collect(),
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        let slept = match self.work {
+            Work::Sleep(duration) => self.created.elapsed() >= duration,
+            Work::Ask { .. } => true,
+        };
+        self.cancelled || (slept && self.pending().is_empty())
+    }
+
+    fn described(&self) -> Value {
+        let mut described = json!({
+            "taskId": self.id,
+            "createdAt": self.created_at,
+            "lastUpdatedAt": now(),
+            "ttlMs": u64::try_from(KEPT.as_millis()).unwrap_or(u64::MAX),
+            "pollIntervalMs": u64::try_from(POLL.as_millis()).unwrap_or(u64::MAX),
+        });
+        let pending = self.pending();
+        described["status"] = if self.cancelled {
+            json!("cancelled")
+        } else if !pending.is_empty() {
+            for question in pending {
+                described["inputRequests"][question.key] =
+                    json!({ "method": question.method, "params": question.params });
+            }
+            json!("input_required")
+        } else if !self.has_ended() {
+            json!("working")
+        } else {
+            match &self.end {
+                End::Result(result) => {
+                    described["result"] = result.clone();
+                    json!("completed")
+                }
+                End::Error(error) => {
+                    described["error"] = error.clone();
+                    json!("failed")
+                }
+            }
+        };
+        described
+    }
+}
+
+/// The time as ISO 8601 has it, in UTC.
+fn now() -> String {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    iso(since.map_or(0, |since| since.as_secs()))
+}
+
+/// Right from March 2000 to February 2100.
+fn iso(seconds: u64) -> String {
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    // Counted from 1 March 2000, so that the leap day is the last of its year.
+    let days = days.saturating_sub(11_017);
+    let (cycles, day) = (days / 1461, days % 1461);
+    let (years, day) = ((day / 365).min(3), day - (day / 365).min(3) * 365);
+    let month = (day * 5 + 2) / 153;
+    let day = day - (month * 153 + 2) / 5 + 1;
+    let year = 2000 + cycles * 4 + years + u64::from(month >= 10);
+    let month = (month + 2) % 12 + 1;
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn times_are_written_as_iso_8601() {
+        for (seconds, expected) in [
+            (951_868_800, "2000-03-01T00:00:00Z"),
+            (1_709_164_800, "2024-02-29T00:00:00Z"),
+            (1_735_689_599, "2024-12-31T23:59:59Z"),
+            (1_785_196_800, "2026-07-28T00:00:00Z"),
+        ] {
+            assert_eq!(super::iso(seconds), expected);
+        }
+    }
+}

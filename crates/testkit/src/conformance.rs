@@ -1,0 +1,283 @@
+//! Running the official conformance suite and counting what it found.
+//!
+//! The suite is an npm package that `cargo xtask setup` installs under `.work/node_modules` of
+//! the workspace, with a Node.js of its own; `TOOLWHARF_NODE_MODULES` names another place.
+//! Scenarios run one after the other. Counts are taken from the suite's result files, not from
+//! its prose.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use serde_json::Value;
+use tokio::{io::AsyncReadExt, process::Command};
+
+use crate::{process::Process, wait::within};
+
+/// A whole run of a requirement set takes seconds; this is for a machine that stalls.
+const RUN_LIMIT: Duration = Duration::from_secs(300);
+/// What the suite itself allows one scenario, in milliseconds.
+const SCENARIO_LIMIT: &str = "30000";
+
+/// The checks of one scenario, or of a whole run, by outcome.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Checks that passed.
+    pub passed: usize,
+    /// Checks that failed.
+    pub failed: usize,
+    /// Recommendations that were not met.
+    pub warnings: usize,
+    /// Checks that did not apply.
+    pub skipped: usize,
+}
+
+/// What a run found.
+#[derive(Clone, Debug, Default)]
+pub struct Summary {
+    /// The sum over all scenarios, also those that are not scored.
+    pub total: Counts,
+    /// Counts for each scenario.
+    pub scenarios: BTreeMap<String, Counts>,
+    /// The scenarios that the requirement set runs without scoring them.
+    pub not_scored: Vec<String>,
+    /// Each failed check or warning, as `scenario: check: message`.
+    pub complaints: Vec<String>,
+}
+
+impl Summary {
+    /// The counts of the scored scenarios only.
+    pub fn scored(&self) -> Counts {
+        let mut sum = Counts::default();
+        for (name, counts) in &self.scenarios {
+            if !self.not_scored.contains(name) {
+                sum.add(*counts);
+            }
+        }
+        sum
+    }
+
+    fn read(&mut self, scenario: &str, checks: &Path) {
+        let text = fs::read_to_string(checks)
+            .unwrap_or_else(|error| panic!("cannot read {}: {error}", checks.display()));
+        let checks: Vec<Value> = serde_json::from_str(&text)
+            .unwrap_or_else(|error| panic!("{error} in the results of {scenario}"));
+        let mut counts = Counts::default();
+        for check in checks {
+            let status = check["status"].as_str().unwrap_or_default();
+            match status {
+                "SUCCESS" => counts.passed += 1,
+                "FAILURE" => counts.failed += 1,
+                "WARNING" => counts.warnings += 1,
+                "SKIPPED" => counts.skipped += 1,
+                _ => {}
+            }
+            if matches!(status, "FAILURE" | "WARNING") {
+                let id = check["id"].as_str().unwrap_or_default();
+                let message = check["errorMessage"].as_str().unwrap_or_default();
+                let complaint: String = format!("{scenario}: {id}: {message}")
+                    .chars()
+                    .take(500)
+                    .collect();
+                self.complaints.push(complaint);
+            }
+        }
+        self.total.add(counts);
+        self.scenarios
+            .entry(scenario.to_owned())
+            .or_default()
+            .add(counts);
+    }
+}
+
+impl Counts {
+    fn add(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.warnings += other.warnings;
+        self.skipped += other.skipped;
+    }
+}
+
+/// The directory of the npm packages that tests use.
+///
+/// # Panics
+/// If it is not there, with the command that makes it.
+pub fn node_modules() -> PathBuf {
+    let modules = std::env::var_os("TOOLWHARF_NODE_MODULES").map_or_else(
+        || {
+            Path::new(env!("CARGO_MANIFEST_DIR"))
+                .join("../..")
+                .join(".work/node_modules")
+        },
+        PathBuf::from,
+    );
+    for needed in [NODE, SUITE] {
+        assert!(
+            modules.join(needed).is_file(),
+            "{} is missing; run: cargo xtask setup",
+            modules.join(needed).display()
+        );
+    }
+    modules
+}
+
+const NODE: &str = "node/bin/node";
+const SUITE: &str = "@modelcontextprotocol/conformance/dist/index.js";
+const REQUIREMENTS: &str = "@modelcontextprotocol/conformance/requirements";
+
+/// Runs what `requirements` (a revision such as `2026-07-28`) asks of a server against `url`.
+///
+/// # Panics
+/// If the suite is missing, cannot run, or takes longer than five minutes.
+pub async fn run(requirements: &str, url: &str, extra: &[&str]) -> Summary {
+    let mut arguments = vec!["server", "--url", url, "--requirements", requirements];
+    arguments.extend(extra);
+    let set = Requirements::read(requirements);
+    let results = tempfile::tempdir().expect("a test can make a directory");
+    suite(&arguments, results.path()).await;
+    let mut summary = Summary {
+        not_scored: set.not_scored_server,
+        ..Summary::default()
+    };
+    for scenario in set.server.iter().chain(&summary.not_scored.clone()) {
+        let checks = results_of(results.path(), &format!("server-{scenario}"));
+        let checks = checks.unwrap_or_else(|| panic!("the suite did not run {scenario}"));
+        summary.read(scenario, &checks);
+    }
+    summary
+}
+
+/// Runs what `requirements` asks of a client, one scenario after the other, with `command` as the
+/// client: a shell command line to which the suite appends the server's URL. `wanted` says which
+/// scenarios to run.
+///
+/// # Panics
+/// If the suite is missing, cannot run, or takes longer than five minutes for one scenario.
+pub async fn run_client(
+    requirements: &str,
+    command: &str,
+    wanted: impl Fn(&str) -> bool,
+) -> Summary {
+    let set = Requirements::read(requirements);
+    let mut summary = Summary {
+        not_scored: set.not_scored_client,
+        ..Summary::default()
+    };
+    let scenarios = set.client.iter().chain(&summary.not_scored);
+    let scenarios: Vec<_> = scenarios.filter(|name| wanted(name)).cloned().collect();
+    for scenario in scenarios {
+        let results = tempfile::tempdir().expect("a test can make a directory");
+        let arguments = [
+            "client",
+            "--command",
+            command,
+            "--scenario",
+            &scenario,
+            "--spec-version",
+            requirements,
+        ];
+        suite(&arguments, results.path()).await;
+        let checks = results_of(results.path(), &scenario)
+            .unwrap_or_else(|| panic!("the suite did not run {scenario}"));
+        summary.read(&scenario, &checks);
+    }
+    summary
+}
+
+/// Runs the suite to its end, whatever it finds.
+async fn suite(arguments: &[&str], results: &Path) {
+    let modules = node_modules();
+    let mut command = Command::new(modules.join(NODE));
+    command
+        .arg(modules.join(SUITE))
+        .args(arguments)
+        .args(["--timeout", SCENARIO_LIMIT, "--output-dir"])
+        .arg(results)
+        .env("NO_COLOR", "1");
+    let (mut process, stdin, mut stdout) = Process::spawn_piped(command);
+    drop(stdin);
+    let what = format!("conformance {}", arguments.join(" "));
+    within(&what, RUN_LIMIT, async {
+        let mut discarded = vec![0; 64 * 1024];
+        while let Ok(1..) = stdout.read(&mut discarded).await {}
+    })
+    .await;
+    let status = process.wait(Duration::from_secs(10)).await;
+    // 1 means that checks failed, which is the caller's to judge.
+    assert!(
+        matches!(status.code(), Some(0 | 1)),
+        "{what} ended with {status}: {}",
+        process.stderr()
+    );
+}
+
+/// The result file in `directory` of the scenario that `name` stands for: `name-<time>/checks.json`.
+fn results_of(directory: &Path, name: &str) -> Option<PathBuf> {
+    let (parent, name) = match name.rsplit_once('/') {
+        Some((parent, name)) => (directory.join(parent), name),
+        None => (directory.to_owned(), name),
+    };
+    let is_time = |rest: &str| rest.starts_with("-2") && rest.ends_with('Z') && rest.contains('T');
+    fs::read_dir(parent)
+        .ok()?
+        .flatten()
+        .find(|entry| {
+            let file = entry.file_name();
+            let file = file.to_string_lossy();
+            file.strip_prefix(name).is_some_and(is_time)
+        })
+        .map(|entry| entry.path().join("checks.json"))
+}
+
+/// A requirement set of the suite.
+#[derive(Default)]
+struct Requirements {
+    server: Vec<String>,
+    client: Vec<String>,
+    not_scored_server: Vec<String>,
+    not_scored_client: Vec<String>,
+}
+
+impl Requirements {
+    /// Reads the set's file, which is YAML of a very simple form.
+    fn read(revision: &str) -> Self {
+        let file = node_modules()
+            .join(REQUIREMENTS)
+            .join(format!("{revision}.yaml"));
+        let text = fs::read_to_string(&file)
+            .unwrap_or_else(|error| panic!("cannot read {}: {error}", file.display()));
+        let mut this = Self::default();
+        let mut section = "";
+        let mut scenario = String::new();
+        for line in text.lines() {
+            if let Some(name) = line.strip_suffix(':')
+                && !line.starts_with([' ', '#'])
+            {
+                section = name;
+            } else if let Some(name) = line.strip_prefix("  - scenario: ") {
+                scenario = name.trim().to_owned();
+            } else if let Some(leg) = line.strip_prefix("    leg: ") {
+                match leg.trim() {
+                    "server" => this.not_scored_server.push(std::mem::take(&mut scenario)),
+                    _ => this.not_scored_client.push(std::mem::take(&mut scenario)),
+                }
+            } else if let Some(name) = line.strip_prefix("  - ") {
+                match section {
+                    "server" => this.server.push(name.trim().to_owned()),
+                    "client" => this.client.push(name.trim().to_owned()),
+                    _ => {}
+                }
+            }
+        }
+        assert!(
+            !this.server.is_empty() && !this.client.is_empty(),
+            "{} has another form than this reader knows",
+            file.display()
+        );
+        this
+    }
+}
