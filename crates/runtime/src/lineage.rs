@@ -9,6 +9,10 @@
 //! - A process is killed through a pidfd opened *before* it was recognised, so a number reused
 //!   between the two never costs a stranger its life.
 //! - Zombies are dead: they do not count as members.
+//! - A process in the middle of an `exec` has no environment for a moment. It counts as
+//!   unsettled, and a search that met one has to be repeated.
+//! - A search ends with a list of processes that holds no new one. Else one that forks and ends,
+//!   as daemons do, would slip through: listed before its fork, looked at after its end.
 //!
 //! # Deliberately absent
 //!
@@ -29,6 +33,9 @@ pub(crate) const MARKER: &str = "TOOLWHARF_INSTANCE";
 /// More than the kernel lets anyone pass (a quarter of an 8 MiB stack, 6 MiB at the most).
 const ENVIRON_LIMIT: u64 = 8 << 20;
 
+/// More than are ever needed, unless some thousand processes start every second.
+const LISTINGS: usize = 20;
+
 /// The fields of `/proc/PID/stat` that tell where a process belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stat {
@@ -39,7 +46,12 @@ pub(crate) struct Stat {
     pub(crate) session: i32,
     /// Clock ticks after boot: with the number, what tells a process from a later namesake.
     pub(crate) started: u64,
+    /// A user's process whose environment is not in place, as far as one may know.
+    unsettled: bool,
 }
+
+/// `PF_KTHREAD`: a thread of the kernel, which never has an environment.
+const KERNEL_THREAD: u32 = 0x0020_0000;
 
 impl Stat {
     pub(crate) fn read(pid: Pid) -> Option<Self> {
@@ -57,8 +69,11 @@ impl Stat {
         let parent = fields.next()?.parse().ok()?;
         let group = fields.next()?.parse().ok()?;
         let session = fields.next()?.parse().ok()?;
-        // Field 22 of proc_pid_stat(5); four were taken after the name, which is field 2.
-        let started = fields.nth(15)?.parse().ok()?;
+        // Fields 9, 22, 50 and 51 of proc_pid_stat(5); the session was field 6.
+        let flags: u32 = fields.nth(2)?.parse().ok()?;
+        let started = fields.nth(12)?.parse().ok()?;
+        let environ = [fields.nth(27), fields.next()];
+        let unsettled = flags & KERNEL_THREAD == 0 && environ.contains(&Some("0"));
         let zombie = matches!(state, "Z" | "X" | "x");
         Some(Self {
             pid,
@@ -67,8 +82,29 @@ impl Stat {
             group,
             session,
             started,
+            unsettled,
         })
     }
+}
+
+/// What one search found.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    pub(crate) members: Vec<Pid>,
+    /// Whether there was a process of which it could not be told.
+    pub(crate) unsettled: bool,
+}
+
+impl Found {
+    pub(crate) fn nothing(&self) -> bool {
+        self.members.is_empty() && !self.unsettled
+    }
+}
+
+enum Marked {
+    Yes,
+    No,
+    Unsettled,
 }
 
 /// What to look for: some sessions, and a marker.
@@ -114,8 +150,16 @@ impl Lineage {
         }
     }
 
-    fn holds(&self, stat: &Stat) -> bool {
-        !stat.zombie && (self.kin(stat) || stat.started >= self.since && self.marks(stat.pid))
+    fn holds(&self, stat: &Stat) -> Marked {
+        if stat.zombie {
+            Marked::No
+        } else if self.kin(stat) {
+            Marked::Yes
+        } else if stat.started >= self.since {
+            self.marks(stat.pid)
+        } else {
+            Marked::No
+        }
     }
 
     fn kin(&self, stat: &Stat) -> bool {
@@ -125,51 +169,76 @@ impl Lineage {
         })
     }
 
-    fn marks(&self, pid: Pid) -> bool {
+    fn marks(&self, pid: Pid) -> Marked {
         let Some(marker) = &self.marker else {
-            return false;
+            return Marked::No;
         };
         let mut environ = Vec::new();
         // Unreadable means another user's, or gone: in both cases not one of ours.
         let Ok(file) = File::open(format!("/proc/{}/environ", pid.as_raw_pid())) else {
-            return false;
+            return Marked::No;
         };
         if file.take(ENVIRON_LIMIT).read_to_end(&mut environ).is_err() {
-            return false;
+            return Marked::No;
         }
-        environ
-            .split_inclusive(|&byte| byte == 0)
-            .any(|variable| variable.starts_with(marker))
+        if environ.is_empty() {
+            return match Stat::read(pid) {
+                Some(stat) if stat.unsettled && !stat.zombie => Marked::Unsettled,
+                _ => Marked::No,
+            };
+        }
+        let mut variables = environ.split_inclusive(|&byte| byte == 0);
+        if variables.any(|variable| variable.starts_with(marker)) {
+            Marked::Yes
+        } else {
+            Marked::No
+        }
     }
 
     /// The living members.
-    pub(crate) fn members(&self) -> Vec<Stat> {
-        processes().filter(|stat| self.holds(stat)).collect()
-    }
-
-    /// Kills every living member and returns their numbers.
-    pub(crate) fn kill(&self) -> Vec<Pid> {
-        let members: Vec<_> = self.members().iter().map(|stat| stat.pid).collect();
-        for &pid in &members {
-            self.kill_one(pid);
+    pub(crate) fn find(&self) -> Found {
+        let mut found = Found::default();
+        let mut seen = HashSet::new();
+        for _ in 0..LISTINGS {
+            let known = seen.len();
+            for pid in processes().filter(|&pid| seen.insert(pid)) {
+                match Stat::read(pid).map(|stat| self.holds(&stat)) {
+                    Some(Marked::Yes) => found.members.push(pid),
+                    Some(Marked::No) | None => {}
+                    Some(Marked::Unsettled) => found.unsettled = true,
+                }
+            }
+            // Nobody is new: who lives now was looked at, alive.
+            if seen.len() == known {
+                return found;
+            }
         }
-        members
+        found.unsettled = true;
+        found
     }
 
-    fn kill_one(&self, pid: Pid) {
-        // Failures mean that it is gone already, or not ours to kill; the next pass tells.
-        if let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty())
-            && Stat::read(pid).is_some_and(|stat| self.holds(&stat))
-        {
-            let _ = pidfd_send_signal(&pidfd, Signal::KILL);
+    /// Kills every living member and tells which they were. To be repeated until there are
+    /// none: they may be dying yet, and may have forked.
+    pub(crate) fn kill(&self) -> Found {
+        let found = self.find();
+        for &pid in &found.members {
+            // Failures mean that it is gone already, or not ours to kill.
+            if let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty())
+                && let Some(stat) = Stat::read(pid)
+                && let Marked::Yes = self.holds(&stat)
+            {
+                let _ = pidfd_send_signal(&pidfd, Signal::KILL);
+            }
         }
+        found
     }
 
-    /// Reaps dead members, and those of `killed`, that became children of this very process, which happens when it is
-    /// PID 1 of a container or a subreaper. The leaders are left for their owners.
+    /// Reaps dead members, and those of `killed`, that became children of this very process,
+    /// which happens when it is PID 1 of a container or a subreaper. The leaders are left for
+    /// their owners.
     pub(crate) fn reap_adopted(&self, killed: &HashSet<Pid>) {
         let me = rustix::process::getpid().as_raw_pid();
-        for stat in processes() {
+        for stat in processes().filter_map(Stat::read) {
             let orphan = stat.zombie && stat.parent == me && !self.leaders.contains(&stat.pid);
             if orphan && (self.kin(&stat) || killed.contains(&stat.pid)) {
                 let _ = waitpid(Some(stat.pid), WaitOptions::NOHANG);
@@ -178,12 +247,11 @@ impl Lineage {
     }
 }
 
-fn processes() -> impl Iterator<Item = Stat> {
+fn processes() -> impl Iterator<Item = Pid> {
     fs::read_dir("/proc")
         .into_iter()
         .flatten()
         .filter_map(|entry| parse_pid(entry.ok()?.file_name().to_str()?))
-        .filter_map(Stat::read)
 }
 
 /// `Pid::from_raw` panics on a negative number.
@@ -199,9 +267,15 @@ mod tests {
     #[test]
     fn a_name_with_parentheses_does_not_shift_the_fields() {
         let pid = Pid::from_raw(7).unwrap();
-        let line = b"7 (a) S (b) Z 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 99 20\n";
-        let stat = Stat::parse(pid, line).unwrap();
-        assert!(stat.zombie);
+        let rest: Vec<String> = (23..=52).map(|field: u32| field.to_string()).collect();
+        let start = "7 (a) S (b) Z 1 2 3 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 99";
+        let line = format!("{start} {}\n", rest.join(" "));
+        let stat = Stat::parse(pid, line.as_bytes()).unwrap();
+        assert!(stat.zombie && !stat.unsettled);
+        for field in [" 50 ", " 51 "] {
+            let line = line.replace(field, " 0 ");
+            assert!(Stat::parse(pid, line.as_bytes()).unwrap().unsettled);
+        }
         assert_eq!((stat.parent, stat.group, stat.session), (1, 2, 3));
         assert_eq!(stat.started, 99);
     }
@@ -223,9 +297,9 @@ mod tests {
     #[test]
     fn this_process_is_found_by_its_own_number() {
         let me = Stat::read(rustix::process::getpid()).unwrap();
-        assert!(!me.zombie);
+        assert!(!me.zombie && !me.unsettled);
         assert!(me.started > 0);
         let session = Pid::from_raw(me.session).unwrap();
-        assert!(Lineage::session(session).members().contains(&me));
+        assert!(Lineage::session(session).find().members.contains(&me.pid));
     }
 }

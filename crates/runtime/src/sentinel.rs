@@ -211,7 +211,7 @@ impl List {
         let deadline = Instant::now() + SWEEP;
         loop {
             let found = Lineage::run(self.valid(), run).kill();
-            if found.is_empty() || Instant::now() >= deadline {
+            if found.nothing() || Instant::now() >= deadline {
                 return;
             }
             std::thread::sleep(SWEEP_PAUSE);

@@ -139,7 +139,7 @@ async fn stop_ends_all_kinds_of_descendants() {
             "{script}: none of them ignores SIGTERM"
         );
         assert_eq!(family(run, leader), [], "{script}");
-        assert_eq!(children().len(), 1, "{script}");
+        assert_eq!(children().len(), 1, "{script}: {:?}", children());
     }
 }
 

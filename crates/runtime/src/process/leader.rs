@@ -95,10 +95,11 @@ impl Leader {
         let mut escaped = HashSet::new();
         let mut pause = PAUSE;
         loop {
-            let killed = lineage.kill();
-            let left = killed.len();
-            escaped.extend(killed);
-            if left == 0 && self.dead() {
+            let found = lineage.kill();
+            let left = found.members.len();
+            let nothing = found.nothing();
+            escaped.extend(found.members);
+            if nothing && self.dead() {
                 break;
             }
             if Instant::now() >= deadline {

@@ -79,7 +79,7 @@ async fn linger(leader: &Leader, ladder: &mut Ladder) {
     let mut pause = LINGER_PAUSE;
     while ladder.in_grace() {
         let session = leader.session();
-        let scan = tokio::task::spawn_blocking(move || session.members().is_empty());
+        let scan = tokio::task::spawn_blocking(move || session.find().nothing());
         // It fails when the runtime ends, and then there is no time to linger.
         if scan.await.unwrap_or(true) {
             return;
