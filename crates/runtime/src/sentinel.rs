@@ -105,7 +105,14 @@ fn run() -> io::Result<()> {
         Some((b'=', run)) if !run.is_empty() => String::from_utf8_lossy(run).into_owned(),
         _ => return Err(io::Error::other("only a host starts a sentinel")),
     };
-    socket.write_all(b"ready\n")?;
+    // The host may be dead already; its list is to be read all the same.
+    let answered = socket.write_all(b"ready\n");
+    if answered
+        .as_ref()
+        .is_err_and(|error| error.kind() != io::ErrorKind::BrokenPipe)
+    {
+        return answered;
+    }
 
     let mut list = List::default();
     // An error ends it as the end of the stream does: the host is not there any more.

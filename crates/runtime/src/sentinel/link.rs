@@ -192,6 +192,9 @@ impl Link {
 
     fn start(&self, live: &BTreeSet<i32>) -> Result<(Child, Sentinel), Error> {
         let (ours, theirs) = UnixStream::pair().map_err(|source| self.not_started(source))?;
+        // Before there is anybody to read it: a sentinel that exists knows all, even if the
+        // host dies while it starts. The socket takes far more than all there can be.
+        greet(&ours, &self.run, live).map_err(|source| self.not_started(source))?;
         let mut child = Command::new(&self.command.program)
             .arg0("toolwharf-sentinel")
             .args(&self.command.args)
@@ -204,7 +207,7 @@ impl Link {
             .map_err(|source| self.not_started(source))?;
         let tell = || {
             let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
-            greet(&ours, &self.run, live)?;
+            ready(&ours)?;
             Ok(pidfd)
         };
         match tell() {
@@ -230,13 +233,16 @@ impl Sentinel {
 }
 
 fn greet(socket: &UnixStream, run: &str, live: &BTreeSet<i32>) -> io::Result<()> {
-    socket.set_read_timeout(Some(READY))?;
     socket.set_write_timeout(Some(READY))?;
     let mut text = format!("={run}\n");
     for pid in live {
         text.push_str(&format!("+{pid}\n"));
     }
-    (&*socket).write_all(text.as_bytes())?;
+    (&*socket).write_all(text.as_bytes())
+}
+
+fn ready(socket: &UnixStream) -> io::Result<()> {
+    socket.set_read_timeout(Some(READY))?;
     let mut answer = String::new();
     BufReader::new(io::Read::take(socket, 64)).read_line(&mut answer)?;
     if answer == "ready\n" {
