@@ -3,16 +3,31 @@
 //! Two binaries live beside this library. `testkit-conformance` is a well-behaved MCP server of
 //! both eras, written on the official SDK; `testkit-scripted` is written on bare lines and
 //! misbehaves on demand. The library finds and guards such processes ([`Bin`], [`Process`]),
-//! speaks to servers without interpreting what they say ([`RawClient`], [`StdioClient`]), waits
-//! with deadlines ([`wait_for`]), and runs the official conformance suite ([`conformance`]).
+//! speaks to servers without interpreting what they say ([`RawClient`], [`StdioClient`]) or as a
+//! complete client of any era ([`Peer`]), waits with deadlines ([`wait_for`]), and runs the official
+//! conformance suite ([`conformance`]).
 //!
 //! Invariants: every wait has a deadline, every child dies with its guard, and a helper that
 //! cannot do its work panics with a sentence that says what to do, because it runs in tests only.
 //! Nothing of the product is used here: a bug in the product's own client code must not hide a
 //! bug in its server code.
+//!
+//! ```no_run
+//! # async fn example() {
+//! use serde_json::json;
+//! use testkit::{Peer, Process, RawClient, peer};
+//!
+//! let mut server = Process::bin("testkit-conformance", ["--listen", "127.0.0.1:0"]);
+//! let client = RawClient::new(&server.url().await);
+//! let mut peer = Peer::http(client, peer::MODERN, peer::all_capabilities()).await;
+//! let outcome = peer.tool("ask_roots", json!({})).await;
+//! assert_eq!(outcome.asked, ["roots/list"]);
+//! # }
+//! ```
 
 mod bin;
 pub mod conformance;
+pub mod peer;
 mod process;
 mod raw;
 mod sse;
@@ -20,6 +35,7 @@ mod stdio;
 mod wait;
 
 pub use bin::Bin;
+pub use peer::{Outcome, Peer};
 pub use process::Process;
 pub use raw::{RawClient, Reply, Streaming};
 pub use sse::{Event, EventParser};

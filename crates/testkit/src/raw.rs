@@ -269,7 +269,8 @@ impl Streaming {
         }
     }
 
-    async fn event(&mut self) -> Option<Event> {
+    /// The next event; `None` at the end of the stream.
+    pub(crate) async fn event(&mut self) -> Option<Event> {
         loop {
             if let Some(event) = self.ready.pop_front() {
                 return Some(event);

@@ -39,3 +39,15 @@ async fn modern_requirements() {
     check("2026-07-28", &[], expected).await;
     check("2026-07-28", &["--era", "modern"], expected).await;
 }
+
+#[tokio::test]
+async fn a_client_that_does_nothing_fails() {
+    let wanted = |scenario: &str| scenario == "tools_call";
+    let summary = conformance::run_client("2025-11-25", "true", wanted).await;
+    let expected = Counts {
+        failed: 1,
+        ..Counts::default()
+    };
+    assert_eq!(summary.total, expected, "{:?}", summary.complaints);
+    assert_eq!(summary.scenarios.len(), 1);
+}

@@ -227,12 +227,15 @@ impl ServerHandler for Server {
         &self,
         requested: &SubscriptionFilter,
     ) -> Option<SubscriptionFilter> {
+        self.shared.sink_expect();
         Some(requested.clone())
     }
 
     async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
-        self.shared.sink_add(context.sink().clone());
+        // Should this be dropped rather than cancelled, the next change finds the sink closed.
+        let number = self.shared.sink_add(context.sink().clone());
         context.cancelled().await;
+        self.shared.sink_remove(number);
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! What all sessions of the process have in common, and what one session has of its own.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -18,7 +18,7 @@ use rmcp::{
     },
     service::{Peer, SubscriptionSendError, SubscriptionSink},
 };
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::{Era, tasks::Tasks};
 
@@ -42,7 +42,11 @@ pub(crate) struct Shared {
     /// Seals `requestState`.
     pub(crate) codec: RequestStateCodec,
     peers: Mutex<Vec<(Peer<RoleServer>, Arc<Session>)>>,
-    sinks: Mutex<Vec<SubscriptionSink>>,
+    /// Numbered, because their own ids are those of requests, which clients choose alike.
+    sinks: Mutex<BTreeMap<u64, SubscriptionSink>>,
+    next_sink: AtomicU64,
+    /// Subscriptions that may be acknowledged already and are not among the sinks yet.
+    opening: AtomicU64,
 }
 
 /// State of one legacy session.
@@ -94,6 +98,8 @@ impl Shared {
             codec: RequestStateCodec::new(*b"no secret: this server only tests"),
             peers: Mutex::default(),
             sinks: Mutex::default(),
+            next_sink: AtomicU64::new(0),
+            opening: AtomicU64::new(0),
         }
     }
 
@@ -104,10 +110,39 @@ impl Shared {
         peers.push((peer, session));
     }
 
-    /// Remembers a modern subscription until it ends.
-    pub(crate) fn sink_add(&self, sink: SubscriptionSink) {
-        let mut sinks = self.sinks.lock().unwrap_or_else(PoisonError::into_inner);
-        sinks.push(sink);
+    /// Says that a subscription is about to be acknowledged. The SDK acknowledges before it hands
+    /// the subscription over, and a change in between must not be lost.
+    pub(crate) fn sink_expect(&self) {
+        self.opening.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Remembers a modern subscription, until the number that it is given is removed.
+    pub(crate) fn sink_add(&self, sink: SubscriptionSink) -> u64 {
+        let number = self.next_sink.fetch_add(1, Ordering::Relaxed);
+        lock(&self.sinks).insert(number, sink);
+        let less = |opening: u64| Some(opening.saturating_sub(1));
+        let _ = self
+            .opening
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
+        number
+    }
+
+    /// Forgets a subscription.
+    pub(crate) fn sink_remove(&self, number: u64) {
+        lock(&self.sinks).remove(&number);
+    }
+
+    /// Waits for the subscriptions that are being opened.
+    async fn sinks_settle(&self) {
+        let settled = async {
+            while self.opening.load(Ordering::SeqCst) > 0 {
+                sleep(Duration::from_millis(1)).await;
+            }
+        };
+        if timeout(SEND_LIMIT, settled).await.is_err() {
+            // The client left before its acknowledgement: nobody is coming.
+            self.opening.store(0, Ordering::SeqCst);
+        }
     }
 
     /// Tells everyone who asked for it.
@@ -126,11 +161,12 @@ impl Shared {
             // A peer that does not read or has left is not this call's problem.
             let _ = timeout(SEND_LIMIT, peer.send_notification(change.notification())).await;
         }
+        self.sinks_settle().await;
         let sinks = lock(&self.sinks).clone();
-        for sink in sinks {
+        for (number, sink) in sinks {
             let sent = timeout(SEND_LIMIT, sink.send(change.notification())).await;
             if let Ok(Err(SubscriptionSendError::SubscriptionClosed)) = sent {
-                lock(&self.sinks).retain(|known| known.id() != sink.id());
+                self.sink_remove(number);
             }
         }
     }
