@@ -3,7 +3,11 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use testkit::{DEADLINE, Process, RawClient, StdioClient, wait_for};
+use testkit::{
+    DEADLINE, Peer, Process, RawClient, StdioClient,
+    peer::{MODERN, all_capabilities},
+    wait_for,
+};
 
 const SHORT: Duration = Duration::from_millis(300);
 
@@ -315,4 +319,76 @@ async fn sse_streams_answers_until_it_is_cut() {
     let cut = call(json!(1), "drop_stream", json!({}));
     assert_eq!(messages.post(cut.to_string()).await.status, 202);
     stream.closed(DEADLINE).await;
+}
+
+/// Drives what a good client and this server say to each other.
+async fn converse(mut peer: Peer) {
+    let outcome = peer.tool("echo", json!({ "a": [1, 2] })).await;
+    assert_eq!(
+        outcome.result()["structuredContent"],
+        json!({ "a": [1, 2] })
+    );
+    let params = json!({
+        "name": "progress",
+        "arguments": { "count": 3 },
+        "_meta": { "progressToken": "p" },
+    });
+    let outcome = peer.request("tools/call", params).await;
+    assert_eq!(outcome.notifications.len(), 3, "{outcome:?}");
+    assert_eq!(outcome.notifications[2]["params"]["progress"], 3);
+    if peer.is_modern() {
+        let arguments = json!({ "state": "s" });
+        let outcome = peer.tool("input", arguments).await;
+        let said = &outcome.result()["structuredContent"];
+        assert_eq!(said["requestState"], "s");
+        assert_eq!(said["inputResponses"]["name"]["action"], "accept");
+    } else {
+        let arguments = json!({ "method": "roots/list" });
+        let outcome = peer.tool("server_request", arguments).await;
+        assert_eq!(outcome.asked, ["roots/list"]);
+    }
+    let id = peer
+        .begin(
+            "tools/call",
+            json!({ "name": "slow", "arguments": { "ms": 600_000 } }),
+        )
+        .await;
+    let calls = async |peer: &mut Peer, name: &str| {
+        let outcome = peer.tool(name, json!({})).await;
+        outcome.text().to_owned()
+    };
+    wait_for("the call to begin", DEADLINE, async || {
+        calls(&mut peer, "running").await == "1"
+    })
+    .await;
+    peer.cancel(id).await;
+    wait_for("the cancellation", DEADLINE, async || {
+        calls(&mut peer, "cancelled_count").await == "1"
+    })
+    .await;
+    peer.subscribe(&["scripted://0"]).await;
+    let arguments = json!({ "count": 2, "description": "Changed" });
+    peer.tool("set_tools", arguments).await;
+    let changed = "notifications/tools/list_changed";
+    assert!(peer.notification(changed, DEADLINE).await.is_some());
+    let listed = peer.request("tools/list", json!({})).await;
+    assert!(listed.response.to_string().contains("Changed (scripted 1)"));
+}
+
+#[tokio::test]
+async fn every_form_holds_a_conversation() {
+    const RESOURCES: [&str; 2] = ["--resources", "1"];
+    for (era, version) in [("legacy", "2025-11-25"), ("modern", MODERN)] {
+        let arguments = [&["--era", era], &RESOURCES[..]].concat();
+        let client = StdioClient::bin("testkit-scripted", &arguments);
+        converse(Peer::stdio(client, version, all_capabilities()).await).await;
+        let arguments = [&arguments[..], &["--http", "127.0.0.1:0"]].concat();
+        let mut server = Process::bin("testkit-scripted", &arguments);
+        let client = RawClient::new(&server.url().await);
+        converse(Peer::http(client, version, all_capabilities()).await).await;
+    }
+    let arguments = [&RESOURCES[..], &["--sse-http", "127.0.0.1:0"]].concat();
+    let mut server = Process::bin("testkit-scripted", &arguments);
+    let client = RawClient::new(&server.url().await);
+    converse(Peer::sse(client, all_capabilities()).await).await;
 }

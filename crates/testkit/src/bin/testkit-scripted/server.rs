@@ -30,6 +30,8 @@ pub(crate) struct Server {
     pub(crate) listening: Mutex<Vec<(String, Out)>>,
     /// Calls of `hold`: now, at most ever, in all.
     pub(crate) held: Gauge,
+    /// Calls of `slow`, counted likewise.
+    pub(crate) slow: Gauge,
     /// All calls, counted likewise.
     pub(crate) calls: Gauge,
     pub(crate) cancelled: AtomicU64,
@@ -95,6 +97,7 @@ impl Server {
             next_request: AtomicU64::new(1),
             listening: Mutex::default(),
             held: Gauge::default(),
+            slow: Gauge::default(),
             calls: Gauge::default(),
             cancelled: AtomicU64::new(0),
         }

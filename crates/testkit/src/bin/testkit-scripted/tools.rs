@@ -101,6 +101,7 @@ const TOOLS: &[Tool] = &[
         "How many calls of hold there are, were at most, were in all",
         &[],
     ),
+    ("running", "How many calls of slow there are", &[]),
     (
         "cancelled_count",
         "How many calls of slow were cancelled",
@@ -177,6 +178,7 @@ pub(crate) fn call(server: &Server, id: &str, params: &Params<'_>, out: &Out, se
     let say = |text: &str| server.complete(id, &text_member(text), out);
     match name {
         "slow" => {
+            let _slow = server.slow.enter();
             if sleep_until_cancelled(id, Duration::from_millis(number("ms", 0)), out, session) {
                 server.cancelled.fetch_add(1, Ordering::SeqCst);
             } else {
@@ -193,6 +195,7 @@ pub(crate) fn call(server: &Server, id: &str, params: &Params<'_>, out: &Out, se
             say("held");
         }
         "counter" => server.complete(id, &both(&server.held.report().to_string()), out),
+        "running" => say(&server.slow.report()["now"].to_string()),
         "cancelled_count" => say(&server.cancelled.load(Ordering::SeqCst).to_string()),
         "crash" => {
             let code = i32::try_from(number("code", 3)).unwrap_or(3);
