@@ -94,11 +94,22 @@ impl Outbox {
         true
     }
 
+    /// Wakes the reader without a message, so that one whose turn is over notices.
+    pub fn kick(&self) {
+        wake(self.state());
+    }
+
     /// Nothing more is taken; what waits is still read.
     pub fn close(&self) {
         let mut state = self.state();
         state.closed = true;
         wake(state);
+    }
+
+    /// Whether nothing waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.state().waiting.is_empty()
     }
 
     #[must_use]

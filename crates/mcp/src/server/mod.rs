@@ -7,4 +7,4 @@
 pub mod modern;
 mod session;
 
-pub use session::{Asked, Face, InFlight, Session, SessionId};
+pub use session::{Asked, Face, InFlight, Session, SessionId, Stream};

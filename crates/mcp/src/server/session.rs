@@ -104,6 +104,7 @@ pub struct Session {
     /// Milliseconds after `born`.
     used: AtomicU64,
     streams: AtomicU64,
+    turn: AtomicU64,
     over: CancellationToken,
 }
 
@@ -128,6 +129,7 @@ impl Session {
             born: Instant::now(),
             used: AtomicU64::new(0),
             streams: AtomicU64::new(0),
+            turn: AtomicU64::new(0),
             over: CancellationToken::new(),
         })
     }
@@ -200,14 +202,14 @@ impl Session {
         self.born.elapsed().saturating_sub(std::time::Duration::from_millis(self.used.load(Ordering::Relaxed)))
     }
 
-    /// Notes that a stream to the client opened (`true`) or closed.
-    pub fn stream(&self, open: bool) {
-        if open {
-            self.streams.fetch_add(1, Ordering::Relaxed);
-        } else {
-            self.streams.fetch_sub(1, Ordering::Relaxed);
-            self.touch();
-        }
+    /// Takes over the stream of what belongs to no request. Whoever had it before is done: a client that
+    /// lost its connection need not wait until we have noticed.
+    #[must_use]
+    pub fn take_stream(self: &Arc<Self>) -> Stream {
+        self.streams.fetch_add(1, Ordering::Relaxed);
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed) + 1;
+        self.outbox.kick();
+        Stream { session: self.clone(), turn }
     }
 
     /// Asks the client something: puts the request into `outbox` (of a request's own stream, or the session's).
@@ -287,6 +289,40 @@ impl Session {
     #[must_use]
     pub fn over(&self) -> &CancellationToken {
         &self.over
+    }
+}
+
+/// The right to read a session's outbox.
+pub struct Stream {
+    session: Arc<Session>,
+    turn: u64,
+}
+
+impl Stream {
+    /// The next message; `None` once the session is over, or somebody else has taken the stream over.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub async fn next(&self) -> Option<Bytes> {
+        std::future::poll_fn(|cx| {
+            if self.session.turn.load(Ordering::Relaxed) != self.turn {
+                return std::task::Poll::Ready(None);
+            }
+            self.session.outbox.poll_next(cx)
+        })
+        .await
+    }
+
+    #[must_use]
+    pub fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.session.streams.fetch_sub(1, Ordering::Relaxed);
+        self.session.touch();
     }
 }
 

@@ -1,0 +1,694 @@
+//! Streamable HTTP for clients of both eras, on `/mcp`, `/mcp/{project}` and `/mcp/{project}/{server}`.
+//!
+//! A request is answered with JSON if nothing happens before its answer, and with an event stream from the
+//! first thing that does. `-` stands for "no project" in a path that names a server.
+
+use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
+
+use bytes::{Bytes, BytesMut};
+use engine::{Answer, Caller, Gateway, Scope};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use mcp::{
+    Era, Frame, Kind, RpcError, Version, error,
+    frame::Invalid,
+    json,
+    outbox::{Bounds, Outbox},
+    protocol::method,
+    server::{Face, Session, SessionId, modern},
+};
+use model::{ProjectId, ServerName};
+
+use super::{
+    Body,
+    body::{Answering, Events},
+    guard::{Guard, Refusal},
+    idle::Takeover,
+    listener::Handover,
+    sessions::Sessions,
+};
+
+/// Messages of one request that may wait for its reader.
+const REQUEST_BOUNDS: Bounds = Bounds {
+    messages: 256,
+    bytes: 8 << 20,
+};
+/// Bytes that may wait for one session's reader; how many messages is a setting.
+const SESSION_BYTES: usize = 32 << 20;
+/// How often idle sessions are looked for.
+const REAP: Duration = Duration::from_secs(5);
+
+/// The MCP surfaces over HTTP.
+pub(crate) struct Front {
+    pub(super) gateway: Gateway,
+    guard: Guard,
+    pub(super) sessions: Sessions,
+    pub(super) tasks: tokio_util::task::TaskTracker,
+}
+
+impl Front {
+    pub(crate) fn new(gateway: Gateway, guard: Guard) -> Arc<Self> {
+        Arc::new(Self {
+            gateway,
+            guard,
+            sessions: Sessions::default(),
+            tasks: tokio_util::task::TaskTracker::new(),
+        })
+    }
+
+    pub(crate) fn guard(&self) -> &Guard {
+        &self.guard
+    }
+
+    /// Legacy sessions that are open.
+    pub(crate) fn session_count(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// Ends idle sessions, for ever.
+    pub(crate) async fn reap(&self) {
+        let mut tick = tokio::time::interval(REAP);
+        loop {
+            tick.tick().await;
+            let idle = self.gateway.settings().limits.session_idle;
+            self.sessions.reap(&self.gateway, idle).await;
+        }
+    }
+
+    pub(crate) async fn end_session(&self, id: &SessionId) {
+        self.sessions.end(&self.gateway, id).await;
+    }
+
+    /// Whether a path is ours.
+    pub(crate) fn owns(path: &str) -> bool {
+        let first = path
+            .strip_prefix('/')
+            .and_then(|path| path.split('/').next());
+        matches!(first, Some("mcp" | "sse" | "message"))
+    }
+
+    pub(super) fn session_bounds(&self) -> Bounds {
+        Bounds {
+            messages: self.gateway.settings().limits.client_queue_len,
+            bytes: SESSION_BYTES,
+        }
+    }
+
+    /// Answers a request to one of our paths.
+    pub(crate) async fn answer(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+        handover: Handover,
+    ) -> Response<Body> {
+        match self.answer_inner(request, handover).await {
+            Ok(response) => response,
+            Err(refusal) => Self::refuse(&refusal),
+        }
+    }
+
+    pub(crate) fn refuse(refusal: &Refusal) -> Response<Body> {
+        let mut response = json(
+            refusal.status,
+            Frame::error(b"", &refusal.error).text().clone(),
+        );
+        match refusal.status {
+            StatusCode::UNAUTHORIZED => {
+                response
+                    .headers_mut()
+                    .insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            StatusCode::SERVICE_UNAVAILABLE => {
+                response
+                    .headers_mut()
+                    .insert(header::RETRY_AFTER, HeaderValue::from_static("5"));
+            }
+            _ => {}
+        }
+        response
+    }
+
+    async fn answer_inner(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+        handover: Handover,
+    ) -> Result<Response<Body>, Refusal> {
+        self.guard.check(request.headers())?;
+        let principal = self.guard.principal(request.headers())?;
+        let (parts, body) = request.into_parts();
+        let path = parts.uri.path();
+        if path == "/message" || path.starts_with("/sse") {
+            let handover = (parts.method == Method::GET).then_some(handover);
+            return self.sse(parts, body, principal, handover).await;
+        }
+        let scope = scope(path, &parts.headers)?;
+        match parts.method {
+            Method::POST => self.post(parts.headers, body, scope, principal).await,
+            Method::GET => {
+                let session = self.named_session(&parts.headers, &scope, &principal)?;
+                let Some(session) = session else {
+                    return Ok(method_not_allowed());
+                };
+                let accept = parts
+                    .headers
+                    .get(header::ACCEPT)
+                    .and_then(|accept| accept.to_str().ok());
+                if !accept.is_some_and(|accept| {
+                    accept.contains("text/event-stream") || accept.contains("*/*")
+                }) {
+                    let what = "a GET here opens an event stream: send `Accept: text/event-stream`";
+                    return Err(refusal(StatusCode::NOT_ACCEPTABLE, what));
+                }
+                let headers = vec![(modern::SESSION_ID, session.id().as_str().to_owned())];
+                let takeover = Takeover {
+                    stream: session.take_stream(),
+                    opening: None,
+                    ends_session: false,
+                    headers,
+                };
+                match handover.leave(takeover).await {}
+            }
+            Method::DELETE => {
+                let Some(session) = self.named_session(&parts.headers, &scope, &principal)? else {
+                    return Ok(method_not_allowed());
+                };
+                self.end_session(session.id()).await;
+                Ok(empty(StatusCode::NO_CONTENT))
+            }
+            _ => Ok(method_not_allowed()),
+        }
+    }
+
+    /// The session that the headers name; `None` if they name none.
+    fn named_session(
+        &self,
+        headers: &HeaderMap,
+        scope: &Scope,
+        principal: &Arc<str>,
+    ) -> Result<Option<Arc<Session>>, Refusal> {
+        let Some(id) = headers.get(modern::SESSION_ID) else {
+            return Ok(None);
+        };
+        let session = id
+            .to_str()
+            .ok()
+            .and_then(|id| self.sessions.find(id, principal, scope));
+        // 2025-11-25 basic/transports "Session Management": the client starts anew on 404.
+        session.map(Some).ok_or_else(|| {
+            refusal(
+                StatusCode::NOT_FOUND,
+                "Session not found: send `initialize` again",
+            )
+        })
+    }
+
+    async fn post(
+        self: Arc<Self>,
+        headers: HeaderMap,
+        body: Incoming,
+        scope: Scope,
+        principal: Arc<str>,
+    ) -> Result<Response<Body>, Refusal> {
+        if !is_json(&headers) {
+            return Err(refusal(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "send `Content-Type: application/json`",
+            ));
+        }
+        let limits = self.gateway.settings();
+        let limits = &limits.limits;
+        let text = collect(body, &headers, limits.max_body_bytes).await?;
+        if text.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[') {
+            return self.batch(&headers, &text, scope, principal).await;
+        }
+        let frame = match Frame::parse(text, limits.max_depth) {
+            Ok(frame) => frame,
+            Err(invalid) => return Ok(unreadable(&invalid)),
+        };
+        if modern::is_modern(&headers, &frame) {
+            return Ok(self.modern(headers, frame, scope, principal).await);
+        }
+        if frame.kind() == Kind::Request && frame.method() == method::INITIALIZE {
+            return self.initialize(&frame, scope, principal).await;
+        }
+        let session = self.session(&headers, &scope, &principal)?;
+        match frame.kind() {
+            Kind::Request => Ok(self.legacy(session, frame, scope, principal).await),
+            _ => {
+                self.take_in(session, &frame, scope, principal);
+                Ok(empty(StatusCode::ACCEPTED))
+            }
+        }
+    }
+
+    /// The session of a legacy message, and its version checked.
+    fn session(
+        &self,
+        headers: &HeaderMap,
+        scope: &Scope,
+        principal: &Arc<str>,
+    ) -> Result<Arc<Session>, Refusal> {
+        let session = self
+            .named_session(headers, scope, principal)?
+            .ok_or_else(|| {
+                refusal(
+                    StatusCode::BAD_REQUEST,
+                    "header Mcp-Session-Id is missing: send `initialize` first",
+                )
+            })?;
+        if let Some(version) = headers.get(modern::PROTOCOL_VERSION) {
+            let known = version.to_str().ok().and_then(Version::parse);
+            if known.is_none_or(|version| version.era() == Era::Modern) {
+                let what =
+                    "header MCP-Protocol-Version names a version that this session does not speak";
+                return Err(refusal(StatusCode::BAD_REQUEST, what));
+            }
+        }
+        Ok(session)
+    }
+
+    /// A notification or a response of a legacy client.
+    pub(super) fn take_in(
+        &self,
+        session: Arc<Session>,
+        frame: &Frame,
+        scope: Scope,
+        principal: Arc<str>,
+    ) {
+        if frame.is_response() {
+            session.answered(frame.clone());
+            return;
+        }
+        let outbox = session.outbox().clone();
+        let caller = Caller {
+            era: Era::Legacy,
+            scope,
+            session: Some(session),
+            outbox,
+            principal,
+            modern_capabilities: None,
+            headers: None,
+        };
+        self.gateway.notification(&caller, frame);
+    }
+
+    /// Opens a session (2025-11-25 basic/lifecycle "Initialization").
+    async fn initialize(
+        &self,
+        frame: &Frame,
+        scope: Scope,
+        principal: Arc<str>,
+    ) -> Result<Response<Body>, Refusal> {
+        let (session, answer) = self.open(frame, scope, principal).await?;
+        let mut response = json(StatusCode::OK, answer.text);
+        if let Some(session) = session {
+            let id = HeaderValue::from_str(session.id().as_str()).expect("an id is base64");
+            response.headers_mut().insert(modern::SESSION_ID, id);
+        }
+        Ok(response)
+    }
+
+    /// Makes a session for `initialize`, and its answer.
+    pub(super) async fn open(
+        &self,
+        frame: &Frame,
+        scope: Scope,
+        principal: Arc<str>,
+    ) -> Result<(Option<Arc<Session>>, Answer), Refusal> {
+        let face = match Face::from_initialize(frame) {
+            Ok(face) => face,
+            Err(error) => return Ok((None, Answer::error(frame, &error))),
+        };
+        let result = self
+            .gateway
+            .initialize(&scope, &face)
+            .await
+            .ok_or_else(|| no_scope(&scope))?;
+        let session = Session::new(principal, self.session_bounds());
+        session.introduce(face);
+        let limit = self.gateway.settings().limits.max_sessions;
+        if !self.sessions.add(&self.gateway, &session, scope, limit) {
+            let what = format!("{limit} client sessions are open already (`max_sessions`)");
+            return Err(refusal(StatusCode::SERVICE_UNAVAILABLE, &what));
+        }
+        Ok((Some(session), Answer::result(frame, result.as_bytes())))
+    }
+
+    async fn legacy(
+        &self,
+        session: Arc<Session>,
+        frame: Frame,
+        scope: Scope,
+        principal: Arc<str>,
+    ) -> Response<Body> {
+        let outbox = Outbox::new(REQUEST_BOUNDS);
+        let caller = Caller {
+            era: Era::Legacy,
+            scope,
+            session: Some(session),
+            outbox: outbox.clone(),
+            principal,
+            modern_capabilities: None,
+            headers: None,
+        };
+        let gateway = self.gateway.clone();
+        let answering: Answering = Box::pin(async move { gateway.request(&caller, &frame).await });
+        respond(outbox, answering, |_| StatusCode::OK).await
+    }
+
+    async fn modern(
+        &self,
+        headers: HeaderMap,
+        frame: Frame,
+        scope: Scope,
+        principal: Arc<str>,
+    ) -> Response<Body> {
+        let face = match modern::check(&headers, &frame) {
+            Ok(face) => face,
+            Err(error) => {
+                return json(
+                    StatusCode::BAD_REQUEST,
+                    Frame::error(frame.id(), &error).text().clone(),
+                );
+            }
+        };
+        match frame.kind() {
+            Kind::Request => {}
+            // A closed stream is the cancellation; no other notification of a client has a meaning here.
+            Kind::Notification => return empty(StatusCode::ACCEPTED),
+            Kind::Result | Kind::Error => {
+                let error = RpcError::new(
+                    error::INVALID_REQUEST,
+                    "Invalid request: responses are not accepted",
+                );
+                return json(
+                    StatusCode::BAD_REQUEST,
+                    Frame::error(b"", &error).text().clone(),
+                );
+            }
+        }
+        let outbox = Outbox::new(REQUEST_BOUNDS);
+        let caller = Caller {
+            era: Era::Modern,
+            scope,
+            session: None,
+            outbox: outbox.clone(),
+            principal,
+            modern_capabilities: face.map(|face| Bytes::copy_from_slice(face.capabilities)),
+            headers: Some(headers),
+        };
+        let gateway = self.gateway.clone();
+        let answering: Answering = Box::pin(async move { gateway.request(&caller, &frame).await });
+        respond(outbox, answering, modern_status).await
+    }
+
+    /// A batch: only 2025-03-26 has them.
+    async fn batch(
+        self: Arc<Self>,
+        headers: &HeaderMap,
+        text: &Bytes,
+        scope: Scope,
+        principal: Arc<str>,
+    ) -> Result<Response<Body>, Refusal> {
+        let session = self.session(headers, &scope, &principal)?;
+        if session.face().map(|face| face.version) != Some(Version::V2025_03_26) {
+            return Err(refusal(
+                StatusCode::BAD_REQUEST,
+                "batches exist in protocol version 2025-03-26 only",
+            ));
+        }
+        let max_depth = self.gateway.settings().limits.max_depth;
+        if let Err(fault) = json::validate(text, max_depth) {
+            let invalid = Invalid {
+                reason: fault.into(),
+                id: None,
+                response: false,
+            };
+            return Ok(unreadable(&invalid));
+        }
+        let mut answers = Vec::new();
+        for span in json::elements(text, json::trimmed(text)) {
+            let frame = match Frame::parse(text.slice(span), max_depth) {
+                Ok(frame) => frame,
+                Err(invalid) => {
+                    let id = invalid.id.clone().unwrap_or_default();
+                    answers.push(futures_util::future::Either::Left(std::future::ready(
+                        Frame::error(&id, &invalid.to_rpc()).text().clone(),
+                    )));
+                    continue;
+                }
+            };
+            if frame.kind() != Kind::Request {
+                self.take_in(session.clone(), &frame, scope.clone(), principal.clone());
+                continue;
+            }
+            let caller = Caller {
+                era: Era::Legacy,
+                scope: scope.clone(),
+                session: Some(session.clone()),
+                outbox: session.outbox().clone(),
+                principal: principal.clone(),
+                modern_capabilities: None,
+                headers: None,
+            };
+            let gateway = self.gateway.clone();
+            answers.push(futures_util::future::Either::Right(Box::pin(async move {
+                gateway.request(&caller, &frame).await.text
+            })));
+        }
+        if answers.is_empty() {
+            return Ok(empty(StatusCode::ACCEPTED));
+        }
+        let answers = futures_util::future::join_all(answers).await;
+        let mut out = BytesMut::from(&b"["[..]);
+        for (at, answer) in answers.iter().enumerate() {
+            if at > 0 {
+                out.extend_from_slice(b",");
+            }
+            out.extend_from_slice(answer);
+        }
+        out.extend_from_slice(b"]");
+        Ok(json(StatusCode::OK, out.freeze()))
+    }
+}
+
+/// Waits for the first thing that happens: the answer alone is JSON, anything before it opens a stream.
+async fn respond(
+    outbox: Arc<Outbox>,
+    mut answering: Answering,
+    status: impl Fn(&Answer) -> StatusCode,
+) -> Response<Body> {
+    enum First {
+        Answer(Answer),
+        Message(Bytes),
+    }
+    let first = poll_fn(|cx| {
+        if let Poll::Ready(answer) = answering.as_mut().poll(cx) {
+            return Poll::Ready(First::Answer(answer));
+        }
+        match outbox.poll_next(cx) {
+            Poll::Ready(Some(message)) => Poll::Ready(First::Message(message)),
+            _ => Poll::Pending,
+        }
+    })
+    .await;
+    let events = match first {
+        First::Answer(answer) if outbox.is_empty() => return json(status(&answer), answer.text),
+        First::Answer(answer) => {
+            let text = (!answer.silent).then_some(answer.text);
+            Events::new(None, outbox, None, text)
+        }
+        First::Message(message) => Events::new(Some(message), outbox, Some(answering), None),
+    };
+    let mut response = Response::new(Body::Events(Box::new(events)));
+    let headers = response.headers_mut();
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("text/event-stream"),
+    );
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    response
+}
+
+/// The status that a modern answer has besides its error code (2026-07-28 basic/transports/streamable-http).
+fn modern_status(answer: &Answer) -> StatusCode {
+    match answer.code {
+        Some(error::METHOD_NOT_FOUND) => StatusCode::NOT_FOUND,
+        Some(
+            error::PARSE_ERROR
+            | error::INVALID_REQUEST
+            | error::HEADER_MISMATCH
+            | error::MISSING_CAPABILITY
+            | error::UNSUPPORTED_VERSION,
+        ) => StatusCode::BAD_REQUEST,
+        _ => StatusCode::OK,
+    }
+}
+
+/// What a path and the project header address.
+pub(super) fn scope(path: &str, headers: &HeaderMap) -> Result<Scope, Refusal> {
+    let not_found = || {
+        refusal(
+            StatusCode::NOT_FOUND,
+            "MCP is at /mcp, /mcp/{project} and /mcp/{project}/{server}",
+        )
+    };
+    let mut parts = path.trim_end_matches('/').split('/').skip(2);
+    let (project, server) = (parts.next(), parts.next());
+    if parts.next().is_some() {
+        return Err(not_found());
+    }
+    let header = headers
+        .get("x-project-id")
+        .map(|value| value.to_str().unwrap_or_default());
+    let project = match (project.filter(|project| *project != "-"), header) {
+        (Some(path), Some(header)) if path != header => {
+            return Err(refusal(
+                StatusCode::BAD_REQUEST,
+                "the path and header X-Project-Id name different projects",
+            ));
+        }
+        (path, header) => path.or(header),
+    };
+    let project = project
+        .map(ProjectId::parse)
+        .transpose()
+        .map_err(|_| not_found())?;
+    let server = server
+        .map(percent_decode)
+        .map(|name| ServerName::parse(&name))
+        .transpose()
+        .map_err(|_| not_found())?;
+    Ok(Scope { project, server })
+}
+
+/// `%41` → `A`; what is no escape stays.
+fn percent_decode(text: &str) -> String {
+    let bytes = text.as_bytes();
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while at < bytes.len() {
+        let digits = (bytes[at] == b'%')
+            .then(|| text.get(at + 1..at + 3))
+            .flatten();
+        match digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            Some(byte) => {
+                out.push(byte);
+                at += 3;
+            }
+            None => {
+                out.push(bytes[at]);
+                at += 1;
+            }
+        }
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+fn no_scope(scope: &Scope) -> Refusal {
+    let what = match (&scope.project, &scope.server) {
+        (_, Some(server)) => format!("no server `{server}` is enabled here"),
+        (Some(project), None) => format!("there is no project `{project}`"),
+        (None, None) => "there is nothing here".to_owned(),
+    };
+    refusal(StatusCode::NOT_FOUND, &what)
+}
+
+pub(super) fn refusal(status: StatusCode, what: &str) -> Refusal {
+    Refusal {
+        status,
+        error: RpcError::new(error::INVALID_REQUEST, what),
+    }
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let kind = headers
+        .get(header::CONTENT_TYPE)
+        .and_then(|kind| kind.to_str().ok())
+        .unwrap_or_default();
+    kind.split(';')
+        .next()
+        .is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"))
+}
+
+/// Reads a body of at most `limit` bytes.
+pub(super) async fn collect(
+    mut body: Incoming,
+    headers: &HeaderMap,
+    limit: usize,
+) -> Result<Bytes, Refusal> {
+    let too_large = || {
+        let what = format!("the body is larger than {limit} bytes (`max_body_bytes`)");
+        refusal(StatusCode::PAYLOAD_TOO_LARGE, &what)
+    };
+    let announced = headers
+        .get(header::CONTENT_LENGTH)
+        .and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+    if announced.is_some_and(|length| length > limit) {
+        return Err(too_large());
+    }
+    let mut first: Option<Bytes> = None;
+    let mut rest: Option<BytesMut> = None;
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| refusal(StatusCode::BAD_REQUEST, "the body broke off"))?;
+        let Ok(data) = frame.into_data() else {
+            continue;
+        };
+        match (&first, &mut rest) {
+            // The usual case is one piece: it is taken as it is.
+            (None, _) => first = Some(data),
+            (Some(one), None) => {
+                let mut all = BytesMut::with_capacity(one.len() + data.len());
+                all.extend_from_slice(one);
+                all.extend_from_slice(&data);
+                rest = Some(all);
+            }
+            (Some(_), Some(all)) => all.extend_from_slice(&data),
+        }
+        if rest
+            .as_ref()
+            .map_or_else(|| first.as_ref().map_or(0, Bytes::len), BytesMut::len)
+            > limit
+        {
+            return Err(too_large());
+        }
+    }
+    Ok(rest.map(BytesMut::freeze).or(first).unwrap_or_default())
+}
+
+fn unreadable(invalid: &Invalid) -> Response<Body> {
+    let id = if invalid.response {
+        Bytes::new()
+    } else {
+        invalid.id.clone().unwrap_or_default()
+    };
+    json(
+        StatusCode::BAD_REQUEST,
+        Frame::error(&id, &invalid.to_rpc()).text().clone(),
+    )
+}
+
+pub(super) fn json(status: StatusCode, text: Bytes) -> Response<Body> {
+    let mut response = Response::new(Body::text(text));
+    *response.status_mut() = status;
+    response.headers_mut().insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    );
+    response
+}
+
+pub(super) fn empty(status: StatusCode) -> Response<Body> {
+    let mut response = Response::new(Body::Text(None));
+    *response.status_mut() = status;
+    response
+}
+
+fn method_not_allowed() -> Response<Body> {
+    let mut response = empty(StatusCode::METHOD_NOT_ALLOWED);
+    response
+        .headers_mut()
+        .insert(header::ALLOW, HeaderValue::from_static("POST"));
+    response
+}

@@ -1,0 +1,108 @@
+//! Long streams without the HTTP machinery: a stream that says little should cost little.
+//!
+//! hyper keeps read and write buffers of 8 KB each for every connection. A `GET` stream sends nothing for
+//! hours, so the connection is taken out of hyper ([`super::listener`]) and lives on as a socket, a session
+//! and this loop.
+
+use std::{fmt::Write as _, io, time::Duration};
+
+use bytes::Bytes;
+use mcp::{server::Stream, sse};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::timeout,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::body::KEEP_ALIVE;
+
+/// A reader that takes nothing for so long is gone.
+const STALLED: Duration = Duration::from_secs(60);
+
+/// A stream that takes a connection over.
+pub(crate) struct Takeover {
+    pub(crate) stream: Stream,
+    /// The first event, ready to send.
+    pub(crate) opening: Option<Bytes>,
+    /// The session ends with the stream (HTTP+SSE).
+    pub(crate) ends_session: bool,
+    /// Headers besides those of every event stream.
+    pub(crate) headers: Vec<(&'static str, String)>,
+}
+
+/// Sends the session's messages until it, the client or the product is gone.
+///
+/// # Errors
+/// The socket's own, and [`io::ErrorKind::TimedOut`] for a client that does not read.
+pub(crate) async fn run(
+    socket: &mut TcpStream,
+    takeover: &Takeover,
+    over: &CancellationToken,
+) -> io::Result<()> {
+    let mut head = String::from(
+        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncache-control: no-cache\r\n\
+         x-accel-buffering: no\r\ntransfer-encoding: chunked\r\nconnection: close\r\n",
+    );
+    for (name, value) in &takeover.headers {
+        let _ = write!(head, "{name}: {value}\r\n");
+    }
+    head.push_str("\r\n");
+    write(socket, head.as_bytes()).await?;
+    if let Some(opening) = &takeover.opening {
+        chunk(socket, opening).await?;
+    }
+    loop {
+        // Nothing is awaited with a buffer in hand: an idle stream holds none.
+        let message = tokio::select! {
+            message = takeover.stream.next() => message,
+            () = gone(socket) => return Ok(()),
+            () = tokio::time::sleep(KEEP_ALIVE) => {
+                chunk(socket, b": \n\n").await?;
+                continue;
+            }
+            () = over.cancelled() => None,
+        };
+        let Some(message) = message else { break };
+        chunk(socket, &sse::encode(Some("message"), None, &message)).await?;
+    }
+    write(socket, b"0\r\n\r\n").await?;
+    timeout(STALLED, socket.shutdown()).await.unwrap_or(Ok(()))
+}
+
+/// Waits until the client has closed. What it sends meanwhile is no request that could be answered here.
+async fn gone(socket: &TcpStream) {
+    loop {
+        if socket.readable().await.is_err() {
+            return;
+        }
+        let mut scrap = [0u8; 256];
+        match socket.try_read(&mut scrap) {
+            Ok(0) => return,
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => return,
+        }
+    }
+}
+
+async fn chunk(socket: &mut TcpStream, data: &[u8]) -> io::Result<()> {
+    let mut out = format!("{:x}\r\n", data.len()).into_bytes();
+    out.extend_from_slice(data);
+    out.extend_from_slice(b"\r\n");
+    write(socket, &out).await
+}
+
+async fn write(socket: &mut TcpStream, data: &[u8]) -> io::Result<()> {
+    timeout(STALLED, socket.write_all(data))
+        .await
+        .map_err(|_| io::ErrorKind::TimedOut)?
+}
+
+/// Reads and drops what the client still sends, for a moment: closing over unread input would reset the
+/// connection and lose what was sent last.
+pub(crate) async fn drain(socket: &mut TcpStream) {
+    let mut scrap = [0u8; 1024];
+    let reading = async { while matches!(socket.read(&mut scrap).await, Ok(n) if n > 0) {} };
+    let _ = timeout(Duration::from_millis(200), reading).await;
+}

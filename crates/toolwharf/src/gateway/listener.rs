@@ -1,0 +1,181 @@
+//! The accept loop: one task per connection, everything else on it a state machine.
+
+use std::{
+    convert::Infallible,
+    future::Future,
+    io,
+    pin::pin,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use http::{Request, Response};
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::Notify,
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tower::ServiceExt;
+
+use super::{
+    Body, Front,
+    idle::{self, Takeover},
+};
+
+/// A client that has not sent a whole request head after this is cut off.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// All routes but those of MCP.
+pub(crate) type Other = axum::Router;
+
+/// Where a request leaves a stream that is to take its connection over.
+#[derive(Clone, Default)]
+pub(crate) struct Handover {
+    left: Arc<(Mutex<Option<Takeover>>, Notify)>,
+}
+
+impl Handover {
+    /// Takes the connection over. Does not return: the request's future is dropped with hyper's connection.
+    pub(crate) async fn leave(self, takeover: Takeover) -> Infallible {
+        *self.left.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(takeover);
+        self.left.1.notify_one();
+        std::future::pending().await
+    }
+
+    async fn taken(&self) -> Takeover {
+        loop {
+            self.left.1.notified().await;
+            let takeover = self
+                .left
+                .0
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take();
+            if let Some(takeover) = takeover {
+                return takeover;
+            }
+        }
+    }
+}
+
+/// Serves connections until `over`, then lets those in flight finish for `drain`.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    front: Arc<Front>,
+    other: Other,
+    over: CancellationToken,
+    drain: Duration,
+) {
+    let connections = TaskTracker::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = over.cancelled() => break,
+        };
+        match accepted {
+            Ok((socket, _)) => {
+                // Boxed by the tracker's task: what a connection needs while idle is what this future holds.
+                connections.spawn(connection(
+                    socket,
+                    front.clone(),
+                    other.clone(),
+                    over.clone(),
+                ));
+            }
+            Err(error) => {
+                tracing::warn!("cannot accept a connection: {error}");
+                // Out of file descriptors, most likely: trying at once would only burn the processor.
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+    drop(listener);
+    connections.close();
+    if tokio::time::timeout(drain, connections.wait())
+        .await
+        .is_err()
+    {
+        tracing::warn!(
+            "cut {} connections that were still busy after {} s",
+            connections.len(),
+            drain.as_secs()
+        );
+    }
+}
+
+async fn connection(socket: TcpStream, front: Arc<Front>, other: Other, over: CancellationToken) {
+    let _ = socket.set_nodelay(true);
+    let mut socket = socket;
+    if let Some(takeover) = Box::pin(http(&mut socket, &front, other, &over)).await {
+        let ended = idle::run(&mut socket, &takeover, &over).await;
+        if let Err(error) = ended {
+            tracing::debug!("a stream ended: {error}");
+        }
+        if takeover.ends_session {
+            let id = takeover.stream.session().id().clone();
+            front.end_session(&id).await;
+        }
+        idle::drain(&mut socket).await;
+    }
+}
+
+/// HTTP on a connection until it ends, or a stream takes it over.
+async fn http(
+    socket: &mut TcpStream,
+    front: &Arc<Front>,
+    other: Other,
+    over: &CancellationToken,
+) -> Option<Takeover> {
+    let handover = Handover::default();
+    let service = {
+        let handover = handover.clone();
+        let front = front.clone();
+        service_fn(move |request: Request<Incoming>| {
+            answer(front.clone(), other.clone(), handover.clone(), request)
+        })
+    };
+    let mut builder = http1::Builder::new();
+    builder
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .pipeline_flush(true);
+    let mut conn = pin!(builder.serve_connection(TokioIo::new(socket), service));
+    let mut leaving = false;
+    loop {
+        tokio::select! {
+            biased;
+            ended = conn.as_mut() => {
+                if let Err(error) = ended {
+                    tracing::trace!("a connection ended: {error}");
+                }
+                return None;
+            }
+            takeover = handover.taken() => return Some(takeover),
+            () = over.cancelled(), if !leaving => {
+                leaving = true;
+                conn.as_mut().graceful_shutdown();
+            }
+        }
+    }
+}
+
+fn answer(
+    front: Arc<Front>,
+    other: Other,
+    handover: Handover,
+    request: Request<Incoming>,
+) -> impl Future<Output = Result<Response<Body>, io::Error>> {
+    async move {
+        if Front::owns(request.uri().path()) {
+            return Ok(front.answer(request, handover).await);
+        }
+        if let Err(refusal) = front.guard().check(request.headers()) {
+            return Ok(Front::refuse(&refusal));
+        }
+        match other.oneshot(request.map(axum::body::Body::new)).await {
+            Ok(response) => Ok(response.map(Body::Other)),
+        }
+    }
+}

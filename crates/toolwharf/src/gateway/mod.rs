@@ -1,0 +1,15 @@
+//! The surfaces that clients speak MCP to: streamable HTTP, HTTP+SSE and stdio.
+
+mod body;
+mod guard;
+mod http;
+mod idle;
+mod listener;
+mod sessions;
+mod sse;
+pub(crate) mod stdio;
+
+pub(crate) use body::Body;
+pub(crate) use guard::Guard;
+pub(crate) use http::Front;
+pub(crate) use listener::serve;

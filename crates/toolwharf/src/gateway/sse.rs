@@ -1,0 +1,147 @@
+//! HTTP+SSE of 2024-11-05 for clients that speak nothing newer: `GET /sse` (or `/sse/{project}/{server}`) and
+//! `POST /message?sessionId=…`.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use engine::{Caller, Scope};
+use http::{Method, Response, StatusCode, request::Parts};
+use hyper::body::Incoming;
+use mcp::{
+    Era, Frame, Kind,
+    outbox::Weight,
+    protocol::method,
+    server::{Face, Session},
+    sse,
+};
+
+use super::{
+    Body, Front,
+    guard::Refusal,
+    http::{collect, empty, refusal, scope},
+    idle::Takeover,
+    listener::Handover,
+};
+
+impl Front {
+    pub(super) async fn sse(
+        self: Arc<Self>,
+        parts: Parts,
+        body: Incoming,
+        principal: Arc<str>,
+        handover: Option<Handover>,
+    ) -> Result<Response<Body>, Refusal> {
+        let path = parts.uri.path();
+        match (handover, path) {
+            (Some(handover), path) if path.starts_with("/sse") => {
+                let scope = scope(path, &parts.headers)?;
+                if self.gateway.view(&scope).is_none() {
+                    return Err(refusal(
+                        StatusCode::NOT_FOUND,
+                        "there is no such project or server here",
+                    ));
+                }
+                self.open_sse(scope, principal, handover).await
+            }
+            (None, "/message") if parts.method == Method::POST => {
+                let query = parts.uri.query().unwrap_or_default();
+                let id = query
+                    .split('&')
+                    .find_map(|pair| pair.strip_prefix("sessionId="))
+                    .unwrap_or_default();
+                let found = self.sessions.find_any(id, &principal);
+                let (session, scope) = found.ok_or_else(|| {
+                    refusal(StatusCode::NOT_FOUND, "Session not found: open /sse again")
+                })?;
+                let limits = self.gateway.settings();
+                let text = collect(body, &parts.headers, limits.limits.max_body_bytes).await?;
+                self.message(session, scope, principal, text, limits.limits.max_depth)
+                    .await
+            }
+            _ => Ok(empty(StatusCode::METHOD_NOT_ALLOWED)),
+        }
+    }
+
+    async fn open_sse(
+        &self,
+        scope: Scope,
+        principal: Arc<str>,
+        handover: Handover,
+    ) -> Result<Response<Body>, Refusal> {
+        let session = Session::new(principal, self.session_bounds());
+        let limit = self.gateway.settings().limits.max_sessions;
+        if !self.sessions.add(&self.gateway, &session, scope, limit) {
+            let what = format!("{limit} client sessions are open already (`max_sessions`)");
+            return Err(refusal(StatusCode::SERVICE_UNAVAILABLE, &what));
+        }
+        let endpoint = Bytes::from(format!("/message?sessionId={}", session.id().as_str()));
+        let takeover = Takeover {
+            stream: session.take_stream(),
+            opening: Some(sse::encode(Some("endpoint"), None, &endpoint)),
+            ends_session: true,
+            headers: Vec::new(),
+        };
+        match handover.leave(takeover).await {}
+    }
+
+    /// One message of the client; its answer goes out on the stream.
+    async fn message(
+        self: Arc<Self>,
+        session: Arc<Session>,
+        scope: Scope,
+        principal: Arc<str>,
+        text: Bytes,
+        max_depth: usize,
+    ) -> Result<Response<Body>, Refusal> {
+        let frame = match Frame::parse(text, max_depth) {
+            Ok(frame) => frame,
+            Err(invalid) => {
+                return Err(Refusal {
+                    status: StatusCode::BAD_REQUEST,
+                    error: invalid.to_rpc(),
+                });
+            }
+        };
+        if frame.kind() != Kind::Request {
+            self.take_in(session, &frame, scope, principal);
+            return Ok(empty(StatusCode::ACCEPTED));
+        }
+        if frame.method() == method::INITIALIZE {
+            let answer = match Face::from_initialize(&frame) {
+                Ok(face) => {
+                    let result = self
+                        .gateway
+                        .initialize(&scope, &face)
+                        .await
+                        .unwrap_or_default();
+                    session.introduce(face);
+                    Frame::result(frame.id(), result.as_bytes())
+                }
+                Err(error) => Frame::error(frame.id(), &error),
+            };
+            session.outbox().push(Weight::Must, answer.text().clone());
+            return Ok(empty(StatusCode::ACCEPTED));
+        }
+        let caller = Caller {
+            era: Era::Legacy,
+            scope,
+            outbox: session.outbox().clone(),
+            session: Some(session.clone()),
+            principal,
+            modern_capabilities: None,
+            headers: None,
+        };
+        let gateway = self.gateway.clone();
+        // Ends with its answer, its deadline or its session, whichever comes first.
+        self.tasks.spawn(async move {
+            let answer = tokio::select! {
+                answer = gateway.request(&caller, &frame) => answer,
+                () = session.over().cancelled() => return,
+            };
+            if !answer.silent {
+                session.outbox().push(Weight::Must, answer.text);
+            }
+        });
+        Ok(empty(StatusCode::ACCEPTED))
+    }
+}

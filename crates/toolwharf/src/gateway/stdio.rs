@@ -1,0 +1,187 @@
+//! The gateway on standard input and output, for clients that only start commands.
+//!
+//! One pipe, either era: `initialize` opens the legacy conversation, a request with modern `_meta` says
+//! everything itself (2026-07-28 basic/versioning "Backward Compatibility").
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use engine::{Caller, Gateway, Scope};
+use mcp::{
+    Era, Frame, Kind, bridge,
+    lines::{Line, LineReader},
+    outbox::{Bounds, Weight},
+    protocol::{meta, method},
+    server::{Face, Session, modern},
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt},
+    task::JoinSet,
+};
+
+/// Messages that may wait for the client to read them.
+const BOUNDS: Bounds = Bounds {
+    messages: 4096,
+    bytes: 64 << 20,
+};
+/// How long requests in flight may still be answered once the client has closed its end.
+const LINGER: Duration = Duration::from_secs(5);
+
+/// Serves one client until it closes its end, or stops reading.
+pub(crate) async fn run(
+    gateway: &Gateway,
+    scope: Scope,
+    input: impl AsyncRead + Unpin,
+    output: impl AsyncWrite + Unpin,
+) {
+    let session = Session::new("stdio".into(), BOUNDS);
+    let registration = gateway.attach(scope.clone(), &session);
+    let writing = write(session.clone(), output);
+    let reading = async {
+        let mut pipe = Pipe {
+            gateway: gateway.clone(),
+            scope,
+            session: session.clone(),
+            requests: JoinSet::new(),
+        };
+        pipe.read(input).await;
+        let finished = async { while pipe.requests.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(LINGER, finished).await;
+        session.outbox().close();
+        // The writer ends by itself once all is written.
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        () = writing => {}
+        () = reading => {}
+    }
+    gateway.detach(registration).await;
+}
+
+async fn write(session: Arc<Session>, mut output: impl AsyncWrite + Unpin) {
+    while let Some(message) = session.outbox().next().await {
+        let mut line = Vec::with_capacity(message.len() + 1);
+        line.extend_from_slice(&mcp::json::one_line(&message));
+        line.push(b'\n');
+        if output.write_all(&line).await.is_err() || output.flush().await.is_err() {
+            return;
+        }
+    }
+}
+
+struct Pipe {
+    gateway: Gateway,
+    scope: Scope,
+    session: Arc<Session>,
+    requests: JoinSet<()>,
+}
+
+impl Pipe {
+    async fn read(&mut self, input: impl AsyncRead + Unpin) {
+        let settings = self.gateway.settings();
+        let mut lines = LineReader::new(input, settings.limits.max_body_bytes);
+        loop {
+            let text = tokio::select! {
+                line = lines.next() => match line {
+                    Ok(Some(Line::Text(text))) => text,
+                    Ok(Some(Line::TooLong { bytes })) => {
+                        let what = format!("a message of {bytes} bytes is too long (`max_body_bytes`)");
+                        self.send(&Frame::error(b"", &mcp::RpcError::new(mcp::error::INVALID_REQUEST, what)));
+                        continue;
+                    }
+                    Ok(None) | Err(_) => return,
+                },
+                Some(_) = self.requests.join_next(), if !self.requests.is_empty() => continue,
+            };
+            match Frame::parse(text, settings.limits.max_depth) {
+                Ok(frame) => self.take(frame).await,
+                Err(invalid) if invalid.response => {}
+                Err(invalid) => {
+                    let id = invalid.id.clone().unwrap_or_default();
+                    self.send(&Frame::error(&id, &invalid.to_rpc()));
+                }
+            }
+        }
+    }
+
+    fn send(&self, frame: &Frame) {
+        self.session
+            .outbox()
+            .push(Weight::Must, frame.text().clone());
+    }
+
+    async fn take(&mut self, frame: Frame) {
+        match frame.kind() {
+            Kind::Result | Kind::Error => {
+                self.session.answered(frame);
+            }
+            Kind::Notification => {
+                let caller = self.caller(Era::Legacy, None);
+                self.gateway.notification(&caller, &frame);
+            }
+            Kind::Request
+                if frame
+                    .meta()
+                    .is_some_and(|own| own.find(meta::PROTOCOL_VERSION).is_some()) =>
+            {
+                let face = bridge::modern_face(&frame);
+                match face.and_then(|face| modern::check_version(&face.version).map(|()| face)) {
+                    Ok(face) => {
+                        let capabilities = Bytes::copy_from_slice(face.capabilities);
+                        let caller = self.caller(Era::Modern, Some(capabilities));
+                        self.start(caller, frame);
+                    }
+                    Err(error) => self.send(&Frame::error(frame.id(), &error)),
+                }
+            }
+            Kind::Request if frame.method() == method::INITIALIZE => {
+                let answer = match Face::from_initialize(&frame) {
+                    Ok(face) => {
+                        let result = self
+                            .gateway
+                            .initialize(&self.scope, &face)
+                            .await
+                            .unwrap_or_default();
+                        self.session.introduce(face);
+                        Frame::result(frame.id(), result.as_bytes())
+                    }
+                    Err(error) => Frame::error(frame.id(), &error),
+                };
+                self.send(&answer);
+            }
+            Kind::Request if frame.method() == method::DISCOVER => {
+                // Without its `_meta` it is malformed, and must not be taken for a legacy request.
+                if let Err(error) = bridge::modern_face(&frame) {
+                    self.send(&Frame::error(frame.id(), &error));
+                }
+            }
+            Kind::Request => {
+                let caller = self.caller(Era::Legacy, None);
+                self.start(caller, frame);
+            }
+        }
+    }
+
+    fn caller(&self, era: Era, modern_capabilities: Option<Bytes>) -> Caller {
+        Caller {
+            era,
+            scope: self.scope.clone(),
+            session: Some(self.session.clone()),
+            outbox: self.session.outbox().clone(),
+            principal: self.session.principal().clone(),
+            modern_capabilities,
+            headers: None,
+        }
+    }
+
+    fn start(&mut self, caller: Caller, frame: Frame) {
+        let gateway = self.gateway.clone();
+        let session = self.session.clone();
+        self.requests.spawn(async move {
+            let answer = gateway.request(&caller, &frame).await;
+            if !answer.silent {
+                session.outbox().push(Weight::Must, answer.text);
+            }
+        });
+    }
+}

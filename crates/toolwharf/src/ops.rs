@@ -1,0 +1,156 @@
+//! What orchestrators and monitoring ask: `/healthz`, `/readyz`, `/metrics`.
+
+use std::{
+    fmt::Write,
+    fs,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use anyhow::Context;
+use axum::{Router, http::StatusCode, routing::get};
+use engine::{Gateway, catalog::ListKind, server::State};
+
+use crate::gateway::Front;
+
+/// The file in the data directory that says where a running gateway is.
+const STATE_FILE: &str = "serve.json";
+
+/// Whether the start is over.
+#[derive(Clone, Default)]
+pub(crate) struct Ready(Arc<AtomicBool>);
+
+impl Ready {
+    pub(crate) fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Routes that need no token: they say nothing that is secret.
+pub(crate) fn router(front: Arc<Front>, gateway: Gateway, ready: Ready) -> Router {
+    Router::new()
+        .route("/healthz", get(async || "ok\n"))
+        .route(
+            "/readyz",
+            get(async move || {
+                if ready.0.load(Ordering::Relaxed) {
+                    (StatusCode::OK, "ready\n")
+                } else {
+                    (StatusCode::SERVICE_UNAVAILABLE, "starting\n")
+                }
+            }),
+        )
+        .route("/metrics", get(async move || metrics(&front, &gateway)))
+}
+
+/// Prometheus' text format.
+fn metrics(front: &Front, gateway: &Gateway) -> String {
+    let servers = gateway.servers();
+    let mut out = String::new();
+    let mut family =
+        |name: &str, kind: &str, help: &str, value: &dyn Fn(&engine::server::Server) -> u64| {
+            let _ = writeln!(
+                out,
+                "# HELP toolwharf_{name} {help}\n# TYPE toolwharf_{name} {kind}"
+            );
+            for server in servers.iter() {
+                let label = server
+                    .name()
+                    .as_str()
+                    .replace('\\', "\\\\")
+                    .replace('"', "\\\"");
+                let _ = writeln!(
+                    out,
+                    "toolwharf_{name}{{server=\"{label}\"}} {}",
+                    value(server)
+                );
+            }
+        };
+    let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+    family(
+        "server_up",
+        "gauge",
+        "Whether the server is connected.",
+        &|server| u64::from(matches!(server.state(), State::Ready(_))),
+    );
+    family(
+        "server_starts_total",
+        "counter",
+        "Attempts to start or reach the server.",
+        &|server| count(&server.stats.starts),
+    );
+    family(
+        "calls_total",
+        "counter",
+        "Requests sent to the server.",
+        &|server| count(&server.stats.calls),
+    );
+    family(
+        "call_errors_total",
+        "counter",
+        "Requests that ended in a JSON-RPC error.",
+        &|server| count(&server.stats.errors),
+    );
+    family(
+        "calls_in_flight",
+        "gauge",
+        "Requests at the server right now.",
+        &|server| server.load().0 as u64,
+    );
+    family(
+        "calls_waiting",
+        "gauge",
+        "Requests that wait for the server.",
+        &|server| server.load().1 as u64,
+    );
+    family(
+        "tools",
+        "gauge",
+        "Tools that the server offers.",
+        &|server| server.catalog().list(ListKind::Tools).len() as u64,
+    );
+    let (held, listeners) = gateway.gauges();
+    for (name, help, value) in [
+        (
+            "sessions",
+            "Legacy client sessions that are open.",
+            front.session_count(),
+        ),
+        (
+            "held_calls",
+            "Calls that wait for their client's input.",
+            held,
+        ),
+        ("listeners", "Clients that are told of changes.", listeners),
+    ] {
+        let _ = writeln!(
+            out,
+            "# HELP toolwharf_{name} {help}\n# TYPE toolwharf_{name} gauge\ntoolwharf_{name} {value}"
+        );
+    }
+    out
+}
+
+/// Removed when the gateway ends.
+pub(crate) struct Announced(PathBuf);
+
+impl Drop for Announced {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// Says in the data directory where the gateway is, for the command line.
+pub(crate) fn announce(dir: &Path, url: &str) -> anyhow::Result<Announced> {
+    let path = dir.join(STATE_FILE);
+    let text = format!(
+        "{{\"url\":{},\"pid\":{}}}\n",
+        mcp::json::quote(url),
+        std::process::id()
+    );
+    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(Announced(path))
+}

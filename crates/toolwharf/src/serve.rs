@@ -1,0 +1,213 @@
+//! `serve` and `stdio`: the gateway at work, its configuration kept fresh.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+
+use anyhow::Context;
+use engine::{Gateway, Scope};
+use model::{ProjectId, ServerName};
+use tokio::{
+    net::TcpListener,
+    signal::unix::{SignalKind, signal},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    config::{Config, Sources},
+    gateway::{self, Front, Guard},
+    ops, startup,
+};
+
+/// How often the configuration files are looked at.
+const WATCH: Duration = Duration::from_millis(500);
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Address and port; port 0 takes a free one.
+    #[arg(long, value_name = "ADDR:PORT")]
+    listen: Option<String>,
+    /// Where state is kept.
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct StdioArgs {
+    /// Only the servers of this project.
+    #[arg(long)]
+    project: Option<ProjectId>,
+    /// Only this server, its names unprefixed.
+    #[arg(long)]
+    server: Option<ServerName>,
+}
+
+/// Runs the gateway over HTTP until SIGTERM or SIGINT.
+pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
+    let (sources, mut config) = startup::load(named)?;
+    if args.data_dir.is_some() {
+        config.settings.data_dir.clone_from(&args.data_dir);
+    }
+    startup::init_logs(&config.settings);
+    warn_of(&config);
+    let data_dir = startup::open_data_dir(&config.settings)?;
+    let (token, new) = startup::admin_token(&data_dir)?;
+    let wanted = args.listen.as_ref().unwrap_or(&config.settings.listen);
+    let listener = bind(wanted).await?;
+    let address = listener.local_addr()?;
+    let gateway = startup::gateway(config.settings.clone())?;
+    let guard = Guard::new(&config.settings, address.ip(), token.clone());
+    let front = Front::new(gateway.clone(), guard);
+    let over = CancellationToken::new();
+    let url = format!("http://{}", dialable(address));
+    if new {
+        eprintln!(
+            "administrator's token (kept in {}): {token}",
+            data_dir.join("admin-token").display()
+        );
+    }
+    eprintln!("toolwharf is at {url}/mcp");
+    let state = ops::announce(&data_dir, &url)?;
+
+    let ready = ops::Ready::default();
+    let router = ops::router(front.clone(), gateway.clone(), ready.clone());
+    let drain = config.settings.limits.drain;
+    let serving = gateway::serve(listener, front.clone(), router, over.clone(), drain);
+    let working = async {
+        gateway.start(config.servers.clone()).await?;
+        ready.set();
+        tokio::select! {
+            () = watch(&sources, &gateway, args.data_dir.as_deref()) => {}
+            () = front.reap() => {}
+        }
+        anyhow::Ok(())
+    };
+    tokio::pin!(serving);
+    let outcome = tokio::select! {
+        () = &mut serving => Ok(()),
+        outcome = working => outcome,
+        signal = ended() => {
+            tracing::info!("{signal}: stopping");
+            Ok(())
+        }
+    };
+    over.cancel();
+    tokio::join!(
+        serving,
+        gateway.shutdown(drain + config.settings.limits.stop_grace + Duration::from_secs(5))
+    );
+    drop(state);
+    outcome
+}
+
+/// Runs the gateway on standard input and output.
+pub(crate) async fn stdio(named: &[PathBuf], args: StdioArgs) -> anyhow::Result<()> {
+    let (sources, config) = startup::load(named)?;
+    startup::init_logs(&config.settings);
+    warn_of(&config);
+    let gateway = startup::gateway(config.settings.clone())?;
+    let scope = Scope {
+        project: args.project,
+        server: args.server,
+    };
+    gateway.start(config.servers.clone()).await?;
+    if gateway.view(&scope).is_none() {
+        gateway.shutdown(config.settings.limits.stop_grace).await;
+        anyhow::bail!("there is no such project or server in the configuration");
+    }
+    tokio::select! {
+        () = gateway::stdio::run(&gateway, scope, tokio::io::stdin(), tokio::io::stdout()) => {}
+        () = watch(&sources, &gateway, None) => {}
+        _ = ended() => {}
+    }
+    gateway
+        .shutdown(config.settings.limits.stop_grace + Duration::from_secs(5))
+        .await;
+    Ok(())
+}
+
+fn warn_of(config: &Config) {
+    for warning in &config.warnings {
+        tracing::warn!("{warning}");
+    }
+}
+
+async fn bind(wanted: &str) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(wanted).await.with_context(|| {
+        format!("cannot listen on {wanted}: choose another with --listen ADDR:PORT (port 0 takes a free one)")
+    })
+}
+
+/// The address that a client on this machine can use.
+fn dialable(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(v4) if v4.is_unspecified() => IpAddr::from([127, 0, 0, 1]),
+        IpAddr::V6(v6) if v6.is_unspecified() => IpAddr::from([0, 0, 0, 0, 0, 0, 0, 1]),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
+}
+
+/// Waits for SIGTERM or SIGINT; says which.
+async fn ended() -> &'static str {
+    let (Ok(mut term), Ok(mut int)) = (
+        signal(SignalKind::terminate()),
+        signal(SignalKind::interrupt()),
+    ) else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = term.recv() => "SIGTERM",
+        _ = int.recv() => "SIGINT",
+    }
+}
+
+/// Takes in changes of the configuration, for ever. What is not usable is reported, and nothing changes.
+///
+/// Looked at by time and size twice a second: that sees editors that replace the file, and file systems that
+/// tell of no changes.
+async fn watch(sources: &Sources, gateway: &Gateway, data_dir: Option<&Path>) {
+    let mut last = stamps(sources);
+    let mut tick = tokio::time::interval(WATCH);
+    loop {
+        tick.tick().await;
+        let now = stamps(sources);
+        if now == last {
+            continue;
+        }
+        last = now;
+        reload(sources, gateway, data_dir).await;
+    }
+}
+
+/// Reads the configuration and makes it so.
+pub(crate) async fn reload(sources: &Sources, gateway: &Gateway, data_dir: Option<&Path>) {
+    match Config::load(sources, &startup::env) {
+        Ok(mut config) => {
+            warn_of(&config);
+            if let Some(dir) = data_dir {
+                config.settings.data_dir = Some(dir.to_owned());
+            }
+            tracing::info!(
+                servers = config.servers.len(),
+                "took in the changed configuration"
+            );
+            gateway
+                .reconfigure(config.servers, Some(config.settings))
+                .await;
+        }
+        Err(errors) => {
+            tracing::error!("the changed configuration is not usable, the old one stays:\n{errors}")
+        }
+    }
+}
+
+fn stamps(sources: &Sources) -> Vec<Option<(SystemTime, u64)>> {
+    let stamp = |path: &Path| {
+        let meta = std::fs::metadata(path).ok()?;
+        Some((meta.modified().ok()?, meta.len()))
+    };
+    sources.files().map(stamp).collect()
+}
