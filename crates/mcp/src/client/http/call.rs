@@ -236,7 +236,7 @@ impl Exchange {
             };
             return Ok(Stage::Failing(Box::new(parts), Gather::new(body, max)));
         }
-        if self.handshake {
+        if self.handshake && core.era == Era::Legacy {
             self.session = session(response.headers())?;
         }
         let media = media(response.headers());

@@ -29,6 +29,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{
     super::{CallError, Event, Options, Outgoing},
     HttpCall, Pool,
+    body::status_hint,
     endpoint::{Endpoint, PROTOCOL_VERSION, SESSION_ID},
 };
 use crate::{Era, Frame, Version, protocol::method};
@@ -281,6 +282,7 @@ impl Core {
             })?
             .map_err(|error| self.broken(&error))?;
         let status = response.status();
+        let hint = status_hint(status, response.headers()).unwrap_or_default();
         self.drain(response.into_body());
         if status.is_success() {
             Ok(())
@@ -289,7 +291,7 @@ impl Core {
         } else {
             Err(CallError::Http {
                 status: status.as_u16(),
-                detail: "".into(),
+                detail: hint.into(),
             })
         }
     }
