@@ -1,0 +1,328 @@
+//! A gateway to test: the real binary, its own folder, its own configuration.
+//!
+//! [`Setup`] says what to configure; [`Setup::serve`] runs `toolwharf serve` and gives a [`Gateway`],
+//! [`Setup::stdio`] runs `toolwharf stdio`. Servers are usually [`scripted`] ones. All of it dies with its
+//! guard. Absent: any assertion about answers; that is for the tests.
+
+#![expect(dead_code, reason = "each test binary uses its own part of it")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "a failure in a test's helper is the test's"
+)]
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use serde_json::{Map, Value, json};
+use tempfile::TempDir;
+use testkit::{
+    Bin, DEADLINE, Peer, Process, RawClient, StdioClient, peer, wait_for, wait_for_some,
+};
+use tokio::process::Command;
+
+/// The newest revision of the legacy era.
+pub(crate) const LEGACY: &str = "2025-11-25";
+
+/// What one gateway is configured with.
+pub(crate) struct Setup {
+    dir: TempDir,
+    servers: Map<String, Value>,
+    settings: String,
+    env: Vec<(String, String)>,
+    arguments: Vec<String>,
+}
+
+impl Setup {
+    pub(crate) fn new() -> Self {
+        Self {
+            dir: tempfile::Builder::new()
+                .prefix("toolwharf-test-")
+                .tempdir()
+                .unwrap(),
+            servers: Map::new(),
+            // Tests that stop servers need not wait as long as users may want to.
+            settings: "[limits]\nstop_grace = \"2s\"\ndrain = \"2s\"\n".to_owned(),
+            env: Vec::new(),
+            arguments: Vec::new(),
+        }
+    }
+
+    /// Adds an entry of `mcpServers`.
+    pub(crate) fn server(mut self, name: &str, entry: Value) -> Self {
+        self.servers.insert(name.to_owned(), entry);
+        self
+    }
+
+    /// Adds a scripted stdio server of that name; `options` are its command line, `--name` is given already.
+    pub(crate) fn scripted(self, name: &str, options: &[&str]) -> Self {
+        self.server(name, scripted(name, options))
+    }
+
+    /// The whole of `toolwharf.toml`, instead of short times to stop.
+    pub(crate) fn settings(mut self, text: &str) -> Self {
+        text.clone_into(&mut self.settings);
+        self
+    }
+
+    /// A variable of the gateway's own environment.
+    pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
+        self.env.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// One more argument after the subcommand.
+    pub(crate) fn argument(mut self, argument: &str) -> Self {
+        self.arguments.push(argument.to_owned());
+        self
+    }
+
+    fn command(&self, verb: &str) -> Command {
+        let folder = self.dir.path();
+        write_servers(folder, &self.servers);
+        std::fs::write(settings_file(folder), &self.settings).unwrap();
+        let mut command = Command::new(Bin::path("toolwharf"));
+        command
+            .arg("--config")
+            .arg(servers_file(folder))
+            .arg("--config")
+            .arg(settings_file(folder))
+            .arg(verb)
+            .env_remove("RUST_LOG")
+            .env_remove("TOOLWHARF_CONFIG")
+            .env("HOME", folder)
+            .envs(self.env.iter().map(|(name, value)| (name, value)));
+        command
+    }
+
+    /// Writes the files and starts `toolwharf serve`, without waiting for anything.
+    pub(crate) fn spawn(self) -> (Process, TempDir) {
+        let mut command = self.command("serve");
+        command
+            .args(["--listen", "127.0.0.1:0", "--data-dir"])
+            .arg(self.dir.path().join("data"))
+            .args(&self.arguments);
+        (Process::spawn(command), self.dir)
+    }
+
+    /// Runs `toolwharf serve` until it is ready, which does not mean that its servers are.
+    pub(crate) async fn serve(self) -> Gateway {
+        let servers = self.servers.clone();
+        let (mut process, dir) = self.spawn();
+        let url = process
+            .announced(|line| {
+                let url = line.strip_prefix("toolwharf is at ")?;
+                Some(url.trim().trim_end_matches("/mcp").to_owned())
+            })
+            .await;
+        let gateway = Gateway {
+            process,
+            url,
+            servers,
+            dir,
+        };
+        wait_for("/readyz", DEADLINE, async || {
+            gateway.at("/readyz").get(&[]).await.status == 200
+        })
+        .await;
+        gateway
+    }
+
+    /// Runs `toolwharf stdio`; the folder has to live as long as the client.
+    pub(crate) fn stdio(self) -> (StdioClient, TempDir) {
+        let mut command = self.command("stdio");
+        command
+            .env("XDG_DATA_HOME", self.dir.path().join("data"))
+            .args(&self.arguments);
+        (StdioClient::spawn(command), self.dir)
+    }
+}
+
+/// A running `toolwharf serve`.
+pub(crate) struct Gateway {
+    pub(crate) process: Process,
+    /// Scheme, host and port.
+    pub(crate) url: String,
+    servers: Map<String, Value>,
+    dir: TempDir,
+}
+
+impl Gateway {
+    /// A raw client of `/mcp`.
+    pub(crate) fn client(&self) -> RawClient {
+        self.at("/mcp")
+    }
+
+    /// A raw client of another path.
+    pub(crate) fn at(&self, path: &str) -> RawClient {
+        RawClient::new(&format!("{}{path}", self.url))
+    }
+
+    /// A client of the newest legacy revision, with its GET stream open.
+    pub(crate) async fn legacy(&self) -> Peer {
+        Peer::http(self.client(), LEGACY, peer::all_capabilities()).await
+    }
+
+    /// A client of the modern era.
+    pub(crate) async fn modern(&self) -> Peer {
+        Peer::http(self.client(), peer::MODERN, peer::all_capabilities()).await
+    }
+
+    /// The file with the servers.
+    pub(crate) fn servers_file(&self) -> PathBuf {
+        servers_file(self.dir.path())
+    }
+
+    /// The file with the settings.
+    pub(crate) fn settings_file(&self) -> PathBuf {
+        settings_file(self.dir.path())
+    }
+
+    /// The folder that all files are in.
+    pub(crate) fn folder(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Changes the servers and writes the file, as an editor does that replaces it.
+    pub(crate) fn edit(&mut self, change: impl FnOnce(&mut Map<String, Value>)) {
+        change(&mut self.servers);
+        write_servers(self.dir.path(), &self.servers);
+    }
+
+    /// Replaces the text of a configuration file in one step.
+    pub(crate) fn replace(&self, file: &Path, text: &str) {
+        replace(file, text);
+    }
+
+    /// The administrator's token.
+    pub(crate) fn token(&self) -> String {
+        let file = self.dir.path().join("data/admin-token");
+        std::fs::read_to_string(file).unwrap().trim().to_owned()
+    }
+
+    /// Everything that `/metrics` says.
+    pub(crate) async fn metrics(&self) -> String {
+        let reply = self.at("/metrics").get(&[]).await;
+        reply.collect(DEADLINE).await.text()
+    }
+
+    /// One number of `/metrics`, such as `server_up` of a server or `sessions` of none.
+    pub(crate) async fn metric(&self, name: &str, server: Option<&str>) -> Option<u64> {
+        let label = server.map_or_else(String::new, |server| format!("{{server=\"{server}\"}}"));
+        let wanted = format!("toolwharf_{name}{label}");
+        let metrics = self.metrics().await;
+        metrics.lines().find_map(|line| {
+            let (key, value) = line.rsplit_once(' ')?;
+            (key == wanted).then(|| value.parse().unwrap())
+        })
+    }
+
+    /// Waits until the server is connected.
+    pub(crate) async fn up(&self, server: &str) {
+        wait_for(&format!("server {server}"), DEADLINE, async || {
+            self.metric("server_up", Some(server)).await == Some(1)
+        })
+        .await;
+    }
+
+    /// Waits until the gateway has written this to its log.
+    pub(crate) async fn logged(&self, what: &str) -> String {
+        let waiting = format!("{what:?} in the log");
+        wait_for_some(&waiting, DEADLINE, async || {
+            let stderr = self.process.stderr();
+            let line = stderr.lines().find(|line| line.contains(what));
+            line.map(str::to_owned)
+        })
+        .await
+    }
+
+    /// The most memory that the gateway itself ever had in use, in KiB.
+    pub(crate) fn memory_peak(&self) -> u64 {
+        memory(self.process.pid(), "VmHWM:")
+    }
+
+    /// The memory that the gateway itself has in use, in KiB.
+    pub(crate) fn memory_now(&self) -> u64 {
+        memory(self.process.pid(), "VmRSS:")
+    }
+}
+
+fn servers_file(folder: &Path) -> PathBuf {
+    folder.join("mcp.json")
+}
+
+fn settings_file(folder: &Path) -> PathBuf {
+    folder.join("toolwharf.toml")
+}
+
+fn write_servers(folder: &Path, servers: &Map<String, Value>) {
+    let text = serde_json::to_string_pretty(&json!({ "mcpServers": servers })).unwrap();
+    replace(&servers_file(folder), &text);
+}
+
+fn replace(file: &Path, text: &str) {
+    let new = file.with_extension("new");
+    std::fs::write(&new, text).unwrap();
+    std::fs::rename(&new, file).unwrap();
+}
+
+fn memory(pid: u32, field: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with(field)).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// The entry of a scripted stdio server that names itself `name`.
+pub(crate) fn scripted(name: &str, options: &[&str]) -> Value {
+    let arguments: Vec<&str> = [&["--name", name], options].concat();
+    json!({ "command": Bin::path("testkit-scripted"), "args": arguments })
+}
+
+/// An entry with Toolwharf's own options for it.
+pub(crate) fn with(mut entry: Value, options: Value) -> Value {
+    entry["toolwharf"] = options;
+    entry
+}
+
+/// The state letter of a process in /proc, such as `S` or `Z`; `None` if there is none of that id.
+pub(crate) fn process_state(pid: u32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+/// Waits until nothing is left of these processes, not even a zombie of their parent's.
+///
+/// Processes that were orphaned are reaped by whoever adopts them, which is not ours to judge: for them a
+/// zombie counts as gone if `orphans`.
+pub(crate) async fn gone(pids: &[u32], orphans: bool, limit: Duration) {
+    wait_for(&format!("the end of {pids:?}"), limit, async || {
+        pids.iter().all(|pid| match process_state(*pid) {
+            None => true,
+            Some(state) => orphans && state == 'Z',
+        })
+    })
+    .await;
+}
+
+/// The ids of the tools of `tools/list`, in their order.
+pub(crate) async fn tools(peer: &mut Peer) -> Vec<String> {
+    names(&mut *peer, "tools/list", "tools", "name").await
+}
+
+/// One member of each item of a list.
+pub(crate) async fn names(peer: &mut Peer, method: &str, list: &str, member: &str) -> Vec<String> {
+    let outcome = peer.request(method, json!({})).await;
+    let items = outcome.result()[list]
+        .as_array()
+        .unwrap_or_else(|| panic!("{outcome:?}"));
+    items
+        .iter()
+        .map(|item| item[member].as_str().unwrap().to_owned())
+        .collect()
+}
+
+/// Whether loops run at full length.
+pub(crate) fn soak() -> bool {
+    std::env::var_os("TOOLWHARF_SOAK").is_some_and(|value| value == "1")
+}
