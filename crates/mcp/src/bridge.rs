@@ -26,7 +26,13 @@ pub struct ClientFace {
 }
 
 /// Makes a request of one era fit a server of another.
-pub fn request_up(frame: &Frame, client: Era, server: Era, face: &ClientFace, splice: &mut Splice<'_>) {
+pub fn request_up(
+    frame: &Frame,
+    client: Era,
+    server: Era,
+    face: &ClientFace,
+    splice: &mut Splice<'_>,
+) {
     match (client, server) {
         (Era::Legacy, Era::Modern) => add_meta(frame, &modern_meta(face), splice),
         (Era::Modern, Era::Legacy) => strip_request(frame, splice),
@@ -60,11 +66,19 @@ fn add_meta(frame: &Frame, members: &str, splice: &mut Splice<'_>) {
             splice.insert(text, &own.span(), members.as_bytes());
         }
         (Some(params), None) => {
-            splice.insert(text, &params.span(), format!("\"_meta\":{{{members}}}").as_bytes());
+            splice.insert(
+                text,
+                &params.span(),
+                format!("\"_meta\":{{{members}}}").as_bytes(),
+            );
         }
         (None, None) => {
             let all = json::trimmed(text);
-            splice.insert(text, &all, format!("\"params\":{{\"_meta\":{{{members}}}}}").as_bytes());
+            splice.insert(
+                text,
+                &all,
+                format!("\"params\":{{\"_meta\":{{{members}}}}}").as_bytes(),
+            );
         }
     }
 }
@@ -75,13 +89,23 @@ fn strip_request(frame: &Frame, splice: &mut Splice<'_>) {
     let [retry, state] = params.find_all(["inputResponses", "requestState"]);
     remove_all(text, &params.span(), [retry, state], splice);
     if let Some(own) = params.object("_meta") {
-        let keys = [meta::PROTOCOL_VERSION, meta::CLIENT_INFO, meta::CLIENT_CAPABILITIES, meta::LOG_LEVEL];
+        let keys = [
+            meta::PROTOCOL_VERSION,
+            meta::CLIENT_INFO,
+            meta::CLIENT_CAPABILITIES,
+            meta::LOG_LEVEL,
+        ];
         remove_all(text, &own.span(), own.find_all(keys), splice);
     }
 }
 
 /// Takes several members out of one object. Neighbours that go together take their commas with them.
-fn remove_all<const N: usize>(text: &[u8], object: &Span, values: [Option<Span>; N], splice: &mut Splice<'_>) {
+fn remove_all<const N: usize>(
+    text: &[u8],
+    object: &Span,
+    values: [Option<Span>; N],
+    splice: &mut Splice<'_>,
+) {
     let gone = |value: &Span| values.iter().flatten().any(|span| span == value);
     if !values.iter().any(Option::is_some) {
         return;
@@ -97,14 +121,25 @@ fn remove_all<const N: usize>(text: &[u8], object: &Span, values: [Option<Span>;
             // Before the first that stays: up to the next member. After it: from the end of the one before.
             Some(first) if at < first => start..members[at + 1].key.start - 1,
             Some(_) => members[at - 1].value.end..member.value.end,
-            None => start..members.get(at + 1).map_or(member.value.end, |next| next.key.start - 1),
+            None => {
+                start
+                    ..members
+                        .get(at + 1)
+                        .map_or(member.value.end, |next| next.key.start - 1)
+            }
         };
         splice.replace(span, &b""[..]);
     }
 }
 
 /// Makes a server's response fit a client of another era. `asked` is the method it answers.
-pub fn response_down(frame: &Frame, client: Era, server: Era, asked: &str, splice: &mut Splice<'_>) {
+pub fn response_down(
+    frame: &Frame,
+    client: Era,
+    server: Era,
+    asked: &str,
+    splice: &mut Splice<'_>,
+) {
     match (frame.kind(), client, server) {
         (Kind::Result, Era::Modern, Era::Legacy) => {
             let Some(result) = frame.object() else { return };
@@ -137,7 +172,9 @@ pub fn response_down(frame: &Frame, client: Era, server: Era, asked: &str, splic
                 Era::Legacy => (error::INVALID_PARAMS, error::RESOURCE_NOT_FOUND),
             };
             let code = frame.object().and_then(|error| error.find("code"));
-            if let Some(code) = code.filter(|code| frame.text()[code.clone()] == *from.to_string().as_bytes()) {
+            if let Some(code) =
+                code.filter(|code| frame.text()[code.clone()] == *from.to_string().as_bytes())
+            {
                 splice.replace(code, to.to_string().into_bytes());
             }
         }
@@ -161,13 +198,20 @@ fn is_cacheable(asked: &str) -> bool {
 #[must_use]
 pub fn is_input_required(frame: &Frame) -> bool {
     frame.kind() == Kind::Result
-        && frame.object().and_then(|result| result.string("resultType")).as_deref() == Some("input_required")
+        && frame
+            .object()
+            .and_then(|result| result.string("resultType"))
+            .as_deref()
+            == Some("input_required")
 }
 
 /// What an `input_required` result asks: key, method, `params` as JSON text.
 #[must_use]
 pub fn input_requests(frame: &Frame) -> Vec<(String, String, Bytes)> {
-    let Some(requests) = frame.object().and_then(|result| result.object("inputRequests")) else {
+    let Some(requests) = frame
+        .object()
+        .and_then(|result| result.object("inputRequests"))
+    else {
         return Vec::new();
     };
     let text = frame.text();
@@ -177,7 +221,9 @@ pub fn input_requests(frame: &Frame) -> Vec<(String, String, Bytes)> {
             let key = json::unescape(&text[member.key]).into_owned();
             let request = Object::at(text, member.value)?;
             let method = request.string("method")?.into_owned();
-            let params = request.find("params").map_or_else(|| Bytes::from_static(b"{}"), |at| text.slice(at));
+            let params = request
+                .find("params")
+                .map_or_else(|| Bytes::from_static(b"{}"), |at| text.slice(at));
             Some((key, method, params))
         })
         .collect()
@@ -223,7 +269,11 @@ pub fn input_required(requests: &[(String, String, Bytes)], state: &str) -> Stri
         .iter()
         .map(|(key, method, params)| {
             let params = String::from_utf8_lossy(params);
-            format!("{}:{{\"method\":{},\"params\":{params}}}", quote(key), quote(method))
+            format!(
+                "{}:{{\"method\":{},\"params\":{params}}}",
+                quote(key),
+                quote(method)
+            )
         })
         .collect();
     format!(
@@ -267,14 +317,28 @@ pub fn modern_face(frame: &Frame) -> Result<ModernFace<'_>, RpcError> {
     let missing = |what: &str| RpcError::invalid_params(format!("Invalid params: {what}"));
     let own = frame.meta().ok_or_else(|| missing("`_meta` is missing"))?;
     let text = frame.text();
-    let [version, capabilities, info, level] =
-        own.find_all([meta::PROTOCOL_VERSION, meta::CLIENT_CAPABILITIES, meta::CLIENT_INFO, meta::LOG_LEVEL]);
+    let [version, capabilities, info, level] = own.find_all([
+        meta::PROTOCOL_VERSION,
+        meta::CLIENT_CAPABILITIES,
+        meta::CLIENT_INFO,
+        meta::LOG_LEVEL,
+    ]);
     let version = version
         .and_then(|at| json::as_string(&text[at]))
-        .ok_or_else(|| missing(&format!("`_meta[\"{}\"]` must be a string", meta::PROTOCOL_VERSION)))?;
+        .ok_or_else(|| {
+            missing(&format!(
+                "`_meta[\"{}\"]` must be a string",
+                meta::PROTOCOL_VERSION
+            ))
+        })?;
     let capabilities = capabilities
         .filter(|at| text[at.start] == b'{')
-        .ok_or_else(|| missing(&format!("`_meta[\"{}\"]` must be an object", meta::CLIENT_CAPABILITIES)))?;
+        .ok_or_else(|| {
+            missing(&format!(
+                "`_meta[\"{}\"]` must be an object",
+                meta::CLIENT_CAPABILITIES
+            ))
+        })?;
     Ok(ModernFace {
         version,
         capabilities: &text[capabilities],
@@ -284,8 +348,16 @@ pub fn modern_face(frame: &Frame) -> Result<ModernFace<'_>, RpcError> {
 }
 
 /// The levels of `notifications/message`, least severe first (2025-11-25 server/utilities/logging).
-pub const LOG_LEVELS: [&str; 8] =
-    ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
+pub const LOG_LEVELS: [&str; 8] = [
+    "debug",
+    "info",
+    "notice",
+    "warning",
+    "error",
+    "critical",
+    "alert",
+    "emergency",
+];
 
 /// The level as the specification spells it.
 #[must_use]
@@ -296,7 +368,12 @@ pub fn log_level(text: &str) -> Option<&'static str> {
 /// Whether a log message of `level` is for a client that wants `least` and worse.
 #[must_use]
 pub fn is_logged(level: &str, least: &str) -> bool {
-    let rank = |level: &str| LOG_LEVELS.iter().position(|known| *known == level).unwrap_or(LOG_LEVELS.len());
+    let rank = |level: &str| {
+        LOG_LEVELS
+            .iter()
+            .position(|known| *known == level)
+            .unwrap_or(LOG_LEVELS.len())
+    };
     rank(level) >= rank(least)
 }
 
@@ -309,7 +386,11 @@ mod tests {
     }
 
     fn face() -> ClientFace {
-        ClientFace { info: "{\"name\":\"c\"}".into(), capabilities: "{}".into(), log_level: Some("info") }
+        ClientFace {
+            info: "{\"name\":\"c\"}".into(),
+            capabilities: "{}".into(),
+            log_level: Some("info"),
+        }
     }
 
     fn up(text: &'static str, client: Era, server: Era) -> String {
@@ -325,9 +406,24 @@ mod tests {
     fn legacy_requests_get_their_meta() {
         let added = "\"io.modelcontextprotocol/protocolVersion\":\"2026-07-28\",\"io.modelcontextprotocol/clientInfo\":{\"name\":\"c\"},\"io.modelcontextprotocol/clientCapabilities\":{},\"io.modelcontextprotocol/logLevel\":\"info\"";
         for (text, expect) in [
-            (r#"{"jsonrpc":"2.0","id":1,"method":"m"}"#, format!(r#"{{"params":{{"_meta":{{{added}}}}},"jsonrpc":"2.0","id":1,"method":"m"}}"#)),
-            (r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"a":1}}"#, format!(r#"{{"jsonrpc":"2.0","id":1,"method":"m","params":{{"_meta":{{{added}}},"a":1}}}}"#)),
-            (r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":{"x":2}}}"#, format!(r#"{{"jsonrpc":"2.0","id":1,"method":"m","params":{{"_meta":{{{added},"x":2}}}}}}"#)),
+            (
+                r#"{"jsonrpc":"2.0","id":1,"method":"m"}"#,
+                format!(
+                    r#"{{"params":{{"_meta":{{{added}}}}},"jsonrpc":"2.0","id":1,"method":"m"}}"#
+                ),
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"a":1}}"#,
+                format!(
+                    r#"{{"jsonrpc":"2.0","id":1,"method":"m","params":{{"_meta":{{{added}}},"a":1}}}}"#
+                ),
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":{"x":2}}}"#,
+                format!(
+                    r#"{{"jsonrpc":"2.0","id":1,"method":"m","params":{{"_meta":{{{added},"x":2}}}}}}"#
+                ),
+            ),
         ] {
             assert_eq!(up(text, Era::Legacy, Era::Modern), expect);
             assert_eq!(up(text, Era::Legacy, Era::Legacy), text);
@@ -356,26 +452,52 @@ mod tests {
             String::from_utf8(splice.apply(frame.text()).to_vec()).expect("utf-8")
         };
         assert_eq!(
-            down(r#"{"jsonrpc":"2.0","id":1,"result":{"contents":[]}}"#, Era::Modern, Era::Legacy, "resources/read"),
+            down(
+                r#"{"jsonrpc":"2.0","id":1,"result":{"contents":[]}}"#,
+                Era::Modern,
+                Era::Legacy,
+                "resources/read"
+            ),
             r#"{"jsonrpc":"2.0","id":1,"result":{"resultType":"complete","ttlMs":0,"cacheScope":"private","contents":[]}}"#
         );
         assert_eq!(
-            down(r#"{"jsonrpc":"2.0","id":1,"result":{"resultType":"complete","ttlMs":0,"x":1}}"#, Era::Legacy, Era::Modern, "tools/call"),
+            down(
+                r#"{"jsonrpc":"2.0","id":1,"result":{"resultType":"complete","ttlMs":0,"x":1}}"#,
+                Era::Legacy,
+                Era::Modern,
+                "tools/call"
+            ),
             r#"{"jsonrpc":"2.0","id":1,"result":{"x":1}}"#
         );
         assert_eq!(
-            down(r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32002,"message":"gone"}}"#, Era::Modern, Era::Legacy, "resources/read"),
+            down(
+                r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32002,"message":"gone"}}"#,
+                Era::Modern,
+                Era::Legacy,
+                "resources/read"
+            ),
             r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"gone"}}"#
         );
     }
 
     #[test]
     fn retries_carry_the_answers() {
-        let asked = frame(r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"requestState":"old","name":"n"}}"#);
-        let again = retry(&asked, &[("k".into(), "{\"a\":1}".into())], Some("new")).expect("a frame");
-        assert_eq!(again.text(), r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"inputResponses":{"k":{"a":1}},"requestState":"new","name":"n"}}"#);
-        let result = frame(r#"{"jsonrpc":"2.0","id":1,"result":{"resultType":"input_required","inputRequests":{"k":{"method":"roots/list"}}}}"#);
+        let asked = frame(
+            r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"requestState":"old","name":"n"}}"#,
+        );
+        let again =
+            retry(&asked, &[("k".into(), "{\"a\":1}".into())], Some("new")).expect("a frame");
+        assert_eq!(
+            again.text(),
+            r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"inputResponses":{"k":{"a":1}},"requestState":"new","name":"n"}}"#
+        );
+        let result = frame(
+            r#"{"jsonrpc":"2.0","id":1,"result":{"resultType":"input_required","inputRequests":{"k":{"method":"roots/list"}}}}"#,
+        );
         assert!(is_input_required(&result));
-        assert_eq!(input_requests(&result), [("k".into(), "roots/list".into(), Bytes::from_static(b"{}"))]);
+        assert_eq!(
+            input_requests(&result),
+            [("k".into(), "roots/list".into(), Bytes::from_static(b"{}"))]
+        );
     }
 }

@@ -390,6 +390,9 @@ fn append(out: &mut Vec<u8>, piece: &[u8]) -> Range<usize> {
 
 /// Whether `key` is one of `names` in another case: some parsers take it for the same key.
 fn folded(key: &[u8], names: &[&'static str]) -> Option<Reason> {
+    if names.iter().any(|name| name.as_bytes() == key) {
+        return None;
+    }
     let plain = key.is_ascii() && !key.contains(&b'\\');
     if plain && !names.iter().any(|name| name.len() == key.len()) {
         return None;

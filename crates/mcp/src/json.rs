@@ -49,11 +49,15 @@ pub fn validate(text: &[u8], max_depth: usize) -> Result<(), Fault> {
     if let Err(error) = std::str::from_utf8(text) {
         return Err(Fault::Utf8(error.valid_up_to()));
     }
+    if u32::try_from(text.len()).is_err() {
+        return Err(Fault::Syntax(text.len()));
+    }
     let mut scan = Scan {
         text,
         at: 0,
-        open: Vec::new(),
-        keys: Vec::new(),
+        open: Vec::with_capacity(16),
+        keys: Vec::with_capacity(32),
+        large: Vec::new(),
         duplicate: None,
     };
     scan.run(max_depth)?;
@@ -63,20 +67,18 @@ pub fn validate(text: &[u8], max_depth: usize) -> Result<(), Fault> {
     }
 }
 
-/// An open array or object.
-enum Open {
-    Array,
-    /// Where this object's hashes start in `Scan::keys`.
-    Object(usize),
-    /// The same, once it has many keys.
-    Large(usize, HashSet<u64>),
-}
+/// Marks an array among the open containers.
+const ARRAY: u32 = u32::MAX;
 
 struct Scan<'a> {
     text: &'a [u8],
     at: usize,
-    open: Vec<Open>,
-    keys: Vec<u64>,
+    /// Containers that are open: [`ARRAY`], or where an object's keys start in `keys`.
+    open: Vec<u32>,
+    /// Where the keys of the open objects stand: start and end.
+    keys: Vec<(u32, u32)>,
+    /// Hashes of all keys of an open object that has many, with its depth; innermost last.
+    large: Vec<(usize, HashSet<u64>)>,
     duplicate: Option<String>,
 }
 
@@ -85,13 +87,12 @@ impl Scan<'_> {
         self.space();
         'value: loop {
             match self.peek() {
+                Some(b'"') => {
+                    self.string()?;
+                }
                 Some(b'{') => {
                     self.at += 1;
-                    if self.open.len() >= max_depth {
-                        return Err(Fault::Depth(max_depth));
-                    }
-                    self.open.push(Open::Object(self.keys.len()));
-                    self.space();
+                    self.descend(self.position(self.keys.len()), max_depth)?;
                     if self.peek() != Some(b'}') {
                         self.key()?;
                         continue 'value;
@@ -99,17 +100,10 @@ impl Scan<'_> {
                 }
                 Some(b'[') => {
                     self.at += 1;
-                    if self.open.len() >= max_depth {
-                        return Err(Fault::Depth(max_depth));
-                    }
-                    self.open.push(Open::Array);
-                    self.space();
+                    self.descend(ARRAY, max_depth)?;
                     if self.peek() != Some(b']') {
                         continue 'value;
                     }
-                }
-                Some(b'"') => {
-                    self.string()?;
                 }
                 Some(b'-' | b'0'..=b'9') => self.number()?,
                 Some(b't') => self.literal(b"true")?,
@@ -127,7 +121,7 @@ impl Scan<'_> {
                         Err(Fault::Syntax(self.at))
                     };
                 };
-                let array = matches!(open, Open::Array);
+                let array = *open == ARRAY;
                 match self.peek() {
                     Some(b',') => {
                         self.at += 1;
@@ -144,8 +138,15 @@ impl Scan<'_> {
                     }
                     Some(b'}') if !array => {
                         self.at += 1;
-                        if let Some(Open::Object(start) | Open::Large(start, _)) = self.open.pop() {
-                            self.keys.truncate(start);
+                        if self
+                            .large
+                            .last()
+                            .is_some_and(|(depth, _)| *depth == self.open.len())
+                        {
+                            self.large.pop();
+                        }
+                        if let Some(start) = self.open.pop() {
+                            self.keys.truncate(start as usize);
                         }
                     }
                     _ => return Err(Fault::Syntax(self.at)),
@@ -154,10 +155,26 @@ impl Scan<'_> {
         }
     }
 
+    /// Offsets fit, for the text was measured.
+    fn position(&self, at: usize) -> u32 {
+        u32::try_from(at).unwrap_or(ARRAY)
+    }
+
+    fn descend(&mut self, container: u32, max_depth: usize) -> Result<(), Fault> {
+        if self.open.len() >= max_depth {
+            return Err(Fault::Depth(max_depth));
+        }
+        self.open.push(container);
+        self.space();
+        Ok(())
+    }
+
+    #[inline]
     fn peek(&self) -> Option<u8> {
         self.text.get(self.at).copied()
     }
 
+    #[inline]
     fn space(&mut self) {
         while let Some(b' ' | b'\t' | b'\n' | b'\r') = self.peek() {
             self.at += 1;
@@ -176,69 +193,88 @@ impl Scan<'_> {
         }
         self.at += 1;
         self.space();
-        if self.duplicate.is_some() {
-            return Ok(());
-        }
-        let key = unescape(&self.text[span]);
-        let hash = KEY_HASH.hash_one(key.as_bytes());
-        let fresh = match self.open.last_mut() {
-            Some(Open::Object(start)) => {
-                let seen = &self.keys[*start..];
-                let fresh = !seen.contains(&hash);
-                if seen.len() >= LINEAR_KEYS {
-                    let mut set: HashSet<u64> = seen.iter().copied().collect();
-                    set.insert(hash);
-                    let start = *start;
-                    self.keys.truncate(start);
-                    *self.open.last_mut().expect("matched above") = Open::Large(start, set);
-                } else {
-                    self.keys.push(hash);
-                }
-                fresh
-            }
-            Some(Open::Large(_, set)) => set.insert(hash),
-            _ => true,
-        };
-        if !fresh {
-            self.duplicate = Some(key.chars().take(80).collect());
+        if self.duplicate.is_none() && !self.is_fresh(&span) {
+            self.duplicate = Some(unescape(&self.text[span]).chars().take(80).collect());
         }
         Ok(())
     }
 
+    /// Notes a key of the innermost object; whether it is the first of its name there.
+    fn is_fresh(&mut self, span: &Span) -> bool {
+        let depth = self.open.len();
+        if let Some((at, set)) = self.large.last_mut()
+            && *at == depth
+        {
+            return set.insert(KEY_HASH.hash_one(unescape(&self.text[span.clone()]).as_bytes()));
+        }
+        let start = self.open.last().map_or(0, |start| *start as usize);
+        let key = &self.text[span.clone()];
+        let escaped = memchr::memchr(b'\\', key).is_some();
+        let seen = &self.keys[start..];
+        let twin = seen.iter().any(|(from, to)| {
+            let other = &self.text[*from as usize..*to as usize];
+            other == key
+                || ((escaped || other.contains(&b'\\')) && unescape(other) == unescape(key))
+        });
+        if seen.len() >= LINEAR_KEYS {
+            let all = seen
+                .iter()
+                .map(|(from, to)| &self.text[*from as usize..*to as usize])
+                .chain([key]);
+            let set = all
+                .map(|key| KEY_HASH.hash_one(unescape(key).as_bytes()))
+                .collect();
+            self.keys.truncate(start);
+            self.large.push((depth, set));
+        } else {
+            self.keys
+                .push((self.position(span.start), self.position(span.end)));
+        }
+        !twin
+    }
+
     /// A string; returns the span between its quotes.
+    #[inline]
     fn string(&mut self) -> Result<Span, Fault> {
         let start = self.at + 1;
         let mut at = start;
         loop {
+            at = plain_until(self.text, at);
             match self.text.get(at) {
                 Some(b'"') => break,
-                Some(b'\\') => match self.text.get(at + 1) {
-                    Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => at += 2,
-                    Some(b'u') => {
-                        let unit = hex4(self.text, at + 2).ok_or(Fault::Syntax(at))?;
-                        at += 6;
-                        // A lone surrogate is no character: parsers disagree about it, so it is refused.
-                        if (0xDC00..0xE000).contains(&unit) {
-                            return Err(Fault::Syntax(at - 6));
-                        }
-                        if (0xD800..0xDC00).contains(&unit) {
-                            let low = (self.text.get(at..at + 2) == Some(b"\\u"))
-                                .then(|| hex4(self.text, at + 2))
-                                .flatten();
-                            if !low.is_some_and(|low| (0xDC00..0xE000).contains(&low)) {
-                                return Err(Fault::Syntax(at - 6));
-                            }
-                            at += 6;
-                        }
-                    }
-                    _ => return Err(Fault::Syntax(at)),
-                },
-                Some(0..=0x1f) | None => return Err(Fault::Syntax(at)),
-                Some(_) => at += 1,
+                Some(b'\\') => at = self.escape(at)?,
+                _ => return Err(Fault::Syntax(at)),
             }
         }
         self.at = at + 1;
         Ok(start..at)
+    }
+
+    /// Checks the escape at `at`; returns its end.
+    fn escape(&self, at: usize) -> Result<usize, Fault> {
+        match self.text.get(at + 1) {
+            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => Ok(at + 2),
+            Some(b'u') => {
+                let unit = hex4(self.text, at + 2).ok_or(Fault::Syntax(at))?;
+                // A lone surrogate is no character: parsers disagree about it, so it is refused.
+                match unit {
+                    0xD800..0xDC00 => {
+                        let low = (self.text.get(at + 6..at + 8) == Some(b"\\u"))
+                            .then(|| hex4(self.text, at + 8))
+                            .flatten();
+                        let pair = low.is_some_and(|low| (0xDC00..0xE000).contains(&low));
+                        if pair {
+                            Ok(at + 12)
+                        } else {
+                            Err(Fault::Syntax(at))
+                        }
+                    }
+                    0xDC00..0xE000 => Err(Fault::Syntax(at)),
+                    _ => Ok(at + 6),
+                }
+            }
+            _ => Err(Fault::Syntax(at)),
+        }
     }
 
     fn number(&mut self) -> Result<(), Fault> {
@@ -285,6 +321,33 @@ impl Scan<'_> {
             Err(Fault::Syntax(self.at))
         }
     }
+}
+
+/// The first byte from `at` on that means something in a string: a quote, a backslash, a control character.
+/// Eight bytes at a time, for most of a message is strings.
+#[inline]
+fn plain_until(text: &[u8], mut at: usize) -> usize {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    const HIGH: u64 = 0x8080_8080_8080_8080;
+    let zero = |word: u64| word.wrapping_sub(ONES) & !word & HIGH;
+    while let Some(chunk) = text.get(at..at + 8) {
+        let word = u64::from_le_bytes(chunk.try_into().expect("eight bytes"));
+        let special = zero(word ^ (ONES * u64::from(b'"')))
+            | zero(word ^ (ONES * u64::from(b'\\')))
+            | (word.wrapping_sub(ONES * 0x20) & !word & HIGH);
+        if special != 0 {
+            // The lowest mark is exact; borrows can only set false ones above it.
+            return at + special.trailing_zeros() as usize / 8;
+        }
+        at += 8;
+    }
+    while let Some(byte) = text.get(at) {
+        if matches!(byte, b'"' | b'\\' | 0..=0x1f) {
+            break;
+        }
+        at += 1;
+    }
+    at
 }
 
 fn hex4(text: &[u8], at: usize) -> Option<u16> {

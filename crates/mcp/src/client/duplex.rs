@@ -238,10 +238,6 @@ impl Duplex {
         }
     }
 
-    pub(crate) fn is_closed(&self) -> bool {
-        self.shared.over.is_cancelled()
-    }
-
     pub(crate) async fn closed(&self) -> Arc<str> {
         self.shared.over.cancelled().await;
         self.shared.why.get().cloned().unwrap_or_default()
