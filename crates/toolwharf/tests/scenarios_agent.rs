@@ -2,8 +2,12 @@
 
 mod common;
 
-use common::{Setup, tools};
-use serde_json::json;
+use std::{path::Path, time::Duration};
+
+use common::{Setup, gone, scripted, tools, with};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use testkit::{Bin, DEADLINE};
 
 /// Two servers under their names, each its own child, each with its answered handshake.
 #[tokio::test]
@@ -16,12 +20,11 @@ async fn a01_stdio_servers_run_as_own_children() {
         .await;
     let mut peer = gateway.legacy().await;
     let listed = tools(&mut peer).await;
-    assert!(listed.contains(&"alpha__echo".to_owned()), "{listed:?}");
-    assert!(listed.contains(&"beta__echo".to_owned()), "{listed:?}");
     let mut pids = Vec::new();
-    for name in ["alpha__pid", "beta__pid"] {
-        let pid = peer.tool(name, json!({})).await.text().parse::<u32>();
-        pids.push(pid.unwrap());
+    for server in ["alpha", "beta"] {
+        assert!(listed.contains(&format!("{server}__echo")), "{listed:?}");
+        let pid = peer.tool(&format!("{server}__pid"), json!({})).await;
+        pids.push(pid.text().parse::<u32>().unwrap());
     }
     assert_ne!(pids[0], pids[1]);
     for pid in pids {
@@ -29,4 +32,232 @@ async fn a01_stdio_servers_run_as_own_children() {
         let parent = stat.rsplit_once(") ").unwrap().1.split(' ').nth(1).unwrap();
         assert_eq!(parent, gateway.process.pid().to_string(), "{stat}");
     }
+}
+
+/// A duplicate name is refused before anything runs, and both lines are named.
+#[tokio::test]
+async fn a01_a_duplicate_name_is_refused_at_load() {
+    let setup = Setup::new();
+    let file = setup.folder().join("twice.json");
+    let marker = setup.folder().join("started");
+    let text = format!(
+        "{{\n  \"mcpServers\": {{\n    \"time\": {{\"command\": \"touch\", \"args\": [{:?}]}},\n    \
+         \"other\": {{\"command\": \"true\"}},\n    \"time\": {{\"command\": \"true\"}}\n  }}\n}}\n",
+        marker.display().to_string()
+    );
+    std::fs::write(&file, text).unwrap();
+    let stderr = setup.config(&file).refused().await;
+    for part in ["twice.json:5", "`time`", "twice.json:3", "rename or remove"] {
+        assert!(stderr.contains(part), "{part} is missing: {stderr}");
+    }
+    assert!(!marker.exists(), "a server was started all the same");
+}
+
+/// A server whose input is also written to `file`.
+fn recorded(name: &str, file: &Path) -> Value {
+    json!({
+        "command": "sh",
+        "args": ["-c", "tee \"$0\" | exec \"$1\" --name \"$2\"", file, Bin::path("testkit-scripted"), name],
+    })
+}
+
+fn frames(file: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(file).unwrap();
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+/// Each server sees ids of its own sequence, none twice, whatever ids the clients use.
+#[tokio::test]
+async fn a02_each_server_has_its_own_sequence_of_ids() {
+    let setup = Setup::new().settings("naming = \"always-prefix\"\n");
+    let files = ["alpha", "beta"].map(|name| setup.folder().join(name));
+    let setup = setup
+        .server(
+            "alpha",
+            with(recorded("alpha", &files[0]), json!({"maxConcurrency": 8})),
+        )
+        .server(
+            "beta",
+            with(recorded("beta", &files[1]), json!({"maxConcurrency": 8})),
+        );
+    let gateway = setup.serve().await;
+    // Two clients that number their requests alike.
+    let mut clients = [gateway.legacy().await, gateway.modern().await];
+    let mut begun = Vec::new();
+    for n in 0..40 {
+        for (at, client) in clients.iter_mut().enumerate() {
+            for server in ["alpha", "beta"] {
+                let params =
+                    json!({"name": format!("{server}__echo"), "arguments": {"from": at, "n": n}});
+                begun.push((at, n, client.begin("tools/call", params).await));
+            }
+        }
+    }
+    for (at, n, id) in begun {
+        let response = clients[at].finish(id).await;
+        assert_eq!(
+            response["result"]["structuredContent"],
+            json!({"from": at, "n": n})
+        );
+    }
+    for file in &files {
+        let requests: Vec<Value> = frames(file)
+            .into_iter()
+            .filter(|frame| frame.get("id").is_some())
+            .collect();
+        let mut ids: Vec<u64> = requests
+            .iter()
+            .map(|frame| frame["id"].as_u64().unwrap())
+            .collect();
+        assert!(ids.len() >= 80, "{}", ids.len());
+        ids.sort_unstable();
+        let sequence: Vec<u64> = (ids[0]..).take(ids.len()).collect();
+        assert_eq!(
+            ids, sequence,
+            "not one sequence without gaps and repetitions"
+        );
+        assert!(
+            ids[0] <= 2,
+            "the sequence is shared with another server: it begins at {}",
+            ids[0]
+        );
+    }
+}
+
+/// A child sees its own variables and a few harmless ones: nothing of the host's, nothing of a sibling's.
+#[tokio::test]
+async fn a09_a_child_sees_its_own_variables_only() {
+    let mut alpha = scripted("alpha", &[]);
+    alpha["env"] = json!({"ALPHA_KEY": "alpha-value", "FILLED": "${HOST_GIVEN}"});
+    let mut beta = scripted("beta", &[]);
+    beta["env"] = json!({"BETA_KEY": "beta-value"});
+    let gateway = Setup::new()
+        .settings("naming = \"always-prefix\"\n")
+        .env("HOST_SECRET", "hunter2")
+        .env("AWS_SECRET_ACCESS_KEY", "hunter2")
+        .env("TOOLWHARF_SECRET", "hunter2")
+        .env("LD_PRELOAD_X", "hunter2")
+        .env("HOST_GIVEN", "given-on-purpose")
+        .server("alpha", alpha)
+        .server("beta", beta)
+        .serve()
+        .await;
+    let mut peer = gateway.legacy().await;
+    let alpha = peer.tool("alpha__env", json!({})).await;
+    let beta = peer.tool("beta__env", json!({})).await;
+    let alpha = alpha.result()["structuredContent"].as_object().unwrap();
+    let beta = beta.result()["structuredContent"].as_object().unwrap();
+    assert_eq!(alpha["ALPHA_KEY"], "alpha-value");
+    assert_eq!(alpha["FILLED"], "given-on-purpose");
+    assert_eq!(beta["BETA_KEY"], "beta-value");
+    assert!(!alpha.contains_key("BETA_KEY") && !beta.contains_key("ALPHA_KEY"));
+    let token = gateway.token();
+    for (name, value) in alpha.iter().chain(beta) {
+        let value = value.as_str().unwrap();
+        assert!(!value.contains("hunter2"), "{name} reached the child");
+        assert!(
+            !value.contains(&token),
+            "{name} holds the administrator's token"
+        );
+    }
+    assert!(!beta.contains_key("HOST_GIVEN") && !beta.contains_key("FILLED"));
+    // What is there beside its own: nothing that a test machine may have made up.
+    let harmless = [
+        "PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "TMPDIR", "TZ", "LANG", "PWD",
+    ];
+    for name in beta.keys() {
+        let known = harmless.contains(&name.as_str())
+            || name.starts_with("LC_")
+            || name.starts_with("TOOLWHARF_")
+            || name == "BETA_KEY";
+        assert!(known, "{name} reached the child");
+    }
+}
+
+/// The processes of two servers: their own, a child of each, and a child that left its process group.
+async fn family(gateway: &common::Gateway) -> (Vec<u32>, Vec<u32>) {
+    let mut peer = gateway.legacy().await;
+    let (mut children, mut grandchildren) = (Vec::new(), Vec::new());
+    let calls = [
+        ("pid", json!({})),
+        ("fork", json!({})),
+        ("fork", json!({"setsid": true})),
+        ("fork", json!({"hold_stdout": true})),
+    ];
+    for server in ["alpha", "beta"] {
+        for (tool, arguments) in &calls {
+            let outcome = peer
+                .tool(&format!("{server}__{tool}"), arguments.clone())
+                .await;
+            let pid: u32 = outcome.text().parse().unwrap();
+            assert!(common::process_state(pid).is_some(), "{pid} is not there");
+            if *tool == "pid" {
+                &mut children
+            } else {
+                &mut grandchildren
+            }
+            .push(pid);
+        }
+    }
+    (children, grandchildren)
+}
+
+fn two_servers() -> Setup {
+    Setup::new()
+        .settings("naming = \"always-prefix\"\n[limits]\nstop_grace = \"2s\"\ndrain = \"2s\"\n")
+        .scripted("alpha", &[])
+        // One that does not go when it is asked to.
+        .scripted("beta", &["--ignore-sigterm", "--ignore-eof"])
+}
+
+/// SIGTERM ends the gateway, every child, and every child of a child.
+#[tokio::test]
+async fn a11_sigterm_leaves_no_process() {
+    let mut gateway = two_servers().serve().await;
+    let (children, grandchildren) = family(&gateway).await;
+    gateway.process.signal(Signal::TERM);
+    let status = gateway.process.wait(Duration::from_secs(15)).await;
+    assert!(status.success(), "{status}: {}", gateway.process.stderr());
+    // At once: the gateway waits for its children before it ends.
+    gone(&children, false, Duration::from_secs(1)).await;
+    gone(&grandchildren, true, Duration::from_secs(2)).await;
+}
+
+/// Nothing survives the gateway when it is killed without a word.
+#[tokio::test]
+async fn a11_kill_9_leaves_no_process() {
+    let mut gateway = two_servers().serve().await;
+    let (children, grandchildren) = family(&gateway).await;
+    gateway.process.signal(Signal::KILL);
+    gateway.process.wait(DEADLINE).await;
+    gone(&children, true, Duration::from_secs(5)).await;
+    gone(&grandchildren, true, Duration::from_secs(5)).await;
+}
+
+/// The same for the gateway on standard input and output, when its client closes its end.
+#[tokio::test]
+async fn a11_a_stdio_gateway_ends_with_its_client() {
+    let (mut client, _dir) = two_servers().stdio();
+    let hello = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
+    client
+        .ask(json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}))
+        .await;
+    client
+        .send_json(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}))
+        .await;
+    let mut pids = Vec::new();
+    for (id, name) in [(2, "alpha__pid"), (3, "beta__pid"), (4, "beta__fork")] {
+        let call =
+            json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"name": name}});
+        let answer = client.ask(call).await;
+        let text = answer["result"]["content"][0]["text"]
+            .as_str()
+            .unwrap_or_else(|| panic!("{answer}"));
+        pids.push(text.parse::<u32>().unwrap());
+    }
+    let status = client.finish(Duration::from_secs(15)).await;
+    assert!(status.success(), "{status}");
+    gone(&pids, true, Duration::from_secs(2)).await;
 }

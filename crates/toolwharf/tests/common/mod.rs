@@ -32,6 +32,7 @@ pub(crate) struct Setup {
     settings: String,
     env: Vec<(String, String)>,
     arguments: Vec<String>,
+    extra: Vec<PathBuf>,
 }
 
 impl Setup {
@@ -46,7 +47,19 @@ impl Setup {
             settings: "[limits]\nstop_grace = \"2s\"\ndrain = \"2s\"\n".to_owned(),
             env: Vec::new(),
             arguments: Vec::new(),
+            extra: Vec::new(),
         }
+    }
+
+    /// The folder that the configuration will be in.
+    pub(crate) fn folder(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// One more configuration file, which is there already.
+    pub(crate) fn config(mut self, file: &Path) -> Self {
+        self.extra.push(file.to_owned());
+        self
     }
 
     /// Adds an entry of `mcpServers`.
@@ -88,6 +101,11 @@ impl Setup {
             .arg(servers_file(folder))
             .arg("--config")
             .arg(settings_file(folder))
+            .args(
+                self.extra
+                    .iter()
+                    .flat_map(|file| [Path::new("--config"), file]),
+            )
             .arg(verb)
             .env_remove("RUST_LOG")
             .env_remove("TOOLWHARF_CONFIG")
@@ -104,6 +122,21 @@ impl Setup {
             .arg(self.dir.path().join("data"))
             .args(&self.arguments);
         (Process::spawn(command), self.dir)
+    }
+
+    /// Runs `toolwharf serve`, which has to refuse to start, and gives what it says.
+    pub(crate) async fn refused(self) -> String {
+        let (mut process, _dir) = self.spawn();
+        let status = process.wait(DEADLINE).await;
+        // Its end may be noticed before all that it wrote was read.
+        wait_for("a word of why", DEADLINE, async || {
+            process.stderr().contains("error: ")
+        })
+        .await;
+        let stderr = process.stderr();
+        assert!(!status.success(), "{stderr}");
+        assert!(!stderr.contains("toolwharf is at"), "{stderr}");
+        stderr
     }
 
     /// Runs `toolwharf serve` until it is ready, which does not mean that its servers are.
