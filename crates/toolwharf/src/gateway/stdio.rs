@@ -7,6 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use engine::{Caller, Gateway, Scope};
+use futures_util::FutureExt;
 use mcp::{
     Era, Frame, Kind, bridge,
     lines::{Line, LineReader},
@@ -177,8 +178,15 @@ impl Pipe {
     fn start(&mut self, caller: Caller, frame: Frame) {
         let gateway = self.gateway.clone();
         let session = self.session.clone();
+        let mut answering = Box::pin(async move { gateway.request(&caller, &frame).await });
+        // Its first step is taken here, not in its task: so requests get in line in the order of their lines
+        // (G14), whichever processor takes up which task first.
+        let ready = (&mut answering).now_or_never();
         self.requests.spawn(async move {
-            let answer = gateway.request(&caller, &frame).await;
+            let answer = match ready {
+                Some(answer) => answer,
+                None => answering.await,
+            };
             if !answer.silent {
                 session.outbox().push(Weight::Must, answer.text);
             }

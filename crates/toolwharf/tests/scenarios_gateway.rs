@@ -1,0 +1,561 @@
+//! Scenarios G of SCENARIOS.md: lists, names, routing, resources, and changes while clients are connected.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Gateway, Setup, names, scripted, tools, with};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use testkit::{DEADLINE, Peer, within};
+use tokio::time::Instant;
+
+/// What "at once" means for a change of a file: it is looked at twice a second.
+const AT_ONCE: Duration = Duration::from_secs(5);
+const TOOLS_CHANGED: &str = "notifications/tools/list_changed";
+
+/// A server that lists nothing but `tool_0` … of this many.
+fn plain(name: &str, count: &str) -> Value {
+    scripted(name, &["--no-builtin", "--tools", count])
+}
+
+async fn list(peer: &mut Peer, method: &str, key: &str) -> Vec<Value> {
+    let outcome = peer.request(method, json!({})).await;
+    outcome.result()[key].as_array().unwrap().clone()
+}
+
+#[tokio::test]
+async fn g01_one_list_over_all_enabled_servers() {
+    let mut off = plain("off", "7");
+    off["disabled"] = json!(true);
+    let gateway = Setup::new()
+        .server("one", scripted("one", &[]))
+        .server("two", plain("two", "3"))
+        .server("off", off)
+        .serve()
+        .await;
+    for mut peer in [gateway.legacy().await, gateway.modern().await] {
+        let listed = list(&mut peer, "tools/list", "tools").await;
+        let of = |server: &str| {
+            let own = |tool: &&Value| tool["_meta"]["dev.toolwharf/server"] == server;
+            listed
+                .iter()
+                .filter(own)
+                .map(|tool| tool["name"].as_str().unwrap())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(of("two"), ["tool_0", "tool_1", "tool_2"]);
+        assert!(of("one").contains(&"echo") && of("one").contains(&"crash"));
+        assert_eq!(
+            of("one").len() + of("two").len(),
+            listed.len(),
+            "{listed:?}"
+        );
+        assert_eq!(
+            listed[0]["_meta"]["dev.toolwharf/server"], "one",
+            "not in the order of the file"
+        );
+        let second = list(&mut peer, "tools/list", "tools").await;
+        assert_eq!(listed, second, "the order is not stable");
+    }
+}
+
+#[tokio::test]
+async fn g02_equal_names_are_told_apart() {
+    let long = "n".repeat(60);
+    let gateway = Setup::new()
+        .server("one", plain("one", "2"))
+        .server("two", plain("two", "1"))
+        .server("with space.and.dots", plain("dotted", "1"))
+        .server(&long, plain("long", "1"))
+        .serve()
+        .await;
+    let mut peer = gateway.legacy().await;
+    let listed = tools(&mut peer).await;
+    assert!(
+        listed.contains(&"tool_1".to_owned()),
+        "one server's alone: unchanged: {listed:?}"
+    );
+    assert!(
+        listed.contains(&"one__tool_0".to_owned()) && listed.contains(&"two__tool_0".to_owned())
+    );
+    assert_eq!(listed.len(), 5);
+    for (at, name) in listed.iter().enumerate() {
+        assert!(!listed[..at].contains(name), "{name} is there twice");
+        assert!((1..=64).contains(&name.len()), "{name}");
+        assert!(
+            name.bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-'),
+            "{name}"
+        );
+        // Each of them leads to its server.
+        let answer = peer.tool(name, json!({"called": name})).await;
+        assert_eq!(answer.result()["structuredContent"]["called"], *name);
+    }
+    // A name is the same on the next run, and for the client that knows it from before.
+    let again = tools(&mut gateway.modern().await).await;
+    assert_eq!(listed, again);
+}
+
+/// `tool` as the server gets it and as the client gets the answer: nothing is lost on the way.
+#[tokio::test]
+async fn g03_a_call_is_routed_and_its_answer_unchanged() {
+    let gateway = Setup::new()
+        .server("one", plain("one", "1"))
+        .server("two", plain("two", "1"))
+        .scripted("raw", &[])
+        .serve()
+        .await;
+    let client = gateway.client();
+    let mut peer = gateway.legacy().await;
+    peer.tool("one__tool_0", json!({})).await;
+    let session = {
+        let hello = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+            "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}});
+        let reply = client.post(hello.to_string()).await;
+        reply.header("mcp-session-id").unwrap().to_owned()
+    };
+    let client = client.with("mcp-session-id", &session);
+    let arguments = r#"{ "z":1, "a" : 12345678901234567890123, "e":1e400,"u":"\u00e9\ud83d\ude00é😀","_meta":{"own":true},"n":null }"#;
+    for name in ["one__tool_0", "two__tool_0"] {
+        let call = format!(
+            r#"{{"jsonrpc":"2.0","id":"x-1","method":"tools/call","params":{{"unknown":[1.0],"name":"{name}","arguments":{arguments}}}}}"#
+        );
+        let reply = client.post(call).await;
+        let text = reply.text();
+        assert_eq!(reply.status, 200, "{text}");
+        assert!(
+            text.contains(&format!("\"structuredContent\":{arguments}")),
+            "{text}"
+        );
+        assert!(text.contains("\"id\":\"x-1\""), "{text}");
+    }
+    // A whole result with things that nobody knows, spliced by the server itself.
+    let result = r#"{"content":[{"type":"image","data":"AAECAw==","mimeType":"image/x","annotations":{"q":0.50}},{"type":"new-kind","x":[{}]}],"_meta":{"a.b/c":1},"structuredContent":{"big":18446744073709551616},"isError":false,"extra":"\u0000"}"#;
+    // The ids of the gateway count up from the handshake: sooner or later a call has this one.
+    let frame = format!(r#"{{"jsonrpc":"2.0","result":{result},"id":60,"also":"unknown"}}"#);
+    let mut found = false;
+    for _ in 0..60 {
+        let arguments = json!({ "frame": frame });
+        let call = json!({"jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": {"name": "raw", "arguments": arguments}});
+        let text = client.post(call.to_string()).await.text();
+        if text.contains("\"extra\"") {
+            assert!(text.contains(&format!("\"result\":{result}")), "{text}");
+            assert!(text.contains("\"also\":\"unknown\""), "{text}");
+            found = true;
+            break;
+        }
+    }
+    assert!(found, "no id of the server's was hit");
+}
+
+#[tokio::test]
+async fn g04_an_unknown_tool_is_an_mcp_error() {
+    let gateway = Setup::new()
+        .server("one", plain("one", "2"))
+        .server("two", plain("two", "2"))
+        .serve()
+        .await;
+    for mut peer in [gateway.legacy().await, gateway.modern().await] {
+        let answer = peer.tool("no_such_tool", json!({})).await;
+        assert_eq!(answer.response["error"]["code"], -32602, "{answer:?}");
+        let message = answer.response["error"]["message"].as_str().unwrap();
+        assert!(message.contains("no_such_tool"), "{message}");
+        // One that several servers have is named with its prefixes.
+        let answer = peer.tool("tool_1", json!({})).await;
+        let message = answer.response["error"]["message"].as_str().unwrap();
+        assert!(
+            message.contains("one__tool_1") && message.contains("two__tool_1"),
+            "{message}"
+        );
+        let answer = peer.request("prompts/get", json!({"name": "none"})).await;
+        assert_eq!(answer.response["error"]["code"], -32602, "{answer:?}");
+    }
+}
+
+/// The error comes at once, says which server and why, and is logged.
+#[tokio::test]
+async fn g05_a_call_to_a_disconnected_server_fails_at_once() {
+    let gateway = Setup::new()
+        .server("one", plain("one", "1"))
+        .scripted(
+            "frail",
+            &["--exit-at-start", "--stderr-at-start", "no licence found"],
+        )
+        .serve()
+        .await;
+    let mut peer = gateway.legacy().await;
+    // Known by its path although it never listed anything.
+    let mut single = Peer::http(gateway.at("/mcp/-/frail"), common::LEGACY, json!({})).await;
+    let start = Instant::now();
+    let answer = single.tool("echo", json!({})).await;
+    assert!(
+        start.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        start.elapsed()
+    );
+    let error = &answer.response["error"];
+    let message = error["message"].as_str().unwrap();
+    assert!(
+        message.contains("frail") && message.contains("unavailable"),
+        "{message}"
+    );
+    assert!(
+        message.contains("exit") || message.contains("code 5"),
+        "{message}"
+    );
+    assert!(
+        !message.contains("no licence"),
+        "its output is for the operator: {message}"
+    );
+    assert_eq!(error["data"]["reason"], "server_unavailable");
+    gateway.logged("no licence found").await;
+    gateway.logged("refused: server `frail`").await;
+    assert_eq!(tools(&mut peer).await, ["tool_0"]);
+}
+
+/// Lists, reads and update notifications all speak of `resource://server/…`, and it leads back.
+#[tokio::test]
+async fn g06_resource_uris_find_their_way_back() {
+    let gateway = Setup::new()
+        .scripted("files", &["--resources", "2"])
+        .scripted("notes", &["--resources", "1"])
+        .settings("naming = \"always-prefix\"\n")
+        .serve()
+        .await;
+    for mut peer in [gateway.legacy().await, gateway.modern().await] {
+        let uris = names(&mut peer, "resources/list", "resources", "uri").await;
+        let expected = [
+            "resource://files/scripted://0",
+            "resource://files/scripted://1",
+            "resource://notes/scripted://0",
+        ];
+        assert_eq!(uris, expected);
+        for uri in &uris {
+            let read = peer.request("resources/read", json!({"uri": uri})).await;
+            let contents = &read.result()["contents"][0];
+            assert_eq!(contents["uri"], **uri);
+            // What the server was asked for: its own URI, to the byte.
+            let native = uri.splitn(4, '/').nth(3).unwrap();
+            assert_eq!(contents["text"], native);
+        }
+        // A URI that was never listed, as templates make them, with all that URIs may hold. (A modern client
+        // has to repeat it in a header, where testkit's knows no other than visible ASCII.)
+        let odd = if peer.is_modern() {
+            "resource://notes/scripted://a%20b/%2F/../?q=%C3%A4&r=%00#frag/resource://files/x"
+        } else {
+            "resource://notes/scripted://a b/%2F/../?q=ä&r=%00#frag/resource://files/x"
+        };
+        let read = peer.request("resources/read", json!({"uri": odd})).await;
+        assert_eq!(
+            read.result()["contents"][0]["text"],
+            odd.strip_prefix("resource://notes/").unwrap()
+        );
+        assert_eq!(read.result()["contents"][0]["uri"], odd);
+        let unknown = peer
+            .request("resources/read", json!({"uri": "resource://nobody/x"}))
+            .await;
+        let code = if peer.is_modern() { -32602 } else { -32002 };
+        assert_eq!(unknown.response["error"]["code"], code, "{unknown:?}");
+    }
+    let mut watcher = gateway.legacy().await;
+    watcher.subscribe(&["resource://files/scripted://1"]).await;
+    let mut other = gateway.legacy().await;
+    for server in ["notes", "files"] {
+        let params =
+            json!({"method": "notifications/resources/updated", "params": {"uri": "scripted://1"}});
+        other.tool(&format!("{server}__notify"), params).await;
+    }
+    let updated = watcher
+        .notification("notifications/resources/updated", DEADLINE)
+        .await
+        .unwrap();
+    assert_eq!(updated["params"]["uri"], "resource://files/scripted://1");
+    let second = watcher
+        .notification(
+            "notifications/resources/updated",
+            Duration::from_millis(300),
+        )
+        .await;
+    assert!(
+        second.is_none(),
+        "the other server's is not watched: {second:?}"
+    );
+}
+
+#[tokio::test]
+async fn g07_resources_of_all_servers_are_one_list() {
+    let mut off = scripted("off", &["--resources", "5"]);
+    off["disabled"] = json!(true);
+    let gateway = Setup::new()
+        .scripted("one", &["--resources", "3", "--page-size", "2"])
+        .scripted("none", &[])
+        .server("off", off)
+        .scripted("two", &["--resources", "2"])
+        .serve()
+        .await;
+    for mut peer in [gateway.legacy().await, gateway.modern().await] {
+        let uris = names(&mut peer, "resources/list", "resources", "uri").await;
+        assert_eq!(uris.len(), 5, "{uris:?}");
+        assert!(
+            uris[..3]
+                .iter()
+                .all(|uri| uri.starts_with("resource://one/")),
+            "{uris:?}"
+        );
+        assert!(
+            uris[3..]
+                .iter()
+                .all(|uri| uri.starts_with("resource://two/")),
+            "{uris:?}"
+        );
+        // No server has templates: an empty list, not an error.
+        let templates = list(&mut peer, "resources/templates/list", "resourceTemplates").await;
+        assert!(templates.is_empty());
+    }
+}
+
+async fn told(peer: &mut Peer, method: &str) {
+    let told = peer.notification(method, AT_ONCE).await;
+    assert!(told.is_some(), "nobody was told of {method}");
+}
+
+/// Drops the notifications that came until now.
+async fn hush(peer: &mut Peer) {
+    while peer
+        .notification(TOOLS_CHANGED, Duration::from_millis(200))
+        .await
+        .is_some()
+    {}
+}
+
+/// A legacy client with its stream, and a modern one that listens.
+async fn listeners(gateway: &Gateway) -> [Peer; 2] {
+    let legacy = gateway.legacy().await;
+    let mut modern = gateway.modern().await;
+    modern.subscribe(&[]).await;
+    [legacy, modern]
+}
+
+#[tokio::test]
+async fn g10_an_enabled_server_is_there_at_once() {
+    let mut late = plain("late", "2");
+    late["disabled"] = json!(true);
+    let mut gateway = Setup::new()
+        .server("one", plain("one", "1"))
+        .server("late", late)
+        .serve()
+        .await;
+    let mut peers = listeners(&gateway).await;
+    for peer in &mut peers {
+        assert_eq!(tools(peer).await, ["tool_0"]);
+        hush(peer).await;
+    }
+    gateway.edit(|servers| servers["late"]["disabled"] = json!(false));
+    for peer in &mut peers {
+        told(peer, TOOLS_CHANGED).await;
+    }
+    gateway.up("late").await;
+    // A server that was not there at all when the clients came.
+    gateway.edit(|servers| {
+        servers.insert(
+            "new".to_owned(),
+            scripted("new", &["--prompts", "1", "--resources", "1"]),
+        );
+    });
+    gateway.up("new").await;
+    for peer in &mut peers {
+        told(peer, "notifications/prompts/list_changed").await;
+        told(peer, "notifications/resources/list_changed").await;
+        let listed = tools(peer).await;
+        for name in ["one__tool_0", "late__tool_0", "tool_1", "echo"] {
+            assert!(listed.contains(&name.to_owned()), "{name}: {listed:?}");
+        }
+        let answer = peer.tool("tool_1", json!({"n": 1})).await;
+        assert_eq!(answer.result()["structuredContent"]["n"], 1);
+        assert_eq!(
+            names(peer, "prompts/list", "prompts", "name").await,
+            ["prompt_0"]
+        );
+    }
+}
+
+#[tokio::test]
+async fn g11_a_disabled_server_is_gone_at_once() {
+    let mut gateway = Setup::new()
+        .server("one", plain("one", "1"))
+        .scripted("gone", &["--prompts", "1"])
+        .serve()
+        .await;
+    let mut peers = listeners(&gateway).await;
+    let pid: u32 = peers[0]
+        .tool("pid", json!({}))
+        .await
+        .text()
+        .parse()
+        .unwrap();
+    let pid_of_one = gateway.metric("server_starts_total", Some("one")).await;
+    for peer in &mut peers {
+        hush(peer).await;
+    }
+    // A call in flight ends with an error, and does not hang.
+    let hanging = peers[0].begin("tools/call", json!({"name": "never"})).await;
+    gateway.edit(|servers| servers["gone"]["disabled"] = json!(true));
+    for peer in &mut peers {
+        told(peer, TOOLS_CHANGED).await;
+        told(peer, "notifications/prompts/list_changed").await;
+        assert_eq!(tools(peer).await, ["tool_0"]);
+        let answer = peer.tool("echo", json!({})).await;
+        assert_eq!(answer.response["error"]["code"], -32602, "{answer:?}");
+        assert!(
+            names(peer, "prompts/list", "prompts", "name")
+                .await
+                .is_empty()
+        );
+    }
+    let ended = peers[0]
+        .finish_within(hanging, AT_ONCE)
+        .await
+        .expect("the call in flight hangs");
+    assert!(
+        ended["error"]["message"].as_str().unwrap().contains("gone"),
+        "{ended}"
+    );
+    common::gone(&[pid], false, Duration::from_secs(5)).await;
+    assert_eq!(
+        pid_of_one,
+        gateway.metric("server_starts_total", Some("one")).await
+    );
+    // Removed altogether, and another one in its place.
+    gateway.edit(|servers| {
+        servers.remove("gone");
+        servers.remove("one");
+        servers.insert("other".to_owned(), plain("other", "2"));
+    });
+    for peer in &mut peers {
+        within("the other server's tools", AT_ONCE, async {
+            while tools(peer).await != ["tool_0", "tool_1"] {
+                peer.notification(TOOLS_CHANGED, Duration::from_millis(100))
+                    .await;
+            }
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn g12_a_single_tool_is_switched_without_a_restart() {
+    let setup = Setup::new()
+        .server("one", plain("one", "3"))
+        .scripted("two", &[]);
+    let mut gateway = setup.serve().await;
+    let mut peers = listeners(&gateway).await;
+    let pid = peers[0].tool("pid", json!({})).await.text().to_owned();
+    for peer in &mut peers {
+        hush(peer).await;
+    }
+    gateway.edit(|servers| {
+        servers["one"]["disabledTools"] = json!(["tool_1"]);
+        servers["two"] = with(servers["two"].clone(), json!({"disabledTools": ["crash"]}));
+    });
+    for peer in &mut peers {
+        told(peer, TOOLS_CHANGED).await;
+        let listed = tools(peer).await;
+        assert!(
+            !listed.contains(&"tool_1".to_owned()) && !listed.contains(&"crash".to_owned()),
+            "{listed:?}"
+        );
+        let answer = peer.tool("tool_1", json!({})).await;
+        assert_eq!(answer.response["error"]["code"], -32602, "{answer:?}");
+        assert_eq!(
+            peer.tool("pid", json!({})).await.text(),
+            pid,
+            "the server was restarted"
+        );
+    }
+    // Not reachable past the list either, where a server is addressed alone.
+    let mut single = Peer::http(gateway.at("/mcp/-/two"), common::LEGACY, json!({})).await;
+    let answer = single.tool("crash", json!({})).await;
+    assert!(
+        answer.response["error"]["message"]
+            .as_str()
+            .unwrap()
+            .contains("crash"),
+        "{answer:?}"
+    );
+    assert_eq!(single.tool("pid", json!({})).await.text(), pid);
+    let answer = peers[0].tool("two__crash", json!({})).await;
+    assert_eq!(answer.response["error"]["code"], -32602, "{answer:?}");
+    gateway.edit(|servers| {
+        servers["one"]
+            .as_object_mut()
+            .unwrap()
+            .remove("disabledTools");
+    });
+    for peer in &mut peers {
+        told(peer, TOOLS_CHANGED).await;
+        assert!(tools(peer).await.contains(&"tool_1".to_owned()));
+    }
+}
+
+/// What a server itself says of its lists reaches the clients with it.
+#[tokio::test]
+async fn g10_a_servers_own_change_reaches_the_clients() {
+    let gateway = Setup::new()
+        .scripted("one", &["--tools", "1"])
+        .serve()
+        .await;
+    let mut peers = listeners(&gateway).await;
+    for peer in &mut peers {
+        assert!(tools(peer).await.contains(&"tool_0".to_owned()));
+        hush(peer).await;
+    }
+    let mut third = gateway.legacy().await;
+    third
+        .tool("set_tools", json!({"count": 3, "description": "Changed"}))
+        .await;
+    for peer in &mut peers {
+        told(peer, TOOLS_CHANGED).await;
+        let listed = list(peer, "tools/list", "tools").await;
+        let last = listed.last().unwrap();
+        assert_eq!(last["name"], "tool_2");
+        assert_eq!(last["description"], "Changed (one 2)");
+    }
+}
+
+/// A child that is killed comes back, and its tools never leave the list meanwhile.
+#[tokio::test]
+async fn g05_a_killed_child_comes_back_and_its_tools_stay() {
+    let gateway = Setup::new()
+        .scripted("one", &[])
+        .server("two", plain("two", "1"))
+        .serve()
+        .await;
+    let mut peer = gateway.modern().await;
+    let before = tools(&mut peer).await;
+    for _ in 0..2 {
+        let pid = peer.tool("pid", json!({})).await.text().to_owned();
+        let killed = Pid::from_raw(pid.parse().unwrap()).unwrap();
+        kill_process(killed, Signal::KILL).unwrap();
+        let back = within("the child's return", Duration::from_secs(5), async {
+            loop {
+                assert_eq!(tools(&mut peer).await, before);
+                let answer = peer.tool("pid", json!({})).await;
+                match answer.response["result"]["content"][0]["text"].as_str() {
+                    Some(new) if new != pid => break new.to_owned(),
+                    Some(_) => {}
+                    None => {
+                        let message = answer.response["error"]["message"].as_str().unwrap();
+                        assert!(message.contains("`one`"), "{message}");
+                    }
+                }
+                let other = peer.tool("tool_0", json!({"n": 1})).await;
+                assert_eq!(other.result()["structuredContent"]["n"], 1);
+            }
+        })
+        .await;
+        assert_ne!(back, pid);
+        let zombie = common::process_state(pid.parse().unwrap());
+        assert_eq!(zombie, None, "the killed child was not reaped");
+    }
+}

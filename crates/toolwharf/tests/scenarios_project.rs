@@ -1,0 +1,352 @@
+//! Scenarios P of SCENARIOS.md at the level of transports, projects of the configuration file, and what
+//! orchestrators ask.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{LEGACY, Setup, gone, names, scripted, tools, with};
+use serde_json::{Value, json};
+use testkit::{Bin, DEADLINE, Peer, Process, peer, wait_for, wait_for_some, within};
+use tokio::time::Instant;
+
+#[tokio::test]
+async fn p03_stdio_is_a_child_of_command_args_and_env() {
+    let setup = Setup::new();
+    let folder = setup.folder().join("work");
+    std::fs::create_dir(&folder).unwrap();
+    let mut entry = scripted("child", &["--tools", "2"]);
+    entry["type"] = json!("stdio");
+    entry["env"] = json!({"GREETING": "hello ${NAME:-world}"});
+    entry["cwd"] = json!(folder);
+    let gateway = setup.server("child", entry).serve().await;
+    let mut peer = gateway.legacy().await;
+    assert!(
+        tools(&mut peer).await.contains(&"tool_1".to_owned()),
+        "its arguments are not there"
+    );
+    let env = peer.tool("env", json!({})).await;
+    assert_eq!(env.result()["structuredContent"]["GREETING"], "hello world");
+    assert_eq!(
+        peer.tool("cwd", json!({})).await.text(),
+        folder.to_str().unwrap()
+    );
+}
+
+/// A server that is reconfigured is asked to go; the new one does not wait for the old one's end.
+#[tokio::test]
+async fn p05_a_reconfigured_server_is_terminated_then_killed() {
+    let setup =
+        Setup::new().settings("naming = \"always-prefix\"\n[limits]\nstop_grace = \"2s\"\n");
+    let told = setup.folder().join("told");
+    // It writes down that it was asked, and stays.
+    let script = r#"trap 'echo term >> "$0"' TERM; exec 3<&0; "$1" --ignore-eof --ignore-sigterm <&3 & while :; do sleep 0.1; done"#;
+    let stubborn =
+        json!({"command": "sh", "args": ["-c", script, told, Bin::path("testkit-scripted")]});
+    let mut gateway = setup
+        .server("stubborn", stubborn)
+        .scripted("polite", &[])
+        .serve()
+        .await;
+    let mut peer = gateway.legacy().await;
+    let mut old = Vec::new();
+    for server in ["stubborn", "polite"] {
+        let pid = peer.tool(&format!("{server}__pid"), json!({})).await;
+        old.push(pid.text().parse::<u32>().unwrap());
+    }
+    gateway.edit(|servers| {
+        servers["stubborn"] = scripted("stubborn", &["--tools", "1"]);
+        servers["polite"]["env"] = json!({"NEW": "yes"});
+    });
+    let start = Instant::now();
+    wait_for("the new servers", Duration::from_secs(5), async || {
+        let env = peer.tool("polite__env", json!({})).await;
+        let is_new = env.response["result"]["structuredContent"]["NEW"] == "yes";
+        is_new
+            && tools(&mut peer)
+                .await
+                .contains(&"stubborn__tool_0".to_owned())
+    })
+    .await;
+    // The polite one goes with its stdin; the other only when it is made to.
+    gone(&old[1..], false, Duration::from_secs(2)).await;
+    gone(&old, true, Duration::from_secs(8)).await;
+    assert!(
+        start.elapsed() >= Duration::from_millis(1500),
+        "it had no time to go by itself"
+    );
+    let told = std::fs::read_to_string(told).unwrap();
+    assert!(
+        told.contains("term"),
+        "it was killed without having been asked"
+    );
+}
+
+/// A server over HTTP+SSE, found by its type or by itself.
+async fn sse_server(address: &str) -> (Process, String) {
+    let mut process = Process::bin(
+        "testkit-scripted",
+        ["--sse-http", address, "--name", "remote"],
+    );
+    let url = process.url().await;
+    (process, url)
+}
+
+#[tokio::test]
+async fn p06_sse_connects_with_its_headers() {
+    let (_server, url) = sse_server("127.0.0.1:0").await;
+    let gateway = Setup::new()
+        .env("KEY", "sesame")
+        .server("typed", json!({"type": "sse", "url": url, "headers": {"X-Api-Key": "${KEY}", "Authorization": "Bearer b"}}))
+        .server("found", json!({"url": url}))
+        .settings("naming = \"always-prefix\"\n")
+        .serve()
+        .await;
+    for mut peer in [gateway.legacy().await, gateway.modern().await] {
+        let headers = peer.tool("typed__headers", json!({})).await;
+        let headers = &headers.result()["structuredContent"];
+        assert_eq!(headers["x-api-key"], "sesame", "{headers}");
+        assert_eq!(headers["authorization"], "Bearer b", "{headers}");
+        let answer = peer.tool("found__echo", json!({"n": 1})).await;
+        assert_eq!(answer.result()["structuredContent"]["n"], 1);
+    }
+}
+
+/// Whether a call failed because its server is away.
+fn is_away(response: &Value) -> bool {
+    response["error"]["data"]["reason"] == "server_unavailable"
+}
+
+#[tokio::test]
+async fn p07_a_dropped_sse_stream_fails_calls_at_once_and_comes_back() {
+    let (server, url) = sse_server("127.0.0.1:0").await;
+    let gateway = Setup::new()
+        .server("remote", json!({"type": "sse", "url": url}))
+        .scripted("local", &["--no-builtin", "--tools", "1"])
+        .serve()
+        .await;
+    let mut peer = gateway.legacy().await;
+    let listed = tools(&mut peer).await;
+    // Cut in mid-call, with another call in flight: both end with an error, at once.
+    let other = peer.begin("tools/call", json!({"name": "never"})).await;
+    let cut = within(
+        "the cut call's end",
+        Duration::from_secs(2),
+        peer.tool("drop_stream", json!({})),
+    )
+    .await;
+    assert!(is_away(&cut.response), "{cut:?}");
+    let other = peer
+        .finish_within(other, Duration::from_secs(2))
+        .await
+        .expect("the other call hangs");
+    assert!(is_away(&other), "{other}");
+    wait_for("the stream's return", Duration::from_secs(5), async || {
+        peer.tool("echo", json!({}))
+            .await
+            .response
+            .get("result")
+            .is_some()
+    })
+    .await;
+    // The server is gone for longer: no call waits for it, the list stays, the attempts become rarer.
+    drop(server);
+    let address = url
+        .strip_prefix("http://")
+        .unwrap()
+        .trim_end_matches("/sse")
+        .to_owned();
+    wait_for(
+        "the end to be noticed",
+        Duration::from_secs(5),
+        async || is_away(&peer.tool("echo", json!({})).await.response),
+    )
+    .await;
+    let start = Instant::now();
+    for _ in 0..20 {
+        let answer = peer.tool("echo", json!({})).await;
+        assert!(is_away(&answer.response), "{answer:?}");
+        let data = &answer.response["error"]["data"];
+        assert_eq!(data["server"], "remote");
+        assert!(data["retryAfterMs"].is_u64(), "{data}");
+        assert_eq!(
+            peer.tool("tool_0", json!({"n": 2})).await.result()["structuredContent"]["n"],
+            2
+        );
+    }
+    assert!(
+        start.elapsed() < Duration::from_secs(3),
+        "{:?}",
+        start.elapsed()
+    );
+    assert_eq!(tools(&mut peer).await, listed, "the tools left the list");
+    let waits = wait_for_some("three attempts", DEADLINE, async || {
+        let stderr = gateway.process.stderr();
+        let waits: Vec<u64> = stderr
+            .lines()
+            .filter(|line| line.contains("server=remote"))
+            .filter_map(|line| {
+                line.split("retry_ms=")
+                    .nth(1)?
+                    .split(' ')
+                    .next()?
+                    .parse()
+                    .ok()
+            })
+            .collect();
+        // After the last time that it was there.
+        let from = waits
+            .iter()
+            .rposition(|wait| *wait == 0)
+            .map_or(0, |at| at + 1);
+        (waits.len() >= from + 4).then(|| waits[from..].to_vec())
+    })
+    .await;
+    assert!(
+        waits[3] > waits[0],
+        "the attempts do not become rarer: {waits:?}"
+    );
+    let (_server, _) = sse_server(&address).await;
+    wait_for("the server's return", Duration::from_secs(20), async || {
+        peer.tool("echo", json!({}))
+            .await
+            .response
+            .get("result")
+            .is_some()
+    })
+    .await;
+}
+
+/// What a project sees, by path, header and its own settings (G08 and G09 of the configuration file).
+#[tokio::test]
+async fn g08_a_project_sees_its_own_servers() {
+    let gateway = Setup::new()
+        .settings(
+            "[projects.red]\nservers = [\"one\", \"two\"]\nnaming = \"always-prefix\"\n\
+             disabled_tools = [\"one/tool_1\"]\n\n[projects.blue]\nnaming = \"last-wins\"\n",
+        )
+        .scripted("one", &["--no-builtin", "--tools", "2", "--prompts", "1"])
+        .scripted("two", &["--no-builtin", "--tools", "1", "--resources", "1"])
+        .server(
+            "three",
+            with(
+                scripted("three", &["--no-builtin", "--tools", "1"]),
+                json!({"projects": ["green", "blue"]}),
+            ),
+        )
+        .serve()
+        .await;
+    let everything = ["one__tool_0", "tool_1", "two__tool_0", "three__tool_0"];
+    let cases: [(&str, &str, &[&str]); 6] = [
+        ("/mcp", "", &everything),
+        ("/mcp/red", "", &["one__tool_0", "two__tool_0"]),
+        ("/mcp", "red", &["one__tool_0", "two__tool_0"]),
+        ("/mcp/green", "", &everything),
+        ("/mcp/-/one", "", &["tool_0", "tool_1"]),
+        ("/mcp/red/one", "", &["tool_0"]),
+    ];
+    for (path, header, expected) in cases {
+        for version in [LEGACY, peer::MODERN] {
+            let client = gateway.at(path).with("x-project-id", header);
+            let mut peer = Peer::http(client, version, json!({})).await;
+            assert_eq!(
+                tools(&mut peer).await,
+                expected,
+                "{path} {header} {version}"
+            );
+        }
+    }
+    // The later server's definition wins where the project says so, and a warning names both.
+    let mut blue = Peer::http(gateway.at("/mcp/blue"), LEGACY, json!({})).await;
+    let listed = blue.request("tools/list", json!({})).await;
+    let tool = listed.result()["tools"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|tool| tool["name"] == "tool_0");
+    assert_eq!(
+        tool.unwrap()["_meta"]["dev.toolwharf/server"],
+        "three",
+        "{listed:?}"
+    );
+    let warning = gateway.logged("takes the place of").await;
+    assert!(
+        warning.contains("`one`") || warning.contains("`two`"),
+        "{warning}"
+    );
+    // Not reachable past the view: a server, a tool, a resource or a prompt of others.
+    let mut red = Peer::http(gateway.at("/mcp/red"), LEGACY, json!({})).await;
+    for name in ["three__tool_0", "one__tool_1", "tool_1"] {
+        let answer = red.tool(name, json!({})).await;
+        assert_eq!(
+            answer.response["error"]["code"], -32602,
+            "{name}: {answer:?}"
+        );
+    }
+    assert_eq!(
+        names(&mut red, "prompts/list", "prompts", "name").await,
+        ["one__prompt_0"]
+    );
+    assert_eq!(
+        names(&mut red, "resources/list", "resources", "uri").await,
+        ["resource://two/scripted://0"]
+    );
+    let mut green = Peer::http(gateway.at("/mcp/-/one"), LEGACY, json!({})).await;
+    let foreign = green
+        .request(
+            "resources/read",
+            json!({"uri": "resource://two/scripted://0"}),
+        )
+        .await;
+    assert!(foreign.response.get("error").is_some(), "{foreign:?}");
+}
+
+#[tokio::test]
+async fn health_readiness_and_metrics() {
+    let gateway = Setup::new()
+        .scripted("good", &["--no-builtin", "--tools", "4"])
+        .scripted("bad", &["--exit-at-start"])
+        .serve()
+        .await;
+    assert_eq!(gateway.at("/healthz").get(&[]).await.status, 200);
+    assert_eq!(
+        gateway.at("/readyz").get(&[]).await.status,
+        200,
+        "one bad server makes nothing unready"
+    );
+    gateway.up("good").await;
+    let mut peer = gateway.legacy().await;
+    peer.tool("tool_0", json!({})).await;
+    peer.tool("tool_1", json!({})).await;
+    for (name, server, value) in [
+        ("server_up", Some("good"), 1),
+        ("server_up", Some("bad"), 0),
+        ("server_starts_total", Some("good"), 1),
+        ("calls_total", Some("good"), 2),
+        ("call_errors_total", Some("good"), 0),
+        ("calls_in_flight", Some("good"), 0),
+        ("calls_waiting", Some("good"), 0),
+        ("tools", Some("good"), 4),
+        ("tools", Some("bad"), 0),
+        ("sessions", None, 1),
+        ("held_calls", None, 0),
+    ] {
+        assert_eq!(
+            gateway.metric(name, server).await,
+            Some(value),
+            "{name} {server:?}"
+        );
+    }
+    // Each family is described once, as the format wants it.
+    let metrics = gateway.metrics().await;
+    for family in ["server_up", "calls_total", "sessions"] {
+        let described = format!("# TYPE toolwharf_{family} ");
+        assert_eq!(metrics.matches(&described).count(), 1, "{metrics}");
+    }
+    // Nobody else's web page may look.
+    let reply = gateway
+        .at("/metrics")
+        .get(&[("host", "evil.example.com")])
+        .await;
+    assert_eq!(reply.status, 403);
+}
