@@ -98,7 +98,7 @@ pub struct Item {
     pub native: Arc<str>,
     /// JSON text.
     pub raw: Bytes,
-    /// What a modern HTTP server wants mirrored into headers (`x-mcp-header`).
+    /// What is mirrored into headers of modern HTTP requests (`x-mcp-header`).
     pub headers: Option<Arc<ParamHeaders>>,
 }
 
@@ -235,15 +235,19 @@ fn item(kind: ListKind, raw: Bytes, client: &Client, label: &str) -> Option<Item
         return None;
     };
     let mut headers = None;
-    if kind == ListKind::Tools && client.is_http() && client.info().era == mcp::Era::Modern {
+    if kind == ListKind::Tools {
         match ParamHeaders::from_tool(&raw) {
             Ok(found) if found.is_empty() => {}
+            // Of any server: a modern client over HTTP sends them for every tool that it finds them in, and
+            // whom it sends them to has to check them.
             Ok(found) => headers = Some(Arc::new(found)),
             // 2026-07-28 basic/transports/streamable-http: such a tool must not be offered.
-            Err(why) => {
+            Err(why) if client.is_http() && client.info().era == mcp::Era::Modern => {
                 tracing::warn!(server = label, tool = %native, "a tool with a bad `x-mcp-header` is left out: {why}");
                 return None;
             }
+            // Elsewhere the annotation has no meaning.
+            Err(_) => {}
         }
     }
     Some(Item {

@@ -13,7 +13,8 @@ use mcp::{
     bridge::{self, ClientFace},
     client::{Connector, Identity},
     error,
-    json::{self, Object, quote},
+    frame::Param,
+    json::{self, quote},
     outbox::{Outbox, Weight},
     protocol::{meta, method},
     server::{Face, Session},
@@ -520,7 +521,9 @@ impl Gateway {
                     target => target?,
                 };
                 if let (Some(declared), Some(headers)) = (&target.headers, &caller.headers) {
-                    let arguments = frame.object().and_then(|params| params.raw("arguments"));
+                    let arguments = frame
+                        .param(Param::Arguments)
+                        .map(|span| &frame.text()[span]);
                     declared.validate(arguments, headers).map_err(|why| {
                         RpcError::new(error::HEADER_MISMATCH, format!("Header mismatch: {why}"))
                     })?;
@@ -532,7 +535,7 @@ impl Gateway {
             | method::RESOURCES_LIST
             | method::TEMPLATES_LIST => self.list(caller, frame, view).await,
             method::PROMPTS_GET => {
-                let (span, name) = routed(frame, "name")?;
+                let (span, name) = routed(frame, Param::Name)?;
                 let view = self.settled(&caller.scope).await.unwrap_or(view);
                 let route = view.prompt(&name)?;
                 let target = Target {
@@ -547,11 +550,11 @@ impl Gateway {
                 let target = self.resource_target(caller, &view, frame)?;
                 Ok(relay(&self.shared, caller, frame, target).await)
             }
-            method::COMPLETE => self.complete(caller, &view, frame).await,
+            method::COMPLETE => Box::pin(self.complete(caller, &view, frame)).await,
             method::PING if legacy => Ok(Answer::result(frame, b"{}")),
             method::SET_LEVEL if legacy => self.set_level(caller, &view, frame),
             method::RESOURCES_SUBSCRIBE | method::RESOURCES_UNSUBSCRIBE if legacy => {
-                self.subscribe(caller, &view, frame).await
+                Box::pin(self.subscribe(caller, &view, frame)).await
             }
             method::DISCOVER if !legacy => {
                 let view = if view.is_single() {
@@ -561,14 +564,14 @@ impl Gateway {
                 };
                 Ok(Answer::result(frame, view.discover().as_bytes()))
             }
-            method::LISTEN if !legacy => self.listen(caller, frame).await,
+            method::LISTEN if !legacy => Box::pin(self.listen(caller, frame)).await,
             // Legacy methods have no meaning in the modern era, whatever the server would say to them.
             method::INITIALIZE
             | method::PING
             | method::SET_LEVEL
             | method::RESOURCES_SUBSCRIBE
             | method::RESOURCES_UNSUBSCRIBE => Err(RpcError::method_not_found(frame.method())),
-            name if name.starts_with("tasks/") => self.task(caller, &view, frame).await,
+            name if name.starts_with("tasks/") => Box::pin(self.task(caller, &view, frame)).await,
             name => match view.servers.as_slice() {
                 // One server as it is: what we do not know, it may.
                 [server] if view.is_single() && !name.starts_with("notifications/") => {
@@ -586,7 +589,7 @@ impl Gateway {
     }
 
     fn tool_target(&self, view: &View, frame: &Frame) -> Result<Target, RpcError> {
-        let (span, name) = routed(frame, "name")?;
+        let (span, name) = routed(frame, Param::Name)?;
         // A single view also reaches tools that its server does not list.
         let route = match view.tool(&name) {
             Err(_)
@@ -620,7 +623,7 @@ impl Gateway {
         view: &View,
         frame: &Frame,
     ) -> Result<Target, RpcError> {
-        let (span, exposed) = routed(frame, "uri")?;
+        let (span, exposed) = routed(frame, Param::Uri)?;
         let (server, native) = view.resource(&exposed, caller.era)?;
         Ok(Target {
             server,
@@ -638,10 +641,7 @@ impl Gateway {
     ) -> Result<Answer, RpcError> {
         let kind = ListKind::from_method(frame.method())
             .ok_or_else(|| RpcError::method_not_found(frame.method()))?;
-        if frame
-            .object()
-            .is_some_and(|params| params.find("cursor").is_some())
-        {
+        if frame.param(Param::Cursor).is_some() {
             // Lists are answered whole: there is no second page to point at.
             return Err(RpcError::invalid_params("Invalid params: unknown `cursor`"));
         }
@@ -732,7 +732,7 @@ impl Gateway {
         frame: &Frame,
     ) -> Result<Answer, RpcError> {
         let target = self.resource_target(caller, view, frame)?;
-        let (_, exposed) = routed(frame, "uri")?;
+        let (_, exposed) = routed(frame, Param::Uri)?;
         let native = target.name.clone().unwrap_or_default();
         let session = caller.session.as_ref();
         let listener = session.and_then(|session| self.shared.hub.of_session(session));
@@ -1037,13 +1037,12 @@ fn same_instance(old: &ServerSpec, new: &ServerSpec) -> bool {
 }
 
 /// The string that a request is routed by.
-fn routed(frame: &Frame, field: &str) -> Result<(json::Span, String), RpcError> {
-    let span = frame
-        .object()
-        .as_ref()
-        .and_then(|params| Object::find(params, field));
-    let found = span.and_then(|span| string_at(frame, &span).map(|text| (span, text)));
+fn routed(frame: &Frame, param: Param) -> Result<(json::Span, String), RpcError> {
+    let found = frame
+        .param(param)
+        .and_then(|span| string_at(frame, &span).map(|text| (span, text)));
     found.ok_or_else(|| {
+        let field = if param == Param::Uri { "uri" } else { "name" };
         RpcError::invalid_params(format!("Invalid params: `{field}` must be a string"))
     })
 }

@@ -8,6 +8,7 @@ use mcp::{
     Era, Frame, Kind, RpcError, bridge,
     client::{Call, CallError, Event, Outgoing},
     error::METHOD_NOT_FOUND,
+    frame::Param,
     headers::ParamHeaders,
     json::{Object, Span, Splice, as_string, quote},
     outbox::Weight,
@@ -107,7 +108,8 @@ impl Relay<'_> {
         if self.caller.era == Era::Modern
             && let Some(state) = self.own_state()
         {
-            return self.resume(&state).await;
+            // Rare ways are boxed: the future of the usual one stays small, for it is moved into its task.
+            return Box::pin(self.resume(&state)).await;
         }
         let server = &self.target.server;
         let mut deadline = self.started + server.spec.call_timeout;
@@ -118,7 +120,7 @@ impl Relay<'_> {
         let permit = server.enter(deadline).await.map_err(|full| full.to_rpc())?;
         let connection = self.connection(deadline).await?;
         if let Some(level) = self.log_level() {
-            connection.ensure_level(level).await;
+            Box::pin(connection.ensure_level(level)).await;
         }
         let (call, connection) = self.call(connection, self.frame, deadline).await?;
         self.see_through(call, connection, permit, &mut deadline)
@@ -129,7 +131,7 @@ impl Relay<'_> {
         let server = &self.target.server;
         let connection = match (&self.caller.session, server.spec.sharing) {
             (Some(session), Sharing::Session) => {
-                let own = server.instances.get(server, self.shared, session);
+                let own = Box::pin(server.instances.get(server, self.shared, session));
                 match tokio::time::timeout_at(
                     deadline.max(Instant::now() + server.spec.start_timeout),
                     own,
@@ -158,7 +160,7 @@ impl Relay<'_> {
     ) -> Result<(Call, Arc<Connection>), Failure> {
         match self.send(&connection, frame).await {
             Err(CallError::SessionExpired) => {
-                let fresh = self.target.server.reconnected(&connection, deadline).await;
+                let fresh = Box::pin(self.target.server.reconnected(&connection, deadline)).await;
                 let fresh = fresh.ok_or(Failure::Call(CallError::SessionExpired))?;
                 let call = self.send(&fresh, frame).await.map_err(Failure::Call)?;
                 Ok((call, fresh))
@@ -197,7 +199,9 @@ impl Relay<'_> {
                 ));
             }
             if let Some(headers) = &self.target.headers {
-                let arguments = frame.object().and_then(|params| params.raw("arguments"));
+                let arguments = frame
+                    .param(Param::Arguments)
+                    .map(|span| &frame.text()[span]);
                 outgoing.headers.extend(headers.extract(arguments));
             }
         }
@@ -218,7 +222,8 @@ impl Relay<'_> {
             let step = match self.drive(&mut call, &connection, deadline).await {
                 Err(Failure::Call(CallError::SessionExpired)) if !retried => {
                     retried = true;
-                    let fresh = self.target.server.reconnected(&connection, *deadline).await;
+                    let fresh =
+                        Box::pin(self.target.server.reconnected(&connection, *deadline)).await;
                     connection = fresh.ok_or(Failure::Call(CallError::SessionExpired))?;
                     call = self
                         .send(&connection, self.frame)
@@ -246,7 +251,7 @@ impl Relay<'_> {
                 ))
                 .into());
             }
-            let retry = self.gather_input(&response).await?;
+            let retry = Box::pin(self.gather_input(&response)).await?;
             *deadline = Instant::now() + self.target.server.spec.call_timeout;
             call = self
                 .send(&connection, &retry)
@@ -288,7 +293,7 @@ impl Relay<'_> {
                                 Event::Response(frame) => return Ok(Step::Response(frame)),
                             }
                         }
-                        if let Some(step) = self.admit(requests, connection).await {
+                        if let Some(step) = Box::pin(self.admit(requests, connection)).await {
                             return Ok(step);
                         }
                     }
@@ -409,7 +414,7 @@ impl Relay<'_> {
 
     /// `params.requestState`, if it is one of ours.
     fn own_state(&self) -> Option<String> {
-        let state = self.frame.object()?.string("requestState")?;
+        let state = self.frame.param_string(Param::RequestState)?;
         Holds::is_ours(&state).then(|| state.into_owned())
     }
 
@@ -622,14 +627,13 @@ impl Relay<'_> {
 
 /// Where the name or URI stands that a request is routed by.
 pub(crate) fn routed_span(frame: &Frame) -> Option<Span> {
-    let params = frame.object()?;
     match frame.method() {
-        method::TOOLS_CALL | method::PROMPTS_GET => params.find("name"),
+        method::TOOLS_CALL | method::PROMPTS_GET => frame.param(Param::Name),
         method::RESOURCES_READ | method::RESOURCES_SUBSCRIBE | method::RESOURCES_UNSUBSCRIBE => {
-            params.find("uri")
+            frame.param(Param::Uri)
         }
         method::COMPLETE => {
-            let reference = params.object("ref")?;
+            let reference = frame.object()?.object("ref")?;
             reference.find("uri").or_else(|| reference.find("name"))
         }
         _ => None,

@@ -186,6 +186,12 @@ impl Server {
         self.catalog.load_full()
     }
 
+    /// The tools that are switched off, by the server's own names of them.
+    #[must_use]
+    pub fn disabled_tools(&self) -> Arc<BTreeSet<NativeName>> {
+        self.disabled_tools.load_full()
+    }
+
     /// Calls in flight, and calls that wait.
     #[must_use]
     pub fn load(&self) -> (usize, usize) {

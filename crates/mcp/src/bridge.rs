@@ -10,6 +10,7 @@ use bytes::Bytes;
 
 use crate::{
     Era, Frame, Kind, RpcError, Version, error,
+    frame::Param,
     json::{self, Object, Span, Splice, quote},
     protocol::{meta, method},
 };
@@ -86,9 +87,12 @@ fn add_meta(frame: &Frame, members: &str, splice: &mut Splice<'_>) {
 fn strip_request(frame: &Frame, splice: &mut Splice<'_>) {
     let Some(params) = frame.object() else { return };
     let text = frame.text();
-    let [retry, state] = params.find_all(["inputResponses", "requestState"]);
-    remove_all(text, &params.span(), [retry, state], splice);
-    if let Some(own) = params.object("_meta") {
+    let retry = [
+        frame.param(Param::InputResponses),
+        frame.param(Param::RequestState),
+    ];
+    remove_all(text, &params.span(), retry, splice);
+    if let Some(own) = frame.meta() {
         let keys = [
             meta::PROTOCOL_VERSION,
             meta::CLIENT_INFO,

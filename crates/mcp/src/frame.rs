@@ -22,7 +22,7 @@ pub enum Kind {
 
 /// Keys of the envelope; another spelling of one of them is refused, for parsers disagree about it.
 const ENVELOPE: [&str; 6] = ["jsonrpc", "id", "method", "params", "result", "error"];
-/// Keys of `params` that routing or the bridge look at.
+/// Keys of `params` that routing or the bridge look at, in the order of [`Param`]; other spellings are refused.
 const ROUTED: [&str; 8] = [
     "name",
     "uri",
@@ -34,6 +34,19 @@ const ROUTED: [&str; 8] = [
     "inputResponses",
 ];
 
+/// A member of `params` that routing or the bridge look at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Param {
+    Name,
+    Uri,
+    Meta,
+    Arguments,
+    Cursor,
+    RequestId,
+    RequestState,
+    InputResponses,
+}
+
 /// A validated JSON-RPC message.
 ///
 /// Cheap to clone: the text is shared.
@@ -44,6 +57,8 @@ pub struct Frame {
     id: Span,
     method: Method,
     body: Span,
+    /// Where the values of [`ROUTED`] stand in `params`; 0..0 where there is none.
+    routed: [(u32, u32); ROUTED.len()],
 }
 
 #[derive(Debug, Clone)]
@@ -177,6 +192,7 @@ impl Frame {
             _ => return invalid(Reason::Shape),
         };
         let mut name = Method::Plain(0..0);
+        let mut routed = [(0, 0); ROUTED.len()];
         if let Some(at) = method {
             let raw = &text[at.clone()];
             if raw.first() != Some(&b'"') {
@@ -191,11 +207,9 @@ impl Frame {
                 let Some(params) = Object::at(&text, body.clone()) else {
                     return invalid(Reason::Params);
                 };
-                if let Some(reason) = params
-                    .members()
-                    .find_map(|member| folded(&text[member.key], &ROUTED))
-                {
-                    return invalid(reason);
+                match route(&text, &params) {
+                    Ok(found) => routed = found,
+                    Err(reason) => return invalid(reason),
                 }
             }
         }
@@ -206,6 +220,7 @@ impl Frame {
             id,
             method: name,
             body,
+            routed,
             text,
         })
     }
@@ -251,12 +266,17 @@ impl Frame {
             body = append(&mut out, params);
         }
         out.push(b'}');
+        let text = Bytes::from(out);
+        let routed = Object::at(&text, body.clone())
+            .and_then(|params| route(&text, &params).ok())
+            .unwrap_or_default();
         Self {
-            text: out.into(),
+            text,
             kind,
             id: id_at,
             method,
             body,
+            routed,
         }
     }
 
@@ -279,6 +299,7 @@ impl Frame {
             id: id_at,
             method: Method::Plain(0..0),
             body,
+            routed: Default::default(),
         }
     }
 
@@ -360,7 +381,25 @@ impl Frame {
     /// The object of `params._meta` or `result._meta`.
     #[must_use]
     pub fn meta(&self) -> Option<Object<'_>> {
-        self.object().and_then(|body| body.object("_meta"))
+        if self.is_response() {
+            return self.object().and_then(|body| body.object("_meta"));
+        }
+        self.param(Param::Meta)
+            .and_then(|span| Object::at(&self.text, span))
+    }
+
+    /// Where a member of `params` stands that routing looks at.
+    #[must_use]
+    pub fn param(&self, param: Param) -> Option<Span> {
+        let (start, end) = self.routed[param as usize];
+        (end > 0).then_some(start as usize..end as usize)
+    }
+
+    /// A member of `params` that routing looks at, if it is a string.
+    #[must_use]
+    pub fn param_string(&self, param: Param) -> Option<std::borrow::Cow<'_, str>> {
+        self.param(param)
+            .and_then(|span| json::as_string(&self.text[span]))
     }
 
     /// The message with another id, and the other changes of `splice` (spans of [`Frame::text`]).
@@ -371,6 +410,27 @@ impl Frame {
         }
         splice.apply(&self.text)
     }
+}
+
+/// Finds what of `params` is looked at; refuses other spellings of it.
+fn route(text: &[u8], params: &Object<'_>) -> Result<[(u32, u32); ROUTED.len()], Reason> {
+    let mut routed = [(0, 0); ROUTED.len()];
+    for member in params.members() {
+        let key = &text[member.key];
+        match ROUTED.iter().position(|name| json::key_is(key, name)) {
+            Some(at) => {
+                // Offsets fit: longer texts are not JSON to `validate`.
+                let offset = |at| u32::try_from(at).unwrap_or_default();
+                routed[at] = (offset(member.value.start), offset(member.value.end));
+            }
+            None => {
+                if let Some(reason) = folded(key, &ROUTED) {
+                    return Err(reason);
+                }
+            }
+        }
+    }
+    Ok(routed)
 }
 
 /// Whether `raw` is an id: a string or an integer (2026-07-28 basic "Requests").

@@ -50,7 +50,10 @@ struct State {
 impl Outbox {
     #[must_use]
     pub fn new(bounds: Bounds) -> Arc<Self> {
-        Arc::new(Self { bounds, state: Mutex::default() })
+        Arc::new(Self {
+            bounds,
+            state: Mutex::default(),
+        })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -63,13 +66,17 @@ impl Outbox {
         if state.closed {
             return false;
         }
-        if weight == Weight::Signal && state.waiting.iter().any(|(_, waiting)| *waiting == message) {
+        if weight == Weight::Signal && state.waiting.iter().any(|(_, waiting)| *waiting == message)
+        {
             return true;
         }
         while state.waiting.len() >= self.bounds.messages
             || (state.bytes + message.len() > self.bounds.bytes && !state.waiting.is_empty())
         {
-            let oldest = state.waiting.iter().position(|(weight, _)| *weight != Weight::Must);
+            let oldest = state
+                .waiting
+                .iter()
+                .position(|(weight, _)| *weight != Weight::Must);
             match oldest.and_then(|at| state.waiting.remove(at)) {
                 Some((_, dropped)) => {
                     state.bytes -= dropped.len();
@@ -167,7 +174,10 @@ mod tests {
 
     #[tokio::test]
     async fn drops_notifications_and_never_what_must_arrive() {
-        let outbox = Outbox::new(Bounds { messages: 3, bytes: 100 });
+        let outbox = Outbox::new(Bounds {
+            messages: 3,
+            bytes: 100,
+        });
         for (weight, message) in [
             (Weight::Notification, "1"),
             (Weight::Must, "2"),
@@ -191,7 +201,10 @@ mod tests {
 
     #[tokio::test]
     async fn is_bounded_in_bytes() {
-        let outbox = Outbox::new(Bounds { messages: 100, bytes: 10 });
+        let outbox = Outbox::new(Bounds {
+            messages: 100,
+            bytes: 10,
+        });
         assert!(outbox.push(Weight::Notification, text("123456")));
         assert!(outbox.push(Weight::Notification, text("789012")));
         outbox.close();

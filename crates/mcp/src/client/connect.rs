@@ -366,7 +366,11 @@ impl Client {
             instructions: None,
         };
         Self {
-            inner: Arc::new(Inner { link, info, own_meta: None }),
+            inner: Arc::new(Inner {
+                link,
+                info,
+                own_meta: None,
+            }),
         }
     }
 
@@ -374,14 +378,24 @@ impl Client {
     fn speaking_as(self, options: &Options) -> Self {
         let own_meta = (self.info().era == Era::Modern).then(|| modern_meta(options).into());
         let (link, info) = (self.inner.link.clone(), self.inner.info.clone());
-        Self { inner: Arc::new(Inner { link, info, own_meta }) }
+        Self {
+            inner: Arc::new(Inner {
+                link,
+                info,
+                own_meta,
+            }),
+        }
     }
 
     /// The same link, with what its server said.
     pub(super) fn established(self, info: ServerInfo) -> Self {
         let link = self.inner.link.clone();
         Self {
-            inner: Arc::new(Inner { link, info, own_meta: None }),
+            inner: Arc::new(Inner {
+                link,
+                info,
+                own_meta: None,
+            }),
         }
     }
 }

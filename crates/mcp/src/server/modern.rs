@@ -6,8 +6,8 @@ use http::HeaderMap;
 use crate::{
     Frame, Kind, RpcError, Version,
     bridge::{self, ModernFace},
-    headers::decode_header,
     error,
+    headers::decode_header,
     json::quote,
     protocol::{meta, method},
 };
@@ -20,11 +20,16 @@ pub const SESSION_ID: &str = "mcp-session-id";
 /// Whether a message is of the modern era: its `_meta` or its version header says so.
 #[must_use]
 pub fn is_modern(headers: &HeaderMap, frame: &Frame) -> bool {
-    if frame.meta().is_some_and(|own| own.find(meta::PROTOCOL_VERSION).is_some()) {
+    if frame
+        .meta()
+        .is_some_and(|own| own.find(meta::PROTOCOL_VERSION).is_some())
+    {
         return true;
     }
     // An unknown version with no session behind it: only the modern era has an answer for that.
-    let version = headers.get(PROTOCOL_VERSION).and_then(|value| value.to_str().ok());
+    let version = headers
+        .get(PROTOCOL_VERSION)
+        .and_then(|value| value.to_str().ok());
     match version.map(Version::parse) {
         Some(Some(version)) => version.era() == crate::Era::Modern,
         Some(None) => !headers.contains_key(SESSION_ID),
@@ -49,7 +54,10 @@ fn only<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a http::Heade
 ///
 /// # Errors
 /// -32602 (no or bad `_meta`), -32020 (headers), -32022 (version): HTTP 400 each.
-pub fn check<'a>(headers: &HeaderMap, frame: &'a Frame) -> Result<Option<ModernFace<'a>>, RpcError> {
+pub fn check<'a>(
+    headers: &HeaderMap,
+    frame: &'a Frame,
+) -> Result<Option<ModernFace<'a>>, RpcError> {
     let face = match bridge::modern_face(frame) {
         Ok(face) => Some(face),
         Err(_) if frame.kind() == Kind::Notification => None,
@@ -58,7 +66,11 @@ pub fn check<'a>(headers: &HeaderMap, frame: &'a Frame) -> Result<Option<ModernF
     let version = only(headers, PROTOCOL_VERSION)?
         .ok_or_else(|| mismatch(format!("header {PROTOCOL_VERSION} is missing")))?
         .to_str()
-        .map_err(|_| mismatch(format!("header {PROTOCOL_VERSION} holds other than visible ASCII")))?;
+        .map_err(|_| {
+            mismatch(format!(
+                "header {PROTOCOL_VERSION} holds other than visible ASCII"
+            ))
+        })?;
     if let Some(face) = &face {
         if face.version != version {
             return Err(mismatch(format!(
@@ -69,8 +81,8 @@ pub fn check<'a>(headers: &HeaderMap, frame: &'a Frame) -> Result<Option<ModernF
         }
         check_version(&face.version)?;
     }
-    let header = only(headers, METHOD)?
-        .ok_or_else(|| mismatch(format!("header {METHOD} is missing")))?;
+    let header =
+        only(headers, METHOD)?.ok_or_else(|| mismatch(format!("header {METHOD} is missing")))?;
     if header.as_bytes() != frame.method().as_bytes() {
         return Err(mismatch(format!(
             "header {METHOD} says {}, the body {}",
@@ -81,15 +93,25 @@ pub fn check<'a>(headers: &HeaderMap, frame: &'a Frame) -> Result<Option<ModernF
     let field = match frame.method() {
         method::TOOLS_CALL | method::PROMPTS_GET => "name",
         method::RESOURCES_READ => "uri",
+        // The tasks extension (2026-07-28) routes by the task.
+        "tasks/get" | "tasks/update" | "tasks/cancel" => "taskId",
         _ => return Ok(face),
     };
     let Some(body) = frame.object().and_then(|params| params.string(field)) else {
-        return Err(RpcError::invalid_params(format!("Invalid params: `{field}` must be a string")));
+        return Err(RpcError::invalid_params(format!(
+            "Invalid params: `{field}` must be a string"
+        )));
     };
-    let header = only(headers, NAME)?.ok_or_else(|| mismatch(format!("header {NAME} is missing")))?;
-    let said = decode_header(header).ok_or_else(|| mismatch(format!("header {NAME} cannot be decoded")))?;
+    let header =
+        only(headers, NAME)?.ok_or_else(|| mismatch(format!("header {NAME} is missing")))?;
+    let said = decode_header(header)
+        .ok_or_else(|| mismatch(format!("header {NAME} cannot be decoded")))?;
     if said != body {
-        return Err(mismatch(format!("header {NAME} says {}, the body {}", quote(&said), quote(&body))));
+        return Err(mismatch(format!(
+            "header {NAME} says {}, the body {}",
+            quote(&said),
+            quote(&body)
+        )));
     }
     Ok(face)
 }
@@ -102,12 +124,24 @@ pub fn check_version(version: &str) -> Result<(), RpcError> {
     if Version::parse(version).is_some_and(|version| version.era() == crate::Era::Modern) {
         return Ok(());
     }
-    let data = format!("{{\"supported\":{},\"requested\":{}}}", supported(), quote(version));
-    Err(RpcError::new(error::UNSUPPORTED_VERSION, "Unsupported protocol version").with_data(data.into_bytes()))
+    let data = format!(
+        "{{\"supported\":{},\"requested\":{}}}",
+        supported(),
+        quote(version)
+    );
+    Err(
+        RpcError::new(error::UNSUPPORTED_VERSION, "Unsupported protocol version")
+            .with_data(data.into_bytes()),
+    )
 }
 
 /// The versions we speak, newest first: a JSON array.
 #[must_use]
 pub fn supported() -> String {
-    format!("[{}]", Version::ALL.map(|version| quote(version.as_str())).join(","))
+    format!(
+        "[{}]",
+        Version::ALL
+            .map(|version| quote(version.as_str()))
+            .join(",")
+    )
 }

@@ -73,15 +73,21 @@ impl Face {
     /// -32602 naming the field.
     pub fn from_initialize(frame: &Frame) -> Result<Self, RpcError> {
         let wrong = |what: &str| RpcError::invalid_params(format!("Invalid params: {what}"));
-        let params = frame.object().ok_or_else(|| wrong("`params` must be an object"))?;
-        let asked =
-            params.string("protocolVersion").ok_or_else(|| wrong("`protocolVersion` must be a string"))?;
+        let params = frame
+            .object()
+            .ok_or_else(|| wrong("`params` must be an object"))?;
+        let asked = params
+            .string("protocolVersion")
+            .ok_or_else(|| wrong("`protocolVersion` must be a string"))?;
         let object = |key: &str| {
-            params.object(key).map(|object| frame.text().slice(object.span()))
+            params
+                .object(key)
+                .map(|object| frame.text().slice(object.span()))
         };
         Ok(Self {
             version: Version::negotiate_legacy(&asked),
-            info: object("clientInfo").unwrap_or_else(|| Bytes::from_static(b"{\"name\":\"unknown\",\"version\":\"0\"}")),
+            info: object("clientInfo")
+                .unwrap_or_else(|| Bytes::from_static(b"{\"name\":\"unknown\",\"version\":\"0\"}")),
             capabilities: object("capabilities").unwrap_or_else(|| Bytes::from_static(b"{}")),
         })
     }
@@ -160,7 +166,10 @@ impl Session {
         let face = self.face.get();
         ClientFace {
             info: face.map_or_else(|| Bytes::from_static(b"{}"), |face| face.info.clone()),
-            capabilities: face.map_or_else(|| Bytes::from_static(b"{}"), |face| face.capabilities.clone()),
+            capabilities: face.map_or_else(
+                || Bytes::from_static(b"{}"),
+                |face| face.capabilities.clone(),
+            ),
             log_level: self.log_level(),
         }
     }
@@ -168,18 +177,25 @@ impl Session {
     /// Whether the client declared the capability, e.g. `sampling`.
     #[must_use]
     pub fn declares(&self, capability: &str) -> bool {
-        self.face.get().is_some_and(|face| bridge::declares(&face.capabilities, capability))
+        self.face
+            .get()
+            .is_some_and(|face| bridge::declares(&face.capabilities, capability))
     }
 
     #[must_use]
     pub fn log_level(&self) -> Option<&'static str> {
         let level = self.level.load(Ordering::Relaxed);
-        level.checked_sub(1).and_then(|at| bridge::LOG_LEVELS.get(usize::from(at)).copied())
+        level
+            .checked_sub(1)
+            .and_then(|at| bridge::LOG_LEVELS.get(usize::from(at)).copied())
     }
 
     pub fn set_log_level(&self, level: &'static str) {
         let at = bridge::LOG_LEVELS.iter().position(|known| *known == level);
-        self.level.store(at.map_or(0, |at| u8::try_from(at + 1).unwrap_or(0)), Ordering::Relaxed);
+        self.level.store(
+            at.map_or(0, |at| u8::try_from(at + 1).unwrap_or(0)),
+            Ordering::Relaxed,
+        );
     }
 
     #[must_use]
@@ -199,7 +215,11 @@ impl Session {
         if self.streams.load(Ordering::Relaxed) > 0 || !self.in_flight().is_empty() {
             return std::time::Duration::ZERO;
         }
-        self.born.elapsed().saturating_sub(std::time::Duration::from_millis(self.used.load(Ordering::Relaxed)))
+        self.born
+            .elapsed()
+            .saturating_sub(std::time::Duration::from_millis(
+                self.used.load(Ordering::Relaxed),
+            ))
     }
 
     /// Takes over the stream of what belongs to no request. Whoever had it before is done: a client that
@@ -209,24 +229,38 @@ impl Session {
         self.streams.fetch_add(1, Ordering::Relaxed);
         let turn = self.turn.fetch_add(1, Ordering::Relaxed) + 1;
         self.outbox.kick();
-        Stream { session: self.clone(), turn }
+        Stream {
+            session: self.clone(),
+            turn,
+        }
     }
 
     /// Asks the client something: puts the request into `outbox` (of a request's own stream, or the session's).
     ///
     /// # Errors
     /// Why it cannot be asked.
-    pub fn ask(self: &Arc<Self>, outbox: &Outbox, method: &str, params: Option<&[u8]>) -> Result<Asked, RpcError> {
+    pub fn ask(
+        self: &Arc<Self>,
+        outbox: &Outbox,
+        method: &str,
+        params: Option<&[u8]>,
+    ) -> Result<Asked, RpcError> {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let (answer, answered) = oneshot::channel();
         {
             let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
             if asked.len() >= MAX_ASKED {
-                return Err(RpcError::internal(format!("the client has {MAX_ASKED} requests to answer already")));
+                return Err(RpcError::internal(format!(
+                    "the client has {MAX_ASKED} requests to answer already"
+                )));
             }
             asked.insert(id, answer);
         }
-        let asked = Asked { session: self.clone(), id, answered };
+        let asked = Asked {
+            session: self.clone(),
+            id,
+            answered,
+        };
         let request = Frame::request(&id.to_string(), method, params);
         if outbox.push(Weight::Must, request.text().clone()) {
             Ok(asked)
@@ -237,14 +271,19 @@ impl Session {
 
     /// Takes the client's answer to something asked; `false` if nothing waits for it.
     pub fn answered(&self, frame: Frame) -> bool {
-        let waiting = frame
-            .numeric_id()
-            .and_then(|id| self.asked.lock().unwrap_or_else(PoisonError::into_inner).remove(&id));
+        let waiting = frame.numeric_id().and_then(|id| {
+            self.asked
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .remove(&id)
+        });
         waiting.is_some_and(|waiting| waiting.send(frame).is_ok())
     }
 
     fn in_flight(&self) -> MutexGuard<'_, HashMap<Bytes, CancellationToken>> {
-        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
+        self.in_flight
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes a request of the client, so that it can cancel it.
@@ -256,22 +295,33 @@ impl Session {
         let token = CancellationToken::new();
         let mut in_flight = self.in_flight();
         if in_flight.len() >= MAX_IN_FLIGHT {
-            return Err(RpcError::internal(format!("{MAX_IN_FLIGHT} requests of this client are in flight already")));
+            return Err(RpcError::internal(format!(
+                "{MAX_IN_FLIGHT} requests of this client are in flight already"
+            )));
         }
         if in_flight.contains_key(&id) {
             return Err(RpcError::new(
                 crate::error::INVALID_REQUEST,
-                format!("Invalid request: id {} is in use by a request in flight", String::from_utf8_lossy(&id)),
+                format!(
+                    "Invalid request: id {} is in use by a request in flight",
+                    String::from_utf8_lossy(&id)
+                ),
             ));
         }
         in_flight.insert(id.clone(), token.clone());
         drop(in_flight);
-        Ok(InFlight { session: self.clone(), id, token })
+        Ok(InFlight {
+            session: self.clone(),
+            id,
+            token,
+        })
     }
 
     /// The client's `notifications/cancelled`. Unknown ids are ignored, as the specification says.
     pub fn cancel(&self, cancelled: &Frame) {
-        let id = cancelled.object().and_then(|params| Object::raw(&params, "requestId"));
+        let id = cancelled
+            .object()
+            .and_then(|params| Object::raw(&params, "requestId"));
         if let Some(token) = id.and_then(|id| self.in_flight().get(id).cloned()) {
             token.cancel();
         }
@@ -349,7 +399,11 @@ impl Asked {
 
 impl Drop for Asked {
     fn drop(&mut self) {
-        self.session.asked.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.id);
+        self.session
+            .asked
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&self.id);
     }
 }
 

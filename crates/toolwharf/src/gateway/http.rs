@@ -45,6 +45,7 @@ pub(crate) struct Front {
     guard: Guard,
     pub(super) sessions: Sessions,
     pub(super) tasks: tokio_util::task::TaskTracker,
+    stopping: std::sync::atomic::AtomicBool,
 }
 
 impl Front {
@@ -54,11 +55,23 @@ impl Front {
             guard,
             sessions: Sessions::default(),
             tasks: tokio_util::task::TaskTracker::new(),
+            stopping: std::sync::atomic::AtomicBool::new(false),
         })
     }
 
     pub(crate) fn guard(&self) -> &Guard {
         &self.guard
+    }
+
+    /// Lets connections finish what they are at, then closes them.
+    pub(crate) fn stop(&self, over: &tokio_util::sync::CancellationToken) {
+        self.stopping
+            .store(true, std::sync::atomic::Ordering::Release);
+        over.cancel();
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping.load(std::sync::atomic::Ordering::Acquire)
     }
 
     /// Legacy sessions that are open.
@@ -215,8 +228,8 @@ impl Front {
                 "send `Content-Type: application/json`",
             ));
         }
-        let limits = self.gateway.settings();
-        let limits = &limits.limits;
+        let settings = self.gateway.settings();
+        let limits = &settings.limits;
         let text = collect(body, &headers, limits.max_body_bytes).await?;
         if text.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[') {
             return self.batch(&headers, &text, scope, principal).await;

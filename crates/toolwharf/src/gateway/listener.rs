@@ -2,20 +2,21 @@
 
 use std::{
     convert::Infallible,
-    future::Future,
+    future::{Future, poll_fn},
     io,
     pin::pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::Poll,
     time::Duration,
 };
 
 use http::{Request, Response};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::Notify,
-};
+use tokio::net::{TcpListener, TcpStream};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::ServiceExt;
 
@@ -31,32 +32,30 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 pub(crate) type Other = axum::Router;
 
 /// Where a request leaves a stream that is to take its connection over.
+///
+/// Both ends run in the connection's task, one inside the other: a flag is all that has to be looked at.
 #[derive(Clone, Default)]
 pub(crate) struct Handover {
-    left: Arc<(Mutex<Option<Takeover>>, Notify)>,
+    left: Arc<(AtomicBool, Mutex<Option<Takeover>>)>,
 }
 
 impl Handover {
     /// Takes the connection over. Does not return: the request's future is dropped with hyper's connection.
     pub(crate) async fn leave(self, takeover: Takeover) -> Infallible {
-        *self.left.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(takeover);
-        self.left.1.notify_one();
+        *self.left.1.lock().unwrap_or_else(PoisonError::into_inner) = Some(takeover);
+        self.left.0.store(true, Ordering::Release);
         std::future::pending().await
     }
 
-    async fn taken(&self) -> Takeover {
-        loop {
-            self.left.1.notified().await;
-            let takeover = self
-                .left
-                .0
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .take();
-            if let Some(takeover) = takeover {
-                return takeover;
-            }
+    fn take(&self) -> Option<Takeover> {
+        if !self.left.0.load(Ordering::Acquire) {
+            return None;
         }
+        self.left
+            .1
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
     }
 }
 
@@ -142,23 +141,32 @@ async fn http(
         .header_read_timeout(HEAD_TIMEOUT)
         .pipeline_flush(true);
     let mut conn = pin!(builder.serve_connection(TokioIo::new(socket), service));
-    let mut leaving = false;
-    loop {
-        tokio::select! {
-            biased;
-            ended = conn.as_mut() => {
-                if let Err(error) = ended {
-                    tracing::trace!("a connection ended: {error}");
-                }
-                return None;
+    let mut cancelled = pin!(over.cancelled());
+    let (mut armed, mut leaving) = (false, false);
+    // By hand instead of `select!`: this runs on every wake of every connection.
+    poll_fn(|cx| {
+        if let Poll::Ready(ended) = conn.as_mut().poll(cx) {
+            if let Err(error) = ended {
+                tracing::trace!("a connection ended: {error}");
             }
-            takeover = handover.taken() => return Some(takeover),
-            () = over.cancelled(), if !leaving => {
-                leaving = true;
-                conn.as_mut().graceful_shutdown();
-            }
+            return Poll::Ready(None);
         }
-    }
+        if let Some(takeover) = handover.take() {
+            return Poll::Ready(Some(takeover));
+        }
+        if !armed {
+            armed = true;
+            // Wakes this task when the product stops; what it came to is the flag's to say.
+            let _ = cancelled.as_mut().poll(cx);
+        }
+        if !leaving && front.is_stopping() {
+            leaving = true;
+            conn.as_mut().graceful_shutdown();
+            cx.waker().wake_by_ref();
+        }
+        Poll::Pending
+    })
+    .await
 }
 
 fn answer(

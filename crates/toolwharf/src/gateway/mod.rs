@@ -9,7 +9,7 @@ mod sessions;
 mod sse;
 pub(crate) mod stdio;
 
-pub(crate) use body::Body;
-pub(crate) use guard::Guard;
+pub(crate) use body::{Body, KEEP_ALIVE};
+pub(crate) use guard::{Guard, Refusal};
 pub(crate) use http::Front;
 pub(crate) use listener::serve;
