@@ -1,0 +1,281 @@
+//! Servers that are dead, hang or are slow at their start: the lists of the others are neither delayed nor
+//! emptied by them.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Gateway, LEGACY, Setup, names, scripted, tools, with};
+use serde_json::{Value, json};
+use testkit::{DEADLINE, Peer, peer, wait_for, within};
+use tokio::time::Instant;
+
+fn plain(name: &str, count: &str) -> Value {
+    scripted(
+        name,
+        &[
+            "--no-builtin",
+            "--tools",
+            count,
+            "--prompts",
+            "1",
+            "--resources",
+            "1",
+        ],
+    )
+}
+
+async fn everything_of_the_good_one(gateway: &Gateway, limit: Duration) {
+    let start = Instant::now();
+    for version in [LEGACY, peer::MODERN] {
+        let mut peer = Peer::http(gateway.client(), version, json!({})).await;
+        assert!(
+            start.elapsed() < Duration::from_secs(2),
+            "the handshake took {:?}",
+            start.elapsed()
+        );
+        let answer = peer.tool("tool_1", json!({"n": 1})).await;
+        assert_eq!(answer.result()["structuredContent"]["n"], 1);
+        assert_eq!(tools(&mut peer).await, ["tool_0", "tool_1"]);
+        assert_eq!(
+            names(&mut peer, "prompts/list", "prompts", "name").await,
+            ["prompt_0"]
+        );
+        assert_eq!(
+            names(&mut peer, "resources/list", "resources", "name").await,
+            ["resource_0"]
+        );
+        assert!(
+            names(
+                &mut peer,
+                "resources/templates/list",
+                "resourceTemplates",
+                "name"
+            )
+            .await
+            .is_empty()
+        );
+    }
+    assert!(start.elapsed() < limit, "{:?}", start.elapsed());
+}
+
+#[tokio::test]
+async fn dead_servers_neither_delay_nor_empty_the_lists() {
+    let gateway = Setup::new()
+        .server("missing", json!({"command": "/no/such/program"}))
+        .scripted("exits", &["--exit-at-start"])
+        .scripted("discover", &["--era", "modern", "--exit-on-discover"])
+        .server("refused", json!({"url": "http://127.0.0.1:9/mcp"}))
+        .server(
+            "sse",
+            json!({"type": "sse", "url": "http://127.0.0.1:9/sse"}),
+        )
+        .server("silent", json!({"command": "true"}))
+        .server(
+            "chatty",
+            json!({"command": "echo", "args": ["Usage: chatty [--help]"]}),
+        )
+        .server("good", plain("good", "2"))
+        .serve()
+        .await;
+    everything_of_the_good_one(&gateway, Duration::from_secs(4)).await;
+    // Each of them says in the log what is wrong with it.
+    for server in [
+        "missing", "exits", "discover", "refused", "sse", "silent", "chatty",
+    ] {
+        gateway.logged(&format!("not connected: ")).await;
+        wait_for(&format!("a word on {server}"), DEADLINE, async || {
+            let stderr = gateway.process.stderr();
+            stderr.lines().any(|line| {
+                line.contains(&format!("server={server} ")) && line.contains("not connected: ")
+            })
+        })
+        .await;
+    }
+    everything_of_the_good_one(&gateway, Duration::from_secs(2)).await;
+}
+
+/// A server that never answers its handshake: handshakes, calls, prompts and reads of others do not wait for
+/// it at all; the first list does, but not for long, and never again.
+#[tokio::test]
+async fn a_hung_server_neither_delays_nor_empties_the_lists() {
+    let gateway = Setup::new()
+        .server(
+            "hung",
+            with(
+                scripted("hung", &["--no-answer-initialize"]),
+                json!({"startTimeoutMs": 60_000}),
+            ),
+        )
+        .server("sleeps", json!({"command": "sleep", "args": ["1000"]}))
+        .server("good", plain("good", "2"))
+        .serve()
+        .await;
+    gateway.up("good").await;
+    for version in [LEGACY, peer::MODERN] {
+        let start = Instant::now();
+        let mut peer = Peer::http(gateway.client(), version, json!({})).await;
+        assert_eq!(
+            peer.tool("tool_0", json!({"n": 2})).await.result()["structuredContent"]["n"],
+            2
+        );
+        let prompt = peer
+            .request("prompts/get", json!({"name": "prompt_0"}))
+            .await;
+        assert!(prompt.response.get("result").is_some(), "{prompt:?}");
+        let uri = "resource://good/scripted://0";
+        let read = peer.request("resources/read", json!({"uri": uri})).await;
+        assert_eq!(read.result()["contents"][0]["uri"], uri);
+        let took = start.elapsed();
+        assert!(
+            took < Duration::from_secs(2),
+            "it waited for another server: {took:?} ({version})"
+        );
+    }
+    // The first list may wait for a first start, for at most ten seconds of it.
+    let mut peer = gateway.legacy().await;
+    let listed = within("the first list", Duration::from_secs(12), tools(&mut peer)).await;
+    assert_eq!(listed, ["tool_0", "tool_1"]);
+    everything_of_the_good_one(&gateway, Duration::from_secs(2)).await;
+    let start = Instant::now();
+    let mut single = Peer::http(gateway.at("/mcp/-/good"), LEGACY, json!({})).await;
+    assert_eq!(tools(&mut single).await.len(), 2);
+    assert!(start.elapsed() < Duration::from_secs(1));
+}
+
+/// All pages, of every list, in their order.
+#[tokio::test]
+async fn all_pages_of_all_lists_are_there() {
+    let gateway = Setup::new()
+        .scripted(
+            "paged",
+            &[
+                "--no-builtin",
+                "--tools",
+                "57",
+                "--prompts",
+                "13",
+                "--resources",
+                "21",
+                "--page-size",
+                "5",
+            ],
+        )
+        .serve()
+        .await;
+    for mut peer in [gateway.legacy().await, gateway.modern().await] {
+        let expected = |name: &str, count: usize| {
+            (0..count)
+                .map(|n| format!("{name}_{n}"))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(tools(&mut peer).await, expected("tool", 57));
+        assert_eq!(
+            names(&mut peer, "prompts/list", "prompts", "name").await,
+            expected("prompt", 13)
+        );
+        assert_eq!(
+            names(&mut peer, "resources/list", "resources", "name").await,
+            expected("resource", 21)
+        );
+    }
+}
+
+/// One server without prompts and resources: those of the others are listed all the same.
+#[tokio::test]
+async fn a_server_without_prompts_hides_no_others() {
+    let gateway = Setup::new()
+        .scripted("toolsonly", &["--no-builtin", "--tools", "1"])
+        .server("good", plain("good", "0"))
+        .scripted("also", &["--no-builtin", "--tools", "0"])
+        .serve()
+        .await;
+    for mut peer in [gateway.legacy().await, gateway.modern().await] {
+        assert_eq!(
+            names(&mut peer, "prompts/list", "prompts", "name").await,
+            ["prompt_0"]
+        );
+        assert_eq!(
+            names(&mut peer, "resources/list", "resources", "name").await,
+            ["resource_0"]
+        );
+        assert_eq!(tools(&mut peer).await, ["tool_0"]);
+        let got = peer
+            .request("prompts/get", json!({"name": "prompt_0"}))
+            .await;
+        assert_eq!(got.result()["messages"][0]["content"]["text"], "prompt_0");
+    }
+}
+
+/// Slow lists keep nobody waiting: the others' are there, the slow one's follow, and the clients are told.
+#[tokio::test]
+async fn a_slow_list_follows_when_it_is_there() {
+    let gateway = Setup::new()
+        .server(
+            "slow",
+            scripted(
+                "slow",
+                &["--no-builtin", "--tools", "3", "--list-delay-ms", "12000"],
+            ),
+        )
+        .scripted("good", &["--no-builtin", "--tools", "1", "--prompts", "1"])
+        .settings("naming = \"always-prefix\"\n")
+        .serve()
+        .await;
+    gateway.up("good").await;
+    let mut peer = gateway.legacy().await;
+    let start = Instant::now();
+    let answer = peer.tool("good__tool_0", json!({"n": 1})).await;
+    assert_eq!(answer.result()["structuredContent"]["n"], 1);
+    assert!(
+        start.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        start.elapsed()
+    );
+    let first = tools(&mut peer).await;
+    assert!(
+        start.elapsed() < Duration::from_secs(11),
+        "{:?}",
+        start.elapsed()
+    );
+    assert_eq!(first, ["good__tool_0"]);
+    let told = peer
+        .notification("notifications/tools/list_changed", Duration::from_secs(10))
+        .await;
+    assert!(told.is_some(), "nobody was told");
+    wait_for("the slow one's tools", Duration::from_secs(5), async || {
+        tools(&mut peer).await.len() == 4
+    })
+    .await;
+}
+
+/// A server whose list takes longer than a page may take: it is asked again, and what was known of it stays.
+#[tokio::test]
+async fn a_list_that_cannot_be_had_leaves_the_known_one() {
+    let setup = Setup::new();
+    // It is quick at its first start and useless at lists from the second on.
+    let marker = setup.folder().join("was-there");
+    let script = r#"if [ -e "$0" ]; then exec "$1" --no-builtin --tools 2 --list-delay-ms 3600000; fi; touch "$0"; exec "$1" --no-builtin --tools 2"#;
+    let entry = json!({"command": "sh", "args": ["-c", script, marker, testkit::Bin::path("testkit-scripted")]});
+    let gateway = setup
+        .server("odd", entry)
+        .scripted("good", &["--no-builtin", "--tools", "0"])
+        .serve()
+        .await;
+    let mut peer = gateway.legacy().await;
+    assert_eq!(tools(&mut peer).await, ["tool_0", "tool_1"]);
+    let mut single = Peer::http(gateway.at("/mcp/-/odd"), LEGACY, json!({})).await;
+    let crashed = single.tool("crash", json!({})).await;
+    assert!(crashed.response.get("error").is_some(), "{crashed:?}");
+    // Its calls work as soon as it is there, whatever becomes of its lists.
+    wait_for("the server's return", Duration::from_secs(45), async || {
+        assert_eq!(tools(&mut peer).await, ["tool_0", "tool_1"]);
+        peer.tool("tool_0", json!({"n": 1})).await.response["result"]["structuredContent"]["n"] == 1
+    })
+    .await;
+    assert_eq!(
+        tools(&mut peer).await,
+        ["tool_0", "tool_1"],
+        "the known list is gone"
+    );
+}

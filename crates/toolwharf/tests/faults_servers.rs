@@ -1,0 +1,375 @@
+//! Servers that misbehave: the call concerned ends with a clear error, in bounded time and memory, and every
+//! other call is unharmed meanwhile.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Gateway, LEGACY, Setup, scripted, with};
+use serde_json::{Value, json};
+use testkit::{DEADLINE, Peer, peer, wait_for, within};
+use tokio::{task::JoinSet, time::Instant};
+
+/// Wall time of one call in these tests, and what a bounded end may take beyond it.
+const CALL: u64 = 1000;
+const SLACK: Duration = Duration::from_secs(4);
+
+fn limited(name: &str) -> Value {
+    with(
+        scripted(name, &[]),
+        json!({"callTimeoutMs": CALL, "maxConcurrency": 4}),
+    )
+}
+
+/// Calls another server without a pause until it is stopped; each call has to be answered rightly and soon.
+struct Witness(tokio::sync::oneshot::Sender<()>, JoinSet<u64>);
+
+impl Witness {
+    async fn new(gateway: &Gateway) -> Self {
+        let mut peer = gateway.modern().await;
+        let (stop, mut stopped) = tokio::sync::oneshot::channel();
+        let mut task = JoinSet::new();
+        task.spawn(async move {
+            let mut count = 0u64;
+            while stopped.try_recv() == Err(tokio::sync::oneshot::error::TryRecvError::Empty) {
+                let start = Instant::now();
+                let answer = peer.tool("good__echo", json!({"count": count})).await;
+                assert_eq!(answer.result()["structuredContent"]["count"], count);
+                let took = start.elapsed();
+                assert!(
+                    took < Duration::from_secs(2),
+                    "another server's call took {took:?}"
+                );
+                count += 1;
+            }
+            count
+        });
+        Self(stop, task)
+    }
+
+    async fn finish(mut self) {
+        let _ = self.0.send(());
+        let count = self.1.join_next().await.unwrap().unwrap();
+        assert!(count > 0, "no other call was made meanwhile");
+    }
+}
+
+/// What has to come of a call to a misbehaving tool.
+enum End {
+    /// A result with this text.
+    Text(&'static str),
+    /// An error with this in its message.
+    Error(&'static str),
+}
+
+/// Each misbehaviour at a server of its own, all of them at once.
+#[tokio::test]
+async fn every_misbehaviour_ends_with_a_clear_error() {
+    use End::{Error, Text};
+    let cases: Vec<(&str, Value, End)> = vec![
+        ("never", json!({}), Error("did not answer")),
+        (
+            "garbage",
+            json!({"lines": 2000}),
+            Text("answered after garbage"),
+        ),
+        ("twice", json!({}), Text("first")),
+        ("forge", json!({"kind": "plus"}), Error("did not answer")),
+        ("forge", json!({"kind": "minus"}), Error("did not answer")),
+        ("forge", json!({"kind": "string"}), Error("did not answer")),
+        ("forge", json!({"kind": "null"}), Error("did not answer")),
+        ("forge", json!({"kind": "1e3"}), Error("did not answer")),
+        ("forge", json!({"kind": "[1]"}), Error("did not answer")),
+        (
+            "forge",
+            json!({"kind": "plus", "answer": true}),
+            Text("true"),
+        ),
+        ("unterminated", json!({}), Error("did not answer")),
+        ("deep", json!({"depth": 100_000}), Error("deep")),
+        ("dupkeys", json!({"kind": "nested"}), Error("key")),
+        ("dupkeys", json!({"kind": "result"}), Error("key")),
+        ("dupkeys", json!({"kind": "id"}), Error("")),
+        ("crash", json!({"code": 3}), Error("went away")),
+        ("late", json!({"ms": CALL + 500}), Error("did not answer")),
+        (
+            "stderr",
+            json!({"bytes": 20_000_000, "newlines": false}),
+            Text("wrote to stderr"),
+        ),
+        ("fail", json!({"text": "as tools do"}), Text("as tools do")),
+        (
+            "rpc_error",
+            json!({"code": -32123, "message": "its own words"}),
+            Error("its own words"),
+        ),
+    ];
+    let mut setup = Setup::new()
+        .settings("naming = \"always-prefix\"\n[log]\nlevel = \"warn\"\n")
+        .scripted("good", &[]);
+    for at in 0..cases.len() {
+        let name = format!("bad{at}");
+        setup = setup.server(&name, limited(&name));
+    }
+    let gateway = setup.serve().await;
+    for at in 0..cases.len() {
+        gateway.up(&format!("bad{at}")).await;
+    }
+    gateway.up("good").await;
+    let witness = Witness::new(&gateway).await;
+    for version in [LEGACY, peer::MODERN] {
+        let mut calls = JoinSet::new();
+        for (at, (tool, arguments, _)) in cases.iter().enumerate() {
+            // The one of before may still be on its way back.
+            wait_for("the server", DEADLINE, async || {
+                gateway.metric("server_up", Some(&format!("bad{at}"))).await == Some(1)
+            })
+            .await;
+            let client = gateway.client();
+            let (tool, arguments) = (format!("bad{at}__{tool}"), arguments.clone());
+            calls.spawn(async move {
+                let mut peer = Peer::http(client, version, json!({})).await;
+                let start = Instant::now();
+                let answer = peer.tool(&tool, arguments).await;
+                (at, answer.response, start.elapsed())
+            });
+        }
+        while let Some(call) = calls.join_next().await {
+            let (at, response, took) = call.unwrap();
+            let (tool, arguments, end) = &cases[at];
+            let what = format!("{tool} {arguments} ({version}): {response}");
+            assert!(
+                took < Duration::from_millis(CALL) + SLACK,
+                "{took:?} {what}"
+            );
+            match end {
+                Text(text) => {
+                    assert_eq!(response["result"]["content"][0]["text"], *text, "{what}");
+                }
+                Error(part) => {
+                    let message = response["error"]["message"]
+                        .as_str()
+                        .unwrap_or_else(|| panic!("{what}"));
+                    assert!(message.contains(part), "{what}");
+                    if *tool != "rpc_error" {
+                        assert!(
+                            message.contains(&format!("bad{at}")),
+                            "the server is not named: {what}"
+                        );
+                    }
+                }
+            }
+        }
+        // Whoever still lives answers the next call, and rightly: nothing of before is taken for it.
+        let mut peer = Peer::http(gateway.client(), version, json!({})).await;
+        for (at, (tool, _, _)) in cases.iter().enumerate() {
+            if *tool == "unterminated" {
+                continue;
+            }
+            wait_for(
+                &format!("{tool} to be usable again"),
+                Duration::from_secs(5),
+                async || {
+                    let answer = peer
+                        .tool(&format!("bad{at}__echo"), json!({"after": at}))
+                        .await;
+                    let after = &answer.response["result"]["structuredContent"]["after"];
+                    assert!(after.is_null() || *after == at, "{tool}: {answer:?}");
+                    *after == at
+                },
+            )
+            .await;
+        }
+    }
+    witness.finish().await;
+}
+
+/// A late answer is dropped and never given to another call, over stdio and over HTTP.
+#[tokio::test]
+async fn late_answers_reach_nobody() {
+    let mut remote = testkit::Process::bin("testkit-scripted", ["--http", "127.0.0.1:0"]);
+    let url = remote.url().await;
+    let options = json!({"callTimeoutMs": 200, "maxConcurrency": 8});
+    let gateway = Setup::new()
+        .settings("naming = \"always-prefix\"\n")
+        .server("pipe", with(scripted("pipe", &[]), options.clone()))
+        .server("http", with(json!({"url": url}), options))
+        .serve()
+        .await;
+    let mut peer = gateway.legacy().await;
+    for server in ["pipe", "http"] {
+        let mut late = Vec::new();
+        for _ in 0..5 {
+            let params = json!({"name": format!("{server}__late"), "arguments": {"ms": 400}});
+            late.push(peer.begin("tools/call", params).await);
+        }
+        for id in late {
+            let response = peer.finish(id).await;
+            assert_eq!(response["error"]["data"]["reason"], "timeout", "{response}");
+        }
+        // The answers come in while these are on their way.
+        let end = Instant::now() + Duration::from_millis(600);
+        let mut n = 0;
+        while Instant::now() < end {
+            let answer = peer
+                .tool(&format!("{server}__echo"), json!({ "n": n }))
+                .await;
+            assert_eq!(answer.result()["structuredContent"]["n"], n);
+            n += 1;
+        }
+    }
+}
+
+/// A server writes 1 GiB without a newline: bounded memory, its call ends, others go on.
+#[tokio::test]
+async fn a_flood_without_a_newline_costs_bounded_memory() {
+    let bytes: u64 = if common::soak() { 1 << 30 } else { 256 << 20 };
+    let gateway = Setup::new()
+        .settings("naming = \"always-prefix\"\n[limits]\nmax_line_bytes = \"8MiB\"\n")
+        .server(
+            "bad",
+            with(scripted("bad", &[]), json!({"callTimeoutMs": 20_000})),
+        )
+        .scripted("good", &[])
+        .serve()
+        .await;
+    gateway.up("good").await;
+    let mut peer = gateway.legacy().await;
+    // What is allowed passes: a line of nearly the bound.
+    let big = peer.tool("bad__big", json!({"bytes": 8_000_000})).await;
+    assert_eq!(big.text().len(), 8_000_000);
+    let before = gateway.memory_peak();
+    let witness = Witness::new(&gateway).await;
+    let answer = peer.tool("bad__flood", json!({ "bytes": bytes })).await;
+    witness.finish().await;
+    let ended = answer.response.get("error").is_some() || answer.text() == "flooded";
+    assert!(ended, "{answer:?}");
+    let grown = gateway.memory_peak() - before;
+    assert!(grown < 64 * 1024, "{grown} KiB more for {bytes} bytes");
+    // One that is just a little too long: that call fails, and says why.
+    let long = peer.tool("bad__big", json!({"bytes": 9_000_000})).await;
+    let message = long.response["error"]["message"]
+        .as_str()
+        .unwrap_or_else(|| panic!("no error"));
+    assert!(message.contains("bad"), "{message}");
+    wait_for("the server to be usable", Duration::from_secs(5), async || {
+        peer.tool("bad__echo", json!({"n": 1})).await.response["result"]["structuredContent"]["n"] == 1
+    })
+    .await;
+}
+
+/// The same flood on the standard error output.
+#[tokio::test]
+async fn a_flood_of_stderr_costs_bounded_memory() {
+    let gateway = Setup::new()
+        .server(
+            "one",
+            with(scripted("one", &[]), json!({"callTimeoutMs": 20_000})),
+        )
+        .serve()
+        .await;
+    let mut peer = gateway.legacy().await;
+    peer.tool("echo", json!({})).await;
+    let before = gateway.memory_peak();
+    for newlines in [true, false] {
+        let answer = peer
+            .tool(
+                "stderr",
+                json!({"bytes": 100_000_000, "newlines": newlines}),
+            )
+            .await;
+        assert_eq!(answer.text(), "wrote to stderr");
+    }
+    let grown = gateway.memory_peak() - before;
+    assert!(grown < 16 * 1024, "{grown} KiB more");
+}
+
+/// A server that crashes in mid-call with others in flight: all of these end, and it is back within 5 s.
+#[tokio::test]
+async fn a_crash_ends_all_its_calls_and_it_comes_back() {
+    let gateway = Setup::new()
+        .settings("naming = \"always-prefix\"\n")
+        .server(
+            "one",
+            with(scripted("one", &[]), json!({"maxConcurrency": 8})),
+        )
+        .scripted("good", &[])
+        .serve()
+        .await;
+    gateway.up("one").await;
+    let mut peer = gateway.modern().await;
+    let witness = Witness::new(&gateway).await;
+    for code in [0, 7] {
+        let mut begun = Vec::new();
+        for _ in 0..5 {
+            begun.push(
+                peer.begin("tools/call", json!({"name": "one__never"}))
+                    .await,
+            );
+        }
+        wait_for("the calls at the server", DEADLINE, async || {
+            gateway.metric("calls_in_flight", Some("one")).await == Some(5)
+        })
+        .await;
+        let start = Instant::now();
+        begun.push(
+            peer.begin(
+                "tools/call",
+                json!({"name": "one__crash", "arguments": {"code": code}}),
+            )
+            .await,
+        );
+        for id in begun {
+            let response = peer
+                .finish_within(id, Duration::from_secs(2))
+                .await
+                .expect("a call hangs");
+            assert_eq!(
+                response["error"]["data"]["reason"], "server_unavailable",
+                "{response}"
+            );
+        }
+        wait_for(
+            "the server's return",
+            Duration::from_secs(5).saturating_sub(start.elapsed()),
+            async || {
+                peer.tool("one__echo", json!({}))
+                    .await
+                    .response
+                    .get("result")
+                    .is_some()
+            },
+        )
+        .await;
+        gateway.logged(&format!("ended with exit code {code}")).await;
+    }
+    witness.finish().await;
+}
+
+/// A client's answer and a cancellation go to the right request even when the server never ends it.
+#[tokio::test]
+async fn a_cancelled_call_gives_its_place_back() {
+    let gateway = Setup::new()
+        .server(
+            "one",
+            with(scripted("one", &[]), json!({"callTimeoutMs": 60_000})),
+        )
+        .serve()
+        .await;
+    for mut peer in [gateway.legacy().await, gateway.modern().await] {
+        // One call at a time: as long as `never` is not over, nothing else is answered.
+        let hanging = peer.begin("tools/call", json!({"name": "never"})).await;
+        wait_for("the call at the server", DEADLINE, async || {
+            gateway.metric("calls_in_flight", Some("one")).await == Some(1)
+        })
+        .await;
+        peer.cancel(hanging).await;
+        let answer = within(
+            "the next call",
+            Duration::from_secs(3),
+            peer.tool("echo", json!({"n": 1})),
+        )
+        .await;
+        assert_eq!(answer.result()["structuredContent"]["n"], 1);
+    }
+}
