@@ -1,6 +1,7 @@
 //! The front door: requests and notifications of clients, and the set of servers behind them.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeSet, HashMap, VecDeque},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -939,11 +940,12 @@ impl Gateway {
             None => None,
         };
         match (server, id) {
-            (Some(server), _) => {
+            (Some(server), id) => {
                 let target = Target {
                     server: server.clone(),
                     rename: None,
-                    name: None,
+                    // The tasks extension routes by it: it is the `Mcp-Name` of these methods.
+                    name: id.map(Cow::into_owned),
                     headers: None,
                 };
                 Ok(relay(&self.shared, caller, frame, target).await)
