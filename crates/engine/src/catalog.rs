@@ -118,26 +118,6 @@ impl Catalog {
     pub fn set(&mut self, kind: ListKind, items: Vec<Item>) {
         self.lists[kind as usize] = items.into();
     }
-
-    /// Asks a server for all that it declares.
-    ///
-    /// A list that cannot be had leaves an empty one, with a warning: one bad list hides no other.
-    pub async fn fetch(client: &Client, label: &str) -> Self {
-        let mut catalog = Self {
-            info: Some(client.info().clone()),
-            ..Self::default()
-        };
-        for kind in ListKind::ALL {
-            if !client.info().has(kind.capability()) {
-                continue;
-            }
-            match fetch_list(client, kind, label).await {
-                Ok(items) => catalog.set(kind, items),
-                Err(error) => tracing::warn!(server = label, "{} failed: {error}", kind.method()),
-            }
-        }
-        catalog
-    }
 }
 
 /// Why a list cannot be had.

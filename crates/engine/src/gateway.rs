@@ -537,8 +537,13 @@ impl Gateway {
             | method::TEMPLATES_LIST => self.list(caller, frame, view).await,
             method::PROMPTS_GET => {
                 let (span, name) = routed(frame, Param::Name)?;
-                let view = self.settled(&caller.scope).await.unwrap_or(view);
-                let route = view.prompt(&name)?;
+                let route = match view.prompt(&name) {
+                    Err(_) if !view.is_settled() => {
+                        let view = self.settled(&caller.scope).await.unwrap_or(view);
+                        view.prompt(&name)?
+                    }
+                    route => route?,
+                };
                 let target = Target {
                     rename: (*route.native != *name).then(|| (span, route.native.to_string())),
                     name: Some(route.native.to_string()),

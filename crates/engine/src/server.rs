@@ -435,22 +435,15 @@ impl Server {
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner) = None;
         }
-        let catalog = Catalog::fetch(&connection.client, self.name().as_str()).await;
-        let info = connection.client.info();
-        tracing::info!(
-            server = %self.name(),
-            version = %info.version,
-            tools = catalog.list(ListKind::Tools).len(),
-            ms = u64::try_from(launched.elapsed().as_millis()).unwrap_or(u64::MAX),
-            "connected"
-        );
-        self.catalog.store(Arc::new(catalog));
-        self.state.send_replace(State::Ready(connection.clone()));
-        shared.publish(Some((self.name(), &ListKind::ALL)));
-        self.settled.store(true, Ordering::Release);
-        self.state.send_modify(|_| {});
         let connected = Instant::now();
-        let why = self.serve(shared, &connection, ambient).await;
+        let working = async {
+            self.take_stock(shared, &connection, launched).await;
+            std::future::pending::<()>().await
+        };
+        let why = tokio::select! {
+            why = self.serve(shared, &connection, ambient) => why,
+            () = working => "unreachable: it pends".into(),
+        };
         // From here on callers get the reason, while what is left of the instance is cleared away.
         self.state.send_replace(State::Down {
             reason: why.clone(),
@@ -462,6 +455,76 @@ impl Server {
             None => why,
         };
         (why, connected.elapsed())
+    }
+
+    /// Learns what a server that was just connected offers, and makes it known.
+    ///
+    /// One that was there before takes calls at once, under the names that are known of it; what it does not
+    /// list now stays as it was, and is asked for again.
+    async fn take_stock(
+        &self,
+        shared: &Arc<Shared>,
+        connection: &Arc<Connection>,
+        launched: Instant,
+    ) {
+        let info = connection.client.info();
+        let returns = self.change(|catalog| catalog.info.replace(info.clone()).is_some());
+        if returns {
+            self.state.send_replace(State::Ready(connection.clone()));
+        }
+        let mut missing = self.fetch(connection, &ListKind::ALL).await;
+        tracing::info!(
+            server = %self.name(),
+            version = %info.version,
+            tools = self.catalog().list(ListKind::Tools).len(),
+            ms = u64::try_from(launched.elapsed().as_millis()).unwrap_or(u64::MAX),
+            "connected"
+        );
+        if !returns {
+            self.state.send_replace(State::Ready(connection.clone()));
+        }
+        shared.publish(Some((self.name(), &ListKind::ALL)));
+        self.settled.store(true, Ordering::Release);
+        self.state.send_modify(|_| {});
+        let mut attempts = 0u32;
+        while !missing.is_empty() {
+            tokio::time::sleep(backoff(attempts.saturating_add(4))).await;
+            attempts = attempts.saturating_add(1);
+            let asked = std::mem::take(&mut missing);
+            missing = self.fetch(connection, &asked).await;
+            if missing.len() < asked.len() {
+                shared.publish(Some((self.name(), &asked)));
+            }
+        }
+    }
+
+    /// Asks for these lists, one after the other; gives those that could not be had.
+    ///
+    /// One bad list hides no other, and leaves what is known of it.
+    async fn fetch(&self, connection: &Connection, kinds: &[ListKind]) -> Vec<ListKind> {
+        let mut missing = Vec::new();
+        for kind in kinds {
+            if !connection.client.info().has(kind.capability()) {
+                self.change(|catalog| catalog.set(*kind, Vec::new()));
+                continue;
+            }
+            match fetch_list(&connection.client, *kind, self.name().as_str()).await {
+                Ok(items) => self.change(|catalog| catalog.set(*kind, items)),
+                Err(error) => {
+                    tracing::warn!(server = %self.name(), "{} failed: {error}", kind.method());
+                    missing.push(*kind);
+                }
+            }
+        }
+        missing
+    }
+
+    /// Puts a changed catalog in the place of the old one. Only the task of [`Server::run`] does.
+    fn change<T>(&self, change: impl FnOnce(&mut Catalog) -> T) -> T {
+        let mut catalog = Catalog::clone(&self.catalog.load());
+        let outcome = change(&mut catalog);
+        self.catalog.store(Arc::new(catalog));
+        outcome
     }
 
     /// Handles what comes outside of calls until the connection ends; says why it did.
@@ -553,18 +616,7 @@ impl Server {
         connection: &Arc<Connection>,
         kinds: &'static [ListKind],
     ) {
-        for kind in kinds {
-            match fetch_list(&connection.client, *kind, self.name().as_str()).await {
-                Ok(items) => {
-                    let mut catalog = Catalog::clone(&self.catalog.load());
-                    catalog.set(*kind, items);
-                    self.catalog.store(Arc::new(catalog));
-                }
-                Err(error) => {
-                    tracing::warn!(server = %self.name(), "{} failed: {error}", kind.method())
-                }
-            }
-        }
+        self.fetch(connection, kinds).await;
         shared.publish(Some((self.name(), kinds)));
     }
 
