@@ -1,13 +1,13 @@
-//! `serve` and `stdio`: the gateway at work, its configuration kept fresh.
+//! `serve` and `stdio`: the gateway at work.
 
 use std::{
     net::{IpAddr, SocketAddr},
-    path::{Path, PathBuf},
-    time::{Duration, SystemTime},
+    path::PathBuf,
+    time::Duration,
 };
 
 use anyhow::Context;
-use engine::{Gateway, Scope};
+use engine::Scope;
 use model::{ProjectId, ServerName};
 use tokio::{
     net::TcpListener,
@@ -16,13 +16,12 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    config::{Config, Sources},
     gateway::{self, Front, Guard},
-    ops, startup,
+    live::{Live, warn_of},
+    ops,
+    rest::{self, Rest},
+    startup,
 };
-
-/// How often the configuration files are looked at.
-const WATCH: Duration = Duration::from_millis(500);
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -69,17 +68,20 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
         );
     }
     eprintln!("toolwharf is at {url}/mcp");
-    let state = ops::announce(&data_dir, &url)?;
+    let state = ops::announce(&data_dir, &url, &sources)?;
 
+    let live = Live::new(sources, gateway.clone(), args.data_dir);
     let ready = ops::Ready::default();
-    let router = ops::router(front.clone(), gateway.clone(), ready.clone());
+    let router = ops::router(front.clone(), gateway.clone(), ready.clone()).merge(rest::router(
+        Rest::new(front.clone(), gateway.clone(), live.clone(), over.clone()),
+    ));
     let drain = config.settings.limits.drain;
     let serving = gateway::serve(listener, front.clone(), router, over.clone(), drain);
     let working = async {
         gateway.start(config.servers.clone()).await?;
         ready.set();
         tokio::select! {
-            () = watch(&sources, &gateway, args.data_dir.as_deref()) => {}
+            () = live.watch() => {}
             () = front.reap() => {}
         }
         anyhow::Ok(())
@@ -93,7 +95,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
             Ok(())
         }
     };
-    over.cancel();
+    front.stop(&over);
     tokio::join!(
         serving,
         gateway.shutdown(drain + config.settings.limits.stop_grace + Duration::from_secs(5))
@@ -117,21 +119,16 @@ pub(crate) async fn stdio(named: &[PathBuf], args: StdioArgs) -> anyhow::Result<
         gateway.shutdown(config.settings.limits.stop_grace).await;
         anyhow::bail!("there is no such project or server in the configuration");
     }
+    let live = Live::new(sources, gateway.clone(), None);
     tokio::select! {
         () = gateway::stdio::run(&gateway, scope, tokio::io::stdin(), tokio::io::stdout()) => {}
-        () = watch(&sources, &gateway, None) => {}
+        () = live.watch() => {}
         _ = ended() => {}
     }
     gateway
         .shutdown(config.settings.limits.stop_grace + Duration::from_secs(5))
         .await;
     Ok(())
-}
-
-fn warn_of(config: &Config) {
-    for warning in &config.warnings {
-        tracing::warn!("{warning}");
-    }
 }
 
 async fn bind(wanted: &str) -> anyhow::Result<TcpListener> {
@@ -162,52 +159,4 @@ async fn ended() -> &'static str {
         _ = term.recv() => "SIGTERM",
         _ = int.recv() => "SIGINT",
     }
-}
-
-/// Takes in changes of the configuration, for ever. What is not usable is reported, and nothing changes.
-///
-/// Looked at by time and size twice a second: that sees editors that replace the file, and file systems that
-/// tell of no changes.
-async fn watch(sources: &Sources, gateway: &Gateway, data_dir: Option<&Path>) {
-    let mut last = stamps(sources);
-    let mut tick = tokio::time::interval(WATCH);
-    loop {
-        tick.tick().await;
-        let now = stamps(sources);
-        if now == last {
-            continue;
-        }
-        last = now;
-        reload(sources, gateway, data_dir).await;
-    }
-}
-
-/// Reads the configuration and makes it so.
-pub(crate) async fn reload(sources: &Sources, gateway: &Gateway, data_dir: Option<&Path>) {
-    match Config::load(sources, &startup::env) {
-        Ok(mut config) => {
-            warn_of(&config);
-            if let Some(dir) = data_dir {
-                config.settings.data_dir = Some(dir.to_owned());
-            }
-            tracing::info!(
-                servers = config.servers.len(),
-                "took in the changed configuration"
-            );
-            gateway
-                .reconfigure(config.servers, Some(config.settings))
-                .await;
-        }
-        Err(errors) => {
-            tracing::error!("the changed configuration is not usable, the old one stays:\n{errors}")
-        }
-    }
-}
-
-fn stamps(sources: &Sources) -> Vec<Option<(SystemTime, u64)>> {
-    let stamp = |path: &Path| {
-        let meta = std::fs::metadata(path).ok()?;
-        Some((meta.modified().ok()?, meta.len()))
-    };
-    sources.files().map(stamp).collect()
 }

@@ -19,7 +19,7 @@ use crate::config::{Config, Sources, data_dir};
 /// The argument that makes this binary a sentinel.
 pub(crate) const SENTINEL: &str = "sentinel";
 /// The file in the data directory that holds the administrator's token.
-const TOKEN_FILE: &str = "admin-token";
+pub(crate) const TOKEN_FILE: &str = "admin-token";
 
 pub(crate) fn env(name: &str) -> Option<String> {
     std::env::var(name).ok()

@@ -38,6 +38,12 @@ pub(crate) enum EditError {
     },
     #[error("{} keeps changing while it is edited", .0.display())]
     Contended(PathBuf),
+    /// What the edit would leave behind cannot be used.
+    #[error("server `{name}` cannot be used like that: {}", problems.join("; "))]
+    Unfit {
+        name: ServerName,
+        problems: Vec<String>,
+    },
 }
 
 /// What an import did.
@@ -48,8 +54,8 @@ pub(crate) struct ImportReport {
     pub(crate) unchanged: Vec<ServerName>,
     /// There already, but different: left as they are.
     pub(crate) clashes: Vec<ServerName>,
-    /// Names that are not allowed, and why.
-    pub(crate) refused: Vec<(String, InvalidName)>,
+    /// Servers that cannot be had here, and why.
+    pub(crate) refused: Vec<(String, String)>,
 }
 
 /// A server file in memory, as text with structure.
@@ -106,6 +112,14 @@ fn current(target: &Path, path: &Path) -> Result<Option<String>, EditError> {
 }
 
 impl ServerFile {
+    /// A missing file is an empty one.
+    ///
+    /// # Errors
+    /// When it cannot be read or is not JSON with comments.
+    pub(crate) fn open(path: &Path) -> Result<Self, EditError> {
+        Self::parse(path, &current(path, path)?.unwrap_or_default())
+    }
+
     /// # Errors
     /// When the text is not JSON with comments, or not an object. Empty text is an empty
     /// file.
@@ -126,12 +140,21 @@ impl ServerFile {
     }
 
     /// Names of all servers, in the order of the file.
+    #[cfg(test)]
     pub(crate) fn names(&self) -> Vec<String> {
         self.containers()
             .iter()
             .flat_map(CstObject::properties)
             .filter_map(|prop| prop.decoded_name())
             .collect()
+    }
+
+    /// A server's entry as the file has it, variables not filled in.
+    ///
+    /// # Errors
+    /// When the file holds the name twice.
+    pub(crate) fn value(&self, name: &ServerName) -> Result<Option<Value>, EditError> {
+        Ok(self.find(name)?.and_then(|prop| prop.to_serde_value()))
     }
 
     /// Adds a server at the end of the first container; a file without one gets
@@ -235,11 +258,15 @@ impl ServerFile {
         Ok(())
     }
 
-    /// Adds the servers of another file that this one has not.
+    /// Adds the servers of another file that this one has not and that `accept` has nothing against.
     ///
     /// # Errors
     /// When this file holds a name twice. Clashes are no error, but reported.
-    pub(crate) fn import(&mut self, other: &Self) -> Result<ImportReport, EditError> {
+    pub(crate) fn import(
+        &mut self,
+        other: &Self,
+        accept: impl Fn(&ServerName, &Value) -> Result<(), String>,
+    ) -> Result<ImportReport, EditError> {
         let mut report = ImportReport::default();
         for prop in other.containers().iter().flat_map(CstObject::properties) {
             let (Some(name), Some(entry)) = (prop.decoded_name(), prop.to_serde_value()) else {
@@ -248,15 +275,20 @@ impl ServerFile {
             let name = match ServerName::parse(&name) {
                 Ok(name) => name,
                 Err(error) => {
-                    report.refused.push((shape::printable(&name), error));
+                    report
+                        .refused
+                        .push((shape::printable(&name), error.to_string()));
                     continue;
                 }
             };
             match self.find(&name)? {
-                None => {
-                    self.add(&name, &entry, false)?;
-                    report.added.push(name);
-                }
+                None => match accept(&name, &entry) {
+                    Ok(()) => {
+                        self.add(&name, &entry, false)?;
+                        report.added.push(name);
+                    }
+                    Err(why) => report.refused.push((name.to_string(), why)),
+                },
                 Some(there) if there.to_serde_value().as_ref() == Some(&entry) => {
                     report.unchanged.push(name);
                 }

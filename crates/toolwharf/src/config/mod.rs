@@ -19,6 +19,8 @@ mod write;
 
 pub(crate) use edit::{EditError, ImportReport, ServerFile, edit};
 pub(crate) use load::Config;
-pub(crate) use locate::{Error as LocateError, Sources, data_dir};
-pub(crate) use problem::{ConfigError, Problem};
+pub(crate) use locate::{Sources, data_dir};
+pub(crate) use problem::{ConfigError, nearest};
+pub(crate) use servers::check as check_entry;
+#[cfg(test)]
 pub(crate) use settings::SAMPLE as SETTINGS_SAMPLE;

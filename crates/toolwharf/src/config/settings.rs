@@ -20,6 +20,10 @@ use super::shape::printable;
 use super::source::Source;
 
 /// Every setting with its default: for the documentation and for `toolwharf.toml` itself.
+#[cfg_attr(
+    not(test),
+    expect(dead_code, reason = "the documentation and a test read it")
+)]
 pub(crate) const SAMPLE: &str = r#"# Settings of Toolwharf. All are optional; what stands here is the default.
 
 # Address and port of the one listener. Loopback unless you mean to serve others.

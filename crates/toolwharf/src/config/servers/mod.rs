@@ -12,15 +12,16 @@ mod transport;
 mod values;
 
 use std::num::NonZeroU32;
+use std::path::Path;
 
 use jsonc_parser::ast::{Object, ObjectProp, Value};
 use jsonc_parser::common::Ranged;
-use model::{EraPolicy, NativeName, ProjectId, ServerName, ServerSpec, Sharing, Transport};
+use model::{EraPolicy, ProjectId, ServerName, ServerSpec, Sharing};
 
-use super::interpolate::Variables;
+use super::interpolate::{Variables, workspace_of};
 use super::problem::{Problem, nearest};
 use super::shape::{self, duplicates, kind, printable, span};
-use super::source::Source;
+use super::source::{Source, Syntax};
 
 /// A server and where its name stands.
 #[derive(Debug)]
@@ -104,6 +105,38 @@ pub(crate) fn parse(source: &Source, variables: &Variables<'_>) -> Outcome {
     outcome.servers = servers;
     outcome.warnings = warnings;
     outcome
+}
+
+/// Reads one entry by itself, as if it stood in the file `path`: its specification and warnings.
+///
+/// # Errors
+/// What is wrong with it, without places: nobody has seen the text that it was read from.
+pub(crate) fn check(
+    path: &Path,
+    name: &ServerName,
+    entry: &serde_json::Value,
+    env: &dyn Fn(&str) -> Option<String>,
+) -> Result<(ServerSpec, Vec<String>), Vec<String>> {
+    let text = serde_json::json!({"mcpServers": {name.as_str(): entry}}).to_string();
+    let source = Source::new(path, text, Syntax::Json);
+    let variables = Variables {
+        env,
+        workspace: workspace_of(path),
+    };
+    let outcome = parse(&source, &variables);
+    let words = |problems: &[Problem]| -> Vec<String> {
+        let word = |problem: &Problem| match &problem.help {
+            Some(help) => format!("{} ({help})", problem.what),
+            None => problem.what.clone(),
+        };
+        problems.iter().map(word).collect()
+    };
+    let warnings = words(&outcome.warnings);
+    match outcome.servers.into_iter().next() {
+        Some(parsed) if outcome.problems.is_empty() => Ok((parsed.spec, warnings)),
+        _ if outcome.problems.is_empty() => Err(warnings),
+        _ => Err(words(&outcome.problems)),
+    }
 }
 
 struct Entry<'e> {

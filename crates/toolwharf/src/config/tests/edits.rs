@@ -180,7 +180,7 @@ fn import_merges_and_reports() {
     )
     .unwrap();
     let mut file = ServerFile::parse(Path::new("x"), FILE).unwrap();
-    let report = file.import(&other).unwrap();
+    let report = file.import(&other, |_, _| Ok(())).unwrap();
     assert_eq!(report.added, [name("git")]);
     assert_eq!(report.unchanged, [name("time")]);
     assert_eq!(report.clashes, [name("files")]);

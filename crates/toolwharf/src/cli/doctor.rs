@@ -1,0 +1,401 @@
+//! `doctor`: what is wrong here, and what to do about it.
+//!
+//! It changes nothing and starts no server.
+
+use std::{
+    env, fs,
+    net::TcpListener,
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    path::{Path, PathBuf},
+};
+
+use model::{ServerSpec, Settings, Transport};
+use serde::Serialize;
+
+use super::{
+    Context, No, Output, Reach,
+    http::{Api, path},
+    print,
+    reach::Place,
+};
+use crate::{
+    config::{Config, Sources},
+    rest::{Row, Servers},
+    startup,
+};
+
+#[derive(clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    reach: Reach,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Level {
+    Ok,
+    Warning,
+    Problem,
+}
+
+/// One thing that was looked at.
+#[derive(Debug, Serialize)]
+struct Finding {
+    level: Level,
+    what: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    help: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    healthy: bool,
+    problems: usize,
+    warnings: usize,
+    findings: Vec<Finding>,
+}
+
+#[derive(Default)]
+struct Findings(Vec<Finding>);
+
+impl Findings {
+    fn ok(&mut self, what: impl Into<String>) {
+        self.add(Level::Ok, what, None);
+    }
+
+    fn warning(&mut self, what: impl Into<String>, help: impl Into<String>) {
+        self.add(Level::Warning, what, Some(help.into()));
+    }
+
+    fn problem(&mut self, what: impl Into<String>, help: impl Into<String>) {
+        self.add(Level::Problem, what, Some(help.into()));
+    }
+
+    fn add(&mut self, level: Level, what: impl Into<String>, help: Option<String>) {
+        self.0.push(Finding {
+            level,
+            what: what.into(),
+            help,
+        });
+    }
+
+    fn count(&self, level: Level) -> usize {
+        self.0
+            .iter()
+            .filter(|finding| finding.level == level)
+            .count()
+    }
+}
+
+pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
+    let mut findings = Findings::default();
+    let config = match Sources::locate(&context.config, &startup::env) {
+        Ok(sources) => configuration(&sources, &mut findings),
+        Err(error) => {
+            findings.problem(error.to_string(), "set HOME, or name a file with --config");
+            None
+        }
+    };
+    for spec in config.iter().flat_map(|config| &config.servers) {
+        command(spec, &mut findings);
+    }
+    match args.reach.dir(context, None) {
+        Some(dir) => data_dir(&dir, &mut findings),
+        None => findings.problem(
+            "there is no place for the data directory",
+            "set HOME, or write `data_dir` into toolwharf.toml",
+        ),
+    }
+    match args.reach.place(context).await {
+        Ok(Place::Gateway(api)) => gateway(&api, &mut findings).await,
+        Ok(Place::Files(_)) => {
+            findings.ok("no gateway is running here (`toolwharf serve` starts one)");
+            let settings = config.map(|config| config.settings).unwrap_or_default();
+            port(&settings, &mut findings);
+        }
+        Err(error) => findings.problem(
+            format!("{error:#}"),
+            "check --url, --token-file and --config",
+        ),
+    }
+    let report = Report {
+        problems: findings.count(Level::Problem),
+        warnings: findings.count(Level::Warning),
+        healthy: findings.count(Level::Problem) == 0,
+        findings: findings.0,
+    };
+    if context.output == Output::Json {
+        print::json(&report)?;
+    } else {
+        print::data(&text(&report))?;
+    }
+    if report.healthy {
+        Ok(())
+    } else {
+        Err(No.into())
+    }
+}
+
+fn text(report: &Report) -> String {
+    let mut out = String::new();
+    for finding in &report.findings {
+        let level = match finding.level {
+            Level::Ok => "ok      ",
+            Level::Warning => "warning ",
+            Level::Problem => "PROBLEM ",
+        };
+        let indent = |text: &str| print::printable(text).replace('\n', "\n        ");
+        out.push_str(level);
+        out.push_str(&indent(&finding.what));
+        out.push('\n');
+        if let Some(help) = &finding.help {
+            out.push_str("        → ");
+            out.push_str(&indent(help));
+            out.push('\n');
+        }
+    }
+    out.push('\n');
+    let plural = |count: usize, what: &str| match count {
+        1 => format!("1 {what}"),
+        count => format!("{count} {what}s"),
+    };
+    let warnings = plural(report.warnings, "warning");
+    out.push_str(&match (report.problems, report.warnings) {
+        (0, 0) => "Verdict: everything is in order.\n".to_owned(),
+        (0, _) => format!("Verdict: it works, with {warnings}.\n"),
+        (problems, _) => format!(
+            "Verdict: {} to put right, {warnings}.\n",
+            plural(problems, "problem")
+        ),
+    });
+    out
+}
+
+fn configuration(sources: &Sources, findings: &mut Findings) -> Option<Config> {
+    match Config::load(sources, &startup::env) {
+        Ok(config) => {
+            for warning in &config.warnings {
+                // Its help is part of the text.
+                findings.add(Level::Warning, warning.to_string(), None);
+            }
+            let files: Vec<String> = config
+                .sources
+                .iter()
+                .map(|f| f.display().to_string())
+                .collect();
+            match (config.servers.len(), files.as_slice()) {
+                (_, []) => {
+                    let wanted: Vec<String> = sources
+                        .files()
+                        .map(|file| file.display().to_string())
+                        .collect();
+                    findings.warning(
+                        format!("there is no configuration yet ({})", wanted.join(", ")),
+                        "`toolwharf add NAME -- COMMAND` or `toolwharf import FILE` begins one",
+                    );
+                }
+                (0, files) => findings.warning(
+                    format!("the configuration has no servers: {}", files.join(", ")),
+                    "`toolwharf add NAME -- COMMAND` adds one",
+                ),
+                (count, files) => findings.ok(format!(
+                    "the configuration is usable: {count} servers in {}",
+                    files.join(", ")
+                )),
+            }
+            Some(config)
+        }
+        Err(errors) => {
+            for problem in &errors.problems {
+                findings.add(Level::Problem, problem.to_string(), None);
+            }
+            None
+        }
+    }
+}
+
+/// Whether a server's command is there. What it needs itself only shows when it runs.
+fn command(spec: &ServerSpec, findings: &mut Findings) {
+    let Transport::Stdio {
+        command, env, cwd, ..
+    } = &spec.transport
+    else {
+        return;
+    };
+    if !spec.enabled {
+        return;
+    }
+    let name = &spec.name;
+    if let Some(cwd) = cwd.as_ref().filter(|cwd| !cwd.is_dir()) {
+        findings.problem(
+            format!(
+                "the `cwd` of server `{name}` is no directory: {}",
+                cwd.display()
+            ),
+            "make it, or put another into `cwd`",
+        );
+        return;
+    }
+    if command.contains('/') {
+        let file = cwd.clone().unwrap_or_default().join(command);
+        match fs::metadata(&file) {
+            Ok(meta) if is_executable(&meta) => {}
+            Ok(_) => findings.problem(
+                format!(
+                    "the command of server `{name}` is not executable: {}",
+                    file.display()
+                ),
+                format!("chmod +x {}", file.display()),
+            ),
+            Err(_) => findings.problem(
+                format!(
+                    "the command of server `{name}` does not exist: {}",
+                    file.display()
+                ),
+                "check the path",
+            ),
+        }
+        return;
+    }
+    let path = env
+        .get("PATH")
+        .map(Into::into)
+        .or_else(|| env::var_os("PATH"))
+        .unwrap_or_default();
+    let found = env::split_paths(&path)
+        .map(|dir| dir.join(command))
+        .any(|file| fs::metadata(file).is_ok_and(|meta| is_executable(&meta)));
+    if !found {
+        let install = match command.as_str() {
+            "uvx" | "uv" => "; uv brings it: `pip install uv`",
+            "npx" | "node" => "; Node.js brings it",
+            "docker" => "; install Docker, or use another way to run the server",
+            _ => "",
+        };
+        findings.problem(
+            format!("the command `{command}` of server `{name}` is not in PATH"),
+            format!("install it, or write its whole path into `command`{install}"),
+        );
+    }
+}
+
+fn is_executable(meta: &fs::Metadata) -> bool {
+    meta.is_file() && meta.permissions().mode() & 0o111 != 0
+}
+
+fn data_dir(dir: &Path, findings: &mut Findings) {
+    let shown = dir.display();
+    let meta = match fs::metadata(dir) {
+        Ok(meta) => meta,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            findings.ok(format!(
+                "the data directory is made at the first start: {shown}"
+            ));
+            return;
+        }
+        Err(error) => {
+            findings.problem(
+                format!("the data directory cannot be looked at: {shown}: {error}"),
+                "check its permissions",
+            );
+            return;
+        }
+    };
+    if !meta.is_dir() {
+        findings.problem(
+            format!("the data directory is no directory: {shown}"),
+            "move the file away, or name another with `data_dir`",
+        );
+        return;
+    }
+    let before = findings.count(Level::Ok) + findings.0.len();
+    if meta.permissions().mode() & 0o022 != 0 {
+        findings.problem(
+            format!("others can write into the data directory: {shown}"),
+            format!("chmod go-w {shown}"),
+        );
+    }
+    if tempfile::tempfile_in(dir).is_err() {
+        findings.problem(
+            format!("the data directory cannot be written to: {shown}"),
+            "check its owner and permissions, and whether the disk is full",
+        );
+    }
+    let token: PathBuf = dir.join(startup::TOKEN_FILE);
+    if let Ok(token_meta) = fs::metadata(&token) {
+        let token = token.display();
+        if token_meta.permissions().mode() & 0o077 != 0 {
+            findings.problem(
+                format!("others can read the administrator's token: {token}"),
+                format!("rm {token} (a new one is made), and restart the gateway"),
+            );
+        } else if token_meta.uid() != meta.uid() {
+            findings.warning(
+                format!("{token} belongs to somebody else than its directory"),
+                "remove it; a new one is made",
+            );
+        }
+    }
+    if before == findings.count(Level::Ok) + findings.0.len() {
+        findings.ok(format!("the data directory is sound: {shown}"));
+    }
+}
+
+/// Whether the gateway could listen.
+fn port(settings: &Settings, findings: &mut Findings) {
+    let listen = &settings.listen;
+    match TcpListener::bind(listen.as_str()) {
+        Ok(_) => findings.ok(format!("{listen} is free to listen on")),
+        Err(error) => findings.problem(
+            format!("the gateway cannot listen on {listen}: {error}"),
+            "end what listens there (`ss -ltnp` shows it), or choose another address with `listen` in \
+             toolwharf.toml or `serve --listen`",
+        ),
+    }
+}
+
+async fn gateway(api: &Api, findings: &mut Findings) {
+    let url = &api.url;
+    let servers: Servers = match api.get(&path(&["servers"])).await {
+        Ok(servers) => servers,
+        Err(error) => {
+            findings.problem(
+                format!("the gateway at {url} does not say how it is: {error:#}"),
+                "check that it is a gateway of this version, and the token",
+            );
+            return;
+        }
+    };
+    findings.ok(format!("a gateway is running at {url}"));
+    for row in &servers.servers {
+        server(api, row, findings).await;
+    }
+}
+
+async fn server(api: &Api, row: &Row, findings: &mut Findings) {
+    let name = &row.name;
+    match row.state.as_str() {
+        "running" => findings.ok(format!("server `{name}` is running, {} tools", row.tools)),
+        "disabled" => findings.ok(format!("server `{name}` is disabled")),
+        "idle" => findings.ok(format!("server `{name}` starts at its first use")),
+        "starting" => findings.warning(
+            format!("server `{name}` is still starting"),
+            format!("look again in a while; `toolwharf logs -f {name}` shows what it says"),
+        ),
+        state => {
+            let reason = row.reason.as_deref().unwrap_or("the reason is not known");
+            let mut what = format!("server `{name}` is {state}: {reason}");
+            let logs = format!("{}?tail=5", path(&["servers", name, "logs"]));
+            for line in api.text(&logs).await.unwrap_or_default().lines() {
+                what.push_str("\n| ");
+                what.push_str(line);
+            }
+            findings.problem(
+                what,
+                format!(
+                    "`toolwharf logs {name}` shows more; put its entry right, or `toolwharf disable {name}`"
+                ),
+            );
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! The client of the REST API: one connection a request, over plain HTTP.
+//!
+//! The gateway speaks plain HTTP itself; where something in front of it adds TLS, the API is better reached from
+//! the machine that it runs on.
+
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, bail};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::{Method, Request, StatusCode, body::Incoming, header};
+use hyper_util::rt::TokioIo;
+use serde::{Serialize, de::DeserializeOwned};
+use tokio::{net::TcpStream, task::JoinSet, time::timeout};
+
+use crate::rest::Problem;
+
+/// Wall time until an answer is there; the gateway itself may wait for servers and for a lock on a file.
+const ANSWER: Duration = Duration::from_secs(60);
+const CONNECT: Duration = Duration::from_secs(5);
+/// Largest answer, in bytes.
+const LARGEST: usize = 64 << 20;
+
+/// A gateway's API.
+#[derive(Clone)]
+pub(super) struct Api {
+    /// `host:port`
+    authority: String,
+    /// `http://host:port`
+    pub(super) url: String,
+    pub(super) token: Option<String>,
+}
+
+/// What the gateway says no with.
+#[derive(Debug, thiserror::Error)]
+#[error("{detail}")]
+pub(super) struct Refused {
+    pub(super) status: u16,
+    pub(super) detail: String,
+}
+
+/// Nobody listens there.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot reach the gateway at {url}")]
+pub(super) struct Unreachable {
+    url: String,
+    #[source]
+    source: std::io::Error,
+}
+
+/// An answer whose body is still to be read.
+pub(super) struct Answer {
+    pub(super) body: Incoming,
+    // Owns the connection.
+    _driver: JoinSet<()>,
+}
+
+impl Api {
+    /// # Errors
+    /// When the URL is none of a gateway.
+    pub(super) fn new(url: &str, token: Option<String>) -> anyhow::Result<Self> {
+        let parsed = url::Url::parse(url)
+            .with_context(|| format!("`{url}` is no URL; write http://127.0.0.1:6280"))?;
+        if parsed.scheme() != "http" {
+            bail!(
+                "`{}` begins with {}://, and the command line speaks plain HTTP only: use http://, from the machine that the gateway runs on",
+                model::url_for_display(url),
+                parsed.scheme()
+            );
+        }
+        let host = parsed
+            .host_str()
+            .with_context(|| format!("`{url}` names no host"))?;
+        let authority = format!("{host}:{}", parsed.port().unwrap_or(80));
+        Ok(Self {
+            url: format!("http://{authority}"),
+            authority,
+            token,
+        })
+    }
+
+    pub(super) async fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
+        self.ask(Method::GET, path, Bytes::new(), &[]).await
+    }
+
+    pub(super) async fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> anyhow::Result<T> {
+        let body = serde_json::to_vec(body)?.into();
+        self.ask(Method::POST, path, body, &[]).await
+    }
+
+    pub(super) async fn delete<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
+        self.ask(Method::DELETE, path, Bytes::new(), &[]).await
+    }
+
+    pub(super) async fn ask<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        headers: &[(header::HeaderName, &str)],
+    ) -> anyhow::Result<T> {
+        let answer = timeout(ANSWER, async {
+            let answer = self.open(method, path, body, headers).await?;
+            collect(answer.body).await
+        });
+        let text = answer.await.map_err(|_| self.silent())??;
+        serde_json::from_slice(&text).with_context(|| {
+            format!(
+                "{} answered something that is no answer of Toolwharf",
+                self.url
+            )
+        })
+    }
+
+    pub(super) async fn text(&self, path: &str) -> anyhow::Result<String> {
+        let answer = timeout(ANSWER, async {
+            let answer = self.open(Method::GET, path, Bytes::new(), &[]).await?;
+            collect(answer.body).await
+        });
+        let text = answer.await.map_err(|_| self.silent())??;
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+
+    fn silent(&self) -> anyhow::Error {
+        anyhow!("{} did not answer within {} s", self.url, ANSWER.as_secs())
+    }
+
+    /// Sends a request; the answer is a good one.
+    ///
+    /// # Errors
+    /// [`Unreachable`], [`Refused`], or what went wrong in between.
+    pub(super) async fn open(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        headers: &[(header::HeaderName, &str)],
+    ) -> anyhow::Result<Answer> {
+        let unreachable = |source| Unreachable {
+            url: self.url.clone(),
+            source,
+        };
+        let stream = timeout(CONNECT, TcpStream::connect(&self.authority))
+            .await
+            .map_err(|_| unreachable(std::io::ErrorKind::TimedOut.into()))?
+            .map_err(unreachable)?;
+        let _ = stream.set_nodelay(true);
+        let broken = || format!("the connection to {} broke", self.url);
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .with_context(broken)?;
+        let mut driver = JoinSet::new();
+        driver.spawn(async move {
+            // Its error reaches the caller through the request or the body.
+            let _ = connection.await;
+        });
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::HOST, &self.authority);
+        for (name, value) in headers {
+            request = request.header(name, *value);
+        }
+        if !body.is_empty() {
+            request = request.header(header::CONTENT_TYPE, "application/json");
+        }
+        if let Some(token) = &self.token {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+        }
+        let request = request.body(Full::new(body)).map_err(|_| {
+            // The path is ours; what can be wrong is the token, which is not to be shown.
+            anyhow!("the token cannot be sent: it holds a line break or the like")
+        })?;
+        let response = timeout(ANSWER, sender.send_request(request))
+            .await
+            .map_err(|_| self.silent())?
+            .with_context(broken)?;
+        let (head, body) = response.into_parts();
+        if head.status.is_success() {
+            return Ok(Answer {
+                body,
+                _driver: driver,
+            });
+        }
+        let text = timeout(ANSWER, collect(body))
+            .await
+            .map_err(|_| self.silent())??;
+        Err(self.refusal(head.status, &text).into())
+    }
+
+    fn refusal(&self, status: StatusCode, text: &[u8]) -> Refused {
+        let detail = match (status, serde_json::from_slice::<Problem>(text)) {
+            (StatusCode::UNAUTHORIZED, _) => format!(
+                "{} does not take the token; give its administrator's with --token-file or TOOLWHARF_TOKEN \
+                 (it is in `admin-token` in its data directory)",
+                self.url
+            ),
+            (_, Ok(problem)) if !problem.detail.is_empty() => problem.detail,
+            _ => format!("{} answered HTTP {status}", self.url),
+        };
+        Refused {
+            status: status.as_u16(),
+            detail,
+        }
+    }
+}
+
+async fn collect(body: Incoming) -> anyhow::Result<Bytes> {
+    let collected = Limited::new(body, LARGEST).collect().await;
+    match collected {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) => bail!("the gateway's answer broke off: {error}"),
+    }
+}
+
+/// A path of the API: each segment as it is, whatever it holds.
+pub(super) fn path(segments: &[&str]) -> String {
+    let mut path = "/api/v1".to_owned();
+    for segment in segments {
+        path.push('/');
+        path.push_str(&escaped(segment));
+    }
+    path
+}
+
+/// Percent-encoded, all but letters, digits, `-` and `_`.
+pub(super) fn escaped(text: &str) -> String {
+    use std::fmt::Write;
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_') {
+            out.push(char::from(byte));
+        } else {
+            let _ = write!(out, "%{byte:02X}");
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_hold_any_name() {
+        assert_eq!(
+            path(&["servers", "my server.v2", "tools", "a/b"]),
+            "/api/v1/servers/my%20server%2Ev2/tools/a%2Fb"
+        );
+        assert_eq!(escaped("ü"), "%C3%BC");
+    }
+
+    #[test]
+    fn urls_of_gateways() {
+        let url = |url: &str| Api::new(url, None).map(|api| api.url);
+        assert_eq!(
+            url("http://localhost:1/mcp").ok().as_deref(),
+            Some("http://localhost:1")
+        );
+        assert_eq!(
+            url("http://[::1]:7").ok().as_deref(),
+            Some("http://[::1]:7")
+        );
+        for bad in ["https://h", "localhost:6280", "", "http://"] {
+            assert!(url(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! `import`: the servers of another file, or of a client whose file is in a known place.
+
+use std::{
+    fs,
+    io::Read,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, bail};
+
+use super::{Context, No, Output, Reach, add::stdin, add::warn, http::path, print, reach::Place};
+use crate::{registry, rest::Imported, startup};
+
+/// Largest file, in bytes.
+const LARGEST: u64 = 8 << 20;
+
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// A file in any shape that clients use, `-` for standard input, or one of claude-desktop, claude-code,
+    /// cursor and vscode.
+    #[arg(value_name = "FILE_OR_CLIENT")]
+    from: PathBuf,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
+    let (from, text) = read(&args.from)?;
+    let report: Imported = match args.reach.place(context).await? {
+        Place::Gateway(api) => {
+            let body = serde_json::json!({"from": from, "text": text});
+            api.post(&path(&["import"]), &body).await?
+        }
+        Place::Files(sources) => {
+            let report: Imported = registry::import(&sources, &from, &text)?.into();
+            eprintln!("no gateway is running: edited {}", report.file.display());
+            report
+        }
+    };
+    warn(&report.warnings);
+    if context.output == Output::Json {
+        print::json(&report)?;
+    } else {
+        print::data(&table(&report))?;
+    }
+    eprintln!(
+        "{} added to {}, {} unchanged, {} clashing, {} refused",
+        report.added.len(),
+        report.file.display(),
+        report.unchanged.len(),
+        report.clashes.len(),
+        report.refused.len()
+    );
+    if report.refused.is_empty() {
+        Ok(())
+    } else {
+        Err(No.into())
+    }
+}
+
+fn table(report: &Imported) -> String {
+    let mut rows = Vec::new();
+    let mut all = |names: &[String], what: &str, note: &str| {
+        for name in names {
+            rows.push([name.clone(), what.to_owned(), note.to_owned()]);
+        }
+    };
+    all(&report.added, "added", "");
+    all(&report.unchanged, "unchanged", "");
+    let left = "another server has the name; it was left as it is";
+    all(&report.clashes, "clashing", left);
+    for refused in &report.refused {
+        rows.push([
+            refused.name.clone(),
+            "refused".to_owned(),
+            refused.why.clone(),
+        ]);
+    }
+    print::table(["NAME", "RESULT", "NOTE"], &rows)
+}
+
+fn read(from: &Path) -> anyhow::Result<(PathBuf, String)> {
+    if from == Path::new("-") {
+        return Ok(("standard input".into(), stdin()?));
+    }
+    let known = from.to_str().and_then(places);
+    let file = match &known {
+        Some(places) => {
+            let home = startup::env("HOME").context("HOME is not set; name the file itself")?;
+            let mut places = places.iter().map(|place| Path::new(&home).join(place));
+            match places.clone().find(|place| place.is_file()) {
+                Some(file) => file,
+                None => {
+                    let first = places.next().unwrap_or_default();
+                    bail!(
+                        "{} keeps its servers in {}, which does not exist; name the file itself",
+                        from.display(),
+                        first.display()
+                    );
+                }
+            }
+        }
+        None => from.to_owned(),
+    };
+    let cannot = || format!("cannot read {}", file.display());
+    let mut text = String::new();
+    fs::File::open(&file)
+        .with_context(cannot)?
+        .take(LARGEST + 1)
+        .read_to_string(&mut text)
+        .with_context(cannot)?;
+    if text.len() as u64 > LARGEST {
+        bail!(
+            "{} is larger than 8 MiB; name the file with the servers",
+            file.display()
+        );
+    }
+    Ok((file, text))
+}
+
+/// Where clients keep their servers, below the home directory: on Linux, then on macOS.
+fn places(client: &str) -> Option<&'static [&'static str]> {
+    match client {
+        "claude-desktop" => Some(&[
+            ".config/Claude/claude_desktop_config.json",
+            "Library/Application Support/Claude/claude_desktop_config.json",
+        ]),
+        "claude-code" => Some(&[".claude.json"]),
+        "cursor" => Some(&[".cursor/mcp.json"]),
+        "vscode" => Some(&[
+            ".config/Code/User/mcp.json",
+            "Library/Application Support/Code/User/mcp.json",
+        ]),
+        _ => None,
+    }
+}

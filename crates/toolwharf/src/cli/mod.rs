@@ -1,0 +1,166 @@
+//! The command line.
+//!
+//! Invariants: data goes to stdout, words for humans to stderr; exit codes are 0, 1 (it failed) and 2 (it was
+//! asked wrongly); no secret is printed. The verbs that look at servers or change them use the REST API of a
+//! running gateway; without one, those that can work on the files do, with the same code.
+
+mod add;
+mod call;
+mod doctor;
+mod http;
+mod import;
+mod logs;
+mod print;
+mod reach;
+mod servers;
+mod tools;
+
+use std::{path::PathBuf, process::ExitCode};
+
+use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
+
+use self::reach::Reach;
+use crate::serve;
+
+/// One endpoint over many MCP servers.
+#[derive(Parser)]
+#[command(name = "toolwharf", version, about, arg_required_else_help = true)]
+struct Cli {
+    /// Server files (mcp.json) and settings (.toml); may be given several times.
+    #[arg(long, short, global = true, value_name = "FILE")]
+    config: Vec<PathBuf>,
+    /// What data on standard output looks like.
+    #[arg(long, short, global = true, value_enum, default_value_t = Output::Table)]
+    output: Output,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Output {
+    Table,
+    Json,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the gateway over HTTP.
+    Serve(serve::Args),
+    /// Run the gateway on standard input and output, for clients that start commands.
+    Stdio(serve::StdioArgs),
+    /// Add a server: `add NAME -- COMMAND ARGS…` or `add NAME URL`.
+    Add(add::Args),
+    /// Add the servers of another file, or of a client.
+    Import(import::Args),
+    /// List the servers and how they are.
+    Ls(servers::ListArgs),
+    /// Show one server.
+    Get(servers::NameArgs),
+    /// Remove a server.
+    Rm(servers::NameArgs),
+    /// Switch a server on, or one tool of it (NAME/TOOL).
+    Enable(servers::SwitchArgs),
+    /// Switch a server off, or one tool of it (NAME/TOOL).
+    Disable(servers::SwitchArgs),
+    /// List and call tools.
+    #[command(subcommand)]
+    Tools(tools::Command),
+    /// Show what a server writes to standard error.
+    Logs(logs::Args),
+    /// Check the configuration, this machine and the running gateway.
+    Doctor(doctor::Args),
+    /// Print a completion script for a shell.
+    Completions {
+        #[arg(value_enum)]
+        shell: clap_complete::Shell,
+    },
+}
+
+/// What every verb gets.
+struct Context {
+    config: Vec<PathBuf>,
+    output: Output,
+}
+
+/// It was asked wrongly: exit code 2.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Usage(String);
+
+/// The answer is known, and it is no: exit code 1, without another word.
+#[derive(Debug, thiserror::Error)]
+#[error("the answer is no")]
+struct No;
+
+/// Parses the command line and does what it says.
+pub(crate) fn main() -> ExitCode {
+    let cli = Cli::parse();
+    if let Command::Completions { shell } = cli.command {
+        let mut script = Vec::new();
+        clap_complete::generate(shell, &mut Cli::command(), "toolwharf", &mut script);
+        return ended(print::data(&String::from_utf8_lossy(&script)));
+    }
+    let is_server = matches!(cli.command, Command::Serve(_) | Command::Stdio(_));
+    let mut builder = if is_server {
+        tokio::runtime::Builder::new_multi_thread()
+    } else {
+        tokio::runtime::Builder::new_current_thread()
+    };
+    let runtime = match builder.enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("error: cannot start: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let outcome = runtime.block_on(run(cli));
+    // A blocked read of standard input must not keep the process.
+    runtime.shutdown_background();
+    ended(outcome)
+}
+
+async fn run(cli: Cli) -> anyhow::Result<()> {
+    let context = Context {
+        config: cli.config,
+        output: cli.output,
+    };
+    match cli.command {
+        Command::Serve(args) => serve::serve(&context.config, args).await,
+        Command::Stdio(args) => serve::stdio(&context.config, args).await,
+        Command::Add(args) => add::run(&context, args).await,
+        Command::Import(args) => import::run(&context, args).await,
+        Command::Ls(args) => servers::list(&context, args).await,
+        Command::Get(args) => servers::show(&context, args).await,
+        Command::Rm(args) => servers::remove(&context, args).await,
+        Command::Enable(args) => servers::switch(&context, args, true).await,
+        Command::Disable(args) => servers::switch(&context, args, false).await,
+        Command::Tools(command) => tools::run(&context, command).await,
+        Command::Logs(args) => logs::run(&context, args).await,
+        Command::Doctor(args) => doctor::run(&context, args).await,
+        Command::Completions { .. } => Ok(()),
+    }
+}
+
+fn ended(outcome: anyhow::Result<()>) -> ExitCode {
+    let Err(error) = outcome else {
+        return ExitCode::SUCCESS;
+    };
+    if !error.is::<No>() {
+        eprintln!("error: {}", print::printable(&format!("{error:#}")));
+    }
+    if error.is::<Usage>() {
+        ExitCode::from(2)
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_grammar_is_sound() {
+        Cli::command().debug_assert();
+    }
+}

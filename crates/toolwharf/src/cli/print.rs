@@ -1,0 +1,121 @@
+//! Printing: tables, JSON, and text that others wrote.
+
+use std::io::{self, IsTerminal, Write};
+
+use anyhow::Context;
+use serde::Serialize;
+
+/// Writes data to stdout. A reader that has seen enough is no error.
+pub(super) fn data(text: &str) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(error).context("cannot write to standard output")
+        }
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn json(value: &impl Serialize) -> anyhow::Result<()> {
+    data(&(serde_json::to_string_pretty(value)? + "\n"))
+}
+
+/// Text of a server, for stdout: as it is into a pipe, harmless on a terminal.
+pub(super) fn foreign(text: &str) -> anyhow::Result<()> {
+    if io::stdout().is_terminal() {
+        data(&printable(text))
+    } else {
+        data(text)
+    }
+}
+
+/// Without what would steer a terminal.
+pub(super) fn printable(text: &str) -> String {
+    let harmless = |c: char| !c.is_control() || matches!(c, '\n' | '\t');
+    text.chars()
+        .map(|c| if harmless(c) { c } else { '\u{fffd}' })
+        .collect()
+}
+
+/// Columns of equal width, the last one as wide as it is.
+pub(super) fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> String {
+    let rows: Vec<[String; N]> = rows
+        .iter()
+        .map(|row| {
+            row.each_ref()
+                .map(|cell| printable(cell).replace(['\n', '\t'], " "))
+        })
+        .collect();
+    let mut widths = head.map(|cell| cell.chars().count());
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut out = String::new();
+    let mut line = |cells: &[&str]| {
+        let padded: Vec<String> = cells
+            .iter()
+            .zip(widths)
+            .map(|(cell, width)| format!("{cell:width$}"))
+            .collect();
+        out.push_str(padded.join("  ").trim_end());
+        out.push('\n');
+    };
+    line(&head);
+    for row in &rows {
+        let cells: Vec<&str> = row.iter().map(String::as_str).collect();
+        line(&cells);
+    }
+    out
+}
+
+/// Time in its two largest units.
+pub(super) fn duration(ms: u64) -> String {
+    let seconds = ms / 1000;
+    match (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60) {
+        (0, 0, 0) => format!("{seconds}s"),
+        (0, 0, minutes) => format!("{minutes}m{}s", seconds % 60),
+        (0, hours, minutes) => format!("{hours}h{minutes}m"),
+        (days, hours, _) => format!("{days}d{hours}h"),
+    }
+}
+
+/// The beginning of a text, on one line.
+pub(super) fn short(text: &str, chars: usize) -> String {
+    let line = text.lines().next().unwrap_or_default();
+    let mut out: String = line.chars().take(chars).collect();
+    if line.chars().nth(chars).is_some() || text.lines().nth(1).is_some() {
+        out.push('…');
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_line_up_and_steer_no_terminal() {
+        let rows = [
+            ["a".to_owned(), "b\u{1b}[31m".to_owned()],
+            ["long name".to_owned(), "two\nlines".to_owned()],
+        ];
+        assert_eq!(
+            table(["N", "V"], &rows),
+            "N          V\na          b\u{fffd}[31m\nlong name  two lines\n"
+        );
+    }
+
+    #[test]
+    fn durations() {
+        for (ms, expect) in [
+            (999, "0s"),
+            (61_000, "1m1s"),
+            (3_660_000, "1h1m"),
+            (90_000_000, "1d1h"),
+        ] {
+            assert_eq!(duration(ms), expect);
+        }
+    }
+}

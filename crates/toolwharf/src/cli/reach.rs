@@ -1,0 +1,160 @@
+//! Finding the gateway: where it is, and the token that it wants.
+
+use std::{
+    env, fs,
+    net::IpAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context as _, bail};
+use tokio::net::TcpStream;
+
+use super::{Context, http::Api};
+use crate::{
+    config::{Config, Sources, data_dir},
+    ops, startup,
+};
+
+/// How long a gateway on this machine may take to accept a connection.
+const KNOCK: Duration = Duration::from_secs(2);
+
+#[derive(clap::Args, Default)]
+pub(super) struct Reach {
+    /// The gateway's URL; without it the one that runs on the data directory.
+    #[arg(long, env = "TOOLWHARF_URL", value_name = "URL")]
+    pub(super) url: Option<String>,
+    /// A file with the administrator's token; without it $TOOLWHARF_TOKEN, then the data directory's.
+    #[arg(long, value_name = "FILE")]
+    pub(super) token_file: Option<PathBuf>,
+    /// The data directory of the gateway.
+    #[arg(long, value_name = "DIR")]
+    pub(super) data_dir: Option<PathBuf>,
+}
+
+/// What there is to work with.
+pub(super) enum Place {
+    Gateway(Api),
+    /// No gateway runs.
+    Files(Sources),
+}
+
+impl Reach {
+    /// A running gateway, else the files.
+    pub(super) async fn place(&self, context: &Context) -> anyhow::Result<Place> {
+        if let Some(url) = &self.url {
+            return Ok(Place::Gateway(self.named(url, context)?));
+        }
+        let sources = Sources::locate(&context.config, &startup::env);
+        match self.running(context, sources.as_ref().ok()).await? {
+            Some(api) => Ok(Place::Gateway(api)),
+            None => Ok(Place::Files(sources?)),
+        }
+    }
+
+    /// A running gateway.
+    ///
+    /// # Errors
+    /// That there is none, and how to start one.
+    pub(super) async fn gateway(&self, context: &Context) -> anyhow::Result<Api> {
+        match self.place(context).await? {
+            Place::Gateway(api) => Ok(api),
+            Place::Files(_) => {
+                bail!(
+                    "no gateway is running here: start one with `toolwharf serve`, or name one with --url"
+                )
+            }
+        }
+    }
+
+    fn named(&self, url: &str, context: &Context) -> anyhow::Result<Api> {
+        let mut api = Api::new(url, None)?;
+        let host = url::Url::parse(url)?;
+        let is_local = match host.host() {
+            Some(url::Host::Domain(name)) => name == "localhost",
+            Some(url::Host::Ipv4(ip)) => IpAddr::from(ip).is_loopback(),
+            Some(url::Host::Ipv6(ip)) => IpAddr::from(ip).is_loopback(),
+            None => false,
+        };
+        // This machine's token is sent to this machine only.
+        let own = if is_local {
+            self.dir(context, None)
+        } else {
+            None
+        };
+        api.token = self.token(own.as_deref())?;
+        Ok(api)
+    }
+
+    async fn running(
+        &self,
+        context: &Context,
+        sources: Option<&Sources>,
+    ) -> anyhow::Result<Option<Api>> {
+        let Some(dir) = self.dir(context, sources) else {
+            return Ok(None);
+        };
+        let Some(found) = ops::whereabouts(&dir) else {
+            return Ok(None);
+        };
+        // Files that were named are meant: a gateway that has others is not the one.
+        let is_named = !context.config.is_empty()
+            || startup::env("TOOLWHARF_CONFIG").is_some_and(|v| !v.is_empty());
+        if let Some(sources) = sources.filter(|_| is_named)
+            && !ops::absolute(sources)
+                .iter()
+                .all(|file| found.config.contains(file))
+        {
+            return Ok(None);
+        }
+        let api = Api::new(&found.url, self.token(Some(&dir))?)?;
+        let address = found.url.trim_start_matches("http://");
+        match tokio::time::timeout(KNOCK, TcpStream::connect(address)).await {
+            Ok(Ok(_)) => Ok(Some(api)),
+            _ => Ok(None),
+        }
+    }
+
+    /// The data directory, if it can be told.
+    pub(super) fn dir(&self, context: &Context, sources: Option<&Sources>) -> Option<PathBuf> {
+        if let Some(dir) = &self.data_dir {
+            return Some(dir.clone());
+        }
+        let located;
+        let sources = match sources {
+            Some(sources) => Some(sources),
+            None => {
+                located = Sources::locate(&context.config, &startup::env).ok();
+                located.as_ref()
+            }
+        };
+        // Only the settings: where the servers are wrong, the gateway is found all the same.
+        let settings = sources.and_then(|sources| {
+            let only = Sources {
+                servers: Vec::new(),
+                ..sources.clone()
+            };
+            Config::load(&only, &startup::env).ok()
+        });
+        let settings = settings.map(|config| config.settings).unwrap_or_default();
+        data_dir(&settings, &startup::env).ok()
+    }
+
+    fn token(&self, dir: Option<&Path>) -> anyhow::Result<Option<String>> {
+        let read = |path: &Path| {
+            fs::read_to_string(path)
+                .map(|token| token.trim().to_owned())
+                .with_context(|| format!("cannot read the token in {}", path.display()))
+        };
+        if let Some(file) = &self.token_file {
+            return read(file).map(Some);
+        }
+        if let Some(token) = env::var("TOOLWHARF_TOKEN").ok().filter(|t| !t.is_empty()) {
+            return Ok(Some(token));
+        }
+        let file = dir.map(|dir| dir.join(startup::TOKEN_FILE));
+        file.filter(|file| file.exists())
+            .map(|file| read(&file))
+            .transpose()
+    }
+}

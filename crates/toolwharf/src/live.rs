@@ -1,0 +1,130 @@
+//! The configuration of a running gateway, kept as the files say.
+//!
+//! Invariant: one at a time takes the files in, be it because they changed or because an administrator had
+//! them changed. What is not usable is reported, and the running configuration stays.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use engine::Gateway;
+use tokio::sync::Mutex;
+
+use crate::{
+    config::{Config, ConfigError, Sources},
+    startup,
+};
+
+/// How often the files are looked at.
+const WATCH: Duration = Duration::from_millis(500);
+
+/// A file as it was: when it was written, and its size.
+type Stamp = Option<(SystemTime, u64)>;
+
+pub(crate) struct Live {
+    sources: Sources,
+    gateway: Gateway,
+    /// From the command line; stronger than the settings.
+    data_dir: Option<PathBuf>,
+    /// The files as they were when they were last taken in. Whoever holds it may take them in.
+    seen: Mutex<Vec<Stamp>>,
+}
+
+impl Live {
+    pub(crate) fn new(sources: Sources, gateway: Gateway, data_dir: Option<PathBuf>) -> Arc<Self> {
+        Arc::new(Self {
+            seen: Mutex::new(stamps(&sources)),
+            sources,
+            gateway,
+            data_dir,
+        })
+    }
+
+    /// Takes in changes of the files, for ever.
+    ///
+    /// Looked at by time and size twice a second: that sees editors that replace the file, and file systems
+    /// that tell of no changes.
+    pub(crate) async fn watch(self: &Arc<Self>) {
+        let mut tick = tokio::time::interval(WATCH);
+        loop {
+            tick.tick().await;
+            let mut seen = self.seen.lock().await;
+            if *seen == stamps(&self.sources) {
+                continue;
+            }
+            if let Err(errors) = self.take_in(&mut seen).await {
+                tracing::error!(
+                    "the changed configuration is not usable, the old one stays:\n{errors}"
+                );
+            }
+        }
+    }
+
+    /// Has the files changed, and takes them in before anybody else does.
+    ///
+    /// The second answer is whether what the files say now is in force: they may have been wrong before, in
+    /// another place.
+    ///
+    /// # Errors
+    /// What `change` answers. Nothing is taken in then.
+    ///
+    /// # Cancel safety
+    /// Dropped in the middle, the change is made or not; if it is, [`Live::watch`] takes it in.
+    pub(crate) async fn change<T, E>(
+        self: &Arc<Self>,
+        change: impl FnOnce(&Sources) -> Result<T, E> + Send + 'static,
+    ) -> Result<(T, Result<(), ConfigError>), E>
+    where
+        T: Send + 'static,
+        E: Send + 'static,
+    {
+        let mut seen = self.seen.lock().await;
+        let this = self.clone();
+        let changed = tokio::task::spawn_blocking(move || change(&this.sources));
+        let changed = match changed.await {
+            Ok(outcome) => outcome?,
+            Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
+        };
+        Ok((changed, self.take_in(&mut seen).await))
+    }
+
+    async fn take_in(self: &Arc<Self>, seen: &mut Vec<Stamp>) -> Result<(), ConfigError> {
+        // Before the files are read: what is written meanwhile is seen the next time.
+        *seen = stamps(&self.sources);
+        let this = self.clone();
+        let loaded =
+            tokio::task::spawn_blocking(move || Config::load(&this.sources, &startup::env));
+        let mut config = match loaded.await {
+            Ok(loaded) => loaded?,
+            Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
+        };
+        warn_of(&config);
+        if let Some(dir) = &self.data_dir {
+            config.settings.data_dir = Some(dir.clone());
+        }
+        tracing::info!(
+            servers = config.servers.len(),
+            "took in the changed configuration"
+        );
+        self.gateway
+            .reconfigure(config.servers, Some(config.settings))
+            .await;
+        Ok(())
+    }
+}
+
+pub(crate) fn warn_of(config: &Config) {
+    for warning in &config.warnings {
+        tracing::warn!("{warning}");
+    }
+}
+
+fn stamps(sources: &Sources) -> Vec<Stamp> {
+    let stamp = |path: &Path| {
+        let meta = std::fs::metadata(path).ok()?;
+        Some((meta.modified().ok()?, meta.len()))
+    };
+    sources.files().map(stamp).collect()
+}

@@ -1,0 +1,189 @@
+//! Which servers there are: editing the files that say so.
+//!
+//! The REST API and, where no gateway runs, the command line do it with this same code. Everything here blocks
+//! on files. Invariant: an edit that would leave an entry behind that cannot be used is refused, and the files
+//! are then as they were.
+
+use std::path::{Path, PathBuf};
+
+use model::{NativeName, ServerName};
+use serde_json::Value;
+
+use crate::{
+    config::{EditError, ImportReport, ServerFile, Sources, check_entry, edit},
+    startup,
+};
+
+/// Why nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("there is no server `{name}` in {}", list(files))]
+    NoServer {
+        name: ServerName,
+        files: Vec<PathBuf>,
+    },
+    #[error("there already is a server `{name}` in {}", file.display())]
+    Exists { name: ServerName, file: PathBuf },
+    #[error("no server file is configured; name one with `--config mcp.json`")]
+    NoFile,
+    #[error("{}: {source}", file.display())]
+    Edit { file: PathBuf, source: EditError },
+}
+
+fn list(files: &[PathBuf]) -> String {
+    let names: Vec<String> = files.iter().map(|f| f.display().to_string()).collect();
+    names.join(", ")
+}
+
+/// What an edit did.
+#[derive(Debug)]
+pub(crate) struct Edited {
+    pub(crate) file: PathBuf,
+    /// Whether the server was not there before.
+    pub(crate) created: bool,
+    pub(crate) warnings: Vec<String>,
+}
+
+/// Adds a server to the first file, or replaces it where it is.
+///
+/// # Errors
+/// [`Error`]; [`Error::Exists`] only if it is not to be replaced.
+pub(crate) fn put(
+    sources: &Sources,
+    name: &ServerName,
+    entry: &Value,
+    replace: bool,
+) -> Result<Edited, Error> {
+    let home = home(sources, name)?;
+    if let Some(file) = home.filter(|_| !replace) {
+        return Err(Error::Exists {
+            name: name.clone(),
+            file: file.to_owned(),
+        });
+    }
+    let file = home
+        .or(sources.servers.first().map(PathBuf::as_path))
+        .ok_or(Error::NoFile)?;
+    let (created, warnings) = changed(file, |servers| {
+        let created = servers.value(name)?.is_none();
+        servers.add(name, entry, replace)?;
+        Ok((created, fit(file, servers, name)?))
+    })?;
+    Ok(Edited {
+        file: file.to_owned(),
+        created,
+        warnings,
+    })
+}
+
+/// # Errors
+/// [`Error`]
+pub(crate) fn remove(sources: &Sources, name: &ServerName) -> Result<PathBuf, Error> {
+    let file = found(sources, name)?;
+    changed(file, |servers| servers.remove(name))?;
+    Ok(file.to_owned())
+}
+
+/// # Errors
+/// [`Error`]
+pub(crate) fn set_enabled(
+    sources: &Sources,
+    name: &ServerName,
+    enabled: bool,
+) -> Result<PathBuf, Error> {
+    let file = found(sources, name)?;
+    changed(file, |servers| {
+        servers.set_enabled(name, enabled)?;
+        fit(file, servers, name).map(drop)
+    })?;
+    Ok(file.to_owned())
+}
+
+/// # Errors
+/// [`Error`]
+pub(crate) fn set_tool_enabled(
+    sources: &Sources,
+    name: &ServerName,
+    tool: &NativeName,
+    enabled: bool,
+) -> Result<PathBuf, Error> {
+    let file = found(sources, name)?;
+    changed(file, |servers| {
+        servers.set_tool_enabled(name, tool.as_str(), enabled)?;
+        fit(file, servers, name).map(drop)
+    })?;
+    Ok(file.to_owned())
+}
+
+/// Adds to the first file what `text`, the content of `from`, has and the configuration has not.
+///
+/// # Errors
+/// [`Error`]. A server that cannot be had is reported, and the others are added.
+pub(crate) fn import(
+    sources: &Sources,
+    from: &Path,
+    text: &str,
+) -> Result<(PathBuf, ImportReport), Error> {
+    let other = ServerFile::parse(from, text).map_err(|source| Error::Edit {
+        file: from.to_owned(),
+        source,
+    })?;
+    let file = sources.servers.first().ok_or(Error::NoFile)?;
+    let report = changed(file, |servers| {
+        servers.import(&other, |name, entry| {
+            if let Ok(Some(there)) = home(sources, name) {
+                return Err(format!("it is in {} already", there.display()));
+            }
+            check_entry(file, name, entry, &startup::env)
+                .map(drop)
+                .map_err(|problems| problems.join("; "))
+        })
+    })?;
+    Ok((file.clone(), report))
+}
+
+fn changed<T>(
+    file: &Path,
+    change: impl FnMut(&mut ServerFile) -> Result<T, EditError>,
+) -> Result<T, Error> {
+    edit(file, change).map_err(|source| Error::Edit {
+        file: file.to_owned(),
+        source,
+    })
+}
+
+/// Whether the entry can be used as it now stands; its warnings.
+fn fit(file: &Path, servers: &ServerFile, name: &ServerName) -> Result<Vec<String>, EditError> {
+    let Some(entry) = servers.value(name)? else {
+        return Err(EditError::NoServer(name.clone()));
+    };
+    match check_entry(file, name, &entry, &startup::env) {
+        Ok((_, warnings)) => Ok(warnings),
+        Err(problems) => Err(EditError::Unfit {
+            name: name.clone(),
+            problems,
+        }),
+    }
+}
+
+/// The file that has the server.
+fn home<'s>(sources: &'s Sources, name: &ServerName) -> Result<Option<&'s Path>, Error> {
+    for file in &sources.servers {
+        let there = ServerFile::open(file).and_then(|servers| servers.value(name));
+        let there = there.map_err(|source| Error::Edit {
+            file: file.clone(),
+            source,
+        })?;
+        if there.is_some() {
+            return Ok(Some(file));
+        }
+    }
+    Ok(None)
+}
+
+fn found<'s>(sources: &'s Sources, name: &ServerName) -> Result<&'s Path, Error> {
+    home(sources, name)?.ok_or_else(|| Error::NoServer {
+        name: name.clone(),
+        files: sources.servers.clone(),
+    })
+}

@@ -1,0 +1,204 @@
+//! What servers write to stderr: the end of it as text, or that and what comes as an event stream.
+//!
+//! Following goes by the name: it outlives the process, and the server's configuration.
+
+use std::{collections::VecDeque, convert::Infallible, time::Duration};
+
+use axum::{
+    body::{Body, Bytes},
+    extract::{Path, Query, State, rejection::QueryRejection},
+    http::header,
+    response::{IntoResponse, Response},
+};
+use engine::server::State as Phase;
+use mcp::sse;
+use runtime::process::Lines;
+use serde::Deserialize;
+use tokio::{sync::OwnedSemaphorePermit, time::Instant};
+
+use super::{Problem, Shared};
+use crate::gateway::KEEP_ALIVE;
+
+/// Lines that are told where nothing else is asked.
+const TAIL: usize = 200;
+/// How often a server without a process is looked at.
+const LOOK: Duration = Duration::from_millis(200);
+/// The kind of event that is our word, not the server's.
+pub(crate) const NOTICE: &str = "notice";
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Asked {
+    tail: Option<usize>,
+    #[serde(default)]
+    follow: bool,
+}
+
+pub(super) async fn read(
+    State(rest): State<Shared>,
+    Path(name): Path<String>,
+    query: Result<Query<Asked>, QueryRejection>,
+) -> Result<Response, Problem> {
+    let Query(asked) = query.map_err(|rejection| Problem::new(400, rejection.body_text()))?;
+    let server = rest.server(&name)?;
+    let tail = asked.tail.unwrap_or(TAIL);
+    if !asked.follow {
+        let text: String = last(&server.stderr_tail(), tail)
+            .flat_map(|line| [line, "\n"])
+            .collect();
+        let kind = (header::CONTENT_TYPE, "text/plain; charset=utf-8");
+        return Ok(([kind], text).into_response());
+    }
+    let Ok(place) = rest.followers.clone().try_acquire_owned() else {
+        return Err(Problem::new(
+            503,
+            "too many follow logs already; try again later",
+        ));
+    };
+    let following = Following {
+        ready: VecDeque::new(),
+        name,
+        tail,
+        lines: None,
+        process: None,
+        starts: 0,
+        gone: false,
+        said: Instant::now(),
+        rest,
+        _place: place,
+    };
+    let events = futures_util::stream::unfold(following, async |mut following| {
+        let event = following.next().await?;
+        Some((Ok::<Bytes, Infallible>(event), following))
+    });
+    let headers = [
+        (header::CONTENT_TYPE, "text/event-stream"),
+        (header::CACHE_CONTROL, "no-store"),
+    ];
+    Ok((headers, Body::from_stream(events)).into_response())
+}
+
+fn last(text: &str, count: usize) -> impl Iterator<Item = &str> {
+    let lines: Vec<&str> = text.lines().collect();
+    let from = lines.len().saturating_sub(count);
+    lines.into_iter().skip(from)
+}
+
+/// One who follows. Holds no handle: that would keep the process alive.
+struct Following {
+    /// Not sent yet; no longer than a server's log.
+    ready: VecDeque<Bytes>,
+    name: String,
+    /// Lines of the past that are wanted; all of what comes later.
+    tail: usize,
+    lines: Option<Lines>,
+    /// The process whose lines those are: its id and when it was started.
+    process: Option<(u32, std::time::SystemTime)>,
+    /// How many starts of the server were told of.
+    starts: u64,
+    gone: bool,
+    said: Instant,
+    rest: Shared,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Following {
+    /// The next event; `None` when the product stops.
+    async fn next(&mut self) -> Option<Bytes> {
+        let over = self.rest.over.clone();
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                self.said = Instant::now();
+                return Some(event);
+            }
+            tokio::select! {
+                () = over.cancelled() => return None,
+                () = tokio::time::sleep_until(self.said + KEEP_ALIVE) => {
+                    self.ready.push_back(Bytes::from_static(b": \n\n"));
+                }
+                () = self.more() => {}
+            }
+        }
+    }
+
+    /// Waits for something new, and looks. Cancel safe.
+    async fn more(&mut self) {
+        match &mut self.lines {
+            Some(lines) => match lines.next().await {
+                Some(Ok(line)) => self.say(&line),
+                Some(Err(missed)) => self.notice(&format!("{} lines were missed", missed.0)),
+                None => {
+                    self.lines = None;
+                    self.notice("the process has ended");
+                }
+            },
+            None => {
+                if self.process.is_some() || self.starts > 0 || self.gone {
+                    tokio::time::sleep(LOOK).await;
+                }
+                self.look();
+                if self.lines.is_none() && self.ready.is_empty() {
+                    tokio::time::sleep(LOOK).await;
+                }
+            }
+        }
+    }
+
+    /// Looks whether there is another process, or a start that failed.
+    fn look(&mut self) {
+        let Ok(server) = self.rest.server(&self.name) else {
+            if !std::mem::replace(&mut self.gone, true) {
+                self.notice("the server is not configured any more");
+            }
+            return;
+        };
+        self.gone = false;
+        let starts = server
+            .stats
+            .starts
+            .load(std::sync::atomic::Ordering::Relaxed);
+        // A server that was configured anew counts anew.
+        if starts < self.starts {
+            self.starts = 0;
+        }
+        let process = server.process();
+        let id = process
+            .as_ref()
+            .map(|handle| (handle.pid(), handle.started_at()));
+        if let Some(handle) = process
+            && id != self.process
+        {
+            if self.process.is_some() {
+                self.notice(&format!("started anew, process {}", handle.pid()));
+            }
+            self.process = id;
+            self.starts = starts;
+            let (past, lines) = handle.follow_stderr();
+            self.tell(&past);
+            self.lines = Some(lines);
+        } else if starts > self.starts
+            && let Phase::Down { reason, .. } = server.state()
+        {
+            self.starts = starts;
+            let past = server.stderr_tail();
+            self.tell(&past);
+            self.notice(&format!("not running: {reason}"));
+        }
+    }
+
+    fn tell(&mut self, past: &str) {
+        for line in last(past, self.tail) {
+            self.say(line);
+        }
+        self.tail = usize::MAX;
+    }
+
+    fn say(&mut self, line: &str) {
+        let data = Bytes::copy_from_slice(line.as_bytes());
+        self.ready.push_back(sse::encode(None, None, &data));
+    }
+
+    fn notice(&mut self, what: &str) {
+        let data = Bytes::copy_from_slice(what.as_bytes());
+        self.ready.push_back(sse::encode(Some(NOTICE), None, &data));
+    }
+}

@@ -1,0 +1,420 @@
+//! Servers: how they are, and changing which there are.
+
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    sync::{Arc, atomic::Ordering},
+    time::UNIX_EPOCH,
+};
+
+use axum::{
+    Json,
+    body::Bytes,
+    extract::{Path as UrlPath, State, rejection::BytesRejection},
+    http::{HeaderMap, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use engine::{
+    catalog::ListKind,
+    server::{Server, State as Phase},
+};
+use model::{ServerName, Transport};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::Value;
+
+use super::{Problem, Rest, Shared};
+use crate::{
+    config::{ConfigError, Sources},
+    registry::{self, Edited},
+};
+
+/// Longest reason that is told, in characters: it may quote a server.
+const REASON_CHARS: usize = 500;
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Servers {
+    pub(crate) servers: Vec<Row>,
+}
+
+/// A server and how it is.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct Row {
+    pub(crate) name: String,
+    /// `stdio`, `http` or `sse`.
+    pub(crate) transport: String,
+    /// The command without arguments, or the URL without secrets.
+    pub(crate) target: String,
+    pub(crate) enabled: bool,
+    /// `running`, `starting`, `idle`, `down`, `stopped`, `disabled`; `not running` where no gateway does.
+    pub(crate) state: String,
+    /// Why it is down.
+    pub(crate) reason: Option<String>,
+    /// Until the next attempt, while it is down.
+    pub(crate) retry_ms: Option<u64>,
+    /// `legacy` or `modern`, once it is known.
+    pub(crate) era: Option<String>,
+    pub(crate) protocol_version: Option<String>,
+    /// Tools that it offers, disabled ones included.
+    pub(crate) tools: usize,
+    pub(crate) in_flight: usize,
+    pub(crate) waiting: usize,
+    pub(crate) calls: u64,
+    pub(crate) errors: u64,
+    pub(crate) starts: u64,
+    pub(crate) pid: Option<u32>,
+    /// Seconds since 1970.
+    pub(crate) started_at: Option<u64>,
+    pub(crate) uptime_ms: Option<u64>,
+}
+
+/// All that is told of one server.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct Detail {
+    #[serde(flatten)]
+    pub(crate) row: Row,
+    pub(crate) disabled_tools: Vec<String>,
+    pub(crate) sharing: String,
+    pub(crate) max_concurrency: u32,
+    pub(crate) call_timeout_ms: u64,
+    pub(crate) start_timeout_ms: u64,
+    /// Empty: all.
+    pub(crate) projects: Vec<String>,
+    /// Only the names: values may be secrets.
+    pub(crate) env: Vec<String>,
+    /// Only the names: values may be secrets.
+    pub(crate) headers: Vec<String>,
+    /// How many there are: they may hold secrets.
+    pub(crate) arguments: usize,
+}
+
+impl Row {
+    /// A server that no gateway runs.
+    pub(crate) fn configured(spec: &model::ServerSpec) -> Self {
+        Self {
+            name: spec.name.to_string(),
+            transport: spec.transport.kind().to_owned(),
+            target: spec.transport.target(),
+            enabled: spec.enabled,
+            state: if spec.enabled {
+                "not running"
+            } else {
+                "disabled"
+            }
+            .to_owned(),
+            ..Self::default()
+        }
+    }
+
+    fn of(server: &Server) -> Self {
+        let mut row = Self::configured(&server.spec);
+        let phase = server.state();
+        if server.spec.enabled {
+            phase.word().clone_into(&mut row.state);
+        }
+        match &phase {
+            Phase::Down { reason, retry_at } => {
+                let wait = retry_at.saturating_duration_since(tokio::time::Instant::now());
+                row.reason = Some(reason.chars().take(REASON_CHARS).collect());
+                row.retry_ms = u64::try_from(wait.as_millis()).ok();
+            }
+            Phase::Ready(connection) => {
+                if let Some(handle) = &connection.handle {
+                    row.pid = Some(handle.pid());
+                    let since = handle.started_at().duration_since(UNIX_EPOCH);
+                    row.started_at = since.ok().map(|since| since.as_secs());
+                    row.uptime_ms = u64::try_from(handle.uptime().as_millis()).ok();
+                }
+            }
+            Phase::Idle | Phase::Starting | Phase::Stopped => {}
+        }
+        let catalog = server.catalog();
+        if let Some(info) = &catalog.info {
+            let era = match info.era {
+                mcp::Era::Legacy => "legacy",
+                mcp::Era::Modern => "modern",
+            };
+            row.era = Some(era.to_owned());
+            row.protocol_version = Some(info.version.to_string());
+        }
+        row.tools = catalog.list(ListKind::Tools).len();
+        (row.in_flight, row.waiting) = server.load();
+        row.calls = server.stats.calls.load(Ordering::Relaxed);
+        row.errors = server.stats.errors.load(Ordering::Relaxed);
+        row.starts = server.stats.starts.load(Ordering::Relaxed);
+        row
+    }
+}
+
+impl Detail {
+    fn of(server: &Server) -> Self {
+        Self {
+            row: Row::of(server),
+            disabled_tools: disabled(server).into_iter().collect(),
+            ..Self::configured(&server.spec)
+        }
+    }
+
+    /// A server that no gateway runs.
+    pub(crate) fn configured(spec: &model::ServerSpec) -> Self {
+        let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let (env, headers, arguments) = match &spec.transport {
+            Transport::Stdio { args, env, .. } => {
+                (env.keys().cloned().collect(), Vec::new(), args.len())
+            }
+            Transport::Http { headers, .. } | Transport::Sse { headers, .. } => {
+                (Vec::new(), headers.keys().cloned().collect(), 0)
+            }
+        };
+        Self {
+            row: Row::configured(spec),
+            disabled_tools: spec
+                .disabled_tools
+                .iter()
+                .map(ToString::to_string)
+                .collect(),
+            sharing: spec.sharing.to_string(),
+            max_concurrency: spec.max_concurrency_or_default(),
+            call_timeout_ms: ms(spec.call_timeout),
+            start_timeout_ms: ms(spec.start_timeout),
+            projects: spec.projects.iter().map(ToString::to_string).collect(),
+            env,
+            headers,
+            arguments,
+        }
+    }
+}
+
+/// What saving a server did.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Saved {
+    pub(crate) file: PathBuf,
+    #[serde(default)]
+    pub(crate) created: bool,
+    #[serde(default)]
+    pub(crate) warnings: Vec<String>,
+    /// As it is now; none if it was removed, or the files are not usable for another reason.
+    pub(crate) server: Option<Row>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Imported {
+    pub(crate) file: PathBuf,
+    pub(crate) added: Vec<String>,
+    /// There already, and the same.
+    pub(crate) unchanged: Vec<String>,
+    /// There already, and different: left as they are.
+    pub(crate) clashes: Vec<String>,
+    pub(crate) refused: Vec<Unusable>,
+    #[serde(default)]
+    pub(crate) warnings: Vec<String>,
+}
+
+/// A server that was not taken.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Unusable {
+    pub(crate) name: String,
+    pub(crate) why: String,
+}
+
+impl From<(PathBuf, crate::config::ImportReport)> for Imported {
+    fn from((file, report): (PathBuf, crate::config::ImportReport)) -> Self {
+        let words = |names: Vec<ServerName>| names.iter().map(ToString::to_string).collect();
+        let refused = report.refused.into_iter();
+        Self {
+            file: whole(file),
+            added: words(report.added),
+            unchanged: words(report.unchanged),
+            clashes: words(report.clashes),
+            refused: refused.map(|(name, why)| Unusable { name, why }).collect(),
+            warnings: Vec::new(),
+        }
+    }
+}
+
+/// The body of an import.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Import {
+    /// Where the text is from, for messages.
+    #[serde(default)]
+    pub(crate) from: PathBuf,
+    pub(crate) text: String,
+}
+
+impl Rest {
+    /// The server of that name.
+    pub(super) fn server(&self, name: &str) -> Result<Arc<Server>, Problem> {
+        let servers = self.gateway.servers();
+        let found = servers.iter().find(|server| server.name().as_str() == name);
+        found.cloned().ok_or_else(|| {
+            let name: String = name.chars().take(100).collect();
+            Problem::new(404, format!("there is no server `{name}`"))
+        })
+    }
+
+    /// Changes the files and takes the change in; says what else is wrong with them.
+    pub(super) async fn edit<T: Send + 'static>(
+        &self,
+        change: impl FnOnce(&Sources) -> Result<T, registry::Error> + Send + 'static,
+    ) -> Result<(T, Vec<String>), Problem> {
+        let (done, taken_in) = self.live.change(change).await?;
+        Ok((done, taken_in.err().iter().map(not_in_force).collect()))
+    }
+
+    fn saved(&self, name: &ServerName, edited: Edited, mut more: Vec<String>) -> Saved {
+        more.splice(0..0, edited.warnings);
+        Saved {
+            file: whole(edited.file),
+            created: edited.created,
+            warnings: more,
+            server: self
+                .server(name.as_str())
+                .ok()
+                .map(|server| Row::of(&server)),
+        }
+    }
+}
+
+/// Whoever asks may stand in another directory.
+pub(super) fn whole(file: PathBuf) -> PathBuf {
+    std::path::absolute(&file).unwrap_or(file)
+}
+
+fn not_in_force(errors: &ConfigError) -> String {
+    format!(
+        "the file is changed, but the gateway goes on with the old configuration until this is put right:\n{errors}"
+    )
+}
+
+pub(super) fn server_name(name: &str) -> Result<ServerName, Problem> {
+    ServerName::parse(name).map_err(|error| Problem::new(422, error.to_string()))
+}
+
+/// A JSON body within its limits.
+pub(super) fn json<T: DeserializeOwned>(body: Result<Bytes, BytesRejection>) -> Result<T, Problem> {
+    let body = body.map_err(|rejection| {
+        let status = rejection.status();
+        let detail = match status {
+            StatusCode::PAYLOAD_TOO_LARGE => "the body is too large".to_owned(),
+            _ => rejection.body_text(),
+        };
+        Problem::new(status.as_u16(), detail)
+    })?;
+    // Duplicate keys and absurd depth, which serde_json would take or say less well.
+    let checked = mcp::json::validate(&body, 64).map_err(|fault| fault.to_string());
+    let parsed = checked.and_then(|()| serde_json::from_slice(&body).map_err(|e| e.to_string()));
+    parsed.map_err(|why| Problem::new(400, format!("the body is not the JSON wanted here: {why}")))
+}
+
+pub(super) async fn list(State(rest): State<Shared>) -> Json<Servers> {
+    let servers = rest.gateway.servers();
+    Json(Servers {
+        servers: servers.iter().map(|server| Row::of(server)).collect(),
+    })
+}
+
+pub(super) async fn show(
+    State(rest): State<Shared>,
+    UrlPath(name): UrlPath<String>,
+) -> Result<Json<Detail>, Problem> {
+    Ok(Json(Detail::of(&*rest.server(&name)?)))
+}
+
+pub(super) async fn save(
+    State(rest): State<Shared>,
+    UrlPath(name): UrlPath<String>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Problem> {
+    let name = server_name(&name)?;
+    let entry: Value = json(body)?;
+    // RFC 9110 section 13.1.2: `*` is "only if there is none".
+    let replace = headers
+        .get(header::IF_NONE_MATCH)
+        .is_none_or(|tag| tag != "*");
+    let wanted = name.clone();
+    let (edited, more) = rest
+        .edit(move |sources| registry::put(sources, &wanted, &entry, replace))
+        .await?;
+    let status = if edited.created {
+        StatusCode::CREATED
+    } else {
+        StatusCode::OK
+    };
+    Ok((status, Json(rest.saved(&name, edited, more))).into_response())
+}
+
+pub(super) async fn import(
+    State(rest): State<Shared>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<Imported>, Problem> {
+    let Import { from, text } = json(body)?;
+    let change = move |sources: &Sources| registry::import(sources, label(&from), &text);
+    let (report, warnings) = rest.edit(change).await?;
+    Ok(Json(Imported {
+        warnings,
+        ..report.into()
+    }))
+}
+
+fn label(from: &Path) -> &Path {
+    if from.as_os_str().is_empty() {
+        Path::new("the text")
+    } else {
+        from
+    }
+}
+
+pub(super) async fn remove(
+    State(rest): State<Shared>,
+    UrlPath(name): UrlPath<String>,
+) -> Result<Json<Saved>, Problem> {
+    let name = server_name(&name)?;
+    let wanted = name.clone();
+    let change = move |sources: &Sources| registry::remove(sources, &wanted);
+    let (file, warnings) = rest.edit(change).await?;
+    Ok(Json(Saved {
+        file: whole(file),
+        created: false,
+        warnings,
+        server: None,
+    }))
+}
+
+pub(super) async fn enable(
+    rest: State<Shared>,
+    name: UrlPath<String>,
+) -> Result<Json<Saved>, Problem> {
+    switch(rest, name, true).await
+}
+
+pub(super) async fn disable(
+    rest: State<Shared>,
+    name: UrlPath<String>,
+) -> Result<Json<Saved>, Problem> {
+    switch(rest, name, false).await
+}
+
+async fn switch(
+    State(rest): State<Shared>,
+    UrlPath(name): UrlPath<String>,
+    enabled: bool,
+) -> Result<Json<Saved>, Problem> {
+    let name = server_name(&name)?;
+    let wanted = name.clone();
+    let change = move |sources: &Sources| registry::set_enabled(sources, &wanted, enabled);
+    let (file, more) = rest.edit(change).await?;
+    let edited = Edited {
+        file,
+        created: false,
+        warnings: Vec::new(),
+    };
+    Ok(Json(rest.saved(&name, edited, more)))
+}
+
+/// The tools of a server that are switched off.
+pub(super) fn disabled(server: &Server) -> BTreeSet<String> {
+    let disabled = server.disabled_tools();
+    disabled.iter().map(ToString::to_string).collect()
+}
