@@ -9,8 +9,45 @@ use tokio::sync::mpsc;
 pub enum Line {
     /// A line without its end.
     Text(Bytes),
-    /// A line longer than the bound; it was thrown away while it came in.
-    TooLong { bytes: u64 },
+    /// A line longer than the bound; it was thrown away while it came in, but for its beginning.
+    TooLong { bytes: u64, head: Bytes },
+}
+
+/// How much of a line that is too long is kept: enough for the envelope of a message.
+const HEAD: usize = 256;
+
+/// The id of a message of which only the beginning is known: JSON text. `None` if it does not come before the
+/// first member that is an object or an array.
+#[must_use]
+pub fn id_in_head(head: &[u8]) -> Option<&[u8]> {
+    let mut rest = head.trim_ascii_start().strip_prefix(b"{")?;
+    loop {
+        let (key, after) = scalar(rest.trim_ascii_start())?;
+        let after = after.trim_ascii_start().strip_prefix(b":")?;
+        let (value, after) = scalar(after.trim_ascii_start())?;
+        if key == b"\"id\"" {
+            let ended = matches!(after.trim_ascii_start(), [b',' | b'}', ..]);
+            return Some(value).filter(|_| ended);
+        }
+        rest = after.trim_ascii_start().strip_prefix(b",")?;
+    }
+}
+
+/// A string or number at the beginning, and what comes after it.
+fn scalar(text: &[u8]) -> Option<(&[u8], &[u8])> {
+    let end = if text.first() == Some(&b'"') {
+        let mut escaped = false;
+        let closing = text[1..].iter().position(|byte| {
+            let closes = *byte == b'"' && !escaped;
+            escaped = *byte == b'\\' && !escaped;
+            closes
+        });
+        closing? + 2
+    } else {
+        let number = |byte: &u8| matches!(byte, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E');
+        text.iter().position(|byte| !number(byte))?
+    };
+    (end > 0).then(|| text.split_at(end))
 }
 
 /// Reads lines; holds at most one line of the bound and one read.
@@ -19,6 +56,7 @@ pub struct LineReader<R> {
     buffer: BytesMut,
     scanned: usize,
     skipped: u64,
+    head: Bytes,
     max_line: usize,
 }
 
@@ -32,6 +70,7 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
             buffer: BytesMut::new(),
             scanned: 0,
             skipped: 0,
+            head: Bytes::new(),
             max_line,
         }
     }
@@ -54,8 +93,13 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
                 }
                 let skipped = std::mem::take(&mut self.skipped);
                 if skipped > 0 || line.len() > self.max_line {
+                    let head = match std::mem::take(&mut self.head) {
+                        none if none.is_empty() => beginning(&line),
+                        head => head,
+                    };
                     return Ok(Some(Line::TooLong {
                         bytes: skipped + line.len() as u64,
+                        head,
                     }));
                 }
                 if line.iter().all(u8::is_ascii_whitespace) {
@@ -65,6 +109,9 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
             }
             self.scanned = self.buffer.len();
             if self.buffer.len() > self.max_line {
+                if self.skipped == 0 {
+                    self.head = beginning(&self.buffer);
+                }
                 self.skipped += self.buffer.len() as u64;
                 self.buffer = BytesMut::new();
                 self.scanned = 0;
@@ -76,6 +123,11 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
             }
         }
     }
+}
+
+/// A copy, so that the rest is not kept with it.
+fn beginning(line: &[u8]) -> Bytes {
+    Bytes::copy_from_slice(&line[..line.len().min(HEAD)])
 }
 
 /// Writes each message of `messages` as a line, many in one write when many wait, until the channel or
@@ -126,14 +178,36 @@ mod tests {
             read_all(b"a\r\n\n  \nbb\ncut", 8).await,
             [text("a"), text("bb")]
         );
+        let too_long = |bytes, head: &[u8]| Line::TooLong {
+            bytes,
+            head: Bytes::copy_from_slice(head),
+        };
         assert_eq!(
             read_all(b"123456789\nok\n", 8).await,
-            [Line::TooLong { bytes: 9 }, text("ok")]
+            [too_long(9, b"123456789"), text("ok")]
         );
         let long = [vec![b'x'; 100_000], b"\nok\n".to_vec()].concat();
         assert_eq!(
             read_all(&long, 1000).await,
-            [Line::TooLong { bytes: 100_000 }, text("ok")]
+            [too_long(100_000, &[b'x'; HEAD]), text("ok")]
         );
+    }
+
+    #[test]
+    fn the_id_is_found_where_it_comes_first() {
+        let check = |head: &str, id: Option<&str>| {
+            assert_eq!(id_in_head(head.as_bytes()), id.map(str::as_bytes), "{head}");
+        };
+        check(r#"{"jsonrpc":"2.0","id":17,"result":{"content"#, Some("17"));
+        check(
+            r#" { "id" : "a\"b" , "jsonrpc":"2.0","re"#,
+            Some(r#""a\"b""#),
+        );
+        check(r#"{"jsonrpc":"2.0","result":{"id":1,"#, None);
+        check(r#"{"jsonrpc":"2.0","id":17"#, None);
+        check(r#"{"jsonrpc":"2.0","id":"17"#, None);
+        check(r#"{"id":{},"x":1"#, None);
+        check("xxxxxxxx", None);
+        check("", None);
     }
 }

@@ -166,9 +166,7 @@ fn open_stream(
             loop {
                 match lines.next().await {
                     Ok(Some(Line::Text(text))) => reading.deliver(text),
-                    Ok(Some(Line::TooLong { bytes })) => {
-                        reading.garbage(&format!("a line of {bytes} bytes"));
-                    }
+                    Ok(Some(Line::TooLong { bytes, head })) => reading.too_long(bytes, &head),
                     Ok(None) => break "the server closed its output".to_owned(),
                     Err(error) => break format!("reading from the server failed: {error}"),
                 }

@@ -21,6 +21,7 @@ use super::{CallError, Event, Outgoing, slot::Slot};
 use crate::{
     Frame, Kind,
     frame::Invalid,
+    lines::id_in_head,
     protocol::{meta, method},
 };
 
@@ -217,6 +218,16 @@ impl Duplex {
                 .slot
                 .end(Err(CallError::Refused(invalid.to_string().into()))),
             None => self.garbage(&invalid.to_string()),
+        }
+    }
+
+    /// A message that was too long to be kept: it ends the call that it was to answer.
+    pub(crate) fn too_long(&self, bytes: u64, head: &[u8]) {
+        let what = format!("a line of {bytes} bytes is too long");
+        let id = id_in_head(head).and_then(|id| std::str::from_utf8(id).ok()?.parse().ok());
+        match id.and_then(|id: u64| self.calls().remove(&id)) {
+            Some(entry) => entry.slot.end(Err(CallError::Refused(what.into()))),
+            None => self.garbage(&what),
         }
     }
 

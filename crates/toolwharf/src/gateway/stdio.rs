@@ -10,7 +10,7 @@ use engine::{Caller, Gateway, Scope};
 use futures_util::FutureExt;
 use mcp::{
     Era, Frame, Kind, bridge,
-    lines::{Line, LineReader},
+    lines::{Line, LineReader, id_in_head},
     outbox::{Bounds, Weight},
     protocol::{meta, method},
     server::{Face, Session, modern},
@@ -85,9 +85,11 @@ impl Pipe {
             let text = tokio::select! {
                 line = lines.next() => match line {
                     Ok(Some(Line::Text(text))) => text,
-                    Ok(Some(Line::TooLong { bytes })) => {
+                    Ok(Some(Line::TooLong { bytes, head })) => {
                         let what = format!("a message of {bytes} bytes is too long (`max_body_bytes`)");
-                        self.send(&Frame::error(b"", &mcp::RpcError::new(mcp::error::INVALID_REQUEST, what)));
+                        let error = mcp::RpcError::new(mcp::error::INVALID_REQUEST, what);
+                        let id = id_in_head(&head).unwrap_or_default();
+                        self.send(&Frame::error(id, &error));
                         continue;
                     }
                     Ok(None) | Err(_) => return,
