@@ -224,8 +224,11 @@ async fn late_answers_reach_nobody() {
 #[tokio::test]
 async fn a_flood_without_a_newline_costs_bounded_memory() {
     let bytes: u64 = if common::soak() { 1 << 30 } else { 256 << 20 };
+    let mut remote = testkit::Process::bin("testkit-scripted", ["--http", "127.0.0.1:0"]);
+    let url = remote.url().await;
     let gateway = Setup::new()
         .settings("naming = \"always-prefix\"\n[limits]\nmax_line_bytes = \"8MiB\"\n")
+        .server("http", json!({ "url": url }))
         .server(
             "bad",
             with(scripted("bad", &[]), json!({"callTimeoutMs": 20_000})),
@@ -246,12 +249,23 @@ async fn a_flood_without_a_newline_costs_bounded_memory() {
     assert!(ended, "{answer:?}");
     let grown = gateway.memory_peak() - before;
     assert!(grown < 64 * 1024, "{grown} KiB more for {bytes} bytes");
-    // One that is just a little too long: that call fails, and says why.
-    let long = peer.tool("bad__big", json!({"bytes": 9_000_000})).await;
-    let message = long.response["error"]["message"]
-        .as_str()
-        .unwrap_or_else(|| panic!("no error"));
-    assert!(message.contains("bad"), "{message}");
+    // One that is just a little too long: that call fails at once, and says why.
+    for server in ["bad", "http"] {
+        let start = Instant::now();
+        let long = peer
+            .tool(&format!("{server}__big"), json!({"bytes": 9_000_000}))
+            .await;
+        let message = long.response["error"]["message"]
+            .as_str()
+            .expect("an error");
+        assert!(message.contains(&format!("`{server}`")), "{message}");
+        assert!(message.contains("long"), "{message}");
+        assert!(
+            start.elapsed() < Duration::from_secs(10),
+            "{:?}",
+            start.elapsed()
+        );
+    }
     wait_for("the server to be usable", Duration::from_secs(5), async || {
         peer.tool("bad__echo", json!({"n": 1})).await.response["result"]["structuredContent"]["n"] == 1
     })
@@ -341,7 +355,9 @@ async fn a_crash_ends_all_its_calls_and_it_comes_back() {
             },
         )
         .await;
-        gateway.logged(&format!("ended with exit code {code}")).await;
+        gateway
+            .logged(&format!("ended with exit code {code}"))
+            .await;
     }
     witness.finish().await;
 }
