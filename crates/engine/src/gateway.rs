@@ -598,13 +598,7 @@ impl Gateway {
         let (span, name) = routed(frame, Param::Name)?;
         // A single view also reaches tools that its server does not list.
         let route = match view.tool(&name) {
-            Err(_)
-                if view.is_single()
-                    && !view.servers[0]
-                        .disabled_tools
-                        .load()
-                        .contains(name.as_str()) =>
-            {
+            Err(_) if view.is_single() && !view.is_off(&name) => {
                 let server = view.servers[0].clone();
                 return Ok(Target {
                     server,

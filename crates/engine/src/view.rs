@@ -4,7 +4,7 @@
 //! says in `_meta` whose it is. The view of *one* server leaves everything as the server said it.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     sync::{Arc, OnceLock},
 };
 
@@ -65,6 +65,8 @@ pub struct View {
     /// Per list, per era.
     rendered: [[OnceLock<Bytes>; 2]; 4],
     settled: bool,
+    /// Tools of the one server of a single view that are switched off, for all or for the project.
+    off: BTreeSet<NativeName>,
 }
 
 impl View {
@@ -82,6 +84,18 @@ impl View {
         let policy = project
             .and_then(|project| project.naming)
             .unwrap_or(settings.naming);
+        let single = scope.server.is_some();
+        let mut off = BTreeSet::new();
+        if let Some(server) = servers.first().filter(|_| single) {
+            off.clone_from(&server.disabled_tools.load());
+            off.extend(
+                project
+                    .iter()
+                    .flat_map(|project| &project.disabled_tools)
+                    .filter(|tool| tool.server == *server.name())
+                    .map(|tool| tool.tool.clone()),
+            );
+        }
         let is_off = |server: &Server, item: &Item| {
             let native = NativeName::new(item.native.clone());
             server.disabled_tools.load().contains(&native)
@@ -92,7 +106,6 @@ impl View {
                     })
                 })
         };
-        let single = scope.server.is_some();
         let mut entries: [Vec<Entry>; 4] = Default::default();
         for kind in ListKind::ALL {
             let mut all: Vec<Entry> = Vec::new();
@@ -141,6 +154,7 @@ impl View {
             identity: identity.clone(),
             entries,
             servers,
+            off,
         }
     }
 
@@ -148,6 +162,12 @@ impl View {
     #[must_use]
     pub fn is_single(&self) -> bool {
         self.scope.server.is_some()
+    }
+
+    /// Whether a tool of a single view is switched off, be it listed or not.
+    #[must_use]
+    pub fn is_off(&self, native: &str) -> bool {
+        self.off.contains(native)
     }
 
     /// Whether no server in it is still in its first start.
