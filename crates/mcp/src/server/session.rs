@@ -79,10 +79,10 @@ impl Face {
         let asked = params
             .string("protocolVersion")
             .ok_or_else(|| wrong("`protocolVersion` must be a string"))?;
+        // Copies: a slice would keep the whole body, and the buffer that it was read into, for the session's life.
         let object = |key: &str| {
-            params
-                .object(key)
-                .map(|object| frame.text().slice(object.span()))
+            let span = params.object(key)?.span();
+            Some(Bytes::copy_from_slice(&frame.text()[span]))
         };
         Ok(Self {
             version: Version::negotiate_legacy(&asked),

@@ -31,10 +31,12 @@ pub(super) fn bind(command: &mut Command, socket: Arc<UnixStream>) {
         if rustix::process::getppid() != Some(host) {
             return Err(Errno::SRCH.into());
         }
+        // Our allocator does without huge pages to stay small, and that would be handed on.
+        let _ = rustix::thread::disable_transparent_huge_pages(false);
         announce(&socket)
     };
     // SAFETY: between fork and exec in a process that had several threads only
-    // async-signal-safe functions may be called. The closure makes six plain system calls and
+    // async-signal-safe functions may be called. The closure makes seven plain system calls and
     // formats a number on the stack: it does not allocate, lock, panic or unwind, and its
     // errors are bare numbers. Nothing is dropped in the child: it executes or exits.
     unsafe { command.pre_exec(before_exec) };

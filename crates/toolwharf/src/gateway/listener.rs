@@ -107,16 +107,18 @@ pub(crate) async fn serve(
 async fn connection(socket: TcpStream, front: Arc<Front>, other: Other, over: CancellationToken) {
     let _ = socket.set_nodelay(true);
     let mut socket = socket;
-    if let Some(takeover) = Box::pin(http(&mut socket, &front, other, &over)).await {
+    // Boxed, so that it is gone once a stream has taken over.
+    let takeover = Box::pin(http(&mut socket, &front, other, &over)).await;
+    if let Some(takeover) = takeover {
         let ended = idle::run(&mut socket, &takeover, &over).await;
         if let Err(error) = ended {
             tracing::debug!("a stream ended: {error}");
         }
         if takeover.ends_session {
             let id = takeover.stream.session().id().clone();
-            front.end_session(&id).await;
+            Box::pin(front.end_session(&id)).await;
         }
-        idle::drain(&mut socket).await;
+        Box::pin(idle::drain(&mut socket)).await;
     }
 }
 
