@@ -300,7 +300,8 @@ fn replace(file: &Path, text: &str) {
     std::fs::rename(&new, file).unwrap();
 }
 
-fn memory(pid: u32, field: &str) -> u64 {
+/// One field of a process's status, such as `VmRSS:`, in KiB.
+pub(crate) fn memory(pid: u32, field: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find(|line| line.starts_with(field)).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
