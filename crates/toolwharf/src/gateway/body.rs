@@ -14,6 +14,7 @@ use engine::Answer;
 use http_body::{Frame, SizeHint};
 use mcp::{outbox::Outbox, sse};
 use tokio::time::{Instant, Sleep};
+use tokio_util::task::AbortOnDropHandle;
 
 /// How long a stream is silent at most: proxies in between cut what looks dead, and a dead client is noticed.
 pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(25);
@@ -39,7 +40,7 @@ impl Body {
 pub(crate) struct Events {
     first: Option<Bytes>,
     outbox: Arc<Outbox>,
-    answering: Option<Answering>,
+    answering: Option<AbortOnDropHandle<Answer>>,
     answer: Option<Bytes>,
     silence: Pin<Box<Sleep>>,
 }
@@ -49,7 +50,7 @@ impl Events {
     pub(crate) fn new(
         first: Option<Bytes>,
         outbox: Arc<Outbox>,
-        answering: Option<Answering>,
+        answering: Option<AbortOnDropHandle<Answer>>,
         answer: Option<Bytes>,
     ) -> Self {
         Self {
@@ -66,10 +67,14 @@ impl Events {
             return Poll::Ready(Some(sse::encode(Some("message"), None, &first)));
         }
         if let Some(answering) = &mut self.answering
-            && let Poll::Ready(answer) = answering.as_mut().poll(cx)
+            && let Poll::Ready(answer) = Pin::new(answering).poll(cx)
         {
             self.answering = None;
-            self.answer = (!answer.silent).then_some(answer.text);
+            // No answer of a task that was ended with the product: the stream ends without one, too.
+            self.answer = answer
+                .ok()
+                .filter(|answer| !answer.silent)
+                .map(|answer| answer.text);
         }
         if let Poll::Ready(Some(message)) = self.outbox.poll_next(cx) {
             return Poll::Ready(Some(sse::encode(Some("message"), None, &message)));

@@ -19,6 +19,7 @@ use mcp::{
     server::{Face, Session, SessionId, modern},
 };
 use model::{ProjectId, ServerName};
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::{
     Body,
@@ -44,7 +45,7 @@ pub(crate) struct Front {
     pub(super) gateway: Gateway,
     guard: Guard,
     pub(super) sessions: Sessions,
-    pub(super) tasks: tokio_util::task::TaskTracker,
+    pub(super) tasks: TaskTracker,
     stopping: std::sync::atomic::AtomicBool,
 }
 
@@ -54,7 +55,7 @@ impl Front {
             gateway,
             guard,
             sessions: Sessions::default(),
-            tasks: tokio_util::task::TaskTracker::new(),
+            tasks: TaskTracker::new(),
             stopping: std::sync::atomic::AtomicBool::new(false),
         })
     }
@@ -366,7 +367,7 @@ impl Front {
         };
         let gateway = self.gateway.clone();
         let answering: Answering = Box::pin(async move { gateway.request(&caller, &frame).await });
-        respond(outbox, answering, |_| StatusCode::OK).await
+        respond(&self.tasks, outbox, answering, |_| StatusCode::OK).await
     }
 
     async fn modern(
@@ -412,7 +413,7 @@ impl Front {
         };
         let gateway = self.gateway.clone();
         let answering: Answering = Box::pin(async move { gateway.request(&caller, &frame).await });
-        respond(outbox, answering, modern_status).await
+        respond(&self.tasks, outbox, answering, modern_status).await
     }
 
     /// A batch: only 2025-03-26 has them.
@@ -487,6 +488,7 @@ impl Front {
 
 /// Waits for the first thing that happens: the answer alone is JSON, anything before it opens a stream.
 async fn respond(
+    tasks: &TaskTracker,
     outbox: Arc<Outbox>,
     mut answering: Answering,
     status: impl Fn(&Answer) -> StatusCode,
@@ -511,7 +513,12 @@ async fn respond(
             let text = (!answer.silent).then_some(answer.text);
             Events::new(None, outbox, None, text)
         }
-        First::Message(message) => Events::new(Some(message), outbox, Some(answering), None),
+        First::Message(message) => {
+            // A task of its own from here on: a client that does not read stops its connection, and must not
+            // stop the call with it, which holds a place at its server.
+            let answering = AbortOnDropHandle::new(tasks.spawn(answering));
+            Events::new(Some(message), outbox, Some(answering), None)
+        }
     };
     let mut response = Response::new(Body::Events(Box::new(events)));
     let headers = response.headers_mut();

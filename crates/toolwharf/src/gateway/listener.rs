@@ -140,8 +140,7 @@ async fn http(
     let mut builder = http1::Builder::new();
     builder
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIMEOUT)
-        .pipeline_flush(true);
+        .header_read_timeout(HEAD_TIMEOUT);
     let mut conn = pin!(builder.serve_connection(TokioIo::new(socket), service));
     let mut cancelled = pin!(over.cancelled());
     let (mut armed, mut leaving) = (false, false);

@@ -25,7 +25,8 @@ const BOUNDS: Bounds = Bounds {
     messages: 4096,
     bytes: 64 << 20,
 };
-/// How long requests in flight may still be answered once the client has closed its end.
+/// Once the client has closed its end: how long requests in flight may still be answered, and then how long
+/// their answers may take to be read.
 const LINGER: Duration = Duration::from_secs(5);
 
 /// Serves one client until it closes its end, or stops reading.
@@ -49,8 +50,8 @@ pub(crate) async fn run(
         let finished = async { while pipe.requests.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(LINGER, finished).await;
         session.outbox().close();
-        // The writer ends by itself once all is written.
-        std::future::pending::<()>().await;
+        // The writer ends by itself once all is written; of a client that reads nothing it never is.
+        tokio::time::sleep(LINGER).await;
     };
     tokio::select! {
         () = writing => {}
