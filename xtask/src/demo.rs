@@ -3,7 +3,8 @@
 //! One server is ours (`examples/dice`); the other is a third party's, and comes through whichever
 //! of `uvx` and `npx` the machine has, or else through a `uvx` that is installed into `.work`. What
 //! is served is the file that this writes, `.work/demo/mcp.json`, and the data directory is beside
-//! it: the user's own configuration is neither read nor changed.
+//! it: the user's own configuration is neither read nor changed, and a gateway of theirs stays the
+//! one that their command line finds.
 //!
 //! Toolwharf runs in the foreground, but in a process group of its own: a Ctrl-C reaches only this
 //! process, which passes it on once, as SIGTERM, and ends after Toolwharf has.
@@ -42,6 +43,10 @@ const LISTED_POLLS: u32 = 600;
 const STOP_POLLS: u32 = 300;
 const ANSWER: Duration = Duration::from_secs(30);
 const PROTOCOL: &str = "2025-11-25";
+/// What a network with a proxy, certificates or a registry of its own needs `uvx` and `npx` to be
+/// told: a server gets nothing of the environment that its entry does not name.
+const PASSED_ON: [&str; 4] = ["SSL_CERT_", "UV_", "npm_config_", "NODE_EXTRA_CA_CERTS"];
+const PROXIES: [&str; 3] = ["http_proxy", "https_proxy", "no_proxy"];
 
 /// What the command line says.
 #[derive(Debug)]
@@ -73,11 +78,14 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let bin = workspace.target()?.join("debug");
     heading("a third-party server");
     let servers = [dice(&bin), third_party(workspace)?];
-    let config = write_config(workspace, &servers)?;
+    let dir = workspace.work().join("demo");
+    let config = write_config(&dir, &servers)?;
+    let data = dir.join("data");
 
     heading("serving");
     let serve = Cmd::new(bin.join("toolwharf")).shown_as("toolwharf");
     let serve = serve.args(["serve", "--config"]).arg(&config);
+    let serve = serve.arg("--data-dir").arg(&data);
     let serve = serve.args(["--listen", &options.listen.to_string()]);
     let mut gateway = Gateway::start(serve)?;
     gateway.wait_until_ready(options.listen)?;
@@ -87,7 +95,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         let stopped = gateway.stop();
         return result.and(stopped);
     }
-    print_next_steps(&bin, &servers);
+    print_next_steps(&bin, &data, &servers);
     gateway.wait()
 }
 
@@ -129,15 +137,16 @@ fn third_party(workspace: &Workspace) -> Result<Server> {
 fn through_uvx(uvx: &Path, own_python: Option<&Path>) -> Result<Server> {
     let package = python::pinned("mcp-server-time").context("mcp-server-time is not pinned")?;
     let package = package.replace("==", "@");
-    let mut env = serde_json::Map::new();
+    let mut env = passed_on();
     env.insert("UV_PYTHON_DOWNLOADS".to_owned(), json!("never"));
     // One of ours uses the Python it was installed for, whatever the PATH holds.
     if let Some(python) = own_python {
         env.insert("UV_PYTHON".to_owned(), json!(python));
     }
     let mut fetch = Cmd::new(uvx).shown_as("uvx").args([&package, "--help"]);
-    for (name, value) in &env {
-        fetch = fetch.env(name, value.as_str().unwrap_or_default());
+    fetch = fetch.env("UV_PYTHON_DOWNLOADS", "never");
+    if let Some(python) = own_python {
+        fetch = fetch.env("UV_PYTHON", python);
     }
     fetch.run_for_effect()?;
     Ok(Server {
@@ -160,15 +169,30 @@ fn through_npx(npx: &Path) -> Result<Server> {
     fetch.run_for_effect()?;
     Ok(Server {
         name: "everything",
-        entry: json!({"command": npx, "args": ["--yes", package]}),
+        entry: json!({"command": npx, "args": ["--yes", package], "env": passed_on()}),
         tool: "get-sum",
         arguments: json!({"a": 19, "b": 23}),
     })
 }
 
-fn write_config(workspace: &Workspace, servers: &[Server]) -> Result<PathBuf> {
-    let dir = workspace.work().join("demo");
-    fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+/// The variables of [`PASSED_ON`] and [`PROXIES`] that are set, by reference: their values may be
+/// secrets, and do not get into the file.
+fn passed_on() -> serde_json::Map<String, Value> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| name.into_string().ok().zip(value.into_string().ok()))
+        .filter(|(name, _)| {
+            PASSED_ON.iter().any(|start| name.starts_with(start))
+                || PROXIES.contains(&name.to_ascii_lowercase().as_str())
+        })
+        .map(|(name, _)| {
+            let reference = json!(format!("${{{name}}}"));
+            (name, reference)
+        })
+        .collect()
+}
+
+fn write_config(dir: &Path, servers: &[Server]) -> Result<PathBuf> {
+    fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
     let entries: serde_json::Map<String, Value> = servers
         .iter()
         .map(|server| (server.name.to_owned(), server.entry.clone()))
@@ -179,18 +203,24 @@ fn write_config(workspace: &Workspace, servers: &[Server]) -> Result<PathBuf> {
     Ok(file)
 }
 
-fn print_next_steps(bin: &Path, servers: &[Server]) {
+fn print_next_steps(bin: &Path, data: &Path, servers: &[Server]) {
     eprintln!("\nNow, in another terminal:\n");
     for server in servers {
-        let toolwharf = bin.join("toolwharf");
         eprintln!(
-            "  {} tools call {} '{}'",
-            toolwharf.display(),
+            "  {} tools call {} '{}' --data-dir {}",
+            from_here(&bin.join("toolwharf")).display(),
             server.tool,
-            server.arguments
+            server.arguments,
+            from_here(data).display()
         );
     }
-    eprintln!("\nCtrl-C stops it.\n");
+    eprintln!("\nCtrl-C here stops it.\n");
+}
+
+/// The path as one types it here.
+fn from_here(path: &Path) -> PathBuf {
+    let here = std::env::current_dir().unwrap_or_default();
+    path.strip_prefix(&here).unwrap_or(path).to_owned()
 }
 
 /// The running Toolwharf. Dropping it stops it.
