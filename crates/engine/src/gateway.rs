@@ -72,8 +72,10 @@ impl Caller {
 /// What a request comes to.
 #[derive(Debug)]
 pub struct Answer {
-    /// The response: JSON text.
-    pub text: Bytes,
+    /// The response: JSON text. Of a list, only what comes before `shared`.
+    text: Bytes,
+    /// A list that every caller gets, out of the snapshot; one closing brace follows it.
+    shared: Option<Bytes>,
     /// Its JSON-RPC error code, if it is an error.
     pub code: Option<i64>,
     /// The client cancelled the request and expects nothing more.
@@ -85,8 +87,48 @@ impl Answer {
     pub fn ok(text: Bytes) -> Self {
         Self {
             text,
+            shared: None,
             code: None,
             silent: false,
+        }
+    }
+
+    /// A result that lives in a snapshot: it is sent from there, not copied.
+    #[must_use]
+    pub fn shared(frame: &Frame, result: Bytes) -> Self {
+        let id = frame.id();
+        let mut head = Vec::with_capacity(id.len() + 40);
+        head.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
+        head.extend_from_slice(id);
+        head.extend_from_slice(b",\"result\":");
+        Self {
+            shared: Some(result),
+            ..Self::ok(head.into())
+        }
+    }
+
+    /// The pieces of the response, in order.
+    #[must_use]
+    pub fn pieces(self) -> [Bytes; 3] {
+        match self.shared {
+            Some(shared) => [self.text, shared, Bytes::from_static(b"}")],
+            None => [self.text, Bytes::new(), Bytes::new()],
+        }
+    }
+
+    /// The response in one piece.
+    #[must_use]
+    pub fn into_text(self) -> Bytes {
+        match &self.shared {
+            None => self.text,
+            Some(_) => self.pieces().concat().into(),
+        }
+    }
+
+    pub(crate) fn relayed(text: Bytes, code: Option<i64>) -> Self {
+        Self {
+            code,
+            ..Self::ok(text)
         }
     }
 
@@ -98,9 +140,8 @@ impl Answer {
     #[must_use]
     pub fn error(frame: &Frame, error: &RpcError) -> Self {
         Self {
-            text: Frame::error(frame.id(), error).text().clone(),
             code: Some(error.code),
-            silent: false,
+            ..Self::ok(Frame::error(frame.id(), error).text().clone())
         }
     }
 }
@@ -652,7 +693,7 @@ impl Gateway {
                 .await
                 .ok_or_else(|| no_scope(&caller.scope))?
         };
-        Ok(Answer::result(frame, view.list(kind, caller.era)))
+        Ok(Answer::shared(frame, view.list(kind, caller.era).clone()))
     }
 
     async fn complete(

@@ -268,7 +268,8 @@ impl Relay<'_> {
         deadline: &mut Instant,
     ) -> Result<Step, Failure> {
         let timeout = self.target.server.spec.call_timeout;
-        let mut asked = FuturesUnordered::new();
+        // Made with the first question: most calls ask none.
+        let mut asked: Option<FuturesUnordered<_>> = None;
         let timer = tokio::time::sleep_until(*deadline);
         tokio::pin!(timer);
         loop {
@@ -297,15 +298,17 @@ impl Relay<'_> {
                             return Ok(step);
                         }
                     }
-                    Event::Request(request) => asked.push(self.ask_legacy(request)),
+                    Event::Request(request) => {
+                        asked.get_or_insert_default().push(self.ask_legacy(request));
+                    }
                 },
-                Some(answer) = asked.next(), if !asked.is_empty() => {
+                Some(answer) = answered(&mut asked), if asked.is_some() => {
                     connection.client.send(&answer).await.map_err(Failure::Call)?;
                     *deadline = Instant::now() + timeout;
                     timer.as_mut().reset(*deadline);
                 }
                 // A server that waits for its client's answer is not late.
-                () = &mut timer, if asked.is_empty() => return Err(Failure::Timeout(ms(timeout))),
+                () = &mut timer, if asked.as_ref().is_none_or(FuturesUnordered::is_empty) => return Err(Failure::Timeout(ms(timeout))),
             }
         }
     }
@@ -591,11 +594,7 @@ impl Relay<'_> {
             self.shared
                 .tasks_seen(response, &self.caller.principal, &self.target.server);
         }
-        Answer {
-            text: response.rewritten(self.frame.id(), splice),
-            code,
-            silent: false,
-        }
+        Answer::relayed(response.rewritten(self.frame.id(), splice), code)
     }
 
     fn explain(&self, failure: Failure) -> RpcError {
@@ -623,6 +622,13 @@ impl Relay<'_> {
         );
         RpcError::internal(message).with_data(data.into_bytes())
     }
+}
+
+/// The next answer of the client; `None` if nothing is asked any more.
+async fn answered<F: Future<Output = Frame>>(
+    asked: &mut Option<FuturesUnordered<F>>,
+) -> Option<Frame> {
+    asked.as_mut()?.next().await
 }
 
 /// Where the name or URI stands that a request is routed by.

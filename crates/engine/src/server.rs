@@ -282,7 +282,8 @@ impl Server {
         self.want();
         let mut state = self.state.subscribe();
         let ready = state.wait_for(|state| !matches!(state, State::Idle | State::Starting));
-        match tokio::time::timeout_at(deadline, ready).await {
+        // Waits are boxed: a call that need not wait does not carry their room.
+        match Box::pin(tokio::time::timeout_at(deadline, ready)).await {
             Ok(Ok(state)) => match &*state {
                 State::Ready(connection) => Ok(connection.clone()),
                 other => Err(self.unavailable(other)),
@@ -679,7 +680,8 @@ impl Queue {
         if ahead >= self.max_waiting {
             return Err(Full::Waiting(ahead));
         }
-        match tokio::time::timeout_at(deadline, self.places.clone().acquire_owned()).await {
+        let place = self.places.clone().acquire_owned();
+        match Box::pin(tokio::time::timeout_at(deadline, place)).await {
             Ok(Ok(permit)) => Ok(Permit(permit)),
             _ => Err(Full::Timeout),
         }

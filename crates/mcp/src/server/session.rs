@@ -5,12 +5,15 @@ use std::{
     fmt,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicU8, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
     },
+    task::Poll,
+    time::Duration,
 };
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::Bytes;
+use futures_util::task::AtomicWaker;
 use tokio::{sync::oneshot, time::Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -105,10 +108,12 @@ pub struct Session {
     outbox: Arc<Outbox>,
     next_id: AtomicU64,
     asked: Mutex<HashMap<u64, oneshot::Sender<Frame>>>,
-    in_flight: Mutex<HashMap<Bytes, CancellationToken>>,
+    in_flight: Mutex<HashMap<Bytes, Arc<Cancel>>>,
     born: Instant,
-    /// Milliseconds after `born`.
-    used: AtomicU64,
+    /// Whether anything came since it was last asked for how long nothing did.
+    used: AtomicBool,
+    /// When something had come, in milliseconds after `born`.
+    seen: AtomicU64,
     streams: AtomicU64,
     turn: AtomicU64,
     over: CancellationToken,
@@ -133,7 +138,8 @@ impl Session {
             asked: Mutex::default(),
             in_flight: Mutex::default(),
             born: Instant::now(),
-            used: AtomicU64::new(0),
+            used: AtomicBool::new(false),
+            seen: AtomicU64::new(0),
             streams: AtomicU64::new(0),
             turn: AtomicU64::new(0),
             over: CancellationToken::new(),
@@ -203,23 +209,23 @@ impl Session {
         &self.outbox
     }
 
-    /// Notes that the client is alive.
+    /// Notes that the client is alive. Costs next to nothing: when that was is found out by who asks.
     pub fn touch(&self) {
-        let now = u64::try_from(self.born.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.used.store(now, Ordering::Relaxed);
+        self.used.store(true, Ordering::Relaxed);
     }
 
-    /// Since when nothing came from the client and no stream was open.
+    /// Since when nothing came from the client and no stream was open, as far as the times tell at which this
+    /// was asked.
     #[must_use]
-    pub fn idle(&self) -> std::time::Duration {
-        if self.streams.load(Ordering::Relaxed) > 0 || !self.in_flight().is_empty() {
-            return std::time::Duration::ZERO;
+    pub fn idle(&self) -> Duration {
+        let now = self.born.elapsed();
+        let busy = self.streams.load(Ordering::Relaxed) > 0 || !self.in_flight().is_empty();
+        if self.used.swap(false, Ordering::Relaxed) || busy {
+            let now = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+            self.seen.store(now, Ordering::Relaxed);
+            return Duration::ZERO;
         }
-        self.born
-            .elapsed()
-            .saturating_sub(std::time::Duration::from_millis(
-                self.used.load(Ordering::Relaxed),
-            ))
+        now.saturating_sub(Duration::from_millis(self.seen.load(Ordering::Relaxed)))
     }
 
     /// Takes over the stream of what belongs to no request. Whoever had it before is done: a client that
@@ -280,7 +286,7 @@ impl Session {
         waiting.is_some_and(|waiting| waiting.send(frame).is_ok())
     }
 
-    fn in_flight(&self) -> MutexGuard<'_, HashMap<Bytes, CancellationToken>> {
+    fn in_flight(&self) -> MutexGuard<'_, HashMap<Bytes, Arc<Cancel>>> {
         self.in_flight
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -292,7 +298,7 @@ impl Session {
     /// -32600: its id is in use already (2026-07-28 basic "Requests"), or there are too many.
     pub fn begin(self: &Arc<Self>, frame: &Frame) -> Result<InFlight, RpcError> {
         let id = Bytes::copy_from_slice(frame.id());
-        let token = CancellationToken::new();
+        let cancel = Arc::<Cancel>::default();
         let mut in_flight = self.in_flight();
         if in_flight.len() >= MAX_IN_FLIGHT {
             return Err(RpcError::internal(format!(
@@ -308,12 +314,12 @@ impl Session {
                 ),
             ));
         }
-        in_flight.insert(id.clone(), token.clone());
+        in_flight.insert(id.clone(), cancel.clone());
         drop(in_flight);
         Ok(InFlight {
             session: self.clone(),
             id,
-            token,
+            cancel,
         })
     }
 
@@ -356,7 +362,7 @@ impl Stream {
     pub async fn next(&self) -> Option<Bytes> {
         std::future::poll_fn(|cx| {
             if self.session.turn.load(Ordering::Relaxed) != self.turn {
-                return std::task::Poll::Ready(None);
+                return Poll::Ready(None);
             }
             self.session.outbox.poll_next(cx)
         })
@@ -407,17 +413,39 @@ impl Drop for Asked {
     }
 }
 
+/// Whether a request was cancelled, and whom to tell.
+#[derive(Debug, Default)]
+struct Cancel {
+    cancelled: AtomicBool,
+    waker: AtomicWaker,
+}
+
+impl Cancel {
+    fn cancel(&self) {
+        self.cancelled.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+}
+
 /// A request of the client in flight; dropping it takes it off the list.
 pub struct InFlight {
     session: Arc<Session>,
     id: Bytes,
-    token: CancellationToken,
+    cancel: Arc<Cancel>,
 }
 
 impl InFlight {
     /// Waits until the client cancels the request or its conversation ends.
     pub async fn cancelled(&self) {
-        self.token.cancelled().await;
+        std::future::poll_fn(|cx| {
+            self.cancel.waker.register(cx.waker());
+            if self.cancel.cancelled.load(Ordering::Acquire) {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
+        })
+        .await;
     }
 }
 

@@ -25,11 +25,23 @@ pub(crate) type Answering = Pin<Box<dyn Future<Output = Answer> + Send>>;
 /// A response body.
 pub(crate) enum Body {
     Text(Option<Bytes>),
+    /// Pieces that go out as they are, the next one last.
+    Pieces(Vec<Bytes>),
     Events(Box<Events>),
     Other(axum::body::Body),
 }
 
 impl Body {
+    /// The response to one request.
+    pub(crate) fn answer(answer: Answer) -> Self {
+        let [first, shared, last] = answer.pieces();
+        if shared.is_empty() {
+            Self::text(first)
+        } else {
+            Self::Pieces(vec![last, shared, first])
+        }
+    }
+
     pub(crate) fn text(text: impl Into<Bytes>) -> Self {
         let text = text.into();
         Self::Text(Some(text).filter(|text| !text.is_empty()))
@@ -74,7 +86,7 @@ impl Events {
             self.answer = answer
                 .ok()
                 .filter(|answer| !answer.silent)
-                .map(|answer| answer.text);
+                .map(Answer::into_text);
         }
         if let Poll::Ready(Some(message)) = self.outbox.poll_next(cx) {
             return Poll::Ready(Some(sse::encode(Some("message"), None, &message)));
@@ -106,6 +118,7 @@ impl http_body::Body for Body {
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         match &mut *self {
             Self::Text(text) => Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
+            Self::Pieces(pieces) => Poll::Ready(pieces.pop().map(|piece| Ok(Frame::data(piece)))),
             Self::Events(events) => events
                 .poll_event(cx)
                 .map(|event| event.map(|event| Ok(Frame::data(event)))),
@@ -119,6 +132,7 @@ impl http_body::Body for Body {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Text(text) => text.is_none(),
+            Self::Pieces(pieces) => pieces.is_empty(),
             Self::Events(_) => false,
             Self::Other(body) => body.is_end_stream(),
         }
@@ -128,6 +142,9 @@ impl http_body::Body for Body {
         match self {
             Self::Text(text) => {
                 SizeHint::with_exact(text.as_ref().map_or(0, |text| text.len() as u64))
+            }
+            Self::Pieces(pieces) => {
+                SizeHint::with_exact(pieces.iter().map(|piece| piece.len() as u64).sum())
             }
             Self::Events(_) => SizeHint::default(),
             Self::Other(body) => body.size_hint(),

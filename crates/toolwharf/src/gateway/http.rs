@@ -314,7 +314,7 @@ impl Front {
         principal: Arc<str>,
     ) -> Result<Response<Body>, Refusal> {
         let (session, answer) = self.open(frame, scope, principal).await?;
-        let mut response = json(StatusCode::OK, answer.text);
+        let mut response = json(StatusCode::OK, answer.into_text());
         if let Some(session) = session {
             let id = HeaderValue::from_str(session.id().as_str()).expect("an id is base64");
             response.headers_mut().insert(modern::SESSION_ID, id);
@@ -467,7 +467,7 @@ impl Front {
             };
             let gateway = self.gateway.clone();
             answers.push(futures_util::future::Either::Right(Box::pin(async move {
-                gateway.request(&caller, &frame).await.text
+                gateway.request(&caller, &frame).await.into_text()
             })));
         }
         if answers.is_empty() {
@@ -508,9 +508,12 @@ async fn respond(
     })
     .await;
     let events = match first {
-        First::Answer(answer) if outbox.is_empty() => return json(status(&answer), answer.text),
+        First::Answer(answer) if outbox.is_empty() => {
+            let status = status(&answer);
+            return json_body(status, Body::answer(answer));
+        }
         First::Answer(answer) => {
-            let text = (!answer.silent).then_some(answer.text);
+            let text = (!answer.silent).then(|| answer.into_text());
             Events::new(None, outbox, None, text)
         }
         First::Message(message) => {
@@ -690,7 +693,11 @@ fn unreadable(invalid: &Invalid) -> Response<Body> {
 }
 
 pub(super) fn json(status: StatusCode, text: Bytes) -> Response<Body> {
-    let mut response = Response::new(Body::text(text));
+    json_body(status, Body::text(text))
+}
+
+fn json_body(status: StatusCode, body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
     *response.status_mut() = status;
     response.headers_mut().insert(
         header::CONTENT_TYPE,

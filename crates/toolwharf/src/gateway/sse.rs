@@ -139,7 +139,7 @@ impl Front {
                 () = session.over().cancelled() => return,
             };
             if !answer.silent {
-                session.outbox().push(Weight::Must, answer.text);
+                session.outbox().push(Weight::Must, answer.into_text());
             }
         });
         Ok(empty(StatusCode::ACCEPTED))

@@ -191,7 +191,7 @@ impl Pipe {
                 None => answering.await,
             };
             if !answer.silent {
-                session.outbox().push(Weight::Must, answer.text);
+                session.outbox().push(Weight::Must, answer.into_text());
             }
         });
     }
