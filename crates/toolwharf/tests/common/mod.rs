@@ -126,6 +126,13 @@ impl Setup {
 
     /// Runs `toolwharf serve`, which has to refuse to start, and gives what it says.
     pub(crate) async fn refused(self) -> String {
+        let stderr = self.spawn_and_fail().await;
+        assert!(!stderr.contains("toolwharf is at"), "{stderr}");
+        stderr
+    }
+
+    /// Runs `toolwharf serve`, which has to end by itself without success, and gives what it says.
+    pub(crate) async fn spawn_and_fail(self) -> String {
         let (mut process, _dir) = self.spawn();
         let status = process.wait(DEADLINE).await;
         // Its end may be noticed before all that it wrote was read.
@@ -135,7 +142,6 @@ impl Setup {
         .await;
         let stderr = process.stderr();
         assert!(!status.success(), "{stderr}");
-        assert!(!stderr.contains("toolwharf is at"), "{stderr}");
         stderr
     }
 
