@@ -1,6 +1,11 @@
 //! Clients that hang up, do not read, or read slowly: what they asked for is cancelled, what they cost is
 //! bounded, and no one else notices.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "a failure in a test's helper is the test's"
+)]
+
 mod common;
 
 use std::time::Duration;

@@ -83,7 +83,6 @@ async fn dead_servers_neither_delay_nor_empty_the_lists() {
     for server in [
         "missing", "exits", "discover", "refused", "sse", "silent", "chatty",
     ] {
-        gateway.logged(&format!("not connected: ")).await;
         wait_for(&format!("a word on {server}"), DEADLINE, async || {
             let stderr = gateway.process.stderr();
             stderr.lines().any(|line| {

@@ -1,6 +1,11 @@
 //! Servers that misbehave: the call concerned ends with a clear error, in bounded time and memory, and every
 //! other call is unharmed meanwhile.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "a failure in a test's helper is the test's"
+)]
+
 mod common;
 
 use std::time::Duration;

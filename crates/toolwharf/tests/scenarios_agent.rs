@@ -1,5 +1,10 @@
 //! Scenarios A of SCENARIOS.md, as far as they are the gateway's: many servers as own child processes.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "a failure in a test's helper is the test's"
+)]
+
 mod common;
 
 use std::{path::Path, time::Duration};

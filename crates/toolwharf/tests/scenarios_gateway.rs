@@ -1,5 +1,10 @@
 //! Scenarios G of SCENARIOS.md: lists, names, routing, resources, and changes while clients are connected.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "a failure in a test's helper is the test's"
+)]
+
 mod common;
 
 use std::time::Duration;

@@ -1,5 +1,10 @@
 //! Scenarios G13 and G14: many clients at once, and the order and bound of calls to one server.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "a failure in a test's helper is the test's"
+)]
+
 mod common;
 
 use std::{path::Path, sync::Arc, time::Duration};
