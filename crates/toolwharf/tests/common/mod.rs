@@ -20,7 +20,7 @@ use tempfile::TempDir;
 use testkit::{
     Bin, DEADLINE, Peer, Process, RawClient, StdioClient, peer, wait_for, wait_for_some,
 };
-use tokio::process::Command;
+use tokio::{process::Command, time::Instant};
 
 /// The newest revision of the legacy era.
 pub(crate) const LEGACY: &str = "2025-11-25";
@@ -136,8 +136,13 @@ impl Setup {
         let (mut process, _dir) = self.spawn();
         let status = process.wait(DEADLINE).await;
         // Its end may be noticed before all that it wrote was read.
-        wait_for("a word of why", DEADLINE, async || {
-            process.stderr().contains("error: ")
+        let mut last = (0, Instant::now());
+        wait_for("all of its words", DEADLINE, async || {
+            let read = process.stderr().len();
+            if read != last.0 {
+                last = (read, Instant::now());
+            }
+            read > 0 && last.1.elapsed() > Duration::from_millis(200)
         })
         .await;
         let stderr = process.stderr();
@@ -151,8 +156,11 @@ impl Setup {
         let (mut process, dir) = self.spawn();
         let url = process
             .announced(|line| {
-                let url = line.strip_prefix("toolwharf is at ")?;
-                Some(url.trim().trim_end_matches("/mcp").to_owned())
+                // The whole line: it may come in pieces.
+                let url = line
+                    .strip_prefix("toolwharf is at ")?
+                    .strip_suffix("/mcp")?;
+                Some(url.to_owned())
             })
             .await;
         let gateway = Gateway {
