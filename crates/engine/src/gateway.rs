@@ -612,8 +612,10 @@ impl Gateway {
                 Ok(Answer::result(frame, view.discover().as_bytes()))
             }
             method::LISTEN if !legacy => Box::pin(self.listen(caller, frame)).await,
-            // Legacy methods have no meaning in the modern era, whatever the server would say to them.
-            method::INITIALIZE
+            // Methods of one era have no meaning in the other, whatever the server would say to them.
+            method::DISCOVER
+            | method::LISTEN
+            | method::INITIALIZE
             | method::PING
             | method::SET_LEVEL
             | method::RESOURCES_SUBSCRIBE
@@ -810,7 +812,7 @@ impl Gateway {
         let server = target.server.clone();
         match server.era() {
             Some(Era::Modern) => {
-                server.upstream.add(native);
+                server.upstream.add_acknowledged(native).await;
                 Answer::result(frame, b"{}")
             }
             // It is asked even if somebody else watches the same: its own word on it is the answer.
@@ -941,7 +943,7 @@ impl Gateway {
             return true;
         }
         if server.era() == Some(Era::Modern) {
-            return server.upstream.add(&native);
+            return server.upstream.add_acknowledged(&native).await;
         }
         let deadline = tokio::time::Instant::now() + server.spec.call_timeout;
         let Ok(connection) = server.connection(deadline).await else {

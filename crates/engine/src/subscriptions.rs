@@ -1,7 +1,8 @@
 //! What we watch at a server on behalf of clients.
 //!
 //! A legacy server is asked `resources/subscribe` per URI; a modern one has one `subscriptions/listen` stream
-//! with all of them, opened anew when the set changes.
+//! with all of them. When the set changes, the next stream is acknowledged before the last one is given up:
+//! what happens in between may be told twice, and is never missed.
 
 use std::{
     collections::BTreeSet,
@@ -11,22 +12,27 @@ use std::{
 
 use mcp::{
     Era, Frame,
-    client::{Event, Outgoing},
+    client::{Call, CallError, Event, Outgoing},
     json::quote,
     protocol::method,
 };
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::{gateway::Shared, launch::Connection, server::Server};
 
 /// Resources of one server that clients may watch at a time.
 const MAX_URIS: usize = 10_000;
 
+/// How long a server has to acknowledge what it is asked to watch, before it is taken for granted.
+const ACKNOWLEDGE: Duration = Duration::from_secs(5);
+
 /// The resources watched at one server.
 #[derive(Default)]
 pub(crate) struct Upstream {
     uris: Mutex<BTreeSet<String>>,
     changed: Notify,
+    /// What a modern server has acknowledged to watch.
+    acknowledged: watch::Sender<BTreeSet<String>>,
 }
 
 impl Upstream {
@@ -51,6 +57,18 @@ impl Upstream {
         true
     }
 
+    /// Adds a URI and waits until a modern server watches it, so that no change after the answer is missed.
+    /// `false` if there are too many.
+    pub(crate) async fn add_acknowledged(&self, uri: &str) -> bool {
+        if !self.add(uri) {
+            return false;
+        }
+        let mut acknowledged = self.acknowledged.subscribe();
+        let watched = acknowledged.wait_for(|watched| watched.contains(uri));
+        let _ = tokio::time::timeout(ACKNOWLEDGE, watched).await;
+        true
+    }
+
     pub(crate) fn remove(&self, uri: &str) {
         if self
             .uris
@@ -69,6 +87,8 @@ impl Upstream {
         shared: &Arc<Shared>,
         connection: &Arc<Connection>,
     ) {
+        // What an earlier connection had is gone with it.
+        self.acknowledged.send_replace(BTreeSet::new());
         match connection.client.info().era {
             Era::Legacy => {
                 for uri in self.uris() {
@@ -83,14 +103,24 @@ impl Upstream {
                 }
                 std::future::pending().await
             }
-            Era::Modern => loop {
-                self.listen(server, shared, connection).await;
-            },
+            Era::Modern => {
+                let mut last = None;
+                loop {
+                    last = self.listen(server, shared, connection, last).await;
+                }
+            }
         }
     }
 
-    /// One listen stream, until the set changes or the stream ends.
-    async fn listen(&self, server: &Server, shared: &Arc<Shared>, connection: &Arc<Connection>) {
+    /// One listen stream, until the set changes or the stream ends. `last` goes on until this one is
+    /// acknowledged; what is returned is to go on likewise.
+    async fn listen(
+        &self,
+        server: &Server,
+        shared: &Arc<Shared>,
+        connection: &Arc<Connection>,
+        mut last: Option<Call>,
+    ) -> Option<Call> {
         let info = connection.client.info();
         let uris = self.uris();
         let mut wanted: Vec<String> = ["tools", "prompts", "resources"]
@@ -103,8 +133,9 @@ impl Upstream {
             wanted.push(format!("\"resourceSubscriptions\":[{}]", uris.join(",")));
         }
         if wanted.is_empty() {
+            drop(last);
             self.changed.notified().await;
-            return;
+            return None;
         }
         let params = connection
             .client
@@ -117,28 +148,55 @@ impl Upstream {
             Err(error) => {
                 tracing::debug!(server = %server.name(), "subscriptions/listen failed: {error}");
                 tokio::time::sleep(Duration::from_secs(5)).await;
-                return;
+                return None;
             }
         };
+        let mut acknowledged = false;
+        let late = tokio::time::sleep(ACKNOWLEDGE);
+        tokio::pin!(late);
         loop {
             tokio::select! {
-                () = self.changed.notified() => return,
+                () = self.changed.notified(), if acknowledged => return Some(stream),
+                () = &mut late, if !acknowledged => {
+                    acknowledged = true;
+                    last = None;
+                }
+                event = next_of(&mut last) => match event {
+                    Ok(Event::Notification(frame)) if frame.method() != method::ACKNOWLEDGED => {
+                        server.notified(shared, connection, &frame).await;
+                    }
+                    Ok(Event::Notification(_) | Event::Request(_)) => {}
+                    Ok(Event::Response(_)) | Err(_) => last = None,
+                },
                 event = stream.next() => match event {
-                    Ok(Event::Notification(frame)) if frame.method() == method::ACKNOWLEDGED => {}
+                    Ok(Event::Notification(frame)) if frame.method() == method::ACKNOWLEDGED => {
+                        acknowledged = true;
+                        last = None;
+                        self.acknowledged.send_replace(uris.iter().cloned().collect());
+                    }
                     Ok(Event::Notification(frame)) => server.notified(shared, connection, &frame).await,
                     Ok(Event::Request(_)) => {}
                     Ok(Event::Response(frame)) if frame.kind() == mcp::Kind::Error => {
                         tracing::debug!(server = %server.name(), "the server refused subscriptions/listen");
                         // It has none: nothing to try again until something else is wanted.
+                        self.acknowledged.send_replace(uris.iter().cloned().collect());
                         self.changed.notified().await;
-                        return;
+                        return None;
                     }
                     Ok(Event::Response(_)) | Err(_) => {
                         tokio::time::sleep(Duration::from_secs(1)).await;
-                        return;
+                        return None;
                     }
                 },
             }
         }
+    }
+}
+
+/// The next event of a stream, if there is one.
+async fn next_of(stream: &mut Option<Call>) -> Result<Event, CallError> {
+    match stream {
+        Some(stream) => stream.next().await,
+        None => std::future::pending().await,
     }
 }

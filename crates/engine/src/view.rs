@@ -265,8 +265,9 @@ impl View {
             } else {
                 ""
             };
+            let extensions = self.extensions(era);
             return format!(
-                "{{{logging}\"completions\":{{}},\"prompts\":{{\"listChanged\":true}},\
+                "{{{extensions}{logging}\"completions\":{{}},\"prompts\":{{\"listChanged\":true}},\
                  \"resources\":{{\"subscribe\":true,\"listChanged\":true}},\"tools\":{{\"listChanged\":true}}}}"
             );
         };
@@ -287,6 +288,34 @@ impl View {
         }
         let text = splice.apply(raw);
         String::from_utf8_lossy(&text).into_owned()
+    }
+
+    /// `"extensions":{…},` of all servers that speak the client's era: the bridge does not know what an
+    /// extension would need on the other side. The first server's word on one counts.
+    fn extensions(&self, era: Era) -> String {
+        let mut seen: Vec<String> = Vec::new();
+        let mut members: Vec<String> = Vec::new();
+        for server in &self.servers {
+            let Some(info) = server.catalog().info.clone().filter(|info| info.era == era) else {
+                continue;
+            };
+            let Some(object) = Object::of(&info.capabilities).and_then(|own| own.object("extensions"))
+            else {
+                continue;
+            };
+            for member in object.members() {
+                let key = String::from_utf8_lossy(&info.capabilities[member.key]).into_owned();
+                if !seen.contains(&key) {
+                    let value = String::from_utf8_lossy(&info.capabilities[member.value]);
+                    members.push(format!("\"{key}\":{value}"));
+                    seen.push(key);
+                }
+            }
+        }
+        if members.is_empty() {
+            return String::new();
+        }
+        format!("\"extensions\":{{{}}},", members.join(","))
     }
 
     /// The result of `initialize`: JSON text.

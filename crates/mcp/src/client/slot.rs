@@ -70,6 +70,11 @@ impl Slot {
         }
     }
 
+    /// An event that waits, if one does.
+    pub(super) fn take(&self) -> Option<Event> {
+        self.state().waiting.pop_front()
+    }
+
     pub(super) fn poll(&self, cx: &mut Context<'_>) -> Poll<Result<Event, CallError>> {
         let mut state = self.state();
         if let Some(event) = state.waiting.pop_front() {

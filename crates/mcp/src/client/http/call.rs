@@ -3,7 +3,7 @@
 //! A legacy stream that breaks off before the response is taken up again where its events had ids
 //! (2025-11-25 basic/transports "Resumability and Redelivery"); a modern one is not.
 
-use std::{pin::Pin, sync::Arc, time::Duration};
+use std::{future::poll_fn, pin::Pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, response::Parts};
@@ -13,7 +13,7 @@ use hyper_util::client::legacy::ResponseFuture;
 use tokio::time::{Sleep, sleep};
 
 use super::{
-    super::{CallError, Event},
+    super::{CallError, Event, slot::Slot},
     body::{Gather, GatherError, Media, media, status_hint},
     endpoint::SESSION_ID,
     link::{Core, HttpLink, cause},
@@ -43,6 +43,10 @@ const MAX_BACKOFF: Duration = Duration::from_secs(30);
 pub struct HttpCall {
     link: HttpLink,
     exchange: Exchange,
+    /// What belongs to the call and comes on the stream of the session.
+    elsewhere: Option<Arc<Slot>>,
+    /// How it ended, while something before that is still to be told.
+    end: Option<Result<Event, CallError>>,
 }
 
 struct Exchange {
@@ -73,6 +77,8 @@ enum Stage {
 impl HttpCall {
     pub(super) fn new(link: HttpLink, id: u64, asking: ResponseFuture) -> Self {
         Self {
+            elsewhere: link.core().enter(id),
+            end: None,
             link,
             exchange: Exchange {
                 id,
@@ -116,23 +122,52 @@ impl HttpCall {
     }
 
     pub(in crate::client) async fn next(&mut self) -> Result<Event, CallError> {
-        let Self { link, exchange } = self;
+        if self.end.is_none() {
+            let event = self.advance().await;
+            if matches!(event, Ok(Event::Notification(_) | Event::Request(_))) {
+                return event;
+            }
+            let core = self.link.core();
+            self.exchange.finish(core);
+            core.leave(self.exchange.id);
+            self.end = Some(event);
+        }
+        // What was given to the call before it left goes before its end.
+        if let Some(event) = self.elsewhere.as_ref().and_then(|slot| slot.take()) {
+            return Ok(event);
+        }
+        self.end
+            .take()
+            .unwrap_or_else(|| Err(CallError::Closed("the call is over".into())))
+    }
+
+    async fn advance(&mut self) -> Result<Event, CallError> {
+        let Self {
+            link,
+            exchange,
+            elsewhere,
+            ..
+        } = self;
         let core = link.core();
-        let event = tokio::select! {
+        let elsewhere = async {
+            match elsewhere {
+                Some(slot) => poll_fn(|cx| slot.poll(cx)).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
             biased;
+            event = elsewhere => event,
             event = exchange.next(core) => event,
             () = core.over.cancelled() => Err(core.dead_error()),
-        };
-        if !matches!(event, Ok(Event::Notification(_) | Event::Request(_))) {
-            exchange.finish(core);
         }
-        event
     }
 }
 
 impl Drop for HttpCall {
     fn drop(&mut self) {
         let exchange = &self.exchange;
+        self.link.core().leave(exchange.id);
         let unfinished = exchange.sent && !matches!(exchange.stage, Stage::Over);
         // To a modern server the closed stream says it (2026-07-28 streamable-http "Cancellation").
         if unfinished && !exchange.handshake && self.link.core().era == Era::Legacy {

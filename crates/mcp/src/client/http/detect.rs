@@ -72,7 +72,12 @@ enum Probe {
 async fn probe(pool: &Pool, endpoint: &Endpoint, options: &Options) -> (HttpLink, Probe) {
     let link = HttpLink::new(pool, endpoint, Mode::Modern, options);
     let params = format!("{{\"_meta\":{}}}", modern_meta(options));
-    let asked = ask(&link, method::DISCOVER, &params).await;
+    let mut asked = ask(&link, method::DISCOVER, &params).await;
+    if matches!(&asked.answer, Ok(frame) if offers_ours(frame)) {
+        // 2026-07-28 basic/versioning: a client retries with a version that the server names. That is the
+        // one it was asked in: what refused it (half of a server being updated, say) may not do so again.
+        asked = ask(&link, method::DISCOVER, &params).await;
+    }
     let outcome = match asked.answer {
         Ok(frame) if frame.kind() == Kind::Result => match read_discover(frame.body_bytes()) {
             Ok(info) => Probe::Modern(info),
@@ -83,6 +88,22 @@ async fn probe(pool: &Pool, endpoint: &Endpoint, options: &Options) -> (HttpLink
         Err(error) => Probe::NotModern(ConnectError::Call(error)),
     };
     (link, outcome)
+}
+
+/// Whether an error says that our version is not supported, and names it among those that are.
+fn offers_ours(frame: &Frame) -> bool {
+    if frame.kind() != Kind::Error {
+        return false;
+    }
+    let error = RpcError::from_json(frame.body());
+    let data = error.data.unwrap_or_default();
+    let supported = Object::of(&data).and_then(|object| object.find("supported"));
+    error.code == UNSUPPORTED_VERSION
+        && supported.is_some_and(|supported| {
+            json::elements(&data, supported)
+                .filter_map(|span| json::as_string(&data[span]))
+                .any(|version| version == Version::LATEST.as_str())
+        })
 }
 
 /// What an error as the answer to `server/discover` means.

@@ -3,7 +3,7 @@
 use std::{
     error::Error,
     sync::{
-        Arc, OnceLock,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -27,7 +27,7 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    super::{CallError, Event, Options, Outgoing},
+    super::{CallError, Event, Options, Outgoing, slot::Slot},
     HttpCall, Pool,
     body::status_hint,
     endpoint::{Endpoint, PROTOCOL_VERSION, SESSION_ID},
@@ -90,6 +90,8 @@ pub(super) struct Core {
     session: Option<HeaderValue>,
     next_id: AtomicU64,
     stray: AtomicU64,
+    /// Calls in flight of the legacy era, for what comes on the stream of its own and belongs to one of them.
+    calls: Mutex<Vec<(u64, Arc<Slot>)>>,
     /// Explicit close: everything stops.
     pub(super) over: CancellationToken,
     /// Over, or known to be of no more use.
@@ -138,6 +140,7 @@ impl HttpLink {
             session,
             next_id: AtomicU64::new(1),
             stray: AtomicU64::new(0),
+            calls: Mutex::default(),
             over: CancellationToken::new(),
             dead: CancellationToken::new(),
             is_dead: AtomicBool::new(false),
@@ -351,6 +354,39 @@ impl Core {
             Some(why) if **why == *EXPIRED => CallError::SessionExpired,
             Some(why) => CallError::Closed(why.clone()),
             None => CallError::Closed("closed by the gateway".into()),
+        }
+    }
+
+    fn calls(&self) -> MutexGuard<'_, Vec<(u64, Arc<Slot>)>> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where a call gets what belongs to it but comes elsewhere; `None` in the modern era, where nothing does.
+    pub(super) fn enter(&self, id: u64) -> Option<Arc<Slot>> {
+        (self.era == Era::Legacy).then(|| {
+            let slot = Slot::new();
+            self.calls().push((id, slot.clone()));
+            slot
+        })
+    }
+
+    pub(super) fn leave(&self, id: u64) {
+        let mut calls = self.calls();
+        if let Some(at) = calls.iter().position(|(known, _)| *known == id) {
+            calls.swap_remove(at);
+        }
+    }
+
+    /// The call of this id, or the only one in flight.
+    pub(super) fn in_flight(&self, id: Option<u64>) -> Option<Arc<Slot>> {
+        let calls = self.calls();
+        match (id, calls.as_slice()) {
+            (Some(id), calls) => calls
+                .iter()
+                .find(|(known, _)| *known == id)
+                .map(|(_, slot)| slot.clone()),
+            (None, [(_, only)]) => Some(only.clone()),
+            (None, _) => None,
         }
     }
 

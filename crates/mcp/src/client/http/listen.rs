@@ -1,6 +1,8 @@
 //! The stream of a legacy server for what belongs to no call (2025-11-25 basic/transports "Listening for
 //! Messages from the Server").
 //!
+//! What does belong to a call after all, as far as that can be told, is given to it.
+//!
 //! It is opened in the background and opened again whenever it ends; a server that has none says so once.
 
 use std::{sync::Arc, time::Duration};
@@ -14,11 +16,15 @@ use tokio::{
 };
 
 use super::{
-    super::Event,
+    super::{Event, slot::Slot},
     body::{Media, media},
     link::{Core, ambient},
 };
-use crate::{Frame, Kind, protocol::method, sse::Parser};
+use crate::{
+    Frame, Kind,
+    protocol::{meta, method},
+    sse::Parser,
+};
 
 /// Wall time for the head of the answer.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
@@ -147,9 +153,35 @@ impl Listener {
 
 fn take(core: &Arc<Core>, frame: Frame, to: &mpsc::Sender<Event>) {
     match frame.kind() {
-        Kind::Notification => ambient(core, to, Event::Notification(frame)),
+        Kind::Notification => {
+            let call = match frame.method() {
+                method::PROGRESS => {
+                    let token = frame.object().and_then(|params| {
+                        std::str::from_utf8(params.raw(meta::PROGRESS_TOKEN)?)
+                            .ok()?
+                            .trim_matches('"')
+                            .parse()
+                            .ok()
+                    });
+                    token.and_then(|token| core.in_flight(Some(token)))
+                }
+                method::MESSAGE => core.in_flight(None),
+                _ => None,
+            };
+            give(core, call, to, Event::Notification(frame));
+        }
         Kind::Request if frame.method() == method::PING => core.answer_ping(&frame),
-        Kind::Request => ambient(core, to, Event::Request(frame)),
+        // It ought to come on the stream of the call that it belongs to. Many servers put it here all the
+        // same, and with one call in flight it is clear which that is.
+        Kind::Request => give(core, core.in_flight(None), to, Event::Request(frame)),
         Kind::Result | Kind::Error => core.stray("an answer on the event stream"),
+    }
+}
+
+/// To the call that an event belongs to, or to whoever listens for what belongs to none.
+fn give(core: &Core, call: Option<Arc<Slot>>, to: &mpsc::Sender<Event>, event: Event) {
+    match call {
+        Some(slot) => slot.push(event),
+        None => ambient(core, to, event),
     }
 }

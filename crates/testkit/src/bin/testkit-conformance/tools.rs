@@ -27,6 +27,8 @@ use crate::{
 
 /// How often `slow` reports progress.
 const STEP: Duration = Duration::from_millis(50);
+/// When a client whose stream was closed is to come back.
+const COME_BACK: Duration = Duration::from_millis(100);
 /// `slow` sleeps no longer than this.
 const SLOWEST: Duration = Duration::from_secs(600);
 
@@ -99,7 +101,9 @@ pub(crate) async fn call(
         }
         "test_reconnection" => {
             close_stream(server, context).await;
-            sleep(Duration::from_millis(100)).await;
+            // Longer than a client that does as it is told stays away: the SDK keeps no answer for
+            // one that comes later.
+            sleep(5 * COME_BACK).await;
             text("Answered after the stream was closed")
         }
         "test_trigger_tool_change" | "toggle_tool" => {
@@ -235,9 +239,9 @@ async fn slow(
 
 /// Closes the HTTP response streams of this call's session; the session itself goes on.
 async fn close_stream(server: &Server, context: &RequestContext<RoleServer>) {
-    // A session of a test has had fewer requests than this; there is no way to ask for the one
-    // that this call came with.
-    const STREAMS: u64 = 32;
+    // A session of a test has had fewer requests than this, also one that a gateway shares among
+    // its clients; there is no way to ask for the one that this call came with.
+    const STREAMS: u64 = 1024;
     let (Some(sessions), Some(parts)) = (
         &server.sessions,
         context.extensions.get::<http::request::Parts>(),
@@ -256,7 +260,7 @@ async fn close_stream(server: &Server, context: &RequestContext<RoleServer>) {
         for stream in 0..STREAMS {
             // Fails for the numbers that no stream has.
             let _ = handle
-                .close_sse_stream(stream, Some(Duration::from_millis(500)))
+                .close_sse_stream(stream, Some(COME_BACK))
                 .await;
         }
     }

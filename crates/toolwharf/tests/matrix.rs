@@ -1,0 +1,437 @@
+//! The bridge between the eras, cell by cell: every form of client in front of every form of server.
+//!
+//! One test per form of server; each drives all forms of client through the same conversation, once in
+//! the view of all servers (prefixed names, `resource://` URIs) and once in that of the one server as
+//! it is. A cell that fails names itself. Absent: what only one era has a word for beyond its refusal.
+
+mod common;
+
+use std::{panic::AssertUnwindSafe, path::Path, time::Duration};
+
+use common::{Gateway, LEGACY, Setup};
+use futures_util::FutureExt;
+use serde_json::{Value, json};
+use testkit::{
+    Bin, DEADLINE, Peer, Process, StdioClient,
+    peer::{MODERN, all_capabilities, answer},
+    wait_for,
+};
+
+/// The server's name in the gateway's configuration.
+const NAME: &str = "up";
+
+/// A form of client.
+#[derive(Clone, Copy, Debug)]
+enum Form {
+    Stdio(&'static str),
+    Sse,
+    Http(&'static str),
+}
+
+const FORMS: [Form; 7] = [
+    Form::Stdio(LEGACY),
+    Form::Sse,
+    Form::Http("2025-03-26"),
+    Form::Http("2025-06-18"),
+    Form::Http(LEGACY),
+    Form::Http(MODERN),
+    Form::Stdio(MODERN),
+];
+
+/// What the client sees of the gateway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum View {
+    All,
+    One,
+}
+
+impl View {
+    /// How the view calls a tool or prompt.
+    fn name(self, native: &str) -> String {
+        match self {
+            Self::All => format!("{NAME}__{native}"),
+            Self::One => native.to_owned(),
+        }
+    }
+
+    /// What URIs begin with in it.
+    fn scheme(self) -> &'static str {
+        match self {
+            Self::All => "resource://up/",
+            Self::One => "test://",
+        }
+    }
+}
+
+const SETTINGS: &str =
+    "naming = \"always-prefix\"\n[limits]\nstop_grace = \"2s\"\ndrain = \"2s\"\n";
+
+fn setup(entry: &Value) -> Setup {
+    Setup::new().settings(SETTINGS).server(NAME, entry.clone())
+}
+
+/// The forms of one server, each through all forms of client.
+async fn matrix(upstream: &str, version: &str, entry: Value) {
+    let gateway = setup(&entry).serve().await;
+    gateway.up(NAME).await;
+    gateway.logged(&format!("version={version}")).await;
+    let mut failed = Vec::new();
+    for form in FORMS {
+        for view in [View::All, View::One] {
+            let cell = format!("client {form:?}, view {view:?}, server {upstream}");
+            let outcome = AssertUnwindSafe(cell_of(&gateway, &entry, form, view))
+                .catch_unwind()
+                .await;
+            if outcome.is_err() {
+                eprintln!("--- failed: {cell}");
+                failed.push(cell);
+            }
+        }
+    }
+    assert!(
+        failed.is_empty(),
+        "{} cells failed:\n{}",
+        failed.len(),
+        failed.join("\n")
+    );
+}
+
+async fn cell_of(gateway: &Gateway, entry: &Value, form: Form, view: View) {
+    // The folder of a gateway on stdio has to outlive it.
+    let (peer, _folder) = connect(gateway, entry, form, view, all_capabilities()).await;
+    let races = entry["type"] == "http";
+    conversation(peer, view, races).await;
+    let (peer, _folder) = connect(gateway, entry, form, view, json!({})).await;
+    refusals(peer, view).await;
+}
+
+async fn connect(
+    gateway: &Gateway,
+    entry: &Value,
+    form: Form,
+    view: View,
+    capabilities: Value,
+) -> (Peer, Option<impl AsRef<Path> + use<>>) {
+    let end = match view {
+        View::All => String::new(),
+        View::One => format!("/-/{NAME}"),
+    };
+    let peer = match form {
+        Form::Http(version) => {
+            Peer::http(gateway.at(&format!("/mcp{end}")), version, capabilities).await
+        }
+        Form::Sse => Peer::sse(gateway.at(&format!("/sse{end}")), capabilities).await,
+        Form::Stdio(version) => {
+            let mut setup = setup(entry);
+            if view == View::One {
+                setup = setup.argument("--server").argument(NAME);
+            }
+            let (client, folder): (StdioClient, _) = setup.stdio();
+            let peer = Peer::stdio(client, version, capabilities).await;
+            return (peer, Some(folder));
+        }
+    };
+    (peer, None)
+}
+
+/// Everything that two sides can say to each other.
+async fn conversation(mut peer: Peer, view: View, races: bool) {
+    for (tool, method) in [
+        ("ask_sampling", "sampling/createMessage"),
+        ("ask_elicitation", "elicitation/create"),
+        ("ask_roots", "roots/list"),
+    ] {
+        let outcome = peer.tool(&view.name(tool), json!({})).await;
+        let said: Value = serde_json::from_str(outcome.text()).expect("JSON");
+        assert_eq!(said, answer(method), "{tool}");
+        assert_eq!(outcome.asked, [method], "{tool}");
+    }
+    let rounds = view.name("test_input_required_result_multi_round");
+    let outcome = peer.tool(&rounds, json!({})).await;
+    assert_eq!(outcome.asked.len(), 2, "{outcome:?}");
+    assert!(outcome.text().contains("state-ok"), "{outcome:?}");
+
+    progress(&mut peer, view).await;
+    cancellation(&mut peer, view).await;
+    logging(&mut peer, view, races).await;
+    resources(&mut peer, view).await;
+    prompts(&mut peer, view).await;
+    changes(&mut peer, view).await;
+}
+
+async fn progress(peer: &mut Peer, view: View) {
+    let params = json!({
+        "name": view.name("slow"),
+        "arguments": { "ms": 120 },
+        "_meta": { "progressToken": "the token" },
+    });
+    let outcome = peer.request("tools/call", params).await;
+    assert_eq!(outcome.text(), "slept 120 ms");
+    let reports: Vec<_> = outcome
+        .notifications
+        .iter()
+        .filter(|message| message["method"] == "notifications/progress")
+        .collect();
+    assert!(reports.len() >= 2, "{outcome:?}");
+    assert_eq!(reports[0]["params"]["progressToken"], "the token");
+    // Nobody asked for these.
+    let params = json!({ "name": view.name("slow"), "arguments": { "ms": 60 } });
+    let outcome = peer.request("tools/call", params).await;
+    assert!(outcome.notifications.is_empty(), "{outcome:?}");
+}
+
+async fn cancellation(peer: &mut Peer, view: View) {
+    let counter = view.name("cancelled_count");
+    let count = async |peer: &mut Peer| -> u64 {
+        let outcome = peer.tool(&counter, json!({})).await;
+        outcome.text().parse().expect("a number")
+    };
+    let before = count(peer).await;
+    let params = json!({
+        "name": view.name("slow"),
+        "arguments": { "ms": 600_000 },
+        "_meta": { "progressToken": 7 },
+    });
+    let id = peer.begin("tools/call", params).await;
+    // Only a call that has begun can be cancelled.
+    loop {
+        let report = peer.notification("notifications/progress", DEADLINE).await;
+        if report.expect("progress")["params"]["progressToken"] == 7 {
+            break;
+        }
+    }
+    peer.cancel(id).await;
+    wait_for("the cancellation", DEADLINE, async || {
+        count(peer).await > before
+    })
+    .await;
+}
+
+/// Over streamable HTTP, a legacy server may send log messages on the session's stream, where they race
+/// with the answer: those that come after it reach legacy clients on their sessions, and modern ones, who
+/// have no stream but the call's, not at all. So there it is tried more than once.
+async fn logging(peer: &mut Peer, view: View, races: bool) {
+    peer.log_level("warning").await;
+    let tries = if races && peer.is_modern() { 50 } else { 1 };
+    let mut logged = None;
+    for left in (0..tries).rev() {
+        for (level, message) in [("info", "not wanted"), ("error", "wanted")] {
+            let arguments = json!({ "level": level, "message": message });
+            peer.tool(&view.name("log_at"), arguments).await;
+        }
+        let limit = if left == 0 {
+            DEADLINE
+        } else {
+            Duration::from_millis(50)
+        };
+        logged = peer.notification("notifications/message", limit).await;
+        if logged.is_some() {
+            break;
+        }
+    }
+    // The first one that comes: that which was not wanted would have come before.
+    assert_eq!(logged.expect("a log message")["params"]["data"], "wanted");
+}
+
+async fn resources(peer: &mut Peer, view: View) {
+    let listed = peer.request("resources/list", json!({})).await;
+    let uri = |name: &str| {
+        let all = listed.result()["resources"].as_array().expect("a list");
+        let found = all.iter().find(|resource| resource["name"] == name);
+        let uri = found.and_then(|resource| resource["uri"].as_str());
+        uri.unwrap_or_else(|| panic!("{name}: {listed:?}"))
+            .to_owned()
+    };
+    let text = uri("static-text");
+    assert!(text.starts_with(view.scheme()), "{text}");
+    let read = peer.request("resources/read", json!({ "uri": text })).await;
+    assert_eq!(read.result()["contents"][0]["uri"], text);
+
+    let templates = peer.request("resources/templates/list", json!({})).await;
+    let template = &templates.result()["resourceTemplates"][0]["uriTemplate"];
+    let filled = template.as_str().expect("a template").replace("{id}", "42");
+    assert!(filled.starts_with(view.scheme()), "{filled}");
+    let read = peer
+        .request("resources/read", json!({ "uri": filled }))
+        .await;
+    assert_eq!(read.result()["contents"][0]["uri"], filled);
+    let completed = peer
+        .request(
+            "completion/complete",
+            json!({
+                "ref": { "type": "ref/resource", "uri": template },
+                "argument": { "name": "id", "value": "4" },
+            }),
+        )
+        .await;
+    assert_eq!(completed.result()["completion"]["values"], json!(["42"]));
+
+    let embedded = peer
+        .tool(&view.name("test_embedded_resource"), json!({}))
+        .await;
+    let link = embedded.result()["content"][0]["resource"]["uri"].as_str();
+    assert!(
+        link.is_some_and(|link| link.starts_with(view.scheme())),
+        "{embedded:?}"
+    );
+
+    let missing = format!("{}not/there", view.scheme());
+    let outcome = peer
+        .request("resources/read", json!({ "uri": missing }))
+        .await;
+    // Each era has its own code for it.
+    let code = if peer.is_modern() { -32602 } else { -32002 };
+    assert_eq!(outcome.response["error"]["code"], code, "{outcome:?}");
+
+    let watched = uri("watched-resource");
+    let listening = peer.subscribe(&[&watched]).await;
+    peer.tool(&view.name("touch_resource"), json!({})).await;
+    let updated = "notifications/resources/updated";
+    let updated = peer.notification(updated, DEADLINE).await;
+    assert_eq!(updated.expect("an update")["params"]["uri"], watched);
+    match listening {
+        Some(id) => peer.cancel(id).await,
+        None => {
+            let params = json!({ "uri": watched });
+            let outcome = peer.request("resources/unsubscribe", params).await;
+            assert_eq!(outcome.result(), &json!({}));
+        }
+    }
+}
+
+async fn prompts(peer: &mut Peer, view: View) {
+    let name = view.name("test_prompt_with_arguments");
+    let params = json!({ "name": name, "arguments": { "arg1": "one", "arg2": "two" } });
+    let prompt = peer.request("prompts/get", params).await;
+    let text = prompt.result()["messages"].to_string();
+    assert!(text.contains("one") && text.contains("two"), "{text}");
+    let completed = peer
+        .request(
+            "completion/complete",
+            json!({
+                "ref": { "type": "ref/prompt", "name": name },
+                "argument": { "name": "arg1", "value": "par" },
+            }),
+        )
+        .await;
+    let values = &completed.result()["completion"]["values"];
+    assert_eq!(values, &json!(["paris", "park", "party"]));
+    // What a prompt needs of its client it asks for as tools do.
+    let params = json!({ "name": view.name("test_input_required_result_prompt") });
+    let prompt = peer.request("prompts/get", params).await;
+    assert_eq!(prompt.asked, ["elicitation/create"], "{prompt:?}");
+}
+
+async fn changes(peer: &mut Peer, view: View) {
+    let listening = peer.subscribe(&[]).await;
+    for (tool, list, changed, name) in [
+        (
+            "toggle_tool",
+            "tools/list",
+            "notifications/tools/list_changed",
+            "toggled_tool",
+        ),
+        (
+            "test_trigger_prompt_change",
+            "prompts/list",
+            "notifications/prompts/list_changed",
+            "toggled_prompt",
+        ),
+    ] {
+        let outcome = peer.tool(&view.name(tool), json!({})).await;
+        let said: Value = serde_json::from_str(outcome.text()).expect("JSON");
+        let is_there = said.as_object().and_then(|said| said.values().next()) == Some(&json!(true));
+        let notification = peer.notification(changed, DEADLINE).await;
+        assert!(notification.is_some(), "{changed}");
+        let what = format!("{list} with what changed");
+        wait_for(&what, DEADLINE, async || {
+            let listed = peer.request(list, json!({})).await;
+            let exposed = format!("\"{}\"", view.name(name));
+            listed.response.to_string().contains(&exposed) == is_there
+        })
+        .await;
+    }
+    if let Some(id) = listening {
+        peer.cancel(id).await;
+    }
+}
+
+/// What one side cannot say ends in an error, and in nothing else.
+async fn refusals(mut peer: Peer, view: View) {
+    for tool in ["ask_sampling", "ask_elicitation", "ask_roots"] {
+        let outcome = peer.tool(&view.name(tool), json!({})).await;
+        // A legacy server hears of it when it asks, a modern one knows before it does.
+        assert!(outcome.asked.is_empty(), "{outcome:?}");
+        let is_refused = outcome.response.get("error").is_some()
+            || outcome.result()["isError"] == true
+            || outcome.text().contains("\"error\"");
+        assert!(is_refused, "{outcome:?}");
+    }
+    let others: &[&str] = if peer.is_modern() {
+        &[
+            "ping",
+            "logging/setLevel",
+            "resources/subscribe",
+            "resources/unsubscribe",
+        ]
+    } else {
+        &["subscriptions/listen"]
+    };
+    for method in others {
+        let outcome = peer.request(method, json!({})).await;
+        let error = &outcome.response["error"];
+        assert_eq!(error["code"], -32601, "{method}: {outcome:?}");
+    }
+    if !peer.is_modern() {
+        // Over stdio it may be the begin of a modern conversation, and lacks its `_meta` then.
+        let outcome = peer.request("server/discover", json!({})).await;
+        let code = outcome.response["error"]["code"].as_i64();
+        assert!(matches!(code, Some(-32601 | -32602)), "{outcome:?}");
+    }
+    let outcome = peer.tool(&view.name("test_simple_text"), json!({})).await;
+    assert!(outcome.text().contains("simple text"), "{outcome:?}");
+}
+
+async fn over_http(arguments: &[&str]) -> (Process, String) {
+    let mut all = vec!["--listen", "127.0.0.1:0"];
+    all.extend(arguments);
+    let mut server = Process::bin("testkit-conformance", all);
+    let url = server.url().await;
+    (server, url)
+}
+
+fn over_stdio(era: &str) -> Value {
+    let command = Bin::path("testkit-conformance");
+    json!({ "command": command, "args": ["--stdio", "--era", era] })
+}
+
+#[tokio::test]
+async fn matrix_stdio_legacy() {
+    matrix("stdio 2025-11-25", "2025-11-25", over_stdio("legacy")).await;
+}
+
+#[tokio::test]
+async fn matrix_stdio_modern() {
+    matrix("stdio 2026-07-28", "2026-07-28", over_stdio("modern")).await;
+}
+
+#[tokio::test]
+async fn matrix_sse() {
+    let (_server, url) = over_http(&["--sse"]).await;
+    let entry = json!({ "type": "sse", "url": url });
+    matrix("HTTP+SSE", "2025-11-25", entry).await;
+}
+
+#[tokio::test]
+async fn matrix_http_legacy() {
+    let (_server, url) = over_http(&["--era", "legacy"]).await;
+    let entry = json!({ "type": "http", "url": url });
+    matrix("HTTP 2025-11-25", "2025-11-25", entry).await;
+}
+
+#[tokio::test]
+async fn matrix_http_modern() {
+    let (_server, url) = over_http(&["--era", "modern"]).await;
+    let entry = json!({ "type": "http", "url": url });
+    matrix("HTTP 2026-07-28", "2026-07-28", entry).await;
+}
