@@ -88,11 +88,12 @@ impl<'a> Outgoing<'a> {
 
     /// The text to send under `id`.
     fn text(self, id: u64) -> Bytes {
+        let id = id.to_string();
         let mut splice = self.splice;
         if let Some(token) = self.progress {
-            splice.replace(token, id.to_string().into_bytes());
+            splice.replace(token, id.clone().into_bytes());
         }
-        self.frame.rewritten(id.to_string().as_bytes(), splice)
+        self.frame.rewritten(id.as_bytes(), splice)
     }
 }
 

@@ -85,6 +85,9 @@ impl Guard {
     }
 
     fn host_allowed(&self, host: &str) -> bool {
+        if self.hosts.contains(without_port(host)) {
+            return true;
+        }
         let host = host.to_ascii_lowercase();
         let name = without_port(&host);
         let is_ip = name

@@ -4,19 +4,23 @@ use std::{
     convert::Infallible,
     future::{Future, poll_fn},
     io,
-    pin::pin,
+    pin::{Pin, pin},
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    task::Poll,
+    task::{Context, Poll},
     time::Duration,
 };
 
 use http::{Request, Response};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::{TcpListener, TcpStream};
+use hyper_util::rt::TokioIo;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::{TcpListener, TcpStream},
+    time::Instant,
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::ServiceExt;
 
@@ -25,8 +29,9 @@ use super::{
     idle::{self, Takeover},
 };
 
-/// A client that has not sent a whole request head after this is cut off.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// How often a connection is looked at for a request head that does not get finished: found twice, it is cut.
+/// One timer per connection instead of one per request.
+const HEAD_CHECK: Duration = Duration::from_secs(15);
 
 /// All routes but those of MCP.
 pub(crate) type Other = axum::Router;
@@ -130,18 +135,30 @@ async fn http(
     over: &CancellationToken,
 ) -> Option<Takeover> {
     let handover = Handover::default();
+    let traffic = Arc::<Traffic>::default();
     let service = {
         let handover = handover.clone();
         let front = front.clone();
+        let traffic = traffic.clone();
         service_fn(move |request: Request<Incoming>| {
-            answer(front.clone(), other.clone(), handover.clone(), request)
+            let at_work = AtWork::begin(traffic.clone());
+            let answer = answer(front.clone(), other.clone(), handover.clone(), request);
+            async move {
+                let answer = answer.await;
+                drop(at_work);
+                answer
+            }
         })
     };
     let mut builder = http1::Builder::new();
-    builder
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIMEOUT);
-    let mut conn = pin!(builder.serve_connection(TokioIo::new(socket), service));
+    builder.header_read_timeout(None);
+    let counted = Counted {
+        socket,
+        traffic: traffic.clone(),
+    };
+    let mut conn = pin!(builder.serve_connection(TokioIo::new(counted), service));
+    let mut check = pin!(tokio::time::sleep(HEAD_CHECK));
+    let mut unfinished = None;
     let mut cancelled = pin!(over.cancelled());
     let (mut armed, mut leaving) = (false, false);
     // By hand instead of `select!`: this runs on every wake of every connection.
@@ -160,6 +177,16 @@ async fn http(
             // Wakes this task when the product stops; what it came to is the flag's to say.
             let _ = cancelled.as_mut().poll(cx);
         }
+        if check.as_mut().poll(cx).is_ready() {
+            let now = traffic.unfinished_head();
+            if now.is_some() && now == unfinished {
+                tracing::debug!("cut a connection: its request head does not get finished");
+                return Poll::Ready(None);
+            }
+            unfinished = now;
+            check.as_mut().reset(Instant::now() + HEAD_CHECK);
+            let _ = check.as_mut().poll(cx);
+        }
         if !leaving && front.is_stopping() {
             leaving = true;
             conn.as_mut().graceful_shutdown();
@@ -168,6 +195,95 @@ async fn http(
         Poll::Pending
     })
     .await
+}
+
+/// What came in on a connection.
+#[derive(Default)]
+struct Traffic {
+    /// Bytes read so far.
+    read: AtomicU64,
+    /// Bytes read when the last request was answered.
+    answered: AtomicU64,
+    /// Requests begun.
+    begun: AtomicU64,
+    busy: AtomicBool,
+}
+
+impl Traffic {
+    /// Which request has a head that came in part only, if one has: by how many came before it.
+    fn unfinished_head(&self) -> Option<u64> {
+        let partial = self.read.load(Ordering::Relaxed) > self.answered.load(Ordering::Relaxed);
+        (partial && !self.busy.load(Ordering::Relaxed)).then(|| self.begun.load(Ordering::Relaxed))
+    }
+}
+
+/// A request is being answered.
+struct AtWork(Arc<Traffic>);
+
+impl AtWork {
+    fn begin(traffic: Arc<Traffic>) -> Self {
+        traffic.begun.fetch_add(1, Ordering::Relaxed);
+        traffic.busy.store(true, Ordering::Relaxed);
+        Self(traffic)
+    }
+}
+
+impl Drop for AtWork {
+    fn drop(&mut self) {
+        let read = self.0.read.load(Ordering::Relaxed);
+        self.0.answered.store(read, Ordering::Relaxed);
+        self.0.busy.store(false, Ordering::Relaxed);
+    }
+}
+
+/// A socket that counts what it reads.
+struct Counted<'a> {
+    socket: &'a mut TcpStream,
+    traffic: Arc<Traffic>,
+}
+
+impl AsyncRead for Counted<'_> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut *self.socket).poll_read(cx, buffer);
+        let count = buffer.filled().len() - before;
+        self.traffic.read.fetch_add(count as u64, Ordering::Relaxed);
+        read
+    }
+}
+
+impl AsyncWrite for Counted<'_> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut *self.socket).poll_write(cx, data)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut *self.socket).poll_write_vectored(cx, data)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.socket).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.socket).poll_shutdown(cx)
+    }
 }
 
 fn answer(

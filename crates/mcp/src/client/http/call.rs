@@ -3,7 +3,7 @@
 //! A legacy stream that breaks off before the response is taken up again where its events had ids
 //! (2025-11-25 basic/transports "Resumability and Redelivery"); a modern one is not.
 
-use std::{future::poll_fn, pin::Pin, sync::Arc, time::Duration};
+use std::{future::poll_fn, pin::Pin, sync::Arc, task::Poll, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, response::Parts};
@@ -149,18 +149,26 @@ impl HttpCall {
             ..
         } = self;
         let core = link.core();
-        let elsewhere = async {
-            match elsewhere {
-                Some(slot) => poll_fn(|cx| slot.poll(cx)).await,
-                None => std::future::pending().await,
+        let mut next = std::pin::pin!(exchange.next(core));
+        let mut over = std::pin::pin!(core.over.cancelled());
+        let mut armed = false;
+        // By hand instead of `select!`: the end of the link is registered for once, and then a flag.
+        poll_fn(|cx| {
+            if let Some(slot) = elsewhere
+                && let Poll::Ready(event) = slot.poll(cx)
+            {
+                return Poll::Ready(event);
             }
-        };
-        tokio::select! {
-            biased;
-            event = elsewhere => event,
-            event = exchange.next(core) => event,
-            () = core.over.cancelled() => Err(core.dead_error()),
-        }
+            if let Poll::Ready(event) = next.as_mut().poll(cx) {
+                return Poll::Ready(event);
+            }
+            if (!armed || core.is_dead()) && over.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(Err(core.dead_error()));
+            }
+            armed = true;
+            Poll::Pending
+        })
+        .await
     }
 }
 

@@ -250,6 +250,11 @@ impl HttpLink {
 const EXPIRED: &str = "the server no longer knows this session";
 
 impl Core {
+    /// Whether the link is of no more use.
+    pub(super) fn is_dead(&self) -> bool {
+        self.is_dead.load(Ordering::Acquire)
+    }
+
     fn request(&self, method: Method, headers: HeaderMap, body: Bytes) -> ResponseFuture {
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = method;
