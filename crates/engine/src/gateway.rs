@@ -80,6 +80,8 @@ pub struct Answer {
     pub code: Option<i64>,
     /// The client cancelled the request and expects nothing more.
     pub silent: bool,
+    /// The server answered with a stream of events: whoever speaks HTTP does the same.
+    pub streamed: bool,
 }
 
 impl Answer {
@@ -90,6 +92,7 @@ impl Answer {
             shared: None,
             code: None,
             silent: false,
+            streamed: false,
         }
     }
 
@@ -499,6 +502,11 @@ impl Gateway {
                     .await;
             }
         }
+    }
+
+    /// Ends what goes on for ever (listening streams), so that only calls are left to finish.
+    pub fn stop_listening(&self) {
+        self.shared.over.cancel();
     }
 
     /// Stops all servers. Waits until they are gone, at most `limit`.

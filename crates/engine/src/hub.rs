@@ -71,6 +71,14 @@ impl Listener {
         }
     }
 
+    /// Whether it can be told anything yet: a session only once it is introduced, and a pipe that speaks the
+    /// modern era never is.
+    fn is_ready(&self) -> bool {
+        self.session
+            .as_ref()
+            .is_none_or(|session| session.face().is_some())
+    }
+
     fn uris(&self) -> std::sync::MutexGuard<'_, HashMap<(ServerName, String), String>> {
         self.uris.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -242,7 +250,7 @@ impl Hub {
             }
         }
         self.each(|listener| {
-            if !sees(&listener.scope) {
+            if !listener.is_ready() || !sees(&listener.scope) {
                 return;
             }
             for (kind, frame) in &frames {
@@ -303,7 +311,7 @@ impl Hub {
             let Some(session) = &listener.session else {
                 return;
             };
-            if sees(&listener.scope) && wanted(session) {
+            if listener.is_ready() && sees(&listener.scope) && wanted(session) {
                 listener
                     .outbox
                     .push(Weight::Notification, frame.text().clone());

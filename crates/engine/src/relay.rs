@@ -241,7 +241,9 @@ impl Relay<'_> {
                 || connection.client.info().era == Era::Legacy
                 || !bridge::is_input_required(&response)
             {
-                return Ok(self.answer(&response, connection.client.info().era));
+                let mut answer = self.answer(&response, connection.client.info().era);
+                answer.streamed = call.is_streamed();
+                return Ok(answer);
             }
             rounds += 1;
             if rounds > MAX_ROUNDS {

@@ -142,7 +142,7 @@ impl Upstream {
             .own_params(&format!("\"notifications\":{{{}}}", wanted.join(",")));
         let request = Frame::request("0", method::LISTEN, Some(params.as_bytes()));
         let mut outgoing = Outgoing::new(&request);
-        outgoing.listen = true;
+        outgoing.aside = true;
         let mut stream = match connection.client.call(outgoing).await {
             Ok(stream) => stream,
             Err(error) => {

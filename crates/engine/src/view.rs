@@ -213,18 +213,22 @@ impl View {
         {
             splice.replace(id, quote(&entry.exposed).into_bytes());
         }
-        let member = format!(
-            "{}:{}",
-            quote(SERVER_KEY),
-            quote(entry.server.name().as_str())
-        );
-        match object.find("_meta").filter(|at| raw[at.start] == b'{') {
-            Some(own) => splice.insert(raw, &own, member.as_bytes()),
-            None => splice.insert(
-                raw,
-                &object.span(),
-                format!("\"_meta\":{{{member}}}").as_bytes(),
-            ),
+        let value = quote(entry.server.name().as_str());
+        let member = format!("{}:{value}", quote(SERVER_KEY));
+        match object.object("_meta") {
+            // Ours alone: what a server (another gateway, perhaps) says there is not who it is to us.
+            Some(own) => match own.find(SERVER_KEY) {
+                Some(theirs) => splice.replace(theirs, value.into_bytes()),
+                None => splice.insert(raw, &own.span(), member.as_bytes()),
+            },
+            None => match object.find("_meta") {
+                Some(odd) => splice.replace(odd, format!("{{{member}}}").into_bytes()),
+                None => splice.insert(
+                    raw,
+                    &object.span(),
+                    format!("\"_meta\":{{{member}}}").as_bytes(),
+                ),
+            },
         };
         splice.apply(raw)
     }
@@ -299,7 +303,8 @@ impl View {
             let Some(info) = server.catalog().info.clone().filter(|info| info.era == era) else {
                 continue;
             };
-            let Some(object) = Object::of(&info.capabilities).and_then(|own| own.object("extensions"))
+            let Some(object) =
+                Object::of(&info.capabilities).and_then(|own| own.object("extensions"))
             else {
                 continue;
             };

@@ -402,7 +402,7 @@ mod tests {
         let mut splice = Splice::new();
         request_up(&frame, client, server, &face(), &mut splice);
         let out = splice.apply(frame.text());
-        crate::json::validate(&out, 64).unwrap_or_else(|fault| panic!("{fault}: {out:?}"));
+        json::validate(&out, 64).unwrap_or_else(|fault| panic!("{fault}: {out:?}"));
         String::from_utf8(out.to_vec()).expect("utf-8")
     }
 

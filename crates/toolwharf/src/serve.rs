@@ -96,10 +96,12 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
         }
     };
     front.stop(&over);
-    tokio::join!(
-        serving,
-        gateway.shutdown(drain + config.settings.limits.stop_grace + Duration::from_secs(5))
-    );
+    // First the calls in flight, which need their servers; then the servers.
+    gateway.stop_listening();
+    serving.await;
+    gateway
+        .shutdown(config.settings.limits.stop_grace + Duration::from_secs(5))
+        .await;
     drop(state);
     outcome
 }

@@ -154,7 +154,10 @@ async fn world() -> World {
             "time",
             python("mcp-server-time", &["--local-timezone", "Europe/Paris"]),
         )
-        .server("fetch", python("mcp-server-fetch", &["--allow-private-ips"]))
+        .server(
+            "fetch",
+            python("mcp-server-fetch", &["--allow-private-ips"]),
+        )
         .server(
             "git",
             python(

@@ -47,7 +47,7 @@ struct Shared {
 
 struct Entry {
     slot: Arc<Slot>,
-    listen: bool,
+    aside: bool,
 }
 
 impl Duplex {
@@ -87,12 +87,12 @@ impl Duplex {
     pub(crate) async fn call(&self, outgoing: Outgoing<'_>) -> Result<DuplexCall, CallError> {
         let id = self.shared.next_id.fetch_add(1, Ordering::Relaxed);
         let slot = Slot::new();
-        let listen = outgoing.listen;
+        let aside = outgoing.aside;
         self.calls().insert(
             id,
             Entry {
                 slot: slot.clone(),
-                listen,
+                aside,
             },
         );
         // Checked after the insert: `close` ends what it finds in the table, so one of the two sees this call.
@@ -179,7 +179,7 @@ impl Duplex {
     fn to_call_or_ambient(&self, event: Event) {
         let only = {
             let calls = self.calls();
-            let mut in_flight = calls.values().filter(|entry| !entry.listen);
+            let mut in_flight = calls.values().filter(|entry| !entry.aside);
             match (in_flight.next(), in_flight.next()) {
                 (Some(entry), None) => Some(entry.slot.clone()),
                 _ => None,

@@ -69,8 +69,9 @@ pub struct Outgoing<'a> {
     pub progress: Option<Span>,
     /// `Mcp-Name` and `Mcp-Param-*` values for modern HTTP servers, already encoded.
     pub headers: HeaderList,
-    /// A `subscriptions/listen` stream: it does not count as the one call that a server request belongs to.
-    pub listen: bool,
+    /// A stream of subscriptions, or a request of our own: it is not the one call that a server request
+    /// belongs to.
+    pub aside: bool,
 }
 
 impl<'a> Outgoing<'a> {
@@ -82,7 +83,7 @@ impl<'a> Outgoing<'a> {
             splice: Splice::new(),
             progress: None,
             headers: HeaderList::new(),
-            listen: false,
+            aside: false,
         }
     }
 
@@ -167,7 +168,7 @@ impl Client {
     pub async fn call(&self, outgoing: Outgoing<'_>) -> Result<Call, CallError> {
         match &self.inner.link {
             Link::Duplex(link) => link.call(outgoing).await.map(Call::Duplex),
-            Link::Http(link) => link.call(outgoing).map(Call::Http),
+            Link::Http(link) => link.call(outgoing).map(Box::new).map(Call::Http),
         }
     }
 
@@ -237,7 +238,8 @@ impl Client {
 /// A request in flight. Dropping it cancels the request at the server.
 pub enum Call {
     Duplex(duplex::DuplexCall),
-    Http(http::HttpCall),
+    /// Boxed: it is large, and a call moves about before it rests.
+    Http(Box<http::HttpCall>),
 }
 
 impl Call {
@@ -252,6 +254,15 @@ impl Call {
         match self {
             Self::Duplex(call) => call.next().await,
             Self::Http(call) => call.next().await,
+        }
+    }
+
+    /// Whether the server answers with a stream of events, over HTTP.
+    #[must_use]
+    pub fn is_streamed(&self) -> bool {
+        match self {
+            Self::Duplex(_) => false,
+            Self::Http(call) => call.is_streamed(),
         }
     }
 

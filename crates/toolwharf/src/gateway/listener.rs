@@ -33,6 +33,9 @@ use super::{
 /// One timer per connection instead of one per request.
 const HEAD_CHECK: Duration = Duration::from_secs(15);
 
+/// Milliseconds after which data that a client does not acknowledge ends its connection.
+const UNREAD_MS: u32 = 60_000;
+
 /// All routes but those of MCP.
 pub(crate) type Other = axum::Router;
 
@@ -111,6 +114,8 @@ pub(crate) async fn serve(
 
 async fn connection(socket: TcpStream, front: Arc<Front>, other: Other, over: CancellationToken) {
     let _ = socket.set_nodelay(true);
+    // What was sent and is not taken ends the connection: nothing else would, once an answer is complete.
+    let _ = rustix::net::sockopt::set_tcp_user_timeout(&socket, UNREAD_MS);
     let mut socket = socket;
     // Boxed, so that it is gone once a stream has taken over.
     let takeover = Box::pin(http(&mut socket, &front, other, &over)).await;
@@ -286,21 +291,19 @@ impl AsyncWrite for Counted<'_> {
     }
 }
 
-fn answer(
+async fn answer(
     front: Arc<Front>,
     other: Other,
     handover: Handover,
     request: Request<Incoming>,
-) -> impl Future<Output = Result<Response<Body>, io::Error>> {
-    async move {
-        if Front::owns(request.uri().path()) {
-            return Ok(front.answer(request, handover).await);
-        }
-        if let Err(refusal) = front.guard().check(request.headers()) {
-            return Ok(Front::refuse(&refusal));
-        }
-        match other.oneshot(request.map(axum::body::Body::new)).await {
-            Ok(response) => Ok(response.map(Body::Other)),
-        }
+) -> Result<Response<Body>, io::Error> {
+    if Front::owns(request.uri().path()) {
+        return Ok(front.answer(request, handover).await);
+    }
+    if let Err(refusal) = front.guard().check(request.headers()) {
+        return Ok(Front::refuse(&refusal));
+    }
+    match other.oneshot(request.map(axum::body::Body::new)).await {
+        Ok(response) => Ok(response.map(Body::Other)),
     }
 }

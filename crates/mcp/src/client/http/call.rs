@@ -62,6 +62,7 @@ struct Exchange {
     retry: Option<Duration>,
     failures: u32,
     empty: u32,
+    streamed: bool,
 }
 
 enum Stage {
@@ -92,6 +93,7 @@ impl HttpCall {
                 retry: None,
                 failures: 0,
                 empty: 0,
+                streamed: false,
             },
         }
     }
@@ -115,6 +117,10 @@ impl HttpCall {
     /// Whether not even a connection could be made.
     pub(super) fn unreachable(&self) -> bool {
         self.exchange.unreachable
+    }
+
+    pub(in crate::client) fn is_streamed(&self) -> bool {
+        self.exchange.streamed
     }
 
     pub(in crate::client) fn id(&self) -> u64 {
@@ -293,7 +299,10 @@ impl Exchange {
                 response.into_body(),
                 core.max_message,
             ))),
-            Media::Events => Ok(events(core, response.into_body())),
+            Media::Events => {
+                self.streamed = true;
+                Ok(events(core, response.into_body()))
+            }
             Media::Other => Err(CallError::Refused(
                 "it is neither JSON nor an event stream".into(),
             )),
@@ -366,7 +375,7 @@ impl Exchange {
     ///
     /// An error without an id, or with a null one, answers what it came back for. So does one with a string
     /// for an id (`any_string`) where the status says no: we never give such ids, and servers send them.
-    fn ours(&self, core: &Core, frame: Frame, any_string: bool) -> Result<Frame, Frame> {
+    fn ours(&self, core: &Core, frame: Frame, any_string: bool) -> Result<Frame, Box<Frame>> {
         if frame.numeric_id() == Some(self.id) {
             return Ok(frame);
         }
@@ -376,7 +385,7 @@ impl Exchange {
             _ => false,
         };
         if frame.kind() != Kind::Error || !nobodys {
-            return Err(frame);
+            return Err(Box::new(frame));
         }
         let text = if frame.id().is_empty() {
             let object = json::trimmed(frame.text());
@@ -390,7 +399,7 @@ impl Exchange {
         } else {
             frame.rewritten(self.id.to_string().as_bytes(), Splice::new())
         };
-        Frame::parse(text, core.max_depth).map_err(|_| frame)
+        Frame::parse(text, core.max_depth).map_err(|_| Box::new(frame))
     }
 
     /// One event of a stream.

@@ -259,9 +259,7 @@ async fn close_stream(server: &Server, context: &RequestContext<RoleServer>) {
     if let Some(handle) = handle {
         for stream in 0..STREAMS {
             // Fails for the numbers that no stream has.
-            let _ = handle
-                .close_sse_stream(stream, Some(COME_BACK))
-                .await;
+            let _ = handle.close_sse_stream(stream, Some(COME_BACK)).await;
         }
     }
 }
