@@ -80,8 +80,6 @@ pub struct Answer {
     pub code: Option<i64>,
     /// The client cancelled the request and expects nothing more.
     pub silent: bool,
-    /// The server answered with a stream of events: whoever speaks HTTP does the same.
-    pub streamed: bool,
 }
 
 impl Answer {
@@ -92,7 +90,6 @@ impl Answer {
             shared: None,
             code: None,
             silent: false,
-            streamed: false,
         }
     }
 

@@ -241,9 +241,7 @@ impl Relay<'_> {
                 || connection.client.info().era == Era::Legacy
                 || !bridge::is_input_required(&response)
             {
-                let mut answer = self.answer(&response, connection.client.info().era);
-                answer.streamed = call.is_streamed();
-                return Ok(answer);
+                return Ok(self.answer(&response, connection.client.info().era));
             }
             rounds += 1;
             if rounds > MAX_ROUNDS {

@@ -257,15 +257,6 @@ impl Call {
         }
     }
 
-    /// Whether the server answers with a stream of events, over HTTP.
-    #[must_use]
-    pub fn is_streamed(&self) -> bool {
-        match self {
-            Self::Duplex(_) => false,
-            Self::Http(call) => call.is_streamed(),
-        }
-    }
-
     /// The progress token that the server has for this call.
     #[must_use]
     pub fn upstream_id(&self) -> u64 {

@@ -1,7 +1,7 @@
 //! Streamable HTTP for clients of both eras, on `/mcp`, `/mcp/{project}` and `/mcp/{project}/{server}`.
 //!
 //! A request is answered with JSON if nothing happens before its answer, and with an event stream from the
-//! first thing that does, or where its server answered with one. `-` stands for "no project" in a path that names a server.
+//! first thing that does. `-` stands for "no project" in a path that names a server.
 
 use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
@@ -508,9 +508,7 @@ async fn respond(
     })
     .await;
     let events = match first {
-        First::Answer(answer)
-            if outbox.is_empty() && !(answer.streamed && answer.code.is_none()) =>
-        {
+        First::Answer(answer) if outbox.is_empty() => {
             let status = status(&answer);
             return json_body(status, Body::answer(answer));
         }

@@ -62,7 +62,6 @@ struct Exchange {
     retry: Option<Duration>,
     failures: u32,
     empty: u32,
-    streamed: bool,
 }
 
 enum Stage {
@@ -93,7 +92,6 @@ impl HttpCall {
                 retry: None,
                 failures: 0,
                 empty: 0,
-                streamed: false,
             },
         }
     }
@@ -117,10 +115,6 @@ impl HttpCall {
     /// Whether not even a connection could be made.
     pub(super) fn unreachable(&self) -> bool {
         self.exchange.unreachable
-    }
-
-    pub(in crate::client) fn is_streamed(&self) -> bool {
-        self.exchange.streamed
     }
 
     pub(in crate::client) fn id(&self) -> u64 {
@@ -299,10 +293,7 @@ impl Exchange {
                 response.into_body(),
                 core.max_message,
             ))),
-            Media::Events => {
-                self.streamed = true;
-                Ok(events(core, response.into_body()))
-            }
+            Media::Events => Ok(events(core, response.into_body())),
             Media::Other => Err(CallError::Refused(
                 "it is neither JSON nor an event stream".into(),
             )),
