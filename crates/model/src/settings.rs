@@ -52,8 +52,6 @@ pub struct Limits {
     pub held_call_ttl: Duration,
     /// Calls held like that at a time.
     pub max_held_calls: usize,
-    /// Bytes of a server's standard error output that are kept.
-    pub stderr_bytes: usize,
     /// From the polite request to stop until the kill.
     pub stop_grace: Duration,
     /// How long calls in flight may finish when Toolwharf stops.
@@ -119,7 +117,6 @@ impl Default for Limits {
             session_idle: Duration::from_secs(30 * 60),
             held_call_ttl: Duration::from_secs(5 * 60),
             max_held_calls: 1_024,
-            stderr_bytes: 64 * 1024,
             stop_grace: Duration::from_secs(10),
             drain: Duration::from_secs(30),
         }

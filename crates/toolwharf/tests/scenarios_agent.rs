@@ -12,7 +12,7 @@ use std::{path::Path, time::Duration};
 use common::{Setup, gone, scripted, tools, with};
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use testkit::{Bin, DEADLINE};
+use testkit::{Bin, DEADLINE, wait_for};
 
 /// Two servers under their names, each its own child, each with its answered handshake.
 #[tokio::test]
@@ -265,4 +265,25 @@ async fn a11_a_stdio_gateway_ends_with_its_client() {
     let status = client.finish(Duration::from_secs(15)).await;
     assert!(status.success(), "{status}");
     gone(&pids, true, Duration::from_secs(2)).await;
+}
+
+/// A call in flight is answered before its server is stopped; a listening stream holds nothing up.
+#[tokio::test]
+async fn calls_in_flight_finish_when_the_gateway_stops() {
+    let mut gateway = Setup::new().scripted("alpha", &[]).serve().await;
+    let mut listening = gateway.modern().await;
+    let filter = json!({ "notifications": { "toolsListChanged": true } });
+    listening.begin("subscriptions/listen", filter).await;
+    let mut peer = gateway.legacy().await;
+    let params = json!({ "name": "slow", "arguments": { "ms": 1500 } });
+    let call = peer.begin("tools/call", params).await;
+    wait_for("the call to be at its server", DEADLINE, async || {
+        gateway.metric("calls_in_flight", Some("alpha")).await == Some(1)
+    })
+    .await;
+    gateway.process.signal(Signal::TERM);
+    let response = peer.finish(call).await;
+    assert!(response["result"].is_object(), "{response}");
+    let status = gateway.process.wait(Duration::from_secs(10)).await;
+    assert!(status.success(), "{status}: {}", gateway.process.stderr());
 }

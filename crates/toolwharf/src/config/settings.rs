@@ -59,7 +59,6 @@ client_queue_len = 256        # messages that wait for one slow client
 session_idle = "30m"          # an unused client session ends after this
 held_call_ttl = "5m"          # how long a call waits for the client's input
 max_held_calls = 1024         # calls that wait like that at a time
-stderr_bytes = "64KiB"        # how much of a server's standard error is kept
 stop_grace = "10s"            # from the request to stop until the kill
 drain = "30s"                 # how long calls in flight may finish at the end
 
@@ -188,7 +187,6 @@ impl Walk<'_> {
         let sizes = [
             ("max_body_bytes", &mut limits.max_body_bytes, 1024),
             ("max_line_bytes", &mut limits.max_line_bytes, 1024),
-            ("stderr_bytes", &mut limits.stderr_bytes, 0),
         ];
         let counts = [
             ("max_depth", &mut limits.max_depth, 8, 1024),
