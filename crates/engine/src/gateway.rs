@@ -1097,10 +1097,5 @@ fn routed(frame: &Frame, param: Param) -> Result<(json::Span, String), RpcError>
 }
 
 fn no_scope(scope: &Scope) -> RpcError {
-    let what = match (&scope.project, &scope.server) {
-        (_, Some(server)) => format!("no server `{server}` is enabled here"),
-        (Some(project), None) => format!("there is no project `{project}`"),
-        (None, None) => "there is nothing here".to_owned(),
-    };
-    RpcError::new(error::INVALID_REQUEST, what)
+    RpcError::new(error::INVALID_REQUEST, scope.missing())
 }

@@ -38,6 +38,18 @@ pub struct Scope {
     pub server: Option<ServerName>,
 }
 
+impl Scope {
+    /// What to say to whoever addresses a scope that there is not.
+    #[must_use]
+    pub fn missing(&self) -> String {
+        match (&self.project, &self.server) {
+            (_, Some(server)) => format!("no server `{server}` is enabled here"),
+            (Some(project), None) => format!("there is no project `{project}`"),
+            (None, None) => "there is nothing here".to_owned(),
+        }
+    }
+}
+
 /// Where a name leads.
 #[derive(Clone)]
 pub struct Route {

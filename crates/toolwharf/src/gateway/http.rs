@@ -610,12 +610,7 @@ fn percent_decode(text: &str) -> String {
 }
 
 fn no_scope(scope: &Scope) -> Refusal {
-    let what = match (&scope.project, &scope.server) {
-        (_, Some(server)) => format!("no server `{server}` is enabled here"),
-        (Some(project), None) => format!("there is no project `{project}`"),
-        (None, None) => "there is nothing here".to_owned(),
-    };
-    refusal(StatusCode::NOT_FOUND, &what)
+    refusal(StatusCode::NOT_FOUND, &scope.missing())
 }
 
 pub(super) fn refusal(status: StatusCode, what: &str) -> Refusal {
