@@ -1,7 +1,7 @@
 //! Streamable HTTP for clients of both eras, on `/mcp`, `/mcp/{project}` and `/mcp/{project}/{server}`.
 //!
 //! A request is answered with JSON if nothing happens before its answer, and with an event stream from the
-//! first thing that does. `-` stands for "no project" in a path that names a server.
+//! first thing that does; always with a stream for a client that names it first in `Accept`. `-` stands for "no project" in a path that names a server.
 
 use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
@@ -247,7 +247,10 @@ impl Front {
         }
         let session = self.session(&headers, &scope, &principal)?;
         match frame.kind() {
-            Kind::Request => Ok(self.legacy(session, frame, scope, principal).await),
+            Kind::Request => {
+                let streams = prefers_stream(&headers);
+                Ok(self.legacy(session, frame, scope, principal, streams).await)
+            }
             _ => {
                 self.take_in(session, &frame, scope, principal);
                 Ok(empty(StatusCode::ACCEPTED))
@@ -354,6 +357,7 @@ impl Front {
         frame: Frame,
         scope: Scope,
         principal: Arc<str>,
+        streams: bool,
     ) -> Response<Body> {
         let outbox = Outbox::new(REQUEST_BOUNDS);
         let caller = Caller {
@@ -367,7 +371,7 @@ impl Front {
         };
         let gateway = self.gateway.clone();
         let answering: Answering = Box::pin(async move { gateway.request(&caller, &frame).await });
-        respond(&self.tasks, outbox, answering, |_| StatusCode::OK).await
+        respond(&self.tasks, outbox, answering, streams, |_| StatusCode::OK).await
     }
 
     async fn modern(
@@ -401,6 +405,7 @@ impl Front {
                 );
             }
         }
+        let streams = prefers_stream(&headers);
         let outbox = Outbox::new(REQUEST_BOUNDS);
         let caller = Caller {
             era: Era::Modern,
@@ -413,7 +418,7 @@ impl Front {
         };
         let gateway = self.gateway.clone();
         let answering: Answering = Box::pin(async move { gateway.request(&caller, &frame).await });
-        respond(&self.tasks, outbox, answering, modern_status).await
+        respond(&self.tasks, outbox, answering, streams, modern_status).await
     }
 
     /// A batch: only 2025-03-26 has them.
@@ -486,11 +491,23 @@ impl Front {
     }
 }
 
+/// Whether a client would rather have a stream than JSON: it names that first, or that alone.
+fn prefers_stream(headers: &HeaderMap) -> bool {
+    let accept = headers
+        .get(header::ACCEPT)
+        .map_or(&b""[..], HeaderValue::as_bytes);
+    let stream = memchr::memmem::find(accept, b"text/event-stream");
+    let json = memchr::memmem::find(accept, b"application/json")
+        .or_else(|| memchr::memmem::find(accept, b"*/*"));
+    stream.is_some_and(|stream| json.is_none_or(|json| stream < json))
+}
+
 /// Waits for the first thing that happens: the answer alone is JSON, anything before it opens a stream.
 async fn respond(
     tasks: &TaskTracker,
     outbox: Arc<Outbox>,
     mut answering: Answering,
+    streams: bool,
     status: impl Fn(&Answer) -> StatusCode,
 ) -> Response<Body> {
     enum First {
@@ -508,7 +525,7 @@ async fn respond(
     })
     .await;
     let events = match first {
-        First::Answer(answer) if outbox.is_empty() => {
+        First::Answer(answer) if outbox.is_empty() && (!streams || answer.code.is_some()) => {
             let status = status(&answer);
             return json_body(status, Body::answer(answer));
         }
