@@ -500,6 +500,11 @@ pub fn elements(text: &[u8], array: Span) -> impl Iterator<Item = Span> + '_ {
         }
         let start = at;
         at = skip(text, start);
+        if at == start {
+            // Not validated: there is no value here to go on from.
+            at = text.len();
+            return None;
+        }
         Some(start..at)
     })
 }
@@ -797,6 +802,23 @@ mod tests {
             }),
             r#"{"z":0, "a": 1, "b": {"c": [1,2]}, "d": "x" }"#
         );
+    }
+
+    #[test]
+    fn walks_over_what_is_no_json_end() {
+        for text in [
+            &b"[}"[..],
+            b"[:",
+            b"[1}2",
+            b"{\"a\"}",
+            b"{\"a\":,",
+            b"[,,]",
+            b"[\"",
+            b"{\"a\":}x",
+        ] {
+            assert!(elements(text, 0..text.len()).take(100).count() < 100);
+            assert!(members(text, 0..text.len()).take(100).count() < 100);
+        }
     }
 
     proptest! {
