@@ -260,9 +260,9 @@ fn response(random: &mut Random, is_modern: bool) -> String {
     random.object(frame)
 }
 
-/// A server whose input is also written to `file`.
+/// A server whose input is also appended to `file`, which may be emptied meanwhile.
 fn recorded(file: &Path, era: &str) -> Value {
-    let script = "tee \"$0\" | exec \"$1\" --era \"$2\"";
+    let script = "tee -a \"$0\" | exec \"$1\" --era \"$2\"";
     json!({"command": "sh", "args": ["-c", script, file, Bin::path("testkit-scripted"), era]})
 }
 
