@@ -30,7 +30,7 @@ use crate::{
     hub::{Filter, Hub, Listener, Registration},
     launch::Launcher,
     relay::{Target, relay, routed_span, string_at},
-    server::{FIRST_START, Server, State},
+    server::{Server, State},
     view::{Scope, View},
 };
 
@@ -449,7 +449,8 @@ impl Gateway {
         self.shared.view(scope)
     }
 
-    /// Waits until no server of the scope is in its first start any more, at most [`FIRST_START`].
+    /// Waits until no server of the scope is in its first start any more, at most
+    /// [`crate::server::FIRST_START`].
     pub async fn settled(&self, scope: &Scope) -> Option<Arc<View>> {
         let view = self.shared.view(scope)?;
         if view.is_settled() {
@@ -1042,12 +1043,6 @@ impl Gateway {
                 .publish(Some((server.name(), &[ListKind::Tools])));
         }
         true
-    }
-
-    /// How long the first list of all may wait.
-    #[must_use]
-    pub fn first_start() -> Duration {
-        FIRST_START
     }
 }
 
