@@ -262,6 +262,8 @@ pub(crate) fn parse_pid(digits: &str) -> Option<Pid> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::CommandExt as _;
+
     use super::*;
 
     #[test]
@@ -294,12 +296,22 @@ mod tests {
         }
     }
 
+    /// Of a process of its own group and not of this one's session: where the session's leader is
+    /// outside of the pid namespace, this process's session reads 0.
     #[test]
-    fn this_process_is_found_by_its_own_number() {
-        let me = Stat::read(rustix::process::getpid()).unwrap();
-        assert!(!me.zombie && !me.unsettled);
-        assert!(me.started > 0);
-        let session = Pid::from_raw(me.session).unwrap();
-        assert!(Lineage::session(session).find().members.contains(&me.pid));
+    fn a_process_is_found_by_the_number_of_its_group() {
+        let mut child = std::process::Command::new("cat")
+            .stdin(std::process::Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .expect("cat is part of every system");
+        let leader = Pid::from_child(&child);
+        let stat = Stat::read(leader).unwrap();
+        assert!(!stat.zombie && stat.started > 0);
+        assert_eq!(stat.group, leader.as_raw_pid());
+        assert!(Lineage::session(leader).find().members.contains(&leader));
+        drop(child.stdin.take());
+        assert!(child.wait().unwrap().success());
+        assert!(!Lineage::session(leader).find().members.contains(&leader));
     }
 }
