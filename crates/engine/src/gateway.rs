@@ -1,13 +1,7 @@
 //! The front door: requests and notifications of clients, and the set of servers behind them.
 
-use std::{
-    borrow::Cow,
-    collections::{BTreeSet, HashMap, VecDeque},
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{borrow::Cow, collections::BTreeSet, sync::Arc, time::Duration};
 
-use arc_swap::ArcSwap;
 use bytes::Bytes;
 use mcp::{
     Era, Frame, Kind, RpcError,
@@ -20,22 +14,19 @@ use mcp::{
     protocol::{meta, method},
     server::{Face, Session},
 };
-use model::{Limits, NativeName, ServerName, ServerSpec, Settings, StartPolicy};
+use model::{NativeName, ProjectId, ServerName, ServerSpec, Settings, StartPolicy};
 use runtime::process::Spawner;
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     catalog::ListKind,
-    hold::Holds,
+    fleet::{Fleet, Project},
     hub::{Filter, Hub, Listener, Registration},
     launch::Launcher,
     relay::{Target, relay, routed_span, string_at},
     server::{Server, State},
+    shared::Shared,
     view::{Scope, View},
 };
-
-/// Tasks whose server is remembered.
-const MAX_TASKS: usize = 10_000;
 
 /// Who asks, and where messages go that belong to the request.
 pub struct Caller {
@@ -146,163 +137,6 @@ impl Answer {
     }
 }
 
-/// What the tasks of the engine share.
-pub struct Shared {
-    pub(crate) launcher: Launcher,
-    pub(crate) hub: Arc<Hub>,
-    pub(crate) held: Holds,
-    identity: Identity,
-    settings: ArcSwap<Settings>,
-    servers: ArcSwap<Vec<Arc<Server>>>,
-    views: ArcSwap<HashMap<Scope, Arc<View>>>,
-    /// Held while views are made, never by a call that finds its view.
-    publishing: Mutex<()>,
-    tasks_of: Mutex<TaskTable>,
-    tasks: TaskTracker,
-    over: CancellationToken,
-}
-
-/// Which server a task is at.
-#[derive(Default)]
-struct TaskTable {
-    servers: HashMap<(Arc<str>, String), ServerName>,
-    order: VecDeque<(Arc<str>, String)>,
-}
-
-impl Shared {
-    pub(crate) fn limits(&self) -> Limits {
-        self.settings.load().limits.clone()
-    }
-
-    pub(crate) fn start_policy(&self) -> StartPolicy {
-        self.settings.load().start
-    }
-
-    /// Runs a task that the engine owns: it ends with its server, its session or the product.
-    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.tasks.spawn(task);
-    }
-
-    /// Whether a caller of this scope sees the server.
-    pub(crate) fn sees(&self, scope: &Scope, name: &ServerName) -> bool {
-        if scope.server.as_ref().is_some_and(|only| only != name) {
-            return false;
-        }
-        let servers = self.servers.load();
-        let Some(server) = servers.iter().find(|server| server.name() == name) else {
-            return true;
-        };
-        in_project(server, scope, &self.settings.load())
-    }
-
-    /// Makes every known view anew, and tells who listens. `changed`: whose lists, and which.
-    pub(crate) fn publish(&self, changed: Option<(&ServerName, &[ListKind])>) {
-        {
-            let _one_at_a_time = self
-                .publishing
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
-            let known = self.views.load();
-            let fresh = known
-                .keys()
-                .filter_map(|scope| Some((scope.clone(), self.build(scope)?)))
-                .collect();
-            self.views.store(Arc::new(fresh));
-        }
-        match changed {
-            Some((server, kinds)) => self
-                .hub
-                .lists_changed(kinds, |scope| self.sees(scope, server)),
-            None => self.hub.lists_changed(&ListKind::ALL, |_| true),
-        }
-    }
-
-    fn build(&self, scope: &Scope) -> Option<Arc<View>> {
-        let settings = self.settings.load();
-        let servers = self.servers.load();
-        if let Some(project) = &scope.project {
-            let named = |server: &Arc<Server>| server.spec.projects.contains(project);
-            if !settings.projects.contains_key(project) && !servers.iter().any(named) {
-                return None;
-            }
-        }
-        let seen: Vec<Arc<Server>> = servers
-            .iter()
-            .filter(|server| server.spec.enabled && in_project(server, scope, &settings))
-            .filter(|server| {
-                scope
-                    .server
-                    .as_ref()
-                    .is_none_or(|only| only == server.name())
-            })
-            .cloned()
-            .collect();
-        if scope.server.is_some() && seen.is_empty() {
-            return None;
-        }
-        Some(Arc::new(View::build(
-            scope,
-            seen,
-            &settings,
-            &self.identity,
-        )))
-    }
-
-    /// The snapshot of a scope; `None` if there is no such project or server.
-    pub fn view(&self, scope: &Scope) -> Option<Arc<View>> {
-        if let Some(view) = self.views.load().get(scope) {
-            return Some(view.clone());
-        }
-        let _one_at_a_time = self
-            .publishing
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let view = self.build(scope)?;
-        let mut views = HashMap::clone(&self.views.load());
-        views.insert(scope.clone(), view.clone());
-        self.views.store(Arc::new(views));
-        Some(view)
-    }
-
-    /// Notes which server a task is at, so that questions about it find their way.
-    pub(crate) fn tasks_seen(&self, response: &Frame, principal: &Arc<str>, server: &Server) {
-        if memchr::memmem::find(response.body(), b"\"taskId\"").is_none() {
-            return;
-        }
-        let Some(result) = response.object() else {
-            return;
-        };
-        let id = result
-            .object("task")
-            .and_then(|task| task.string("taskId"))
-            .or_else(|| result.string("taskId"));
-        let Some(id) = id else { return };
-        let key = (principal.clone(), id.into_owned());
-        let mut table = self.tasks_of.lock().unwrap_or_else(PoisonError::into_inner);
-        if table
-            .servers
-            .insert(key.clone(), server.name().clone())
-            .is_none()
-        {
-            table.order.push_back(key);
-        }
-        while table.order.len() > MAX_TASKS {
-            if let Some(oldest) = table.order.pop_front() {
-                table.servers.remove(&oldest);
-            }
-        }
-    }
-}
-
-fn in_project(server: &Server, scope: &Scope, settings: &Settings) -> bool {
-    let listed = scope
-        .project
-        .as_ref()
-        .and_then(|id| settings.projects.get(id)?.servers.as_ref());
-    server.spec.is_in_project(scope.project.as_ref())
-        && listed.is_none_or(|listed| listed.contains(server.name()))
-}
-
 /// The gateway. Cheap to clone.
 #[derive(Clone)]
 pub struct Gateway {
@@ -330,19 +164,11 @@ impl Gateway {
             max_depth: limits.max_depth,
             stop_grace: limits.stop_grace,
         };
-        let shared = Arc::new(Shared {
-            launcher,
-            hub: Arc::default(),
-            held: Holds::new(),
-            identity,
-            settings: ArcSwap::from_pointee(settings),
-            servers: ArcSwap::default(),
-            views: ArcSwap::default(),
-            publishing: Mutex::default(),
-            tasks_of: Mutex::default(),
-            tasks: TaskTracker::new(),
-            over: CancellationToken::new(),
-        });
+        let fleet = Fleet {
+            settings: Arc::new(settings),
+            ..Fleet::default()
+        };
+        let shared = Shared::new(fleet, launcher, identity);
         let sweeping = shared.clone();
         shared.spawn(async move {
             let mut tick = tokio::time::interval(Duration::from_secs(1));
@@ -384,57 +210,82 @@ impl Gateway {
         Ok(())
     }
 
-    /// Makes the servers be `specs`: what is unchanged goes on undisturbed, what changed is started anew,
-    /// what is gone is stopped. Returns once the old ones are on their way out.
+    /// Makes the servers of the configuration file be `specs`: what is unchanged goes on undisturbed, what
+    /// changed is started anew, what is gone is stopped. Returns once the old ones are on their way out.
     pub async fn reconfigure(&self, specs: Vec<ServerSpec>, settings: Option<Settings>) {
+        self.replace(
+            |_| true,
+            |fleet, shared| {
+                if let Some(settings) = settings {
+                    fleet.settings = Arc::new(settings);
+                }
+                let (servers, change) = kept_or_new(&fleet.shared, specs, shared);
+                fleet.shared = servers;
+                change
+            },
+        );
+    }
+
+    /// Makes a project be so: its settings and its own servers, as [`Gateway::reconfigure`] does it.
+    pub fn project_set(&self, id: &ProjectId, mut project: Project, specs: Vec<ServerSpec>) {
+        self.replace(
+            |scope| scope.project.as_ref().is_none_or(|named| named == id),
+            |fleet, shared| {
+                let old = fleet.projects.get(id).cloned().unwrap_or_default();
+                let (servers, change) = kept_or_new(&old.servers, specs, shared);
+                project.servers = servers;
+                fleet.projects.insert(id.clone(), Arc::new(project));
+                change
+            },
+        );
+    }
+
+    /// Forgets a project and stops its own servers (P05).
+    pub fn project_remove(&self, id: &ProjectId) {
+        self.replace(
+            |scope| scope.project.as_ref().is_none_or(|named| named == id),
+            |fleet, _| {
+                let gone = fleet.projects.remove(id);
+                Change {
+                    stopped: gone.map_or_else(Vec::new, |project| project.servers.clone()),
+                    started: Vec::new(),
+                }
+            },
+        );
+    }
+
+    fn replace(
+        &self,
+        concerns: impl Fn(&Scope) -> bool,
+        change: impl FnOnce(&mut Fleet, &Arc<Shared>) -> Change,
+    ) {
         let shared = &self.shared;
-        if let Some(settings) = settings {
-            shared.settings.store(Arc::new(settings));
-        }
-        let queue_len = shared.limits().queue_len;
-        let old = shared.servers.load_full();
-        let mut kept = BTreeSet::new();
-        let mut started = Vec::new();
-        let mut servers = Vec::with_capacity(specs.len());
-        for spec in specs {
-            let same = old.iter().find(|server| same_instance(&server.spec, &spec));
-            match same {
-                Some(server) => {
-                    server
-                        .disabled_tools
-                        .store(Arc::new(spec.disabled_tools.clone()));
-                    kept.insert(server.name().clone());
-                    servers.push(server.clone());
-                }
-                None => {
-                    let server = Server::new(spec, queue_len);
-                    started.push(server.clone());
-                    servers.push(server);
-                }
-            }
-        }
-        shared.servers.store(Arc::new(servers));
+        let change = shared.change(|fleet| change(fleet, shared));
         // The old ones leave the views before they stop: nobody is sent to a server on its way out.
-        shared.publish(None);
-        for server in old.iter().filter(|server| !kept.contains(server.name())) {
+        shared.publish(&ListKind::ALL, concerns);
+        for server in change.stopped {
             server.stop();
         }
-        for server in started {
-            if server.spec.enabled {
-                shared.spawn(server.run(shared.clone()));
-            }
+        for server in change.started {
+            server.begin();
         }
     }
 
-    /// All configured servers, in order.
+    /// The servers of the configuration file, in order.
     #[must_use]
-    pub fn servers(&self) -> Arc<Vec<Arc<Server>>> {
-        self.shared.servers.load_full()
+    pub fn servers(&self) -> Vec<Arc<Server>> {
+        self.shared.fleet().shared.clone()
+    }
+
+    /// All there is at the moment.
+    #[must_use]
+    pub fn fleet(&self) -> Arc<Fleet> {
+        self.shared.fleet()
     }
 
     #[must_use]
     pub fn settings(&self) -> Arc<Settings> {
-        self.shared.settings.load_full()
+        self.shared.fleet().settings.clone()
     }
 
     /// Calls that wait for their clients' input, and clients that listen.
@@ -456,17 +307,13 @@ impl Gateway {
         if view.is_settled() {
             return Some(view);
         }
-        futures_util::future::join_all(view.servers.iter().map(|server| server.first_settled()))
-            .await;
-        // A server that used up its time without coming up published nothing: the view would stay unsettled.
-        if view
-            .servers
-            .iter()
-            .any(|server| matches!(server.state(), State::Starting))
-        {
-            self.shared.publish(None);
+        futures_util::future::join_all(view.awaited().map(Server::first_settled)).await;
+        // What was learnt may be about to be published; and a server that used up its time without coming up
+        // publishes nothing.
+        match self.shared.view(scope)? {
+            view if view.is_settled() => Some(view),
+            _ => self.shared.view_anew(scope),
         }
-        self.shared.view(scope)
     }
 
     /// Answers `initialize`: the result, for the face that the client showed. Waits for no server, but for the
@@ -493,7 +340,7 @@ impl Gateway {
         self.forget(&listener).await;
         if let Some(session) = &listener.session {
             session.end();
-            for server in self.servers().iter() {
+            for server in self.shared.fleet().all() {
                 server
                     .instances
                     .close(session.id(), self.shared.launcher.stop_grace)
@@ -510,12 +357,11 @@ impl Gateway {
     /// Stops all servers. Waits until they are gone, at most `limit`.
     pub async fn shutdown(&self, limit: Duration) {
         self.shared.over.cancel();
-        let servers = self.servers();
-        for server in servers.iter() {
+        let fleet = self.shared.fleet();
+        for server in fleet.all() {
             server.stop();
         }
-        let running = servers.iter().filter(|server| server.spec.enabled);
-        let gone = futures_util::future::join_all(running.map(|server| server.stopped()));
+        let gone = futures_util::future::join_all(fleet.all().map(|server| server.stopped()));
         if tokio::time::timeout(limit, gone).await.is_err() {
             tracing::warn!("some servers did not stop within {} s", limit.as_secs());
         }
@@ -695,6 +541,7 @@ impl Gateway {
             return Err(RpcError::invalid_params("Invalid params: unknown `cursor`"));
         }
         let view = if view.is_settled() {
+            view.wake();
             view
         } else {
             self.settled(&caller.scope)
@@ -791,16 +638,16 @@ impl Gateway {
             let first = self
                 .shared
                 .hub
-                .watch(&listener, server.name(), &native, &exposed);
+                .watch(&listener, server.key(), &native, &exposed);
             let answer = self
                 .watch_upstream(caller, frame, target, &native, first)
                 .await;
             if answer.code.is_some() {
-                self.shared.hub.unwatch(&listener, server.name(), &native);
+                self.shared.hub.unwatch(&listener, server.key(), &native);
             }
             return Ok(answer);
         }
-        if self.shared.hub.unwatch(&listener, server.name(), &native) {
+        if self.shared.hub.unwatch(&listener, server.key(), &native) {
             self.unwatch_upstream(&server, &native).await;
         }
         Ok(Answer::result(frame, b"{}"))
@@ -847,10 +694,10 @@ impl Gateway {
 
     /// Ends all that a listener watches.
     async fn forget(&self, listener: &Listener) {
-        let servers = self.servers();
-        for (name, native) in Hub::watched_by(listener) {
-            if self.shared.hub.unwatch(listener, &name, &native)
-                && let Some(server) = servers.iter().find(|server| *server.name() == name)
+        let fleet = self.shared.fleet();
+        for (key, native) in Hub::watched_by(listener) {
+            if self.shared.hub.unwatch(listener, &key, &native)
+                && let Some(server) = fleet.get(&key)
             {
                 self.unwatch_upstream(server, &native).await;
             }
@@ -944,7 +791,7 @@ impl Gateway {
         let first = self
             .shared
             .hub
-            .watch(listener, server.name(), &native, exposed);
+            .watch(listener, server.key(), &native, exposed);
         if !first {
             return true;
         }
@@ -964,7 +811,7 @@ impl Gateway {
         if agreed {
             server.upstream.add(&native);
         } else {
-            self.shared.hub.unwatch(listener, server.name(), &native);
+            self.shared.hub.unwatch(listener, server.key(), &native);
         }
         agreed
     }
@@ -972,18 +819,11 @@ impl Gateway {
     /// A question about a task goes to the server that has it.
     async fn task(&self, caller: &Caller, view: &View, frame: &Frame) -> Result<Answer, RpcError> {
         let id = frame.object().and_then(|params| params.string("taskId"));
-        let known = id.as_ref().and_then(|id| {
-            let key = (caller.principal.clone(), id.clone().into_owned());
-            self.shared
-                .tasks_of
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .servers
-                .get(&key)
-                .cloned()
-        });
+        let known = id
+            .as_ref()
+            .and_then(|id| self.shared.task_server(&caller.principal, id));
         let server = match known {
-            Some(name) => view.servers.iter().find(|server| *server.name() == name),
+            Some(key) => view.servers.iter().find(|server| *server.key() == key),
             None if view.servers.len() == 1 => view.servers.first(),
             None => None,
         };
@@ -1012,7 +852,7 @@ impl Gateway {
             method::CANCELLED => session.cancel(frame),
             method::ROOTS_CHANGED => {
                 // A shared server has no single client whose roots it could ask for.
-                for server in self.servers().iter() {
+                for server in self.shared.fleet().all() {
                     if let Some(connection) = server.instances.existing(session.id()) {
                         let frame = frame.clone();
                         self.shared.spawn(async move {
@@ -1039,8 +879,7 @@ impl Gateway {
         };
         if changed {
             server.disabled_tools.store(Arc::new(disabled));
-            self.shared
-                .publish(Some((server.name(), &[ListKind::Tools])));
+            self.shared.publish_of(server, &[ListKind::Tools]);
         }
         true
     }
@@ -1071,6 +910,42 @@ impl Drop for Listening {
                 .spawn(async move { gateway.forget(registration.listener()).await });
         }
     }
+}
+
+/// What a change of the fleet asks for.
+struct Change {
+    stopped: Vec<Arc<Server>>,
+    started: Vec<Arc<Server>>,
+}
+
+/// The servers of these descriptions: the old ones where nothing changed but the tools that are switched off.
+fn kept_or_new(
+    old: &[Arc<Server>],
+    specs: Vec<ServerSpec>,
+    shared: &Arc<Shared>,
+) -> (Vec<Arc<Server>>, Change) {
+    let mut kept = BTreeSet::new();
+    let mut started = Vec::new();
+    let mut servers = Vec::with_capacity(specs.len());
+    for spec in specs {
+        if let Some(server) = old.iter().find(|server| same_instance(&server.spec, &spec)) {
+            server
+                .disabled_tools
+                .store(Arc::new(spec.disabled_tools.clone()));
+            kept.insert(server.name().clone());
+            servers.push(server.clone());
+        } else {
+            let server = Server::new(spec, shared);
+            started.push(server.clone());
+            servers.push(server);
+        }
+    }
+    let stopped = old
+        .iter()
+        .filter(|server| !kept.contains(server.name()))
+        .cloned()
+        .collect();
+    (servers, Change { stopped, started })
 }
 
 /// Whether a running instance can go on under the new description.

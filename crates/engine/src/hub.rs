@@ -17,7 +17,7 @@ use mcp::{
     protocol::{meta, method},
     server::Session,
 };
-use model::ServerName;
+use model::ServerKey;
 
 use crate::{catalog::ListKind, server::Server, view::Scope};
 
@@ -55,7 +55,7 @@ pub struct Listener {
     /// The id of the `subscriptions/listen` request it is: JSON text.
     pub tag: Option<Bytes>,
     /// Resources it watches: server and native URI → the URI that it knows.
-    uris: Mutex<HashMap<(ServerName, String), String>>,
+    uris: Mutex<HashMap<(ServerKey, String), String>>,
 }
 
 impl Listener {
@@ -79,7 +79,7 @@ impl Listener {
             .is_none_or(|session| session.face().is_some())
     }
 
-    fn uris(&self) -> std::sync::MutexGuard<'_, HashMap<(ServerName, String), String>> {
+    fn uris(&self) -> std::sync::MutexGuard<'_, HashMap<(ServerKey, String), String>> {
         self.uris.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -205,7 +205,7 @@ impl Hub {
     pub fn watch(
         &self,
         listener: &Listener,
-        server: &ServerName,
+        server: &ServerKey,
         native: &str,
         exposed: &str,
     ) -> bool {
@@ -217,7 +217,7 @@ impl Hub {
     }
 
     /// Forgets that a listener watches a resource; whether nobody does any more.
-    pub fn unwatch(&self, listener: &Listener, server: &ServerName, native: &str) -> bool {
+    pub fn unwatch(&self, listener: &Listener, server: &ServerKey, native: &str) -> bool {
         let known = listener
             .uris()
             .remove(&(server.clone(), native.to_owned()))
@@ -227,11 +227,11 @@ impl Hub {
 
     /// What a listener watches.
     #[must_use]
-    pub fn watched_by(listener: &Listener) -> Vec<(ServerName, String)> {
+    pub fn watched_by(listener: &Listener) -> Vec<(ServerKey, String)> {
         listener.uris().keys().cloned().collect()
     }
 
-    fn is_watched(&self, server: &ServerName, native: &str) -> bool {
+    fn is_watched(&self, server: &ServerKey, native: &str) -> bool {
         let key = (server.clone(), native.to_owned());
         let mut watched = false;
         self.each(|listener| watched |= listener.uris().contains_key(&key));
@@ -265,7 +265,7 @@ impl Hub {
 
     /// Tells whoever watches the resource that it changed.
     pub fn resource_updated(&self, server: &Server, native: &str, frame: &Frame) {
-        let key = (server.name().clone(), native.to_owned());
+        let key = (server.key().clone(), native.to_owned());
         self.each(|listener| {
             let Some(exposed) = listener.uris().get(&key).cloned() else {
                 return;

@@ -70,6 +70,9 @@ impl Launcher {
         spec: &ServerSpec,
         capabilities: &str,
     ) -> Result<(Connection, Ambient), StartError> {
+        if let Some(why) = &spec.unusable {
+            return Err(StartError::new(why.as_str()));
+        }
         let era = match spec.era {
             EraPolicy::Auto => None,
             EraPolicy::Legacy => Some(Era::Legacy),

@@ -3,6 +3,7 @@
 //! - [`server`]: one configured server: its process or peer, its connection, its queue.
 //! - [`catalog`]: what a server offers, as it said it.
 //! - [`view`]: what one caller sees of all catalogs: an immutable snapshot.
+//! - `fleet`, `shared`: which servers there are, and the views of them.
 //! - [`gateway`]: the front door for requests of clients.
 //! - `relay`: the way of one call, across the eras.
 //! - `hold`: calls that wait for a modern client's input.
@@ -12,6 +13,7 @@
 //! await; every wait has a deadline and every queue an end.
 
 pub mod catalog;
+mod fleet;
 pub mod gateway;
 mod hold;
 pub mod hub;
@@ -19,9 +21,11 @@ mod launch;
 mod relay;
 pub mod server;
 mod sessions;
+mod shared;
 mod subscriptions;
 pub mod uri;
 pub mod view;
 
+pub use fleet::{Fleet, Project};
 pub use gateway::{Answer, Caller, Gateway};
 pub use view::Scope;

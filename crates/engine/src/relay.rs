@@ -18,9 +18,10 @@ use model::Sharing;
 use tokio::time::Instant;
 
 use crate::{
-    gateway::{Answer, Caller, Shared},
+    gateway::{Answer, Caller},
     hold::{Ask, Held, Holds, Origin},
     server::{Connection, Permit, Server},
+    shared::Shared,
     uri,
 };
 
@@ -586,7 +587,8 @@ impl Relay<'_> {
         let mut splice = Splice::new();
         bridge::response_down(response, self.caller.era, era, asked, &mut splice);
         if self.caller.scope.server.is_none() {
-            uri::expose_result(response, asked, &self.target.server.uri_prefix, &mut splice);
+            let prefix = self.target.server.uri_prefix(&self.caller.scope);
+            uri::expose_result(response, asked, prefix, &mut splice);
         }
         let code =
             (response.kind() == Kind::Error).then(|| RpcError::from_json(response.body()).code);

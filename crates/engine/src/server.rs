@@ -2,13 +2,17 @@
 //!
 //! The task starts or reaches the server, fetches its catalog, and serves what comes from it outside of
 //! calls. When the connection ends it tries again, with exponential backoff and jitter; calls meanwhile fail
-//! at once with the reason (G05, P07). Deliberately absent: the full restart ladder and its policies.
+//! at once with the reason (G05, P07).
+//!
+//! A *lazy* server has no task before somebody wants it (P10), and none any more once it was idle for long.
+//! A project's own server that failed to connect some times in a row is left alone for a while (P12): then the
+//! next caller finds out whether it is back. Deliberately absent: the full restart ladder and its policies.
 
 use std::{
     collections::BTreeSet,
     sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        Arc, Mutex, OnceLock, PoisonError, Weak,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -19,10 +23,10 @@ use mcp::{
     client::{Ambient, Event},
     protocol::method,
 };
-use model::{NativeName, ServerName, ServerSpec, StartPolicy};
+use model::{NativeName, ServerKey, ServerName, ServerSpec, StartPolicy};
 use runtime::process::Handle;
 use tokio::{
-    sync::{Notify, OwnedSemaphorePermit, Semaphore, watch},
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
@@ -30,10 +34,11 @@ use tokio_util::sync::CancellationToken;
 pub use crate::launch::Connection;
 use crate::{
     catalog::{Catalog, ListKind, fetch_list},
-    gateway::Shared,
     sessions::SessionInstances,
+    shared::Shared,
     subscriptions::Upstream,
     uri,
+    view::Scope,
 };
 
 /// First and longest wait between two attempts.
@@ -42,20 +47,24 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::fro
 const STABLE: Duration = Duration::from_secs(60);
 /// A connection that ended before that is no reason to try again at once.
 const BRIEF: Duration = Duration::from_secs(1);
+/// Failures to connect in a row after which a project's own server is left alone, and for how long.
+const BREAKER: (u32, Duration) = (3, Duration::from_secs(60));
 /// How long the first list of all may wait for a server that is being started for the first time.
 pub const FIRST_START: Duration = Duration::from_secs(10);
 
 /// Where a server is.
 #[derive(Clone)]
 pub enum State {
-    /// Nobody needed it yet.
+    /// Nobody needs it yet, or any more.
     Idle,
     Starting,
     Ready(Arc<Connection>),
-    /// Not connected; tried again at `retry_at`.
+    /// Not connected; tried again at `retry_at`. `left_alone`: it failed so often that calls are what tries it
+    /// then.
     Down {
         reason: Arc<str>,
         retry_at: Instant,
+        left_alone: bool,
     },
     /// Switched off, removed, or the product stops.
     Stopped,
@@ -69,6 +78,9 @@ impl State {
             Self::Idle => "idle",
             Self::Starting => "starting",
             Self::Ready(_) => "running",
+            Self::Down {
+                left_alone: true, ..
+            } => "unavailable",
             Self::Down { .. } => "down",
             Self::Stopped => "stopped",
         }
@@ -78,16 +90,22 @@ impl State {
 /// A configured server.
 pub struct Server {
     pub spec: ServerSpec,
-    /// What its exposed URIs begin with.
-    pub uri_prefix: String,
+    key: ServerKey,
+    /// What its exposed URIs begin with, where it is known by its name.
+    uri_prefix: String,
+    /// The same where servers of several projects stand beside each other.
+    qualified_uri_prefix: String,
+    shared: Weak<Shared>,
+    life: Mutex<Life>,
+    /// Failures to connect in a row.
+    failures: AtomicU32,
+    wanted_at: OnceLock<Instant>,
     pub(crate) disabled_tools: ArcSwap<BTreeSet<NativeName>>,
     state: watch::Sender<State>,
     catalog: ArcSwap<Catalog>,
     /// Whether the first start has come to an end, good or bad.
     settled: AtomicBool,
-    born: Instant,
     queue: Queue,
-    wanted: Notify,
     over: CancellationToken,
     gone: CancellationToken,
     pub(crate) upstream: Upstream,
@@ -95,6 +113,14 @@ pub struct Server {
     last: Mutex<Option<Handle>>,
     stderr_of_failure: Mutex<Option<String>>,
     pub stats: Stats,
+}
+
+/// Whether a server has a task.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Life {
+    Resting,
+    Running,
+    Over,
 }
 
 /// Counts since the product started.
@@ -149,17 +175,22 @@ impl Unavailable {
 }
 
 impl Server {
-    pub(crate) fn new(spec: ServerSpec, queue_len: usize) -> Arc<Self> {
+    pub(crate) fn new(spec: ServerSpec, shared: &Arc<Shared>) -> Arc<Self> {
         let limit = usize::try_from(spec.max_concurrency_or_default()).unwrap_or(1);
+        let key = spec.key();
         Arc::new(Self {
-            uri_prefix: uri::prefix(&spec.name),
+            uri_prefix: uri::prefix(&key.name),
+            qualified_uri_prefix: uri::prefix(&key.qualified()),
+            key,
+            shared: Arc::downgrade(shared),
+            life: Mutex::new(Life::Resting),
+            failures: AtomicU32::new(0),
+            wanted_at: OnceLock::new(),
             disabled_tools: ArcSwap::from_pointee(spec.disabled_tools.clone()),
             state: watch::Sender::new(State::Idle),
             catalog: ArcSwap::default(),
             settled: AtomicBool::new(false),
-            born: Instant::now(),
-            queue: Queue::new(limit, queue_len),
-            wanted: Notify::new(),
+            queue: Queue::new(limit, shared.limits().queue_len),
             over: CancellationToken::new(),
             gone: CancellationToken::new(),
             upstream: Upstream::default(),
@@ -169,6 +200,28 @@ impl Server {
             stats: Stats::default(),
             spec,
         })
+    }
+
+    #[must_use]
+    pub fn key(&self) -> &ServerKey {
+        &self.key
+    }
+
+    /// What it is called, and what its URIs begin with, where a caller of the scope sees it.
+    pub(crate) fn label(&self, scope: &Scope) -> (ServerName, &str) {
+        if scope.project.is_none() {
+            (self.key.qualified(), &self.qualified_uri_prefix)
+        } else {
+            (self.spec.name.clone(), &self.uri_prefix)
+        }
+    }
+
+    pub(crate) fn uri_prefix(&self, scope: &Scope) -> &str {
+        if scope.project.is_none() {
+            &self.qualified_uri_prefix
+        } else {
+            &self.uri_prefix
+        }
     }
 
     #[must_use]
@@ -223,21 +276,69 @@ impl Server {
     /// Whether nobody needs to wait for its catalog any more.
     #[must_use]
     pub fn is_settled(&self) -> bool {
-        self.settled.load(Ordering::Acquire) || self.born.elapsed() >= FIRST_START
+        self.settled.load(Ordering::Acquire)
+            || self
+                .wanted_at
+                .get()
+                .is_some_and(|at| at.elapsed() >= FIRST_START)
     }
 
-    /// Asks a lazy server to start.
-    pub fn want(&self) {
-        if matches!(*self.state.borrow(), State::Idle) {
-            self.wanted.notify_one();
+    /// Whether what is offered of it is what is remembered: it is not connected.
+    #[must_use]
+    pub fn is_stale(&self) -> bool {
+        !matches!(*self.state.borrow(), State::Ready(_)) && self.catalog.load().info.is_some()
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        matches!(*self.state.borrow(), State::Idle)
+    }
+
+    fn is_lazy(&self, shared: &Shared) -> bool {
+        self.spec.owner.is_some() || shared.start_policy() == StartPolicy::Lazy
+    }
+
+    fn life(&self) -> std::sync::MutexGuard<'_, Life> {
+        self.life.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts it, unless it is lazy or switched off.
+    pub(crate) fn begin(self: &Arc<Self>) {
+        let Some(shared) = self.shared.upgrade() else {
+            return;
+        };
+        if self.spec.enabled && !self.is_lazy(&shared) {
+            self.want();
         }
     }
 
+    /// Starts it if nobody has.
+    pub fn want(self: &Arc<Self>) {
+        if !self.is_idle() || !self.spec.enabled {
+            return;
+        }
+        let Some(shared) = self.shared.upgrade() else {
+            return;
+        };
+        {
+            let mut life = self.life();
+            if *life != Life::Resting || self.over.is_cancelled() {
+                return;
+            }
+            *life = Life::Running;
+        }
+        let _ = self.wanted_at.set(Instant::now());
+        self.state.send_replace(State::Starting);
+        shared.spawn(self.clone().run(shared.clone()));
+    }
+
     /// Waits until the first start has come to an end; at most [`FIRST_START`] after it began.
-    pub(crate) async fn first_settled(&self) {
-        self.want();
+    pub(crate) async fn first_settled(self: &Arc<Self>) {
+        if self.is_settled() {
+            return;
+        }
         let mut state = self.state.subscribe();
-        let deadline = self.born + FIRST_START;
+        self.want();
+        let deadline = self.wanted_at.get().map_or_else(Instant::now, |at| *at) + FIRST_START;
         let settled = state.wait_for(|_| self.settled.load(Ordering::Acquire));
         let _ = tokio::time::timeout_at(deadline, settled).await;
     }
@@ -256,7 +357,9 @@ impl Server {
 
     fn unavailable(&self, state: &State) -> Unavailable {
         let (reason, retry_ms): (Arc<str>, _) = match state {
-            State::Down { reason, retry_at } => {
+            State::Down {
+                reason, retry_at, ..
+            } => {
                 let wait = retry_at
                     .saturating_duration_since(Instant::now())
                     .as_millis();
@@ -273,14 +376,14 @@ impl Server {
 
     /// The shared connection: at once if it is up or down, within `deadline` while it is starting.
     pub(crate) async fn connection(
-        &self,
+        self: &Arc<Self>,
         deadline: Instant,
     ) -> Result<Arc<Connection>, Unavailable> {
         if let State::Ready(connection) = &*self.state.borrow() {
             return Ok(connection.clone());
         }
-        self.want();
         let mut state = self.state.subscribe();
+        self.want();
         let ready = state.wait_for(|state| !matches!(state, State::Idle | State::Starting));
         // Waits are boxed: a call that need not wait does not carry their room.
         match Box::pin(tokio::time::timeout_at(deadline, ready)).await {
@@ -337,61 +440,108 @@ impl Server {
         }
     }
 
-    /// Ends the task; [`Server::stopped`] tells when all is gone.
+    /// Ends it; [`Server::stopped`] tells when all is gone.
     pub(crate) fn stop(&self) {
         self.over.cancel();
+        let mut life = self.life();
+        if *life == Life::Resting {
+            *life = Life::Over;
+            self.state.send_replace(State::Stopped);
+            self.gone.cancel();
+        }
     }
 
     pub(crate) async fn stopped(&self) {
         self.gone.cancelled().await;
     }
 
-    /// Keeps the server connected until it is stopped.
-    pub(crate) async fn run(self: Arc<Self>, shared: Arc<Shared>) {
-        let lazy = shared.start_policy() == StartPolicy::Lazy;
-        if lazy {
-            tokio::select! {
-                () = self.wanted.notified() => {}
-                () = self.over.cancelled() => {}
-            }
-        }
+    /// Keeps the server connected until it is stopped, idle for long, or failed too often.
+    async fn run(self: Arc<Self>, shared: Arc<Shared>) {
+        let lazy = self.is_lazy(&shared);
         let mut attempts = 0u32;
-        self.state.send_replace(State::Starting);
         while !self.over.is_cancelled() {
             // Not `Starting` again on a later attempt: calls fail at once until it is back.
-            let held = tokio::select! {
+            let lived = tokio::select! {
                 biased;
                 () = self.over.cancelled() => break,
-                held = self.live(&shared) => held,
+                () = self.unused(&shared), if lazy => None,
+                lived = self.live(&shared) => Some(lived),
             };
-            let (reason, held) = held;
+            let Some((reason, held)) = lived else {
+                self.disconnect(&shared).await;
+                if self.pause() {
+                    shared.publish_of(&self, &[]);
+                    return;
+                }
+                continue;
+            };
+            let held = held.unwrap_or_default();
             if held >= STABLE {
                 attempts = 0;
             }
+            let failures = self.failures.load(Ordering::Relaxed);
+            let left_alone = self.spec.owner.is_some() && failures >= BREAKER.0;
             // What worked a moment ago is tried again at once.
-            let wait = if attempts == 0 && held >= BRIEF {
+            let wait = if left_alone {
+                BREAKER.1
+            } else if attempts == 0 && held >= BRIEF {
                 Duration::ZERO
             } else {
                 backoff(attempts)
             };
             attempts = attempts.saturating_add(1);
-            tracing::warn!(server = %self.name(), retry_ms = wait.as_millis(), "not connected: {reason}");
+            tracing::warn!(server = %self.key, retry_ms = wait.as_millis(), "not connected: {reason}");
+            let reason = if left_alone {
+                format!("{reason} ({failures} attempts in a row failed)").into()
+            } else {
+                reason
+            };
             self.state.send_replace(State::Down {
                 reason,
                 retry_at: Instant::now() + wait,
+                left_alone,
             });
-            self.settled.store(true, Ordering::Release);
-            // Wakes who waits for `settled`, which is no part of the state.
-            self.state.send_modify(|_| {});
-            shared.publish(Some((self.name(), &ListKind::ALL)));
+            self.settle();
+            shared.publish_of(&self, &ListKind::ALL);
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
                 () = self.over.cancelled() => {}
             }
+            if left_alone && self.pause() {
+                return;
+            }
         }
+        *self.life() = Life::Over;
+        self.end(&shared).await;
+    }
+
+    /// Gives up a connection that nobody uses; what it offered stays offered. Who comes meanwhile waits.
+    async fn disconnect(&self, shared: &Shared) {
+        tracing::info!(server = %self.key, "not used for a while: disconnected");
+        if let State::Ready(connection) = self.state.send_replace(State::Starting) {
+            connection.close(shared.launcher.stop_grace).await;
+        }
+    }
+
+    /// Goes without a task until somebody wants the server; `false` if it is to go on, because it is to stop
+    /// or somebody waits for it already. Who waits subscribes before looking at the state: nobody is missed.
+    fn pause(&self) -> bool {
+        let mut life = self.life();
+        if self.over.is_cancelled() {
+            return false;
+        }
+        self.state.send_replace(State::Idle);
+        if self.state.receiver_count() > 0 {
+            self.state.send_replace(State::Starting);
+            return false;
+        }
+        *life = Life::Resting;
+        true
+    }
+
+    async fn end(&self, shared: &Shared) {
         let last = self.state.send_replace(State::Stopped);
-        self.settled.store(true, Ordering::Release);
-        self.state.send_modify(|_| {});
+        self.settle();
         self.instances.close_all(shared.launcher.stop_grace).await;
         if let State::Ready(connection) = last {
             connection.close(shared.launcher.stop_grace).await;
@@ -403,8 +553,29 @@ impl Server {
         self.gone.cancel();
     }
 
-    /// One life of the connection: why it ended, and how long it held.
-    async fn live(self: &Arc<Self>, shared: &Arc<Shared>) -> (Arc<str>, Duration) {
+    /// The first start has come to an end. Wakes who waits for that, for it is no part of the state.
+    fn settle(&self) {
+        self.settled.store(true, Ordering::Release);
+        self.state.send_modify(|_| {});
+    }
+
+    /// Returns once nobody has used the server for as long as the settings say.
+    async fn unused(&self, shared: &Shared) {
+        let mut calls = u64::MAX;
+        loop {
+            tokio::time::sleep(shared.limits().server_idle).await;
+            let seen = self.stats.calls.load(Ordering::Relaxed);
+            let (in_flight, waiting) = self.load();
+            let quiet = in_flight + waiting == 0 && !self.upstream.is_watching();
+            if quiet && seen == calls && matches!(*self.state.borrow(), State::Ready(_)) {
+                return;
+            }
+            calls = seen;
+        }
+    }
+
+    /// One life of the connection: why it ended, and how long it held if it came to be.
+    async fn live(self: &Arc<Self>, shared: &Arc<Shared>) -> (Arc<str>, Option<Duration>) {
         self.stats.starts.fetch_add(1, Ordering::Relaxed);
         let launched = Instant::now();
         let connected = shared
@@ -414,18 +585,20 @@ impl Server {
         let (connection, ambient) = match connected {
             Ok((connection, ambient)) => (Arc::new(connection), ambient),
             Err(error) => {
+                self.failures.fetch_add(1, Ordering::Relaxed);
                 let mut kept = self
                     .stderr_of_failure
                     .lock()
                     .unwrap_or_else(PoisonError::into_inner);
                 if let Some(stderr) = &error.stderr {
                     let tail: String = stderr.lines().rev().take(5).collect::<Vec<_>>().join(" ⏎ ");
-                    tracing::warn!(server = %self.name(), "its stderr ends (last line first): {tail}");
+                    tracing::warn!(server = %self.key, "its stderr ends (last line first): {tail}");
                 }
                 kept.clone_from(&error.stderr);
-                return (error.reason, Duration::ZERO);
+                return (error.reason, None);
             }
         };
+        self.failures.store(0, Ordering::Relaxed);
         if connection.handle.is_some() {
             self.last
                 .lock()
@@ -449,13 +622,14 @@ impl Server {
         self.state.send_replace(State::Down {
             reason: why.clone(),
             retry_at: Instant::now() + BACKOFF.0,
+            left_alone: false,
         });
         connection.close(shared.launcher.stop_grace).await;
         let why = match connection.handle.as_ref().and_then(Handle::exit_status) {
             Some(exit) => format!("the process ended with {exit}").into(),
             None => why,
         };
-        (why, connected.elapsed())
+        (why, Some(connected.elapsed()))
     }
 
     /// Learns what a server that was just connected offers, and makes it known.
@@ -475,7 +649,7 @@ impl Server {
         }
         let mut missing = self.fetch(connection, &ListKind::ALL).await;
         tracing::info!(
-            server = %self.name(),
+            server = %self.key,
             version = %info.version,
             tools = self.catalog().list(ListKind::Tools).len(),
             ms = u64::try_from(launched.elapsed().as_millis()).unwrap_or(u64::MAX),
@@ -484,9 +658,9 @@ impl Server {
         if !returns {
             self.state.send_replace(State::Ready(connection.clone()));
         }
-        shared.publish(Some((self.name(), &ListKind::ALL)));
         self.settled.store(true, Ordering::Release);
-        self.state.send_modify(|_| {});
+        shared.publish_of(self, &ListKind::ALL);
+        self.settle();
         let mut attempts = 0u32;
         while !missing.is_empty() {
             tokio::time::sleep(backoff(attempts.saturating_add(4))).await;
@@ -494,7 +668,7 @@ impl Server {
             let asked = std::mem::take(&mut missing);
             missing = self.fetch(connection, &asked).await;
             if missing.len() < asked.len() {
-                shared.publish(Some((self.name(), &asked)));
+                shared.publish_of(self, &asked);
             }
         }
     }
@@ -512,7 +686,7 @@ impl Server {
             match fetch_list(&connection.client, *kind, self.name().as_str()).await {
                 Ok(items) => self.change(|catalog| catalog.set(*kind, items)),
                 Err(error) => {
-                    tracing::warn!(server = %self.name(), "{} failed: {error}", kind.method());
+                    tracing::warn!(server = %self.key, "{} failed: {error}", kind.method());
                     missing.push(*kind);
                 }
             }
@@ -604,10 +778,10 @@ impl Server {
             }
             method::MESSAGE => shared
                 .hub
-                .log_message(frame, |scope| shared.sees(scope, self.name())),
+                .log_message(frame, |scope| shared.fleet().sees(scope, self)),
             _ => shared
                 .hub
-                .broadcast(frame, |scope| shared.sees(scope, self.name())),
+                .broadcast(frame, |scope| shared.fleet().sees(scope, self)),
         }
     }
 
@@ -618,7 +792,7 @@ impl Server {
         kinds: &'static [ListKind],
     ) {
         self.fetch(connection, kinds).await;
-        shared.publish(Some((self.name(), kinds)));
+        shared.publish_of(self, kinds);
     }
 
     /// Whether the connection is one of today's era.

@@ -16,9 +16,9 @@ use mcp::{
 use tokio::sync::OnceCell;
 
 use crate::{
-    gateway::Shared,
     launch::{Connection, StartError},
     server::{Server, Unavailable},
+    shared::Shared,
 };
 
 /// The session instances of one server.

@@ -18,7 +18,7 @@ use mcp::{
 };
 use tokio::sync::{Notify, watch};
 
-use crate::{gateway::Shared, launch::Connection, server::Server};
+use crate::{launch::Connection, server::Server, shared::Shared};
 
 /// Resources of one server that clients may watch at a time.
 const MAX_URIS: usize = 10_000;
@@ -43,6 +43,15 @@ impl Upstream {
             .iter()
             .cloned()
             .collect()
+    }
+
+    /// Whether anything is watched.
+    pub(crate) fn is_watching(&self) -> bool {
+        !self
+            .uris
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .is_empty()
     }
 
     /// Adds a URI; `false` if there are too many.

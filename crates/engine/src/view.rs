@@ -18,16 +18,24 @@ use mcp::{
     protocol::meta,
     server::modern,
 };
-use model::{NamingPolicy, NativeName, ProjectId, ServerName, Settings, ToolRef, naming};
+use model::{ExposedName, NamingPolicy, NativeName, ProjectId, ServerName, ToolRef, naming};
 
 use crate::{
     catalog::{Item, ListKind},
+    fleet::Fleet,
     server::Server,
     uri,
 };
 
 /// The `_meta` key that names a tool's server (G01).
 pub const SERVER_KEY: &str = "dev.toolwharf/server";
+/// The `_meta` key that names the project whose own the server is, where callers see those of all.
+pub const PROJECT_KEY: &str = "dev.toolwharf/project";
+/// The `_meta` key of a list that names the servers whose part in it is remembered, not fresh.
+pub const STALE_KEY: &str = "dev.toolwharf/stale";
+
+/// Projects' own servers that one list over all projects may start; where there are more, it starts none.
+const WOKEN: usize = 64;
 
 /// Which part of everything a caller addresses.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
@@ -63,6 +71,18 @@ struct Entry {
     item: Item,
     /// The name or URI that clients see.
     exposed: Arc<str>,
+    /// What the project wants it to be called, and said of it.
+    alias: Option<ExposedName>,
+    description: Option<String>,
+}
+
+impl Entry {
+    /// The name that it goes by before servers are told apart.
+    fn name(&self) -> &str {
+        self.alias
+            .as_ref()
+            .map_or(&self.item.native, ExposedName::as_str)
+    }
 }
 
 /// A snapshot.
@@ -77,6 +97,10 @@ pub struct View {
     /// Per list, per era.
     rendered: [[OnceLock<Bytes>; 2]; 4],
     settled: bool,
+    /// Servers whose part in it is remembered: JSON text of their names, if there are any.
+    stale: Option<String>,
+    /// Whether some server in it has no task, and is to be woken by who wants a list.
+    sleeps: bool,
     /// Tools of the one server of a single view that are switched off, for all or for the project.
     off: BTreeSet<NativeName>,
 }
@@ -86,61 +110,73 @@ impl View {
     pub(crate) fn build(
         scope: &Scope,
         servers: Vec<Arc<Server>>,
-        settings: &Settings,
+        fleet: &Fleet,
         identity: &Identity,
     ) -> Self {
-        let project = scope
-            .project
-            .as_ref()
-            .and_then(|id| settings.projects.get(id));
+        let project = scope.project.as_ref().and_then(|id| fleet.project_view(id));
         let policy = project
             .and_then(|project| project.naming)
-            .unwrap_or(settings.naming);
+            .unwrap_or(fleet.settings.naming);
         let single = scope.server.is_some();
+        let disabled = project.map(|project| &project.disabled_tools);
         let mut off = BTreeSet::new();
         if let Some(server) = servers.first().filter(|_| single) {
             off.clone_from(&server.disabled_tools.load());
+            let set = fleet.tool_settings(scope);
+            for (tool, setting) in set.filter(|(tool, _)| tool.server == *server.name()) {
+                match setting.enabled {
+                    Some(true) => off.remove(&tool.tool),
+                    Some(false) => off.insert(tool.tool.clone()),
+                    None => false,
+                };
+            }
+            let disabled = disabled.into_iter().flatten();
             off.extend(
-                project
-                    .iter()
-                    .flat_map(|project| &project.disabled_tools)
+                disabled
                     .filter(|tool| tool.server == *server.name())
                     .map(|tool| tool.tool.clone()),
             );
         }
-        let is_off = |server: &Server, item: &Item| {
-            let native = NativeName::new(item.native.clone());
-            server.disabled_tools.load().contains(&native)
-                || project.is_some_and(|project| {
-                    project.disabled_tools.contains(&ToolRef {
-                        server: server.name().clone(),
-                        tool: native,
-                    })
-                })
-        };
         let mut entries: [Vec<Entry>; 4] = Default::default();
         for kind in ListKind::ALL {
             let mut all: Vec<Entry> = Vec::new();
             for server in &servers {
+                let native_off = server.disabled_tools.load();
                 for item in server.catalog().list(kind).iter() {
-                    if kind == ListKind::Tools && is_off(server, item) {
-                        continue;
+                    let mut setting = None;
+                    if kind == ListKind::Tools {
+                        let tool = ToolRef {
+                            server: server.name().clone(),
+                            tool: NativeName::new(item.native.clone()),
+                        };
+                        setting = fleet.tool_setting(scope, &tool);
+                        let enabled = setting
+                            .and_then(|setting| setting.enabled)
+                            .unwrap_or_else(|| !native_off.contains(&tool.tool));
+                        if !enabled || disabled.is_some_and(|off| off.contains(&tool)) {
+                            continue;
+                        }
                     }
                     let exposed = match kind {
                         ListKind::Resources | ListKind::Templates if !single => {
-                            format!("{}{}", server.uri_prefix, item.native).into()
+                            format!("{}{}", server.uri_prefix(scope), item.native).into()
                         }
                         _ => item.native.clone(),
                     };
+                    let alias = setting.and_then(|setting| setting.alias.clone());
                     all.push(Entry {
                         server: server.clone(),
                         item: item.clone(),
-                        exposed,
+                        exposed: alias
+                            .as_ref()
+                            .map_or(exposed, |alias| alias.as_str().into()),
+                        alias,
+                        description: setting.and_then(|setting| setting.description.clone()),
                     });
                 }
             }
             if !single && matches!(kind, ListKind::Tools | ListKind::Prompts) {
-                all = named(all, policy, kind);
+                all = named(all, policy, kind, scope);
             }
             entries[kind as usize] = all;
         }
@@ -157,9 +193,13 @@ impl View {
                 })
                 .collect()
         };
+        let settled = awaited(&servers, scope).all(|server| server.is_settled());
+        let sleeps = awaited(&servers, scope).any(|server| server.is_idle());
         Self {
             scope: scope.clone(),
-            settled: servers.iter().all(|server| server.is_settled()),
+            settled,
+            sleeps,
+            stale: stale(&servers, scope),
             tools: routes(ListKind::Tools),
             prompts: routes(ListKind::Prompts),
             rendered: Default::default(),
@@ -188,6 +228,18 @@ impl View {
         self.settled
     }
 
+    /// Starts what has no task yet, for somebody wants to know what there is.
+    pub(crate) fn wake(&self) {
+        if self.sleeps {
+            self.awaited().for_each(Server::want);
+        }
+    }
+
+    /// The servers that a list of this view may start, and wait for.
+    pub(crate) fn awaited(&self) -> impl Iterator<Item = &Arc<Server>> {
+        awaited(&self.servers, &self.scope)
+    }
+
     /// The result of a list method, for a client of the era: JSON text.
     #[must_use]
     pub fn list(&self, kind: ListKind, era: Era) -> &Bytes {
@@ -198,9 +250,13 @@ impl View {
     fn render(&self, kind: ListKind, era: Era) -> Bytes {
         let mut out = BytesMut::new();
         out.put_u8(b'{');
+        let stale = self.stale.as_ref();
+        let stale = stale.map(|names| format!("{}:{names}", quote(STALE_KEY)));
         if era == Era::Modern {
-            out.put_slice(self.modern_members().as_bytes());
+            out.put_slice(self.modern_members(stale.as_deref()).as_bytes());
             out.put_u8(b',');
+        } else if let Some(stale) = stale {
+            out.put_slice(format!("\"_meta\":{{{stale}}},").as_bytes());
         }
         out.put_slice(format!("\"{}\":[", kind.key()).as_bytes());
         for (at, entry) in self.entries[kind as usize].iter().enumerate() {
@@ -215,42 +271,89 @@ impl View {
 
     fn render_item(&self, kind: ListKind, entry: &Entry) -> Bytes {
         let raw = &entry.item.raw;
-        let Some(object) = (!self.is_single()).then(|| Object::of(raw)).flatten() else {
+        let Some(object) = Object::of(raw) else {
             return raw.clone();
         };
         let mut splice = Splice::new();
+        let mut added: Vec<String> = Vec::new();
         if let Some(id) = object
             .find(kind.id_key())
             .filter(|_| entry.exposed != entry.item.native)
         {
             splice.replace(id, quote(&entry.exposed).into_bytes());
         }
-        let value = quote(entry.server.name().as_str());
-        let member = format!("{}:{value}", quote(SERVER_KEY));
-        match object.object("_meta") {
-            // Ours alone: what a server (another gateway, perhaps) says there is not who it is to us.
-            Some(own) => match own.find(SERVER_KEY) {
-                Some(theirs) => splice.replace(theirs, value.into_bytes()),
-                None => splice.insert(raw, &own.span(), member.as_bytes()),
-            },
-            None => match object.find("_meta") {
-                Some(odd) => splice.replace(odd, format!("{{{member}}}").into_bytes()),
-                None => splice.insert(
-                    raw,
-                    &object.span(),
-                    format!("\"_meta\":{{{member}}}").as_bytes(),
-                ),
-            },
-        };
+        if let Some(description) = &entry.description {
+            let text = quote(description);
+            match object.find("description") {
+                Some(theirs) => {
+                    splice.replace(theirs, text.into_bytes());
+                }
+                None => added.push(format!("\"description\":{text}")),
+            }
+        }
+        if !self.is_single() {
+            self.mark(entry, &object, &mut splice, &mut added);
+        }
+        if !added.is_empty() {
+            splice.insert(raw, &object.span(), added.join(",").as_bytes());
+        }
         splice.apply(raw)
     }
 
+    /// Says in `_meta` whose the item is. Ours alone: what a server (another gateway, perhaps) says there is
+    /// not who it is to us.
+    fn mark<'t>(
+        &self,
+        entry: &Entry,
+        object: &Object<'t>,
+        splice: &mut Splice<'t>,
+        added: &mut Vec<String>,
+    ) {
+        let raw = &entry.item.raw;
+        let mut members = vec![(SERVER_KEY, quote(entry.server.name().as_str()))];
+        if let (None, Some(owner)) = (&self.scope.project, &entry.server.spec.owner) {
+            members.push((PROJECT_KEY, quote(owner.as_str())));
+        }
+        let text = |members: &[(&str, String)]| -> String {
+            let text: Vec<_> = members
+                .iter()
+                .map(|(key, value)| format!("{}:{value}", quote(key)))
+                .collect();
+            text.join(",")
+        };
+        match object.object("_meta") {
+            Some(own) => {
+                members.retain(|(key, value)| match own.find(key) {
+                    Some(theirs) => {
+                        splice.replace(theirs, value.clone().into_bytes());
+                        false
+                    }
+                    None => true,
+                });
+                if !members.is_empty() {
+                    splice.insert(raw, &own.span(), text(&members).as_bytes());
+                }
+            }
+            None => {
+                let own = format!("{{{}}}", text(&members));
+                match object.find("_meta") {
+                    Some(odd) => {
+                        splice.replace(odd, own.into_bytes());
+                    }
+                    None => added.push(format!("\"_meta\":{own}")),
+                }
+            }
+        }
+    }
+
     /// What every modern result of our own carries: members without braces.
-    fn modern_members(&self) -> String {
+    fn modern_members(&self, more_meta: Option<&str>) -> String {
         format!(
-            "\"resultType\":\"complete\",\"ttlMs\":0,\"cacheScope\":\"private\",\"_meta\":{{\"{}\":{}}}",
+            "\"resultType\":\"complete\",\"ttlMs\":0,\"cacheScope\":\"private\",\"_meta\":{{\"{}\":{}{}{}}}",
             meta::SERVER_INFO,
-            self.implementation()
+            self.implementation(),
+            if more_meta.is_some() { "," } else { "" },
+            more_meta.unwrap_or_default()
         )
     }
 
@@ -351,7 +454,7 @@ impl View {
     pub fn discover(&self) -> String {
         format!(
             "{{{},\"supportedVersions\":{},\"capabilities\":{}{}}}",
-            self.modern_members(),
+            self.modern_members(None),
             modern::supported(),
             self.capabilities(Era::Modern),
             self.instructions()
@@ -367,7 +470,8 @@ impl View {
                 .iter()
                 .filter_map(|server| {
                     let text = server.catalog().info.as_ref()?.instructions.clone()?;
-                    Some(format!("## {}\n\n{}", server.name(), text.trim()))
+                    let (name, _) = server.label(&self.scope);
+                    Some(format!("## {name}\n\n{}", text.trim()))
                 })
                 .collect();
             parts.join("\n\n")
@@ -406,12 +510,13 @@ impl View {
         }
         let same: Vec<&Entry> = self.entries[kind as usize]
             .iter()
-            .filter(|entry| *entry.item.native == *name)
+            .filter(|entry| entry.name() == name)
             .collect();
         // `server__tool` always leads there, so that a name that once had its prefix keeps working.
         let prefixed = self.entries[kind as usize].iter().find(|entry| {
-            let rest = name.strip_prefix(entry.server.name().as_str());
-            rest.and_then(|rest| rest.strip_prefix(naming::SEPARATOR)) == Some(&entry.item.native)
+            let (label, _) = entry.server.label(&self.scope);
+            let rest = name.strip_prefix(label.as_str());
+            rest.and_then(|rest| rest.strip_prefix(naming::SEPARATOR)) == Some(entry.name())
         });
         if let Some(entry) = prefixed {
             return Ok(Route {
@@ -473,7 +578,7 @@ impl View {
             && let Some(server) = self
                 .servers
                 .iter()
-                .find(|server| server.uri_prefix == prefix)
+                .find(|server| server.uri_prefix(&self.scope) == prefix)
         {
             return Ok((server.clone(), native.to_owned()));
         }
@@ -519,20 +624,37 @@ impl View {
     }
 }
 
+fn awaited<'s>(servers: &'s [Arc<Server>], scope: &Scope) -> impl Iterator<Item = &'s Arc<Server>> {
+    let is_owned = |server: &&Arc<Server>| server.spec.owner.is_some();
+    let too_many = scope.project.is_none() && servers.iter().filter(is_owned).count() > WOKEN;
+    servers
+        .iter()
+        .filter(move |server| !too_many || !is_owned(server))
+}
+
+/// Names of servers whose items are remembered ones: a JSON array.
+fn stale(servers: &[Arc<Server>], scope: &Scope) -> Option<String> {
+    let names: Vec<String> = servers
+        .iter()
+        .filter(|server| server.is_stale())
+        .map(|server| quote(server.label(scope).0.as_str()))
+        .collect();
+    (!names.is_empty()).then(|| format!("[{}]", names.join(",")))
+}
+
 /// Gives the entries their exposed names.
-fn named(entries: Vec<Entry>, policy: NamingPolicy, kind: ListKind) -> Vec<Entry> {
+fn named(entries: Vec<Entry>, policy: NamingPolicy, kind: ListKind, scope: &Scope) -> Vec<Entry> {
     let mut input: Vec<(ServerName, Vec<NativeName>)> = Vec::new();
     let mut by_key: HashMap<(ServerName, Arc<str>), Entry> = HashMap::new();
     for entry in entries {
-        let server = entry.server.name().clone();
-        let native = NativeName::new(entry.item.native.clone());
+        let (server, _) = entry.server.label(scope);
+        let name: Arc<str> = entry.name().into();
+        let native = NativeName::new(name.clone());
         match input.last_mut() {
             Some((last, names)) if *last == server => names.push(native),
             _ => input.push((server.clone(), vec![native])),
         }
-        by_key
-            .entry((server, entry.item.native.clone()))
-            .or_insert(entry);
+        by_key.entry((server, name)).or_insert(entry);
     }
     let assignment = naming::assign(&input, policy).or_else(|clashes| {
         // A view has to be something: the clash is said, and both stay reachable.

@@ -43,6 +43,14 @@ pub struct ToolRef {
     pub tool: NativeName,
 }
 
+/// Which server: two projects may each have one of the same name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ServerKey {
+    /// The project whose own it is; `None`: of the configuration file.
+    pub owner: Option<ProjectId>,
+    pub name: ServerName,
+}
+
 /// Why a string is no valid name. The message does not repeat the string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidName {
@@ -129,6 +137,24 @@ impl ToolRef {
             server: ServerName::parse(server)?,
             tool: NativeName::new(tool),
         })
+    }
+}
+
+impl ServerKey {
+    /// The name where servers of several projects stand beside each other: `project/server`, which no
+    /// configured name can be.
+    #[must_use]
+    pub fn qualified(&self) -> ServerName {
+        match &self.owner {
+            Some(project) => ServerName(format!("{project}/{}", self.name).into()),
+            None => self.name.clone(),
+        }
+    }
+}
+
+impl fmt::Display for ServerKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.qualified(), f)
     }
 }
 

@@ -10,7 +10,7 @@ mod policy;
 mod server;
 mod settings;
 
-pub use id::{ExposedName, InvalidName, NativeName, ProjectId, ServerName, ToolRef};
+pub use id::{ExposedName, InvalidName, NativeName, ProjectId, ServerKey, ServerName, ToolRef};
 pub use policy::{EraPolicy, NamingPolicy, Sharing, StartPolicy, UnknownWord};
-pub use server::{ServerSpec, Transport, url_for_display};
+pub use server::{ServerSpec, ToolSetting, Transport, url_for_display};
 pub use settings::{Limits, Log, LogFormat, ProjectView, Settings};

@@ -10,7 +10,7 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::{EraPolicy, NativeName, ProjectId, ServerName, Sharing};
+use crate::{EraPolicy, ExposedName, NativeName, ProjectId, ServerKey, ServerName, Sharing};
 
 /// How a server is reached.
 #[derive(Clone, PartialEq, Eq)]
@@ -38,6 +38,9 @@ pub enum Transport {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerSpec {
     pub name: ServerName,
+    /// The project whose own server it is; `None`: of the configuration file. A project's server is connected
+    /// at its first use, and left alone for a while after some failures in a row.
+    pub owner: Option<ProjectId>,
     pub transport: Transport,
     pub enabled: bool,
     pub era: EraPolicy,
@@ -50,8 +53,23 @@ pub struct ServerSpec {
     /// Wall time from launch to an answered handshake.
     pub start_timeout: Duration,
     pub disabled_tools: BTreeSet<NativeName>,
-    /// The projects that see the server; empty means all.
+    /// The projects that see the server; empty means all that see servers of the configuration file.
     pub projects: BTreeSet<ProjectId>,
+    /// Whether its URL may only lead to addresses of the public internet: it was not an administrator who
+    /// named it.
+    pub public_only: bool,
+    /// Why it cannot be started or reached as it stands, for instance a secret that is not set.
+    pub unusable: Option<String>,
+}
+
+/// What a project wants of one tool, besides what its server says of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ToolSetting {
+    /// `None`: as the server's own configuration has it.
+    pub enabled: Option<bool>,
+    /// The name that clients see.
+    pub alias: Option<ExposedName>,
+    pub description: Option<String>,
 }
 
 impl ServerSpec {
@@ -64,6 +82,7 @@ impl ServerSpec {
     pub fn new(name: ServerName, transport: Transport) -> Self {
         Self {
             name,
+            owner: None,
             transport,
             enabled: true,
             era: EraPolicy::default(),
@@ -73,6 +92,16 @@ impl ServerSpec {
             start_timeout: Self::DEFAULT_START_TIMEOUT,
             disabled_tools: BTreeSet::new(),
             projects: BTreeSet::new(),
+            public_only: false,
+            unusable: None,
+        }
+    }
+
+    #[must_use]
+    pub fn key(&self) -> ServerKey {
+        ServerKey {
+            owner: self.owner.clone(),
+            name: self.name.clone(),
         }
     }
 

@@ -48,6 +48,9 @@ pub struct Limits {
     pub client_queue_len: usize,
     /// A client session without a request or an open stream ends after this.
     pub session_idle: Duration,
+    /// A server that is started at its first use is stopped once nobody used it for this long, at most twice
+    /// that.
+    pub server_idle: Duration,
     /// How long a call that waits for the client's input is held.
     pub held_call_ttl: Duration,
     /// Calls held like that at a time.
@@ -115,6 +118,7 @@ impl Default for Limits {
             queue_len: 256,
             client_queue_len: 256,
             session_idle: Duration::from_secs(30 * 60),
+            server_idle: Duration::from_secs(30 * 60),
             held_call_ttl: Duration::from_secs(5 * 60),
             max_held_calls: 1_024,
             stop_grace: Duration::from_secs(10),

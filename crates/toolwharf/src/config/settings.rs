@@ -57,6 +57,7 @@ max_session_instances = 16    # instances of one server with sharing "session"
 queue_len = 256               # calls that wait for one server
 client_queue_len = 256        # messages that wait for one slow client
 session_idle = "30m"          # an unused client session ends after this
+server_idle = "30m"           # a server started at its first use is stopped when unused for this
 held_call_ttl = "5m"          # how long a call waits for the client's input
 max_held_calls = 1024         # calls that wait like that at a time
 stop_grace = "10s"            # from the request to stop until the kill
@@ -208,6 +209,7 @@ impl Walk<'_> {
         ];
         let durations = [
             ("session_idle", &mut limits.session_idle),
+            ("server_idle", &mut limits.server_idle),
             ("held_call_ttl", &mut limits.held_call_ttl),
             ("stop_grace", &mut limits.stop_grace),
             ("drain", &mut limits.drain),

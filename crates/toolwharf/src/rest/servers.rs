@@ -46,7 +46,7 @@ pub(crate) struct Row {
     /// The command without arguments, or the URL without secrets.
     pub(crate) target: String,
     pub(crate) enabled: bool,
-    /// `running`, `starting`, `idle`, `down`, `stopped`, `disabled`; `not running` where no gateway does.
+    /// `running`, `starting`, `idle`, `down`, `unavailable` (left alone after failures), `stopped`, `disabled`; `not running` where no gateway does.
     pub(crate) state: String,
     /// Why it is down.
     pub(crate) reason: Option<String>,
@@ -114,7 +114,9 @@ impl Row {
             phase.word().clone_into(&mut row.state);
         }
         match &phase {
-            Phase::Down { reason, retry_at } => {
+            Phase::Down {
+                reason, retry_at, ..
+            } => {
                 let wait = retry_at.saturating_duration_since(tokio::time::Instant::now());
                 row.reason = Some(reason.chars().take(REASON_CHARS).collect());
                 row.retry_ms = u64::try_from(wait.as_millis()).ok();

@@ -1,0 +1,191 @@
+//! What the tasks of the engine share: the servers, the views of them, and who is told of changes.
+//!
+//! Invariant: views are made by who changes something, under a lock that no call takes which finds its view.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use arc_swap::ArcSwap;
+use mcp::{Frame, client::Identity};
+use model::{Limits, ServerKey, StartPolicy};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    catalog::ListKind,
+    fleet::Fleet,
+    hold::Holds,
+    hub::Hub,
+    launch::Launcher,
+    server::Server,
+    view::{Scope, View},
+};
+
+/// Tasks whose server is remembered.
+const MAX_TASKS: usize = 10_000;
+
+pub(crate) struct Shared {
+    pub(crate) launcher: Launcher,
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) held: Holds,
+    pub(crate) over: CancellationToken,
+    identity: Identity,
+    fleet: ArcSwap<Fleet>,
+    views: ArcSwap<HashMap<Scope, Arc<View>>>,
+    /// Held while the fleet or views are changed, never by a call that finds its view.
+    publishing: Mutex<()>,
+    tasks_of: Mutex<TaskTable>,
+    tasks: TaskTracker,
+}
+
+/// Which server a task is at.
+#[derive(Default)]
+struct TaskTable {
+    servers: HashMap<(Arc<str>, String), ServerKey>,
+    order: VecDeque<(Arc<str>, String)>,
+}
+
+impl Shared {
+    pub(crate) fn new(fleet: Fleet, launcher: Launcher, identity: Identity) -> Arc<Self> {
+        Arc::new(Self {
+            launcher,
+            hub: Arc::default(),
+            held: Holds::new(),
+            over: CancellationToken::new(),
+            identity,
+            fleet: ArcSwap::from_pointee(fleet),
+            views: ArcSwap::default(),
+            publishing: Mutex::default(),
+            tasks_of: Mutex::default(),
+            tasks: TaskTracker::new(),
+        })
+    }
+
+    pub(crate) fn fleet(&self) -> Arc<Fleet> {
+        self.fleet.load_full()
+    }
+
+    pub(crate) fn limits(&self) -> Limits {
+        self.fleet.load().settings.limits.clone()
+    }
+
+    pub(crate) fn start_policy(&self) -> StartPolicy {
+        self.fleet.load().settings.start
+    }
+
+    /// Runs a task that the engine owns: it ends with its server, its session or the product.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(task);
+    }
+
+    fn publishing(&self) -> std::sync::MutexGuard<'_, ()> {
+        self.publishing
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts a changed fleet in the place of the old one. One at a time does.
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Fleet) -> T) -> T {
+        let _one_at_a_time = self.publishing();
+        let mut fleet = Fleet::clone(&self.fleet.load());
+        let outcome = change(&mut fleet);
+        self.fleet.store(Arc::new(fleet));
+        outcome
+    }
+
+    /// Makes every known view anew that `concerns`, and tells who listens there that these lists changed.
+    pub(crate) fn publish(&self, kinds: &[ListKind], concerns: impl Fn(&Scope) -> bool) {
+        {
+            let _one_at_a_time = self.publishing();
+            let mut views = HashMap::clone(&self.views.load());
+            let fleet = self.fleet.load();
+            views.retain(|scope, view| {
+                if !concerns(scope) {
+                    return true;
+                }
+                // The view over all projects is made when it is next asked for: it is large, rarely used,
+                // and each of very many servers changes it.
+                if scope.project.is_none() && !fleet.projects.is_empty() {
+                    return false;
+                }
+                match self.build(&fleet, scope) {
+                    Some(fresh) => {
+                        *view = fresh;
+                        true
+                    }
+                    None => false,
+                }
+            });
+            self.views.store(Arc::new(views));
+        }
+        self.hub.lists_changed(kinds, concerns);
+    }
+
+    /// [`Shared::publish`] for the scopes that see a server.
+    pub(crate) fn publish_of(&self, server: &Server, kinds: &[ListKind]) {
+        let fleet = self.fleet();
+        self.publish(kinds, |scope| fleet.sees(scope, server));
+    }
+
+    fn build(&self, fleet: &Fleet, scope: &Scope) -> Option<Arc<View>> {
+        let seen = fleet.seen(scope)?;
+        Some(Arc::new(View::build(scope, seen, fleet, &self.identity)))
+    }
+
+    /// The snapshot of a scope; `None` if there is no such project or server.
+    pub(crate) fn view(&self, scope: &Scope) -> Option<Arc<View>> {
+        if let Some(view) = self.views.load().get(scope) {
+            return Some(view.clone());
+        }
+        self.view_anew(scope)
+    }
+
+    /// [`Shared::view`], made now.
+    pub(crate) fn view_anew(&self, scope: &Scope) -> Option<Arc<View>> {
+        let _one_at_a_time = self.publishing();
+        let view = self.build(&self.fleet.load(), scope)?;
+        let mut views = HashMap::clone(&self.views.load());
+        views.insert(scope.clone(), view.clone());
+        self.views.store(Arc::new(views));
+        Some(view)
+    }
+
+    /// Notes which server a task is at, so that questions about it find their way.
+    pub(crate) fn tasks_seen(&self, response: &Frame, principal: &Arc<str>, server: &Server) {
+        if memchr::memmem::find(response.body(), b"\"taskId\"").is_none() {
+            return;
+        }
+        let Some(result) = response.object() else {
+            return;
+        };
+        let id = result
+            .object("task")
+            .and_then(|task| task.string("taskId"))
+            .or_else(|| result.string("taskId"));
+        let Some(id) = id else { return };
+        let key = (principal.clone(), id.into_owned());
+        let mut table = self.tasks_of.lock().unwrap_or_else(PoisonError::into_inner);
+        if table
+            .servers
+            .insert(key.clone(), server.key().clone())
+            .is_none()
+        {
+            table.order.push_back(key);
+        }
+        while table.order.len() > MAX_TASKS {
+            if let Some(oldest) = table.order.pop_front() {
+                table.servers.remove(&oldest);
+            }
+        }
+    }
+
+    /// The server that a task of this principal is at.
+    pub(crate) fn task_server(&self, principal: &Arc<str>, id: &str) -> Option<ServerKey> {
+        let table = self.tasks_of.lock().unwrap_or_else(PoisonError::into_inner);
+        table
+            .servers
+            .get(&(principal.clone(), id.to_owned()))
+            .cloned()
+    }
+}
