@@ -16,7 +16,7 @@ use testkit::{DEADLINE, Peer, peer, wait_for, within};
 use tokio::{task::JoinSet, time::Instant};
 
 /// Wall time of one call in these tests, and what a bounded end may take beyond it.
-const CALL: u64 = 1000;
+const CALL: u64 = 2_000;
 const SLACK: Duration = Duration::from_secs(4);
 
 fn limited(name: &str) -> Value {

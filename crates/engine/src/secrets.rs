@@ -1,0 +1,280 @@
+//! Sealing secrets: a data key per project, wrapped by the master key.
+//!
+//! XChaCha20-Poly1305 both times. What is sealed is bound to where it belongs (project, name, version), so
+//! that rows cannot be swapped. Keys are wiped when they are dropped and are in no `Debug` output. Deliberately
+//! absent: where keys and rows are kept.
+
+use std::fmt;
+
+use chacha20poly1305::{
+    KeyInit, XChaCha20Poly1305, XNonce,
+    aead::{Aead, Payload},
+};
+use model::ProjectId;
+use sha2::{Digest, Sha256};
+use zeroize::{Zeroize, Zeroizing};
+
+const KEY_BYTES: usize = 32;
+const NONCE_BYTES: usize = 24;
+/// What the check of a master key says inside.
+const CHECK: &[u8] = b"toolwharf";
+
+/// What was sealed cannot be opened: with another key, or it was changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("it was sealed with another key, or was changed")]
+pub struct CannotOpen;
+
+/// A text is no key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a master key is 64 hexadecimal digits, as `openssl rand -hex 32` prints them")]
+pub struct NotAKey;
+
+struct Key(Zeroizing<[u8; KEY_BYTES]>);
+
+impl Key {
+    fn random() -> Self {
+        Self(Zeroizing::new(rand::random()))
+    }
+
+    fn seal(&self, place: &[u8], plain: &[u8]) -> (Vec<u8>, Vec<u8>) {
+        let nonce: [u8; NONCE_BYTES] = rand::random();
+        let payload = Payload {
+            msg: plain,
+            aad: place,
+        };
+        let sealed = self
+            .cipher()
+            .encrypt(&XNonce::from(nonce), payload)
+            .expect("a secret is smaller than 256 GiB");
+        (nonce.to_vec(), sealed)
+    }
+
+    fn open(&self, place: &[u8], nonce: &[u8], sealed: &[u8]) -> Result<Vec<u8>, CannotOpen> {
+        let nonce: [u8; NONCE_BYTES] = nonce.try_into().map_err(|_| CannotOpen)?;
+        let payload = Payload {
+            msg: sealed,
+            aad: place,
+        };
+        self.cipher()
+            .decrypt(&XNonce::from(nonce), payload)
+            .map_err(|_| CannotOpen)
+    }
+
+    fn cipher(&self) -> XChaCha20Poly1305 {
+        XChaCha20Poly1305::new((&*self.0).into())
+    }
+}
+
+/// Parts in a row that no other parts can look like.
+fn place(parts: &[&[u8]]) -> Vec<u8> {
+    let mut place = Vec::new();
+    for part in parts {
+        place.extend_from_slice(&(part.len() as u64).to_be_bytes());
+        place.extend_from_slice(part);
+    }
+    place
+}
+
+/// The key that all others are wrapped with. It is in no database.
+pub struct MasterKey(Key);
+
+impl MasterKey {
+    #[must_use]
+    pub fn random() -> Self {
+        Self(Key::random())
+    }
+
+    /// Reads 64 hexadecimal digits; space around them does not matter.
+    ///
+    /// # Errors
+    /// [`NotAKey`]
+    pub fn parse(text: &str) -> Result<Self, NotAKey> {
+        let digits = text.trim().as_bytes();
+        let mut key = Zeroizing::new([0; KEY_BYTES]);
+        if digits.len() != 2 * KEY_BYTES || !digits.is_ascii() {
+            return Err(NotAKey);
+        }
+        for (byte, pair) in key.iter_mut().zip(digits.chunks_exact(2)) {
+            let digit = |digit: u8| char::from(digit).to_digit(16);
+            let (Some(high), Some(low)) = (digit(pair[0]), digit(pair[1])) else {
+                return Err(NotAKey);
+            };
+            *byte = u8::try_from(high << 4 | low).map_err(|_| NotAKey)?;
+        }
+        Ok(Self(Key(key)))
+    }
+
+    /// The 64 digits, to be kept safe.
+    #[must_use]
+    pub fn to_text(&self) -> Zeroizing<String> {
+        Zeroizing::new(hex(&*self.0.0))
+    }
+
+    /// What the key is known by: says nothing of the key.
+    #[must_use]
+    pub fn id(&self) -> String {
+        let mut hash = Sha256::new();
+        hash.update(b"toolwharf master key\0");
+        hash.update(&*self.0.0);
+        hex(&hash.finalize()[..8])
+    }
+
+    /// What only this key opens, to be kept with what it wraps.
+    #[must_use]
+    pub fn check(&self) -> Vec<u8> {
+        self.wrapped(&[b"check"], CHECK)
+    }
+
+    #[must_use]
+    pub fn opens(&self, check: &[u8]) -> bool {
+        self.unwrapped(&[b"check"], check)
+            .is_ok_and(|inside| *inside == CHECK)
+    }
+
+    #[must_use]
+    pub fn wrap(&self, project: &ProjectId, key: &DataKey) -> Vec<u8> {
+        self.wrapped(&[b"data key", project.as_str().as_bytes()], &*key.0.0)
+    }
+
+    /// # Errors
+    /// [`CannotOpen`]
+    pub fn unwrap(&self, project: &ProjectId, wrapped: &[u8]) -> Result<DataKey, CannotOpen> {
+        let place: [&[u8]; 2] = [b"data key", project.as_str().as_bytes()];
+        let plain = self.unwrapped(&place, wrapped)?;
+        let key: [u8; KEY_BYTES] = plain.as_slice().try_into().map_err(|_| CannotOpen)?;
+        Ok(DataKey(Key(Zeroizing::new(key))))
+    }
+
+    fn wrapped(&self, parts: &[&[u8]], plain: &[u8]) -> Vec<u8> {
+        let (mut wrapped, sealed) = self.0.seal(&place(parts), plain);
+        wrapped.extend_from_slice(&sealed);
+        wrapped
+    }
+
+    fn unwrapped(&self, parts: &[&[u8]], wrapped: &[u8]) -> Result<Zeroizing<Vec<u8>>, CannotOpen> {
+        let (nonce, sealed) = wrapped.split_at_checked(NONCE_BYTES).ok_or(CannotOpen)?;
+        self.0
+            .open(&place(parts), nonce, sealed)
+            .map(Zeroizing::new)
+    }
+}
+
+impl fmt::Debug for MasterKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MasterKey({})", self.id())
+    }
+}
+
+/// The key of one project's secrets.
+pub struct DataKey(Key);
+
+/// A sealed secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sealed {
+    pub nonce: Vec<u8>,
+    pub sealed: Vec<u8>,
+}
+
+impl DataKey {
+    #[must_use]
+    pub fn random() -> Self {
+        Self(Key::random())
+    }
+
+    #[must_use]
+    pub fn seal(&self, project: &ProjectId, name: &str, version: i64, value: &str) -> Sealed {
+        let (nonce, sealed) = self
+            .0
+            .seal(&Self::place(project, name, version), value.as_bytes());
+        Sealed { nonce, sealed }
+    }
+
+    /// # Errors
+    /// [`CannotOpen`]
+    pub fn open(
+        &self,
+        project: &ProjectId,
+        name: &str,
+        version: i64,
+        sealed: &Sealed,
+    ) -> Result<Zeroizing<String>, CannotOpen> {
+        let place = Self::place(project, name, version);
+        let plain = self.0.open(&place, &sealed.nonce, &sealed.sealed)?;
+        String::from_utf8(plain).map(Zeroizing::new).map_err(|bad| {
+            bad.into_bytes().zeroize();
+            CannotOpen
+        })
+    }
+
+    fn place(project: &ProjectId, name: &str, version: i64) -> Vec<u8> {
+        place(&[
+            b"secret",
+            project.as_str().as_bytes(),
+            name.as_bytes(),
+            &version.to_be_bytes(),
+        ])
+    }
+}
+
+impl fmt::Debug for DataKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("DataKey(…)")
+    }
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_sealed_opens_in_its_place_only() {
+        let project = ProjectId::parse("p").expect("a name");
+        let other = ProjectId::parse("q").expect("a name");
+        let master = MasterKey::random();
+        let key = DataKey::random();
+        let sealed = key.seal(&project, "TOKEN", 3, "hunter2 ü");
+        let opened = |project, name, version, sealed: &Sealed| {
+            key.open(project, name, version, sealed)
+                .map(|value| value.to_string())
+        };
+        assert_eq!(
+            opened(&project, "TOKEN", 3, &sealed).as_deref(),
+            Ok("hunter2 ü")
+        );
+        assert_eq!(opened(&other, "TOKEN", 3, &sealed), Err(CannotOpen));
+        assert_eq!(opened(&project, "TOKE", 3, &sealed), Err(CannotOpen));
+        assert_eq!(opened(&project, "TOKEN", 4, &sealed), Err(CannotOpen));
+        for at in 0..sealed.sealed.len() {
+            let mut changed = sealed.clone();
+            changed.sealed[at] ^= 1;
+            assert_eq!(opened(&project, "TOKEN", 3, &changed), Err(CannotOpen));
+        }
+        let wrapped = master.wrap(&project, &key);
+        let unwrapped = master.unwrap(&project, &wrapped).expect("its own");
+        assert!(unwrapped.open(&project, "TOKEN", 3, &sealed).is_ok());
+        assert!(master.unwrap(&other, &wrapped).is_err());
+        assert!(MasterKey::random().unwrap(&project, &wrapped).is_err());
+        assert!(master.unwrap(&project, &wrapped[..10]).is_err());
+    }
+
+    #[test]
+    fn a_master_key_is_read_back_and_checked() {
+        let key = MasterKey::random();
+        let same = MasterKey::parse(&format!(" {}\n", key.to_text().as_str())).expect("a key");
+        assert_eq!(same.id(), key.id());
+        assert!(same.opens(&key.check()));
+        assert!(!MasterKey::random().opens(&key.check()));
+        assert!(!key.opens(b""));
+        let short = "a".repeat(63);
+        let odd = format!("{}ü", "a".repeat(62));
+        let signed = format!("+{}", "a".repeat(63));
+        for text in ["", &short, &odd, &signed] {
+            assert!(MasterKey::parse(text).is_err(), "{text}");
+        }
+        assert!(!format!("{key:?}").contains(key.to_text().as_str()));
+    }
+}
