@@ -202,6 +202,20 @@ pub async fn fetch_list(
     Ok(items)
 }
 
+/// An item that was kept because it was fit to be offered.
+pub(crate) fn remembered_item(kind: ListKind, raw: Bytes) -> Option<Item> {
+    let native = Object::of(&raw)?.string(kind.id_key())?.as_ref().into();
+    let headers = match kind {
+        ListKind::Tools => ParamHeaders::from_tool(&raw).ok(),
+        _ => None,
+    };
+    Some(Item {
+        native,
+        raw,
+        headers: headers.filter(|found| !found.is_empty()).map(Arc::new),
+    })
+}
+
 fn item(kind: ListKind, raw: Bytes, client: &Client, label: &str) -> Option<Item> {
     let Some(native) =
         Object::of(&raw).and_then(|object| object.string(kind.id_key()).map(|id| Arc::from(&*id)))

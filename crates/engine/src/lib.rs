@@ -19,6 +19,7 @@ mod hold;
 pub mod hub;
 mod launch;
 mod relay;
+pub mod remember;
 pub mod secrets;
 pub mod server;
 mod sessions;

@@ -23,7 +23,7 @@ use mcp::{
     client::{Ambient, Event},
     protocol::method,
 };
-use model::{NativeName, ServerKey, ServerName, ServerSpec, StartPolicy};
+use model::{NativeName, Pinning, ServerKey, ServerName, ServerSpec, StartPolicy};
 use runtime::process::Handle;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, watch},
@@ -33,7 +33,8 @@ use tokio_util::sync::CancellationToken;
 
 pub use crate::launch::Connection;
 use crate::{
-    catalog::{Catalog, ListKind, fetch_list},
+    catalog::{Catalog, Item, ListKind, fetch_list},
+    remember::{self, Pins},
     sessions::SessionInstances,
     shared::Shared,
     subscriptions::Upstream,
@@ -103,6 +104,7 @@ pub struct Server {
     pub(crate) disabled_tools: ArcSwap<BTreeSet<NativeName>>,
     state: watch::Sender<State>,
     catalog: ArcSwap<Catalog>,
+    pins: ArcSwap<Pins>,
     /// Whether the first start has come to an end, good or bad.
     settled: AtomicBool,
     queue: Queue,
@@ -189,6 +191,7 @@ impl Server {
             disabled_tools: ArcSwap::from_pointee(spec.disabled_tools.clone()),
             state: watch::Sender::new(State::Idle),
             catalog: ArcSwap::default(),
+            pins: ArcSwap::default(),
             settled: AtomicBool::new(false),
             queue: Queue::new(limit, shared.limits().queue_len),
             over: CancellationToken::new(),
@@ -237,6 +240,23 @@ impl Server {
     #[must_use]
     pub fn catalog(&self) -> Arc<Catalog> {
         self.catalog.load_full()
+    }
+
+    /// How its tools were defined when they were agreed to.
+    #[must_use]
+    pub fn pins(&self) -> Arc<Pins> {
+        self.pins.load_full()
+    }
+
+    /// Whether a tool is kept back because its definition has changed.
+    #[must_use]
+    pub fn is_quarantined(&self, tool: &str) -> bool {
+        let pending = |pins: &Pins| pins.get(tool).is_some_and(|pin| pin.pending.is_some());
+        pending(&self.pins.load())
+            && self
+                .shared
+                .upgrade()
+                .is_some_and(|shared| shared.fleet().settings.pinning == Pinning::Quarantine)
     }
 
     /// The tools that are switched off, by the server's own names of them.
@@ -647,7 +667,7 @@ impl Server {
         if returns {
             self.state.send_replace(State::Ready(connection.clone()));
         }
-        let mut missing = self.fetch(connection, &ListKind::ALL).await;
+        let mut missing = self.fetch(shared, connection, &ListKind::ALL).await;
         tracing::info!(
             server = %self.key,
             version = %info.version,
@@ -666,7 +686,7 @@ impl Server {
             tokio::time::sleep(backoff(attempts.saturating_add(4))).await;
             attempts = attempts.saturating_add(1);
             let asked = std::mem::take(&mut missing);
-            missing = self.fetch(connection, &asked).await;
+            missing = self.fetch(shared, connection, &asked).await;
             if missing.len() < asked.len() {
                 shared.publish_of(self, &asked);
             }
@@ -676,7 +696,12 @@ impl Server {
     /// Asks for these lists, one after the other; gives those that could not be had.
     ///
     /// One bad list hides no other, and leaves what is known of it.
-    async fn fetch(&self, connection: &Connection, kinds: &[ListKind]) -> Vec<ListKind> {
+    async fn fetch(
+        &self,
+        shared: &Shared,
+        connection: &Connection,
+        kinds: &[ListKind],
+    ) -> Vec<ListKind> {
         let mut missing = Vec::new();
         for kind in kinds {
             if !connection.client.info().has(kind.capability()) {
@@ -684,7 +709,12 @@ impl Server {
                 continue;
             }
             match fetch_list(&connection.client, *kind, self.name().as_str()).await {
-                Ok(items) => self.change(|catalog| catalog.set(*kind, items)),
+                Ok(items) => {
+                    if *kind == ListKind::Tools {
+                        self.compare(shared, &items);
+                    }
+                    self.change(|catalog| catalog.set(*kind, items));
+                }
                 Err(error) => {
                     tracing::warn!(server = %self.key, "{} failed: {error}", kind.method());
                     missing.push(*kind);
@@ -692,6 +722,24 @@ impl Server {
             }
         }
         missing
+    }
+
+    /// Notes how tools are defined, and whether that is how they were.
+    fn compare(&self, shared: &Shared, tools: &[Item]) {
+        let policy = shared.fleet().settings.pinning;
+        let (pins, seen) = remember::compare(&self.pins.load(), tools, policy);
+        if seen.is_empty() {
+            return;
+        }
+        for changed in seen.iter().filter(|seen| seen.changed) {
+            let what = if policy == Pinning::Quarantine {
+                "kept back until it is approved"
+            } else {
+                "offered all the same"
+            };
+            tracing::warn!(server = %self.key, tool = %changed.tool, "the definition of the tool has changed: {what}");
+        }
+        self.pins.store(Arc::new(pins));
     }
 
     /// Puts a changed catalog in the place of the old one. Only the task of [`Server::run`] does.
@@ -791,7 +839,7 @@ impl Server {
         connection: &Arc<Connection>,
         kinds: &'static [ListKind],
     ) {
-        self.fetch(connection, kinds).await;
+        self.fetch(shared, connection, kinds).await;
         shared.publish_of(self, kinds);
     }
 

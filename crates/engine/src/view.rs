@@ -136,6 +136,12 @@ impl View {
                     .filter(|tool| tool.server == *server.name())
                     .map(|tool| tool.tool.clone()),
             );
+            let pins = server.pins();
+            off.extend(
+                pins.keys()
+                    .filter(|tool| server.is_quarantined(tool.as_str()))
+                    .cloned(),
+            );
         }
         let mut entries: [Vec<Entry>; 4] = Default::default();
         for kind in ListKind::ALL {
@@ -153,7 +159,10 @@ impl View {
                         let enabled = setting
                             .and_then(|setting| setting.enabled)
                             .unwrap_or_else(|| !native_off.contains(&tool.tool));
-                        if !enabled || disabled.is_some_and(|off| off.contains(&tool)) {
+                        if !enabled
+                            || server.is_quarantined(&item.native)
+                            || disabled.is_some_and(|off| off.contains(&tool))
+                        {
                             continue;
                         }
                     }
@@ -532,6 +541,7 @@ impl View {
         };
         let shown: String = name.chars().take(100).collect();
         let hint = match same.as_slice() {
+            [] if kind == ListKind::Tools => self.kept_back(name),
             [] => String::new(),
             several => {
                 let names: Vec<String> = several
@@ -548,6 +558,21 @@ impl View {
             error::INVALID_PARAMS,
             format!("Unknown {what}: {shown}{hint}"),
         ))
+    }
+
+    /// What to say of a tool that is kept back.
+    fn kept_back(&self, name: &str) -> String {
+        let native = name.rsplit(naming::SEPARATOR).next().unwrap_or(name);
+        let keeps =
+            |server: &&Arc<Server>| server.is_quarantined(name) || server.is_quarantined(native);
+        match self.servers.iter().find(keeps) {
+            Some(server) => format!(
+                ": server `{}` has changed its definition, and it is kept back until somebody approves that \
+                 (`toolwharf tools approve`)",
+                server.label(&self.scope).0
+            ),
+            None => String::new(),
+        }
     }
 
     /// The server that a resource's URI leads to, and its own URI there.

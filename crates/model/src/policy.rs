@@ -59,6 +59,19 @@ pub enum StartPolicy {
     Lazy,
 }
 
+/// What happens to a tool whose definition is not the one that was agreed to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pinning {
+    /// It is not offered until somebody approves the new definition.
+    #[default]
+    Quarantine,
+    /// It is offered, and a warning is logged.
+    Warn,
+    /// Definitions are not remembered.
+    Off,
+}
+
 /// A word that is none of a policy's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the value is none of {}", .allowed.join(", "))]
@@ -105,6 +118,7 @@ words! {
         LastWins = "last-wins",
         Preserve = "preserve"
     }
+    Pinning { Quarantine = "quarantine", Warn = "warn", Off = "off" }
     StartPolicy { Sequential = "sequential", Parallel = "parallel", Lazy = "lazy" }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{NamingPolicy, ProjectId, ServerName, StartPolicy, ToolRef};
+use crate::{NamingPolicy, Pinning, ProjectId, ServerName, StartPolicy, ToolRef};
 
 /// Settings of one running Toolwharf.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +18,7 @@ pub struct Settings {
     pub listen: String,
     pub naming: NamingPolicy,
     pub start: StartPolicy,
+    pub pinning: Pinning,
     /// `Origin` values besides those of loopback that browsers may send; exact match.
     pub allowed_origins: BTreeSet<String>,
     /// `Host` values besides those of loopback and of `listen`; without a port any port.
@@ -97,6 +98,7 @@ impl Default for Settings {
             listen: Self::DEFAULT_LISTEN.to_owned(),
             naming: NamingPolicy::default(),
             start: StartPolicy::default(),
+            pinning: Pinning::default(),
             allowed_origins: BTreeSet::new(),
             allowed_hosts: BTreeSet::new(),
             data_dir: None,

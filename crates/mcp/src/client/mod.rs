@@ -113,6 +113,17 @@ pub struct ServerInfo {
 }
 
 impl ServerInfo {
+    /// What a server said of itself in an earlier conversation.
+    ///
+    /// # Errors
+    /// When `result` is no `InitializeResult` or `DiscoverResult`.
+    pub fn remembered(era: Era, result: Bytes) -> Result<Self, ConnectError> {
+        match era {
+            Era::Legacy => connect::read_initialize(result),
+            Era::Modern => connect::read_discover(result),
+        }
+    }
+
     /// Whether the server declared the capability, e.g. `tools`.
     #[must_use]
     pub fn has(&self, capability: &str) -> bool {

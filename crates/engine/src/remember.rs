@@ -1,0 +1,273 @@
+//! What is remembered of a server from one run to the next: what it offered, as text, and how its tools were
+//! defined when they were first seen.
+//!
+//! A tool whose definition is not the one that was agreed to can be kept back until somebody agrees to the new
+//! one ([`Pinning`]): a server that turns bad is asked by name like before, only its words change.
+//! Deliberately absent: where it is kept.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use bytes::Bytes;
+use mcp::{
+    Era,
+    client::ServerInfo,
+    json::{self, Object, as_string, quote},
+};
+use model::{NativeName, Pinning};
+use sha2::{Digest, Sha256};
+
+use crate::{
+    catalog::{Catalog, Item, ListKind, remembered_item},
+    secrets::hex,
+};
+
+/// What a snapshot of a catalog may have, in bytes; a larger one is not kept.
+const MAX_SNAPSHOT: usize = 16 << 20;
+
+impl Catalog {
+    /// The catalog as JSON text; `None` if it is too large to keep, or nothing is known yet.
+    #[must_use]
+    pub fn to_snapshot(&self) -> Option<String> {
+        let info = self.info.as_ref()?;
+        let era = match info.era {
+            Era::Legacy => "legacy",
+            Era::Modern => "modern",
+        };
+        let mut out = format!("{{\"era\":\"{era}\",\"result\":").into_bytes();
+        out.extend_from_slice(&info.result);
+        for kind in ListKind::ALL {
+            out.extend_from_slice(format!(",\"{}\":[", kind.key()).as_bytes());
+            for (at, item) in self.list(kind).iter().enumerate() {
+                if at > 0 {
+                    out.push(b',');
+                }
+                out.extend_from_slice(&item.raw);
+            }
+            out.push(b']');
+            if out.len() > MAX_SNAPSHOT {
+                return None;
+            }
+        }
+        out.push(b'}');
+        String::from_utf8(out).ok()
+    }
+
+    /// The catalog of a snapshot; `None` if it is none.
+    #[must_use]
+    pub fn from_snapshot(text: &str, max_depth: usize) -> Option<Self> {
+        let text = Bytes::copy_from_slice(text.as_bytes());
+        json::validate(&text, max_depth.saturating_add(2)).ok()?;
+        let object = Object::of(&text)?;
+        let era = match object.string("era").as_deref() {
+            Some("legacy") => Era::Legacy,
+            Some("modern") => Era::Modern,
+            _ => return None,
+        };
+        let result = text.slice(object.find("result")?);
+        let mut catalog = Self::default();
+        catalog.info = Some(ServerInfo::remembered(era, result).ok()?);
+        for kind in ListKind::ALL {
+            let items: Vec<Item> = json::elements(&text, object.find(kind.key())?)
+                .filter_map(|span| remembered_item(kind, text.slice(span)))
+                .collect();
+            catalog.set(kind, items);
+        }
+        Some(catalog)
+    }
+}
+
+/// One tool's definition that was agreed to, and one that was not yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pin {
+    pub digest: Arc<str>,
+    pub pending: Option<Arc<str>>,
+}
+
+/// How the tools of one server were defined.
+pub type Pins = BTreeMap<NativeName, Pin>;
+
+/// A definition that was not seen before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    pub tool: NativeName,
+    pub digest: Arc<str>,
+    /// JSON text.
+    pub definition: String,
+    /// Whether the tool was known under another definition.
+    pub changed: bool,
+}
+
+/// Compares what a server lists with what was agreed to: the pins as they are now, and what is new in them.
+#[must_use]
+pub fn compare(known: &Pins, tools: &[Item], policy: Pinning) -> (Pins, Vec<Seen>) {
+    let mut pins = known.clone();
+    let mut seen = Vec::new();
+    if policy == Pinning::Off {
+        return (pins, seen);
+    }
+    for item in tools {
+        let tool = NativeName::new(item.native.clone());
+        let digest: Arc<str> = definition_digest(&item.raw).into();
+        let news = |changed| Seen {
+            tool: tool.clone(),
+            digest: digest.clone(),
+            definition: String::from_utf8_lossy(&item.raw).into_owned(),
+            changed,
+        };
+        match pins.get_mut(&tool) {
+            None => {
+                seen.push(news(false));
+                let pin = Pin {
+                    digest: digest.clone(),
+                    pending: None,
+                };
+                pins.insert(tool.clone(), pin);
+            }
+            Some(pin) if pin.digest == digest => {
+                // It is what it was: nothing is left to agree to.
+                if pin.pending.take().is_some() {
+                    seen.push(news(false));
+                }
+            }
+            Some(pin) => {
+                if pin.pending.as_ref() != Some(&digest) {
+                    pin.pending = Some(digest.clone());
+                    seen.push(news(true));
+                }
+            }
+        }
+    }
+    (pins, seen)
+}
+
+/// The hash of a tool's definition, whatever the order of its keys: all of it but `_meta`.
+#[must_use]
+pub fn definition_digest(raw: &[u8]) -> String {
+    let mut canonical = String::with_capacity(raw.len());
+    canonical_value(raw, true, &mut canonical);
+    hex(&Sha256::digest(canonical.as_bytes()))
+}
+
+/// Sorted keys, no space, each string in one spelling. Depth is bounded: the text was validated.
+fn canonical_value(raw: &[u8], top: bool, out: &mut String) {
+    match raw.first() {
+        Some(b'{') => {
+            let Some(object) = Object::of(raw) else {
+                return;
+            };
+            let mut members: Vec<(String, &[u8])> = object
+                .members()
+                .map(|member| {
+                    let key = json::unescape(&raw[member.key]).into_owned();
+                    (key, &raw[member.value])
+                })
+                .filter(|(key, _)| !(top && key == "_meta"))
+                .collect();
+            members.sort_by(|(one, _), (other, _)| one.cmp(other));
+            out.push('{');
+            for (key, value) in members {
+                out.push_str(&quote(&key));
+                out.push(':');
+                canonical_value(value, false, out);
+                out.push(',');
+            }
+            out.push('}');
+        }
+        Some(b'[') => {
+            out.push('[');
+            for span in json::elements(raw, 0..raw.len()) {
+                canonical_value(&raw[span], false, out);
+                out.push(',');
+            }
+            out.push(']');
+        }
+        Some(b'"') => out.push_str(&quote(&as_string(raw).unwrap_or_default())),
+        _ => out.push_str(&String::from_utf8_lossy(raw)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn items(texts: &[&'static str]) -> Vec<Item> {
+        texts
+            .iter()
+            .filter_map(|text| {
+                remembered_item(ListKind::Tools, Bytes::from_static(text.as_bytes()))
+            })
+            .collect()
+    }
+
+    #[test]
+    fn the_spelling_of_a_definition_does_not_matter() {
+        let same = [
+            r#"{"name":"a","inputSchema":{"x":[1,"ü"],"y":{}}}"#,
+            r#"{ "inputSchema" : {"y":{ },"x": [ 1, "\u00fc" ]}, "na\u006de":"a" }"#,
+            r#"{"name":"a","inputSchema":{"x":[1,"ü"],"y":{}},"_meta":{"n":1}}"#,
+        ];
+        for text in same {
+            assert_eq!(
+                definition_digest(text.as_bytes()),
+                definition_digest(same[0].as_bytes()),
+                "{text}"
+            );
+        }
+        for text in [
+            r#"{"name":"a","inputSchema":{"x":["ü",1],"y":{}}}"#,
+            r#"{"name":"a","inputSchema":{"x":[1,"u"],"y":{}}}"#,
+            r#"{"name":"a","inputSchema":{"x":[1,"ü"],"y":{"_meta":1}}}"#,
+            r#"{"name":"a","inputSchema":{"x":[1,"ü"]},"y":{}}"#,
+        ] {
+            assert_ne!(
+                definition_digest(text.as_bytes()),
+                definition_digest(same[0].as_bytes()),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_changed_definition_is_noticed_once_and_forgotten_when_it_returns() {
+        let old = items(&[r#"{"name":"a","description":"x"}"#, r#"{"name":"b"}"#]);
+        let new = items(&[r#"{"name":"a","description":"y"}"#, r#"{"name":"b"}"#]);
+        let policy = Pinning::Quarantine;
+        let (pins, seen) = compare(&Pins::new(), &old, policy);
+        assert_eq!(seen.len(), 2);
+        assert!(seen.iter().all(|seen| !seen.changed));
+        assert_eq!(compare(&pins, &old, policy), (pins.clone(), Vec::new()));
+        let (pending, seen) = compare(&pins, &new, policy);
+        assert_eq!(seen.len(), 1);
+        assert!(seen[0].changed && seen[0].tool.as_str() == "a");
+        assert_eq!(compare(&pending, &new, policy).1, Vec::new());
+        let (back, seen) = compare(&pending, &old, policy);
+        assert_eq!((back, seen.len()), (pins.clone(), 1));
+        assert_eq!(compare(&pins, &new, Pinning::Off), (pins, Vec::new()));
+    }
+
+    #[test]
+    fn a_catalog_survives_as_text() {
+        let mut catalog = Catalog::default();
+        assert_eq!(catalog.to_snapshot(), None);
+        let result = r#"{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"x"}}"#;
+        catalog.info =
+            ServerInfo::remembered(Era::Legacy, Bytes::from_static(result.as_bytes())).ok();
+        let tools = [
+            r#"{"z":12345678901234567890123,"name":"a"}"#,
+            r#"{"name":"ü"}"#,
+        ];
+        catalog.set(ListKind::Tools, items(&tools));
+        let text = catalog.to_snapshot().expect("it is small");
+        let back = Catalog::from_snapshot(&text, 64).expect("it is one");
+        assert_eq!(back.to_snapshot().as_ref(), Some(&text));
+        let raw: Vec<&[u8]> = back
+            .list(ListKind::Tools)
+            .iter()
+            .map(|item| &*item.raw)
+            .collect();
+        assert_eq!(raw, tools.map(str::as_bytes));
+        for broken in ["", "{}", &text[1..], &text.replace("legacy", "old")] {
+            assert!(Catalog::from_snapshot(broken, 64).is_none(), "{broken}");
+        }
+    }
+}
