@@ -115,7 +115,7 @@ impl MasterKey {
     pub fn id(&self) -> String {
         let mut hash = Sha256::new();
         hash.update(b"toolwharf master key\0");
-        hash.update(&*self.0.0);
+        hash.update(*self.0.0);
         hex(&hash.finalize()[..8])
     }
 

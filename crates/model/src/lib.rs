@@ -11,6 +11,8 @@ mod server;
 mod settings;
 
 pub use id::{ExposedName, InvalidName, NativeName, ProjectId, ServerKey, ServerName, ToolRef};
-pub use policy::{EraPolicy, NamingPolicy, Pinning, Sharing, StartPolicy, UnknownWord};
+pub use policy::{
+    AuditBodies, EraPolicy, NamingPolicy, Pinning, Sharing, StartPolicy, UnknownWord,
+};
 pub use server::{ServerSpec, ToolSetting, Transport, url_for_display};
-pub use settings::{Limits, Log, LogFormat, ProjectView, Settings};
+pub use settings::{Audit, Limits, Log, LogFormat, ProjectView, Settings};

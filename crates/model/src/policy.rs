@@ -59,6 +59,17 @@ pub enum StartPolicy {
     Lazy,
 }
 
+/// What is kept of the arguments and results of calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AuditBodies {
+    /// Their digests.
+    #[default]
+    Digests,
+    /// Their digests and texts, the project's secrets blotted out.
+    Full,
+}
+
 /// What happens to a tool whose definition is not the one that was agreed to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -110,6 +121,7 @@ macro_rules! words {
 }
 
 words! {
+    AuditBodies { Digests = "digests", Full = "full" }
     EraPolicy { Auto = "auto", Legacy = "legacy", Modern = "modern" }
     Sharing { Shared = "shared", Session = "session" }
     NamingPolicy {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{NamingPolicy, Pinning, ProjectId, ServerName, StartPolicy, ToolRef};
+use crate::{AuditBodies, NamingPolicy, Pinning, ProjectId, ServerName, StartPolicy, ToolRef};
 
 /// Settings of one running Toolwharf.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,7 +25,12 @@ pub struct Settings {
     pub allowed_hosts: BTreeSet<String>,
     /// Where state is kept; `None` is the user's data directory.
     pub data_dir: Option<PathBuf>,
+    /// `postgres://…`; `None` is a SQLite file in the data directory. May hold a password.
+    pub database_url: Option<String>,
+    /// Whether MCP needs a key on loopback, too.
+    pub require_key: bool,
     pub limits: Limits,
+    pub audit: Audit,
     pub log: Log,
     pub projects: BTreeMap<ProjectId, ProjectView>,
 }
@@ -60,6 +65,16 @@ pub struct Limits {
     pub stop_grace: Duration,
     /// How long calls in flight may finish when Toolwharf stops.
     pub drain: Duration,
+}
+
+/// What is recorded of tool calls.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Audit {
+    /// Whether a call is recorded before its server hears of it, and its outcome before its caller does.
+    pub enabled: bool,
+    pub bodies: AuditBodies,
+    /// How long records are kept; `None`: for ever.
+    pub retention: Option<Duration>,
 }
 
 /// What is logged, and how.
@@ -102,7 +117,10 @@ impl Default for Settings {
             allowed_origins: BTreeSet::new(),
             allowed_hosts: BTreeSet::new(),
             data_dir: None,
+            database_url: None,
+            require_key: false,
             limits: Limits::default(),
+            audit: Audit::default(),
             log: Log::default(),
             projects: BTreeMap::new(),
         }
@@ -125,6 +143,16 @@ impl Default for Limits {
             max_held_calls: 1_024,
             stop_grace: Duration::from_secs(10),
             drain: Duration::from_secs(30),
+        }
+    }
+}
+
+impl Default for Audit {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            bodies: AuditBodies::default(),
+            retention: Some(Duration::from_secs(90 * 24 * 60 * 60)),
         }
     }
 }

@@ -136,7 +136,7 @@ pub(crate) fn import(
             }
             check_entry(file, name, entry, &startup::env)
                 .map(drop)
-                .map_err(|problems| problems.join("; "))
+                .map_err(|unfit| unfit.problems.join("; "))
         })
     })?;
     Ok((file.clone(), report))
@@ -159,9 +159,9 @@ fn fit(file: &Path, servers: &ServerFile, name: &ServerName) -> Result<Vec<Strin
     };
     match check_entry(file, name, &entry, &startup::env) {
         Ok((_, warnings)) => Ok(warnings),
-        Err(problems) => Err(EditError::Unfit {
+        Err(unfit) => Err(EditError::Unfit {
             name: name.clone(),
-            problems,
+            problems: unfit.problems,
         }),
     }
 }

@@ -21,6 +21,6 @@ pub(crate) use edit::{EditError, ImportReport, ServerFile, edit};
 pub(crate) use load::Config;
 pub(crate) use locate::{Sources, data_dir};
 pub(crate) use problem::{ConfigError, nearest};
-pub(crate) use servers::check as check_entry;
+pub(crate) use servers::{check as check_entry, check_project};
 #[cfg(test)]
 pub(crate) use settings::SAMPLE as SETTINGS_SAMPLE;

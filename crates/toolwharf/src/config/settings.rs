@@ -10,7 +10,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use model::{
-    LogFormat, NamingPolicy, ProjectId, ProjectView, ServerName, Settings, StartPolicy, ToolRef,
+    AuditBodies, LogFormat, NamingPolicy, Pinning, ProjectId, ProjectView, ServerName, Settings,
+    StartPolicy, ToolRef,
 };
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -48,6 +49,17 @@ allowed_hosts = []
 # Where state is kept; by default $XDG_DATA_HOME/toolwharf or ~/.local/share/toolwharf.
 # data_dir = "/var/lib/toolwharf"
 
+# The database; by default a SQLite file in the data directory. A URL with a password is better
+# given as the variable TOOLWHARF_DATABASE_URL.
+# database_url = "postgres://toolwharf@db.example.com/toolwharf"
+
+# Whether MCP needs a key on loopback, too. Elsewhere it always does.
+require_key = false
+
+# What happens to a tool whose definition its server changes after it was first seen:
+# "quarantine" (not offered until approved), "warn" or "off".
+tool_pinning = "quarantine"
+
 [limits]
 max_body_bytes = "16MiB"      # largest request body; more is answered with 413
 max_line_bytes = "64MiB"      # longest line or event of a server
@@ -62,6 +74,11 @@ held_call_ttl = "5m"          # how long a call waits for the client's input
 max_held_calls = 1024         # calls that wait like that at a time
 stop_grace = "10s"            # from the request to stop until the kill
 drain = "30s"                 # how long calls in flight may finish at the end
+
+[audit]
+enabled = true                # tool calls are recorded before and after they are made
+bodies = "digests"            # of arguments and results, or "full" texts without secrets
+retention_days = 90           # 0 keeps records for ever
 
 [log]
 level = "info"                # or a filter such as "info,engine=debug"
@@ -107,7 +124,11 @@ impl Walk<'_> {
             "allowed_origins",
             "allowed_hosts",
             "data_dir",
+            "database_url",
+            "require_key",
+            "tool_pinning",
             "limits",
+            "audit",
             "log",
             "projects",
         ];
@@ -125,6 +146,19 @@ impl Walk<'_> {
         }
         self.word(root, "naming", NamingPolicy::WORDS, &mut settings.naming);
         self.word(root, "start", StartPolicy::WORDS, &mut settings.start);
+        self.word(root, "tool_pinning", Pinning::WORDS, &mut settings.pinning);
+        self.flag(root, "require_key", &mut settings.require_key);
+        if let Some((url, span)) = self.string(root, "database_url") {
+            if url.starts_with("postgres://") || url.starts_with("postgresql://") {
+                settings.database_url = Some(url);
+            } else {
+                self.wrong(
+                    span,
+                    "bad `database_url`",
+                    r#"one such as "postgres://user@host/database""#,
+                );
+            }
+        }
         for (text, span) in self.strings(root, "allowed_origins") {
             match origin(&text) {
                 Some(origin) => {
@@ -162,6 +196,25 @@ impl Walk<'_> {
         }
         if let Some(limits) = self.table(root, "limits") {
             self.limits(limits, settings);
+        }
+        if let Some(audit) = self.table(root, "audit") {
+            self.unknown_keys(audit, "audit.", &["enabled", "bodies", "retention_days"]);
+            let into = &mut settings.audit;
+            self.flag(audit, "enabled", &mut into.enabled);
+            self.word(audit, "bodies", AuditBodies::WORDS, &mut into.bodies);
+            if let Some(item) = audit.get("retention_days") {
+                match integer(item.get_ref()) {
+                    Some(0) => into.retention = None,
+                    Some(days @ 1..=36_500) => {
+                        into.retention = Some(Duration::from_secs(days as u64 * 24 * 60 * 60));
+                    }
+                    _ => self.wrong(
+                        item.span(),
+                        "bad `retention_days`",
+                        "a whole number of days, or 0 to keep records for ever",
+                    ),
+                }
+            }
         }
         if let Some(log) = self.table(root, "log") {
             self.unknown_keys(log, "log.", &["level", "format"]);
@@ -354,6 +407,14 @@ impl Walk<'_> {
                 );
                 false
             }
+        }
+    }
+
+    fn flag(&mut self, table: &DeTable<'_>, key: &str, slot: &mut bool) {
+        let Some(item) = table.get(key) else { return };
+        match item.get_ref().as_bool() {
+            Some(value) => *slot = value,
+            None => self.wrong(item.span(), &format!("bad `{key}`"), "`true` or `false`"),
         }
     }
 

@@ -11,6 +11,7 @@
 mod transport;
 mod values;
 
+use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 use std::path::Path;
 
@@ -36,6 +37,16 @@ pub(crate) struct Outcome {
     pub(crate) servers: Vec<Parsed>,
     pub(crate) problems: Vec<Problem>,
     pub(crate) warnings: Vec<Problem>,
+    /// Variables that are needed and not set; each is among the problems, too.
+    unset: BTreeSet<String>,
+}
+
+/// Why an entry cannot be used.
+#[derive(Debug)]
+pub(crate) struct Unfit {
+    pub(crate) problems: Vec<String>,
+    /// Variables that are needed and not set.
+    pub(crate) unset: BTreeSet<String>,
 }
 
 const KNOWN: &[&str] = &[
@@ -79,6 +90,7 @@ pub(crate) fn parse(source: &Source, variables: &Variables<'_>) -> Outcome {
     let mut outcome = Outcome::default();
     let mut warnings = Vec::new();
     let mut servers = Vec::new();
+    let mut unset = BTreeSet::new();
     shape::servers(source, &mut outcome.problems, |prop, problems| {
         let mut entry = Entry {
             source,
@@ -87,6 +99,7 @@ pub(crate) fn parse(source: &Source, variables: &Variables<'_>) -> Outcome {
             active: true,
             problems: Vec::new(),
             warnings: Vec::new(),
+            unset: BTreeSet::new(),
         };
         let spec = entry.read(prop);
         if entry.problems.is_empty()
@@ -98,11 +111,13 @@ pub(crate) fn parse(source: &Source, variables: &Variables<'_>) -> Outcome {
             });
         }
         problems.append(&mut entry.problems);
+        unset.append(&mut entry.unset);
         if warnings.len() < shape::MAX_PROBLEMS {
             warnings.append(&mut entry.warnings);
         }
     });
     outcome.servers = servers;
+    outcome.unset = unset;
     outcome.warnings = warnings;
     outcome
 }
@@ -116,7 +131,7 @@ pub(crate) fn check(
     name: &ServerName,
     entry: &serde_json::Value,
     env: &dyn Fn(&str) -> Option<String>,
-) -> Result<(ServerSpec, Vec<String>), Vec<String>> {
+) -> Result<(ServerSpec, Vec<String>), Unfit> {
     let text = serde_json::json!({"mcpServers": {name.as_str(): entry}}).to_string();
     let source = Source::new(path, text, Syntax::Json);
     let variables = Variables {
@@ -132,11 +147,53 @@ pub(crate) fn check(
         problems.iter().map(word).collect()
     };
     let warnings = words(&outcome.warnings);
+    let unset = outcome.unset;
     match outcome.servers.into_iter().next() {
         Some(parsed) if outcome.problems.is_empty() => Ok((parsed.spec, warnings)),
-        _ if outcome.problems.is_empty() => Err(warnings),
-        _ => Err(words(&outcome.problems)),
+        _ => Err(Unfit {
+            problems: if outcome.problems.is_empty() {
+                warnings
+            } else {
+                words(&outcome.problems)
+            },
+            unset,
+        }),
     }
+}
+
+/// What a variable stands for where only the form of an entry matters.
+const ANY: &str = "x";
+
+/// Reads one entry of a project, whose variables are the project's secrets. One that lacks a secret is
+/// described all the same, as unusable (P04).
+///
+/// # Errors
+/// What is wrong with it, whatever the secrets are.
+pub(crate) fn check_project(
+    project: &ProjectId,
+    name: &ServerName,
+    entry: &serde_json::Value,
+    secret: &dyn Fn(&str) -> Option<String>,
+) -> Result<ServerSpec, Vec<String>> {
+    let path = Path::new("/");
+    let (mut form, _) =
+        check(path, name, entry, &|_| Some(ANY.to_owned())).map_err(|unfit| unfit.problems)?;
+    let mut spec = match check(path, name, entry, secret) {
+        Ok((spec, _)) => spec,
+        Err(unfit) => {
+            let unset: Vec<String> = unfit.unset.iter().map(|name| format!("`{name}`")).collect();
+            form.unusable = Some(match unfit.unset.first() {
+                Some(first) => format!(
+                    "secret {} of project `{project}` is not set: `toolwharf secret set {first} --project {project}`",
+                    unset.join(", ")
+                ),
+                None => unfit.problems.join("; "),
+            });
+            form
+        }
+    };
+    spec.owner = Some(project.clone());
+    Ok(spec)
 }
 
 struct Entry<'e> {
@@ -147,6 +204,7 @@ struct Entry<'e> {
     active: bool,
     problems: Vec<Problem>,
     warnings: Vec<Problem>,
+    unset: BTreeSet<String>,
 }
 
 impl Entry<'_> {

@@ -202,6 +202,9 @@ impl Entry<'_> {
             Err(_) if !self.active => Some(text.to_owned()),
             Err(errors) => {
                 for error in errors {
+                    if let interpolate::Error::Unset(name) = &error {
+                        self.unset.insert(name.clone());
+                    }
                     let problem = self.unfilled(&error, at.clone());
                     self.report(problem);
                 }
