@@ -1,0 +1,223 @@
+//! What can go wrong, cut by what the caller can do about it.
+//!
+//! Texts name the thing and never hold SQL or a stored value: of what the database says only its
+//! short message is kept ([`Fault`]), not the detail lines in which Postgres repeats the row.
+
+use std::fmt;
+
+/// What a method of the store returns.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why the store did not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// There is no such thing (404).
+    #[error("there is no {what} {name:?}")]
+    NotFound { what: &'static str, name: String },
+    /// It is not in the state that was expected, or another has the name (409).
+    #[error("{what} {name:?}: {why}")]
+    Conflict {
+        what: &'static str,
+        name: String,
+        why: &'static str,
+    },
+    /// The database cannot do it now: locked, gone, full or too slow (503). Whether it was done is
+    /// not known.
+    #[error("the database is unavailable: {reason}")]
+    Unavailable {
+        reason: &'static str,
+        #[source]
+        source: Option<Fault>,
+    },
+    /// It can never be stored (400).
+    #[error("{0}")]
+    Invalid(String),
+    /// The database holds what this program never wrote (500).
+    #[error("the database is damaged, or something else changed it")]
+    Corrupt(#[source] Fault),
+}
+
+/// Why a database could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The location itself is wrong.
+    #[error("{location}: {why}")]
+    Location { location: String, why: String },
+    /// A later version of this program has been here.
+    #[error(
+        "the database has schema version {found}, this program knows versions up to {known}: start a \
+         program that is at least as new as the one that wrote it, or restore a backup from before; \
+         nothing was changed"
+    )]
+    Newer { found: i64, known: i64 },
+    /// A migration that was applied is not the one that this program has.
+    #[error(
+        "version {version} of the database's schema was made by other statements than this program \
+         has: it comes from another build; nothing was changed"
+    )]
+    Changed { version: i64 },
+    /// It could not be reached, read or brought up to date.
+    #[error("cannot open the database at {location}")]
+    Database {
+        location: String,
+        #[source]
+        source: Error,
+    },
+}
+
+/// What the database or the way to it said.
+#[derive(Debug)]
+pub struct Fault {
+    code: Option<String>,
+    message: String,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.code {
+            Some(code) => write!(f, "{} ({code})", self.message),
+            None => f.write_str(&self.message),
+        }
+    }
+}
+
+impl std::error::Error for Fault {}
+
+impl Fault {
+    pub(crate) fn new(message: impl fmt::Display) -> Self {
+        Self {
+            code: None,
+            message: message.to_string(),
+        }
+    }
+}
+
+impl Error {
+    pub(crate) fn not_found(what: &'static str, name: impl fmt::Display) -> Self {
+        Self::NotFound {
+            what,
+            name: name.to_string(),
+        }
+    }
+
+    pub(crate) fn conflict(what: &'static str, name: impl fmt::Display, why: &'static str) -> Self {
+        Self::Conflict {
+            what,
+            name: name.to_string(),
+            why,
+        }
+    }
+
+    pub(crate) fn timed_out() -> Self {
+        Self::Unavailable {
+            reason: "it did not answer in time",
+            source: None,
+        }
+    }
+}
+
+impl From<sqlx::Error> for Error {
+    fn from(error: sqlx::Error) -> Self {
+        let unavailable = |reason, error: sqlx::Error| Self::Unavailable {
+            reason,
+            source: Some(Fault::new(error)),
+        };
+        match error {
+            sqlx::Error::Database(error) => from_database(error.as_ref()),
+            // Ours: `sql::Text` and its kin refuse a value by failing to encode it.
+            sqlx::Error::Encode(error) => Self::Invalid(error.to_string()),
+            sqlx::Error::PoolTimedOut => Self::Unavailable {
+                reason: "it cannot be reached, or all connections to it are busy",
+                source: None,
+            },
+            sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::PoolClosed => {
+                unavailable("the connection to it is broken", error)
+            }
+            sqlx::Error::WorkerCrashed
+            | sqlx::Error::Protocol(_)
+            | sqlx::Error::BeginFailed
+            | sqlx::Error::InvalidSavePointStatement => {
+                unavailable("the connection to it is in an unusable state", error)
+            }
+            error => Self::Corrupt(Fault::new(error)),
+        }
+    }
+}
+
+fn from_database(error: &dyn sqlx::error::DatabaseError) -> Error {
+    use sqlx::error::ErrorKind;
+
+    let code = error.code().unwrap_or_default().into_owned();
+    let reason = if error
+        .try_downcast_ref::<sqlx::sqlite::SqliteError>()
+        .is_some()
+    {
+        // The low byte of an extended result code is the primary one.
+        sqlite_reason(code.parse().unwrap_or(1) & 0xff)
+    } else {
+        postgres_reason(&code)
+    };
+    let fault = Fault {
+        code: Some(code),
+        message: error.message().to_owned(),
+    };
+    match (error.kind(), reason) {
+        (ErrorKind::Other, Reason::Now(reason)) => Error::Unavailable {
+            reason,
+            source: Some(fault),
+        },
+        (ErrorKind::Other, Reason::Damaged) => Error::Corrupt(fault),
+        (ErrorKind::Other, Reason::Value) => {
+            Error::Invalid(format!("a value cannot be stored: {}", fault.message))
+        }
+        // A method asks before it writes, so that only a race or a bad value ends here.
+        (ErrorKind::UniqueViolation | ErrorKind::ForeignKeyViolation, _) => Error::Unavailable {
+            reason: "something else changed the same rows: try again",
+            source: Some(fault),
+        },
+        _ => Error::Invalid("a value cannot be stored: it breaks a rule of its table".to_owned()),
+    }
+}
+
+enum Reason {
+    /// It may work later.
+    Now(&'static str),
+    /// It will never work with this value.
+    Value,
+    /// It should always work.
+    Damaged,
+}
+
+/// By the primary result codes of <https://www.sqlite.org/rescode.html>.
+fn sqlite_reason(code: i32) -> Reason {
+    match code {
+        5 | 6 => Reason::Now("it is locked by another process"),
+        7 => Reason::Now("it is out of memory"),
+        8 => Reason::Now("it is read-only"),
+        9 => Reason::Now("it was interrupted"),
+        10 => Reason::Now("its file cannot be read or written"),
+        13 => Reason::Now("the disk is full"),
+        3 | 14 | 15 => Reason::Now("its file cannot be opened"),
+        18 | 20 | 25 => Reason::Value,
+        _ => Reason::Damaged,
+    }
+}
+
+/// By class and code of <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
+fn postgres_reason(code: &str) -> Reason {
+    match code {
+        "53100" => Reason::Now("the disk is full"),
+        "53300" => Reason::Now("it has too many connections"),
+        "25006" => Reason::Now("it is read-only"),
+        "57014" | "55P03" => Reason::Now("it did not answer in time"),
+        "40001" | "40P01" => Reason::Now("something else changed the same rows: try again"),
+        _ => match code.get(..2) {
+            Some("08" | "57") => Reason::Now("it is shutting down or starting"),
+            Some("28" | "3D") => Reason::Now("it refuses the connection"),
+            Some("53") => Reason::Now("it is out of resources"),
+            Some("25" | "40" | "55" | "58") => Reason::Now("it cannot do this now"),
+            Some("22" | "54") => Reason::Value,
+            _ => Reason::Damaged,
+        },
+    }
+}

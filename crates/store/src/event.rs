@@ -1,0 +1,94 @@
+//! What happened to servers: started, crashed, gave up.
+
+use model::ProjectId;
+use serde::Serialize;
+use serde_json::Value;
+use sqlx::{FromRow, QueryBuilder};
+
+use crate::{
+    Page, Store, Time,
+    error::Result,
+    id::{floor, new_id, now},
+    sql::{Doc, Key, Text, execute, on},
+};
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq, FromRow, Serialize)]
+pub struct EventRow {
+    pub id: String,
+    pub project_id: Option<String>,
+    pub server: String,
+    pub kind: String,
+    pub detail: Value,
+    pub at: Time,
+}
+
+/// Something that happens now.
+#[derive(Clone, Copy, Debug)]
+pub struct NewEvent<'a> {
+    /// `None`: the server is one of the configuration file.
+    pub project: Option<&'a ProjectId>,
+    pub server: &'a str,
+    pub kind: &'a str,
+    pub detail: &'a Value,
+}
+
+impl Store {
+    pub async fn event_add(&self, event: NewEvent<'_>) -> Result<()> {
+        let mut conn = self.pool.write().await?;
+        execute!(
+            conn,
+            "INSERT INTO kb.server_events (id, project_id, server, kind, detail, at)
+             VALUES ($1, $2, $3, $4, $5, $6)",
+            Key(&new_id()),
+            event.project.map(|project| Key(project.as_str())),
+            Key(event.server),
+            Text(event.kind),
+            Doc(event.detail),
+            now(),
+        )?;
+        Ok(())
+    }
+
+    /// Events, newest first; of one project or server if one is named. `page.after` is an id.
+    pub async fn event_list(
+        &self,
+        project: Option<&ProjectId>,
+        server: Option<&str>,
+        page: &Page,
+    ) -> Result<Vec<EventRow>> {
+        let mut conn = self.pool.read().await?;
+        on!(conn, |conn: Db| async {
+            let mut query = QueryBuilder::<Db>::new(
+                "SELECT id, project_id, server, kind, detail, at FROM kb.server_events WHERE TRUE",
+            );
+            if let Some(project) = project {
+                query
+                    .push(" AND project_id = ")
+                    .push_bind(Key(project.as_str()));
+            }
+            if let Some(server) = server {
+                query.push(" AND server = ").push_bind(Key(server));
+            }
+            if let Some(after) = &page.after {
+                query.push(" AND id < ").push_bind(Key(after));
+            }
+            query
+                .push(" ORDER BY id DESC LIMIT ")
+                .push_bind(page.limit());
+            query.build_query_as::<EventRow>().fetch_all(conn).await
+        })
+    }
+
+    /// Forgets some of the events before this time, the oldest first; how many. Call it until it
+    /// returns 0.
+    pub async fn events_prune(&self, before: Time) -> Result<u64> {
+        let mut conn = self.pool.write().await?;
+        execute!(
+            conn,
+            "DELETE FROM kb.server_events WHERE id IN
+                 (SELECT id FROM kb.server_events WHERE id < $1 ORDER BY id LIMIT 1000)",
+            Key(&floor(before)),
+        )
+    }
+}

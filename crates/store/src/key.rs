@@ -1,0 +1,213 @@
+//! API keys: whose they are and what they may do. Only their hashes are here.
+
+use model::ProjectId;
+use serde::{Deserialize, Serialize};
+use sqlx::{FromRow, QueryBuilder};
+
+use crate::{
+    Page, Store, Time,
+    error::{Error, Result},
+    id::{micros, new_id, now},
+    project,
+    sql::{Key, Text, execute, on, row},
+};
+
+/// What a key may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Everything, in every project; a key of no project.
+    Admin,
+    /// Everything in its project.
+    Manage,
+    /// Use its project's tools.
+    Call,
+    /// See what its project has.
+    Read,
+}
+
+/// A key, without its hash.
+#[derive(Clone, Debug, PartialEq, FromRow, Serialize)]
+pub struct KeyRow {
+    pub id: String,
+    /// `None`: an administrator's key.
+    pub project_id: Option<String>,
+    pub name: String,
+    #[sqlx(try_from = "String")]
+    pub role: Role,
+    /// A part of the key that tells it from others.
+    pub hint: String,
+    pub created_at: Time,
+    pub last_used_at: Option<Time>,
+    pub expires_at: Option<Time>,
+    pub revoked_at: Option<Time>,
+}
+
+/// A key to be put.
+#[derive(Clone, Copy, Debug)]
+pub struct NewKey<'a> {
+    /// `None` exactly for [`Role::Admin`].
+    pub project: Option<&'a ProjectId>,
+    pub name: &'a str,
+    pub role: Role,
+    pub hash: &'a str,
+    pub hint: &'a str,
+    pub expires_at: Option<Time>,
+}
+
+impl KeyRow {
+    /// Whether it opens anything at this time.
+    #[must_use]
+    pub fn is_living(&self, now: Time) -> bool {
+        self.revoked_at.is_none() && self.expires_at.is_none_or(|end| end > now)
+    }
+}
+
+impl Store {
+    /// Stores a new key.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if there is no such project, [`Error::Conflict`] if the hash is known.
+    pub async fn key_put(&self, key: NewKey<'_>) -> Result<KeyRow> {
+        if (key.role == Role::Admin) != key.project.is_none() {
+            let why = "an administrator's key has no project, and every other key has one";
+            return Err(Error::Invalid(why.to_owned()));
+        }
+        let mut tx = self.pool.begin().await?;
+        if let Some(project) = key.project {
+            project::lock(&mut tx, project).await?;
+        }
+        let row = row!(
+            tx,
+            KeyRow,
+            "INSERT INTO kb.api_keys (id, project_id, name, role, hash, hint, created_at, expires_at)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+             ON CONFLICT (hash) DO NOTHING
+             RETURNING id, project_id, name, role, hint, created_at, last_used_at, expires_at, revoked_at",
+            Key(&new_id()),
+            key.project.map(|project| Key(project.as_str())),
+            Key(key.name),
+            key.role.as_str(),
+            Key(key.hash),
+            Text(key.hint),
+            now(),
+            key.expires_at.map(micros),
+        )?;
+        let row = row.ok_or_else(|| Error::conflict("key", key.name, "this very key is stored"))?;
+        tx.commit().await?;
+        Ok(row)
+    }
+
+    /// Keys by age, revoked ones too: of one project, or all of them. `page.after` is an id.
+    pub async fn key_list(&self, project: Option<&ProjectId>, page: &Page) -> Result<Vec<KeyRow>> {
+        let mut conn = self.pool.read().await?;
+        on!(conn, |conn: Db| async {
+            let mut query = QueryBuilder::<Db>::new(
+                "SELECT id, project_id, name, role, hint, created_at, last_used_at, expires_at, revoked_at
+                 FROM kb.api_keys WHERE id > ",
+            );
+            query.push_bind(Key(page.after.as_deref().unwrap_or_default()));
+            if let Some(project) = project {
+                query
+                    .push(" AND project_id = ")
+                    .push_bind(Key(project.as_str()));
+            }
+            query.push(" ORDER BY id LIMIT ").push_bind(page.limit());
+            query.build_query_as::<KeyRow>().fetch_all(conn).await
+        })
+    }
+
+    /// The key with this hash, living or not.
+    pub async fn key_by_hash(&self, hash: &str) -> Result<Option<KeyRow>> {
+        let mut conn = self.pool.read().await?;
+        row!(
+            conn,
+            KeyRow,
+            "SELECT id, project_id, name, role, hint, created_at, last_used_at, expires_at, revoked_at
+             FROM kb.api_keys WHERE hash = $1",
+            Key(hash),
+        )
+    }
+
+    /// Revokes a key: of this project, or any key if none is named. Again is no error.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if there is no such key, [`Error::Conflict`] if it is the last living key
+    /// of an administrator: nobody could make another one.
+    pub async fn key_revoke(&self, project: Option<&ProjectId>, id: &str) -> Result<KeyRow> {
+        let mut tx = self.pool.begin().await?;
+        // Two revocations of the last two keys have to take turns: all these rows are locked.
+        execute!(
+            tx,
+            "UPDATE kb.api_keys SET name = name WHERE role = 'admin' AND revoked_at IS NULL"
+        )?;
+        let row = row!(
+            tx,
+            KeyRow,
+            "UPDATE kb.api_keys SET revoked_at = COALESCE(revoked_at, $3)
+             WHERE id = $1 AND ($2 = '' OR project_id = $2)
+             RETURNING id, project_id, name, role, hint, created_at, last_used_at, expires_at, revoked_at",
+            Key(id),
+            project::scope(project),
+            now(),
+        )?;
+        let row = row.ok_or_else(|| Error::not_found("key", id))?;
+        if row.role == Role::Admin {
+            let others = row!(
+                tx,
+                (i64,),
+                "SELECT COUNT(*) FROM kb.api_keys
+                 WHERE role = 'admin' AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > $1)",
+                now(),
+            )?;
+            if others == Some((0,)) {
+                let why = "it is the last key of an administrator: make another one first";
+                return Err(Error::conflict("key", row.name, why));
+            }
+        }
+        tx.commit().await?;
+        Ok(row)
+    }
+
+    /// Notes when keys were last used. An earlier time than the stored one changes nothing.
+    pub async fn keys_touch(&self, used: &[(String, Time)]) -> Result<()> {
+        let mut tx = self.pool.begin().await?;
+        for (id, at) in used {
+            execute!(
+                tx,
+                "UPDATE kb.api_keys SET last_used_at = $2
+                 WHERE id = $1 AND (last_used_at IS NULL OR last_used_at < $2)",
+                Key(id),
+                micros(*at),
+            )?;
+        }
+        tx.commit().await
+    }
+}
+
+impl Role {
+    /// The word of the column and of the API.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Admin => "admin",
+            Self::Manage => "manage",
+            Self::Call => "call",
+            Self::Read => "read",
+        }
+    }
+}
+
+impl TryFrom<String> for Role {
+    type Error = String;
+
+    fn try_from(word: String) -> Result<Self, String> {
+        match word.as_str() {
+            "admin" => Ok(Self::Admin),
+            "manage" => Ok(Self::Manage),
+            "call" => Ok(Self::Call),
+            "read" => Ok(Self::Read),
+            _ => Err(format!("{word:?} is no role")),
+        }
+    }
+}

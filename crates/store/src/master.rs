@@ -1,0 +1,179 @@
+//! Which master key wraps the data keys, and the wrapped data keys.
+//!
+//! A data key is written only while the row of the master key that wraps it is locked, so that a
+//! rotation never misses one.
+
+use std::fmt;
+
+use model::ProjectId;
+use sqlx::FromRow;
+
+use crate::{
+    Store, Time,
+    error::{Error, Result},
+    id::now,
+    sql::{Key, execute, row, rows},
+};
+
+/// The master key's name, and something sealed with it to recognise it by.
+#[derive(Clone, PartialEq, FromRow)]
+pub struct MasterRow {
+    pub key_id: String,
+    pub sealed_check: Vec<u8>,
+    pub rotated_at: Time,
+}
+
+const ROTATED: &str = "it is not the one in use: it was rotated meanwhile";
+
+impl Store {
+    /// The master key in use, if one has ever been.
+    pub async fn master_get(&self) -> Result<Option<MasterRow>> {
+        let mut conn = self.pool.read().await?;
+        row!(
+            conn,
+            MasterRow,
+            "SELECT key_id, sealed_check, rotated_at FROM kb.master_key WHERE id = 1",
+        )
+    }
+
+    /// Begins to use a master key, if none is in use; the one that is in use then.
+    pub async fn master_set_if_none(&self, key_id: &str, sealed_check: &[u8]) -> Result<MasterRow> {
+        let mut conn = self.pool.write().await?;
+        execute!(
+            conn,
+            "INSERT INTO kb.master_key (id, key_id, sealed_check, rotated_at) VALUES (1, $1, $2, $3)
+             ON CONFLICT (id) DO NOTHING",
+            Key(key_id),
+            sealed_check,
+            now(),
+        )?;
+        drop(conn);
+        let row = self.master_get().await?;
+        row.ok_or_else(|| Error::not_found("master key", key_id))
+    }
+
+    /// All data keys as they are wrapped now, by project; not paged, for a rotation needs them all.
+    pub async fn master_data_keys(&self) -> Result<Vec<(ProjectId, Vec<u8>)>> {
+        let mut conn = self.pool.read().await?;
+        let rows = rows!(
+            conn,
+            DataKey,
+            "SELECT id, data_key FROM kb.projects WHERE data_key IS NOT NULL ORDER BY id",
+        )?;
+        Ok(rows.into_iter().map(|row| (row.id, row.data_key)).collect())
+    }
+
+    /// Goes over to another master key: `rewrapped` is what [`Store::master_data_keys`] gave,
+    /// unwrapped with the old key and wrapped with the new one.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`] if another master key than `old` is in use, or if the projects with a
+    /// data key are not these: start again.
+    pub async fn master_rotate(
+        &self,
+        old: &str,
+        new: &str,
+        sealed_check: &[u8],
+        rewrapped: &[(ProjectId, Vec<u8>)],
+    ) -> Result<()> {
+        let mut tx = self.pool.begin().await?;
+        let changed = execute!(
+            tx,
+            "UPDATE kb.master_key SET key_id = $2, sealed_check = $3, rotated_at = $4
+             WHERE id = 1 AND key_id = $1",
+            Key(old),
+            Key(new),
+            sealed_check,
+            now(),
+        )?;
+        if changed == 0 {
+            return Err(Error::conflict("master key", old, ROTATED));
+        }
+        for (project, wrapped) in rewrapped {
+            let changed = execute!(
+                tx,
+                "UPDATE kb.projects SET data_key = $2 WHERE id = $1 AND data_key IS NOT NULL",
+                Key(project.as_str()),
+                &wrapped[..],
+            )?;
+            if changed == 0 {
+                let why = "it has no data key any more: start the rotation again";
+                return Err(Error::conflict("project", project, why));
+            }
+        }
+        let count = row!(
+            tx,
+            (i64,),
+            "SELECT COUNT(*) FROM kb.projects WHERE data_key IS NOT NULL"
+        )?;
+        if count != i64::try_from(rewrapped.len()).ok().map(|count| (count,)) {
+            let why = "a project got a data key meanwhile: start the rotation again";
+            return Err(Error::conflict("master key", old, why));
+        }
+        tx.commit().await
+    }
+
+    /// A project's wrapped data key, if it has one.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if there is no such project.
+    pub async fn project_data_key(&self, project: &ProjectId) -> Result<Option<Vec<u8>>> {
+        let mut conn = self.pool.read().await?;
+        let row = row!(
+            conn,
+            (Option<Vec<u8>>,),
+            "SELECT data_key FROM kb.projects WHERE id = $1",
+            Key(project.as_str()),
+        )?;
+        let (key,) = row.ok_or_else(|| Error::not_found("project", project))?;
+        Ok(key)
+    }
+
+    /// Gives a project a data key that this master key wrapped, if it has none; the one that it has
+    /// then.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if there is no such project, [`Error::Conflict`] if this is not the
+    /// master key in use.
+    pub async fn project_data_key_set_if_none(
+        &self,
+        project: &ProjectId,
+        master: &str,
+        wrapped: &[u8],
+    ) -> Result<Vec<u8>> {
+        let mut tx = self.pool.begin().await?;
+        let locked = execute!(
+            tx,
+            "UPDATE kb.master_key SET key_id = key_id WHERE id = 1 AND key_id = $1",
+            Key(master),
+        )?;
+        if locked == 0 {
+            return Err(Error::conflict("master key", master, ROTATED));
+        }
+        let row = row!(
+            tx,
+            (Vec<u8>,),
+            "UPDATE kb.projects SET data_key = COALESCE(data_key, $2) WHERE id = $1 RETURNING data_key",
+            Key(project.as_str()),
+            wrapped,
+        )?;
+        let (key,) = row.ok_or_else(|| Error::not_found("project", project))?;
+        tx.commit().await?;
+        Ok(key)
+    }
+}
+
+#[derive(FromRow)]
+struct DataKey {
+    #[sqlx(try_from = "String")]
+    id: ProjectId,
+    data_key: Vec<u8>,
+}
+
+impl fmt::Debug for MasterRow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MasterRow")
+            .field("key_id", &self.key_id)
+            .finish_non_exhaustive()
+    }
+}

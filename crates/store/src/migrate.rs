@@ -1,0 +1,167 @@
+//! Brings the schema up to date.
+//!
+//! Migrations are texts in `crates/store/migrations`, one folder for each engine, with the same
+//! numbers from 1 without a gap. One that has been released is never edited: what was applied is
+//! recorded in `kb.schema_migrations` with the digest of its text, and another digest is refused.
+//!
+//! Each step is one transaction that takes a lock, looks what is there, and applies the next
+//! migration: two programs that start at the same time take turns, and one that is killed leaves a
+//! schema that some version had.
+
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+use tokio::time::Instant;
+
+use crate::{
+    error::{Error, OpenError},
+    id::now,
+    open::Location,
+    sql::{On, Pool, Tx, execute, row, rows},
+};
+
+/// Longest wait for another program's migration, and for one of our own.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct Migration {
+    name: &'static str,
+    sqlite: &'static str,
+    postgres: &'static str,
+}
+
+macro_rules! migrations {
+    ($($name:literal),* $(,)?) => {
+        &[$(Migration {
+            name: $name,
+            sqlite: include_str!(concat!("../migrations/sqlite/", $name, ".sql")),
+            postgres: include_str!(concat!("../migrations/postgres/", $name, ".sql")),
+        }),*]
+    };
+}
+
+/// In order; the first is version 1.
+const MIGRATIONS: &[Migration] = migrations!["0001_tables", "0002_indexes"];
+
+/// The version that this program works with.
+pub(crate) const LATEST: i64 = MIGRATIONS.len() as i64;
+
+/// Names the lock that Postgres programs take turns by; any number that nobody else would choose.
+const LOCK: i64 = 0x746f_6f6c_7768_6166;
+
+/// Brings the schema to `version`.
+pub(crate) async fn run(pool: &Pool, location: &Location, version: i64) -> Result<(), OpenError> {
+    let failed = |source| OpenError::Database {
+        location: location.to_string(),
+        source,
+    };
+    loop {
+        let mut tx = pool.begin().await.map_err(failed)?;
+        prepare(&mut tx).await.map_err(failed)?;
+        let applied = rows!(
+            tx,
+            (i64, String),
+            "SELECT version, checksum FROM kb.schema_migrations ORDER BY version"
+        );
+        let applied = applied.map_err(failed)?;
+        let next = check(&applied, &tx)?;
+        if next > version {
+            return Ok(());
+        }
+        apply(&mut tx, next).await.map_err(failed)?;
+        tx.commit().await.map_err(failed)?;
+    }
+}
+
+/// Takes the lock, and makes the schema and the table of versions if they are missing.
+async fn prepare(tx: &mut Tx) -> Result<(), Error> {
+    if let Tx::Postgres(_) = tx {
+        wait_for_turn(tx).await?;
+        // `IF NOT EXISTS` would need the right to make schemas even if it is there.
+        let schema = row!(tx, (bool,), "SELECT to_regnamespace('kb') IS NOT NULL")?;
+        if schema != Some((true,)) {
+            execute!(tx, "CREATE SCHEMA kb")?;
+        }
+    }
+    execute!(
+        tx,
+        "CREATE TABLE IF NOT EXISTS kb.schema_migrations (
+             version BIGINT NOT NULL PRIMARY KEY,
+             name TEXT NOT NULL,
+             checksum TEXT NOT NULL,
+             applied_at TEXT NOT NULL
+         )"
+    )?;
+    Ok(())
+}
+
+/// Takes the lock of Postgres. It is asked for again and again, for a statement that waits would be
+/// ended by the deadlines of ordinary ones.
+async fn wait_for_turn(tx: &mut Tx) -> Result<(), Error> {
+    execute!(tx, "SET LOCAL statement_timeout = 0")?;
+    let since = Instant::now();
+    while since.elapsed() < PATIENCE {
+        let taken = row!(tx, (bool,), "SELECT pg_try_advisory_xact_lock($1)", LOCK)?;
+        if taken == Some((true,)) {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    Err(Error::timed_out())
+}
+
+/// The next version, if what was applied is what this program has.
+fn check(applied: &[(i64, String)], tx: &Tx) -> Result<i64, OpenError> {
+    let mut next = 1;
+    for (version, digest) in applied {
+        let index = usize::try_from(version - 1).unwrap_or(usize::MAX);
+        let Some(migration) = MIGRATIONS.get(index) else {
+            let found = applied.iter().map(|(version, _)| *version).max();
+            return Err(OpenError::Newer {
+                found: found.unwrap_or(*version),
+                known: LATEST,
+            });
+        };
+        if *version != next || *digest != checksum(text(migration, tx)) {
+            return Err(OpenError::Changed { version: *version });
+        }
+        next += 1;
+    }
+    Ok(next)
+}
+
+async fn apply(tx: &mut Tx, version: i64) -> Result<(), Error> {
+    let index = usize::try_from(version - 1).expect("versions begin at 1");
+    let migration = &MIGRATIONS[index];
+    let text = text(migration, tx);
+    let statements = async {
+        match tx.on() {
+            On::Sqlite(conn) => sqlx::raw_sql(text).execute(conn).await.map(|_| ()),
+            On::Postgres(conn) => sqlx::raw_sql(text).execute(conn).await.map(|_| ()),
+        }
+    };
+    match tokio::time::timeout(PATIENCE, statements).await {
+        Ok(result) => result?,
+        Err(_) => return Err(Error::timed_out()),
+    }
+    execute!(
+        tx,
+        "INSERT INTO kb.schema_migrations (version, name, checksum, applied_at) VALUES ($1, $2, $3, $4)",
+        version,
+        migration.name,
+        checksum(text),
+        now().to_rfc3339(),
+    )?;
+    Ok(())
+}
+
+fn text(migration: &Migration, tx: &Tx) -> &'static str {
+    match tx {
+        Tx::Sqlite(_) => migration.sqlite,
+        Tx::Postgres(_) => migration.postgres,
+    }
+}
+
+fn checksum(text: &str) -> String {
+    let digest = Sha256::digest(text.as_bytes());
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,155 @@
+//! Projects: whose servers, secrets and settings are kept apart from everybody else's.
+
+use model::ProjectId;
+use serde::Serialize;
+use serde_json::Value;
+use sqlx::FromRow;
+
+use crate::{
+    Page, Put, Store, Time,
+    error::{Error, Result},
+    id::now,
+    sql::{Doc, Key, Text, Tx, execute, row, rows},
+};
+
+/// A project.
+#[derive(Clone, Debug, PartialEq, FromRow, Serialize)]
+pub struct ProjectRow {
+    #[sqlx(try_from = "String")]
+    pub id: ProjectId,
+    pub name: String,
+    pub description: String,
+    pub enabled: bool,
+    pub settings: Value,
+    pub created_at: Time,
+    pub updated_at: Time,
+}
+
+/// A project to be put.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewProject {
+    pub id: ProjectId,
+    pub name: String,
+    pub description: String,
+    pub enabled: bool,
+    pub settings: Value,
+}
+
+impl NewProject {
+    /// An enabled project that is named as its id.
+    #[must_use]
+    pub fn new(id: ProjectId) -> Self {
+        Self {
+            name: id.to_string(),
+            id,
+            description: String::new(),
+            enabled: true,
+            settings: Value::Object(serde_json::Map::new()),
+        }
+    }
+}
+
+impl Store {
+    /// Creates a project or replaces what is known of it.
+    pub async fn project_put(&self, project: &NewProject) -> Result<Put<ProjectRow>> {
+        let mut conn = self.pool.write().await?;
+        let row = row!(
+            conn,
+            ProjectRow,
+            "INSERT INTO kb.projects (id, name, description, enabled, settings, created_at, updated_at)
+             VALUES ($1, $2, $3, $4, $5, $6, $6)
+             ON CONFLICT (id) DO UPDATE SET
+                 name = excluded.name, description = excluded.description, enabled = excluded.enabled,
+                 settings = excluded.settings, updated_at = excluded.updated_at
+             RETURNING id, name, description, enabled, settings, created_at, updated_at",
+            Key(project.id.as_str()),
+            Key(&project.name),
+            Text(&project.description),
+            project.enabled,
+            Doc(&project.settings),
+            now(),
+        )?;
+        let row = row.ok_or_else(|| Error::not_found("project", &project.id))?;
+        let created = row.created_at == row.updated_at;
+        Ok(Put { row, created })
+    }
+
+    /// Creates those of these projects that are not there.
+    pub async fn project_ensure(&self, ids: &[ProjectId]) -> Result<()> {
+        let mut tx = self.pool.begin().await?;
+        for id in ids {
+            execute!(
+                tx,
+                "INSERT INTO kb.projects (id, name, description, enabled, settings, created_at, updated_at)
+                 VALUES ($1, $1, '', $2, $3, $4, $4)
+                 ON CONFLICT (id) DO NOTHING",
+                Key(id.as_str()),
+                true,
+                Doc(&Value::Object(serde_json::Map::new())),
+                now(),
+            )?;
+        }
+        tx.commit().await
+    }
+
+    /// # Errors
+    /// [`Error::NotFound`] if there is no such project.
+    pub async fn project_get(&self, id: &ProjectId) -> Result<ProjectRow> {
+        let mut conn = self.pool.read().await?;
+        let row = row!(
+            conn,
+            ProjectRow,
+            "SELECT id, name, description, enabled, settings, created_at, updated_at
+             FROM kb.projects WHERE id = $1",
+            Key(id.as_str()),
+        )?;
+        row.ok_or_else(|| Error::not_found("project", id))
+    }
+
+    /// Projects by id.
+    pub async fn project_list(&self, page: &Page) -> Result<Vec<ProjectRow>> {
+        let mut conn = self.pool.read().await?;
+        rows!(
+            conn,
+            ProjectRow,
+            "SELECT id, name, description, enabled, settings, created_at, updated_at
+             FROM kb.projects WHERE id > $1 ORDER BY id LIMIT $2",
+            Key(page.after.as_deref().unwrap_or_default()),
+            page.limit(),
+        )
+    }
+
+    /// Removes a project with everything that is its own. What was called in it stays in the audit.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if there is no such project.
+    pub async fn project_delete(&self, id: &ProjectId) -> Result<()> {
+        let mut tx = self.pool.begin().await?;
+        lock(&mut tx, id).await?;
+        let key = Key(id.as_str());
+        // These two know no project of the configuration file either, so nothing cascades to them.
+        execute!(tx, "DELETE FROM kb.tool_pins WHERE project_id = $1", key)?;
+        execute!(
+            tx,
+            "DELETE FROM kb.catalog_snapshots WHERE project_id = $1",
+            key
+        )?;
+        execute!(tx, "DELETE FROM kb.projects WHERE id = $1", key)?;
+        tx.commit().await
+    }
+}
+
+/// Makes transactions that change several rows of a project take turns. Writing the row without
+/// changing it locks it on both engines.
+pub(crate) async fn lock(tx: &mut Tx, id: &ProjectId) -> Result<()> {
+    let text = "UPDATE kb.projects SET updated_at = updated_at WHERE id = $1";
+    match execute!(tx, text, Key(id.as_str()))? {
+        0 => Err(Error::not_found("project", id)),
+        _ => Ok(()),
+    }
+}
+
+/// What stands in `project_id` where the configuration file's servers have rows too.
+pub(crate) fn scope(project: Option<&ProjectId>) -> Key<'_> {
+    Key(project.map_or("", ProjectId::as_str))
+}

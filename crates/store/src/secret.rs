@@ -1,0 +1,135 @@
+//! Secrets, sealed before they come here. Nothing in a list is a value, and `Debug` shows none.
+
+use std::fmt;
+
+use model::ProjectId;
+use serde::Serialize;
+use sqlx::FromRow;
+
+use crate::{
+    Page, Store, Time,
+    error::{Error, Result},
+    id::now,
+    project,
+    sql::{Key, execute, row, rows},
+};
+
+/// That a secret is there.
+#[derive(Clone, Debug, PartialEq, FromRow, Serialize)]
+pub struct SecretRow {
+    pub name: String,
+    pub version: i32,
+    pub created_at: Time,
+    pub updated_at: Time,
+}
+
+/// A secret as it is kept.
+#[derive(Clone, PartialEq, FromRow)]
+pub struct SealedSecret {
+    pub name: String,
+    pub version: i32,
+    pub nonce: Vec<u8>,
+    pub sealed: Vec<u8>,
+}
+
+impl Store {
+    /// Stores a version of a secret: 1 for a new one, otherwise the one after the stored.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if there is no such project, [`Error::Conflict`] if another version is
+    /// stored than the one before this: somebody else was faster.
+    pub async fn secret_put(
+        &self,
+        project: &ProjectId,
+        secret: &SealedSecret,
+    ) -> Result<SecretRow> {
+        let mut tx = self.pool.begin().await?;
+        project::lock(&mut tx, project).await?;
+        let row = row!(
+            tx,
+            SecretRow,
+            "INSERT INTO kb.secrets AS s (project_id, name, version, nonce, sealed, created_at, updated_at)
+             SELECT $1, $2, $3, $4, $5, $6, $6
+             WHERE $3 = 1 OR EXISTS (SELECT 1 FROM kb.secrets WHERE project_id = $1 AND name = $2)
+             ON CONFLICT (project_id, name) DO UPDATE SET
+                 version = excluded.version, nonce = excluded.nonce, sealed = excluded.sealed,
+                 updated_at = excluded.updated_at
+             WHERE s.version = excluded.version - 1
+             RETURNING name, version, created_at, updated_at",
+            Key(project.as_str()),
+            Key(&secret.name),
+            secret.version,
+            &secret.nonce[..],
+            &secret.sealed[..],
+            now(),
+        )?;
+        let why = "another version of it is stored than the one that was to be replaced";
+        let row = row.ok_or_else(|| Error::conflict("secret", &secret.name, why))?;
+        tx.commit().await?;
+        Ok(row)
+    }
+
+    /// The names of a project's secrets, by name.
+    pub async fn secret_list(&self, project: &ProjectId, page: &Page) -> Result<Vec<SecretRow>> {
+        let mut conn = self.pool.read().await?;
+        rows!(
+            conn,
+            SecretRow,
+            "SELECT name, version, created_at, updated_at FROM kb.secrets
+             WHERE project_id = $1 AND name > $2 ORDER BY name LIMIT $3",
+            Key(project.as_str()),
+            Key(page.after.as_deref().unwrap_or_default()),
+            page.limit(),
+        )
+    }
+
+    /// # Errors
+    /// [`Error::NotFound`] if the project has no such secret.
+    pub async fn secret_get(&self, project: &ProjectId, name: &str) -> Result<SealedSecret> {
+        let mut conn = self.pool.read().await?;
+        let row = row!(
+            conn,
+            SealedSecret,
+            "SELECT name, version, nonce, sealed FROM kb.secrets WHERE project_id = $1 AND name = $2",
+            Key(project.as_str()),
+            Key(name),
+        )?;
+        row.ok_or_else(|| Error::not_found("secret", name))
+    }
+
+    /// All secrets of a project by name; not paged, for a server may name any of them.
+    pub async fn secret_all(&self, project: &ProjectId) -> Result<Vec<SealedSecret>> {
+        let mut conn = self.pool.read().await?;
+        rows!(
+            conn,
+            SealedSecret,
+            "SELECT name, version, nonce, sealed FROM kb.secrets WHERE project_id = $1 ORDER BY name",
+            Key(project.as_str()),
+        )
+    }
+
+    /// # Errors
+    /// [`Error::NotFound`] if the project has no such secret.
+    pub async fn secret_delete(&self, project: &ProjectId, name: &str) -> Result<()> {
+        let mut conn = self.pool.write().await?;
+        let removed = execute!(
+            conn,
+            "DELETE FROM kb.secrets WHERE project_id = $1 AND name = $2",
+            Key(project.as_str()),
+            Key(name),
+        )?;
+        match removed {
+            0 => Err(Error::not_found("secret", name)),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for SealedSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SealedSecret")
+            .field("name", &self.name)
+            .field("version", &self.version)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,223 @@
+//! MCP servers of projects.
+
+use model::{ProjectId, ServerName};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sqlx::FromRow;
+
+use crate::{
+    Put, Store, Time,
+    error::{Error, Result},
+    id::{new_id, now},
+    project,
+    sql::{Doc, Key, Text, Tx, execute, row, rows},
+};
+
+/// How a server is reached, as the column says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TransportKind {
+    Stdio,
+    Sse,
+    Http,
+}
+
+/// A server of a project.
+#[derive(Clone, Debug, PartialEq, FromRow, Serialize)]
+pub struct ServerRow {
+    pub id: String,
+    #[sqlx(try_from = "String")]
+    pub project_id: ProjectId,
+    /// The product that installed it, if one did.
+    pub product_id: Option<String>,
+    #[sqlx(try_from = "String")]
+    pub name: ServerName,
+    pub description: String,
+    #[sqlx(try_from = "String")]
+    pub transport: TransportKind,
+    pub config: Value,
+    pub enabled: bool,
+    pub created_at: Time,
+    pub updated_at: Time,
+}
+
+/// A server to be put or installed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewServer {
+    pub name: ServerName,
+    pub description: String,
+    pub transport: TransportKind,
+    pub config: Value,
+    pub enabled: bool,
+}
+
+const BY_PRODUCT: &str = "it belongs to a product";
+
+impl Store {
+    /// Creates a server or replaces what is known of it.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if there is no such project, [`Error::Conflict`] if the server belongs to
+    /// a product.
+    pub async fn server_put(
+        &self,
+        project: &ProjectId,
+        server: &NewServer,
+    ) -> Result<Put<ServerRow>> {
+        let mut tx = self.pool.begin().await?;
+        project::lock(&mut tx, project).await?;
+        let row = row!(
+            tx,
+            ServerRow,
+            "INSERT INTO kb.project_mcp_servers AS s
+                 (id, project_id, name, description, transport, config, enabled, created_at, updated_at)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $8)
+             ON CONFLICT (project_id, name) DO UPDATE SET
+                 description = excluded.description, transport = excluded.transport,
+                 config = excluded.config, enabled = excluded.enabled, updated_at = excluded.updated_at
+             WHERE s.product_id IS NULL
+             RETURNING id, project_id, product_id, name, description, transport, config, enabled,
+                 created_at, updated_at",
+            Key(&new_id()),
+            Key(project.as_str()),
+            Key(server.name.as_str()),
+            Text(&server.description),
+            server.transport.as_str(),
+            Doc(&server.config),
+            server.enabled,
+            now(),
+        )?;
+        let row = row.ok_or_else(|| Error::conflict("server", &server.name, BY_PRODUCT))?;
+        tx.commit().await?;
+        let created = row.created_at == row.updated_at;
+        Ok(Put { row, created })
+    }
+
+    /// # Errors
+    /// [`Error::NotFound`] if the project has no such server.
+    pub async fn server_get(&self, project: &ProjectId, name: &ServerName) -> Result<ServerRow> {
+        let mut conn = self.pool.read().await?;
+        let row = row!(
+            conn,
+            ServerRow,
+            "SELECT id, project_id, product_id, name, description, transport, config, enabled,
+                 created_at, updated_at
+             FROM kb.project_mcp_servers WHERE project_id = $1 AND name = $2",
+            Key(project.as_str()),
+            Key(name.as_str()),
+        )?;
+        row.ok_or_else(|| Error::not_found("server", name))
+    }
+
+    /// All servers of a project by name; not paged, for whoever asks loads the whole project.
+    pub async fn server_list(&self, project: &ProjectId) -> Result<Vec<ServerRow>> {
+        let mut conn = self.pool.read().await?;
+        rows!(
+            conn,
+            ServerRow,
+            "SELECT id, project_id, product_id, name, description, transport, config, enabled,
+                 created_at, updated_at
+             FROM kb.project_mcp_servers WHERE project_id = $1 ORDER BY name",
+            Key(project.as_str()),
+        )
+    }
+
+    /// All servers of all projects, by project and name; not paged, for it is what one boots with.
+    pub async fn server_list_all(&self) -> Result<Vec<ServerRow>> {
+        let mut conn = self.pool.read().await?;
+        rows!(
+            conn,
+            ServerRow,
+            "SELECT id, project_id, product_id, name, description, transport, config, enabled,
+                 created_at, updated_at
+             FROM kb.project_mcp_servers ORDER BY project_id, name",
+        )
+    }
+
+    /// Enables or disables a server, whoever it belongs to.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if the project has no such server.
+    pub async fn server_set_enabled(
+        &self,
+        project: &ProjectId,
+        name: &ServerName,
+        enabled: bool,
+    ) -> Result<ServerRow> {
+        let mut conn = self.pool.write().await?;
+        let row = row!(
+            conn,
+            ServerRow,
+            "UPDATE kb.project_mcp_servers SET enabled = $3, updated_at = $4
+             WHERE project_id = $1 AND name = $2
+             RETURNING id, project_id, product_id, name, description, transport, config, enabled,
+                 created_at, updated_at",
+            Key(project.as_str()),
+            Key(name.as_str()),
+            enabled,
+            now(),
+        )?;
+        row.ok_or_else(|| Error::not_found("server", name))
+    }
+
+    /// Removes a server with its tools' settings and pins and its snapshot.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if the project has no such server, [`Error::Conflict`] if it belongs to a
+    /// product: that is uninstalled as a whole.
+    pub async fn server_delete(&self, project: &ProjectId, name: &ServerName) -> Result<()> {
+        let mut tx = self.pool.begin().await?;
+        let removed = execute!(
+            tx,
+            "DELETE FROM kb.project_mcp_servers
+             WHERE project_id = $1 AND name = $2 AND product_id IS NULL",
+            Key(project.as_str()),
+            Key(name.as_str()),
+        )?;
+        if removed == 0 {
+            // Given back first: with SQLite there is only one connection that writes.
+            drop(tx);
+            self.server_get(project, name).await?;
+            return Err(Error::conflict("server", name, BY_PRODUCT));
+        }
+        forget(&mut tx, project, name).await?;
+        tx.commit().await
+    }
+}
+
+/// Removes what is remembered of a server that is no more.
+pub(crate) async fn forget(tx: &mut Tx, project: &ProjectId, server: &ServerName) -> Result<()> {
+    for text in [
+        "DELETE FROM kb.tool_settings WHERE project_id = $1 AND server = $2",
+        "DELETE FROM kb.tool_pins WHERE project_id = $1 AND server = $2",
+        "DELETE FROM kb.catalog_snapshots WHERE project_id = $1 AND server = $2",
+    ] {
+        execute!(tx, text, Key(project.as_str()), Key(server.as_str()))?;
+    }
+    Ok(())
+}
+
+impl TransportKind {
+    /// The word of the column and of manifests.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Stdio => "stdio",
+            Self::Sse => "sse",
+            Self::Http => "http",
+        }
+    }
+}
+
+impl TryFrom<String> for TransportKind {
+    type Error = String;
+
+    fn try_from(word: String) -> Result<Self, String> {
+        match word.as_str() {
+            "stdio" => Ok(Self::Stdio),
+            "sse" => Ok(Self::Sse),
+            "http" => Ok(Self::Http),
+            _ => Err(format!("{word:?} is no transport")),
+        }
+    }
+}

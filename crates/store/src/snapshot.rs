@@ -1,0 +1,109 @@
+//! The last good catalog of each server, so that a list is answered before the server is up.
+
+use model::{ProjectId, ServerName};
+use sqlx::FromRow;
+
+use crate::{
+    Store, Time,
+    error::Result,
+    id::now,
+    project::scope,
+    sql::{Key, Text, execute, rows},
+};
+
+/// A catalog as it was last seen.
+#[derive(Clone, Debug, PartialEq, FromRow)]
+pub struct SnapshotRow {
+    /// `None`: the server is one of the configuration file.
+    pub project_id: Option<String>,
+    #[sqlx(try_from = "String")]
+    pub server: ServerName,
+    /// Of the configuration that the server had: another one makes the snapshot worthless.
+    pub config_digest: String,
+    /// The engine's own text, to the byte.
+    pub catalog: String,
+    pub taken_at: Time,
+}
+
+/// A catalog to be remembered.
+#[derive(Clone, Copy, Debug)]
+pub struct NewSnapshot<'a> {
+    pub server: &'a ServerName,
+    pub config_digest: &'a str,
+    pub catalog: &'a str,
+}
+
+impl Store {
+    /// Remembers a server's catalog in place of the one before.
+    pub async fn snapshot_put(
+        &self,
+        project: Option<&ProjectId>,
+        snapshot: NewSnapshot<'_>,
+    ) -> Result<()> {
+        let mut conn = self.pool.write().await?;
+        execute!(
+            conn,
+            "INSERT INTO kb.catalog_snapshots (project_id, server, config_digest, catalog, taken_at)
+             VALUES ($1, $2, $3, $4, $5)
+             ON CONFLICT (project_id, server) DO UPDATE SET
+                 config_digest = excluded.config_digest, catalog = excluded.catalog,
+                 taken_at = excluded.taken_at",
+            scope(project),
+            Key(snapshot.server.as_str()),
+            Key(snapshot.config_digest),
+            Text(snapshot.catalog),
+            now(),
+        )?;
+        Ok(())
+    }
+
+    /// All snapshots of a project by server; not paged, for a view needs them all.
+    pub async fn snapshot_list(&self, project: Option<&ProjectId>) -> Result<Vec<SnapshotRow>> {
+        let mut conn = self.pool.read().await?;
+        rows!(
+            conn,
+            SnapshotRow,
+            "SELECT NULLIF(project_id, '') AS project_id, server, config_digest, catalog, taken_at
+             FROM kb.catalog_snapshots WHERE project_id = $1 ORDER BY server",
+            scope(project),
+        )
+    }
+
+    /// Snapshots of all projects, by project (the configuration file first) and server: those behind
+    /// the row `after`, at most `limit` ([`crate::MAX_PAGE`]). Catalogs can be long: ask for few.
+    pub async fn snapshot_list_all(
+        &self,
+        after: Option<&SnapshotRow>,
+        limit: u32,
+    ) -> Result<Vec<SnapshotRow>> {
+        let mut conn = self.pool.read().await?;
+        rows!(
+            conn,
+            SnapshotRow,
+            "SELECT NULLIF(project_id, '') AS project_id, server, config_digest, catalog, taken_at
+             FROM kb.catalog_snapshots WHERE (project_id, server) > ($1, $2)
+             ORDER BY project_id, server LIMIT $3",
+            Key(after
+                .and_then(|row| row.project_id.as_deref())
+                .unwrap_or_default()),
+            Key(after.map(|row| row.server.as_str()).unwrap_or_default()),
+            i64::from(limit.min(crate::MAX_PAGE)),
+        )
+    }
+
+    /// Forgets a server's catalog; whether there was one.
+    pub async fn snapshot_delete(
+        &self,
+        project: Option<&ProjectId>,
+        server: &ServerName,
+    ) -> Result<bool> {
+        let mut conn = self.pool.write().await?;
+        let removed = execute!(
+            conn,
+            "DELETE FROM kb.catalog_snapshots WHERE project_id = $1 AND server = $2",
+            scope(project),
+            Key(server.as_str()),
+        )?;
+        Ok(removed > 0)
+    }
+}

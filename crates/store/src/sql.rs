@@ -1,0 +1,270 @@
+//! One query text on two engines.
+//!
+//! [`rows!`], [`row!`] and [`execute!`] take a connection ([`Conn`]) or a transaction ([`Tx`]), a
+//! text and its arguments, and run them on whichever engine it is, with a deadline. What only one
+//! engine can do wrong is made the same here: [`Key`], [`Text`] and [`Doc`] refuse a NUL, which
+//! SQLite would take and Postgres would not. Every argument that comes from outside is one of them.
+//!
+//! Dropping a [`Tx`] rolls it back.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use sqlx::{
+    Database, Encode, PgConnection, PgPool, Postgres, Sqlite, SqliteConnection, SqlitePool,
+    Transaction, Type, encode::IsNull, error::BoxDynError, pool::PoolConnection,
+    postgres::PgTypeInfo, sqlite::SqliteTypeInfo, types::Json,
+};
+
+use crate::error::{Error, Result};
+
+/// The longest name, in bytes. Postgres has to fit a server's and a tool's name into one entry of an
+/// index, which holds 2,704 bytes.
+pub const MAX_KEY: usize = 1_024;
+
+/// Longest wait for one statement. Engines have shorter deadlines of their own (locks, statements);
+/// this one is for a peer or a disk that is silent.
+const DEADLINE: Duration = Duration::from_secs(3);
+
+/// The connections to a database.
+#[derive(Clone, Debug)]
+pub(crate) enum Pool {
+    /// SQLite has one writer at a time: a second one would only wait for the lock, so there is one
+    /// connection that writes and the rest cannot.
+    Sqlite {
+        read: SqlitePool,
+        write: SqlitePool,
+    },
+    Postgres(PgPool),
+}
+
+/// A connection, taken from the pool; every statement is its own transaction.
+pub(crate) enum Conn {
+    Sqlite(PoolConnection<Sqlite>),
+    Postgres(PoolConnection<Postgres>),
+}
+
+/// A transaction.
+pub(crate) enum Tx {
+    Sqlite(Transaction<'static, Sqlite>),
+    Postgres(Transaction<'static, Postgres>),
+}
+
+/// What a statement runs on.
+pub(crate) enum On<'c> {
+    Sqlite(&'c mut SqliteConnection),
+    Postgres(&'c mut PgConnection),
+}
+
+impl Pool {
+    /// A connection for statements that change nothing.
+    pub(crate) async fn read(&self) -> Result<Conn> {
+        Ok(match self {
+            Self::Sqlite { read, .. } => Conn::Sqlite(read.acquire().await?),
+            Self::Postgres(pool) => Conn::Postgres(pool.acquire().await?),
+        })
+    }
+
+    /// A connection for one statement that changes something.
+    pub(crate) async fn write(&self) -> Result<Conn> {
+        Ok(match self {
+            Self::Sqlite { write, .. } => Conn::Sqlite(write.acquire().await?),
+            Self::Postgres(pool) => Conn::Postgres(pool.acquire().await?),
+        })
+    }
+
+    /// A transaction that will write.
+    pub(crate) async fn begin(&self) -> Result<Tx> {
+        within(async {
+            Ok(match self {
+                // Taking the lock at once: a transaction that first reads could not get it later.
+                Self::Sqlite { write, .. } => {
+                    Tx::Sqlite(write.begin_with("BEGIN IMMEDIATE").await?)
+                }
+                Self::Postgres(pool) => Tx::Postgres(pool.begin().await?),
+            })
+        })
+        .await
+    }
+}
+
+impl Conn {
+    pub(crate) fn on(&mut self) -> On<'_> {
+        match self {
+            Self::Sqlite(conn) => On::Sqlite(conn),
+            Self::Postgres(conn) => On::Postgres(conn),
+        }
+    }
+}
+
+impl Tx {
+    pub(crate) fn on(&mut self) -> On<'_> {
+        match self {
+            Self::Sqlite(tx) => On::Sqlite(tx),
+            Self::Postgres(tx) => On::Postgres(tx),
+        }
+    }
+
+    pub(crate) async fn commit(self) -> Result<()> {
+        within(async {
+            match self {
+                Self::Sqlite(tx) => tx.commit().await,
+                Self::Postgres(tx) => tx.commit().await,
+            }
+        })
+        .await
+    }
+}
+
+/// Gives up after [`DEADLINE`]. The connection is not returned to the pool before the engine has
+/// dealt with what was given up.
+pub(crate) async fn within<T>(
+    statement: impl Future<Output = std::result::Result<T, sqlx::Error>>,
+) -> Result<T> {
+    match tokio::time::timeout(DEADLINE, statement).await {
+        Ok(result) => result.map_err(Error::from),
+        Err(_) => Err(Error::timed_out()),
+    }
+}
+
+/// Runs the same expression with the connection of whichever engine it is; `$Db` names the engine.
+macro_rules! on {
+    ($on:expr, |$conn:ident: $Db:ident| $run:expr) => {
+        $crate::sql::within(async {
+            match $on.on() {
+                $crate::sql::On::Sqlite($conn) => {
+                    type $Db = sqlx::Sqlite;
+                    $run.await
+                }
+                $crate::sql::On::Postgres($conn) => {
+                    type $Db = sqlx::Postgres;
+                    $run.await
+                }
+            }
+        })
+        .await
+    };
+}
+
+/// All rows of a query.
+macro_rules! rows {
+    ($on:expr, $row:ty, $text:expr $(, $arg:expr)* $(,)?) => {
+        $crate::sql::on!($on, |conn: Db| sqlx::query_as::<Db, $row>($text)
+            $(.bind($arg))*
+            .fetch_all(conn))
+    };
+}
+
+/// The row of a query, if there is one.
+macro_rules! row {
+    ($on:expr, $row:ty, $text:expr $(, $arg:expr)* $(,)?) => {
+        $crate::sql::on!($on, |conn: Db| sqlx::query_as::<Db, $row>($text)
+            $(.bind($arg))*
+            .fetch_optional(conn))
+    };
+}
+
+/// Runs a statement; how many rows it changed.
+macro_rules! execute {
+    ($on:expr, $text:expr $(, $arg:expr)* $(,)?) => {
+        $crate::sql::on!($on, |conn: Db| async {
+            let done = sqlx::query::<Db>($text)$(.bind($arg))*.execute(conn).await?;
+            Ok(done.rows_affected())
+        })
+    };
+}
+
+pub(crate) use {execute, on, row, rows};
+
+/// A name that stands in an index: no NUL, at most [`MAX_KEY`] bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Key<'a>(pub(crate) &'a str);
+
+/// A text of any length without a NUL.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Text<'a>(pub(crate) &'a str);
+
+/// A JSON document without a NUL in it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Doc<'a>(pub(crate) &'a Value);
+
+const NUL: &str = "a text cannot contain the character U+0000";
+
+impl<'a> Key<'a> {
+    fn checked(&self) -> std::result::Result<&'a str, BoxDynError> {
+        if self.0.len() > MAX_KEY {
+            return Err(format!(
+                "a name has at most {MAX_KEY} bytes, this one has {}",
+                self.0.len()
+            )
+            .into());
+        }
+        Text(self.0).checked()
+    }
+}
+
+impl<'a> Text<'a> {
+    fn checked(&self) -> std::result::Result<&'a str, BoxDynError> {
+        if self.0.contains('\0') {
+            return Err(NUL.into());
+        }
+        Ok(self.0)
+    }
+}
+
+impl<'a> Doc<'a> {
+    fn checked(&self) -> std::result::Result<Json<&'a Value>, BoxDynError> {
+        fn has_nul(value: &Value) -> bool {
+            match value {
+                Value::String(text) => text.contains('\0'),
+                Value::Array(items) => items.iter().any(has_nul),
+                Value::Object(map) => map.iter().any(|(key, v)| key.contains('\0') || has_nul(v)),
+                Value::Null | Value::Bool(_) | Value::Number(_) => false,
+            }
+        }
+        if has_nul(self.0) {
+            return Err(NUL.into());
+        }
+        Ok(Json(self.0))
+    }
+}
+
+macro_rules! checked_argument {
+    ($($name:ident as $inner:ty),*) => {$(
+        impl Type<Sqlite> for $name<'_> {
+            fn type_info() -> SqliteTypeInfo {
+                <$inner as Type<Sqlite>>::type_info()
+            }
+        }
+
+        impl Type<Postgres> for $name<'_> {
+            fn type_info() -> PgTypeInfo {
+                <$inner as Type<Postgres>>::type_info()
+            }
+        }
+
+        impl Encode<'_, Sqlite> for $name<'_> {
+            fn encode_by_ref(
+                &self,
+                buffer: &mut <Sqlite as Database>::ArgumentBuffer,
+            ) -> std::result::Result<IsNull, BoxDynError> {
+                Encode::<Sqlite>::encode(self.checked()?, buffer)
+            }
+        }
+
+        impl Encode<'_, Postgres> for $name<'_> {
+            fn encode_by_ref(
+                &self,
+                buffer: &mut <Postgres as Database>::ArgumentBuffer,
+            ) -> std::result::Result<IsNull, BoxDynError> {
+                Encode::<Postgres>::encode(self.checked()?, buffer)
+            }
+        }
+    )*};
+}
+
+checked_argument!(
+    Key as &'static str,
+    Text as &'static str,
+    Doc as Json<&'static Value>
+);

@@ -1,0 +1,248 @@
+//! What somebody decided about a tool (settings), and what the tool was when it was first seen
+//! (pins).
+
+use model::{ProjectId, ServerName};
+use serde::Serialize;
+use sqlx::FromRow;
+
+use crate::{
+    Store, Time,
+    error::{Error, Result},
+    id::now,
+    project::scope,
+    sql::{Conn, Key, Text, execute, row, rows},
+};
+
+/// A decision about a tool; what is `None` is as the server says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ToolSetting {
+    pub enabled: Option<bool>,
+    pub alias: Option<String>,
+    pub description: Option<String>,
+}
+
+/// A stored decision.
+#[derive(Clone, Debug, PartialEq, FromRow, Serialize)]
+pub struct ToolSettingRow {
+    #[sqlx(try_from = "String")]
+    pub project_id: ProjectId,
+    #[sqlx(try_from = "String")]
+    pub server: ServerName,
+    pub tool: String,
+    pub enabled: Option<bool>,
+    pub alias: Option<String>,
+    pub description: Option<String>,
+    pub updated_at: Time,
+}
+
+/// A tool as its server offers it now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    pub tool: String,
+    pub digest: String,
+    /// The definition as the server wrote it, to the byte.
+    pub definition: String,
+}
+
+/// A tool's approved definition, and the one that waits for approval.
+#[derive(Clone, Debug, PartialEq, FromRow, Serialize)]
+pub struct PinRow {
+    /// `None`: the server is one of the configuration file.
+    pub project_id: Option<String>,
+    #[sqlx(try_from = "String")]
+    pub server: ServerName,
+    pub tool: String,
+    pub digest: String,
+    pub definition: String,
+    pub pending_digest: Option<String>,
+    pub pending_definition: Option<String>,
+    pub first_seen_at: Time,
+    /// When the pending definition was first seen.
+    pub changed_at: Option<Time>,
+}
+
+impl Store {
+    /// Stores a decision about a tool in place of an earlier one.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if there is no such project.
+    pub async fn tool_setting_put(
+        &self,
+        project: &ProjectId,
+        server: &ServerName,
+        tool: &str,
+        setting: &ToolSetting,
+    ) -> Result<ToolSettingRow> {
+        let mut tx = self.pool.begin().await?;
+        crate::project::lock(&mut tx, project).await?;
+        let row = row!(
+            tx,
+            ToolSettingRow,
+            "INSERT INTO kb.tool_settings (project_id, server, tool, enabled, alias, description, updated_at)
+             VALUES ($1, $2, $3, $4, $5, $6, $7)
+             ON CONFLICT (project_id, server, tool) DO UPDATE SET
+                 enabled = excluded.enabled, alias = excluded.alias, description = excluded.description,
+                 updated_at = excluded.updated_at
+             RETURNING project_id, server, tool, enabled, alias, description, updated_at",
+            Key(project.as_str()),
+            Key(server.as_str()),
+            Key(tool),
+            setting.enabled,
+            setting.alias.as_deref().map(Key),
+            setting.description.as_deref().map(Text),
+            now(),
+        )?;
+        let row = row.ok_or_else(|| Error::not_found("tool", tool))?;
+        tx.commit().await?;
+        Ok(row)
+    }
+
+    /// All decisions of a project, by server and tool; not paged, for a view needs them all.
+    pub async fn tool_setting_list(&self, project: &ProjectId) -> Result<Vec<ToolSettingRow>> {
+        let mut conn = self.pool.read().await?;
+        rows!(
+            conn,
+            ToolSettingRow,
+            "SELECT project_id, server, tool, enabled, alias, description, updated_at
+             FROM kb.tool_settings WHERE project_id = $1 ORDER BY server, tool",
+            Key(project.as_str()),
+        )
+    }
+
+    /// # Errors
+    /// [`Error::NotFound`] if nothing was decided about this tool.
+    pub async fn tool_setting_delete(
+        &self,
+        project: &ProjectId,
+        server: &ServerName,
+        tool: &str,
+    ) -> Result<()> {
+        let mut conn = self.pool.write().await?;
+        let removed = execute!(
+            conn,
+            "DELETE FROM kb.tool_settings WHERE project_id = $1 AND server = $2 AND tool = $3",
+            Key(project.as_str()),
+            Key(server.as_str()),
+            Key(tool),
+        )?;
+        match removed {
+            0 => Err(Error::not_found("setting of the tool", tool)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The pins of a server by tool; not paged, for a catalog needs them all.
+    pub async fn pin_list(
+        &self,
+        project: Option<&ProjectId>,
+        server: &ServerName,
+    ) -> Result<Vec<PinRow>> {
+        pins(self.pool.read().await?, project, server).await
+    }
+
+    /// Compares a server's tools with their pins: one that is new is pinned, another definition
+    /// waits for approval, and the pinned one again ends the waiting. The server's pins after that.
+    /// Nothing is written if nothing has changed.
+    pub async fn pins_seen(
+        &self,
+        project: Option<&ProjectId>,
+        server: &ServerName,
+        seen: &[Seen],
+    ) -> Result<Vec<PinRow>> {
+        let pins = self.pin_list(project, server).await?;
+        let changed: Vec<&Seen> = seen.iter().filter(|tool| !is_known(&pins, tool)).collect();
+        if changed.is_empty() {
+            return Ok(pins);
+        }
+        let mut tx = self.pool.begin().await?;
+        for tool in changed {
+            // Compared again in the statement: the reading above was before the transaction.
+            execute!(
+                tx,
+                "INSERT INTO kb.tool_pins AS p (project_id, server, tool, digest, definition, first_seen_at)
+                 VALUES ($1, $2, $3, $4, $5, $6)
+                 ON CONFLICT (project_id, server, tool) DO UPDATE SET
+                     pending_digest =
+                         CASE WHEN excluded.digest = p.digest THEN NULL ELSE excluded.digest END,
+                     pending_definition =
+                         CASE WHEN excluded.digest = p.digest THEN NULL ELSE excluded.definition END,
+                     changed_at =
+                         CASE WHEN excluded.digest = p.digest THEN NULL
+                              WHEN excluded.digest = p.pending_digest THEN p.changed_at
+                              ELSE excluded.first_seen_at END",
+                scope(project),
+                Key(server.as_str()),
+                Key(&tool.tool),
+                Key(&tool.digest),
+                Text(&tool.definition),
+                now(),
+            )?;
+        }
+        tx.commit().await?;
+        self.pin_list(project, server).await
+    }
+
+    /// Pins the definition that waits for approval, if it is still the one that was looked at.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if the tool has no pin, [`Error::Conflict`] if another definition waits,
+    /// or none.
+    pub async fn pin_approve(
+        &self,
+        project: Option<&ProjectId>,
+        server: &ServerName,
+        tool: &str,
+        pending_digest: &str,
+    ) -> Result<PinRow> {
+        let mut conn = self.pool.write().await?;
+        let row = row!(
+            conn,
+            PinRow,
+            "UPDATE kb.tool_pins SET
+                 digest = pending_digest, definition = pending_definition,
+                 pending_digest = NULL, pending_definition = NULL, changed_at = NULL
+             WHERE project_id = $1 AND server = $2 AND tool = $3 AND pending_digest = $4
+             RETURNING NULLIF(project_id, '') AS project_id, server, tool, digest, definition,
+                 pending_digest, pending_definition, first_seen_at, changed_at",
+            scope(project),
+            Key(server.as_str()),
+            Key(tool),
+            Key(pending_digest),
+        )?;
+        drop(conn);
+        if let Some(row) = row {
+            return Ok(row);
+        }
+        let pins = self.pin_list(project, server).await?;
+        if pins.iter().any(|pin| pin.tool == tool) {
+            let why = "another definition waits for approval than this one, or none";
+            return Err(Error::conflict("tool", tool, why));
+        }
+        Err(Error::not_found("tool", tool))
+    }
+}
+
+async fn pins(
+    mut conn: Conn,
+    project: Option<&ProjectId>,
+    server: &ServerName,
+) -> Result<Vec<PinRow>> {
+    rows!(
+        conn,
+        PinRow,
+        "SELECT NULLIF(project_id, '') AS project_id, server, tool, digest, definition,
+             pending_digest, pending_definition, first_seen_at, changed_at
+         FROM kb.tool_pins WHERE project_id = $1 AND server = $2 ORDER BY tool",
+        scope(project),
+        Key(server.as_str()),
+    )
+}
+
+/// Whether seeing this tool changes nothing. `pins` are in the order of tools.
+fn is_known(pins: &[PinRow], seen: &Seen) -> bool {
+    let found = pins.binary_search_by(|pin| pin.tool.as_str().cmp(&seen.tool));
+    found.is_ok_and(|index| {
+        let pin = &pins[index];
+        *pin.pending_digest.as_ref().unwrap_or(&pin.digest) == seen.digest
+    })
+}
