@@ -1,6 +1,11 @@
 //! The front door: requests and notifications of clients, and the set of servers behind them.
 
-use std::{borrow::Cow, collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    borrow::Cow,
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+    time::Duration,
+};
 
 use bytes::Bytes;
 use mcp::{
@@ -14,15 +19,18 @@ use mcp::{
     protocol::{meta, method},
     server::{Face, Session},
 };
-use model::{NativeName, ProjectId, ServerName, ServerSpec, Settings, StartPolicy};
+use model::{NativeName, ProjectId, ServerKey, ServerName, ServerSpec, Settings, StartPolicy};
 use runtime::process::Spawner;
+use store::Store;
 
 use crate::{
-    catalog::ListKind,
+    catalog::{Catalog, ListKind},
     fleet::{Fleet, Project},
     hub::{Filter, Hub, Listener, Registration},
     launch::Launcher,
+    memory::{Remembered, config_digest},
     relay::{Target, relay, routed_span, string_at},
+    remember::Pins,
     server::{Server, State},
     shared::Shared,
     view::{Scope, View},
@@ -64,13 +72,15 @@ impl Caller {
 #[derive(Debug)]
 pub struct Answer {
     /// The response: JSON text. Of a list, only what comes before `shared`.
-    text: Bytes,
+    pub(crate) text: Bytes,
     /// A list that every caller gets, out of the snapshot; one closing brace follows it.
     shared: Option<Bytes>,
     /// Its JSON-RPC error code, if it is an error.
     pub code: Option<i64>,
     /// The client cancelled the request and expects nothing more.
     pub silent: bool,
+    /// It cannot be answered now for a reason of ours: 503 where there is a status.
+    pub unavailable: bool,
 }
 
 impl Answer {
@@ -81,6 +91,7 @@ impl Answer {
             shared: None,
             code: None,
             silent: false,
+            unavailable: false,
         }
     }
 
@@ -128,6 +139,14 @@ impl Answer {
         Self::ok(Frame::result(frame.id(), result).text().clone())
     }
 
+    pub(crate) fn unavailable(frame: &Frame, what: &str) -> Self {
+        let error = RpcError::internal(what).with_data(br#"{"reason":"unavailable"}"#.to_vec());
+        Self {
+            unavailable: true,
+            ..Self::error(frame, &error)
+        }
+    }
+
     #[must_use]
     pub fn error(frame: &Frame, error: &RpcError) -> Self {
         Self {
@@ -154,7 +173,7 @@ pub struct StartFailed {
 impl Gateway {
     /// A gateway without servers yet.
     #[must_use]
-    pub fn new(settings: Settings, identity: Identity, spawner: Spawner) -> Self {
+    pub fn new(settings: Settings, identity: Identity, spawner: Spawner, store: Store) -> Self {
         let limits = &settings.limits;
         let launcher = Launcher {
             spawner,
@@ -168,7 +187,7 @@ impl Gateway {
             settings: Arc::new(settings),
             ..Fleet::default()
         };
-        let shared = Shared::new(fleet, launcher, identity);
+        let shared = Shared::new(fleet, launcher, identity, store);
         let sweeping = shared.clone();
         shared.spawn(async move {
             let mut tick = tokio::time::interval(Duration::from_secs(1));
@@ -188,22 +207,26 @@ impl Gateway {
     ///
     /// # Errors
     /// [`StartFailed`] under `sequential`; the other policies report failures as they happen.
-    pub async fn start(&self, specs: Vec<ServerSpec>) -> Result<(), StartFailed> {
+    pub async fn start(
+        &self,
+        specs: Vec<ServerSpec>,
+        mut remembered: HashMap<ServerName, Remembered>,
+    ) -> Result<(), StartFailed> {
         if self.shared.start_policy() != StartPolicy::Sequential {
-            self.reconfigure(specs, None).await;
+            self.reconfigure_with(specs, None, &mut remembered);
             return Ok(());
         }
         let mut up = Vec::new();
         for spec in specs {
             up.push(spec);
-            self.reconfigure(up.clone(), None).await;
+            self.reconfigure_with(up.clone(), None, &mut remembered);
             let servers = self.servers();
             let Some(server) = servers.last().filter(|server| server.spec.enabled) else {
                 continue;
             };
             if let Err(reason) = server.up().await {
                 let server = server.name().clone();
-                self.reconfigure(Vec::new(), None).await;
+                self.reconfigure(Vec::new(), None);
                 return Err(StartFailed { server, reason });
             }
         }
@@ -212,14 +235,23 @@ impl Gateway {
 
     /// Makes the servers of the configuration file be `specs`: what is unchanged goes on undisturbed, what
     /// changed is started anew, what is gone is stopped. Returns once the old ones are on their way out.
-    pub async fn reconfigure(&self, specs: Vec<ServerSpec>, settings: Option<Settings>) {
+    pub fn reconfigure(&self, specs: Vec<ServerSpec>, settings: Option<Settings>) {
+        self.reconfigure_with(specs, settings, &mut HashMap::new());
+    }
+
+    fn reconfigure_with(
+        &self,
+        specs: Vec<ServerSpec>,
+        settings: Option<Settings>,
+        remembered: &mut HashMap<ServerName, Remembered>,
+    ) {
         self.replace(
             |_| true,
             |fleet, shared| {
                 if let Some(settings) = settings {
                     fleet.settings = Arc::new(settings);
                 }
-                let (servers, change) = kept_or_new(&fleet.shared, specs, shared);
+                let (servers, change) = kept_or_new(&fleet.shared, specs, remembered, shared);
                 fleet.shared = servers;
                 change
             },
@@ -227,12 +259,18 @@ impl Gateway {
     }
 
     /// Makes a project be so: its settings and its own servers, as [`Gateway::reconfigure`] does it.
-    pub fn project_set(&self, id: &ProjectId, mut project: Project, specs: Vec<ServerSpec>) {
+    pub fn project_set(
+        &self,
+        id: &ProjectId,
+        mut project: Project,
+        specs: Vec<ServerSpec>,
+        mut remembered: HashMap<ServerName, Remembered>,
+    ) {
         self.replace(
             |scope| scope.project.as_ref().is_none_or(|named| named == id),
             |fleet, shared| {
                 let old = fleet.projects.get(id).cloned().unwrap_or_default();
-                let (servers, change) = kept_or_new(&old.servers, specs, shared);
+                let (servers, change) = kept_or_new(&old.servers, specs, &mut remembered, shared);
                 project.servers = servers;
                 fleet.projects.insert(id.clone(), Arc::new(project));
                 change
@@ -365,6 +403,7 @@ impl Gateway {
         if tokio::time::timeout(limit, gone).await.is_err() {
             tracing::warn!("some servers did not stop within {} s", limit.as_secs());
         }
+        self.shared.audit.flush().await;
     }
 
     /// Answers a request.
@@ -865,6 +904,56 @@ impl Gateway {
         }
     }
 
+    /// Agrees to the definition that a tool has now, at once; `false` if another one waits for that, or none.
+    pub fn approve_tool(&self, server: &ServerKey, tool: &NativeName, digest: &str) -> bool {
+        let fleet = self.shared.fleet();
+        let Some(server) = fleet.get(server) else {
+            return false;
+        };
+        let approved = server.approve(tool, digest);
+        if approved {
+            self.shared.publish_of(server, &[ListKind::Tools]);
+        }
+        approved
+    }
+
+    /// Starts a server anew; `false` if there is none of that name.
+    pub fn restart(&self, key: &ServerKey) -> bool {
+        let found = self.shared.fleet().get(key).cloned();
+        let Some(old) = found else { return false };
+        let known = Remembered {
+            catalog: Some(Catalog::clone(&old.catalog())).filter(|catalog| catalog.info.is_some()),
+            pins: Pins::clone(&old.pins()),
+        };
+        let fresh = Server::new(old.spec.clone(), known, &self.shared);
+        let swap = |servers: &mut Vec<Arc<Server>>| {
+            for server in servers
+                .iter_mut()
+                .filter(|server| Arc::ptr_eq(server, &old))
+            {
+                *server = fresh.clone();
+            }
+        };
+        self.replace(
+            |scope| self.shared.fleet().sees(scope, &old),
+            |fleet, _| {
+                match &key.owner {
+                    None => swap(&mut fleet.shared),
+                    Some(id) => {
+                        if let Some(project) = fleet.projects.get_mut(id) {
+                            swap(&mut Arc::make_mut(project).servers);
+                        }
+                    }
+                }
+                Change {
+                    stopped: vec![old.clone()],
+                    started: vec![fresh.clone()],
+                }
+            },
+        );
+        true
+    }
+
     /// Switches one tool of a server on or off, at once (G12).
     pub fn set_tool_enabled(&self, server: &ServerName, tool: &NativeName, enabled: bool) -> bool {
         let servers = self.servers();
@@ -922,6 +1011,7 @@ struct Change {
 fn kept_or_new(
     old: &[Arc<Server>],
     specs: Vec<ServerSpec>,
+    remembered: &mut HashMap<ServerName, Remembered>,
     shared: &Arc<Shared>,
 ) -> (Vec<Arc<Server>>, Change) {
     let mut kept = BTreeSet::new();
@@ -935,7 +1025,17 @@ fn kept_or_new(
             kept.insert(server.name().clone());
             servers.push(server.clone());
         } else {
-            let server = Server::new(spec, shared);
+            // What is remembered of a server whose description changes in other things stays known.
+            let known = remembered.remove(&spec.name).unwrap_or_else(|| {
+                let same = old.iter().find(|server| *server.name() == spec.name);
+                same.map_or_else(Remembered::default, |server| Remembered {
+                    catalog: (config_digest(&server.spec) == config_digest(&spec))
+                        .then(|| Catalog::clone(&server.catalog()))
+                        .filter(|catalog| catalog.info.is_some()),
+                    pins: Pins::clone(&server.pins()),
+                })
+            });
+            let server = Server::new(spec, known, shared);
             started.push(server.clone());
             servers.push(server);
         }

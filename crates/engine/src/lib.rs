@@ -6,18 +6,22 @@
 //! - `fleet`, `shared`: which servers there are, and the views of them.
 //! - [`gateway`]: the front door for requests of clients.
 //! - `relay`: the way of one call, across the eras.
+//! - `audit`: its record.
+//! - [`remember`], `memory`: what is known of servers from earlier runs.
 //! - `hold`: calls that wait for a modern client's input.
 //! - [`hub`]: who is told when something changes.
 //!
 //! Invariants: a call resolves on a snapshot and takes no lock that a list holds; no lock is held across an
 //! await; every wait has a deadline and every queue an end.
 
+mod audit;
 pub mod catalog;
 mod fleet;
 pub mod gateway;
 mod hold;
 pub mod hub;
 mod launch;
+mod memory;
 mod relay;
 pub mod remember;
 pub mod secrets;
@@ -30,4 +34,5 @@ pub mod view;
 
 pub use fleet::{Fleet, Project};
 pub use gateway::{Answer, Caller, Gateway};
+pub use memory::{Remembered, config_digest};
 pub use view::Scope;

@@ -14,10 +14,12 @@ use mcp::{
     outbox::Weight,
     protocol::{meta, method},
 };
-use model::Sharing;
+use model::{AuditBodies, Sharing};
+use store::CallStatus;
 use tokio::time::Instant;
 
 use crate::{
+    audit::{Intent, Outcome},
     gateway::{Answer, Caller},
     hold::{Ask, Held, Holds, Origin},
     server::{Connection, Permit, Server},
@@ -70,7 +72,7 @@ struct Relay<'a> {
     started: Instant,
 }
 
-/// Carries one request to its server and the answer back.
+/// Carries one request to its server and the answer back, recorded if it is a tool call and calls are.
 ///
 /// # Cancel safety
 /// Dropping it cancels the request at the server.
@@ -80,24 +82,96 @@ pub(crate) async fn relay(
     frame: &Frame,
     target: Target,
 ) -> Answer {
-    let server = target.server.clone();
+    match shared.recorded_bodies() {
+        Some(bodies) if frame.method() == method::TOOLS_CALL => {
+            Box::pin(recorded(shared, caller, frame, target, bodies)).await
+        }
+        _ => carry(shared, caller, frame, &target).await.0,
+    }
+}
+
+/// Carries a tool call between its two records (P09).
+async fn recorded(
+    shared: &Arc<Shared>,
+    caller: &Caller,
+    frame: &Frame,
+    target: Target,
+    bodies: AuditBodies,
+) -> Answer {
+    let spec = &target.server.spec;
+    let redact = |text: &str| spec.redact(text);
+    let arguments = frame.param(Param::Arguments);
+    let opened = shared.audit.open(Intent {
+        project: caller.scope.project.as_ref().or(spec.owner.as_ref()),
+        caller: &caller.principal,
+        server: spec.name.as_str(),
+        tool: target.name.as_deref().unwrap_or_default(),
+        arguments: arguments.map_or(b"{}", |span| &frame.text()[span]),
+        bodies,
+        redact: &redact,
+    });
+    let record = match opened.await {
+        Ok(record) => record,
+        Err(why) => return Answer::unavailable(frame, &format!("{why}; it was not made")),
+    };
+    let (answer, timed_out) = carry(shared, caller, frame, &target).await;
+    let text = &answer.text;
+    let object = Object::of(text);
+    let result = object.as_ref().and_then(|answer| answer.raw("result"));
+    let failed = result
+        .and_then(Object::of)
+        .and_then(|result| result.raw("isError"));
+    let error = answer
+        .code
+        .and_then(|_| object.as_ref()?.object("error")?.string("message"));
+    let status = match (answer.code, failed) {
+        _ if timed_out => CallStatus::Timeout,
+        (Some(_), _) => CallStatus::Error,
+        (None, Some(b"true")) => CallStatus::ToolError,
+        (None, _) => CallStatus::Ok,
+    };
+    let outcome = Outcome {
+        status,
+        error: error.as_deref(),
+        result,
+    };
+    match record.close(outcome, &redact).await {
+        Ok(()) => answer,
+        Err(why) => {
+            let what = format!("{why}; it was made, and what came of it is recorded later");
+            Answer::unavailable(frame, &what)
+        }
+    }
+}
+
+/// The answer, and whether it is that there was none in time.
+async fn carry(
+    shared: &Arc<Shared>,
+    caller: &Caller,
+    frame: &Frame,
+    target: &Target,
+) -> (Answer, bool) {
+    let server = &target.server;
     server.stats.calls.fetch_add(1, Ordering::Relaxed);
     let relay = Relay {
         shared,
         caller,
         frame,
-        target: &target,
+        target,
         token: progress_token(frame),
         started: Instant::now(),
     };
-    let answer = match relay.run().await {
-        Ok(answer) => answer,
-        Err(failure) => Answer::error(frame, &relay.explain(failure)),
+    let (answer, timed_out) = match relay.run().await {
+        Ok(answer) => (answer, false),
+        Err(failure) => {
+            let timed_out = matches!(failure, Failure::Timeout(_));
+            (Answer::error(frame, &relay.explain(failure)), timed_out)
+        }
     };
     if answer.code.is_some() {
         server.stats.errors.fetch_add(1, Ordering::Relaxed);
     }
-    answer
+    (answer, timed_out)
 }
 
 fn progress_token(frame: &Frame) -> Option<Span> {

@@ -34,6 +34,7 @@ use tokio_util::sync::CancellationToken;
 pub use crate::launch::Connection;
 use crate::{
     catalog::{Catalog, Item, ListKind, fetch_list},
+    memory::{Remembered, config_digest},
     remember::{self, Pins},
     sessions::SessionInstances,
     shared::Shared,
@@ -177,7 +178,7 @@ impl Unavailable {
 }
 
 impl Server {
-    pub(crate) fn new(spec: ServerSpec, shared: &Arc<Shared>) -> Arc<Self> {
+    pub(crate) fn new(spec: ServerSpec, remembered: Remembered, shared: &Arc<Shared>) -> Arc<Self> {
         let limit = usize::try_from(spec.max_concurrency_or_default()).unwrap_or(1);
         let key = spec.key();
         Arc::new(Self {
@@ -190,9 +191,10 @@ impl Server {
             wanted_at: OnceLock::new(),
             disabled_tools: ArcSwap::from_pointee(spec.disabled_tools.clone()),
             state: watch::Sender::new(State::Idle),
-            catalog: ArcSwap::default(),
-            pins: ArcSwap::default(),
-            settled: AtomicBool::new(false),
+            // Of what is known nobody needs to wait for news.
+            settled: AtomicBool::new(remembered.catalog.is_some()),
+            catalog: ArcSwap::from_pointee(remembered.catalog.unwrap_or_default()),
+            pins: ArcSwap::from_pointee(remembered.pins),
             queue: Queue::new(limit, shared.limits().queue_len),
             over: CancellationToken::new(),
             gone: CancellationToken::new(),
@@ -611,6 +613,7 @@ impl Server {
                     .lock()
                     .unwrap_or_else(PoisonError::into_inner);
                 if let Some(stderr) = &error.stderr {
+                    let stderr = self.spec.redact(stderr);
                     let tail: String = stderr.lines().rev().take(5).collect::<Vec<_>>().join(" ⏎ ");
                     tracing::warn!(server = %self.key, "its stderr ends (last line first): {tail}");
                 }
@@ -681,6 +684,7 @@ impl Server {
         self.settled.store(true, Ordering::Release);
         shared.publish_of(self, &ListKind::ALL);
         self.settle();
+        self.keep(shared);
         let mut attempts = 0u32;
         while !missing.is_empty() {
             tokio::time::sleep(backoff(attempts.saturating_add(4))).await;
@@ -689,6 +693,7 @@ impl Server {
             missing = self.fetch(shared, connection, &asked).await;
             if missing.len() < asked.len() {
                 shared.publish_of(self, &asked);
+                self.keep(shared);
             }
         }
     }
@@ -698,7 +703,7 @@ impl Server {
     /// One bad list hides no other, and leaves what is known of it.
     async fn fetch(
         &self,
-        shared: &Shared,
+        shared: &Arc<Shared>,
         connection: &Connection,
         kinds: &[ListKind],
     ) -> Vec<ListKind> {
@@ -724,8 +729,16 @@ impl Server {
         missing
     }
 
+    /// Has the catalog remembered for the next start.
+    fn keep(&self, shared: &Arc<Shared>) {
+        let (key, catalog) = (self.key.clone(), self.catalog());
+        let digest = config_digest(&self.spec);
+        let own = shared.clone();
+        shared.spawn(async move { own.memory.catalog(&key, &digest, &catalog).await });
+    }
+
     /// Notes how tools are defined, and whether that is how they were.
-    fn compare(&self, shared: &Shared, tools: &[Item]) {
+    fn compare(&self, shared: &Arc<Shared>, tools: &[Item]) {
         let policy = shared.fleet().settings.pinning;
         let (pins, seen) = remember::compare(&self.pins.load(), tools, policy);
         if seen.is_empty() {
@@ -740,6 +753,22 @@ impl Server {
             tracing::warn!(server = %self.key, tool = %changed.tool, "the definition of the tool has changed: {what}");
         }
         self.pins.store(Arc::new(pins));
+        let (key, own) = (self.key.clone(), shared.clone());
+        shared.spawn(async move { own.memory.pins(&key, &seen).await });
+    }
+
+    /// Agrees to the definition that a tool has now; `false` if another one waits for that, or none.
+    pub(crate) fn approve(&self, tool: &NativeName, digest: &str) -> bool {
+        let mut pins = Pins::clone(&self.pins.load());
+        let Some(pin) = pins.get_mut(tool) else {
+            return false;
+        };
+        match pin.pending.take() {
+            Some(pending) if *pending == *digest => pin.digest = pending,
+            _ => return false,
+        }
+        self.pins.store(Arc::new(pins));
+        true
     }
 
     /// Puts a changed catalog in the place of the old one. Only the task of [`Server::run`] does.
@@ -841,6 +870,7 @@ impl Server {
     ) {
         self.fetch(shared, connection, kinds).await;
         shared.publish_of(self, kinds);
+        self.keep(shared);
     }
 
     /// Whether the connection is one of today's era.

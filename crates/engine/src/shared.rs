@@ -9,15 +9,18 @@ use std::{
 
 use arc_swap::ArcSwap;
 use mcp::{Frame, client::Identity};
-use model::{Limits, ServerKey, StartPolicy};
+use model::{AuditBodies, Limits, ServerKey, StartPolicy};
+use store::Store;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
+    audit::Audit,
     catalog::ListKind,
     fleet::Fleet,
     hold::Holds,
     hub::Hub,
     launch::Launcher,
+    memory::Memory,
     server::Server,
     view::{Scope, View},
 };
@@ -29,6 +32,8 @@ pub(crate) struct Shared {
     pub(crate) launcher: Launcher,
     pub(crate) hub: Arc<Hub>,
     pub(crate) held: Holds,
+    pub(crate) audit: Audit,
+    pub(crate) memory: Memory,
     pub(crate) over: CancellationToken,
     identity: Identity,
     fleet: ArcSwap<Fleet>,
@@ -47,8 +52,18 @@ struct TaskTable {
 }
 
 impl Shared {
-    pub(crate) fn new(fleet: Fleet, launcher: Launcher, identity: Identity) -> Arc<Self> {
+    pub(crate) fn new(
+        fleet: Fleet,
+        launcher: Launcher,
+        identity: Identity,
+        store: Store,
+    ) -> Arc<Self> {
+        let (audit, writing) = Audit::new(store.clone());
+        let tasks = TaskTracker::new();
+        tasks.spawn(writing);
         Arc::new(Self {
+            audit,
+            memory: Memory::new(store),
             launcher,
             hub: Arc::default(),
             held: Holds::new(),
@@ -58,7 +73,7 @@ impl Shared {
             views: ArcSwap::default(),
             publishing: Mutex::default(),
             tasks_of: Mutex::default(),
-            tasks: TaskTracker::new(),
+            tasks,
         })
     }
 
@@ -68,6 +83,13 @@ impl Shared {
 
     pub(crate) fn limits(&self) -> Limits {
         self.fleet.load().settings.limits.clone()
+    }
+
+    /// What is kept of the bodies of tool calls; `None` if calls are not recorded.
+    pub(crate) fn recorded_bodies(&self) -> Option<AuditBodies> {
+        let fleet = self.fleet.load();
+        let audit = &fleet.settings.audit;
+        audit.enabled.then_some(audit.bodies)
     }
 
     pub(crate) fn start_policy(&self) -> StartPolicy {

@@ -14,5 +14,5 @@ pub use id::{ExposedName, InvalidName, NativeName, ProjectId, ServerKey, ServerN
 pub use policy::{
     AuditBodies, EraPolicy, NamingPolicy, Pinning, Sharing, StartPolicy, UnknownWord,
 };
-pub use server::{ServerSpec, ToolSetting, Transport, url_for_display};
+pub use server::{Secrets, ServerSpec, ToolSetting, Transport, url_for_display};
 pub use settings::{Audit, Limits, Log, LogFormat, ProjectView, Settings};

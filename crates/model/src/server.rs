@@ -12,6 +12,27 @@ use std::time::Duration;
 
 use crate::{EraPolicy, ExposedName, NativeName, ProjectId, ServerKey, ServerName, Sharing};
 
+/// What stands in the place of a secret.
+const REDACTED: &str = "[secret]";
+/// Shorter values are too common to be looked for.
+const LEAST_SECRET: usize = 4;
+
+/// Whether a variable or header of this name usually holds a secret.
+fn is_secretive(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    [
+        "key",
+        "token",
+        "secret",
+        "passw",
+        "auth",
+        "credential",
+        "cookie",
+    ]
+    .iter()
+    .any(|word| name.contains(word))
+}
+
 /// How a server is reached.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Transport {
@@ -60,6 +81,18 @@ pub struct ServerSpec {
     pub public_only: bool,
     /// Why it cannot be started or reached as it stands, for instance a secret that is not set.
     pub unusable: Option<String>,
+    /// Values of secrets that were filled in.
+    pub secrets: Secrets,
+}
+
+/// Values that must be in no log, record or answer; not even in `Debug`.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Secrets(pub BTreeSet<String>);
+
+impl fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "[{} hidden]", self.0.len())
+    }
 }
 
 /// What a project wants of one tool, besides what its server says of it.
@@ -94,7 +127,42 @@ impl ServerSpec {
             projects: BTreeSet::new(),
             public_only: false,
             unusable: None,
+            secrets: Secrets::default(),
         }
+    }
+
+    /// The text without the server's secrets: those that were filled in, and what stands under a name that
+    /// says so in its environment and headers. Plain or escaped as in JSON.
+    #[must_use]
+    pub fn redact(&self, text: &str) -> String {
+        let named: &BTreeMap<String, String> = match &self.transport {
+            Transport::Stdio { env, .. } => env,
+            Transport::Http { headers, .. } | Transport::Sse { headers, .. } => headers,
+        };
+        let named = named
+            .iter()
+            .filter(|(name, _)| is_secretive(name))
+            .map(|(_, value)| value.as_str());
+        let mut values: Vec<&str> = self
+            .secrets
+            .0
+            .iter()
+            .map(String::as_str)
+            .chain(named)
+            .filter(|value| value.len() >= LEAST_SECRET)
+            .collect();
+        // The longer first: one may be a part of another.
+        values.sort_by_key(|value| std::cmp::Reverse(value.len()));
+        let mut text = text.to_owned();
+        for value in values {
+            let escaped = serde_json::to_string(value).unwrap_or_default();
+            for spelling in [value, escaped.trim_matches('"')] {
+                if text.contains(spelling) {
+                    text = text.replace(spelling, REDACTED);
+                }
+            }
+        }
+        text
     }
 
     #[must_use]
@@ -220,6 +288,37 @@ mod tests {
         let text = format!("{stdio:?} {http:?} {}", http.transport.target());
         assert!(!text.contains("hunter2"), "{text}");
         assert!(text.contains("API_KEY") && text.contains("example.com/mcp"));
+    }
+
+    #[test]
+    fn secrets_are_blotted_out() {
+        let mut stdio = spec(Transport::Stdio {
+            command: "npx".into(),
+            args: vec![],
+            env: BTreeMap::from([
+                ("API_KEY".into(), "tea\"pot".into()),
+                ("REGION".into(), "europe".into()),
+            ]),
+            cwd: None,
+        });
+        stdio
+            .secrets
+            .0
+            .extend(["hunter2".into(), "hunter22".into(), "a".into()]);
+        for (text, expect) in [
+            (
+                "a hunter2 hunter22 in europe",
+                "a [secret] [secret] in europe",
+            ),
+            (
+                r#"{"x":"tea\"pot"} tea"pot"#,
+                r#"{"x":"[secret]"} [secret]"#,
+            ),
+            ("nothing", "nothing"),
+        ] {
+            assert_eq!(stdio.redact(text), expect);
+        }
+        assert!(!format!("{stdio:?}").contains("hunter"));
     }
 
     #[test]

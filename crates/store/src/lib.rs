@@ -50,4 +50,4 @@ pub use secret::{SealedSecret, SecretRow};
 pub use server::{NewServer, ServerRow, TransportKind};
 pub use snapshot::{NewSnapshot, SnapshotRow};
 pub use sql::MAX_KEY;
-pub use tool::{PinRow, Seen, ToolSetting, ToolSettingRow};
+pub use tool::{PinDigest, PinRow, Seen, ToolSetting, ToolSettingRow};

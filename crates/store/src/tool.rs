@@ -61,6 +61,16 @@ pub struct PinRow {
     pub changed_at: Option<Time>,
 }
 
+/// What a catalog needs to know of a pin.
+#[derive(Clone, Debug, PartialEq, Eq, FromRow)]
+pub struct PinDigest {
+    #[sqlx(try_from = "String")]
+    pub server: ServerName,
+    pub tool: String,
+    pub digest: String,
+    pub pending_digest: Option<String>,
+}
+
 impl Store {
     /// Stores a decision about a tool in place of an earlier one.
     ///
@@ -138,6 +148,19 @@ impl Store {
         server: &ServerName,
     ) -> Result<Vec<PinRow>> {
         pins(self.pool.read().await?, project, server).await
+    }
+
+    /// The pins of all servers of a project (`None`: of the configuration file) without the definitions; not
+    /// paged, for whoever asks loads the whole project.
+    pub async fn pin_digest_list(&self, project: Option<&ProjectId>) -> Result<Vec<PinDigest>> {
+        let mut conn = self.pool.read().await?;
+        rows!(
+            conn,
+            PinDigest,
+            "SELECT server, tool, digest, pending_digest FROM kb.tool_pins WHERE project_id = $1
+             ORDER BY server, tool",
+            scope(project),
+        )
     }
 
     /// Compares a server's tools with their pins: one that is new is pinned, another definition

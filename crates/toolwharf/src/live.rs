@@ -4,7 +4,7 @@
 //! them changed. What is not usable is reported, and the running configuration stays.
 
 use std::{
-    path::{Path, PathBuf},
+    path::Path,
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -14,7 +14,8 @@ use tokio::sync::Mutex;
 
 use crate::{
     config::{Config, ConfigError, Sources},
-    startup,
+    projects::Projects,
+    startup::{self, Given},
 };
 
 /// How often the files are looked at.
@@ -26,19 +27,25 @@ type Stamp = Option<(SystemTime, u64)>;
 pub(crate) struct Live {
     sources: Sources,
     gateway: Gateway,
-    /// From the command line; stronger than the settings.
-    data_dir: Option<PathBuf>,
+    projects: Arc<Projects>,
+    given: Given,
     /// The files as they were when they were last taken in. Whoever holds it may take them in.
     seen: Mutex<Vec<Stamp>>,
 }
 
 impl Live {
-    pub(crate) fn new(sources: Sources, gateway: Gateway, data_dir: Option<PathBuf>) -> Arc<Self> {
+    pub(crate) fn new(
+        sources: Sources,
+        gateway: Gateway,
+        projects: Arc<Projects>,
+        given: Given,
+    ) -> Arc<Self> {
         Arc::new(Self {
             seen: Mutex::new(stamps(&sources)),
             sources,
             gateway,
-            data_dir,
+            projects,
+            given,
         })
     }
 
@@ -101,16 +108,15 @@ impl Live {
             Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
         };
         warn_of(&config);
-        if let Some(dir) = &self.data_dir {
-            config.settings.data_dir = Some(dir.clone());
-        }
+        self.given.overrule(&mut config.settings);
         tracing::info!(
             servers = config.servers.len(),
             "took in the changed configuration"
         );
+        let declared = startup::declared_projects(&config);
         self.gateway
-            .reconfigure(config.servers, Some(config.settings))
-            .await;
+            .reconfigure(config.servers, Some(config.settings));
+        self.projects.declared(&declared).await;
         Ok(())
     }
 }

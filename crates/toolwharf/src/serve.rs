@@ -20,7 +20,7 @@ use crate::{
     live::{Live, warn_of},
     ops,
     rest::{self, Rest},
-    startup,
+    startup::{self, Given},
 };
 
 #[derive(clap::Args)]
@@ -28,13 +28,14 @@ pub(crate) struct Args {
     /// Address and port; port 0 takes a free one.
     #[arg(long, value_name = "ADDR:PORT")]
     listen: Option<String>,
-    /// Where state is kept.
-    #[arg(long, value_name = "DIR")]
-    data_dir: Option<PathBuf>,
+    #[command(flatten)]
+    given: Given,
 }
 
 #[derive(clap::Args)]
 pub(crate) struct StdioArgs {
+    #[command(flatten)]
+    given: Given,
     /// Only the servers of this project.
     #[arg(long)]
     project: Option<ProjectId>,
@@ -46,19 +47,23 @@ pub(crate) struct StdioArgs {
 /// Runs the gateway over HTTP until SIGTERM or SIGINT.
 pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     let (sources, mut config) = startup::load(named)?;
-    if args.data_dir.is_some() {
-        config.settings.data_dir.clone_from(&args.data_dir);
-    }
+    args.given.overrule(&mut config.settings);
     startup::init_logs(&config.settings);
     warn_of(&config);
     let data_dir = startup::open_data_dir(&config.settings)?;
+    let store = startup::open_store(&config.settings, &data_dir).await?;
     let (token, new) = startup::admin_token(&data_dir)?;
     let wanted = args.listen.as_ref().unwrap_or(&config.settings.listen);
     let listener = bind(wanted).await?;
     let address = listener.local_addr()?;
-    let gateway = startup::gateway(config.settings.clone())?;
+    let (gateway, projects) =
+        startup::gateway(config.settings.clone(), &data_dir, store.clone()).await?;
+    projects
+        .declared(&startup::declared_projects(&config))
+        .await;
+    let remembered = startup::remembered(&store, &config).await?;
     let guard = Guard::new(&config.settings, address.ip(), token.clone());
-    let front = Front::new(gateway.clone(), guard);
+    let front = Front::new(gateway.clone(), projects.clone(), guard);
     let over = CancellationToken::new();
     let url = format!("http://{}", dialable(address));
     if new {
@@ -70,7 +75,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     eprintln!("toolwharf is at {url}/mcp");
     let state = ops::announce(&data_dir, &url, &sources)?;
 
-    let live = Live::new(sources, gateway.clone(), args.data_dir);
+    let live = Live::new(sources, gateway.clone(), projects, args.given);
     let ready = ops::Ready::default();
     let router = ops::router(front.clone(), gateway.clone(), ready.clone()).merge(rest::router(
         Rest::new(front.clone(), gateway.clone(), live.clone(), over.clone()),
@@ -78,10 +83,11 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     let drain = config.settings.limits.drain;
     let serving = gateway::serve(listener, front.clone(), router, over.clone(), drain);
     let working = async {
-        gateway.start(config.servers.clone()).await?;
+        gateway.start(config.servers.clone(), remembered).await?;
         ready.set();
         tokio::select! {
             () = live.watch() => {}
+            () = startup::retain(&gateway, &store) => {}
             () = front.reap() => {}
         }
         anyhow::Ok(())
@@ -102,26 +108,36 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     gateway
         .shutdown(config.settings.limits.stop_grace + Duration::from_secs(5))
         .await;
+    store.close().await;
     drop(state);
     outcome
 }
 
 /// Runs the gateway on standard input and output.
 pub(crate) async fn stdio(named: &[PathBuf], args: StdioArgs) -> anyhow::Result<()> {
-    let (sources, config) = startup::load(named)?;
+    let (sources, mut config) = startup::load(named)?;
+    args.given.overrule(&mut config.settings);
     startup::init_logs(&config.settings);
     warn_of(&config);
-    let gateway = startup::gateway(config.settings.clone())?;
+    let data_dir = startup::open_data_dir(&config.settings)?;
+    let store = startup::open_store(&config.settings, &data_dir).await?;
+    let (gateway, projects) =
+        startup::gateway(config.settings.clone(), &data_dir, store.clone()).await?;
+    projects
+        .declared(&startup::declared_projects(&config))
+        .await;
+    let remembered = startup::remembered(&store, &config).await?;
     let scope = Scope {
         project: args.project,
         server: args.server,
     };
-    gateway.start(config.servers.clone()).await?;
+    gateway.start(config.servers.clone(), remembered).await?;
+    projects.admit(&scope).await?;
     if gateway.view(&scope).is_none() {
         gateway.shutdown(config.settings.limits.stop_grace).await;
         anyhow::bail!("there is no such project or server in the configuration");
     }
-    let live = Live::new(sources, gateway.clone(), None);
+    let live = Live::new(sources, gateway.clone(), projects, args.given);
     tokio::select! {
         () = gateway::stdio::run(&gateway, scope, tokio::io::stdin(), tokio::io::stdout()) => {}
         () = live.watch() => {}
@@ -130,6 +146,7 @@ pub(crate) async fn stdio(named: &[PathBuf], args: StdioArgs) -> anyhow::Result<
     gateway
         .shutdown(config.settings.limits.stop_grace + Duration::from_secs(5))
         .await;
+    store.close().await;
     Ok(())
 }
 

@@ -1,23 +1,34 @@
 //! What every long-running command does first: configuration, logs, data directory, gateway.
 
 use std::{
+    collections::HashMap,
     fs,
     io::Write,
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use anyhow::{Context, bail};
-use engine::Gateway;
+use engine::{Gateway, Remembered};
 use mcp::client::Identity;
-use model::{LogFormat, Settings};
+use model::{LogFormat, ProjectId, ServerName, Settings};
 use runtime::{process::Spawner, sentinel::SentinelCommand};
+use store::{Location, Store};
 
-use crate::config::{Config, Sources, data_dir};
+use crate::{
+    config::{Config, Sources, data_dir},
+    master::Master,
+    projects::Projects,
+};
 
 /// The argument that makes this binary a sentinel.
 pub(crate) const SENTINEL: &str = "sentinel";
+/// The database in the data directory.
+const DATABASE_FILE: &str = "toolwharf.db";
+/// How often old records are looked for.
+const RETAIN: Duration = Duration::from_secs(60 * 60);
 /// The file in the data directory that holds the administrator's token.
 pub(crate) const TOKEN_FILE: &str = "admin-token";
 
@@ -97,8 +108,90 @@ pub(crate) fn admin_token(dir: &Path) -> anyhow::Result<(Arc<str>, bool)> {
     Ok((format!("twh_{token}").into(), true))
 }
 
-/// A gateway that has no servers yet.
-pub(crate) fn gateway(settings: Settings) -> anyhow::Result<Gateway> {
+/// What the command line says; stronger than the settings.
+#[derive(Clone, Default, clap::Args)]
+pub(crate) struct Given {
+    /// Where state is kept.
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// The database instead of a file in the data directory: postgres://user:password@host/database.
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "TOOLWHARF_DATABASE_URL",
+        hide_env_values = true
+    )]
+    database_url: Option<String>,
+}
+
+impl Given {
+    pub(crate) fn overrule(&self, settings: &mut Settings) {
+        if self.data_dir.is_some() {
+            settings.data_dir.clone_from(&self.data_dir);
+        }
+        if self.database_url.is_some() {
+            settings.database_url.clone_from(&self.database_url);
+        }
+    }
+}
+
+/// Opens the database: the one that is named, else a file in the data directory.
+pub(crate) async fn open_store(settings: &Settings, data_dir: &Path) -> anyhow::Result<Store> {
+    let location = match &settings.database_url {
+        Some(url) => Location::Postgres(url.clone()),
+        None => Location::Sqlite(data_dir.join(DATABASE_FILE)),
+    };
+    let store = Store::open(&location).await?;
+    let closed = store
+        .calls_close_open(store::now(), "the product ended before it was answered")
+        .await?;
+    if closed > 0 {
+        tracing::warn!(
+            calls = closed,
+            "what became of calls of an earlier run is unknown"
+        );
+    }
+    Ok(store)
+}
+
+/// The projects that the configuration names.
+pub(crate) fn declared_projects(config: &Config) -> Vec<ProjectId> {
+    let named = config.servers.iter().flat_map(|server| &server.projects);
+    let mut all: Vec<ProjectId> = config
+        .settings
+        .projects
+        .keys()
+        .chain(named)
+        .cloned()
+        .collect();
+    all.sort();
+    all.dedup();
+    all
+}
+
+/// What earlier runs knew of the configuration's servers.
+pub(crate) async fn remembered(
+    store: &Store,
+    config: &Config,
+) -> anyhow::Result<HashMap<ServerName, Remembered>> {
+    let digest = |name: &ServerName| {
+        let spec = config.servers.iter().find(|spec| spec.name == *name)?;
+        Some(engine::config_digest(spec))
+    };
+    Ok(Remembered::of_rows(
+        store.snapshot_list(None).await?,
+        store.pin_digest_list(None).await?,
+        digest,
+        config.settings.limits.max_depth,
+    ))
+}
+
+/// A gateway that has no servers yet, and the projects of the store for it.
+pub(crate) async fn gateway(
+    settings: Settings,
+    data_dir: &Path,
+    store: Store,
+) -> anyhow::Result<(Gateway, Arc<Projects>)> {
     let sentinel = SentinelCommand::this_binary([SENTINEL]);
     let spawner =
         Spawner::new(sentinel).context("cannot start the helper that cleans up after a crash")?;
@@ -106,5 +199,30 @@ pub(crate) fn gateway(settings: Settings) -> anyhow::Result<Gateway> {
         name: "toolwharf".into(),
         version: env!("CARGO_PKG_VERSION").into(),
     };
-    Ok(Gateway::new(settings, identity, spawner))
+    let master = Master::open(&store, data_dir, &env).await?;
+    let gateway = Gateway::new(settings, identity, spawner, store.clone());
+    let projects = Projects::new(store, gateway.clone(), master);
+    Ok((gateway, projects))
+}
+
+/// Forgets records that are older than the settings want them, now and then, for ever.
+pub(crate) async fn retain(gateway: &Gateway, store: &Store) {
+    let mut tick = tokio::time::interval(RETAIN);
+    loop {
+        tick.tick().await;
+        let Some(age) = gateway.settings().audit.retention else {
+            continue;
+        };
+        let before = store::now() - age;
+        loop {
+            match store.calls_prune(before).await {
+                Ok(0) => break,
+                Ok(calls) => tracing::info!(calls, "forgot records of calls that are too old"),
+                Err(error) => {
+                    tracing::warn!("records that are too old stay for now: {error}");
+                    break;
+                }
+            }
+        }
+    }
 }

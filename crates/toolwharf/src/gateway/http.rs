@@ -21,6 +21,8 @@ use mcp::{
 use model::{ProjectId, ServerName};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
+use crate::projects::Projects;
+
 use super::{
     Body,
     body::{Answering, Events},
@@ -43,6 +45,7 @@ const REAP: Duration = Duration::from_secs(5);
 /// The MCP surfaces over HTTP.
 pub(crate) struct Front {
     pub(super) gateway: Gateway,
+    projects: Arc<Projects>,
     guard: Guard,
     pub(super) sessions: Sessions,
     pub(super) tasks: TaskTracker,
@@ -50,9 +53,10 @@ pub(crate) struct Front {
 }
 
 impl Front {
-    pub(crate) fn new(gateway: Gateway, guard: Guard) -> Arc<Self> {
+    pub(crate) fn new(gateway: Gateway, projects: Arc<Projects>, guard: Guard) -> Arc<Self> {
         Arc::new(Self {
             gateway,
+            projects,
             guard,
             sessions: Sessions::default(),
             tasks: TaskTracker::new(),
@@ -156,6 +160,7 @@ impl Front {
             return self.sse(parts, body, principal, handover).await;
         }
         let scope = scope(path, &parts.headers)?;
+        self.admit(&scope).await?;
         match parts.method {
             Method::POST => self.post(parts.headers, body, scope, principal).await,
             Method::GET => {
@@ -191,6 +196,14 @@ impl Front {
             }
             _ => Ok(method_not_allowed()),
         }
+    }
+
+    /// Has the projects that a scope addresses known to the gateway.
+    pub(super) async fn admit(&self, scope: &Scope) -> Result<(), Refusal> {
+        self.projects.admit(scope).await.map_err(|error| {
+            let what = format!("the project cannot be looked up: {error}");
+            refusal(StatusCode::SERVICE_UNAVAILABLE, &what)
+        })
     }
 
     /// The session that the headers name; `None` if they name none.
@@ -526,7 +539,11 @@ async fn respond(
     .await;
     let events = match first {
         First::Answer(answer) if outbox.is_empty() && (!streams || answer.code.is_some()) => {
-            let status = status(&answer);
+            let status = if answer.unavailable {
+                StatusCode::SERVICE_UNAVAILABLE
+            } else {
+                status(&answer)
+            };
             return json_body(status, Body::answer(answer));
         }
         First::Answer(answer) => {

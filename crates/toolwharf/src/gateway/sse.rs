@@ -35,6 +35,7 @@ impl Front {
         match (handover, path) {
             (Some(handover), path) if path.starts_with("/sse") => {
                 let scope = scope(path, &parts.headers)?;
+                self.admit(&scope).await?;
                 if self.gateway.view(&scope).is_none() {
                     return Err(refusal(
                         StatusCode::NOT_FOUND,

@@ -11,13 +11,14 @@
 mod transport;
 mod values;
 
-use std::collections::BTreeSet;
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
 use std::num::NonZeroU32;
 use std::path::Path;
 
 use jsonc_parser::ast::{Object, ObjectProp, Value};
 use jsonc_parser::common::Ranged;
-use model::{EraPolicy, ProjectId, ServerName, ServerSpec, Sharing};
+use model::{EraPolicy, ProjectId, Secrets, ServerName, ServerSpec, Sharing};
 
 use super::interpolate::{Variables, workspace_of};
 use super::problem::{Problem, nearest};
@@ -173,12 +174,18 @@ pub(crate) fn check_project(
     project: &ProjectId,
     name: &ServerName,
     entry: &serde_json::Value,
-    secret: &dyn Fn(&str) -> Option<String>,
+    secrets: &HashMap<String, String>,
 ) -> Result<ServerSpec, Vec<String>> {
     let path = Path::new("/");
     let (mut form, _) =
         check(path, name, entry, &|_| Some(ANY.to_owned())).map_err(|unfit| unfit.problems)?;
-    let mut spec = match check(path, name, entry, secret) {
+    let filled = RefCell::new(BTreeSet::new());
+    let secret = |name: &str| {
+        let value = secrets.get(name).cloned()?;
+        filled.borrow_mut().insert(value.clone());
+        Some(value)
+    };
+    let mut spec = match check(path, name, entry, &secret) {
         Ok((spec, _)) => spec,
         Err(unfit) => {
             let unset: Vec<String> = unfit.unset.iter().map(|name| format!("`{name}`")).collect();
@@ -192,6 +199,7 @@ pub(crate) fn check_project(
             form
         }
     };
+    spec.secrets = Secrets(filled.into_inner());
     spec.owner = Some(project.clone());
     Ok(spec)
 }

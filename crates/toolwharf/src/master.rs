@@ -1,0 +1,193 @@
+//! The master key: where it comes from, and going over to another one.
+//!
+//! It is the variable [`VARIABLE`], or a file in the data directory that is made at the first run, readable by
+//! its owner alone. Invariant: a key that opens nothing in the database is never used, and a rotation that was
+//! interrupted is finished at the next start: the new key lies beside the old one before the database knows it.
+
+use std::{
+    fs,
+    io::Write,
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use anyhow::{Context, bail};
+use arc_swap::ArcSwap;
+use engine::secrets::MasterKey;
+use model::ProjectId;
+use store::Store;
+use zeroize::Zeroizing;
+
+/// Holds the key itself, as 64 hexadecimal digits.
+const VARIABLE: &str = "TOOLWHARF_MASTER_KEY";
+/// Holds the key from before, when [`VARIABLE`] is to take its place.
+const OLD_VARIABLE: &str = "TOOLWHARF_MASTER_KEY_OLD";
+const FILE: &str = "master.key";
+const NEW_FILE: &str = "master.key.new";
+/// Attempts at a rotation while projects get data keys beside it.
+const ATTEMPTS: usize = 5;
+
+/// The master key in use.
+pub(crate) struct Master {
+    store: Store,
+    key: ArcSwap<MasterKey>,
+    /// Where it is kept; `None`: it is given from outside.
+    dir: Option<PathBuf>,
+}
+
+impl Master {
+    /// The key of this database.
+    ///
+    /// # Errors
+    /// If it cannot be read, or is not the one that the database's secrets were sealed with.
+    pub(crate) async fn open(
+        store: &Store,
+        dir: &Path,
+        env: &dyn Fn(&str) -> Option<String>,
+    ) -> anyhow::Result<Self> {
+        let given = env(VARIABLE).map(Zeroizing::new);
+        let (key, from) = match &given {
+            Some(text) => (
+                MasterKey::parse(text).with_context(|| format!("the variable {VARIABLE}"))?,
+                format!("the variable {VARIABLE}"),
+            ),
+            None => (Self::of_file(dir)?, dir.join(FILE).display().to_string()),
+        };
+        let master = |key| Self {
+            store: store.clone(),
+            key: ArcSwap::from_pointee(key),
+            dir: given.is_none().then(|| dir.to_owned()),
+        };
+        let used = store.master_set_if_none(&key.id(), &key.check()).await?;
+        if used.key_id == key.id() {
+            if !key.opens(&used.sealed_check) {
+                bail!(
+                    "the database is damaged: it names the master key of {from} but was not sealed with it"
+                );
+            }
+            return Ok(master(key));
+        }
+        // A rotation that the database has seen, and the file has not.
+        if let Some(new) = read(&dir.join(NEW_FILE))?.filter(|new| new.id() == used.key_id)
+            && given.is_none()
+        {
+            rename(dir)?;
+            return Ok(master(new));
+        }
+        if let Some(old) = env(OLD_VARIABLE).map(Zeroizing::new) {
+            let old =
+                MasterKey::parse(&old).with_context(|| format!("the variable {OLD_VARIABLE}"))?;
+            if old.id() == used.key_id {
+                let rotated = master(old);
+                rotated.go_over_to(&key).await?;
+                rotated.key.store(Arc::new(key));
+                tracing::info!("the master key was rotated: {OLD_VARIABLE} is not needed any more");
+                return Ok(rotated);
+            }
+        }
+        bail!(
+            "the master key of {from} ({}) is not the one that this database's secrets were sealed with ({}); \
+             nothing was changed. Put that key back, from a backup of {FILE} or of {VARIABLE}; to go over to \
+             this one, give the other as {OLD_VARIABLE}",
+            key.id(),
+            used.key_id,
+        )
+    }
+
+    fn of_file(dir: &Path) -> anyhow::Result<MasterKey> {
+        let path = dir.join(FILE);
+        if let Some(key) = read(&path)? {
+            return Ok(key);
+        }
+        let key = MasterKey::random();
+        match write(&path, &key) {
+            // Somebody else was first: theirs is the key.
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+                read(&path)?.with_context(|| format!("cannot read {}", path.display()))
+            }
+            written => {
+                written.with_context(|| format!("cannot write {}", path.display()))?;
+                Ok(key)
+            }
+        }
+    }
+
+    pub(crate) fn key(&self) -> Arc<MasterKey> {
+        self.key.load_full()
+    }
+
+    /// Goes over to a new key; its id.
+    ///
+    /// # Errors
+    /// If the key is given from outside, or cannot be kept. The old one stays then.
+    pub(crate) async fn rotate(&self) -> anyhow::Result<String> {
+        let Some(dir) = &self.dir else {
+            bail!(
+                "the master key is given by {VARIABLE}: start once with the new key in {VARIABLE} and the old \
+                 one in {OLD_VARIABLE}"
+            );
+        };
+        let new = MasterKey::random();
+        let path = dir.join(NEW_FILE);
+        let _ = fs::remove_file(&path);
+        write(&path, &new).with_context(|| format!("cannot write {}", path.display()))?;
+        self.go_over_to(&new).await?;
+        rename(dir)?;
+        let id = new.id();
+        self.key.store(Arc::new(new));
+        Ok(id)
+    }
+
+    async fn go_over_to(&self, new: &MasterKey) -> anyhow::Result<()> {
+        let old = self.key();
+        for _ in 0..ATTEMPTS {
+            let keys = self.store.master_data_keys().await?;
+            let rewrapped: Vec<(ProjectId, Vec<u8>)> = keys
+                .into_iter()
+                .map(|(project, wrapped)| {
+                    let key = old.unwrap(&project, &wrapped);
+                    let key =
+                        key.with_context(|| format!("the data key of project `{project}`"))?;
+                    let wrapped = new.wrap(&project, &key);
+                    Ok((project, wrapped))
+                })
+                .collect::<anyhow::Result<_>>()?;
+            let (old, new, check) = (old.id(), new.id(), new.check());
+            match self.store.master_rotate(&old, &new, &check, &rewrapped).await {
+                Err(store::Error::Conflict { .. }) => {}
+                done => return done.context("the old master key stays"),
+            }
+        }
+        bail!("projects change too fast to rotate the master key: try again")
+    }
+}
+
+/// The key in a file, if there is one.
+fn read(path: &Path) -> anyhow::Result<Option<MasterKey>> {
+    let text = match fs::read_to_string(path) {
+        Ok(text) => Zeroizing::new(text),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
+    };
+    let key = MasterKey::parse(&text).with_context(|| path.display().to_string())?;
+    Ok(Some(key))
+}
+
+fn write(path: &Path, key: &MasterKey) -> std::io::Result<()> {
+    let mut file = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)?;
+    file.write_all(key.to_text().as_bytes())?;
+    file.write_all(b"\n")?;
+    file.sync_all()
+}
+
+fn rename(dir: &Path) -> anyhow::Result<()> {
+    let (new, path) = (dir.join(NEW_FILE), dir.join(FILE));
+    fs::rename(&new, &path)
+        .and_then(|()| fs::File::open(dir)?.sync_all())
+        .with_context(|| format!("cannot rename {} to {FILE}", new.display()))
+}

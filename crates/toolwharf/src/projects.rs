@@ -1,0 +1,367 @@
+//! The projects of the store, and their servers in the gateway.
+//!
+//! A project is taken in when it is first asked for, and again whenever something of it changes. Invariant: one
+//! at a time takes a project in. Deliberately absent: noticing what another process writes into the database.
+
+use std::{
+    collections::HashMap,
+    hash::{BuildHasher, BuildHasherDefault, DefaultHasher},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use engine::{
+    Gateway, Project, Remembered, Scope,
+    secrets::{DataKey, Sealed},
+};
+use model::{ExposedName, NativeName, ProjectId, ProjectView, ServerSpec, ToolRef, ToolSetting};
+use serde_json::Value;
+use store::{Page, ProjectRow, SealedSecret, SecretRow, ServerRow, Store};
+use tokio::sync::Mutex;
+
+use crate::{config::check_project, master::Master};
+
+/// Locks that projects share by chance.
+const LOCKS: usize = 64;
+/// Projects that are taken in at a time when all are wanted.
+const AT_ONCE: usize = 8;
+/// Longest value of a secret, in bytes.
+const MAX_SECRET: usize = 64 << 10;
+/// Longest name of a secret, in bytes.
+const MAX_SECRET_NAME: usize = 128;
+/// Attempts to store a secret that others store, too.
+const ATTEMPTS: usize = 10;
+/// The key of a stored entry that says who put it there, and its value for a project's own key.
+pub(crate) const REGISTERED_BY: &str = "registeredBy";
+pub(crate) const BY_PROJECT: &str = "project";
+
+pub(crate) struct Projects {
+    store: Store,
+    gateway: Gateway,
+    master: Master,
+    locks: Vec<Mutex<()>>,
+    /// Whether all projects are in the gateway.
+    all: AtomicBool,
+}
+
+/// Why a secret was not stored.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SecretError {
+    #[error(
+        "a secret's name consists of letters, digits and `_`, does not begin with a digit, and has at most \
+         {MAX_SECRET_NAME} characters"
+    )]
+    Name,
+    #[error("a secret is a text of at most {MAX_SECRET} bytes without the character U+0000")]
+    Value,
+    #[error("the project's data key cannot be opened with the master key")]
+    Sealed,
+    #[error(transparent)]
+    Store(#[from] store::Error),
+}
+
+impl Projects {
+    pub(crate) fn new(store: Store, gateway: Gateway, master: Master) -> Arc<Self> {
+        Arc::new(Self {
+            store,
+            gateway,
+            master,
+            locks: std::iter::repeat_with(Mutex::default).take(LOCKS).collect(),
+            all: AtomicBool::new(false),
+        })
+    }
+
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Makes sure that the projects which the configuration file names are in the store, so that they can have
+    /// servers and secrets of their own, and takes in what that file says of those that are known.
+    pub(crate) async fn declared(&self, ids: &[ProjectId]) {
+        if let Err(error) = self.store.project_ensure(ids).await {
+            tracing::error!("projects of the configuration file are not in the database: {error}");
+        }
+        let known: Vec<ProjectId> = self.gateway.fleet().projects.keys().cloned().collect();
+        for id in known {
+            if let Err(error) = self.reload(&id).await {
+                tracing::error!(project = %id, "the project stays as it was: {error}");
+            }
+        }
+    }
+
+    /// Makes sure that the gateway knows what a scope addresses, if there is such a thing.
+    ///
+    /// # Errors
+    /// If the store cannot tell.
+    pub(crate) async fn admit(&self, scope: &Scope) -> store::Result<()> {
+        match &scope.project {
+            Some(project) if self.gateway.fleet().projects.contains_key(project) => Ok(()),
+            Some(project) => self.load(project).await,
+            None if scope.server.is_some() || self.all.load(Ordering::Acquire) => Ok(()),
+            None => {
+                // The rest goes on without them, and the next one who asks tries again.
+                if let Err(error) = self.load_all().await {
+                    tracing::warn!("not all projects are known: {error}");
+                }
+                Ok(())
+            }
+        }
+    }
+
+    async fn load(&self, id: &ProjectId) -> store::Result<()> {
+        let _one_at_a_time = self.lock(id).lock().await;
+        if self.gateway.fleet().projects.contains_key(id) {
+            return Ok(());
+        }
+        self.take_in(id).await
+    }
+
+    /// Takes in what the store says of a project now, or forgets it if it is gone.
+    ///
+    /// # Errors
+    /// If the store cannot tell: what is known stays.
+    pub(crate) async fn reload(&self, id: &ProjectId) -> store::Result<()> {
+        let _one_at_a_time = self.lock(id).lock().await;
+        self.take_in(id).await
+    }
+
+    async fn load_all(&self) -> store::Result<()> {
+        let mut page = Page::default();
+        loop {
+            let rows = self.store.project_list(&page).await?;
+            let Some(last) = rows.last() else { break };
+            page = Page::after(last.id.as_str(), store::MAX_PAGE);
+            for rows in rows.chunks(AT_ONCE) {
+                let mut loads = Vec::with_capacity(rows.len());
+                for row in rows {
+                    loads.push(self.load(&row.id));
+                }
+                futures_util::future::try_join_all(loads).await?;
+            }
+        }
+        self.all.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    fn lock(&self, id: &ProjectId) -> &Mutex<()> {
+        let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(id);
+        let at = usize::try_from(hash % LOCKS as u64).unwrap_or_default();
+        &self.locks[at]
+    }
+
+    async fn take_in(&self, id: &ProjectId) -> store::Result<()> {
+        let row = match self.store.project_get(id).await {
+            Ok(row) if row.enabled => row,
+            Ok(_) | Err(store::Error::NotFound { .. }) => {
+                self.gateway.project_remove(id);
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
+        let owner = Some(id);
+        let servers = self.store.server_list(id).await?;
+        let settings = self.store.tool_setting_list(id).await?;
+        let snapshots = self.store.snapshot_list(owner).await?;
+        let pins = self.store.pin_digest_list(owner).await?;
+        let secrets = self.secrets(id, &servers).await?;
+        let specs: Vec<ServerSpec> = servers
+            .iter()
+            .filter_map(|server| spec(id, server, &secrets))
+            .collect();
+        let tools: HashMap<ToolRef, ToolSetting> = settings
+            .into_iter()
+            .map(|row| {
+                let tool = ToolRef {
+                    server: row.server,
+                    tool: NativeName::new(row.tool),
+                };
+                let setting = ToolSetting {
+                    enabled: row.enabled,
+                    alias: row.alias.map(ExposedName::new),
+                    description: row.description,
+                };
+                (tool, setting)
+            })
+            .collect();
+        let digest = |name: &model::ServerName| {
+            let spec = specs.iter().find(|spec| spec.name == *name)?;
+            Some(engine::config_digest(spec))
+        };
+        let depth = self.gateway.settings().limits.max_depth;
+        let remembered = Remembered::of_rows(snapshots, pins, digest, depth);
+        let project = Project::new(self.view(id, &row), tools);
+        self.gateway.project_set(id, project, specs, remembered);
+        Ok(())
+    }
+
+    /// What a project sees of the configuration file's servers: what that says, else only those that name it.
+    fn view(&self, id: &ProjectId, row: &ProjectRow) -> ProjectView {
+        let declared = self.gateway.settings().projects.get(id).cloned();
+        let mut view = declared.unwrap_or_else(|| ProjectView {
+            servers: Some(std::collections::BTreeSet::new()),
+            naming: Some(model::NamingPolicy::Preserve),
+            ..ProjectView::default()
+        });
+        let naming = row.settings.get("naming").and_then(Value::as_str);
+        if let Some(naming) = naming.and_then(|word| word.parse().ok()) {
+            view.naming = Some(naming);
+        }
+        view
+    }
+
+    /// The project's secrets, if one of the servers has variables in it.
+    async fn secrets(
+        &self,
+        id: &ProjectId,
+        servers: &[ServerRow],
+    ) -> store::Result<HashMap<String, String>> {
+        let mut secrets = HashMap::new();
+        if !servers
+            .iter()
+            .any(|server| server.config.to_string().contains("${"))
+        {
+            return Ok(secrets);
+        }
+        let Some(wrapped) = self.store.project_data_key(id).await? else {
+            return Ok(secrets);
+        };
+        let Ok(key) = self.master.key().unwrap(id, &wrapped) else {
+            tracing::error!(project = %id, "the data key cannot be opened with the master key");
+            return Ok(secrets);
+        };
+        for secret in self.store.secret_all(id).await? {
+            let sealed = Sealed {
+                nonce: secret.nonce,
+                sealed: secret.sealed,
+            };
+            match key.open(id, &secret.name, i64::from(secret.version), &sealed) {
+                Ok(value) => {
+                    secrets.insert(secret.name, value.as_str().to_owned());
+                }
+                Err(error) => {
+                    tracing::error!(project = %id, secret = secret.name, "cannot be opened: {error}");
+                }
+            }
+        }
+        Ok(secrets)
+    }
+
+    /// Seals and stores a secret; servers of the project that use it are connected anew.
+    ///
+    /// # Errors
+    /// [`SecretError`]
+    pub(crate) async fn secret_set(
+        &self,
+        project: &ProjectId,
+        name: &str,
+        value: &str,
+    ) -> Result<SecretRow, SecretError> {
+        let mut bytes = name.bytes();
+        let begins = bytes
+            .next()
+            .is_some_and(|b| b.is_ascii_alphabetic() || b == b'_');
+        let goes_on = bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_');
+        if !begins || !goes_on || name.len() > MAX_SECRET_NAME {
+            return Err(SecretError::Name);
+        }
+        if value.len() > MAX_SECRET || value.contains('\0') {
+            return Err(SecretError::Value);
+        }
+        let key = self.data_key(project).await?;
+        let mut attempts = ATTEMPTS;
+        let row = loop {
+            attempts -= 1;
+            let version = match self.store.secret_get(project, name).await {
+                Ok(stored) => stored.version.saturating_add(1),
+                Err(store::Error::NotFound { .. }) => 1,
+                Err(error) => return Err(error.into()),
+            };
+            let sealed = key.seal(project, name, i64::from(version), value);
+            let secret = SealedSecret {
+                name: name.to_owned(),
+                version,
+                nonce: sealed.nonce,
+                sealed: sealed.sealed,
+            };
+            match self.store.secret_put(project, &secret).await {
+                Err(store::Error::Conflict { .. }) if attempts > 0 => {}
+                stored => break stored?,
+            }
+        };
+        self.reload(project).await?;
+        Ok(row)
+    }
+
+    /// # Errors
+    /// [`store::Error`]
+    pub(crate) async fn secret_delete(&self, project: &ProjectId, name: &str) -> store::Result<()> {
+        self.store.secret_delete(project, name).await?;
+        self.reload(project).await
+    }
+
+    async fn data_key(&self, project: &ProjectId) -> Result<DataKey, SecretError> {
+        let mut attempts = ATTEMPTS;
+        loop {
+            attempts -= 1;
+            let master = self.master.key();
+            let wrapped = match self.store.project_data_key(project).await? {
+                Some(wrapped) => wrapped,
+                None => {
+                    let fresh = master.wrap(project, &DataKey::random());
+                    let id = master.id();
+                    let set = self
+                        .store
+                        .project_data_key_set_if_none(project, &id, &fresh);
+                    match set.await {
+                        // The master key was rotated meanwhile.
+                        Err(store::Error::Conflict { .. }) if attempts > 0 => continue,
+                        set => set?,
+                    }
+                }
+            };
+            match master.unwrap(project, &wrapped) {
+                Ok(key) => return Ok(key),
+                Err(_) if attempts > 0 => {}
+                Err(_) => return Err(SecretError::Sealed),
+            }
+        }
+    }
+
+    /// Goes over to a new master key; its id.
+    ///
+    /// # Errors
+    /// If it cannot be kept; the old one stays then.
+    pub(crate) async fn master_rotate(&self) -> anyhow::Result<String> {
+        self.master.rotate().await
+    }
+}
+
+/// The entry of a stored server, as it would stand in `mcp.json`.
+pub(crate) fn entry(server: &ServerRow) -> Value {
+    let mut entry = server.config.clone();
+    if let Some(members) = entry.as_object_mut() {
+        members.remove(REGISTERED_BY);
+        members.insert("type".to_owned(), server.transport.as_str().into());
+    }
+    entry
+}
+
+fn spec(
+    project: &ProjectId,
+    server: &ServerRow,
+    secrets: &HashMap<String, String>,
+) -> Option<ServerSpec> {
+    match check_project(project, &server.name, &entry(server), secrets) {
+        Ok(mut spec) => {
+            spec.enabled = server.enabled;
+            spec.public_only = server.config[REGISTERED_BY] == BY_PROJECT;
+            Some(spec)
+        }
+        Err(problems) => {
+            tracing::error!(%project, server = %server.name, "cannot be used: {}", problems.join("; "));
+            None
+        }
+    }
+}
