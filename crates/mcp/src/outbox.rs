@@ -101,11 +101,6 @@ impl Outbox {
         true
     }
 
-    /// Wakes the reader without a message, so that one whose turn is over notices.
-    pub fn kick(&self) {
-        wake(self.state());
-    }
-
     /// Nothing more is taken; what waits is still read.
     pub fn close(&self) {
         let mut state = self.state();
@@ -130,15 +125,25 @@ impl Outbox {
         self.state().dropped
     }
 
-    /// The next message; `None` once it is closed and empty.
-    pub fn poll_next(&self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+    /// Waits until there is a message, and leaves it there.
+    pub fn poll_filled(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = self.state();
-        if let Some((_, message)) = state.waiting.pop_front() {
-            state.bytes -= message.len();
-            if state.waiting.is_empty() {
-                // An idle stream keeps no memory.
-                state.waiting = VecDeque::new();
-            }
+        if state.waiting.is_empty() {
+            state.waker = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        Poll::Ready(())
+    }
+
+    /// The next message, if there is one already.
+    pub fn take(&self) -> Option<(Weight, Bytes)> {
+        self.state().take()
+    }
+
+    /// The next message; `None` once it is closed and empty.
+    pub fn poll_next(&self, cx: &mut Context<'_>) -> Poll<Option<(Weight, Bytes)>> {
+        let mut state = self.state();
+        if let Some(message) = state.take() {
             return Poll::Ready(Some(message));
         }
         if state.closed {
@@ -153,7 +158,20 @@ impl Outbox {
     /// # Cancel safety
     /// Cancel safe.
     pub async fn next(&self) -> Option<Bytes> {
-        poll_fn(|cx| self.poll_next(cx)).await
+        let (_, message) = poll_fn(|cx| self.poll_next(cx)).await?;
+        Some(message)
+    }
+}
+
+impl State {
+    fn take(&mut self) -> Option<(Weight, Bytes)> {
+        let message = self.waiting.pop_front()?;
+        self.bytes -= message.1.len();
+        if self.waiting.is_empty() {
+            // An idle stream keeps no memory.
+            self.waiting = VecDeque::new();
+        }
+        Some(message)
     }
 }
 

@@ -145,7 +145,7 @@ impl Parser {
 #[must_use]
 pub fn encode(event: Option<&str>, id: Option<&str>, data: &Bytes) -> Bytes {
     let data = crate::json::one_line(data);
-    let mut out = BytesMut::with_capacity(data.len() + 48);
+    let mut out = BytesMut::with_capacity(data.len() + 48 + id.map_or(0, str::len));
     if let Some(event) = event {
         out.put_slice(b"event: ");
         out.put_slice(event.as_bytes());
@@ -160,6 +160,13 @@ pub fn encode(event: Option<&str>, id: Option<&str>, data: &Bytes) -> Bytes {
     out.put_slice(&data);
     out.put_slice(b"\n\n");
     out.freeze()
+}
+
+/// An event that says nothing but where the client is to take the stream up again, and after how many
+/// milliseconds.
+#[must_use]
+pub fn priming(id: &str, retry: u64) -> Bytes {
+    format!("id: {id}\nretry: {retry}\ndata: \n\n").into()
 }
 
 #[cfg(test)]

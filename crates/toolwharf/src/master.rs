@@ -154,7 +154,11 @@ impl Master {
                 })
                 .collect::<anyhow::Result<_>>()?;
             let (old, new, check) = (old.id(), new.id(), new.check());
-            match self.store.master_rotate(&old, &new, &check, &rewrapped).await {
+            match self
+                .store
+                .master_rotate(&old, &new, &check, &rewrapped)
+                .await
+            {
                 Err(store::Error::Conflict { .. }) => {}
                 done => return done.context("the old master key stays"),
             }

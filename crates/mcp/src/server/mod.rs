@@ -5,6 +5,9 @@
 //! against its headers. Deliberately absent: sockets and HTTP bodies; whoever owns them calls in here.
 
 pub mod modern;
+mod replay;
 mod session;
+mod streams;
 
-pub use session::{Asked, Face, InFlight, Session, SessionId, Stream};
+pub use session::{Asked, Face, InFlight, Session, SessionId};
+pub use streams::{Answerer, Lost, Reader};

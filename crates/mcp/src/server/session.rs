@@ -17,6 +17,7 @@ use futures_util::task::AtomicWaker;
 use tokio::{sync::oneshot, time::Instant};
 use tokio_util::sync::CancellationToken;
 
+use super::replay::Streams;
 use crate::{
     Frame, RpcError, Version,
     bridge::{self, ClientFace},
@@ -114,8 +115,8 @@ pub struct Session {
     used: AtomicBool,
     /// When something had come, in milliseconds after `born`.
     seen: AtomicU64,
-    streams: AtomicU64,
-    turn: AtomicU64,
+    pub(super) streams: Mutex<Streams>,
+    pub(super) readers: AtomicU64,
     over: CancellationToken,
 }
 
@@ -128,20 +129,21 @@ impl fmt::Debug for Session {
 impl Session {
     #[must_use]
     pub fn new(principal: Arc<str>, bounds: Bounds) -> Arc<Self> {
+        let outbox = Outbox::new(bounds);
         Arc::new(Self {
             id: SessionId::random(),
             principal,
             face: OnceLock::new(),
             level: AtomicU8::new(0),
-            outbox: Outbox::new(bounds),
             next_id: AtomicU64::new(1),
             asked: Mutex::default(),
             in_flight: Mutex::default(),
             born: Instant::now(),
             used: AtomicBool::new(false),
             seen: AtomicU64::new(0),
-            streams: AtomicU64::new(0),
-            turn: AtomicU64::new(0),
+            streams: Mutex::new(Streams::new(outbox.clone())),
+            readers: AtomicU64::new(0),
+            outbox,
             over: CancellationToken::new(),
         })
     }
@@ -219,26 +221,13 @@ impl Session {
     #[must_use]
     pub fn idle(&self) -> Duration {
         let now = self.born.elapsed();
-        let busy = self.streams.load(Ordering::Relaxed) > 0 || !self.in_flight().is_empty();
+        let busy = self.readers.load(Ordering::Relaxed) > 0 || !self.in_flight().is_empty();
         if self.used.swap(false, Ordering::Relaxed) || busy {
             let now = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
             self.seen.store(now, Ordering::Relaxed);
             return Duration::ZERO;
         }
         now.saturating_sub(Duration::from_millis(self.seen.load(Ordering::Relaxed)))
-    }
-
-    /// Takes over the stream of what belongs to no request. Whoever had it before is done: a client that
-    /// lost its connection need not wait until we have noticed.
-    #[must_use]
-    pub fn take_stream(self: &Arc<Self>) -> Stream {
-        self.streams.fetch_add(1, Ordering::Relaxed);
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed) + 1;
-        self.outbox.kick();
-        Stream {
-            session: self.clone(),
-            turn,
-        }
     }
 
     /// Asks the client something: puts the request into `outbox` (of a request's own stream, or the session's).
@@ -337,6 +326,7 @@ impl Session {
     pub fn end(&self) {
         self.over.cancel();
         self.outbox.close();
+        self.streams().end();
         for (_, token) in self.in_flight().drain() {
             token.cancel();
         }
@@ -345,40 +335,6 @@ impl Session {
     #[must_use]
     pub fn over(&self) -> &CancellationToken {
         &self.over
-    }
-}
-
-/// The right to read a session's outbox.
-pub struct Stream {
-    session: Arc<Session>,
-    turn: u64,
-}
-
-impl Stream {
-    /// The next message; `None` once the session is over, or somebody else has taken the stream over.
-    ///
-    /// # Cancel safety
-    /// Cancel safe.
-    pub async fn next(&self) -> Option<Bytes> {
-        std::future::poll_fn(|cx| {
-            if self.session.turn.load(Ordering::Relaxed) != self.turn {
-                return Poll::Ready(None);
-            }
-            self.session.outbox.poll_next(cx)
-        })
-        .await
-    }
-
-    #[must_use]
-    pub fn session(&self) -> &Arc<Session> {
-        &self.session
-    }
-}
-
-impl Drop for Stream {
-    fn drop(&mut self) {
-        self.session.streams.fetch_sub(1, Ordering::Relaxed);
-        self.session.touch();
     }
 }
 

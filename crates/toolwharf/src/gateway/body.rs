@@ -12,7 +12,7 @@ use std::{
 use bytes::Bytes;
 use engine::Answer;
 use http_body::{Frame, SizeHint};
-use mcp::{outbox::Outbox, sse};
+use mcp::{outbox::Outbox, server::Reader, sse};
 use tokio::time::{Instant, Sleep};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -48,64 +48,91 @@ impl Body {
     }
 }
 
-/// The event stream of one request: what belongs to it, then its answer. Dropping it cancels the request.
+/// The event stream of one request: what belongs to it, then its answer.
 pub(crate) struct Events {
-    first: Option<Bytes>,
-    outbox: Arc<Outbox>,
-    answering: Option<AbortOnDropHandle<Answer>>,
-    answer: Option<Bytes>,
+    source: Source,
     silence: Pin<Box<Sleep>>,
 }
 
+enum Source {
+    /// Of a legacy session, which decides what becomes of the request when the connection goes.
+    Session(Reader),
+    /// Dropping it cancels the request (2026-07-28 basic/transports/streamable-http "Cancellation").
+    Request {
+        outbox: Arc<Outbox>,
+        answering: Option<AbortOnDropHandle<Answer>>,
+        answer: Option<Bytes>,
+    },
+}
+
 impl Events {
-    /// `first` came before anything else of `outbox`; `answer` is there if the request is done.
-    pub(crate) fn new(
-        first: Option<Bytes>,
+    pub(crate) fn of_session(reader: Reader) -> Self {
+        Self::new(Source::Session(reader))
+    }
+
+    /// `answer` is there if the request is done.
+    pub(crate) fn of_request(
         outbox: Arc<Outbox>,
         answering: Option<AbortOnDropHandle<Answer>>,
         answer: Option<Bytes>,
     ) -> Self {
-        Self {
-            first,
+        Self::new(Source::Request {
             outbox,
             answering,
             answer,
+        })
+    }
+
+    fn new(source: Source) -> Self {
+        Self {
+            source,
             silence: Box::pin(tokio::time::sleep(KEEP_ALIVE)),
         }
     }
 
     fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        if let Some(first) = self.first.take() {
-            return Poll::Ready(Some(sse::encode(Some("message"), None, &first)));
-        }
-        if let Some(answering) = &mut self.answering
-            && let Poll::Ready(answer) = Pin::new(answering).poll(cx)
-        {
-            self.answering = None;
-            // No answer of a task that was ended with the product: the stream ends without one, too.
-            self.answer = answer
-                .ok()
-                .filter(|answer| !answer.silent)
-                .map(Answer::into_text);
-        }
-        if let Poll::Ready(Some(message)) = self.outbox.poll_next(cx) {
-            return Poll::Ready(Some(sse::encode(Some("message"), None, &message)));
-        }
-        if self.answering.is_none() {
-            // All that came before the answer is out.
-            return Poll::Ready(
-                self.answer
-                    .take()
-                    .map(|answer| sse::encode(Some("message"), None, &answer)),
-            );
-        }
-        if self.silence.as_mut().poll(cx).is_ready() {
+        let event = match &mut self.source {
+            Source::Session(reader) => reader.poll_event(cx),
+            Source::Request {
+                outbox,
+                answering,
+                answer,
+            } => poll_request(outbox, answering, answer, cx)
+                .map(|text| text.map(|text| sse::encode(Some("message"), None, &text))),
+        };
+        if event.is_pending() && self.silence.as_mut().poll(cx).is_ready() {
             self.silence.as_mut().reset(Instant::now() + KEEP_ALIVE);
             let _ = self.silence.as_mut().poll(cx);
             return Poll::Ready(Some(Bytes::from_static(b": \n\n")));
         }
-        Poll::Pending
+        event
     }
+}
+
+/// What comes next of a request: all that came before the answer, then that.
+fn poll_request(
+    outbox: &Outbox,
+    answering: &mut Option<AbortOnDropHandle<Answer>>,
+    answer: &mut Option<Bytes>,
+    cx: &mut Context<'_>,
+) -> Poll<Option<Bytes>> {
+    if let Some(task) = answering
+        && let Poll::Ready(done) = Pin::new(task).poll(cx)
+    {
+        *answering = None;
+        // No answer of a task that was ended with the product: the stream ends without one, too.
+        *answer = done
+            .ok()
+            .filter(|answer| !answer.silent)
+            .map(Answer::into_text);
+    }
+    if let Poll::Ready(Some((_, message))) = outbox.poll_next(cx) {
+        return Poll::Ready(Some(message));
+    }
+    if answering.is_none() {
+        return Poll::Ready(answer.take());
+    }
+    Poll::Pending
 }
 
 impl http_body::Body for Body {

@@ -1,12 +1,17 @@
 //! Streamable HTTP for clients of both eras, on `/mcp`, `/mcp/{project}` and `/mcp/{project}/{server}`.
 //!
 //! A request is answered with JSON if nothing happens before its answer, and with an event stream from the
-//! first thing that does; always with a stream for a client that names it first in `Accept`. `-` stands for "no project" in a path that names a server.
+//! first thing that does; always with a stream for a client that names it first in `Accept`. `-` stands for "no
+//! project" in a path that names a server.
+//!
+//! A modern request ends with its connection. A legacy one whose answer has begun as a stream does not: the stream
+//! is its session's ([`mcp::server::Reader`]), and a `GET` with `Last-Event-ID` takes it up again.
 
 use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use engine::{Answer, Caller, Gateway, Scope};
+use futures_util::FutureExt as _;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -16,7 +21,7 @@ use mcp::{
     json,
     outbox::{Bounds, Outbox},
     protocol::method,
-    server::{Face, Session, SessionId, modern},
+    server::{Face, Lost, Session, SessionId, modern},
 };
 use model::{ProjectId, ServerName};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
@@ -179,8 +184,24 @@ impl Front {
                     return Err(refusal(StatusCode::NOT_ACCEPTABLE, what));
                 }
                 let headers = vec![(modern::SESSION_ID, session.id().as_str().to_owned())];
+                let stream = match last_event(&parts.headers) {
+                    None => session.listen(true),
+                    Some(id) => match session.resume(id) {
+                        Ok(stream) => stream,
+                        // The one answer by which every official SDK stops asking, and quietly: their
+                        // TypeScript client comes back even after an answer, if that was an error.
+                        Err(Lost::Over) => return Ok(method_not_allowed()),
+                        // Not 404, which ends the session, and no new stream, which would be taken for the
+                        // one that was asked for.
+                        Err(Lost::Unknown) => {
+                            let what = "header Last-Event-ID names no event of this session after which \
+                                        its stream can be taken up again: it is unknown, or too long ago";
+                            return Err(refusal(StatusCode::BAD_REQUEST, what));
+                        }
+                    },
+                };
                 let takeover = Takeover {
-                    stream: session.take_stream(),
+                    stream,
                     opening: None,
                     ends_session: false,
                     headers,
@@ -376,15 +397,48 @@ impl Front {
         let caller = Caller {
             era: Era::Legacy,
             scope,
-            session: Some(session),
+            session: Some(session.clone()),
             outbox: outbox.clone(),
             principal,
             modern_capabilities: None,
             headers: None,
         };
         let gateway = self.gateway.clone();
-        let answering: Answering = Box::pin(async move { gateway.request(&caller, &frame).await });
-        respond(&self.tasks, outbox, answering, streams, |_| StatusCode::OK).await
+        let mut answering: Answering =
+            Box::pin(async move { gateway.request(&caller, &frame).await });
+        // Who can come back is given what it takes at once.
+        let first = if streams && session.is_primed() {
+            answering.as_mut().now_or_never().map(First::Answer)
+        } else {
+            Some(first(&outbox, &mut answering).await)
+        };
+        let (answerer, reader) = match first {
+            Some(First::Answer(answer))
+                if outbox.is_empty() && (!streams || answer.code.is_some()) =>
+            {
+                let status = if answer.unavailable {
+                    StatusCode::SERVICE_UNAVAILABLE
+                } else {
+                    StatusCode::OK
+                };
+                return json_body(status, Body::answer(answer));
+            }
+            Some(First::Answer(answer)) => {
+                let (answerer, reader) = session.open_stream(outbox);
+                answerer.answer(text(answer));
+                return event_stream(Events::of_session(reader));
+            }
+            Some(First::Message) | None => session.open_stream(outbox),
+        };
+        // Ends with its answer, its deadline, its session, or when nobody comes back for it.
+        self.tasks.spawn(async move {
+            let answer = tokio::select! {
+                answer = answering => answer,
+                () = answerer.abandoned() => return,
+            };
+            answerer.answer(text(answer));
+        });
+        event_stream(Events::of_session(reader))
     }
 
     async fn modern(
@@ -430,8 +484,22 @@ impl Front {
             headers: Some(headers),
         };
         let gateway = self.gateway.clone();
-        let answering: Answering = Box::pin(async move { gateway.request(&caller, &frame).await });
-        respond(&self.tasks, outbox, answering, streams, modern_status).await
+        let mut answering: Answering =
+            Box::pin(async move { gateway.request(&caller, &frame).await });
+        let events = match first(&outbox, &mut answering).await {
+            First::Answer(answer) if outbox.is_empty() && (!streams || answer.code.is_some()) => {
+                let status = modern_status(&answer);
+                return json_body(status, Body::answer(answer));
+            }
+            First::Answer(answer) => Events::of_request(outbox, None, text(answer)),
+            First::Message => {
+                // A task of its own from here on: a client that does not read stops its connection, and must
+                // not stop the call with it, which holds a place at its server.
+                let answering = AbortOnDropHandle::new(self.tasks.spawn(answering));
+                Events::of_request(outbox, Some(answering), None)
+            }
+        };
+        event_stream(events)
     }
 
     /// A batch: only 2025-03-26 has them.
@@ -515,48 +583,27 @@ fn prefers_stream(headers: &HeaderMap) -> bool {
     stream.is_some_and(|stream| json.is_none_or(|json| stream < json))
 }
 
-/// Waits for the first thing that happens: the answer alone is JSON, anything before it opens a stream.
-async fn respond(
-    tasks: &TaskTracker,
-    outbox: Arc<Outbox>,
-    mut answering: Answering,
-    streams: bool,
-    status: impl Fn(&Answer) -> StatusCode,
-) -> Response<Body> {
-    enum First {
-        Answer(Answer),
-        Message(Bytes),
-    }
-    let first = poll_fn(|cx| {
-        if let Poll::Ready(answer) = answering.as_mut().poll(cx) {
-            return Poll::Ready(First::Answer(answer));
-        }
-        match outbox.poll_next(cx) {
-            Poll::Ready(Some(message)) => Poll::Ready(First::Message(message)),
-            _ => Poll::Pending,
-        }
+/// What happens first to a request: the answer alone is JSON, anything before it opens a stream.
+enum First {
+    Answer(Answer),
+    /// It is in the outbox.
+    Message,
+}
+
+async fn first(outbox: &Outbox, answering: &mut Answering) -> First {
+    poll_fn(|cx| match answering.as_mut().poll(cx) {
+        Poll::Ready(answer) => Poll::Ready(First::Answer(answer)),
+        Poll::Pending => outbox.poll_filled(cx).map(|()| First::Message),
     })
-    .await;
-    let events = match first {
-        First::Answer(answer) if outbox.is_empty() && (!streams || answer.code.is_some()) => {
-            let status = if answer.unavailable {
-                StatusCode::SERVICE_UNAVAILABLE
-            } else {
-                status(&answer)
-            };
-            return json_body(status, Body::answer(answer));
-        }
-        First::Answer(answer) => {
-            let text = (!answer.silent).then(|| answer.into_text());
-            Events::new(None, outbox, None, text)
-        }
-        First::Message(message) => {
-            // A task of its own from here on: a client that does not read stops its connection, and must not
-            // stop the call with it, which holds a place at its server.
-            let answering = AbortOnDropHandle::new(tasks.spawn(answering));
-            Events::new(Some(message), outbox, Some(answering), None)
-        }
-    };
+    .await
+}
+
+/// What a stream ends with.
+fn text(answer: Answer) -> Option<Bytes> {
+    (!answer.silent).then(|| answer.into_text())
+}
+
+fn event_stream(events: Events) -> Response<Body> {
     let mut response = Response::new(Body::Events(Box::new(events)));
     let headers = response.headers_mut();
     headers.insert(
@@ -568,9 +615,17 @@ async fn respond(
     response
 }
 
+/// The event after which a client wants to take a stream up again.
+fn last_event(headers: &HeaderMap) -> Option<&str> {
+    let id = headers.get("last-event-id")?;
+    // What is no text is no id of ours.
+    Some(id.to_str().unwrap_or("?")).filter(|id| !id.is_empty())
+}
+
 /// The status that a modern answer has besides its error code (2026-07-28 basic/transports/streamable-http).
 fn modern_status(answer: &Answer) -> StatusCode {
     match answer.code {
+        _ if answer.unavailable => StatusCode::SERVICE_UNAVAILABLE,
         Some(error::METHOD_NOT_FOUND) => StatusCode::NOT_FOUND,
         Some(
             error::PARSE_ERROR

@@ -7,7 +7,7 @@
 use std::{fmt::Write as _, io, time::Duration};
 
 use bytes::Bytes;
-use mcp::{server::Stream, sse};
+use mcp::server::Reader;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -22,8 +22,8 @@ const STALLED: Duration = Duration::from_secs(60);
 
 /// A stream that takes a connection over.
 pub(crate) struct Takeover {
-    pub(crate) stream: Stream,
-    /// The first event, ready to send.
+    pub(crate) stream: Reader,
+    /// An event before all others, ready to send.
     pub(crate) opening: Option<Bytes>,
     /// The session ends with the stream (HTTP+SSE).
     pub(crate) ends_session: bool,
@@ -37,7 +37,7 @@ pub(crate) struct Takeover {
 /// The socket's own, and [`io::ErrorKind::TimedOut`] for a client that does not read.
 pub(crate) async fn run(
     socket: &mut TcpStream,
-    takeover: &Takeover,
+    takeover: &mut Takeover,
     over: &CancellationToken,
 ) -> io::Result<()> {
     let mut head = String::from(
@@ -54,8 +54,8 @@ pub(crate) async fn run(
     }
     loop {
         // Nothing is awaited with a buffer in hand: an idle stream holds none.
-        let message = tokio::select! {
-            message = takeover.stream.next() => message,
+        let event = tokio::select! {
+            event = takeover.stream.next() => event,
             () = gone(socket) => return Ok(()),
             () = tokio::time::sleep(KEEP_ALIVE) => {
                 chunk(socket, b": \n\n").await?;
@@ -63,8 +63,8 @@ pub(crate) async fn run(
             }
             () = over.cancelled() => None,
         };
-        let Some(message) = message else { break };
-        chunk(socket, &sse::encode(Some("message"), None, &message)).await?;
+        let Some(event) = event else { break };
+        chunk(socket, &event).await?;
     }
     write(socket, b"0\r\n\r\n").await?;
     timeout(STALLED, socket.shutdown()).await.unwrap_or(Ok(()))

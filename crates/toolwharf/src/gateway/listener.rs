@@ -119,8 +119,8 @@ async fn connection(socket: TcpStream, front: Arc<Front>, other: Other, over: Ca
     let mut socket = socket;
     // Boxed, so that it is gone once a stream has taken over.
     let takeover = Box::pin(http(&mut socket, &front, other, &over)).await;
-    if let Some(takeover) = takeover {
-        let ended = idle::run(&mut socket, &takeover, &over).await;
+    if let Some(mut takeover) = takeover {
+        let ended = idle::run(&mut socket, &mut takeover, &over).await;
         if let Err(error) = ended {
             tracing::debug!("a stream ended: {error}");
         }

@@ -79,12 +79,13 @@ impl Sessions {
         }
     }
 
-    /// Ends the sessions that nothing was heard of for `idle`.
+    /// Ends the sessions that nothing was heard of for `idle`; the others forget what they held for long enough.
     pub(crate) async fn reap(&self, gateway: &Gateway, idle: Duration) {
         let idle: Vec<SessionId> = {
             let by_id = self.by_id.read().unwrap_or_else(PoisonError::into_inner);
             by_id
                 .iter()
+                .inspect(|(_, entry)| entry.session.prune())
                 .filter(|(_, entry)| entry.session.idle() >= idle)
                 .map(|(id, _)| id.clone())
                 .collect()

@@ -77,7 +77,7 @@ impl Front {
         }
         let endpoint = Bytes::from(format!("/message?sessionId={}", session.id().as_str()));
         let takeover = Takeover {
-            stream: session.take_stream(),
+            stream: session.listen(false),
             opening: Some(sse::encode(Some("endpoint"), None, &endpoint)),
             ends_session: true,
             headers: Vec::new(),

@@ -1,0 +1,447 @@
+//! The event streams of a session, which outlive the connections that carry them
+//! (2025-11-25 basic/transports "Resumability and Redelivery").
+//!
+//! A session has one stream of its own, and one for each request that is answered with events. A [`Reader`] is
+//! a connection's right to read one of them; who takes a stream up again takes it over. An event is numbered
+//! when a reader fetches it and held for a while ([`super::replay`]), for what was written to a connection may
+//! never have arrived. A call whose stream nobody reads goes on for [`GRACE`] and is then over
+//! ([`Answerer::abandoned`]); before 2025-11-25 clients do not come back for it, and it is over at once.
+//!
+//! The session's own stream can always be taken up again, if need be with a gap: without it the client would be
+//! deaf.
+//!
+//! Absent: the streams of modern clients, which are not resumed.
+
+use std::{
+    future::poll_fn,
+    mem,
+    pin::pin,
+    sync::{Arc, MutexGuard, PoisonError, atomic::Ordering},
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use tokio::time::{Instant, sleep};
+
+use super::{
+    Session,
+    replay::{End, EventId, OWN, Streams},
+};
+use crate::{
+    Version,
+    outbox::{Outbox, Weight},
+    sse,
+};
+
+/// How long a call goes on whose stream nobody reads.
+const GRACE: Duration = Duration::from_secs(30);
+/// Milliseconds that a client is to wait before it comes back.
+const RETRY_MS: u64 = 1000;
+
+/// Why a stream cannot be taken up again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lost {
+    /// The id is none of this session's, or what came after it is not held any more.
+    Unknown,
+    /// The stream is over, and nothing came after the id.
+    Over,
+}
+
+/// What a session's streams look like on the wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// Events have no ids (HTTP+SSE).
+    Bare,
+    /// Events have ids. Clients choke on an event without data.
+    Numbered,
+    /// Each connection begins with an event that has an id, no data, and the time to wait before coming back.
+    ///
+    /// Each, not only each stream's first: the official TypeScript client forgets with a connection which id
+    /// it had.
+    Primed,
+}
+
+impl Session {
+    pub(super) fn streams(&self) -> MutexGuard<'_, Streams> {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn form(&self) -> Form {
+        if self.is_primed() {
+            Form::Primed
+        } else {
+            Form::Numbered
+        }
+    }
+
+    /// Whether the client expects streams that begin with an event without data, and comes back for what it
+    /// missed.
+    #[must_use]
+    pub fn is_primed(&self) -> bool {
+        self.face()
+            .is_some_and(|face| face.version >= Version::V2025_11_25)
+    }
+
+    /// Takes over the stream of what belongs to no request. Whoever had it before is done: a client that
+    /// lost its connection need not wait until we have noticed. `resumable`: its events have ids.
+    #[must_use]
+    pub fn listen(self: &Arc<Self>, resumable: bool) -> Reader {
+        let form = if resumable { self.form() } else { Form::Bare };
+        let mut streams = self.streams();
+        let last = streams.own.last;
+        let turn = streams.own.pass_on();
+        drop(streams);
+        Reader::new(self, OWN, turn, last, form)
+    }
+
+    /// Opens the stream of a request whose messages come in `outbox`.
+    #[must_use]
+    pub fn open_stream(self: &Arc<Self>, outbox: Arc<Outbox>) -> (Answerer, Reader) {
+        let (number, turn) = self.streams().open(outbox);
+        let answerer = Answerer {
+            session: self.clone(),
+            number,
+        };
+        (answerer, Reader::new(self, number, turn, 0, self.form()))
+    }
+
+    /// Takes up a stream again after the event with this id.
+    ///
+    /// # Errors
+    /// [`Lost`].
+    pub fn resume(self: &Arc<Self>, last_event: &str) -> Result<Reader, Lost> {
+        let id = EventId::parse(last_event).ok_or(Lost::Unknown)?;
+        let mut streams = self.streams();
+        let stream = streams.get(id.stream).ok_or(Lost::Unknown)?;
+        let is_gap = id.at < stream.lost && id.stream != OWN;
+        if id.at > stream.last || is_gap {
+            return Err(Lost::Unknown);
+        }
+        if matches!(stream.end, End::Over) && stream.after(id.at).is_none() {
+            return Err(Lost::Over);
+        }
+        let turn = stream.pass_on();
+        drop(streams);
+        Ok(Reader::new(self, id.stream, turn, id.at, self.form()))
+    }
+
+    /// Forgets what was held for clients that did not come back.
+    pub fn prune(&self) {
+        self.streams().prune(Instant::now());
+    }
+}
+
+/// A connection's right to read a stream.
+#[derive(Debug)]
+pub struct Reader {
+    session: Arc<Session>,
+    number: u64,
+    turn: u64,
+    /// The place of the event that was read last.
+    last: u64,
+    form: Form,
+    priming: bool,
+}
+
+impl Reader {
+    fn new(session: &Arc<Session>, number: u64, turn: u64, last: u64, form: Form) -> Self {
+        session.readers.fetch_add(1, Ordering::Relaxed);
+        Self {
+            session: session.clone(),
+            number,
+            turn,
+            last,
+            form,
+            priming: form == Form::Primed,
+        }
+    }
+
+    /// The next event as it goes over the wire; `None` once the stream is over, or somebody else has taken it
+    /// over.
+    pub fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        if mem::take(&mut self.priming) {
+            let id = EventId {
+                stream: self.number,
+                at: self.last,
+            };
+            return Poll::Ready(Some(sse::priming(&id.to_string(), RETRY_MS)));
+        }
+        let mut streams = self.session.streams();
+        let stream = streams.get(self.number);
+        let Some(stream) = stream.filter(|stream| stream.turn == self.turn) else {
+            return Poll::Ready(None);
+        };
+        if let Some(sent) = stream.after(self.last) {
+            self.last = sent.at;
+            return Poll::Ready(Some(sent.event.clone()));
+        }
+        let message = match stream.outbox.poll_next(cx) {
+            Poll::Ready(Some(message)) => Some(message),
+            Poll::Ready(None) if self.number == OWN => return Poll::Ready(None),
+            Poll::Ready(None) | Poll::Pending => match mem::replace(&mut stream.end, End::Over) {
+                End::Open => {
+                    stream.end = End::Open;
+                    stream.reader = Some(cx.waker().clone());
+                    return Poll::Pending;
+                }
+                End::Answer(answer) => Some((Weight::Must, answer)),
+                End::Over => None,
+            },
+        };
+        let Some((weight, message)) = message else {
+            return Poll::Ready(None);
+        };
+        if self.form == Form::Bare {
+            drop(streams);
+            return Poll::Ready(Some(sse::encode(Some("message"), None, &message)));
+        }
+        self.last = stream.last + 1;
+        Poll::Ready(streams.number(self.number, weight, &message))
+    }
+
+    /// The next event as it goes over the wire; `None` once the stream is over, or somebody else has taken it
+    /// over.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub async fn next(&mut self) -> Option<Bytes> {
+        poll_fn(|cx| self.poll_event(cx)).await
+    }
+
+    #[must_use]
+    pub fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.session.streams().left(self.number, self.turn);
+        self.session.readers.fetch_sub(1, Ordering::Relaxed);
+        self.session.touch();
+    }
+}
+
+/// The end of a request's stream that the answer comes from. Dropping it ends the stream without one.
+pub struct Answerer {
+    session: Arc<Session>,
+    number: u64,
+}
+
+impl Answerer {
+    /// Ends the stream with the answer, or without one.
+    pub fn answer(self, answer: Option<Bytes>) {
+        self.end(answer);
+    }
+
+    fn end(&self, answer: Option<Bytes>) {
+        let mut streams = self.session.streams();
+        let Some(stream) = streams.get(self.number) else {
+            return;
+        };
+        if !matches!(stream.end, End::Open) {
+            return;
+        }
+        stream.end = answer.map_or(End::Over, End::Answer);
+        stream.answerer = None;
+        if let Some(reader) = stream.reader.take() {
+            reader.wake();
+        }
+        if stream.unread.is_some() {
+            streams.settle(self.number);
+        }
+    }
+
+    /// Waits until nobody has read the stream for so long that nobody will.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub async fn abandoned(&self) {
+        let grace = if self.session.is_primed() {
+            GRACE
+        } else {
+            Duration::ZERO
+        };
+        let mut over = pin!(sleep(grace));
+        let mut armed = None;
+        poll_fn(|cx| {
+            let since = {
+                let mut streams = self.session.streams();
+                let Some(stream) = streams.get(self.number) else {
+                    return Poll::Ready(());
+                };
+                stream.answerer = Some(cx.waker().clone());
+                stream.unread
+            };
+            let Some(since) = since else {
+                return Poll::Pending;
+            };
+            if armed.replace(since) != Some(since) {
+                over.as_mut().reset(since + grace);
+            }
+            ready!(over.as_mut().poll(cx));
+            let mut streams = self.session.streams();
+            let unread = streams.get(self.number).and_then(|stream| stream.unread);
+            if unread == Some(since) {
+                streams.forget(self.number);
+            } else {
+                // Somebody came back at the last moment.
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            Poll::Ready(())
+        })
+        .await;
+    }
+}
+
+impl Drop for Answerer {
+    fn drop(&mut self) {
+        self.end(None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+    use crate::{
+        outbox::Bounds,
+        server::{
+            Face,
+            replay::{HELD_BYTES, HELD_FOR, MAX_UNREAD, SESSION_HELD_BYTES},
+        },
+    };
+
+    const BOUNDS: Bounds = Bounds {
+        messages: 1000,
+        bytes: 64 << 20,
+    };
+
+    fn session(version: Version) -> Arc<Session> {
+        let session = Session::new("somebody".into(), BOUNDS);
+        session.introduce(Face {
+            version,
+            info: Bytes::new(),
+            capabilities: Bytes::new(),
+        });
+        session
+    }
+
+    /// A stream of a call with its outbox; what primes it is read.
+    fn stream(session: &Arc<Session>) -> (Arc<Outbox>, Answerer, Reader) {
+        let outbox = Outbox::new(BOUNDS);
+        let (answerer, mut reader) = session.open_stream(outbox.clone());
+        assert!(read(&mut reader)[0].contains("retry: "));
+        (outbox, answerer, reader)
+    }
+
+    /// What can be read at once.
+    fn read(reader: &mut Reader) -> Vec<String> {
+        std::iter::from_fn(|| reader.next().now_or_never().flatten())
+            .map(|event| String::from_utf8_lossy(&event).into_owned())
+            .collect()
+    }
+
+    fn long(length: usize) -> Bytes {
+        "x".repeat(length).into()
+    }
+
+    fn held(session: &Session) -> usize {
+        session.streams().held()
+    }
+
+    /// Notifications give way; who missed what had to arrive is told so, and nobody else.
+    #[tokio::test]
+    async fn a_client_is_told_of_what_had_to_arrive_and_did_not() {
+        let session = session(Version::V2025_11_25);
+        let (outbox, answerer, mut reader) = stream(&session);
+        outbox.push(Weight::Notification, long(HELD_BYTES / 2));
+        outbox.push(Weight::Must, long(HELD_BYTES / 3));
+        outbox.push(Weight::Notification, long(HELD_BYTES / 3));
+        outbox.push(Weight::Must, long(HELD_BYTES / 3));
+        assert_eq!(read(&mut reader).len(), 4);
+        let mut again = session.resume("1-0").expect("held");
+        let events = read(&mut again);
+        let ids: Vec<&str> = events
+            .iter()
+            .filter_map(|event| event.split('\n').nth(1))
+            .collect();
+        assert_eq!(ids[1..], ["id: 1-2", "id: 1-4"]);
+        outbox.push(Weight::Must, long(HELD_BYTES / 2));
+        assert_eq!(read(&mut again).len(), 1);
+        assert_eq!(session.resume("1-1").err(), Some(Lost::Unknown));
+        assert_eq!(read(&mut session.resume("1-2").expect("held")).len(), 3);
+        answerer.answer(None);
+    }
+
+    /// One event may be longer than what is held of a stream; nothing is longer than what a session holds.
+    #[tokio::test]
+    async fn a_session_holds_no_more_than_it_may() {
+        let session = session(Version::V2025_11_25);
+        let mut calls = Vec::new();
+        for _ in 0..12 {
+            let (outbox, answerer, mut reader) = stream(&session);
+            outbox.push(Weight::Must, long(HELD_BYTES - 100));
+            assert_eq!(read(&mut reader).len(), 1);
+            assert!(held(&session) <= SESSION_HELD_BYTES);
+            calls.push((answerer, reader));
+        }
+        // The first ones are held, and are of calls under way: the latest gave way.
+        assert!(session.resume("1-0").is_ok());
+        assert_eq!(session.resume("12-0").err(), Some(Lost::Unknown));
+        for (answerer, reader) in calls {
+            answerer.answer(Some(long(10)));
+            drop(reader);
+        }
+        let (outbox, _answerer, mut reader) = stream(&session);
+        outbox.push(Weight::Must, long(SESSION_HELD_BYTES / 2));
+        assert_eq!(read(&mut reader).len(), 1);
+        assert!(held(&session) <= SESSION_HELD_BYTES);
+        assert!(session.resume("13-0").is_ok());
+        assert_eq!(session.resume("2-0").err(), Some(Lost::Unknown));
+        session.end();
+        assert_eq!(held(&session), 0);
+    }
+
+    /// Nothing is held for ever.
+    #[tokio::test]
+    async fn what_is_held_has_its_time() {
+        let session = session(Version::V2025_11_25);
+        let mut own = session.listen(true);
+        session.outbox().push(Weight::Signal, long(10));
+        assert_eq!(read(&mut own).len(), 2);
+        let (_outbox, answerer, reader) = stream(&session);
+        drop(reader);
+        answerer.answer(Some(long(10)));
+        let now = Instant::now();
+        session.streams().prune(now);
+        assert!(held(&session) > 20);
+        assert!(session.resume("1-0").is_ok());
+        session
+            .streams()
+            .prune(now + HELD_FOR + Duration::from_secs(1));
+        assert_eq!(held(&session), 0);
+        assert_eq!(session.resume("1-0").err(), Some(Lost::Unknown));
+        assert!(session.resume("0-0").is_ok(), "it would be deaf");
+    }
+
+    /// One client cannot have any number of calls wait for it.
+    #[tokio::test]
+    async fn few_calls_wait_for_a_client_that_is_away() {
+        let session = session(Version::V2025_11_25);
+        let mut calls = Vec::new();
+        for _ in 0..=MAX_UNREAD {
+            let (_outbox, answerer, reader) = stream(&session);
+            drop(reader);
+            calls.push(answerer);
+        }
+        let last = calls.pop().expect("some");
+        assert!(last.abandoned().now_or_never().is_some());
+        for call in calls {
+            assert!(call.abandoned().now_or_never().is_none());
+        }
+    }
+}
