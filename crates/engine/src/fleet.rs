@@ -66,8 +66,13 @@ impl Fleet {
     /// Whether anything says that there is such a project.
     #[must_use]
     pub fn has_project(&self, id: &ProjectId) -> bool {
-        self.projects.contains_key(id)
-            || self.settings.projects.contains_key(id)
+        self.projects.contains_key(id) || self.declares(id)
+    }
+
+    /// Whether the configuration file says that there is such a project.
+    #[must_use]
+    pub fn declares(&self, id: &ProjectId) -> bool {
+        self.settings.projects.contains_key(id)
             || self
                 .shared
                 .iter()

@@ -19,7 +19,7 @@ use store::CallStatus;
 use tokio::time::Instant;
 
 use crate::{
-    audit::{Intent, Outcome},
+    audit::{Intent, NotRecorded, Outcome},
     gateway::{Answer, Caller},
     hold::{Ask, Held, Holds, Origin},
     server::{Connection, Permit, Server},
@@ -47,6 +47,16 @@ enum Failure {
     Rpc(RpcError),
     Call(CallError),
     Timeout(u64),
+    NotRecorded(NotRecorded),
+}
+
+/// Opens the record of a call.
+type Opening<'a> = std::pin::Pin<&'a mut (dyn Future<Output = Result<(), NotRecorded>> + Send)>;
+
+impl From<NotRecorded> for Failure {
+    fn from(why: NotRecorded) -> Self {
+        Self::NotRecorded(why)
+    }
 }
 
 impl From<RpcError> for Failure {
@@ -86,7 +96,7 @@ pub(crate) async fn relay(
         Some(bodies) if frame.method() == method::TOOLS_CALL => {
             Box::pin(recorded(shared, caller, frame, target, bodies)).await
         }
-        _ => carry(shared, caller, frame, &target).await.0,
+        _ => carry(shared, caller, frame, &target, None).await.0,
     }
 }
 
@@ -101,20 +111,34 @@ async fn recorded(
     let spec = &target.server.spec;
     let redact = |text: &str| spec.redact(text);
     let arguments = frame.param(Param::Arguments);
-    let opened = shared.audit.open(Intent {
-        project: caller.scope.project.as_ref().or(spec.owner.as_ref()),
-        caller: &caller.principal,
-        server: spec.name.as_str(),
-        tool: target.name.as_deref().unwrap_or_default(),
-        arguments: arguments.map_or(b"{}", |span| &frame.text()[span]),
-        bodies,
-        redact: &redact,
-    });
-    let record = match opened.await {
-        Ok(record) => record,
-        Err(why) => return Answer::unavailable(frame, &format!("{why}; it was not made")),
+    let open = async || {
+        let intent = Intent {
+            project: caller.scope.project.as_ref().or(spec.owner.as_ref()),
+            caller: &caller.principal,
+            server: spec.name.as_str(),
+            tool: target.name.as_deref().unwrap_or_default(),
+            arguments: arguments.clone().map_or(b"{}", |span| &frame.text()[span]),
+            bodies,
+            redact: &redact,
+        };
+        shared.audit.open(intent).await
     };
-    let (answer, timed_out) = carry(shared, caller, frame, &target).await;
+    let mut record = None;
+    let mut opening = Box::pin(async {
+        record = Some(open().await?);
+        Ok(())
+    });
+    let (answer, end) = carry(shared, caller, frame, &target, Some(opening.as_mut())).await;
+    drop(opening);
+    if end == End::NotRecorded {
+        return answer;
+    }
+    let record = match record {
+        Some(record) => Ok(record),
+        // It was refused before it came to be.
+        None => open().await,
+    };
+    let Ok(record) = record else { return answer };
     let text = &answer.text;
     let object = Object::of(text);
     let result = object.as_ref().and_then(|answer| answer.raw("result"));
@@ -125,7 +149,7 @@ async fn recorded(
         .code
         .and_then(|_| object.as_ref()?.object("error")?.string("message"));
     let status = match (answer.code, failed) {
-        _ if timed_out => CallStatus::Timeout,
+        _ if end == End::TimedOut => CallStatus::Timeout,
         (Some(_), _) => CallStatus::Error,
         (None, Some(b"true")) => CallStatus::ToolError,
         (None, _) => CallStatus::Ok,
@@ -144,13 +168,21 @@ async fn recorded(
     }
 }
 
-/// The answer, and whether it is that there was none in time.
+/// How a call ended, as far as its answer does not say so.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Answered,
+    TimedOut,
+    NotRecorded,
+}
+
 async fn carry(
     shared: &Arc<Shared>,
     caller: &Caller,
     frame: &Frame,
     target: &Target,
-) -> (Answer, bool) {
+    opening: Option<Opening<'_>>,
+) -> (Answer, End) {
     let server = &target.server;
     server.stats.calls.fetch_add(1, Ordering::Relaxed);
     let relay = Relay {
@@ -161,17 +193,24 @@ async fn carry(
         token: progress_token(frame),
         started: Instant::now(),
     };
-    let (answer, timed_out) = match relay.run().await {
-        Ok(answer) => (answer, false),
+    let (answer, end) = match relay.run(opening).await {
+        Ok(answer) => (answer, End::Answered),
+        Err(Failure::NotRecorded(why)) => {
+            let what = format!("{why}; it was not made");
+            (Answer::unavailable(frame, &what), End::NotRecorded)
+        }
         Err(failure) => {
-            let timed_out = matches!(failure, Failure::Timeout(_));
-            (Answer::error(frame, &relay.explain(failure)), timed_out)
+            let end = match failure {
+                Failure::Timeout(_) => End::TimedOut,
+                _ => End::Answered,
+            };
+            (Answer::error(frame, &relay.explain(failure)), end)
         }
     };
     if answer.code.is_some() {
         server.stats.errors.fetch_add(1, Ordering::Relaxed);
     }
-    (answer, timed_out)
+    (answer, end)
 }
 
 fn progress_token(frame: &Frame) -> Option<Span> {
@@ -179,11 +218,14 @@ fn progress_token(frame: &Frame) -> Option<Span> {
 }
 
 impl Relay<'_> {
-    async fn run(&self) -> Result<Answer, Failure> {
+    async fn run(&self, opening: Option<Opening<'_>>) -> Result<Answer, Failure> {
         if self.caller.era == Era::Modern
             && let Some(state) = self.own_state()
         {
             // Rare ways are boxed: the future of the usual one stays small, for it is moved into its task.
+            if let Some(opening) = opening {
+                opening.await?;
+            }
             return Box::pin(self.resume(&state)).await;
         }
         let server = &self.target.server;
@@ -192,7 +234,16 @@ impl Relay<'_> {
             tracing::warn!(server = %server.name(), method = self.frame.method(), "refused: {refusal}");
             return Err(refusal.to_rpc().into());
         }
-        let permit = server.enter(deadline).await.map_err(|full| full.to_rpc())?;
+        let permit = match opening {
+            None => server.enter(deadline).await,
+            Some(opening) => {
+                // Together: the call keeps its place in line, and its record is not waited for in line.
+                let (permit, opened) = tokio::join!(server.enter(deadline), opening);
+                opened?;
+                permit
+            }
+        };
+        let permit = permit.map_err(|full| full.to_rpc())?;
         let connection = self.connection(deadline).await?;
         if let Some(level) = self.log_level() {
             Box::pin(connection.ensure_level(level)).await;
@@ -678,6 +729,7 @@ impl Relay<'_> {
         let what = self.target.name.as_deref().unwrap_or(self.frame.method());
         let (reason, message) = match failure {
             Failure::Rpc(error) => return error,
+            Failure::NotRecorded(why) => return RpcError::internal(why.to_string()),
             Failure::Timeout(ms) => (
                 "timeout",
                 format!("server `{server}` did not answer `{what}` within {ms} ms"),

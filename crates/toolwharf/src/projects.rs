@@ -196,14 +196,18 @@ impl Projects {
         Ok(())
     }
 
-    /// What a project sees of the configuration file's servers: what that says, else only those that name it.
+    /// What a project sees of the configuration file's servers: what that says of it, else none.
     fn view(&self, id: &ProjectId, row: &ProjectRow) -> ProjectView {
-        let declared = self.gateway.settings().projects.get(id).cloned();
-        let mut view = declared.unwrap_or_else(|| ProjectView {
-            servers: Some(std::collections::BTreeSet::new()),
-            naming: Some(model::NamingPolicy::Preserve),
-            ..ProjectView::default()
-        });
+        let fleet = self.gateway.fleet();
+        let mut view = if fleet.declares(id) {
+            fleet.settings.projects.get(id).cloned().unwrap_or_default()
+        } else {
+            ProjectView {
+                servers: Some(std::collections::BTreeSet::new()),
+                naming: Some(model::NamingPolicy::Preserve),
+                ..ProjectView::default()
+            }
+        };
         let naming = row.settings.get("naming").and_then(Value::as_str);
         if let Some(naming) = naming.and_then(|word| word.parse().ok()) {
             view.naming = Some(naming);

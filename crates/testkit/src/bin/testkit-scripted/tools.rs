@@ -190,8 +190,10 @@ pub(crate) fn call(server: &Server, id: &str, params: &Params<'_>, out: &Out, se
             say("late");
         }
         "hold" => {
-            let _held = server.held.enter();
+            let held = server.held.enter();
             std::thread::sleep(Duration::from_millis(number("ms", 0)));
+            // Before the answer: the next call may be here before this thread goes on.
+            drop(held);
             say("held");
         }
         "counter" => server.complete(id, &both(&server.held.report().to_string()), out),
