@@ -127,7 +127,11 @@ impl Frame {
     /// # Errors
     /// [`Invalid`], with the message's id where the envelope is readable all the same.
     pub fn parse(text: Bytes, max_depth: usize) -> Result<Self, Invalid> {
-        let fault = match json::validate(&text, max_depth) {
+        let mut found = Found::default();
+        let valid = json::outline(&text, max_depth, |parent, key, value| {
+            found.take(parent, key, value);
+        });
+        let fault = match valid {
             Ok(()) => None,
             Err(fault @ Fault::DuplicateKey(_)) => Some(fault),
             Err(fault) => {
@@ -138,24 +142,15 @@ impl Frame {
                 });
             }
         };
-        let span = json::trimmed(&text);
-        let Some(object) = Object::at(&text, span) else {
+        if text.trim_ascii_start().first() != Some(&b'{') {
             return Err(Invalid {
                 reason: Reason::NotAnObject,
                 id: None,
                 response: false,
             });
-        };
-        let mut found: [Option<Span>; 6] = [const { None }; 6];
-        let mut reason = fault.map(Reason::Json);
-        for member in object.members() {
-            let key = &text[member.key];
-            match ENVELOPE.iter().position(|name| json::key_is(key, name)) {
-                Some(at) => found[at] = Some(member.value),
-                None => reason = reason.or_else(|| folded(key, &ENVELOPE)),
-            }
         }
-        let [version, id, method, params, result, error] = found;
+        let reason = fault.map(Reason::Json).or(found.folded);
+        let [version, id, method, params, result, error] = found.envelope;
         let response = method.is_none() && (result.is_some() || error.is_some());
         let invalid = |reason| {
             let id = id
@@ -204,13 +199,13 @@ impl Frame {
                 Method::Plain(at.start + 1..at.end - 1)
             };
             if let Some(body) = &body {
-                let Some(params) = Object::at(&text, body.clone()) else {
+                if text[body.start] != b'{' {
                     return invalid(Reason::Params);
-                };
-                match route(&text, &params) {
-                    Ok(found) => routed = found,
-                    Err(reason) => return invalid(reason),
                 }
+                if let Some(reason) = found.folded_param {
+                    return invalid(reason);
+                }
+                routed = found.routed;
             }
         }
         let id = id.unwrap_or(0..0);
@@ -268,7 +263,7 @@ impl Frame {
         out.push(b'}');
         let text = Bytes::from(out);
         let routed = Object::at(&text, body.clone())
-            .and_then(|params| route(&text, &params).ok())
+            .map(|params| route(&text, &params))
             .unwrap_or_default();
         Self {
             text,
@@ -412,25 +407,49 @@ impl Frame {
     }
 }
 
-/// Finds what of `params` is looked at; refuses other spellings of it.
-fn route(text: &[u8], params: &Object<'_>) -> Result<[(u32, u32); ROUTED.len()], Reason> {
-    let mut routed = [(0, 0); ROUTED.len()];
-    for member in params.members() {
-        let key = &text[member.key];
-        match ROUTED.iter().position(|name| json::key_is(key, name)) {
-            Some(at) => {
-                // Offsets fit: longer texts are not JSON to `validate`.
-                let offset = |at| u32::try_from(at).unwrap_or_default();
-                routed[at] = (offset(member.value.start), offset(member.value.end));
-            }
-            None => {
-                if let Some(reason) = folded(key, &ROUTED) {
-                    return Err(reason);
+/// What of a message is looked at, as far as it was read.
+#[derive(Default)]
+struct Found {
+    /// The values of [`ENVELOPE`].
+    envelope: [Option<Span>; ENVELOPE.len()],
+    /// The first key that is another spelling of one of them.
+    folded: Option<Reason>,
+    /// The values of [`ROUTED`] in `params`.
+    routed: [(u32, u32); ROUTED.len()],
+    folded_param: Option<Reason>,
+}
+
+impl Found {
+    /// Takes a member of the message, or of an object in it (`parent`).
+    fn take(&mut self, parent: Option<&[u8]>, key: &[u8], value: Span) {
+        let place = |names: &[&str]| names.iter().position(|name| json::key_is(key, name));
+        match parent {
+            None => match place(&ENVELOPE) {
+                Some(at) => self.envelope[at] = Some(value),
+                None if self.folded.is_none() => self.folded = folded(key, &ENVELOPE),
+                None => {}
+            },
+            Some(parent) if json::key_is(parent, "params") => match place(&ROUTED) {
+                Some(at) => {
+                    // Offsets fit: longer texts are not JSON to `validate`.
+                    let offset = |at| u32::try_from(at).unwrap_or_default();
+                    self.routed[at] = (offset(value.start), offset(value.end));
                 }
-            }
+                None if self.folded_param.is_none() => self.folded_param = folded(key, &ROUTED),
+                None => {}
+            },
+            Some(_) => {}
         }
     }
-    Ok(routed)
+}
+
+/// Finds what of `params` is looked at.
+fn route(text: &[u8], params: &Object<'_>) -> [(u32, u32); ROUTED.len()] {
+    let mut found = Found::default();
+    for member in params.members() {
+        found.take(Some(b"params"), &text[member.key], member.value);
+    }
+    found.routed
 }
 
 /// Whether `raw` is an id: a string or an integer (2026-07-28 basic "Requests").

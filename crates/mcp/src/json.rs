@@ -6,356 +6,16 @@
 //!
 //! Deliberately absent: a value tree. Numbers keep their digits, objects their order, strings their escapes.
 
-use std::{
-    borrow::Cow,
-    collections::HashSet,
-    hash::{BuildHasher, RandomState},
-    ops::Range,
-    sync::LazyLock,
-};
+mod scan;
+
+use std::{borrow::Cow, ops::Range};
 
 use bytes::{Bytes, BytesMut};
 
+pub use self::scan::{Fault, outline, validate};
+
 /// A place in the text, in bytes.
 pub type Span = Range<usize>;
-
-/// Why a text is refused.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
-    #[error("not UTF-8 at byte {0}")]
-    Utf8(usize),
-    #[error("not JSON: unexpected input at byte {0}")]
-    Syntax(usize),
-    #[error("nested deeper than {0} levels")]
-    Depth(usize),
-    #[error("duplicate key {0:?}")]
-    DuplicateKey(String),
-}
-
-/// Objects up to this many keys are searched one by one; larger ones get a set.
-const LINEAR_KEYS: usize = 24;
-
-/// Keyed, so that nobody outside can choose keys that collide.
-static KEY_HASH: LazyLock<RandomState> = LazyLock::new(RandomState::new);
-
-/// Checks that `text` is one JSON value and nothing else, without duplicate keys, at most `max_depth` deep.
-///
-/// The first duplicate key does not end the check of the syntax: a caller may still want the envelope of
-/// a frame that is sound but for that. Syntax and depth faults come first.
-///
-/// # Errors
-/// The first [`Fault`] in the text, syntax before duplicates.
-pub fn validate(text: &[u8], max_depth: usize) -> Result<(), Fault> {
-    if let Err(error) = std::str::from_utf8(text) {
-        return Err(Fault::Utf8(error.valid_up_to()));
-    }
-    if u32::try_from(text.len()).is_err() {
-        return Err(Fault::Syntax(text.len()));
-    }
-    let mut scan = Scan {
-        text,
-        at: 0,
-        open: Vec::with_capacity(16),
-        keys: Vec::with_capacity(32),
-        large: Vec::new(),
-        duplicate: None,
-    };
-    scan.run(max_depth)?;
-    match scan.duplicate {
-        Some(key) => Err(Fault::DuplicateKey(key)),
-        None => Ok(()),
-    }
-}
-
-/// Marks an array among the open containers.
-const ARRAY: u32 = u32::MAX;
-
-struct Scan<'a> {
-    text: &'a [u8],
-    at: usize,
-    /// Containers that are open: [`ARRAY`], or where an object's keys start in `keys`.
-    open: Vec<u32>,
-    /// Where the keys of the open objects stand: start and end.
-    keys: Vec<(u32, u32)>,
-    /// Hashes of all keys of an open object that has many, with its depth; innermost last.
-    large: Vec<(usize, HashSet<u64>)>,
-    duplicate: Option<String>,
-}
-
-impl Scan<'_> {
-    fn run(&mut self, max_depth: usize) -> Result<(), Fault> {
-        self.space();
-        'value: loop {
-            match self.peek() {
-                Some(b'"') => {
-                    self.string()?;
-                }
-                Some(b'{') => {
-                    self.at += 1;
-                    self.descend(self.position(self.keys.len()), max_depth)?;
-                    if self.peek() != Some(b'}') {
-                        self.key()?;
-                        continue 'value;
-                    }
-                }
-                Some(b'[') => {
-                    self.at += 1;
-                    self.descend(ARRAY, max_depth)?;
-                    if self.peek() != Some(b']') {
-                        continue 'value;
-                    }
-                }
-                Some(b'-' | b'0'..=b'9') => self.number()?,
-                Some(b't') => self.literal(b"true")?,
-                Some(b'f') => self.literal(b"false")?,
-                Some(b'n') => self.literal(b"null")?,
-                _ => return Err(Fault::Syntax(self.at)),
-            }
-            // A value has ended (or an empty container is about to): close what closes, then go on.
-            loop {
-                self.space();
-                let Some(open) = self.open.last() else {
-                    return if self.at == self.text.len() {
-                        Ok(())
-                    } else {
-                        Err(Fault::Syntax(self.at))
-                    };
-                };
-                let array = *open == ARRAY;
-                match self.peek() {
-                    Some(b',') => {
-                        self.at += 1;
-                        self.space();
-                        // `[1,]` and `{"a":1,}` fail here: a value or a key has to follow.
-                        if !array {
-                            self.key()?;
-                        }
-                        continue 'value;
-                    }
-                    Some(b']') if array => {
-                        self.at += 1;
-                        self.open.pop();
-                    }
-                    Some(b'}') if !array => {
-                        self.at += 1;
-                        if self
-                            .large
-                            .last()
-                            .is_some_and(|(depth, _)| *depth == self.open.len())
-                        {
-                            self.large.pop();
-                        }
-                        if let Some(start) = self.open.pop() {
-                            self.keys.truncate(start as usize);
-                        }
-                    }
-                    _ => return Err(Fault::Syntax(self.at)),
-                }
-            }
-        }
-    }
-
-    /// Offsets fit, for the text was measured.
-    fn position(&self, at: usize) -> u32 {
-        u32::try_from(at).unwrap_or(ARRAY)
-    }
-
-    fn descend(&mut self, container: u32, max_depth: usize) -> Result<(), Fault> {
-        if self.open.len() >= max_depth {
-            return Err(Fault::Depth(max_depth));
-        }
-        self.open.push(container);
-        self.space();
-        Ok(())
-    }
-
-    #[inline]
-    fn peek(&self) -> Option<u8> {
-        self.text.get(self.at).copied()
-    }
-
-    #[inline]
-    fn space(&mut self) {
-        while let Some(b' ' | b'\t' | b'\n' | b'\r') = self.peek() {
-            self.at += 1;
-        }
-    }
-
-    /// A key, its colon and the space around them; leaves the cursor at the value.
-    fn key(&mut self) -> Result<(), Fault> {
-        if self.peek() != Some(b'"') {
-            return Err(Fault::Syntax(self.at));
-        }
-        let span = self.string()?;
-        self.space();
-        if self.peek() != Some(b':') {
-            return Err(Fault::Syntax(self.at));
-        }
-        self.at += 1;
-        self.space();
-        if self.duplicate.is_none() && !self.is_fresh(&span) {
-            self.duplicate = Some(unescape(&self.text[span]).chars().take(80).collect());
-        }
-        Ok(())
-    }
-
-    /// Notes a key of the innermost object; whether it is the first of its name there.
-    fn is_fresh(&mut self, span: &Span) -> bool {
-        let depth = self.open.len();
-        if let Some((at, set)) = self.large.last_mut()
-            && *at == depth
-        {
-            return set.insert(KEY_HASH.hash_one(unescape(&self.text[span.clone()]).as_bytes()));
-        }
-        let start = self.open.last().map_or(0, |start| *start as usize);
-        let key = &self.text[span.clone()];
-        let escaped = memchr::memchr(b'\\', key).is_some();
-        let seen = &self.keys[start..];
-        let twin = seen.iter().any(|(from, to)| {
-            let other = &self.text[*from as usize..*to as usize];
-            other == key
-                || ((escaped || other.contains(&b'\\')) && unescape(other) == unescape(key))
-        });
-        if seen.len() >= LINEAR_KEYS {
-            let all = seen
-                .iter()
-                .map(|(from, to)| &self.text[*from as usize..*to as usize])
-                .chain([key]);
-            let set = all
-                .map(|key| KEY_HASH.hash_one(unescape(key).as_bytes()))
-                .collect();
-            self.keys.truncate(start);
-            self.large.push((depth, set));
-        } else {
-            self.keys
-                .push((self.position(span.start), self.position(span.end)));
-        }
-        !twin
-    }
-
-    /// A string; returns the span between its quotes.
-    #[inline]
-    fn string(&mut self) -> Result<Span, Fault> {
-        let start = self.at + 1;
-        let mut at = start;
-        loop {
-            at = plain_until(self.text, at);
-            match self.text.get(at) {
-                Some(b'"') => break,
-                Some(b'\\') => at = self.escape(at)?,
-                _ => return Err(Fault::Syntax(at)),
-            }
-        }
-        self.at = at + 1;
-        Ok(start..at)
-    }
-
-    /// Checks the escape at `at`; returns its end.
-    fn escape(&self, at: usize) -> Result<usize, Fault> {
-        match self.text.get(at + 1) {
-            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => Ok(at + 2),
-            Some(b'u') => {
-                let unit = hex4(self.text, at + 2).ok_or(Fault::Syntax(at))?;
-                // A lone surrogate is no character: parsers disagree about it, so it is refused.
-                match unit {
-                    0xD800..0xDC00 => {
-                        let low = (self.text.get(at + 6..at + 8) == Some(b"\\u"))
-                            .then(|| hex4(self.text, at + 8))
-                            .flatten();
-                        let pair = low.is_some_and(|low| (0xDC00..0xE000).contains(&low));
-                        if pair {
-                            Ok(at + 12)
-                        } else {
-                            Err(Fault::Syntax(at))
-                        }
-                    }
-                    0xDC00..0xE000 => Err(Fault::Syntax(at)),
-                    _ => Ok(at + 6),
-                }
-            }
-            _ => Err(Fault::Syntax(at)),
-        }
-    }
-
-    fn number(&mut self) -> Result<(), Fault> {
-        let start = self.at;
-        if self.peek() == Some(b'-') {
-            self.at += 1;
-        }
-        match self.peek() {
-            Some(b'0') => self.at += 1,
-            Some(b'1'..=b'9') => self.digits(),
-            _ => return Err(Fault::Syntax(start)),
-        }
-        if self.peek() == Some(b'.') {
-            self.at += 1;
-            if !matches!(self.peek(), Some(b'0'..=b'9')) {
-                return Err(Fault::Syntax(start));
-            }
-            self.digits();
-        }
-        if let Some(b'e' | b'E') = self.peek() {
-            self.at += 1;
-            if let Some(b'+' | b'-') = self.peek() {
-                self.at += 1;
-            }
-            if !matches!(self.peek(), Some(b'0'..=b'9')) {
-                return Err(Fault::Syntax(start));
-            }
-            self.digits();
-        }
-        Ok(())
-    }
-
-    fn digits(&mut self) {
-        while let Some(b'0'..=b'9') = self.peek() {
-            self.at += 1;
-        }
-    }
-
-    fn literal(&mut self, word: &[u8]) -> Result<(), Fault> {
-        if self.text[self.at..].starts_with(word) {
-            self.at += word.len();
-            Ok(())
-        } else {
-            Err(Fault::Syntax(self.at))
-        }
-    }
-}
-
-/// The first byte from `at` on that means something in a string: a quote, a backslash, a control character.
-/// Eight bytes at a time, for most of a message is strings.
-#[inline]
-fn plain_until(text: &[u8], mut at: usize) -> usize {
-    const ONES: u64 = 0x0101_0101_0101_0101;
-    const HIGH: u64 = 0x8080_8080_8080_8080;
-    let zero = |word: u64| word.wrapping_sub(ONES) & !word & HIGH;
-    while let Some(chunk) = text.get(at..at + 8) {
-        let word = u64::from_le_bytes(chunk.try_into().expect("eight bytes"));
-        let special = zero(word ^ (ONES * u64::from(b'"')))
-            | zero(word ^ (ONES * u64::from(b'\\')))
-            | (word.wrapping_sub(ONES * 0x20) & !word & HIGH);
-        if special != 0 {
-            // The lowest mark is exact; borrows can only set false ones above it.
-            return at + special.trailing_zeros() as usize / 8;
-        }
-        at += 8;
-    }
-    while let Some(byte) = text.get(at) {
-        if matches!(byte, b'"' | b'\\' | 0..=0x1f) {
-            break;
-        }
-        at += 1;
-    }
-    at
-}
-
-fn hex4(text: &[u8], at: usize) -> Option<u16> {
-    let digits = text.get(at..at + 4)?;
-    digits.iter().try_fold(0u16, |unit, digit| {
-        Some(unit << 4 | u16::try_from(char::from(*digit).to_digit(16)?).ok()?)
-    })
-}
 
 /// The characters of a string, given what stands between its quotes.
 ///
@@ -512,7 +172,9 @@ pub fn elements(text: &[u8], array: Span) -> impl Iterator<Item = Span> + '_ {
 /// Whether the key between quotes in `raw` spells `name`.
 #[must_use]
 pub fn key_is(raw: &[u8], name: &str) -> bool {
-    raw == name.as_bytes() || (memchr::memchr(b'\\', raw).is_some() && unescape(raw) == name)
+    raw == name.as_bytes()
+        // Escapes only ever make it longer.
+        || (raw.len() > name.len() && memchr::memchr(b'\\', raw).is_some() && unescape(raw) == name)
 }
 
 /// An object within a validated text.
@@ -802,6 +464,36 @@ mod tests {
             }),
             r#"{"z":0, "a": 1, "b": {"c": [1,2]}, "d": "x" }"#
         );
+    }
+
+    #[test]
+    fn the_outline_is_what_walks_find() {
+        for text in [
+            r#" {"a" : 1 , "p":{"b":[{"c":1}],"d":"x\"y", "\u0065":{"f":{}}}, "g":[{"h":1}], "i": {} ,"j":null}"#,
+            r#"{"a":{},"b":[],"c":[[]],"d":{"e":{},"f":true}}"#,
+            r#"[{"a":1}]"#,
+            "{}",
+            "7",
+        ] {
+            let text = text.as_bytes();
+            let mut heard: Vec<(Option<&[u8]>, &[u8], Span)> = Vec::new();
+            outline(text, 8, |parent, key, value| {
+                heard.push((parent, key, value))
+            })
+            .expect("JSON");
+            let mut found = Vec::new();
+            for outer in members(text, trimmed(text)) {
+                for inner in members(text, outer.value.clone()) {
+                    found.push((
+                        Some(&text[outer.key.clone()]),
+                        &text[inner.key],
+                        inner.value,
+                    ));
+                }
+                found.push((None, &text[outer.key], outer.value));
+            }
+            assert_eq!(heard, found, "{}", String::from_utf8_lossy(text));
+        }
     }
 
     #[test]
