@@ -4,11 +4,12 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, LazyLock, Mutex, PoisonError},
 };
 
 use arc_swap::ArcSwap;
 use mcp::{Frame, client::Identity};
+use memchr::memmem::Finder;
 use model::{AuditBodies, Limits, ServerKey, StartPolicy};
 use store::Store;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -24,6 +25,9 @@ use crate::{
     server::Server,
     view::{Scope, View},
 };
+
+/// Made once: it costs as much as a search.
+static TASK_ID: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new("\"taskId\""));
 
 /// Tasks whose server is remembered.
 const MAX_TASKS: usize = 10_000;
@@ -175,7 +179,7 @@ impl Shared {
 
     /// Notes which server a task is at, so that questions about it find their way.
     pub(crate) fn tasks_seen(&self, response: &Frame, principal: &Arc<str>, server: &Server) {
-        if memchr::memmem::find(response.body(), b"\"taskId\"").is_none() {
+        if TASK_ID.find(response.body()).is_none() {
             return;
         }
         let Some(result) = response.object() else {

@@ -2,16 +2,20 @@
 //!
 //! A prefix, so that nothing is lost on the way back and templates stay templates (G06).
 
-use std::fmt::Write;
+use std::{fmt::Write, sync::LazyLock};
 
 use mcp::{
     Frame, Kind,
     json::{self, Object, Span, Splice},
     protocol::method,
 };
+use memchr::memmem::Finder;
 use model::ServerName;
 
 const SCHEME: &str = "resource://";
+
+/// Made once: it costs as much as a search.
+static URI_KEY: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new("uri\""));
 
 /// What the URIs of a server begin with.
 #[must_use]
@@ -46,7 +50,7 @@ pub fn expose_result(frame: &Frame, asked: &str, prefix: &str, splice: &mut Spli
     match asked {
         method::TOOLS_CALL => {
             // Most results hold no resource: one search instead of a walk over every block.
-            if memchr::memmem::find(frame.body(), b"uri\"").is_none() {
+            if URI_KEY.find(frame.body()).is_none() {
                 return;
             }
             if let Some(content) = result.find("content") {

@@ -14,7 +14,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio_util::sync::CancellationToken;
 
 use super::{CallError, Event, Outgoing, slot::Slot};
@@ -112,6 +112,15 @@ impl Duplex {
     }
 
     pub(crate) async fn send(&self, text: Bytes) -> Result<(), CallError> {
+        match self.shared.outbound.try_send(text) {
+            Ok(()) => Ok(()),
+            Err(TrySendError::Closed(_)) => Err(self.closed_error()),
+            // Boxed: a message that need not wait does not carry the room.
+            Err(TrySendError::Full(text)) => Box::pin(self.send_in_turn(text)).await,
+        }
+    }
+
+    async fn send_in_turn(&self, text: Bytes) -> Result<(), CallError> {
         tokio::select! {
             biased;
             sent = self.shared.outbound.send(text) => sent.map_err(|_| self.closed_error()),

@@ -7,7 +7,12 @@
 //! A modern request ends with its connection. A legacy one whose answer has begun as a stream does not: the stream
 //! is its session's ([`mcp::server::Reader`]), and a `GET` with `Last-Event-ID` takes it up again.
 
-use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
+use std::{
+    future::poll_fn,
+    sync::{Arc, LazyLock},
+    task::Poll,
+    time::Duration,
+};
 
 use bytes::{Bytes, BytesMut};
 use engine::{Answer, Caller, Gateway, Scope};
@@ -23,6 +28,7 @@ use mcp::{
     protocol::method,
     server::{Face, Lost, Session, SessionId, modern},
 };
+use memchr::memmem::Finder;
 use model::{ProjectId, ServerName};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
@@ -572,15 +578,22 @@ impl Front {
     }
 }
 
+/// Made once: they cost as much as a search.
+static STREAM: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new("text/event-stream"));
+static JSON: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new("application/json"));
+
 /// Whether a client would rather have a stream than JSON: it names that first, or that alone.
 fn prefers_stream(headers: &HeaderMap) -> bool {
     let accept = headers
         .get(header::ACCEPT)
         .map_or(&b""[..], HeaderValue::as_bytes);
-    let stream = memchr::memmem::find(accept, b"text/event-stream");
-    let json = memchr::memmem::find(accept, b"application/json")
+    let Some(stream) = STREAM.find(accept) else {
+        return false;
+    };
+    let json = JSON
+        .find(accept)
         .or_else(|| memchr::memmem::find(accept, b"*/*"));
-    stream.is_some_and(|stream| json.is_none_or(|json| stream < json))
+    json.is_none_or(|json| stream < json)
 }
 
 /// What happens first to a request: the answer alone is JSON, anything before it opens a stream.
