@@ -13,7 +13,6 @@ use http::{
     header::{ACCEPT, CONTENT_TYPE},
 };
 use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
 use tokio::{
     sync::mpsc,
     time::{sleep, timeout},
@@ -22,7 +21,7 @@ use tokio::{
 use super::{
     CallError, Client, ConnectError, Event, Link, Options, connect,
     duplex::Duplex,
-    http::{Endpoint, Media, Pool, cause, media, resolve, status_hint},
+    http::{Body, Endpoint, Media, Pool, cause, media, resolve, status_hint},
 };
 use crate::{
     Era, Frame, Kind, RpcError,
@@ -78,7 +77,7 @@ pub(super) async fn connect(
 }
 
 struct Stream {
-    body: Incoming,
+    body: Body,
     parser: Parser,
 }
 

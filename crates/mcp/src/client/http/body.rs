@@ -5,9 +5,10 @@ use http::{
     HeaderMap,
     header::{CONTENT_TYPE, LOCATION, WWW_AUTHENTICATE},
 };
-use http_body::Body;
+use http_body::Body as _;
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
+
+use super::pool::Body;
 
 /// What a body is, by its `Content-Type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +38,7 @@ pub(in crate::client) fn media(headers: &HeaderMap) -> Media {
 
 /// A body as it comes in. One piece is not copied.
 pub(super) struct Gather {
-    body: Incoming,
+    body: Body,
     first: Bytes,
     more: BytesMut,
     max: usize,
@@ -49,7 +50,7 @@ pub(super) enum GatherError {
 }
 
 impl Gather {
-    pub(super) fn new(body: Incoming, max: usize) -> Self {
+    pub(super) fn new(body: Body, max: usize) -> Self {
         Self {
             body,
             first: Bytes::new(),

@@ -8,8 +8,6 @@ use std::{future::poll_fn, pin::Pin, sync::Arc, task::Poll, time::Duration};
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, response::Parts};
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
-use hyper_util::client::legacy::ResponseFuture;
 use tokio::time::{Sleep, sleep};
 
 use super::{
@@ -17,6 +15,7 @@ use super::{
     body::{Gather, GatherError, Media, media, status_hint},
     endpoint::SESSION_ID,
     link::{Core, HttpLink, cause},
+    pool::{Answering, Body},
 };
 use crate::{
     Era, Frame, Kind, RpcError,
@@ -65,17 +64,17 @@ struct Exchange {
 }
 
 enum Stage {
-    Asking(ResponseFuture),
+    Asking(Answering),
     Json(Gather),
     Failing(Box<Parts>, Gather),
-    Events(Incoming, Box<Parser>),
+    Events(Body, Box<Parser>),
     Pausing(Pin<Box<Sleep>>),
-    Resuming(ResponseFuture),
+    Resuming(Answering),
     Over,
 }
 
 impl HttpCall {
-    pub(super) fn new(link: HttpLink, id: u64, asking: ResponseFuture) -> Self {
+    pub(super) fn new(link: HttpLink, id: u64, asking: Answering) -> Self {
         Self {
             elsewhere: link.core().enter(id),
             end: None,
@@ -268,7 +267,7 @@ impl Exchange {
     }
 
     /// The head of the answer is here.
-    fn answered(&mut self, core: &Core, response: Response<Incoming>) -> Result<Stage, CallError> {
+    fn answered(&mut self, core: &Core, response: Response<Body>) -> Result<Stage, CallError> {
         let status = response.status();
         self.status = status.as_u16();
         if !status.is_success() {
@@ -453,7 +452,7 @@ impl Exchange {
     }
 
     /// The head of the answer to taking a stream up again.
-    fn resumed(&mut self, core: &Core, response: Response<Incoming>) -> Result<Stage, CallError> {
+    fn resumed(&mut self, core: &Core, response: Response<Body>) -> Result<Stage, CallError> {
         let status = response.status();
         if status.is_success() && media(response.headers()) == Media::Events {
             self.failures = 0;
@@ -474,7 +473,7 @@ impl Exchange {
     }
 }
 
-fn events(core: &Core, body: Incoming) -> Stage {
+fn events(core: &Core, body: Body) -> Stage {
     Stage::Events(body, Box::new(Parser::new(core.max_message)))
 }
 

@@ -15,10 +15,8 @@ use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode,
     header::{ACCEPT, CONTENT_TYPE, HOST},
 };
-use http_body::Body;
+use http_body::Body as _;
 use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
-use hyper_util::client::legacy::ResponseFuture;
 use tokio::{
     runtime::Handle,
     sync::{Semaphore, mpsc},
@@ -31,6 +29,7 @@ use super::{
     HttpCall, Pool,
     body::status_hint,
     endpoint::{Endpoint, PROTOCOL_VERSION, SESSION_ID},
+    pool::{self, Answering, Body},
 };
 use crate::{Era, Frame, Version, protocol::method};
 
@@ -101,7 +100,7 @@ pub(super) struct Core {
     tasks: TaskTracker,
     runtime: Handle,
     background: Arc<Semaphore>,
-    drains: mpsc::Sender<Incoming>,
+    drains: mpsc::Sender<Body>,
 }
 
 impl HttpLink {
@@ -255,7 +254,7 @@ impl Core {
         self.is_dead.load(Ordering::Acquire)
     }
 
-    fn request(&self, method: Method, headers: HeaderMap, body: Bytes) -> ResponseFuture {
+    fn request(&self, method: Method, headers: HeaderMap, body: Bytes) -> Answering {
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = method;
         *request.uri_mut() = self.endpoint.uri.clone();
@@ -264,7 +263,7 @@ impl Core {
     }
 
     /// GET for a stream: the one of its own, or the rest of one that broke off.
-    pub(super) fn stream(&self, last_event: Option<&str>) -> ResponseFuture {
+    pub(super) fn stream(&self, last_event: Option<&str>) -> Answering {
         let mut headers = self.headers.clone();
         headers.remove(CONTENT_TYPE);
         headers.insert(ACCEPT, EVENTS);
@@ -331,7 +330,7 @@ impl Core {
     }
 
     /// Lets an answered stream come to its end, so that its connection can be used again.
-    pub(super) fn drain(&self, body: Incoming) {
+    pub(super) fn drain(&self, body: Body) {
         if !body.is_end_stream() {
             // A full queue costs a connection, nothing else.
             let _ = self.drains.try_send(body);
@@ -404,7 +403,7 @@ impl Core {
     }
 
     /// A request that got no response at all.
-    pub(super) fn broken(&self, error: &hyper_util::client::legacy::Error) -> CallError {
+    pub(super) fn broken(&self, error: &pool::Error) -> CallError {
         let peer = &self.endpoint.peer;
         let why = cause(error);
         let text = if error.is_connect() {
@@ -449,7 +448,7 @@ pub(in crate::client) fn cause(error: &(dyn Error + 'static)) -> String {
 }
 
 /// Reads bodies to their end.
-async fn drain(mut bodies: mpsc::Receiver<Incoming>) {
+async fn drain(mut bodies: mpsc::Receiver<Body>) {
     let mut draining = FuturesUnordered::new();
     loop {
         tokio::select! {
@@ -462,7 +461,7 @@ async fn drain(mut bodies: mpsc::Receiver<Incoming>) {
     }
 }
 
-async fn drain_one(mut body: Incoming) {
+async fn drain_one(mut body: Body) {
     let mut left = DRAIN_BYTES;
     while let Some(Ok(frame)) = body.frame().await {
         let Some(rest) = left.checked_sub(frame.data_ref().map_or(0, Bytes::len)) else {

@@ -9,7 +9,6 @@ use std::{sync::Arc, time::Duration};
 
 use http::StatusCode;
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
 use tokio::{
     sync::mpsc,
     time::{Instant, sleep, timeout},
@@ -19,6 +18,7 @@ use super::{
     super::{Event, slot::Slot},
     body::{Media, media},
     link::{Core, ambient},
+    pool::Body,
 };
 use crate::{
     Frame, Kind,
@@ -44,7 +44,7 @@ struct Listener {
 }
 
 enum Open {
-    Stream(Incoming),
+    Stream(Body),
     /// Not now.
     Later,
     /// Not at all.
@@ -100,12 +100,7 @@ impl Listener {
     }
 
     /// Reads a stream to its end; says whether it brought anything.
-    async fn read(
-        &mut self,
-        core: &Arc<Core>,
-        mut body: Incoming,
-        to: &mpsc::Sender<Event>,
-    ) -> bool {
+    async fn read(&mut self, core: &Arc<Core>, mut body: Body, to: &mpsc::Sender<Event>) -> bool {
         let mut parser = Parser::new(core.max_message);
         let mut fruitful = false;
         while let Some(Ok(frame)) = body.frame().await {

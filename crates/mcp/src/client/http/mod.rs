@@ -11,12 +11,14 @@ mod endpoint;
 mod link;
 mod listen;
 mod pool;
+mod wire;
 
 pub(super) use self::{
     body::{Media, media, status_hint},
     detect::connect,
     endpoint::{Endpoint, resolve},
     link::{HttpLink, cause},
+    pool::Body,
 };
 pub use self::{call::HttpCall, pool::Pool};
 pub use crate::headers::HeaderList;

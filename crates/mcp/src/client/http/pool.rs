@@ -1,6 +1,8 @@
 //! The connection pool, and how its connections are made.
 //!
 //! Plain HTTP never pays for TLS: the platform's root certificates are read at the first `https` connection.
+//! Nor does it pay for tasks between a request and its connection ([`super::wire`]); what speaks TLS, and
+//! perhaps HTTP/2 in it, comes out of hyper's own pool.
 
 use std::{
     pin::Pin,
@@ -10,15 +12,23 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Request, Uri};
+use http::{
+    HeaderValue, Request, Response, Uri,
+    header::HOST,
+    uri::{self, Scheme},
+};
+use http_body::{Frame, SizeHint};
 use http_body_util::Full;
+use hyper::body::Incoming;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream};
 use hyper_util::{
-    client::legacy::{Client, ResponseFuture, connect::HttpConnector},
+    client::legacy::{Client, connect::HttpConnector},
     rt::{TokioExecutor, TokioIo, TokioTimer},
 };
 use tokio::{net::TcpStream, sync::OnceCell};
 use tower_service::Service;
+
+use super::wire::{Wire, WireBody, Wires};
 
 /// Idle connections that are kept per host.
 const IDLE_PER_HOST: usize = 256;
@@ -36,11 +46,77 @@ const HTTP1_BUFFER: usize = 256 * 1024;
 #[derive(Clone)]
 pub struct Pool {
     client: Client<Connector, Full<Bytes>>,
+    http: HttpConnector,
+    wires: Wires,
+}
+
+/// A request under way: the head of its answer.
+pub(in crate::client) type Answering =
+    Pin<Box<dyn Future<Output = Result<Response<Body>, Error>> + Send>>;
+
+/// Why a request got no answer.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::client) enum Error {
+    #[error("no connection")]
+    Connect(#[source] BoxError),
+    #[error("the connection broke")]
+    Broken(#[source] hyper::Error),
+    #[error(transparent)]
+    Client(hyper_util::client::legacy::Error),
+}
+
+impl Error {
+    /// Whether not even a connection could be made.
+    pub(in crate::client) fn is_connect(&self) -> bool {
+        match self {
+            Self::Connect(_) => true,
+            Self::Broken(_) => false,
+            Self::Client(error) => error.is_connect(),
+        }
+    }
+}
+
+/// A response's body. Dropped before its end, it costs the connection.
+pub(in crate::client) enum Body {
+    Wire(WireBody),
+    Client(Incoming),
+}
+
+impl http_body::Body for Body {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        match self.get_mut() {
+            Self::Wire(body) => Pin::new(body).poll_frame(cx),
+            Self::Client(body) => Pin::new(body).poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Wire(body) => body.is_end_stream(),
+            Self::Client(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Wire(body) => body.size_hint(),
+            Self::Client(body) => body.size_hint(),
+        }
+    }
 }
 
 impl Default for Pool {
     fn default() -> Self {
+        let connector = Connector::new();
         Self {
+            http: connector.http.clone(),
+            wires: Wires::default(),
             client: Client::builder(TokioExecutor::new())
                 .pool_timer(TokioTimer::new())
                 .timer(TokioTimer::new())
@@ -49,16 +125,82 @@ impl Default for Pool {
                 .http1_max_buf_size(HTTP1_BUFFER)
                 .http2_keep_alive_interval(KEEPALIVE)
                 .http2_keep_alive_timeout(CONNECT_TIMEOUT)
-                .build(Connector::new()),
+                .build(connector),
         }
     }
 }
 
 impl Pool {
     /// Starts a request; nothing is sent before the future is polled. Redirects are not followed.
-    pub(in crate::client) fn request(&self, request: Request<Full<Bytes>>) -> ResponseFuture {
-        self.client.request(request)
+    pub(in crate::client) fn request(&self, request: Request<Full<Bytes>>) -> Answering {
+        if request.uri().scheme() == Some(&Scheme::HTTPS) {
+            let answer = self.client.request(request);
+            return Box::pin(async move {
+                let response = answer.await.map_err(Error::Client)?;
+                Ok(response.map(Body::Client))
+            });
+        }
+        let (http, wires) = (self.http.clone(), self.wires.clone());
+        Box::pin(async move { plain(http, wires, request).await })
     }
+}
+
+/// A request over plain HTTP. It is tried again where a connection that had rested turns out to be closed
+/// before the request was begun to be sent.
+async fn plain(
+    http: HttpConnector,
+    wires: Wires,
+    mut request: Request<Full<Bytes>>,
+) -> Result<Response<Body>, Error> {
+    let uri = std::mem::take(request.uri_mut());
+    let authority = uri.authority().map_or("", uri::Authority::as_str);
+    let key: Arc<str> = authority.into();
+    if !request.headers().contains_key(HOST)
+        && let Ok(host) = HeaderValue::from_str(authority.strip_suffix(":80").unwrap_or(authority))
+    {
+        request.headers_mut().insert(HOST, host);
+    }
+    // Origin form (RFC 9112, 3.2.1).
+    let mut parts = uri::Parts::default();
+    parts.path_and_query = uri.path_and_query().cloned();
+    *request.uri_mut() = Uri::from_parts(parts).unwrap_or_default();
+    loop {
+        let (mut wire, rested) = match wires.take(&key) {
+            Some(wire) => (wire, true),
+            // Boxed: most requests find a connection.
+            None => (Box::pin(connect(http.clone(), uri.clone())).await?, false),
+        };
+        match wire.send(request).await {
+            Ok(response) => {
+                return Ok(
+                    response.map(|incoming| Body::Wire(WireBody::new(incoming, wire, key, wires)))
+                );
+            }
+            Err(mut error) => match error.take_message() {
+                Some(unsent) if rested => request = unsent,
+                _ => return Err(Error::Broken(error.into_error())),
+            },
+        }
+    }
+}
+
+async fn connect(mut http: HttpConnector, uri: Uri) -> Result<Wire, Error> {
+    let connected = establish(http.call(uri)).await.map_err(Error::Connect)?;
+    Wire::new(connected).await.map_err(Error::Broken)
+}
+
+/// Waits for a connection, though not for ever.
+async fn establish<T, E: Into<BoxError>>(
+    connecting: impl Future<Output = Result<T, E>>,
+) -> Result<T, BoxError> {
+    let connected = tokio::time::timeout(ESTABLISH_TIMEOUT, connecting).await;
+    let late = || {
+        format!(
+            "no connection within {} seconds",
+            ESTABLISH_TIMEOUT.as_secs()
+        )
+    };
+    connected.map_err(|_| late())?.map_err(Into::into)
 }
 
 #[derive(Clone)]
@@ -87,7 +229,7 @@ impl Connector {
     }
 
     async fn connect(mut self, uri: Uri) -> Result<Stream, BoxError> {
-        if uri.scheme() != Some(&http::uri::Scheme::HTTPS) {
+        if uri.scheme() != Some(&Scheme::HTTPS) {
             return Ok(MaybeHttpsStream::Http(self.http.call(uri).await?));
         }
         let mut https = self
@@ -126,15 +268,6 @@ impl Service<Uri> for Connector {
 
     fn call(&mut self, uri: Uri) -> Self::Future {
         let connecting = self.clone().connect(uri);
-        Box::pin(async move {
-            tokio::time::timeout(ESTABLISH_TIMEOUT, connecting)
-                .await
-                .map_err(|_| {
-                    format!(
-                        "no connection within {} seconds",
-                        ESTABLISH_TIMEOUT.as_secs()
-                    )
-                })?
-        })
+        Box::pin(establish(connecting))
     }
 }

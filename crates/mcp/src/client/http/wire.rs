@@ -1,0 +1,301 @@
+//! HTTP/1.1 connections that run inside of whoever asks over them.
+//!
+//! The usual pool gives every connection a task of its own, and every request then wakes that task and is
+//! woken by it. Here the request's future polls its connection, and its response's body goes on with that: a
+//! call stays in one task from end to end, and dropping it closes the connection.
+//!
+//! Invariants: a connection that rests has been answered in full, and is looked at before it is used again; a
+//! request is tried on another one only where the first did not begin to send it. What rests is bounded in
+//! number and time. Deliberately absent: TLS and HTTP/2 (see [`super::pool`]), and requests in a pipeline.
+
+use std::{
+    collections::HashMap,
+    pin::{Pin, pin},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicU8, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures_util::task::AtomicWaker;
+use http::{Request, Response};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::Full;
+use hyper::{
+    body::Incoming,
+    client::conn::{
+        TrySendError,
+        http1::{Builder, Connection, SendRequest},
+    },
+};
+use hyper_util::rt::TokioIo;
+use tokio::{
+    net::TcpStream,
+    time::{Instant, sleep},
+};
+
+use crate::client::spawn_linked;
+
+/// Connections that rest, per authority, and for how long.
+const IDLE: usize = 256;
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+/// How often the resting ones are looked at.
+const SWEEP: Duration = Duration::from_secs(15);
+/// Bytes that a connection buffers: bounds a response's head.
+const BUFFER: usize = 256 * 1024;
+/// Rounds of a connection in one poll, before others get their turn.
+const ROUNDS: usize = 16;
+
+type Io = TokioIo<TcpStream>;
+
+/// A connection.
+pub(super) struct Wire {
+    sender: SendRequest<Full<Bytes>>,
+    /// `None` once it has ended.
+    connection: Option<Pin<Box<Connection<Io, Full<Bytes>>>>>,
+    quiet: Arc<Quiet>,
+    waker: Waker,
+}
+
+impl Wire {
+    pub(super) async fn new(io: Io) -> Result<Self, hyper::Error> {
+        let (sender, connection) = Builder::new().max_buf_size(BUFFER).handshake(io).await?;
+        let quiet = Arc::<Quiet>::default();
+        Ok(Self {
+            sender,
+            connection: Some(Box::pin(connection)),
+            waker: quiet.clone().into(),
+            quiet,
+        })
+    }
+
+    /// Sends a request and waits for the head of its answer.
+    ///
+    /// # Errors
+    /// With the request in it where it was not begun to be sent.
+    pub(super) async fn send(
+        &mut self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Response<Incoming>, TrySendError<Request<Full<Bytes>>>> {
+        // What waits for a request is about to be polled: it need not be woken.
+        self.quiet.begin();
+        let mut response = pin!(self.sender.try_send_request(request));
+        std::future::poll_fn(|cx| self.drive(cx, |cx| response.as_mut().poll(cx))).await
+    }
+
+    /// Polls the connection and what waits for it, until nothing is left to do.
+    fn drive<T>(
+        &mut self,
+        cx: &Context<'_>,
+        mut what: impl FnMut(&mut Context<'_>) -> Poll<T>,
+    ) -> Poll<T> {
+        self.quiet.outer.register(cx.waker());
+        for _ in 0..ROUNDS {
+            self.quiet.begin();
+            self.step();
+            if let Poll::Ready(done) = what(&mut Context::from_waker(&self.waker)) {
+                return Poll::Ready(done);
+            }
+            if self.quiet.rest() {
+                return Poll::Pending;
+            }
+        }
+        self.quiet.rest();
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    fn step(&mut self) {
+        let mut cx = Context::from_waker(&self.waker);
+        if let Some(connection) = &mut self.connection
+            && let Poll::Ready(ended) = connection.as_mut().poll(&mut cx)
+        {
+            // Whoever waits for an answer is told by itself.
+            if let Err(error) = ended {
+                tracing::trace!("a connection ended: {error}");
+            }
+            self.connection = None;
+        }
+    }
+
+    /// Whether another request can go over it, as far as can be told now; wakes nobody while it rests.
+    fn is_free(&mut self) -> bool {
+        self.quiet.begin();
+        self.step();
+        self.is_ready()
+    }
+
+    fn is_ready(&self) -> bool {
+        self.connection.is_some() && self.sender.is_ready()
+    }
+}
+
+/// The waker of a connection: it wakes its user, unless that is just polling it.
+#[derive(Default)]
+struct Quiet {
+    state: AtomicU8,
+    outer: AtomicWaker,
+}
+
+const RESTS: u8 = 0;
+const POLLED: u8 = 1;
+/// Polled, and woken meanwhile.
+const WOKEN: u8 = 2;
+
+impl Quiet {
+    fn begin(&self) {
+        self.state.store(POLLED, Ordering::SeqCst);
+    }
+
+    /// Ends the poll; `false` if something happened meanwhile.
+    fn rest(&self) -> bool {
+        self.state.swap(RESTS, Ordering::SeqCst) == POLLED
+    }
+}
+
+impl Wake for Quiet {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        let polled = self
+            .state
+            .compare_exchange(POLLED, WOKEN, Ordering::SeqCst, Ordering::SeqCst);
+        if polled == Err(RESTS) {
+            self.outer.wake();
+        }
+    }
+}
+
+/// The connections that rest. Cheap to clone.
+#[derive(Clone, Default)]
+pub(super) struct Wires {
+    shared: Arc<Mutex<Resting>>,
+}
+
+#[derive(Default)]
+struct Resting {
+    by_authority: HashMap<Arc<str>, Vec<(Wire, Instant)>>,
+    swept: bool,
+}
+
+impl Wires {
+    /// A connection that can be used, if one rests: the one that was used last.
+    pub(super) fn take(&self, authority: &str) -> Option<Wire> {
+        loop {
+            let (mut wire, _) = lock(&self.shared).by_authority.get_mut(authority)?.pop()?;
+            if wire.is_free() {
+                return Some(wire);
+            }
+        }
+    }
+
+    fn put(&self, authority: &Arc<str>, wire: Wire) {
+        let now = Instant::now();
+        let mut resting = lock(&self.shared);
+        match resting.by_authority.get_mut(authority) {
+            Some(wires) if wires.len() >= IDLE => return,
+            Some(wires) => wires.push((wire, now)),
+            None => {
+                resting
+                    .by_authority
+                    .insert(authority.clone(), vec![(wire, now)]);
+            }
+        }
+        if !resting.swept {
+            resting.swept = true;
+            spawn_linked(sweep(Arc::downgrade(&self.shared)));
+        }
+    }
+}
+
+fn lock(shared: &Mutex<Resting>) -> MutexGuard<'_, Resting> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Closes what rests for too long, or was closed by its server. Ends when nothing rests.
+async fn sweep(shared: Weak<Mutex<Resting>>) {
+    loop {
+        sleep(SWEEP).await;
+        let Some(shared) = shared.upgrade() else {
+            return;
+        };
+        let mut resting = lock(&shared);
+        resting.by_authority.retain(|_, wires| {
+            wires.retain_mut(|(wire, since)| since.elapsed() < IDLE_TIMEOUT && wire.is_free());
+            !wires.is_empty()
+        });
+        if resting.by_authority.is_empty() {
+            resting.swept = false;
+            return;
+        }
+    }
+}
+
+/// A response's body, and the connection that it comes over: at its end, that rests.
+pub(in crate::client) struct WireBody {
+    incoming: Incoming,
+    wire: Option<Wire>,
+    authority: Arc<str>,
+    wires: Wires,
+}
+
+impl WireBody {
+    pub(super) fn new(incoming: Incoming, wire: Wire, authority: Arc<str>, wires: Wires) -> Self {
+        let mut body = Self {
+            incoming,
+            wire: Some(wire),
+            authority,
+            wires,
+        };
+        if body.incoming.is_end_stream() {
+            body.release();
+        }
+        body
+    }
+
+    fn release(&mut self) {
+        let Some(mut wire) = self.wire.take() else {
+            return;
+        };
+        wire.quiet.begin();
+        if wire.is_ready() || wire.is_free() {
+            self.wires.put(&self.authority, wire);
+        }
+    }
+}
+
+impl Body for WireBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let Self { incoming, wire, .. } = &mut *self;
+        let frame = match wire {
+            Some(wire) => wire.drive(cx, |cx| Pin::new(&mut *incoming).poll_frame(cx)),
+            None => Pin::new(incoming).poll_frame(cx),
+        };
+        match &frame {
+            Poll::Ready(None) => self.release(),
+            Poll::Ready(Some(Ok(_))) if self.incoming.is_end_stream() => self.release(),
+            Poll::Ready(Some(Err(_))) => self.wire = None,
+            _ => {}
+        }
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.incoming.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.incoming.size_hint()
+    }
+}
