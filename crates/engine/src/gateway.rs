@@ -445,8 +445,7 @@ impl Gateway {
             method::TOOLS_CALL => {
                 let target = match self.tool_target(&view, frame) {
                     Err(_) if !view.is_settled() => {
-                        let view = self
-                            .settled(&caller.scope)
+                        let view = Box::pin(self.settled(&caller.scope))
                             .await
                             .ok_or_else(|| no_scope(&caller.scope))?;
                         self.tool_target(&view, frame)?
@@ -471,7 +470,7 @@ impl Gateway {
                 let (span, name) = routed(frame, Param::Name)?;
                 let route = match view.prompt(&name) {
                     Err(_) if !view.is_settled() => {
-                        let view = self.settled(&caller.scope).await.unwrap_or(view);
+                        let view = Box::pin(self.settled(&caller.scope)).await.unwrap_or(view);
                         view.prompt(&name)?
                     }
                     route => route?,
@@ -496,7 +495,7 @@ impl Gateway {
             }
             method::DISCOVER if !legacy => {
                 let view = if view.is_single() {
-                    self.settled(&caller.scope).await.unwrap_or(view)
+                    Box::pin(self.settled(&caller.scope)).await.unwrap_or(view)
                 } else {
                     view
                 };
@@ -583,7 +582,7 @@ impl Gateway {
             view.wake();
             view
         } else {
-            self.settled(&caller.scope)
+            Box::pin(self.settled(&caller.scope))
                 .await
                 .ok_or_else(|| no_scope(&caller.scope))?
         };

@@ -29,6 +29,7 @@ pub mod server;
 mod sessions;
 mod shared;
 mod subscriptions;
+mod timers;
 pub mod uri;
 pub mod view;
 

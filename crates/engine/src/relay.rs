@@ -310,8 +310,10 @@ impl Relay<'_> {
                 outgoing.splice.replace(span, quote(native).into_bytes());
             }
         }
-        let face = self.caller.face();
-        bridge::request_up(frame, self.caller.era, era, &face, &mut outgoing.splice);
+        if self.caller.era != era {
+            let face = self.caller.face();
+            bridge::request_up(frame, self.caller.era, era, &face, &mut outgoing.splice);
+        }
         outgoing.progress = if same {
             self.token.clone()
         } else {
@@ -396,8 +398,7 @@ impl Relay<'_> {
         let timeout = self.target.server.spec.call_timeout;
         // Made with the first question: most calls ask none.
         let mut asked: Option<FuturesUnordered<_>> = None;
-        let timer = tokio::time::sleep_until(*deadline);
-        tokio::pin!(timer);
+        let mut timer = self.target.server.timers.take(*deadline);
         loop {
             tokio::select! {
                 biased;
@@ -407,7 +408,7 @@ impl Relay<'_> {
                         if frame.method() == method::PROGRESS {
                             // It is alive (2025-11-25 basic/lifecycle "Timeouts"), though not for ever.
                             *deadline = (Instant::now() + timeout).min(self.started + LONGEST);
-                            timer.as_mut().reset(*deadline);
+                            timer.reset(*deadline);
                         }
                         self.forward(&frame);
                     }
@@ -431,10 +432,10 @@ impl Relay<'_> {
                 Some(answer) = answered(&mut asked), if asked.is_some() => {
                     connection.client.send(&answer).await.map_err(Failure::Call)?;
                     *deadline = Instant::now() + timeout;
-                    timer.as_mut().reset(*deadline);
+                    timer.reset(*deadline);
                 }
                 // A server that waits for its client's answer is not late.
-                () = &mut timer, if asked.as_ref().is_none_or(FuturesUnordered::is_empty) => return Err(Failure::Timeout(ms(timeout))),
+                () = timer.elapsed(), if asked.as_ref().is_none_or(FuturesUnordered::is_empty) => return Err(Failure::Timeout(ms(timeout))),
             }
         }
     }

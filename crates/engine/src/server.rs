@@ -39,6 +39,7 @@ use crate::{
     sessions::SessionInstances,
     shared::Shared,
     subscriptions::Upstream,
+    timers::Timers,
     uri,
     view::Scope,
 };
@@ -113,6 +114,7 @@ pub struct Server {
     gone: CancellationToken,
     pub(crate) upstream: Upstream,
     pub(crate) instances: SessionInstances,
+    pub(crate) timers: Timers,
     last: Mutex<Option<Handle>>,
     stderr_of_failure: Mutex<Option<String>>,
     pub stats: Stats,
@@ -200,6 +202,7 @@ impl Server {
             gone: CancellationToken::new(),
             upstream: Upstream::default(),
             instances: SessionInstances::default(),
+            timers: Timers::new(limit),
             last: Mutex::default(),
             stderr_of_failure: Mutex::default(),
             stats: Stats::default(),

@@ -168,7 +168,7 @@ impl Front {
         let path = parts.uri.path();
         if path == "/message" || path.starts_with("/sse") {
             let handover = (parts.method == Method::GET).then_some(handover);
-            return self.sse(parts, body, principal, handover).await;
+            return Box::pin(self.sse(parts, body, principal, handover)).await;
         }
         let scope = scope(path, &parts.headers)?;
         self.admit(&scope).await?;
@@ -218,7 +218,7 @@ impl Front {
                 let Some(session) = self.named_session(&parts.headers, &scope, &principal)? else {
                     return Ok(method_not_allowed());
                 };
-                self.end_session(session.id()).await;
+                Box::pin(self.end_session(session.id())).await;
                 Ok(empty(StatusCode::NO_CONTENT))
             }
             _ => Ok(method_not_allowed()),
@@ -273,7 +273,7 @@ impl Front {
         let limits = &settings.limits;
         let text = collect(body, &headers, limits.max_body_bytes).await?;
         if text.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[') {
-            return self.batch(&headers, &text, scope, principal).await;
+            return Box::pin(self.batch(&headers, &text, scope, principal)).await;
         }
         let frame = match Frame::parse(text, limits.max_depth) {
             Ok(frame) => frame,
@@ -283,7 +283,7 @@ impl Front {
             return Ok(self.modern(headers, frame, scope, principal).await);
         }
         if frame.kind() == Kind::Request && frame.method() == method::INITIALIZE {
-            return self.initialize(&frame, scope, principal).await;
+            return Box::pin(self.initialize(&frame, scope, principal)).await;
         }
         let session = self.session(&headers, &scope, &principal)?;
         match frame.kind() {

@@ -303,7 +303,9 @@ async fn answer(
     if let Err(refusal) = front.guard().check(request.headers()) {
         return Ok(Front::refuse(&refusal));
     }
-    match other.oneshot(request.map(axum::body::Body::new)).await {
+    // Rare ways are boxed: what answers a call is small, for it is moved into its connection.
+    let answer = Box::pin(other.oneshot(request.map(axum::body::Body::new)));
+    match answer.await {
         Ok(response) => Ok(response.map(Body::Other)),
     }
 }
