@@ -35,53 +35,50 @@ pub fn request_up(
     splice: &mut Splice<'_>,
 ) {
     match (client, server) {
-        (Era::Legacy, Era::Modern) => add_meta(frame, &modern_meta(face), splice),
+        (Era::Legacy, Era::Modern) => add_meta(frame, face, splice),
         (Era::Modern, Era::Legacy) => strip_request(frame, splice),
         _ => {}
     }
 }
 
-/// The members of `_meta` that a modern request needs: JSON text without braces.
-#[must_use]
-pub fn modern_meta(face: &ClientFace) -> String {
-    let mut members = format!(
-        "\"{}\":\"{}\",\"{}\":{},\"{}\":{}",
+/// Puts the members of `_meta` that a modern request needs behind `out`, without braces.
+fn put_modern_meta(out: &mut Vec<u8>, face: &ClientFace) {
+    for piece in [
+        "\"",
         meta::PROTOCOL_VERSION,
-        Version::LATEST,
+        "\":\"",
+        Version::LATEST.as_str(),
+        "\",\"",
         meta::CLIENT_INFO,
-        String::from_utf8_lossy(&face.info),
-        meta::CLIENT_CAPABILITIES,
-        String::from_utf8_lossy(&face.capabilities),
-    );
-    if let Some(level) = face.log_level {
-        members.push_str(&format!(",\"{}\":\"{level}\"", meta::LOG_LEVEL));
+        "\":",
+    ] {
+        out.extend_from_slice(piece.as_bytes());
     }
-    members
+    out.extend_from_slice(&face.info);
+    for piece in [",\"", meta::CLIENT_CAPABILITIES, "\":"] {
+        out.extend_from_slice(piece.as_bytes());
+    }
+    out.extend_from_slice(&face.capabilities);
+    if let Some(level) = face.log_level {
+        for piece in [",\"", meta::LOG_LEVEL, "\":\"", level, "\""] {
+            out.extend_from_slice(piece.as_bytes());
+        }
+    }
 }
 
-/// Adds members to `params._meta`, which is made if there is none.
-fn add_meta(frame: &Frame, members: &str, splice: &mut Splice<'_>) {
+/// Adds what a modern request needs to `params._meta`, which is made if there is none.
+fn add_meta(frame: &Frame, face: &ClientFace, splice: &mut Splice<'_>) {
     let text = frame.text();
-    match (frame.object(), frame.meta()) {
-        (_, Some(own)) => {
-            splice.insert(text, &own.span(), members.as_bytes());
-        }
-        (Some(params), None) => {
-            splice.insert(
-                text,
-                &params.span(),
-                format!("\"_meta\":{{{members}}}").as_bytes(),
-            );
-        }
-        (None, None) => {
-            let all = json::trimmed(text);
-            splice.insert(
-                text,
-                &all,
-                format!("\"params\":{{\"_meta\":{{{members}}}}}").as_bytes(),
-            );
-        }
-    }
+    let (object, before, after) = match (frame.object(), frame.meta()) {
+        (_, Some(own)) => (own.span(), "", ""),
+        (Some(params), None) => (params.span(), "\"_meta\":{", "}"),
+        (None, None) => (json::trimmed(text), "\"params\":{\"_meta\":{", "}}"),
+    };
+    let mut members = Vec::with_capacity(256 + face.info.len() + face.capabilities.len());
+    members.extend_from_slice(before.as_bytes());
+    put_modern_meta(&mut members, face);
+    members.extend_from_slice(after.as_bytes());
+    splice.insert(text, &object, members);
 }
 
 fn strip_request(frame: &Frame, splice: &mut Splice<'_>) {

@@ -399,9 +399,9 @@ impl Frame {
 
     /// The message with another id, and the other changes of `splice` (spans of [`Frame::text`]).
     #[must_use]
-    pub fn rewritten(&self, id: &[u8], mut splice: Splice<'_>) -> Bytes {
+    pub fn rewritten<'a>(&self, id: &'a [u8], mut splice: Splice<'a>) -> Bytes {
         if !self.id.is_empty() {
-            splice.replace(self.id.clone(), id.to_vec());
+            splice.replace(self.id.clone(), id);
         }
         splice.apply(&self.text)
     }

@@ -10,7 +10,7 @@ mod scan;
 
 use std::{borrow::Cow, ops::Range};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 
 pub use self::scan::{Fault, outline, validate};
 
@@ -285,9 +285,9 @@ impl<'a> Splice<'a> {
     }
 
     /// Puts members (`"key":value`, comma separated, not empty) first into the object at `object`.
-    pub fn insert(&mut self, text: &[u8], object: &Span, members: &[u8]) -> &mut Self {
+    pub fn insert(&mut self, text: &[u8], object: &Span, members: impl Into<Vec<u8>>) -> &mut Self {
         let inside = object.start + 1;
-        let mut with = members.to_vec();
+        let mut with = members.into();
         if text.get(skip_space(text, inside)) != Some(&b'}') {
             with.push(b',');
         }
@@ -318,7 +318,9 @@ impl<'a> Splice<'a> {
     pub fn apply_within(mut self, text: &[u8], within: Span) -> Bytes {
         self.edits.sort_by_key(|(span, _)| (span.start, span.end));
         let grown: usize = self.edits.iter().map(|(_, with)| with.len()).sum();
-        let mut out = BytesMut::with_capacity(within.len() + grown);
+        let gone: usize = self.edits.iter().map(|(span, _)| span.len()).sum();
+        // To the byte, where all edits apply: what has no room to spare needs no second allocation.
+        let mut out = Vec::with_capacity((within.len() + grown).saturating_sub(gone));
         let mut at = within.start;
         for (span, with) in &self.edits {
             if span.start < at || span.end > within.end {
@@ -329,7 +331,7 @@ impl<'a> Splice<'a> {
             at = span.end;
         }
         out.extend_from_slice(&text[at..within.end]);
-        out.freeze()
+        out.into()
     }
 
     /// The whole text with the changes made.

@@ -90,9 +90,9 @@ impl<'a> Outgoing<'a> {
     /// The text to send under `id`.
     fn text(self, id: u64) -> Bytes {
         let id = id.to_string();
-        let mut splice = self.splice;
+        let mut splice: Splice<'_> = self.splice;
         if let Some(token) = self.progress {
-            splice.replace(token, id.clone().into_bytes());
+            splice.replace(token, id.as_bytes());
         }
         self.frame.rewritten(id.as_bytes(), splice)
     }

@@ -83,12 +83,11 @@ struct Stream {
 
 async fn open(pool: &Pool, endpoint: &Endpoint, max_event: usize) -> Result<Stream, ConnectError> {
     let mut request = Request::new(Full::default());
-    *request.uri_mut() = endpoint.uri.clone();
     *request.headers_mut() = endpoint.headers.clone();
     let accept = HeaderValue::from_static("text/event-stream");
     request.headers_mut().insert(ACCEPT, accept);
     let peer = &endpoint.peer;
-    let response = timeout(OPEN_TIMEOUT, pool.request(request))
+    let response = timeout(OPEN_TIMEOUT, pool.request(&endpoint.origin, request))
         .await
         .map_err(|_| format!("no answer from {peer} within {} s", OPEN_TIMEOUT.as_secs()))
         .and_then(|answer| {
@@ -209,9 +208,9 @@ impl Poster {
     async fn post(&self, headers: HeaderMap, message: Bytes) -> Result<(), String> {
         let mut request = Request::new(Full::new(message.clone()));
         *request.method_mut() = Method::POST;
-        *request.uri_mut() = self.endpoint.uri.clone();
         *request.headers_mut() = headers;
-        let why = match timeout(POST_TIMEOUT, self.pool.request(request)).await {
+        let answer = self.pool.request(&self.endpoint.origin, request);
+        let why = match timeout(POST_TIMEOUT, answer).await {
             Ok(Ok(response)) if response.status().is_success() => return Ok(()),
             Ok(Ok(response)) if response.status() == StatusCode::NOT_FOUND => {
                 return Err(CallError::SessionExpired.to_string());

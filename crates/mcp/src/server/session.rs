@@ -286,7 +286,7 @@ impl Session {
     /// # Errors
     /// -32600: its id is in use already (2026-07-28 basic "Requests"), or there are too many.
     pub fn begin(self: &Arc<Self>, frame: &Frame) -> Result<InFlight, RpcError> {
-        let id = Bytes::copy_from_slice(frame.id());
+        let id = frame.text().slice(frame.id_span());
         let cancel = Arc::<Cancel>::default();
         let mut in_flight = self.in_flight();
         if in_flight.len() >= MAX_IN_FLIGHT {

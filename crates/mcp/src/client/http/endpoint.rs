@@ -6,7 +6,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use http::{
     HeaderMap, HeaderName, HeaderValue, Uri,
     header::{ACCEPT, AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING},
-    uri::{Authority, Scheme},
+    uri::{Authority, Parts, Scheme},
 };
 
 use super::super::ConnectError;
@@ -30,10 +30,40 @@ const OURS: [HeaderName; 7] = [
 #[derive(Clone)]
 pub(in crate::client) struct Endpoint {
     pub(in crate::client) uri: Uri,
+    /// What requests need of `uri`.
+    pub(in crate::client) origin: Arc<Origin>,
     /// Host and port for messages: never userinfo, path or query.
     pub(in crate::client) peer: Arc<str>,
     /// What the configuration adds to every request.
     pub(in crate::client) headers: HeaderMap,
+}
+
+/// A URL in the pieces that requests need of it.
+pub(in crate::client) struct Origin {
+    pub(in crate::client) uri: Uri,
+    pub(in crate::client) tls: bool,
+    pub(in crate::client) authority: Arc<str>,
+    /// Origin form (RFC 9112, 3.2.1).
+    pub(in crate::client) target: Uri,
+    /// `Host`, where the configuration does not say it.
+    pub(in crate::client) host: Option<HeaderValue>,
+}
+
+impl Origin {
+    fn new(uri: &Uri) -> Arc<Self> {
+        let authority = uri.authority().map_or("", Authority::as_str);
+        let tls = uri.scheme() == Some(&Scheme::HTTPS);
+        let mut parts = Parts::default();
+        parts.path_and_query = uri.path_and_query().cloned();
+        let host = authority.strip_suffix(":80").filter(|_| !tls);
+        Arc::new(Self {
+            uri: uri.clone(),
+            tls,
+            authority: authority.into(),
+            target: Uri::from_parts(parts).unwrap_or_default(),
+            host: HeaderValue::from_str(host.unwrap_or(authority)).ok(),
+        })
+    }
 }
 
 impl Endpoint {
@@ -99,6 +129,7 @@ impl Endpoint {
         };
         let peer = peer(&uri).into();
         Ok(Self {
+            origin: Origin::new(&uri),
             uri,
             peer,
             headers: map,
@@ -108,16 +139,10 @@ impl Endpoint {
     /// The same headers for another place at the same server.
     pub(in crate::client) fn at(&self, uri: Uri) -> Self {
         Self {
+            origin: Origin::new(&uri),
             uri,
             ..self.clone()
         }
-    }
-
-    /// `Host`, where it can be told ahead: HTTP/2 (only over TLS here) has its own way to say it.
-    pub(in crate::client) fn host_header(&self) -> Option<HeaderValue> {
-        let authority = self.uri.authority()?;
-        let plain = self.uri.scheme() == Some(&Scheme::HTTP) && authority.port_u16() != Some(80);
-        plain.then(|| HeaderValue::from_str(authority.as_str()).ok())?
     }
 
     /// What a server said, short and printable, without the headers that we sent it.

@@ -109,8 +109,11 @@ impl HttpLink {
         headers.reserve(6);
         headers.insert(ACCEPT, BOTH);
         headers.insert(CONTENT_TYPE, JSON);
-        if let Some(host) = endpoint.host_header() {
-            headers.entry(HOST).or_insert(host);
+        // HTTP/2 (only over TLS here) has its own way to say it.
+        if !endpoint.origin.tls
+            && let Some(host) = &endpoint.origin.host
+        {
+            headers.entry(HOST).or_insert_with(|| host.clone());
         }
         let (era, version, session) = match mode {
             Mode::Modern => (Era::Modern, Some(Version::LATEST), None),
@@ -257,9 +260,8 @@ impl Core {
     fn request(&self, method: Method, headers: HeaderMap, body: Bytes) -> Answering {
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = method;
-        *request.uri_mut() = self.endpoint.uri.clone();
         *request.headers_mut() = headers;
-        self.pool.request(request)
+        self.pool.request(&self.endpoint.origin, request)
     }
 
     /// GET for a stream: the one of its own, or the rest of one that broke off.

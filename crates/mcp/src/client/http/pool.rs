@@ -12,11 +12,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{
-    HeaderValue, Request, Response, Uri,
-    header::HOST,
-    uri::{self, Scheme},
-};
+use http::{Request, Response, Uri, header::HOST, uri::Scheme};
 use http_body::{Frame, SizeHint};
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -28,7 +24,10 @@ use hyper_util::{
 use tokio::{net::TcpStream, sync::OnceCell};
 use tower_service::Service;
 
-use super::wire::{Wire, WireBody, Wires};
+use super::{
+    endpoint::Origin,
+    wire::{Wire, WireBody, Wires},
+};
 
 /// Idle connections that are kept per host.
 const IDLE_PER_HOST: usize = 256;
@@ -131,17 +130,27 @@ impl Default for Pool {
 }
 
 impl Pool {
-    /// Starts a request; nothing is sent before the future is polled. Redirects are not followed.
-    pub(in crate::client) fn request(&self, request: Request<Full<Bytes>>) -> Answering {
-        if request.uri().scheme() == Some(&Scheme::HTTPS) {
+    /// Starts a request to `origin`; nothing is sent before the future is polled. Redirects are not followed.
+    pub(in crate::client) fn request(
+        &self,
+        origin: &Arc<Origin>,
+        mut request: Request<Full<Bytes>>,
+    ) -> Answering {
+        if origin.tls {
+            *request.uri_mut() = origin.uri.clone();
             let answer = self.client.request(request);
             return Box::pin(async move {
                 let response = answer.await.map_err(Error::Client)?;
                 Ok(response.map(Body::Client))
             });
         }
+        *request.uri_mut() = origin.target.clone();
+        if let Some(host) = &origin.host {
+            let headers = request.headers_mut();
+            headers.entry(HOST).or_insert_with(|| host.clone());
+        }
         let (http, wires) = (self.http.clone(), self.wires.clone());
-        Box::pin(async move { plain(http, wires, request).await })
+        Box::pin(plain(http, wires, origin.clone(), request))
     }
 }
 
@@ -150,31 +159,28 @@ impl Pool {
 async fn plain(
     http: HttpConnector,
     wires: Wires,
+    origin: Arc<Origin>,
     mut request: Request<Full<Bytes>>,
 ) -> Result<Response<Body>, Error> {
-    let uri = std::mem::take(request.uri_mut());
-    let authority = uri.authority().map_or("", uri::Authority::as_str);
-    let key: Arc<str> = authority.into();
-    if !request.headers().contains_key(HOST)
-        && let Ok(host) = HeaderValue::from_str(authority.strip_suffix(":80").unwrap_or(authority))
-    {
-        request.headers_mut().insert(HOST, host);
-    }
-    // Origin form (RFC 9112, 3.2.1).
-    let mut parts = uri::Parts::default();
-    parts.path_and_query = uri.path_and_query().cloned();
-    *request.uri_mut() = Uri::from_parts(parts).unwrap_or_default();
     loop {
-        let (mut wire, rested) = match wires.take(&key) {
+        let (mut wire, rested) = match wires.take(&origin.authority) {
             Some(wire) => (wire, true),
             // Boxed: most requests find a connection.
-            None => (Box::pin(connect(http.clone(), uri.clone())).await?, false),
+            None => (
+                Box::pin(connect(http.clone(), origin.uri.clone())).await?,
+                false,
+            ),
         };
         match wire.send(request).await {
             Ok(response) => {
-                return Ok(
-                    response.map(|incoming| Body::Wire(WireBody::new(incoming, wire, key, wires)))
-                );
+                return Ok(response.map(|incoming| {
+                    Body::Wire(WireBody::new(
+                        incoming,
+                        wire,
+                        origin.authority.clone(),
+                        wires,
+                    ))
+                }));
             }
             Err(mut error) => match error.take_message() {
                 Some(unsent) if rested => request = unsent,

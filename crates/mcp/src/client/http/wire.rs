@@ -32,18 +32,15 @@ use hyper::{
     },
 };
 use hyper_util::rt::TokioIo;
-use tokio::{
-    net::TcpStream,
-    time::{Instant, sleep},
-};
+use tokio::{net::TcpStream, time::sleep};
 
 use crate::client::spawn_linked;
 
-/// Connections that rest, per authority, and for how long.
+/// Connections that rest, per authority.
 const IDLE: usize = 256;
-const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
-/// How often the resting ones are looked at.
+/// How often the resting ones are looked at, and how often they may be found resting: for a minute.
 const SWEEP: Duration = Duration::from_secs(15);
+const SWEEPS: u64 = 4;
 /// Bytes that a connection buffers: bounds a response's head.
 const BUFFER: usize = 256 * 1024;
 /// Rounds of a connection in one poll, before others get their turn.
@@ -179,8 +176,10 @@ pub(super) struct Wires {
 
 #[derive(Default)]
 struct Resting {
-    by_authority: HashMap<Arc<str>, Vec<(Wire, Instant)>>,
+    /// With the sweep after which each came to rest.
+    by_authority: HashMap<Arc<str>, Vec<(Wire, u64)>>,
     swept: bool,
+    sweeps: u64,
 }
 
 impl Wires {
@@ -195,8 +194,8 @@ impl Wires {
     }
 
     fn put(&self, authority: &Arc<str>, wire: Wire) {
-        let now = Instant::now();
         let mut resting = lock(&self.shared);
+        let now = resting.sweeps;
         match resting.by_authority.get_mut(authority) {
             Some(wires) if wires.len() >= IDLE => return,
             Some(wires) => wires.push((wire, now)),
@@ -225,8 +224,10 @@ async fn sweep(shared: Weak<Mutex<Resting>>) {
             return;
         };
         let mut resting = lock(&shared);
+        resting.sweeps += 1;
+        let now = resting.sweeps;
         resting.by_authority.retain(|_, wires| {
-            wires.retain_mut(|(wire, since)| since.elapsed() < IDLE_TIMEOUT && wire.is_free());
+            wires.retain_mut(|(wire, since)| now - *since <= SWEEPS && wire.is_free());
             !wires.is_empty()
         });
         if resting.by_authority.is_empty() {
