@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use crate::{
     Era, Frame, Kind, RpcError, Version, error,
-    frame::Param,
+    frame::{Param, Part},
     json::{self, Object, Span, Splice, quote},
     protocol::{meta, method},
 };
@@ -133,6 +133,9 @@ fn remove_all<const N: usize>(
     }
 }
 
+/// What modern results say of themselves.
+const PARTS: [Part; 3] = [Part::ResultType, Part::TtlMs, Part::CacheScope];
+
 /// Makes a server's response fit a client of another era. `asked` is the method it answers.
 pub fn response_down(
     frame: &Frame,
@@ -144,7 +147,7 @@ pub fn response_down(
     match (frame.kind(), client, server) {
         (Kind::Result, Era::Modern, Era::Legacy) => {
             let Some(result) = frame.object() else { return };
-            let [kind, ttl, scope] = result.find_all(["resultType", "ttlMs", "cacheScope"]);
+            let [kind, ttl, scope] = PARTS.map(|part| frame.part(part));
             let mut members: Vec<&str> = Vec::new();
             if kind.is_none() {
                 members.push("\"resultType\":\"complete\"");
@@ -163,7 +166,7 @@ pub fn response_down(
         }
         (Kind::Result, Era::Legacy, Era::Modern) => {
             if let Some(result) = frame.object() {
-                let spans = result.find_all(["resultType", "ttlMs", "cacheScope"]);
+                let spans = PARTS.map(|part| frame.part(part));
                 remove_all(frame.text(), &result.span(), spans, splice);
             }
         }
@@ -198,12 +201,11 @@ fn is_cacheable(asked: &str) -> bool {
 /// Whether a modern result asks for input instead of answering (2026-07-28 basic/patterns/mrtr).
 #[must_use]
 pub fn is_input_required(frame: &Frame) -> bool {
-    frame.kind() == Kind::Result
-        && frame
-            .object()
-            .and_then(|result| result.string("resultType"))
-            .as_deref()
-            == Some("input_required")
+    frame
+        .part(Part::ResultType)
+        .and_then(|at| json::as_string(&frame.text()[at]))
+        .as_deref()
+        == Some("input_required")
 }
 
 /// What an `input_required` result asks: key, method, `params` as JSON text.

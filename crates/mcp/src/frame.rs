@@ -34,6 +34,17 @@ const ROUTED: [&str; 8] = [
     "inputResponses",
 ];
 
+/// Keys of a result that the bridge looks at, in the order of [`Part`].
+const BRIDGED: [&str; 3] = ["resultType", "ttlMs", "cacheScope"];
+
+/// A member of a result that the bridge looks at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    ResultType,
+    TtlMs,
+    CacheScope,
+}
+
 /// A member of `params` that routing or the bridge look at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Param {
@@ -57,7 +68,8 @@ pub struct Frame {
     id: Span,
     method: Method,
     body: Span,
-    /// Where the values of [`ROUTED`] stand in `params`; 0..0 where there is none.
+    /// Where the values of [`ROUTED`] stand in `params`, or those of [`BRIDGED`] in a result; 0..0 where there
+    /// is none.
     routed: [(u32, u32); ROUTED.len()],
 }
 
@@ -207,6 +219,8 @@ impl Frame {
                 }
                 routed = found.routed;
             }
+        } else if kind == Kind::Result {
+            routed[..BRIDGED.len()].copy_from_slice(&found.bridged);
         }
         let id = id.unwrap_or(0..0);
         let body = body.unwrap_or(0..0);
@@ -262,16 +276,15 @@ impl Frame {
         }
         out.push(b'}');
         let text = Bytes::from(out);
-        let routed = Object::at(&text, body.clone())
-            .map(|params| route(&text, &params))
-            .unwrap_or_default();
+        let mut found = Found::default();
+        found.walk(b"params", &text, body.clone());
         Self {
+            routed: found.routed,
             text,
             kind,
             id: id_at,
             method,
             body,
-            routed,
         }
     }
 
@@ -288,13 +301,19 @@ impl Frame {
         out.extend_from_slice(b"\":");
         let body = append(&mut out, value);
         out.push(b'}');
+        let mut found = Found::default();
+        if kind == Kind::Result {
+            found.walk(b"result", &out, body.clone());
+        }
+        let mut routed = [(0, 0); ROUTED.len()];
+        routed[..BRIDGED.len()].copy_from_slice(&found.bridged);
         Self {
             text: out.into(),
             kind,
             id: id_at,
             method: Method::Plain(0..0),
             body,
-            routed: Default::default(),
+            routed,
         }
     }
 
@@ -386,7 +405,23 @@ impl Frame {
     /// Where a member of `params` stands that routing looks at.
     #[must_use]
     pub fn param(&self, param: Param) -> Option<Span> {
-        let (start, end) = self.routed[param as usize];
+        if self.is_response() {
+            return None;
+        }
+        self.routed_at(param as usize)
+    }
+
+    /// Where a member of a result stands that the bridge looks at.
+    #[must_use]
+    pub fn part(&self, part: Part) -> Option<Span> {
+        if self.kind != Kind::Result {
+            return None;
+        }
+        self.routed_at(part as usize)
+    }
+
+    fn routed_at(&self, at: usize) -> Option<Span> {
+        let (start, end) = self.routed[at];
         (end > 0).then_some(start as usize..end as usize)
     }
 
@@ -417,12 +452,17 @@ struct Found {
     /// The values of [`ROUTED`] in `params`.
     routed: [(u32, u32); ROUTED.len()],
     folded_param: Option<Reason>,
+    /// The values of [`BRIDGED`] in `result`.
+    bridged: [(u32, u32); BRIDGED.len()],
 }
 
 impl Found {
     /// Takes a member of the message, or of an object in it (`parent`).
     fn take(&mut self, parent: Option<&[u8]>, key: &[u8], value: Span) {
         let place = |names: &[&str]| names.iter().position(|name| json::key_is(key, name));
+        // Offsets fit: longer texts are not JSON to `validate`.
+        let offset = |at| u32::try_from(at).unwrap_or_default();
+        let span = (offset(value.start), offset(value.end));
         match parent {
             None => match place(&ENVELOPE) {
                 Some(at) => self.envelope[at] = Some(value),
@@ -430,26 +470,28 @@ impl Found {
                 None => {}
             },
             Some(parent) if json::key_is(parent, "params") => match place(&ROUTED) {
-                Some(at) => {
-                    // Offsets fit: longer texts are not JSON to `validate`.
-                    let offset = |at| u32::try_from(at).unwrap_or_default();
-                    self.routed[at] = (offset(value.start), offset(value.end));
-                }
+                Some(at) => self.routed[at] = span,
                 None if self.folded_param.is_none() => self.folded_param = folded(key, &ROUTED),
                 None => {}
             },
+            Some(parent) if json::key_is(parent, "result") => {
+                if let Some(at) = place(&BRIDGED) {
+                    self.bridged[at] = span;
+                }
+            }
             Some(_) => {}
         }
     }
-}
 
-/// Finds what of `params` is looked at.
-fn route(text: &[u8], params: &Object<'_>) -> [(u32, u32); ROUTED.len()] {
-    let mut found = Found::default();
-    for member in params.members() {
-        found.take(Some(b"params"), &text[member.key], member.value);
+    /// Takes the members of the object at `object`, which stands under `parent`.
+    fn walk(&mut self, parent: &[u8], text: &[u8], object: Span) {
+        if object.is_empty() {
+            return;
+        }
+        for member in json::members(text, object) {
+            self.take(Some(parent), &text[member.key], member.value);
+        }
     }
-    found.routed
 }
 
 /// Whether `raw` is an id: a string or an integer (2026-07-28 basic "Requests").

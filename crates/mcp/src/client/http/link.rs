@@ -130,6 +130,10 @@ impl HttpLink {
         if let Some(session) = &session {
             headers.insert(SESSION_ID, session.clone());
         }
+        if era == Era::Modern {
+            // A request puts its own in this place.
+            headers.insert(MCP_METHOD, HeaderValue::from_static(method::TOOLS_CALL));
+        }
         let (drains, bodies) = mpsc::channel(DRAINS);
         let core = Core {
             label: options.label.clone(),
