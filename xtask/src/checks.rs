@@ -1,18 +1,20 @@
 //! The checks, the tests, the soak and the benchmarks: what runs, and in which order.
 //!
-//! The cheapest comes first. The test runner comes last and replaces this process, so that its
-//! summary is the last thing on the terminal and its exit code is the command's.
+//! The cheapest comes first. The test runner comes last, so that its summary is the last thing on
+//! the terminal, and its exit code is the command's.
+
+use std::process::ExitCode;
 
 use anyhow::Result;
 
 use crate::{
-    graph, setup,
+    graph, postgres, setup,
     shell::{Cmd, heading},
     workspace::Workspace,
 };
 
 /// Everything: set-up, checks, one build, all tests.
-pub(crate) fn test(workspace: &Workspace, nextest: &[String]) -> Result<()> {
+pub(crate) fn test(workspace: &Workspace, nextest: &[String]) -> Result<ExitCode> {
     heading("set-up");
     setup::run(workspace)?;
     fmt(workspace)?;
@@ -26,19 +28,18 @@ pub(crate) fn test(workspace: &Workspace, nextest: &[String]) -> Result<()> {
     )
     .run()?;
     heading("tests");
-    run_nextest(workspace, &[], nextest).become_it()
+    postgres::run(run_nextest(workspace, &[], nextest))
 }
 
 /// The same tests with their loops at full length: those that have a heavy loop read
 /// `TOOLWHARF_SOAK` and choose its count by it.
-pub(crate) fn soak(workspace: &Workspace, nextest: &[String]) -> Result<()> {
+pub(crate) fn soak(workspace: &Workspace, nextest: &[String]) -> Result<ExitCode> {
     heading("set-up");
     setup::run(workspace)?;
     build(workspace)?;
     heading("soak");
-    run_nextest(workspace, &["--profile", "soak"], nextest)
-        .env("TOOLWHARF_SOAK", "1")
-        .become_it()
+    let run = run_nextest(workspace, &["--profile", "soak"], nextest);
+    postgres::run(run.env("TOOLWHARF_SOAK", "1"))
 }
 
 /// What needs no test to run. Wants nothing but the Rust toolchain; uses cargo-deny if it is there.

@@ -10,6 +10,7 @@ mod checks;
 mod demo;
 mod graph;
 mod http;
+mod postgres;
 mod python;
 mod setup;
 mod shell;
@@ -20,7 +21,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use crate::workspace::Workspace;
+use crate::{shell::Cmd, workspace::Workspace};
 
 #[derive(Parser)]
 #[command(
@@ -54,6 +55,12 @@ enum Command {
     Check,
     /// Checks that crates depend on each other only as docs/architecture.md says
     Graph,
+    /// Runs a command with a private Postgres, whose URL is in TOOLWHARF_TEST_POSTGRES
+    Postgres {
+        /// The command with its arguments, after `--`
+        #[arg(last = true, required = true)]
+        command: Vec<String>,
+    },
     /// Builds Toolwharf and serves two MCP servers with it: ours that rolls dice, and a
     /// third party's through uvx or npx
     Demo {
@@ -74,7 +81,7 @@ enum Command {
 
 fn main() -> ExitCode {
     match run(Cli::parse().command) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         // Without the backtrace that `RUST_BACKTRACE` would add: it would hide what to do.
         Err(error) => {
             eprintln!("error: {error:#}");
@@ -83,12 +90,16 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: Command) -> Result<()> {
+fn run(command: Command) -> Result<ExitCode> {
     let workspace = Workspace::locate()?;
     match command {
+        Command::Test { nextest } => return checks::test(&workspace, &nextest),
+        Command::Soak { nextest } => return checks::soak(&workspace, &nextest),
+        Command::Postgres { command } => {
+            let (program, args) = command.split_first().expect("clap requires one");
+            return postgres::run(Cmd::new(program).args(args));
+        }
         Command::Setup => setup::run(&workspace),
-        Command::Test { nextest } => checks::test(&workspace, &nextest),
-        Command::Soak { nextest } => checks::soak(&workspace, &nextest),
         Command::Check => checks::check(&workspace),
         Command::Graph => graph::run(&workspace),
         Command::Demo {
@@ -102,7 +113,8 @@ fn run(command: Command) -> Result<()> {
             },
         ),
         Command::Bench { args } => checks::bench(&workspace, &args),
-    }
+    }?;
+    Ok(ExitCode::SUCCESS)
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 
 use crate::{
-    python,
+    postgres, python,
     shell::{Cmd, heading, is_executable, which},
     workspace::Workspace,
 };
@@ -61,6 +61,12 @@ const TOOLS: &[Tool] = &[
         why: "servers from PyPI run on it",
         found: || python::find().is_some(),
         apt: &["python3", "python3-venv"],
+    },
+    Tool {
+        name: "postgres (with initdb and pg_isready)",
+        why: "the store is tested on it",
+        found: || postgres::programs().is_some(),
+        apt: &["postgresql"],
     },
 ];
 
@@ -187,7 +193,7 @@ fn how_to_install(tools: &[&Tool], apt: bool) -> Option<String> {
     ))
 }
 
-fn is_root() -> Result<bool> {
+pub(crate) fn is_root() -> Result<bool> {
     Ok(Cmd::new("id").arg("-u").output()?.trim() == "0")
 }
 
@@ -314,7 +320,7 @@ mod tests {
         let tools: Vec<&Tool> = TOOLS.iter().filter(|tool| tool.name != "git").collect();
         let text = how_to_install(&tools, true).unwrap();
         assert!(
-            text.ends_with("sudo apt-get install -y nodejs npm python3 python3-venv"),
+            text.ends_with("sudo apt-get install -y nodejs npm python3 python3-venv postgresql"),
             "{text}"
         );
         assert!(

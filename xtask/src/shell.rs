@@ -25,6 +25,14 @@ impl Cmd {
         let program = program.as_ref();
         let mut command = Command::new(program);
         command.stdin(Stdio::null());
+        // `cargo run` says with these which package it runs. Build scripts look at variables of
+        // the same names, and a cargo that inherited ours would run them all again.
+        for (name, _) in env::vars_os() {
+            let name = name.to_string_lossy();
+            if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") {
+                command.env_remove(&*name);
+            }
+        }
         Self {
             command,
             shown: program.to_string_lossy().into_owned(),

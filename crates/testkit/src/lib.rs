@@ -4,8 +4,8 @@
 //! both eras, written on the official SDK; `testkit-scripted` is written on bare lines and
 //! misbehaves on demand. The library finds and guards such processes ([`Bin`], [`Process`]),
 //! speaks to servers without interpreting what they say ([`RawClient`], [`StdioClient`]) or as a
-//! complete client of any era ([`Peer`]), waits with deadlines ([`wait_for`]), and runs the official
-//! conformance suite ([`conformance`]).
+//! complete client of any era ([`Peer`]), waits with deadlines ([`wait_for`]), runs the official
+//! conformance suite ([`conformance`]), and gives each test a database ([`postgres::Database`]).
 //!
 //! Invariants: every wait has a deadline, every child dies with its guard, and a helper that
 //! cannot do its work panics with a sentence that says what to do, because it runs in tests only.
@@ -28,6 +28,7 @@
 mod bin;
 pub mod conformance;
 pub mod peer;
+pub mod postgres;
 mod process;
 mod raw;
 mod sse;

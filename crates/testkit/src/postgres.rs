@@ -1,0 +1,92 @@
+//! Databases for tests, each test its own, on the server that `TOOLWHARF_TEST_POSTGRES` names.
+
+use std::{
+    str::FromStr,
+    sync::atomic::{AtomicU32, Ordering},
+    thread,
+};
+
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection, postgres::PgConnectOptions};
+
+const VARIABLE: &str = "TOOLWHARF_TEST_POSTGRES";
+
+/// An empty database. Dropping it removes it, and whoever is connected to it.
+pub struct Database {
+    name: String,
+    url: String,
+}
+
+impl Database {
+    /// Makes a database.
+    ///
+    /// # Panics
+    /// If there is no server; the message says how to get one.
+    pub async fn create() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        // Tests are processes, and all that share a server share a machine.
+        let name = format!("test_{}_{count}", std::process::id());
+        run(format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)")).await;
+        run(format!("CREATE DATABASE {name} TEMPLATE template0")).await;
+        let url = server().database(&name).to_url_lossy().to_string();
+        Self { name, url }
+    }
+
+    /// `postgres://…`, with the user and the password.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Ends every connection to the database, as a restart of the server does.
+    ///
+    /// # Panics
+    /// If the server cannot be asked to.
+    pub async fn disconnect_all(&self) {
+        let name = &self.name;
+        run(format!(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"
+        ))
+        .await;
+    }
+}
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        let drop_it = format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.name);
+        // A runtime of its own: the test's one may be ending, and cannot be waited in.
+        let thread = thread::spawn(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .expect("a runtime can be made");
+            runtime.block_on(run(drop_it));
+        });
+        if thread.join().is_err() && !thread::panicking() {
+            panic!("cannot drop the test's database");
+        }
+    }
+}
+
+/// Where the server is.
+fn server() -> PgConnectOptions {
+    let url = std::env::var(VARIABLE).unwrap_or_else(|_| {
+        panic!(
+            "{VARIABLE} is not set: this test needs a Postgres. Run it with one by \
+             `cargo xtask postgres -- cargo nextest run …`"
+        )
+    });
+    PgConnectOptions::from_str(&url).expect("the variable holds the URL of a Postgres")
+}
+
+async fn run(statement: String) {
+    let result = async {
+        let mut conn = PgConnection::connect_with(&server()).await?;
+        sqlx::raw_sql(AssertSqlSafe(statement))
+            .execute(&mut conn)
+            .await?;
+        conn.close().await
+    };
+    if let Err(error) = result.await {
+        panic!("the Postgres for tests does not do its work: {error}");
+    }
+}
