@@ -15,7 +15,7 @@ use crate::{
     MAX_KEY, Page, Store, Time,
     error::{Error, Result},
     id::{floor, micros, now},
-    sql::{Key, Text, Tx, execute, on, row},
+    sql::{Filter, Key, Text, Tx, execute, on, page, row},
 };
 
 /// What became of a call.
@@ -112,9 +112,6 @@ pub struct CallFilter {
     pub until: Option<Time>,
 }
 
-const COLUMNS: &str = "id, run_id, project_id, caller, server, tool, arguments_digest, status, error, \
-                       result_digest, started_at, finished_at, duration_us";
-
 /// The most rows of one statement. A batch is cut into powers of two, so that there are few texts
 /// to be prepared and remembered.
 const CHUNK: usize = 64;
@@ -147,41 +144,29 @@ impl Store {
     /// Calls, newest first. `page.after` is an id.
     pub async fn calls_list(&self, filter: &CallFilter, page: &Page) -> Result<Vec<CallRow>> {
         let mut conn = self.pool.read().await?;
-        on!(conn, |conn: Db| async {
-            // Not one text with `$1 IS NULL OR …`: that could use no index.
-            let mut query = QueryBuilder::<Db>::new(format!(
-                "SELECT {COLUMNS} FROM kb.agent_run_tool_calls WHERE TRUE"
-            ));
-            let status = filter.status.map(CallStatus::as_str);
-            for (column, value) in [
-                ("project_id", filter.project.as_ref().map(ProjectId::as_str)),
-                ("server", filter.server.as_deref()),
-                ("tool", filter.tool.as_deref()),
-                ("caller", filter.caller.as_deref()),
-                ("status", status),
-            ] {
-                if let Some(value) = value {
-                    query
-                        .push(format_args!(" AND {column} = "))
-                        .push_bind(Key(value));
-                }
-            }
-            let (since, until) = (filter.since.map(floor), filter.until.map(floor));
-            if let Some(since) = &since {
-                query.push(" AND id >= ").push_bind(Key(since));
-            }
-            if let Some(until) = &until {
-                query.push(" AND id < ").push_bind(Key(until));
-            }
-            if let Some(after) = &page.after {
-                query.push(" AND id < ").push_bind(Key(after));
-            }
-            query
-                .push(" ORDER BY id DESC LIMIT ")
-                .push_bind(page.limit());
-            let query = query.build_query_as::<CallRow>().persistent(false);
-            query.fetch_all(conn).await
-        })
+        let (since, until) = (filter.since.map(floor), filter.until.map(floor));
+        let conditions = Filter::default()
+            .and(
+                "project_id =",
+                filter.project.as_ref().map(ProjectId::as_str),
+            )
+            .and("server =", filter.server.as_deref())
+            .and("tool =", filter.tool.as_deref())
+            .and("caller =", filter.caller.as_deref())
+            .and("status =", filter.status.map(CallStatus::as_str))
+            .and("id >=", since.as_deref())
+            .and("id <", until.as_deref())
+            .and("id <", page.after.as_deref());
+        page!(
+            conn,
+            CallRow,
+            "SELECT id, run_id, project_id, caller, server, tool, arguments_digest, status, error,
+                 result_digest, started_at, finished_at, duration_us
+             FROM kb.agent_run_tool_calls",
+            conditions,
+            "id DESC",
+            page
+        )
     }
 
     /// A call with its bodies: of this project, or any call if none is named.
@@ -286,7 +271,7 @@ fn chunks<T>(mut rest: &[T]) -> impl Iterator<Item = &[T]> {
     })
 }
 
-/// What can be stored of a text.
+/// What can be stored of a text. (`QueryBuilder` panics on what cannot.)
 fn clean(text: &str) -> Cow<'_, str> {
     if text.contains('\0') {
         text.replace('\0', "\u{fffd}").into()

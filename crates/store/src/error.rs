@@ -170,11 +170,9 @@ fn from_database(error: &dyn sqlx::error::DatabaseError) -> Error {
         (ErrorKind::Other, Reason::Value) => {
             Error::Invalid(format!("a value cannot be stored: {}", fault.message))
         }
-        // A method asks before it writes, so that only a race or a bad value ends here.
-        (ErrorKind::UniqueViolation | ErrorKind::ForeignKeyViolation, _) => Error::Unavailable {
-            reason: "something else changed the same rows: try again",
-            source: Some(fault),
-        },
+        (ErrorKind::ForeignKeyViolation, _) => {
+            Error::Invalid("a value cannot be stored: what it refers to is not there".to_owned())
+        }
         _ => Error::Invalid("a value cannot be stored: it breaks a rule of its table".to_owned()),
     }
 }

@@ -3,13 +3,13 @@
 use model::ProjectId;
 use serde::Serialize;
 use serde_json::Value;
-use sqlx::{FromRow, QueryBuilder};
+use sqlx::FromRow;
 
 use crate::{
     Page, Store, Time,
     error::Result,
     id::{floor, new_id, now},
-    sql::{Doc, Key, Text, execute, on},
+    sql::{Doc, Filter, Key, Text, execute, page},
 };
 
 /// Something that happened.
@@ -58,26 +58,17 @@ impl Store {
         page: &Page,
     ) -> Result<Vec<EventRow>> {
         let mut conn = self.pool.read().await?;
-        on!(conn, |conn: Db| async {
-            let mut query = QueryBuilder::<Db>::new(
-                "SELECT id, project_id, server, kind, detail, at FROM kb.server_events WHERE TRUE",
-            );
-            if let Some(project) = project {
-                query
-                    .push(" AND project_id = ")
-                    .push_bind(Key(project.as_str()));
-            }
-            if let Some(server) = server {
-                query.push(" AND server = ").push_bind(Key(server));
-            }
-            if let Some(after) = &page.after {
-                query.push(" AND id < ").push_bind(Key(after));
-            }
-            query
-                .push(" ORDER BY id DESC LIMIT ")
-                .push_bind(page.limit());
-            query.build_query_as::<EventRow>().fetch_all(conn).await
-        })
+        page!(
+            conn,
+            EventRow,
+            "SELECT id, project_id, server, kind, detail, at FROM kb.server_events",
+            Filter::default()
+                .and("project_id =", project.map(ProjectId::as_str))
+                .and("server =", server)
+                .and("id <", page.after.as_deref()),
+            "id DESC",
+            page
+        )
     }
 
     /// Forgets some of the events before this time, the oldest first; how many. Call it until it

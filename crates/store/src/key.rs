@@ -2,14 +2,14 @@
 
 use model::ProjectId;
 use serde::{Deserialize, Serialize};
-use sqlx::{FromRow, QueryBuilder};
+use sqlx::FromRow;
 
 use crate::{
     Page, Store, Time,
     error::{Error, Result},
     id::{micros, new_id, now},
     project,
-    sql::{Key, Text, execute, on, row},
+    sql::{Filter, Key, Text, execute, page, row},
 };
 
 /// What a key may do.
@@ -101,20 +101,17 @@ impl Store {
     /// Keys by age, revoked ones too: of one project, or all of them. `page.after` is an id.
     pub async fn key_list(&self, project: Option<&ProjectId>, page: &Page) -> Result<Vec<KeyRow>> {
         let mut conn = self.pool.read().await?;
-        on!(conn, |conn: Db| async {
-            let mut query = QueryBuilder::<Db>::new(
-                "SELECT id, project_id, name, role, hint, created_at, last_used_at, expires_at, revoked_at
-                 FROM kb.api_keys WHERE id > ",
-            );
-            query.push_bind(Key(page.after.as_deref().unwrap_or_default()));
-            if let Some(project) = project {
-                query
-                    .push(" AND project_id = ")
-                    .push_bind(Key(project.as_str()));
-            }
-            query.push(" ORDER BY id LIMIT ").push_bind(page.limit());
-            query.build_query_as::<KeyRow>().fetch_all(conn).await
-        })
+        page!(
+            conn,
+            KeyRow,
+            "SELECT id, project_id, name, role, hint, created_at, last_used_at, expires_at, revoked_at
+             FROM kb.api_keys",
+            Filter::default()
+                .and("project_id =", project.map(ProjectId::as_str))
+                .and("id >", page.after.as_deref()),
+            "id",
+            page
+        )
     }
 
     /// The key with this hash, living or not.

@@ -165,3 +165,169 @@ fn checksum(text: &str) -> String {
     let digest = Sha256::digest(text.as_bytes());
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use tempfile::TempDir;
+    use testkit::postgres::Database;
+
+    use super::*;
+    use crate::Store;
+
+    /// A new database, and what has to live as long.
+    enum Place {
+        Sqlite(TempDir),
+        Postgres(Database),
+    }
+
+    impl Place {
+        async fn both() -> [Self; 2] {
+            let dir = tempfile::tempdir().unwrap();
+            [Self::Sqlite(dir), Self::Postgres(Database::create().await)]
+        }
+
+        fn location(&self) -> Location {
+            match self {
+                Self::Sqlite(dir) => Location::Sqlite(dir.path().join("wharf.db")),
+                Self::Postgres(database) => Location::Postgres(database.url().to_owned()),
+            }
+        }
+    }
+
+    /// Everything that the database says of its schema, a line for each.
+    async fn schema(store: &Store) -> Vec<String> {
+        let mut conn = store.pool.read().await.unwrap();
+        let text = match &store.pool {
+            Pool::Sqlite { .. } => {
+                "SELECT type || ' ' || name || ' ' || COALESCE(sql, '') FROM kb.sqlite_master
+                 UNION ALL
+                 SELECT 'column ' || m.name || '.' || c.name || ' ' || c.type || ' ' || c.\"notnull\"
+                 FROM kb.sqlite_master AS m, pragma_table_xinfo(m.name, 'kb') AS c WHERE m.type = 'table'
+                 UNION ALL SELECT 'version ' || version || checksum FROM kb.schema_migrations
+                 ORDER BY 1"
+            }
+            Pool::Postgres(_) => {
+                "SELECT 'column ' || table_name || '.' || column_name || ' ' || data_type || ' '
+                     || is_nullable || COALESCE(collation_name, '')
+                 FROM information_schema.columns WHERE table_schema = 'kb'
+                 UNION ALL SELECT indexdef FROM pg_indexes WHERE schemaname = 'kb'
+                 UNION ALL
+                 SELECT conrelid::regclass || ' ' || conname || ' ' || pg_get_constraintdef(oid)
+                 FROM pg_constraint WHERE connamespace = 'kb'::regnamespace
+                 UNION ALL SELECT 'version ' || version || checksum FROM kb.schema_migrations
+                 ORDER BY 1"
+            }
+        };
+        let lines = rows!(conn, (String,), text).unwrap();
+        lines.into_iter().map(|(line,)| line).collect()
+    }
+
+    /// `table.column`, and whether it may be NULL.
+    async fn columns(store: &Store) -> Vec<(String, bool)> {
+        let mut conn = store.pool.read().await.unwrap();
+        let text = match &store.pool {
+            Pool::Sqlite { .. } => {
+                "SELECT m.name || '.' || c.name, c.\"notnull\" = 0
+                 FROM kb.sqlite_master AS m, pragma_table_xinfo(m.name, 'kb') AS c
+                 WHERE m.type = 'table' ORDER BY m.name, c.cid"
+            }
+            Pool::Postgres(_) => {
+                "SELECT table_name || '.' || column_name, is_nullable = 'YES'
+                 FROM information_schema.columns WHERE table_schema = 'kb'
+                 ORDER BY table_name COLLATE \"C\", ordinal_position"
+            }
+        };
+        rows!(conn, (String, bool), text).unwrap()
+    }
+
+    #[tokio::test]
+    async fn every_earlier_version_becomes_the_latest() {
+        for place in 0..2 {
+            let mut expect = None;
+            for version in 0..=LATEST {
+                let place = Place::both().await.into_iter().nth(place).unwrap();
+                let location = place.location();
+                if version > 0 {
+                    let old = Store::open_with(&location, version).await.unwrap();
+                    old.close().await;
+                }
+                let store = Store::open(&location).await.unwrap();
+                let found = schema(&store).await;
+                assert!(found.len() > 100, "{found:#?}");
+                let expect = expect.get_or_insert_with(|| found.clone());
+                assert_eq!(found, *expect, "from version {version} at {location}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn both_engines_have_the_same_tables() {
+        let [sqlite, postgres] = Place::both().await;
+        let sqlite = Store::open(&sqlite.location()).await.unwrap();
+        let postgres = Store::open(&postgres.location()).await.unwrap();
+        let found = columns(&sqlite).await;
+        assert_eq!(found, columns(&postgres).await);
+        let mut servers = found
+            .iter()
+            .filter_map(|(column, _)| column.strip_prefix("project_mcp_servers."))
+            .collect::<Vec<_>>();
+        servers.sort_unstable();
+        let mut expect = [
+            "id",
+            "project_id",
+            "product_id",
+            "name",
+            "description",
+            "transport",
+            "config",
+            "enabled",
+            "created_at",
+            "updated_at",
+        ];
+        expect.sort_unstable();
+        assert_eq!(servers, expect);
+    }
+
+    #[tokio::test]
+    async fn a_newer_or_a_changed_database_is_refused_and_left_alone() {
+        for place in Place::both().await {
+            let location = place.location();
+            let store = Store::open(&location).await.unwrap();
+            let before = schema(&store).await;
+            let tamper = async |text: &'static str| {
+                let mut conn = store.pool.write().await.unwrap();
+                execute!(conn, text).unwrap();
+            };
+            tamper("INSERT INTO kb.schema_migrations VALUES (99, 'later', 'x', '')").await;
+            let error = Store::open(&location).await.unwrap_err();
+            let OpenError::Newer { found: 99, known } = &error else {
+                panic!("{error:?}");
+            };
+            assert_eq!(*known, LATEST);
+            assert!(error.to_string().contains("99"), "{error}");
+            tamper("DELETE FROM kb.schema_migrations WHERE version = 99").await;
+            assert_eq!(schema(&store).await, before);
+
+            tamper("UPDATE kb.schema_migrations SET checksum = 'x' WHERE version = 1").await;
+            let error = Store::open(&location).await.unwrap_err();
+            assert!(
+                matches!(error, OpenError::Changed { version: 1 }),
+                "{error:?}"
+            );
+            tamper("DELETE FROM kb.schema_migrations WHERE version = 1").await;
+            let error = Store::open(&location).await.unwrap_err();
+            assert!(
+                matches!(error, OpenError::Changed { version: 2 }),
+                "{error:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn migrations_are_numbered_without_a_gap() {
+        for (index, migration) in MIGRATIONS.iter().enumerate() {
+            let number = format!("{:04}_", index + 1);
+            assert!(migration.name.starts_with(&number), "{}", migration.name);
+        }
+    }
+}

@@ -15,11 +15,12 @@ use sqlx::{
     postgres::{PgConnectOptions, PgPoolOptions},
     sqlite::{SqliteConnectOptions, SqlitePoolOptions},
 };
+use tokio::time::Instant;
 
 use crate::{
-    error::{OpenError, Result},
+    error::{Error, OpenError, Result},
     migrate,
-    sql::Pool,
+    sql::{DEADLINE, Pool, within},
 };
 
 /// Longest wait for a connection of a pool.
@@ -110,6 +111,12 @@ async fn open_sqlite(location: &Location, file: &Path) -> Result<Pool, OpenError
         .foreign_keys(true)
         .busy_timeout(Duration::from_secs(1))
         .disable_statement_logging();
+    probe(&options, &path)
+        .await
+        .map_err(|source| OpenError::Database {
+            location: location.to_string(),
+            source,
+        })?;
     let pool = |connections: u32, query_only: bool| {
         let path = path.clone();
         SqlitePoolOptions::new()
@@ -138,6 +145,25 @@ async fn open_sqlite(location: &Location, file: &Path) -> Result<Pool, OpenError
         write: write.connect_lazy_with(options),
     };
     Ok(pool)
+}
+
+/// Connects once outside of a pool: a pool would try again until its deadline and not say why it
+/// cannot. Only another process that is setting up the same file is waited for.
+async fn probe(options: &SqliteConnectOptions, path: &str) -> Result<()> {
+    let since = Instant::now();
+    loop {
+        let attempt = async {
+            let mut conn = options.connect().await?;
+            let attached = attach(&mut conn, path, false).await;
+            conn.close().await.and(attached)
+        };
+        match within(attempt).await {
+            Err(Error::Unavailable { .. }) if since.elapsed() < ACQUIRE => {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            result => return result,
+        }
+    }
 }
 
 /// Makes the file, for its owner only; SQLite gives its other files the same mode.
@@ -171,12 +197,15 @@ async fn attach(conn: &mut SqliteConnection, path: &str, query_only: bool) -> sq
 }
 
 fn open_postgres(location: &Location, url: &str) -> Result<Pool, OpenError> {
-    // The parser's own error may repeat a part of the URL, and with it of the password.
-    let options = PgConnectOptions::from_str(url).map_err(|_| OpenError::Location {
-        location: location.to_string(),
-        why: "not a URL as postgres://user:password@host:port/database".to_owned(),
-    })?;
+    // sqlx takes any scheme. Its parser's error may repeat a part of the URL, and with it of the
+    // password.
+    let is_ours = url.starts_with("postgres://") || url.starts_with("postgresql://");
+    let options = PgConnectOptions::from_str(url).ok().filter(|_| is_ours);
     let options = options
+        .ok_or_else(|| OpenError::Location {
+            location: location.to_string(),
+            why: "not a URL as postgres://user:password@host:port/database".to_owned(),
+        })?
         .application_name("toolwharf")
         .options([
             ("statement_timeout", "2s"),
@@ -186,6 +215,17 @@ fn open_postgres(location: &Location, url: &str) -> Result<Pool, OpenError> {
     let pool = PgPoolOptions::new()
         .max_connections(10)
         .acquire_timeout(ACQUIRE)
+        // A connection that was given up may belong to a server that is silent for good; left
+        // alone it would be waited for as long as the system keeps it, and count all the time.
+        .after_release(|conn, _| {
+            Box::pin(async move {
+                match tokio::time::timeout(DEADLINE, conn.ping()).await {
+                    Ok(Ok(())) => Ok(true),
+                    Ok(Err(error)) => Err(error),
+                    Err(_) => Err(sqlx::Error::PoolTimedOut),
+                }
+            })
+        })
         .connect_lazy_with(options);
     Ok(Pool::Postgres(pool))
 }
@@ -202,5 +242,110 @@ impl fmt::Display for Location {
 impl fmt::Debug for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Location({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::{
+        CallWrite, NewCall, NewEvent, NewProject, new_id, now,
+        sql::{execute, row},
+    };
+
+    async fn open(dir: &Path) -> Store {
+        let location = Location::Sqlite(dir.join("wharf.db"));
+        Store::open(&location).await.unwrap()
+    }
+
+    /// Versions before this one can lose what was committed when a log is reset while it is read.
+    #[tokio::test]
+    async fn the_bundled_sqlite_is_new_enough() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut conn = open(dir.path()).await.pool.read().await.unwrap();
+        let version = row!(conn, (String,), "SELECT sqlite_version()").unwrap();
+        let (version,) = version.unwrap();
+        let numbers: Vec<u32> = version.split('.').map(|n| n.parse().unwrap()).collect();
+        assert!(numbers >= vec![3, 51, 3], "{version}");
+    }
+
+    #[tokio::test]
+    async fn every_connection_is_set_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = open(dir.path()).await;
+        let mut conns = vec![store.pool.write().await.unwrap()];
+        for _ in 0..4 {
+            conns.push(store.pool.read().await.unwrap());
+        }
+        for (index, conn) in conns.iter_mut().enumerate() {
+            let text = "SELECT j.journal_mode, s.synchronous, f.foreign_keys, q.query_only
+                 FROM pragma_journal_mode('kb') j, pragma_synchronous('kb') s, pragma_foreign_keys f,
+                     pragma_query_only q";
+            let row = row!(conn, (String, i64, i64, i64), text).unwrap();
+            let query_only = i64::from(index > 0);
+            assert_eq!(row, Some(("wal".to_owned(), 2, 1, query_only)));
+        }
+        let write = execute!(conns[1], "DELETE FROM kb.projects");
+        assert!(matches!(write, Err(Error::Unavailable { .. })), "{write:?}");
+    }
+
+    /// The limit of pages fails as a full disk does, and has the same effect: SQLite rolls the
+    /// transaction back by itself.
+    #[tokio::test]
+    async fn a_full_disk() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = open(dir.path()).await;
+        let project = NewProject::new(model::ProjectId::parse("p").unwrap());
+        store.project_put(&project).await.unwrap();
+        let fill = async || {
+            let mut conn = store.pool.write().await.unwrap();
+            execute!(conn, "PRAGMA kb.max_page_count = 1").unwrap();
+        };
+        let full = |result: Result<()>| {
+            let text = format!("{result:?}");
+            assert!(matches!(result, Err(Error::Unavailable { .. })), "{text}");
+            assert!(text.contains("the disk is full"), "{text}");
+        };
+        let call = |arguments: String| {
+            CallWrite::Intent(NewCall {
+                id: new_id(),
+                run_id: None,
+                project: None,
+                caller: String::new(),
+                server: String::new(),
+                tool: String::new(),
+                arguments_digest: String::new(),
+                arguments: Some(arguments),
+                started_at: now(),
+            })
+        };
+        let long = "x".repeat(1 << 20);
+        let detail = json!(long);
+        let event = NewEvent {
+            project: None,
+            server: "s",
+            kind: "k",
+            detail: &detail,
+        };
+        fill().await;
+        full(store.event_add(event).await);
+        // One that fits, before one that does not: neither is there.
+        fill().await;
+        let batch = [call(String::new()), call(long.clone())];
+        full(store.calls_write(&batch).await);
+        let calls = store
+            .calls_list(&crate::CallFilter::default(), &crate::Page::default())
+            .await;
+        assert_eq!(calls.unwrap(), []);
+        store.project_get(&project.id).await.unwrap();
+
+        // There is room again.
+        let mut conn = store.pool.write().await.unwrap();
+        execute!(conn, "PRAGMA kb.max_page_count = 1000000").unwrap();
+        drop(conn);
+        store.calls_write(&batch).await.unwrap();
+        store.event_add(event).await.unwrap();
     }
 }

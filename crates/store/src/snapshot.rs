@@ -81,8 +81,8 @@ impl Store {
             conn,
             SnapshotRow,
             "SELECT NULLIF(project_id, '') AS project_id, server, config_digest, catalog, taken_at
-             FROM kb.catalog_snapshots WHERE (project_id, server) > ($1, $2)
-             ORDER BY project_id, server LIMIT $3",
+             FROM kb.catalog_snapshots AS s WHERE (s.project_id, s.server) > ($1, $2)
+             ORDER BY s.project_id, s.server LIMIT $3",
             Key(after
                 .and_then(|row| row.project_id.as_deref())
                 .unwrap_or_default()),

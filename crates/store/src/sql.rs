@@ -24,7 +24,7 @@ pub const MAX_KEY: usize = 1_024;
 
 /// Longest wait for one statement. Engines have shorter deadlines of their own (locks, statements);
 /// this one is for a peer or a disk that is silent.
-const DEADLINE: Duration = Duration::from_secs(3);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(3);
 
 /// The connections to a database.
 #[derive(Clone, Debug)]
@@ -174,7 +174,52 @@ macro_rules! execute {
     };
 }
 
-pub(crate) use {execute, on, row, rows};
+/// The rows that meet all conditions of a [`Filter`], a page of them in this order.
+macro_rules! page {
+    ($on:expr, $row:ty, $select:expr, $filter:expr, $order:literal, $page:expr) => {{
+        let filter: $crate::sql::Filter<'_> = $filter;
+        let text = filter.text($select, $order);
+        $crate::sql::on!($on, |conn: Db| {
+            // Not remembered: there are many combinations, and each is rare.
+            let mut query = sqlx::query_as::<Db, $row>(sqlx::AssertSqlSafe(text)).persistent(false);
+            for value in filter.values() {
+                query = query.bind(value);
+            }
+            query.bind($page.limit()).fetch_all(conn)
+        })
+    }};
+}
+
+pub(crate) use {execute, on, page, row, rows};
+
+/// Conditions of which any may be absent. One text with `$1 IS NULL OR …` could use no index; and
+/// sqlx's `QueryBuilder` panics on a value that [`Key`] refuses.
+#[derive(Default)]
+pub(crate) struct Filter<'a> {
+    conditions: Vec<(&'static str, Key<'a>)>,
+}
+
+impl<'a> Filter<'a> {
+    /// Adds `condition`, a column and an operator, if there is a value for it.
+    pub(crate) fn and(mut self, condition: &'static str, value: Option<&'a str>) -> Self {
+        self.conditions
+            .extend(value.map(|value| (condition, Key(value))));
+        self
+    }
+
+    pub(crate) fn text(&self, select: &str, order: &str) -> String {
+        let mut text = format!("{select} WHERE TRUE");
+        for (index, (condition, _)) in self.conditions.iter().enumerate() {
+            text.push_str(&format!(" AND {condition} ${}", index + 1));
+        }
+        let limit = self.conditions.len() + 1;
+        format!("{text} ORDER BY {order} LIMIT ${limit}")
+    }
+
+    pub(crate) fn values(&self) -> impl Iterator<Item = Key<'a>> {
+        self.conditions.iter().map(|(_, value)| *value)
+    }
+}
 
 /// A name that stands in an index: no NUL, at most [`MAX_KEY`] bytes.
 #[derive(Clone, Copy, Debug)]

@@ -1,0 +1,388 @@
+//! The audit of calls, runs of agents, events of servers.
+
+use chrono::Duration;
+use model::ProjectId;
+use serde_json::json;
+use store::{
+    CallEnd, CallFilter, CallStatus, CallWrite, NewCall, NewEvent, NewRun, Page, RunEnd, Store,
+    Time, new_id, now,
+};
+
+use crate::support::Db;
+
+on_both!(
+    a_call,
+    a_batch_is_written_wholly_or_not_at_all,
+    writing_a_batch_again,
+    calls_are_filtered_and_paged,
+    calls_that_were_open,
+    pruning,
+    what_happened_is_never_refused,
+    runs,
+    events,
+);
+
+pub(crate) fn intent(project: Option<&ProjectId>, tool: &str) -> NewCall {
+    NewCall {
+        id: new_id(),
+        run_id: None,
+        project: project.cloned(),
+        caller: "key:abc".to_owned(),
+        server: "time".to_owned(),
+        tool: tool.to_owned(),
+        arguments_digest: "sha256:a".to_owned(),
+        arguments: Some("{ \"n\": 1.0 }".to_owned()),
+        started_at: now(),
+    }
+}
+
+fn outcome(id: &str, status: CallStatus) -> CallEnd {
+    CallEnd {
+        id: id.to_owned(),
+        status,
+        error: (status != CallStatus::Ok).then(|| format!("it was {}", status.as_str())),
+        result_digest: Some("sha256:r".to_owned()),
+        result: Some("{\"content\":[]}".to_owned()),
+        finished_at: now(),
+        duration_us: 1_234_567_890_123,
+    }
+}
+
+async fn write(store: &Store, calls: &[NewCall]) {
+    let writes: Vec<_> = calls.iter().cloned().map(CallWrite::Intent).collect();
+    store.calls_write(&writes).await.unwrap();
+}
+
+async fn count(store: &Store) -> usize {
+    let all = store
+        .calls_list(&CallFilter::default(), &Page::default())
+        .await;
+    all.unwrap().len()
+}
+
+async fn a_call(db: &Db) {
+    let (id, other) = (db.project("p").await, db.project("other").await);
+    let call = intent(Some(&id), "now");
+    write(&db.store, std::slice::from_ref(&call)).await;
+    let open = db.store.call_get(Some(&id), &call.id).await.unwrap();
+    assert_eq!(open.arguments, call.arguments);
+    assert_eq!(
+        (open.call.status, open.call.started_at),
+        (CallStatus::Open, call.started_at)
+    );
+    assert_eq!(
+        (open.call.finished_at, open.call.duration_us, open.result),
+        (None, None, None)
+    );
+
+    for status in [CallStatus::ToolError, CallStatus::Ok] {
+        let end = outcome(&call.id, status);
+        db.store
+            .calls_write(&[CallWrite::Outcome(end)])
+            .await
+            .unwrap();
+    }
+    let done = db.store.call_get(None, &call.id).await.unwrap();
+    assert_eq!(
+        done.call.status,
+        CallStatus::ToolError,
+        "the first outcome stays"
+    );
+    let first = outcome(&call.id, CallStatus::ToolError);
+    assert_eq!((done.call.error, done.result), (first.error, first.result));
+    assert_eq!(done.call.duration_us, Some(first.duration_us));
+
+    assert_error!(db.store.call_get(Some(&other), &call.id).await, NotFound);
+    assert_error!(db.store.call_get(None, &new_id()).await, NotFound);
+    let unknown = CallWrite::Outcome(outcome(&new_id(), CallStatus::Ok));
+    db.store.calls_write(&[unknown]).await.unwrap();
+    db.store.calls_write(&[]).await.unwrap();
+    assert_eq!(count(&db.store).await, 1);
+}
+
+async fn a_batch_is_written_wholly_or_not_at_all(db: &Db) {
+    let id = db.project("p").await;
+    let earlier: Vec<_> = (0..64).map(|_| intent(Some(&id), "earlier")).collect();
+    write(&db.store, &earlier).await;
+    let mut writes: Vec<_> = (0..64)
+        .map(|_| CallWrite::Intent(intent(Some(&id), "new")))
+        .collect();
+    let ends = earlier.iter().map(|call| outcome(&call.id, CallStatus::Ok));
+    writes.extend(ends.map(CallWrite::Outcome));
+
+    let mut bad = writes.clone();
+    let CallWrite::Intent(last) = &mut bad[63] else {
+        unreachable!("intents come first")
+    };
+    last.run_id = Some("no such run".to_owned());
+    assert_error!(db.store.calls_write(&bad).await, Invalid);
+    let open = CallFilter {
+        status: Some(CallStatus::Open),
+        ..CallFilter::default()
+    };
+    assert_eq!(count(&db.store).await, 64);
+    assert_eq!(
+        db.store
+            .calls_list(&open, &Page::default())
+            .await
+            .unwrap()
+            .len(),
+        64
+    );
+
+    db.store.calls_write(&writes).await.unwrap();
+    let rows = db.store.calls_list(&open, &Page::default()).await.unwrap();
+    assert!(rows.len() == 64 && rows.iter().all(|row| row.tool == "new"));
+    assert_eq!(count(&db.store).await, 128);
+}
+
+async fn writing_a_batch_again(db: &Db) {
+    let call = intent(None, "now");
+    let end = outcome(&call.id, CallStatus::Ok);
+    // In the order in which a retry may have them; an intent never opens a closed call.
+    let batch = [CallWrite::Outcome(end), CallWrite::Intent(call.clone())];
+    for _ in 0..3 {
+        db.store.calls_write(&batch).await.unwrap();
+        let row = db.store.call_get(None, &call.id).await.unwrap();
+        assert_eq!(row.call.status, CallStatus::Ok);
+    }
+    assert_eq!(count(&db.store).await, 1);
+}
+
+async fn calls_are_filtered_and_paged(db: &Db) {
+    let (a, b) = (db.project("a").await, db.project("b").await);
+    let mut calls = Vec::new();
+    for n in 0..100 {
+        let project = [Some(&a), Some(&b), None][n % 3];
+        let mut call = intent(project, ["now", "zone"][n % 2]);
+        call.server = format!("s{}", n % 5);
+        call.caller = format!("c{}", n % 4);
+        calls.push(call);
+    }
+    write(&db.store, &calls).await;
+    let ends = calls
+        .iter()
+        .take(10)
+        .map(|call| CallWrite::Outcome(outcome(&call.id, CallStatus::Timeout)));
+    db.store
+        .calls_write(&ends.collect::<Vec<_>>())
+        .await
+        .unwrap();
+
+    let check = async |filter: CallFilter, keep: &dyn Fn(usize, &NewCall) -> bool| {
+        let mut found = Vec::new();
+        let mut page = Page::first(7);
+        loop {
+            let rows = db.store.calls_list(&filter, &page).await.unwrap();
+            found.extend(rows.iter().map(|row| row.id.clone()));
+            let Some(last) = rows.last().filter(|_| rows.len() == 7) else {
+                break;
+            };
+            page = Page::after(last.id.as_str(), 7);
+        }
+        let kept = calls.iter().enumerate().filter(|(n, call)| keep(*n, call));
+        let mut expect: Vec<_> = kept.map(|(_, call)| call.id.clone()).collect();
+        expect.reverse();
+        assert_eq!(found, expect, "{filter:?}");
+    };
+    let all = CallFilter::default();
+    check(all.clone(), &|_, _| true).await;
+    let project = Some(a.clone());
+    check(
+        CallFilter {
+            project: project.clone(),
+            ..all.clone()
+        },
+        &|_, call| call.project == project,
+    )
+    .await;
+    let (server, tool) = (Some("s3".to_owned()), Some("zone".to_owned()));
+    let filter = CallFilter {
+        server,
+        tool,
+        ..all.clone()
+    };
+    check(filter, &|_, call| {
+        call.server == "s3" && call.tool == "zone"
+    })
+    .await;
+    let filter = CallFilter {
+        status: Some(CallStatus::Timeout),
+        ..all.clone()
+    };
+    check(filter, &|n, _| n < 10).await;
+    let filter = CallFilter {
+        project: project.clone(),
+        caller: Some("c1".to_owned()),
+        status: Some(CallStatus::Open),
+        ..all.clone()
+    };
+    check(filter, &|n, call| {
+        call.project == project && call.caller == "c1" && n >= 10
+    })
+    .await;
+    let filter = CallFilter {
+        server: Some("' OR 1=1 --".to_owned()),
+        ..all.clone()
+    };
+    check(filter, &|_, _| false).await;
+
+    let day = Duration::days(1);
+    for (since, until, expect) in [
+        (-day, day, true),
+        (day, day * 2, false),
+        (-day * 2, -day, false),
+    ] {
+        let filter = CallFilter {
+            since: Some(now() + since),
+            until: Some(now() + until),
+            ..all.clone()
+        };
+        check(filter, &|_, _| expect).await;
+    }
+    let rows = db.store.calls_list(&all, &Page::first(0)).await.unwrap();
+    assert_eq!(rows, []);
+}
+
+async fn calls_that_were_open(db: &Db) {
+    let calls: Vec<_> = (0..3).map(|_| intent(None, "now")).collect();
+    write(&db.store, &calls).await;
+    let end = CallWrite::Outcome(outcome(&calls[0].id, CallStatus::Ok));
+    db.store.calls_write(&[end]).await.unwrap();
+    let mut later = intent(None, "now");
+    later.started_at = now() + Duration::hours(1);
+    write(&db.store, std::slice::from_ref(&later)).await;
+
+    let closed = db
+        .store
+        .calls_close_open(now(), "the program stopped")
+        .await
+        .unwrap();
+    assert_eq!(closed, 2);
+    assert_eq!(db.store.calls_close_open(now(), "again").await.unwrap(), 0);
+    let status = async |call: &NewCall| db.store.call_get(None, &call.id).await.unwrap().call;
+    assert_eq!(status(&calls[0]).await.status, CallStatus::Ok);
+    assert_eq!(status(&calls[1]).await.status, CallStatus::Unknown);
+    assert_eq!(
+        status(&calls[1]).await.error.as_deref(),
+        Some("the program stopped")
+    );
+    assert_eq!(status(&later).await.status, CallStatus::Open);
+
+    // Another process on the same database knew better.
+    let end = CallWrite::Outcome(outcome(&calls[1].id, CallStatus::Ok));
+    db.store.calls_write(&[end]).await.unwrap();
+    let row = status(&calls[1]).await;
+    assert_eq!((row.status, row.error), (CallStatus::Ok, None));
+}
+
+async fn pruning(db: &Db) {
+    let calls: Vec<_> = (0..1_500).map(|_| intent(None, "now")).collect();
+    write(&db.store, &calls).await;
+    let hour = Duration::hours(1);
+    assert_eq!(db.store.calls_prune(now() - hour).await.unwrap(), 0);
+    for expect in [1_000, 500, 0] {
+        assert_eq!(db.store.calls_prune(now() + hour).await.unwrap(), expect);
+    }
+    assert_eq!(count(&db.store).await, 0);
+    assert_eq!(db.store.calls_prune(Time::MIN_UTC).await.unwrap(), 0);
+}
+
+async fn what_happened_is_never_refused(db: &Db) {
+    let mut call = intent(None, &format!("nul\0{}", "ü".repeat(1_000_000)));
+    call.arguments = Some("\"\0\"".to_owned());
+    let mut end = outcome(&call.id, CallStatus::Error);
+    end.error = Some("the server wrote \0 ☃ '; DROP TABLE kb.projects; --".to_owned());
+    let batch = [CallWrite::Intent(call.clone()), CallWrite::Outcome(end)];
+    db.store.calls_write(&batch).await.unwrap();
+    let row = db.store.call_get(None, &call.id).await.unwrap();
+    assert_eq!(row.call.tool, format!("nul\u{fffd}{}", "ü".repeat(509)));
+    assert_eq!(row.arguments.as_deref(), Some("\"\u{fffd}\""));
+    let expect = "the server wrote \u{fffd} ☃ '; DROP TABLE kb.projects; --";
+    assert_eq!(row.call.error.as_deref(), Some(expect));
+}
+
+async fn runs(db: &Db) {
+    let (id, other) = (db.project("p").await, db.project("other").await);
+    let new = NewRun {
+        project: Some(&id),
+        agent: "cook",
+        model: "m-1",
+    };
+    let run = db.store.run_put(new).await.unwrap();
+    assert_eq!((run.status.as_str(), run.finished_at), ("running", None));
+    let mut call = intent(Some(&id), "now");
+    call.run_id = Some(run.id.clone());
+    write(&db.store, std::slice::from_ref(&call)).await;
+    let row = db.store.call_get(Some(&id), &call.id).await.unwrap();
+    assert_eq!(row.call.run_id.as_ref(), Some(&run.id));
+
+    let end = RunEnd {
+        status: "done".to_owned(),
+        turns: 3,
+        input_tokens: 5_000_000_000,
+        output_tokens: 7,
+        cost_micros: 1_234,
+        error: None,
+    };
+    assert_error!(
+        db.store.run_finish(Some(&other), &run.id, &end).await,
+        NotFound
+    );
+    assert_error!(db.store.run_finish(None, &run.id, &end).await, NotFound);
+    let done = db.store.run_finish(Some(&id), &run.id, &end).await.unwrap();
+    assert_eq!(
+        (done.turns, done.input_tokens, done.cost_micros),
+        (3, 5_000_000_000, 1_234)
+    );
+    assert!(done.finished_at.is_some());
+    assert_eq!(db.store.run_get(Some(&id), &run.id).await.unwrap(), done);
+    assert_error!(db.store.run_get(Some(&other), &run.id).await, NotFound);
+}
+
+async fn events(db: &Db) {
+    let id = db.project("p").await;
+    let detail = json!({"exit": 1, "text": "☃"});
+    for (project, server) in [(None, "a"), (Some(&id), "a"), (Some(&id), "b")] {
+        let event = NewEvent {
+            project,
+            server,
+            kind: "crashed",
+            detail: &detail,
+        };
+        db.store.event_add(event).await.unwrap();
+    }
+    let list = async |project, server, page: &Page| {
+        let rows = db.store.event_list(project, server, page).await.unwrap();
+        assert!(rows.is_sorted_by(|a, b| a.id > b.id));
+        rows
+    };
+    let all = list(None, None, &Page::default()).await;
+    assert_eq!(
+        (all.len(), &all[0].server[..], &all[0].detail),
+        (3, "b", &detail)
+    );
+    assert_eq!(list(Some(&id), None, &Page::default()).await, all[..2]);
+    assert_eq!(
+        list(Some(&id), Some("a"), &Page::default()).await,
+        all[1..2]
+    );
+    assert_eq!(
+        list(None, None, &Page::after(all[0].id.as_str(), 1)).await,
+        all[1..2]
+    );
+    assert_eq!(
+        db.store
+            .events_prune(now() - Duration::hours(1))
+            .await
+            .unwrap(),
+        0
+    );
+    assert_eq!(
+        db.store
+            .events_prune(now() + Duration::hours(1))
+            .await
+            .unwrap(),
+        3
+    );
+}

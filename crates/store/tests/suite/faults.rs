@@ -1,0 +1,321 @@
+//! A database that is locked, silent, gone, or not ours.
+
+use std::{os::unix::fs::PermissionsExt as _, time::Duration};
+
+use sqlx::{Connection as _, PgConnection, SqliteConnection};
+use store::{Location, NewProject, OpenError, Page, Store};
+use testkit::{postgres::Database, wait_for};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream, tcp},
+    sync::watch,
+    task::JoinSet,
+    time::Instant,
+};
+
+use crate::support::{Db, Place, new_server, project, server};
+
+on_both!(
+    what_was_written_is_there_after_opening_again,
+    clones_and_closing,
+    locked_by_another_process,
+    two_that_open_at_once,
+);
+
+async fn what_was_written_is_there_after_opening_again(db: &Db) {
+    let id = db.project("p").await;
+    db.store.server_put(&id, &new_server("time")).await.unwrap();
+    db.store.close().await;
+    let again = db.another().await;
+    assert!(again.server_get(&id, &server("time")).await.is_ok());
+}
+
+async fn clones_and_closing(db: &Db) {
+    let clone = db.store.clone();
+    db.project("p").await;
+    clone.project_get(&project("p")).await.unwrap();
+    db.store.close().await;
+    assert_error!(clone.project_get(&project("p")).await, Unavailable);
+    assert_error!(clone.ping().await, Unavailable);
+}
+
+async fn two_that_open_at_once(db: &Db) {
+    // A new database, which none of them has migrated yet.
+    let (location, _place) = match &db.place {
+        Place::Directory(dir) => (Location::Sqlite(dir.path().join("new.db")), None),
+        Place::Server(_) => {
+            let database = Database::create().await;
+            (
+                Location::Postgres(database.url().to_owned()),
+                Some(database),
+            )
+        }
+    };
+    let opened: Vec<_> = (0..8)
+        .map(|_| {
+            let location = location.clone();
+            async move { Store::open(&location).await }
+        })
+        .collect::<JoinSet<_>>()
+        .join_all()
+        .await;
+    for store in opened {
+        store.unwrap().ping().await.unwrap();
+    }
+}
+
+async fn locked_by_another_process(db: &Db) {
+    let id = db.project("p").await;
+    let new = new_server("time");
+    let put = || db.store.server_put(&id, &new);
+    match &db.location {
+        Location::Sqlite(file) => {
+            let url = format!("sqlite://{}", file.display());
+            let mut other = SqliteConnection::connect(&url).await.unwrap();
+            let lock = other.begin_with("BEGIN IMMEDIATE").await.unwrap();
+            assert_waits_but_not_long(put()).await;
+            // Who only reads is not disturbed.
+            assert_eq!(db.store.server_list(&id).await.unwrap(), []);
+            drop(lock);
+            other.ping().await.unwrap();
+        }
+        Location::Postgres(url) => {
+            let mut other = PgConnection::connect(url).await.unwrap();
+            let mut lock = other.begin().await.unwrap();
+            let text = "LOCK TABLE kb.projects IN EXCLUSIVE MODE";
+            sqlx::raw_sql(text).execute(&mut *lock).await.unwrap();
+            assert_waits_but_not_long(put()).await;
+            assert_eq!(db.store.server_list(&id).await.unwrap(), []);
+            lock.rollback().await.unwrap();
+        }
+    }
+    put().await.unwrap();
+}
+
+async fn assert_waits_but_not_long<T: std::fmt::Debug>(
+    call: impl Future<Output = store::Result<T>>,
+) {
+    let start = Instant::now();
+    assert_error!(call.await, Unavailable);
+    let took = start.elapsed();
+    assert!(
+        (Duration::from_millis(900)..Duration::from_secs(4)).contains(&took),
+        "{took:?}"
+    );
+}
+
+#[tokio::test]
+async fn postgres_that_goes_away_and_comes_back() {
+    let database = Database::create().await;
+    let mut proxy = Proxy::start(database.url()).await;
+    let store = Store::open(&proxy.location).await.unwrap();
+    let put = async || store.project_put(&NewProject::new(project("p"))).await;
+    put().await.unwrap();
+
+    // Restarted: all connections end, and new ones can be made.
+    database.disconnect_all().await;
+    wait_for(
+        "the restarted database",
+        Duration::from_secs(5),
+        async || put().await.is_ok(),
+    )
+    .await;
+
+    proxy.stop();
+    let start = Instant::now();
+    assert_error!(put().await, Unavailable);
+    assert_error!(store.project_list(&Page::default()).await, Unavailable);
+    assert!(
+        start.elapsed() < Duration::from_secs(7),
+        "{:?}",
+        start.elapsed()
+    );
+    proxy.start_again().await;
+    wait_for(
+        "the returned database",
+        Duration::from_secs(5),
+        async || put().await.is_ok(),
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn postgres_that_is_silent() {
+    let database = Database::create().await;
+    let proxy = Proxy::start(database.url()).await;
+    let store = Store::open(&proxy.location).await.unwrap();
+    let put = async || store.project_put(&NewProject::new(project("p"))).await;
+    put().await.unwrap();
+
+    proxy.passes.send_replace(false);
+    let start = Instant::now();
+    // More of them than there are connections, so that every connection is caught.
+    let calls: JoinSet<_> = (0..30)
+        .map(|_| {
+            let store = store.clone();
+            async move { store.project_put(&NewProject::new(project("p"))).await }
+        })
+        .collect();
+    for result in calls.join_all().await {
+        assert_error!(result, Unavailable);
+    }
+    assert!(
+        start.elapsed() < Duration::from_secs(7),
+        "{:?}",
+        start.elapsed()
+    );
+    proxy.passes.send_replace(true);
+    wait_for(
+        "the database to speak again",
+        Duration::from_secs(5),
+        async || put().await.is_ok(),
+    )
+    .await;
+}
+
+/// Stands between the store and Postgres.
+struct Proxy {
+    address: String,
+    target: String,
+    location: Location,
+    passes: watch::Sender<bool>,
+    tasks: JoinSet<()>,
+}
+
+impl Proxy {
+    async fn start(url: &str) -> Self {
+        let at = url.find('@').unwrap() + 1;
+        let end = at + url[at..].find('/').unwrap();
+        let target = url[at..end].to_owned();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let mut this = Self {
+            location: Location::Postgres(format!("{}{address}{}", &url[..at], &url[end..])),
+            address,
+            target,
+            passes: watch::Sender::new(true),
+            tasks: JoinSet::new(),
+        };
+        this.serve(listener);
+        this
+    }
+
+    /// Closes the port and every connection.
+    fn stop(&mut self) {
+        self.tasks.abort_all();
+    }
+
+    async fn start_again(&mut self) {
+        while self.tasks.join_next().await.is_some() {}
+        let listener = TcpListener::bind(&self.address).await.unwrap();
+        self.serve(listener);
+    }
+
+    fn serve(&mut self, listener: TcpListener) {
+        let (target, passes) = (self.target.clone(), self.passes.clone());
+        self.tasks.spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((client, _)) = listener.accept().await {
+                let server = TcpStream::connect(&target).await.unwrap();
+                let (client, server) = (client.into_split(), server.into_split());
+                connections.spawn(forward(client.0, server.1, passes.subscribe()));
+                connections.spawn(forward(server.0, client.1, passes.subscribe()));
+            }
+        });
+    }
+}
+
+async fn forward(
+    mut from: tcp::OwnedReadHalf,
+    mut to: tcp::OwnedWriteHalf,
+    mut passes: watch::Receiver<bool>,
+) {
+    let mut buffer = [0; 4096];
+    while let Ok(length @ 1..) = from.read(&mut buffer).await {
+        if passes.wait_for(|passes| *passes).await.is_err() {
+            return;
+        }
+        if to.write_all(&buffer[..length]).await.is_err() {
+            return;
+        }
+    }
+}
+
+#[tokio::test]
+async fn sqlite_files_are_private() {
+    let db = Db::sqlite().await;
+    db.project("p").await;
+    let Place::Directory(dir) = &db.place else {
+        unreachable!("it is on SQLite")
+    };
+    let mut names = Vec::new();
+    for file in std::fs::read_dir(dir.path()).unwrap().map(Result::unwrap) {
+        assert_eq!(
+            file.metadata().unwrap().permissions().mode() & 0o777,
+            0o600,
+            "{file:?}"
+        );
+        names.push(file.file_name().into_string().unwrap());
+    }
+    names.sort();
+    assert_eq!(names, ["wharf.db", "wharf.db-shm", "wharf.db-wal"]);
+    // Closing leaves the one file, which can be copied.
+    db.store.close().await;
+    let left = std::fs::read_dir(dir.path()).unwrap().count();
+    assert_eq!(left, 1);
+}
+
+#[tokio::test]
+async fn what_cannot_be_opened() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str| Location::Sqlite(dir.path().join(name));
+    let message = async |location: &Location| {
+        let error = Store::open(location).await.unwrap_err();
+        let mut text = error.to_string();
+        let mut source = std::error::Error::source(&error);
+        while let Some(error) = source {
+            text = format!("{text}: {error}");
+            source = error.source();
+        }
+        text
+    };
+    let text = message(&file("no/such/directory.db")).await;
+    assert!(
+        text.contains("no/such/directory.db: No such file"),
+        "{text}"
+    );
+    std::fs::write(
+        dir.path().join("text.db"),
+        "this is no database, ".repeat(1000),
+    )
+    .unwrap();
+    let text = message(&file("text.db")).await;
+    assert!(text.contains("file is not a database"), "{text}");
+
+    for url in [
+        "postgres://u:hunter2@h:port/db",
+        "mysql://u:hunter2@h/db",
+        "hunter2",
+    ] {
+        let location = Location::Postgres(url.to_owned());
+        let result = Store::open(&location).await;
+        assert!(
+            matches!(result, Err(OpenError::Location { .. })),
+            "{url}: {result:?}"
+        );
+    }
+    // A port that nobody listens on, and a password that is wrong.
+    let database = Database::create().await;
+    let at = database.url().find('@').unwrap();
+    let gone = "postgres://u:hunter2@127.0.0.1:1/db".to_owned();
+    let wrong = format!("postgres://postgres:hunter2{}", &database.url()[at..]);
+    for url in [gone, wrong] {
+        let location = Location::Postgres(url.clone());
+        let start = Instant::now();
+        let error = Store::open(&location).await.unwrap_err();
+        assert!(start.elapsed() < Duration::from_secs(5));
+        let text = format!("{error:?} {location:?} {}", message(&location).await);
+        assert!(matches!(error, OpenError::Database { .. }), "{text}");
+        assert!(!text.contains("hunter2"), "{text}");
+    }
+}

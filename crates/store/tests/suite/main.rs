@@ -1,0 +1,15 @@
+//! What the store promises, on both engines: each test runs as `sqlite::…` and as `postgres::…`.
+//! Those on Postgres need a server: `cargo xtask postgres -- cargo nextest run -p store`.
+
+#![expect(clippy::unwrap_used, reason = "a test helper may fail, as a test may")]
+
+#[macro_use]
+mod support;
+
+mod audit;
+mod faults;
+mod hostile;
+mod keys;
+mod registry;
+mod secrets;
+mod tools;

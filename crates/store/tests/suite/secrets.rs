@@ -1,0 +1,221 @@
+//! Secrets, data keys and the master key.
+
+use store::{Page, SealedSecret};
+
+use crate::support::{Db, project};
+
+on_both!(
+    secrets,
+    two_writers_of_a_secret,
+    secrets_of_two_projects_are_apart,
+    the_master_key_is_set_once,
+    rotation,
+    a_rotation_misses_no_data_key,
+);
+
+fn secret(name: &str, version: i32, sealed: &[u8]) -> SealedSecret {
+    SealedSecret {
+        name: name.to_owned(),
+        version,
+        nonce: vec![0, 1, 255],
+        sealed: sealed.to_vec(),
+    }
+}
+
+async fn secrets(db: &Db) {
+    let id = db.project("p").await;
+    let first = db
+        .store
+        .secret_put(&id, &secret("B", 1, b"\0one\xff"))
+        .await
+        .unwrap();
+    assert_eq!((first.name.as_str(), first.version), ("B", 1));
+    let second = db
+        .store
+        .secret_put(&id, &secret("B", 2, b"two"))
+        .await
+        .unwrap();
+    assert_eq!((second.version, second.created_at), (2, first.created_at));
+    db.store
+        .secret_put(&id, &secret("A", 1, b""))
+        .await
+        .unwrap();
+
+    assert_eq!(
+        db.store.secret_get(&id, "B").await.unwrap(),
+        secret("B", 2, b"two")
+    );
+    let all = db.store.secret_all(&id).await.unwrap();
+    assert_eq!(all, [secret("A", 1, b""), secret("B", 2, b"two")]);
+    let page = db
+        .store
+        .secret_list(&id, &Page::after("A", 5))
+        .await
+        .unwrap();
+    assert_eq!(page, [second]);
+    let shown = format!("{all:?}");
+    assert!(
+        shown.contains("\"B\"") && !shown.contains("116, 119, 111"),
+        "{shown}"
+    );
+
+    for stale in [1, 2, 4] {
+        let result = db
+            .store
+            .secret_put(&id, &secret("B", stale, b"stale"))
+            .await;
+        assert_error!(result, Conflict);
+    }
+    // A version that has no predecessor, because it was deleted.
+    assert_error!(
+        db.store.secret_put(&id, &secret("C", 2, b"x")).await,
+        Conflict
+    );
+    assert_error!(
+        db.store
+            .secret_put(&project("none"), &secret("A", 1, b"x"))
+            .await,
+        NotFound
+    );
+
+    db.store.secret_delete(&id, "A").await.unwrap();
+    assert_error!(db.store.secret_delete(&id, "A").await, NotFound);
+    assert_error!(db.store.secret_get(&id, "A").await, NotFound);
+}
+
+async fn two_writers_of_a_secret(db: &Db) {
+    let id = db.project("p").await;
+    let other = db.another().await;
+    for version in 1..=10 {
+        let (mine, theirs) = (
+            secret("K", version, b"mine"),
+            secret("K", version, b"theirs"),
+        );
+        let (first, second) = tokio::join!(
+            db.store.secret_put(&id, &mine),
+            other.secret_put(&id, &theirs)
+        );
+        let (won, lost) = if first.is_ok() {
+            (mine, second)
+        } else {
+            (theirs, first)
+        };
+        assert_error!(lost, Conflict);
+        assert_eq!(db.store.secret_get(&id, "K").await.unwrap(), won);
+    }
+}
+
+async fn secrets_of_two_projects_are_apart(db: &Db) {
+    let (a, b) = (db.project("a").await, db.project("b").await);
+    db.store
+        .secret_put(&a, &secret("K", 1, b"a"))
+        .await
+        .unwrap();
+    assert_error!(db.store.secret_get(&b, "K").await, NotFound);
+    assert_error!(db.store.secret_delete(&b, "K").await, NotFound);
+    assert_error!(
+        db.store.secret_put(&b, &secret("K", 2, b"b")).await,
+        Conflict
+    );
+    assert_eq!(db.store.secret_all(&b).await.unwrap(), []);
+}
+
+async fn the_master_key_is_set_once(db: &Db) {
+    assert_eq!(db.store.master_get().await.unwrap(), None);
+    let first = db.store.master_set_if_none("m1", b"check 1").await.unwrap();
+    let again = db.store.master_set_if_none("m2", b"check 2").await.unwrap();
+    assert_eq!(first, again);
+    assert_eq!(
+        (first.key_id.as_str(), &first.sealed_check[..]),
+        ("m1", &b"check 1"[..])
+    );
+    assert!(!format!("{first:?}").contains("99, 104"), "{first:?}");
+}
+
+async fn rotation(db: &Db) {
+    let (a, b) = (db.project("a").await, db.project("b").await);
+    let store = &db.store;
+    let result = store.project_data_key_set_if_none(&a, "m1", b"a1").await;
+    assert_error!(result, Conflict);
+    store.master_set_if_none("m1", b"check").await.unwrap();
+    assert_eq!(store.project_data_key(&a).await.unwrap(), None);
+    let key = store
+        .project_data_key_set_if_none(&a, "m1", b"a1")
+        .await
+        .unwrap();
+    assert_eq!(key, b"a1");
+    let key = store
+        .project_data_key_set_if_none(&a, "m1", b"late")
+        .await
+        .unwrap();
+    assert_eq!(key, b"a1", "a data key is never replaced");
+    assert_error!(store.project_data_key(&project("none")).await, NotFound);
+
+    let keys = store.master_data_keys().await.unwrap();
+    assert_eq!(keys, [(a.clone(), b"a1".to_vec())]);
+    let rewrapped = [(a.clone(), b"a2".to_vec())];
+
+    // Too few, too many, the wrong old key: nothing changes.
+    assert_error!(store.master_rotate("m1", "m2", b"c", &[]).await, Conflict);
+    let both = [(a.clone(), b"a2".to_vec()), (b.clone(), b"b2".to_vec())];
+    assert_error!(store.master_rotate("m1", "m2", b"c", &both).await, Conflict);
+    assert_error!(
+        store.master_rotate("m0", "m2", b"c", &rewrapped).await,
+        Conflict
+    );
+    assert_eq!(store.master_get().await.unwrap().unwrap().key_id, "m1");
+    assert_eq!(store.master_data_keys().await.unwrap(), keys);
+
+    store
+        .master_rotate("m1", "m2", b"check 2", &rewrapped)
+        .await
+        .unwrap();
+    assert_eq!(
+        store.master_get().await.unwrap().unwrap().sealed_check,
+        b"check 2"
+    );
+    assert_eq!(store.master_data_keys().await.unwrap(), rewrapped);
+    // Who still has the old master key wraps nothing with it any more.
+    let result = store.project_data_key_set_if_none(&b, "m1", b"b1").await;
+    assert_error!(result, Conflict);
+}
+
+/// Data keys that are made during a rotation are wrapped with the new key, or refused, or make the
+/// rotation start again: none is left that no key opens.
+async fn a_rotation_misses_no_data_key(db: &Db) {
+    let other = db.another().await;
+    db.store.master_set_if_none("m0", b"").await.unwrap();
+    for round in 0..20 {
+        let id = db.project(&format!("p{round}")).await;
+        let (old, new) = (format!("m{round}"), format!("m{}", round + 1));
+        let keys = db.store.master_data_keys().await.unwrap();
+        assert!(
+            keys.iter().all(|(_, key)| key == old.as_bytes()),
+            "{keys:?}"
+        );
+        let rewrapped: Vec<_> = keys
+            .into_iter()
+            .map(|(id, _)| (id, new.clone().into_bytes()))
+            .collect();
+        let (rotated, made) = tokio::join!(
+            db.store.master_rotate(&old, &new, b"", &rewrapped),
+            other.project_data_key_set_if_none(&id, &old, old.as_bytes()),
+        );
+        // Exactly one of them was first, and the other one noticed.
+        if rotated.is_ok() {
+            assert_error!(made, Conflict);
+        } else {
+            assert_error!(rotated, Conflict);
+            made.unwrap();
+            let keys = db.store.master_data_keys().await.unwrap();
+            let rewrapped: Vec<_> = keys
+                .into_iter()
+                .map(|(id, _)| (id, new.clone().into_bytes()))
+                .collect();
+            db.store
+                .master_rotate(&old, &new, b"", &rewrapped)
+                .await
+                .unwrap();
+        }
+    }
+}

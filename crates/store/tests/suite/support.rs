@@ -1,0 +1,101 @@
+//! A database for one test, and short words for what tests put into it.
+
+use model::{ProjectId, ServerName};
+use serde_json::json;
+use store::{Location, NewProject, NewServer, Store, TransportKind};
+use tempfile::TempDir;
+use testkit::postgres::Database;
+
+/// Makes of each function `async fn name(db: &Db)` a test on SQLite and one on Postgres.
+macro_rules! on_both {
+    ($($name:ident),* $(,)?) => {
+        mod sqlite {$(
+            #[tokio::test]
+            async fn $name() {
+                super::$name(&crate::support::Db::sqlite().await).await;
+            }
+        )*}
+
+        mod postgres {$(
+            #[tokio::test]
+            async fn $name() {
+                super::$name(&crate::support::Db::postgres().await).await;
+            }
+        )*}
+    };
+}
+
+pub(crate) struct Db {
+    pub(crate) store: Store,
+    pub(crate) location: Location,
+    pub(crate) place: Place,
+}
+
+/// What has to live as long as the database.
+pub(crate) enum Place {
+    Directory(TempDir),
+    Server(#[expect(dead_code, reason = "dropping it drops the database")] Database),
+}
+
+impl Db {
+    pub(crate) async fn sqlite() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let location = Location::Sqlite(dir.path().join("wharf.db"));
+        Self::open(location, Place::Directory(dir)).await
+    }
+
+    pub(crate) async fn postgres() -> Self {
+        let database = Database::create().await;
+        let location = Location::Postgres(database.url().to_owned());
+        Self::open(location, Place::Server(database)).await
+    }
+
+    async fn open(location: Location, place: Place) -> Self {
+        Self {
+            store: Store::open(&location).await.unwrap(),
+            location,
+            place,
+        }
+    }
+
+    /// A second handle, with connections of its own, as another process has.
+    pub(crate) async fn another(&self) -> Store {
+        Store::open(&self.location).await.unwrap()
+    }
+
+    /// A project that is there.
+    pub(crate) async fn project(&self, id: &str) -> ProjectId {
+        let id = project(id);
+        let put = self.store.project_put(&NewProject::new(id.clone())).await;
+        put.unwrap();
+        id
+    }
+}
+
+pub(crate) fn project(id: &str) -> ProjectId {
+    ProjectId::parse(id).unwrap()
+}
+
+pub(crate) fn server(name: &str) -> ServerName {
+    ServerName::parse(name).unwrap()
+}
+
+pub(crate) fn new_server(name: &str) -> NewServer {
+    NewServer {
+        name: server(name),
+        description: format!("the server {name}"),
+        transport: TransportKind::Stdio,
+        config: json!({"command": "uvx", "args": [name], "env": {"KEY": "${KEY}"}}),
+        enabled: true,
+    }
+}
+
+/// Asserts what kind of error it is.
+macro_rules! assert_error {
+    ($result:expr, $kind:ident) => {
+        match $result {
+            Err(store::Error::$kind { .. }) => {}
+            other => panic!("expected {}, got {other:?}", stringify!($kind)),
+        }
+    };
+}

@@ -1,0 +1,243 @@
+//! Settings of tools, pins, and snapshots of catalogs.
+
+use store::{NewSnapshot, Seen, ToolSetting};
+
+use crate::support::{Db, new_server, project, server};
+
+on_both!(
+    settings,
+    pins,
+    two_that_see_the_same_tools,
+    snapshots,
+    deleting_a_server_forgets_its_tools,
+);
+
+fn seen(tool: &str, version: &str) -> Seen {
+    Seen {
+        tool: tool.to_owned(),
+        digest: format!("sha256:{version}"),
+        // Spaces, order and numbers are a part of what was pinned.
+        definition: format!("{{ \"z\": 1.0, \"a\": 12345678901234567890, \"v\": {version:?} }}"),
+    }
+}
+
+async fn settings(db: &Db) {
+    let id = db.project("p").await;
+    let name = server("time");
+    let off = ToolSetting {
+        enabled: Some(false),
+        ..ToolSetting::default()
+    };
+    db.store
+        .tool_setting_put(&id, &name, "now", &off)
+        .await
+        .unwrap();
+    let renamed = ToolSetting {
+        enabled: None,
+        alias: Some("jetzt".to_owned()),
+        description: Some("die Zeit ⏰".to_owned()),
+    };
+    let row = db
+        .store
+        .tool_setting_put(&id, &name, "now", &renamed)
+        .await
+        .unwrap();
+    assert_eq!((row.enabled, &row.alias), (None, &renamed.alias));
+    // As another process finds it.
+    let list = db.another().await.tool_setting_list(&id).await.unwrap();
+    assert_eq!(list, [row]);
+
+    let other = db.project("other").await;
+    assert_error!(
+        db.store.tool_setting_delete(&other, &name, "now").await,
+        NotFound
+    );
+    db.store
+        .tool_setting_delete(&id, &name, "now")
+        .await
+        .unwrap();
+    assert_error!(
+        db.store.tool_setting_delete(&id, &name, "now").await,
+        NotFound
+    );
+    let result = db
+        .store
+        .tool_setting_put(&project("none"), &name, "now", &off)
+        .await;
+    assert_error!(result, NotFound);
+}
+
+async fn pins(db: &Db) {
+    let id = db.project("p").await;
+    let name = server("time");
+    for scope in [None, Some(&id)] {
+        let see = async |tools: &[Seen]| db.store.pins_seen(scope, &name, tools).await.unwrap();
+        let both = [seen("b", "1"), seen("a", "1")];
+        let first = see(&both).await;
+        assert_eq!(first.len(), 2);
+        assert_eq!(first[0].tool, "a");
+        assert_eq!(first[0].definition, both[1].definition);
+        assert_eq!(first[0].project_id.as_deref(), scope.map(|id| id.as_str()));
+        assert_eq!(see(&both).await, first, "the same again changes nothing");
+
+        // A changed one waits; another change replaces it; the pinned one again ends the waiting.
+        let waiting = see(&[seen("a", "2")]).await;
+        assert_eq!(waiting[0].digest, "sha256:1");
+        assert_eq!(waiting[0].pending_digest.as_deref(), Some("sha256:2"));
+        assert_eq!(
+            waiting[0].pending_definition,
+            Some(seen("a", "2").definition)
+        );
+        assert!(waiting[0].changed_at >= Some(first[0].first_seen_at));
+        assert_eq!(waiting[1], first[1]);
+        assert_eq!(see(&[seen("a", "2")]).await, waiting);
+        let other = see(&[seen("a", "3")]).await;
+        assert_eq!(other[0].pending_digest.as_deref(), Some("sha256:3"));
+        assert_eq!(see(&both).await, first);
+
+        see(&[seen("a", "4")]).await;
+        let approve = async |digest| db.store.pin_approve(scope, &name, "a", digest).await;
+        assert_error!(approve("sha256:3").await, Conflict);
+        let approved = approve("sha256:4").await.unwrap();
+        assert_eq!(
+            (approved.digest.as_str(), approved.pending_digest),
+            ("sha256:4", None)
+        );
+        assert_eq!(approved.definition, seen("a", "4").definition);
+        assert_error!(approve("sha256:4").await, Conflict);
+        let result = db.store.pin_approve(scope, &name, "none", "x").await;
+        assert_error!(result, NotFound);
+    }
+    let other = db.project("other").await;
+    assert_eq!(db.store.pin_list(Some(&other), &name).await.unwrap(), []);
+}
+
+async fn two_that_see_the_same_tools(db: &Db) {
+    let other = db.another().await;
+    let name = server("time");
+    for version in 0..5 {
+        let tools: Vec<Seen> = (0..20)
+            .map(|n| seen(&n.to_string(), &version.to_string()))
+            .collect();
+        let (mine, theirs) = tokio::join!(
+            db.store.pins_seen(None, &name, &tools),
+            other.pins_seen(None, &name, &tools),
+        );
+        mine.unwrap();
+        theirs.unwrap();
+        for pin in db.store.pin_list(None, &name).await.unwrap() {
+            assert_eq!(pin.digest, "sha256:0");
+            let pending = (version > 0).then(|| format!("sha256:{version}"));
+            assert_eq!(pin.pending_digest, pending);
+        }
+    }
+}
+
+async fn snapshots(db: &Db) {
+    let (a, b) = (db.project("a").await, db.project("b").await);
+    let names = ["one", "two"].map(server);
+    let catalog = "{\"tools\": [ 1.0 ],  \"big\": 12345678901234567890}";
+    for scope in [Some(&b), Some(&a), None] {
+        for name in &names {
+            let put = |config_digest| {
+                let snapshot = NewSnapshot {
+                    server: name,
+                    config_digest,
+                    catalog,
+                };
+                db.store.snapshot_put(scope, snapshot)
+            };
+            put("old").await.unwrap();
+            put("new").await.unwrap();
+        }
+    }
+    let list = db.store.snapshot_list(Some(&a)).await.unwrap();
+    assert_eq!(list.len(), 2);
+    assert_eq!(
+        (list[0].catalog.as_str(), list[0].config_digest.as_str()),
+        (catalog, "new")
+    );
+
+    let mut all = Vec::new();
+    loop {
+        let page = db.store.snapshot_list_all(all.last(), 4).await.unwrap();
+        if page.is_empty() {
+            break;
+        }
+        all.extend(page);
+    }
+    let found: Vec<_> = all
+        .iter()
+        .map(|row| (row.project_id.as_deref(), row.server.as_str()))
+        .collect();
+    let (a, b) = (Some("a"), Some("b"));
+    let expect = [
+        (None, "one"),
+        (None, "two"),
+        (a, "one"),
+        (a, "two"),
+        (b, "one"),
+        (b, "two"),
+    ];
+    assert_eq!(found, expect);
+
+    assert!(db.store.snapshot_delete(None, &names[0]).await.unwrap());
+    assert!(!db.store.snapshot_delete(None, &names[0]).await.unwrap());
+    assert_eq!(db.store.snapshot_list(None).await.unwrap().len(), 1);
+}
+
+async fn deleting_a_server_forgets_its_tools(db: &Db) {
+    let id = db.project("p").await;
+    let store = &db.store;
+    let remember = async |name: &str| {
+        let name = server(name);
+        store
+            .pins_seen(Some(&id), &name, &[seen("t", "1")])
+            .await
+            .unwrap();
+        let setting = ToolSetting::default();
+        store
+            .tool_setting_put(&id, &name, "t", &setting)
+            .await
+            .unwrap();
+        let snapshot = NewSnapshot {
+            server: &name,
+            config_digest: "",
+            catalog: "",
+        };
+        store.snapshot_put(Some(&id), snapshot).await.unwrap();
+    };
+    store.server_put(&id, &new_server("mine")).await.unwrap();
+    let servers = ["updated-away", "uninstalled"].map(new_server);
+    let manifest = serde_json::json!({});
+    store
+        .product_install(&id, "prod", "1", &manifest, &servers)
+        .await
+        .unwrap();
+    for name in ["mine", "updated-away", "uninstalled"] {
+        remember(name).await;
+    }
+    let left = async || {
+        let settings = store.tool_setting_list(&id).await.unwrap();
+        let snapshots = store.snapshot_list(Some(&id)).await.unwrap();
+        let mut pins = 0;
+        for name in ["mine", "updated-away", "uninstalled"] {
+            pins += store
+                .pin_list(Some(&id), &server(name))
+                .await
+                .unwrap()
+                .len();
+        }
+        [settings.len(), snapshots.len(), pins]
+    };
+    assert_eq!(left().await, [3; 3]);
+    store.server_delete(&id, &server("mine")).await.unwrap();
+    assert_eq!(left().await, [2; 3]);
+    store
+        .product_install(&id, "prod", "2", &manifest, &servers[1..])
+        .await
+        .unwrap();
+    assert_eq!(left().await, [1; 3]);
+    store.product_uninstall(&id, "prod").await.unwrap();
+    assert_eq!(left().await, [0; 3]);
+}
