@@ -44,6 +44,8 @@ pub struct Caller {
     pub session: Option<Arc<Session>>,
     pub outbox: Arc<Outbox>,
     pub principal: Arc<str>,
+    /// Whether they may use what there is, and not only see it.
+    pub may_use: bool,
     /// A modern request's client, where the request is all that is known.
     pub modern_capabilities: Option<Bytes>,
     /// The HTTP headers of a modern request: `Mcp-Param-*` are checked against its arguments.
@@ -79,8 +81,8 @@ pub struct Answer {
     pub code: Option<i64>,
     /// The client cancelled the request and expects nothing more.
     pub silent: bool,
-    /// It cannot be answered now for a reason of ours: 503 where there is a status.
-    pub unavailable: bool,
+    /// The HTTP status, where it is neither the usual one nor one of the protocol.
+    pub status: Option<http::StatusCode>,
 }
 
 impl Answer {
@@ -91,7 +93,7 @@ impl Answer {
             shared: None,
             code: None,
             silent: false,
-            unavailable: false,
+            status: None,
         }
     }
 
@@ -142,7 +144,7 @@ impl Answer {
     pub(crate) fn unavailable(frame: &Frame, what: &str) -> Self {
         let error = RpcError::internal(what).with_data(br#"{"reason":"unavailable"}"#.to_vec());
         Self {
-            unavailable: true,
+            status: Some(http::StatusCode::SERVICE_UNAVAILABLE),
             ..Self::error(frame, &error)
         }
     }
@@ -437,6 +439,18 @@ impl Gateway {
 
     async fn dispatch_inner(&self, caller: &Caller, frame: &Frame) -> Result<Answer, RpcError> {
         let legacy = caller.era == Era::Legacy;
+        if !caller.may_use && uses(frame.method()) {
+            let what = format!(
+                "this key may see what there is, not use it ({})",
+                frame.method()
+            );
+            let error = RpcError::new(error::INVALID_REQUEST, what)
+                .with_data(br#"{"reason":"forbidden"}"#.to_vec());
+            return Ok(Answer {
+                status: Some(http::StatusCode::FORBIDDEN),
+                ..Answer::error(frame, &error)
+            });
+        }
         let view = self
             .shared
             .view(&caller.scope)
@@ -1052,6 +1066,21 @@ fn same_instance(old: &ServerSpec, new: &ServerSpec) -> bool {
     let mut old = old.clone();
     old.disabled_tools.clone_from(&new.disabled_tools);
     old == *new
+}
+
+/// Whether a method does more than to tell what there is.
+fn uses(method: &str) -> bool {
+    !matches!(
+        method,
+        method::TOOLS_LIST
+            | method::PROMPTS_LIST
+            | method::RESOURCES_LIST
+            | method::TEMPLATES_LIST
+            | method::PING
+            | method::SET_LEVEL
+            | method::DISCOVER
+            | method::LISTEN
+    )
 }
 
 /// The string that a request is routed by.

@@ -9,7 +9,7 @@ use crate::{
     error::{Error, Result},
     id::{micros, new_id, now},
     project,
-    sql::{Filter, Key, Text, execute, page, row},
+    sql::{Filter, Key, Text, execute, page, row, rows},
 };
 
 /// What a key may do.
@@ -41,6 +41,14 @@ pub struct KeyRow {
     pub last_used_at: Option<Time>,
     pub expires_at: Option<Time>,
     pub revoked_at: Option<Time>,
+}
+
+/// A key that was not revoked, with its hash: what a caller's key is looked up in.
+#[derive(Clone, Debug, PartialEq, FromRow)]
+pub struct HashedKey {
+    #[sqlx(flatten)]
+    pub key: KeyRow,
+    pub hash: String,
 }
 
 /// A key to be put.
@@ -124,6 +132,30 @@ impl Store {
              FROM kb.api_keys WHERE hash = $1",
             Key(hash),
         )
+    }
+
+    /// All keys that were not revoked, expired ones too; not paged, for whoever asks keeps them all.
+    pub async fn keys_hashed(&self) -> Result<Vec<HashedKey>> {
+        let mut conn = self.pool.read().await?;
+        rows!(
+            conn,
+            HashedKey,
+            "SELECT id, project_id, name, role, hint, created_at, last_used_at, expires_at, revoked_at, hash
+             FROM kb.api_keys WHERE revoked_at IS NULL ORDER BY id",
+        )
+    }
+
+    /// Changes whenever [`Store::keys_hashed`] answers something else.
+    pub async fn keys_revision(&self) -> Result<String> {
+        let mut conn = self.pool.read().await?;
+        // Keys are only ever made, revoked, or removed with their project.
+        let row = row!(
+            conn,
+            (i64, i64, String),
+            "SELECT COUNT(*), COUNT(revoked_at), COALESCE(MAX(id), '') FROM kb.api_keys",
+        )?;
+        let (keys, revoked, newest) = row.unwrap_or_default();
+        Ok(format!("{keys} {revoked} {newest}"))
     }
 
     /// Revokes a key: of this project, or any key if none is named. Again is no error.

@@ -39,7 +39,7 @@ pub use call::{CallDetail, CallEnd, CallFilter, CallRow, CallStatus, CallWrite, 
 pub use error::{Error, Fault, OpenError, Result};
 pub use event::{EventRow, NewEvent};
 pub use id::{Time, new_id, now};
-pub use key::{KeyRow, NewKey, Role};
+pub use key::{HashedKey, KeyRow, NewKey, Role};
 pub use master::MasterRow;
 pub use open::{Location, Store};
 pub use page::{MAX_PAGE, Page, Put};

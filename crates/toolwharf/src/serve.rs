@@ -3,6 +3,7 @@
 use std::{
     net::{IpAddr, SocketAddr},
     path::PathBuf,
+    sync::Arc,
     time::Duration,
 };
 
@@ -16,6 +17,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    auth::{self, Keys},
     gateway::{self, Front, Guard},
     live::{Live, warn_of},
     ops,
@@ -52,7 +54,9 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     warn_of(&config);
     let data_dir = startup::open_data_dir(&config.settings)?;
     let store = startup::open_store(&config.settings, &data_dir).await?;
-    let (token, new) = startup::admin_token(&data_dir)?;
+    let (token, new) = auth::bootstrap(&store, &data_dir).await?;
+    let keys = Arc::new(Keys::default());
+    keys.refresh(&store).await?;
     let wanted = args.listen.as_ref().unwrap_or(&config.settings.listen);
     let listener = bind(wanted).await?;
     let address = listener.local_addr()?;
@@ -62,7 +66,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
         .declared(&startup::declared_projects(&config))
         .await;
     let remembered = startup::remembered(&store, &config).await?;
-    let guard = Guard::new(&config.settings, address.ip(), token.clone());
+    let guard = Guard::new(&config.settings, address.ip(), keys.clone());
     let front = Front::new(gateway.clone(), projects.clone(), guard);
     let over = CancellationToken::new();
     let url = format!("http://{}", dialable(address));
@@ -88,6 +92,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
         tokio::select! {
             () = live.watch() => {}
             () = startup::retain(&gateway, &store) => {}
+            () = keys.follow(&store) => {}
             () = front.reap() => {}
         }
         anyhow::Ok(())
@@ -108,6 +113,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     gateway
         .shutdown(config.settings.limits.stop_grace + Duration::from_secs(5))
         .await;
+    keys.touch(&store).await;
     store.close().await;
     drop(state);
     outcome

@@ -1,4 +1,4 @@
-//! Who may speak to us at all: `Host`, `Origin`, and the bearer token where one is needed
+//! Who may speak to us at all: `Host`, `Origin`, and a key where one is needed
 //! (2026-07-28 basic/transports/streamable-http "Security & Endpoint").
 
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
@@ -8,6 +8,8 @@ use mcp::RpcError;
 use model::Settings;
 use sha2::{Digest, Sha256};
 
+use crate::auth::{self, Keys, Principal, Role};
+
 /// The rules of one listener.
 #[derive(Debug, Clone)]
 pub(crate) struct Guard {
@@ -15,10 +17,10 @@ pub(crate) struct Guard {
     origins: BTreeSet<String>,
     /// On every address: which of the machine's own addresses a client names is not known beforehand.
     any_ip: bool,
-    token: Arc<str>,
-    /// Whether MCP needs the token, too: where others than this machine's users can connect.
-    mcp_needs_token: bool,
-    anonymous: Arc<str>,
+    keys: Arc<Keys>,
+    /// Whether MCP needs a key, too: where others than this machine's users can connect, or it is wanted.
+    closed: bool,
+    anonymous: Arc<Principal>,
 }
 
 /// A refusal, as HTTP says it.
@@ -29,7 +31,7 @@ pub(crate) struct Refusal {
 }
 
 impl Guard {
-    pub(crate) fn new(settings: &Settings, address: IpAddr, token: Arc<str>) -> Self {
+    pub(crate) fn new(settings: &Settings, address: IpAddr, keys: Arc<Keys>) -> Self {
         let mut hosts: BTreeSet<String> = settings
             .allowed_hosts
             .iter()
@@ -48,9 +50,9 @@ impl Guard {
                 .map(|origin| origin.to_ascii_lowercase())
                 .collect(),
             any_ip: address.is_unspecified(),
-            token,
-            mcp_needs_token: !address.is_loopback(),
-            anonymous: "anonymous".into(),
+            keys,
+            closed: settings.require_key || !address.is_loopback(),
+            anonymous: passer_by("anonymous".into()),
         }
     }
 
@@ -112,49 +114,61 @@ impl Guard {
     }
 
     /// Who asks for MCP. Everything of a session is bound to this.
-    pub(crate) fn principal(&self, headers: &HeaderMap) -> Result<Arc<str>, Refusal> {
+    ///
+    /// # Errors
+    /// Without a living key where one is needed, and with one of ours that is not living everywhere.
+    pub(crate) fn principal(&self, headers: &HeaderMap) -> Result<Arc<Principal>, Refusal> {
         let Some(bearer) = bearer(headers) else {
-            return if self.mcp_needs_token {
-                Err(self.unauthorized())
+            return if self.closed {
+                Err(unauthorized(NO_KEY))
             } else {
                 Ok(self.anonymous.clone())
             };
         };
-        if self.mcp_needs_token && !self.is_token(bearer) {
-            return Err(self.unauthorized());
+        if let Some(principal) = self.keys.identify(bearer) {
+            return Ok(principal);
+        }
+        if self.closed || bearer.starts_with(auth::PREFIX) {
+            return Err(unauthorized(UNKNOWN_KEY));
         }
         let digest = Sha256::digest(bearer.as_bytes());
-        Ok(digest
+        let digest: String = digest
             .iter()
             .take(16)
             .map(|byte| format!("{byte:02x}"))
-            .collect::<String>()
-            .into())
+            .collect();
+        Ok(passer_by(format!("bearer:{digest}").into()))
     }
 
-    /// Checks the administrator's token.
-    pub(crate) fn administrator(&self, headers: &HeaderMap) -> Result<(), Refusal> {
-        if bearer(headers).is_some_and(|bearer| self.is_token(bearer)) {
-            Ok(())
-        } else {
-            Err(self.unauthorized())
-        }
+    /// Whose key this is; for what always needs one.
+    ///
+    /// # Errors
+    /// Without a living key.
+    pub(crate) fn key(&self, headers: &HeaderMap) -> Result<Arc<Principal>, Refusal> {
+        let bearer = bearer(headers).ok_or_else(|| unauthorized(NO_KEY))?;
+        let principal = self.keys.identify(bearer);
+        principal.ok_or_else(|| unauthorized(UNKNOWN_KEY))
     }
+}
 
-    fn is_token(&self, bearer: &str) -> bool {
-        // Over digests, so that the time it takes says nothing about the token.
-        Sha256::digest(bearer.as_bytes()) == Sha256::digest(self.token.as_bytes())
-    }
+const NO_KEY: &str = "a key is needed: send `Authorization: Bearer twh_…`; the administrator's is in the data \
+                      directory's `admin-token`, and `toolwharf key create` makes others";
+const UNKNOWN_KEY: &str = "this key opens nothing here: it is unknown, revoked or expired; `toolwharf key create` makes a new one";
 
-    fn unauthorized(&self) -> Refusal {
-        Refusal {
-            status: StatusCode::UNAUTHORIZED,
-            error: RpcError::new(
-                mcp::error::INVALID_REQUEST,
-                "a token is needed: send `Authorization: Bearer …` with the one in the data directory's `admin-token`",
-            ),
-        }
+fn unauthorized(why: &str) -> Refusal {
+    Refusal {
+        status: StatusCode::UNAUTHORIZED,
+        error: RpcError::new(mcp::error::INVALID_REQUEST, why),
     }
+}
+
+/// Somebody on this machine without a key: may use what there is.
+fn passer_by(id: Arc<str>) -> Arc<Principal> {
+    Arc::new(Principal {
+        id,
+        role: Role::Call,
+        project: None,
+    })
 }
 
 fn bearer(headers: &HeaderMap) -> Option<&str> {
@@ -180,7 +194,7 @@ mod tests {
         settings
             .allowed_origins
             .insert("https://chat.example.com".into());
-        let guard = Guard::new(&settings, address.parse().expect(address), "t".into());
+        let guard = Guard::new(&settings, address.parse().expect(address), Arc::default());
         let mut headers = HeaderMap::new();
         headers.insert(header::HOST, host.parse().expect(host));
         if let Some(origin) = origin {
@@ -224,28 +238,41 @@ mod tests {
     }
 
     #[test]
-    fn a_public_address_needs_the_token() {
-        let guard = |address: &str| {
-            Guard::new(
-                &Settings::default(),
-                address.parse().expect(address),
-                "secret".into(),
-            )
-        };
-        let mut headers = HeaderMap::new();
-        assert!(guard("127.0.0.1").principal(&headers).is_ok());
-        assert!(guard("0.0.0.0").principal(&headers).is_err());
-        headers.insert(
-            header::AUTHORIZATION,
-            "Bearer secret".parse().expect("a header"),
-        );
-        assert!(guard("0.0.0.0").principal(&headers).is_ok());
-        assert!(guard("127.0.0.1").administrator(&headers).is_ok());
-        headers.insert(
-            header::AUTHORIZATION,
-            "Bearer other".parse().expect("a header"),
-        );
-        assert!(guard("0.0.0.0").principal(&headers).is_err());
-        assert!(guard("127.0.0.1").administrator(&headers).is_err());
+    fn who_may_ask() {
+        let check =
+            |address: &str, require_key: bool, bearer: Option<&str>, who: &str, key: bool| {
+                let settings = Settings {
+                    require_key,
+                    ..Settings::default()
+                };
+                let keys = Keys::administrator("twh_secret");
+                let guard = Guard::new(&settings, address.parse().expect(address), keys);
+                let mut headers = HeaderMap::new();
+                if let Some(bearer) = bearer {
+                    let value = format!("Bearer {bearer}").parse().expect(bearer);
+                    headers.insert(header::AUTHORIZATION, value);
+                }
+                let found = match guard.principal(&headers) {
+                    Ok(principal) => principal
+                        .id
+                        .split(':')
+                        .next()
+                        .unwrap_or_default()
+                        .to_owned(),
+                    Err(refusal) => refusal.status.as_str().to_owned(),
+                };
+                assert_eq!(found, who, "{address} {require_key} {bearer:?}");
+                assert_eq!(guard.key(&headers).is_ok(), key, "{address} {bearer:?}");
+            };
+        check("127.0.0.1", false, None, "anonymous", false);
+        check("127.0.0.1", false, Some("theirs"), "bearer", false);
+        check("127.0.0.1", false, Some("twh_other"), "401", false);
+        check("127.0.0.1", false, Some("twh_secret"), "key", true);
+        for (address, require_key) in [("127.0.0.1", true), ("0.0.0.0", false), ("::", false)] {
+            check(address, require_key, None, "401", false);
+            check(address, require_key, Some("theirs"), "401", false);
+            check(address, require_key, Some("twh_other"), "401", false);
+            check(address, require_key, Some("twh_secret"), "key", true);
+        }
     }
 }

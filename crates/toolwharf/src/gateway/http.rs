@@ -15,7 +15,7 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
-use engine::{Answer, Caller, Gateway, Scope};
+use engine::{Answer, Caller, Gateway, Scope, view::PROJECT_KEY};
 use futures_util::FutureExt as _;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::BodyExt;
@@ -32,7 +32,10 @@ use memchr::memmem::Finder;
 use model::{ProjectId, ServerName};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
-use crate::projects::Projects;
+use crate::{
+    auth::{Principal, Role},
+    projects::Projects,
+};
 
 use super::{
     Body,
@@ -170,13 +173,12 @@ impl Front {
             let handover = (parts.method == Method::GET).then_some(handover);
             return Box::pin(self.sse(parts, body, principal, handover)).await;
         }
-        let scope = scope(path, &parts.headers)?;
-        self.admit(&scope).await?;
+        let scope = self.admit(&principal, scope(path, &parts.headers)?).await?;
         match parts.method {
             Method::POST => self.post(parts.headers, body, scope, principal).await,
             Method::GET => {
                 let session = self.named_session(&parts.headers, &scope, &principal)?;
-                let Some(session) = session else {
+                let Some((session, _)) = session else {
                     return Ok(method_not_allowed());
                 };
                 let accept = parts
@@ -215,7 +217,8 @@ impl Front {
                 match handover.leave(takeover).await {}
             }
             Method::DELETE => {
-                let Some(session) = self.named_session(&parts.headers, &scope, &principal)? else {
+                let Some((session, _)) = self.named_session(&parts.headers, &scope, &principal)?
+                else {
                     return Ok(method_not_allowed());
                 };
                 Box::pin(self.end_session(session.id())).await;
@@ -225,12 +228,48 @@ impl Front {
         }
     }
 
-    /// Has the projects that a scope addresses known to the gateway.
-    pub(super) async fn admit(&self, scope: &Scope) -> Result<(), Refusal> {
-        self.projects.admit(scope).await.map_err(|error| {
-            let what = format!("the project cannot be looked up: {error}");
-            refusal(StatusCode::SERVICE_UNAVAILABLE, &what)
-        })
+    /// What somebody addresses, as far as it is theirs, and known to the gateway. What is not theirs looks like
+    /// what there is not.
+    pub(super) async fn admit(
+        &self,
+        principal: &Principal,
+        mut scope: Scope,
+    ) -> Result<Scope, Refusal> {
+        match (&principal.project, &scope.project) {
+            (Some(own), None) => scope.project = Some(own.clone()),
+            (Some(own), Some(named)) if own != named => return Err(no_scope(&scope)),
+            _ => {}
+        }
+        match self.projects.admit(&scope).await {
+            Ok(()) => Ok(scope),
+            Err(error) => {
+                let what = format!("the project cannot be looked up: {error}");
+                Err(refusal(StatusCode::SERVICE_UNAVAILABLE, &what))
+            }
+        }
+    }
+
+    /// The scope of one request, which may name a project in its `_meta` (G08).
+    async fn rescoped(
+        &self,
+        principal: &Principal,
+        scope: Scope,
+        frame: &Frame,
+    ) -> Result<Scope, Refusal> {
+        let Some(named) = named_project(frame)? else {
+            return Ok(scope);
+        };
+        if scope.project.as_ref().is_some_and(|other| *other != named) {
+            let what = "the request's `_meta` and its path, header, key or session name different projects";
+            return Err(refusal(StatusCode::BAD_REQUEST, what));
+        }
+        let project = Some(named);
+        let scope = Scope { project, ..scope };
+        let scope = Box::pin(self.admit(principal, scope)).await?;
+        match self.gateway.view(&scope) {
+            Some(_) => Ok(scope),
+            None => Err(no_scope(&scope)),
+        }
     }
 
     /// The session that the headers name; `None` if they name none.
@@ -238,15 +277,15 @@ impl Front {
         &self,
         headers: &HeaderMap,
         scope: &Scope,
-        principal: &Arc<str>,
-    ) -> Result<Option<Arc<Session>>, Refusal> {
+        principal: &Arc<Principal>,
+    ) -> Result<Option<(Arc<Session>, Scope)>, Refusal> {
         let Some(id) = headers.get(modern::SESSION_ID) else {
             return Ok(None);
         };
         let session = id
             .to_str()
             .ok()
-            .and_then(|id| self.sessions.find(id, principal, scope));
+            .and_then(|id| self.sessions.find(id, &principal.id, scope));
         // 2025-11-25 basic/transports "Session Management": the client starts anew on 404.
         session.map(Some).ok_or_else(|| {
             refusal(
@@ -261,7 +300,7 @@ impl Front {
         headers: HeaderMap,
         body: Incoming,
         scope: Scope,
-        principal: Arc<str>,
+        principal: Arc<Principal>,
     ) -> Result<Response<Body>, Refusal> {
         if !is_json(&headers) {
             return Err(refusal(
@@ -280,12 +319,15 @@ impl Front {
             Err(invalid) => return Ok(unreadable(&invalid)),
         };
         if modern::is_modern(&headers, &frame) {
+            let scope = self.rescoped(&principal, scope, &frame).await?;
             return Ok(self.modern(headers, frame, scope, principal).await);
         }
         if frame.kind() == Kind::Request && frame.method() == method::INITIALIZE {
+            let scope = self.rescoped(&principal, scope, &frame).await?;
             return Box::pin(self.initialize(&frame, scope, principal)).await;
         }
-        let session = self.session(&headers, &scope, &principal)?;
+        let (session, scope) = self.session(&headers, &scope, &principal)?;
+        let scope = self.rescoped(&principal, scope, &frame).await?;
         match frame.kind() {
             Kind::Request => {
                 let streams = prefers_stream(&headers);
@@ -303,8 +345,8 @@ impl Front {
         &self,
         headers: &HeaderMap,
         scope: &Scope,
-        principal: &Arc<str>,
-    ) -> Result<Arc<Session>, Refusal> {
+        principal: &Arc<Principal>,
+    ) -> Result<(Arc<Session>, Scope), Refusal> {
         let session = self
             .named_session(headers, scope, principal)?
             .ok_or_else(|| {
@@ -330,7 +372,7 @@ impl Front {
         session: Arc<Session>,
         frame: &Frame,
         scope: Scope,
-        principal: Arc<str>,
+        principal: Arc<Principal>,
     ) {
         if frame.is_response() {
             session.answered(frame.clone());
@@ -342,7 +384,8 @@ impl Front {
             scope,
             session: Some(session),
             outbox,
-            principal,
+            principal: principal.id.clone(),
+            may_use: principal.role >= Role::Call,
             modern_capabilities: None,
             headers: None,
         };
@@ -354,7 +397,7 @@ impl Front {
         &self,
         frame: &Frame,
         scope: Scope,
-        principal: Arc<str>,
+        principal: Arc<Principal>,
     ) -> Result<Response<Body>, Refusal> {
         let (session, answer) = self.open(frame, scope, principal).await?;
         let mut response = json(StatusCode::OK, answer.into_text());
@@ -370,7 +413,7 @@ impl Front {
         &self,
         frame: &Frame,
         scope: Scope,
-        principal: Arc<str>,
+        principal: Arc<Principal>,
     ) -> Result<(Option<Arc<Session>>, Answer), Refusal> {
         let face = match Face::from_initialize(frame) {
             Ok(face) => face,
@@ -381,7 +424,7 @@ impl Front {
             .initialize(&scope, &face)
             .await
             .ok_or_else(|| no_scope(&scope))?;
-        let session = Session::new(principal, self.session_bounds());
+        let session = Session::new(principal.id.clone(), self.session_bounds());
         session.introduce(face);
         let limit = self.gateway.settings().limits.max_sessions;
         if !self.sessions.add(&self.gateway, &session, scope, limit) {
@@ -396,7 +439,7 @@ impl Front {
         session: Arc<Session>,
         frame: Frame,
         scope: Scope,
-        principal: Arc<str>,
+        principal: Arc<Principal>,
         streams: bool,
     ) -> Response<Body> {
         let outbox = Outbox::new(REQUEST_BOUNDS);
@@ -405,7 +448,8 @@ impl Front {
             scope,
             session: Some(session.clone()),
             outbox: outbox.clone(),
-            principal,
+            principal: principal.id.clone(),
+            may_use: principal.role >= Role::Call,
             modern_capabilities: None,
             headers: None,
         };
@@ -422,11 +466,7 @@ impl Front {
             Some(First::Answer(answer))
                 if outbox.is_empty() && (!streams || answer.code.is_some()) =>
             {
-                let status = if answer.unavailable {
-                    StatusCode::SERVICE_UNAVAILABLE
-                } else {
-                    StatusCode::OK
-                };
+                let status = answer.status.unwrap_or(StatusCode::OK);
                 return json_body(status, Body::answer(answer));
             }
             Some(First::Answer(answer)) => {
@@ -452,7 +492,7 @@ impl Front {
         headers: HeaderMap,
         frame: Frame,
         scope: Scope,
-        principal: Arc<str>,
+        principal: Arc<Principal>,
     ) -> Response<Body> {
         let face = match modern::check(&headers, &frame) {
             Ok(face) => face,
@@ -485,7 +525,8 @@ impl Front {
             scope,
             session: None,
             outbox: outbox.clone(),
-            principal,
+            principal: principal.id.clone(),
+            may_use: principal.role >= Role::Call,
             modern_capabilities: face.map(|face| Bytes::copy_from_slice(face.capabilities)),
             headers: Some(headers),
         };
@@ -514,9 +555,9 @@ impl Front {
         headers: &HeaderMap,
         text: &Bytes,
         scope: Scope,
-        principal: Arc<str>,
+        principal: Arc<Principal>,
     ) -> Result<Response<Body>, Refusal> {
-        let session = self.session(headers, &scope, &principal)?;
+        let (session, scope) = self.session(headers, &scope, &principal)?;
         if session.face().map(|face| face.version) != Some(Version::V2025_03_26) {
             return Err(refusal(
                 StatusCode::BAD_REQUEST,
@@ -553,7 +594,8 @@ impl Front {
                 scope: scope.clone(),
                 session: Some(session.clone()),
                 outbox: session.outbox().clone(),
-                principal: principal.clone(),
+                principal: principal.id.clone(),
+                may_use: principal.role >= Role::Call,
                 modern_capabilities: None,
                 headers: None,
             };
@@ -637,8 +679,10 @@ fn last_event(headers: &HeaderMap) -> Option<&str> {
 
 /// The status that a modern answer has besides its error code (2026-07-28 basic/transports/streamable-http).
 fn modern_status(answer: &Answer) -> StatusCode {
+    if let Some(status) = answer.status {
+        return status;
+    }
     match answer.code {
-        _ if answer.unavailable => StatusCode::SERVICE_UNAVAILABLE,
         Some(error::METHOD_NOT_FOUND) => StatusCode::NOT_FOUND,
         Some(
             error::PARSE_ERROR
@@ -686,6 +730,22 @@ pub(super) fn scope(path: &str, headers: &HeaderMap) -> Result<Scope, Refusal> {
         .transpose()
         .map_err(|_| not_found())?;
     Ok(Scope { project, server })
+}
+
+/// The project that a request names in its `_meta`.
+fn named_project(frame: &Frame) -> Result<Option<ProjectId>, Refusal> {
+    let Some(meta) = frame.meta() else {
+        return Ok(None);
+    };
+    let named = meta.find_all([PROJECT_KEY, "projectId"]);
+    let Some(span) = named.into_iter().flatten().next() else {
+        return Ok(None);
+    };
+    let id = json::as_string(&frame.text()[span]).and_then(|id| ProjectId::parse(&id).ok());
+    id.map(Some).ok_or_else(|| {
+        let what = "the project in `_meta` is no id: letters, digits, `_` and `-`, at most 64";
+        refusal(StatusCode::BAD_REQUEST, what)
+    })
 }
 
 /// `%41` → `A`; what is no escape stays.

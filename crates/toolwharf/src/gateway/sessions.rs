@@ -47,14 +47,15 @@ impl Sessions {
         true
     }
 
-    /// The session of that id, if it is this principal's and of this scope.
-    pub(crate) fn find(&self, id: &str, principal: &str, scope: &Scope) -> Option<Arc<Session>> {
-        let by_id = self.by_id.read().unwrap_or_else(PoisonError::into_inner);
-        let entry = by_id.get(id)?;
-        (**entry.session.principal() == *principal && entry.scope == *scope).then(|| {
-            entry.session.touch();
-            entry.session.clone()
-        })
+    /// The session of that id and its scope, if it is this principal's. Who names no scope means the session's.
+    pub(crate) fn find(
+        &self,
+        id: &str,
+        principal: &str,
+        scope: &Scope,
+    ) -> Option<(Arc<Session>, Scope)> {
+        self.find_any(id, principal)
+            .filter(|(_, own)| scope == own || *scope == Scope::default())
     }
 
     /// The session of that id and its scope, if it is this principal's.

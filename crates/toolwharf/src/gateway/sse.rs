@@ -15,6 +15,8 @@ use mcp::{
     sse,
 };
 
+use crate::auth::{Principal, Role};
+
 use super::{
     Body, Front,
     guard::Refusal,
@@ -28,14 +30,13 @@ impl Front {
         self: Arc<Self>,
         parts: Parts,
         body: Incoming,
-        principal: Arc<str>,
+        principal: Arc<Principal>,
         handover: Option<Handover>,
     ) -> Result<Response<Body>, Refusal> {
         let path = parts.uri.path();
         match (handover, path) {
             (Some(handover), path) if path.starts_with("/sse") => {
-                let scope = scope(path, &parts.headers)?;
-                self.admit(&scope).await?;
+                let scope = self.admit(&principal, scope(path, &parts.headers)?).await?;
                 if self.gateway.view(&scope).is_none() {
                     return Err(refusal(
                         StatusCode::NOT_FOUND,
@@ -50,7 +51,7 @@ impl Front {
                     .split('&')
                     .find_map(|pair| pair.strip_prefix("sessionId="))
                     .unwrap_or_default();
-                let found = self.sessions.find_any(id, &principal);
+                let found = self.sessions.find_any(id, &principal.id);
                 let (session, scope) = found.ok_or_else(|| {
                     refusal(StatusCode::NOT_FOUND, "Session not found: open /sse again")
                 })?;
@@ -66,10 +67,10 @@ impl Front {
     async fn open_sse(
         &self,
         scope: Scope,
-        principal: Arc<str>,
+        principal: Arc<Principal>,
         handover: Handover,
     ) -> Result<Response<Body>, Refusal> {
-        let session = Session::new(principal, self.session_bounds());
+        let session = Session::new(principal.id.clone(), self.session_bounds());
         let limit = self.gateway.settings().limits.max_sessions;
         if !self.sessions.add(&self.gateway, &session, scope, limit) {
             let what = format!("{limit} client sessions are open already (`max_sessions`)");
@@ -90,7 +91,7 @@ impl Front {
         self: Arc<Self>,
         session: Arc<Session>,
         scope: Scope,
-        principal: Arc<str>,
+        principal: Arc<Principal>,
         text: Bytes,
         max_depth: usize,
     ) -> Result<Response<Body>, Refusal> {
@@ -128,7 +129,8 @@ impl Front {
             scope,
             outbox: session.outbox().clone(),
             session: Some(session.clone()),
-            principal,
+            principal: principal.id.clone(),
+            may_use: principal.role >= Role::Call,
             modern_capabilities: None,
             headers: None,
         };

@@ -172,6 +172,7 @@ impl Pipe {
             scope: self.scope.clone(),
             session: Some(self.session.clone()),
             outbox: self.session.outbox().clone(),
+            may_use: true,
             principal: self.session.principal().clone(),
             modern_capabilities,
             headers: None,

@@ -29,7 +29,7 @@ pub(crate) use self::{
     servers::{Detail, Imported, Row, Saved, Servers},
     tools::{Tool, Tools},
 };
-use crate::{gateway::Front, live::Live};
+use crate::{auth::Role, gateway::Front, live::Live};
 
 /// Largest entry of a server, in bytes.
 const ENTRY_BYTES: usize = 256 << 10;
@@ -179,10 +179,11 @@ pub(crate) fn router(rest: Shared) -> Router {
         .with_state(rest)
 }
 
-/// Nothing is looked at before the token is.
+/// Nothing is looked at before the key is.
 async fn administrator(State(rest): State<Shared>, request: Request, next: Next) -> Response {
-    match rest.front.guard().administrator(request.headers()) {
-        Ok(()) => next.run(request).await,
+    match rest.front.guard().key(request.headers()) {
+        Ok(who) if who.may(Role::Admin, None) => next.run(request).await,
+        Ok(_) => Problem::new(403, "this needs an administrator's key").into_response(),
         Err(refusal) => Problem::from(refusal).into_response(),
     }
 }

@@ -1,0 +1,480 @@
+//! Keys: who asks, and what they may do.
+//!
+//! Invariants: a key itself is nowhere but in the answer that makes it (and, the administrator's first one, in
+//! the data directory); the database and this process know SHA-256 digests. Telling who asks takes no lock and
+//! no look at the database, and goes on while the database is away. A key that was revoked here is refused from
+//! that moment, one that another node revoked within [`REFRESH`]. Deliberately absent: which role a route needs
+//! (`rest`), and whether a key is needed at all (`gateway::Guard`).
+
+use std::{
+    collections::HashMap,
+    fs,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Context, bail};
+use arc_swap::ArcSwap;
+use model::ProjectId;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+use store::{HashedKey, NewKey, Store, Time};
+use tokio::sync::Mutex;
+
+use crate::startup::{self, TOKEN_FILE};
+
+/// What every key of ours begins with.
+pub(crate) const PREFIX: &str = "twh_";
+/// How often the database is asked for changes, and told which keys were used.
+pub(crate) const REFRESH: Duration = Duration::from_secs(5);
+/// The name of the key that the first run makes.
+const FIRST: &str = "administrator (first run)";
+
+/// What somebody may do; each one all that the ones before may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Role {
+    /// See what there is.
+    Read,
+    /// Use tools.
+    Call,
+    /// Change a project.
+    Manage,
+    /// Everything, everywhere.
+    Admin,
+}
+
+/// Somebody who asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Principal {
+    /// `key:<id>`, `bearer:<digest>` or `anonymous`. Sessions are bound to it, and the audit names it.
+    pub(crate) id: Arc<str>,
+    pub(crate) role: Role,
+    /// The only project that there is for them; `None`: all.
+    pub(crate) project: Option<ProjectId>,
+}
+
+/// A key's digest.
+type Digest = [u8; 32];
+
+/// All keys that open something.
+#[derive(Debug, Default)]
+pub(crate) struct Keys {
+    known: ArcSwap<HashMap<Digest, Arc<Key>>>,
+    /// The revision of what is known. Whoever holds it may replace that.
+    revision: Mutex<Option<String>>,
+}
+
+#[derive(Debug)]
+struct Key {
+    principal: Arc<Principal>,
+    id: String,
+    expires_at: Option<Time>,
+    /// When it was last used, in microseconds since 1970; 0: not since the database was told.
+    used: AtomicI64,
+}
+
+impl Principal {
+    /// Whether they may do in that project what takes that role. Without a project: what is of no project.
+    pub(crate) fn may(&self, role: Role, project: Option<&ProjectId>) -> bool {
+        let reaches = self.project.as_ref().is_none_or(|own| Some(own) == project);
+        reaches && self.role >= role
+    }
+}
+
+impl Keys {
+    /// The only key there is, an administrator's.
+    pub(crate) fn administrator(token: &str) -> Arc<Self> {
+        let principal = Principal {
+            id: "key:administrator".into(),
+            role: Role::Admin,
+            project: None,
+        };
+        let key = Key {
+            principal: Arc::new(principal),
+            id: String::new(),
+            expires_at: None,
+            used: AtomicI64::new(0),
+        };
+        let keys = Self::default();
+        let known = HashMap::from([(digest(token), Arc::new(key))]);
+        keys.known.store(Arc::new(known));
+        Arc::new(keys)
+    }
+
+    /// Whose key this is, if it is one that opens anything.
+    pub(crate) fn identify(&self, token: &str) -> Option<Arc<Principal>> {
+        let known = self.known.load();
+        let key = known.get(&digest(token))?;
+        let now = store::now();
+        if key.expires_at.is_some_and(|end| end <= now) {
+            return None;
+        }
+        key.used.store(now.timestamp_micros(), Ordering::Relaxed);
+        Some(key.principal.clone())
+    }
+
+    /// Takes in what the database says.
+    ///
+    /// # Errors
+    /// Those of the database; what was known stays.
+    pub(crate) async fn refresh(&self, store: &Store) -> Result<(), store::Error> {
+        let mut seen = self.revision.lock().await;
+        let revision = Some(store.keys_revision().await?);
+        if *seen == revision {
+            return Ok(());
+        }
+        let rows = store.keys_hashed().await?;
+        let before = self.known.load_full();
+        let mut known = HashMap::with_capacity(rows.len());
+        for row in rows {
+            let Some(digest) = from_hex(&row.hash) else {
+                tracing::warn!("key {} has no digest that could be read", row.key.id);
+                continue;
+            };
+            // The same one again: it knows when it was used.
+            let key = match before.get(&digest) {
+                Some(key) if key.id == row.key.id => key.clone(),
+                _ => match Key::of(&row) {
+                    Some(key) => Arc::new(key),
+                    None => continue,
+                },
+            };
+            known.insert(digest, key);
+        }
+        self.known.store(Arc::new(known));
+        *seen = revision;
+        Ok(())
+    }
+
+    /// Keeps up with the database, and tells it which keys were used, for ever.
+    pub(crate) async fn follow(&self, store: &Store) {
+        let mut tick = tokio::time::interval(REFRESH);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut away = false;
+        loop {
+            tick.tick().await;
+            self.touch(store).await;
+            let failed = self.refresh(store).await.err();
+            if let Some(error) = &failed
+                && !away
+            {
+                tracing::warn!("keys are taken as they were last known: {error}");
+            }
+            away = failed.is_some();
+        }
+    }
+
+    /// Tells the database which keys were used since the last time. What it cannot take is told later.
+    pub(crate) async fn touch(&self, store: &Store) {
+        let known = self.known.load_full();
+        let mut used = Vec::new();
+        for key in known.values() {
+            let at = key.used.swap(0, Ordering::Relaxed);
+            if at != 0
+                && let Some(time) = Time::from_timestamp_micros(at)
+            {
+                used.push((key.clone(), (key.id.clone(), time)));
+            }
+        }
+        if used.is_empty() {
+            return;
+        }
+        let (keys, rows): (Vec<_>, Vec<_>) = used.into_iter().unzip();
+        if store.keys_touch(&rows).await.is_err() {
+            for (key, (_, at)) in keys.iter().zip(rows) {
+                key.used.fetch_max(at.timestamp_micros(), Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+impl Key {
+    fn of(row: &HashedKey) -> Option<Self> {
+        let project = row.key.project_id.as_deref().map(ProjectId::parse);
+        let project = project
+            .transpose()
+            .inspect_err(|error| {
+                tracing::warn!(
+                    "key {} is of no project there could be: {error}",
+                    row.key.id
+                );
+            })
+            .ok()?;
+        let principal = Principal {
+            id: format!("key:{}", row.key.id).into(),
+            role: row.key.role.into(),
+            project,
+        };
+        Some(Self {
+            principal: Arc::new(principal),
+            id: row.key.id.clone(),
+            expires_at: row.key.expires_at,
+            used: AtomicI64::new(0),
+        })
+    }
+}
+
+impl From<store::Role> for Role {
+    fn from(role: store::Role) -> Self {
+        match role {
+            store::Role::Read => Self::Read,
+            store::Role::Call => Self::Call,
+            store::Role::Manage => Self::Manage,
+            store::Role::Admin => Self::Admin,
+        }
+    }
+}
+
+/// A new key.
+pub(crate) fn new_token() -> String {
+    let random: [u8; 24] = rand::random();
+    format!("{PREFIX}{}", hex(&random))
+}
+
+/// Makes sure that the token in the data directory is an administrator's; the first run makes both. The second
+/// answer is whether the token was made just now.
+///
+/// # Errors
+/// When the database has administrators, and the token is none's: the error says what to do.
+pub(crate) async fn bootstrap(store: &Store, dir: &Path) -> anyhow::Result<(Arc<str>, bool)> {
+    let (token, new) = startup::admin_token(dir)?;
+    let path = dir.join(TOKEN_FILE);
+    let hash = hash(&token);
+    let keys = store.keys_hashed().await?;
+    let now = store::now();
+    let known = keys.iter().find(|row| row.hash == hash);
+    let is_admins = |row: &HashedKey| row.key.role == store::Role::Admin && row.key.is_living(now);
+    if known.is_some_and(is_admins) {
+        return Ok((token, new));
+    }
+    if keys.iter().any(is_admins) {
+        if new {
+            // It opens nothing, and would be in the way of the remedy.
+            fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
+        }
+        bail!(
+            "the database has administrators, and {} holds no living key of one: write one into it, or have \
+             `toolwharf key recover` make a new one",
+            path.display()
+        );
+    }
+    if known.is_some() || store.key_by_hash(&hash).await?.is_some() {
+        bail!(
+            "{} holds a key that is revoked, expired or no administrator's: remove the file, and the next start \
+             makes a new one",
+            path.display()
+        );
+    }
+    register(store, &token).await?;
+    Ok((token, new))
+}
+
+/// Has the database know this token as an administrator's.
+pub(crate) async fn register(store: &Store, token: &str) -> Result<(), store::Error> {
+    let key = NewKey {
+        project: None,
+        name: FIRST,
+        role: store::Role::Admin,
+        hash: &hash(token),
+        hint: hint(token),
+        expires_at: None,
+    };
+    match store.key_put(key).await {
+        // Another start was faster.
+        Ok(_) | Err(store::Error::Conflict { .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+fn digest(token: &str) -> Digest {
+    Sha256::digest(token.as_bytes()).into()
+}
+
+/// What the database knows a key by.
+pub(crate) fn hash(token: &str) -> String {
+    hex(&digest(token))
+}
+
+/// What its owner can tell a key from others by.
+pub(crate) fn hint(token: &str) -> &str {
+    let from = token.char_indices().rev().nth(3).map_or(0, |(at, _)| at);
+    &token[from..]
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn from_hex(text: &str) -> Option<Digest> {
+    if text.len() != 64 || !text.is_ascii() {
+        return None;
+    }
+    let mut digest = Digest::default();
+    for (at, byte) in digest.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[at * 2..at * 2 + 2], 16).ok()?;
+    }
+    Some(digest)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{os::unix::fs::PermissionsExt as _, slice};
+
+    use store::Location;
+
+    use super::*;
+
+    async fn open(dir: &Path) -> Store {
+        let location = Location::Sqlite(dir.join("wharf.db"));
+        Store::open(&location).await.expect("a new database")
+    }
+
+    async fn put(
+        store: &Store,
+        token: &str,
+        role: store::Role,
+        expires_at: Option<Time>,
+    ) -> String {
+        let project = ProjectId::parse("a").expect("an id");
+        let ids = slice::from_ref(&project);
+        store.project_ensure(ids).await.expect("a project");
+        let key = NewKey {
+            project: (role != store::Role::Admin).then_some(&project),
+            name: "k",
+            role,
+            hash: &hash(token),
+            hint: hint(token),
+            expires_at,
+        };
+        store.key_put(key).await.expect("a key").id
+    }
+
+    #[tokio::test]
+    async fn a_key_opens_until_it_expires_or_is_revoked() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let store = open(dir.path()).await;
+        let keys = Keys::default();
+        let soon = store::now() + Duration::from_millis(300);
+        let (lasting, short) = (new_token(), new_token());
+        let id = put(&store, &lasting, store::Role::Call, None).await;
+        put(&store, &short, store::Role::Read, Some(soon)).await;
+        assert!(keys.identify(&lasting).is_none());
+        keys.refresh(&store).await.expect("refreshed");
+
+        let who = keys.identify(&lasting).expect("known");
+        assert_eq!(*who.id, *format!("key:{id}"));
+        let (a, b) = (ProjectId::parse("a").ok(), ProjectId::parse("b").ok());
+        assert!(who.may(Role::Read, a.as_ref()) && who.may(Role::Call, a.as_ref()));
+        assert!(!who.may(Role::Manage, a.as_ref()));
+        assert!(!who.may(Role::Read, b.as_ref()) && !who.may(Role::Read, None));
+        testkit::wait_for("the expiry", Duration::from_secs(5), async || {
+            keys.identify(&short).is_none()
+        })
+        .await;
+
+        // When it was used is told once, by what was identified, not by what was refreshed.
+        keys.touch(&store).await;
+        let rows = store.key_list(None, &store::Page::default()).await;
+        let row = rows.expect("keys").into_iter().find(|row| row.id == id);
+        assert!(row.expect("the key").last_used_at.is_some());
+
+        store.key_revoke(None, &id).await.expect("revoked");
+        keys.refresh(&store).await.expect("refreshed");
+        assert!(keys.identify(&lasting).is_none());
+    }
+
+    #[tokio::test]
+    async fn without_the_database_keys_go_on_as_they_were() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let store = open(dir.path()).await;
+        let token = new_token();
+        put(&store, &token, store::Role::Admin, None).await;
+        let keys = Keys::default();
+        keys.refresh(&store).await.expect("refreshed");
+        store.close().await;
+        assert!(keys.identify(&token).is_some());
+        keys.touch(&store).await;
+        keys.refresh(&store).await.expect_err("no database");
+        assert!(keys.identify(&token).is_some());
+    }
+
+    #[tokio::test]
+    async fn removing_a_project_removes_its_keys() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let store = open(dir.path()).await;
+        let token = new_token();
+        put(&store, &token, store::Role::Manage, None).await;
+        let keys = Keys::default();
+        keys.refresh(&store).await.expect("refreshed");
+        assert!(keys.identify(&token).is_some());
+        let project = ProjectId::parse("a").expect("an id");
+        store.project_delete(&project).await.expect("deleted");
+        keys.refresh(&store).await.expect("refreshed");
+        assert!(keys.identify(&token).is_none());
+    }
+
+    #[tokio::test]
+    async fn the_first_run_makes_the_administrators_key() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let store = open(dir.path()).await;
+        let (token, new) = bootstrap(&store, dir.path()).await.expect("a key");
+        assert!(new && token.starts_with(PREFIX) && token.len() == 52);
+        let file = dir.path().join(TOKEN_FILE);
+        let mode = fs::metadata(&file).expect("the file").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert_eq!(
+            bootstrap(&store, dir.path()).await.expect("the same"),
+            (token.clone(), false)
+        );
+        let keys = Keys::default();
+        keys.refresh(&store).await.expect("refreshed");
+        let who = keys.identify(&token).expect("known");
+        assert!(who.may(Role::Admin, None));
+
+        // A file that was there before there was a database.
+        let older = tempfile::tempdir().expect("a directory");
+        fs::write(older.path().join(TOKEN_FILE), "twh_0123456789abcdef\n").expect("written");
+        let others = open(older.path()).await;
+        let (token, new) = bootstrap(&others, older.path()).await.expect("a key");
+        assert_eq!((&*token, new), ("twh_0123456789abcdef", false));
+    }
+
+    #[tokio::test]
+    async fn a_token_that_is_no_administrators_is_refused_with_the_remedy() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let store = open(dir.path()).await;
+        let file = dir.path().join(TOKEN_FILE);
+        bootstrap(&store, dir.path()).await.expect("a key");
+        let refused = async |store: &Store| {
+            let outcome = bootstrap(store, dir.path()).await;
+            outcome.expect_err("refused").to_string()
+        };
+
+        let lost = fs::read_to_string(&file).expect("the token");
+        fs::remove_file(&file).expect("removed");
+        assert!(refused(&store).await.contains("toolwharf key recover"));
+        assert!(!file.exists(), "a token that opens nothing is left behind");
+
+        fs::write(&file, "twh_0123456789abcdef").expect("written");
+        assert!(refused(&store).await.contains("toolwharf key recover"));
+
+        fs::write(&file, lost).expect("written");
+        bootstrap(&store, dir.path()).await.expect("the key");
+
+        // The last one cannot be revoked, but it can expire.
+        let other = tempfile::tempdir().expect("a directory");
+        let store = open(other.path()).await;
+        let past = store::now() - Duration::from_secs(1);
+        let token = fs::read_to_string(&file).expect("the token");
+        put(&store, token.trim(), store::Role::Admin, Some(past)).await;
+        assert!(refused(&store).await.contains("remove the file"));
+        fs::remove_file(&file).expect("removed");
+        let (_, new) = bootstrap(&store, dir.path()).await.expect("a new key");
+        assert!(new);
+    }
+}
