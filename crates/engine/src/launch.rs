@@ -61,6 +61,7 @@ impl Launcher {
             max_message: self.max_message,
             max_depth: self.max_depth,
             timeout: spec.start_timeout,
+            public_only: spec.public_only,
         }
     }
 

@@ -79,6 +79,8 @@ pub struct Options {
     pub max_depth: usize,
     /// Wall time for the whole handshake.
     pub timeout: Duration,
+    /// Whether a URL may only lead to addresses of the public internet.
+    pub public_only: bool,
 }
 
 /// Why there is no conversation.
@@ -102,10 +104,21 @@ pub enum ConnectError {
     Unreachable(String),
 }
 
-/// Makes conversations; holds the HTTP connection pool that they share.
-#[derive(Clone, Default)]
+/// Makes conversations; holds the HTTP connection pools that they share.
+#[derive(Clone)]
 pub struct Connector {
     http: http::Pool,
+    /// For [`Options::public_only`].
+    public: http::Pool,
+}
+
+impl Default for Connector {
+    fn default() -> Self {
+        Self {
+            http: http::Pool::new(false),
+            public: http::Pool::new(true),
+        }
+    }
 }
 
 impl Connector {
@@ -135,16 +148,21 @@ impl Connector {
         options: &Options,
     ) -> Result<(Client, Ambient), ConnectError> {
         let (ambient, events) = mpsc::channel(AMBIENT);
+        let pool = if options.public_only {
+            &self.public
+        } else {
+            &self.http
+        };
         let client = match target {
             Target::Stream { reader, writer } => {
                 let link = open_stream(reader, writer, options, ambient);
                 handshake(Link::Duplex(link), options).await?
             }
             Target::Http { url, headers } => {
-                http::connect(&self.http, &url, &headers, options, ambient).await?
+                http::connect(pool, &url, &headers, options, ambient).await?
             }
             Target::Sse { url, headers } => {
-                sse::connect(&self.http, &url, &headers, options, ambient).await?
+                sse::connect(pool, &url, &headers, options, ambient).await?
             }
         };
         Ok((client.speaking_as(options), events))

@@ -288,6 +288,7 @@ pub(crate) fn options() -> Options {
         max_message: 1 << 20,
         max_depth: 64,
         timeout: Duration::from_secs(20),
+        public_only: false,
     }
 }
 

@@ -75,6 +75,7 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
         max_message: LARGEST,
         max_depth: DEPTH,
         timeout: HANDSHAKE,
+        public_only: false,
     };
     let connected = Connector::new().connect(target, &options).await;
     let (client, _ambient) =

@@ -11,6 +11,7 @@ mod endpoint;
 mod link;
 mod listen;
 mod pool;
+mod tcp;
 mod wire;
 
 pub(super) use self::{

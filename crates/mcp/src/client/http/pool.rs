@@ -18,7 +18,7 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream};
 use hyper_util::{
-    client::legacy::{Client, connect::HttpConnector},
+    client::legacy::Client,
     rt::{TokioExecutor, TokioIo, TokioTimer},
 };
 use tokio::{net::TcpStream, sync::OnceCell};
@@ -26,18 +26,17 @@ use tower_service::Service;
 
 use super::{
     endpoint::Origin,
+    tcp::{KEEPALIVE, Tcp},
     wire::{Wire, WireBody, Wires},
 };
 
 /// Idle connections that are kept per host.
 const IDLE_PER_HOST: usize = 256;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
-/// TCP connect, per address.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Answer to a ping over HTTP/2.
+const PING_TIMEOUT: Duration = Duration::from_secs(10);
 /// Name lookup, TCP and TLS together.
 const ESTABLISH_TIMEOUT: Duration = Duration::from_secs(20);
-/// Silence on a socket after which the kernel asks whether the peer lives: streams have no other idle bound.
-const KEEPALIVE: Duration = Duration::from_secs(30);
 /// Bytes that an HTTP/1 connection buffers: bounds a response's head.
 const HTTP1_BUFFER: usize = 256 * 1024;
 
@@ -45,7 +44,7 @@ const HTTP1_BUFFER: usize = 256 * 1024;
 #[derive(Clone)]
 pub struct Pool {
     client: Client<Connector, Full<Bytes>>,
-    http: HttpConnector,
+    http: Tcp,
     wires: Wires,
 }
 
@@ -112,7 +111,14 @@ impl http_body::Body for Body {
 
 impl Default for Pool {
     fn default() -> Self {
-        let connector = Connector::new();
+        Self::new(false)
+    }
+}
+
+impl Pool {
+    /// `public_only`: whether it only leads to addresses of the public internet.
+    pub(in crate::client) fn new(public_only: bool) -> Self {
+        let connector = Connector::new(public_only);
         Self {
             http: connector.http.clone(),
             wires: Wires::default(),
@@ -123,13 +129,11 @@ impl Default for Pool {
                 .pool_max_idle_per_host(IDLE_PER_HOST)
                 .http1_max_buf_size(HTTP1_BUFFER)
                 .http2_keep_alive_interval(KEEPALIVE)
-                .http2_keep_alive_timeout(CONNECT_TIMEOUT)
+                .http2_keep_alive_timeout(PING_TIMEOUT)
                 .build(connector),
         }
     }
-}
 
-impl Pool {
     /// Starts a request to `origin`; nothing is sent before the future is polled. Redirects are not followed.
     pub(in crate::client) fn request(
         &self,
@@ -157,7 +161,7 @@ impl Pool {
 /// A request over plain HTTP. It is tried again where a connection that had rested turns out to be closed
 /// before the request was begun to be sent.
 async fn plain(
-    http: HttpConnector,
+    http: Tcp,
     wires: Wires,
     origin: Arc<Origin>,
     mut request: Request<Full<Bytes>>,
@@ -190,7 +194,7 @@ async fn plain(
     }
 }
 
-async fn connect(mut http: HttpConnector, uri: Uri) -> Result<Wire, Error> {
+async fn connect(mut http: Tcp, uri: Uri) -> Result<Wire, Error> {
     let connected = establish(http.call(uri)).await.map_err(Error::Connect)?;
     Wire::new(connected).await.map_err(Error::Broken)
 }
@@ -211,25 +215,17 @@ async fn establish<T, E: Into<BoxError>>(
 
 #[derive(Clone)]
 struct Connector {
-    http: HttpConnector,
-    https: Arc<OnceCell<HttpsConnector<HttpConnector>>>,
+    http: Tcp,
+    https: Arc<OnceCell<HttpsConnector<Tcp>>>,
 }
 
 type Stream = MaybeHttpsStream<TokioIo<TcpStream>>;
-type BoxError = Box<dyn std::error::Error + Send + Sync>;
+pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 impl Connector {
-    fn new() -> Self {
-        let mut http = HttpConnector::new();
-        http.enforce_http(false);
-        // Without it Nagle's algorithm and delayed acknowledgements cost 40 ms a call.
-        http.set_nodelay(true);
-        http.set_connect_timeout(Some(CONNECT_TIMEOUT));
-        http.set_keepalive(Some(KEEPALIVE));
-        http.set_keepalive_interval(Some(KEEPALIVE));
-        http.set_keepalive_retries(Some(4));
+    fn new(public_only: bool) -> Self {
         Self {
-            http,
+            http: Tcp::new(public_only),
             https: Arc::default(),
         }
     }
@@ -252,7 +248,7 @@ impl Connector {
     }
 }
 
-fn tls(http: HttpConnector) -> Result<HttpsConnector<HttpConnector>, BoxError> {
+fn tls(http: Tcp) -> Result<HttpsConnector<Tcp>, BoxError> {
     let provider = rustls::crypto::ring::default_provider();
     let builder = HttpsConnectorBuilder::new()
         .with_provider_and_native_roots(provider)
