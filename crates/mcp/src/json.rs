@@ -478,7 +478,7 @@ mod tests {
             "7",
         ] {
             let text = text.as_bytes();
-            let mut heard: Vec<(Option<&[u8]>, &[u8], Span)> = Vec::new();
+            let mut heard = Vec::new();
             outline(text, 8, |parent, key, value| {
                 heard.push((parent, key, value))
             })

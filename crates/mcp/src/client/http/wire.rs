@@ -47,12 +47,13 @@ const BUFFER: usize = 256 * 1024;
 const ROUNDS: usize = 16;
 
 type Io = TokioIo<TcpStream>;
+type Running = Connection<Io, Full<Bytes>>;
 
 /// A connection.
 pub(super) struct Wire {
     sender: SendRequest<Full<Bytes>>,
     /// `None` once it has ended.
-    connection: Option<Pin<Box<Connection<Io, Full<Bytes>>>>>,
+    connection: Option<Pin<Box<Running>>>,
     quiet: Arc<Quiet>,
     waker: Waker,
 }
