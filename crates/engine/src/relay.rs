@@ -321,10 +321,9 @@ impl Relay<'_> {
         };
         if era == Era::Modern && connection.client.is_http() {
             if let Some(name) = &self.target.name {
-                outgoing.headers.push((
-                    http::HeaderName::from_static(mcp::server::modern::NAME),
-                    mcp::headers::mcp_name(name),
-                ));
+                outgoing
+                    .headers
+                    .push((mcp::server::modern::NAME, mcp::headers::mcp_name(name)));
             }
             if let Some(headers) = &self.target.headers {
                 let arguments = frame

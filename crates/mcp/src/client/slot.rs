@@ -84,7 +84,10 @@ impl Slot {
             Some(Ok(frame)) => Poll::Ready(Ok(Event::Response(frame.clone()))),
             Some(Err(error)) => Poll::Ready(Err(error.clone())),
             None => {
-                state.waker = Some(cx.waker().clone());
+                match &mut state.waker {
+                    Some(waker) => waker.clone_from(cx.waker()),
+                    none => *none = Some(cx.waker().clone()),
+                }
                 Poll::Pending
             }
         }

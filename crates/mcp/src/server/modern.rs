@@ -1,7 +1,7 @@
 //! Checks of a modern request against its headers (2026-07-28 basic/transports/streamable-http "Request
 //! Metadata").
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
 
 use crate::{
     Frame, Kind, RpcError, Version,
@@ -12,10 +12,10 @@ use crate::{
     protocol::{meta, method},
 };
 
-pub const PROTOCOL_VERSION: &str = "mcp-protocol-version";
-pub const METHOD: &str = "mcp-method";
-pub const NAME: &str = "mcp-name";
-pub const SESSION_ID: &str = "mcp-session-id";
+pub const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+pub const METHOD: HeaderName = HeaderName::from_static("mcp-method");
+pub const NAME: HeaderName = HeaderName::from_static("mcp-name");
+pub const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 
 /// Whether a message is of the modern era: its `_meta` or its version header says so.
 #[must_use]
@@ -42,7 +42,10 @@ fn mismatch(what: String) -> RpcError {
 }
 
 /// The one value of a header; more than one is a contradiction.
-fn only<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a http::HeaderValue>, RpcError> {
+fn only<'a>(
+    headers: &'a HeaderMap,
+    name: &HeaderName,
+) -> Result<Option<&'a http::HeaderValue>, RpcError> {
     let mut values = headers.get_all(name).iter();
     match (values.next(), values.next()) {
         (_, Some(_)) => Err(mismatch(format!("header {name} is given more than once"))),
@@ -63,7 +66,7 @@ pub fn check<'a>(
         Err(_) if frame.kind() == Kind::Notification => None,
         Err(error) => return Err(error),
     };
-    let version = only(headers, PROTOCOL_VERSION)?
+    let version = only(headers, &PROTOCOL_VERSION)?
         .ok_or_else(|| mismatch(format!("header {PROTOCOL_VERSION} is missing")))?
         .to_str()
         .map_err(|_| {
@@ -82,7 +85,7 @@ pub fn check<'a>(
         check_version(&face.version)?;
     }
     let header =
-        only(headers, METHOD)?.ok_or_else(|| mismatch(format!("header {METHOD} is missing")))?;
+        only(headers, &METHOD)?.ok_or_else(|| mismatch(format!("header {METHOD} is missing")))?;
     if header.as_bytes() != frame.method().as_bytes() {
         return Err(mismatch(format!(
             "header {METHOD} says {}, the body {}",
@@ -103,7 +106,7 @@ pub fn check<'a>(
         )));
     };
     let header =
-        only(headers, NAME)?.ok_or_else(|| mismatch(format!("header {NAME} is missing")))?;
+        only(headers, &NAME)?.ok_or_else(|| mismatch(format!("header {NAME} is missing")))?;
     let said = decode_header(header)
         .ok_or_else(|| mismatch(format!("header {NAME} cannot be decoded")))?;
     if said != body {

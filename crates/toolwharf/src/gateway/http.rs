@@ -17,7 +17,7 @@ use std::{
 use bytes::{Bytes, BytesMut};
 use engine::{Answer, Caller, Gateway, Scope, view::PROJECT_KEY};
 use futures_util::FutureExt as _;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use mcp::{
@@ -45,6 +45,8 @@ use super::{
     listener::Handover,
     sessions::Sessions,
 };
+
+const PROJECT_ID: HeaderName = HeaderName::from_static("x-project-id");
 
 /// Messages of one request that may wait for its reader.
 const REQUEST_BOUNDS: Bounds = Bounds {
@@ -709,7 +711,7 @@ pub(super) fn scope(path: &str, headers: &HeaderMap) -> Result<Scope, Refusal> {
         return Err(not_found());
     }
     let header = headers
-        .get("x-project-id")
+        .get(PROJECT_ID)
         .map(|value| value.to_str().unwrap_or_default());
     let project = match (project.filter(|project| *project != "-"), header) {
         (Some(path), Some(header)) if path != header => {

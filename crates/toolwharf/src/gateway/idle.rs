@@ -7,6 +7,7 @@
 use std::{fmt::Write as _, io, time::Duration};
 
 use bytes::Bytes;
+use http::HeaderName;
 use mcp::server::Reader;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -28,7 +29,7 @@ pub(crate) struct Takeover {
     /// The session ends with the stream (HTTP+SSE).
     pub(crate) ends_session: bool,
     /// Headers besides those of every event stream.
-    pub(crate) headers: Vec<(&'static str, String)>,
+    pub(crate) headers: Vec<(HeaderName, String)>,
 }
 
 /// Sends the session's messages until it, the client or the product is gone.

@@ -168,6 +168,13 @@ async fn http(
     let (mut armed, mut leaving) = (false, false);
     // By hand instead of `select!`: this runs on every wake of every connection.
     poll_fn(|cx| {
+        // First, while this turn of the task has budget left for a timer. Both wake the task, which keeps its
+        // waker; what they came to is looked at without another poll.
+        if !armed {
+            armed = true;
+            let _ = cancelled.as_mut().poll(cx);
+            let _ = check.as_mut().poll(cx);
+        }
         if let Poll::Ready(ended) = conn.as_mut().poll(cx) {
             if let Err(error) = ended {
                 tracing::trace!("a connection ended: {error}");
@@ -177,12 +184,7 @@ async fn http(
         if let Some(takeover) = handover.take() {
             return Poll::Ready(Some(takeover));
         }
-        if !armed {
-            armed = true;
-            // Wakes this task when the product stops; what it came to is the flag's to say.
-            let _ = cancelled.as_mut().poll(cx);
-        }
-        if check.as_mut().poll(cx).is_ready() {
+        if check.is_elapsed() {
             let now = traffic.unfinished_head();
             if now.is_some() && now == unfinished {
                 tracing::debug!("cut a connection: its request head does not get finished");
@@ -190,7 +192,8 @@ async fn http(
             }
             unfinished = now;
             check.as_mut().reset(Instant::now() + HEAD_CHECK);
-            let _ = check.as_mut().poll(cx);
+            armed = false;
+            cx.waker().wake_by_ref();
         }
         if !leaving && front.is_stopping() {
             leaving = true;

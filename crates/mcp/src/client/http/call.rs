@@ -43,7 +43,7 @@ pub struct HttpCall {
     link: HttpLink,
     exchange: Exchange,
     /// What belongs to the call and comes on the stream of the session.
-    elsewhere: Option<Arc<Slot>>,
+    elsewhere: Arc<Slot>,
     /// How it ended, while something before that is still to be told.
     end: Option<Result<Event, CallError>>,
 }
@@ -132,7 +132,7 @@ impl HttpCall {
             self.end = Some(event);
         }
         // What was given to the call before it left goes before its end.
-        if let Some(event) = self.elsewhere.as_ref().and_then(|slot| slot.take()) {
+        if let Some(event) = self.elsewhere.take() {
             return Ok(event);
         }
         self.end
@@ -149,23 +149,10 @@ impl HttpCall {
         } = self;
         let core = link.core();
         let mut next = std::pin::pin!(exchange.next(core));
-        let mut over = std::pin::pin!(core.over.cancelled());
-        let mut armed = false;
-        // By hand instead of `select!`: the end of the link is registered for once, and then a flag.
-        poll_fn(|cx| {
-            if let Some(slot) = elsewhere
-                && let Poll::Ready(event) = slot.poll(cx)
-            {
-                return Poll::Ready(event);
-            }
-            if let Poll::Ready(event) = next.as_mut().poll(cx) {
-                return Poll::Ready(event);
-            }
-            if (!armed || core.is_dead()) && over.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(Err(core.dead_error()));
-            }
-            armed = true;
-            Poll::Pending
+        // By hand instead of `select!`: this is polled at every step of every call.
+        poll_fn(|cx| match elsewhere.poll(cx) {
+            Poll::Ready(event) => Poll::Ready(event),
+            Poll::Pending => next.as_mut().poll(cx),
         })
         .await
     }

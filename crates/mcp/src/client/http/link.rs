@@ -89,7 +89,8 @@ pub(super) struct Core {
     session: Option<HeaderValue>,
     next_id: AtomicU64,
     stray: AtomicU64,
-    /// Calls in flight of the legacy era, for what comes on the stream of its own and belongs to one of them.
+    /// Calls in flight: for what comes on the stream of a legacy conversation and belongs to one of them, and
+    /// for the end of the conversation.
     calls: Mutex<Vec<(u64, Arc<Slot>)>>,
     /// Explicit close: everything stops.
     pub(super) over: CancellationToken,
@@ -229,6 +230,10 @@ impl HttpLink {
         let core = self.core();
         core.die("closed by the gateway");
         core.over.cancel();
+        let calls = std::mem::take(&mut *core.calls());
+        for (_, slot) in calls {
+            slot.end(Err(core.dead_error()));
+        }
         core.tasks.close();
         let Some(session) = &core.session else {
             return;
@@ -371,13 +376,15 @@ impl Core {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where a call gets what belongs to it but comes elsewhere; `None` in the modern era, where nothing does.
-    pub(super) fn enter(&self, id: u64) -> Option<Arc<Slot>> {
-        (self.era == Era::Legacy).then(|| {
-            let slot = Slot::new();
-            self.calls().push((id, slot.clone()));
-            slot
-        })
+    /// Where a call gets what belongs to it but comes elsewhere: messages (legacy era only), and its end.
+    pub(super) fn enter(&self, id: u64) -> Arc<Slot> {
+        let slot = Slot::new();
+        self.calls().push((id, slot.clone()));
+        // Looked at after the push: `close` ends what it finds, so one of the two sees this call.
+        if self.is_dead() && self.over.is_cancelled() {
+            slot.end(Err(self.dead_error()));
+        }
+        slot
     }
 
     pub(super) fn leave(&self, id: u64) {
