@@ -267,25 +267,53 @@ mod tests {
         let postgres = Store::open(&postgres.location()).await.unwrap();
         let found = columns(&sqlite).await;
         assert_eq!(found, columns(&postgres).await);
-        let mut servers = found
-            .iter()
-            .filter_map(|(column, _)| column.strip_prefix("project_mcp_servers."))
-            .collect::<Vec<_>>();
-        servers.sort_unstable();
-        let mut expect = [
-            "id",
-            "project_id",
-            "product_id",
-            "name",
-            "description",
-            "transport",
-            "config",
-            "enabled",
-            "created_at",
-            "updated_at",
-        ];
-        expect.sort_unstable();
-        assert_eq!(servers, expect);
+    }
+
+    #[tokio::test]
+    async fn p01_the_table_of_project_servers() {
+        for place in Place::both().await {
+            let store = Store::open(&place.location()).await.unwrap();
+            let found = columns(&store).await;
+            let found: Vec<_> = found
+                .iter()
+                .filter_map(|(column, _)| column.strip_prefix("project_mcp_servers."))
+                .collect();
+            let expect = [
+                "id",
+                "project_id",
+                "product_id",
+                "name",
+                "description",
+                "transport",
+                "config",
+                "enabled",
+                "created_at",
+                "updated_at",
+            ];
+            assert_eq!(found, expect);
+            let mut tx = store.pool.begin().await.unwrap();
+            execute!(
+                tx,
+                "INSERT INTO kb.projects VALUES ('p', 'p', '', true, '{}', NULL, '2026-01-01', '2026-01-01')"
+            )
+            .unwrap();
+            let mut put = async |transport| {
+                // The same statement as a user's own, who knows only the table.
+                execute!(
+                    tx,
+                    "INSERT INTO kb.project_mcp_servers
+                     VALUES ($1, 'p', NULL, $1, '', $1, '{}', true, '2026-01-01', '2026-01-01')",
+                    transport
+                )
+            };
+            for transport in ["stdio", "sse", "http"] {
+                assert_eq!(put(transport).await.unwrap(), 1, "{transport}");
+            }
+            assert!(matches!(
+                put("carrier pigeon").await,
+                Err(Error::Invalid(_))
+            ));
+        }
     }
 
     #[tokio::test]
