@@ -62,6 +62,15 @@ impl Store {
         Ok(Self { pool })
     }
 
+    /// The word for the engine: `sqlite` or `postgres`.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match &self.pool {
+            Pool::Sqlite { .. } => "sqlite",
+            Pool::Postgres(_) => "postgres",
+        }
+    }
+
     /// Asks the database for a sign of life: that it can be read.
     ///
     /// # Errors

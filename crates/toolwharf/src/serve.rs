@@ -55,7 +55,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     let data_dir = startup::open_data_dir(&config.settings)?;
     let store = startup::open_store(&config.settings, &data_dir).await?;
     let (token, new) = auth::bootstrap(&store, &data_dir).await?;
-    let keys = Arc::new(Keys::default());
+    let keys = Arc::<Keys>::default();
     keys.refresh(&store).await?;
     let wanted = args.listen.as_ref().unwrap_or(&config.settings.listen);
     let listener = bind(wanted).await?;
@@ -79,11 +79,17 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     eprintln!("toolwharf is at {url}/mcp");
     let state = ops::announce(&data_dir, &url, &sources)?;
 
-    let live = Live::new(sources, gateway.clone(), projects, args.given);
+    let live = Live::new(sources, gateway.clone(), projects.clone(), args.given);
     let ready = ops::Ready::default();
-    let router = ops::router(front.clone(), gateway.clone(), ready.clone()).merge(rest::router(
-        Rest::new(front.clone(), gateway.clone(), live.clone(), over.clone()),
-    ));
+    let router =
+        ops::router(front.clone(), gateway.clone(), ready.clone()).merge(rest::router(Rest::new(
+            front.clone(),
+            gateway.clone(),
+            live.clone(),
+            projects,
+            keys.clone(),
+            over.clone(),
+        )));
     let drain = config.settings.limits.drain;
     let serving = gateway::serve(listener, front.clone(), router, over.clone(), drain);
     let working = async {

@@ -5,11 +5,17 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
-use crate::{config::EditError, gateway::Refusal, registry};
+use crate::{config::EditError, gateway::Refusal, projects::SecretError, registry};
 
-/// A problem detail.
-#[derive(Debug, Serialize, Deserialize)]
+/// Seconds after which what the database could not do is worth another try.
+const RETRY_AFTER: HeaderValue = HeaderValue::from_static("2");
+/// Longest name that is repeated, in characters.
+const SHOWN: usize = 100;
+
+/// A problem detail (RFC 9457).
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Problem {
     #[serde(rename = "type", default)]
     kind: String,
@@ -18,6 +24,17 @@ pub(crate) struct Problem {
     pub(crate) status: u16,
     /// What is wrong, and the way out.
     #[serde(default)]
+    pub(crate) detail: String,
+    /// Each thing that is wrong in the body, where it is more than one or has a place.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) errors: Vec<Wrong>,
+}
+
+/// One thing that is wrong.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Wrong {
+    /// A JSON pointer into the body.
+    pub(crate) pointer: String,
     pub(crate) detail: String,
 }
 
@@ -32,8 +49,38 @@ impl Problem {
                 .to_owned(),
             status,
             detail: detail.into(),
+            errors: Vec::new(),
         }
     }
+
+    /// One field of the body that is wrong.
+    pub(super) fn field(status: u16, pointer: &str, detail: impl Into<String>) -> Self {
+        let detail = detail.into();
+        let mut problem = Self::new(
+            status,
+            format!("`{}`: {detail}", pointer.trim_start_matches('/')),
+        );
+        problem.errors.push(Wrong {
+            pointer: pointer.to_owned(),
+            detail,
+        });
+        problem
+    }
+
+    /// The same words whether it is not there or somebody else's.
+    pub(super) fn no_project(id: &str) -> Self {
+        Self::new(404, format!("there is no project `{}`", shown(id)))
+    }
+
+    /// What somebody's role does not reach.
+    pub(super) fn forbidden(why: impl Into<String>) -> Self {
+        Self::new(403, why)
+    }
+}
+
+/// A name, as far as it is repeated.
+pub(super) fn shown(name: &str) -> String {
+    name.chars().take(SHOWN).collect()
 }
 
 impl IntoResponse for Problem {
@@ -42,11 +89,15 @@ impl IntoResponse for Problem {
         let body = serde_json::to_vec(&self).unwrap_or_default();
         let kind = HeaderValue::from_static("application/problem+json");
         let mut response = (status, [(header::CONTENT_TYPE, kind)], body).into_response();
-        if status == StatusCode::UNAUTHORIZED {
-            let scheme = HeaderValue::from_static("Bearer");
-            response
-                .headers_mut()
-                .insert(header::WWW_AUTHENTICATE, scheme);
+        let headers = response.headers_mut();
+        match status {
+            StatusCode::UNAUTHORIZED => {
+                headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            StatusCode::SERVICE_UNAVAILABLE => {
+                headers.insert(header::RETRY_AFTER, RETRY_AFTER);
+            }
+            _ => {}
         }
         response
     }
@@ -55,6 +106,50 @@ impl IntoResponse for Problem {
 impl From<Refusal> for Problem {
     fn from(refusal: Refusal) -> Self {
         Self::new(refusal.status.as_u16(), refusal.error.message)
+    }
+}
+
+impl From<store::Error> for Problem {
+    fn from(error: store::Error) -> Self {
+        use store::Error;
+        match &error {
+            Error::NotFound {
+                what: "project",
+                name,
+            } => Self::no_project(name),
+            Error::NotFound { what, name } => {
+                Self::new(404, format!("there is no {what} `{}`", shown(name)))
+            }
+            Error::Conflict { what, name, why } => {
+                Self::new(409, format!("{what} `{}`: {why}", shown(name)))
+            }
+            Error::Invalid(why) => Self::new(400, why.as_str()),
+            Error::Unavailable { source, .. } => {
+                match source {
+                    Some(source) => tracing::warn!("{error}: {source}"),
+                    None => tracing::warn!("{error}"),
+                }
+                Self::new(503, error.to_string())
+            }
+            Error::Corrupt(source) => {
+                tracing::error!("{error}: {source}");
+                Self::new(500, error.to_string())
+            }
+        }
+    }
+}
+
+impl From<SecretError> for Problem {
+    fn from(error: SecretError) -> Self {
+        match error {
+            SecretError::Name => Self::new(400, error.to_string()),
+            SecretError::Value => Self::field(400, "/value", error.to_string()),
+            SecretError::Sealed => {
+                tracing::error!("{error}");
+                Self::new(500, error.to_string())
+            }
+            SecretError::Store(error) => error.into(),
+        }
     }
 }
 

@@ -19,10 +19,11 @@ use engine::{
     server::{Server, State as Phase},
 };
 use model::{ServerName, Transport};
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use utoipa::ToSchema;
 
-use super::{Problem, Rest, Shared};
+use super::{Problem, Rest, Shared, answer::shown, input::json};
 use crate::{
     config::{ConfigError, Sources},
     registry::{self, Edited},
@@ -31,13 +32,13 @@ use crate::{
 /// Longest reason that is told, in characters: it may quote a server.
 const REASON_CHARS: usize = 500;
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Servers {
     pub(crate) servers: Vec<Row>,
 }
 
 /// A server and how it is.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct Row {
     pub(crate) name: String,
@@ -69,7 +70,7 @@ pub(crate) struct Row {
 }
 
 /// All that is told of one server.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct Detail {
     #[serde(flatten)]
@@ -107,7 +108,7 @@ impl Row {
         }
     }
 
-    fn of(server: &Server) -> Self {
+    pub(super) fn of(server: &Server) -> Self {
         let mut row = Self::configured(&server.spec);
         let phase = server.state();
         if server.spec.enabled {
@@ -129,7 +130,9 @@ impl Row {
                     row.uptime_ms = u64::try_from(handle.uptime().as_millis()).ok();
                 }
             }
-            Phase::Idle | Phase::Starting | Phase::Stopped => {}
+            Phase::Idle | Phase::Starting | Phase::Stopped => {
+                row.reason = server.spec.unusable.clone();
+            }
         }
         let catalog = server.catalog();
         if let Some(info) = &catalog.info {
@@ -150,7 +153,7 @@ impl Row {
 }
 
 impl Detail {
-    fn of(server: &Server) -> Self {
+    pub(super) fn of(server: &Server) -> Self {
         Self {
             row: Row::of(server),
             disabled_tools: disabled(server).into_iter().collect(),
@@ -189,8 +192,9 @@ impl Detail {
 }
 
 /// What saving a server did.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Saved {
+    #[schema(value_type = String)]
     pub(crate) file: PathBuf,
     #[serde(default)]
     pub(crate) created: bool,
@@ -200,8 +204,9 @@ pub(crate) struct Saved {
     pub(crate) server: Option<Row>,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Imported {
+    #[schema(value_type = String)]
     pub(crate) file: PathBuf,
     pub(crate) added: Vec<String>,
     /// There already, and the same.
@@ -214,7 +219,7 @@ pub(crate) struct Imported {
 }
 
 /// A server that was not taken.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Unusable {
     pub(crate) name: String,
     pub(crate) why: String,
@@ -236,10 +241,11 @@ impl From<(PathBuf, crate::config::ImportReport)> for Imported {
 }
 
 /// The body of an import.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Import {
     /// Where the text is from, for messages.
     #[serde(default)]
+    #[schema(value_type = String)]
     pub(crate) from: PathBuf,
     pub(crate) text: String,
 }
@@ -249,10 +255,9 @@ impl Rest {
     pub(super) fn server(&self, name: &str) -> Result<Arc<Server>, Problem> {
         let servers = self.gateway.servers();
         let found = servers.iter().find(|server| server.name().as_str() == name);
-        found.cloned().ok_or_else(|| {
-            let name: String = name.chars().take(100).collect();
-            Problem::new(404, format!("there is no server `{name}`"))
-        })
+        found
+            .cloned()
+            .ok_or_else(|| Problem::new(404, format!("there is no server `{}`", shown(name))))
     }
 
     /// Changes the files and takes the change in; says what else is wrong with them.
@@ -291,22 +296,6 @@ fn not_in_force(errors: &ConfigError) -> String {
 
 pub(super) fn server_name(name: &str) -> Result<ServerName, Problem> {
     ServerName::parse(name).map_err(|error| Problem::new(422, error.to_string()))
-}
-
-/// A JSON body within its limits.
-pub(super) fn json<T: DeserializeOwned>(body: Result<Bytes, BytesRejection>) -> Result<T, Problem> {
-    let body = body.map_err(|rejection| {
-        let status = rejection.status();
-        let detail = match status {
-            StatusCode::PAYLOAD_TOO_LARGE => "the body is too large".to_owned(),
-            _ => rejection.body_text(),
-        };
-        Problem::new(status.as_u16(), detail)
-    })?;
-    // Duplicate keys and absurd depth, which serde_json would take or say less well.
-    let checked = mcp::json::validate(&body, 64).map_err(|fault| fault.to_string());
-    let parsed = checked.and_then(|()| serde_json::from_slice(&body).map_err(|e| e.to_string()));
-    parsed.map_err(|why| Problem::new(400, format!("the body is not the JSON wanted here: {why}")))
 }
 
 pub(super) async fn list(State(rest): State<Shared>) -> Json<Servers> {

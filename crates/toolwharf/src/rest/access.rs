@@ -1,0 +1,133 @@
+//! Who may do what: the key first, then the role that the route needs.
+//!
+//! Invariants: nothing else of a request is looked at before its key is. For the key of a project all other
+//! projects do not exist, in the same words as those that do not.
+
+use std::sync::Arc;
+
+use axum::{
+    Extension,
+    extract::{FromRequestParts, RawPathParams, Request, State},
+    http::request::Parts,
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+use model::ProjectId;
+use serde::{Serialize, Serializer};
+
+use super::{Problem, Shared};
+use crate::auth::{Principal, Role};
+
+/// What a route needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// Of no project, or of all of them.
+    Administrator,
+    /// That role in the project of the path.
+    Project(Role),
+    /// The same, but the project need not exist.
+    NewProject,
+}
+
+impl Need {
+    pub(super) fn role(self) -> Role {
+        match self {
+            Self::Administrator | Self::NewProject => Role::Admin,
+            Self::Project(role) => role,
+        }
+    }
+}
+
+impl Serialize for Need {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.role().serialize(serializer)
+    }
+}
+
+/// Who asks.
+pub(super) type Who = Extension<Arc<Principal>>;
+
+/// The project of the path.
+#[derive(Clone)]
+pub(super) struct Project(pub(super) ProjectId);
+
+impl<S: Sync> FromRequestParts<S> for Project {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        let project = parts.extensions.get::<Self>();
+        // A route that is asked for it names it: the table's test sees to that.
+        project
+            .cloned()
+            .ok_or_else(|| Problem::new(500, "this route has no project"))
+    }
+}
+
+/// Nothing is looked at before the key is.
+pub(super) async fn identify(
+    State(rest): State<Shared>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    match rest.front.guard().key(request.headers()) {
+        Ok(who) => {
+            request.extensions_mut().insert(who);
+            next.run(request).await
+        }
+        Err(refusal) => Problem::from(refusal).into_response(),
+    }
+}
+
+/// Whether they may use the route.
+pub(super) async fn admit(
+    State((rest, need)): State<(Shared, Need)>,
+    Extension(who): Who,
+    params: Result<RawPathParams, axum::extract::rejection::RawPathParamsRejection>,
+    mut request: Request,
+    next: Next,
+) -> Result<Response, Problem> {
+    let params = params.map_err(|rejection| Problem::new(400, rejection.body_text()))?;
+    let named = params
+        .iter()
+        .find(|(key, _)| *key == "project")
+        .map(|(_, id)| id);
+    let role = need.role();
+    let Some(named) = named else {
+        if !who.may(role, None) {
+            return Err(Problem::forbidden("this needs an administrator's key"));
+        }
+        return Ok(next.run(request).await);
+    };
+    let project = match ProjectId::parse(named) {
+        Ok(project) => project,
+        // Whoever may make one is told why it cannot be.
+        Err(error) if need == Need::NewProject && who.may(role, None) => {
+            return Err(Problem::new(400, error.to_string()));
+        }
+        Err(_) => return Err(Problem::no_project(named)),
+    };
+    if who.project.as_ref().is_some_and(|own| *own != project) {
+        return Err(Problem::no_project(named));
+    }
+    if !who.may(role, Some(&project)) {
+        let why = match role {
+            Role::Admin => "this needs an administrator's key".to_owned(),
+            _ => format!("this needs a key with the role `{}` or more", word(role)),
+        };
+        return Err(Problem::forbidden(why));
+    }
+    if need != Need::NewProject {
+        rest.projects.store().project_get(&project).await?;
+    }
+    request.extensions_mut().insert(Project(project));
+    Ok(next.run(request).await)
+}
+
+pub(super) fn word(role: Role) -> &'static str {
+    match role {
+        Role::Read => "read",
+        Role::Call => "call",
+        Role::Manage => "manage",
+        Role::Admin => "admin",
+    }
+}

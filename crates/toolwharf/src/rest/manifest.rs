@@ -1,0 +1,374 @@
+//! Product manifests: what a product brings to a project, as JSON or YAML.
+//!
+//! Servers stand below `mcp.servers`, as an object from names to entries or as a list of objects with `name`,
+//! `transport` and `config`. Invariant: a manifest with anything wrong in it comes to nothing, and everything
+//! that is wrong is told. Keys that are not known are kept, for they are somebody's.
+
+use std::collections::BTreeSet;
+
+use model::{ProjectId, ServerName};
+use serde_json::{Map, Value, json};
+use store::NewServer;
+
+use super::{
+    Problem,
+    answer::Wrong,
+    input,
+    owned::{Entry, unfit},
+};
+
+/// Servers of one product.
+const SERVERS: usize = 200;
+/// Longest version, in characters.
+const VERSION_CHARS: usize = 100;
+
+/// A manifest that can be installed.
+pub(super) struct Manifest {
+    pub(super) version: String,
+    pub(super) value: Value,
+    pub(super) servers: Vec<NewServer>,
+}
+
+/// How a manifest is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Format {
+    Json,
+    Yaml,
+}
+
+impl Format {
+    /// By the content type; JSON is YAML, too.
+    pub(super) fn of(content_type: Option<&str>) -> Result<Self, Problem> {
+        let Some(content_type) = content_type else {
+            return Ok(Self::Json);
+        };
+        let essence = content_type.split(';').next().unwrap_or_default().trim();
+        match essence.to_ascii_lowercase().as_str() {
+            "application/json" => Ok(Self::Json),
+            "application/yaml" | "application/x-yaml" | "text/yaml" | "text/x-yaml" => {
+                Ok(Self::Yaml)
+            }
+            _ => Err(Problem::new(
+                415,
+                "a manifest is `application/json` or `application/yaml`",
+            )),
+        }
+    }
+}
+
+impl Manifest {
+    /// Reads the manifest of the product of that name.
+    pub(super) fn read(
+        project: &ProjectId,
+        name: &str,
+        body: &[u8],
+        format: Format,
+    ) -> Result<Self, Problem> {
+        let value = parse(body, format)?;
+        let mut reading = Reading {
+            project,
+            errors: Vec::new(),
+        };
+        let version = reading.head(name, &value);
+        let servers = reading.servers(&value);
+        if !reading.errors.is_empty() {
+            return Err(unfit(
+                "the manifest is not usable, and nothing was changed",
+                reading.errors,
+            ));
+        }
+        Ok(Self {
+            version,
+            value,
+            servers,
+        })
+    }
+}
+
+fn parse(body: &[u8], format: Format) -> Result<Value, Problem> {
+    match format {
+        Format::Json => input::json(Ok(body.to_vec().into()))
+            .map_err(|problem| Problem::new(422, problem.detail)),
+        Format::Yaml => {
+            let text = std::str::from_utf8(body)
+                .map_err(|_| Problem::new(422, "the manifest is not UTF-8"))?;
+            serde_saphyr::from_str(text)
+                .map_err(|error| Problem::new(422, format!("the manifest is not YAML: {error}")))
+        }
+    }
+}
+
+struct Reading<'r> {
+    project: &'r ProjectId,
+    errors: Vec<Wrong>,
+}
+
+impl Reading<'_> {
+    fn wrong(&mut self, pointer: impl Into<String>, detail: impl Into<String>) {
+        self.errors.push(Wrong {
+            pointer: pointer.into(),
+            detail: detail.into(),
+        });
+    }
+
+    /// What stands beside the servers; the version.
+    fn head(&mut self, name: &str, value: &Value) -> String {
+        if !value.is_object() {
+            self.wrong("", "a manifest is an object");
+            return String::new();
+        }
+        match value.get("name") {
+            Some(Value::String(said)) if said == name => {}
+            Some(Value::String(_)) => {
+                self.wrong("/name", format!("is not `{name}`, the product that is put"))
+            }
+            Some(_) => self.wrong("/name", "is a text"),
+            None => self.wrong("/name", "is missing"),
+        }
+        if let Some(description) = value.get("description") {
+            match description.as_str() {
+                Some(text) => {
+                    if let Err(problem) = input::description("/description", text) {
+                        self.errors.extend(problem.errors);
+                    }
+                }
+                None => self.wrong("/description", "is a text"),
+            }
+        }
+        match value.get("version") {
+            Some(Value::String(version)) if version.trim().is_empty() => {
+                self.wrong("/version", "is empty");
+            }
+            Some(Value::String(version)) => match input::text("/version", version, VERSION_CHARS) {
+                Ok(()) => return version.clone(),
+                Err(problem) => self.errors.extend(problem.errors),
+            },
+            Some(_) => self.wrong("/version", r#"is a text: put it in quotes, as "1.0""#),
+            None => self.wrong("/version", "is missing"),
+        }
+        String::new()
+    }
+
+    fn servers(&mut self, value: &Value) -> Vec<NewServer> {
+        let place = "/mcp/servers";
+        let count = match value.pointer(place) {
+            Some(Value::Object(entries)) => entries.len(),
+            Some(Value::Array(entries)) => entries.len(),
+            Some(_) => {
+                self.wrong(
+                    place,
+                    "is an object of servers by their names, or a list of servers",
+                );
+                return Vec::new();
+            }
+            None => {
+                if value.is_object() {
+                    self.wrong(place, "is missing");
+                }
+                return Vec::new();
+            }
+        };
+        if count > SERVERS {
+            self.wrong(place, format!("has more than {SERVERS} servers"));
+            return Vec::new();
+        }
+        match value.pointer(place) {
+            Some(Value::Object(entries)) => {
+                let entries = entries.iter().filter_map(|(name, entry)| {
+                    let key = name.replace('~', "~0").replace('/', "~1");
+                    self.entry(&format!("{place}/{key}"), name, entry.clone())
+                });
+                entries.collect()
+            }
+            Some(Value::Array(entries)) => {
+                let mut names = BTreeSet::new();
+                let mut servers = Vec::new();
+                for (at, item) in entries.iter().enumerate() {
+                    let place = format!("{place}/{at}");
+                    let Some(server) = self.item(&place, item) else {
+                        continue;
+                    };
+                    if names.insert(server.name.clone()) {
+                        servers.push(server);
+                    } else {
+                        self.wrong(format!("{place}/name"), "is the name of another one, too");
+                    }
+                }
+                servers
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// `{"name": …, "transport": …, "config": {…}}`
+    fn item(&mut self, place: &str, item: &Value) -> Option<NewServer> {
+        let Some(members) = item.as_object() else {
+            self.wrong(
+                place,
+                r#"is an object with "name", "transport" and "config""#,
+            );
+            return None;
+        };
+        let Some(name) = members.get("name").and_then(Value::as_str) else {
+            self.wrong(format!("{place}/name"), "is missing, or no text");
+            return None;
+        };
+        let entry = match members.get("config") {
+            Some(Value::Object(config)) => {
+                let mut entry: Map<String, Value> = config.clone();
+                for key in ["description", "enabled"] {
+                    if let Some(value) = members.get(key) {
+                        entry.insert(key.to_owned(), value.clone());
+                    }
+                }
+                if let Some(transport) = members.get("transport") {
+                    entry.insert("type".to_owned(), transport.clone());
+                }
+                Value::Object(entry)
+            }
+            Some(_) => {
+                self.wrong(format!("{place}/config"), "is an object");
+                return None;
+            }
+            // The entry itself with a name in it.
+            None => {
+                let mut entry = members.clone();
+                entry.remove("name");
+                json!(entry)
+            }
+        };
+        self.entry(place, name, entry)
+    }
+
+    fn entry(&mut self, place: &str, name: &str, entry: Value) -> Option<NewServer> {
+        let name = match ServerName::parse(name) {
+            Ok(name) => name,
+            Err(error) => {
+                self.wrong(place, error.to_string());
+                return None;
+            }
+        };
+        match Entry::read(self.project, &name, entry) {
+            Ok(entry) => Some(entry.server),
+            Err(errors) => {
+                for wrong in errors {
+                    self.wrong(format!("{place}{}", wrong.pointer), wrong.detail);
+                }
+                None
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str, format: Format) -> Result<Manifest, Problem> {
+        let project = ProjectId::parse("p").expect("an id");
+        Manifest::read(&project, "search", text.as_bytes(), format)
+    }
+
+    #[test]
+    fn both_forms_and_both_formats_say_the_same() {
+        let yaml = r#"
+name: search
+version: "1.2.0"
+mcp:
+  servers:
+    web: {url: "https://search.example.com/mcp", description: "the web", headers: {X-Key: "${SEARCH_KEY}"}}
+    files: {command: mcp-files, args: [--root, "${ROOT}"], enabled: false}
+"#;
+        let list = r#"{"name": "search", "version": "1.2.0", "mcp": {"servers": [
+            {"name": "web", "transport": "http", "description": "the web",
+             "config": {"url": "https://search.example.com/mcp", "headers": {"X-Key": "${SEARCH_KEY}"}}},
+            {"name": "files", "transport": "stdio", "enabled": false,
+             "config": {"command": "mcp-files", "args": ["--root", "${ROOT}"]}}]}}"#;
+        let one = read(yaml, Format::Yaml)
+            .map_err(|p| p.detail)
+            .expect("YAML");
+        let other = read(list, Format::Json)
+            .map_err(|p| p.detail)
+            .expect("JSON");
+        assert_eq!((&*one.version, &*other.version), ("1.2.0", "1.2.0"));
+        for (one, other) in one.servers.iter().zip(&other.servers) {
+            let mut config = other.config.clone();
+            config.as_object_mut().expect("an object").remove("type");
+            assert_eq!(one.config, config);
+            assert_eq!(
+                (&one.name, &one.description, one.transport, one.enabled),
+                (
+                    &other.name,
+                    &other.description,
+                    other.transport,
+                    other.enabled
+                )
+            );
+        }
+        assert_eq!(one.servers.len(), 2);
+        assert!(!one.servers[1].enabled);
+    }
+
+    #[test]
+    fn everything_that_is_wrong_is_told_with_its_place() {
+        let text = r#"{"name": "other", "version": 1.2, "mcp": {"servers": {
+            "a/b": {"command": "x"},
+            "none": {},
+            "pigeon": {"type": "pigeon", "url": "https://x"},
+            "mine": {"command": "x", "registeredBy": "admin"},
+            "good": {"command": "x"}}}}"#;
+        let problem = read(text, Format::Json).err().expect("refused");
+        assert_eq!(problem.status, 422);
+        let places: Vec<&str> = problem
+            .errors
+            .iter()
+            .map(|wrong| wrong.pointer.as_str())
+            .collect();
+        assert_eq!(
+            places,
+            [
+                "/name",
+                "/version",
+                "/mcp/servers/a~1b",
+                "/mcp/servers/none",
+                "/mcp/servers/pigeon",
+                "/mcp/servers/mine/registeredBy",
+            ]
+        );
+        for (text, format, part) in [
+            ("{", Format::Json, "JSON"),
+            ("a: [", Format::Yaml, "YAML"),
+            ("[]", Format::Json, "object"),
+            (
+                r#"{"name":"search","version":"1"}"#,
+                Format::Json,
+                "missing",
+            ),
+            (
+                r#"{"name":"search","version":"1","mcp":{"servers":3}}"#,
+                Format::Json,
+                "list of servers",
+            ),
+            (
+                r#"{"name":"search","version":"1","mcp":{"servers":[{"name":"a","config":{"command":"x"}},{"name":"a","command":"y"}]}}"#,
+                Format::Json,
+                "another one",
+            ),
+        ] {
+            let problem = read(text, format).err().expect(text);
+            assert_eq!(problem.status, 422);
+            assert!(problem.detail.contains(part), "{text}: {}", problem.detail);
+        }
+    }
+
+    #[test]
+    fn a_bomb_of_aliases_is_refused() {
+        let mut text = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x]\n");
+        for n in 1..9 {
+            let before = format!("*a{}", n - 1);
+            let items = [before.as_str(); 9].join(", ");
+            text.push_str(&format!("a{n}: &a{n} [{items}]\n"));
+        }
+        assert_eq!(read(&text, Format::Yaml).err().map(|p| p.status), Some(422));
+    }
+}

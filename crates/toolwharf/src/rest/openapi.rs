@@ -1,0 +1,296 @@
+//! `/openapi.json`: the documentation that follows from [`ROUTES`], and `/docs`, which renders it.
+
+use std::{collections::BTreeMap, sync::LazyLock};
+
+use axum::{
+    Router,
+    http::{HeaderValue, header},
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+use utoipa::ToSchema;
+
+use super::{
+    Problem,
+    access::{Need, word},
+    routes::{Answer, Body, Kind, Parameter, ROUTES, Route},
+    schemas,
+};
+
+/// The schemas that are referred to, by name.
+pub(super) type Schemas = BTreeMap<String, Value>;
+
+const PAGE: &str = include_str!("docs.html");
+
+/// Notes the schema of a type and all that it is made of; a reference to it.
+pub(super) fn reference<T: ToSchema>(schemas: &mut Schemas) -> Value {
+    let mut all = vec![(T::name().into_owned(), T::schema())];
+    T::schemas(&mut all);
+    for (name, schema) in all {
+        let schema = serde_json::to_value(schema).unwrap_or_default();
+        schemas.entry(name).or_insert(schema);
+    }
+    json!({"$ref": format!("#/components/schemas/{}", T::name())})
+}
+
+/// The whole document.
+pub(super) fn document() -> Value {
+    let mut schemas = Schemas::new();
+    reference::<Problem>(&mut schemas);
+    let mut paths: Map<String, Value> = Map::new();
+    for route in ROUTES {
+        let item = paths.entry(route.path).or_insert_with(|| json!({}));
+        item[route.method.to_ascii_lowercase()] = operation(route, &mut schemas);
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Toolwharf",
+            "version": env!("CARGO_PKG_VERSION"),
+            "description": "Projects, servers, tools, secrets, products, calls and keys of a gateway. \
+                            Errors are problem details (RFC 9457).",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "security": [{"key": []}],
+        "paths": paths,
+        "components": {
+            "securitySchemes": {
+                "key": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "A key: the administrator's, or one of a project.",
+                },
+            },
+            "schemas": schemas,
+        },
+    })
+}
+
+fn operation(route: &Route, schemas: &mut Schemas) -> Value {
+    let role = word(route.need.role());
+    let whose = match route.need {
+        Need::Administrator => "an administrator's key".to_owned(),
+        _ if role == "admin" => "an administrator's key".to_owned(),
+        _ => format!("a key of the project with the role `{role}` or more, or an administrator's"),
+    };
+    let segments = route
+        .path
+        .split('/')
+        .skip(3)
+        .filter(|part| !part.starts_with('{'));
+    let tag = segments.clone().next().unwrap_or("api");
+    let id: Vec<&str> = route
+        .path
+        .split('/')
+        .skip(3)
+        .map(|part| part.trim_matches(['{', '}']))
+        .collect();
+    let mut operation = json!({
+        "operationId": format!("{}-{}", route.method.to_ascii_lowercase(), id.join("-")),
+        "tags": [tag],
+        "summary": route.summary,
+        "description": format!("Needs {whose}."),
+        "responses": responses(route, schemas),
+    });
+    let parameters = parameters(route);
+    if !parameters.is_empty() {
+        operation["parameters"] = parameters.into();
+    }
+    match route.body {
+        Some(Body::Json(schema)) => {
+            let schema = schema(schemas);
+            operation["requestBody"] = json!({
+                "required": true,
+                "content": {"application/json": {"schema": schema}},
+            });
+        }
+        Some(Body::Object(kinds)) => {
+            let mut content = Map::new();
+            for kind in kinds {
+                content.insert((*kind).to_owned(), json!({"schema": {"type": "object"}}));
+            }
+            operation["requestBody"] = json!({"required": true, "content": content});
+        }
+        None => {}
+    }
+    operation
+}
+
+fn parameters(route: &Route) -> Vec<Value> {
+    let mut all = Vec::new();
+    for part in route.path.split('/') {
+        let Some(name) = part
+            .strip_prefix('{')
+            .and_then(|part| part.strip_suffix('}'))
+        else {
+            continue;
+        };
+        let schema = match name {
+            "project" => schemas::project_id_value(),
+            // A tool may have any name at all.
+            _ => json!({"type": "string", "minLength": 1}),
+        };
+        all.push(json!({"name": name, "in": "path", "required": true, "schema": schema}));
+    }
+    all.extend(route.query.iter().map(query));
+    if route.tagged {
+        let text = json!({"type": "string"});
+        if route.method == "GET" {
+            all.push(
+                json!({"name": "If-None-Match", "in": "header", "schema": text,
+                "description": "304 if it is still as this tag says"}),
+            );
+        } else {
+            all.push(json!({"name": "If-Match", "in": "header", "schema": text,
+                "description": "412 unless it is as this tag says"}));
+        }
+    }
+    if route.method == "PUT"
+        && route.creates
+        && (route.tagged || route.path.ends_with("/servers/{name}"))
+    {
+        all.push(json!({"name": "If-None-Match", "in": "header",
+            "schema": {"type": "string", "enum": ["*"]}, "description": "412 if it is there already"}));
+    }
+    all
+}
+
+fn query(parameter: &Parameter) -> Value {
+    let schema = match parameter.kind {
+        Kind::Text => json!({"type": "string"}),
+        Kind::Number => json!({"type": "integer", "minimum": 1, "maximum": 1000}),
+        Kind::Boolean => json!({"type": "boolean"}),
+        Kind::Time => json!({"type": "string", "format": "date-time"}),
+        Kind::Status => schemas::call_status_value(),
+        Kind::Project => schemas::project_id_value(),
+    };
+    json!({"name": parameter.name, "in": "query", "description": parameter.about, "schema": schema})
+}
+
+fn responses(route: &Route, schemas: &mut Schemas) -> Value {
+    let mut all: BTreeMap<u16, Value> = BTreeMap::new();
+    let headers = |answer: &mut Value| {
+        if route.tagged && route.method != "DELETE" {
+            answer["headers"] = json!({"ETag": {"schema": {"type": "string"},
+                "description": "The tag of the configuration"}});
+        }
+    };
+    let mut good = match route.answer {
+        Answer::Nothing => json!({"description": "Done"}),
+        Answer::Json(schema) => {
+            let schema = schema(schemas);
+            json!({"description": "Done", "content": {"application/json": {"schema": schema}}})
+        }
+        Answer::Text => json!({"description": "Lines", "content": {
+            "text/plain": {"schema": {"type": "string"}},
+            "text/event-stream": {"schema": {"type": "string"}},
+        }}),
+    };
+    headers(&mut good);
+    match (&route.answer, route.creates) {
+        (Answer::Nothing, _) => {
+            all.insert(204, good);
+        }
+        (_, true) => {
+            let mut made = good.clone();
+            made["description"] = "Made".into();
+            all.insert(201, made);
+            if route.method != "POST" {
+                all.insert(200, good);
+            }
+        }
+        (_, false) => {
+            all.insert(200, good);
+        }
+    }
+    if route.tagged && route.method == "GET" {
+        all.insert(304, json!({"description": "The caller has it as it is"}));
+    }
+    for (status, when) in refusals(route) {
+        all.insert(
+            status,
+            json!({"description": when, "content": {"application/problem+json":
+                {"schema": {"$ref": "#/components/schemas/Problem"}}}}),
+        );
+    }
+    let all: Map<String, Value> = all
+        .into_iter()
+        .map(|(status, answer)| (status.to_string(), answer))
+        .collect();
+    all.into()
+}
+
+/// The ways in which a route says no.
+fn refusals(route: &Route) -> Vec<(u16, &'static str)> {
+    let mut all = vec![
+        (400, "Something of the request is not valid"),
+        (401, "There is no key, or it opens nothing"),
+        (403, "The key does not reach this"),
+        (500, "Something is broken"),
+        (
+            503,
+            "The database cannot do it now; `Retry-After` says when to try again",
+        ),
+    ];
+    if route.path.contains('{') || !route.query.is_empty() {
+        all.push((404, "There is no such thing, or not for this key"));
+    }
+    if route.method != "GET" {
+        all.push((409, "It is not in the state that this needs"));
+        all.push((412, "A condition does not hold"));
+    }
+    if route.body.is_some() {
+        all.push((413, "The body is too large"));
+        all.push((422, "The body cannot be used as it is"));
+    }
+    if matches!(route.body, Some(Body::Object(kinds)) if kinds.len() > 1) {
+        all.push((415, "The body is of another kind"));
+    }
+    all
+}
+
+/// Both need no key: what they say is the same everywhere.
+pub(super) fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
+    Router::new()
+        .route("/openapi.json", get(serve_document))
+        .route("/docs", get(serve_page))
+}
+
+async fn serve_document() -> Response {
+    static TEXT: LazyLock<String> = LazyLock::new(|| document().to_string());
+    let kind = HeaderValue::from_static("application/json");
+    ([(header::CONTENT_TYPE, kind)], TEXT.as_str()).into_response()
+}
+
+async fn serve_page() -> Response {
+    static POLICY: LazyLock<String> = LazyLock::new(|| {
+        let script = digest(between(PAGE, "<script>", "</script>"));
+        let style = digest(between(PAGE, "<style>", "</style>"));
+        format!(
+            "default-src 'none'; script-src '{script}'; style-src '{style}'; connect-src 'self'; \
+             base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        )
+    });
+    let headers = [
+        (header::CONTENT_TYPE, "text/html; charset=utf-8"),
+        (header::CONTENT_SECURITY_POLICY, POLICY.as_str()),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+    ];
+    (headers, PAGE).into_response()
+}
+
+fn between<'t>(text: &'t str, from: &str, to: &str) -> &'t str {
+    let rest = text.split_once(from).map_or("", |(_, rest)| rest);
+    rest.split_once(to).map_or("", |(inner, _)| inner)
+}
+
+fn digest(text: &str) -> String {
+    format!(
+        "sha256-{}",
+        BASE64_STANDARD.encode(Sha256::digest(text.as_bytes()))
+    )
+}

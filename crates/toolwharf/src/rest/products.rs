@@ -1,0 +1,189 @@
+//! Products on projects: installed, updated and removed as a whole.
+
+use axum::{
+    Extension, Json,
+    body::Bytes,
+    extract::{Path, State, rejection::BytesRejection},
+    http::{HeaderMap, StatusCode, header},
+    response::Response,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use store::{ProductRow, ServerRow, Time};
+use utoipa::ToSchema;
+
+use super::{
+    Problem, Rest, Shared,
+    access::{Project, Who},
+    input::{self, Conditions, Page, etag, server_name},
+    manifest::{Format, Manifest},
+    projects::{saved, tagged},
+    schemas,
+};
+use crate::auth::Role;
+
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Products {
+    pub(crate) products: Vec<Product>,
+    /// Give it as `after` for the next page; none on the last.
+    pub(crate) next: Option<String>,
+}
+
+/// A product that is installed.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Product {
+    pub(crate) name: String,
+    pub(crate) version: String,
+    pub(crate) description: String,
+    /// The servers that it brought.
+    pub(crate) servers: Vec<String>,
+    #[schema(value_type = String, format = DateTime)]
+    pub(crate) created_at: Time,
+    #[schema(value_type = String, format = DateTime)]
+    pub(crate) updated_at: Time,
+}
+
+/// A product with its manifest.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct WholeProduct {
+    #[serde(flatten)]
+    pub(crate) product: Product,
+    /// As it was given; only for those who may change servers.
+    #[schema(schema_with = schemas::entry_answer)]
+    pub(crate) manifest: Option<Value>,
+}
+
+/// What an installation did.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct InstalledProduct {
+    #[serde(flatten)]
+    pub(crate) product: Product,
+    /// Servers that the version before brought and this one does not.
+    pub(crate) removed: Vec<String>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Named {
+    name: String,
+}
+
+impl Product {
+    fn of(row: &ProductRow, servers: &[ServerRow]) -> Self {
+        let own = |server: &&ServerRow| server.product_id.as_ref() == Some(&row.id);
+        let servers = servers.iter().filter(own);
+        Self {
+            name: row.name.clone(),
+            version: row.version.clone(),
+            description: row.manifest["description"]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned(),
+            servers: servers.map(|server| server.name.to_string()).collect(),
+            created_at: row.created_at,
+            updated_at: row.updated_at,
+        }
+    }
+}
+
+pub(super) async fn list(
+    State(rest): State<Shared>,
+    Project(project): Project,
+    page: Page,
+) -> Result<Json<Products>, Problem> {
+    let store = rest.projects.store();
+    let rows = page.cut(store.product_list(&project).await?, |row| row.name.as_str());
+    let servers = store.server_list(&project).await?;
+    Ok(Json(Products {
+        next: page.next(&rows, |row| row.name.clone()),
+        products: rows.iter().map(|row| Product::of(row, &servers)).collect(),
+    }))
+}
+
+pub(super) async fn show(
+    State(rest): State<Shared>,
+    Extension(who): Who,
+    Project(project): Project,
+    Path(Named { name }): Path<Named>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let store = rest.projects.store();
+    let row = store.product_get(&project, &name).await?;
+    let servers = store.server_list(&project).await?;
+    let may_change = who.may(Role::Manage, Some(&project));
+    let tag = etag(&row.manifest);
+    let whole = WholeProduct {
+        product: Product::of(&row, &servers),
+        manifest: may_change.then_some(row.manifest),
+    };
+    Ok(tagged(&headers, tag, &whole))
+}
+
+pub(super) async fn save(
+    State(rest): State<Shared>,
+    Project(project): Project,
+    Path(Named { name }): Path<Named>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Problem> {
+    // A product's name follows the rules of a server's.
+    let name = server_name(&name)?;
+    let kind = headers.get(header::CONTENT_TYPE);
+    let format = Format::of(kind.map(|kind| kind.to_str().unwrap_or_default()))?;
+    let body = input::whole(body)?;
+    let manifest = Manifest::read(&project, name.as_str(), &body, format)?;
+    let store = rest.projects.store();
+    let _one_at_a_time = rest.edits.lock().await;
+    let before = rest.product_tag(&project, name.as_str()).await?;
+    Conditions::of(&headers).permit(before.as_deref())?;
+    let installed = store
+        .product_install(
+            &project,
+            name.as_str(),
+            &manifest.version,
+            &manifest.value,
+            &manifest.servers,
+        )
+        .await?;
+    rest.projects.reload(&project).await?;
+    let row = &installed.product.row;
+    let body = InstalledProduct {
+        product: Product::of(row, &installed.servers),
+        removed: installed.removed.iter().map(ToString::to_string).collect(),
+    };
+    Ok(saved(installed.product.created, etag(&row.manifest), &body))
+}
+
+pub(super) async fn remove(
+    State(rest): State<Shared>,
+    Project(project): Project,
+    Path(Named { name }): Path<Named>,
+    headers: HeaderMap,
+) -> Result<StatusCode, Problem> {
+    let _one_at_a_time = rest.edits.lock().await;
+    let before = rest.product_tag(&project, &name).await?;
+    if before.is_some() {
+        Conditions::of(&headers).permit(before.as_deref())?;
+    }
+    rest.projects
+        .store()
+        .product_uninstall(&project, &name)
+        .await?;
+    rest.projects.reload(&project).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+impl Rest {
+    async fn product_tag(
+        &self,
+        project: &model::ProjectId,
+        name: &str,
+    ) -> Result<Option<String>, Problem> {
+        match self.projects.store().product_get(project, name).await {
+            Ok(row) => Ok(Some(etag(&row.manifest))),
+            Err(store::Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Projects: the rooms that servers, secrets and keys are in.
+
+use axum::{
+    Json,
+    body::Bytes,
+    extract::{State, rejection::BytesRejection},
+    http::{HeaderMap, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use model::NamingPolicy;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use store::{NewProject, ProjectRow, Time};
+use utoipa::ToSchema;
+
+use super::{
+    Problem, Rest, Shared,
+    access::Project as Named,
+    input::{self, Conditions, Page, etag},
+    schemas,
+};
+
+/// Where a project's naming policy is in its settings.
+const NAMING: &str = "naming";
+
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Projects {
+    pub(crate) projects: Vec<Project>,
+    /// Give it as `after` for the next page; none on the last.
+    pub(crate) next: Option<String>,
+}
+
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Project {
+    #[schema(schema_with = schemas::project_id)]
+    pub(crate) id: String,
+    pub(crate) name: String,
+    pub(crate) description: String,
+    pub(crate) enabled: bool,
+    /// None: as the configuration says.
+    #[schema(schema_with = schemas::naming)]
+    pub(crate) naming: Option<NamingPolicy>,
+    #[schema(value_type = String, format = DateTime)]
+    pub(crate) created_at: Time,
+    #[schema(value_type = String, format = DateTime)]
+    pub(crate) updated_at: Time,
+}
+
+/// What is configured of a project.
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct ProjectConfig {
+    /// Without it, the id.
+    #[schema(schema_with = schemas::name)]
+    pub(crate) name: Option<String>,
+    #[schema(max_length = 4000)]
+    pub(crate) description: String,
+    /// Without it, `true`.
+    pub(crate) enabled: Option<bool>,
+    #[schema(schema_with = schemas::naming)]
+    pub(crate) naming: Option<NamingPolicy>,
+}
+
+impl Project {
+    fn of(row: ProjectRow) -> Self {
+        let naming = row.settings.get(NAMING).and_then(Value::as_str);
+        Self {
+            naming: naming.and_then(|word| word.parse().ok()),
+            id: row.id.to_string(),
+            name: row.name,
+            description: row.description,
+            enabled: row.enabled,
+            created_at: row.created_at,
+            updated_at: row.updated_at,
+        }
+    }
+
+    fn etag(&self) -> String {
+        etag(&json!([
+            self.name,
+            self.description,
+            self.enabled,
+            self.naming
+        ]))
+    }
+}
+
+pub(super) async fn list(
+    State(rest): State<Shared>,
+    page: Page,
+) -> Result<Json<Projects>, Problem> {
+    let rows = rest.projects.store().project_list(page.asked()).await?;
+    Ok(Json(Projects {
+        next: page.next(&rows, |row| row.id.to_string()),
+        projects: rows.into_iter().map(Project::of).collect(),
+    }))
+}
+
+pub(super) async fn show(
+    State(rest): State<Shared>,
+    Named(id): Named,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let project = Project::of(rest.projects.store().project_get(&id).await?);
+    Ok(tagged(&headers, project.etag(), &project))
+}
+
+pub(super) async fn save(
+    State(rest): State<Shared>,
+    Named(id): Named,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Problem> {
+    let config: ProjectConfig = input::json(body)?;
+    if let Some(name) = &config.name {
+        input::name("/name", name)?;
+    }
+    input::description("/description", &config.description)?;
+    let store = rest.projects.store();
+    let _one_at_a_time = rest.edits.lock().await;
+    let before = match store.project_get(&id).await {
+        Ok(row) => Some(row),
+        Err(store::Error::NotFound { .. }) => None,
+        Err(error) => return Err(error.into()),
+    };
+    let mut settings = before
+        .as_ref()
+        .map_or_else(|| json!({}), |row| row.settings.clone());
+    let tag = before.map(|row| Project::of(row).etag());
+    Conditions::of(&headers).permit(tag.as_deref())?;
+    if let Some(settings) = settings.as_object_mut() {
+        match config.naming {
+            Some(naming) => {
+                settings.insert(NAMING.to_owned(), naming.as_str().into());
+            }
+            None => {
+                settings.remove(NAMING);
+            }
+        }
+    }
+    let project = NewProject {
+        name: config.name.unwrap_or_else(|| id.to_string()),
+        description: config.description,
+        enabled: config.enabled.unwrap_or(true),
+        settings,
+        id,
+    };
+    let put = store.project_put(&project).await?;
+    rest.projects.reload(&project.id).await?;
+    let project = Project::of(put.row);
+    Ok(saved(put.created, project.etag(), &project))
+}
+
+pub(super) async fn remove(
+    State(rest): State<Shared>,
+    Named(id): Named,
+    headers: HeaderMap,
+) -> Result<StatusCode, Problem> {
+    let store = rest.projects.store();
+    let _one_at_a_time = rest.edits.lock().await;
+    let tag = Project::of(store.project_get(&id).await?).etag();
+    Conditions::of(&headers).permit(Some(&tag))?;
+    store.project_delete(&id).await?;
+    rest.projects.reload(&id).await?;
+    rest.keys_changed().await;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+impl Rest {
+    /// Takes in what was just done to keys. What fails now is taken in a little later.
+    pub(super) async fn keys_changed(&self) {
+        if let Err(error) = self.keys.refresh(self.projects.store()).await {
+            tracing::warn!("a change of keys is not in force yet: {error}");
+        }
+    }
+}
+
+/// A configuration with its tag, or that the caller has it.
+pub(super) fn tagged(headers: &HeaderMap, tag: String, body: &impl Serialize) -> Response {
+    if Conditions::of(headers).is_known(&tag) {
+        return (StatusCode::NOT_MODIFIED, [(header::ETAG, tag)]).into_response();
+    }
+    ([(header::ETAG, tag)], Json(body)).into_response()
+}
+
+/// A configuration that was put.
+pub(super) fn saved(created: bool, tag: String, body: &impl Serialize) -> Response {
+    let status = if created {
+        StatusCode::CREATED
+    } else {
+        StatusCode::OK
+    };
+    (status, [(header::ETAG, tag)], Json(body)).into_response()
+}

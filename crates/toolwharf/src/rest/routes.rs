@@ -1,0 +1,601 @@
+//! [`ROUTES`]: the one list of what there is. Who may use it, its documentation and its tests follow from it.
+
+use axum::{
+    extract::DefaultBodyLimit,
+    routing::{MethodRouter, delete, get, post, put},
+};
+use serde::Serialize;
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use super::{
+    Shared, access::Need, calls, keys, logs, openapi, openapi::Schemas, owned, products, projects,
+    secrets, servers, status, tools,
+};
+use crate::auth::Role;
+
+/// Largest entry of a server, in bytes.
+const ENTRY_BYTES: usize = 256 << 10;
+/// Largest file to import, in bytes: as large as a configuration file may be, as a JSON string.
+const IMPORT_BYTES: usize = 16 << 20;
+/// Largest other body, in bytes.
+const BODY_BYTES: usize = 2 << 20;
+
+/// One operation.
+#[derive(Serialize)]
+pub(super) struct Route {
+    pub(super) method: &'static str,
+    pub(super) path: &'static str,
+    #[serde(rename = "role")]
+    pub(super) need: Need,
+    pub(super) summary: &'static str,
+    #[serde(skip)]
+    pub(super) serve: fn() -> MethodRouter<Shared>,
+    #[serde(skip)]
+    pub(super) body: Option<Body>,
+    #[serde(skip)]
+    pub(super) answer: Answer,
+    /// May make what was not there: 201.
+    #[serde(skip)]
+    pub(super) creates: bool,
+    /// Answers with a tag, and takes conditions about it.
+    #[serde(skip)]
+    pub(super) tagged: bool,
+    #[serde(skip)]
+    pub(super) query: &'static [Parameter],
+}
+
+type SchemaOf = fn(&mut Schemas) -> Value;
+
+#[derive(Clone, Copy)]
+pub(super) enum Body {
+    Json(SchemaOf),
+    /// A server's entry, or a product's manifest: anything that is an object.
+    Object(&'static [&'static str]),
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum Answer {
+    /// 204
+    Nothing,
+    Json(SchemaOf),
+    /// Text, or a stream of events.
+    Text,
+}
+
+/// Something behind the `?`.
+pub(super) struct Parameter {
+    pub(super) name: &'static str,
+    pub(super) about: &'static str,
+    pub(super) kind: Kind,
+}
+
+pub(super) enum Kind {
+    Text,
+    Number,
+    Boolean,
+    Time,
+    Status,
+    Project,
+}
+
+const fn parameter(name: &'static str, kind: Kind, about: &'static str) -> Parameter {
+    Parameter { name, about, kind }
+}
+
+const LIMIT: Parameter = parameter(
+    "limit",
+    Kind::Number,
+    "The most rows, 1 to 1000; 100 without it",
+);
+const AFTER: Parameter = parameter("after", Kind::Text, "`next` of the page before");
+const PAGED: &[Parameter] = &[LIMIT, AFTER];
+const OF_CALLS: &[Parameter] = &[
+    LIMIT,
+    AFTER,
+    parameter("server", Kind::Text, "Only of this server"),
+    parameter(
+        "tool",
+        Kind::Text,
+        "Only of this tool, by its server's name for it",
+    ),
+    parameter("status", Kind::Status, "Only with this outcome"),
+    parameter("caller", Kind::Text, "Only by this caller"),
+    parameter("since", Kind::Time, "Only begun at this time or later"),
+    parameter("until", Kind::Time, "Only begun before this time"),
+];
+const OF_ALL_CALLS: &[Parameter] = &[
+    LIMIT,
+    AFTER,
+    parameter("project", Kind::Project, "Only of this project"),
+    parameter("server", Kind::Text, "Only of this server"),
+    parameter(
+        "tool",
+        Kind::Text,
+        "Only of this tool, by its server's name for it",
+    ),
+    parameter("status", Kind::Status, "Only with this outcome"),
+    parameter("caller", Kind::Text, "Only by this caller"),
+    parameter("since", Kind::Time, "Only begun at this time or later"),
+    parameter("until", Kind::Time, "Only begun before this time"),
+];
+const OF_TOOLS: &[Parameter] = &[parameter("server", Kind::Text, "Only of this server")];
+const OF_ALL_TOOLS: &[Parameter] = &[
+    parameter("project", Kind::Project, "As this project sees them"),
+    parameter("server", Kind::Text, "Only of this server"),
+];
+const OF_LOGS: &[Parameter] = &[
+    parameter("tail", Kind::Number, "The last lines, 200 without it"),
+    parameter("follow", Kind::Boolean, "Goes on, as an event stream"),
+];
+
+const ADMIN: Need = Need::Administrator;
+const READ: Need = Need::Project(Role::Read);
+const MANAGE: Need = Need::Project(Role::Manage);
+/// In a project, but not for its own keys.
+const OWNER: Need = Need::Project(Role::Admin);
+
+impl Route {
+    const fn new(
+        method: &'static str,
+        path: &'static str,
+        need: Need,
+        summary: &'static str,
+        serve: fn() -> MethodRouter<Shared>,
+    ) -> Self {
+        Self {
+            method,
+            path,
+            need,
+            summary,
+            serve,
+            body: None,
+            answer: Answer::Nothing,
+            creates: false,
+            tagged: false,
+            query: &[],
+        }
+    }
+
+    const fn takes<T: ToSchema>(mut self) -> Self {
+        self.body = Some(Body::Json(openapi::reference::<T>));
+        self
+    }
+
+    const fn takes_object(mut self, kinds: &'static [&'static str]) -> Self {
+        self.body = Some(Body::Object(kinds));
+        self
+    }
+
+    const fn answers<T: ToSchema>(mut self) -> Self {
+        self.answer = Answer::Json(openapi::reference::<T>);
+        self
+    }
+
+    const fn answers_text(mut self) -> Self {
+        self.answer = Answer::Text;
+        self
+    }
+
+    const fn creates(mut self) -> Self {
+        self.creates = true;
+        self
+    }
+
+    const fn tagged(mut self) -> Self {
+        self.tagged = true;
+        self
+    }
+
+    const fn asks(mut self, query: &'static [Parameter]) -> Self {
+        self.query = query;
+        self
+    }
+}
+
+const JSON: &[&str] = &["application/json"];
+const MANIFEST: &[&str] = &["application/json", "application/yaml"];
+
+pub(super) const ROUTES: &[Route] = &[
+    Route::new("GET", "/api/v1", ADMIN, "List these routes", || {
+        get(super::index)
+    })
+    .answers::<super::Index>(),
+    Route::new(
+        "GET",
+        "/api/v1/status",
+        ADMIN,
+        "How the gateway is, at a glance",
+        || get(status::show),
+    )
+    .answers::<status::Status>(),
+    Route::new(
+        "POST",
+        "/api/v1/master-key/rotate",
+        ADMIN,
+        "Seal all secrets with a new master key",
+        || post(secrets::rotate),
+    )
+    .answers::<secrets::MasterKey>(),
+    // The servers of the configuration file.
+    Route::new(
+        "GET",
+        "/api/v1/servers",
+        ADMIN,
+        "List the configuration file's servers and how they are",
+        || get(servers::list),
+    )
+    .answers::<servers::Servers>(),
+    Route::new(
+        "POST",
+        "/api/v1/import",
+        ADMIN,
+        "Add the servers of another file",
+        || post(servers::import).layer(DefaultBodyLimit::max(IMPORT_BYTES)),
+    )
+    .takes::<servers::Import>()
+    .answers::<servers::Imported>(),
+    Route::new(
+        "GET",
+        "/api/v1/servers/{name}",
+        ADMIN,
+        "Show one server",
+        || get(servers::show),
+    )
+    .answers::<servers::Detail>(),
+    Route::new(
+        "PUT",
+        "/api/v1/servers/{name}",
+        ADMIN,
+        "Add or replace a server; its entry as in mcp.json",
+        || put(servers::save).layer(DefaultBodyLimit::max(ENTRY_BYTES)),
+    )
+    .takes_object(JSON)
+    .creates()
+    .answers::<servers::Saved>(),
+    Route::new(
+        "DELETE",
+        "/api/v1/servers/{name}",
+        ADMIN,
+        "Remove a server",
+        || delete(servers::remove),
+    )
+    .answers::<servers::Saved>(),
+    Route::new(
+        "POST",
+        "/api/v1/servers/{name}/enable",
+        ADMIN,
+        "Switch a server on",
+        || post(servers::enable),
+    )
+    .answers::<servers::Saved>(),
+    Route::new(
+        "POST",
+        "/api/v1/servers/{name}/disable",
+        ADMIN,
+        "Switch a server off",
+        || post(servers::disable),
+    )
+    .answers::<servers::Saved>(),
+    Route::new(
+        "GET",
+        "/api/v1/servers/{name}/logs",
+        ADMIN,
+        "What a server writes to stderr",
+        || get(logs::read),
+    )
+    .asks(OF_LOGS)
+    .answers_text(),
+    Route::new(
+        "POST",
+        "/api/v1/servers/{server}/tools/{tool}/enable",
+        ADMIN,
+        "Switch a tool on",
+        || post(tools::enable),
+    )
+    .answers::<servers::Saved>(),
+    Route::new(
+        "POST",
+        "/api/v1/servers/{server}/tools/{tool}/disable",
+        ADMIN,
+        "Switch a tool off",
+        || post(tools::disable),
+    )
+    .answers::<servers::Saved>(),
+    Route::new(
+        "POST",
+        "/api/v1/servers/{server}/tools/{tool}/approve",
+        ADMIN,
+        "Agree to a tool's changed definition",
+        || post(tools::approve),
+    )
+    .takes::<tools::Approval>(),
+    Route::new("GET", "/api/v1/tools", ADMIN, "List the tools", || {
+        get(tools::list)
+    })
+    .asks(OF_ALL_TOOLS)
+    .answers::<tools::Tools>(),
+    Route::new(
+        "GET",
+        "/api/v1/calls",
+        ADMIN,
+        "List the calls of tools, newest first",
+        || get(calls::list_all),
+    )
+    .asks(OF_ALL_CALLS)
+    .answers::<calls::Calls>(),
+    Route::new(
+        "GET",
+        "/api/v1/calls/{call}",
+        ADMIN,
+        "Show one call",
+        || get(calls::show_any),
+    )
+    .answers::<calls::WholeCall>(),
+    Route::new("GET", "/api/v1/keys", ADMIN, "List all keys", || {
+        get(keys::list_all)
+    })
+    .asks(PAGED)
+    .answers::<keys::Keys>(),
+    Route::new(
+        "POST",
+        "/api/v1/keys",
+        ADMIN,
+        "Make an administrator's key",
+        || post(keys::make_admin),
+    )
+    .takes::<keys::WantedAdminKey>()
+    .creates()
+    .answers::<keys::MadeKey>(),
+    Route::new(
+        "DELETE",
+        "/api/v1/keys/{key}",
+        ADMIN,
+        "Revoke a key",
+        || delete(keys::revoke_any),
+    ),
+    // Projects.
+    Route::new(
+        "GET",
+        "/api/v1/projects",
+        ADMIN,
+        "List the projects",
+        || get(projects::list),
+    )
+    .asks(PAGED)
+    .answers::<projects::Projects>(),
+    Route::new(
+        "GET",
+        "/api/v1/projects/{project}",
+        READ,
+        "Show a project",
+        || get(projects::show),
+    )
+    .tagged()
+    .answers::<projects::Project>(),
+    Route::new(
+        "PUT",
+        "/api/v1/projects/{project}",
+        Need::NewProject,
+        "Add or change a project",
+        || put(projects::save),
+    )
+    .takes::<projects::ProjectConfig>()
+    .creates()
+    .tagged()
+    .answers::<projects::Project>(),
+    Route::new(
+        "DELETE",
+        "/api/v1/projects/{project}",
+        OWNER,
+        "Remove a project and all that is its own",
+        || delete(projects::remove),
+    )
+    .tagged(),
+    Route::new(
+        "GET",
+        "/api/v1/projects/{project}/servers",
+        READ,
+        "List the project's servers and how they are",
+        || get(owned::list),
+    )
+    .asks(PAGED)
+    .answers::<owned::OwnedServers>(),
+    Route::new(
+        "GET",
+        "/api/v1/projects/{project}/servers/{name}",
+        READ,
+        "Show one server",
+        || get(owned::show),
+    )
+    .tagged()
+    .answers::<owned::OwnedServer>(),
+    Route::new(
+        "PUT",
+        "/api/v1/projects/{project}/servers/{name}",
+        MANAGE,
+        "Add or replace a server; its entry as in mcp.json, besides `description` and `enabled`",
+        || put(owned::save).layer(DefaultBodyLimit::max(ENTRY_BYTES)),
+    )
+    .takes_object(JSON)
+    .creates()
+    .tagged()
+    .answers::<owned::OwnedServer>(),
+    Route::new(
+        "DELETE",
+        "/api/v1/projects/{project}/servers/{name}",
+        MANAGE,
+        "Remove a server",
+        || delete(owned::remove),
+    )
+    .tagged(),
+    Route::new(
+        "POST",
+        "/api/v1/projects/{project}/servers/{name}/enable",
+        MANAGE,
+        "Switch a server on",
+        || post(owned::enable),
+    )
+    .answers::<owned::OwnedServer>(),
+    Route::new(
+        "POST",
+        "/api/v1/projects/{project}/servers/{name}/disable",
+        MANAGE,
+        "Switch a server off",
+        || post(owned::disable),
+    )
+    .answers::<owned::OwnedServer>(),
+    Route::new(
+        "POST",
+        "/api/v1/projects/{project}/servers/{name}/restart",
+        MANAGE,
+        "Start a server anew",
+        || post(owned::restart),
+    )
+    .answers::<owned::OwnedServer>(),
+    Route::new(
+        "GET",
+        "/api/v1/projects/{project}/tools",
+        READ,
+        "List the tools that the project sees",
+        || get(tools::list_of),
+    )
+    .asks(OF_TOOLS)
+    .answers::<tools::Tools>(),
+    Route::new(
+        "PUT",
+        "/api/v1/projects/{project}/servers/{server}/tools/{tool}/setting",
+        MANAGE,
+        "Switch, rename or re-describe a tool for the project",
+        || put(tools::set),
+    )
+    .takes::<tools::Setting>()
+    .answers::<tools::Setting>(),
+    Route::new(
+        "DELETE",
+        "/api/v1/projects/{project}/servers/{server}/tools/{tool}/setting",
+        MANAGE,
+        "Have a tool as its server says",
+        || delete(tools::unset),
+    ),
+    Route::new(
+        "POST",
+        "/api/v1/projects/{project}/servers/{server}/tools/{tool}/approve",
+        MANAGE,
+        "Agree to a tool's changed definition",
+        || post(tools::approve_of),
+    )
+    .takes::<tools::Approval>(),
+    Route::new(
+        "GET",
+        "/api/v1/projects/{project}/secrets",
+        READ,
+        "List the secrets, without their values",
+        || get(secrets::list),
+    )
+    .asks(PAGED)
+    .answers::<secrets::Secrets>(),
+    Route::new(
+        "PUT",
+        "/api/v1/projects/{project}/secrets/{name}",
+        MANAGE,
+        "Set a secret",
+        || put(secrets::save),
+    )
+    .takes::<secrets::SecretValue>()
+    .creates()
+    .answers::<secrets::Secret>(),
+    Route::new(
+        "DELETE",
+        "/api/v1/projects/{project}/secrets/{name}",
+        MANAGE,
+        "Remove a secret",
+        || delete(secrets::remove),
+    ),
+    Route::new(
+        "GET",
+        "/api/v1/projects/{project}/products",
+        READ,
+        "List the products",
+        || get(products::list),
+    )
+    .asks(PAGED)
+    .answers::<products::Products>(),
+    Route::new(
+        "GET",
+        "/api/v1/projects/{project}/products/{name}",
+        READ,
+        "Show one product",
+        || get(products::show),
+    )
+    .tagged()
+    .answers::<products::WholeProduct>(),
+    Route::new(
+        "PUT",
+        "/api/v1/projects/{project}/products/{name}",
+        OWNER,
+        "Install or update a product",
+        || put(products::save),
+    )
+    .takes_object(MANIFEST)
+    .creates()
+    .tagged()
+    .answers::<products::InstalledProduct>(),
+    Route::new(
+        "DELETE",
+        "/api/v1/projects/{project}/products/{name}",
+        OWNER,
+        "Remove a product with its servers",
+        || delete(products::remove),
+    )
+    .tagged(),
+    Route::new(
+        "GET",
+        "/api/v1/projects/{project}/calls",
+        READ,
+        "List the calls of tools, newest first",
+        || get(calls::list),
+    )
+    .asks(OF_CALLS)
+    .answers::<calls::Calls>(),
+    Route::new(
+        "GET",
+        "/api/v1/projects/{project}/calls/{call}",
+        READ,
+        "Show one call",
+        || get(calls::show),
+    )
+    .answers::<calls::WholeCall>(),
+    Route::new(
+        "GET",
+        "/api/v1/projects/{project}/keys",
+        MANAGE,
+        "List the project's keys",
+        || get(keys::list),
+    )
+    .asks(PAGED)
+    .answers::<keys::Keys>(),
+    Route::new(
+        "POST",
+        "/api/v1/projects/{project}/keys",
+        MANAGE,
+        "Make a key of the project",
+        || post(keys::make),
+    )
+    .takes::<keys::WantedKey>()
+    .creates()
+    .answers::<keys::MadeKey>(),
+    Route::new(
+        "DELETE",
+        "/api/v1/projects/{project}/keys/{key}",
+        MANAGE,
+        "Revoke a key of the project",
+        || delete(keys::revoke),
+    ),
+];
+
+/// The route's handler with the limit of its body.
+pub(super) fn handler(route: &Route) -> MethodRouter<Shared> {
+    // The inner of two limits counts.
+    (route.serve)().layer(DefaultBodyLimit::max(BODY_BYTES))
+}

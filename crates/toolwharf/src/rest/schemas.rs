@@ -1,0 +1,58 @@
+//! Parts of schemas that types do not say by themselves.
+
+use model::NamingPolicy;
+use serde_json::{Value, json};
+use utoipa::openapi::{RefOr, schema::Schema};
+
+/// A schema as it is written.
+fn written(schema: Value) -> RefOr<Schema> {
+    serde_json::from_value(schema).expect("a schema of this file is one")
+}
+
+pub(super) fn project_id() -> RefOr<Schema> {
+    written(project_id_value())
+}
+
+pub(super) fn project_id_value() -> Value {
+    json!({"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"})
+}
+
+pub(super) fn name() -> RefOr<Schema> {
+    written(json!({"type": "string", "minLength": 1, "maxLength": 200}))
+}
+
+pub(super) fn naming() -> RefOr<Schema> {
+    let mut words: Vec<Value> = NamingPolicy::WORDS.iter().map(|word| json!(word)).collect();
+    words.push(Value::Null);
+    written(json!({"type": ["string", "null"], "enum": words}))
+}
+
+pub(super) fn call_status() -> RefOr<Schema> {
+    written(call_status_value())
+}
+
+pub(super) fn call_status_value() -> Value {
+    let words = [
+        "open",
+        "ok",
+        "tool_error",
+        "error",
+        "timeout",
+        "cancelled",
+        "unknown",
+    ];
+    json!({"type": "string", "enum": words})
+}
+
+pub(super) fn role() -> RefOr<Schema> {
+    written(json!({"type": "string", "enum": ["read", "call", "manage", "admin"]}))
+}
+
+pub(super) fn project_role() -> RefOr<Schema> {
+    written(json!({"type": "string", "enum": ["read", "call", "manage"]}))
+}
+
+/// An object that somebody gave us, as it was given.
+pub(super) fn entry_answer() -> RefOr<Schema> {
+    written(json!({"type": ["object", "null"], "additionalProperties": true}))
+}

@@ -1,0 +1,451 @@
+//! Who may use which route: every route of the API with every kind of key, as the table of routes says.
+//!
+//! A route that has no row here fails the test, and so does a row without a route.
+
+mod common;
+mod rest;
+
+use std::collections::BTreeMap;
+
+use common::{Setup, scripted};
+use rest::{Api, problem};
+use serde_json::{Value, json};
+use testkit::{DEADLINE, Reply, wait_for};
+
+/// A request that means something: method, route, path, body, and the status that it gets where it is allowed.
+/// `NEW` in a path is a key that was made for this one request.
+const ROWS: &[(&str, &str, &str, &str, u16)] = &[
+    ("GET", "", "", "", 200),
+    ("GET", "/status", "/status", "", 200),
+    ("POST", "/master-key/rotate", "/master-key/rotate", "", 200),
+    ("GET", "/servers", "/servers", "", 200),
+    (
+        "POST",
+        "/import",
+        "/import",
+        r#"{"text":"{\"mcpServers\":{}}"}"#,
+        200,
+    ),
+    ("GET", "/servers/{name}", "/servers/one", "", 200),
+    (
+        "PUT",
+        "/servers/{name}",
+        "/servers/new",
+        r#"{"command":"true","disabled":true}"#,
+        201,
+    ),
+    (
+        "POST",
+        "/servers/{name}/enable",
+        "/servers/new/enable",
+        "",
+        200,
+    ),
+    (
+        "POST",
+        "/servers/{name}/disable",
+        "/servers/new/disable",
+        "",
+        200,
+    ),
+    ("DELETE", "/servers/{name}", "/servers/new", "", 200),
+    ("GET", "/servers/{name}/logs", "/servers/one/logs", "", 200),
+    (
+        "POST",
+        "/servers/{server}/tools/{tool}/disable",
+        "/servers/one/tools/echo/disable",
+        "",
+        200,
+    ),
+    (
+        "POST",
+        "/servers/{server}/tools/{tool}/enable",
+        "/servers/one/tools/echo/enable",
+        "",
+        200,
+    ),
+    (
+        "POST",
+        "/servers/{server}/tools/{tool}/approve",
+        "/servers/one/tools/echo/approve",
+        r#"{"digest":"x"}"#,
+        409,
+    ),
+    ("GET", "/tools", "/tools", "", 200),
+    ("GET", "/calls", "/calls", "", 200),
+    ("GET", "/calls/{call}", "/calls/none", "", 404),
+    ("GET", "/keys", "/keys", "", 200),
+    ("POST", "/keys", "/keys", r#"{"name":"k"}"#, 201),
+    ("DELETE", "/keys/{key}", "/keys/NEW", "", 204),
+    ("GET", "/projects", "/projects", "", 200),
+    ("PUT", "/projects/{project}", "/projects/a", "{}", 200),
+    ("GET", "/projects/{project}", "/projects/a", "", 200),
+    (
+        "PUT",
+        "/projects/{project}/servers/{name}",
+        "/projects/a/servers/url",
+        r#"{"url":"https://x.example.com","enabled":false}"#,
+        201,
+    ),
+    (
+        "GET",
+        "/projects/{project}/servers",
+        "/projects/a/servers",
+        "",
+        200,
+    ),
+    (
+        "GET",
+        "/projects/{project}/servers/{name}",
+        "/projects/a/servers/own",
+        "",
+        200,
+    ),
+    (
+        "POST",
+        "/projects/{project}/servers/{name}/enable",
+        "/projects/a/servers/own/enable",
+        "",
+        200,
+    ),
+    (
+        "POST",
+        "/projects/{project}/servers/{name}/restart",
+        "/projects/a/servers/own/restart",
+        "",
+        200,
+    ),
+    (
+        "POST",
+        "/projects/{project}/servers/{name}/disable",
+        "/projects/a/servers/url/disable",
+        "",
+        200,
+    ),
+    (
+        "DELETE",
+        "/projects/{project}/servers/{name}",
+        "/projects/a/servers/url",
+        "",
+        204,
+    ),
+    (
+        "GET",
+        "/projects/{project}/tools",
+        "/projects/a/tools",
+        "",
+        200,
+    ),
+    (
+        "PUT",
+        "/projects/{project}/servers/{server}/tools/{tool}/setting",
+        "/projects/a/servers/own/tools/echo/setting",
+        "{}",
+        200,
+    ),
+    (
+        "DELETE",
+        "/projects/{project}/servers/{server}/tools/{tool}/setting",
+        "/projects/a/servers/own/tools/echo/setting",
+        "",
+        204,
+    ),
+    (
+        "POST",
+        "/projects/{project}/servers/{server}/tools/{tool}/approve",
+        "/projects/a/servers/own/tools/echo/approve",
+        r#"{"digest":"x"}"#,
+        409,
+    ),
+    (
+        "PUT",
+        "/projects/{project}/secrets/{name}",
+        "/projects/a/secrets/S",
+        r#"{"value":"v"}"#,
+        201,
+    ),
+    (
+        "GET",
+        "/projects/{project}/secrets",
+        "/projects/a/secrets",
+        "",
+        200,
+    ),
+    (
+        "DELETE",
+        "/projects/{project}/secrets/{name}",
+        "/projects/a/secrets/S",
+        "",
+        204,
+    ),
+    (
+        "PUT",
+        "/projects/{project}/products/{name}",
+        "/projects/a/products/p",
+        r#"{"name":"p","version":"1","mcp":{"servers":{}}}"#,
+        201,
+    ),
+    (
+        "GET",
+        "/projects/{project}/products",
+        "/projects/a/products",
+        "",
+        200,
+    ),
+    (
+        "GET",
+        "/projects/{project}/products/{name}",
+        "/projects/a/products/none",
+        "",
+        404,
+    ),
+    (
+        "DELETE",
+        "/projects/{project}/products/{name}",
+        "/projects/a/products/p",
+        "",
+        204,
+    ),
+    (
+        "GET",
+        "/projects/{project}/calls",
+        "/projects/a/calls",
+        "",
+        200,
+    ),
+    (
+        "GET",
+        "/projects/{project}/calls/{call}",
+        "/projects/a/calls/none",
+        "",
+        404,
+    ),
+    (
+        "GET",
+        "/projects/{project}/keys",
+        "/projects/a/keys",
+        "",
+        200,
+    ),
+    (
+        "POST",
+        "/projects/{project}/keys",
+        "/projects/a/keys",
+        r#"{"name":"k","role":"read"}"#,
+        201,
+    ),
+    (
+        "DELETE",
+        "/projects/{project}/keys/{key}",
+        "/projects/a/keys/NEW",
+        "",
+        204,
+    ),
+    ("DELETE", "/projects/{project}", "/projects/a", "", 204),
+];
+
+const ROLES: [&str; 4] = ["read", "call", "manage", "admin"];
+
+/// Who asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Caller {
+    Nobody,
+    /// Of the project that is asked for.
+    Own(&'static str),
+    Other(&'static str),
+    Admin,
+    Revoked,
+    Expired,
+}
+
+/// What comes of it.
+#[derive(Debug, PartialEq, Eq)]
+enum Expected {
+    Allowed,
+    Refused(u16),
+}
+
+fn expected(caller: Caller, route: &str, role: &str) -> Expected {
+    let rank = |role: &str| {
+        ROLES
+            .iter()
+            .position(|known| *known == role)
+            .expect("a role")
+    };
+    let in_project = route.contains("{project}");
+    match caller {
+        Caller::Nobody | Caller::Revoked | Caller::Expired => Expected::Refused(401),
+        Caller::Admin => Expected::Allowed,
+        Caller::Own(own) if in_project && rank(own) >= rank(role) => Expected::Allowed,
+        Caller::Own(_) => Expected::Refused(403),
+        Caller::Other(_) if in_project => Expected::Refused(404),
+        Caller::Other(_) => Expected::Refused(403),
+    }
+}
+
+/// Makes everything that the rows are about.
+async fn prepare(admin: &Api<'_>) {
+    for project in ["a", "b"] {
+        admin.put(&format!("/projects/{project}"), json!({})).await;
+        admin
+            .put(
+                &format!("/projects/{project}/servers/own"),
+                scripted("own", &[]),
+            )
+            .await;
+        admin.get(&format!("/projects/{project}/tools")).await;
+    }
+}
+
+async fn send(
+    api: &Api<'_>,
+    admin: &Api<'_>,
+    row: &(&str, &str, &str, &str, u16),
+    project: &str,
+) -> Reply {
+    let (method, _, path, body, _) = row;
+    let mut path = path.replace("/projects/a", &format!("/projects/{project}"));
+    if path.ends_with("NEW") {
+        let (id, _) = admin.key("a", "read").await;
+        path = path.replace("NEW", &id);
+    }
+    api.ask(method, &format!("/api/v1{path}"), (*body).to_owned(), &[])
+        .await
+}
+
+#[tokio::test]
+async fn every_route_with_every_key() {
+    let gateway = Setup::new().scripted("one", &[]).serve().await;
+    gateway.up("one").await;
+    let admin = Api::admin(&gateway);
+    prepare(&admin).await;
+    let index = admin.get("").await;
+    let routes = index["routes"].as_array().expect("routes");
+    let text = |route: &Value, key: &str| route[key].as_str().expect(key).to_owned();
+    let needs: BTreeMap<(String, String), String> = routes
+        .iter()
+        .map(|route| {
+            (
+                (text(route, "method"), text(route, "path")),
+                text(route, "role"),
+            )
+        })
+        .collect();
+    let rows: Vec<(String, String)> = ROWS
+        .iter()
+        .map(|row| (row.0.to_owned(), format!("/api/v1{}", row.1)))
+        .collect();
+    for route in needs.keys() {
+        assert!(rows.contains(route), "{route:?} needs a row");
+    }
+
+    // Those who may not: nothing of it happens, whatever the row would do.
+    let mut tokens: Vec<(Caller, String)> = Vec::new();
+    for role in &ROLES[..3] {
+        tokens.push((Caller::Own(role), admin.key("a", role).await.1));
+        tokens.push((Caller::Other(role), admin.key("b", role).await.1));
+    }
+    let (id, revoked) = admin.key("a", "manage").await;
+    admin
+        .ok("DELETE", &format!("/projects/a/keys/{id}"), Value::Null)
+        .await;
+    tokens.push((Caller::Revoked, revoked));
+    let soon = chrono::Utc::now() + chrono::Duration::seconds(1);
+    let soon = json!({"name": "k", "role": "manage", "expiresAt": soon});
+    let made = admin.ok("POST", "/projects/a/keys", soon).await;
+    let expired = made["token"].as_str().expect("a key").to_owned();
+    wait_for("the expiry", DEADLINE, async || {
+        let api = Api::with(&gateway, &expired);
+        api.ask("GET", "/api/v1/projects/a", "", &[]).await.status == 401
+    })
+    .await;
+    tokens.push((Caller::Expired, expired));
+    let mut callers: Vec<(Caller, Api<'_>)> = vec![(Caller::Nobody, Api::nobody(&gateway))];
+    for (caller, token) in &tokens {
+        callers.push((*caller, Api::with(&gateway, token)));
+    }
+    let file = || std::fs::read_to_string(gateway.servers_file()).expect("a file");
+    let own = async || {
+        let row = admin.get("/projects/a/servers/own").await;
+        ["enabled", "config", "pid", "updatedAt"].map(|key| row[key].clone())
+    };
+    let (before, project) = (file(), own().await);
+    for row in ROWS {
+        let need = &needs[&(row.0.to_owned(), format!("/api/v1{}", row.1))];
+        for (caller, api) in &callers {
+            let Expected::Refused(status) = expected(*caller, row.1, need) else {
+                continue;
+            };
+            let reply = send(api, &admin, row, "a").await;
+            assert_eq!(reply.status, status, "{caller:?} {row:?}: {}", reply.text());
+            let said = problem(&reply, status);
+            match status {
+                401 => assert_eq!(reply.header("www-authenticate"), Some("Bearer")),
+                // Exactly as if it did not exist.
+                404 => {
+                    let none = problem(&send(api, &admin, row, "none").await, 404);
+                    let none = none.to_string().replace("`none`", "`a`");
+                    assert_eq!(said.to_string(), none, "{caller:?} {row:?}");
+                }
+                _ => {}
+            }
+        }
+    }
+    assert_eq!(file(), before, "nothing was changed by those who may not");
+    assert_eq!(own().await, project);
+
+    // Those who may: each of them the whole table, on what is as it was.
+    callers.push((Caller::Admin, Api::admin(&gateway)));
+    let mut allowed = 0;
+    for (caller, api) in &callers {
+        for row in ROWS {
+            let need = &needs[&(row.0.to_owned(), format!("/api/v1{}", row.1))];
+            if expected(*caller, row.1, need) != Expected::Allowed {
+                continue;
+            }
+            let reply = send(api, &admin, row, "a").await;
+            assert_eq!(reply.status, row.4, "{caller:?} {row:?}: {}", reply.text());
+            if row.4 == 404 {
+                let said = problem(&reply, 404).to_string();
+                assert!(!said.contains("no project"), "{caller:?} {row:?}: {said}");
+            }
+            allowed += 1;
+        }
+    }
+    assert!(allowed > ROWS.len(), "{allowed}");
+}
+
+#[tokio::test]
+async fn a_key_is_wanted_in_one_place_only_and_for_everything() {
+    let gateway = Setup::new().serve().await;
+    let token = gateway.token();
+    let nobody = Api::nobody(&gateway);
+    let short = &token[..token.len() - 1];
+    let wrong = [
+        ("authorization", "Bearer wrong".to_owned()),
+        ("authorization", "Bearer ".to_owned()),
+        ("authorization", token.clone()),
+        ("authorization", format!("Basic {token}")),
+        ("authorization", format!("Bearer {short}")),
+        ("cookie", format!("authorization=Bearer {token}")),
+    ];
+    let unknown = [("GET", "/nothing"), ("PATCH", "/servers")];
+    let known = ROWS.iter().map(|row| (row.0, row.2));
+    for (method, path) in known.chain(unknown) {
+        let path = format!("/api/v1{path}");
+        for (name, value) in &wrong {
+            let reply = nobody
+                .ask(method, &path, "{}", &[(*name, value.as_str())])
+                .await;
+            let said = problem(&reply, 401);
+            assert!(!said.to_string().contains(&token), "{said}");
+        }
+        // A token in the address would be in logs and histories.
+        let path = format!("{path}?token={token}&access_token={token}");
+        problem(&nobody.ask(method, &path, "{}", &[]).await, 401);
+    }
+    let admin = Api::admin(&gateway);
+    admin.refused("GET", "/nothing", "", 404).await;
+    admin.refused("PATCH", "/servers", "", 405).await;
+    admin.refused("DELETE", "/projects/a/tools", "", 405).await;
+}

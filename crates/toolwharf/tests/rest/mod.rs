@@ -1,0 +1,121 @@
+//! Asking the REST API of a gateway under test.
+
+#![expect(dead_code, reason = "each test binary uses its own part of it")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "a failure in a test's helper is the test's"
+)]
+
+use http::Method;
+use serde_json::{Value, json};
+use testkit::{DEADLINE, Reply};
+
+use crate::common::Gateway;
+
+/// Somebody with a key, or without one.
+pub(crate) struct Api<'g> {
+    gateway: &'g Gateway,
+    token: Option<String>,
+}
+
+impl<'g> Api<'g> {
+    /// The administrator.
+    pub(crate) fn admin(gateway: &'g Gateway) -> Self {
+        Self::with(gateway, &gateway.token())
+    }
+
+    pub(crate) fn with(gateway: &'g Gateway, token: &str) -> Self {
+        Self {
+            gateway,
+            token: Some(token.to_owned()),
+        }
+    }
+
+    pub(crate) fn nobody(gateway: &'g Gateway) -> Self {
+        Self {
+            gateway,
+            token: None,
+        }
+    }
+
+    pub(crate) async fn ask(
+        &self,
+        method: &str,
+        path: &str,
+        body: impl Into<bytes::Bytes>,
+        headers: &[(&str, &str)],
+    ) -> Reply {
+        let method: Method = method.parse().unwrap();
+        let bearer = self.token.as_ref().map(|token| format!("Bearer {token}"));
+        let mut all = headers.to_vec();
+        if let Some(bearer) = &bearer {
+            all.push(("authorization", bearer));
+        }
+        let client = self.gateway.at(path);
+        client
+            .send(method, &all, body)
+            .await
+            .collect(DEADLINE)
+            .await
+    }
+
+    /// Asks for something below `/api/v1` that has to work; its JSON, or null.
+    pub(crate) async fn ok(&self, method: &str, path: &str, body: Value) -> Value {
+        let text = if body.is_null() {
+            String::new()
+        } else {
+            body.to_string()
+        };
+        let reply = self.ask(method, &format!("/api/v1{path}"), text, &[]).await;
+        assert!(
+            reply.status.is_success(),
+            "{method} {path}: {} {}",
+            reply.status,
+            reply.text()
+        );
+        if reply.body.is_empty() {
+            return Value::Null;
+        }
+        serde_json::from_slice(&reply.body).unwrap()
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Value {
+        self.ok("GET", path, Value::Null).await
+    }
+
+    pub(crate) async fn put(&self, path: &str, body: Value) -> Value {
+        self.ok("PUT", path, body).await
+    }
+
+    /// Asks for something that has to be refused; the problem.
+    pub(crate) async fn refused(&self, method: &str, path: &str, body: &str, status: u16) -> Value {
+        let reply = self
+            .ask(method, &format!("/api/v1{path}"), body.to_owned(), &[])
+            .await;
+        problem(&reply, status)
+    }
+
+    /// A new key of a project: its id and itself.
+    pub(crate) async fn key(&self, project: &str, role: &str) -> (String, String) {
+        let path = format!("/projects/{project}/keys");
+        let made = self
+            .ok("POST", &path, json!({"name": role, "role": role}))
+            .await;
+        let text = |key: &str| made[key].as_str().unwrap().to_owned();
+        (text("id"), text("token"))
+    }
+}
+
+/// The problem detail of a refusal.
+pub(crate) fn problem(reply: &Reply, status: u16) -> Value {
+    assert_eq!(reply.status, status, "{}", reply.text());
+    assert_eq!(
+        reply.header("content-type"),
+        Some("application/problem+json")
+    );
+    let problem: Value = serde_json::from_slice(&reply.body).unwrap();
+    assert_eq!(problem["status"], status);
+    assert!(problem["type"].is_string() && problem["title"].is_string());
+    assert!(!problem["detail"].as_str().unwrap().is_empty());
+    problem
+}

@@ -1,0 +1,660 @@
+//! Projects over the REST API: what is configured of them, by whom, and under which conditions.
+
+mod common;
+mod rest;
+
+use common::{Gateway, LEGACY, Setup, scripted};
+use rest::{Api, problem};
+use serde_json::{Value, json};
+use testkit::{Peer, peer};
+
+async fn legacy(gateway: &Gateway, project: &str) -> Peer {
+    let client = gateway.at(&format!("/mcp/{project}"));
+    Peer::http(client, LEGACY, peer::all_capabilities()).await
+}
+
+#[tokio::test]
+async fn a_project_is_made_changed_listed_and_removed() {
+    let gateway = Setup::new().serve().await;
+    let api = Api::admin(&gateway);
+    let made = api.ask("PUT", "/api/v1/projects/a", "{}", &[]).await;
+    assert_eq!(made.status, 201, "{}", made.text());
+    let tag = made.header("etag").expect("a tag").to_owned();
+    let body = json!({"name": "The A", "description": "d", "naming": "always-prefix"});
+    let changed = api.put("/projects/a", body.clone()).await;
+    assert_eq!(changed["name"], "The A");
+    assert_eq!(changed["naming"], "always-prefix");
+    assert_eq!(changed["enabled"], true);
+
+    // The same again is the same, and so is its tag; the old one is out of date.
+    let again = api
+        .ask("PUT", "/api/v1/projects/a", body.to_string(), &[])
+        .await;
+    let new_tag = again.header("etag").expect("a tag").to_owned();
+    assert_eq!(again.status, 200);
+    assert_ne!(tag, new_tag);
+    let path = "/api/v1/projects/a";
+    for (headers, status) in [
+        (vec![("if-match", tag.as_str())], 412),
+        (vec![("if-none-match", "*")], 412),
+        (vec![("if-match", new_tag.as_str())], 200),
+    ] {
+        let reply = api.ask("PUT", path, body.to_string(), &headers).await;
+        assert_eq!(reply.status, status, "{headers:?}: {}", reply.text());
+    }
+    let none = api
+        .ask("PUT", "/api/v1/projects/none", "{}", &[("if-match", "*")])
+        .await;
+    problem(&none, 412);
+    let unchanged = api
+        .ask("GET", path, "", &[("if-none-match", &new_tag)])
+        .await;
+    assert_eq!(unchanged.status, 304);
+    assert!(unchanged.body.is_empty());
+
+    for id in ["b", "c", "d"] {
+        api.put(&format!("/projects/{id}"), json!({})).await;
+    }
+    let mut seen = Vec::new();
+    let mut after = String::new();
+    loop {
+        let page = api.get(&format!("/projects?limit=3&after={after}")).await;
+        let rows = page["projects"].as_array().expect("projects");
+        assert!(rows.len() <= 3);
+        seen.extend(
+            rows.iter()
+                .map(|row| row["id"].as_str().expect("an id").to_owned()),
+        );
+        match page["next"].as_str() {
+            Some(next) => next.clone_into(&mut after),
+            None => break,
+        }
+    }
+    assert_eq!(seen, ["a", "b", "c", "d"]);
+
+    let kept = api.ask("DELETE", path, "", &[("if-match", &tag)]).await;
+    problem(&kept, 412);
+    api.ok("DELETE", "/projects/a", Value::Null).await;
+    let gone = api.refused("GET", "/projects/a", "", 404).await;
+    assert_eq!(gone["detail"], "there is no project `a`");
+}
+
+#[tokio::test]
+async fn a_projects_server_works_at_once_and_keeps_its_entry_as_given() {
+    let gateway = Setup::new().serve().await;
+    let api = Api::admin(&gateway);
+    api.put("/projects/a", json!({})).await;
+    let mut entry = scripted("one", &[]);
+    entry["description"] = "the one".into();
+    entry["env"] = json!({"KEY": "${KEY}"});
+    let made = api.put("/projects/a/servers/one", entry.clone()).await;
+    assert_eq!(made["description"], "the one");
+    assert_eq!(made["enabled"], true);
+    assert!(
+        made["reason"]
+            .as_str()
+            .is_some_and(|why| why.contains("secret set KEY")),
+        "{made}"
+    );
+    api.put("/projects/a/secrets/KEY", json!({"value": "sesame"}))
+        .await;
+
+    let tools = api.get("/projects/a/tools").await;
+    let tool = tools["tools"]
+        .as_array()
+        .expect("tools")
+        .iter()
+        .find(|tool| tool["native"] == "echo");
+    assert_eq!(tool.expect("echo")["project"], "a", "{tools}");
+    let shown = api.get("/projects/a/servers/one").await;
+    assert_eq!(shown["state"], "running", "{shown}");
+    assert_eq!(shown["config"]["env"], json!({"KEY": "${KEY}"}));
+    assert_eq!(shown["env"], json!(["KEY"]));
+    assert!(!shown.to_string().contains("sesame"));
+
+    // A reader is not told the entry.
+    let (_, token) = api.key("a", "read").await;
+    let seen = Api::with(&gateway, &token)
+        .get("/projects/a/servers/one")
+        .await;
+    assert_eq!(seen["config"], Value::Null);
+    assert_eq!(seen["state"], "running");
+
+    let off = api
+        .ok("POST", "/projects/a/servers/one/disable", json!({}))
+        .await;
+    assert_eq!(
+        (&off["enabled"], &off["state"]),
+        (&json!(false), &json!("disabled"))
+    );
+    let refused = api
+        .refused("POST", "/projects/a/servers/one/restart", "", 409)
+        .await;
+    assert!(
+        refused["detail"]
+            .as_str()
+            .is_some_and(|why| why.contains("not enabled"))
+    );
+    api.ok("POST", "/projects/a/servers/one/enable", json!({}))
+        .await;
+    // Started at its first use, for what it offers is known.
+    let mut peer = legacy(&gateway, "a").await;
+    let mut pid = async || {
+        let call = json!({"name": "echo", "arguments": {"text": "x"}});
+        peer.request("tools/call", call).await.result();
+        api.get("/projects/a/servers/one").await["pid"].as_u64()
+    };
+    let before = pid().await;
+    assert!(before.is_some());
+    api.ok("POST", "/projects/a/servers/one/restart", json!({}))
+        .await;
+    let after = pid().await;
+    assert!(after.is_some() && after != before, "{before:?} {after:?}");
+    api.ok("DELETE", "/projects/a/servers/one", Value::Null)
+        .await;
+    api.refused("GET", "/projects/a/servers/one", "", 404).await;
+    let listed = api.get("/projects/a/servers").await;
+    assert_eq!(listed["servers"], json!([]));
+}
+
+#[tokio::test]
+async fn a_projects_key_registers_urls_only() {
+    let gateway = Setup::new().serve().await;
+    let admin = Api::admin(&gateway);
+    admin.put("/projects/a", json!({})).await;
+    let (_, token) = admin.key("a", "manage").await;
+    let api = Api::with(&gateway, &token);
+    let refused = api
+        .refused("PUT", "/projects/a/servers/x", r#"{"command":"true"}"#, 403)
+        .await;
+    assert!(
+        refused["detail"]
+            .as_str()
+            .is_some_and(|why| why.contains("administrator"))
+    );
+    let made = api
+        .put(
+            "/projects/a/servers/x",
+            json!({"url": "https://tools.example.com/mcp"}),
+        )
+        .await;
+    assert_eq!(made["registeredBy"], "project");
+    assert_eq!(
+        made["config"],
+        json!({"url": "https://tools.example.com/mcp"})
+    );
+    // An administrator vouches for it by putting it again.
+    let made = admin
+        .put(
+            "/projects/a/servers/x",
+            json!({"url": "https://tools.example.com/mcp"}),
+        )
+        .await;
+    assert_eq!(made["registeredBy"], Value::Null);
+    let claimed = json!({"url": "https://x.example.com", "registeredBy": "admin"}).to_string();
+    let refused = api
+        .refused("PUT", "/projects/a/servers/x", &claimed, 422)
+        .await;
+    assert_eq!(refused["errors"][0]["pointer"], "/registeredBy");
+    let manifest = r#"{"name":"p","version":"1","mcp":{"servers":{}}}"#;
+    api.refused("PUT", "/projects/a/products/p", manifest, 403)
+        .await;
+}
+
+#[tokio::test]
+async fn what_is_wrong_says_where_and_changes_nothing() {
+    let gateway = Setup::new().serve().await;
+    let api = Api::admin(&gateway);
+    api.put("/projects/a", json!({})).await;
+    let long = "x".repeat(1 << 20);
+    let injected = "a'; DROP TABLE kb.projects; --";
+    for (method, path, body, status, pointer) in [
+        (
+            "PUT",
+            "/projects/a%20b".to_owned(),
+            "{}".to_owned(),
+            400,
+            None,
+        ),
+        ("PUT", "/projects/..%2F".to_owned(), "{}".into(), 400, None),
+        ("PUT", "/projects/%2E%2E".to_owned(), "{}".into(), 400, None),
+        ("PUT", "/projects/a%00".to_owned(), "{}".into(), 400, None),
+        ("PUT", "/projects/%FF".to_owned(), "{}".into(), 400, None),
+        (
+            "PUT",
+            "/projects/b".to_owned(),
+            json!({"name": long}).to_string(),
+            400,
+            Some("/name"),
+        ),
+        (
+            "PUT",
+            "/projects/b".to_owned(),
+            json!({"name": "\0"}).to_string(),
+            400,
+            Some("/name"),
+        ),
+        (
+            "PUT",
+            "/projects/b".to_owned(),
+            json!({"name": 1}).to_string(),
+            400,
+            Some("/name"),
+        ),
+        (
+            "PUT",
+            "/projects/b".to_owned(),
+            json!({"naming": "x"}).to_string(),
+            400,
+            Some("/naming"),
+        ),
+        (
+            "PUT",
+            "/projects/b".to_owned(),
+            json!({"nmae": "x"}).to_string(),
+            400,
+            Some("/nmae"),
+        ),
+        ("PUT", "/projects/b".to_owned(), "[".into(), 400, None),
+        ("GET", "/projects?limit=0".into(), String::new(), 400, None),
+        (
+            "GET",
+            "/projects?limit=many".into(),
+            String::new(),
+            400,
+            None,
+        ),
+        (
+            "PUT",
+            "/projects/a/servers/..".into(),
+            "{}".into(),
+            400,
+            None,
+        ),
+        (
+            "PUT",
+            "/projects/a/servers/%2E%2E".into(),
+            "{}".into(),
+            400,
+            None,
+        ),
+        (
+            "PUT",
+            "/projects/a/servers/a%00b".into(),
+            "{}".into(),
+            400,
+            None,
+        ),
+        (
+            "PUT",
+            "/projects/a/servers/x".into(),
+            "[]".into(),
+            422,
+            Some(""),
+        ),
+        (
+            "PUT",
+            "/projects/a/servers/x".into(),
+            "{}".into(),
+            422,
+            Some(""),
+        ),
+        (
+            "PUT",
+            "/projects/a/servers/x".into(),
+            json!({"command": "x", "description": 7}).to_string(),
+            422,
+            Some("/description"),
+        ),
+        (
+            "PUT",
+            "/projects/a/secrets/a-b".into(),
+            json!({"value": "v"}).to_string(),
+            400,
+            None,
+        ),
+        (
+            "PUT",
+            "/projects/a/secrets/a%00b".into(),
+            json!({"value": "v"}).to_string(),
+            400,
+            None,
+        ),
+        (
+            "PUT",
+            "/projects/a/secrets/A".into(),
+            json!({"value": "\0"}).to_string(),
+            400,
+            Some("/value"),
+        ),
+        (
+            "DELETE",
+            "/projects/a/secrets/NONE".into(),
+            String::new(),
+            404,
+            None,
+        ),
+        ("GET", "/calls/none".into(), String::new(), 404, None),
+        ("GET", "/calls/a%00".into(), String::new(), 400, None),
+        ("GET", "/calls?status=odd".into(), String::new(), 400, None),
+        (
+            "GET",
+            "/calls?since=yesterday".into(),
+            String::new(),
+            400,
+            None,
+        ),
+        (
+            "POST",
+            "/projects/a/keys".into(),
+            json!({"name": "k", "role": "admin"}).to_string(),
+            400,
+            Some("/role"),
+        ),
+        (
+            "POST",
+            "/projects/a/keys".into(),
+            json!({"name": "k", "role": "read", "expiresAt": "2001-01-01T00:00:00Z"}).to_string(),
+            400,
+            Some("/expiresAt"),
+        ),
+        (
+            "DELETE",
+            "/projects/a/keys/none".into(),
+            String::new(),
+            404,
+            None,
+        ),
+    ] {
+        let problem = api.refused(method, &path, &body, status).await;
+        let said = problem["errors"][0]["pointer"].as_str();
+        assert_eq!(said, pointer, "{method} {path}: {problem}");
+    }
+    // SQL in a name is a name.
+    let made = api.put("/projects/b", json!({"name": injected})).await;
+    assert_eq!(made["name"], injected);
+    let listed = api.get("/projects").await;
+    assert_eq!(listed["projects"].as_array().map(Vec::len), Some(2));
+}
+
+#[tokio::test]
+async fn secrets_go_in_and_never_come_out() {
+    let gateway = Setup::new().serve().await;
+    let api = Api::admin(&gateway);
+    api.put("/projects/a", json!({})).await;
+    let made = api
+        .ask(
+            "PUT",
+            "/api/v1/projects/a/secrets/KEY",
+            r#"{"value":"canary-1"}"#,
+            &[],
+        )
+        .await;
+    assert_eq!(made.status, 201);
+    let set = api
+        .put("/projects/a/secrets/KEY", json!({"value": "canary-2"}))
+        .await;
+    assert_eq!(set["version"], 2);
+    let broken = api
+        .refused(
+            "PUT",
+            "/projects/a/secrets/KEY",
+            r#"{"value":{"canary-3":1}}"#,
+            400,
+        )
+        .await;
+    for answer in [
+        made.text(),
+        set.to_string(),
+        broken.to_string(),
+        api.get("/projects/a/secrets").await.to_string(),
+    ] {
+        assert!(!answer.contains("canary"), "{answer}");
+    }
+    let before = api.ok("POST", "/master-key/rotate", json!({})).await;
+    let after = api.ok("POST", "/master-key/rotate", json!({})).await;
+    assert_ne!(before["keyId"], after["keyId"]);
+    let set = api
+        .put("/projects/a/secrets/KEY", json!({"value": "canary-4"}))
+        .await;
+    assert_eq!(set["version"], 3);
+    api.ok("DELETE", "/projects/a/secrets/KEY", Value::Null)
+        .await;
+    assert_eq!(api.get("/projects/a/secrets").await["secrets"], json!([]));
+}
+
+#[tokio::test]
+async fn products_are_installed_updated_and_removed_as_a_whole() {
+    let gateway = Setup::new().serve().await;
+    let api = Api::admin(&gateway);
+    api.put("/projects/a", json!({})).await;
+    let yaml = "name: search\nversion: '1'\nmcp:\n  servers:\n    web: {url: 'https://x.example.com'}\n    old: {url: 'https://y.example.com'}\n";
+    let path = "/api/v1/projects/a/products/search";
+    let kind = [("content-type", "application/yaml")];
+    let made = api.ask("PUT", path, yaml, &kind).await;
+    assert_eq!(made.status, 201, "{}", made.text());
+    let row = api.get("/projects/a/servers/web").await;
+    assert_eq!(row["product"], "search");
+    let refused = api
+        .refused("DELETE", "/projects/a/servers/web", "", 409)
+        .await;
+    assert!(
+        refused["detail"]
+            .as_str()
+            .is_some_and(|why| why.contains("product"))
+    );
+
+    // What is wrong changes nothing.
+    let wrong =
+        json!({"name": "search", "version": "2", "mcp": {"servers": {"web": {}}}}).to_string();
+    let refused = api
+        .refused("PUT", "/projects/a/products/search", &wrong, 422)
+        .await;
+    assert_eq!(refused["errors"][0]["pointer"], "/mcp/servers/web");
+    assert_eq!(api.get("/projects/a/products/search").await["version"], "1");
+
+    let next = json!({"name": "search", "version": "2", "mcp": {"servers": [
+        {"name": "web", "transport": "http", "config": {"url": "https://z.example.com"}}]}});
+    let updated = api.put("/projects/a/products/search", next.clone()).await;
+    assert_eq!(updated["removed"], json!(["old"]));
+    assert_eq!(updated["servers"], json!(["web"]));
+    let whole = api.get("/projects/a/products/search").await;
+    assert_eq!(whole["manifest"], next);
+    let kind = [("content-type", "text/html")];
+    problem(&api.ask("PUT", path, next.to_string(), &kind).await, 415);
+
+    // A name that somebody else has.
+    api.put(
+        "/projects/a/servers/mine",
+        json!({"url": "https://m.example.com"}),
+    )
+    .await;
+    let clash =
+        json!({"name": "other", "version": "1", "mcp": {"servers": {"mine": {"command": "x"}}}});
+    api.refused("PUT", "/projects/a/products/other", &clash.to_string(), 409)
+        .await;
+    assert_eq!(
+        api.get("/projects/a/products").await["products"]
+            .as_array()
+            .map(Vec::len),
+        Some(1)
+    );
+    api.ok("DELETE", "/projects/a/products/search", Value::Null)
+        .await;
+    let left = api.get("/projects/a/servers").await;
+    assert_eq!(left["servers"].as_array().map(Vec::len), Some(1), "{left}");
+}
+
+#[tokio::test]
+async fn keys_are_told_once_and_end_at_once() {
+    let gateway = Setup::new().serve().await;
+    let admin = Api::admin(&gateway);
+    admin.put("/projects/a", json!({})).await;
+    let (id, token) = admin.key("a", "read").await;
+    let reader = Api::with(&gateway, &token);
+    reader.get("/projects/a").await;
+    let listed = admin.get("/projects/a/keys").await;
+    assert_eq!(listed["keys"][0]["hint"], token[token.len() - 4..]);
+    assert!(!listed.to_string().contains(&token));
+    admin
+        .ok("DELETE", &format!("/projects/a/keys/{id}"), Value::Null)
+        .await;
+    reader.refused("GET", "/projects/a", "", 401).await;
+
+    // The last administrator stays; another one takes its place.
+    let keys = admin.get("/keys").await;
+    let first = keys["keys"]
+        .as_array()
+        .expect("keys")
+        .iter()
+        .find(|key| key["role"] == "admin");
+    let first = first.expect("the first key")["id"]
+        .as_str()
+        .expect("an id")
+        .to_owned();
+    admin
+        .refused("DELETE", &format!("/keys/{first}"), "", 409)
+        .await;
+    let made = admin.ok("POST", "/keys", json!({"name": "second"})).await;
+    let second = Api::with(&gateway, made["token"].as_str().expect("a key"));
+    second
+        .ok("DELETE", &format!("/keys/{first}"), Value::Null)
+        .await;
+    admin.refused("GET", "/projects", "", 401).await;
+    second.get("/projects").await;
+    // A key goes with its project.
+    let (_, token) = second.key("a", "manage").await;
+    second.ok("DELETE", "/projects/a", Value::Null).await;
+    Api::with(&gateway, &token)
+        .refused("GET", "/projects/a", "", 401)
+        .await;
+}
+
+#[tokio::test]
+async fn calls_are_listed_newest_first_with_filters_and_pages() {
+    let gateway = Setup::new().serve().await;
+    let api = Api::admin(&gateway);
+    for project in ["a", "b"] {
+        api.put(&format!("/projects/{project}"), json!({})).await;
+        api.put(
+            &format!("/projects/{project}/servers/one"),
+            scripted("one", &[]),
+        )
+        .await;
+        let mut peer = legacy(&gateway, project).await;
+        for n in 0..5 {
+            let text = format!("{project}{n}");
+            let call = json!({"name": "echo", "arguments": {"text": text}});
+            peer.request("tools/call", call).await.result();
+        }
+    }
+    let all = api.get("/calls").await;
+    assert_eq!(all["calls"].as_array().map(Vec::len), Some(10), "{all}");
+    assert_eq!(all["calls"][0]["project"], "b");
+    assert_eq!(all["calls"][0]["status"], "ok");
+    let first = api
+        .get("/projects/a/calls?limit=3&tool=echo&status=ok")
+        .await;
+    assert_eq!(first["calls"].as_array().map(Vec::len), Some(3));
+    let next = first["next"].as_str().expect("more");
+    let rest = api
+        .get(&format!("/projects/a/calls?limit=3&after={next}"))
+        .await;
+    assert_eq!(rest["calls"].as_array().map(Vec::len), Some(2));
+    assert_eq!(rest["next"], Value::Null);
+    assert_eq!(
+        api.get("/calls?project=b&server=none").await["calls"],
+        json!([])
+    );
+    assert_eq!(
+        api.get("/calls?since=2999-01-01T00:00:00Z").await["calls"],
+        json!([])
+    );
+    let id = first["calls"][0]["id"].as_str().expect("an id");
+    let whole = api.get(&format!("/projects/a/calls/{id}")).await;
+    assert_eq!(whole["tool"], "echo");
+    // Another project's call is no call.
+    let other = api
+        .refused("GET", &format!("/projects/b/calls/{id}"), "", 404)
+        .await;
+    let none = api.refused("GET", "/projects/b/calls/none", "", 404).await;
+    assert_eq!(
+        other["detail"]
+            .as_str()
+            .map(|text| text.replace(id, "none")),
+        none["detail"].as_str().map(str::to_owned)
+    );
+}
+
+#[tokio::test]
+async fn tools_are_renamed_described_and_switched_per_project() {
+    let gateway = Setup::new().serve().await;
+    let api = Api::admin(&gateway);
+    for project in ["a", "b"] {
+        api.put(&format!("/projects/{project}"), json!({})).await;
+        api.put(
+            &format!("/projects/{project}/servers/one"),
+            scripted("one", &[]),
+        )
+        .await;
+    }
+    let echo = async |project: &str| {
+        let tools = api
+            .get(&format!("/projects/{project}/tools?server=one"))
+            .await;
+        let tools = tools["tools"].as_array().expect("tools").clone();
+        tools
+            .into_iter()
+            .find(|tool| tool["native"] == "echo")
+            .expect("echo")
+    };
+    assert_eq!(echo("a").await["name"], "echo");
+    let path = "/projects/a/servers/one/tools/echo/setting";
+    api.put(path, json!({"name": "say", "description": "says it"}))
+        .await;
+    let tool = echo("a").await;
+    assert_eq!(
+        (&tool["name"], &tool["description"]),
+        (&json!("say"), &json!("says it"))
+    );
+    assert_eq!(tool["setting"]["name"], "say");
+    assert_eq!(echo("b").await["name"], "echo");
+    api.put(path, json!({"enabled": false})).await;
+    let tool = echo("a").await;
+    assert_eq!(
+        (&tool["name"], &tool["enabled"]),
+        (&Value::Null, &json!(false))
+    );
+    let wrong = api.refused("PUT", path, r#"{"name":"a b"}"#, 400).await;
+    assert_eq!(wrong["errors"][0]["pointer"], "/name");
+    api.refused(
+        "PUT",
+        "/projects/a/servers/one/tools/none/setting",
+        "{}",
+        404,
+    )
+    .await;
+    api.refused(
+        "PUT",
+        "/projects/a/servers/none/tools/echo/setting",
+        "{}",
+        404,
+    )
+    .await;
+    api.ok("DELETE", path, Value::Null).await;
+    api.refused("DELETE", path, "", 404).await;
+    assert_eq!(echo("a").await["name"], "echo");
+}
+
+#[tokio::test]
+async fn the_status_says_how_things_are() {
+    let gateway = Setup::new().scripted("one", &[]).serve().await;
+    gateway.up("one").await;
+    let status = Api::admin(&gateway).get("/status").await;
+    assert_eq!(
+        status["database"],
+        json!({"kind": "sqlite", "answers": true, "reason": null})
+    );
+    assert_eq!(status["servers"], json!({"running": 1}));
+    assert_eq!(status["audit"], json!({"enabled": true}));
+}
