@@ -2,13 +2,10 @@
 //!
 //! A route that has no row here fails the test, and so does a row without a route.
 
-mod common;
-mod rest;
-
 use std::collections::BTreeMap;
 
-use common::{Setup, scripted};
-use rest::{Api, problem};
+use crate::api::{Api, problem};
+use crate::common::{Setup, scripted};
 use serde_json::{Value, json};
 use testkit::{DEADLINE, Reply, wait_for};
 

@@ -1,6 +1,5 @@
 //! Asking the REST API of a gateway under test.
 
-#![expect(dead_code, reason = "each test binary uses its own part of it")]
 #![expect(
     clippy::unwrap_used,
     reason = "a failure in a test's helper is the test's"

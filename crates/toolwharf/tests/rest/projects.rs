@@ -1,10 +1,7 @@
 //! Projects over the REST API: what is configured of them, by whom, and under which conditions.
 
-mod common;
-mod rest;
-
-use common::{Gateway, LEGACY, Setup, scripted};
-use rest::{Api, problem};
+use crate::api::{Api, problem};
+use crate::common::{Gateway, LEGACY, Setup, scripted};
 use serde_json::{Value, json};
 use testkit::{Peer, peer};
 

@@ -1,0 +1,8 @@
+//! The REST API of a running gateway.
+
+mod api;
+mod authorization;
+#[path = "../common/mod.rs"]
+mod common;
+mod openapi;
+mod projects;
