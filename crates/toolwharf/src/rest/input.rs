@@ -129,10 +129,11 @@ impl<S: Send + Sync> FromRequestParts<S> for Page {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let Asked { limit, after } = query(Query::from_request_parts(parts, state).await)?;
-        if limit == Some(0) {
-            return Err(Problem::new(400, "`limit` is at least 1"));
+        let limit = limit.unwrap_or(PAGE);
+        if limit == 0 || limit > store::MAX_PAGE {
+            let why = format!("`limit` is from 1 to {}", store::MAX_PAGE);
+            return Err(Problem::new(400, why));
         }
-        let limit = limit.unwrap_or(PAGE).min(store::MAX_PAGE);
         Ok(Self(store::Page {
             after,
             limit: Some(limit),

@@ -153,7 +153,7 @@ fn parameters(route: &Route) -> Vec<Value> {
         && (route.tagged || route.path.ends_with("/servers/{name}"))
     {
         all.push(json!({"name": "If-None-Match", "in": "header",
-            "schema": {"type": "string", "enum": ["*"]}, "description": "412 if it is there already"}));
+            "schema": {"type": "string"}, "description": "`*`: 412 if it is there already"}));
     }
     all
 }
@@ -161,7 +161,11 @@ fn parameters(route: &Route) -> Vec<Value> {
 fn query(parameter: &Parameter) -> Value {
     let schema = match parameter.kind {
         Kind::Text => json!({"type": "string"}),
+        Kind::Server => {
+            json!({"type": "string", "minLength": 1, "maxLength": 64, "pattern": "^[^/\\x00-\\x1f\\x7f-\\x9f]+$"})
+        }
         Kind::Number => json!({"type": "integer", "minimum": 1, "maximum": 1000}),
+        Kind::Lines => json!({"type": "integer", "minimum": 0}),
         Kind::Boolean => json!({"type": "boolean"}),
         Kind::Time => json!({"type": "string", "format": "date-time"}),
         Kind::Status => schemas::call_status_value(),
@@ -244,7 +248,12 @@ fn refusals(route: &Route) -> Vec<(u16, &'static str)> {
     }
     if route.body.is_some() {
         all.push((413, "The body is too large"));
-        all.push((422, "The body cannot be used as it is"));
+    }
+    if route.body.is_some() || (route.need == Need::Administrator && route.method != "GET") {
+        all.push((
+            422,
+            "The body cannot be used as it is, or a name cannot be one",
+        ));
     }
     if matches!(route.body, Some(Body::Object(kinds)) if kinds.len() > 1) {
         all.push((415, "The body is of another kind"));

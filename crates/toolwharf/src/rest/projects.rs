@@ -52,7 +52,7 @@ pub(crate) struct Project {
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct ProjectConfig {
     /// Without it, the id.
-    #[schema(schema_with = schemas::name)]
+    #[schema(schema_with = schemas::optional_name)]
     pub(crate) name: Option<String>,
     #[schema(max_length = 4000)]
     pub(crate) description: String,

@@ -72,7 +72,9 @@ pub(super) struct Parameter {
 
 pub(super) enum Kind {
     Text,
+    Server,
     Number,
+    Lines,
     Boolean,
     Time,
     Status,
@@ -119,13 +121,13 @@ const OF_ALL_CALLS: &[Parameter] = &[
     parameter("since", Kind::Time, "Only begun at this time or later"),
     parameter("until", Kind::Time, "Only begun before this time"),
 ];
-const OF_TOOLS: &[Parameter] = &[parameter("server", Kind::Text, "Only of this server")];
+const OF_TOOLS: &[Parameter] = &[parameter("server", Kind::Server, "Only of this server")];
 const OF_ALL_TOOLS: &[Parameter] = &[
     parameter("project", Kind::Project, "As this project sees them"),
-    parameter("server", Kind::Text, "Only of this server"),
+    parameter("server", Kind::Server, "Only of this server"),
 ];
 const OF_LOGS: &[Parameter] = &[
-    parameter("tail", Kind::Number, "The last lines, 200 without it"),
+    parameter("tail", Kind::Lines, "The last lines, 200 without it"),
     parameter("follow", Kind::Boolean, "Goes on, as an event stream"),
 ];
 

@@ -21,6 +21,10 @@ pub(super) fn name() -> RefOr<Schema> {
     written(json!({"type": "string", "minLength": 1, "maxLength": 200}))
 }
 
+pub(super) fn optional_name() -> RefOr<Schema> {
+    written(json!({"type": ["string", "null"], "minLength": 1, "maxLength": 200}))
+}
+
 pub(super) fn naming() -> RefOr<Schema> {
     let mut words: Vec<Value> = NamingPolicy::WORDS.iter().map(|word| json!(word)).collect();
     words.push(Value::Null);

@@ -6,3 +6,4 @@ mod authorization;
 mod common;
 mod openapi;
 mod projects;
+mod schemathesis;

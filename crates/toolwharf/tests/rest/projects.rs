@@ -256,6 +256,13 @@ async fn what_is_wrong_says_where_and_changes_nothing() {
         ("GET", "/projects?limit=0".into(), String::new(), 400, None),
         (
             "GET",
+            "/projects?limit=1001".into(),
+            String::new(),
+            400,
+            None,
+        ),
+        (
+            "GET",
             "/projects?limit=many".into(),
             String::new(),
             400,

@@ -1,0 +1,112 @@
+//! What schemathesis makes of the API: no answer is a server's error, and each is one that the document has.
+//!
+//! It comes with `cargo xtask setup`. What it tries is the same each time, so that a failure is one of the code.
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use serde_json::json;
+use tokio::{process::Command, time::timeout};
+
+use crate::{
+    api::Api,
+    common::{Gateway, Setup, scripted, soak},
+};
+
+/// Longest run; it takes some twenty seconds.
+const LIMIT: Duration = Duration::from_secs(if cfg!(debug_assertions) { 300 } else { 180 });
+/// All that can be told from one request and its answer. What is sent with every good key is not about keys.
+const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,\
+                      response_headers_conformance,response_schema_conformance,negative_data_rejection,\
+                      unsupported_method,allow_header_conformance";
+/// The configuration file's servers are started at once, whatever their command is; and ids of keys are found out,
+/// that of the key in use among them. Logs may be followed without end.
+const UNTRIED: &str =
+    r"^/api/v1/(servers/\{name\}(/logs)?|import|keys/\{key\}|projects/\{project\}/keys/\{key\})$";
+
+fn schemathesis() -> PathBuf {
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.work/venv/bin/st");
+    assert!(
+        program.exists(),
+        "{} is missing; run: cargo xtask setup",
+        program.display()
+    );
+    program
+}
+
+async fn prepared() -> Gateway {
+    let gateway = Setup::new().scripted("one", &[]).serve().await;
+    gateway.up("one").await;
+    let admin = Api::admin(&gateway);
+    for project in ["a", "0"] {
+        admin.put(&format!("/projects/{project}"), json!({})).await;
+        let path = format!("/projects/{project}/servers/0");
+        admin.put(&path, scripted("0", &[])).await;
+        admin.get(&format!("/projects/{project}/tools")).await;
+    }
+    gateway
+}
+
+async fn run(gateway: &Gateway, token: &str) {
+    let examples = if soak() { "200" } else { "10" };
+    let folder = gateway.folder().join("schemathesis");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let mut command = Command::new(schemathesis());
+    command
+        .current_dir(&folder)
+        .env("HOME", &folder)
+        .args(["run", &format!("{}/openapi.json", gateway.url)])
+        .args(["--header", &format!("Authorization: Bearer {token}")])
+        .args(["--checks", CHECKS, "--exclude-path-regex", UNTRIED])
+        .args([
+            "--phases",
+            "examples,coverage,fuzzing",
+            "--max-examples",
+            examples,
+        ])
+        .args([
+            "--generation-deterministic",
+            "--continue-on-failure",
+            "--no-color",
+        ])
+        .args([
+            "--request-timeout",
+            "20",
+            "--workers",
+            "1",
+            "--warnings",
+            "off",
+        ])
+        .kill_on_drop(true);
+    let limit = if soak() { LIMIT * 20 } else { LIMIT };
+    let done = timeout(limit, command.output());
+    let done = done
+        .await
+        .expect("schemathesis ends in time")
+        .expect("schemathesis runs");
+    let said = String::from_utf8_lossy(&done.stdout);
+    let errors = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{said}{errors}");
+    // That it tried something at all.
+    assert!(
+        said.contains("Fuzzing") && said.contains("generated"),
+        "{said}"
+    );
+}
+
+#[tokio::test]
+async fn an_administrator_finds_no_fault() {
+    let gateway = prepared().await;
+    run(&gateway, &gateway.token()).await;
+    Api::admin(&gateway).get("/status").await;
+}
+
+#[tokio::test]
+async fn a_reader_finds_no_fault() {
+    let gateway = prepared().await;
+    let (_, token) = Api::admin(&gateway).key("a", "read").await;
+    run(&gateway, &token).await;
+    Api::with(&gateway, &token).get("/projects/a").await;
+}
