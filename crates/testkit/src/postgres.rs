@@ -37,6 +37,31 @@ impl Database {
         &self.url
     }
 
+    /// Ends every connection to the database and lets no new one in, as a server that is gone.
+    ///
+    /// # Panics
+    /// If the server cannot be asked to.
+    pub async fn close_to_all(&self) {
+        run(format!(
+            "ALTER DATABASE {} ALLOW_CONNECTIONS false",
+            self.name
+        ))
+        .await;
+        self.disconnect_all().await;
+    }
+
+    /// Undoes [`Database::close_to_all`].
+    ///
+    /// # Panics
+    /// If the server cannot be asked to.
+    pub async fn open_to_all(&self) {
+        run(format!(
+            "ALTER DATABASE {} ALLOW_CONNECTIONS true",
+            self.name
+        ))
+        .await;
+    }
+
     /// Ends every connection to the database, as a restart of the server does.
     ///
     /// # Panics

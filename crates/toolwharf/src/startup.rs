@@ -48,7 +48,9 @@ pub(crate) fn load(named: &[PathBuf]) -> anyhow::Result<(Sources, Config)> {
 pub(crate) fn init_logs(settings: &Settings) {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
         .or_else(|_| tracing_subscriber::EnvFilter::try_new(&settings.log.level))
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"))
+        // Postgres' notices of what is there already.
+        .add_directive("sqlx=warn".parse().expect("it is a directive"));
     let logs = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

@@ -1,0 +1,517 @@
+//! The store at its worst: killed in the middle, locked, full, gone, and keys that do not fit.
+
+#![expect(clippy::unwrap_used, reason = "a failure is the test's")]
+
+mod common;
+mod kept;
+
+use std::{
+    collections::HashSet,
+    path::Path,
+    process::Stdio,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use common::{scripted, soak};
+use kept::{Kept, Running};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use testkit::{DEADLINE, wait_for};
+use tokio::{task::JoinSet, time::Instant};
+
+/// A test of both databases.
+macro_rules! on_both {
+    ($name:ident, $test:path) => {
+        mod $name {
+            #[tokio::test]
+            async fn sqlite() {
+                $test(super::Kept::sqlite().await).await;
+            }
+
+            #[tokio::test]
+            async fn postgres() {
+                $test(super::Kept::postgres().await).await;
+            }
+        }
+    };
+}
+
+fn digest(text: &str) -> String {
+    let digest = Sha256::digest(text.as_bytes());
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// What a gateway has said was done.
+#[derive(Default)]
+struct Acknowledged {
+    secrets: Mutex<HashSet<String>>,
+    calls: Mutex<HashSet<String>>,
+    /// The last number that the project's description was set to.
+    described: AtomicU64,
+}
+
+/// Writes of all kinds, one after another, until the gateway is gone.
+async fn write_on(running: Arc<Running>, acknowledged: Arc<Acknowledged>, round: u64, lane: u64) {
+    for n in 0.. {
+        let number = round * 1_000_000 + lane * 100_000 + n;
+        let done = match lane {
+            0 => {
+                let name = format!("S_{number}");
+                let path = format!("/projects/p/secrets/{name}");
+                let reply = running.try_rest("PUT", &path, json!({"value": "v"})).await;
+                let done = reply.is_ok_and(|reply| reply.status.is_success());
+                if done {
+                    acknowledged.secrets.lock().unwrap().insert(name);
+                }
+                done
+            }
+            1 => {
+                let body = json!({"description": number.to_string()});
+                let reply = running.try_rest("PUT", "/projects/p", body).await;
+                let done = reply.is_ok_and(|reply| reply.status.is_success());
+                if done {
+                    acknowledged.described.store(number, Ordering::SeqCst);
+                }
+                done
+            }
+            _ => {
+                let arguments = json!({"n": number});
+                let params = json!({"name": "echo", "arguments": arguments});
+                let reply = running.try_mcp("p", "tools/call", params).await;
+                let done = reply.is_ok_and(|reply| {
+                    reply.status == 200 && reply.response().get("result").is_some()
+                });
+                if done {
+                    let digest = digest(&arguments.to_string());
+                    acknowledged.calls.lock().unwrap().insert(digest);
+                }
+                done
+            }
+        };
+        if !done {
+            return;
+        }
+    }
+}
+
+/// Everything that was acknowledged is there, and nothing is open.
+async fn check(running: &Running, acknowledged: &Acknowledged) {
+    let mut missing = acknowledged.secrets.lock().unwrap().clone();
+    let mut after = String::new();
+    while !missing.is_empty() {
+        let path = format!("/projects/p/secrets?limit=1000&after={after}");
+        let page = running.ok("GET", &path, Value::Null).await;
+        for row in page["secrets"].as_array().unwrap() {
+            missing.remove(row["name"].as_str().unwrap());
+        }
+        match page["next"].as_str() {
+            Some(next) => next.clone_into(&mut after),
+            None => break,
+        }
+    }
+    assert!(missing.is_empty(), "lost secrets: {missing:?}");
+    let project = running.ok("GET", "/projects/p", Value::Null).await;
+    let described = project["description"].as_str().unwrap();
+    let described: u64 = described.parse().unwrap_or_default();
+    assert!(described >= acknowledged.described.load(Ordering::SeqCst));
+    let mut missing = acknowledged.calls.lock().unwrap().clone();
+    let mut path = "/calls?limit=1000".to_owned();
+    while !missing.is_empty() {
+        let page = running.ok("GET", &path, Value::Null).await;
+        for row in page["calls"].as_array().unwrap() {
+            assert_ne!(row["status"], "open", "{row}");
+            if row["status"] == "ok" {
+                missing.remove(row["argumentsDigest"].as_str().unwrap());
+            }
+        }
+        match page["next"].as_str() {
+            Some(next) => path = format!("/calls?limit=1000&after={next}"),
+            None => break,
+        }
+    }
+    assert!(missing.is_empty(), "lost calls: {missing:?}");
+}
+
+/// kill -9 at any moment: what was acknowledged is there at the next start, and the database is sound.
+async fn kill_9(kept: Kept, rounds: u64) {
+    let acknowledged = Arc::new(Acknowledged::default());
+    let mut before = Arc::new(Acknowledged::default());
+    for round in 1..=rounds {
+        let running = kept.start().await;
+        if round == 1 {
+            running.ok("PUT", "/projects/p", json!({})).await;
+            let entry = scripted("one", &[]);
+            running.ok("PUT", "/projects/p/servers/one", entry).await;
+        }
+        // Only what is new: the whole is looked at in the end.
+        check(&running, &before).await;
+        let fresh = Arc::new(Acknowledged::default());
+        let running = Arc::new(running);
+        let mut lanes = JoinSet::new();
+        for lane in 0..5 {
+            lanes.spawn(write_on(running.clone(), fresh.clone(), round, lane));
+        }
+        let longest = if kept.database.is_some() {
+            500_000
+        } else {
+            150_000
+        };
+        let moment = Duration::from_micros(rand::random_range(1_000..longest));
+        let end = Instant::now() + moment;
+        // The moment is what is tested: there is nothing to wait for.
+        tokio::time::sleep_until(end).await;
+        running.process.signal(rustix::process::Signal::KILL);
+        lanes.join_all().await;
+        let running = Arc::into_inner(running).expect("the lanes are over");
+        running.kill().await;
+        for (all, new) in [
+            (&acknowledged.secrets, &fresh.secrets),
+            (&acknowledged.calls, &fresh.calls),
+        ] {
+            all.lock()
+                .unwrap()
+                .extend(new.lock().unwrap().iter().cloned());
+        }
+        let described = fresh.described.load(Ordering::SeqCst);
+        if described > 0 {
+            acknowledged.described.store(described, Ordering::SeqCst);
+        }
+        before = fresh;
+    }
+    assert!(!acknowledged.calls.lock().unwrap().is_empty());
+    assert!(!acknowledged.secrets.lock().unwrap().is_empty());
+    let running = kept.start().await;
+    check(&running, &acknowledged).await;
+    running.stop().await;
+    if kept.database.is_none() {
+        let output = sqlite(&kept.data("toolwharf.db"), "PRAGMA integrity_check").await;
+        assert_eq!(output.trim(), "ok");
+    }
+}
+
+#[tokio::test]
+async fn kill_9_loses_nothing_that_was_acknowledged_on_sqlite() {
+    let rounds = if soak() { 2_000 } else { 200 };
+    kill_9(Kept::sqlite().await, rounds).await;
+}
+
+#[tokio::test]
+async fn kill_9_loses_nothing_that_was_acknowledged_on_postgres() {
+    let rounds = if soak() { 2_000 } else { 50 };
+    kill_9(Kept::postgres().await, rounds).await;
+}
+
+/// Asks a SQLite file with Python's own library: another program than ours.
+async fn sqlite(file: &Path, statement: &str) -> String {
+    let script = "import sqlite3,sys\n\
+                  db=sqlite3.connect(sys.argv[1])\n\
+                  for row in db.execute(sys.argv[2]): print(*row)\n\
+                  db.commit()";
+    let output = tokio::process::Command::new("python3")
+        .args(["-c", script])
+        .arg(file)
+        .arg(statement)
+        .output()
+        .await
+        .expect("python3 is installed: run `cargo xtask setup`");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+async fn with_one(kept: &Kept) -> Running {
+    let running = kept.start().await;
+    running.ok("PUT", "/projects/p", json!({})).await;
+    let entry = scripted("one", &[]);
+    running.ok("PUT", "/projects/p/servers/one", entry).await;
+    call(&running, 1).await.unwrap();
+    running
+}
+
+/// A tool call; its refusal as status and message.
+async fn call(running: &Running, n: u64) -> Result<(), (u16, String)> {
+    let params = json!({"name": "echo", "arguments": {"n": n}});
+    let reply = running.mcp("p", "tools/call", params).await;
+    let response = reply.response();
+    if reply.status == 200 {
+        assert_eq!(
+            response["result"]["structuredContent"]["n"], n,
+            "{response}"
+        );
+        return Ok(());
+    }
+    let message = response["error"]["message"].as_str().unwrap_or_default();
+    Err((reply.status.as_u16(), message.to_owned()))
+}
+
+/// While the database is away: calls are refused with the reason, reads that need none go on. Once it is back
+/// all works again within five seconds, and no call was made that is not recorded.
+async fn survives(running: &Running, away: impl AsyncFnOnce(), back: impl AsyncFnOnce()) {
+    let counted = async || {
+        let reply = running
+            .mcp(
+                "p",
+                "tools/call",
+                json!({"name": "counter", "arguments": {}}),
+            )
+            .await;
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        reply.response()["result"]["structuredContent"]["total"].clone()
+    };
+    let hold = json!({"name": "hold", "arguments": {"ms": 1}});
+    assert_eq!(
+        running.mcp("p", "tools/call", hold.clone()).await.status,
+        200
+    );
+    assert_eq!(counted().await, 1);
+    away().await;
+    for _ in 0..2 {
+        let begun = Instant::now();
+        let reply = running.mcp("p", "tools/call", hold.clone()).await;
+        assert_eq!(reply.status, 503, "{}", reply.text());
+        let response = reply.response();
+        let message = response["error"]["message"].as_str().unwrap();
+        assert!(message.contains("could not be recorded"), "{message}");
+        assert!(message.contains("it was not made"), "{message}");
+        assert!(begun.elapsed() < Duration::from_secs(10));
+        let lists = running.mcp("p", "tools/list", json!({})).await;
+        assert_eq!(lists.status, 200);
+        assert!(
+            !lists.response()["result"]["tools"]
+                .as_array()
+                .unwrap()
+                .is_empty()
+        );
+    }
+    // Large enough not to fit into what the database has set aside.
+    let secret = json!({"value": "x".repeat(60_000)});
+    let written = running
+        .rest("PUT", "/projects/p/secrets/LARGE", secret)
+        .await;
+    assert_eq!(written.status, 503, "{}", written.text());
+    assert!(written.header("retry-after").is_some());
+    back().await;
+    let since = Instant::now();
+    wait_for("calls to be recorded again", DEADLINE, async || {
+        call(running, 2).await.is_ok()
+    })
+    .await;
+    assert!(
+        since.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        since.elapsed()
+    );
+    // Not one of those that were refused has reached the server.
+    assert_eq!(counted().await, 1);
+    let open = running.ok("GET", "/calls?status=open", Value::Null).await;
+    assert_eq!(open["calls"], json!([]));
+}
+
+#[tokio::test]
+async fn a_locked_database_refuses_calls_and_nothing_else() {
+    let kept = Kept::sqlite().await;
+    let running = with_one(&kept).await;
+    // A process that takes the lock, says so, and keeps it until its input ends.
+    let script = "import sqlite3,sys\n\
+                  db=sqlite3.connect(sys.argv[1],isolation_level=None)\n\
+                  db.execute('PRAGMA busy_timeout=5000')\n\
+                  db.execute('BEGIN IMMEDIATE')\n\
+                  print('locked',flush=True)\n\
+                  sys.stdin.read()";
+    let mut command = tokio::process::Command::new("python3");
+    command.args(["-c", script]).arg(kept.data("toolwharf.db"));
+    let slot: Mutex<Option<testkit::Process>> = Mutex::new(None);
+    survives(
+        &running,
+        async || {
+            let mut holder = testkit::Process::spawn(command);
+            holder
+                .announced(|line| (line == "locked").then_some(()))
+                .await;
+            *slot.lock().unwrap() = Some(holder);
+        },
+        async || {
+            let holder = slot.lock().unwrap().take();
+            drop(holder);
+        },
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_postgres_that_is_gone_refuses_calls_and_nothing_else() {
+    let kept = Kept::postgres().await;
+    let running = with_one(&kept).await;
+    let database = kept.database.as_ref().unwrap();
+    survives(
+        &running,
+        async || database.close_to_all().await,
+        async || database.open_to_all().await,
+    )
+    .await;
+}
+
+/// In a mount namespace of its own the data directory is a small file system.
+#[tokio::test]
+async fn a_full_disk_refuses_calls_and_nothing_else() {
+    let kept = Kept::sqlite().await;
+    let data = kept.data("");
+    std::fs::create_dir_all(&data).unwrap();
+    let serve = kept.command("serve");
+    let mut command = tokio::process::Command::new("unshare");
+    command
+        .args(["--mount", "--propagation=private", "sh", "-c"])
+        .arg(r#"mount -t tmpfs -o size=4m,mode=700 tmpfs "$0" && exec "$@""#)
+        .arg(&data)
+        .arg(serve.as_std().get_program())
+        .args(serve.as_std().get_args())
+        .args(["--listen", "127.0.0.1:0", "--data-dir"])
+        .arg(&data)
+        .env("HOME", kept.dir.path())
+        .stdin(Stdio::null());
+    let mut process = testkit::Process::spawn(command);
+    let url = process
+        .announced(|line| {
+            let url = line
+                .strip_prefix("toolwharf is at ")?
+                .strip_suffix("/mcp")?;
+            Some(url.to_owned())
+        })
+        .await;
+    // What only the namespace sees.
+    let inside = Path::new("/proc")
+        .join(process.pid().to_string())
+        .join("root")
+        .join(data.strip_prefix("/").unwrap());
+    let token = std::fs::read_to_string(inside.join("admin-token")).unwrap();
+    let running = Running {
+        process,
+        url,
+        token: token.trim().to_owned(),
+    };
+    wait_for("/readyz", DEADLINE, async || {
+        running.raw("/readyz").get(&[]).await.status == 200
+    })
+    .await;
+    running.ok("PUT", "/projects/p", json!({})).await;
+    let entry = scripted("one", &[]);
+    running.ok("PUT", "/projects/p/servers/one", entry).await;
+    call(&running, 1).await.unwrap();
+    let filler = inside.join("filler");
+    survives(
+        &running,
+        async || {
+            let mut file = std::fs::File::create(&filler).unwrap();
+            let block = [0u8; 4096];
+            while std::io::Write::write_all(&mut file, &block).is_ok() {}
+            // What the log of the database has set aside is used up by what is written now.
+            wait_for("the disk to be full", DEADLINE, async || {
+                let refused = call(&running, 3).await.err();
+                refused.is_some_and(|(_, why)| why.contains("it was not made"))
+            })
+            .await;
+        },
+        async || std::fs::remove_file(&filler).unwrap(),
+    )
+    .await;
+}
+
+/// Another master key: the start is refused with the remedy, and nothing was touched.
+async fn wrong_key(kept: Kept) {
+    let running = kept.start().await;
+    running.ok("PUT", "/projects/p", json!({})).await;
+    let mut entry = scripted("one", &[]);
+    entry["env"] = json!({"TOKEN": "${TOKEN}"});
+    running.ok("PUT", "/projects/p/servers/one", entry).await;
+    let secret = json!({"value": "sesame"});
+    running.ok("PUT", "/projects/p/secrets/TOKEN", secret).await;
+    running.stop().await;
+    let key = std::fs::read_to_string(kept.data("master.key")).unwrap();
+    let database = || std::fs::read(kept.data("toolwharf.db")).ok();
+    let before = database();
+    std::fs::write(kept.data("master.key"), "0".repeat(64)).unwrap();
+    let words = kept.refused().await;
+    assert!(
+        words.contains("is not the one that this database's secrets were sealed with"),
+        "{words}"
+    );
+    assert!(words.contains("TOOLWHARF_MASTER_KEY_OLD"), "{words}");
+    assert!(!words.contains(key.trim()));
+    std::fs::write(kept.data("master.key"), "no key").unwrap();
+    let words = kept.refused().await;
+    assert!(words.contains("64 hexadecimal digits"), "{words}");
+    assert_eq!(database(), before);
+    std::fs::write(kept.data("master.key"), &key).unwrap();
+    let running = kept.start().await;
+    assert_eq!(secret_of(&running).await, "sesame");
+    // Without the file it is a new key, which does not fit either.
+    running.stop().await;
+    std::fs::remove_file(kept.data("master.key")).unwrap();
+    let words = kept.refused().await;
+    assert!(words.contains("Put that key back"), "{words}");
+}
+
+on_both!(a_wrong_master_key_is_refused, super::wrong_key);
+
+/// What the server of project `p` has got as its secret.
+async fn secret_of(running: &Running) -> String {
+    let reply = running
+        .mcp("p", "tools/call", json!({"name": "env", "arguments": {}}))
+        .await;
+    let text = reply.response()["result"]["content"][0]["text"].clone();
+    let env: Value = serde_json::from_str(text.as_str().unwrap_or_default()).unwrap();
+    env["TOKEN"].as_str().unwrap_or_default().to_owned()
+}
+
+/// Going over to another master key, at once, interrupted, and from outside.
+async fn rotated(mut kept: Kept) {
+    let running = kept.start().await;
+    running.ok("PUT", "/projects/p", json!({})).await;
+    let mut entry = scripted("one", &[]);
+    entry["env"] = json!({"TOKEN": "${TOKEN}"});
+    running.ok("PUT", "/projects/p/servers/one", entry).await;
+    let secret = json!({"value": "sesame"});
+    running.ok("PUT", "/projects/p/secrets/TOKEN", secret).await;
+    let old = std::fs::read_to_string(kept.data("master.key")).unwrap();
+    running.ok("POST", "/master-key/rotate", Value::Null).await;
+    let new = std::fs::read_to_string(kept.data("master.key")).unwrap();
+    assert_ne!(old, new);
+    // The secrets are still to be had, by this process and by the next.
+    let secret = json!({"value": "open"});
+    running.ok("PUT", "/projects/p/secrets/TOKEN", secret).await;
+    assert_eq!(secret_of(&running).await, "open");
+    running.stop().await;
+    // As if it had ended before the new key took the old one's place.
+    std::fs::rename(kept.data("master.key"), kept.data("master.key.new")).unwrap();
+    std::fs::write(kept.data("master.key"), &old).unwrap();
+    let running = kept.start().await;
+    assert_eq!(secret_of(&running).await, "open");
+    assert_eq!(
+        std::fs::read_to_string(kept.data("master.key")).unwrap(),
+        new
+    );
+    running.stop().await;
+    // From outside, the old one is needed once.
+    let given = "5e".repeat(32);
+    kept.set_env("TOOLWHARF_MASTER_KEY", Some(&given));
+    let words = kept.refused().await;
+    assert!(!words.contains(&given), "{words}");
+    kept.set_env("TOOLWHARF_MASTER_KEY_OLD", Some(new.trim()));
+    let running = kept.start().await;
+    assert_eq!(secret_of(&running).await, "open");
+    let refused = running
+        .rest("POST", "/master-key/rotate", Value::Null)
+        .await;
+    assert!(refused.status.is_client_error(), "{}", refused.text());
+    running.stop().await;
+    kept.set_env("TOOLWHARF_MASTER_KEY_OLD", None);
+    let running = kept.start().await;
+    assert_eq!(secret_of(&running).await, "open");
+    running.stop().await;
+}
+
+on_both!(the_master_key_is_rotated, super::rotated);

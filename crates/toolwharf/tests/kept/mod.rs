@@ -1,0 +1,243 @@
+//! A gateway that is started again and again over the same folder and database.
+
+#![expect(dead_code, reason = "each test binary uses its own part of it")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "a failure in a test's helper is the test's"
+)]
+
+use std::path::PathBuf;
+
+use http::Method;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use testkit::{Bin, DEADLINE, Process, RawClient, Reply, Streaming, postgres::Database, wait_for};
+use tokio::{process::Command, task::JoinSet};
+
+/// The modern revision of the protocol.
+const MODERN: &str = "2026-07-28";
+
+/// What outlives the gateway.
+pub(crate) struct Kept {
+    pub(crate) dir: TempDir,
+    pub(crate) database: Option<Database>,
+    env: Vec<(String, String)>,
+}
+
+impl Kept {
+    pub(crate) async fn sqlite() -> Self {
+        let dir = tempfile::Builder::new()
+            .prefix("toolwharf-test-")
+            .tempdir()
+            .unwrap();
+        std::fs::write(dir.path().join("mcp.json"), r#"{"mcpServers":{}}"#).unwrap();
+        let settings = "[limits]\nstop_grace = \"2s\"\ndrain = \"2s\"\n";
+        std::fs::write(dir.path().join("toolwharf.toml"), settings).unwrap();
+        Self {
+            dir,
+            database: None,
+            env: Vec::new(),
+        }
+    }
+
+    pub(crate) async fn postgres() -> Self {
+        Self {
+            database: Some(Database::create().await),
+            ..Self::sqlite().await
+        }
+    }
+
+    /// Sets a variable of the next starts, or removes it.
+    pub(crate) fn set_env(&mut self, name: &str, value: Option<&str>) {
+        self.env.retain(|(known, _)| known != name);
+        if let Some(value) = value {
+            self.env.push((name.to_owned(), value.to_owned()));
+        }
+    }
+
+    pub(crate) fn settings(&self, text: &str) {
+        std::fs::write(self.dir.path().join("toolwharf.toml"), text).unwrap();
+    }
+
+    pub(crate) fn servers(&self, servers: Value) {
+        let text = json!({ "mcpServers": servers }).to_string();
+        std::fs::write(self.dir.path().join("mcp.json"), text).unwrap();
+    }
+
+    pub(crate) fn data(&self, file: &str) -> PathBuf {
+        self.dir.path().join("data").join(file)
+    }
+
+    pub(crate) fn command(&self, verb: &str) -> Command {
+        let folder = self.dir.path();
+        let mut command = Command::new(Bin::path("toolwharf"));
+        command
+            .arg("--config")
+            .arg(folder.join("mcp.json"))
+            .arg("--config")
+            .arg(folder.join("toolwharf.toml"))
+            .arg(verb)
+            .env_remove("RUST_LOG")
+            .env_remove("TOOLWHARF_CONFIG")
+            .env("HOME", folder)
+            .envs(self.env.iter().map(|(name, value)| (name, value)));
+        if let Some(database) = &self.database {
+            command.env("TOOLWHARF_DATABASE_URL", database.url());
+        }
+        command
+    }
+
+    pub(crate) fn spawn(&self) -> Process {
+        let mut command = self.command("serve");
+        command
+            .args(["--listen", "127.0.0.1:0", "--data-dir"])
+            .arg(self.dir.path().join("data"));
+        Process::spawn(command)
+    }
+
+    pub(crate) async fn start(&self) -> Running {
+        self.running(self.spawn()).await
+    }
+
+    pub(crate) async fn running(&self, mut process: Process) -> Running {
+        let url = process
+            .announced(|line| {
+                let url = line
+                    .strip_prefix("toolwharf is at ")?
+                    .strip_suffix("/mcp")?;
+                Some(url.to_owned())
+            })
+            .await;
+        let token = std::fs::read_to_string(self.data("admin-token")).unwrap();
+        let running = Running {
+            process,
+            url,
+            token: token.trim().to_owned(),
+        };
+        wait_for("/readyz", DEADLINE, async || {
+            running.raw("/readyz").get(&[]).await.status == 200
+        })
+        .await;
+        running
+    }
+
+    /// Starts it, which it has to refuse; what it says.
+    pub(crate) async fn refused(&self) -> String {
+        let mut process = self.spawn();
+        let status = process.wait(DEADLINE).await;
+        assert!(!status.success());
+        wait_for("its words", DEADLINE, async || {
+            process.stderr().contains("rror")
+        })
+        .await;
+        process.stderr()
+    }
+}
+
+/// A gateway at work.
+pub(crate) struct Running {
+    pub(crate) process: Process,
+    pub(crate) url: String,
+    pub(crate) token: String,
+}
+
+impl Running {
+    pub(crate) fn raw(&self, path: &str) -> RawClient {
+        RawClient::new(&format!("{}{path}", self.url))
+    }
+
+    fn admin(&self, path: &str) -> RawClient {
+        self.raw(&format!("/api/v1{path}"))
+            .with("authorization", &format!("Bearer {}", self.token))
+    }
+
+    /// The answer of the REST API to the administrator.
+    pub(crate) async fn rest(&self, method: &str, path: &str, body: Value) -> Reply {
+        self.try_rest(method, path, body).await.unwrap()
+    }
+
+    /// The same of a gateway that may die meanwhile.
+    pub(crate) async fn try_rest(
+        &self,
+        method: &str,
+        path: &str,
+        body: Value,
+    ) -> Result<Reply, String> {
+        let method: Method = method.parse().unwrap();
+        let body = if body.is_null() {
+            String::new()
+        } else {
+            body.to_string()
+        };
+        let streaming = self.admin(path).try_send(method, &[], body).await?;
+        collected(streaming).await
+    }
+
+    /// What the REST API has to answer well.
+    pub(crate) async fn ok(&self, method: &str, path: &str, body: Value) -> Value {
+        let reply = self.rest(method, path, body).await;
+        let text = reply.text();
+        assert!(
+            reply.status.is_success(),
+            "{method} {path}: {} {text}",
+            reply.status
+        );
+        serde_json::from_str(&text).unwrap_or_default()
+    }
+
+    /// A modern request to `/mcp/{project}`.
+    pub(crate) async fn try_mcp(
+        &self,
+        project: &str,
+        method: &str,
+        mut params: Value,
+    ) -> Result<Reply, String> {
+        params["_meta"] = json!({
+            "io.modelcontextprotocol/protocolVersion": MODERN,
+            "io.modelcontextprotocol/clientInfo": {"name": "t", "version": "1"},
+            "io.modelcontextprotocol/clientCapabilities": {},
+        });
+        let name = params["name"].as_str().unwrap_or_default().to_owned();
+        let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
+        let mut headers = vec![("mcp-protocol-version", MODERN), ("mcp-method", method)];
+        if !name.is_empty() {
+            headers.push(("mcp-name", name.as_str()));
+        }
+        let path = if project.is_empty() {
+            "/mcp".to_owned()
+        } else {
+            format!("/mcp/{project}")
+        };
+        let client = self.raw(&path);
+        let streaming = client
+            .try_send(Method::POST, &headers, body.to_string())
+            .await?;
+        collected(streaming).await
+    }
+
+    pub(crate) async fn mcp(&self, project: &str, method: &str, params: Value) -> Reply {
+        self.try_mcp(project, method, params).await.unwrap()
+    }
+
+    /// Kills it with -9 and waits for its end.
+    pub(crate) async fn kill(mut self) {
+        self.process.signal(rustix::process::Signal::KILL);
+        self.process.wait(DEADLINE).await;
+    }
+
+    /// Ends it as a service manager does.
+    pub(crate) async fn stop(mut self) -> String {
+        self.process.signal(rustix::process::Signal::TERM);
+        let status = self.process.wait(DEADLINE).await;
+        assert!(status.success(), "{status}: {}", self.process.stderr());
+        self.process.stderr()
+    }
+}
+
+/// The whole answer, or why there is none: the gateway may have died.
+async fn collected(streaming: Streaming) -> Result<Reply, String> {
+    let mut task = JoinSet::new();
+    task.spawn(streaming.collect(DEADLINE));
+    let joined = task.join_next().await.expect("there is one");
+    joined.map_err(|error| error.to_string())
+}
