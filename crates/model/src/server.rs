@@ -173,6 +173,12 @@ impl ServerSpec {
         }
     }
 
+    /// [`Transport::target`] without secrets that were filled in.
+    #[must_use]
+    pub fn target(&self) -> String {
+        self.redact(&self.transport.target())
+    }
+
     /// 1 for a stdio server that was not declared concurrent, 64 for a remote one.
     #[must_use]
     pub fn max_concurrency_or_default(&self) -> u32 {

@@ -37,6 +37,21 @@ impl Database {
         &self.url
     }
 
+    /// Everything in the database, as `pg_dump` writes it.
+    ///
+    /// # Panics
+    /// If it cannot be dumped.
+    pub async fn dump(&self) -> Vec<u8> {
+        let output = tokio::process::Command::new("pg_dump")
+            .arg(self.url.split('?').next().unwrap_or_default())
+            .output()
+            .await
+            .expect("pg_dump is installed: run `cargo xtask setup`");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "pg_dump: {stderr}");
+        output.stdout
+    }
+
     /// Ends every connection to the database and lets no new one in, as a server that is gone.
     ///
     /// # Panics

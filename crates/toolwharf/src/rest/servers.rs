@@ -96,7 +96,7 @@ impl Row {
         Self {
             name: spec.name.to_string(),
             transport: spec.transport.kind().to_owned(),
-            target: spec.transport.target(),
+            target: spec.target(),
             enabled: spec.enabled,
             state: if spec.enabled {
                 "not running"

@@ -1,0 +1,244 @@
+//! Secrets are in no log, database file, answer, error, argument list, or environment of anybody else's.
+
+#![expect(clippy::unwrap_used, reason = "a failure is the test's")]
+
+mod common;
+mod kept;
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+use common::scripted;
+use kept::Kept;
+use serde_json::{Value, json};
+use testkit::{DEADLINE, wait_for};
+
+/// Values that are nowhere else in the world.
+const CANARIES: [(&str, &str); 5] = [
+    ("IN_ENV", "canary-env-7f3a91c2"),
+    ("IN_HEADER", "canary-header-1b8e44d0"),
+    ("IN_URL", "canary-url-93c05fe7"),
+    ("REPLACED", "canary-replaced-5d2260ab"),
+    ("FAILING", "canary-failing-c6e817f4"),
+];
+const SECOND: &str = "canary-second-e09b4d36";
+
+/// Where a canary was found, whatever it is in.
+fn find(place: &str, bytes: &[u8], found: &mut Vec<String>) {
+    let values = CANARIES.iter().map(|(_, value)| *value).chain([SECOND]);
+    for value in values {
+        if memchr::memmem::find(bytes, value.as_bytes()).is_some() {
+            found.push(format!("{value} in {place}"));
+        }
+    }
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            all.extend(files(&path));
+        } else {
+            all.push(path);
+        }
+    }
+    all
+}
+
+/// The processes whose ancestor is `root`: id → parent.
+fn descendants(root: u32) -> Vec<u32> {
+    let mut parents = BTreeMap::new();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let Ok(pid) = entry.file_name().to_string_lossy().parse::<u32>() else {
+            continue;
+        };
+        let Ok(stat) = std::fs::read_to_string(entry.path().join("stat")) else {
+            continue;
+        };
+        let parent = stat
+            .rsplit_once(") ")
+            .and_then(|(_, rest)| rest.split(' ').nth(1)?.parse::<u32>().ok());
+        parents.insert(pid, parent.unwrap_or_default());
+    }
+    let mut all = vec![root];
+    let mut at = 0;
+    while at < all.len() {
+        let parent = all[at];
+        all.extend(
+            parents
+                .iter()
+                .filter(|(_, of)| **of == parent)
+                .map(|(pid, _)| *pid),
+        );
+        at += 1;
+    }
+    all
+}
+
+async fn canaries(mut kept: Kept) {
+    kept.set_env("RUST_LOG", Some("trace"));
+    kept.settings("[audit]\nbodies = \"full\"\n");
+    kept.servers(json!({"bystander": scripted("bystander", &[])}));
+    let running = kept.start().await;
+    let mut found = Vec::new();
+    let mut answers = String::new();
+    running.ok("PUT", "/projects/p", json!({})).await;
+    for (name, value) in CANARIES {
+        let body = json!({"value": value});
+        let path = format!("/projects/p/secrets/{name}");
+        answers += &running.ok("PUT", &path, body).await.to_string();
+    }
+    let mut holder = scripted("holder", &[]);
+    holder["env"] = json!({"TOKEN": "${IN_ENV}"});
+    // Nobody is there: what is said of that must not hold the address.
+    let remote = json!({
+        "url": "http://user:${IN_URL}@127.0.0.1:9/mcp?key=${IN_URL}",
+        "headers": {"Authorization": "Bearer ${IN_HEADER}"},
+    });
+    let sse = json!({"type": "sse", "url": "http://127.0.0.1:9/${IN_URL}", "headers": {"X-Key": "${IN_HEADER}"}});
+    // It writes its environment to stderr and ends.
+    let failing =
+        json!({"command": "sh", "args": ["-c", "env >&2; exit 3"], "env": {"TOKEN": "${FAILING}"}});
+    let other = scripted("other", &[]);
+    for (name, entry) in [
+        ("holder", holder),
+        ("remote", remote),
+        ("sse", sse),
+        ("failing", failing),
+        ("other", other),
+    ] {
+        let path = format!("/projects/p/servers/{name}");
+        answers += &running.ok("PUT", &path, entry).await.to_string();
+    }
+    let call = async |name: &str, arguments: Value| {
+        let params = json!({"name": name, "arguments": arguments});
+        running.mcp("p", "tools/call", params).await.text()
+    };
+    answers += &running.mcp("p", "tools/list", json!({})).await.text();
+    // The server that was given it may say it: that is its answer, and kept without it.
+    let said = call("holder__env", json!({})).await;
+    assert!(said.contains(CANARIES[0].1), "{said}");
+    call("holder__echo", json!({"text": CANARIES[0].1})).await;
+    for path in ["/mcp/p/remote", "/mcp/p/sse", "/mcp/p/failing"] {
+        let hello = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
+        let hello = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello});
+        let reply = running.raw(path).post(hello.to_string()).await;
+        answers += &reply.text();
+    }
+    wait_for("the failures", DEADLINE, async || {
+        let rows = running.ok("GET", "/projects/p/servers", Value::Null).await;
+        let rows = rows["servers"].as_array().unwrap();
+        let failed = rows.iter().filter(|row| row["reason"].is_string()).count();
+        failed == 3
+    })
+    .await;
+    let second = json!({"value": SECOND});
+    answers += &running
+        .ok("PUT", "/projects/p/secrets/REPLACED", second)
+        .await
+        .to_string();
+    for path in [
+        "",
+        "/status",
+        "/servers",
+        "/tools",
+        "/projects",
+        "/projects/p",
+        "/projects/p/servers",
+        "/projects/p/servers/holder",
+        "/projects/p/servers/remote",
+        "/projects/p/servers/sse",
+        "/projects/p/servers/failing",
+        "/projects/p/tools",
+        "/projects/p/secrets",
+        "/projects/p/secrets/IN_ENV",
+        "/projects/p/calls",
+        "/calls",
+        "/keys",
+    ] {
+        answers += &running.rest("GET", path, Value::Null).await.text();
+    }
+    let calls = running.ok("GET", "/calls", Value::Null).await;
+    for row in calls["calls"].as_array().unwrap() {
+        let path = format!("/calls/{}", row["id"].as_str().unwrap());
+        answers += &running.rest("GET", &path, Value::Null).await.text();
+    }
+    assert!(
+        answers.contains("[secret]"),
+        "no body was kept without its secrets"
+    );
+    answers += &running
+        .raw("/metrics")
+        .get(&[])
+        .await
+        .collect(DEADLINE)
+        .await
+        .text();
+    find("an answer", answers.as_bytes(), &mut found);
+    // The one that it is for has it, and nobody else.
+    let mut holders = 0;
+    for pid in descendants(running.process.pid()) {
+        let read = |file: &str| std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+        let arguments = read("cmdline");
+        find(
+            &format!("arguments of {}", String::from_utf8_lossy(&arguments)),
+            &arguments,
+            &mut found,
+        );
+        let environment = read("environ");
+        if memchr::memmem::find(&arguments, b"\0holder").is_some() {
+            holders += 1;
+            let own = CANARIES[0].1.as_bytes();
+            assert!(memchr::memmem::find(&environment, own).is_some());
+            let others: Vec<u8> = String::from_utf8_lossy(&environment)
+                .replace(CANARIES[0].1, "")
+                .into();
+            find("the holder's environment", &others, &mut found);
+        } else {
+            find(
+                &format!("environment of {}", String::from_utf8_lossy(&arguments)),
+                &environment,
+                &mut found,
+            );
+        }
+    }
+    assert_eq!(holders, 1);
+    for file in files(&kept.data("")) {
+        find(
+            &file.display().to_string(),
+            &std::fs::read(&file).unwrap(),
+            &mut found,
+        );
+    }
+    if let Some(database) = &kept.database {
+        find(
+            "the dump of the database",
+            &database.dump().await,
+            &mut found,
+        );
+    }
+    let log = running.stop().await;
+    assert!(log.contains("TRACE"), "the log is not whole");
+    find("the log", log.as_bytes(), &mut found);
+    for file in files(&kept.data("")) {
+        find(
+            &file.display().to_string(),
+            &std::fs::read(&file).unwrap(),
+            &mut found,
+        );
+    }
+    assert!(found.is_empty(), "{found:#?}");
+}
+
+#[tokio::test]
+async fn no_secret_leaks_with_sqlite() {
+    canaries(Kept::sqlite().await).await;
+}
+
+#[tokio::test]
+async fn no_secret_leaks_with_postgres() {
+    canaries(Kept::postgres().await).await;
+}
