@@ -50,7 +50,7 @@ pub(crate) fn router(front: Arc<Front>, gateway: Gateway, ready: Ready) -> Route
 
 /// Prometheus' text format.
 fn metrics(front: &Front, gateway: &Gateway) -> String {
-    let servers = gateway.servers();
+    let fleet = gateway.fleet();
     let mut out = String::new();
     let mut family =
         |name: &str, kind: &str, help: &str, value: &dyn Fn(&engine::server::Server) -> u64| {
@@ -58,15 +58,17 @@ fn metrics(front: &Front, gateway: &Gateway) -> String {
                 out,
                 "# HELP toolwharf_{name} {help}\n# TYPE toolwharf_{name} {kind}"
             );
-            for server in servers.iter() {
+            for server in fleet.all() {
                 let label = server
                     .name()
                     .as_str()
                     .replace('\\', "\\\\")
                     .replace('"', "\\\"");
+                let project = server.key().owner.as_ref();
+                let project = project.map_or_else(String::new, |id| format!("project=\"{id}\","));
                 let _ = writeln!(
                     out,
-                    "toolwharf_{name}{{server=\"{label}\"}} {}",
+                    "toolwharf_{name}{{{project}server=\"{label}\"}} {}",
                     value(server)
                 );
             }
