@@ -271,15 +271,15 @@ pub(crate) async fn bootstrap(store: &Store, dir: &Path) -> anyhow::Result<(Arc<
             path.display()
         );
     }
-    register(store, &token).await?;
+    register(store, &token, FIRST).await?;
     Ok((token, new))
 }
 
 /// Has the database know this token as an administrator's.
-pub(crate) async fn register(store: &Store, token: &str) -> Result<(), store::Error> {
+pub(crate) async fn register(store: &Store, token: &str, name: &str) -> Result<(), store::Error> {
     let key = NewKey {
         project: None,
-        name: FIRST,
+        name,
         role: store::Role::Admin,
         hash: &hash(token),
         hint: hint(token),

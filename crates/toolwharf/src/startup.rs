@@ -137,13 +137,17 @@ impl Given {
     }
 }
 
-/// Opens the database: the one that is named, else a file in the data directory.
-pub(crate) async fn open_store(settings: &Settings, data_dir: &Path) -> anyhow::Result<Store> {
-    let location = match &settings.database_url {
+/// The database: the one that is named, else a file in the data directory.
+pub(crate) fn location(settings: &Settings, data_dir: &Path) -> Location {
+    match &settings.database_url {
         Some(url) => Location::Postgres(url.clone()),
         None => Location::Sqlite(data_dir.join(DATABASE_FILE)),
-    };
-    let store = Store::open(&location).await?;
+    }
+}
+
+/// Opens the database, for a gateway that begins to work with it.
+pub(crate) async fn open_store(settings: &Settings, data_dir: &Path) -> anyhow::Result<Store> {
+    let store = Store::open(&location(settings, data_dir)).await?;
     let closed = store
         .calls_close_open(store::now(), "the product ended before it was answered")
         .await?;

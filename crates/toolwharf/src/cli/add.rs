@@ -5,13 +5,13 @@ use std::{io::Read, time::Duration};
 use anyhow::Context as _;
 use http::header;
 use hyper::Method;
-use model::ServerName;
+use model::{ProjectId, ServerName};
 use serde_json::{Map, Value, json};
 
 use super::{
     Context, Output, Reach, Usage,
     http::{Api, Refused, path},
-    print,
+    owned, print,
     reach::Place,
 };
 use crate::{
@@ -45,6 +45,9 @@ pub(super) struct Args {
     /// How long to wait for the server to connect, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 15)]
     wait: u64,
+    /// Give it to this project; without it, it goes into the configuration file.
+    #[arg(long)]
+    project: Option<ProjectId>,
     #[command(flatten)]
     reach: Reach,
     name: String,
@@ -73,6 +76,10 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
         ))
     })?;
     let entry = entry(&args)?;
+    if let Some(project) = &args.project {
+        let api = args.reach.gateway(context).await?;
+        return owned::add(context, &api, project, &name, &entry, args.force).await;
+    }
     match args.reach.place(context).await? {
         Place::Gateway(api) => {
             let saved = put(&api, &name, &entry, args.force).await?;
@@ -117,7 +124,7 @@ async fn put(api: &Api, name: &ServerName, entry: &Value, replace: bool) -> anyh
 }
 
 /// The way out of a name that is taken.
-fn already(error: anyhow::Error, replace: bool) -> anyhow::Error {
+pub(super) fn already(error: anyhow::Error, replace: bool) -> anyhow::Error {
     let is_taken = error
         .downcast_ref::<Refused>()
         .is_some_and(|refused| refused.status == 412)

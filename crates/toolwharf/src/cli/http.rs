@@ -18,6 +18,8 @@ use crate::rest::Problem;
 /// Wall time until an answer is there; the gateway itself may wait for servers and for a lock on a file.
 const ANSWER: Duration = Duration::from_secs(60);
 const CONNECT: Duration = Duration::from_secs(5);
+/// Rows of a page.
+const PAGE: u32 = 500;
 /// Largest answer, in bytes.
 const LARGEST: usize = 64 << 20;
 
@@ -83,6 +85,35 @@ impl Api {
         self.ask(Method::GET, path, Bytes::new(), &[]).await
     }
 
+    /// What is there, if it is there.
+    pub(super) async fn find<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<Option<T>> {
+        match self.get(path).await {
+            Ok(found) => Ok(Some(found)),
+            Err(error) => match error.downcast_ref::<Refused>() {
+                Some(refused) if refused.status == 404 => Ok(None),
+                _ => Err(error),
+            },
+        }
+    }
+
+    /// All rows of a list that comes in pages.
+    pub(super) async fn pages<P: DeserializeOwned, T>(
+        &self,
+        path: &str,
+        rows: impl Fn(P) -> (Vec<T>, Option<String>),
+    ) -> anyhow::Result<Vec<T>> {
+        let mut all = Vec::new();
+        let mut page = format!("{path}?limit={PAGE}");
+        loop {
+            let (some, next) = rows(self.get(&page).await?);
+            all.extend(some);
+            match next {
+                Some(next) => page = format!("{path}?limit={PAGE}&after={}", escaped(&next)),
+                None => return Ok(all),
+            }
+        }
+    }
+
     pub(super) async fn post<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -90,6 +121,15 @@ impl Api {
     ) -> anyhow::Result<T> {
         let body = serde_json::to_vec(body)?.into();
         self.ask(Method::POST, path, body, &[]).await
+    }
+
+    pub(super) async fn put<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> anyhow::Result<T> {
+        let body = serde_json::to_vec(body)?.into();
+        self.ask(Method::PUT, path, body, &[]).await
     }
 
     pub(super) async fn delete<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
@@ -107,7 +147,10 @@ impl Api {
             let answer = self.open(method, path, body, headers).await?;
             collect(answer.body).await
         });
-        let text = answer.await.map_err(|_| self.silent())??;
+        let mut text = answer.await.map_err(|_| self.silent())??;
+        if text.is_empty() {
+            text = Bytes::from_static(b"null");
+        }
         serde_json::from_slice(&text).with_context(|| {
             format!(
                 "{} answered something that is no answer of Toolwharf",
@@ -165,7 +208,10 @@ impl Api {
         for (name, value) in headers {
             request = request.header(name, *value);
         }
-        if !body.is_empty() {
+        let is_typed = headers
+            .iter()
+            .any(|(name, _)| *name == header::CONTENT_TYPE);
+        if !body.is_empty() && !is_typed {
             request = request.header(header::CONTENT_TYPE, "application/json");
         }
         if let Some(token) = &self.token {
@@ -195,10 +241,15 @@ impl Api {
     fn refusal(&self, status: StatusCode, text: &[u8]) -> Refused {
         let detail = match (status, serde_json::from_slice::<Problem>(text)) {
             (StatusCode::UNAUTHORIZED, _) => format!(
-                "{} does not take the token; give its administrator's with --token-file or TOOLWHARF_TOKEN \
-                 (it is in `admin-token` in its data directory)",
+                "{} does not take the token; give a key of its with --token-file or TOOLWHARF_TOKEN \
+                 (the administrator's is in `admin-token` in its data directory)",
                 self.url
             ),
+            (_, Ok(problem)) if problem.errors.len() > 1 => {
+                let each = problem.errors.iter();
+                let each = each.map(|wrong| format!("\n  {}: {}", wrong.pointer, wrong.detail));
+                problem.detail + &each.collect::<String>()
+            }
             (_, Ok(problem)) if !problem.detail.is_empty() => problem.detail,
             _ => format!("{} answered HTTP {status}", self.url),
         };

@@ -6,13 +6,21 @@
 
 mod add;
 mod call;
+mod calls;
 mod doctor;
 mod http;
 mod import;
+mod keys;
 mod logs;
+mod owned;
 mod print;
+mod products;
+mod projects;
+mod prompt;
 mod reach;
+mod secrets;
 mod servers;
+mod tool_settings;
 mod tools;
 
 use std::{path::PathBuf, process::ExitCode};
@@ -65,6 +73,21 @@ enum Command {
     /// List and call tools.
     #[command(subcommand)]
     Tools(tools::Command),
+    /// Make, show and remove projects.
+    #[command(subcommand)]
+    Project(projects::Command),
+    /// Set, list and remove the secrets of projects.
+    #[command(subcommand)]
+    Secret(secrets::Command),
+    /// Install and remove products on projects.
+    #[command(subcommand)]
+    Product(products::Command),
+    /// Make, list and revoke keys.
+    #[command(subcommand)]
+    Key(keys::Command),
+    /// Show which tools were called, by whom, and what became of it.
+    #[command(subcommand)]
+    Calls(calls::Command),
     /// Show what a server writes to standard error.
     Logs(logs::Args),
     /// Check the configuration, this machine and the running gateway.
@@ -135,6 +158,11 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Enable(args) => servers::switch(&context, args, true).await,
         Command::Disable(args) => servers::switch(&context, args, false).await,
         Command::Tools(command) => tools::run(&context, command).await,
+        Command::Project(command) => projects::run(&context, command).await,
+        Command::Secret(command) => secrets::run(&context, command).await,
+        Command::Product(command) => products::run(&context, command).await,
+        Command::Key(command) => keys::run(&context, command).await,
+        Command::Calls(command) => calls::run(&context, command).await,
         Command::Logs(args) => logs::run(&context, args).await,
         Command::Doctor(args) => doctor::run(&context, args).await,
         Command::Completions { .. } => Ok(()),

@@ -81,6 +81,36 @@ pub(super) fn duration(ms: u64) -> String {
     }
 }
 
+/// A time that was written as 30m, 12h or 90d.
+pub(super) fn parse_duration(text: &str) -> Option<std::time::Duration> {
+    let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    let seconds: u64 = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3_600,
+        "d" => 86_400,
+        _ => return None,
+    };
+    // Sums with times must not overflow.
+    let number: u64 = number.parse().ok().filter(|number| *number <= 36_500)?;
+    Some(std::time::Duration::from_secs(seconds * number))
+}
+
+/// A moment, to the second.
+pub(super) fn time(time: store::Time) -> String {
+    let text = time.to_rfc3339();
+    let (date, rest) = text.split_once('T').unwrap_or((&text, ""));
+    format!("{date} {}", rest.get(..8).unwrap_or(rest))
+}
+
+/// Names and values, one a line; without those that have no value.
+pub(super) fn fields(rows: &[(&str, String)]) -> String {
+    rows.iter()
+        .filter(|(_, value)| !value.is_empty())
+        .map(|(name, value)| format!("{name:15}  {}\n", printable(value).replace('\n', " ")))
+        .collect()
+}
+
 /// The beginning of a text, on one line.
 pub(super) fn short(text: &str, chars: usize) -> String {
     let line = text.lines().next().unwrap_or_default();

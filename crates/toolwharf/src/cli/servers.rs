@@ -1,24 +1,39 @@
 //! `ls`, `get`, `rm`, `enable`, `disable`.
 
-use model::{NativeName, ServerName, ToolRef};
+use model::{NativeName, ProjectId, ServerName, ToolRef};
 use serde_json::{Value, json};
 
 use super::{
     Context, No, Output, Reach, Usage,
     add::{connected, warn},
     http::{Api, path},
-    print,
+    owned, print,
     reach::Place,
+    tool_settings,
 };
 use crate::{
     config::{Config, Sources, nearest},
     registry,
-    rest::{Detail, Row, Saved, Servers},
+    rest::{Detail, Row, Saved, Servers, Setting},
     startup,
 };
 
+pub(super) const HEAD: [&str; 8] = [
+    "NAME",
+    "STATE",
+    "TRANSPORT",
+    "TARGET",
+    "TOOLS",
+    "CALLS",
+    "ERRORS",
+    "NOTE",
+];
+
 #[derive(clap::Args)]
 pub(super) struct ListArgs {
+    /// The servers of this project; without it, the configuration file's.
+    #[arg(long)]
+    project: Option<ProjectId>,
     #[command(flatten)]
     reach: Reach,
 }
@@ -26,6 +41,9 @@ pub(super) struct ListArgs {
 #[derive(clap::Args)]
 pub(super) struct NameArgs {
     name: ServerName,
+    /// The project whose own server it is; without it, the configuration file's.
+    #[arg(long)]
+    project: Option<ProjectId>,
     #[command(flatten)]
     reach: Reach,
 }
@@ -35,6 +53,9 @@ pub(super) struct SwitchArgs {
     /// A server, or one of its tools as SERVER/TOOL.
     #[arg(value_name = "NAME[/TOOL]")]
     name: String,
+    /// For this project: its own server, or any tool that it sees.
+    #[arg(long)]
+    project: Option<ProjectId>,
     /// How long to wait for a server to connect, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 15)]
     wait: u64,
@@ -43,6 +64,10 @@ pub(super) struct SwitchArgs {
 }
 
 pub(super) async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
+    if let Some(project) = &args.project {
+        let api = args.reach.gateway(context).await?;
+        return owned::list(context, &api, project).await;
+    }
     let rows = match args.reach.place(context).await? {
         Place::Gateway(api) if context.output == Output::Json => {
             return print::json(&api.get::<Value>(&path(&["servers"])).await?);
@@ -61,20 +86,10 @@ pub(super) async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()
         eprintln!("there are no servers yet; `toolwharf add NAME -- COMMAND` adds one");
     }
     let cells: Vec<[String; 8]> = rows.iter().map(cells).collect();
-    let head = [
-        "NAME",
-        "STATE",
-        "TRANSPORT",
-        "TARGET",
-        "TOOLS",
-        "CALLS",
-        "ERRORS",
-        "NOTE",
-    ];
-    print::data(&print::table(head, &cells))
+    print::data(&print::table(HEAD, &cells))
 }
 
-fn cells(row: &Row) -> [String; 8] {
+pub(super) fn cells(row: &Row) -> [String; 8] {
     let note = match (&row.reason, row.uptime_ms) {
         (Some(reason), _) => print::short(reason, 120),
         (None, Some(ms)) => format!("up {}", print::duration(ms)),
@@ -93,6 +108,10 @@ fn cells(row: &Row) -> [String; 8] {
 }
 
 pub(super) async fn show(context: &Context, args: NameArgs) -> anyhow::Result<()> {
+    if let Some(project) = &args.project {
+        let api = args.reach.gateway(context).await?;
+        return owned::show(context, &api, project, &args.name).await;
+    }
     let name = args.name.as_str();
     let detail = match args.reach.place(context).await? {
         Place::Gateway(api) if context.output == Output::Json => {
@@ -122,7 +141,7 @@ fn unknown(name: &str, config: &Config) -> anyhow::Error {
     }
 }
 
-fn fields(detail: &Detail) -> String {
+pub(super) fn fields(detail: &Detail) -> String {
     let row = &detail.row;
     let some = |text: &Option<String>| text.clone().unwrap_or_default();
     let list = |names: &[String]| names.join(", ");
@@ -164,18 +183,14 @@ fn fields(detail: &Detail) -> String {
         ("start timeout", format!("{} ms", detail.start_timeout_ms)),
         ("projects", list(&detail.projects)),
     ];
-    rows.into_iter()
-        .filter(|(_, value)| !value.is_empty())
-        .map(|(name, value)| {
-            format!(
-                "{name:15}  {}\n",
-                print::printable(&value).replace('\n', " ")
-            )
-        })
-        .collect()
+    print::fields(&rows)
 }
 
 pub(super) async fn remove(context: &Context, args: NameArgs) -> anyhow::Result<()> {
+    if let Some(project) = &args.project {
+        let api = args.reach.gateway(context).await?;
+        return owned::remove(&api, project, &args.name).await;
+    }
     let name = &args.name;
     match args.reach.place(context).await? {
         Place::Gateway(api) => {
@@ -198,13 +213,23 @@ pub(super) async fn switch(
     enabled: bool,
 ) -> anyhow::Result<()> {
     let wrong = |error| Usage(format!("`{}`: {error}", args.name));
+    let word = if enabled { "enable" } else { "disable" };
+    if let Some(project) = &args.project {
+        let api = args.reach.gateway(context).await?;
+        if args.name.contains('/') {
+            let tool = ToolRef::parse(&args.name).map_err(wrong)?;
+            let change = |setting: &mut Setting| setting.enabled = Some(enabled);
+            return tool_settings::set(context, &api, project, &tool, change).await;
+        }
+        let name = ServerName::parse(&args.name).map_err(wrong)?;
+        return owned::switch(context, &api, project, &name, word).await;
+    }
     let place = args.reach.place(context).await?;
     if args.name.contains('/') {
         let tool = ToolRef::parse(&args.name).map_err(wrong)?;
         return switch_tool(context, &place, &tool, enabled).await;
     }
     let name = ServerName::parse(&args.name).map_err(wrong)?;
-    let word = if enabled { "enable" } else { "disable" };
     match place {
         Place::Gateway(api) => {
             let verb = path(&["servers", name.as_str(), word]);

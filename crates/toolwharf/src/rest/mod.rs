@@ -36,9 +36,15 @@ use utoipa::ToSchema;
 use self::routes::{ROUTES, Route};
 pub(crate) use self::{
     answer::Problem,
+    calls::{Call, Calls, WholeCall},
+    keys::{Key, Keys as KeyList, MadeKey},
     logs::NOTICE,
+    owned::{OwnedServer, OwnedServers},
+    products::{InstalledProduct, Product, Products},
+    projects::{Project, ProjectConfig, Projects as ProjectList},
+    secrets::{MasterKey, Secret, Secrets},
     servers::{Detail, Imported, Row, Saved, Servers},
-    tools::{Tool, Tools},
+    tools::{Setting, Tool, Tools},
 };
 use crate::{auth::Keys, gateway::Front, live::Live, projects::Projects};
 

@@ -1,0 +1,222 @@
+//! `key`: making, listing and revoking keys, and a new one for an administrator who lost theirs.
+
+use std::{fs, io::Write, os::unix::fs::OpenOptionsExt, path::Path};
+
+use anyhow::Context as _;
+use model::ProjectId;
+use serde_json::{Value, json};
+use store::{Role, Store, Time};
+
+use super::{Context, Output, Reach, Usage, http::path, print, prompt::agreed};
+use crate::{
+    auth,
+    rest::{Key, KeyList, MadeKey},
+    startup::{self, Given, TOKEN_FILE},
+};
+
+#[derive(clap::Subcommand)]
+pub(super) enum Command {
+    /// Make a key. It is shown this once, on standard output.
+    Create(CreateArgs),
+    /// List keys: of a project, or all.
+    Ls(ListArgs),
+    /// Revoke a key: it opens nothing from then on.
+    Revoke(RevokeArgs),
+    /// Make a new administrator's key with the database itself, where the old one is lost.
+    Recover(RecoverArgs),
+}
+
+#[derive(clap::Args)]
+pub(super) struct CreateArgs {
+    /// What it is for.
+    name: String,
+    /// The project that it is of.
+    #[arg(long, required_unless_present = "admin")]
+    project: Option<ProjectId>,
+    /// What it may do in the project.
+    #[arg(long, value_enum, default_value_t = ProjectRole::Call)]
+    role: ProjectRole,
+    /// An administrator's key, for everything everywhere.
+    #[arg(long, conflicts_with_all = ["project", "role"])]
+    admin: bool,
+    /// When it ends: a time from now such as 90d or 12h.
+    #[arg(long, value_name = "TIME")]
+    expires: Option<String>,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum ProjectRole {
+    /// See what there is.
+    Read,
+    /// Use tools.
+    Call,
+    /// Change servers, secrets and keys.
+    Manage,
+}
+
+#[derive(clap::Args)]
+pub(super) struct ListArgs {
+    /// Only of this project.
+    #[arg(long)]
+    project: Option<ProjectId>,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+#[derive(clap::Args)]
+pub(super) struct RevokeArgs {
+    /// As `key ls` shows it.
+    id: String,
+    /// The project that it is of; only an administrator can do without.
+    #[arg(long)]
+    project: Option<ProjectId>,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+#[derive(clap::Args)]
+pub(super) struct RecoverArgs {
+    #[command(flatten)]
+    given: Given,
+    /// Do not ask.
+    #[arg(long, short)]
+    yes: bool,
+}
+
+pub(super) async fn run(context: &Context, command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Create(args) => create(context, args).await,
+        Command::Ls(args) => list(context, args).await,
+        Command::Revoke(args) => revoke(context, args).await,
+        Command::Recover(args) => recover(context, args).await,
+    }
+}
+
+async fn create(context: &Context, args: CreateArgs) -> anyhow::Result<()> {
+    let mut wanted = json!({ "name": args.name });
+    if let Some(text) = &args.expires {
+        let wait = print::parse_duration(text)
+            .ok_or_else(|| Usage(format!("`{text}` is no time: write 90d, 12h or 30m")))?;
+        wanted["expiresAt"] = json!(store::now() + wait);
+    }
+    let segments = match &args.project {
+        Some(project) => {
+            let role = match args.role {
+                ProjectRole::Read => Role::Read,
+                ProjectRole::Call => Role::Call,
+                ProjectRole::Manage => Role::Manage,
+            };
+            wanted["role"] = json!(role);
+            vec!["projects", project.as_str(), "keys"]
+        }
+        None => vec!["keys"],
+    };
+    let api = args.reach.gateway(context).await?;
+    let made: MadeKey = api.post(&path(&segments), &wanted).await?;
+    eprintln!(
+        "made the key {} ({}); it is not shown again",
+        made.key.id,
+        whose(&made.key)
+    );
+    if context.output == Output::Json {
+        return print::json(&made);
+    }
+    print::data(&format!("{}\n", made.token))
+}
+
+fn whose(key: &Key) -> String {
+    match &key.project {
+        Some(project) => format!("{} in project `{project}`", key.role.as_str()),
+        None => "administrator".to_owned(),
+    }
+}
+
+async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
+    let api = args.reach.gateway(context).await?;
+    let segments = match &args.project {
+        Some(project) => vec!["projects", project.as_str(), "keys"],
+        None => vec!["keys"],
+    };
+    let list = |page: KeyList| (page.keys, page.next);
+    let keys: Vec<Key> = api.pages(&path(&segments), list).await?;
+    if context.output == Output::Json {
+        return print::json(&keys);
+    }
+    let now = store::now();
+    let when = |time: Option<Time>| time.map(print::time).unwrap_or_default();
+    let cells: Vec<[String; 8]> = keys
+        .iter()
+        .map(|key| {
+            let state = match (key.revoked_at, key.expires_at) {
+                (Some(_), _) => "revoked",
+                (None, Some(end)) if end <= now => "expired",
+                _ => "living",
+            };
+            [
+                key.id.clone(),
+                print::short(&key.name, 40),
+                key.project.clone().unwrap_or_default(),
+                key.role.as_str().to_owned(),
+                state.to_owned(),
+                format!("…{}", key.hint),
+                when(key.last_used_at),
+                when(key.expires_at),
+            ]
+        })
+        .collect();
+    let head = [
+        "ID", "NAME", "PROJECT", "ROLE", "STATE", "ENDS IN", "USED", "EXPIRES",
+    ];
+    print::data(&print::table(head, &cells))
+}
+
+async fn revoke(context: &Context, args: RevokeArgs) -> anyhow::Result<()> {
+    let api = args.reach.gateway(context).await?;
+    let segments = match &args.project {
+        Some(project) => vec!["projects", project.as_str(), "keys", &args.id],
+        None => vec!["keys", &args.id],
+    };
+    api.delete::<Value>(&path(&segments)).await?;
+    eprintln!("revoked the key {}", args.id);
+    Ok(())
+}
+
+/// Whoever can read the database could do as much by hand.
+async fn recover(context: &Context, args: RecoverArgs) -> anyhow::Result<()> {
+    let (_, mut config) = startup::load(&context.config)?;
+    args.given.overrule(&mut config.settings);
+    let dir = startup::open_data_dir(&config.settings)?;
+    let location = startup::location(&config.settings, &dir);
+    let file = dir.join(TOKEN_FILE);
+    let question = format!(
+        "Make a new administrator's key in {location}, and put it into {}?",
+        file.display()
+    );
+    agreed(&question, args.yes)?;
+    let store = Store::open(&location).await?;
+    let token = auth::new_token();
+    auth::register(&store, &token, "administrator (recovered)").await?;
+    store.close().await;
+    replace(&file, &token).with_context(|| format!("cannot write {}", file.display()))?;
+    eprintln!(
+        "{} holds a new administrator's key; `toolwharf key ls` shows the older ones, to be revoked",
+        file.display()
+    );
+    Ok(())
+}
+
+/// In one step, for its owner alone.
+fn replace(file: &Path, token: &str) -> std::io::Result<()> {
+    let new = file.with_extension("new");
+    let _ = fs::remove_file(&new);
+    let mut out = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&new)?;
+    writeln!(out, "{token}")?;
+    out.sync_all()?;
+    fs::rename(&new, file)
+}

@@ -1,0 +1,151 @@
+//! `product`: installing manifests on projects, and removing them as a whole.
+
+use std::{fs, io::Read, path::PathBuf};
+
+use anyhow::{Context as _, bail};
+use http::header;
+use hyper::Method;
+use model::ProjectId;
+use serde_json::Value;
+
+use super::{Context, Output, Reach, add::stdin, http::path, print};
+use crate::rest::{InstalledProduct, Product, Products};
+
+/// Largest manifest, in bytes.
+const LARGEST: u64 = 2 << 20;
+
+#[derive(clap::Subcommand)]
+pub(super) enum Command {
+    /// Install a product, or update one that is installed.
+    Install(InstallArgs),
+    /// List the products of a project.
+    Ls(ListArgs),
+    /// Remove a product with the servers that it brought.
+    Rm(NameArgs),
+}
+
+#[derive(clap::Args)]
+pub(super) struct InstallArgs {
+    /// The manifest, YAML or JSON; `-` is standard input.
+    file: PathBuf,
+    /// Where it is installed.
+    #[arg(long)]
+    project: ProjectId,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+#[derive(clap::Args)]
+pub(super) struct ListArgs {
+    /// Whose products.
+    #[arg(long)]
+    project: ProjectId,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+#[derive(clap::Args)]
+pub(super) struct NameArgs {
+    name: String,
+    /// Where it is installed.
+    #[arg(long)]
+    project: ProjectId,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+pub(super) async fn run(context: &Context, command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Install(args) => install(context, args).await,
+        Command::Ls(args) => list(context, args).await,
+        Command::Rm(args) => remove(context, args).await,
+    }
+}
+
+async fn install(context: &Context, args: InstallArgs) -> anyhow::Result<()> {
+    let file = args.file.display();
+    let text = if args.file.as_os_str() == "-" {
+        stdin()?
+    } else {
+        let mut text = String::new();
+        let read = fs::File::open(&args.file)
+            .and_then(|file| file.take(LARGEST + 1).read_to_string(&mut text));
+        if read.with_context(|| format!("cannot read {file}"))? as u64 > LARGEST {
+            bail!("{file} has more than {} MiB", LARGEST >> 20);
+        }
+        text
+    };
+    let is_json = text.trim_start().starts_with('{');
+    let (kind, manifest) = if is_json {
+        let manifest = serde_json::from_str::<Value>(&text).map_err(anyhow::Error::from);
+        ("application/json", manifest)
+    } else {
+        let manifest = serde_saphyr::from_str::<Value>(&text).map_err(anyhow::Error::from);
+        ("application/yaml", manifest)
+    };
+    let manifest = manifest.with_context(|| format!("{file} is no usable manifest"))?;
+    let Some(name) = manifest["name"].as_str() else {
+        bail!("{file} says no name: a manifest begins with `name: …`");
+    };
+    let project = args.project.as_str();
+    let api = args.reach.gateway(context).await?;
+    let of_product = path(&["projects", project, "products", name]);
+    let headers = [(header::CONTENT_TYPE, kind)];
+    let installed: InstalledProduct = api
+        .ask(Method::PUT, &of_product, text.into(), &headers)
+        .await?;
+    let product = &installed.product;
+    let (name, version) = (&product.name, &product.version);
+    eprintln!(
+        "`{name}` {version} is installed on project `{project}`: {} servers{}",
+        product.servers.len(),
+        match installed.removed.as_slice() {
+            [] => String::new(),
+            gone => format!("; removed {}", gone.join(", ")),
+        }
+    );
+    if context.output == Output::Json {
+        return print::json(&installed);
+    }
+    Ok(())
+}
+
+async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
+    let api = args.reach.gateway(context).await?;
+    let project = args.project.as_str();
+    let list = |page: Products| (page.products, page.next);
+    let products: Vec<Product> = api
+        .pages(&path(&["projects", project, "products"]), list)
+        .await?;
+    if context.output == Output::Json {
+        return print::json(&products);
+    }
+    if products.is_empty() {
+        eprintln!(
+            "there are no products; `toolwharf product install FILE --project {project}` installs one"
+        );
+    }
+    let cells: Vec<[String; 4]> = products
+        .iter()
+        .map(|product| {
+            [
+                product.name.clone(),
+                product.version.clone(),
+                product.servers.join(", "),
+                print::short(&product.description, 80),
+            ]
+        })
+        .collect();
+    print::data(&print::table(
+        ["NAME", "VERSION", "SERVERS", "DESCRIPTION"],
+        &cells,
+    ))
+}
+
+async fn remove(context: &Context, args: NameArgs) -> anyhow::Result<()> {
+    let api = args.reach.gateway(context).await?;
+    let of_product = path(&["projects", args.project.as_str(), "products", &args.name]);
+    api.delete::<()>(&of_product).await?;
+    eprintln!("removed `{}` from project `{}`", args.name, args.project);
+    Ok(())
+}

@@ -1,0 +1,199 @@
+//! `project`: making, showing and removing projects.
+
+use model::{NamingPolicy, ProjectId};
+use serde_json::Value;
+
+use super::{
+    Context, Output, Reach,
+    http::{Api, path},
+    print,
+    prompt::agreed,
+};
+use crate::rest::{Project, ProjectConfig, ProjectList};
+
+#[derive(clap::Subcommand)]
+pub(super) enum Command {
+    /// List the projects.
+    Ls(ListArgs),
+    /// Add a project, or change what is said of one.
+    Add(AddArgs),
+    /// Show a project.
+    Get(NameArgs),
+    /// Remove a project with its servers, secrets, products and keys.
+    Rm(RemoveArgs),
+    /// Let a project be used.
+    Enable(NameArgs),
+    /// Let a project not be used; what is its own is kept.
+    Disable(NameArgs),
+}
+
+#[derive(clap::Args)]
+pub(super) struct ListArgs {
+    #[command(flatten)]
+    reach: Reach,
+}
+
+#[derive(clap::Args)]
+pub(super) struct NameArgs {
+    project: ProjectId,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+#[derive(clap::Args)]
+pub(super) struct RemoveArgs {
+    project: ProjectId,
+    /// Do not ask.
+    #[arg(long, short)]
+    yes: bool,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+#[derive(clap::Args)]
+pub(super) struct AddArgs {
+    project: ProjectId,
+    /// Its name for people; without it, the id.
+    #[arg(long)]
+    name: Option<String>,
+    /// What it is about.
+    #[arg(long)]
+    description: Option<String>,
+    /// How tools of several servers are named: preserve, prefix-on-conflict, always-prefix or last-wins.
+    #[arg(long, value_name = "POLICY")]
+    naming: Option<NamingPolicy>,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+pub(super) async fn run(context: &Context, command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Ls(args) => list(context, &args.reach).await,
+        Command::Add(args) => add(context, args).await,
+        Command::Get(args) => show(context, args).await,
+        Command::Rm(args) => remove(context, args).await,
+        Command::Enable(args) => switch(context, args, true).await,
+        Command::Disable(args) => switch(context, args, false).await,
+    }
+}
+
+async fn list(context: &Context, reach: &Reach) -> anyhow::Result<()> {
+    let api = reach.gateway(context).await?;
+    let projects = all(&api).await?;
+    if context.output == Output::Json {
+        return print::json(&projects);
+    }
+    if projects.is_empty() {
+        eprintln!("there are no projects yet; `toolwharf project add ID` adds one");
+    }
+    let cells: Vec<[String; 4]> = projects
+        .iter()
+        .map(|project| {
+            [
+                project.id.clone(),
+                state(project).to_owned(),
+                print::short(&project.name, 40),
+                print::short(&project.description, 80),
+            ]
+        })
+        .collect();
+    print::data(&print::table(
+        ["ID", "STATE", "NAME", "DESCRIPTION"],
+        &cells,
+    ))
+}
+
+fn state(project: &Project) -> &'static str {
+    if project.enabled {
+        "enabled"
+    } else {
+        "disabled"
+    }
+}
+
+async fn all(api: &Api) -> anyhow::Result<Vec<Project>> {
+    let list = |page: ProjectList| (page.projects, page.next);
+    api.pages(&path(&["projects"]), list).await
+}
+
+async fn add(context: &Context, args: AddArgs) -> anyhow::Result<()> {
+    let api = args.reach.gateway(context).await?;
+    let of_project = path(&["projects", args.project.as_str()]);
+    // What is not said stays.
+    let before: Option<Project> = api.find(&of_project).await?;
+    let is_new = before.is_none();
+    let mut config = before.map(config).unwrap_or_default();
+    if args.name.is_some() {
+        config.name = args.name;
+    }
+    if let Some(description) = args.description {
+        config.description = description;
+    }
+    config.naming = args.naming.or(config.naming);
+    let project: Project = api.put(&of_project, &config).await?;
+    let id = &project.id;
+    if is_new {
+        eprintln!(
+            "added the project `{id}`; `toolwharf add --project {id} NAME …` gives it a server"
+        );
+    } else {
+        eprintln!("changed the project `{id}`");
+    }
+    if context.output == Output::Json {
+        print::json(&project)?;
+    }
+    Ok(())
+}
+
+fn config(project: Project) -> ProjectConfig {
+    ProjectConfig {
+        name: Some(project.name),
+        description: project.description,
+        enabled: Some(project.enabled),
+        naming: project.naming,
+    }
+}
+
+async fn show(context: &Context, args: NameArgs) -> anyhow::Result<()> {
+    let api = args.reach.gateway(context).await?;
+    let of_project = path(&["projects", args.project.as_str()]);
+    if context.output == Output::Json {
+        return print::json(&api.get::<Value>(&of_project).await?);
+    }
+    let project: Project = api.get(&of_project).await?;
+    let naming = project.naming.map(|naming| naming.to_string());
+    print::data(&print::fields(&[
+        ("id", project.id.clone()),
+        ("name", project.name.clone()),
+        ("description", project.description.clone()),
+        ("state", state(&project).to_owned()),
+        ("naming", naming.unwrap_or_default()),
+        ("made", print::time(project.created_at)),
+        ("changed", print::time(project.updated_at)),
+        ("endpoint", format!("{}/mcp/{}", api.url, project.id)),
+    ]))
+}
+
+async fn remove(context: &Context, args: RemoveArgs) -> anyhow::Result<()> {
+    let api = args.reach.gateway(context).await?;
+    let id = &args.project;
+    let question =
+        format!("Remove the project `{id}` with its servers, secrets, products and keys?");
+    agreed(&question, args.yes)?;
+    api.delete::<()>(&path(&["projects", id.as_str()])).await?;
+    eprintln!("removed the project `{id}`");
+    Ok(())
+}
+
+async fn switch(context: &Context, args: NameArgs, enabled: bool) -> anyhow::Result<()> {
+    let api = args.reach.gateway(context).await?;
+    let of_project = path(&["projects", args.project.as_str()]);
+    let mut config = config(api.get(&of_project).await?);
+    config.enabled = Some(enabled);
+    let project: Project = api.put(&of_project, &config).await?;
+    eprintln!("the project `{}` is {}", project.id, state(&project));
+    if context.output == Output::Json {
+        print::json(&project)?;
+    }
+    Ok(())
+}

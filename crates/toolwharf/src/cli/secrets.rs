@@ -1,0 +1,117 @@
+//! `secret`: values go in by standard input or a prompt, and never come out.
+
+use model::ProjectId;
+use serde_json::json;
+
+use super::{Context, Output, Reach, http::path, print, prompt};
+use crate::rest::{MasterKey, Secret, Secrets};
+
+#[derive(clap::Subcommand)]
+pub(super) enum Command {
+    /// Set a secret; its value is read from standard input, or asked for.
+    Set(NameArgs),
+    /// List the secrets of a project, without their values.
+    Ls(ListArgs),
+    /// Remove a secret.
+    Rm(NameArgs),
+    /// Seal all secrets with a new master key.
+    RotateMaster(RotateArgs),
+}
+
+#[derive(clap::Args)]
+pub(super) struct NameArgs {
+    /// As in `${NAME}`.
+    name: String,
+    /// Whose secret it is.
+    #[arg(long)]
+    project: ProjectId,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+#[derive(clap::Args)]
+pub(super) struct ListArgs {
+    /// Whose secrets.
+    #[arg(long)]
+    project: ProjectId,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+#[derive(clap::Args)]
+pub(super) struct RotateArgs {
+    #[command(flatten)]
+    reach: Reach,
+}
+
+pub(super) async fn run(context: &Context, command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Set(args) => set(context, args).await,
+        Command::Ls(args) => list(context, args).await,
+        Command::Rm(args) => remove(context, args).await,
+        Command::RotateMaster(args) => rotate(context, args).await,
+    }
+}
+
+async fn set(context: &Context, args: NameArgs) -> anyhow::Result<()> {
+    let api = args.reach.gateway(context).await?;
+    let value = prompt::secret(&args.name)?;
+    let of_secret = path(&["projects", args.project.as_str(), "secrets", &args.name]);
+    let secret: Secret = api.put(&of_secret, &json!({ "value": value })).await?;
+    eprintln!(
+        "set `{}` of project `{}`, version {}",
+        secret.name, args.project, secret.version
+    );
+    if context.output == Output::Json {
+        print::json(&secret)?;
+    }
+    Ok(())
+}
+
+async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
+    let api = args.reach.gateway(context).await?;
+    let project = args.project.as_str();
+    let list = |page: Secrets| (page.secrets, page.next);
+    let secrets: Vec<Secret> = api
+        .pages(&path(&["projects", project, "secrets"]), list)
+        .await?;
+    if context.output == Output::Json {
+        return print::json(&secrets);
+    }
+    if secrets.is_empty() {
+        eprintln!(
+            "there are no secrets yet; `toolwharf secret set NAME --project {project}` sets one"
+        );
+    }
+    let cells: Vec<[String; 3]> = secrets
+        .iter()
+        .map(|secret| {
+            let version = secret.version.to_string();
+            [secret.name.clone(), version, print::time(secret.updated_at)]
+        })
+        .collect();
+    print::data(&print::table(["NAME", "VERSION", "SET"], &cells))
+}
+
+async fn remove(context: &Context, args: NameArgs) -> anyhow::Result<()> {
+    let api = args.reach.gateway(context).await?;
+    let of_secret = path(&["projects", args.project.as_str(), "secrets", &args.name]);
+    api.delete::<()>(&of_secret).await?;
+    eprintln!("removed `{}` of project `{}`", args.name, args.project);
+    Ok(())
+}
+
+async fn rotate(context: &Context, args: RotateArgs) -> anyhow::Result<()> {
+    let api = args.reach.gateway(context).await?;
+    let key: MasterKey = api
+        .post(&path(&["master-key", "rotate"]), &json!({}))
+        .await?;
+    eprintln!(
+        "all secrets are sealed with the new master key {}; back `master.key` of the data directory up",
+        key.key_id
+    );
+    if context.output == Output::Json {
+        print::json(&key)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,157 @@
+//! What a project wants of tools (`tools rename`, `tools describe`, `enable|disable SERVER/TOOL --project`), and
+//! `tools approve`.
+
+use model::{ProjectId, ToolRef};
+use serde_json::json;
+
+use super::{
+    Context, Output, Reach, Usage,
+    http::{Api, escaped, path},
+    print,
+    prompt::agreed,
+};
+use crate::rest::{Setting, Tool, Tools};
+
+#[derive(clap::Args)]
+pub(super) struct ApproveArgs {
+    /// The tool, as SERVER/TOOL, by the server's own name for it.
+    #[arg(value_name = "SERVER/TOOL")]
+    tool: String,
+    /// The project whose own server it is; without it, the configuration file's.
+    #[arg(long)]
+    project: Option<ProjectId>,
+    /// Do not ask.
+    #[arg(long, short)]
+    yes: bool,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+#[derive(clap::Args)]
+pub(super) struct SayArgs {
+    /// The tool, as SERVER/TOOL, by the server's own name for it.
+    #[arg(value_name = "SERVER/TOOL")]
+    tool: String,
+    /// What clients see; without it, what the server says.
+    text: Option<String>,
+    /// The project that it is for.
+    #[arg(long)]
+    project: ProjectId,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+fn parsed(tool: &str) -> Result<ToolRef, Usage> {
+    ToolRef::parse(tool).map_err(|error| Usage(format!("`{tool}`: {error}")))
+}
+
+pub(super) async fn rename(context: &Context, args: SayArgs) -> anyhow::Result<()> {
+    say(context, args, |setting, text| setting.name = text).await
+}
+
+pub(super) async fn describe(context: &Context, args: SayArgs) -> anyhow::Result<()> {
+    say(context, args, |setting, text| setting.description = text).await
+}
+
+async fn say(
+    context: &Context,
+    args: SayArgs,
+    change: impl FnOnce(&mut Setting, Option<String>),
+) -> anyhow::Result<()> {
+    let tool = parsed(&args.tool)?;
+    let api = args.reach.gateway(context).await?;
+    let text = args.text;
+    set(context, &api, &args.project, &tool, |setting| {
+        change(setting, text)
+    })
+    .await
+}
+
+/// Changes one thing of what the project wants of a tool.
+pub(super) async fn set(
+    context: &Context,
+    api: &Api,
+    project: &ProjectId,
+    tool: &ToolRef,
+    change: impl FnOnce(&mut Setting),
+) -> anyhow::Result<()> {
+    let found = find(api, Some(project), tool).await?;
+    let before = found.and_then(|found| found.setting).unwrap_or_default();
+    let mut setting = before.clone();
+    change(&mut setting);
+    let of_tool = path(&[
+        "projects",
+        project.as_str(),
+        "servers",
+        tool.server.as_str(),
+        "tools",
+        tool.tool.as_str(),
+        "setting",
+    ]);
+    if setting == Setting::default() && before != setting {
+        api.delete::<()>(&of_tool).await?;
+    } else {
+        api.put::<Setting>(&of_tool, &setting).await?;
+    }
+    let name = format!("{}/{}", tool.server, tool.tool);
+    eprintln!(
+        "the tool `{}` is changed for project `{project}`",
+        print::printable(&name)
+    );
+    if context.output == Output::Json {
+        print::json(&find(api, Some(project), tool).await?)?;
+    }
+    Ok(())
+}
+
+async fn find(
+    api: &Api,
+    project: Option<&ProjectId>,
+    tool: &ToolRef,
+) -> anyhow::Result<Option<Tool>> {
+    let segments = match project {
+        Some(project) => vec!["projects", project.as_str(), "tools"],
+        None => vec!["tools"],
+    };
+    let query = format!("?server={}", escaped(tool.server.as_str()));
+    let tools: Tools = api.get(&(path(&segments) + &query)).await?;
+    let of_project = |found: &&Tool| project.is_some() || found.project.is_none();
+    let mut found = tools.tools.into_iter().filter(|found| of_project(&found));
+    Ok(found.find(|found| found.native == tool.tool.as_str()))
+}
+
+pub(super) async fn approve(context: &Context, args: ApproveArgs) -> anyhow::Result<()> {
+    let tool = parsed(&args.tool)?;
+    let api = args.reach.gateway(context).await?;
+    let project = args.project.as_ref();
+    let Some(found) = find(&api, project, &tool).await? else {
+        anyhow::bail!(
+            "there is no tool `{}`; `toolwharf tools ls` shows what there is",
+            args.tool
+        );
+    };
+    let Some(waiting) = &found.quarantine else {
+        eprintln!("the tool `{}` is as it was agreed to", args.tool);
+        return Ok(());
+    };
+    if context.output == Output::Json {
+        print::json(&found)?;
+    } else {
+        let diff = waiting.diff.as_deref();
+        print::foreign(diff.unwrap_or("(the database does not tell what changed)\n"))?;
+    }
+    agreed(
+        &format!("Agree to this definition of `{}`?", args.tool),
+        args.yes,
+    )?;
+    let (server, native) = (tool.server.as_str(), tool.tool.as_str());
+    let mut segments = vec!["servers", server, "tools", native, "approve"];
+    // Of a server that the project is only lent, an administrator decides for all.
+    if let Some(project) = found.project.as_deref() {
+        segments.splice(0..0, ["projects", project]);
+    }
+    api.post::<()>(&path(&segments), &json!({ "digest": waiting.digest }))
+        .await?;
+    eprintln!("the tool `{}` is offered as it is now", args.tool);
+    Ok(())
+}

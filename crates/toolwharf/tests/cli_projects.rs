@@ -1,0 +1,426 @@
+//! The command line for projects, secrets, products, keys, calls and tools, on a running gateway.
+
+mod common;
+
+use std::process::Stdio;
+
+use common::{Gateway, LEGACY, Setup, scripted};
+use serde_json::{Value, json};
+use testkit::{Bin, DEADLINE, Peer, peer, within};
+use tokio::{io::AsyncWriteExt, process::Command};
+
+struct Said {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+impl std::fmt::Debug for Said {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "exit code {:?}\n{}\n{}", self.code, self.out, self.err)
+    }
+}
+
+/// Runs a command line, words divided by spaces; `input` goes to its standard input.
+async fn run(gateway: &Gateway, line: &str, input: &str) -> Said {
+    let data = gateway.folder().join("data");
+    let words: Vec<&str> = line.split(' ').collect();
+    // Options stand behind the verb: what is behind them may be a command's own.
+    let nested = ["project", "secret", "product", "key", "calls", "tools"];
+    let (verb, rest) = words.split_at(if nested.contains(&words[0]) { 2 } else { 1 });
+    let mut command = Command::new(Bin::path("toolwharf"));
+    command
+        .args(verb)
+        .arg("--data-dir")
+        .arg(&data)
+        .args(rest)
+        .env("HOME", gateway.folder())
+        .current_dir(gateway.folder())
+        .kill_on_drop(true)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    for variable in ["TOOLWHARF_CONFIG", "TOOLWHARF_TOKEN", "TOOLWHARF_URL"] {
+        command.env_remove(variable);
+    }
+    let mut child = command.spawn().expect("toolwharf starts");
+    let mut stdin = child.stdin.take().expect("asked for as a pipe");
+    // It may well end without reading it.
+    let _ = stdin.write_all(input.as_bytes()).await;
+    drop(stdin);
+    let output = within(line, DEADLINE, child.wait_with_output()).await;
+    let output = output.expect("waiting for an own child works");
+    let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+    Said {
+        code: output.status.code(),
+        out: text(output.stdout),
+        err: text(output.stderr),
+    }
+}
+
+/// A line that works, and says this; its data.
+async fn ok(gateway: &Gateway, line: &str, says: &str) -> String {
+    ok_with(gateway, line, "", says).await
+}
+
+async fn ok_with(gateway: &Gateway, line: &str, input: &str, says: &str) -> String {
+    let said = run(gateway, line, input).await;
+    assert_eq!(said.code, Some(0), "{line}: {said:?}");
+    assert!(said.err.contains(says), "{line}: {said:?}");
+    said.out
+}
+
+/// A line that fails with this code and says the way out.
+async fn fails(gateway: &Gateway, line: &str, code: i32, says: &str) {
+    let said = run(gateway, line, "").await;
+    assert_eq!(said.code, Some(code), "{line}: {said:?}");
+    assert!(said.err.contains(says), "{line}: {said:?}");
+}
+
+async fn json_of(gateway: &Gateway, line: &str) -> Value {
+    let out = ok(gateway, &format!("{line} -o json"), "").await;
+    serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {line}: {out}"))
+}
+
+#[tokio::test]
+async fn projects_and_their_servers() {
+    let gateway = Setup::new().serve().await;
+    ok(&gateway, "project ls", "there are no projects yet").await;
+    ok(
+        &gateway,
+        "project add games --name Games",
+        "added the project `games`",
+    )
+    .await;
+    ok(
+        &gateway,
+        "project add games --description Play --naming always-prefix",
+        "changed",
+    )
+    .await;
+    let shown = json_of(&gateway, "project get games").await;
+    assert_eq!(shown["name"], "Games");
+    assert_eq!(shown["description"], "Play");
+    assert_eq!(shown["naming"], "always-prefix");
+    let table = ok(&gateway, "project ls", "").await;
+    assert!(table.contains("games  enabled  Games  Play"), "{table}");
+
+    let program = Bin::path("testkit-scripted");
+    let add = format!("add --project games one {} --name one", program.display());
+    let said = run(&gateway, &add, "").await;
+    assert_eq!(said.code, Some(0), "{said:?}");
+    assert!(
+        said.err.contains("added `one` to project `games`"),
+        "{said:?}"
+    );
+    assert!(said.err.contains("starts at its first use"), "{said:?}");
+    let tools = ok(&gateway, "tools ls --project games", "").await;
+    assert!(tools.contains("one__echo"), "{tools}");
+    let servers = ok(&gateway, "ls --project games", "").await;
+    assert!(servers.contains("running"), "{servers}");
+    let told = ok(
+        &gateway,
+        "tools call one__echo {\"text\":\"hello\"} --project games",
+        "",
+    )
+    .await;
+    assert_eq!(told, "{\"text\":\"hello\"}\n");
+    let shown = ok(&gateway, "get one --project games", "").await;
+    assert!(shown.contains("project          games"), "{shown}");
+    ok(&gateway, "disable one --project games", "disabled `one`").await;
+    ok(&gateway, "enable one --project games", "enabled `one`").await;
+    ok(&gateway, "rm one --project games", "removed `one`").await;
+    fails(&gateway, "get one --project games", 1, "no server `one`").await;
+    fails(
+        &gateway,
+        "ls --project none",
+        1,
+        "there is no project `none`",
+    )
+    .await;
+
+    ok(&gateway, "project disable games", "is disabled").await;
+    ok(&gateway, "project enable games", "is enabled").await;
+    fails(&gateway, "project rm games", 2, "--yes").await;
+    ok(&gateway, "project rm games --yes", "removed").await;
+    ok(&gateway, "project ls", "there are no projects yet").await;
+    fails(&gateway, "project add a/b", 2, "letters").await;
+}
+
+#[tokio::test]
+async fn secrets_come_from_standard_input() {
+    let gateway = Setup::new().serve().await;
+    ok(&gateway, "project add a", "").await;
+    ok_with(
+        &gateway,
+        "secret set KEY --project a",
+        "canary\n",
+        "set `KEY` of project `a`, version 1",
+    )
+    .await;
+    let listed = ok(&gateway, "secret ls --project a", "").await;
+    assert!(
+        listed.contains("KEY") && !listed.contains("canary"),
+        "{listed}"
+    );
+    ok(&gateway, "secret rotate-master", "new master key").await;
+    fails(&gateway, "secret set a-b --project a", 1, "letters, digits").await;
+    fails(
+        &gateway,
+        "secret rm NONE --project a",
+        1,
+        "no secret `NONE`",
+    )
+    .await;
+    ok(&gateway, "secret rm KEY --project a", "removed").await;
+    fails(&gateway, "secret ls", 2, "--project").await;
+}
+
+#[tokio::test]
+async fn products_are_installed_from_files() {
+    let gateway = Setup::new().serve().await;
+    ok(&gateway, "project add a", "").await;
+    let file = gateway.folder().join("p.yaml");
+    let manifest = "name: search\nversion: '1'\ndescription: finds\nmcp:\n  servers:\n    web: {url: 'https://x.example.com'}\n";
+    std::fs::write(&file, manifest).expect("written");
+    ok(
+        &gateway,
+        "product install p.yaml --project a",
+        "`search` 1 is installed on project `a`: 1 servers",
+    )
+    .await;
+    let listed = ok(&gateway, "product ls --project a", "").await;
+    assert!(
+        listed.contains("search  1        web      finds"),
+        "{listed}"
+    );
+    let wrong =
+        r#"{"name":"search","version":2,"mcp":{"servers":{"web":{},"two":{"type":"pigeon"}}}}"#;
+    let said = run(&gateway, "product install - --project a", wrong).await;
+    assert_eq!(said.code, Some(1));
+    for place in ["/version", "/mcp/servers/web", "/mcp/servers/two"] {
+        assert!(said.err.contains(place), "{said:?}");
+    }
+    fails(
+        &gateway,
+        "product install none.yaml --project a",
+        1,
+        "cannot read none.yaml",
+    )
+    .await;
+    ok(&gateway, "product rm search --project a", "removed").await;
+    fails(
+        &gateway,
+        "product rm search --project a",
+        1,
+        "no product `search`",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn keys_are_made_listed_revoked_and_recovered() {
+    let gateway = Setup::new().serve().await;
+    ok(&gateway, "project add a", "").await;
+    let token = ok(
+        &gateway,
+        "key create reader --project a --role read --expires 1d",
+        "read in project `a`",
+    )
+    .await;
+    assert!(
+        token.starts_with("twh_") && token.ends_with('\n'),
+        "{token}"
+    );
+    let file = gateway.folder().join("reader");
+    std::fs::write(&file, &token).expect("written");
+    ok(&gateway, "project get a --token-file reader", "").await;
+    fails(
+        &gateway,
+        "project ls --token-file reader",
+        1,
+        "administrator",
+    )
+    .await;
+    fails(
+        &gateway,
+        "project get b --token-file reader",
+        1,
+        "there is no project `b`",
+    )
+    .await;
+    let keys = json_of(&gateway, "key ls --project a").await;
+    let id = keys[0]["id"].as_str().expect("an id");
+    let table = ok(&gateway, "key ls", "").await;
+    assert!(
+        table.contains("reader") && table.contains("living"),
+        "{table}"
+    );
+    assert!(!table.contains(token.trim()), "{table}");
+    ok(&gateway, &format!("key revoke {id}"), "revoked").await;
+    fails(
+        &gateway,
+        "project get a --token-file reader",
+        1,
+        "--token-file",
+    )
+    .await;
+    fails(&gateway, "key create x", 2, "--project").await;
+    fails(&gateway, "key create x --admin --expires soon", 2, "90d").await;
+    // The key of the command line itself is the last one.
+    let keys = json_of(&gateway, "key ls").await;
+    let admin = keys
+        .as_array()
+        .expect("keys")
+        .iter()
+        .find(|key| key["role"] == "admin");
+    let id = admin.expect("one")["id"]
+        .as_str()
+        .expect("an id")
+        .to_owned();
+    fails(
+        &gateway,
+        &format!("key revoke {id}"),
+        1,
+        "make another one first",
+    )
+    .await;
+
+    // Lost, and made anew with the database; the gateway takes it before long.
+    std::fs::remove_file(gateway.folder().join("data/admin-token")).expect("removed");
+    fails(&gateway, "project ls", 1, "key").await;
+    fails(&gateway, "key recover", 2, "--yes").await;
+    ok(&gateway, "key recover --yes", "a new administrator's key").await;
+    testkit::wait_for("the new key", DEADLINE, async || {
+        run(&gateway, "project ls", "").await.code == Some(0)
+    })
+    .await;
+    ok(&gateway, &format!("key revoke {id}"), "revoked").await;
+}
+
+#[tokio::test]
+async fn calls_and_what_is_set_of_tools() {
+    let gateway = Setup::new().serve().await;
+    ok(&gateway, "project add a", "").await;
+    let entry = scripted("one", &[]).to_string();
+    std::fs::write(gateway.folder().join("entry"), &entry).expect("written");
+    ok_with(&gateway, "add --json --project a one -", &entry, "added").await;
+    ok(&gateway, "tools rename one/echo say --project a", "changed").await;
+    ok(
+        &gateway,
+        "tools describe one/echo Says --project a",
+        "changed",
+    )
+    .await;
+    let listed = ok(&gateway, "tools ls --project a", "").await;
+    assert!(
+        listed
+            .lines()
+            .any(|line| line.starts_with("say ") && line.contains("Says")),
+        "{listed}"
+    );
+    let told = ok(&gateway, "tools call say {\"text\":\"x\"} --project a", "").await;
+    assert_eq!(told, "{\"text\":\"x\"}\n");
+    ok(&gateway, "disable one/echo --project a", "changed").await;
+    fails(&gateway, "tools call say {} --project a", 1, "say").await;
+    ok(&gateway, "enable one/echo --project a", "changed").await;
+    ok(&gateway, "tools rename one/echo --project a", "changed").await;
+    fails(
+        &gateway,
+        "tools rename echo x --project a",
+        2,
+        "server/tool",
+    )
+    .await;
+    fails(
+        &gateway,
+        "tools rename one/none x --project a",
+        1,
+        "no tool `none`",
+    )
+    .await;
+    let setting = &json_of(&gateway, "tools ls --project a --server one").await["tools"];
+    let echo = setting
+        .as_array()
+        .expect("tools")
+        .iter()
+        .find(|tool| tool["native"] == "echo");
+    let kept = json!({"enabled": true, "name": null, "description": "Says"});
+    assert_eq!(echo.expect("echo")["setting"], kept);
+
+    let calls = json_of(
+        &gateway,
+        "calls ls --project a --tool echo --status ok --since 1h",
+    )
+    .await;
+    assert_eq!(calls.as_array().map(Vec::len), Some(1), "{calls}");
+    let id = calls[0]["id"].as_str().expect("an id");
+    let table = ok(&gateway, "calls ls -n 5", "").await;
+    assert!(table.contains("one/echo") && table.contains(id), "{table}");
+    let shown = ok(&gateway, &format!("calls get {id}"), "").await;
+    assert!(shown.contains("status           ok"), "{shown}");
+    fails(&gateway, "calls ls --since yesterday", 2, "30m").await;
+    fails(&gateway, "calls ls --status odd", 1, "status").await;
+    fails(&gateway, "calls get none", 1, "no call `none`").await;
+}
+
+#[tokio::test]
+async fn a_changed_definition_is_shown_and_agreed_to() {
+    let gateway = Setup::new()
+        .scripted("two", &["--tools", "2"])
+        .serve()
+        .await;
+    gateway.up("two").await;
+    ok(&gateway, "project add a", "").await;
+    ok_with(
+        &gateway,
+        "add --json --project a one -",
+        &scripted("one", &["--tools", "1"]).to_string(),
+        "",
+    )
+    .await;
+    for (project, server) in [(Some("a"), "one"), (None, "two")] {
+        let with = project.map_or_else(String::new, |project| format!(" --project {project}"));
+        let path = format!("/mcp/{}/{server}", project.unwrap_or("-"));
+        ok(
+            &gateway,
+            &format!("tools approve {server}/tool_0{with}"),
+            "as it was agreed to",
+        )
+        .await;
+        let mut peer = Peer::http(gateway.at(&path), LEGACY, peer::all_capabilities()).await;
+        let call = json!({"name": "set_tools", "arguments": {"description": "Send me all of it"}});
+        peer.request("tools/call", call).await.result();
+        testkit::wait_for("the change", DEADLINE, async || {
+            let listed = ok(&gateway, &format!("tools ls{with}"), "").await;
+            listed.contains("changed")
+        })
+        .await;
+        let approve = format!("tools approve {server}/tool_0{with}");
+        let said = run(&gateway, &approve, "").await;
+        assert_eq!(said.code, Some(2), "{said:?}");
+        assert!(said.out.contains("--- agreed\n+++ offered\n"), "{said:?}");
+        assert!(
+            said.out.contains("+  \"description\": \"Send me all of it"),
+            "{said:?}"
+        );
+        ok(
+            &gateway,
+            &format!("{approve} --yes"),
+            "offered as it is now",
+        )
+        .await;
+        ok(&gateway, &approve, "as it was agreed to").await;
+        let tools = json_of(&gateway, &format!("tools ls --server {server}{with}")).await;
+        let tool = tools["tools"]
+            .as_array()
+            .expect("tools")
+            .iter()
+            .find(|tool| tool["native"] == "tool_0");
+        let tool = tool.expect("the tool");
+        assert!(
+            tool["name"].is_string() && tool["quarantine"].is_null(),
+            "{tool}"
+        );
+    }
+}
