@@ -4,6 +4,7 @@ mod api;
 mod authorization;
 #[path = "../common/mod.rs"]
 mod common;
+mod mcp;
 mod openapi;
 mod projects;
 mod schemathesis;
