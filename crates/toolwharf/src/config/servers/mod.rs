@@ -162,8 +162,8 @@ pub(crate) fn check(
     }
 }
 
-/// What a variable stands for where only the form of an entry matters.
-const ANY: &str = "x";
+/// What variables may stand for where only the form of an entry matters: a word, or the beginning of a URL.
+const ANY: [&str; 2] = ["x", "https://x.invalid"];
 
 /// Reads one entry of a project, whose variables are the project's secrets. One that lacks a secret is
 /// described all the same, as unusable (P04).
@@ -177,8 +177,12 @@ pub(crate) fn check_project(
     secrets: &HashMap<String, String>,
 ) -> Result<ServerSpec, Vec<String>> {
     let path = Path::new("/");
-    let (mut form, _) =
-        check(path, name, entry, &|_| Some(ANY.to_owned())).map_err(|unfit| unfit.problems)?;
+    // First the variables themselves, for they are what is to be seen of it.
+    let mut form = check(path, name, entry, &|name| Some(format!("${{{name}}}")));
+    for any in ANY {
+        form = form.or_else(|_| check(path, name, entry, &|_| Some(any.to_owned())));
+    }
+    let (mut form, _) = form.map_err(|unfit| unfit.problems)?;
     let filled = RefCell::new(BTreeSet::new());
     let secret = |name: &str| {
         let value = secrets.get(name).cloned()?;
@@ -389,4 +393,49 @@ fn is_extension(entry: &Object<'_>) -> bool {
         && shape::ENTRY_MARKS
             .iter()
             .all(|mark| entry.get(mark).is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_that_lacks_secrets_is_described_all_the_same() {
+        let project = ProjectId::parse("p").expect("an id");
+        let name = ServerName::parse("s").expect("a name");
+        let check = |entry: serde_json::Value, secrets: &[(&str, &str)]| {
+            let secrets = secrets
+                .iter()
+                .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
+            check_project(&project, &name, &entry, &secrets.collect())
+        };
+        for (entry, target) in [
+            (serde_json::json!({"command": "${CMD}"}), "${CMD}"),
+            (serde_json::json!({"command": "c", "args": ["${A}"]}), "c"),
+            (
+                serde_json::json!({"url": "https://h/mcp", "headers": {"X": "${K}"}}),
+                "https://h/mcp",
+            ),
+            (
+                serde_json::json!({"url": "${BASE}/mcp"}),
+                "https://x.invalid/mcp",
+            ),
+            (serde_json::json!({"url": "${URL}"}), "https://x.invalid"),
+        ] {
+            let spec = check(entry.clone(), &[]).expect("its form is right");
+            assert_eq!(spec.transport.target(), target, "{entry}");
+            let why = spec.unusable.expect("it lacks something");
+            assert!(why.contains("toolwharf secret set"), "{why}");
+        }
+        let entry = serde_json::json!({"url": "${BASE}/mcp"});
+        let spec = check(entry.clone(), &[("BASE", "http://real:8")]).expect("usable");
+        assert_eq!(
+            (spec.transport.target().as_str(), spec.unusable),
+            ("http://real:8/mcp", None)
+        );
+        // A secret that does not fit is the project's matter, not the entry's.
+        let spec = check(entry, &[("BASE", "real")]).expect("its form is right");
+        assert!(spec.unusable.is_some_and(|why| why.contains("scheme")));
+        check(serde_json::json!({"url": "real/mcp"}), &[]).expect_err("never usable");
+    }
 }
