@@ -33,6 +33,19 @@ pub(super) fn json<T: DeserializeOwned>(body: Result<Bytes, BytesRejection>) -> 
     typed(&mut serde_json::Deserializer::from_slice(&body))
 }
 
+/// A JSON body that has named members.
+pub(super) fn object<T: DeserializeOwned>(
+    body: Result<Bytes, BytesRejection>,
+) -> Result<T, Problem> {
+    // Serde would take a list of the members' values, too.
+    match body {
+        Ok(body) if body.trim_ascii_start().first() == Some(&b'[') => {
+            Err(not_json(&"a list stands where an object is wanted"))
+        }
+        body => json(body),
+    }
+}
+
 /// A value as a type, or the place that does not fit.
 pub(super) fn typed<'de, D, T>(from: D) -> Result<T, Problem>
 where

@@ -162,7 +162,7 @@ pub(super) async fn make_admin(
     rest: State<Shared>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<(StatusCode, Json<MadeKey>), Problem> {
-    let WantedAdminKey { name, expires_at } = input::json(body)?;
+    let WantedAdminKey { name, expires_at } = input::object(body)?;
     let wanted = WantedKey {
         name,
         role: store::Role::Admin,
@@ -176,7 +176,7 @@ pub(super) async fn make(
     Project(project): Project,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<(StatusCode, Json<MadeKey>), Problem> {
-    let wanted: WantedKey = input::json(body)?;
+    let wanted: WantedKey = input::object(body)?;
     if wanted.role == store::Role::Admin {
         let why = "is `read`, `call` or `manage`; an administrator's key is of no project";
         return Err(Problem::field(400, "/role", why));

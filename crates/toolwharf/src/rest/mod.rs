@@ -24,12 +24,12 @@ mod servers;
 mod status;
 mod tools;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use axum::{Json, Router, middleware};
 use engine::Gateway;
 use serde::Serialize;
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::{Mutex, MutexGuard, Semaphore};
 use tokio_util::sync::CancellationToken;
 use utoipa::ToSchema;
 
@@ -50,6 +50,9 @@ use crate::{auth::Keys, gateway::Front, live::Live, projects::Projects};
 
 /// Those who follow logs at a time.
 const FOLLOWERS: usize = 64;
+
+/// Longest wait for a turn: a database that is slow can make each change take some seconds.
+const TURN: Duration = Duration::from_secs(10);
 
 /// What the handlers share.
 pub(crate) struct Rest {
@@ -88,6 +91,19 @@ impl Rest {
 }
 
 type Shared = Arc<Rest>;
+
+impl Rest {
+    /// Waits for a turn to change what is configured of projects.
+    async fn turn(&self) -> Result<MutexGuard<'_, ()>, Problem> {
+        let turn = tokio::time::timeout(TURN, self.edits.lock()).await;
+        turn.map_err(|_| {
+            Problem::new(
+                503,
+                "others have been changing projects for too long; try again",
+            )
+        })
+    }
+}
 
 #[derive(Serialize, ToSchema)]
 struct Index {

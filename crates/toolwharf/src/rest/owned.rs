@@ -290,7 +290,7 @@ pub(super) async fn save(
         members(&mut server.config).insert(REGISTERED_BY.to_owned(), BY_PROJECT.into());
     }
     let store = rest.projects.store();
-    let _one_at_a_time = rest.edits.lock().await;
+    let _one_at_a_time = rest.turn().await?;
     let before = match store.server_get(&project, &name).await {
         Ok(row) => Some(tag(&row)),
         Err(store::Error::NotFound { .. }) => None,
@@ -319,7 +319,7 @@ pub(super) async fn remove(
 ) -> Result<StatusCode, Problem> {
     let name = server_name(&name)?;
     let store = rest.projects.store();
-    let _one_at_a_time = rest.edits.lock().await;
+    let _one_at_a_time = rest.turn().await?;
     let tag = tag(&store.server_get(&project, &name).await?);
     Conditions::of(&headers).permit(Some(&tag))?;
     store.server_delete(&project, &name).await?;

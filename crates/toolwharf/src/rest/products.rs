@@ -134,7 +134,7 @@ pub(super) async fn save(
     let body = input::whole(body)?;
     let manifest = Manifest::read(&project, name.as_str(), &body, format)?;
     let store = rest.projects.store();
-    let _one_at_a_time = rest.edits.lock().await;
+    let _one_at_a_time = rest.turn().await?;
     let before = rest.product_tag(&project, name.as_str()).await?;
     Conditions::of(&headers).permit(before.as_deref())?;
     let installed = store
@@ -161,7 +161,7 @@ pub(super) async fn remove(
     Path(Named { name }): Path<Named>,
     headers: HeaderMap,
 ) -> Result<StatusCode, Problem> {
-    let _one_at_a_time = rest.edits.lock().await;
+    let _one_at_a_time = rest.turn().await?;
     let before = rest.product_tag(&project, &name).await?;
     if before.is_some() {
         Conditions::of(&headers).permit(before.as_deref())?;

@@ -112,13 +112,13 @@ pub(super) async fn save(
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
-    let config: ProjectConfig = input::json(body)?;
+    let config: ProjectConfig = input::object(body)?;
     if let Some(name) = &config.name {
         input::name("/name", name)?;
     }
     input::description("/description", &config.description)?;
     let store = rest.projects.store();
-    let _one_at_a_time = rest.edits.lock().await;
+    let _one_at_a_time = rest.turn().await?;
     let before = match store.project_get(&id).await {
         Ok(row) => Some(row),
         Err(store::Error::NotFound { .. }) => None,
@@ -158,7 +158,7 @@ pub(super) async fn remove(
     headers: HeaderMap,
 ) -> Result<StatusCode, Problem> {
     let store = rest.projects.store();
-    let _one_at_a_time = rest.edits.lock().await;
+    let _one_at_a_time = rest.turn().await?;
     let tag = Project::of(store.project_get(&id).await?).etag();
     Conditions::of(&headers).permit(Some(&tag))?;
     store.project_delete(&id).await?;

@@ -88,7 +88,7 @@ pub(super) async fn save(
     Path(Named { name }): Path<Named>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<(StatusCode, Json<Secret>), Problem> {
-    let SecretValue { value } = input::json(body).map_err(without_values)?;
+    let SecretValue { value } = input::object(body).map_err(without_values)?;
     let row = rest.projects.secret_set(&project, &name, &value).await?;
     let status = match row.version {
         1 => StatusCode::CREATED,

@@ -23,7 +23,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::{Problem, Rest, Shared, answer::shown, input::json};
+use super::{
+    Problem, Rest, Shared,
+    answer::shown,
+    input::{json, object},
+};
 use crate::{
     config::{ConfigError, Sources},
     registry::{self, Edited},
@@ -340,7 +344,7 @@ pub(super) async fn import(
     State(rest): State<Shared>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Imported>, Problem> {
-    let Import { from, text } = json(body)?;
+    let Import { from, text } = object(body)?;
     let change = move |sources: &Sources| registry::import(sources, label(&from), &text);
     let (report, warnings) = rest.edit(change).await?;
     Ok(Json(Imported {

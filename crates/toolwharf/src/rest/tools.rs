@@ -312,7 +312,7 @@ pub(super) async fn set(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Setting>, Problem> {
     let name = input::server_name(&server)?;
-    let setting: Setting = input::json(body)?;
+    let setting: Setting = input::object(body)?;
     if let Some(exposed) = &setting.name {
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
         if exposed.is_empty() || exposed.len() > EXPOSED_CHARS || !exposed.bytes().all(fits) {
@@ -387,7 +387,7 @@ impl Rest {
         tool: &str,
         body: Result<Bytes, BytesRejection>,
     ) -> Result<StatusCode, Problem> {
-        let Approval { digest } = input::json(body)?;
+        let Approval { digest } = input::object(body)?;
         let store = self.projects.store();
         store
             .pin_approve(owner.as_ref(), &name, tool, &digest)

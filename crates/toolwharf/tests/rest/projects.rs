@@ -252,6 +252,13 @@ async fn what_is_wrong_says_where_and_changes_nothing() {
             400,
             Some("/nmae"),
         ),
+        (
+            "PUT",
+            "/projects/b".to_owned(),
+            r#"["name"]"#.into(),
+            400,
+            None,
+        ),
         ("PUT", "/projects/b".to_owned(), "[".into(), 400, None),
         ("GET", "/projects?limit=0".into(), String::new(), 400, None),
         (
