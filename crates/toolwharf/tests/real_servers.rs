@@ -10,46 +10,21 @@ use std::{
     process::Command,
 };
 
-use common::{Gateway, LEGACY, Setup, names, tools, with};
+use common::{
+    Gateway, LEGACY, Setup, names,
+    real::{EVERYTHING, everything_at, npm, python, said},
+    tools, with,
+};
 use serde_json::{Value, json};
 use testkit::{
-    DEADLINE, Peer, Process,
-    conformance::node_modules,
+    Peer,
     peer::{MODERN, all_capabilities},
-    wait_for,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpListener,
     task::JoinSet,
 };
-
-/// What `cargo xtask setup` made.
-fn installed(path: PathBuf) -> PathBuf {
-    assert!(
-        path.exists(),
-        "{} is missing; run: cargo xtask setup",
-        path.display()
-    );
-    path
-}
-
-fn npm(script: &str, arguments: &[&str]) -> Value {
-    let modules = node_modules();
-    let script = installed(modules.join("@modelcontextprotocol").join(script));
-    let mut all = vec![script.display().to_string()];
-    all.extend(arguments.iter().map(|&argument| argument.to_owned()));
-    json!({ "command": modules.join("node/bin/node"), "args": all })
-}
-
-const EVERYTHING: &str = "server-everything/dist/index.js";
-
-fn python(server: &str, arguments: &[&str]) -> Value {
-    let work = node_modules();
-    let work = work.parent().expect("it is in a folder");
-    let program = installed(work.join("venv/bin").join(server));
-    json!({ "command": program, "args": arguments })
-}
 
 /// A repository with one commit.
 fn repository(folder: &Path) -> PathBuf {
@@ -100,16 +75,6 @@ async fn site() -> (String, JoinSet<()>) {
         }
     });
     (url, tasks)
-}
-
-/// Everything that a result says, as one text.
-fn said(result: &Value) -> String {
-    let content = result["content"].as_array();
-    let texts = content
-        .into_iter()
-        .flatten()
-        .filter_map(|item| item["text"].as_str());
-    texts.collect::<Vec<_>>().join("\n")
 }
 
 struct World {
@@ -381,30 +346,6 @@ async fn real_servers_ask_their_client() {
     let elicited = peer.tool("trigger-elicitation-request", json!({})).await;
     assert_eq!(elicited.asked, ["elicitation/create"], "{elicited:?}");
     assert!(said(elicited.result()).contains("Alice"), "{elicited:?}");
-}
-
-/// server-everything serving a port of its own.
-async fn everything_at(transport: &str, path: &str) -> (Process, String) {
-    // Asked of the kernel and given back: the server cannot take port 0 and say which it got.
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let port = listener.local_addr().expect("an address").port();
-    drop(listener);
-    let modules = node_modules();
-    let mut command = tokio::process::Command::new(modules.join("node/bin/node"));
-    command
-        .arg(installed(
-            modules.join("@modelcontextprotocol").join(EVERYTHING),
-        ))
-        .arg(transport)
-        .env("PORT", port.to_string());
-    let process = Process::spawn(command);
-    wait_for("server-everything", DEADLINE, async || {
-        tokio::net::TcpStream::connect(("127.0.0.1", port))
-            .await
-            .is_ok()
-    })
-    .await;
-    (process, format!("http://127.0.0.1:{port}{path}"))
 }
 
 /// Over stdio, from command and arguments, with its own variables.

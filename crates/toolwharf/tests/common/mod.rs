@@ -10,11 +10,14 @@
     reason = "a failure in a test's helper is the test's"
 )]
 
+pub(crate) mod real;
+
 use std::{
     path::{Path, PathBuf},
     time::Duration,
 };
 
+use rustix::process::Signal;
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 use testkit::{
@@ -116,12 +119,16 @@ impl Setup {
 
     /// Writes the files and starts `toolwharf serve`, without waiting for anything.
     pub(crate) fn spawn(self) -> (Process, TempDir) {
+        (self.launch(), self.dir)
+    }
+
+    fn launch(&self) -> Process {
         let mut command = self.command("serve");
         command
             .args(["--listen", "127.0.0.1:0", "--data-dir"])
             .arg(self.dir.path().join("data"))
             .args(&self.arguments);
-        (Process::spawn(command), self.dir)
+        Process::spawn(command)
     }
 
     /// Runs `toolwharf serve`, which has to refuse to start, and gives what it says.
@@ -152,8 +159,7 @@ impl Setup {
 
     /// Runs `toolwharf serve` until it is ready, which does not mean that its servers are.
     pub(crate) async fn serve(self) -> Gateway {
-        let servers = self.servers.clone();
-        let (mut process, dir) = self.spawn();
+        let mut process = self.launch();
         let url = process
             .announced(|line| {
                 // The whole line: it may come in pieces.
@@ -166,8 +172,7 @@ impl Setup {
         let gateway = Gateway {
             process,
             url,
-            servers,
-            dir,
+            setup: self,
         };
         wait_for("/readyz", DEADLINE, async || {
             gateway.at("/readyz").get(&[]).await.status == 200
@@ -191,8 +196,7 @@ pub(crate) struct Gateway {
     pub(crate) process: Process,
     /// Scheme, host and port.
     pub(crate) url: String,
-    servers: Map<String, Value>,
-    dir: TempDir,
+    setup: Setup,
 }
 
 impl Gateway {
@@ -218,23 +222,35 @@ impl Gateway {
 
     /// The file with the servers.
     pub(crate) fn servers_file(&self) -> PathBuf {
-        servers_file(self.dir.path())
+        servers_file(self.setup.dir.path())
     }
 
     /// The file with the settings.
     pub(crate) fn settings_file(&self) -> PathBuf {
-        settings_file(self.dir.path())
+        settings_file(self.setup.dir.path())
     }
 
     /// The folder that all files are in.
     pub(crate) fn folder(&self) -> &Path {
-        self.dir.path()
+        self.setup.dir.path()
     }
 
     /// Changes the servers and writes the file, as an editor does that replaces it.
     pub(crate) fn edit(&mut self, change: impl FnOnce(&mut Map<String, Value>)) {
-        change(&mut self.servers);
-        write_servers(self.dir.path(), &self.servers);
+        change(&mut self.setup.servers);
+        write_servers(self.folder(), &self.setup.servers);
+    }
+
+    /// Asks it to stop, waits until it has, and starts it again on all that it left.
+    pub(crate) async fn restarted(self) -> Self {
+        self.restarted_after(Signal::TERM).await
+    }
+
+    /// [`Gateway::restarted`] after an end of another kind.
+    pub(crate) async fn restarted_after(mut self, signal: Signal) -> Self {
+        self.process.signal(signal);
+        self.process.wait(DEADLINE).await;
+        self.setup.serve().await
     }
 
     /// Replaces the text of a configuration file in one step.
@@ -244,7 +260,7 @@ impl Gateway {
 
     /// The administrator's token.
     pub(crate) fn token(&self) -> String {
-        let file = self.dir.path().join("data/admin-token");
+        let file = self.setup.dir.path().join("data/admin-token");
         std::fs::read_to_string(file).unwrap().trim().to_owned()
     }
 

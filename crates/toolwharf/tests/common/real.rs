@@ -1,0 +1,78 @@
+//! Third parties' servers as tests start them. `cargo xtask setup` installs them under `.work`.
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use testkit::{DEADLINE, Process, conformance::node_modules, wait_for};
+use tokio::net::TcpListener;
+
+/// What `cargo xtask setup` made.
+fn installed(path: PathBuf) -> PathBuf {
+    assert!(
+        path.exists(),
+        "{} is missing; run: cargo xtask setup",
+        path.display()
+    );
+    path
+}
+
+pub(crate) fn npm(script: &str, arguments: &[&str]) -> Value {
+    let modules = node_modules();
+    let script = installed(modules.join("@modelcontextprotocol").join(script));
+    let mut all = vec![script.display().to_string()];
+    all.extend(arguments.iter().map(|&argument| argument.to_owned()));
+    json!({ "command": modules.join("node/bin/node"), "args": all })
+}
+
+pub(crate) const EVERYTHING: &str = "server-everything/dist/index.js";
+
+pub(crate) fn python(server: &str, arguments: &[&str]) -> Value {
+    let work = node_modules();
+    let work = work.parent().expect("it is in a folder");
+    let program = installed(work.join("venv/bin").join(server));
+    json!({ "command": program, "args": arguments })
+}
+
+/// A port that nobody listens on: asked of the kernel and given back, for servers that cannot take port 0 and
+/// say which they got.
+pub(crate) async fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    listener.local_addr().expect("an address").port()
+}
+
+/// server-everything serving a port of its own.
+pub(crate) async fn everything_at(transport: &str, path: &str) -> (Process, String) {
+    let port = free_port().await;
+    let process = everything_on(port, transport).await;
+    (process, format!("http://127.0.0.1:{port}{path}"))
+}
+
+/// server-everything serving this port.
+pub(crate) async fn everything_on(port: u16, transport: &str) -> Process {
+    let modules = node_modules();
+    let mut command = tokio::process::Command::new(modules.join("node/bin/node"));
+    command
+        .arg(installed(
+            modules.join("@modelcontextprotocol").join(EVERYTHING),
+        ))
+        .arg(transport)
+        .env("PORT", port.to_string());
+    let process = Process::spawn(command);
+    wait_for("server-everything", DEADLINE, async || {
+        tokio::net::TcpStream::connect(("127.0.0.1", port))
+            .await
+            .is_ok()
+    })
+    .await;
+    process
+}
+
+/// Everything that a result says, as one text.
+pub(crate) fn said(result: &Value) -> String {
+    let content = result["content"].as_array();
+    let texts = content
+        .into_iter()
+        .flatten()
+        .filter_map(|item| item["text"].as_str());
+    texts.collect::<Vec<_>>().join("\n")
+}
