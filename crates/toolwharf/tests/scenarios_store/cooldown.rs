@@ -1,0 +1,112 @@
+//! P12: a server that cannot be reached is left alone for a minute, and then tried again.
+//!
+//! The minute is waited for: it is no setting, and both ends of it are looked at in the one wait.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use testkit::{DEADLINE, Peer, wait_for};
+use tokio::time::Instant;
+
+use crate::{
+    api::Api,
+    common::LEGACY,
+    support::{Db, Governed, is_away, pid},
+};
+
+on_both!(p12_three_failures_make_it_unavailable_for_a_minute);
+
+async fn p12_three_failures_make_it_unavailable_for_a_minute(db: &Db) {
+    let gateway = db.setup().serve().await;
+    let api = Api::admin(&gateway);
+    api.put("/projects/a", json!({})).await;
+    let servers = ["bad", "mended"].map(|name| Governed::new(gateway.folder(), name, &[]));
+    let mut peers = Vec::new();
+    for server in &servers {
+        server.order("exit 5");
+        let path = format!("/projects/a/servers/{}", server.name());
+        api.put(&path, server.entry()).await;
+        let one = gateway.at(&format!("/mcp/a/{}", server.name()));
+        peers.push(Peer::http(one, LEGACY, json!({})).await);
+    }
+    let shown = async |server: &Governed| {
+        api.get(&format!("/projects/a/servers/{}", server.name()))
+            .await
+    };
+    for (server, peer) in servers.iter().zip(&mut peers) {
+        let failed = peer.tool("echo", json!({})).await;
+        assert!(is_away(&failed.response), "{failed:?}");
+        wait_for("three attempts", DEADLINE, async || {
+            shown(server).await["state"] == "unavailable"
+        })
+        .await;
+        assert_eq!(server.starts(), 3);
+    }
+    let since = Instant::now();
+    let is_refused = |answer: &Value, start: Instant| {
+        assert!(is_away(answer), "{answer}");
+        assert!(
+            start.elapsed() < Duration::from_secs(1),
+            "{:?}",
+            start.elapsed()
+        );
+        let message = answer["error"]["message"].as_str().unwrap();
+        assert!(message.contains("3 attempts in a row failed"), "{message}");
+        let retry = answer["error"]["data"]["retryAfterMs"].as_u64().unwrap();
+        assert!((20_000..=60_000).contains(&retry), "{retry}");
+    };
+    for (server, peer) in servers.iter().zip(&mut peers) {
+        for _ in 0..5 {
+            let start = Instant::now();
+            let refused = peer.tool("echo", json!({})).await;
+            is_refused(&refused.response, start);
+        }
+        let shown = shown(server).await;
+        let reason = shown["reason"].as_str().unwrap();
+        assert!(reason.contains("3 attempts in a row failed"), "{shown}");
+        assert!(
+            shown["retryMs"].as_u64().is_some_and(|ms| ms <= 60_000),
+            "{shown}"
+        );
+        assert_eq!(server.starts(), 3, "a call tried it all the same");
+    }
+    // One of them gets well meanwhile, which nobody notices before the minute is over.
+    servers[1].order("");
+    let over = Duration::from_secs(75);
+    for server in &servers {
+        wait_for("the end of the cooldown", over, async || {
+            shown(server).await["state"] == "idle"
+        })
+        .await;
+        assert_eq!(server.starts(), 3, "it was tried before somebody wanted it");
+    }
+    assert!(
+        since.elapsed() > Duration::from_secs(50),
+        "{:?}",
+        since.elapsed()
+    );
+    // Half open: the next callers make one attempt together.
+    let mut asked = Vec::new();
+    for _ in 0..3 {
+        asked.push(peers[0].begin("tools/call", json!({"name": "echo"})).await);
+    }
+    for id in asked {
+        assert!(is_away(&peers[0].finish(id).await));
+    }
+    let bad = shown(&servers[0]).await;
+    assert_eq!(bad["state"], "unavailable", "{bad}");
+    assert!(
+        bad["retryMs"].as_u64().is_some_and(|ms| ms > 50_000),
+        "{bad}"
+    );
+    assert_eq!(servers[0].starts(), 4);
+    let first = pid(&mut peers[1], "pid").await;
+    assert_eq!(pid(&mut peers[1], "pid").await, first);
+    assert_eq!(servers[1].starts(), 4);
+    assert_eq!(shown(&servers[1]).await["state"], "running");
+    // Who is impatient says so.
+    servers[0].order("");
+    api.ok("POST", "/projects/a/servers/bad/restart", json!({}))
+        .await;
+    pid(&mut peers[0], "pid").await;
+}

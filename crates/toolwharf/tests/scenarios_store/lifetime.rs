@@ -1,0 +1,204 @@
+//! P05, P10 and P11: when the process of a project's server comes, who shares it, and how it goes.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use testkit::{Bin, wait_for};
+use tokio::{task::JoinSet, time::Instant};
+
+use crate::{
+    api::Api,
+    common::{gone, scripted, tools},
+    support::{Db, Governed, legacy, modern, pid},
+};
+
+on_both!(
+    p05_a_server_is_terminated_then_killed,
+    p10_the_first_use_connects_and_later_ones_reuse,
+    p11_a_project_shares_one_connection,
+);
+
+async fn p05_a_server_is_terminated_then_killed(db: &Db) {
+    let gateway = db
+        .setup()
+        .settings("[limits]\nstop_grace = \"2s\"\n")
+        .serve()
+        .await;
+    let api = Api::admin(&gateway);
+    // It writes down that it was asked, and stays.
+    let script = r#"trap 'echo term >> "$0"' TERM; exec 3<&0; "$1" --ignore-eof --ignore-sigterm <&3 & while :; do sleep 0.1; done"#;
+    let stubborn = |file: &str| {
+        let told = gateway.folder().join(file);
+        json!({"command": "sh", "args": ["-c", script, told, Bin::path("testkit-scripted")]})
+    };
+    let is_told = |file: &str| {
+        let told = std::fs::read_to_string(gateway.folder().join(file));
+        told.is_ok_and(|text| text.contains("term"))
+    };
+    let settings = json!({"naming": "always-prefix"});
+    let mut peers = Vec::new();
+    let mut pids = Vec::new();
+    for project in ["changed", "removed", "disabled"] {
+        api.put(&format!("/projects/{project}"), settings.clone())
+            .await;
+        let path = format!("/projects/{project}/servers");
+        api.put(&format!("{path}/stubborn"), stubborn(project))
+            .await;
+        api.put(&format!("{path}/polite"), scripted("polite", &[]))
+            .await;
+        let mut peer = legacy(&gateway, project).await;
+        for server in ["stubborn", "polite"] {
+            pids.push(pid(&mut peer, &format!("{server}__pid")).await);
+        }
+        peers.push(peer);
+    }
+    let start = Instant::now();
+    // Reconfigured, each in its own way; removed with its project; switched off with it.
+    api.put(
+        "/projects/changed/servers/stubborn",
+        scripted("stubborn", &[]),
+    )
+    .await;
+    let mut entry = scripted("polite", &[]);
+    entry["env"] = json!({"NEW": "yes"});
+    api.put("/projects/changed/servers/polite", entry).await;
+    api.ok("DELETE", "/projects/removed", Value::Null).await;
+    let off = json!({"naming": "always-prefix", "enabled": false});
+    api.put("/projects/disabled", off).await;
+    // The new ones do not wait for the old ones' end.
+    let env = peers[0].tool("polite__env", json!({})).await;
+    assert_eq!(env.result()["structuredContent"]["NEW"], "yes");
+    let fresh = pid(&mut peers[0], "stubborn__pid").await;
+    assert!(!pids.contains(&fresh));
+    assert!(
+        start.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        start.elapsed()
+    );
+    for peer in &mut peers[1..] {
+        let refused = peer.tool("polite__pid", json!({})).await;
+        assert!(refused.response.get("error").is_some(), "{refused:?}");
+    }
+    // The polite ones go with their stdin; the others only when they are made to.
+    let (stubborn, polite): (Vec<u32>, Vec<u32>) =
+        pids.chunks(2).map(|pair| (pair[0], pair[1])).unzip();
+    gone(&polite, false, Duration::from_secs(2)).await;
+    gone(&stubborn, true, Duration::from_secs(10)).await;
+    assert!(
+        start.elapsed() >= Duration::from_millis(1500),
+        "they had no time to go by themselves"
+    );
+    for file in ["changed", "removed", "disabled"] {
+        assert!(
+            is_told(file),
+            "{file}: it was killed without having been asked"
+        );
+    }
+}
+
+async fn p10_the_first_use_connects_and_later_ones_reuse(db: &Db) {
+    let gateway = db.setup().serve().await;
+    let api = Api::admin(&gateway);
+    let folder = gateway.folder().to_owned();
+    let servers = ["listed", "called"].map(|name| Governed::new(&folder, name, &["--tools", "1"]));
+    for server in &servers {
+        let project = server.name();
+        api.put(&format!("/projects/{project}"), json!({})).await;
+        api.put(&format!("/projects/{project}/servers/one"), server.entry())
+            .await;
+    }
+    let starts = || [servers[0].starts(), servers[1].starts()];
+    assert_eq!(starts(), [0, 0], "registering it starts it");
+    // Never used before: the list has to wait for it, and so has a call.
+    let mut list = legacy(&gateway, "listed").await;
+    assert_eq!(starts(), [0, 0], "the handshake starts it");
+    assert!(tools(&mut list).await.contains(&"tool_0".to_owned()));
+    assert_eq!(starts(), [1, 0]);
+    let mut call = modern(&gateway, "called").await;
+    let first = pid(&mut call, "pid").await;
+    assert_eq!(starts(), [1, 1]);
+    for _ in 0..5 {
+        assert_eq!(pid(&mut call, "pid").await, first);
+        assert_eq!(
+            pid(&mut legacy(&gateway, "called").await, "pid").await,
+            first
+        );
+        tools(&mut call).await;
+    }
+    assert_eq!(starts(), [1, 1]);
+
+    // What is known of them starts nothing at boot.
+    let gateway = gateway.restarted().await;
+    let api = Api::admin(&gateway);
+    for server in &servers {
+        let shown = api
+            .get(&format!("/projects/{}/servers/one", server.name()))
+            .await;
+        assert_eq!(
+            (&shown["state"], &shown["starts"]),
+            (&json!("idle"), &json!(0)),
+            "{shown}"
+        );
+    }
+    assert_eq!(starts(), [1, 1], "it was started at boot");
+    let mut peer = legacy(&gateway, "called").await;
+    let second = pid(&mut peer, "pid").await;
+    assert_ne!(second, first);
+    assert_eq!(
+        starts(),
+        [1, 2],
+        "one project's first use starts another's server"
+    );
+    // A list is answered with what is known, and starts it behind that.
+    let mut peer = legacy(&gateway, "listed").await;
+    assert!(tools(&mut peer).await.contains(&"tool_0".to_owned()));
+    wait_for("the second start", Duration::from_secs(10), async || {
+        starts() == [2, 2]
+    })
+    .await;
+    let shown = api.get("/projects/called/servers/one").await;
+    assert_eq!(shown["pid"], second);
+    assert_eq!(shown["state"], "running");
+}
+
+async fn p11_a_project_shares_one_connection(db: &Db) {
+    let gateway = db.setup().serve().await;
+    let api = Api::admin(&gateway);
+    let server = Governed::new(gateway.folder(), "shared", &[]);
+    for project in ["a", "b"] {
+        api.put(&format!("/projects/{project}"), json!({})).await;
+        api.put(&format!("/projects/{project}/servers/one"), server.entry())
+            .await;
+    }
+    // All at once, of both eras and both projects, when nothing is connected yet.
+    let mut clients = JoinSet::new();
+    for n in 0..16 {
+        let project = if n % 2 == 0 { "a" } else { "b" };
+        let mut peer = if n < 8 {
+            legacy(&gateway, project).await
+        } else {
+            modern(&gateway, project).await
+        };
+        clients.spawn(async move {
+            let first = pid(&mut peer, "pid").await;
+            assert_eq!(pid(&mut peer, "pid").await, first);
+            (project, first)
+        });
+    }
+    let mut seen = clients.join_all().await;
+    seen.sort_unstable();
+    seen.dedup();
+    assert_eq!(seen.len(), 2, "{seen:?}");
+    assert_eq!((seen[0].0, seen[1].0), ("a", "b"));
+    assert_ne!(seen[0].1, seen[1].1, "two projects share a process");
+    assert_eq!(
+        server.starts(),
+        2,
+        "racing first calls started it more than once"
+    );
+    for (project, process) in seen {
+        let shown = api.get(&format!("/projects/{project}/servers/one")).await;
+        assert_eq!(shown["pid"], process);
+        assert_eq!(shown["calls"], 16);
+    }
+}

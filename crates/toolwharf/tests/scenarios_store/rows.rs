@@ -1,0 +1,210 @@
+//! P01 to P03: what the table is like, what fills it, and the process that comes of a row.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::{
+    api::{Api, problem},
+    common::{
+        gone,
+        real::{everything_at, python, said},
+        scripted, tools,
+    },
+    support::{Db, legacy, modern, pid},
+};
+
+on_both!(
+    p01_a_projects_servers_are_rows,
+    p02_a_manifest_installs_updates_and_removes_rows,
+    p03_stdio_is_a_child_of_command_args_and_env,
+);
+
+async fn p01_a_projects_servers_are_rows(db: &Db) {
+    let gateway = db.setup().serve().await;
+    let (columns, kind) = match db {
+        Db::Sqlite => (
+            "SELECT name FROM pragma_table_xinfo('project_mcp_servers') ORDER BY cid",
+            "SELECT CASE WHEN sql LIKE '%json_valid(config)%' THEN 'json' END FROM kb.sqlite_master
+             WHERE name = 'project_mcp_servers'",
+        ),
+        Db::Postgres(_) => (
+            "SELECT column_name::text FROM information_schema.columns
+             WHERE table_schema = 'kb' AND table_name = 'project_mcp_servers' ORDER BY ordinal_position",
+            "SELECT data_type::text FROM information_schema.columns WHERE table_schema = 'kb'
+             AND table_name = 'project_mcp_servers' AND column_name = 'config'",
+        ),
+    };
+    let columns = db.texts(&gateway, columns).await;
+    let expected =
+        "id project_id product_id name description transport config enabled created_at updated_at";
+    assert_eq!(columns.join(" "), expected);
+    let kind = db.texts(&gateway, kind).await;
+    assert_eq!(kind, [if db.is_sqlite() { "json" } else { "jsonb" }]);
+
+    let api = Api::admin(&gateway);
+    api.put("/projects/a", json!({})).await;
+    let stdio = json!({
+        "command": "run", "args": ["-v", "${A}"], "env": {"B": "${B}"}, "description": "the first",
+        "enabled": false,
+    });
+    let remote = json!({"url": "https://x.example.com", "headers": {"K": "${K}"}});
+    for (name, kind, mut entry) in [
+        ("one", "stdio", stdio),
+        ("two", "sse", remote.clone()),
+        ("three", "http", remote),
+    ] {
+        entry["type"] = kind.into();
+        api.put(&format!("/projects/a/servers/{name}"), entry).await;
+    }
+    let rows = "SELECT name || ' ' || project_id || ' ' || transport || ' ' || description || ' '
+                || CASE WHEN enabled THEN 'on' ELSE 'off' END || CASE WHEN product_id IS NULL THEN '' ELSE '!' END
+                FROM kb.project_mcp_servers ORDER BY created_at";
+    assert_eq!(
+        db.texts(&gateway, rows).await,
+        [
+            "one a stdio the first off",
+            "two a sse  on",
+            "three a http  on"
+        ]
+    );
+    // The configuration can be asked for in SQL; variables are in it as they were given.
+    let asked =
+        "SELECT (config->>'command') || ' ' || (config->'args'->>1) || ' ' || (config->'env'->>'B')
+                 FROM kb.project_mcp_servers WHERE name = 'one'";
+    assert_eq!(db.texts(&gateway, asked).await, ["run ${A} ${B}"]);
+    let asked = "SELECT (config->>'url') || ' ' || (config->'headers'->>'K')
+                 FROM kb.project_mcp_servers WHERE name = 'two'";
+    assert_eq!(
+        db.texts(&gateway, asked).await,
+        ["https://x.example.com ${K}"]
+    );
+}
+
+async fn p02_a_manifest_installs_updates_and_removes_rows(db: &Db) {
+    let (_everything, url) = everything_at("sse", "/sse").await;
+    let gateway = db.setup().serve().await;
+    let api = Api::admin(&gateway);
+    for project in ["a", "b"] {
+        api.put(&format!("/projects/{project}"), json!({})).await;
+    }
+    let time = python("mcp-server-time", &["--local-timezone", "Europe/Paris"]);
+    let yaml = format!(
+        "name: clock\nversion: '1'\nmcp:\n  servers:\n    - name: time\n      transport: stdio\n      config: \
+         {time}\n    - name: everything\n      transport: sse\n      config: {{url: '{url}'}}\n",
+    );
+    let path = "/api/v1/projects/a/products/clock";
+    let kind = [("content-type", "application/yaml")];
+    let made = api.ask("PUT", path, yaml.clone(), &kind).await;
+    assert_eq!(made.status, 201, "{}", made.text());
+    let rows = async || {
+        let rows =
+            "SELECT s.project_id || ' ' || p.name || ' ' || p.version || ' ' || s.name || ' '
+                    || s.transport || ' ' || s.id FROM kb.project_mcp_servers AS s
+                    JOIN kb.products AS p ON p.id = s.product_id AND p.project_id = s.project_id
+                    ORDER BY s.name";
+        let rows = db.texts(&gateway, rows).await;
+        let rows = rows.iter().map(|row| row.rsplit_once(' ').unwrap());
+        let rows: (Vec<_>, Vec<_>) = rows
+            .map(|(row, id)| (row.to_owned(), id.to_owned()))
+            .unzip();
+        rows
+    };
+    let (first, ids) = rows().await;
+    assert_eq!(first, ["a clock 1 everything sse", "a clock 1 time stdio"]);
+    let mut peer = legacy(&gateway, "a").await;
+    let convert = json!({
+        "source_timezone": "Europe/Paris", "time": "12:00", "target_timezone": "Asia/Tokyo",
+    });
+    let converted = peer.tool("convert_time", convert.clone()).await;
+    assert!(
+        said(converted.result()).contains("Asia/Tokyo"),
+        "{converted:?}"
+    );
+    let echo = peer.tool("echo", json!({"message": "x"})).await;
+    assert_eq!(said(echo.result()), "Echo: x");
+    let shown = api.get("/projects/a/servers/time").await;
+    let process = shown["pid"].as_u64().unwrap();
+
+    // The same again changes nothing, not even the process.
+    let again = api.ask("PUT", path, yaml, &kind).await;
+    assert_eq!(again.status, 200, "{}", again.text());
+    assert_eq!(rows().await, (first, ids.clone()));
+    let shown = api.get("/projects/a/servers/time").await;
+    assert_eq!(shown["pid"], process);
+
+    // What is wrong changes nothing either.
+    let wrong =
+        json!({"name": "clock", "version": "2", "mcp": {"servers": {"time": {"args": []}}}});
+    let refused = api.ask("PUT", path, wrong.to_string(), &[]).await;
+    problem(&refused, 422);
+    assert_eq!(rows().await.1, ids);
+
+    // An update: one goes, one comes, one is another; who stays is the same row.
+    let mut other = time;
+    other["env"] = json!({"NEW": "yes"});
+    let next = json!({"name": "clock", "version": "2", "mcp": {"servers": {
+        "time": other, "added": scripted("added", &[]),
+    }}});
+    let updated = api.put("/projects/a/products/clock", next).await;
+    assert_eq!(updated["removed"], json!(["everything"]));
+    let (second, new_ids) = rows().await;
+    assert_eq!(second, ["a clock 2 added stdio", "a clock 2 time stdio"]);
+    assert_eq!(new_ids[1], ids[1], "the row of `time` is another one");
+    gone(
+        &[u32::try_from(process).unwrap()],
+        false,
+        Duration::from_secs(10),
+    )
+    .await;
+    let now = peer
+        .tool("get_current_time", json!({"timezone": "Asia/Tokyo"}))
+        .await;
+    assert!(said(now.result()).contains("Asia/Tokyo"), "{now:?}");
+    let listed = tools(&mut peer).await;
+    assert!(listed.contains(&"pid".to_owned()), "{listed:?}");
+    assert!(!listed.contains(&"get-sum".to_owned()), "{listed:?}");
+    let added = pid(&mut peer, "pid").await;
+
+    // Another project's server stays, of whatever name.
+    api.put("/projects/b/servers/time", scripted("time", &[]))
+        .await;
+    api.ok("DELETE", "/projects/a/products/clock", Value::Null)
+        .await;
+    assert_eq!(rows().await, (vec![], vec![]));
+    let left = "SELECT project_id || ' ' || name FROM kb.project_mcp_servers";
+    assert_eq!(db.texts(&gateway, left).await, ["b time"]);
+    assert_eq!(tools(&mut peer).await, Vec::<String>::new());
+    gone(&[added], false, Duration::from_secs(10)).await;
+}
+
+async fn p03_stdio_is_a_child_of_command_args_and_env(db: &Db) {
+    let gateway = db.setup().env("OF_THE_HOST", "secret").serve().await;
+    let api = Api::admin(&gateway);
+    api.put("/projects/a", json!({})).await;
+    let mut entry = scripted("child", &["--tools", "2"]);
+    entry["env"] = json!({"GREETING": "hello"});
+    entry["cwd"] = json!(gateway.folder());
+    api.put("/projects/a/servers/child", entry).await;
+    let time = python("mcp-server-time", &["--local-timezone", "Europe/Paris"]);
+    api.put("/projects/a/servers/time", time).await;
+    for mut peer in [legacy(&gateway, "a").await, modern(&gateway, "a").await] {
+        let listed = tools(&mut peer).await;
+        assert!(listed.contains(&"tool_1".to_owned()), "{listed:?}");
+        let env = peer.tool("env", json!({})).await;
+        let env = &env.result()["structuredContent"];
+        assert_eq!(env["GREETING"], "hello");
+        assert_eq!(env["OF_THE_HOST"], Value::Null);
+        let cwd = peer.tool("cwd", json!({})).await;
+        assert_eq!(cwd.text(), gateway.folder().to_str().unwrap());
+        let tools = peer.request("tools/list", json!({})).await;
+        assert!(
+            tools.response.to_string().contains("Europe/Paris"),
+            "{tools:?}"
+        );
+        let now = peer
+            .tool("get_current_time", json!({"timezone": "Europe/Paris"}))
+            .await;
+        assert!(said(now.result()).contains("Europe/Paris"), "{now:?}");
+    }
+}

@@ -1,0 +1,158 @@
+//! A database for one gateway, and a server whose starts a test governs.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use sqlx::{
+    AssertSqlSafe, ConnectOptions, Connection, PgConnection, SqliteConnection,
+    sqlite::SqliteConnectOptions,
+};
+use testkit::{Bin, Peer, peer, postgres::Database};
+
+use crate::common::{Gateway, LEGACY, Setup};
+
+/// Makes of each function `async fn name(db: &Db)` a test `name::sqlite` and a test `name::postgres`.
+macro_rules! on_both {
+    ($($name:ident),* $(,)?) => {$(
+        mod $name {
+            #[tokio::test]
+            async fn sqlite() {
+                super::$name(&crate::support::Db::Sqlite).await;
+            }
+
+            #[tokio::test]
+            async fn postgres() {
+                super::$name(&crate::support::Db::postgres().await).await;
+            }
+        }
+    )*};
+}
+
+/// Where a gateway keeps its state.
+pub(crate) enum Db {
+    /// In its data directory.
+    Sqlite,
+    Postgres(Database),
+}
+
+impl Db {
+    pub(crate) async fn postgres() -> Self {
+        Self::Postgres(Database::create().await)
+    }
+
+    pub(crate) fn is_sqlite(&self) -> bool {
+        matches!(self, Self::Sqlite)
+    }
+
+    /// A gateway that is to have this database.
+    pub(crate) fn setup(&self) -> Setup {
+        match self {
+            Self::Sqlite => Setup::new(),
+            Self::Postgres(database) => Setup::new().env("TOOLWHARF_DATABASE_URL", database.url()),
+        }
+    }
+
+    /// The one column of a query, as text. Tables are named `kb.…`.
+    pub(crate) async fn column(&self, gateway: &Gateway, query: &str) -> Vec<Option<String>> {
+        match self {
+            Self::Sqlite => {
+                let file = gateway.folder().join("data/toolwharf.db");
+                let options = SqliteConnectOptions::new().filename(file).read_only(true);
+                let mut conn: SqliteConnection = options.connect().await.unwrap();
+                let query = AssertSqlSafe(query.replace("kb.", "main."));
+                let rows = sqlx::query_scalar(query)
+                    .fetch_all(&mut conn)
+                    .await
+                    .unwrap();
+                conn.close().await.unwrap();
+                rows
+            }
+            Self::Postgres(database) => {
+                let mut conn = PgConnection::connect(database.url()).await.unwrap();
+                let query = AssertSqlSafe(query.to_owned());
+                let rows = sqlx::query_scalar(query)
+                    .fetch_all(&mut conn)
+                    .await
+                    .unwrap();
+                conn.close().await.unwrap();
+                rows
+            }
+        }
+    }
+
+    /// [`Db::column`] where nothing is null.
+    pub(crate) async fn texts(&self, gateway: &Gateway, query: &str) -> Vec<String> {
+        let rows = self.column(gateway, query).await;
+        rows.into_iter().map(Option::unwrap).collect()
+    }
+}
+
+/// A scripted stdio server that is started by a shell: it notes each start, and reads what to do first from a
+/// file that a test may change while its configuration stays the same.
+pub(crate) struct Governed {
+    name: String,
+    orders: PathBuf,
+    entry: Value,
+}
+
+impl Governed {
+    pub(crate) fn new(folder: &Path, name: &str, options: &[&str]) -> Self {
+        let script = "echo x >> \"$0.starts\"; . \"$0\"; exec \"$@\"";
+        let orders = folder.join(format!("{name}.orders"));
+        std::fs::write(&orders, "").unwrap();
+        let scripted = Bin::path("testkit-scripted");
+        let mut args = vec![json!("-c"), json!(script), json!(orders), json!(scripted)];
+        args.extend(["--name", name].map(Value::from));
+        args.extend(options.iter().map(|&option| Value::from(option)));
+        Self {
+            name: name.to_owned(),
+            orders,
+            entry: json!({"command": "sh", "args": args}),
+        }
+    }
+
+    /// The entry to register.
+    pub(crate) fn entry(&self) -> Value {
+        self.entry.clone()
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What the shell does before each start from now on.
+    pub(crate) fn order(&self, commands: &str) {
+        let new = self.orders.with_extension("new");
+        std::fs::write(&new, commands).unwrap();
+        std::fs::rename(&new, &self.orders).unwrap();
+    }
+
+    /// How often it was started.
+    pub(crate) fn starts(&self) -> usize {
+        let mut file = self.orders.clone().into_os_string();
+        file.push(".starts");
+        std::fs::read(file).map_or(0, |text| text.len() / 2)
+    }
+}
+
+/// A client of the newest legacy revision that speaks to a project.
+pub(crate) async fn legacy(gateway: &Gateway, project: &str) -> Peer {
+    let client = gateway.at(&format!("/mcp/{project}"));
+    Peer::http(client, LEGACY, peer::all_capabilities()).await
+}
+
+/// A client of the modern era that speaks to a project.
+pub(crate) async fn modern(gateway: &Gateway, project: &str) -> Peer {
+    let client = gateway.at(&format!("/mcp/{project}"));
+    Peer::http(client, peer::MODERN, peer::all_capabilities()).await
+}
+
+/// What the tool `pid` of a scripted server says.
+pub(crate) async fn pid(peer: &mut Peer, tool: &str) -> u32 {
+    peer.tool(tool, json!({})).await.text().parse().unwrap()
+}
+
+/// Whether a call failed because its server is away.
+pub(crate) fn is_away(response: &Value) -> bool {
+    response["error"]["data"]["reason"] == "server_unavailable"
+}
