@@ -71,6 +71,19 @@ impl Launcher {
         spec: &ServerSpec,
         capabilities: &str,
     ) -> Result<(Connection, Ambient), StartError> {
+        let connected = self.connect_as_configured(spec, capabilities).await;
+        // Reasons name the command or the URL, and secrets may have been filled in there (P04).
+        connected.map_err(|error| StartError {
+            reason: spec.redact(&error.reason).into(),
+            ..error
+        })
+    }
+
+    async fn connect_as_configured(
+        &self,
+        spec: &ServerSpec,
+        capabilities: &str,
+    ) -> Result<(Connection, Ambient), StartError> {
         if let Some(why) = &spec.unusable {
             return Err(StartError::new(why.as_str()));
         }

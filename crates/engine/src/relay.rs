@@ -743,6 +743,7 @@ impl Relay<'_> {
                 format!("server `{server}` failed on `{what}`: {error}"),
             ),
         };
+        let message = self.target.server.spec.redact(&message);
         tracing::warn!(server = %server, method = self.frame.method(), "{message}");
         let data = format!(
             "{{\"reason\":\"{reason}\",\"server\":{}}}",

@@ -644,6 +644,7 @@ impl Server {
             why = self.serve(shared, &connection, ambient) => why,
             () = working => "unreachable: it pends".into(),
         };
+        let why: Arc<str> = self.spec.redact(&why).into();
         // From here on callers get the reason, while what is left of the instance is cleared away.
         self.state.send_replace(State::Down {
             reason: why.clone(),

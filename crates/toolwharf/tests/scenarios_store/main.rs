@@ -16,3 +16,4 @@ mod cooldown;
 mod lifetime;
 mod remote;
 mod rows;
+mod secrets;

@@ -1,0 +1,242 @@
+//! P04: `${VAR}` is filled from the secrets of the project, and from nothing else.
+
+use serde_json::{Value, json};
+use testkit::{Bin, Outcome, Process};
+
+use crate::{
+    api::Api,
+    common::{Gateway, scripted},
+    support::{Db, is_away, legacy, pid},
+};
+
+on_both!(
+    p04_variables_are_filled_from_the_projects_secrets,
+    p04_a_missing_secret_is_named,
+    p04_no_error_tells_a_secret,
+);
+
+async fn set(api: &Api<'_>, project: &str, name: &str, value: &str) {
+    let path = format!("/projects/{project}/secrets/{name}");
+    api.put(&path, json!({"value": value})).await;
+}
+
+/// A server over HTTP and the host and port that it is at.
+async fn remote() -> (Process, String) {
+    let mut process = Process::bin("testkit-scripted", ["--http", "127.0.0.1:0"]);
+    let url = process.url().await;
+    let host = url.strip_prefix("http://").unwrap();
+    let host = host.strip_suffix("/mcp").unwrap().to_owned();
+    (process, host)
+}
+
+async fn p04_variables_are_filled_from_the_projects_secrets(db: &Db) {
+    let (_remote, host) = remote().await;
+    let gateway = db.setup().serve().await;
+    let api = Api::admin(&gateway);
+    let stdio = json!({
+        "command": "${FOLDER}/testkit-scripted",
+        "args": ["--name", "${NAME}-${NAME}", "--tools", "${NONE:-1}"],
+        "env": {"KEY": "<${KEY}>", "PLAIN": "$${KEY}"},
+    });
+    let http = json!({
+        "type": "http", "url": "http://${HOST}/mcp",
+        "headers": {"X-Key": "<${KEY}>", "Authorization": "Bearer ${KEY}"},
+    });
+    let folder = Bin::path("testkit-scripted");
+    let folder = folder.parent().unwrap().to_str().unwrap();
+    for project in ["a", "b"] {
+        api.put(
+            &format!("/projects/{project}"),
+            json!({"naming": "always-prefix"}),
+        )
+        .await;
+        api.put(&format!("/projects/{project}/servers/local"), stdio.clone())
+            .await;
+        api.put(&format!("/projects/{project}/servers/remote"), http.clone())
+            .await;
+        let key = format!("canary-{project}");
+        for (name, value) in [
+            ("FOLDER", folder),
+            ("NAME", project),
+            ("HOST", &host),
+            ("KEY", &key),
+        ] {
+            set(&api, project, name, value).await;
+        }
+    }
+    for project in ["a", "b"] {
+        let mut peer = legacy(&gateway, project).await;
+        let env = peer.tool("local__env", json!({})).await;
+        let env = &env.result()["structuredContent"];
+        assert_eq!(env["KEY"], format!("<canary-{project}>"));
+        assert_eq!(env["PLAIN"], "${KEY}");
+        let process = pid(&mut peer, "local__pid").await;
+        let line = std::fs::read_to_string(format!("/proc/{process}/cmdline")).unwrap();
+        let expected = format!("testkit-scripted --name {project}-{project} --tools 1 ");
+        assert!(line.replace('\0', " ").ends_with(&expected), "{line:?}");
+        let headers = peer.tool("remote__headers", json!({})).await;
+        let headers = &headers.result()["structuredContent"];
+        assert_eq!(headers["x-key"], format!("<canary-{project}>"));
+        assert_eq!(headers["authorization"], format!("Bearer canary-{project}"));
+    }
+    // A new value is there with the next call, in this project only.
+    let mut peers = [legacy(&gateway, "a").await, legacy(&gateway, "b").await];
+    set(&api, "a", "KEY", "canary-new").await;
+    for (peer, value) in peers.iter_mut().zip(["canary-new", "canary-b"]) {
+        let env = peer.tool("local__env", json!({})).await;
+        assert_eq!(
+            env.result()["structuredContent"]["KEY"],
+            format!("<{value}>")
+        );
+        let headers = peer.tool("remote__headers", json!({})).await;
+        let headers = &headers.result()["structuredContent"];
+        assert_eq!(headers["x-key"], format!("<{value}>"));
+    }
+    untold(&gateway, &api, &["canary"]).await;
+}
+
+/// Neither the log nor what the API says of project `a` has one of these in it.
+async fn untold(gateway: &Gateway, api: &Api<'_>, values: &[&str]) {
+    let mut texts = vec![gateway.process.stderr(), gateway.metrics().await];
+    for path in ["", "/servers", "/tools", "/secrets", "/calls"] {
+        texts.push(api.get(&format!("/projects/a{path}")).await.to_string());
+    }
+    for text in texts {
+        for value in values {
+            assert!(!text.contains(value), "{value} is in {text}");
+        }
+    }
+}
+
+fn message(outcome: &Outcome) -> &str {
+    outcome.response["error"]["message"]
+        .as_str()
+        .unwrap_or_else(|| panic!("no error: {outcome:?}"))
+}
+
+async fn p04_a_missing_secret_is_named(db: &Db) {
+    let (_remote, host) = remote().await;
+    let gateway = db
+        .setup()
+        .env("MISSING", "canary-of-the-host")
+        .serve()
+        .await;
+    let api = Api::admin(&gateway);
+    for project in ["a", "other"] {
+        api.put(&format!("/projects/{project}"), json!({})).await;
+    }
+    // What others have does not count.
+    set(&api, "other", "MISSING", "canary-of-others").await;
+    set(&api, "a", "KEY", "canary-key").await;
+    let scripted = scripted("x", &[]);
+    let command = scripted["command"].as_str().unwrap();
+    let with = |key: &str, value: Value| {
+        let mut entry = scripted.clone();
+        entry[key] = value;
+        entry
+    };
+    let url = format!("http://{host}/mcp");
+    let cases = [
+        (
+            "command",
+            with("command", format!("${{MISSING}}{command}").into()),
+        ),
+        ("args", with("args", json!(["--name", "x${KEY}${MISSING}"]))),
+        (
+            "env",
+            with("env", json!({"K": "${KEY}", "M": "${env:MISSING}"})),
+        ),
+        ("url", json!({"url": format!("{url}?${{MISSING}}${{KEY}}")})),
+        (
+            "headers",
+            json!({"url": url, "headers": {"K": "${KEY}", "M": "${MISSING}"}}),
+        ),
+    ];
+    for (name, entry) in &cases {
+        api.put(&format!("/projects/a/servers/{name}"), entry.clone())
+            .await;
+    }
+    let mut peers = Vec::new();
+    for (name, _) in &cases {
+        let one = gateway.at(&format!("/mcp/a/{name}"));
+        peers.push(testkit::Peer::http(one, crate::common::LEGACY, json!({})).await);
+    }
+    for ((name, _), peer) in cases.iter().zip(&mut peers) {
+        let shown = api.get(&format!("/projects/a/servers/{name}")).await;
+        let refused = peer.tool("echo", json!({})).await;
+        assert!(is_away(&refused.response), "{refused:?}");
+        for text in [message(&refused), shown["reason"].as_str().unwrap()] {
+            assert!(
+                text.contains("`MISSING`") && text.contains("project `a`"),
+                "{name}: {text}"
+            );
+        }
+        assert!(
+            message(&refused).contains(&format!("server `{name}`")),
+            "{refused:?}"
+        );
+        assert!(
+            !refused.response.to_string().contains("canary"),
+            "{refused:?}"
+        );
+    }
+    untold(&gateway, &api, &["canary"]).await;
+    // Setting it makes the next call work, after however many failures; taking it away ends that.
+    set(&api, "a", "MISSING", "").await;
+    for ((name, _), peer) in cases.iter().zip(&mut peers) {
+        let works = peer.tool("echo", json!({"n": 1})).await;
+        assert_eq!(works.result()["structuredContent"]["n"], 1, "{name}");
+    }
+    api.ok("DELETE", "/projects/a/secrets/MISSING", Value::Null)
+        .await;
+    for ((name, _), peer) in cases.iter().zip(&mut peers) {
+        let refused = peer.tool("echo", json!({})).await;
+        assert!(
+            message(&refused).contains("`MISSING`"),
+            "{name}: {refused:?}"
+        );
+    }
+}
+
+/// A connection that fails for another reason does not quote what was filled in.
+async fn p04_no_error_tells_a_secret(db: &Db) {
+    let gateway = db.setup().serve().await;
+    let api = Api::admin(&gateway);
+    api.put("/projects/a", json!({"naming": "always-prefix"}))
+        .await;
+    set(&api, "a", "KEY", "canary").await;
+    let mut loud = scripted("loud", &["--stderr-at-start", "${KEY}", "--exit-at-start"]);
+    loud["env"] = json!({"K": "${KEY}"});
+    let sound = scripted("sound", &[]);
+    let mut folder = sound.clone();
+    folder["cwd"] = json!("/none/${KEY}");
+    for (name, entry) in [
+        ("command", json!({"command": "/none/${KEY}"})),
+        ("folder", folder),
+        ("loud", loud),
+        (
+            "port",
+            json!({"url": "http://127.0.0.1:1/${KEY}/mcp?k=${KEY}"}),
+        ),
+        (
+            "user",
+            json!({"url": "http://${KEY}:${KEY}@127.0.0.1:1/mcp"}),
+        ),
+        ("host", json!({"url": "http://${KEY}.invalid/mcp"})),
+        (
+            "sse",
+            json!({"type": "sse", "url": "http://127.0.0.1:1/${KEY}"}),
+        ),
+    ] {
+        api.put(&format!("/projects/a/servers/{name}"), entry).await;
+        let one = gateway.at(&format!("/mcp/a/{name}"));
+        let mut peer = testkit::Peer::http(one, crate::common::LEGACY, json!({})).await;
+        let failed = peer.tool("echo", json!({"text": "x"})).await;
+        let text = failed.response.to_string();
+        assert!(is_away(&failed.response), "{name}: {text}");
+        assert!(!text.contains("canary"), "{name}: {text}");
+        let shown = api.get(&format!("/projects/a/servers/{name}")).await;
+        assert!(!shown.to_string().contains("canary"), "{name}: {shown}");
+    }
+    untold(&gateway, &api, &["canary"]).await;
+}
