@@ -17,6 +17,9 @@ const REDACTED: &str = "[secret]";
 /// Shorter values are too common to be looked for.
 const LEAST_SECRET: usize = 4;
 
+/// How often a secret may be escaped as in JSON and is still found: texts in results are JSON themselves, often.
+const MAX_ESCAPED: usize = 3;
+
 /// Whether a variable or header of this name usually holds a secret.
 fn is_secretive(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
@@ -132,7 +135,7 @@ impl ServerSpec {
     }
 
     /// The text without the server's secrets: those that were filled in, and what stands under a name that
-    /// says so in its environment and headers. Plain or escaped as in JSON.
+    /// says so in its environment and headers. Plain, or escaped as in JSON, also in JSON within JSON.
     #[must_use]
     pub fn redact(&self, text: &str) -> String {
         let named: &BTreeMap<String, String> = match &self.transport {
@@ -155,11 +158,17 @@ impl ServerSpec {
         values.sort_by_key(|value| std::cmp::Reverse(value.len()));
         let mut text = text.to_owned();
         for value in values {
-            let escaped = serde_json::to_string(value).unwrap_or_default();
-            for spelling in [value, escaped.trim_matches('"')] {
-                if text.contains(spelling) {
-                    text = text.replace(spelling, REDACTED);
+            let mut spelling = value.to_owned();
+            for _ in 0..=MAX_ESCAPED {
+                if text.contains(&spelling) {
+                    text = text.replace(&spelling, REDACTED);
                 }
+                let quoted = serde_json::Value::from(spelling.as_str()).to_string();
+                let escaped = &quoted[1..quoted.len() - 1];
+                if escaped == spelling {
+                    break;
+                }
+                spelling = escaped.to_owned();
             }
         }
         text
@@ -307,10 +316,12 @@ mod tests {
             ]),
             cwd: None,
         });
-        stdio
-            .secrets
-            .0
-            .extend(["hunter2".into(), "hunter22".into(), "a".into()]);
+        stdio.secrets.0.extend([
+            "hunter2".into(),
+            "hunter22".into(),
+            "a".into(),
+            "\"odd\"".into(),
+        ]);
         for (text, expect) in [
             (
                 "a hunter2 hunter22 in europe",
@@ -319,6 +330,12 @@ mod tests {
             (
                 r#"{"x":"tea\"pot"} tea"pot"#,
                 r#"{"x":"[secret]"} [secret]"#,
+            ),
+            (r#"{"x":"\"odd\""}"#, r#"{"x":"[secret]"}"#),
+            // JSON as a text in JSON, as many tools answer.
+            (
+                r#"{"t":"{\"x\":\"<tea\\\"pot>\"}"}"#,
+                r#"{"t":"{\"x\":\"<[secret]>\"}"}"#,
             ),
             ("nothing", "nothing"),
         ] {

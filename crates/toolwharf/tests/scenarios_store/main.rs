@@ -12,6 +12,7 @@ mod api;
 #[path = "../common/mod.rs"]
 mod common;
 
+mod calls;
 mod cooldown;
 mod lifetime;
 mod remote;

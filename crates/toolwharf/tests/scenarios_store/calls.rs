@@ -1,0 +1,271 @@
+//! P09: what is recorded of a call, and when.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use testkit::{DEADLINE, Peer, wait_for_some};
+
+use crate::{
+    api::Api,
+    common::{Gateway, real::python, scripted, with},
+    support::{Db, legacy, modern},
+};
+
+on_both!(
+    p09_every_outcome_is_recorded,
+    p09_the_intent_is_there_before_the_answer,
+    p09_what_was_open_when_it_died_is_unknown,
+    p09_bodies_are_kept_without_secrets,
+    p09_a_real_servers_call_is_recorded,
+);
+
+fn digest(text: &str) -> String {
+    let digest = Sha256::digest(text.as_bytes());
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+async fn gateway_of(db: &Db, settings: &str, entry: Value) -> Gateway {
+    let gateway = db.setup().settings(settings).serve().await;
+    let api = Api::admin(&gateway);
+    api.put("/projects/a", json!({})).await;
+    api.put("/projects/a/servers/one", entry).await;
+    gateway
+}
+
+/// The newest call of a tool as the API and the table tell of it, once it has this status.
+async fn recorded(db: &Db, gateway: &Gateway, tool: &str, status: &str) -> Value {
+    let api = Api::admin(gateway);
+    let path = format!("/projects/a/calls?tool={tool}&limit=1");
+    let call = wait_for_some(&format!("{tool}: {status}"), DEADLINE, async || {
+        let call = api.get(&path).await["calls"].get(0).cloned()?;
+        (call["status"] == status).then_some(call)
+    })
+    .await;
+    let id = call["id"].as_str().unwrap();
+    let row = "project_id || ' ' || server || ' ' || tool || ' ' || status || ' ' || arguments_digest || ' '
+               || COALESCE(result_digest, '-') || ' ' || COALESCE(error, '-')";
+    let row = format!("SELECT {row} FROM kb.agent_run_tool_calls WHERE id = '{id}'");
+    let text = |key: &str| call[key].as_str().unwrap_or("-").to_owned();
+    let expected = format!(
+        "a one {tool} {status} {} {} {}",
+        text("argumentsDigest"),
+        text("resultDigest"),
+        text("error")
+    );
+    assert_eq!(db.texts(gateway, &row).await, [expected]);
+    assert_eq!(
+        (&call["project"], &call["server"]),
+        (&json!("a"), &json!("one"))
+    );
+    assert_eq!(call["finishedAt"].is_null(), status == "open");
+    assert_eq!(
+        call["durationUs"].is_null(),
+        matches!(status, "open" | "unknown"),
+        "{call}"
+    );
+    assert!(!call["caller"].as_str().unwrap().is_empty());
+    call
+}
+
+async fn p09_every_outcome_is_recorded(db: &Db) {
+    let entry = with(
+        scripted("one", &[]),
+        json!({"callTimeoutMs": 2000, "maxConcurrency": 8}),
+    );
+    let gateway = gateway_of(db, "", entry).await;
+    for mut peer in [legacy(&gateway, "a").await, modern(&gateway, "a").await] {
+        let arguments = json!({"text": "grüß", "n": 12345678901234567890u64});
+        let answer = peer.tool("echo", arguments.clone()).await;
+        let call = recorded(db, &gateway, "echo", "ok").await;
+        assert_eq!(call["argumentsDigest"], digest(&arguments.to_string()));
+        if !peer.is_modern() {
+            assert_eq!(call["resultDigest"], digest(&answer.result().to_string()));
+        }
+        assert_eq!(call["error"], Value::Null);
+
+        peer.tool("fail", json!({"text": "no luck"})).await;
+        let call = recorded(db, &gateway, "fail", "tool_error").await;
+        assert_eq!(call["resultDigest"].as_str().map(str::len), Some(64));
+
+        peer.tool(
+            "rpc_error",
+            json!({"code": -32050, "message": "refused so"}),
+        )
+        .await;
+        let call = recorded(db, &gateway, "rpc_error", "error").await;
+        assert_eq!(
+            (&call["error"], &call["resultDigest"]),
+            (&json!("refused so"), &Value::Null)
+        );
+
+        peer.tool("never", json!({})).await;
+        let call = recorded(db, &gateway, "never", "timeout").await;
+        assert!(
+            call["error"].as_str().unwrap().contains("2000 ms"),
+            "{call}"
+        );
+        let took = Duration::from_micros(call["durationUs"].as_u64().unwrap());
+        assert!((2..20).contains(&took.as_secs()), "{took:?}");
+
+        let slow = json!({"name": "slow", "arguments": {"ms": 60000}});
+        let id = peer.begin("tools/call", slow).await;
+        recorded(db, &gateway, "slow", "open").await;
+        peer.cancel(id).await;
+        recorded(db, &gateway, "slow", "cancelled").await;
+
+        peer.tool("crash", json!({})).await;
+        let call = recorded(db, &gateway, "crash", "error").await;
+        assert!(call["error"].as_str().unwrap().contains("`one`"), "{call}");
+        testkit::wait_for("its return", DEADLINE, async || {
+            peer.tool("echo", json!({}))
+                .await
+                .response
+                .get("result")
+                .is_some()
+        })
+        .await;
+    }
+    // A list is no call, and what there is not is not called.
+    let mut peer = legacy(&gateway, "a").await;
+    peer.request("tools/list", json!({})).await;
+    peer.tool("none", json!({})).await;
+    let strange = "SELECT tool FROM kb.agent_run_tool_calls WHERE tool NOT IN
+                   ('echo', 'fail', 'rpc_error', 'never', 'slow', 'crash') OR status = 'open'";
+    assert_eq!(db.texts(&gateway, strange).await, Vec::<String>::new());
+}
+
+async fn p09_the_intent_is_there_before_the_answer(db: &Db) {
+    let gateway = gateway_of(db, "", scripted("one", &[])).await;
+    let mut peer = legacy(&gateway, "a").await;
+    peer.tool("echo", json!({})).await;
+    let slow = json!({"name": "slow", "arguments": {"ms": 60000}});
+    let first = peer.begin("tools/call", slow).await;
+    let open = recorded(db, &gateway, "slow", "open").await;
+    assert_eq!(open["argumentsDigest"], digest(r#"{"ms":60000}"#));
+    // One that only waits in line is recorded, too.
+    let second = peer.begin("tools/call", json!({"name": "env"})).await;
+    recorded(db, &gateway, "env", "open").await;
+    peer.cancel(first).await;
+    let closed = recorded(db, &gateway, "slow", "cancelled").await;
+    assert_eq!(closed["id"], open["id"]);
+    assert!(peer.finish(second).await.get("result").is_some());
+    recorded(db, &gateway, "env", "ok").await;
+    // The answer is not there before its record: nothing needs to be waited for.
+    for n in 0..20 {
+        let answer = peer.tool("echo", json!({"n": n})).await;
+        answer.result();
+        let newest = "SELECT status || ' ' || arguments_digest FROM kb.agent_run_tool_calls
+                      ORDER BY id DESC LIMIT 1";
+        let digest = digest(&json!({"n": n}).to_string());
+        assert_eq!(db.texts(&gateway, newest).await, [format!("ok {digest}")]);
+    }
+}
+
+async fn p09_what_was_open_when_it_died_is_unknown(db: &Db) {
+    let gateway = gateway_of(db, "", scripted("one", &[])).await;
+    let mut peer = legacy(&gateway, "a").await;
+    peer.tool("echo", json!({})).await;
+    let slow = json!({"name": "slow", "arguments": {"ms": 60000}});
+    peer.begin("tools/call", slow).await;
+    let open = recorded(db, &gateway, "slow", "open").await;
+    let gateway = gateway.restarted_after(Signal::KILL).await;
+    let call = recorded(db, &gateway, "slow", "unknown").await;
+    assert_eq!(call["id"], open["id"]);
+    recorded(db, &gateway, "echo", "ok").await;
+    // It is not made again.
+    let mut peer = legacy(&gateway, "a").await;
+    let running = peer.tool("running", json!({})).await;
+    assert_eq!(running.text(), "0");
+}
+
+async fn p09_bodies_are_kept_without_secrets(db: &Db) {
+    let mut entry = scripted("one", &[]);
+    entry["env"] = json!({"FROM_STORE": "<${KEY}>", "API_TOKEN": "canary-plain"});
+    let gateway = gateway_of(db, "[audit]\nbodies = \"full\"\n", entry).await;
+    let api = Api::admin(&gateway);
+    api.put(
+        "/projects/a/secrets/KEY",
+        json!({"value": "canary\"quoted\""}),
+    )
+    .await;
+    let mut peer = legacy(&gateway, "a").await;
+    let env = peer.tool("env", json!({})).await;
+    let env = &env.result()["structuredContent"];
+    assert_eq!(env["FROM_STORE"], "<canary\"quoted\">");
+    let arguments = json!({"text": "before canary\"quoted\" after", "token": "canary-plain"});
+    peer.tool("echo", arguments.clone()).await;
+    peer.tool("fail", json!({"text": "it was canary-plain"}))
+        .await;
+    peer.tool("rpc_error", json!({"message": "it was canary-plain"}))
+        .await;
+    for (tool, status) in [
+        ("env", "ok"),
+        ("echo", "ok"),
+        ("fail", "tool_error"),
+        ("rpc_error", "error"),
+    ] {
+        let call = recorded(db, &gateway, tool, status).await;
+        let whole = api
+            .get(&format!(
+                "/projects/a/calls/{}",
+                call["id"].as_str().unwrap()
+            ))
+            .await;
+        assert!(!whole.to_string().contains("canary"), "{whole}");
+        assert!(whole.to_string().contains("[secret]"), "{whole}");
+        if tool == "echo" {
+            // The rest of them is there, and the digest is of what was sent.
+            let kept: Value = serde_json::from_str(whole["arguments"].as_str().unwrap()).unwrap();
+            assert_eq!(
+                kept,
+                json!({"text": "before [secret] after", "token": "[secret]"})
+            );
+            assert_eq!(call["argumentsDigest"], digest(&arguments.to_string()));
+            assert!(
+                whole["result"]
+                    .as_str()
+                    .unwrap()
+                    .contains("before [secret] after")
+            );
+        }
+    }
+    let told = "SELECT id FROM kb.agent_run_tool_calls
+                WHERE COALESCE(arguments, '') || COALESCE(result, '') || COALESCE(error, '') LIKE '%canary%'";
+    assert_eq!(db.texts(&gateway, told).await, Vec::<String>::new());
+    // Without the setting there are digests only.
+    let file = gateway.settings_file();
+    gateway.replace(&file, "[audit]\nbodies = \"digests\"\n");
+    wait_for_some("the new setting", DEADLINE, async || {
+        peer.tool("cwd", json!({})).await;
+        let call = recorded(db, &gateway, "cwd", "ok").await;
+        let whole = api
+            .get(&format!("/calls/{}", call["id"].as_str().unwrap()))
+            .await;
+        (whole["arguments"].is_null() && whole["result"].is_null()).then_some(())
+    })
+    .await;
+}
+
+async fn p09_a_real_servers_call_is_recorded(db: &Db) {
+    let time = python("mcp-server-time", &["--local-timezone", "Europe/Paris"]);
+    let gateway = gateway_of(db, "", time).await;
+    let api = Api::admin(&gateway);
+    // Who calls is told apart by their keys.
+    let (key, token) = api.key("a", "call").await;
+    let client = gateway
+        .at("/mcp")
+        .with("authorization", &format!("Bearer {token}"));
+    let mut peer = Peer::http(client, crate::common::LEGACY, json!({})).await;
+    let arguments = json!({"timezone": "Europe/Paris"});
+    peer.tool("get_current_time", arguments.clone())
+        .await
+        .result();
+    let call = recorded(db, &gateway, "get_current_time", "ok").await;
+    assert_eq!(call["argumentsDigest"], digest(&arguments.to_string()));
+    assert_eq!(call["caller"], format!("key:{key}"));
+    peer.tool("get_current_time", json!({"timezone": "Nowhere/None"}))
+        .await;
+    recorded(db, &gateway, "get_current_time", "tool_error").await;
+}
