@@ -451,10 +451,12 @@ impl Gateway {
                 ..Answer::error(frame, &error)
             });
         }
-        let view = self
-            .shared
-            .view(&caller.scope)
-            .ok_or_else(|| no_scope(&caller.scope))?;
+        let Some(view) = self.shared.view(&caller.scope) else {
+            return Ok(Answer {
+                status: Some(http::StatusCode::NOT_FOUND),
+                ..Answer::error(frame, &no_scope(&caller.scope))
+            });
+        };
         match frame.method() {
             method::TOOLS_CALL => {
                 let target = match self.tool_target(&view, frame) {

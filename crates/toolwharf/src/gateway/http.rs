@@ -252,7 +252,7 @@ impl Front {
     }
 
     /// The scope of one request, which may name a project in its `_meta` (G08).
-    async fn rescoped(
+    pub(super) async fn rescoped(
         &self,
         principal: &Principal,
         scope: Scope,
@@ -591,9 +591,18 @@ impl Front {
                 self.take_in(session.clone(), &frame, scope.clone(), principal.clone());
                 continue;
             }
+            let scope = match self.rescoped(&principal, scope.clone(), &frame).await {
+                Ok(scope) => scope,
+                Err(refusal) => {
+                    answers.push(futures_util::future::Either::Left(std::future::ready(
+                        Frame::error(frame.id(), &refusal.error).text().clone(),
+                    )));
+                    continue;
+                }
+            };
             let caller = Caller {
                 era: Era::Legacy,
-                scope: scope.clone(),
+                scope,
                 session: Some(session.clone()),
                 outbox: session.outbox().clone(),
                 principal: principal.id.clone(),
@@ -739,15 +748,24 @@ fn named_project(frame: &Frame) -> Result<Option<ProjectId>, Refusal> {
     let Some(meta) = frame.meta() else {
         return Ok(None);
     };
-    let named = meta.find_all([PROJECT_KEY, "projectId"]);
-    let Some(span) = named.into_iter().flatten().next() else {
-        return Ok(None);
-    };
-    let id = json::as_string(&frame.text()[span]).and_then(|id| ProjectId::parse(&id).ok());
-    id.map(Some).ok_or_else(|| {
-        let what = "the project in `_meta` is no id: letters, digits, `_` and `-`, at most 64";
-        refusal(StatusCode::BAD_REQUEST, what)
-    })
+    let mut project = None;
+    for span in meta
+        .find_all([PROJECT_KEY, "projectId"])
+        .into_iter()
+        .flatten()
+    {
+        let id = json::as_string(&frame.text()[span]).and_then(|id| ProjectId::parse(&id).ok());
+        let Some(id) = id else {
+            let what = "the project in `_meta` is no id: letters, digits, `_` and `-`, at most 64";
+            return Err(refusal(StatusCode::BAD_REQUEST, what));
+        };
+        if project.is_some_and(|other| other != id) {
+            let what = "the request's `_meta` names two projects";
+            return Err(refusal(StatusCode::BAD_REQUEST, what));
+        }
+        project = Some(id);
+    }
+    Ok(project)
 }
 
 /// `%41` → `A`; what is no escape stays.

@@ -124,6 +124,15 @@ impl Front {
             session.outbox().push(Weight::Must, answer.text().clone());
             return Ok(empty(StatusCode::ACCEPTED));
         }
+        // An answer on the stream: clients of this transport do not look at what a POST says.
+        let scope = match self.rescoped(&principal, scope, &frame).await {
+            Ok(scope) => scope,
+            Err(refusal) => {
+                let answer = Frame::error(frame.id(), &refusal.error);
+                session.outbox().push(Weight::Must, answer.text().clone());
+                return Ok(empty(StatusCode::ACCEPTED));
+            }
+        };
         let caller = Caller {
             era: Era::Legacy,
             scope,

@@ -17,4 +17,5 @@ mod cooldown;
 mod lifetime;
 mod remote;
 mod rows;
+mod scopes;
 mod secrets;

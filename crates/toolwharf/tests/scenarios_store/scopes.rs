@@ -1,0 +1,535 @@
+//! P08, G08, G09 and G12: what a caller sees of the projects' servers, and under which names.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use testkit::{DEADLINE, Peer, peer, wait_for};
+
+use crate::{
+    api::Api,
+    common::{Gateway, LEGACY, names, real::python, scripted, tools},
+    support::{Db, legacy, modern, pid},
+};
+
+on_both!(
+    p08_names_are_kept_as_given,
+    g08_a_project_is_named_by_path_header_or_meta,
+    g08_what_there_is_not_is_refused,
+    g08_a_key_reaches_its_own_project_only,
+    g09_no_project_means_all_enabled_servers,
+    g12_a_single_tool_is_switched_renamed_and_described,
+);
+
+async fn p08_names_are_kept_as_given(db: &Db) {
+    let gateway = db
+        .setup()
+        .settings("naming = \"always-prefix\"\n")
+        .serve()
+        .await;
+    let api = Api::admin(&gateway);
+    api.put("/projects/a", json!({})).await;
+    let time = python("mcp-server-time", &["--local-timezone", "Europe/Paris"]);
+    api.put("/projects/a/servers/time", time).await;
+    let options = ["--no-builtin", "--tools", "2", "--prompts", "1"];
+    api.put("/projects/a/servers/one", scripted("one", &options))
+        .await;
+    for mut peer in [legacy(&gateway, "a").await, modern(&gateway, "a").await] {
+        let mut listed = tools(&mut peer).await;
+        listed.sort();
+        assert_eq!(
+            listed,
+            ["convert_time", "get_current_time", "tool_0", "tool_1"]
+        );
+        assert_eq!(
+            names(&mut peer, "prompts/list", "prompts", "name").await,
+            ["prompt_0"]
+        );
+        let answer = peer.tool("tool_1", json!({"n": 1})).await;
+        assert_eq!(answer.result()["structuredContent"]["n"], 1);
+    }
+    // A clash is an error that names both; nothing of either becomes unreachable.
+    api.put(
+        "/projects/a/servers/two",
+        scripted("two", &["--no-builtin", "--tools", "1"]),
+    )
+    .await;
+    let mut peer = legacy(&gateway, "a").await;
+    wait_for("both", DEADLINE, async || {
+        let listed = tools(&mut peer).await;
+        listed
+            .iter()
+            .filter(|name| name.ends_with("tool_0"))
+            .count()
+            == 2
+    })
+    .await;
+    let line = gateway.logged("tool_0").await;
+    assert!(line.contains("`one`") && line.contains("`two`"), "{line}");
+    let listed = tools(&mut peer).await;
+    assert!(listed.contains(&"tool_1".to_owned()), "{listed:?}");
+    for name in listed.iter().filter(|name| name.ends_with("tool_0")) {
+        peer.tool(name, json!({})).await.result();
+    }
+}
+
+/// Projects `red` and `blue` with a server each, of the same name and of their own content.
+async fn two_projects(db: &Db) -> Gateway {
+    let gateway = db.setup().serve().await;
+    let api = Api::admin(&gateway);
+    for (project, tools) in [("red", "1"), ("blue", "2")] {
+        api.put(&format!("/projects/{project}"), json!({})).await;
+        let options = ["--tools", tools, "--prompts", tools, "--resources", tools];
+        api.put(
+            &format!("/projects/{project}/servers/own"),
+            scripted(project, &options),
+        )
+        .await;
+    }
+    gateway
+}
+
+/// How a request names its project.
+#[derive(Clone, Copy, Debug)]
+enum By {
+    Path,
+    Header,
+    Meta(&'static str),
+}
+
+async fn g08_a_project_is_named_by_path_header_or_meta(db: &Db) {
+    let gateway = two_projects(db).await;
+    for by in [
+        By::Path,
+        By::Header,
+        By::Meta("dev.toolwharf/project"),
+        By::Meta("projectId"),
+    ] {
+        for form in ["legacy", "modern", "sse"] {
+            for (project, count) in [("red", 1), ("blue", 2)] {
+                sees(&gateway, by, form, project, count).await;
+            }
+        }
+    }
+}
+
+/// Whether the project's own tools, prompts and resources are there, and no others.
+async fn sees(gateway: &Gateway, by: By, form: &str, project: &str, count: usize) {
+    let what = format!("{by:?} {form} {project}");
+    let base = if form == "sse" { "/sse" } else { "/mcp" };
+    let client = match by {
+        By::Path => gateway.at(&format!("{base}/{project}")),
+        By::Header => gateway.at(base).with("x-project-id", project),
+        By::Meta(_) => gateway.at(base),
+    };
+    let mut peer = match form {
+        "legacy" => Peer::http(client, LEGACY, json!({})).await,
+        "modern" => Peer::http(client, peer::MODERN, json!({})).await,
+        _ => Peer::sse(client, json!({})).await,
+    };
+    let params = |mut params: Value| {
+        if let By::Meta(key) = by {
+            params["_meta"] = json!({key: project});
+        }
+        params
+    };
+    let expected =
+        |prefix: &str| -> Vec<String> { (0..count).map(|n| format!("{prefix}{n}")).collect() };
+    for (method, list, member, prefix) in [
+        ("tools/list", "tools", "name", "tool_"),
+        ("prompts/list", "prompts", "name", "prompt_"),
+        (
+            "resources/list",
+            "resources",
+            "uri",
+            "resource://own/scripted://",
+        ),
+    ] {
+        let outcome = peer.request(method, params(json!({}))).await;
+        let items = outcome.result()[list].as_array().unwrap();
+        let found: Vec<&str> = items
+            .iter()
+            .filter_map(|item| item[member].as_str())
+            .collect();
+        let found: Vec<&str> = found
+            .into_iter()
+            .filter(|name| name.starts_with(prefix))
+            .collect();
+        assert_eq!(found, expected(prefix), "{what} {method}");
+        for item in items {
+            assert_eq!(
+                item["_meta"]["dev.toolwharf/server"], "own",
+                "{what}: {item}"
+            );
+        }
+    }
+    let last = count - 1;
+    let call = params(json!({"name": format!("tool_{last}"), "arguments": {"n": 7}}));
+    let answer = peer.request("tools/call", call).await;
+    assert_eq!(answer.result()["structuredContent"]["n"], 7, "{what}");
+    let uri = format!("resource://own/scripted://{last}");
+    let read = peer
+        .request("resources/read", params(json!({"uri": uri})))
+        .await;
+    assert_eq!(
+        read.result()["contents"][0]["text"],
+        format!("scripted://{last}"),
+        "{what}"
+    );
+    let get = params(json!({"name": format!("prompt_{last}")}));
+    let prompt = peer.request("prompts/get", get).await;
+    assert!(prompt.result()["messages"].is_array(), "{what}: {prompt:?}");
+    // A batch, which one revision has, is of several requests.
+    if form == "legacy" {
+        batch(gateway, by, project, count).await;
+    }
+    // Past the end of `red` there is what `blue` has.
+    for (method, wanted) in [
+        ("tools/call", json!({"name": format!("tool_{count}")})),
+        ("prompts/get", json!({"name": format!("prompt_{count}")})),
+    ] {
+        let refused = peer.request(method, params(wanted)).await;
+        assert_eq!(
+            refused.response["error"]["code"], -32602,
+            "{what} {method}: {refused:?}"
+        );
+    }
+}
+
+/// A batch of one request, in a session of its own.
+async fn batch(gateway: &Gateway, by: By, project: &str, count: usize) {
+    let (client, own) = match by {
+        By::Path => (gateway.at(&format!("/mcp/{project}")), json!({})),
+        By::Header => (gateway.client().with("x-project-id", project), json!({})),
+        By::Meta(key) => (gateway.client(), json!({"_meta": {key: project}})),
+    };
+    let version = "2025-03-26";
+    let hello = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+        "protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "t", "version": "1"},
+    }});
+    let session = client.post(hello.to_string()).await;
+    let client = client.with("mcp-session-id", session.header("mcp-session-id").unwrap());
+    let list = json!([{"jsonrpc": "2.0", "id": 2, "method": "tools/list", "params": own}]);
+    let answers = client.post(list.to_string()).await;
+    let answers: Value = serde_json::from_slice(&answers.body).unwrap();
+    let tools = answers[0]["result"]["tools"].as_array().unwrap();
+    let named = |tool: &&Value| tool["name"].as_str().unwrap().starts_with("tool_");
+    assert_eq!(
+        tools.iter().filter(named).count(),
+        count,
+        "{by:?} batch: {answers}"
+    );
+}
+
+/// A modern `tools/list` with these headers and this `_meta`: status and body.
+async fn asked(
+    gateway: &Gateway,
+    path: &str,
+    headers: &[(&str, &str)],
+    own: Value,
+) -> (u16, Value) {
+    let mut params = json!({"_meta": {
+        "io.modelcontextprotocol/protocolVersion": peer::MODERN,
+        "io.modelcontextprotocol/clientInfo": {"name": "t", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }});
+    for (key, value) in own.as_object().unwrap() {
+        params["_meta"][key] = value.clone();
+    }
+    let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": params});
+    let mut all = vec![
+        ("mcp-protocol-version", peer::MODERN),
+        ("mcp-method", "tools/list"),
+    ];
+    all.extend_from_slice(headers);
+    let reply = gateway.at(path).post_with(&all, body.to_string()).await;
+    (
+        reply.status.as_u16(),
+        serde_json::from_slice(&reply.body).unwrap(),
+    )
+}
+
+async fn g08_what_there_is_not_is_refused(db: &Db) {
+    let gateway = two_projects(db).await;
+    let own = "dev.toolwharf/project";
+    let none: &[(&str, &str)] = &[];
+    let red: &[(&str, &str)] = &[("x-project-id", "red")];
+    let odd: &[(&str, &str)] = &[("x-project-id", "none")];
+    for (path, headers, meta, status) in [
+        (
+            "/mcp/red",
+            red,
+            json!({own: "red", "projectId": "red"}),
+            200,
+        ),
+        ("/mcp/none", none, json!({}), 404),
+        ("/mcp", odd, json!({}), 404),
+        ("/mcp", none, json!({own: "none"}), 404),
+        ("/mcp", none, json!({"projectId": "none"}), 404),
+        ("/mcp/blue", red, json!({}), 400),
+        ("/mcp/blue", none, json!({own: "red"}), 400),
+        ("/mcp", red, json!({"projectId": "blue"}), 400),
+        ("/mcp", none, json!({own: "red", "projectId": "blue"}), 400),
+        ("/mcp", none, json!({own: 7}), 400),
+        ("/mcp", none, json!({own: "a b"}), 400),
+        ("/mcp", none, json!({"projectId": ""}), 400),
+    ] {
+        let (found, answer) = asked(&gateway, path, headers, meta.clone()).await;
+        assert_eq!(found, status, "{path} {headers:?} {meta}: {answer}");
+        if status == 404 {
+            let message = answer["error"]["message"].as_str().unwrap();
+            assert!(message.contains("there is no project `none`"), "{answer}");
+        }
+    }
+    // A session has a project; a request in it cannot have another.
+    for project in ["blue", "none"] {
+        let named = json!({"_meta": {own: project}});
+        let mut session = legacy(&gateway, "red").await;
+        let refused = session.request("tools/list", named.clone()).await;
+        assert!(refused.response.get("error").is_some(), "{refused:?}");
+        assert!(
+            !refused.response.to_string().contains("tool_1"),
+            "{refused:?}"
+        );
+        let mut session = Peer::sse(gateway.at("/sse/red"), json!({})).await;
+        let id = session.begin("tools/list", named).await;
+        let refused = session.finish(id).await;
+        assert!(refused.get("error").is_some(), "{refused}");
+    }
+    assert_eq!(gateway.at("/sse/none").get(&[]).await.status, 404);
+    // What is removed is gone for those who were there.
+    let mut red = legacy(&gateway, "red").await;
+    assert!(tools(&mut red).await.contains(&"tool_0".to_owned()));
+    Api::admin(&gateway)
+        .ok("DELETE", "/projects/red", Value::Null)
+        .await;
+    let refused = red.request("tools/list", json!({})).await;
+    assert!(refused.response.get("error").is_some(), "{refused:?}");
+    let (status, _) = asked(&gateway, "/mcp/red", none, json!({})).await;
+    assert_eq!(status, 404);
+}
+
+async fn g08_a_key_reaches_its_own_project_only(db: &Db) {
+    let gateway = two_projects(db).await;
+    let (_, token) = Api::admin(&gateway).key("red", "call").await;
+    let bearer = format!("Bearer {token}");
+    let own = "dev.toolwharf/project";
+    let as_red: &[(&str, &str)] = &[("authorization", &bearer)];
+    let as_none: &[(&str, &str)] = &[("authorization", &bearer), ("x-project-id", "none")];
+    let as_blue: &[(&str, &str)] = &[("authorization", &bearer), ("x-project-id", "blue")];
+    for path in ["/mcp", "/mcp/red"] {
+        let (status, answer) = asked(&gateway, path, as_red, json!({})).await;
+        assert_eq!(status, 200, "{answer}");
+        let text = answer.to_string();
+        assert!(
+            text.contains("tool_0") && !text.contains("tool_1"),
+            "{text}"
+        );
+    }
+    // Another's project is in no way different from none.
+    for (path, other, headers, instead, meta) in [
+        ("/mcp/blue", "/mcp/none", as_red, as_red, json!({})),
+        ("/mcp", "/mcp", as_blue, as_none, json!({})),
+    ] {
+        let (status, answer) = asked(&gateway, path, headers, meta.clone()).await;
+        let (same, none) = asked(&gateway, other, instead, meta).await;
+        assert_eq!((status, same), (404, 404), "{answer}");
+        assert_eq!(answer.to_string().replace("blue", "none"), none.to_string());
+    }
+    let (status, answer) = asked(&gateway, "/mcp", as_red, json!({own: "blue"})).await;
+    let (same, none) = asked(&gateway, "/mcp", as_red, json!({own: "none"})).await;
+    assert!(status >= 400 && status == same, "{answer}");
+    assert_eq!(answer.to_string().replace("blue", "none"), none.to_string());
+
+    let client = |path: &str| gateway.at(path).with("authorization", &bearer);
+    for mut peer in [
+        Peer::http(client("/mcp"), LEGACY, json!({})).await,
+        Peer::http(client("/mcp"), peer::MODERN, json!({})).await,
+        Peer::sse(client("/sse"), json!({})).await,
+    ] {
+        let listed = tools(&mut peer).await;
+        assert!(listed.contains(&"tool_0".to_owned()), "{listed:?}");
+        assert!(!listed.contains(&"tool_1".to_owned()), "{listed:?}");
+        let refused = peer.tool("tool_1", json!({})).await;
+        assert_eq!(refused.response["error"]["code"], -32602, "{refused:?}");
+    }
+    assert_eq!(client("/sse/blue").get(&[]).await.status, 404);
+}
+
+async fn g09_no_project_means_all_enabled_servers(db: &Db) {
+    let gateway = db
+        .setup()
+        .scripted(
+            "file",
+            &["--no-builtin", "--tools", "1", "--resources", "1"],
+        )
+        .serve()
+        .await;
+    let api = Api::admin(&gateway);
+    for project in ["red", "blue"] {
+        api.put(&format!("/projects/{project}"), json!({})).await;
+        let options = ["--no-builtin", "--tools", "1", "--resources", "1"];
+        for server in ["own", "off"] {
+            let mut entry = scripted(project, &options);
+            entry["enabled"] = (server == "own").into();
+            api.put(&format!("/projects/{project}/servers/{server}"), entry)
+                .await;
+        }
+    }
+    for mut peer in [
+        gateway.legacy().await,
+        gateway.modern().await,
+        Peer::sse(gateway.at("/sse"), json!({})).await,
+    ] {
+        let listed = peer.request("tools/list", json!({})).await;
+        let listed = listed.result()["tools"].as_array().unwrap().clone();
+        let mut whose = Vec::new();
+        for tool in &listed {
+            let own = &tool["_meta"];
+            let text = |key: &str| own[key].as_str().unwrap_or("-").to_owned();
+            whose.push((text("dev.toolwharf/project"), text("dev.toolwharf/server")));
+            // The name leads to whom the metadata says.
+            let name = tool["name"].as_str().unwrap();
+            let answer = peer.tool(name, json!({"n": 1})).await;
+            assert_eq!(answer.result()["structuredContent"]["n"], 1, "{name}");
+            let project = own["dev.toolwharf/project"].as_str().unwrap_or("file");
+            let described = tool["description"].as_str().unwrap();
+            assert!(described.contains(&format!("({project} 0)")), "{tool}");
+        }
+        whose.sort();
+        let pairs = |pairs: [(&str, &str); 3]| pairs.map(|(a, b)| (a.to_owned(), b.to_owned()));
+        assert_eq!(
+            whose,
+            pairs([("-", "file"), ("blue", "own"), ("red", "own")])
+        );
+        let mut uris = names(&mut peer, "resources/list", "resources", "uri").await;
+        assert_eq!(uris.len(), 3);
+        for uri in &uris {
+            let read = peer.request("resources/read", json!({"uri": uri})).await;
+            assert_eq!(read.result()["contents"][0]["uri"], *uri, "{read:?}");
+        }
+        uris.sort();
+        uris.dedup();
+        assert_eq!(uris.len(), 3, "{uris:?}");
+    }
+    // Each call was recorded for the project whose server it was.
+    for project in ["red", "blue"] {
+        let calls = api.get(&format!("/projects/{project}/calls")).await;
+        assert_eq!(calls["calls"].as_array().map(Vec::len), Some(3), "{calls}");
+    }
+    // The projects do not see each other's, nor the file's, which says nothing of them.
+    for project in ["red", "blue"] {
+        assert_eq!(
+            tools(&mut legacy(&gateway, project).await).await,
+            ["tool_0"]
+        );
+    }
+    // Taken in and given up, they come and go at once.
+    let mut peer = gateway.legacy().await;
+    api.ok("POST", "/projects/red/servers/off/enable", json!({}))
+        .await;
+    wait_for("the enabled one", DEADLINE, async || {
+        tools(&mut peer).await.len() == 4
+    })
+    .await;
+    api.ok("DELETE", "/projects/red", Value::Null).await;
+    assert_eq!(tools(&mut peer).await.len(), 2);
+}
+
+async fn g12_a_single_tool_is_switched_renamed_and_described(db: &Db) {
+    let gateway = db.setup().serve().await;
+    let api = Api::admin(&gateway);
+    for project in ["a", "b"] {
+        api.put(&format!("/projects/{project}"), json!({})).await;
+        let entry = scripted("one", &["--tools", "3"]);
+        api.put(&format!("/projects/{project}/servers/one"), entry)
+            .await;
+    }
+    let changed = "notifications/tools/list_changed";
+    let mut peers = [legacy(&gateway, "a").await, modern(&gateway, "a").await];
+    for peer in &mut peers {
+        tools(peer).await;
+        peer.subscribe(&[]).await;
+    }
+    let mut other = legacy(&gateway, "b").await;
+    tools(&mut other).await;
+    let process = pid(&mut peers[0], "pid").await;
+    let settle = Duration::from_millis(300);
+    while peers[0].notification(changed, settle).await.is_some() {}
+    while other.notification(changed, settle).await.is_some() {}
+
+    for (tool, setting) in [
+        ("tool_0", json!({"enabled": false})),
+        ("tool_1", json!({"name": "renamed"})),
+        ("tool_2", json!({"description": "says something else"})),
+    ] {
+        let path = format!("/projects/a/servers/one/tools/{tool}/setting");
+        for peer in &mut peers {
+            while peer
+                .notification(changed, Duration::from_millis(10))
+                .await
+                .is_some()
+            {}
+        }
+        api.put(&path, setting).await;
+        for peer in &mut peers {
+            // At once, before anybody was told.
+            as_set(peer, tool).await;
+            let told = peer.notification(changed, Duration::from_secs(5)).await;
+            assert!(told.is_some(), "nobody told of {tool}");
+        }
+    }
+    assert_eq!(
+        pid(&mut peers[0], "pid").await,
+        process,
+        "the server was restarted"
+    );
+    let listed = tools(&mut other).await;
+    assert!(listed.contains(&"tool_0".to_owned()) && listed.contains(&"tool_1".to_owned()));
+    assert!(
+        other.notification(changed, settle).await.is_none(),
+        "another project is told"
+    );
+
+    let gateway = gateway.restarted().await;
+    for mut peer in [legacy(&gateway, "a").await, modern(&gateway, "a").await] {
+        for tool in ["tool_0", "tool_1", "tool_2"] {
+            as_set(&mut peer, tool).await;
+        }
+    }
+    // And back.
+    let api = Api::admin(&gateway);
+    for tool in ["tool_0", "tool_1", "tool_2"] {
+        let path = format!("/projects/a/servers/one/tools/{tool}/setting");
+        api.ok("DELETE", &path, Value::Null).await;
+    }
+    let mut peer = legacy(&gateway, "a").await;
+    for tool in ["tool_0", "tool_1", "tool_2"] {
+        let answer = peer.tool(tool, json!({"n": 1})).await;
+        assert_eq!(answer.result()["structuredContent"]["n"], 1);
+    }
+    let listed = peer.request("tools/list", json!({})).await;
+    assert!(!listed.response.to_string().contains("says something else"));
+}
+
+/// Whether the tool is in the list, and can be called, as the test sets it.
+async fn as_set(peer: &mut Peer, tool: &str) {
+    let listed = peer.request("tools/list", json!({})).await;
+    let listed = listed.result()["tools"].as_array().unwrap();
+    let find = |name: &str| listed.iter().find(|tool| tool["name"] == name);
+    match tool {
+        "tool_0" => assert!(find(tool).is_none()),
+        "tool_1" => {
+            assert!(find(tool).is_none());
+            assert!(find("renamed").is_some());
+            let answer = peer.tool("renamed", json!({"n": 1})).await;
+            assert_eq!(answer.result()["structuredContent"]["n"], 1);
+        }
+        _ => {
+            let tool = find(tool).expect("it is still there");
+            assert_eq!(tool["description"], "says something else");
+            return;
+        }
+    }
+    let refused = peer.tool(tool, json!({})).await;
+    assert_eq!(refused.response["error"]["code"], -32602, "{refused:?}");
+}
