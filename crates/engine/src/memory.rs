@@ -1,13 +1,16 @@
 //! Keeping what is remembered of servers in the store, behind everybody's back: nobody waits for it, and a
 //! store that is away costs nothing but the memory of the next start.
+//!
+//! Invariant: of one server one thing is written after the other, in the order of their coming, however late that
+//! is: otherwise a definition that came second could be the one that is agreed to.
 
 use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    collections::{BTreeMap, HashMap, btree_map::Entry},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use model::{ServerKey, ServerName};
+use model::{NativeName, ServerKey, ServerName};
 use sha2::{Digest, Sha256};
 use store::{NewSnapshot, PinDigest, SnapshotRow, Store};
 
@@ -24,8 +27,23 @@ const PINS: usize = 200;
 
 pub(crate) struct Memory {
     store: Store,
-    /// The digest of what is kept of each server, so that the same is not written again.
-    kept: Mutex<HashMap<ServerKey, [u8; 32]>>,
+    notes: Mutex<HashMap<ServerKey, Notes>>,
+}
+
+/// Of each tool the first definition, which may be the one that is agreed to, and the last one.
+type Definitions = BTreeMap<NativeName, (Seen, Option<Seen>)>;
+/// A catalog, and the digest of the configuration that it was taken under.
+type Taken = (String, Arc<Catalog>);
+
+/// What is to be kept of one server, and is not yet.
+#[derive(Default)]
+struct Notes {
+    catalog: Option<Taken>,
+    seen: Definitions,
+    /// The digest of the catalog that was kept last, so that the same is not written again.
+    kept: Option<[u8; 32]>,
+    /// Whether somebody writes them: one at a time does, so that what came later is not overtaken.
+    in_hand: bool,
 }
 
 /// What is known of a server when it is described: by an earlier run.
@@ -39,12 +57,64 @@ impl Memory {
     pub(crate) fn new(store: Store) -> Self {
         Self {
             store,
-            kept: Mutex::default(),
+            notes: Mutex::default(),
         }
     }
 
+    fn notes(&self) -> MutexGuard<'_, HashMap<ServerKey, Notes>> {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes what a server offers. Whoever is told `true` has to [`Memory::write`].
+    #[must_use]
+    pub(crate) fn catalog(&self, key: &ServerKey, digest: String, catalog: Arc<Catalog>) -> bool {
+        let mut all = self.notes();
+        let notes = all.entry(key.clone()).or_default();
+        notes.catalog = Some((digest, catalog));
+        !std::mem::replace(&mut notes.in_hand, true)
+    }
+
+    /// Notes definitions of tools. Whoever is told `true` has to [`Memory::write`].
+    #[must_use]
+    pub(crate) fn pins(&self, key: &ServerKey, seen: Vec<Seen>) -> bool {
+        let mut all = self.notes();
+        let notes = all.entry(key.clone()).or_default();
+        for seen in seen {
+            match notes.seen.entry(seen.tool.clone()) {
+                Entry::Vacant(none) => {
+                    none.insert((seen, None));
+                }
+                Entry::Occupied(mut known) => known.get_mut().1 = Some(seen),
+            }
+        }
+        !std::mem::replace(&mut notes.in_hand, true)
+    }
+
+    /// Has everything kept that is noted of a server, and what comes meanwhile.
+    pub(crate) async fn write(&self, key: &ServerKey) {
+        while let Some((seen, catalog)) = self.next(key) {
+            let (first, last): (Vec<Seen>, Vec<Option<Seen>>) = seen.into_values().unzip();
+            // Before the catalog: nobody may be offered at the next start what was to be kept back.
+            let pinned = self.write_pins(key, first).await
+                && self
+                    .write_pins(key, last.into_iter().flatten().collect())
+                    .await;
+            if let Some((digest, catalog)) = catalog.filter(|_| pinned) {
+                self.write_catalog(key, &digest, &catalog).await;
+            }
+        }
+    }
+
+    fn next(&self, key: &ServerKey) -> Option<(Definitions, Option<Taken>)> {
+        let mut all = self.notes();
+        let notes = all.get_mut(key)?;
+        let (seen, catalog) = (std::mem::take(&mut notes.seen), notes.catalog.take());
+        notes.in_hand = !seen.is_empty() || catalog.is_some();
+        notes.in_hand.then_some((seen, catalog))
+    }
+
     /// Keeps a catalog, unless it is what was kept last.
-    pub(crate) async fn catalog(&self, key: &ServerKey, config_digest: &str, catalog: &Catalog) {
+    async fn write_catalog(&self, key: &ServerKey, config_digest: &str, catalog: &Catalog) {
         let Some(text) = catalog.to_snapshot() else {
             return;
         };
@@ -53,11 +123,13 @@ impl Memory {
             .chain_update(&text)
             .finalize()
             .into();
-        {
-            let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-            if kept.insert(key.clone(), digest) == Some(digest) {
-                return;
-            }
+        let kept = |kept| {
+            let mut all = self.notes();
+            let notes = all.entry(key.clone()).or_default();
+            std::mem::replace(&mut notes.kept, kept)
+        };
+        if kept(Some(digest)) == Some(digest) {
+            return;
         }
         for _ in 0..RETRY.1 {
             let snapshot = NewSnapshot {
@@ -72,30 +144,37 @@ impl Memory {
                 None => tokio::time::sleep(RETRY.0).await,
             }
         }
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.remove(key);
+        kept(None);
     }
 
-    /// Keeps definitions of tools.
-    pub(crate) async fn pins(&self, key: &ServerKey, seen: &[Seen]) {
+    /// Keeps definitions of tools; whether they are kept.
+    async fn write_pins(&self, key: &ServerKey, seen: Vec<Seen>) -> bool {
         let seen: Vec<store::Seen> = seen
-            .iter()
+            .into_iter()
             .map(|seen| store::Seen {
                 tool: seen.tool.to_string(),
                 digest: seen.digest.to_string(),
-                definition: seen.definition.clone(),
+                definition: seen.definition,
             })
             .collect();
         for part in seen.chunks(PINS) {
-            for _ in 0..RETRY.1 {
-                let owner = key.owner.as_ref();
-                let wrote = self.store.pins_seen(owner, &key.name, part).await;
-                if is_kept(key, &wrote).is_some() {
-                    break;
-                }
-                tokio::time::sleep(RETRY.0).await;
+            if !self.write_part(key, part).await {
+                return false;
             }
         }
+        true
+    }
+
+    async fn write_part(&self, key: &ServerKey, part: &[store::Seen]) -> bool {
+        for _ in 0..RETRY.1 {
+            let owner = key.owner.as_ref();
+            let wrote = self.store.pins_seen(owner, &key.name, part).await;
+            match is_kept(key, &wrote) {
+                Some(kept) => return kept,
+                None => tokio::time::sleep(RETRY.0).await,
+            }
+        }
+        false
     }
 }
 
@@ -133,7 +212,7 @@ impl Remembered {
                 pending: row.pending_digest.map(Arc::from),
             };
             let known = all.entry(row.server).or_default();
-            known.pins.insert(model::NativeName::new(row.tool), pin);
+            known.pins.insert(NativeName::new(row.tool), pin);
         }
         all
     }
@@ -158,4 +237,59 @@ pub fn config_digest(spec: &model::ServerSpec) -> String {
         }
     }
     hex(&hash.finalize()[..16])
+}
+
+#[cfg(test)]
+mod tests {
+    use store::Location;
+
+    use super::*;
+
+    fn seen(tool: &str, digest: &str) -> Seen {
+        Seen {
+            tool: NativeName::new(tool),
+            digest: digest.into(),
+            definition: format!("{{\"name\":\"{tool}\"}}"),
+            changed: false,
+        }
+    }
+
+    /// What was seen first stays what is agreed to, however fast the next definition follows.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn definitions_are_kept_in_the_order_of_their_coming() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let location = Location::Sqlite(dir.path().join("wharf.db"));
+        let store = Store::open(&location).await.expect("a new database");
+        let memory = Arc::new(Memory::new(store.clone()));
+        let mut writing = tokio::task::JoinSet::new();
+        let keys: Vec<ServerKey> = (0..20)
+            .map(|n| ServerKey {
+                owner: None,
+                name: ServerName::parse(&format!("server-{n}")).expect("a name"),
+            })
+            .collect();
+        for (key, pause) in keys.iter().zip([true, false].into_iter().cycle()) {
+            for digest in ["a", "b", "c"] {
+                if memory.pins(key, vec![seen("changes", digest), seen("stays", "a")]) {
+                    let (memory, key) = (memory.clone(), key.clone());
+                    writing.spawn(async move { memory.write(&key).await });
+                }
+                if pause {
+                    tokio::task::yield_now().await;
+                }
+            }
+        }
+        writing.join_all().await;
+        let pins = store.pin_digest_list(None).await.expect("the pins");
+        let digest = |_: &ServerName| None;
+        let all = Remembered::of_rows(Vec::new(), pins, digest, 10);
+        assert_eq!(all.len(), keys.len());
+        for key in keys {
+            let pins = &all[&key.name].pins;
+            let pin = |tool: &str| &pins[&NativeName::new(tool)];
+            assert_eq!(&*pin("changes").digest, "a");
+            assert_eq!(pin("changes").pending.as_deref(), Some("c"));
+            assert_eq!((&*pin("stays").digest, &pin("stays").pending), ("a", &None));
+        }
+    }
 }

@@ -735,10 +735,15 @@ impl Server {
 
     /// Has the catalog remembered for the next start.
     fn keep(&self, shared: &Arc<Shared>) {
-        let (key, catalog) = (self.key.clone(), self.catalog());
         let digest = config_digest(&self.spec);
-        let own = shared.clone();
-        shared.spawn(async move { own.memory.catalog(&key, &digest, &catalog).await });
+        if shared.memory.catalog(&self.key, digest, self.catalog()) {
+            self.write_down(shared);
+        }
+    }
+
+    fn write_down(&self, shared: &Arc<Shared>) {
+        let (key, own) = (self.key.clone(), shared.clone());
+        shared.spawn(async move { own.memory.write(&key).await });
     }
 
     /// Notes how tools are defined, and whether that is how they were.
@@ -757,8 +762,9 @@ impl Server {
             tracing::warn!(server = %self.key, tool = %changed.tool, "the definition of the tool has changed: {what}");
         }
         self.pins.store(Arc::new(pins));
-        let (key, own) = (self.key.clone(), shared.clone());
-        shared.spawn(async move { own.memory.pins(&key, &seen).await });
+        if shared.memory.pins(&self.key, seen) {
+            self.write_down(shared);
+        }
     }
 
     /// Agrees to the definition that a tool has now; `false` if another one waits for that, or none.

@@ -13,6 +13,7 @@ mod api;
 mod common;
 
 mod calls;
+mod catalog;
 mod cooldown;
 mod lifetime;
 mod remote;

@@ -53,6 +53,13 @@ pub(crate) struct Options {
     /// Lists this many tools `tool_0`, `tool_1`, … that behave as `echo` does.
     #[arg(long, env = "TESTKIT_TOOLS", default_value_t = 0)]
     pub(crate) tools: usize,
+    /// What the description of each of them begins with.
+    #[arg(
+        long,
+        env = "TESTKIT_DESCRIPTION",
+        default_value = "Returns its arguments"
+    )]
+    pub(crate) description: String,
     /// Does not list the tools that misbehave; they can still be called.
     #[arg(long)]
     pub(crate) no_builtin: bool,

@@ -91,7 +91,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Server {
     pub(crate) fn new(options: Options) -> Self {
         Self {
-            listed: Mutex::new((options.tools, "Returns its arguments".to_owned())),
+            listed: Mutex::new((options.tools, options.description.clone())),
             options,
             waiting: Mutex::default(),
             next_request: AtomicU64::new(1),
