@@ -404,7 +404,12 @@ async fn a_call_that_nobody_comes_back_for_is_cancelled() {
         let body = call(id, "slow", json!({"ms": 100_000}));
         let mut stream = begin(client, &STREAMS, body).await;
         let primed = next(&mut stream).await;
-        in_flight(&gateway, 1, DEADLINE).await;
+        // At the server itself: it has its place in line a moment before, while it is recorded.
+        let mut peer = gateway.modern().await;
+        wait_for("the call at the server", DEADLINE, async || {
+            peer.tool("running", json!({})).await.text() == "1"
+        })
+        .await;
         primed.id.unwrap()
     };
     // Its stream is dropped before the client says so.
