@@ -188,7 +188,15 @@ async fn canaries(mut kept: Kept) {
             &arguments,
             &mut found,
         );
-        let environment = read("environ");
+        let mut environment = read("environ");
+        // The one that fails is tried again, and has its own secret while it lives.
+        if memchr::memmem::find(&arguments, b"env >&2").is_some() || arguments.starts_with(b"env\0")
+        {
+            let own = CANARIES[4].1;
+            environment = String::from_utf8_lossy(&environment)
+                .replace(own, "")
+                .into();
+        }
         if memchr::memmem::find(&arguments, b"\0holder").is_some() {
             holders += 1;
             let own = CANARIES[0].1.as_bytes();
