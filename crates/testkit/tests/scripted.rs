@@ -164,7 +164,7 @@ async fn misbehaviour_on_the_wire() {
     client.send_json(&call(json!(2), "pid", json!({}))).await;
     // Both run at once: what was not behind the half of an answer is whole.
     if let Some(line) = client.receive(SHORT).await {
-        let answer: serde_json::Value = serde_json::from_slice(&line).expect("a whole line");
+        let answer: Value = serde_json::from_slice(&line).expect("a whole line");
         assert_eq!(answer["id"], 2, "{answer}");
         assert_eq!(client.receive(SHORT).await, None);
     }
