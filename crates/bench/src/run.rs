@@ -27,17 +27,25 @@
 //! For its id and its payload ([`load`]). Speed which comes with one crossed answer is worth
 //! nothing: the run fails with exit code 2 at the first.
 //!
+//! # What stands in the floor's place
+//!
+//! No floor keeps records or projects: [`audit`] and [`projects`] compare the product with itself, without the one and
+//! with a single one of the other.
+//!
 //! `--product floor` puts the floor in the product's place. Every ratio must then be close to 1:
 //! how far it is from 1 is the error of the measurement.
 //! On a machine that does other work at the same time that was up to 0.15, and single rounds strayed
 //! by half; the note behind a ratio tells how far its rounds went.
 
+pub(crate) mod api;
+pub(crate) mod audit;
 pub(crate) mod calls;
 pub(crate) mod client;
 pub(crate) mod idle;
 pub(crate) mod load;
 pub(crate) mod part;
 pub(crate) mod proc;
+pub(crate) mod projects;
 pub(crate) mod report;
 pub(crate) mod start;
 
@@ -105,6 +113,7 @@ pub(crate) struct Size {
     pub(crate) list_calls: u64,
     pub(crate) streams: usize,
     pub(crate) starts: usize,
+    pub(crate) projects: usize,
 }
 
 impl Effort {
@@ -119,6 +128,7 @@ impl Effort {
                 list_calls: 4_800,
                 streams: 10_000,
                 starts: 7,
+                projects: 1_000,
             },
             Self::Quick => Size {
                 name: "quick",
@@ -128,6 +138,7 @@ impl Effort {
                 list_calls: 960,
                 streams: 2_000,
                 starts: 3,
+                projects: 1_000,
             },
             Self::Smoke => Size {
                 name: "smoke",
@@ -137,6 +148,7 @@ impl Effort {
                 list_calls: 32,
                 streams: 50,
                 starts: 1,
+                projects: 10,
             },
         }
     }
@@ -192,13 +204,24 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
             rows.extend(calls::run(&mut driver, case).await.context(case.name)?);
         }
     }
-    for name in ["list", "idle-servers", "idle-streams", "start"] {
+    for name in [
+        "list",
+        "audit-sqlite",
+        "audit-postgres",
+        "projects",
+        "idle-servers",
+        "idle-streams",
+        "start",
+    ] {
         if !wanted(name) {
             continue;
         }
         eprintln!("{name} …");
         let measured = match name {
             "list" => calls::list(&mut driver).await,
+            "audit-sqlite" => audit::sqlite(&mut driver).await,
+            "audit-postgres" => audit::postgres(&mut driver).await,
+            "projects" => projects::run(&mut driver).await,
             "idle-servers" => idle::servers(&mut driver).await,
             "idle-streams" => idle::streams(&mut driver).await,
             _ => start::run(&mut driver).await,

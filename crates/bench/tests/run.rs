@@ -27,6 +27,8 @@ fn the_floor_is_measured_against_itself_in_every_case() {
         "http-legacy-modern",
         "http-modern-modern",
         "list",
+        "audit-sqlite",
+        "projects",
         "idle-servers",
         "idle-streams",
         "start",

@@ -223,7 +223,13 @@ impl fmt::Debug for DataKey {
 }
 
 pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut text = String::with_capacity(bytes.len() * 2);
+    for byte in bytes {
+        text.push(DIGITS[usize::from(byte >> 4)].into());
+        text.push(DIGITS[usize::from(byte & 15)].into());
+    }
+    text
 }
 
 #[cfg(test)]

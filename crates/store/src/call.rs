@@ -15,7 +15,7 @@ use crate::{
     MAX_KEY, Page, Store, Time,
     error::{Error, Result},
     id::{floor, micros, now},
-    sql::{Filter, Key, Text, Tx, execute, on, page, row},
+    sql::{Filter, Key, On, Text, execute, on, page, row},
 };
 
 /// What became of a call.
@@ -112,8 +112,7 @@ pub struct CallFilter {
     pub until: Option<Time>,
 }
 
-/// The most rows of one statement. A batch is cut into powers of two, so that there are few texts
-/// to be prepared and remembered.
+/// The most rows of one statement.
 const CHUNK: usize = 64;
 
 impl Store {
@@ -131,12 +130,23 @@ impl Store {
                 CallWrite::Outcome(end) => outcomes.push(end),
             }
         }
-        let mut tx = self.pool.begin().await?;
-        for chunk in chunks(&intents) {
-            insert(&mut tx, chunk).await?;
+        fill(&mut intents);
+        fill(&mut outcomes);
+        if intents.len().max(outcomes.len()) <= CHUNK && intents.is_empty() != outcomes.is_empty() {
+            // A statement is a transaction by itself, and takes a third of the ways to the database.
+            let mut conn = self.pool.write().await?;
+            return if outcomes.is_empty() {
+                insert(conn.on(), &intents).await
+            } else {
+                close(conn.on(), &outcomes).await
+            };
         }
-        for chunk in chunks(&outcomes) {
-            close(&mut tx, chunk).await?;
+        let mut tx = self.pool.begin().await?;
+        for chunk in intents.chunks(CHUNK) {
+            insert(tx.on(), chunk).await?;
+        }
+        for chunk in outcomes.chunks(CHUNK) {
+            close(tx.on(), chunk).await?;
         }
         tx.commit().await
     }
@@ -214,8 +224,8 @@ impl Store {
     }
 }
 
-async fn insert(tx: &mut Tx, calls: &[&NewCall]) -> Result<()> {
-    on!(tx, |conn: Db| async {
+async fn insert(mut on: On<'_>, calls: &[&NewCall]) -> Result<()> {
+    on!(on, |conn: Db| async {
         let mut query = QueryBuilder::<Db>::new(
             "INSERT INTO kb.agent_run_tool_calls (id, run_id, project_id, caller, server, tool,
                  arguments_digest, arguments, started_at, status) ",
@@ -237,8 +247,8 @@ async fn insert(tx: &mut Tx, calls: &[&NewCall]) -> Result<()> {
     })
 }
 
-async fn close(tx: &mut Tx, ends: &[&CallEnd]) -> Result<()> {
-    on!(tx, |conn: Db| async {
+async fn close(mut on: On<'_>, ends: &[&CallEnd]) -> Result<()> {
+    on!(on, |conn: Db| async {
         let mut query = QueryBuilder::<Db>::new(
             "WITH v (id, status, error, result_digest, result, finished_at, duration_us) AS (",
         );
@@ -261,14 +271,13 @@ async fn close(tx: &mut Tx, ends: &[&CallEnd]) -> Result<()> {
     })
 }
 
-/// Cuts into parts of [`CHUNK`] and then of ever smaller powers of two.
-fn chunks<T>(mut rest: &[T]) -> impl Iterator<Item = &[T]> {
-    std::iter::from_fn(move || {
-        let size = CHUNK.min(1 << rest.len().checked_ilog2()?);
-        let (chunk, after) = rest.split_at(size);
-        rest = after;
-        Some(chunk)
-    })
+/// Repeats the last row until there is a power of two of them, or a multiple of [`CHUNK`]. There are few texts then to
+/// be prepared and remembered, and one statement for all that was few rows; a row that stands twice is written once.
+fn fill<T: Copy>(rows: &mut Vec<T>) {
+    if let Some(last) = rows.last().copied() {
+        let chunks = rows.len().next_multiple_of(CHUNK);
+        rows.resize(rows.len().next_power_of_two().min(chunks), last);
+    }
 }
 
 /// What can be stored of a text. (`QueryBuilder` panics on what cannot.)
@@ -327,17 +336,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn chunks_are_powers_of_two() {
+    fn rows_are_filled_up() {
         for (length, expect) in [
-            (0, vec![]),
-            (1, vec![1]),
-            (7, vec![4, 2, 1]),
-            (64, vec![64]),
-            (200, vec![64, 64, 64, 8]),
+            (0, 0),
+            (1, 1),
+            (5, 8),
+            (64, 64),
+            (65, 128),
+            (129, 192),
+            (256, 256),
         ] {
-            let items = vec![(); length];
-            let sizes: Vec<usize> = chunks(&items).map(<[()]>::len).collect();
-            assert_eq!(sizes, expect, "{length}");
+            let mut rows: Vec<usize> = (0..length).collect();
+            fill(&mut rows);
+            assert_eq!(rows.len(), expect, "{length}");
+            assert!(rows.iter().skip(length).all(|row| row + 1 == length));
         }
     }
 

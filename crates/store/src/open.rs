@@ -139,10 +139,13 @@ async fn open_sqlite(location: &Location, file: &Path) -> Result<Pool, OpenError
             })
             // A transaction that SQLite itself has rolled back (on a full disk) leaves the
             // connection believing that it is in one; such a connection is replaced. The ping
-            // lets a rollback that is still queued happen first.
+            // lets a rollback that is still queued happen first. (The pool pings for itself, but
+            // after this.)
             .after_release(|conn, _| {
                 Box::pin(async move {
-                    conn.ping().await?;
+                    if conn.is_in_transaction() {
+                        conn.ping().await?;
+                    }
                     Ok(!conn.is_in_transaction())
                 })
             })

@@ -116,6 +116,15 @@ impl Tx {
     }
 }
 
+impl On<'_> {
+    pub(crate) fn on(&mut self) -> On<'_> {
+        match self {
+            Self::Sqlite(conn) => On::Sqlite(conn),
+            Self::Postgres(conn) => On::Postgres(conn),
+        }
+    }
+}
+
 /// Gives up after [`DEADLINE`]. The connection is not returned to the pool before the engine has
 /// dealt with what was given up.
 pub(crate) async fn within<T>(

@@ -1,11 +1,17 @@
 //! The cases that measure calls: the product against the floor, round by round in turn.
+//!
+//! The product does not record calls here: what that costs is the case of its own in [`super::audit`], and a floor
+//! that records nothing cannot be compared with it. Only calls of tools are recorded, so that lists are measured with
+//! the product as it is out of the box.
+
+use std::path::Path;
 
 use anyhow::Context as _;
 use serde_json::{Value, json};
 
 use super::client::{Client, result_of};
 use super::load::{Load, Round, Work};
-use super::part::{self, Part, own_path};
+use super::part::{self, Home, Part, own_path};
 use super::report::{Bound, Row, median};
 use super::{Driver, Product};
 use crate::echo::Era;
@@ -64,9 +70,16 @@ const RATIO: f64 = 1.5;
 const ADDED: f64 = 150.0;
 const CLIENTS: usize = 32;
 const SERVERS: usize = 10;
-const TOOLS_EACH: usize = 20;
+pub(crate) const TOOLS_EACH: usize = 20;
+/// The setting without which calls of tools are recorded.
+pub(crate) const NO_AUDIT: &str = "[audit]\nenabled = false\n";
 
-const fn case(name: &'static str, client: Era, server: Era, transport: Transport) -> Case {
+pub(crate) const fn case(
+    name: &'static str,
+    client: Era,
+    server: Era,
+    transport: Transport,
+) -> Case {
     Case {
         name,
         client,
@@ -104,7 +117,9 @@ pub(crate) async fn run(driver: &mut Driver, case: Case) -> anyhow::Result<Vec<R
         .context("the floor")?;
     let product = match &driver.product {
         Product::Floor => self::floor(case.transport, case.client).await?,
-        Product::Toolwharf(_) => through_product(driver, case).await.context("the product")?,
+        Product::Toolwharf(program) => through_product(program, case, NO_AUDIT)
+            .await
+            .context("the product")?,
     };
     let rows = compare_calls(driver, case, &floor, &product).await;
     let rows = rows.with_context(|| format!("the product's log ends:\n{}", product.proxy.log()));
@@ -119,35 +134,18 @@ async fn compare_calls(
     floor: &Chain,
     product: &Chain,
 ) -> anyhow::Result<Vec<Row>> {
-    let floor_work = Work::Echo {
-        tool: "echo".to_owned(),
-    };
-    let mut client = Client::connect(&product.proxy.url, case.client).await?;
-    let tool = client
-        .tools()
-        .await?
-        .into_iter()
-        .find(|name| name.ends_with("echo"))
-        .context("the product lists no echo tool")?;
-    drop(client);
-    let product_work = Work::Echo { tool };
-
     let size = driver.effort.size();
-    let sides = ((&floor.proxy, &floor_work), (&product.proxy, &product_work));
+    let floor = Side::echo(floor, case.client).await?;
+    let product = Side::echo(product, case.client).await?;
     let load = (case.client, CLIENTS);
-    let many = interleave(driver, sides.0, sides.1, load, (size.rounds, size.calls))
+    let many = interleave(driver, &floor, &product, load, (size.rounds, size.calls))
         .await
         .context("32 clients")?;
     let load = (case.client, 1);
-    let one = interleave(
-        driver,
-        sides.0,
-        sides.1,
-        load,
-        (size.rounds, size.single_calls),
-    )
-    .await
-    .context("1 client")?;
+    let rounds = (size.rounds, size.single_calls);
+    let one = interleave(driver, &floor, &product, load, rounds)
+        .await
+        .context("1 client")?;
     let mut rows: Vec<_> = MANY
         .iter()
         .map(|figure| many.row(case.name, figure))
@@ -200,19 +198,17 @@ pub(crate) async fn list(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
         result: result.clone(),
         handshake,
     };
-    let floor_work = of(false);
-    let product_work = of(matches!(driver.product, Product::Toolwharf(_)));
+    let handshake = matches!(driver.product, Product::Toolwharf(_));
+    let sides = (
+        Side::new(&floor, &floor.url, of(false)),
+        Side::new(&product, &product.url, of(handshake)),
+    );
     let size = driver.effort.size();
     let rounds = (size.rounds, size.list_calls);
-    let pair = interleave(
-        driver,
-        (&floor, &floor_work),
-        (&product, &product_work),
-        (Era::Legacy, CLIENTS),
-        rounds,
-    )
-    .await
-    .with_context(|| format!("tools/list; the product's log ends:\n{}", product.log()));
+    let load = (Era::Legacy, CLIENTS);
+    let pair = interleave(driver, &sides.0, &sides.1, load, rounds)
+        .await
+        .with_context(|| format!("tools/list; the product's log ends:\n{}", product.log()));
     product.stop().await;
     floor.stop().await;
     let pair = pair?;
@@ -221,17 +217,55 @@ pub(crate) async fn list(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
+/// What is loaded in one half of the rounds.
+pub(crate) struct Side<'a> {
+    url: &'a str,
+    pid: u32,
+    work: Work,
+}
+
+impl<'a> Side<'a> {
+    pub(crate) fn new(part: &Part, url: &'a str, work: Work) -> Self {
+        let pid = part.pid;
+        Self { url, pid, work }
+    }
+
+    /// Calls of the echo tool, by the name under which it is listed.
+    ///
+    /// # Errors
+    ///
+    /// It is not.
+    pub(crate) async fn echo(chain: &'a Chain, era: Era) -> anyhow::Result<Self> {
+        let url = &chain.proxy.url;
+        let tools = Client::connect(url, era).await?.tools().await?;
+        let tool = tools.into_iter().find(|name| name.ends_with("echo"));
+        let tool = tool.context("no echo tool is listed")?;
+        Ok(Self::new(&chain.proxy, url, Work::Echo { tool }))
+    }
+
+    async fn connect(&self, era: Era, clients: usize) -> anyhow::Result<Load> {
+        Load::connect(self.url, self.pid, era, clients, &self.work).await
+    }
+}
+
 /// All rounds of both sides. A figure is the median of its rounds, so that what disturbs the
 /// machine during one of them moves nothing.
-struct Pair {
-    floor: Vec<Round>,
-    product: Vec<Round>,
+#[derive(Default)]
+pub(crate) struct Pair {
+    pub(crate) floor: Vec<Round>,
+    pub(crate) product: Vec<Round>,
     streamed: u64,
 }
 
 impl Pair {
+    pub(crate) fn extend(&mut self, more: Self) {
+        self.floor.extend(more.floor);
+        self.product.extend(more.product);
+        self.streamed += more.streamed;
+    }
+
     /// The row of one figure.
-    fn row(&self, case: &'static str, figure: &Figure) -> Row {
+    pub(crate) fn row(&self, case: &'static str, figure: &Figure) -> Row {
         let over = |rounds: &[Round]| median(rounds.iter().map(figure.value).collect());
         Row {
             case,
@@ -245,7 +279,7 @@ impl Pair {
     }
 
     /// How far the ratio of CPU time varied from round to round.
-    fn note(&self) -> String {
+    pub(crate) fn note(&self) -> String {
         let ratios = self.floor.iter().zip(&self.product);
         let ratios = ratios.map(|(floor, product)| product.cpu_per_call() / floor.cpu_per_call());
         let (least, most) = ratios.fold((f64::INFINITY, 0.0_f64), |(least, most), ratio| {
@@ -263,14 +297,14 @@ impl Pair {
 }
 
 /// One figure of a round.
-struct Figure {
+pub(crate) struct Figure {
     name: &'static str,
     unit: &'static str,
     bound: Bound,
     value: fn(&Round) -> f64,
 }
 
-const fn figure(
+pub(crate) const fn figure(
     name: &'static str,
     unit: &'static str,
     bound: Bound,
@@ -328,19 +362,16 @@ const LIST: [Figure; 2] = [
 ];
 
 /// Floor, product, product, floor …: what disturbs the machine for a while disturbs both.
-async fn interleave(
+pub(crate) async fn interleave(
     driver: &mut Driver,
-    (floor, floor_work): (&Part, &Work),
-    (product, product_work): (&Part, &Work),
+    floor: &Side<'_>,
+    product: &Side<'_>,
     (era, clients): (Era, usize),
     (rounds, calls): (usize, u64),
 ) -> anyhow::Result<Pair> {
-    let mut floor = Load::connect(&floor.url, floor.pid, era, clients, floor_work)
-        .await
-        .context("the floor")?;
-    let mut product = Load::connect(&product.url, product.pid, era, clients, product_work)
-        .await
-        .context("the product")?;
+    let mut floor = floor.connect(era, clients).await.context("the floor")?;
+    let product = product.connect(era, clients).await;
+    let mut product = product.context("the product")?;
     let warm_up = calls / 2;
     driver.checked += floor.round(warm_up).await.context("the floor")?.calls;
     driver.checked += product.round(warm_up).await.context("the product")?.calls;
@@ -390,10 +421,12 @@ pub(crate) async fn floor(transport: Transport, era: Era) -> anyhow::Result<Chai
     }
 }
 
-async fn through_product(driver: &Driver, case: Case) -> anyhow::Result<Chain> {
-    let Product::Toolwharf(program) = &driver.product else {
-        anyhow::bail!("the product is the floor");
-    };
+/// Starts the product with these settings in front of an echo server.
+pub(crate) async fn through_product(
+    program: &Path,
+    case: Case,
+    settings: &str,
+) -> anyhow::Result<Chain> {
     let (server, entry) = match case.transport {
         Transport::Stdio => (None, stdio_entry(&["--era", era_name(case.server)])?),
         Transport::Http => {
@@ -406,7 +439,8 @@ async fn through_product(driver: &Driver, case: Case) -> anyhow::Result<Chain> {
             (Some(server), entry)
         }
     };
-    let mut proxy = part::product_spawn(program, &json!({ "bench": entry })).await?;
+    let home = Home::new(&json!({ "bench": entry }), settings)?;
+    let mut proxy = home.spawn(program).await?;
     proxy.ready().await?;
     super::start::wait_for_tools(&mut proxy, 1).await?;
     Ok(Chain { proxy, server })

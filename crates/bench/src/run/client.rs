@@ -283,7 +283,7 @@ pub(crate) fn result_of(answer: &[u8]) -> anyhow::Result<&RawValue> {
         })
 }
 
-async fn connect(uri: &Uri) -> anyhow::Result<(SendRequest<Full<Bytes>>, JoinSet<()>)> {
+pub(super) async fn connect(uri: &Uri) -> anyhow::Result<(SendRequest<Full<Bytes>>, JoinSet<()>)> {
     let authority = uri.authority().context("the URL has no authority")?;
     let stream = TcpStream::connect(authority.as_str()).await?;
     stream.set_nodelay(true)?;

@@ -146,7 +146,7 @@ async fn stream_cost(part: &Part, count: usize) -> anyhow::Result<f64> {
 }
 
 /// Resident memory in KiB once it has not moved by more than 1 % for two seconds.
-async fn settled(pid: u32) -> anyhow::Result<u64> {
+pub(crate) async fn settled(pid: u32) -> anyhow::Result<u64> {
     let deadline = Instant::now() + SETTLE_DEADLINE;
     let mut last = proc::resident(pid)?;
     let mut still = 0;

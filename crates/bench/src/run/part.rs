@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -24,9 +25,13 @@ pub(crate) struct Part {
     pub(crate) url: String,
     pub(crate) pid: u32,
     child: Child,
-    /// Configuration, data and log of the product.
-    dir: Option<TempDir>,
+    /// Only the product has one.
+    home: Option<Home>,
 }
+
+/// Configuration, data and log of the product; removed with the last clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Home(Arc<TempDir>);
 
 /// The path of this binary, which is every other part as well.
 ///
@@ -63,53 +68,94 @@ pub(crate) async fn own(arguments: &[String]) -> anyhow::Result<Part> {
         url: url.trim_end().to_owned(),
         pid: child.id().context("the process has ended")?,
         child,
-        dir: None,
+        home: None,
     })
 }
 
-/// Starts the product with `servers` as its `mcpServers`, and does not wait for anything.
+/// Starts the product with `servers` as its `mcpServers` and no settings, as it is out of the box, and does not wait
+/// for anything.
 ///
 /// # Errors
 ///
 /// Its files cannot be written or it does not start.
 pub(crate) async fn product_spawn(program: &Path, servers: &Value) -> anyhow::Result<Part> {
-    let dir = tempfile::tempdir().context("no temporary directory")?;
-    let config = dir.path().join("mcp.json");
-    std::fs::write(&config, json!({ "mcpServers": servers }).to_string())?;
-    let log = File::create(dir.path().join("log"))?;
-    // The port is free now and likely still so when the product binds it.
-    let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let address = listener.local_addr()?;
-    drop(listener);
-    let mut command = Command::new(program);
-    command
-        .arg("serve")
-        .arg("--config")
-        .arg(&config)
-        .args(["--listen", &address.to_string()])
-        .env("RUST_LOG", "warn")
-        .stdin(Stdio::null())
-        .stdout(log.try_clone()?)
-        .stderr(log)
-        .kill_on_drop(true);
-    for name in [
-        "HOME",
-        "XDG_DATA_HOME",
-        "XDG_STATE_HOME",
-        "XDG_CONFIG_HOME",
-        "XDG_CACHE_HOME",
-    ] {
-        command.env(name, dir.path());
+    Home::new(servers, "")?.spawn(program).await
+}
+
+impl Home {
+    /// Writes the configuration: `servers` as `mcpServers`, `settings` as `toolwharf.toml`.
+    ///
+    /// # Errors
+    ///
+    /// The files cannot be written.
+    pub(crate) fn new(servers: &Value, settings: &str) -> anyhow::Result<Self> {
+        let dir = tempfile::tempdir().context("no temporary directory")?;
+        let servers = json!({ "mcpServers": servers }).to_string();
+        std::fs::write(dir.path().join("mcp.json"), servers)?;
+        std::fs::write(dir.path().join("toolwharf.toml"), settings)?;
+        Ok(Self(Arc::new(dir)))
     }
-    let child = command
-        .spawn()
-        .with_context(|| format!("cannot start {}", program.display()))?;
-    Ok(Part {
-        url: format!("http://{address}/mcp"),
-        pid: child.id().context("the process has ended")?,
-        child,
-        dir: Some(dir),
-    })
+
+    /// Starts the product, which may have run here before, and does not wait for anything.
+    ///
+    /// # Errors
+    ///
+    /// It does not start.
+    pub(crate) async fn spawn(&self, program: &Path) -> anyhow::Result<Part> {
+        let log = File::create(self.path().join("log"))?;
+        // The port is free now and likely still so when the product binds it.
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        drop(listener);
+        let mut command = Command::new(program);
+        command
+            .arg("serve")
+            .args(["--listen", &address.to_string()]);
+        for file in ["mcp.json", "toolwharf.toml"] {
+            command.arg("--config").arg(self.path().join(file));
+        }
+        command
+            .env("RUST_LOG", "warn")
+            .env_remove("TOOLWHARF_DATABASE_URL")
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .kill_on_drop(true);
+        for name in [
+            "HOME",
+            "XDG_DATA_HOME",
+            "XDG_STATE_HOME",
+            "XDG_CONFIG_HOME",
+            "XDG_CACHE_HOME",
+        ] {
+            command.env(name, self.path());
+        }
+        let child = command
+            .spawn()
+            .with_context(|| format!("cannot start {}", program.display()))?;
+        Ok(Part {
+            url: format!("http://{address}/mcp"),
+            pid: child.id().context("the process has ended")?,
+            child,
+            home: Some(self.clone()),
+        })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// The administrator's token, which is there once the product has been ready.
+    ///
+    /// # Errors
+    ///
+    /// It is not.
+    pub(crate) fn token(&self) -> anyhow::Result<String> {
+        let file = self.path().join("toolwharf/admin-token");
+        let token = std::fs::read_to_string(&file);
+        let token = token.with_context(|| format!("cannot read {}", file.display()))?;
+        Ok(token.trim().to_owned())
+    }
 }
 
 impl Part {
@@ -136,10 +182,10 @@ impl Part {
 
     /// The last lines of the product's log.
     pub(crate) fn log(&self) -> String {
-        let Some(dir) = &self.dir else {
+        let Some(home) = &self.home else {
             return String::new();
         };
-        let log = std::fs::read(dir.path().join("log")).unwrap_or_default();
+        let log = std::fs::read(home.path().join("log")).unwrap_or_default();
         let log = String::from_utf8_lossy(&log);
         let lines: Vec<_> = log.lines().rev().take(20).collect();
         lines.into_iter().rev().collect::<Vec<_>>().join("\n")
@@ -148,7 +194,7 @@ impl Part {
     /// Asks the process to end, and kills it if it has not after 5 s.
     pub(crate) async fn stop(mut self) {
         drop(self.child.stdin.take());
-        if self.dir.is_some()
+        if self.home.is_some()
             && let Some(pid) = self.child.id()
             && let Some(pid) = rustix::process::Pid::from_raw(pid.cast_signed())
         {

@@ -9,6 +9,8 @@ use serde_json::{Value, json};
 pub(crate) enum Bound {
     /// Product divided by floor.
     Ratio(f64),
+    /// Product divided by floor, where more is better.
+    Share(f64),
     /// Product less floor, in the row's unit.
     Added(f64),
     /// The product's figure itself.
@@ -33,7 +35,9 @@ impl Row {
     /// The number that the bound is put on.
     fn compared(&self) -> Option<f64> {
         match self.bound {
-            Bound::Ratio(_) | Bound::None => self.floor.map(|floor| self.product / floor),
+            Bound::Ratio(_) | Bound::Share(_) | Bound::None => {
+                self.floor.map(|floor| self.product / floor)
+            }
             Bound::Added(_) => self.floor.map(|floor| self.product - floor),
             Bound::Absolute(_) => Some(self.product),
         }
@@ -43,26 +47,36 @@ impl Row {
     pub(crate) fn kept(&self) -> Option<bool> {
         let limit = self.limit()?;
         // A figure that cannot be compared keeps no bound; nor does NaN.
-        Some(self.compared().is_some_and(|compared| compared <= limit))
+        Some(self.compared().is_some_and(|compared| match self.bound {
+            Bound::Share(_) => compared >= limit,
+            _ => compared <= limit,
+        }))
     }
 
     fn limit(&self) -> Option<f64> {
         match self.bound {
-            Bound::Ratio(limit) | Bound::Added(limit) | Bound::Absolute(limit) => Some(limit),
+            Bound::Ratio(limit)
+            | Bound::Share(limit)
+            | Bound::Added(limit)
+            | Bound::Absolute(limit) => Some(limit),
             Bound::None => None,
         }
     }
 
     fn cells(&self) -> [String; 8] {
         let shown = |n: f64| match self.bound {
-            Bound::Ratio(_) | Bound::None => format!("×{}", number(n)),
+            Bound::Ratio(_) | Bound::Share(_) | Bound::None => format!("×{}", number(n)),
             Bound::Added(_) if n < 0.0 => format!("−{} {}", number(-n), self.unit),
             Bound::Added(_) => format!("+{} {}", number(n), self.unit),
             Bound::Absolute(_) => format!("{} {}", number(n), self.unit),
         };
         let compared = self.compared().map_or_else(String::new, shown);
         let bound = self.limit().map(shown);
-        let bound = bound.map_or_else(String::new, |bound| format!("≤ {bound}"));
+        let sign = match self.bound {
+            Bound::Share(_) => '≥',
+            _ => '≤',
+        };
+        let bound = bound.map_or_else(String::new, |bound| format!("{sign} {bound}"));
         [
             self.case.to_owned(),
             format!("{} [{}]", self.figure, self.unit),
@@ -174,6 +188,10 @@ mod tests {
             (Bound::Ratio(1.5), Some(20.0), 30.1, Some(false)),
             (Bound::Ratio(1.5), None, 1.0, Some(false)),
             (Bound::Ratio(1.5), Some(0.0), 0.0, Some(false)),
+            (Bound::Share(0.5), Some(20.0), 10.0, Some(true)),
+            (Bound::Share(0.5), Some(20.0), 9.9, Some(false)),
+            (Bound::Share(0.5), None, 9.9, Some(false)),
+            (Bound::Share(0.5), Some(0.0), 0.0, Some(false)),
             (Bound::Added(150.0), Some(100.0), 250.0, Some(true)),
             (Bound::Added(150.0), Some(100.0), 251.0, Some(false)),
             (Bound::Absolute(20.0), None, 20.0, Some(true)),

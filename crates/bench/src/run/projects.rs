@@ -1,0 +1,238 @@
+//! What it costs that there are many projects: a database with a thousand of them, five stdio servers each that nobody
+//! has asked for, against a database with one.
+//!
+//! Both are filled through the REST API and then started anew, which is what is measured: the start, the memory after
+//! it, and the list of one project's tools once its servers are connected. The list is measured a second time when every
+//! project has been looked at, so that the product knows them all.
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use bytes::Bytes;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::api::Api;
+use super::calls::{
+    Figure, Side, TOOLS_EACH, figure, interleave, server_arguments, stdio_entry, words,
+};
+use super::client::{Client, result_of};
+use super::idle::settled;
+use super::load::{Round, Work};
+use super::part::{self, Home, Part};
+use super::report::{Bound, Row, median};
+use super::start::wait_for_tools;
+use super::{Driver, Product};
+use crate::echo::Era;
+
+const CLIENTS: usize = 32;
+const SERVERS: usize = 5;
+/// Bound on the time from the start to the first 200 of `/readyz`, in milliseconds.
+const BOOT_MS: f64 = 1_000.0;
+/// Bound on the memory after it, in MiB.
+const BOOT_MB: f64 = 60.0;
+/// The ratio that a list may cost of what it costs with one project.
+const RATIO: f64 = 1.2;
+
+/// With many clients and with one; then the same when all projects are known.
+const LIST: [Figure; 2] = [
+    cpu("CPU per tools/list, 32 clients"),
+    p50("p50 of tools/list, 1 client"),
+];
+const LIST_OF_ALL: [Figure; 2] = [
+    cpu("CPU per tools/list, all known"),
+    p50("p50 of tools/list, all known"),
+];
+
+const fn cpu(name: &'static str) -> Figure {
+    figure(name, "µs", Bound::Ratio(RATIO), Round::cpu_per_call)
+}
+
+const fn p50(name: &'static str) -> Figure {
+    figure(name, "µs", Bound::Ratio(RATIO), |round| round.latency(0.5))
+}
+
+/// What is started again and again.
+enum Place {
+    /// The product with its database.
+    Product(Home, PathBuf),
+    Floor,
+}
+
+/// What each start took in milliseconds, and the memory after it in MiB.
+#[derive(Default)]
+struct Boots {
+    took: Vec<f64>,
+    memory: Vec<f64>,
+}
+
+/// Measures the start, the memory and the list of one project.
+///
+/// # Errors
+///
+/// A process did not start, something could not be made, or an answer was wrong.
+pub(crate) async fn run(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
+    let size = driver.effort.size();
+    let one = Place::with(&driver.product, 1).await?;
+    let many = Place::with(&driver.product, size.projects).await?;
+    let mut boots = (Boots::default(), Boots::default());
+    let mut up: Option<(Part, Part)> = None;
+    for _ in 0..size.starts {
+        if let Some((one, many)) = up.take() {
+            one.stop().await;
+            many.stop().await;
+        }
+        up = Some((
+            one.boot(&mut boots.0).await?,
+            many.boot(&mut boots.1).await?,
+        ));
+    }
+    let (mut one_up, mut many_up) = up.context("nothing was started")?;
+    let measured = async {
+        for part in [&mut one_up, &mut many_up] {
+            wait_for_tools(part, SERVERS * TOOLS_EACH).await?;
+        }
+        let mut rows = lists(driver, &one_up, &many_up, &LIST).await?;
+        many.look_at_all(&many_up, size.projects).await?;
+        let memory = settled(many_up.pid).await?;
+        rows.extend(lists(driver, &one_up, &many_up, &LIST_OF_ALL).await?);
+        anyhow::Ok((rows, memory))
+    };
+    let measured = measured.await;
+    let measured = measured.with_context(|| format!("the log ends:\n{}", many_up.log()));
+    one_up.stop().await;
+    many_up.stop().await;
+    let (listed, memory) = measured?;
+
+    let row = |figure, unit, floor, product, bound| Row {
+        case: "projects",
+        figure,
+        unit,
+        floor,
+        product,
+        bound,
+        note: String::new(),
+    };
+    let (took, kept) = (Bound::Absolute(BOOT_MS), Bound::Absolute(BOOT_MB));
+    let (of_one, of_many) = (boots.0.medians(), boots.1.medians());
+    let memory = memory as f64 / 1024.0;
+    let mut rows = vec![
+        row("start to ready", "ms", Some(of_one.0), of_many.0, took),
+        row("memory", "MB", Some(of_one.1), of_many.1, kept),
+        row("memory, all known", "MB", None, memory, Bound::None),
+    ];
+    rows[0].note = format!(
+        "{} projects with {SERVERS} servers; floor: one project",
+        size.projects
+    );
+    rows.extend(listed);
+    Ok(rows)
+}
+
+/// Lists the tools of the project that both have.
+async fn lists(
+    driver: &mut Driver,
+    one: &Part,
+    many: &Part,
+    [cpu, p50]: &[Figure; 2],
+) -> anyhow::Result<Vec<Row>> {
+    let size = driver.effort.size();
+    let sides = (side(one).await?, side(many).await?);
+    let load = (Era::Legacy, CLIENTS);
+    let rounds = (size.rounds, size.list_calls);
+    let busy = interleave(driver, &sides.0, &sides.1, load, rounds).await?;
+    let load = (Era::Legacy, 1);
+    let rounds = (size.rounds, size.single_calls);
+    let alone = interleave(driver, &sides.0, &sides.1, load, rounds).await?;
+    let mut rows = vec![busy.row("projects", cpu), alone.row("projects", p50)];
+    rows[0].note = busy.note();
+    Ok(rows)
+}
+
+async fn side(part: &Part) -> anyhow::Result<Side<'_>> {
+    let page = Client::connect(&part.url, Era::Legacy)
+        .await?
+        .list(None)
+        .await?;
+    let result = Bytes::copy_from_slice(result_of(&page)?.get().as_bytes());
+    let handshake = true;
+    Ok(Side::new(part, &part.url, Work::List { result, handshake }))
+}
+
+impl Place {
+    /// A database with so many projects.
+    async fn with(product: &Product, projects: usize) -> anyhow::Result<Self> {
+        let Product::Toolwharf(program) = product else {
+            return Ok(Self::Floor);
+        };
+        let home = Home::new(&json!({}), "")?;
+        let mut part = home.spawn(program).await?;
+        part.ready().await?;
+        let filled = fill(
+            &mut Api::connect(&part.url, &home.token()?).await?,
+            projects,
+        )
+        .await;
+        let filled = filled.with_context(|| format!("the log ends:\n{}", part.log()));
+        part.stop().await;
+        filled?;
+        Ok(Self::Product(home, program.clone()))
+    }
+
+    /// Starts it, with the project that all have as its endpoint.
+    async fn boot(&self, boots: &mut Boots) -> anyhow::Result<Part> {
+        let started = Instant::now();
+        let part = match self {
+            Self::Floor => {
+                let tools = (SERVERS * TOOLS_EACH).to_string();
+                part::own(&words(&["echo-http", "--tools", &tools])).await?
+            }
+            Self::Product(home, program) => {
+                let mut part = home.spawn(program).await?;
+                part.ready().await?;
+                part.url.push_str(&format!("/{}", project(0)));
+                part
+            }
+        };
+        boots.took.push(started.elapsed().as_secs_f64() * 1e3);
+        boots.memory.push(settled(part.pid).await? as f64 / 1024.0);
+        Ok(part)
+    }
+
+    /// Has the product look at all projects, and starts no server by that.
+    async fn look_at_all(&self, part: &Part, projects: usize) -> anyhow::Result<()> {
+        let Self::Product(home, _) = self else {
+            return Ok(());
+        };
+        let mut api = Api::connect(&part.url, &home.token()?).await?;
+        for n in 0..projects {
+            let path = format!("/projects/{}/servers", project(n));
+            api.ask("GET", &path, &Value::Null).await?;
+        }
+        Ok(())
+    }
+}
+
+impl Boots {
+    fn medians(self) -> (f64, f64) {
+        (median(self.took), median(self.memory))
+    }
+}
+
+async fn fill(api: &mut Api, projects: usize) -> anyhow::Result<()> {
+    for n in 0..projects {
+        let path = format!("/projects/{}", project(n));
+        api.ask("PUT", &path, &json!({})).await?;
+        for server in 0..SERVERS {
+            let path = format!("{path}/servers/server{server}");
+            let arguments = server_arguments(server, 0);
+            let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+            api.ask("PUT", &path, &stdio_entry(&arguments)?).await?;
+        }
+    }
+    Ok(())
+}
+
+fn project(n: usize) -> String {
+    format!("project-{n:04}")
+}
