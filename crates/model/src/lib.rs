@@ -4,15 +4,18 @@
 //! constructors), and nothing in a `Debug` output is a secret. Deliberately absent: tokio, SQL,
 //! HTTP, files and any behaviour that needs a clock.
 
+mod hosting;
 mod id;
 pub mod naming;
 mod policy;
 mod server;
 mod settings;
 
+pub use hosting::{Heartbeat, Hosting, Mount, Network, ResourceLimits, Source};
 pub use id::{ExposedName, InvalidName, NativeName, ProjectId, ServerKey, ServerName, ToolRef};
 pub use policy::{
-    AuditBodies, EraPolicy, NamingPolicy, Pinning, Sharing, StartPolicy, UnknownWord,
+    AuditBodies, EraPolicy, NamingPolicy, Pinning, Provider, RestartPolicy, Sharing, StartPolicy,
+    UnknownWord,
 };
 pub use server::{Secrets, ServerSpec, ToolSetting, Transport, url_for_display};
 pub use settings::{Audit, Limits, Log, LogFormat, ProjectView, Settings};

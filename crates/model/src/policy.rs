@@ -83,6 +83,36 @@ pub enum Pinning {
     Off,
 }
 
+/// What isolates a server from the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Provider {
+    /// Docker with `runsc`: a kernel of its own, in user space.
+    Gvisor,
+    /// Docker with a Kata or Firecracker runtime: a virtual machine.
+    Firecracker,
+    /// Somebody else's virtual machine.
+    E2b,
+    /// Docker with `runc`: namespaces.
+    Runc,
+    /// A process of this host in namespaces of its own (bubblewrap).
+    Process,
+}
+
+/// What happens when a server ends; as Docker has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RestartPolicy {
+    /// It is started again, also when the product starts and it had been stopped by hand.
+    #[default]
+    Always,
+    /// It is started again if it ended with anything but code 0.
+    OnFailure,
+    /// As [`RestartPolicy::Always`], but what was stopped by hand stays stopped when the product starts.
+    UnlessStopped,
+    No,
+}
+
 /// A word that is none of a policy's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the value is none of {}", .allowed.join(", "))]
@@ -131,6 +161,19 @@ words! {
         Preserve = "preserve"
     }
     Pinning { Quarantine = "quarantine", Warn = "warn", Off = "off" }
+    Provider {
+        Gvisor = "gvisor",
+        Firecracker = "firecracker",
+        E2b = "e2b",
+        Runc = "runc",
+        Process = "process"
+    }
+    RestartPolicy {
+        Always = "always",
+        OnFailure = "on-failure",
+        UnlessStopped = "unless-stopped",
+        No = "no"
+    }
     StartPolicy { Sequential = "sequential", Parallel = "parallel", Lazy = "lazy" }
 }
 

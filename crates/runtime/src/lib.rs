@@ -1,6 +1,7 @@
 //! Instances of servers: launched, attached, stopped, reaped.
 //!
 //! - [`process`]: an instance is a child process of this one.
+//! - [`Runtime`]: what runs hosted servers, in sandboxes.
 //! - [`sentinel`]: the helper process that kills every instance when this process dies
 //!   without being able to do so itself (`kill -9`, the out-of-memory killer).
 //!
@@ -19,4 +20,12 @@
 pub mod process;
 pub mod sentinel;
 
+mod handle;
+mod ladder;
 mod lineage;
+mod stderr;
+mod unit;
+
+pub use handle::{Exit, Handle};
+pub use stderr::{Lines, Missed};
+pub use unit::{Enforced, Error, Instance, Runtime, Stdio, Unit, Usage};

@@ -30,16 +30,29 @@
 
 mod error;
 mod fork;
-mod handle;
 mod launch;
 mod leader;
 mod reaper;
 mod spawner;
-mod stderr;
+
+use tokio::net::unix::pipe;
 
 pub use self::error::Error;
-pub use self::handle::{Exit, Handle, Instance, Stdin, Stdout};
 pub use self::launch::Launch;
 pub use self::spawner::Spawner;
-pub use self::stderr::{Lines, Missed};
+pub use crate::handle::{Exit, Handle};
 pub use crate::sentinel::SentinelCommand;
+pub use crate::stderr::{Lines, Missed};
+
+/// Writes to the instance's standard input. Dropping it closes that.
+pub type Stdin = pipe::Sender;
+/// Reads the instance's standard output.
+pub type Stdout = pipe::Receiver;
+
+/// A running child process.
+#[derive(Debug)]
+pub struct Instance {
+    pub stdin: Stdin,
+    pub stdout: Stdout,
+    pub handle: Handle,
+}

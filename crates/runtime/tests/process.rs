@@ -104,7 +104,7 @@ async fn a11_stop_all_reaps_everything() {
     }
     assert!(marked(spawner.run_id()).len() >= 30);
     spawner.stop_all(Duration::from_secs(5)).await;
-    assert_eq!(marked(spawner.run_id()), []);
+    assert_eq!(marked(spawner.run_id()), [] as [u32; 0]);
     assert_eq!(children().len(), 1, "only the sentinel is left");
     for instance in &instances {
         assert_eq!(instance.handle.exit_status().unwrap().signal, SIGTERM);
@@ -127,7 +127,7 @@ async fn stop_ends_all_kinds_of_descendants() {
     ] {
         let spawner = spawner();
         let instance = spawner.spawn(sh(script)).await.unwrap();
-        let (run, leader) = (spawner.run_id(), instance.handle.pid());
+        let (run, leader) = (spawner.run_id(), instance.handle.pid().unwrap());
         wait_for("the descendants", || {
             family(run, leader).len() >= 2 || instance.handle.exit_status().is_some()
         })
@@ -138,7 +138,7 @@ async fn stop_ends_all_kinds_of_descendants() {
             begun.elapsed() < LONG / 2,
             "{script}: none of them ignores SIGTERM"
         );
-        assert_eq!(family(run, leader), [], "{script}");
+        assert_eq!(family(run, leader), [] as [u32; 0], "{script}");
         assert_eq!(children().len(), 1, "{script}: {:?}", children());
     }
 }
@@ -152,12 +152,16 @@ async fn what_a_leader_leaves_behind_dies_with_it() {
     assert_eq!(
         exit,
         Exit {
+            out_of_memory: false,
             code: Some(3),
             signal: None
         }
     );
     assert_eq!(exit.to_string(), "exit code 3");
-    assert_eq!(family(spawner.run_id(), instance.handle.pid()), []);
+    assert_eq!(
+        family(spawner.run_id(), instance.handle.pid().unwrap()),
+        [] as [u32; 0]
+    );
 }
 
 #[tokio::test]
@@ -193,11 +197,12 @@ async fn who_ignores_sigterm_is_killed_after_the_grace() {
     assert_eq!(
         exit,
         Exit {
+            out_of_memory: false,
             code: None,
             signal: SIGKILL
         }
     );
-    assert_eq!(marked(spawner.run_id()), []);
+    assert_eq!(marked(spawner.run_id()), [] as [u32; 0]);
 }
 
 #[tokio::test]
@@ -215,7 +220,7 @@ async fn the_child_of_a_wrapper_has_its_grace_too() {
     assert_eq!(exit.signal, SIGTERM);
     let saved = std::fs::read_to_string(directory.path().join("saved")).unwrap();
     assert_eq!(saved, "saved\n");
-    assert_eq!(marked(spawner.run_id()), []);
+    assert_eq!(marked(spawner.run_id()), [] as [u32; 0]);
 }
 
 #[tokio::test]
@@ -286,14 +291,14 @@ async fn dropping_the_last_handle_kills() {
         .await
         .unwrap();
     read_until(&mut instance, "up").await;
-    let pid = instance.handle.pid();
+    let pid = instance.handle.pid().unwrap();
     let clone = instance.handle.clone();
     let exited = clone.exited();
     drop(instance);
     assert!(alive(pid), "there is a handle yet");
     drop(clone);
     assert_eq!(timeout(LONG, exited).await.unwrap().signal, SIGKILL);
-    assert_eq!(marked(spawner.run_id()), []);
+    assert_eq!(marked(spawner.run_id()), [] as [u32; 0]);
 }
 
 #[test]
@@ -310,7 +315,7 @@ fn the_end_of_the_async_runtime_kills() {
     });
     let handle = instance.handle.clone();
     drop(runtime);
-    assert_eq!(marked(spawner.run_id()), []);
+    assert_eq!(marked(spawner.run_id()), [] as [u32; 0]);
     let other = tokio::runtime::Runtime::new().unwrap();
     assert_eq!(other.block_on(handle.stop(LONG)), Exit::default());
 }
@@ -410,7 +415,7 @@ async fn many_at_once() {
     spawner.stop_all(LONG).await;
     eprintln!("100 stopped in {:?}", begun.elapsed());
     assert!(instances.iter().all(|i| i.handle.exit_status().is_some()));
-    assert_eq!(marked(spawner.run_id()), []);
+    assert_eq!(marked(spawner.run_id()), [] as [u32; 0]);
 }
 
 #[tokio::test]

@@ -22,7 +22,7 @@ use rustix::process::{
 };
 use tokio::time::Instant;
 
-use super::Exit;
+use crate::handle::Exit;
 use crate::lineage::Lineage;
 use crate::sentinel::Link;
 
@@ -119,6 +119,7 @@ impl Leader {
         Some(Exit {
             code: status.code(),
             signal: status.signal(),
+            out_of_memory: false,
         })
     }
 }

@@ -25,10 +25,10 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::fork::{bind, keep_the_dead, seal_inherited};
-use super::handle::{Shared, Stop};
 use super::leader::Leader;
 use super::reaper::Reaper;
-use super::{Error, Handle, Instance, Launch};
+use super::{Error, Instance, Launch};
+use crate::handle::{Handle, Shared, Stop};
 use crate::sentinel::{self, Link, SentinelCommand};
 
 /// Launches that wait for their turn; those beyond wait to wait.
@@ -167,7 +167,7 @@ impl Spawner {
         let leader = launched.leader;
         let (exit, exited) = watch::channel(None);
         let pid = leader.pid().as_raw_pid().unsigned_abs();
-        let shared = Arc::new(Shared::new(pid, label.clone(), exited));
+        let shared = Arc::new(Shared::new(Some(pid), label.clone(), None, exited));
         {
             let mut registry = inner.registry();
             if registry.stopping {

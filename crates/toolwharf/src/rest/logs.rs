@@ -92,7 +92,7 @@ struct Following {
     tail: usize,
     lines: Option<Lines>,
     /// The process whose lines those are: its id and when it was started.
-    process: Option<(u32, std::time::SystemTime)>,
+    process: Option<(Option<u32>, std::time::SystemTime)>,
     /// How many starts of the server were told of.
     starts: u64,
     gone: bool,
@@ -168,7 +168,8 @@ impl Following {
             && id != self.process
         {
             if self.process.is_some() {
-                self.notice(&format!("started anew, process {}", handle.pid()));
+                let process = handle.pid().map(|pid| format!(", process {pid}"));
+                self.notice(&format!("started anew{}", process.unwrap_or_default()));
             }
             self.process = id;
             self.starts = starts;

@@ -128,7 +128,7 @@ impl Row {
             }
             Phase::Ready(connection) => {
                 if let Some(handle) = &connection.handle {
-                    row.pid = Some(handle.pid());
+                    row.pid = handle.pid();
                     let since = handle.started_at().duration_since(UNIX_EPOCH);
                     row.started_at = since.ok().map(|since| since.as_secs());
                     row.uptime_ms = u64::try_from(handle.uptime().as_millis()).ok();

@@ -9,8 +9,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::io::AsyncReadExt as _;
-use tokio::net::unix::pipe;
+use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 
@@ -23,7 +22,7 @@ const CHUNK: usize = 16 << 10;
 const CUT: &str = " …[cut]";
 
 /// The state behind both ends.
-pub(super) struct Log(Mutex<State>);
+pub(crate) struct Log(Mutex<State>);
 
 struct State {
     tail: VecDeque<Arc<str>>,
@@ -34,7 +33,7 @@ struct State {
 }
 
 impl Log {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(Mutex::new(State {
             tail: VecDeque::new(),
             bytes: 0,
@@ -42,12 +41,12 @@ impl Log {
         }))
     }
 
-    pub(super) fn tail(&self) -> String {
+    pub(crate) fn tail(&self) -> String {
         self.lock().text()
     }
 
     /// The tail, and what comes after it.
-    pub(super) fn follow(&self) -> (String, Lines) {
+    pub(crate) fn follow(&self) -> (String, Lines) {
         let state = self.lock();
         let lines = match &state.followers {
             Some(followers) => followers.subscribe(),
@@ -57,7 +56,7 @@ impl Log {
     }
 
     /// Followers get what was offered already, then the end.
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         self.lock().followers = None;
     }
 
@@ -66,7 +65,7 @@ impl Log {
     /// # Cancel safety
     ///
     /// What was read is in the log, except for a last line that has not ended yet.
-    pub(super) async fn fill(&self, mut pipe: pipe::Receiver) {
+    pub(crate) async fn fill(&self, mut pipe: impl AsyncRead + Unpin) {
         let mut chunk = vec![0; CHUNK];
         let mut splitter = Splitter::default();
         while let Ok(count @ 1..) = pipe.read(&mut chunk).await {
@@ -75,7 +74,7 @@ impl Log {
         splitter.finish(|line| self.push(line));
     }
 
-    fn push(&self, line: Arc<str>) {
+    pub(crate) fn push(&self, line: Arc<str>) {
         let mut state = self.lock();
         state.bytes += line.len() + 1;
         state.tail.push_back(Arc::clone(&line));
@@ -134,7 +133,7 @@ impl Lines {
 
 /// Makes lines of chunks.
 #[derive(Default)]
-struct Splitter {
+pub(crate) struct Splitter {
     line: Vec<u8>,
     cut: bool,
 }

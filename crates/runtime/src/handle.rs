@@ -1,31 +1,18 @@
-//! What the owner of an instance holds.
+//! What the owner of an instance holds, whatever runs it.
 
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use tokio::net::unix::pipe;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::stderr::{Lines, Log};
-
-/// Writes to the instance's standard input. Dropping it closes that.
-pub type Stdin = pipe::Sender;
-/// Reads the instance's standard output.
-pub type Stdout = pipe::Receiver;
+use crate::stderr::{Lines, Log};
+use crate::unit::{Meter, Usage};
 
 /// Longer grace is cut to this.
 const LONGEST_GRACE: Duration = Duration::from_secs(24 * 3600);
-
-/// A running child process.
-#[derive(Debug)]
-pub struct Instance {
-    pub stdin: Stdin,
-    pub stdout: Stdout,
-    pub handle: Handle,
-}
 
 /// How an instance ended. Both are `None` if that could not be learnt: it was killed and did
 /// not die, or the async runtime ended first.
@@ -33,6 +20,8 @@ pub struct Instance {
 pub struct Exit {
     pub code: Option<i32>,
     pub signal: Option<i32>,
+    /// Whether it was killed for using more memory than it may.
+    pub out_of_memory: bool,
 }
 
 impl Exit {
@@ -46,10 +35,14 @@ impl Exit {
 impl fmt::Display for Exit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.code, self.signal) {
-            (Some(code), _) => write!(f, "exit code {code}"),
-            (None, Some(signal)) => write!(f, "signal {signal}"),
-            (None, None) => f.write_str("unknown end"),
+            (Some(code), _) => write!(f, "exit code {code}")?,
+            (None, Some(signal)) => write!(f, "signal {signal}")?,
+            (None, None) => f.write_str("unknown end")?,
         }
+        if self.out_of_memory {
+            f.write_str(" (out of memory)")?;
+        }
+        Ok(())
     }
 }
 
@@ -67,19 +60,20 @@ impl Drop for Owner {
 }
 
 /// What the handle and the reaper's task have in common.
-pub(super) struct Shared {
-    pub(super) pid: u32,
-    pub(super) label: String,
-    pub(super) started_at: SystemTime,
-    pub(super) started: Instant,
-    pub(super) log: Log,
+pub(crate) struct Shared {
+    pub(crate) pid: Option<u32>,
+    pub(crate) label: String,
+    pub(crate) started_at: SystemTime,
+    pub(crate) started: Instant,
+    pub(crate) log: Log,
+    meter: Option<Box<dyn Meter>>,
     stop: watch::Sender<Stop>,
     exit: watch::Receiver<Option<Exit>>,
 }
 
 /// What has been asked for so far. It only ever gets more urgent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stop {
+pub(crate) enum Stop {
     No,
     /// `SIGTERM`, and `SIGKILL` at that time.
     By(Instant),
@@ -87,7 +81,7 @@ pub(super) enum Stop {
 }
 
 impl Stop {
-    pub(super) fn within(grace: Duration) -> Self {
+    pub(crate) fn within(grace: Duration) -> Self {
         Self::By(Instant::now() + grace.min(LONGEST_GRACE))
     }
 
@@ -101,9 +95,15 @@ impl Stop {
 }
 
 impl Shared {
-    pub(super) fn new(pid: u32, label: String, exit: watch::Receiver<Option<Exit>>) -> Self {
+    pub(crate) fn new(
+        pid: Option<u32>,
+        label: String,
+        meter: Option<Box<dyn Meter>>,
+        exit: watch::Receiver<Option<Exit>>,
+    ) -> Self {
         Self {
             pid,
+            meter,
             label,
             started_at: SystemTime::now(),
             started: Instant::now(),
@@ -113,7 +113,7 @@ impl Shared {
         }
     }
 
-    pub(super) fn request(&self, stop: Stop) {
+    pub(crate) fn request(&self, stop: Stop) {
         self.stop.send_if_modified(|current| {
             let more = stop.more_urgent_than(*current);
             if more {
@@ -123,11 +123,11 @@ impl Shared {
         });
     }
 
-    pub(super) fn requests(&self) -> watch::Receiver<Stop> {
+    pub(crate) fn requests(&self) -> watch::Receiver<Stop> {
         self.stop.subscribe()
     }
 
-    pub(super) fn exited(&self) -> impl Future<Output = Exit> + Send + 'static {
+    pub(crate) fn exited(&self) -> impl Future<Output = Exit> + Send + 'static {
         let mut exit = self.exit.clone();
         async move {
             match exit.wait_for(Option::is_some).await {
@@ -139,7 +139,7 @@ impl Shared {
 }
 
 impl Handle {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
         Self(Arc::new(Owner(shared)))
     }
 
@@ -147,9 +147,9 @@ impl Handle {
         &self.0.0
     }
 
-    /// Also the number of its process group and session.
+    /// Also the number of its process group and session. `None` where it is no process of this host.
     #[must_use]
-    pub fn pid(&self) -> u32 {
+    pub fn pid(&self) -> Option<u32> {
         self.shared().pid
     }
 
@@ -166,6 +166,11 @@ impl Handle {
     #[must_use]
     pub fn uptime(&self) -> Duration {
         self.shared().started.elapsed()
+    }
+
+    /// What it uses; `None` where nobody counts, or no more.
+    pub async fn usage(&self) -> Option<Usage> {
+        self.shared().meter.as_ref()?.read().await
     }
 
     /// The last of what it wrote to stderr: whole lines, 64 KiB and 2048 lines at the most, a

@@ -1,0 +1,124 @@
+//! One hosted server to run, whatever runs it: [`Unit`] → [`Runtime`] → [`Instance`].
+//!
+//! # Invariants
+//!
+//! - A [`Runtime`] enforces what the unit asks for, or says on the [`Instance`] that it does not;
+//!   it never says that something is enforced which it has not seen to be.
+//! - Every method has a deadline of its own. After an error nothing of the instance is left, or
+//!   [`Runtime::sweep`] finds it.
+//! - Volumes outlive instances; only [`Runtime::volumes_remove`] ends them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use model::{Hosting, Provider};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::handle::Handle;
+
+/// A hosted server, about to be run.
+#[derive(Clone, Debug)]
+pub struct Unit {
+    /// The server's name, for errors and logs.
+    pub label: String,
+    /// `hosting.id` names whatever is made for it.
+    pub hosting: Arc<Hosting>,
+}
+
+/// A running hosted server.
+pub struct Instance {
+    /// Its standard streams, if it is bridged.
+    pub stdio: Option<Stdio>,
+    /// Where each of its ports is reached from here.
+    pub ports: BTreeMap<u16, SocketAddr>,
+    pub handle: Handle,
+    pub provider: Provider,
+    pub enforced: Arc<[Enforced]>,
+}
+
+pub struct Stdio {
+    pub stdin: Box<dyn AsyncWrite + Send + Unpin>,
+    pub stdout: Box<dyn AsyncRead + Send + Unpin>,
+}
+
+/// Whether one promise holds for an instance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Enforced {
+    /// `cpu`, `memory`, `disk`, `pids`, `filesystem`, `network`, `privileges` or `kernel`.
+    pub what: &'static str,
+    pub holds: bool,
+    /// What enforces it, or why nothing does: `memory.limit_in_bytes = 536870912 (cgroup v1)`.
+    pub how: String,
+}
+
+/// What an instance has used so far, and uses now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Time of all its processors since it started.
+    pub cpu: Duration,
+    /// Bytes.
+    pub memory: u64,
+    /// The most bytes so far.
+    pub memory_peak: u64,
+    pub pids: u32,
+}
+
+/// Why a runtime did not do as it was asked.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Error {
+    /// It is not there, or not as it has to be; the text says what is missing and how to get it.
+    #[error("{0}")]
+    Unavailable(String),
+    /// What was asked for cannot be: an unknown image, a port that is taken.
+    #[error("{field}: {why}")]
+    Refused { field: &'static str, why: String },
+    /// A limit that must hold cannot be enforced on this host.
+    #[error("`{what}` cannot be enforced here: {why}; set `\"strict\": false` to run it without")]
+    NotEnforced { what: &'static str, why: String },
+    #[error("no answer within {} s to: {what}", .within.as_secs())]
+    Timeout {
+        what: &'static str,
+        within: Duration,
+    },
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// Something that runs hosted servers.
+pub trait Runtime: Send + Sync + 'static {
+    /// Whether it works here and now, found out by trying. The text names what it is:
+    /// `runsc (gVisor) release-20221121 on Docker 20.10.24`.
+    fn probe(&self) -> BoxFuture<'_, Result<String, Error>>;
+
+    /// Starts an instance. Whether it does anything useful is not known yet when this returns.
+    ///
+    /// # Cancel safety
+    ///
+    /// What was started is removed if this is dropped before it returns.
+    fn launch(&self, unit: Unit) -> BoxFuture<'_, Result<Instance, Error>>;
+
+    /// Removes the instances that an earlier run of this installation left behind, but for those
+    /// of the hostings in `keep` that are this run's own; how many there were.
+    fn sweep(&self, keep: BTreeSet<String>) -> BoxFuture<'_, Result<usize, Error>>;
+
+    /// Removes all volumes of a hosting.
+    fn volumes_remove<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<(), Error>>;
+}
+
+/// Tells what an instance uses.
+pub(crate) trait Meter: Send + Sync {
+    fn read(&self) -> BoxFuture<'_, Option<Usage>>;
+}
+
+impl fmt::Debug for Instance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Instance")
+            .field("handle", &self.handle)
+            .field("provider", &self.provider)
+            .finish_non_exhaustive()
+    }
+}
