@@ -8,6 +8,7 @@
 //! - `relay`: the way of one call, across the eras.
 //! - `audit`: its record.
 //! - [`remember`], `memory`: what is known of servers from earlier runs.
+//! - [`supervisor`]: when a hosted server is started, stopped and started again.
 //! - `hold`: calls that wait for a modern client's input.
 //! - [`hub`]: who is told when something changes.
 //!
@@ -29,6 +30,7 @@ pub mod server;
 mod sessions;
 mod shared;
 mod subscriptions;
+pub mod supervisor;
 mod timers;
 pub mod uri;
 pub mod view;
