@@ -34,6 +34,7 @@ mod server;
 mod snapshot;
 mod sql;
 mod tool;
+mod workspace;
 
 pub use call::{CallDetail, CallEnd, CallFilter, CallRow, CallStatus, CallWrite, NewCall};
 pub use error::{Error, Fault, OpenError, Result};
@@ -51,3 +52,4 @@ pub use server::{NewServer, ServerRow, TransportKind};
 pub use snapshot::{NewSnapshot, SnapshotRow};
 pub use sql::MAX_KEY;
 pub use tool::{PinDigest, PinRow, Seen, ToolSetting, ToolSettingRow};
+pub use workspace::{NewWorkspace, WorkspaceRow};

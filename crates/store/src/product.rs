@@ -13,6 +13,7 @@ use crate::{
     id::{new_id, now},
     project, server,
     sql::{Doc, Key, Text, Tx, execute, row, rows},
+    workspace,
 };
 
 /// A product that is installed on a project.
@@ -63,6 +64,7 @@ impl Store {
         let before = servers_of(&mut tx, project, &product.id).await?;
         let mut rows = Vec::with_capacity(servers.len());
         for server in servers {
+            workspace::name_is_free(&mut tx, project, &server.name).await?;
             rows.push(upsert_server(&mut tx, &product, server).await?);
         }
         let mut removed = Vec::new();
@@ -73,7 +75,7 @@ impl Store {
                 Key(project.as_str()),
                 Key(gone.as_str()),
             )?;
-            server::forget(&mut tx, project, &gone).await?;
+            server::forget(&mut tx, Key(project.as_str()), &gone).await?;
             removed.push(gone);
         }
         tx.commit().await?;
@@ -137,7 +139,7 @@ impl Store {
         let (id,) = id.ok_or_else(|| Error::not_found("product", name))?;
         let servers = servers_of(&mut tx, project, &id).await?;
         for server in &servers {
-            server::forget(&mut tx, project, server).await?;
+            server::forget(&mut tx, Key(project.as_str()), server).await?;
         }
         execute!(
             tx,

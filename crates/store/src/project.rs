@@ -10,6 +10,7 @@ use crate::{
     error::{Error, Result},
     id::now,
     sql::{Doc, Key, Text, Tx, execute, row, rows},
+    workspace,
 };
 
 /// A project.
@@ -134,6 +135,7 @@ impl Store {
             "DELETE FROM kb.catalog_snapshots WHERE project_id = $1",
             key
         )?;
+        workspace::delete_all(&mut tx, key).await?;
         execute!(tx, "DELETE FROM kb.projects WHERE id = $1", key)?;
         tx.commit().await
     }

@@ -11,6 +11,7 @@ use crate::{
     id::{new_id, now},
     project,
     sql::{Doc, Key, Text, Tx, execute, row, rows},
+    workspace,
 };
 
 /// How a server is reached, as the column says it.
@@ -58,7 +59,7 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::NotFound`] if there is no such project, [`Error::Conflict`] if the server belongs to
-    /// a product.
+    /// a product, or a hosted one has its name.
     pub async fn server_put(
         &self,
         project: &ProjectId,
@@ -66,6 +67,7 @@ impl Store {
     ) -> Result<Put<ServerRow>> {
         let mut tx = self.pool.begin().await?;
         project::lock(&mut tx, project).await?;
+        workspace::name_is_free(&mut tx, project, &server.name).await?;
         let row = row!(
             tx,
             ServerRow,
@@ -180,19 +182,41 @@ impl Store {
             self.server_get(project, name).await?;
             return Err(Error::conflict("server", name, BY_PRODUCT));
         }
-        forget(&mut tx, project, name).await?;
+        forget(&mut tx, Key(project.as_str()), name).await?;
         tx.commit().await
     }
 }
 
+/// Refuses a name that a server of this project has which is not hosted. The project has to be locked.
+pub(crate) async fn name_is_free(
+    tx: &mut Tx,
+    project: &ProjectId,
+    name: &ServerName,
+) -> Result<()> {
+    let found = row!(
+        tx,
+        (String,),
+        "SELECT id FROM kb.project_mcp_servers WHERE project_id = $1 AND name = $2",
+        Key(project.as_str()),
+        Key(name.as_str()),
+    )?;
+    match found {
+        None => Ok(()),
+        Some(_) => {
+            let why = "a server of the project that is not hosted has this name";
+            Err(Error::conflict("hosted server", name, why))
+        }
+    }
+}
+
 /// Removes what is remembered of a server that is no more.
-pub(crate) async fn forget(tx: &mut Tx, project: &ProjectId, server: &ServerName) -> Result<()> {
+pub(crate) async fn forget(tx: &mut Tx, project: Key<'_>, server: &ServerName) -> Result<()> {
     for text in [
         "DELETE FROM kb.tool_settings WHERE project_id = $1 AND server = $2",
         "DELETE FROM kb.tool_pins WHERE project_id = $1 AND server = $2",
         "DELETE FROM kb.catalog_snapshots WHERE project_id = $1 AND server = $2",
     ] {
-        execute!(tx, text, Key(project.as_str()), Key(server.as_str()))?;
+        execute!(tx, text, project, Key(server.as_str()))?;
     }
     Ok(())
 }

@@ -3,8 +3,8 @@
 use model::ServerName;
 use serde_json::json;
 use store::{
-    Error, MAX_KEY, NewEvent, NewKey, NewProject, NewRun, NewSnapshot, Page, Role, SealedSecret,
-    Seen, ToolSetting,
+    Error, MAX_KEY, NewEvent, NewKey, NewProject, NewRun, NewSnapshot, NewWorkspace, Page, Role,
+    SealedSecret, Seen, ToolSetting,
 };
 
 use crate::support::{Db, new_server, project, server};
@@ -167,6 +167,29 @@ async fn everywhere(db: &Db, text: &str, doc_too: bool) -> Vec<(&'static str, Re
         "keys_touch",
         store.keys_touch(&[(text.to_owned(), store::now())]).await,
     );
+    push(
+        "workspace_get",
+        store.workspace_get(None, text).await.map(drop),
+    );
+    push(
+        "workspace_list",
+        store.workspace_list(None, &page).await.map(drop),
+    );
+    push(
+        "workspace_set_config",
+        store
+            .workspace_set_config(None, text, "i", &json!({}))
+            .await
+            .map(drop),
+    );
+    push(
+        "workspace_set_status",
+        store.workspace_set_status(text, "s").await,
+    );
+    push(
+        "workspace_delete",
+        store.workspace_delete(None, text).await.map(drop),
+    );
     let event = NewEvent {
         project: None,
         server: text,
@@ -205,6 +228,30 @@ async fn everywhere(db: &Db, text: &str, doc_too: bool) -> Vec<(&'static str, Re
             catalog: text,
         };
         push("catalog", store.snapshot_put(None, snapshot).await);
+        let config = json!({"env": {"KEY": text}});
+        let empty = json!({});
+        for (what, status, image, config) in [
+            ("status", text, "i", &empty),
+            ("image", "s", text, &empty),
+            ("config", "s", "i", &config),
+        ] {
+            let new = NewWorkspace {
+                project: None,
+                name: &name,
+                status,
+                image,
+                config,
+            };
+            push(what, store.workspace_put(new).await.map(drop));
+            let set = store.workspace_set_config(None, "x", image, config).await;
+            if status != text {
+                push("workspace_set_config", set.map(drop));
+            }
+        }
+        push(
+            "workspace_set_status",
+            store.workspace_set_status("x", text).await,
+        );
     }
     results
 }

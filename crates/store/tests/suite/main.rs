@@ -13,3 +13,4 @@ mod keys;
 mod registry;
 mod secrets;
 mod tools;
+mod workspaces;

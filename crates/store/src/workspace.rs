@@ -1,0 +1,241 @@
+//! Hosted servers: the rows of `kb.agent_workspaces` whose `container_type` is `mcp_server` (H01).
+//!
+//! Rows of other kinds are somebody else's: nothing here sees or changes them. What happened to a hosted server is
+//! in `event`, under the server's id.
+
+use model::{ProjectId, ServerName};
+use serde::Serialize;
+use serde_json::Value;
+use sqlx::FromRow;
+
+use crate::{
+    Page, Store, Time,
+    error::{Error, Result},
+    id::{new_id, now},
+    project, server,
+    sql::{Doc, Filter, Key, Text, Tx, execute, page, row, rows},
+};
+
+/// A hosted server.
+#[derive(Clone, Debug, PartialEq, FromRow, Serialize)]
+pub struct WorkspaceRow {
+    /// Of `[0-9a-f-]`; never used again.
+    pub id: String,
+    /// `None`: it belongs to no project.
+    pub project_id: Option<String>,
+    #[sqlx(try_from = "String")]
+    pub name: ServerName,
+    /// How it was left.
+    pub status: String,
+    /// The image, or the command without its arguments.
+    pub image: String,
+    pub config: Value,
+    pub created_at: Time,
+    pub updated_at: Time,
+}
+
+/// A hosted server to be put.
+#[derive(Clone, Copy, Debug)]
+pub struct NewWorkspace<'a> {
+    pub project: Option<&'a ProjectId>,
+    pub name: &'a ServerName,
+    pub status: &'a str,
+    pub image: &'a str,
+    pub config: &'a Value,
+}
+
+const WHAT: &str = "hosted server";
+
+impl Store {
+    /// Stores a new hosted server.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if there is no such project, [`Error::Conflict`] if the project, or what belongs to
+    /// none, has a server of this name.
+    pub async fn workspace_put(&self, new: NewWorkspace<'_>) -> Result<WorkspaceRow> {
+        let mut tx = self.pool.begin().await?;
+        if let Some(project) = new.project {
+            project::lock(&mut tx, project).await?;
+            server::name_is_free(&mut tx, project, new.name).await?;
+        }
+        let row = row!(
+            tx,
+            WorkspaceRow,
+            "INSERT INTO kb.agent_workspaces
+                 (id, project_id, name, container_type, status, image, config, created_at, updated_at)
+             VALUES ($1, $2, $3, 'mcp_server', $4, $5, $6, $7, $7)
+             ON CONFLICT (COALESCE(project_id, ''), name) WHERE container_type = 'mcp_server' DO NOTHING
+             RETURNING id, project_id, name, status, image, config, created_at, updated_at",
+            Key(&new_id()),
+            new.project.map(|project| Key(project.as_str())),
+            Key(new.name.as_str()),
+            Text(new.status),
+            Text(new.image),
+            Doc(new.config),
+            now(),
+        )?;
+        let row = row
+            .ok_or_else(|| Error::conflict(WHAT, new.name, "there is one of this name already"))?;
+        tx.commit().await?;
+        Ok(row)
+    }
+
+    /// One hosted server: of this project, or whosever it is if none is named.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if there is none.
+    pub async fn workspace_get(
+        &self,
+        project: Option<&ProjectId>,
+        id: &str,
+    ) -> Result<WorkspaceRow> {
+        let mut conn = self.pool.read().await?;
+        let row = row!(
+            conn,
+            WorkspaceRow,
+            "SELECT id, project_id, name, status, image, config, created_at, updated_at
+             FROM kb.agent_workspaces
+             WHERE id = $1 AND container_type = 'mcp_server' AND ($2 = '' OR project_id = $2)",
+            Key(id),
+            project::scope(project),
+        )?;
+        row.ok_or_else(|| Error::not_found(WHAT, id))
+    }
+
+    /// Hosted servers by age: of one project, or all of them. `page.after` is an id.
+    pub async fn workspace_list(
+        &self,
+        project: Option<&ProjectId>,
+        page: &Page,
+    ) -> Result<Vec<WorkspaceRow>> {
+        let mut conn = self.pool.read().await?;
+        page!(
+            conn,
+            WorkspaceRow,
+            "SELECT id, project_id, name, status, image, config, created_at, updated_at
+             FROM kb.agent_workspaces",
+            Filter::default()
+                .and("container_type =", Some("mcp_server"))
+                .and("project_id =", project.map(ProjectId::as_str))
+                .and("id >", page.after.as_deref()),
+            "id",
+            page
+        )
+    }
+
+    /// All hosted servers by age; not paged, for it is what one boots with (H08).
+    pub async fn workspace_list_all(&self) -> Result<Vec<WorkspaceRow>> {
+        let mut conn = self.pool.read().await?;
+        rows!(
+            conn,
+            WorkspaceRow,
+            "SELECT id, project_id, name, status, image, config, created_at, updated_at
+             FROM kb.agent_workspaces WHERE container_type = 'mcp_server' ORDER BY id",
+        )
+    }
+
+    /// Replaces how a hosted server is configured: of this project, or whosever it is if none is named.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if there is none.
+    pub async fn workspace_set_config(
+        &self,
+        project: Option<&ProjectId>,
+        id: &str,
+        image: &str,
+        config: &Value,
+    ) -> Result<WorkspaceRow> {
+        let mut conn = self.pool.write().await?;
+        let row = row!(
+            conn,
+            WorkspaceRow,
+            "UPDATE kb.agent_workspaces SET image = $3, config = $4, updated_at = $5
+             WHERE id = $1 AND container_type = 'mcp_server' AND ($2 = '' OR project_id = $2)
+             RETURNING id, project_id, name, status, image, config, created_at, updated_at",
+            Key(id),
+            project::scope(project),
+            Text(image),
+            Doc(config),
+            now(),
+        )?;
+        row.ok_or_else(|| Error::not_found(WHAT, id))
+    }
+
+    /// Remembers how a hosted server was left. That is no change of it: `updated_at` stays.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if there is none.
+    pub async fn workspace_set_status(&self, id: &str, status: &str) -> Result<()> {
+        let mut conn = self.pool.write().await?;
+        let changed = execute!(
+            conn,
+            "UPDATE kb.agent_workspaces SET status = $2 WHERE id = $1 AND container_type = 'mcp_server'",
+            Key(id),
+            Text(status),
+        )?;
+        match changed {
+            0 => Err(Error::not_found(WHAT, id)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes a hosted server with its tools' settings and pins and its snapshot: of this project, or whosever it
+    /// is if none is named. What happened to it stays.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if there is none.
+    pub async fn workspace_delete(
+        &self,
+        project: Option<&ProjectId>,
+        id: &str,
+    ) -> Result<WorkspaceRow> {
+        let mut tx = self.pool.begin().await?;
+        let row = row!(
+            tx,
+            WorkspaceRow,
+            "DELETE FROM kb.agent_workspaces
+             WHERE id = $1 AND container_type = 'mcp_server' AND ($2 = '' OR project_id = $2)
+             RETURNING id, project_id, name, status, image, config, created_at, updated_at",
+            Key(id),
+            project::scope(project),
+        )?;
+        let row = row.ok_or_else(|| Error::not_found(WHAT, id))?;
+        let project = Key(row.project_id.as_deref().unwrap_or_default());
+        server::forget(&mut tx, project, &row.name).await?;
+        tx.commit().await?;
+        Ok(row)
+    }
+}
+
+/// Removes a project's hosted servers. Rows of other kinds only lose the project.
+pub(crate) async fn delete_all(tx: &mut Tx, project: Key<'_>) -> Result<()> {
+    execute!(
+        tx,
+        "DELETE FROM kb.agent_workspaces WHERE project_id = $1 AND container_type = 'mcp_server'",
+        project
+    )?;
+    Ok(())
+}
+
+/// Refuses a name that a hosted server of this project has. The project has to be locked.
+pub(crate) async fn name_is_free(
+    tx: &mut Tx,
+    project: &ProjectId,
+    name: &ServerName,
+) -> Result<()> {
+    let found = row!(
+        tx,
+        (String,),
+        "SELECT id FROM kb.agent_workspaces
+         WHERE container_type = 'mcp_server' AND COALESCE(project_id, '') = $1 AND name = $2",
+        Key(project.as_str()),
+        Key(name.as_str()),
+    )?;
+    match found {
+        None => Ok(()),
+        Some(_) => {
+            let why = "a hosted server of the project has this name";
+            Err(Error::conflict("server", name, why))
+        }
+    }
+}
