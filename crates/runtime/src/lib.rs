@@ -1,6 +1,7 @@
 //! Instances of servers: launched, attached, stopped, reaped.
 //!
 //! - [`process`]: an instance is a child process of this one.
+//! - [`sandbox`]: hosted servers as processes in namespaces and control groups.
 //! - [`Runtime`]: what runs hosted servers, in sandboxes.
 //! - [`sentinel`]: the helper process that kills every instance when this process dies
 //!   without being able to do so itself (`kill -9`, the out-of-memory killer).
@@ -14,10 +15,10 @@
 //!
 //! # Deliberately absent
 //!
-//! MCP (bytes go through untouched), restarts and backoff (the supervisor's), namespaces and
-//! limits (they come as other ways to fill in a [`process::Launch`]), anything but Linux.
+//! MCP (bytes go through untouched), restarts and backoff (the supervisor's), anything but Linux.
 
 pub mod process;
+pub mod sandbox;
 pub mod sentinel;
 
 mod handle;

@@ -25,9 +25,10 @@
 //!
 //! # Deliberately absent
 //!
-//! Restarts, health, framing, sandboxing. A sandbox wraps `program` and `args`; the rest holds
-//! for it unchanged.
+//! Restarts, health, framing, sandboxing. A sandbox wraps `program` and `args` and gives a
+//! [`Cage`]; the rest holds for it unchanged.
 
+mod cage;
 mod error;
 mod fork;
 mod launch;
@@ -37,7 +38,9 @@ mod spawner;
 
 use tokio::net::unix::pipe;
 
+pub(crate) use self::cage::{Cage, Caged, Door};
 pub use self::error::Error;
+pub(crate) use self::fork::{inherited, seal_inherited};
 pub use self::launch::Launch;
 pub use self::spawner::Spawner;
 pub use crate::handle::{Exit, Handle};

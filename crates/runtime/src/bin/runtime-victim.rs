@@ -1,6 +1,7 @@
 //! For the tests of this crate: a sentinel, or a host that waits to be killed.
 //!
 //! - `runtime-victim sentinel`: what the product does for its hidden argument.
+//! - `runtime-victim shim …`: what the product does for its other hidden argument.
 //! - `runtime-victim host COUNT`: starts COUNT families, prints `run RUN`, then `ready`.
 //! - `runtime-victim storm`: prints `run RUN`, then starts and stops families without end.
 //! - `runtime-victim code`: prints how a child ended that ended with code 7.
@@ -28,6 +29,10 @@ fn main() -> ExitCode {
     let args: Vec<_> = args.iter().map(String::as_str).collect();
     match args[..] {
         ["sentinel"] => runtime::sentinel::main(),
+        ["shim", ..] => {
+            let args: Vec<_> = std::env::args_os().skip(2).collect();
+            runtime::sandbox::shim_main(&args)
+        }
         ["host", count] => host(count, false),
         ["exit", count] => host(count, true),
         ["storm"] => storm(),

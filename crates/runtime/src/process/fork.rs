@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
@@ -13,15 +13,17 @@ use rustix::process::Signal;
 
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::cage::Door;
 use crate::sentinel::announce;
 
 /// Makes the child that `command` will fork listed, alone in its session, and bound to the
-/// life of this process and of the calling thread.
+/// life of this process and of the calling thread. With a `door` it goes through that before
+/// anything else of it runs.
 #[expect(
     unsafe_code,
     reason = "std has no other way to run something between fork and exec"
 )]
-pub(super) fn bind(command: &mut Command, socket: Arc<UnixStream>) {
+pub(super) fn bind(command: &mut Command, socket: Arc<UnixStream>, door: Option<Arc<Door>>) {
     let host = rustix::process::getpid();
     let before_exec = move || -> io::Result<()> {
         // Before it is listed, since what is listed is taken for a session and a group.
@@ -33,12 +35,21 @@ pub(super) fn bind(command: &mut Command, socket: Arc<UnixStream>) {
         }
         // Our allocator does without huge pages to stay small, and that would be handed on.
         let _ = rustix::thread::disable_transparent_huge_pages(false);
+        if let Some(door) = &door {
+            for group in &door.join {
+                // "0" is whoever writes it.
+                rustix::io::write(group, b"0")?;
+            }
+            for kept in &door.pass {
+                fcntl_setfd(kept, FdFlags::empty())?;
+            }
+        }
         announce(&socket)
     };
     // SAFETY: between fork and exec in a process that had several threads only
-    // async-signal-safe functions may be called. The closure makes seven plain system calls and
-    // formats a number on the stack: it does not allocate, lock, panic or unwind, and its
-    // errors are bare numbers. Nothing is dropped in the child: it executes or exits.
+    // async-signal-safe functions may be called. The closure makes plain system calls, walks two
+    // slices and formats a number on the stack: it does not allocate, lock, panic or unwind, and
+    // its errors are bare numbers. Nothing is dropped in the child: it executes or exits.
     unsafe { command.pre_exec(before_exec) };
 }
 
@@ -48,7 +59,7 @@ pub(super) fn bind(command: &mut Command, socket: Arc<UnixStream>) {
     unsafe_code,
     reason = "a descriptor that nobody here owns can only be borrowed by its number"
 )]
-pub(super) fn seal_inherited() {
+pub(crate) fn seal_inherited() {
     let open = fs::read_dir("/proc/self/fd").into_iter().flatten();
     let numbers = open.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     for number in numbers.filter(|&number: &i32| number > 2) {
@@ -62,6 +73,24 @@ pub(super) fn seal_inherited() {
             let _ = fcntl_setfd(descriptor, flags | FdFlags::CLOEXEC);
         }
     }
+}
+
+/// A descriptor that the parent left open for this process, by the number that it told.
+///
+/// # Errors
+///
+/// `EBADF` if there is none of that number.
+#[expect(
+    unsafe_code,
+    reason = "a descriptor that nobody here owns can only be borrowed by its number"
+)]
+pub(crate) fn inherited(number: i32) -> io::Result<OwnedFd> {
+    if number <= 2 {
+        return Err(Errno::BADF.into());
+    }
+    // SAFETY: it is borrowed for one call, which makes a copy or fails; who calls this has no
+    // other thread yet that could close it meanwhile.
+    unsafe { BorrowedFd::borrow_raw(number) }.try_clone_to_owned()
 }
 
 /// Makes sure that dead children wait to be reaped. A parent that ignores `SIGCHLD` hands that

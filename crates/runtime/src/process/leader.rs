@@ -13,6 +13,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::Child;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -22,6 +23,7 @@ use rustix::process::{
 };
 use tokio::time::Instant;
 
+use super::cage::Cage;
 use crate::handle::Exit;
 use crate::lineage::Lineage;
 use crate::sentinel::Link;
@@ -36,17 +38,27 @@ pub(super) struct Leader {
     pid: Pid,
     marker: String,
     link: Arc<Link>,
+    cage: Option<Arc<dyn Cage>>,
+    /// Whether it lived when it was killed from here.
+    killed: AtomicBool,
     reaped: bool,
 }
 
 impl Leader {
-    pub(super) fn new(child: Child, marker: String, link: Arc<Link>) -> Self {
+    pub(super) fn new(
+        child: Child,
+        marker: String,
+        link: Arc<Link>,
+        cage: Option<Arc<dyn Cage>>,
+    ) -> Self {
         let pid = Pid::from_child(&child);
         Self {
             child,
             pid,
             marker,
             link,
+            cage,
+            killed: AtomicBool::new(false),
             reaped: false,
         }
     }
@@ -67,14 +79,24 @@ impl Leader {
     }
 
     pub(super) fn terminate(&self) {
+        if let Some(cage) = &self.cage {
+            cage.terminate(self.pid);
+            return;
+        }
         // Fails only if there is nobody left to receive it.
         let _ = kill_process_group(self.pid, Signal::TERM);
     }
 
     pub(super) fn kill(&self) {
+        if !self.dead() {
+            self.killed.store(true, Ordering::Relaxed);
+        }
         let _ = kill_process_group(self.pid, Signal::KILL);
         // A leader can move itself into another group of its session.
         let _ = kill_process(self.pid, Signal::KILL);
+        if let Some(cage) = &self.cage {
+            cage.kill();
+        }
     }
 
     /// What the leader's session and group are known by.
@@ -97,7 +119,7 @@ impl Leader {
         loop {
             let found = lineage.kill();
             let left = found.members.len();
-            let nothing = found.nothing();
+            let nothing = found.nothing() && self.cage.as_ref().is_none_or(|cage| cage.empty());
             escaped.extend(found.members);
             if nothing && self.dead() {
                 break;
@@ -116,10 +138,14 @@ impl Leader {
         self.link.forget(self.pid);
         self.reaped = true;
         let status = self.child.wait().ok()?;
-        Some(Exit {
+        let exit = Exit {
             code: status.code(),
             signal: status.signal(),
             out_of_memory: false,
+        };
+        Some(match &self.cage {
+            Some(cage) => cage.end(exit, self.killed.load(Ordering::Relaxed)),
+            None => exit,
         })
     }
 }

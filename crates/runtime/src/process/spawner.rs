@@ -24,6 +24,7 @@ use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
+use super::cage::{Cage, Caged, Door};
 use super::fork::{bind, keep_the_dead, seal_inherited};
 use super::leader::Leader;
 use super::reaper::Reaper;
@@ -61,6 +62,7 @@ struct Registry {
 enum Job {
     Launch {
         launch: Launch,
+        caged: Option<(Door, Arc<dyn Cage>)>,
         marker: String,
         large: bool,
         reply: oneshot::Sender<Result<Launched, Error>>,
@@ -128,6 +130,19 @@ impl Spawner {
     ///
     /// What was launched is killed if this is dropped before it returns.
     pub async fn spawn(&self, launch: Launch) -> Result<Instance, Error> {
+        self.spawn_caged(launch, None).await
+    }
+
+    /// Launches a process in what is around it.
+    pub(crate) async fn spawn_caged(
+        &self,
+        launch: Launch,
+        caged: Option<Caged>,
+    ) -> Result<Instance, Error> {
+        let (caged, meter) = match caged {
+            Some(Caged { door, cage, meter }) => (Some((door, cage)), Some(meter)),
+            None => (None, None),
+        };
         let inner = &self.0;
         let serial = inner.serial.fetch_add(1, Ordering::Relaxed);
         let label = launch.label.clone();
@@ -146,6 +161,7 @@ impl Spawner {
         let (reply, answer) = oneshot::channel();
         let job = Job::Launch {
             launch: launch.clone(),
+            caged,
             marker,
             large,
             reply,
@@ -167,7 +183,7 @@ impl Spawner {
         let leader = launched.leader;
         let (exit, exited) = watch::channel(None);
         let pid = leader.pid().as_raw_pid().unsigned_abs();
-        let shared = Arc::new(Shared::new(Some(pid), label.clone(), None, exited));
+        let shared = Arc::new(Shared::new(Some(pid), label.clone(), meter, exited));
         {
             let mut registry = inner.registry();
             if registry.stopping {
@@ -260,6 +276,7 @@ fn work(mut queue: mpsc::Receiver<Job>, link: &Arc<Link>) {
         match job {
             Job::Launch {
                 launch,
+                caged,
                 marker,
                 large,
                 reply,
@@ -268,7 +285,8 @@ fn work(mut queue: mpsc::Receiver<Job>, link: &Arc<Link>) {
                     continue;
                 }
                 // The end of this thread would kill every child.
-                let result = catch_unwind(AssertUnwindSafe(|| start(&launch, marker, large, link)));
+                let start = || start(&launch, caged, marker, large, link);
+                let result = catch_unwind(AssertUnwindSafe(start));
                 if let Ok(result) = result {
                     // An unwanted one is dropped, and so killed.
                     let _ = reply.send(result);
@@ -283,6 +301,7 @@ fn work(mut queue: mpsc::Receiver<Job>, link: &Arc<Link>) {
 
 fn start(
     launch: &Launch,
+    caged: Option<(Door, Arc<dyn Cage>)>,
     marker: String,
     large: bool,
     link: &Arc<Link>,
@@ -297,6 +316,11 @@ fn start(
         let _ = fcntl_setpipe_size(&stdin, PIPE);
         let _ = fcntl_setpipe_size(&stdout, PIPE);
     }
+    let (door, cage) = caged.map(|(door, cage)| (Arc::new(door), cage)).unzip();
+    let their_output = match &door {
+        Some(door) if door.merge => &their_stderr,
+        _ => &their_stdout,
+    };
     let spawned = link.spawn(|socket| {
         let mut command = Command::new(&launch.program);
         command
@@ -304,12 +328,12 @@ fn start(
             .env_clear()
             .envs(&environment)
             .stdin(their_stdin.try_clone()?)
-            .stdout(their_stdout.try_clone()?)
+            .stdout(their_output.try_clone()?)
             .stderr(their_stderr.try_clone()?);
         if let Some(cwd) = &launch.cwd {
             command.current_dir(cwd);
         }
-        bind(&mut command, socket);
+        bind(&mut command, socket, door.clone());
         let child = command.spawn()?;
         Ok((Pid::from_child(&child), child))
     });
@@ -321,7 +345,7 @@ fn start(
             return Err(Error::Sentinel { label, source });
         }
     };
-    let leader = Leader::new(child, marker, Arc::clone(link));
+    let leader = Leader::new(child, marker, Arc::clone(link), cage);
     let pidfd = leader.pidfd().map_err(failed)?;
     Ok(Launched {
         leader,

@@ -1,0 +1,554 @@
+//! The proxy that stands between a server and the hosts that it may reach.
+//!
+//! It serves a listener that was made inside of the server's network namespace, which has no other
+//! way out. HTTP only: `CONNECT host:port`, and requests in absolute form (RFC 9112, 3.2.2).
+//!
+//! # Invariants
+//!
+//! - Names are resolved here, once for each connection, and the address that was looked at is the one
+//!   that is connected to.
+//! - An address that is not public is reached only if the list names that very address: not by a
+//!   name that happens to lead there (DNS rebinding).
+//! - Connections, heads and waits are bounded.
+//!
+//! # Deliberately absent
+//!
+//! Looking into TLS, caches, authentication, more than one request on a connection.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream, lookup_host};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::pump::pump;
+
+const CONNECTIONS: usize = 128;
+const HEAD: usize = 16 << 10;
+const HEAD_TIME: Duration = Duration::from_secs(15);
+const RESOLVE_TIME: Duration = Duration::from_secs(10);
+const CONNECT_TIME: Duration = Duration::from_secs(10);
+const ANSWER_TIME: Duration = Duration::from_secs(10);
+/// How much of what a refused client still sends is read, so that it can read its answer.
+const LEFTOVER: usize = 256 << 10;
+/// Addresses of one name that are tried.
+const ADDRESSES: usize = 4;
+/// After a failed `accept`, which is for want of descriptors.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Hosts that may be reached.
+#[derive(Debug)]
+pub(super) struct Allowed(Vec<Entry>);
+
+#[derive(Debug, PartialEq, Eq)]
+struct Entry {
+    host: Host,
+    /// `None`: every port.
+    port: Option<u16>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Host {
+    Address(IpAddr),
+    Name(String),
+    /// With the dot that it begins with.
+    Below(String),
+}
+
+impl Allowed {
+    /// # Errors
+    ///
+    /// What is wrong with which entry.
+    pub(super) fn parse(entries: &[String]) -> Result<Self, String> {
+        entries
+            .iter()
+            .map(|entry| Entry::parse(entry))
+            .collect::<Result<_, _>>()
+            .map(Self)
+    }
+
+    fn name(&self, name: &str, port: u16) -> bool {
+        self.0.iter().any(|entry| {
+            let host = match &entry.host {
+                Host::Name(allowed) => allowed == name,
+                Host::Below(domain) => name.len() > domain.len() && name.ends_with(domain.as_str()),
+                Host::Address(_) => false,
+            };
+            host && entry.port.is_none_or(|allowed| allowed == port)
+        })
+    }
+
+    fn address(&self, address: SocketAddr) -> bool {
+        let ip = address.ip().to_canonical();
+        self.0.iter().any(|entry| {
+            entry.host == Host::Address(ip)
+                && entry.port.is_none_or(|allowed| allowed == address.port())
+        })
+    }
+}
+
+impl Entry {
+    fn parse(text: &str) -> Result<Self, String> {
+        let wrong = || {
+            format!(
+                "`{}` is not `host`, `host:port` or `*.domain`",
+                text.escape_debug()
+            )
+        };
+        if let Ok(ip) = text.parse::<IpAddr>() {
+            let host = Host::Address(ip.to_canonical());
+            return Ok(Self { host, port: None });
+        }
+        let (host, port) = match text.rsplit_once(':') {
+            Some((host, port)) => (host, Some(port.parse().map_err(|_| wrong())?)),
+            None => (text, None),
+        };
+        let bare = host
+            .strip_prefix('[')
+            .and_then(|host| host.strip_suffix(']'));
+        let host = match bare.unwrap_or(host).parse::<IpAddr>() {
+            Ok(ip) => Host::Address(ip.to_canonical()),
+            Err(_) => {
+                let (name, below) = match host.strip_prefix('*') {
+                    Some(domain) => (domain.strip_prefix('.').ok_or_else(wrong)?, true),
+                    None => (host, false),
+                };
+                if !plausible(name) {
+                    return Err(wrong());
+                }
+                let name = name.to_ascii_lowercase();
+                if below {
+                    Host::Below(format!(".{name}"))
+                } else {
+                    Host::Name(name)
+                }
+            }
+        };
+        Ok(Self { host, port })
+    }
+}
+
+fn plausible(name: &str) -> bool {
+    let label = |label: &str| {
+        !label.is_empty()
+            && label.len() <= 63
+            && label
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
+    };
+    name.len() <= 253 && name.split('.').all(label)
+}
+
+/// Serves until it is dropped.
+pub(super) async fn run(listener: OwnedFd, allowed: Arc<Allowed>, label: String) -> io::Result<()> {
+    let listener = std::net::TcpListener::from(listener);
+    listener.set_nonblocking(true)?;
+    let listener = TcpListener::from_std(listener)?;
+    let mut connections = JoinSet::new();
+    loop {
+        while connections.try_join_next().is_some() {}
+        if connections.len() >= CONNECTIONS {
+            connections.join_next().await;
+        }
+        match listener.accept().await {
+            Ok((client, _)) => {
+                connections.spawn(serve(client, Arc::clone(&allowed), label.clone()));
+            }
+            Err(_) => tokio::time::sleep(PAUSE).await,
+        }
+    }
+}
+
+/// What a client asked for.
+#[derive(Debug, PartialEq, Eq)]
+struct Asked {
+    host: String,
+    port: u16,
+    /// What the other side is sent first: nothing for a tunnel.
+    head: Option<Vec<u8>>,
+}
+
+/// What is answered instead of doing as asked.
+struct Refusal {
+    status: &'static str,
+    text: String,
+}
+
+async fn serve(mut client: TcpStream, allowed: Arc<Allowed>, label: String) {
+    let mut head = Vec::new();
+    let result = match timeout(HEAD_TIME, read_head(&mut client, &mut head)).await {
+        Ok(Ok(Some(end))) => open(&head[..end], &allowed)
+            .await
+            .map(|opened| (opened, end)),
+        Ok(Ok(None)) => Err(Refusal {
+            status: "431 Request Header Fields Too Large",
+            text: format!("the head of a request has at most {HEAD} bytes"),
+        }),
+        Ok(Err(_)) | Err(_) => return,
+    };
+    match result {
+        Ok(((mut server, asked), end)) => {
+            let rest = &head[end..];
+            let begun = async {
+                match asked.head {
+                    Some(head) => server.write_all(&head).await?,
+                    None => {
+                        client
+                            .write_all(b"HTTP/1.1 200 Connection established\r\n\r\n")
+                            .await?
+                    }
+                }
+                server.write_all(rest).await
+            };
+            if let Ok(Ok(())) = timeout(ANSWER_TIME, begun).await {
+                pump(client, server).await;
+            }
+        }
+        Err(Refusal { status, text }) => {
+            tracing::info!(server = label, status, "egress refused: {text}");
+            let answer = format!(
+                "HTTP/1.1 {status}\r\ncontent-type: text/plain\r\ncontent-length: {}\r\n\
+                 connection: close\r\n\r\n{text}\n",
+                text.len() + 1
+            );
+            let _ = timeout(ANSWER_TIME, refuse(&mut client, answer.as_bytes())).await;
+        }
+    }
+}
+
+async fn refuse(client: &mut TcpStream, answer: &[u8]) -> io::Result<()> {
+    client.write_all(answer).await?;
+    client.shutdown().await?;
+    // Closing on unread data would reset the connection and with it the answer.
+    let mut left = LEFTOVER;
+    let mut chunk = [0; 4096];
+    while left > 0 {
+        let count = client.read(&mut chunk).await?;
+        if count == 0 {
+            break;
+        }
+        left = left.saturating_sub(count);
+    }
+    Ok(())
+}
+
+/// Where the head ends, in what was read; `None` if it is too long.
+async fn read_head(client: &mut TcpStream, head: &mut Vec<u8>) -> io::Result<Option<usize>> {
+    let mut chunk = [0; 4096];
+    loop {
+        let count = client.read(&mut chunk).await?;
+        if count == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let from = head.len().saturating_sub(3);
+        head.extend_from_slice(&chunk[..count]);
+        if let Some(at) = head[from..].windows(4).position(|four| four == b"\r\n\r\n") {
+            let end = from + at + 4;
+            return Ok((end <= HEAD).then_some(end));
+        }
+        if head.len() >= HEAD {
+            return Ok(None);
+        }
+    }
+}
+
+async fn open(head: &[u8], allowed: &Allowed) -> Result<(TcpStream, Asked), Refusal> {
+    let asked = parse(head).ok_or_else(|| Refusal {
+        status: "400 Bad Request",
+        text: "a proxy takes `CONNECT host:port` and `METHOD http://host/path`".to_owned(),
+    })?;
+    let addresses = addresses(&asked, allowed).await?;
+    let mut failure = None;
+    for address in addresses.into_iter().take(ADDRESSES) {
+        match timeout(CONNECT_TIME, TcpStream::connect(address)).await {
+            Ok(Ok(server)) => return Ok((server, asked)),
+            Ok(Err(error)) => failure = Some(error.to_string()),
+            Err(_) => failure = Some("no answer".to_owned()),
+        }
+    }
+    Err(Refusal {
+        status: "502 Bad Gateway",
+        text: format!(
+            "cannot connect to `{}:{}`: {}",
+            asked.host,
+            asked.port,
+            failure.unwrap_or_else(|| "it has no address".to_owned())
+        ),
+    })
+}
+
+async fn addresses(asked: &Asked, allowed: &Allowed) -> Result<Vec<SocketAddr>, Refusal> {
+    let forbidden = |text| Refusal {
+        status: "403 Forbidden",
+        text,
+    };
+    let Asked { host, port, .. } = asked;
+    if let Ok(ip) = host.parse::<IpAddr>() {
+        let address = SocketAddr::new(ip.to_canonical(), *port);
+        return if allowed.address(address) {
+            Ok(vec![address])
+        } else {
+            Err(forbidden(format!(
+                "`{address}` is not in the server's `network.allow`"
+            )))
+        };
+    }
+    if !allowed.name(host, *port) {
+        return Err(forbidden(format!(
+            "`{host}:{port}` is not in the server's `network.allow`"
+        )));
+    }
+    let found = match timeout(RESOLVE_TIME, lookup_host((host.as_str(), *port))).await {
+        Ok(Ok(found)) => found.collect::<Vec<_>>(),
+        Ok(Err(_)) | Err(_) => {
+            return Err(Refusal {
+                status: "502 Bad Gateway",
+                text: format!("`{host}` cannot be resolved"),
+            });
+        }
+    };
+    let (good, bad): (Vec<_>, Vec<_>) = found
+        .into_iter()
+        .partition(|&address| public(address.ip()) || allowed.address(address));
+    match (good.is_empty(), bad.first()) {
+        (true, Some(bad)) => Err(forbidden(format!(
+            "`{host}` leads to {}, which is not public; name that address in the server's \
+             `network.allow` if it is meant",
+            bad.ip()
+        ))),
+        _ => Ok(good),
+    }
+}
+
+fn parse(head: &[u8]) -> Option<Asked> {
+    let head = std::str::from_utf8(head).ok()?;
+    let (line, headers) = head.split_once("\r\n")?;
+    let mut words = line.split(' ');
+    let (method, target, version) = (words.next()?, words.next()?, words.next()?);
+    if words.next().is_some() || !version.starts_with("HTTP/1.") {
+        return None;
+    }
+    if method == "CONNECT" {
+        let (host, port) = authority(target, None)?;
+        let head = None;
+        return Some(Asked { host, port, head });
+    }
+    let scheme = target.get(..7)?;
+    if !scheme.eq_ignore_ascii_case("http://") {
+        return None;
+    }
+    let rest = &target[7..];
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let (place, path) = rest.split_at(end);
+    let (host, port) = authority(place, Some(80))?;
+    let slash = if path.starts_with('/') { "" } else { "/" };
+    let mut forwarded = format!("{method} {slash}{path} HTTP/1.1\r\nHost: {place}\r\n");
+    for header in headers.split("\r\n").filter(|header| !header.is_empty()) {
+        let (name, _) = header.split_once(':')?;
+        // Those are between the client and this proxy; the host is what was asked for.
+        let ours = [
+            "host",
+            "connection",
+            "proxy-connection",
+            "proxy-authorization",
+            "keep-alive",
+        ];
+        if !ours.iter().any(|own| name.trim().eq_ignore_ascii_case(own)) {
+            forwarded.push_str(header);
+            forwarded.push_str("\r\n");
+        }
+    }
+    forwarded.push_str("Connection: close\r\n\r\n");
+    let head = Some(forwarded.into_bytes());
+    Some(Asked { host, port, head })
+}
+
+/// Host, lower case, and port.
+fn authority(text: &str, default: Option<u16>) -> Option<(String, u16)> {
+    let (host, port) = match text.strip_prefix('[') {
+        Some(text) => {
+            let (host, rest) = text.split_once(']')?;
+            host.parse::<Ipv6Addr>().ok()?;
+            let port = if rest.is_empty() {
+                None
+            } else {
+                Some(rest.strip_prefix(':')?)
+            };
+            (host, port)
+        }
+        None => match text.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (text, None),
+        },
+    };
+    let port = match port {
+        Some(port) => port.parse().ok()?,
+        None => default?,
+    };
+    let host = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
+    let good = plausible(&host) || host.parse::<IpAddr>().is_ok();
+    good.then_some((host, port))
+}
+
+/// Whether an address belongs to the internet at large (the registries of RFC 6890).
+fn public(ip: IpAddr) -> bool {
+    match ip.to_canonical() {
+        IpAddr::V4(ip) => public_v4(ip),
+        IpAddr::V6(ip) => public_v6(ip),
+    }
+}
+
+fn public_v4(ip: Ipv4Addr) -> bool {
+    let [a, b, c, _] = ip.octets();
+    let special = ip.is_private()
+        || ip.is_loopback()
+        || ip.is_link_local()
+        || ip.is_documentation()
+        || ip.is_multicast()
+        || a == 0
+        || a >= 240
+        || a == 100 && (64..128).contains(&b)
+        || a == 192 && b == 0 && c == 0
+        || a == 198 && (b == 18 || b == 19);
+    !special
+}
+
+fn public_v6(ip: Ipv6Addr) -> bool {
+    let s = ip.segments();
+    // What stands for an address of version 4 is what that one is.
+    let embedded = |high: u16, low: u16| {
+        let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());
+        public_v4(Ipv4Addr::new(a, b, c, d))
+    };
+    match s[0] {
+        0x64 if s[1] == 0xff9b && s[2..6] == [0; 4] => embedded(s[6], s[7]),
+        0x2002 => embedded(s[1], s[2]),
+        0x2001 if s[1] == 0xdb8 || s[1] < 0x200 => false,
+        // Of global unicast, and nothing else.
+        first => first & 0xe000 == 0x2000,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn allowed(entries: &[&str]) -> Allowed {
+        let entries: Vec<_> = entries.iter().map(|&entry| entry.to_owned()).collect();
+        Allowed::parse(&entries).unwrap()
+    }
+
+    #[test]
+    fn names_are_allowed_as_they_are_written() {
+        let list = allowed(&["api.example.com", "db.example.com:5432", "*.example.org"]);
+        for (name, port, expected) in [
+            ("api.example.com", 443, true),
+            ("api.example.com", 80, true),
+            ("x.api.example.com", 443, false),
+            ("example.com", 443, false),
+            ("db.example.com", 5432, true),
+            ("db.example.com", 443, false),
+            ("a.b.example.org", 1, true),
+            ("example.org", 1, false),
+            ("evilexample.org", 1, false),
+        ] {
+            assert_eq!(list.name(name, port), expected, "{name}:{port}");
+        }
+        let list = allowed(&["10.0.0.1:80", "[::1]:9", "2001:db8::1"]);
+        for (address, expected) in [
+            ("10.0.0.1:80", true),
+            ("10.0.0.1:81", false),
+            ("[::ffff:10.0.0.1]:80", true),
+            ("[::1]:9", true),
+            ("[2001:db8::1]:7", true),
+        ] {
+            assert_eq!(
+                list.address(address.parse().unwrap()),
+                expected,
+                "{address}"
+            );
+        }
+        for wrong in [
+            "", "*", "*x.com", "a b", "a:99999", "a:", "http://a", "a/b", "*.*.a", "a..b",
+        ] {
+            let error = Allowed::parse(&[wrong.to_owned()]).unwrap_err();
+            assert!(error.contains(wrong), "{error}");
+        }
+    }
+
+    #[test]
+    fn requests_are_rewritten_and_nothing_else_is_taken() {
+        let asked = parse(b"CONNECT A.example:443 HTTP/1.1\r\nHost: b\r\n\r\n").unwrap();
+        assert_eq!(
+            (asked.host.as_str(), asked.port, asked.head),
+            ("a.example", 443, None)
+        );
+        let request = "GET http://a.example:8080?q HTTP/1.1\r\nHost: other\r\nX: y\r\n\
+                       Proxy-Authorization: secret\r\nConnection: keep-alive\r\n\r\n";
+        let asked = parse(request.as_bytes()).unwrap();
+        let expected =
+            "GET /?q HTTP/1.1\r\nHost: a.example:8080\r\nX: y\r\nConnection: close\r\n\r\n";
+        assert_eq!(String::from_utf8(asked.head.unwrap()).unwrap(), expected);
+        for wrong in [
+            "GET / HTTP/1.1",
+            "CONNECT a HTTP/1.1",
+            "CONNECT a:b HTTP/1.1",
+            "CONNECT a:1:2 HTTP/1.1",
+            "CONNECT [a]:1 HTTP/1.1",
+            "GET https://a/ HTTP/1.1",
+            "GET http://u@a/ HTTP/1.1",
+            "GET http://a/ HTTP/2",
+            "GET http://a/ b HTTP/1.1",
+            "GET é HTTP/1.1",
+            "GET http:/é HTTP/1.1",
+            "",
+        ] {
+            assert_eq!(
+                parse(format!("{wrong}\r\n\r\n").as_bytes()),
+                None,
+                "{wrong}"
+            );
+        }
+    }
+
+    #[test]
+    fn private_addresses_are_not_public() {
+        for private in [
+            "127.0.0.1",
+            "10.1.2.3",
+            "172.16.0.1",
+            "192.168.1.1",
+            "169.254.169.254",
+            "100.64.0.1",
+            "0.0.0.0",
+            "224.0.0.1",
+            "255.255.255.255",
+            "198.18.0.1",
+            "::1",
+            "::",
+            "fe80::1",
+            "fc00::1",
+            "ff02::1",
+            "::ffff:127.0.0.1",
+            "64:ff9b::7f00:1",
+            "2002:7f00:1::",
+            "2001:db8::1",
+            "2001::1",
+        ] {
+            assert!(!public(private.parse().unwrap()), "{private}");
+        }
+        for good in [
+            "1.1.1.1",
+            "2606:4700::1111",
+            "64:ff9b::101:101",
+            "2001:4860:4860::8888",
+        ] {
+            assert!(public(good.parse().unwrap()), "{good}");
+        }
+    }
+}

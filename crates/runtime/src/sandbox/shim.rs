@@ -1,0 +1,389 @@
+//! The first program inside of a sandbox: our own binary, which becomes the server.
+//!
+//! It is started by bubblewrap with nothing but a socket to the host, and told over that what to
+//! become. So neither the server's arguments nor its variables are on the command line of what
+//! runs outside of the sandbox, and no variable (`LD_PRELOAD`) means anything to bubblewrap, which
+//! may be root.
+//!
+//! # Protocol
+//!
+//! The host sends an [`Order`]. The shim gives up its privileges, opens what sockets the order
+//! wants, and sends [`READY`] with them. The host looks at what the shim has become (its user,
+//! capabilities, namespaces, control groups) and sends [`GO`]. The shim executes the server: the
+//! host sees the end of the stream, or [`FAILED`] and why.
+//!
+//! # Invariants
+//!
+//! - The server starts with three descriptors, with no privilege, and only after the host's word.
+//! - What proxying and forwarding need of the network inside are *sockets*, made here and served by
+//!   the host: a socket stays in the namespace in which it was made. Nothing of ours stays between
+//!   the server and its streams or its exit code.
+//! - Where the host has to make connections to the inside, a helper stays: it makes one for each
+//!   byte that it is sent, and sends it back. It can do nothing that the server cannot.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fmt::Display;
+use std::io::{self, IoSlice, Read as _, Write as _};
+use std::mem::MaybeUninit;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
+
+use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::process::{DumpableBehavior, Gid, Uid, set_dumpable_behavior};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, remove_capability_from_bounding_set, set_capabilities,
+    set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
+};
+
+use crate::lineage::MARKER;
+use crate::process::{inherited, seal_inherited};
+
+pub(super) const READY: u8 = b'R';
+pub(super) const GO: u8 = b'G';
+pub(super) const FAILED: u8 = b'E';
+/// What a helper answers with the socket, and without one.
+pub(super) const CONNECTED: u8 = b'C';
+pub(super) const REFUSED: u8 = b'N';
+/// More than the kernel takes in an `exec`.
+pub(super) const ORDER_LIMIT: usize = 8 << 20;
+/// Where the shim is inside.
+pub(super) const INSIDE: &str = "/run/toolwharf/shim";
+/// How long the host may take for each of its words.
+const HOST: Duration = Duration::from_secs(30);
+/// Nothing on the same host takes that long to accept a connection, or to refuse it.
+const CONNECT: Duration = Duration::from_secs(5);
+const HELPER: &str = "helper";
+const PROXIES: [&str; 6] = [
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "ALL_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "all_proxy",
+];
+
+/// What the shim is to become.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Order {
+    /// `None` where there is nothing to give up: user and group stay.
+    pub(super) user: Option<u32>,
+    /// Whether it sends a listener whose address the server is told as its proxy.
+    pub(super) proxy: bool,
+    /// Ports of the inside that the helper connects to; with none there is no helper.
+    pub(super) ports: Vec<u16>,
+    pub(super) cwd: String,
+    pub(super) program: OsString,
+    pub(super) args: Vec<String>,
+    pub(super) env: BTreeMap<String, String>,
+}
+
+impl Order {
+    /// Its length, and its fields, each ended by a NUL, which none of them contains.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut body = Vec::new();
+        let mut put = |field: &[u8]| {
+            body.extend_from_slice(field);
+            body.push(0);
+        };
+        put(self
+            .user
+            .map_or(String::new(), |user| user.to_string())
+            .as_bytes());
+        put(if self.proxy { b"1" } else { b"" });
+        let ports: Vec<_> = self.ports.iter().map(u16::to_string).collect();
+        put(ports.join(" ").as_bytes());
+        put(self.cwd.as_bytes());
+        put(self.program.as_encoded_bytes());
+        put(self.args.len().to_string().as_bytes());
+        self.args.iter().for_each(|arg| put(arg.as_bytes()));
+        for (name, value) in &self.env {
+            put(name.as_bytes());
+            put(value.as_bytes());
+        }
+        let mut message = u32::try_from(body.len())
+            .unwrap_or(u32::MAX)
+            .to_le_bytes()
+            .to_vec();
+        message.append(&mut body);
+        message
+    }
+
+    fn decode(body: &[u8]) -> Option<Self> {
+        let mut fields = body.strip_suffix(b"\0")?.split(|&byte| byte == 0);
+        let mut text = || String::from_utf8(fields.next()?.to_vec()).ok();
+        let user = match text()?.as_str() {
+            "" => None,
+            number => Some(number.parse().ok()?),
+        };
+        let proxy = text()? == "1";
+        let ports = text()?
+            .split_ascii_whitespace()
+            .map(|port| port.parse().ok())
+            .collect::<Option<_>>()?;
+        let cwd = text()?;
+        let program = OsString::from_vec(fields.next()?.to_vec());
+        let mut text = || String::from_utf8(fields.next()?.to_vec()).ok();
+        let count: usize = text()?.parse().ok()?;
+        let args = (0..count).map(|_| text()).collect::<Option<_>>()?;
+        let mut env = BTreeMap::new();
+        while let Some(name) = text() {
+            env.insert(name, text()?);
+        }
+        Some(Self {
+            user,
+            proxy,
+            ports,
+            cwd,
+            program,
+            args,
+            env,
+        })
+    }
+}
+
+/// Is the shim. `args` are what follows the arguments that led here.
+///
+/// Only a sandbox starts it: with anything else it fails at once. Not to be called from an async
+/// runtime, nor after another thread was started.
+#[must_use]
+pub fn shim_main(args: &[OsString]) -> ExitCode {
+    let number = |text: &OsString| text.to_str()?.parse().ok();
+    let result = match args {
+        [channel] => match number(channel) {
+            Some(channel) => become_server(channel),
+            None => Err(io::Error::other("only a sandbox starts a shim")),
+        },
+        [word, channel] if word == HELPER => match number(channel) {
+            Some(channel) => help(channel),
+            None => Err(io::Error::other("only a shim starts a helper")),
+        },
+        _ => Err(io::Error::other("only a sandbox starts a shim")),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(io::stderr(), "shim: {error}");
+            ExitCode::from(126)
+        }
+    }
+}
+
+fn become_server(channel: i32) -> io::Result<()> {
+    let mut channel = UnixStream::from(inherited(channel)?);
+    // All that was inherited, the channel's first copy among it.
+    seal_inherited();
+    channel.set_read_timeout(Some(HOST))?;
+    channel.set_write_timeout(Some(HOST))?;
+    match prepare(&mut channel) {
+        Ok(mut command) => {
+            let error = command.exec();
+            let program = command.get_program().display();
+            report(&mut channel, format!("cannot run `{program}`: {error}"))
+        }
+        Err(error) => report(&mut channel, error),
+    }
+}
+
+/// Tells the host, which tells who asked; the server's own stderr is not the place for it.
+fn report(channel: &mut UnixStream, what: impl Display) -> io::Result<()> {
+    let mut message = vec![FAILED];
+    message.extend_from_slice(what.to_string().as_bytes());
+    channel.write_all(&message)?;
+    Err(io::Error::other("the server was not started"))
+}
+
+fn prepare(channel: &mut UnixStream) -> io::Result<Command> {
+    let mut length = [0; 4];
+    channel.read_exact(&mut length)?;
+    let length = u32::from_le_bytes(length) as usize;
+    if length > ORDER_LIMIT {
+        return Err(io::Error::other(
+            "its arguments and environment are too long together",
+        ));
+    }
+    let mut body = vec![0; length];
+    channel.read_exact(&mut body)?;
+    let order = Order::decode(&body).ok_or_else(|| io::Error::other("a garbled order"))?;
+
+    drop_privileges(order.user)?;
+    let mut sockets: Vec<OwnedFd> = Vec::new();
+    let mut command = Command::new(&order.program);
+    command.args(&order.args).env_clear().envs(&order.env);
+    // What marks all processes of an instance came by the environment.
+    if let Some(marker) = std::env::var_os(MARKER) {
+        command.env(MARKER, marker);
+    }
+    if order.proxy {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let proxy = format!("http://{}", listener.local_addr()?);
+        command.envs(PROXIES.map(|name| (name, &proxy)));
+        command.envs(["NO_PROXY", "no_proxy"].map(|name| (name, "localhost,127.0.0.1,::1")));
+        // Node looks at the variables only if it is told to.
+        command.env("NODE_USE_ENV_PROXY", "1");
+        sockets.push(listener.into());
+    }
+    if !order.ports.is_empty() {
+        sockets.push(start_helper(&order.ports)?);
+    }
+    command.current_dir(&order.cwd);
+    let borrowed: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
+    send(channel.as_fd(), READY, &borrowed)?;
+    drop(sockets);
+    let mut word = [0];
+    channel.read_exact(&mut word)?;
+    if word != [GO] {
+        return Err(io::Error::other("the host does not want it any more"));
+    }
+    Ok(command)
+}
+
+/// Gives up all that could be given up, whether there is anything or not.
+fn drop_privileges(user: Option<u32>) -> io::Result<()> {
+    let none = CapabilitySets {
+        effective: CapabilitySet::empty(),
+        permitted: CapabilitySet::empty(),
+        inheritable: CapabilitySet::empty(),
+    };
+    set_no_new_privs(true)?;
+    if let Some(user) = user {
+        for capability in CapabilitySet::all().iter() {
+            // Of those that this kernel does not know there is nothing to remove.
+            let _ = remove_capability_from_bounding_set(capability);
+        }
+        let (user, group) = (Uid::from_raw(user), Gid::from_raw(user));
+        set_thread_groups(&[])?;
+        set_thread_res_gid(group, group, group)?;
+        set_thread_res_uid(user, user, user)?;
+    }
+    set_capabilities(None, none)?;
+    Ok(())
+}
+
+/// Starts the helper as a grandchild, so that the server has no child that it does not know of;
+/// the socket that it answers on.
+fn start_helper(ports: &[u16]) -> io::Result<OwnedFd> {
+    let (theirs, ours) = UnixStream::pair()?;
+    let inherited: OwnedFd = theirs.into();
+    fcntl_setfd(&inherited, FdFlags::empty())?;
+    let number = std::os::fd::AsRawFd::as_raw_fd(&inherited).to_string();
+    let own: Vec<_> = std::env::args_os().skip(1).collect();
+    // The last of them is the channel's number.
+    let own = &own[..own.len().saturating_sub(1)];
+    let mut command = Command::new(INSIDE);
+    command.args(own).arg(HELPER).arg(number).env_clear();
+    if let Some(marker) = std::env::var_os(MARKER) {
+        command.env(MARKER, marker);
+    }
+    let ports: Vec<_> = ports.iter().map(u16::to_string).collect();
+    command.env("TOOLWHARF_PORTS", ports.join(" "));
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let status = command.status()?;
+    if !status.success() {
+        return Err(io::Error::other(format!("the helper for ports: {status}")));
+    }
+    Ok(ours.into())
+}
+
+fn help(channel: i32) -> io::Result<()> {
+    if std::env::var_os("TOOLWHARF_STAY").is_none() {
+        // Once more, and leave that one behind.
+        let own: Vec<_> = std::env::args_os().skip(1).collect();
+        Command::new(INSIDE)
+            .args(own)
+            .env("TOOLWHARF_STAY", "1")
+            .spawn()?;
+        return Ok(());
+    }
+    // The server runs as the same user; its memory and its binary are not the server's to touch.
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    // Signals to the server's group are not for it.
+    let _ = rustix::process::setsid();
+    let ports = std::env::var("TOOLWHARF_PORTS").unwrap_or_default();
+    let ports: Vec<u16> = ports
+        .split_ascii_whitespace()
+        .filter_map(|port| port.parse().ok())
+        .collect();
+    let mut channel = UnixStream::from(inherited(channel)?);
+    seal_inherited();
+    let mut index = [0];
+    while channel.read_exact(&mut index).is_ok() {
+        let connected = ports
+            .get(usize::from(index[0]))
+            .and_then(|&port| connect(port).ok());
+        match connected {
+            Some(stream) => send(channel.as_fd(), CONNECTED, &[stream.as_fd()])?,
+            None => send(channel.as_fd(), REFUSED, &[])?,
+        }
+    }
+    Ok(())
+}
+
+fn connect(port: u16) -> io::Result<TcpStream> {
+    let try_one = |address: SocketAddr| TcpStream::connect_timeout(&address, CONNECT);
+    try_one((Ipv4Addr::LOCALHOST, port).into())
+        .or_else(|_| try_one((Ipv6Addr::LOCALHOST, port).into()))
+}
+
+fn send(socket: BorrowedFd<'_>, word: u8, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(io::Error::other("too many sockets for one message"));
+    }
+    let word = [word];
+    let sent = sendmsg(
+        socket,
+        &[IoSlice::new(&word)],
+        &mut ancillary,
+        SendFlags::NOSIGNAL,
+    )?;
+    if sent == 1 {
+        Ok(())
+    } else {
+        Err(io::ErrorKind::WriteZero.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_arrives_as_it_was_given() {
+        for user in [None, Some(12_345)] {
+            let order = Order {
+                user,
+                proxy: user.is_some(),
+                ports: vec![80, 8080],
+                cwd: "/tmp/home".into(),
+                program: "/usr/bin/env".into(),
+                args: vec![String::new(), "a b".into(), "\n".into()],
+                env: BTreeMap::from([("A".into(), String::new()), ("B".into(), "x=y".into())]),
+            };
+            let message = order.encode();
+            assert_eq!(message[..4], u32::to_le_bytes(message.len() as u32 - 4));
+            assert!(Order::decode(&message[4..]) == Some(order));
+            for cut in [&[][..], b"\0", b"x\0", &message[4..20]] {
+                assert!(Order::decode(cut).is_none());
+            }
+        }
+    }
+
+    #[test]
+    fn nobody_starts_a_shim_by_hand() {
+        for args in [&[][..], &["x"], &["1"], &["helper", "x"], &["999999"]] {
+            let args: Vec<_> = args.iter().map(OsString::from).collect();
+            assert_eq!(shim_main(&args), ExitCode::from(126));
+        }
+    }
+}
