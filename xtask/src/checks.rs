@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 
 use crate::{
-    graph, postgres, setup,
+    docker, graph, postgres, setup,
     shell::{Cmd, heading},
     workspace::Workspace,
 };
@@ -28,7 +28,7 @@ pub(crate) fn test(workspace: &Workspace, nextest: &[String]) -> Result<ExitCode
     )
     .run()?;
     heading("tests");
-    postgres::run(run_nextest(workspace, &[], nextest))
+    with_services(workspace, run_nextest(workspace, &[], nextest))
 }
 
 /// The same tests with their loops at full length: those that have a heavy loop read
@@ -39,7 +39,7 @@ pub(crate) fn soak(workspace: &Workspace, nextest: &[String]) -> Result<ExitCode
     build(workspace)?;
     heading("soak");
     let run = run_nextest(workspace, &["--profile", "soak"], nextest);
-    postgres::run(run.env("TOOLWHARF_SOAK", "1"))
+    with_services(workspace, run.env("TOOLWHARF_SOAK", "1"))
 }
 
 /// What needs no test to run. Wants nothing but the Rust toolchain; uses cargo-deny if it is there.
@@ -121,6 +121,17 @@ fn run_nextest(workspace: &Workspace, ours: &[&str], theirs: &[String]) -> Cmd {
         .args(ours)
         .args(theirs);
     with_test_env(workspace, run)
+}
+
+/// With a Postgres and a Docker daemon for the time that it takes.
+fn with_services(workspace: &Workspace, tests: Cmd) -> Result<ExitCode> {
+    let interrupted = postgres::interruption()?;
+    let postgres = postgres::Server::start(&interrupted)?;
+    let docker = docker::Daemon::start(workspace, &interrupted)?;
+    let tests = tests
+        .env(postgres::VARIABLE, &postgres.url)
+        .env(docker::VARIABLE, &docker.host);
+    postgres::supervise(tests, &interrupted)
 }
 
 /// Where tests find what set-up installed.

@@ -8,6 +8,7 @@
 
 mod checks;
 mod demo;
+mod docker;
 mod graph;
 mod http;
 mod postgres;
@@ -61,6 +62,13 @@ enum Command {
         #[arg(last = true, required = true)]
         command: Vec<String>,
     },
+    /// Runs a command with a private Docker daemon that has runc and gVisor, whose address is in
+    /// TOOLWHARF_TEST_DOCKER (as root)
+    Docker {
+        /// The command with its arguments, after `--`
+        #[arg(last = true, required = true)]
+        command: Vec<String>,
+    },
     /// Builds Toolwharf and serves two MCP servers with it: ours that rolls dice, and a
     /// third party's through uvx or npx
     Demo {
@@ -98,6 +106,10 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Postgres { command } => {
             let (program, args) = command.split_first().expect("clap requires one");
             return postgres::run(Cmd::new(program).args(args));
+        }
+        Command::Docker { command } => {
+            let (program, args) = command.split_first().expect("clap requires one");
+            return docker::run(&workspace, Cmd::new(program).args(args));
         }
         Command::Setup => setup::run(&workspace),
         Command::Check => checks::check(&workspace),

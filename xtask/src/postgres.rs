@@ -67,15 +67,24 @@ pub(crate) fn programs() -> Option<PathBuf> {
 
 /// Runs a command with a server of its own; how it ended.
 pub(crate) fn run(cmd: Cmd) -> Result<ExitCode> {
+    let interrupted = interruption()?;
+    let server = Server::start(&interrupted)?;
+    supervise(cmd.env(VARIABLE, &server.url), &interrupted)
+}
+
+/// Set when a signal asks this process to end. To be taken before anything is there that a signal
+/// could leave behind.
+pub(crate) fn interruption() -> Result<Arc<AtomicBool>> {
     let interrupted = Arc::new(AtomicBool::new(false));
-    // Before anything is there that a signal could leave behind.
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
     }
-    heading("a private Postgres");
-    let server = Server::start(&interrupted)?;
+    Ok(interrupted)
+}
+
+/// Runs a command to its end, and tells it when a signal asks for that; how it ended.
+pub(crate) fn supervise(cmd: Cmd, interrupted: &AtomicBool) -> Result<ExitCode> {
     // In a group of its own, so that a signal reaches it once, by us.
-    let cmd = cmd.env(VARIABLE, &server.url);
     let mut child = cmd
         .into_command()
         .process_group(0)
@@ -92,7 +101,6 @@ pub(crate) fn run(cmd: Cmd) -> Result<ExitCode> {
         }
         thread::sleep(POLL);
     };
-    drop(server);
     Ok(exit_code(status))
 }
 
@@ -102,15 +110,16 @@ fn exit_code(status: ExitStatus) -> ExitCode {
     ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
 }
 
-struct Server {
+pub(crate) struct Server {
     child: Child,
-    url: String,
+    pub(crate) url: String,
     // Dropped last, when the server no longer writes there.
     _dir: Directory,
 }
 
 impl Server {
-    fn start(interrupted: &AtomicBool) -> Result<Self> {
+    pub(crate) fn start(interrupted: &AtomicBool) -> Result<Self> {
+        heading("a private Postgres");
         let programs = programs().context("there is no Postgres: run `cargo xtask setup`")?;
         let dir = Directory::create()?;
         let password = password()?;

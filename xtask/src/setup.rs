@@ -16,7 +16,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 
 use crate::{
-    postgres, python,
+    docker, postgres, python,
     shell::{Cmd, heading, is_executable, which},
     workspace::Workspace,
 };
@@ -67,6 +67,44 @@ const TOOLS: &[Tool] = &[
         why: "the store is tested on it",
         found: || postgres::programs().is_some(),
         apt: &["postgresql"],
+    },
+    Tool {
+        name: "dockerd (with docker, containerd and runc)",
+        why: "servers are hosted in its containers",
+        found: || {
+            ["dockerd", "docker", "containerd", "runc", "docker-init"]
+                .iter()
+                .all(|name| docker::program(name).is_some())
+        },
+        apt: &["docker.io"],
+    },
+    Tool {
+        name: "runsc",
+        why: "gVisor, which containers run in",
+        found: || docker::program("runsc").is_some(),
+        apt: &["runsc"],
+    },
+    Tool {
+        name: "bwrap",
+        why: "servers are hosted in its sandboxes",
+        found: || docker::program("bwrap").is_some(),
+        apt: &["bubblewrap"],
+    },
+    Tool {
+        name: "busybox",
+        why: "the tests' containers are made of it",
+        found: || docker::program("busybox").is_some(),
+        apt: &["busybox-static"],
+    },
+    Tool {
+        name: "mkfs.ext4 (with e2fsck, resize2fs and debugfs)",
+        why: "volumes of limited size are made with it",
+        found: || {
+            ["mkfs.ext4", "e2fsck", "resize2fs", "debugfs"]
+                .iter()
+                .all(|name| docker::program(name).is_some())
+        },
+        apt: &["e2fsprogs"],
     },
 ];
 
@@ -320,7 +358,7 @@ mod tests {
         let tools: Vec<&Tool> = TOOLS.iter().filter(|tool| tool.name != "git").collect();
         let text = how_to_install(&tools, true).unwrap();
         assert!(
-            text.ends_with("sudo apt-get install -y nodejs npm python3 python3-venv postgresql"),
+            text.ends_with("sudo apt-get install -y nodejs npm python3 python3-venv postgresql docker.io runsc bubblewrap busybox-static e2fsprogs"),
             "{text}"
         );
         assert!(

@@ -1,0 +1,233 @@
+//! The daemon: a client of its API, and a deadline for every call.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use bollard::errors::Error as Bollard;
+use bollard::models::{ContainerInspectResponse, ContainerSummary};
+use bollard::query_parameters::{
+    InspectContainerOptions, KillContainerOptionsBuilder, ListContainersOptionsBuilder,
+    RemoveContainerOptionsBuilder,
+};
+use bollard::{API_DEFAULT_VERSION, Docker};
+use tokio::time::timeout;
+
+use crate::unit::Error;
+
+pub(super) const LABEL_INSTALL: &str = "toolwharf.install";
+pub(super) const LABEL_RUN: &str = "toolwharf.run";
+pub(super) const LABEL_HOSTING: &str = "toolwharf.hosting";
+
+/// For what a daemon answers from memory.
+const ASK: Duration = Duration::from_secs(10);
+/// For what makes or removes things.
+pub(super) const CHANGE: Duration = Duration::from_secs(30);
+/// A waiting call ends when the container does: bollard's own deadline is for none of ours.
+const NEVER: u64 = 10 * 365 * 24 * 3600;
+
+// bollard logs the bodies of its requests, environment included, at the debug level.
+const _: () = assert!(
+    log::STATIC_MAX_LEVEL as usize <= log::LevelFilter::Info as usize,
+    "secrets would be logged"
+);
+
+/// Where the daemon is.
+pub(super) struct Engine {
+    path: String,
+}
+
+/// A daemon that has answered.
+#[derive(Clone)]
+pub(super) struct Client {
+    pub(super) docker: Docker,
+    pub(super) version: String,
+}
+
+impl Engine {
+    pub(super) fn new(host: &str) -> Result<Self, Error> {
+        match host.strip_prefix("unix://") {
+            Some(path) if path.starts_with('/') => Ok(Self { path: path.into() }),
+            _ => Err(Error::Refused {
+                field: "host",
+                why: format!(
+                    "`{host}` is not the path of a socket on this host: unix:///var/run/docker.sock"
+                ),
+            }),
+        }
+    }
+
+    /// Finds out whether the daemon is there, and which version of the API it speaks. Done anew
+    /// for every instance, since daemons are upgraded while we run.
+    pub(super) async fn connect(&self) -> Result<Client, Error> {
+        let missing = |why: &dyn std::fmt::Display| {
+            Error::Unavailable(format!(
+                "no Docker daemon answers at unix://{}: {why}; install it (`apt-get install docker.io`), \
+                 start it, and see that this user may use its socket",
+                self.path
+            ))
+        };
+        // The one error of hyper's that says too little: whether there is a daemon at all.
+        if let Err(error) = within("connect to the Docker daemon", ASK, async {
+            Ok(tokio::net::UnixStream::connect(&self.path).await)
+        })
+        .await?
+        {
+            return Err(missing(&error));
+        }
+        let docker = Docker::connect_with_unix(&self.path, NEVER, API_DEFAULT_VERSION)
+            .map_err(|error| missing(&error))?;
+        let docker = within(
+            "which version of the API the Docker daemon speaks",
+            ASK,
+            docker.negotiate_version(),
+        )
+        .await?;
+        let version = within("the Docker daemon's version", ASK, docker.version()).await?;
+        Ok(Client {
+            docker,
+            version: version.version.unwrap_or_default(),
+        })
+    }
+}
+
+impl Client {
+    /// `None` if there is no such container.
+    pub(super) async fn inspect(
+        &self,
+        id: &str,
+    ) -> Result<Option<ContainerInspectResponse>, Error> {
+        let options = None::<InspectContainerOptions>;
+        found(
+            call(
+                "inspect a container",
+                ASK,
+                self.docker.inspect_container(id, options),
+            )
+            .await,
+        )
+    }
+
+    pub(super) async fn kill(&self, id: &str, signal: &str) -> Result<(), Error> {
+        let options = KillContainerOptionsBuilder::default().signal(signal);
+        let killed = call(
+            "signal a container",
+            ASK,
+            self.docker.kill_container(id, Some(options.build())),
+        )
+        .await;
+        match killed {
+            // Not running, or not there.
+            Err(Call::Daemon(404 | 409, _)) => Ok(()),
+            other => other.map_err(Error::from),
+        }
+    }
+
+    /// Kills it if it runs, and takes the volumes along that nobody has named.
+    pub(super) async fn remove(&self, id: &str) -> Result<(), Error> {
+        let options = RemoveContainerOptionsBuilder::default().force(true).v(true);
+        let removed = call(
+            "remove a container",
+            CHANGE,
+            self.docker.remove_container(id, Some(options.build())),
+        )
+        .await;
+        match removed {
+            // Gone already, or somebody else is removing it.
+            Err(Call::Daemon(404, _)) => Ok(()),
+            Err(Call::Daemon(409, why)) if why.contains("already in progress") => Ok(()),
+            other => other.map_err(Error::from),
+        }
+    }
+
+    pub(super) async fn list(&self, install: &str) -> Result<Vec<ContainerSummary>, Error> {
+        let filters = labels(&[(LABEL_INSTALL, install)]);
+        let options = ListContainersOptionsBuilder::default()
+            .all(true)
+            .filters(&filters);
+        within(
+            "list containers",
+            ASK,
+            self.docker.list_containers(Some(options.build())),
+        )
+        .await
+    }
+}
+
+/// A filter for things with these labels.
+pub(super) fn labels(pairs: &[(&str, &str)]) -> HashMap<String, Vec<String>> {
+    let pairs = pairs.iter().map(|(name, value)| format!("{name}={value}"));
+    HashMap::from([("label".to_owned(), pairs.collect())])
+}
+
+/// How a call failed.
+#[derive(Debug)]
+pub(super) enum Call {
+    /// The daemon's answer, with its status.
+    Daemon(u16, String),
+    Other(Error),
+}
+
+impl From<Call> for Error {
+    fn from(call: Call) -> Self {
+        match call {
+            Call::Daemon(_, why) => Self::Failed(format!("the Docker daemon says: {why}")),
+            Call::Other(error) => error,
+        }
+    }
+}
+
+/// One call of the API.
+pub(super) async fn call<T>(
+    what: &'static str,
+    limit: Duration,
+    call: impl Future<Output = Result<T, Bollard>>,
+) -> Result<T, Call> {
+    match timeout(limit, call).await {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(Bollard::DockerResponseServerError {
+            status_code,
+            message,
+        })) => Err(Call::Daemon(status_code, message.trim().to_owned())),
+        Ok(Err(error)) => Err(Call::Other(Error::Failed(format!(
+            "cannot {what}: {}",
+            chain(&error)
+        )))),
+        Err(_) => Err(Call::Other(Error::Timeout {
+            what,
+            within: limit,
+        })),
+    }
+}
+
+/// One call whose every error is ours alike.
+pub(super) async fn within<T>(
+    what: &'static str,
+    limit: Duration,
+    future: impl Future<Output = Result<T, Bollard>>,
+) -> Result<T, Error> {
+    Ok(call(what, limit, future).await?)
+}
+
+/// What is not there is no error.
+pub(super) fn found<T>(result: Result<T, Call>) -> Result<Option<T>, Error> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(Call::Daemon(404, _)) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// hyper says what happened only in an error's sources.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text.push_str(": ");
+            text.push_str(&more);
+        }
+        source = error.source();
+    }
+    text
+}

@@ -1,0 +1,517 @@
+//! From a unit to a container that runs, and the calls around it.
+
+use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use bollard::models::{ContainerInspectResponse, SystemInfo};
+use bollard::query_parameters::{
+    AttachContainerOptionsBuilder, CreateContainerOptionsBuilder, CreateImageOptionsBuilder,
+    InspectNetworkOptions, StartContainerOptions,
+};
+use futures_util::StreamExt as _;
+use model::{Network, Provider, Source};
+use tokio::process::Command;
+use tokio::sync::watch;
+
+use super::engine::{
+    CHANGE, Call, Client, LABEL_HOSTING, LABEL_INSTALL, LABEL_RUN, call, found, within,
+};
+use super::readback::{self, Meter};
+use super::reaper::Reaper;
+use super::spec::{self, Host};
+use super::{Inner, stdio};
+use crate::handle::{Handle, Shared};
+use crate::unit::{Error, Instance, Stdio, Unit};
+
+/// For an image from a registry.
+const PULL: Duration = Duration::from_secs(300);
+const VERSION: Duration = Duration::from_secs(5);
+/// An image without anything in it: what runs is the daemon's own init.
+const PROBE_IMAGE: (&str, &str) = ("toolwharf/probe", "empty");
+const INIT: &str = "/sbin/docker-init";
+/// The end of an archive: two empty blocks.
+const EMPTY_TAR: [u8; 1024] = [0; 1024];
+
+impl Inner {
+    pub(super) async fn probe(&self) -> Result<String, Error> {
+        let client = self.engine.connect().await?;
+        let host = self.host(&client).await?;
+        self.probe_start(&client).await?;
+        let what = match self.options.provider {
+            Provider::Gvisor => "gVisor",
+            Provider::Firecracker => "a virtual machine",
+            _ => "namespaces",
+        };
+        let version = match &host.runtime_path {
+            Some(path) => version(path).await,
+            None => None,
+        };
+        let version = version
+            .map(|version| format!(" {version}"))
+            .unwrap_or_default();
+        Ok(format!(
+            "{} ({what}){version} on Docker {}",
+            self.options.runtime, client.version
+        ))
+    }
+
+    /// What the daemon is like.
+    async fn host(&self, client: &Client) -> Result<Host, Error> {
+        let info: SystemInfo =
+            within("what the Docker daemon has", CHANGE, client.docker.info()).await?;
+        let name = &self.options.runtime;
+        let runtimes = info.runtimes.unwrap_or_default();
+        let Some(runtime) = runtimes.get(name) else {
+            let mut known: Vec<&str> = runtimes.keys().map(String::as_str).collect();
+            known.sort_unstable();
+            let remedy = match self.options.provider {
+                Provider::Gvisor => {
+                    "; install it (`apt-get install runsc`), register it (`runsc install`) and restart the daemon"
+                }
+                Provider::Firecracker => {
+                    "; install Kata Containers, register it in /etc/docker/daemon.json and restart the daemon"
+                }
+                _ => "",
+            };
+            return Err(Error::Unavailable(format!(
+                "the Docker daemon {} has no runtime `{name}` (it has {}){remedy}",
+                client.version,
+                known.join(", ")
+            )));
+        };
+        Ok(Host {
+            runtime_path: runtime.path.as_deref().and_then(readback::locate),
+            runtime_args: runtime.runtime_args.clone().unwrap_or_default(),
+            cores: info.ncpu.and_then(|cores| u32::try_from(cores).ok()),
+            memory: info.memory_limit.unwrap_or(false),
+            cpu: info.cpu_cfs_quota.unwrap_or(false),
+            pids: info.pids_limit.unwrap_or(false),
+        })
+    }
+
+    /// Runs the daemon's init with nothing to do.
+    async fn probe_start(&self, client: &Client) -> Result<(), Error> {
+        let image = format!("{}:{}", PROBE_IMAGE.0, PROBE_IMAGE.1);
+        if image_missing(client, &image).await? {
+            let options = CreateImageOptionsBuilder::default()
+                .from_src("-")
+                .repo(PROBE_IMAGE.0)
+                .tag(PROBE_IMAGE.1)
+                .build();
+            let body = bollard::body_full(EMPTY_TAR.to_vec().into());
+            let mut import = client.docker.create_image(Some(options), Some(body), None);
+            within("import an image to try the runtime with", CHANGE, async {
+                while let Some(progress) = import.next().await {
+                    progress?;
+                }
+                Ok(())
+            })
+            .await?;
+        }
+        let unavailable = |why: String| {
+            Error::Unavailable(format!(
+                "the runtime `{}` of the Docker daemon {} does not work: {why}",
+                self.options.runtime, client.version
+            ))
+        };
+        let body = spec::probe(&self.options, &image, INIT);
+        let created = call(
+            "create a container",
+            CHANGE,
+            client.docker.create_container(
+                Some(
+                    CreateContainerOptionsBuilder::default()
+                        .name(&self.probe_name())
+                        .build(),
+                ),
+                body,
+            ),
+        )
+        .await?;
+        let id = created.id;
+        let tried = async {
+            match start(client, &id).await {
+                Ok(()) => {}
+                Err(Call::Daemon(_, why)) => return Err(unavailable(why)),
+                Err(Call::Other(error)) => return Err(unavailable(error.to_string())),
+            }
+            let code = within("wait for a container", CHANGE, async {
+                let mut wait = client.docker.wait_container(&id, None);
+                Ok(match wait.next().await {
+                    Some(Ok(end)) => Some(end.status_code),
+                    Some(Err(bollard::errors::Error::DockerContainerWaitError {
+                        code, ..
+                    })) => Some(code),
+                    Some(Err(error)) => return Err(error),
+                    None => None,
+                })
+            })
+            .await?;
+            let runtime = client
+                .inspect(&id)
+                .await?
+                .and_then(|container| container.host_config.and_then(|config| config.runtime));
+            match (code, runtime) {
+                (Some(0), Some(runtime)) if runtime == self.options.runtime => Ok(()),
+                (Some(0), runtime) => Err(unavailable(format!(
+                    "the daemon runs `{}` instead",
+                    runtime.unwrap_or_default()
+                ))),
+                (code, _) => Err(unavailable(format!("a container ended with {code:?}"))),
+            }
+        }
+        .await;
+        // A probe that was left behind is swept with the rest.
+        let removed = client.remove(&id).await;
+        tried?;
+        removed
+    }
+
+    /// Different for each, since they may run at the same time.
+    fn probe_name(&self) -> String {
+        static SERIAL: AtomicU32 = AtomicU32::new(0);
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        let id = format!("probe.{}.{serial}", std::process::id());
+        spec::name(&id, &self.options.install)
+    }
+
+    /// `unwanted` ends when nobody waits for the instance any more.
+    pub(super) async fn launch(
+        self: &Arc<Self>,
+        unit: &Unit,
+        unwanted: impl Future<Output = ()>,
+    ) -> Result<Instance, Error> {
+        let hosting = &unit.hosting;
+        let image = match &hosting.source {
+            Source::Image { image, .. } => image,
+            Source::Command { program, .. } => {
+                return Err(Error::Refused {
+                    field: "command",
+                    why: format!(
+                        "`{program}` is a program of this host: a container needs an `image` that it is in; \
+                         the provider `process` runs commands"
+                    ),
+                });
+            }
+        };
+        let client = self.engine.connect().await?;
+        let host = self.host(&client).await?;
+        self.network(&client, &host, unit).await?;
+        if image_missing(&client, image).await? {
+            tokio::select! {
+                pulled = pull(&client, image) => pulled?,
+                () = unwanted => return Err(Error::Failed("nobody waits for it".to_owned())),
+            }
+        }
+        let name = spec::name(&hosting.id, &self.options.install);
+        self.make_room(&client, &name).await?;
+        let volumes = self.volumes(&client, hosting).await?;
+        let body = spec::body(&self.options, &host, unit, &volumes)?;
+        let created = call(
+            "create a container",
+            CHANGE,
+            client.docker.create_container(
+                Some(CreateContainerOptionsBuilder::default().name(&name).build()),
+                body,
+            ),
+        )
+        .await;
+        let id = match created {
+            Ok(created) => created.id,
+            Err(error) => {
+                volumes.release().await;
+                if let Call::Other(Error::Timeout { .. }) = error {
+                    // It may be made yet.
+                    self.make_room(&client, &name).await?;
+                }
+                return Err(refusal(error));
+            }
+        };
+        let launched = self.start(&client, &host, unit, &id, &volumes).await;
+        volumes.release().await;
+        if launched.is_err()
+            && let Err(error) = client.remove(&id).await
+        {
+            tracing::warn!(label = unit.label, %error, "a container is left until the next sweep");
+        }
+        launched
+    }
+
+    async fn start(
+        self: &Arc<Self>,
+        client: &Client,
+        host: &Host,
+        unit: &Unit,
+        id: &str,
+        volumes: &super::volumes::Volumes,
+    ) -> Result<Instance, Error> {
+        let hosting = &unit.hosting;
+        let attach = AttachContainerOptionsBuilder::default()
+            .stream(true)
+            .stdin(hosting.bridge)
+            .stdout(true)
+            .stderr(true);
+        let attached = within(
+            "attach to a container",
+            CHANGE,
+            client.docker.attach_container(id, Some(attach.build())),
+        )
+        .await?;
+        start(client, id).await.map_err(refusal)?;
+        let container = client
+            .inspect(id)
+            .await?
+            .ok_or_else(|| Error::Failed("the container was removed by somebody else".into()))?;
+        let enforced = readback::rows(&self.options, host, unit, volumes, &container)?;
+        let wanted = |what| what != "kernel" || self.options.provider != Provider::Runc;
+        if hosting.strict
+            && let Some(row) = enforced.iter().find(|row| !row.holds && wanted(row.what))
+        {
+            return Err(Error::NotEnforced {
+                what: row.what,
+                why: row.how.clone(),
+            });
+        }
+        let ports = ports(&container);
+        let (exit, ended) = watch::channel(None);
+        let meter = Meter::new(client.clone(), id.to_owned());
+        let shared = Arc::new(Shared::new(
+            None,
+            unit.label.clone(),
+            Some(Box::new(meter)),
+            ended,
+        ));
+        let (stdio, pump) = if hosting.bridge {
+            let (stdin, stdout, pump) = stdio::bridged(attached);
+            let stdio = Stdio {
+                stdin: Box::new(stdin),
+                stdout: Box::new(stdout),
+            };
+            (Some(stdio), pump)
+        } else {
+            (None, stdio::logged(attached))
+        };
+        let pump = self.tasks.spawn(pump.run(Arc::clone(&shared)));
+        let reaper = Reaper {
+            inner: Arc::clone(self),
+            client: client.clone(),
+            id: id.to_owned(),
+            shared: Arc::clone(&shared),
+            pump,
+            bridged: hosting.bridge,
+            exit,
+        };
+        self.tasks.spawn(reaper.run());
+        Ok(Instance {
+            stdio,
+            ports,
+            handle: Handle::new(shared),
+            provider: self.options.provider,
+            enforced: enforced.into(),
+        })
+    }
+
+    /// Refuses what cannot be reached, or could be.
+    async fn network(&self, client: &Client, host: &Host, unit: &Unit) -> Result<(), Error> {
+        let refused = |field, why: String| Err(Error::Refused { field, why });
+        let name = &self.options.network;
+        match &unit.hosting.network {
+            Network::None if unit.hosting.ports.is_empty() => Ok(()),
+            Network::None => refused(
+                "ports",
+                "a container without a network has none; give it `\"network\": \"open\"`, or bridge its stdio"
+                    .to_owned(),
+            ),
+            Network::Allow(_) => refused(
+                "network",
+                "an allow-list is not enforced in containers; `none` and `open` are".to_owned(),
+            ),
+            Network::Open if host.runtime_args.iter().any(|arg| arg == "--network=none") => {
+                refused(
+                    "network",
+                    format!(
+                        "the daemon's runtime `{}` is registered with --network=none",
+                        self.options.runtime
+                    ),
+                )
+            }
+            Network::Open if ["host", "none"].contains(&name.as_str()) => refused(
+                "network",
+                format!("`{name}` is no network that servers may be in"),
+            ),
+            Network::Open => {
+                let options = None::<InspectNetworkOptions>;
+                let network = call(
+                    "inspect a network",
+                    CHANGE,
+                    client.docker.inspect_network(name, options),
+                );
+                if found(network.await)?.is_none() {
+                    return refused(
+                        "network",
+                        format!("the Docker daemon has no network `{name}`"),
+                    );
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Removes what has this name: an instance of an earlier run, or one that was given up.
+    async fn make_room(&self, client: &Client, name: &str) -> Result<(), Error> {
+        let Some(old) = client.inspect(name).await? else {
+            return Ok(());
+        };
+        let labels = old.config.and_then(|config| config.labels);
+        let owner = labels.and_then(|labels| labels.get(LABEL_INSTALL).cloned());
+        if owner.as_deref() != Some(&self.options.install) {
+            return Err(Error::Refused {
+                field: "id",
+                why: format!("a container `{name}` exists and is not ours; remove or rename it"),
+            });
+        }
+        match old.id {
+            Some(id) => client.remove(&id).await,
+            None => Ok(()),
+        }
+    }
+
+    pub(super) async fn sweep(&self, keep: &BTreeSet<String>) -> Result<usize, Error> {
+        let client = self.engine.connect().await?;
+        let mut swept = 0;
+        let mut failed = None;
+        for container in client.list(&self.options.install).await? {
+            let labels = container.labels.unwrap_or_default();
+            let ours = labels.get(LABEL_RUN) == Some(&self.options.run);
+            let kept = labels
+                .get(LABEL_HOSTING)
+                .is_some_and(|id| keep.contains(id));
+            // Labels come from images too, and those are anybody's.
+            let names = container.names.unwrap_or_default();
+            let named = names
+                .iter()
+                .any(|name| spec::is_name(name, &self.options.install));
+            if ours && kept || !named {
+                continue;
+            }
+            match client.remove(&container.id.unwrap_or_default()).await {
+                Ok(()) => swept += 1,
+                Err(error) => failed = Some(error),
+            }
+        }
+        failed.map_or(Ok(swept), Err)
+    }
+}
+
+async fn start(client: &Client, id: &str) -> Result<(), Call> {
+    let options = None::<StartContainerOptions>;
+    call(
+        "start a container",
+        CHANGE,
+        client.docker.start_container(id, options),
+    )
+    .await
+}
+
+async fn image_missing(client: &Client, image: &str) -> Result<bool, Error> {
+    let inspected = call(
+        "inspect an image",
+        CHANGE,
+        client.docker.inspect_image(image),
+    )
+    .await;
+    match inspected {
+        // A text that is no image's name at all.
+        Err(Call::Daemon(400, why)) => Err(Error::Refused {
+            field: "image",
+            why: format!("`{image}`: {why}"),
+        }),
+        other => Ok(found(other)?.is_none()),
+    }
+}
+
+async fn pull(client: &Client, image: &str) -> Result<(), Error> {
+    // Without a tag the daemon would fetch them all.
+    let last = image.rsplit('/').next().unwrap_or(image);
+    let tagged = match last.contains([':', '@']) {
+        true => image.to_owned(),
+        false => format!("{image}:latest"),
+    };
+    let options = CreateImageOptionsBuilder::default()
+        .from_image(&tagged)
+        .build();
+    let mut progress = client.docker.create_image(Some(options), None, None);
+    let pulled = call("pull an image", PULL, async {
+        while let Some(step) = progress.next().await {
+            step?;
+        }
+        Ok(())
+    })
+    .await;
+    let why = match pulled {
+        Ok(()) => return Ok(()),
+        Err(Call::Daemon(_, why)) => why,
+        Err(Call::Other(Error::Failed(why))) => why,
+        Err(Call::Other(error)) => return Err(error),
+    };
+    Err(Error::Refused {
+        field: "image",
+        why: format!("`{image}` is not on this host and cannot be pulled: {why}"),
+    })
+}
+
+/// The daemon's word on which part of the request it is that cannot be.
+fn refusal(error: Call) -> Error {
+    let Call::Daemon(status, why) = error else {
+        return error.into();
+    };
+    let field = if why.contains("bind source path") || why.contains("mount path") {
+        Some("mounts")
+    } else if why.contains("port is already allocated") || why.contains("address already in use") {
+        Some("ports")
+    } else if why.contains("executable file not found") || why.contains("no such file or directory")
+    {
+        Some("command")
+    } else if why.contains("emory limit") {
+        Some("memory")
+    } else if status == 404 && why.contains("image") {
+        Some("image")
+    } else {
+        None
+    };
+    match field {
+        Some(field) => Error::Refused { field, why },
+        None => Call::Daemon(status, why).into(),
+    }
+}
+
+/// Where the container's ports are published.
+fn ports(container: &ContainerInspectResponse) -> std::collections::BTreeMap<u16, SocketAddr> {
+    let settings = container.network_settings.as_ref();
+    let ports = settings.and_then(|settings| settings.ports.as_ref());
+    let published = ports.into_iter().flatten().filter_map(|(inside, bound)| {
+        let inside = inside.strip_suffix("/tcp")?.parse().ok()?;
+        let port = bound.as_ref()?.first()?.host_port.as_ref()?.parse().ok()?;
+        Some((inside, SocketAddr::from((Ipv4Addr::LOCALHOST, port))))
+    });
+    published.collect()
+}
+
+/// The first line of what a program says of itself.
+async fn version(program: &std::path::Path) -> Option<String> {
+    let output = Command::new(program)
+        .arg("--version")
+        .env_clear()
+        .stdin(std::process::Stdio::null())
+        .kill_on_drop(true)
+        .output();
+    let output = tokio::time::timeout(VERSION, output).await.ok()?.ok()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let line = text.lines().next()?;
+    // "runsc version release-20221121.0", "runc version 1.1.5"
+    let version = line.rsplit(' ').next()?;
+    Some(version.to_owned()).filter(|version| !version.is_empty())
+}

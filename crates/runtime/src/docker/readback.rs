@@ -1,0 +1,284 @@
+//! What really runs, and what really holds: read back from the daemon and from the kernel.
+//!
+//! The daemon's word is good for what it was asked. Where its container is a process of this very
+//! host, its control groups and its program are looked at besides.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bollard::models::{ContainerInspectResponse, HostConfig};
+use bollard::query_parameters::StatsOptionsBuilder;
+use futures_util::future::BoxFuture;
+use futures_util::{FutureExt as _, StreamExt as _};
+use model::{Network, Provider};
+use tokio::time::timeout;
+
+use super::Options;
+use super::engine::Client;
+use super::spec::{Host, PERIOD, pids};
+use super::volumes::{Limit, Volumes};
+use crate::unit::{self, Enforced, Error, Unit, Usage};
+
+const STATS: Duration = Duration::from_secs(5);
+const DIRS: [&str; 4] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"];
+const VM: [&str; 4] = ["qemu", "firecracker", "cloud-hypervisor", "dragonball"];
+
+/// The program that a daemon names, if it is here.
+pub(super) fn locate(program: &str) -> Option<PathBuf> {
+    let path = Path::new(program);
+    if path.is_absolute() {
+        return path.exists().then(|| path.to_owned());
+    }
+    DIRS.iter()
+        .map(|dir| Path::new(dir).join(program))
+        .find(|path| path.exists())
+}
+
+/// What holds for a container that has been started.
+///
+/// # Errors
+///
+/// [`Error::Unavailable`] if what runs is not of the provider that was asked for.
+pub(super) fn rows(
+    options: &Options,
+    host: &Host,
+    unit: &Unit,
+    volumes: &Volumes,
+    container: &ContainerInspectResponse,
+) -> Result<Vec<Enforced>, Error> {
+    let empty = HostConfig::default();
+    let config = container.host_config.as_ref().unwrap_or(&empty);
+    let seen = Seen::look(container);
+    let limits = unit.hosting.limits;
+    let mut rows = Vec::with_capacity(8);
+    let mut row = |what, holds, how: String| rows.push(Enforced { what, holds, how });
+
+    let quota = config.cpu_quota.unwrap_or(0);
+    let cores = quota as f64 / PERIOD as f64;
+    let (holds, how) = seen.limit("cpu", ["cpu.cfs_quota_us", "cpu.max"], quota, host.cpu);
+    row("cpu", holds && quota > 0, format!("{cores} cores: {how}"));
+
+    let memory = config.memory.unwrap_or(0);
+    let (holds, how) = seen.limit(
+        "memory",
+        ["memory.limit_in_bytes", "memory.max"],
+        memory,
+        host.memory,
+    );
+    row("memory", holds && memory > 0, how);
+
+    let (holds, how) = match &volumes.limit {
+        Limit::Nothing => (true, "nothing of it is on disk".to_owned()),
+        Limit::Each(size) => (
+            true,
+            format!("each volume is an ext4 file system of {size} bytes"),
+        ),
+        Limit::None(why) => (false, why.clone()),
+    };
+    row("disk", holds, how);
+
+    let asked = limits.pids;
+    let most = config.pids_limit.unwrap_or(0);
+    let (holds, how) = seen.limit("pids", ["pids.max", "pids.max"], most, host.pids);
+    if pids(options.provider, asked) == asked {
+        row("pids", holds && most > 0, how);
+    } else {
+        row(
+            "pids",
+            false,
+            format!("{how}: gVisor needs as many for itself"),
+        );
+    }
+
+    let read_only = config.readonly_rootfs == Some(true);
+    row(
+        "filesystem",
+        read_only,
+        format!("ReadonlyRootfs = {read_only}"),
+    );
+
+    let mode = config.network_mode.as_deref().unwrap_or_default();
+    row(
+        "network",
+        unit.hosting.network == Network::Open || mode == "none",
+        format!("NetworkMode = {mode}"),
+    );
+
+    let dropped = config.cap_drop.iter().flatten().any(|cap| cap == "ALL");
+    let no_new = config.security_opt.iter().flatten();
+    let no_new = no_new
+        .clone()
+        .any(|option| option.starts_with("no-new-privileges"));
+    let confined = dropped && no_new && config.privileged != Some(true);
+    row(
+        "privileges",
+        confined,
+        format!("no capabilities = {dropped}, no-new-privileges = {no_new}"),
+    );
+
+    let asked = config.runtime.as_deref().unwrap_or_default();
+    let (holds, how) = match (options.provider, seen.kernel(options, host)) {
+        _ if asked != options.runtime => return Err(not_it(options, &format!("`{asked}`"))),
+        (Provider::Runc, _) => (false, "it shares this host's kernel".to_owned()),
+        (_, Kernel::Own(how)) => (true, how),
+        (_, Kernel::Other(program)) => return Err(not_it(options, &program)),
+        (_, Kernel::Unseen(why)) => (false, format!("Runtime = {asked}, but {why}")),
+    };
+    row("kernel", holds, how);
+    Ok(rows)
+}
+
+fn not_it(options: &Options, found: &str) -> Error {
+    Error::Unavailable(format!(
+        "the daemon was asked for the runtime `{}` and ran {found}: it does not isolate as it was asked to",
+        options.runtime
+    ))
+}
+
+/// A container's first process on this host.
+enum Seen {
+    Process { pid: i64, groups: String },
+    Not(&'static str),
+}
+
+enum Kernel {
+    Own(String),
+    Other(String),
+    Unseen(String),
+}
+
+impl Seen {
+    fn look(container: &ContainerInspectResponse) -> Self {
+        let state = container.state.as_ref();
+        let pid = state.and_then(|state| state.pid).unwrap_or(0);
+        if pid <= 0 {
+            return Self::Not("it had ended before it could be looked at");
+        }
+        let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+        // A number of another host or name space may be anybody's here.
+        match &container.id {
+            Some(id) if groups.contains(id.as_str()) => Self::Process { pid, groups },
+            _ => Self::Not("its process is not to be seen from here"),
+        }
+    }
+
+    /// Whether a limit is what the daemon was asked for. `files`: in a control group of version 1
+    /// and 2.
+    fn limit(&self, controller: &str, files: [&str; 2], asked: i64, able: bool) -> (bool, String) {
+        let (file, text) = match self.group_file(controller, files) {
+            Some(found) => found,
+            None => {
+                let how = match able {
+                    true => format!("{asked}, by the daemon's word"),
+                    false => "the daemon says that this host cannot limit it".to_owned(),
+                };
+                return (able, how);
+            }
+        };
+        let text = text.trim();
+        // "50000 100000", "536870912", "max", "-1"
+        let found = text
+            .split(' ')
+            .next()
+            .and_then(|number| number.parse().ok());
+        // A limit of memory is cut to whole pages.
+        let holds = found.is_some_and(|found: i64| found > 0 && found <= asked);
+        (holds, format!("{file} = {text}"))
+    }
+
+    fn group_file(&self, controller: &str, [v1, v2]: [&str; 2]) -> Option<(String, String)> {
+        let Self::Process { groups, .. } = self else {
+            return None;
+        };
+        let read = |dir: &str, group: &str, file: &str, version| {
+            let path = format!("/sys/fs/cgroup/{dir}{group}/{file}");
+            let text = fs::read_to_string(path).ok()?;
+            Some((format!("{file} (cgroup v{version})"), text))
+        };
+        groups.lines().find_map(|line| {
+            let mut fields = line.splitn(3, ':');
+            let (_, names, group) = (fields.next()?, fields.next()?, fields.next()?);
+            if names.is_empty() {
+                return read("", group, v2, 2);
+            }
+            let mine = names.split(',').any(|name| name == controller);
+            mine.then(|| read(controller, group, v1, 1))?
+        })
+    }
+
+    fn kernel(&self, options: &Options, host: &Host) -> Kernel {
+        let pid = match self {
+            Self::Process { pid, .. } => pid,
+            Self::Not(why) => return Kernel::Unseen((*why).to_owned()),
+        };
+        let program = format!("/proc/{pid}/exe");
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let name = line.split(|&byte| byte == 0).next().unwrap_or_default();
+        let name = String::from_utf8_lossy(name).into_owned();
+        if name.is_empty() {
+            return Kernel::Unseen("it had ended before it could be looked at".to_owned());
+        }
+        let file = |path: &Path| fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
+        // The one thing that a process cannot call itself: the very file that it runs.
+        let same = |path: &PathBuf| Some(file(path)? == file(Path::new(&program))?);
+        let same = host.runtime_path.as_ref().and_then(same);
+        let own = match options.provider {
+            Provider::Gvisor => same.unwrap_or_else(|| name.contains("runsc")),
+            _ => VM.iter().any(|vm| name.contains(vm)),
+        };
+        match own {
+            true => Kernel::Own(format!("process {pid} is {name}")),
+            false => Kernel::Other(format!("`{name}`")),
+        }
+    }
+}
+
+/// Asks the daemon what a container uses.
+pub(super) struct Meter {
+    client: Client,
+    id: String,
+    /// Version 2 of the control groups does not keep it.
+    peak: AtomicU64,
+}
+
+impl Meter {
+    pub(super) fn new(client: Client, id: String) -> Self {
+        Self {
+            client,
+            id,
+            peak: AtomicU64::new(0),
+        }
+    }
+}
+
+impl unit::Meter for Meter {
+    fn read(&self) -> BoxFuture<'_, Option<Usage>> {
+        async {
+            let options = StatsOptionsBuilder::default().stream(false).one_shot(true);
+            let mut stats = self.client.docker.stats(&self.id, Some(options.build()));
+            let stats = timeout(STATS, stats.next()).await.ok()??.ok()?;
+            let memory = stats.memory_stats?;
+            let total = memory.usage?;
+            // Pages of files that nobody used lately go as soon as there is a need.
+            let detail = memory.stats.unwrap_or_default();
+            let idle = detail
+                .get("total_inactive_file")
+                .or_else(|| detail.get("inactive_file"));
+            let used = total.saturating_sub(idle.copied().unwrap_or(0));
+            let peak = memory.max_usage.unwrap_or(0).max(used);
+            let peak = self.peak.fetch_max(peak, Ordering::Relaxed).max(peak);
+            let cpu = stats.cpu_stats.and_then(|cpu| cpu.cpu_usage?.total_usage);
+            let pids = stats.pids_stats.and_then(|pids| pids.current).unwrap_or(0);
+            Some(Usage {
+                cpu: Duration::from_nanos(cpu.unwrap_or(0)),
+                memory: used,
+                memory_peak: peak,
+                pids: u32::try_from(pids).unwrap_or(u32::MAX),
+            })
+        }
+        .boxed()
+    }
+}

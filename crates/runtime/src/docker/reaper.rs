@@ -1,0 +1,208 @@
+//! The task that sees a container to its end, and removes it.
+//!
+//! A daemon that is gone is asked again until it answers: what it has not said is not known.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bollard::errors::Error as Bollard;
+use bollard::models::ContainerState;
+use bollard::query_parameters::WaitContainerOptionsBuilder;
+use futures_util::StreamExt as _;
+use futures_util::future::{BoxFuture, FutureExt as _, pending};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+use super::Inner;
+use super::engine::Client;
+use crate::handle::{Exit, Shared, Stop};
+use crate::ladder::{Ladder, Step};
+
+/// How long the streams may take to come to their end when the container has.
+const DRAIN: Duration = Duration::from_millis(500);
+/// How long a bridged container may stay when its streams have ended.
+const SPEECHLESS: Duration = Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// Attempts at removing what has ended: about half an hour. The next sweep finds the rest.
+const REMOVALS: u32 = 360;
+
+pub(super) struct Reaper {
+    pub(super) inner: Arc<Inner>,
+    pub(super) client: Client,
+    pub(super) id: String,
+    pub(super) shared: Arc<Shared>,
+    pub(super) pump: JoinHandle<()>,
+    pub(super) bridged: bool,
+    pub(super) exit: watch::Sender<Option<Exit>>,
+}
+
+impl Reaper {
+    pub(super) async fn run(mut self) {
+        let mut ladder = Ladder::new(self.shared.requests());
+        let mut ended = wait(
+            Arc::clone(&self.inner),
+            self.client.clone(),
+            self.id.clone(),
+        )
+        .boxed();
+        // The signal that is under way; a stronger one replaces it.
+        let mut signal: BoxFuture<'static, ()> = pending().boxed();
+        let mut speechless: BoxFuture<'static, ()> = pending().boxed();
+        let mut pumping = true;
+        let state = loop {
+            tokio::select! {
+                state = &mut ended => break state,
+                () = &mut signal => signal = pending().boxed(),
+                _ = &mut self.pump, if pumping => {
+                    pumping = false;
+                    if self.bridged {
+                        speechless = sleep(SPEECHLESS).boxed();
+                    }
+                }
+                () = &mut speechless => {
+                    speechless = pending().boxed();
+                    tracing::warn!(label = self.shared.label, "its streams broke off: it is killed");
+                    self.shared.request(Stop::Now);
+                }
+                step = ladder.next() => match step {
+                    Step::Terminate => signal = self.signal("SIGTERM"),
+                    Step::Kill => signal = self.signal("SIGKILL"),
+                    Step::GiveUp => {
+                        tracing::warn!(label = self.shared.label, container = self.id, "killed, and its end is not known");
+                        // Those who wait have an answer; the task stays, to remove it yet.
+                        self.exit.send_replace(Some(Exit::default()));
+                    }
+                },
+            }
+        };
+        if pumping {
+            // Its reader may take its time over the rest.
+            let _ = timeout(DRAIN, &mut self.pump).await;
+        }
+        let exit = exit(state.as_ref());
+        let mut removed = remove(&self.inner, &self.id).await;
+        self.shared.log.close();
+        self.exit.send_replace(Some(exit));
+        for _ in 0..REMOVALS {
+            if removed {
+                return;
+            }
+            sleep(PAUSE_MAX).await;
+            removed = remove(&self.inner, &self.id).await;
+        }
+    }
+
+    /// Sent again until the daemon has taken it.
+    fn signal(&self, name: &'static str) -> BoxFuture<'static, ()> {
+        let (inner, first, id) = (
+            Arc::clone(&self.inner),
+            self.client.clone(),
+            self.id.clone(),
+        );
+        async move {
+            let mut client = Some(first);
+            let mut pause = PAUSE;
+            loop {
+                if let Some(client) = &client
+                    && client.kill(&id, name).await.is_ok()
+                {
+                    return;
+                }
+                sleep(pause).await;
+                pause = (2 * pause).min(PAUSE_MAX);
+                client = inner.engine.connect().await.ok();
+            }
+        }
+        .boxed()
+    }
+}
+
+/// Waits until the container does not run any more; `None` if it is not there.
+async fn wait(inner: Arc<Inner>, mut client: Client, id: String) -> Option<ContainerState> {
+    let mut pause = PAUSE;
+    loop {
+        let options = WaitContainerOptionsBuilder::default().condition("not-running");
+        let mut end = client.docker.wait_container(&id, Some(options.build()));
+        let said = matches!(
+            end.next().await,
+            Some(Ok(_) | Err(Bollard::DockerContainerWaitError { .. }))
+        );
+        // Whatever the answer was, the state is looked at: a stream can break off.
+        match client.inspect(&id).await {
+            Ok(Some(container)) => {
+                if let Some(state) = container.state
+                    && !state.running.unwrap_or(false)
+                {
+                    return Some(state);
+                }
+                if said {
+                    pause = PAUSE;
+                }
+            }
+            Ok(None) => return None,
+            Err(error) => {
+                tracing::debug!(container = id, %error, "the daemon does not answer");
+            }
+        }
+        sleep(pause).await;
+        pause = (2 * pause).min(PAUSE_MAX);
+        if let Ok(again) = inner.engine.connect().await {
+            client = again;
+        }
+    }
+}
+
+async fn remove(inner: &Inner, id: &str) -> bool {
+    match inner.engine.connect().await {
+        Ok(client) => client.remove(id).await.is_ok(),
+        Err(_) => false,
+    }
+}
+
+/// How it ended. A signal is told by the code that a shell would give to it: neither the daemon
+/// nor the init tell more.
+fn exit(state: Option<&ContainerState>) -> Exit {
+    let Some(state) = state else {
+        return Exit::default();
+    };
+    let out_of_memory = state.oom_killed.unwrap_or(false);
+    let code = state.exit_code.and_then(|code| i32::try_from(code).ok());
+    match code {
+        Some(code @ 129..=159) => Exit {
+            code: None,
+            signal: Some(code - 128),
+            out_of_memory,
+        },
+        code => Exit {
+            code,
+            signal: None,
+            out_of_memory,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_of_signals_are_signals() {
+        let check = |code: i64, expected: (Option<i32>, Option<i32>)| {
+            let state = ContainerState {
+                exit_code: Some(code),
+                ..ContainerState::default()
+            };
+            let exit = exit(Some(&state));
+            assert_eq!((exit.code, exit.signal), expected);
+        };
+        check(0, (Some(0), None));
+        check(4, (Some(4), None));
+        check(128, (Some(128), None));
+        check(137, (None, Some(9)));
+        check(143, (None, Some(15)));
+        check(255, (Some(255), None));
+        assert_eq!(exit(None), Exit::default());
+    }
+}

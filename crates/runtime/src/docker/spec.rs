@@ -1,0 +1,227 @@
+//! What the daemon is asked for: a pure function of the unit and the host.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use bollard::models::{
+    ContainerCreateBody, HealthConfig, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig,
+    Mount, MountBindOptions, MountBindOptionsPropagationEnum, MountType, PortBinding,
+    RestartPolicy, RestartPolicyNameEnum,
+};
+use model::{Network, Provider, Source};
+
+use super::Options;
+use super::engine::{LABEL_HOSTING, LABEL_INSTALL, LABEL_RUN};
+use super::volumes::Volumes;
+use crate::unit::{Error, Unit};
+
+/// With fewer gVisor does not start: the threads of its own kernel count too.
+const GVISOR_PIDS: u32 = 256;
+/// Microseconds that a processor quota is for.
+pub(super) const PERIOD: i64 = 100_000;
+const RUN: u64 = 16 << 20;
+
+/// What the daemon says of itself.
+pub(super) struct Host {
+    /// The runtime's program, where the daemon names one that is here.
+    pub(super) runtime_path: Option<PathBuf>,
+    pub(super) runtime_args: Vec<String>,
+    pub(super) cores: Option<u32>,
+    /// Whether it can limit these.
+    pub(super) memory: bool,
+    pub(super) cpu: bool,
+    pub(super) pids: bool,
+}
+
+/// One for each hosting and installation, so that two can never run. The dot is in neither.
+pub(super) fn name(id: &str, install: &str) -> String {
+    format!("toolwharf-{id}.{install}")
+}
+
+/// Whether the daemon's name of a container is one of this installation.
+pub(super) fn is_name(name: &str, install: &str) -> bool {
+    let name = name.trim_start_matches('/');
+    let rest = name.strip_prefix("toolwharf-");
+    let rest = rest.and_then(|rest| rest.strip_suffix(install));
+    rest.is_some_and(|rest| rest.ends_with('.'))
+}
+
+/// How many processes the container may have.
+pub(super) fn pids(provider: Provider, asked: u32) -> u32 {
+    match provider {
+        Provider::Gvisor => asked.max(GVISOR_PIDS),
+        _ => asked,
+    }
+}
+
+pub(super) fn body(
+    options: &Options,
+    host: &Host,
+    unit: &Unit,
+    volumes: &Volumes,
+) -> Result<ContainerCreateBody, Error> {
+    let hosting = &unit.hosting;
+    let limits = hosting.limits;
+    let Source::Image { image, command } = &hosting.source else {
+        unreachable!("launch refuses commands");
+    };
+    for (name, value) in &hosting.env {
+        let sound = !name.is_empty() && !name.contains(['=', '\0']) && !value.contains('\0');
+        if !sound {
+            return Err(Error::Refused {
+                field: "environment",
+                why: format!(
+                    "`{}` cannot be passed on: a name has no `=`, and neither has a NUL",
+                    name.escape_debug()
+                ),
+            });
+        }
+    }
+    let mut config = locked_down(options);
+    config.memory = Some(signed(limits.memory));
+    // Memory and swap together: no swap.
+    config.memory_swap = Some(signed(limits.memory));
+    let most = host
+        .cores
+        .map_or(u32::MAX, |cores| cores.saturating_mul(1000));
+    config.cpu_period = Some(PERIOD);
+    config.cpu_quota = Some(i64::from(limits.cpu_millis.min(most)) * PERIOD / 1000);
+    config.pids_limit = Some(pids(options.provider, limits.pids).into());
+    let tmp = limits.disk.min(limits.memory / 2);
+    config.shm_size = Some(signed(tmp));
+    let scratch = [("/tmp", tmp, "1777"), ("/run", tmp.min(RUN), "755")];
+    let taken = |path: &str| {
+        hosting.volumes.iter().any(|volume| volume == path)
+            || hosting.mounts.iter().any(|mount| mount.inside == path)
+    };
+    config.tmpfs = Some(
+        scratch
+            .into_iter()
+            .filter(|(path, ..)| !taken(path))
+            .map(|(path, size, mode)| {
+                (
+                    path.to_owned(),
+                    format!("rw,nosuid,nodev,size={size},mode={mode}"),
+                )
+            })
+            .collect(),
+    );
+    let mut mounts = volumes.mounts();
+    for mount in &hosting.mounts {
+        let Some(source) = mount.host.to_str() else {
+            return Err(Error::Refused {
+                field: "mounts",
+                why: format!("{} is not UTF-8", mount.host.display()),
+            });
+        };
+        mounts.push(Mount {
+            target: Some(mount.inside.clone()),
+            source: Some(source.to_owned()),
+            typ: Some(MountType::BIND),
+            read_only: Some(mount.read_only),
+            bind_options: Some(MountBindOptions {
+                propagation: Some(MountBindOptionsPropagationEnum::RPRIVATE),
+                ..MountBindOptions::default()
+            }),
+            ..Mount::default()
+        });
+    }
+    config.mounts = Some(mounts);
+    if hosting.network == Network::Open {
+        config.network_mode = Some(options.network.clone());
+        let loopback = |port: &u16| {
+            let binding = PortBinding {
+                host_ip: Some("127.0.0.1".to_owned()),
+                host_port: Some("0".to_owned()),
+            };
+            (format!("{port}/tcp"), Some(vec![binding]))
+        };
+        config.port_bindings = Some(hosting.ports.iter().map(loopback).collect());
+    }
+    let exposed = hosting.ports.iter().map(|port| format!("{port}/tcp"));
+    let env = hosting
+        .env
+        .iter()
+        .map(|(name, value)| format!("{name}={value}"));
+    Ok(ContainerCreateBody {
+        image: Some(image.clone()),
+        cmd: (!command.is_empty()).then(|| command.clone()),
+        env: Some(env.collect()),
+        exposed_ports: Some(exposed.collect()),
+        attach_stdin: Some(hosting.bridge),
+        open_stdin: Some(hosting.bridge),
+        stdin_once: Some(hosting.bridge),
+        attach_stdout: Some(true),
+        attach_stderr: Some(true),
+        labels: Some(labels(options, &hosting.id)),
+        host_config: Some(config),
+        ..unhealthy()
+    })
+}
+
+/// A container that runs nothing but the daemon's own init.
+pub(super) fn probe(options: &Options, image: &str, init: &str) -> ContainerCreateBody {
+    let mut config = locked_down(options);
+    config.memory = Some(256 << 20);
+    ContainerCreateBody {
+        image: Some(image.to_owned()),
+        entrypoint: Some(vec![init.to_owned()]),
+        cmd: Some(vec!["--version".to_owned()]),
+        labels: Some(labels(options, "")),
+        host_config: Some(config),
+        ..unhealthy()
+    }
+}
+
+/// What holds for all, whatever they ask for and whatever their image says.
+fn locked_down(options: &Options) -> HostConfig {
+    HostConfig {
+        runtime: Some(options.runtime.clone()),
+        init: Some(true),
+        privileged: Some(false),
+        readonly_rootfs: Some(true),
+        cap_drop: Some(vec!["ALL".to_owned()]),
+        security_opt: Some(vec!["no-new-privileges".to_owned()]),
+        network_mode: Some("none".to_owned()),
+        ipc_mode: Some("private".to_owned()),
+        cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),
+        // We restart, not the daemon.
+        restart_policy: Some(RestartPolicy {
+            name: Some(RestartPolicyNameEnum::NO),
+            maximum_retry_count: None,
+        }),
+        // Or every byte of the streams would be kept in a file.
+        log_config: Some(HostConfigLogConfig {
+            typ: Some("none".to_owned()),
+            config: None,
+        }),
+        ..HostConfig::default()
+    }
+}
+
+/// Without the image's health check, which would run in the container every few seconds.
+fn unhealthy() -> ContainerCreateBody {
+    ContainerCreateBody {
+        tty: Some(false),
+        healthcheck: Some(HealthConfig {
+            test: Some(vec!["NONE".to_owned()]),
+            ..HealthConfig::default()
+        }),
+        ..ContainerCreateBody::default()
+    }
+}
+
+fn labels(options: &Options, hosting: &str) -> HashMap<String, String> {
+    let pairs = [
+        (LABEL_INSTALL, options.install.as_str()),
+        (LABEL_RUN, &options.run),
+        (LABEL_HOSTING, hosting),
+    ];
+    pairs
+        .map(|(name, value)| (name.into(), value.into()))
+        .into()
+}
+
+fn signed(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,132 @@
+//! The standard streams of a container, which come as one.
+//!
+//! stdout has a bounded buffer; while it is full, nothing is read, stderr neither, and the
+//! container stalls as it would on a pipe. Once the reader of stdout has gone, it is thrown away.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bollard::container::{AttachContainerResults, LogOutput};
+use futures_util::StreamExt as _;
+use tokio::io::{AsyncWrite, AsyncWriteExt as _, DuplexStream, duplex};
+use tokio::sync::oneshot;
+
+use crate::handle::Shared;
+
+/// As much as a pipe holds.
+const BUFFER: usize = 64 << 10;
+
+type Input = Pin<Box<dyn AsyncWrite + Send>>;
+
+/// Writes to a container's stdin, which ends when this is dropped.
+pub(super) struct Stdin {
+    /// `None` only while it is dropped.
+    input: Option<Input>,
+    closing: Option<oneshot::Sender<Input>>,
+}
+
+/// What moves bytes from the daemon's stream to where they belong.
+pub(super) struct Pump {
+    attached:
+        Pin<Box<dyn futures_util::Stream<Item = Result<LogOutput, bollard::errors::Error>> + Send>>,
+    closing: oneshot::Receiver<Input>,
+    /// Without one, stdout is as good as stderr: a server that is reached over HTTP logs there.
+    stdout: Option<DuplexStream>,
+}
+
+pub(super) fn bridged(attached: AttachContainerResults) -> (Stdin, DuplexStream, Pump) {
+    let (closing, closed) = oneshot::channel();
+    let (ours, theirs) = duplex(BUFFER);
+    let stdin = Stdin {
+        input: Some(attached.input),
+        closing: Some(closing),
+    };
+    let pump = Pump {
+        attached: attached.output,
+        closing: closed,
+        stdout: Some(ours),
+    };
+    (stdin, theirs, pump)
+}
+
+pub(super) fn logged(attached: AttachContainerResults) -> Pump {
+    Pump {
+        attached: attached.output,
+        closing: oneshot::channel().1,
+        stdout: None,
+    }
+}
+
+impl Pump {
+    /// Until the stream ends.
+    pub(super) async fn run(self, shared: Arc<Shared>) {
+        let Self {
+            mut attached,
+            closing,
+            mut stdout,
+        } = self;
+        let (mut lines, log) = duplex(BUFFER);
+        let moving = async move {
+            while let Some(Ok(output)) = attached.next().await {
+                match (output, &mut stdout) {
+                    (LogOutput::StdOut { message }, Some(pipe)) => {
+                        // Its reader is gone, and may be so.
+                        let _ = pipe.write_all(&message).await;
+                    }
+                    (LogOutput::StdOut { message } | LogOutput::StdErr { message }, _) => {
+                        let _ = lines.write_all(&message).await;
+                    }
+                    (LogOutput::StdIn { .. } | LogOutput::Console { .. }, _) => {}
+                }
+            }
+        };
+        let closer = async move {
+            if let Ok(mut input) = closing.await {
+                // Fails if the container has closed it before.
+                let _ = input.shutdown().await;
+            }
+            std::future::pending::<()>().await;
+        };
+        let moving = async { tokio::join!(moving, shared.log.fill(log)) };
+        tokio::select! {
+            _ = moving => {}
+            () = closer => {}
+        }
+    }
+}
+
+impl Drop for Stdin {
+    fn drop(&mut self) {
+        if let (Some(input), Some(closing)) = (self.input.take(), self.closing.take()) {
+            // Nobody takes it when the stream has ended.
+            let _ = closing.send(input);
+        }
+    }
+}
+
+impl Stdin {
+    fn input(&mut self) -> io::Result<Pin<&mut (dyn AsyncWrite + Send + 'static)>> {
+        let input = self.input.as_mut();
+        Ok(input.ok_or(io::ErrorKind::BrokenPipe)?.as_mut())
+    }
+}
+
+impl AsyncWrite for Stdin {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.input()?.poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.input()?.poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.input()?.poll_shutdown(cx)
+    }
+}
