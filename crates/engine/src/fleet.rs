@@ -44,6 +44,8 @@ pub struct Fleet {
     pub settings: Arc<Settings>,
     /// Of the configuration file, in its order.
     pub shared: Vec<Arc<Server>>,
+    /// Those that were registered to be hosted, a project's own among them.
+    pub hosted: Vec<Arc<Server>>,
     pub projects: BTreeMap<ProjectId, Arc<Project>>,
 }
 
@@ -51,16 +53,32 @@ impl Fleet {
     /// All servers, those of the configuration file first.
     pub fn all(&self) -> impl Iterator<Item = &Arc<Server>> {
         let owned = self.projects.values().flat_map(|project| &project.servers);
-        self.shared.iter().chain(owned)
+        self.shared.iter().chain(&self.hosted).chain(owned)
     }
 
     #[must_use]
     pub fn get(&self, key: &ServerKey) -> Option<&Arc<Server>> {
         let list = match &key.owner {
-            Some(project) => &self.projects.get(project)?.servers,
-            None => &self.shared,
+            Some(project) => self.projects.get(project).map(|project| project.servers()),
+            None => Some(self.shared.as_slice()),
         };
-        list.iter().find(|server| *server.name() == key.name)
+        let listed = list.unwrap_or_default();
+        let hosted = self.hosted.iter().filter(|server| *server.key() == *key);
+        let mut named = listed
+            .iter()
+            .filter(|server| *server.name() == key.name)
+            .chain(hosted);
+        named.next()
+    }
+
+    /// The server that is hosted under this id.
+    #[must_use]
+    pub fn hosted(&self, id: &str) -> Option<&Arc<Server>> {
+        let is = |server: &&Arc<Server>| {
+            let hosting = server.spec.hosting();
+            hosting.is_some_and(|hosting| hosting.id == id)
+        };
+        self.hosted.iter().find(is)
     }
 
     /// Whether anything says that there is such a project.
@@ -141,9 +159,19 @@ impl Fleet {
         }
         let own = scope.project.as_ref().and_then(|id| self.projects.get(id));
         let own = own.map_or(&[][..], |project| &project.servers);
-        // A project's own server takes the place of one of the configuration file.
+        // A project's own server takes the place of one of the configuration file, and that the place of a hosted
+        // one of its name and owner.
         let shadowed = |server: &Server| {
-            server.spec.owner.is_none() && own.iter().any(|own| own.name() == server.name())
+            let named = |other: &Arc<Server>| other.name() == server.name();
+            let hosted = server.spec.hosting().is_some();
+            match &server.spec.owner {
+                None => own.iter().any(named) || (hosted && self.shared.iter().any(named)),
+                Some(owner) if hosted => {
+                    let project = self.projects.get(owner);
+                    project.is_some_and(|project| project.servers.iter().any(named))
+                }
+                Some(_) => false,
+            }
         };
         let all_projects = self
             .projects
@@ -153,6 +181,7 @@ impl Fleet {
         let seen: Vec<Arc<Server>> = self
             .shared
             .iter()
+            .chain(&self.hosted)
             .chain(own)
             .chain(all_projects)
             .filter(|server| server.spec.enabled && self.sees(scope, server) && !shadowed(server))

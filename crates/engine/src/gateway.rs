@@ -22,17 +22,21 @@ use mcp::{
 use model::{NativeName, ProjectId, ServerKey, ServerName, ServerSpec, Settings, StartPolicy};
 use runtime::process::Spawner;
 use store::Store;
+use tokio::sync::Semaphore;
 
 use crate::{
     catalog::{Catalog, ListKind},
+    chronicle::Warning,
     fleet::{Fleet, Project},
     hub::{Filter, Hub, Listener, Registration},
     launch::Launcher,
     memory::{Remembered, config_digest},
     relay::{Target, relay, routed_span, string_at},
     remember::Pins,
+    runtimes::Runtimes,
     server::{Server, State},
     shared::Shared,
+    supervisor::Last,
     view::{Scope, View},
 };
 
@@ -50,6 +54,8 @@ pub struct Caller {
     pub modern_capabilities: Option<Bytes>,
     /// The HTTP headers of a modern request: `Mcp-Param-*` are checked against its arguments.
     pub headers: Option<http::HeaderMap>,
+    /// How long a server may take; `None`: as it is configured.
+    pub timeout: Option<Duration>,
 }
 
 impl Caller {
@@ -158,6 +164,12 @@ impl Answer {
     }
 }
 
+/// How long the product waits for the last writes when it stops.
+const WRITING: Duration = Duration::from_secs(10);
+/// Hosted servers that are being started at a time.
+const STARTS_PER_CORE: usize = 2;
+const LEAST_STARTS: usize = 8;
+
 /// The gateway. Cheap to clone.
 #[derive(Clone)]
 pub struct Gateway {
@@ -175,10 +187,19 @@ pub struct StartFailed {
 impl Gateway {
     /// A gateway without servers yet.
     #[must_use]
-    pub fn new(settings: Settings, identity: Identity, spawner: Spawner, store: Store) -> Self {
+    pub fn new(
+        settings: Settings,
+        identity: Identity,
+        spawner: Spawner,
+        runtimes: Runtimes,
+        store: Store,
+    ) -> Self {
         let limits = &settings.limits;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let launcher = Launcher {
             spawner,
+            runtimes: Arc::new(runtimes),
+            starting: Semaphore::new((cores * STARTS_PER_CORE).max(LEAST_STARTS)),
             connector: Connector::new(),
             identity: identity.clone(),
             max_message: limits.max_line_bytes,
@@ -253,11 +274,75 @@ impl Gateway {
                 if let Some(settings) = settings {
                     fleet.settings = Arc::new(settings);
                 }
-                let (servers, change) = kept_or_new(&fleet.shared, specs, remembered, shared);
+                let known = |spec: &ServerSpec| remembered.remove(&spec.name);
+                let (servers, change) = kept_or_new(&fleet.shared, specs, known, shared);
                 fleet.shared = servers;
                 change
             },
         );
+    }
+
+    /// Makes the hosted servers be these, as [`Gateway::reconfigure`] does it; each with how an earlier run of the
+    /// product left it, if there was one.
+    pub fn host(
+        &self,
+        hosted: Vec<(ServerSpec, Option<Last>)>,
+        mut remembered: HashMap<ServerKey, Remembered>,
+    ) {
+        let (specs, left): (Vec<_>, Vec<_>) = hosted.into_iter().unzip();
+        self.replace(
+            |_| true,
+            |fleet, shared| {
+                let known = |spec: &ServerSpec| remembered.remove(&spec.key());
+                let (servers, change) = kept_or_new(&fleet.hosted, specs, known, shared);
+                for (server, left) in servers.iter().zip(left) {
+                    if let (Some(hosted), Some(left)) = (&server.hosted, left) {
+                        hosted.was_left(left);
+                    }
+                }
+                for server in &change.started {
+                    let before = change.stopped.iter();
+                    let mut before = before.filter(|old| old.key() == server.key());
+                    if let (Some(hosted), Some(before)) = (&server.hosted, before.next()) {
+                        hosted.comes_after(before.clone());
+                    }
+                }
+                fleet.hosted = servers;
+                change
+            },
+        );
+    }
+
+    /// Health warnings of hosted servers from now on.
+    #[must_use]
+    pub fn warnings(&self) -> tokio::sync::broadcast::Receiver<Warning> {
+        self.shared.chronicle.warnings()
+    }
+
+    /// What runs hosted servers.
+    #[must_use]
+    pub fn runtimes(&self) -> &Runtimes {
+        &self.shared.launcher.runtimes
+    }
+
+    /// Carries one request to a server by its own names, whatever views say of it. What comes in the course of it goes
+    /// to the caller's outbox.
+    ///
+    /// # Cancel safety
+    /// Dropping the future cancels the request at its server.
+    pub async fn call(&self, caller: &Caller, server: &Arc<Server>, frame: &Frame) -> Answer {
+        let param = match frame.method() {
+            method::TOOLS_CALL | method::PROMPTS_GET => Some(Param::Name),
+            method::RESOURCES_READ => Some(Param::Uri),
+            _ => None,
+        };
+        let target = Target {
+            server: server.clone(),
+            rename: None,
+            name: param.and_then(|param| frame.param_string(param).map(Cow::into_owned)),
+            headers: None,
+        };
+        relay(&self.shared, caller, frame, target).await
     }
 
     /// Makes a project be so: its settings and its own servers, as [`Gateway::reconfigure`] does it.
@@ -272,7 +357,8 @@ impl Gateway {
             |scope| scope.project.as_ref().is_none_or(|named| named == id),
             |fleet, shared| {
                 let old = fleet.projects.get(id).cloned().unwrap_or_default();
-                let (servers, change) = kept_or_new(&old.servers, specs, &mut remembered, shared);
+                let known = |spec: &ServerSpec| remembered.remove(&spec.name);
+                let (servers, change) = kept_or_new(&old.servers, specs, known, shared);
                 project.servers = servers;
                 fleet.projects.insert(id.clone(), Arc::new(project));
                 change
@@ -405,7 +491,14 @@ impl Gateway {
         if tokio::time::timeout(limit, gone).await.is_err() {
             tracing::warn!("some servers did not stop within {} s", limit.as_secs());
         }
-        self.shared.audit.flush().await;
+        if tokio::time::timeout(WRITING, self.shared.written())
+            .await
+            .is_err()
+        {
+            tracing::warn!(
+                "not all that was to be remembered is written down: the database does not answer"
+            );
+        }
     }
 
     /// Answers a request.
@@ -1026,7 +1119,7 @@ struct Change {
 fn kept_or_new(
     old: &[Arc<Server>],
     specs: Vec<ServerSpec>,
-    remembered: &mut HashMap<ServerName, Remembered>,
+    mut remembered: impl FnMut(&ServerSpec) -> Option<Remembered>,
     shared: &Arc<Shared>,
 ) -> (Vec<Arc<Server>>, Change) {
     let mut kept = BTreeSet::new();
@@ -1037,12 +1130,12 @@ fn kept_or_new(
             server
                 .disabled_tools
                 .store(Arc::new(spec.disabled_tools.clone()));
-            kept.insert(server.name().clone());
+            kept.insert(server.key().clone());
             servers.push(server.clone());
         } else {
             // What is remembered of a server whose description changes in other things stays known.
-            let known = remembered.remove(&spec.name).unwrap_or_else(|| {
-                let same = old.iter().find(|server| *server.name() == spec.name);
+            let known = remembered(&spec).unwrap_or_else(|| {
+                let same = old.iter().find(|server| *server.key() == spec.key());
                 same.map_or_else(Remembered::default, |server| Remembered {
                     catalog: (config_digest(&server.spec) == config_digest(&spec))
                         .then(|| Catalog::clone(&server.catalog()))
@@ -1057,7 +1150,7 @@ fn kept_or_new(
     }
     let stopped = old
         .iter()
-        .filter(|server| !kept.contains(server.name()))
+        .filter(|server| !kept.contains(server.key()))
         .cloned()
         .collect();
     (servers, Change { stopped, started })

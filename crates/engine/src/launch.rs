@@ -6,17 +6,29 @@ use mcp::{
     Era,
     client::{Ambient, Client, ConnectError, Connector, Identity, Options, Target},
 };
-use model::{EraPolicy, ServerSpec, Transport};
-use runtime::process::{Handle, Launch, Spawner};
+use model::{EraPolicy, Hosting, Provider, ServerSpec, Transport};
+use runtime::{
+    Enforced, Exit, Handle, Unit,
+    process::{Launch, Spawner},
+};
+use tokio::{sync::Semaphore, time::Instant};
+
+use crate::runtimes::Runtimes;
 
 /// What a shared connection declares for whichever client is calling: a request for something that this
 /// client has not declared is refused for it, one by one.
 pub(crate) const SHARED_CAPABILITIES: &str =
     r#"{"sampling":{},"elicitation":{"form":{},"url":{}},"roots":{"listChanged":true}}"#;
 
+/// From one attempt to reach a hosted HTTP server that is starting to the next.
+const KNOCK: Duration = Duration::from_millis(50);
+
 /// Makes connections; holds what they share.
 pub(crate) struct Launcher {
     pub(crate) spawner: Spawner,
+    pub(crate) runtimes: Arc<Runtimes>,
+    /// Hosted servers that are being started: so many at a time, for each needs the processor for a moment.
+    pub(crate) starting: Semaphore,
     pub(crate) connector: Connector,
     pub(crate) identity: Identity,
     pub(crate) max_message: usize,
@@ -27,9 +39,29 @@ pub(crate) struct Launcher {
 /// A live conversation with an instance.
 pub struct Connection {
     pub client: Client,
-    /// The process, where it is ours.
+    /// The instance, where it is ours.
     pub handle: Option<Handle>,
+    /// What runs it, where it is hosted.
+    pub hosted: Option<Arc<Housing>>,
     pub(crate) level: std::sync::atomic::AtomicU8,
+}
+
+/// What runs a hosted instance, and what of it is enforced.
+#[derive(Clone, Debug)]
+pub struct Housing {
+    pub provider: Provider,
+    /// Why it is this provider.
+    pub why: Arc<str>,
+    pub enforced: Arc<[Enforced]>,
+    /// Where its ports are reached on this host.
+    pub ports: Vec<(u16, std::net::SocketAddr)>,
+}
+
+/// An instance that was started, not spoken to yet.
+struct Started {
+    target: Target,
+    handle: Handle,
+    hosted: Option<Arc<Housing>>,
 }
 
 /// Why a server could not be started or reached.
@@ -40,6 +72,8 @@ pub(crate) struct StartError {
     pub(crate) reason: Arc<str>,
     /// The end of its stderr, for logs and operators.
     pub(crate) stderr: Option<String>,
+    /// How the instance ended, if it did by itself.
+    pub(crate) exit: Option<Exit>,
 }
 
 impl StartError {
@@ -47,6 +81,7 @@ impl StartError {
         Self {
             reason: reason.into(),
             stderr: None,
+            exit: None,
         }
     }
 }
@@ -99,7 +134,11 @@ impl Launcher {
                 .collect()
         };
         let target = match &spec.transport {
-            Transport::Stdio { .. } => return self.connect_process(spec, capabilities, era).await,
+            Transport::Stdio { .. } => return self.connect_instance(spec, capabilities, era).await,
+            Transport::Hosted(_) => {
+                let _turn = self.starting.acquire().await;
+                return self.connect_instance(spec, capabilities, era).await;
+            }
             Transport::Http { url, headers: own } => Target::Http {
                 url: url.clone(),
                 headers: headers(own),
@@ -111,23 +150,23 @@ impl Launcher {
         };
         let options = self.options(spec, capabilities, era);
         match self.connector.connect(target, &options).await {
-            Ok((client, ambient)) => Ok((Connection::new(client, None), ambient)),
+            Ok((client, ambient)) => Ok((Connection::new(client, None, None), ambient)),
             Err(error) => Err(StartError::new(error.to_string())),
         }
     }
 
-    async fn connect_process(
+    async fn connect_instance(
         &self,
         spec: &ServerSpec,
         capabilities: &str,
         era: Option<Era>,
     ) -> Result<(Connection, Ambient), StartError> {
-        match self.connect_process_once(spec, capabilities, era).await {
+        match self.connect_instance_once(spec, capabilities, era).await {
             // It refused `initialize` and did not answer `server/discover` after it either: perhaps because it
             // ended. A fresh process that has heard nothing else decides.
             Err((ConnectErrorKind::NotLegacy, refusal)) if era.is_none() => {
                 match self
-                    .connect_process_once(spec, capabilities, Some(Era::Modern))
+                    .connect_instance_once(spec, capabilities, Some(Era::Modern))
                     .await
                 {
                     Ok(connected) => Ok(connected),
@@ -140,54 +179,44 @@ impl Launcher {
         }
     }
 
-    async fn connect_process_once(
+    async fn connect_instance_once(
         &self,
         spec: &ServerSpec,
         capabilities: &str,
         era: Option<Era>,
     ) -> Result<(Connection, Ambient), (ConnectErrorKind, StartError)> {
-        let Transport::Stdio {
-            command,
-            args,
-            env,
-            cwd,
-        } = &spec.transport
-        else {
-            return Err((
-                ConnectErrorKind::Other,
-                StartError::new("not a stdio server"),
-            ));
+        let started = match &spec.transport {
+            Transport::Hosted(hosting) => self.start_hosted(spec, hosting).await,
+            transport => self.start_process(spec, transport).await,
         };
-        let mut launch = Launch::new(spec.name.as_str(), command);
-        launch.args.clone_from(args);
-        launch.env.clone_from(env);
-        launch.cwd.clone_from(cwd);
-        let instance = self
-            .spawner
-            .spawn(launch)
-            .await
-            .map_err(|error| (ConnectErrorKind::Other, StartError::new(chain(&error))))?;
-        let target = Target::Stream {
-            reader: Box::new(instance.stdout),
-            writer: Box::new(instance.stdin),
-        };
+        let started = started.map_err(|error| (ConnectErrorKind::Other, error))?;
+        let Started {
+            target,
+            handle,
+            hosted,
+        } = started;
         let options = self.options(spec, capabilities, era);
-        let failure = match self.connector.connect(target, &options).await {
+        let connected = match target {
+            Target::Http { url, .. } => self.knock(url, &options, &handle).await,
+            target => self.connector.connect(target, &options).await,
+        };
+        let failure = match connected {
             Ok((client, ambient)) => {
-                return Ok((Connection::new(client, Some(instance.handle)), ambient));
+                return Ok((Connection::new(client, Some(handle), hosted), ambient));
             }
             Err(error) => error,
         };
         // Most failures are an exit: give it the moment to be noticed, for its code says more than "closed".
-        let exit = tokio::time::timeout(Duration::from_millis(500), instance.handle.exited())
+        let exit = tokio::time::timeout(Duration::from_millis(500), handle.exited())
             .await
             .ok();
         let reason = match exit {
             Some(exit) => format!("it ended with {exit} before it answered the handshake"),
             None => failure.to_string(),
         };
-        let stderr = instance.handle.stderr_tail();
-        instance.handle.stop(self.stop_grace).await;
+        handle.stop(self.stop_grace).await;
+        // Whole only now.
+        let stderr = handle.stderr_tail();
         let kind = match failure {
             ConnectError::NotLegacy(_) => ConnectErrorKind::NotLegacy,
             _ => ConnectErrorKind::Other,
@@ -197,8 +226,106 @@ impl Launcher {
             StartError {
                 reason: reason.into(),
                 stderr: Some(stderr).filter(|text| !text.is_empty()),
+                exit,
             },
         ))
+    }
+
+    async fn start_process(
+        &self,
+        spec: &ServerSpec,
+        transport: &Transport,
+    ) -> Result<Started, StartError> {
+        let Transport::Stdio {
+            command,
+            args,
+            env,
+            cwd,
+        } = transport
+        else {
+            return Err(StartError::new("not a stdio server"));
+        };
+        let mut launch = Launch::new(spec.name.as_str(), command);
+        launch.args.clone_from(args);
+        launch.env.clone_from(env);
+        launch.cwd.clone_from(cwd);
+        let instance = self.spawner.spawn(launch).await;
+        let instance = instance.map_err(|error| StartError::new(chain(&error)))?;
+        Ok(Started {
+            target: Target::Stream {
+                reader: Box::new(instance.stdout),
+                writer: Box::new(instance.stdin),
+            },
+            handle: instance.handle,
+            hosted: None,
+        })
+    }
+
+    async fn start_hosted(
+        &self,
+        spec: &ServerSpec,
+        hosting: &Arc<Hosting>,
+    ) -> Result<Started, StartError> {
+        let choice = self.runtimes.choose(hosting).await;
+        let choice = choice.map_err(StartError::new)?;
+        let unit = Unit {
+            label: spec.name.to_string(),
+            hosting: hosting.clone(),
+        };
+        let launched = choice.runtime.launch(unit).await;
+        let instance = launched.map_err(|error| StartError::new(chain(&error)))?;
+        let target = match instance.stdio {
+            Some(stdio) => Target::Stream {
+                reader: stdio.stdout,
+                writer: stdio.stdin,
+            },
+            None => {
+                let first = hosting.ports.first();
+                let reached = first.and_then(|port| instance.ports.get(port));
+                let reached =
+                    reached.ok_or_else(|| StartError::new("its port is not reachable"))?;
+                Target::Http {
+                    url: format!("http://{reached}{}", hosting.path),
+                    headers: Vec::new(),
+                }
+            }
+        };
+        Ok(Started {
+            target,
+            handle: instance.handle,
+            hosted: Some(Arc::new(Housing {
+                provider: choice.provider,
+                why: choice.why,
+                enforced: instance.enforced,
+                ports: instance.ports.into_iter().collect(),
+            })),
+        })
+    }
+
+    /// Connects to an HTTP server that may not listen yet.
+    async fn knock(
+        &self,
+        url: String,
+        options: &Options,
+        handle: &Handle,
+    ) -> Result<(Client, Ambient), ConnectError> {
+        let deadline = Instant::now() + options.timeout;
+        loop {
+            let target = Target::Http {
+                url: url.clone(),
+                headers: Vec::new(),
+            };
+            let mut options = options.clone();
+            options.timeout = deadline.saturating_duration_since(Instant::now());
+            let failure = match self.connector.connect(target, &options).await {
+                Ok(connected) => return Ok(connected),
+                Err(error) => error,
+            };
+            if handle.exit_status().is_some() || Instant::now() + KNOCK >= deadline {
+                return Err(failure);
+            }
+            tokio::time::sleep(KNOCK).await;
+        }
     }
 }
 
@@ -208,10 +335,11 @@ enum ConnectErrorKind {
 }
 
 impl Connection {
-    fn new(client: Client, handle: Option<Handle>) -> Self {
+    fn new(client: Client, handle: Option<Handle>, hosted: Option<Arc<Housing>>) -> Self {
         Self {
             client,
             handle,
+            hosted,
             level: std::sync::atomic::AtomicU8::new(u8::MAX),
         }
     }

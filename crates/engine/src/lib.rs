@@ -17,14 +17,17 @@
 
 mod audit;
 pub mod catalog;
+mod chronicle;
 mod fleet;
 pub mod gateway;
 mod hold;
+mod hosted;
 pub mod hub;
 mod launch;
 mod memory;
 mod relay;
 pub mod remember;
+mod runtimes;
 pub mod secrets;
 pub mod server;
 mod sessions;
@@ -35,7 +38,10 @@ mod timers;
 pub mod uri;
 pub mod view;
 
+pub use chronicle::Warning;
 pub use fleet::{Fleet, Project};
 pub use gateway::{Answer, Caller, Gateway};
+pub use launch::Housing;
 pub use memory::{Remembered, config_digest};
+pub use runtimes::Runtimes;
 pub use view::Scope;

@@ -235,6 +235,12 @@ pub fn config_digest(spec: &model::ServerSpec) -> String {
         model::Transport::Http { url, .. } | model::Transport::Sse { url, .. } => {
             part(&spec.redact(url))
         }
+        model::Transport::Hosted(hosting) => {
+            part(&hosting.id);
+            part(hosting.source.target());
+            let args = hosting.source.args();
+            args.iter().for_each(|arg| part(&spec.redact(arg)));
+        }
     }
     hex(&hash.finalize()[..16])
 }

@@ -229,7 +229,7 @@ impl Relay<'_> {
             return Box::pin(self.resume(&state)).await;
         }
         let server = &self.target.server;
-        let mut deadline = self.started + server.spec.call_timeout;
+        let mut deadline = self.started + self.timeout();
         if let Some(refusal) = server.refusal() {
             tracing::warn!(server = %server.name(), method = self.frame.method(), "refused: {refusal}");
             return Err(refusal.to_rpc().into());
@@ -251,6 +251,11 @@ impl Relay<'_> {
         let (call, connection) = self.call(connection, self.frame, deadline).await?;
         self.see_through(call, connection, permit, &mut deadline)
             .await
+    }
+
+    fn timeout(&self) -> Duration {
+        let configured = self.target.server.spec.call_timeout;
+        self.caller.timeout.unwrap_or(configured)
     }
 
     async fn connection(&self, deadline: Instant) -> Result<Arc<Connection>, Failure> {
@@ -379,7 +384,7 @@ impl Relay<'_> {
                 .into());
             }
             let retry = Box::pin(self.gather_input(&response)).await?;
-            *deadline = Instant::now() + self.target.server.spec.call_timeout;
+            *deadline = Instant::now() + self.timeout();
             call = self
                 .send(&connection, &retry)
                 .await
@@ -394,7 +399,7 @@ impl Relay<'_> {
         connection: &Arc<Connection>,
         deadline: &mut Instant,
     ) -> Result<Step, Failure> {
-        let timeout = self.target.server.spec.call_timeout;
+        let timeout = self.timeout();
         // Made with the first question: most calls ask none.
         let mut asked: Option<FuturesUnordered<_>> = None;
         let mut timer = self.target.server.timers.take(*deadline);

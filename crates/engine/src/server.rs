@@ -31,9 +31,12 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+pub use crate::hosted::{Crash, Load, Order, Status};
 pub use crate::launch::Connection;
 use crate::{
     catalog::{Catalog, Item, ListKind, fetch_list},
+    hosted::Hosted,
+    launch::StartError,
     memory::{Remembered, config_digest},
     remember::{self, Pins},
     sessions::SessionInstances,
@@ -62,11 +65,11 @@ pub enum State {
     Idle,
     Starting,
     Ready(Arc<Connection>),
-    /// Not connected; tried again at `retry_at`. `left_alone`: it failed so often that calls are what tries it
-    /// then.
+    /// Not connected; tried again at `retry_at`, if that is known. `left_alone`: it failed so often that calls are
+    /// what tries it then.
     Down {
         reason: Arc<str>,
-        retry_at: Instant,
+        retry_at: Option<Instant>,
         left_alone: bool,
     },
     /// Switched off, removed, or the product stops.
@@ -110,11 +113,13 @@ pub struct Server {
     /// Whether the first start has come to an end, good or bad.
     settled: AtomicBool,
     queue: Queue,
-    over: CancellationToken,
+    pub(crate) over: CancellationToken,
     gone: CancellationToken,
     pub(crate) upstream: Upstream,
     pub(crate) instances: SessionInstances,
     pub(crate) timers: Timers,
+    /// Where it is hosted, what is known of that.
+    pub(crate) hosted: Option<Hosted>,
     last: Mutex<Option<Handle>>,
     stderr_of_failure: Mutex<Option<String>>,
     pub stats: Stats,
@@ -203,6 +208,7 @@ impl Server {
             upstream: Upstream::default(),
             instances: SessionInstances::default(),
             timers: Timers::new(limit),
+            hosted: spec.hosting().map(|_| Hosted::new()),
             last: Mutex::default(),
             stderr_of_failure: Mutex::default(),
             stats: Stats::default(),
@@ -319,7 +325,8 @@ impl Server {
     }
 
     fn is_lazy(&self, shared: &Shared) -> bool {
-        self.spec.owner.is_some() || shared.start_policy() == StartPolicy::Lazy
+        self.hosted.is_none()
+            && (self.spec.owner.is_some() || shared.start_policy() == StartPolicy::Lazy)
     }
 
     fn life(&self) -> std::sync::MutexGuard<'_, Life> {
@@ -353,7 +360,11 @@ impl Server {
         }
         let _ = self.wanted_at.set(Instant::now());
         self.state.send_replace(State::Starting);
-        shared.spawn(self.clone().run(shared.clone()));
+        if self.hosted.is_some() {
+            shared.spawn(self.clone().host(shared.clone()));
+        } else {
+            shared.spawn(self.clone().run(shared.clone()));
+        }
     }
 
     /// Waits until the first start has come to an end; at most [`FIRST_START`] after it began.
@@ -369,7 +380,10 @@ impl Server {
     }
 
     /// Waits until it is up, or has failed to come up.
-    pub(crate) async fn up(&self) -> Result<(), Arc<str>> {
+    ///
+    /// # Errors
+    /// Why it did not.
+    pub async fn up(&self) -> Result<(), Arc<str>> {
         let mut state = self.state.subscribe();
         let state = state
             .wait_for(|state| !matches!(state, State::Idle | State::Starting))
@@ -385,10 +399,9 @@ impl Server {
             State::Down {
                 reason, retry_at, ..
             } => {
-                let wait = retry_at
-                    .saturating_duration_since(Instant::now())
-                    .as_millis();
-                (reason.clone(), u64::try_from(wait).ok())
+                let wait = retry_at.map(|at| at.saturating_duration_since(Instant::now()));
+                let wait = wait.and_then(|wait| u64::try_from(wait.as_millis()).ok());
+                (reason.clone(), wait)
             }
             other => (other.word().into(), None),
         };
@@ -476,7 +489,8 @@ impl Server {
         }
     }
 
-    pub(crate) async fn stopped(&self) {
+    /// Waits until it has been stopped for good.
+    pub async fn stopped(&self) {
         self.gone.cancelled().await;
     }
 
@@ -523,7 +537,7 @@ impl Server {
             };
             self.state.send_replace(State::Down {
                 reason,
-                retry_at: Instant::now() + wait,
+                retry_at: Some(Instant::now() + wait),
                 left_alone,
             });
             self.settle();
@@ -601,54 +615,18 @@ impl Server {
 
     /// One life of the connection: why it ended, and how long it held if it came to be.
     async fn live(self: &Arc<Self>, shared: &Arc<Shared>) -> (Arc<str>, Option<Duration>) {
-        self.stats.starts.fetch_add(1, Ordering::Relaxed);
         let launched = Instant::now();
-        let connected = shared
-            .launcher
-            .connect(&self.spec, crate::launch::SHARED_CAPABILITIES)
-            .await;
-        let (connection, ambient) = match connected {
-            Ok((connection, ambient)) => (Arc::new(connection), ambient),
-            Err(error) => {
-                self.failures.fetch_add(1, Ordering::Relaxed);
-                let mut kept = self
-                    .stderr_of_failure
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner);
-                if let Some(stderr) = &error.stderr {
-                    let stderr = self.spec.redact(stderr);
-                    let tail: String = stderr.lines().rev().take(5).collect::<Vec<_>>().join(" ⏎ ");
-                    tracing::warn!(server = %self.key, "its stderr ends (last line first): {tail}");
-                }
-                kept.clone_from(&error.stderr);
-                return (error.reason, None);
-            }
+        let (connection, ambient) = match self.connect(shared).await {
+            Ok(connected) => connected,
+            Err(error) => return (error.reason, None),
         };
-        self.failures.store(0, Ordering::Relaxed);
-        if connection.handle.is_some() {
-            self.last
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .clone_from(&connection.handle);
-            *self
-                .stderr_of_failure
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner) = None;
-        }
         let connected = Instant::now();
-        let working = async {
-            self.take_stock(shared, &connection, launched).await;
-            std::future::pending::<()>().await
-        };
-        let why = tokio::select! {
-            why = self.serve(shared, &connection, ambient) => why,
-            () = working => "unreachable: it pends".into(),
-        };
+        let why = self.converse(shared, &connection, ambient, launched).await;
         let why: Arc<str> = self.spec.redact(&why).into();
         // From here on callers get the reason, while what is left of the instance is cleared away.
         self.state.send_replace(State::Down {
             reason: why.clone(),
-            retry_at: Instant::now() + BACKOFF.0,
+            retry_at: Some(Instant::now() + BACKOFF.0),
             left_alone: false,
         });
         connection.close(shared.launcher.stop_grace).await;
@@ -657,6 +635,76 @@ impl Server {
             None => why,
         };
         (why, Some(connected.elapsed()))
+    }
+
+    /// Makes a connection, and notes what came of it.
+    pub(crate) async fn connect(
+        &self,
+        shared: &Shared,
+    ) -> Result<(Arc<Connection>, Ambient), StartError> {
+        self.stats.starts.fetch_add(1, Ordering::Relaxed);
+        let capabilities = crate::launch::SHARED_CAPABILITIES;
+        let connected = shared.launcher.connect(&self.spec, capabilities).await;
+        let mut kept = self
+            .stderr_of_failure
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let (connection, ambient) = match connected {
+            Ok((connection, ambient)) => (Arc::new(connection), ambient),
+            Err(error) => {
+                self.failures.fetch_add(1, Ordering::Relaxed);
+                if let Some(stderr) = &error.stderr {
+                    let stderr = self.spec.redact(stderr);
+                    let tail: String = stderr.lines().rev().take(5).collect::<Vec<_>>().join(" ⏎ ");
+                    tracing::warn!(server = %self.key, "its stderr ends (last line first): {tail}");
+                }
+                kept.clone_from(&error.stderr);
+                return Err(error);
+            }
+        };
+        self.failures.store(0, Ordering::Relaxed);
+        if connection.handle.is_some() {
+            *kept = None;
+            self.last
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone_from(&connection.handle);
+        }
+        Ok((connection, ambient))
+    }
+
+    /// Takes stock of a connection that was just made, and serves what comes from it until it ends; says why it did.
+    pub(crate) async fn converse(
+        self: &Arc<Self>,
+        shared: &Arc<Shared>,
+        connection: &Arc<Connection>,
+        ambient: Ambient,
+        launched: Instant,
+    ) -> Arc<str> {
+        let working = async {
+            self.take_stock(shared, connection, launched).await;
+            std::future::pending::<()>().await
+        };
+        tokio::select! {
+            why = self.serve(shared, connection, ambient) => why,
+            () = working => "unreachable: it pends".into(),
+        }
+    }
+
+    pub(crate) fn set_state(&self, state: State) {
+        self.state.send_replace(state);
+    }
+
+    /// Nobody has to wait for its first start any more, whatever came of it.
+    pub(crate) fn settle_and_publish(&self, shared: &Shared) {
+        self.settle();
+        shared.publish_of(self, &ListKind::ALL);
+    }
+
+    /// The last thing that the task of a hosted server does.
+    pub(crate) async fn hosting_is_over(&self, shared: &Shared) {
+        *self.life() = Life::Over;
+        self.end(shared).await;
     }
 
     /// Learns what a server that was just connected offers, and makes it known.
@@ -743,7 +791,7 @@ impl Server {
 
     fn write_down(&self, shared: &Arc<Shared>) {
         let (key, own) = (self.key.clone(), shared.clone());
-        shared.spawn(async move { own.memory.write(&key).await });
+        shared.spawn_writer(async move { own.memory.write(&key).await });
     }
 
     /// Notes how tools are defined, and whether that is how they were.

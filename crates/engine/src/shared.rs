@@ -17,6 +17,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     audit::Audit,
     catalog::ListKind,
+    chronicle::Chronicle,
     fleet::Fleet,
     hold::Holds,
     hub::Hub,
@@ -38,6 +39,7 @@ pub(crate) struct Shared {
     pub(crate) held: Holds,
     pub(crate) audit: Audit,
     pub(crate) memory: Memory,
+    pub(crate) chronicle: Chronicle,
     pub(crate) over: CancellationToken,
     identity: Identity,
     fleet: ArcSwap<Fleet>,
@@ -46,6 +48,8 @@ pub(crate) struct Shared {
     publishing: Mutex<()>,
     tasks_of: Mutex<TaskTable>,
     tasks: TaskTracker,
+    /// Those that write down what is to be remembered.
+    writing: TaskTracker,
 }
 
 /// Which server a task is at.
@@ -65,8 +69,11 @@ impl Shared {
         let (audit, writing) = Audit::new(store.clone());
         let tasks = TaskTracker::new();
         tasks.spawn(writing);
+        let (chronicle, writing) = Chronicle::new(store.clone());
+        tasks.spawn(writing);
         Arc::new(Self {
             audit,
+            chronicle,
             memory: Memory::new(store),
             launcher,
             hub: Arc::default(),
@@ -78,6 +85,7 @@ impl Shared {
             publishing: Mutex::default(),
             tasks_of: Mutex::default(),
             tasks,
+            writing: TaskTracker::new(),
         })
     }
 
@@ -103,6 +111,19 @@ impl Shared {
     /// Runs a task that the engine owns: it ends with its server, its session or the product.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.tasks.spawn(task);
+    }
+
+    /// The same for one that writes something down: the product does not stop before it is done, if that is soon.
+    pub(crate) fn spawn_writer(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.writing.spawn(task);
+    }
+
+    /// Waits until everything is written down.
+    pub(crate) async fn written(&self) {
+        self.writing.close();
+        self.writing.wait().await;
+        self.chronicle.flush().await;
+        self.audit.flush().await;
     }
 
     fn publishing(&self) -> std::sync::MutexGuard<'_, ()> {

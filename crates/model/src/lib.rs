@@ -18,4 +18,4 @@ pub use policy::{
     UnknownWord,
 };
 pub use server::{Secrets, ServerSpec, ToolSetting, Transport, url_for_display};
-pub use settings::{Audit, Limits, Log, LogFormat, ProjectView, Settings};
+pub use settings::{Audit, HostingSettings, Limits, Log, LogFormat, ProjectView, Settings};

@@ -8,9 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{EraPolicy, ExposedName, NativeName, ProjectId, ServerKey, ServerName, Sharing};
+use crate::{
+    EraPolicy, ExposedName, Hosting, NativeName, ProjectId, ServerKey, ServerName, Sharing,
+};
 
 /// What stands in the place of a secret.
 const REDACTED: &str = "[secret]";
@@ -56,6 +59,8 @@ pub enum Transport {
         url: String,
         headers: BTreeMap<String, String>,
     },
+    /// An instance in a sandbox of ours, over its standard streams or at its port.
+    Hosted(Arc<Hosting>),
 }
 
 /// A server as configured.
@@ -141,6 +146,7 @@ impl ServerSpec {
         let named: &BTreeMap<String, String> = match &self.transport {
             Transport::Stdio { env, .. } => env,
             Transport::Http { headers, .. } | Transport::Sse { headers, .. } => headers,
+            Transport::Hosted(hosting) => &hosting.env,
         };
         let named = named
             .iter()
@@ -174,6 +180,15 @@ impl ServerSpec {
         text
     }
 
+    /// How it is hosted, if it is.
+    #[must_use]
+    pub fn hosting(&self) -> Option<&Arc<Hosting>> {
+        match &self.transport {
+            Transport::Hosted(hosting) => Some(hosting),
+            _ => None,
+        }
+    }
+
     #[must_use]
     pub fn key(&self) -> ServerKey {
         ServerKey {
@@ -194,7 +209,8 @@ impl ServerSpec {
         match (&self.max_concurrency, &self.transport) {
             (Some(limit), _) => limit.get(),
             (None, Transport::Stdio { .. }) => 1,
-            (None, Transport::Http { .. } | Transport::Sse { .. }) => 64,
+            (None, Transport::Hosted(hosting)) if hosting.bridge => 1,
+            (None, Transport::Http { .. } | Transport::Sse { .. } | Transport::Hosted(_)) => 64,
         }
     }
 
@@ -216,16 +232,18 @@ impl Transport {
             Self::Stdio { .. } => "stdio",
             Self::Http { .. } => "http",
             Self::Sse { .. } => "sse",
+            Self::Hosted(_) => "hosted",
         }
     }
 
-    /// The command without its arguments, or the URL without user, query and fragment: fit
+    /// The command without its arguments, the URL without user, query and fragment, or the image: fit
     /// for lists and logs.
     #[must_use]
     pub fn target(&self) -> String {
         match self {
             Self::Stdio { command, .. } => command.clone(),
             Self::Http { url, .. } | Self::Sse { url, .. } => url_for_display(url),
+            Self::Hosted(hosting) => hosting.source.target().to_owned(),
         }
     }
 }
@@ -247,6 +265,7 @@ impl fmt::Debug for Transport {
                 .finish(),
             Self::Http { url, headers } => debug_remote(f, "Http", url, headers),
             Self::Sse { url, headers } => debug_remote(f, "Sse", url, headers),
+            Self::Hosted(hosting) => hosting.fmt(f),
         }
     }
 }

@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{AuditBodies, NamingPolicy, Pinning, ProjectId, ServerName, StartPolicy, ToolRef};
+use crate::{
+    AuditBodies, NamingPolicy, Pinning, ProjectId, Provider, ServerName, StartPolicy, ToolRef,
+};
 
 /// Settings of one running Toolwharf.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +33,7 @@ pub struct Settings {
     pub require_key: bool,
     pub limits: Limits,
     pub audit: Audit,
+    pub hosting: HostingSettings,
     pub log: Log,
     pub projects: BTreeMap<ProjectId, ProjectView>,
 }
@@ -77,6 +80,22 @@ pub struct Audit {
     pub retention: Option<Duration>,
 }
 
+/// What hosted servers may run on, and get to see.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostingSettings {
+    /// What may be used; a server gets the strongest of them that works and suits it.
+    pub providers: BTreeSet<Provider>,
+    /// Where the Docker Engine API is, as `unix:///…`; `None`: `DOCKER_HOST`, or the usual socket.
+    pub docker_host: Option<String>,
+    /// The names under which Docker knows the runtimes of [`Provider::Gvisor`], [`Provider::Firecracker`] and
+    /// [`Provider::Runc`].
+    pub docker_runtimes: BTreeMap<Provider, String>,
+    /// Paths of the host below which servers may mount something.
+    pub mounts: Vec<PathBuf>,
+    /// Where health warnings are sent to, as JSON.
+    pub webhook: Option<String>,
+}
+
 /// What is logged, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Log {
@@ -121,8 +140,30 @@ impl Default for Settings {
             require_key: false,
             limits: Limits::default(),
             audit: Audit::default(),
+            hosting: HostingSettings::default(),
             log: Log::default(),
             projects: BTreeMap::new(),
+        }
+    }
+}
+
+impl Default for HostingSettings {
+    fn default() -> Self {
+        Self {
+            providers: BTreeSet::from([
+                Provider::Gvisor,
+                Provider::Firecracker,
+                Provider::E2b,
+                Provider::Process,
+            ]),
+            docker_host: None,
+            docker_runtimes: BTreeMap::from([
+                (Provider::Gvisor, "runsc".to_owned()),
+                (Provider::Firecracker, "kata-fc".to_owned()),
+                (Provider::Runc, "runc".to_owned()),
+            ]),
+            mounts: Vec::new(),
+            webhook: None,
         }
     }
 }

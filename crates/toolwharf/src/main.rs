@@ -7,6 +7,7 @@ mod auth;
 mod cli;
 mod config;
 mod gateway;
+mod hosting;
 mod live;
 mod master;
 mod ops;
@@ -23,12 +24,14 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    // Before anything else: a sentinel has no runtime, and its argument is nobody's to see.
-    if std::env::args_os()
-        .nth(1)
-        .is_some_and(|arg| arg == startup::SENTINEL)
-    {
-        return runtime::sentinel::main();
+    // Before anything else: these have no runtime, and their arguments are nobody's to see.
+    let mut arguments = std::env::args_os().skip(1);
+    match arguments.next() {
+        Some(first) if first == startup::SENTINEL => return runtime::sentinel::main(),
+        Some(first) if first == startup::SHIM => {
+            return runtime::sandbox::shim_main(&arguments.collect::<Vec<_>>());
+        }
+        _ => {}
     }
     cli::main()
 }

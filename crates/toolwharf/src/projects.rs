@@ -110,6 +110,14 @@ impl Projects {
         }
     }
 
+    /// Makes sure that the gateway has the project, if it is enabled.
+    ///
+    /// # Errors
+    /// If the store cannot tell.
+    pub(crate) async fn known(&self, id: &ProjectId) -> store::Result<()> {
+        self.load(id).await
+    }
+
     async fn load(&self, id: &ProjectId) -> store::Result<()> {
         let _one_at_a_time = self.lock(id).lock().await;
         if self.gateway.fleet().projects.contains_key(id) {
@@ -221,13 +229,24 @@ impl Projects {
         id: &ProjectId,
         servers: &[ServerRow],
     ) -> store::Result<HashMap<String, String>> {
-        let mut secrets = HashMap::new();
         if !servers
             .iter()
             .any(|server| server.config.to_string().contains("${"))
         {
-            return Ok(secrets);
+            return Ok(HashMap::new());
         }
+        self.secret_values(id).await
+    }
+
+    /// All secrets of a project, by their names.
+    ///
+    /// # Errors
+    /// If the store cannot tell.
+    pub(crate) async fn secret_values(
+        &self,
+        id: &ProjectId,
+    ) -> store::Result<HashMap<String, String>> {
+        let mut secrets = HashMap::new();
         let Some(wrapped) = self.store.project_data_key(id).await? else {
             return Ok(secrets);
         };

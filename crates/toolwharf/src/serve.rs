@@ -19,11 +19,15 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     auth::{self, Keys},
     gateway::{self, Front, Guard},
+    hosting::Hosting,
     live::{Live, warn_of},
     ops,
     rest::{self, Rest},
     startup::{self, Given},
 };
+
+/// What hosted servers have from `SIGTERM` to `SIGKILL` when the product stops (H11).
+const HOSTED_GRACE: Duration = Duration::from_secs(30);
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -66,6 +70,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
         .declared(&startup::declared_projects(&config))
         .await;
     let remembered = startup::remembered(&store, &config).await?;
+    let hosting = Hosting::new(store.clone(), gateway.clone(), projects.clone());
     let guard = Guard::new(&config.settings, address.ip(), keys.clone());
     let front = Front::new(gateway.clone(), projects.clone(), guard);
     let over = CancellationToken::new();
@@ -87,6 +92,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
             gateway.clone(),
             live.clone(),
             projects,
+            hosting.clone(),
             keys.clone(),
             over.clone(),
         )));
@@ -94,6 +100,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     let serving = gateway::serve(listener, front.clone(), router, over.clone(), drain);
     let working = async {
         gateway.start(config.servers.clone(), remembered).await?;
+        hosting.boot().await?;
         ready.set();
         tokio::select! {
             () = live.watch() => {}
@@ -117,7 +124,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     gateway.stop_listening();
     serving.await;
     gateway
-        .shutdown(config.settings.limits.stop_grace + Duration::from_secs(5))
+        .shutdown(config.settings.limits.stop_grace.max(HOSTED_GRACE) + Duration::from_secs(5))
         .await;
     keys.touch(&store).await;
     store.close().await;

@@ -1,7 +1,7 @@
 //! What every long-running command does first: configuration, logs, data directory, gateway.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     fs,
     io::Write,
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
@@ -11,10 +11,16 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use engine::{Gateway, Remembered};
+use engine::{Gateway, Remembered, Runtimes};
 use mcp::client::Identity;
-use model::{LogFormat, ProjectId, ServerName, Settings};
-use runtime::{process::Spawner, sentinel::SentinelCommand};
+use model::{LogFormat, ProjectId, Provider, ServerName, Settings};
+use runtime::{
+    Runtime,
+    docker::{self, Docker},
+    process::Spawner,
+    sandbox::{self, Sandbox},
+    sentinel::SentinelCommand,
+};
 use store::{Location, Store};
 
 use crate::{
@@ -25,6 +31,10 @@ use crate::{
 
 /// The argument that makes this binary a sentinel.
 pub(crate) const SENTINEL: &str = "sentinel";
+/// The argument that makes this binary the first program in a sandbox.
+pub(crate) const SHIM: &str = "sandbox-shim";
+/// The file in the data directory that tells this installation from others.
+const INSTALLATION_FILE: &str = "installation";
 /// The database in the data directory.
 const DATABASE_FILE: &str = "toolwharf.db";
 /// How often old records are looked for.
@@ -206,9 +216,64 @@ pub(crate) async fn gateway(
         version: env!("CARGO_PKG_VERSION").into(),
     };
     let master = Master::open(&store, data_dir, &env).await?;
-    let gateway = Gateway::new(settings, identity, spawner, store.clone());
+    let runtimes = runtimes(&settings, data_dir, &spawner)?;
+    let gateway = Gateway::new(settings, identity, spawner, runtimes, store.clone());
     let projects = Projects::new(store, gateway.clone(), master);
     Ok((gateway, projects))
+}
+
+/// What can run hosted servers here; whether it works is found out when one is to run.
+fn runtimes(settings: &Settings, data_dir: &Path, spawner: &Spawner) -> anyhow::Result<Runtimes> {
+    let hosting = &settings.hosting;
+    let install = installation(data_dir)?;
+    let dir = data_dir.join("hosting");
+    let mut all: BTreeMap<Provider, Arc<dyn Runtime>> = BTreeMap::new();
+    let options = sandbox::Options {
+        dir: dir.join("process"),
+        install: install.clone(),
+        shim: SentinelCommand::this_binary([SHIM]),
+    };
+    all.insert(
+        Provider::Process,
+        Arc::new(Sandbox::new(spawner.clone(), options)),
+    );
+    let host = hosting.docker_host.clone();
+    let host = host.unwrap_or_else(docker::Options::default_host);
+    for (provider, runtime) in &hosting.docker_runtimes {
+        let options = docker::Options {
+            host: host.clone(),
+            provider: *provider,
+            runtime: runtime.clone(),
+            network: "bridge".to_owned(),
+            install: install.clone(),
+            run: spawner.run_id().to_owned(),
+            dir: dir.join("docker"),
+        };
+        match Docker::new(options) {
+            Ok(docker) => {
+                all.insert(*provider, Arc::new(docker));
+            }
+            Err(error) => tracing::warn!(%provider, "not available: {error}"),
+        }
+    }
+    Ok(Runtimes::new(all, hosting.providers.clone()))
+}
+
+/// What tells this installation from others on the same host; made at the first run.
+fn installation(data_dir: &Path) -> anyhow::Result<String> {
+    let path = data_dir.join(INSTALLATION_FILE);
+    let known = |text: &str| {
+        (8..=64).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric())
+    };
+    if let Ok(text) = fs::read_to_string(&path)
+        && known(text.trim())
+    {
+        return Ok(text.trim().to_owned());
+    }
+    let random: [u8; 6] = rand::random();
+    let id: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    fs::write(&path, &id).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(id)
 }
 
 /// Forgets records that are older than the settings want them, now and then, for ever.

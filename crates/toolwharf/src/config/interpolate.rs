@@ -163,7 +163,7 @@ pub(crate) fn workspace_of(file: &Path) -> PathBuf {
     }
 }
 
-fn is_variable(name: &str) -> bool {
+pub(crate) fn is_variable(name: &str) -> bool {
     let mut bytes = name.bytes();
     bytes
         .next()

@@ -18,6 +18,7 @@ mod tests;
 mod write;
 
 pub(crate) use edit::{EditError, ImportReport, ServerFile, edit};
+pub(crate) use interpolate::{Error as Unfilled, Unknown, Variables, is_variable};
 pub(crate) use load::Config;
 pub(crate) use locate::{Sources, data_dir};
 pub(crate) use problem::{ConfigError, nearest};

@@ -10,8 +10,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use model::{
-    AuditBodies, LogFormat, NamingPolicy, Pinning, ProjectId, ProjectView, ServerName, Settings,
-    StartPolicy, ToolRef,
+    AuditBodies, LogFormat, NamingPolicy, Pinning, ProjectId, ProjectView, Provider, ServerName,
+    Settings, StartPolicy, ToolRef,
 };
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -80,6 +80,17 @@ enabled = true                # tool calls are recorded before and after they ar
 bodies = "digests"            # of arguments and results, or "full" texts without secrets
 retention_days = 90           # 0 keeps records for ever
 
+[hosting]
+# What hosted servers may run on; each gets the strongest that works and suits it. "runc" is
+# weaker than "gvisor", and only used where it stands here.
+providers = ["gvisor", "firecracker", "e2b", "process"]
+# docker_host = "unix:///var/run/docker.sock"
+gvisor_runtime = "runsc"      # as Docker knows it
+firecracker_runtime = "kata-fc"
+runc_runtime = "runc"
+mounts = []                   # paths of this host below which servers may mount something
+# webhook = "https://alerts.example.com/toolwharf"   # health warnings are posted there
+
 [log]
 level = "info"                # or a filter such as "info,engine=debug"
 format = "text"               # or "json"
@@ -129,6 +140,7 @@ impl Walk<'_> {
             "tool_pinning",
             "limits",
             "audit",
+            "hosting",
             "log",
             "projects",
         ];
@@ -196,6 +208,9 @@ impl Walk<'_> {
         }
         if let Some(limits) = self.table(root, "limits") {
             self.limits(limits, settings);
+        }
+        if let Some(hosting) = self.table(root, "hosting") {
+            self.hosting(hosting, settings);
         }
         if let Some(audit) = self.table(root, "audit") {
             self.unknown_keys(audit, "audit.", &["enabled", "bodies", "retention_days"]);
@@ -303,6 +318,69 @@ impl Walk<'_> {
                     &format!("bad `{key}`"),
                     r#"a time such as "500ms", "30s", "5m" or "2h", at most a week"#,
                 ),
+            }
+        }
+    }
+
+    fn hosting(&mut self, table: &DeTable<'_>, settings: &mut Settings) {
+        let into = &mut settings.hosting;
+        let runtimes = [
+            (Provider::Gvisor, "gvisor_runtime"),
+            (Provider::Firecracker, "firecracker_runtime"),
+            (Provider::Runc, "runc_runtime"),
+        ];
+        let mut known = vec!["providers", "docker_host", "mounts", "webhook"];
+        known.extend(runtimes.map(|(_, key)| key));
+        self.unknown_keys(table, "hosting.", &known);
+        if table.contains_key("providers") {
+            into.providers.clear();
+            for (word, span) in self.strings(table, "providers") {
+                match word.parse() {
+                    Ok(provider) => {
+                        into.providers.insert(provider);
+                    }
+                    Err(_) => self.wrong(
+                        span,
+                        "bad `providers`",
+                        &format!("some of `{}`", Provider::WORDS.join("`, `")),
+                    ),
+                }
+            }
+        }
+        if let Some((host, span)) = self.string(table, "docker_host") {
+            if host.starts_with("unix:///") || host.starts_with("tcp://127.0.0.1:") {
+                into.docker_host = Some(host);
+            } else {
+                self.wrong(
+                    span,
+                    "bad `docker_host`",
+                    r#""unix:///path/of/docker.sock""#,
+                );
+            }
+        }
+        for (provider, key) in runtimes {
+            if let Some((name, span)) = self.string(table, key) {
+                let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./".contains(&byte);
+                if !name.is_empty() && name.bytes().all(plain) {
+                    into.docker_runtimes.insert(provider, name);
+                } else {
+                    let must = "the name of a runtime, as `docker info` lists it";
+                    self.wrong(span, &format!("bad `{key}`"), must);
+                }
+            }
+        }
+        for (path, span) in self.strings(table, "mounts") {
+            if path.starts_with('/') {
+                into.mounts.push(path.into());
+            } else {
+                self.wrong(span, "bad `mounts`", "absolute paths of this host");
+            }
+        }
+        if let Some((url, span)) = self.string(table, "webhook") {
+            if url.starts_with("http://") || url.starts_with("https://") {
+                into.webhook = Some(url);
+            } else {
+                self.wrong(span, "bad `webhook`", r#""https://…""#);
             }
         }
     }

@@ -390,6 +390,7 @@ impl Front {
             may_use: principal.role >= Role::Call,
             modern_capabilities: None,
             headers: None,
+            timeout: None,
         };
         self.gateway.notification(&caller, frame);
     }
@@ -454,6 +455,7 @@ impl Front {
             may_use: principal.role >= Role::Call,
             modern_capabilities: None,
             headers: None,
+            timeout: None,
         };
         let gateway = self.gateway.clone();
         let mut answering: Answering =
@@ -531,6 +533,7 @@ impl Front {
             may_use: principal.role >= Role::Call,
             modern_capabilities: face.map(|face| Bytes::copy_from_slice(face.capabilities)),
             headers: Some(headers),
+            timeout: None,
         };
         let gateway = self.gateway.clone();
         let mut answering: Answering =
@@ -609,6 +612,7 @@ impl Front {
                 may_use: principal.role >= Role::Call,
                 modern_capabilities: None,
                 headers: None,
+                timeout: None,
             };
             let gateway = self.gateway.clone();
             answers.push(futures_util::future::Either::Right(Box::pin(async move {

@@ -142,6 +142,7 @@ impl Front {
             may_use: principal.role >= Role::Call,
             modern_capabilities: None,
             headers: None,
+            timeout: None,
         };
         let gateway = self.gateway.clone();
         // Ends with its answer, its deadline or its session, whichever comes first.

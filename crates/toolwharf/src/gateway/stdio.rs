@@ -176,6 +176,7 @@ impl Pipe {
             principal: self.session.principal().clone(),
             modern_capabilities,
             headers: None,
+            timeout: None,
         }
     }
 

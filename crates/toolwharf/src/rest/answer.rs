@@ -28,6 +28,22 @@ pub(crate) struct Problem {
     /// Each thing that is wrong in the body, where it is more than one or has a place.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) errors: Vec<Wrong>,
+    /// The error of an MCP server, as it said it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) mcp: Option<McpError>,
+    /// Seconds after which it is worth another try, where it is not the usual time.
+    #[serde(skip)]
+    pub(crate) retry_after: Option<u64>,
+}
+
+/// A JSON-RPC error.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct McpError {
+    pub(crate) code: i64,
+    pub(crate) message: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub(crate) data: Option<serde_json::Value>,
 }
 
 /// One thing that is wrong.
@@ -36,6 +52,15 @@ pub(crate) struct Wrong {
     /// A JSON pointer into the body.
     pub(crate) pointer: String,
     pub(crate) detail: String,
+}
+
+impl Wrong {
+    pub(crate) fn new(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self {
+            pointer: pointer.into(),
+            detail: detail.into(),
+        }
+    }
 }
 
 impl Problem {
@@ -50,6 +75,8 @@ impl Problem {
             status,
             detail: detail.into(),
             errors: Vec::new(),
+            mcp: None,
+            retry_after: None,
         }
     }
 
@@ -86,6 +113,7 @@ pub(super) fn shown(name: &str) -> String {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let retry_after = self.retry_after.map_or(RETRY_AFTER, HeaderValue::from);
         let body = serde_json::to_vec(&self).unwrap_or_default();
         let kind = HeaderValue::from_static("application/problem+json");
         let mut response = (status, [(header::CONTENT_TYPE, kind)], body).into_response();
@@ -95,7 +123,7 @@ impl IntoResponse for Problem {
                 headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             }
             StatusCode::SERVICE_UNAVAILABLE => {
-                headers.insert(header::RETRY_AFTER, RETRY_AFTER);
+                headers.insert(header::RETRY_AFTER, retry_after);
             }
             _ => {}
         }

@@ -2,7 +2,7 @@
 //!
 //! Following goes by the name: it outlives the process, and the server's configuration.
 
-use std::{collections::VecDeque, convert::Infallible, time::Duration};
+use std::{collections::VecDeque, convert::Infallible, sync::Arc, time::Duration};
 
 use axum::{
     body::{Body, Bytes},
@@ -10,13 +10,13 @@ use axum::{
     http::header,
     response::{IntoResponse, Response},
 };
-use engine::server::State as Phase;
+use engine::server::{Server, State as Phase};
 use mcp::sse;
 use runtime::process::Lines;
 use serde::Deserialize;
 use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 
-use super::{Problem, Shared};
+use super::{Problem, Rest, Shared};
 use crate::gateway::KEEP_ALIVE;
 
 /// Lines that are told where nothing else is asked.
@@ -33,13 +33,50 @@ pub(super) struct Asked {
     follow: bool,
 }
 
+/// Whose lines are wanted.
+enum Whose {
+    /// A server of the configuration file, by its name.
+    Configured(String),
+    /// A hosted one, by its id.
+    Hosted(String),
+}
+
+impl Whose {
+    fn find(&self, rest: &Rest) -> Result<Arc<Server>, Problem> {
+        match self {
+            Self::Configured(name) => rest.server(name),
+            Self::Hosted(id) => {
+                let missing = || Problem::new(404, format!("there is no hosted server `{id}`"));
+                rest.hosting.server(id).ok_or_else(missing)
+            }
+        }
+    }
+}
+
 pub(super) async fn read(
     State(rest): State<Shared>,
     Path(name): Path<String>,
     query: Result<Query<Asked>, QueryRejection>,
 ) -> Result<Response, Problem> {
+    answer(rest, Whose::Configured(name), query)
+}
+
+pub(super) async fn read_hosted(
+    State(rest): State<Shared>,
+    Path(id): Path<String>,
+    query: Result<Query<Asked>, QueryRejection>,
+) -> Result<Response, Problem> {
+    let row = rest.workspace(&id).await?;
+    answer(rest, Whose::Hosted(row.id), query)
+}
+
+fn answer(
+    rest: Shared,
+    whose: Whose,
+    query: Result<Query<Asked>, QueryRejection>,
+) -> Result<Response, Problem> {
     let Query(asked) = query.map_err(|rejection| Problem::new(400, rejection.body_text()))?;
-    let server = rest.server(&name)?;
+    let server = whose.find(&rest)?;
     let tail = asked.tail.unwrap_or(TAIL);
     if !asked.follow {
         let text: String = last(&server.stderr_tail(), tail)
@@ -56,7 +93,7 @@ pub(super) async fn read(
     };
     let following = Following {
         ready: VecDeque::new(),
-        name,
+        whose,
         tail,
         lines: None,
         process: None,
@@ -87,7 +124,7 @@ fn last(text: &str, count: usize) -> impl Iterator<Item = &str> {
 struct Following {
     /// Not sent yet; no longer than a server's log.
     ready: VecDeque<Bytes>,
-    name: String,
+    whose: Whose,
     /// Lines of the past that are wanted; all of what comes later.
     tail: usize,
     lines: Option<Lines>,
@@ -145,7 +182,7 @@ impl Following {
 
     /// Looks whether there is another process, or a start that failed.
     fn look(&mut self) {
-        let Ok(server) = self.rest.server(&self.name) else {
+        let Ok(server) = self.whose.find(&self.rest) else {
             if !std::mem::replace(&mut self.gone, true) {
                 self.notice("the server is not configured any more");
             }

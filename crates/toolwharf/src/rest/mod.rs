@@ -9,6 +9,7 @@
 mod access;
 mod answer;
 mod calls;
+mod hosted;
 mod input;
 mod keys;
 mod logs;
@@ -35,7 +36,7 @@ use utoipa::ToSchema;
 
 use self::routes::{ROUTES, Route};
 pub(crate) use self::{
-    answer::Problem,
+    answer::{Problem, Wrong},
     calls::{Call, Calls, WholeCall},
     keys::{Key, Keys as KeyList, MadeKey},
     logs::NOTICE,
@@ -46,7 +47,7 @@ pub(crate) use self::{
     servers::{Detail, Imported, Row, Saved, Servers},
     tools::{Setting, Tool, Tools},
 };
-use crate::{auth::Keys, gateway::Front, live::Live, projects::Projects};
+use crate::{auth::Keys, gateway::Front, hosting::Hosting, live::Live, projects::Projects};
 
 /// Those who follow logs at a time.
 const FOLLOWERS: usize = 64;
@@ -60,6 +61,7 @@ pub(crate) struct Rest {
     gateway: Gateway,
     live: Arc<Live>,
     projects: Arc<Projects>,
+    hosting: Arc<Hosting>,
     keys: Arc<Keys>,
     /// Whoever holds it may change what is configured of projects.
     edits: Mutex<()>,
@@ -74,6 +76,7 @@ impl Rest {
         gateway: Gateway,
         live: Arc<Live>,
         projects: Arc<Projects>,
+        hosting: Arc<Hosting>,
         keys: Arc<Keys>,
         over: CancellationToken,
     ) -> Arc<Self> {
@@ -82,6 +85,7 @@ impl Rest {
             gateway,
             live,
             projects,
+            hosting,
             keys,
             edits: Mutex::default(),
             over,

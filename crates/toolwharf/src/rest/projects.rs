@@ -163,6 +163,7 @@ pub(super) async fn remove(
     Conditions::of(&headers).permit(Some(&tag))?;
     store.project_delete(&id).await?;
     rest.projects.reload(&id).await?;
+    rest.hosting.reload().await?;
     rest.keys_changed().await;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -9,8 +9,8 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::{
-    Shared, access::Need, calls, keys, logs, openapi, openapi::Schemas, owned, products, projects,
-    secrets, servers, status, tools,
+    Shared, access::Need, calls, hosted, keys, logs, openapi, openapi::Schemas, owned, products,
+    projects, secrets, servers, status, tools,
 };
 use crate::auth::Role;
 
@@ -131,6 +131,17 @@ const OF_LOGS: &[Parameter] = &[
     parameter("follow", Kind::Boolean, "Goes on, as an event stream"),
 ];
 
+const OF_REGISTERING: &[Parameter] = &[parameter(
+    "wait",
+    Kind::Boolean,
+    "Whether to wait until it is up or has failed, at most 30 s; true without it",
+)];
+const OF_DELETING: &[Parameter] = &[parameter(
+    "volumes",
+    Kind::Boolean,
+    "Whether its volumes are removed, too",
+)];
+
 const ADMIN: Need = Need::Administrator;
 const READ: Need = Need::Project(Role::Read);
 const MANAGE: Need = Need::Project(Role::Manage);
@@ -219,6 +230,102 @@ pub(super) const ROUTES: &[Route] = &[
         || post(secrets::rotate),
     )
     .answers::<secrets::MasterKey>(),
+    // Hosted servers.
+    Route::new(
+        "GET",
+        "/api/v1/mcp/servers",
+        ADMIN,
+        "List the hosted servers and how they are",
+        || get(hosted::list),
+    )
+    .answers::<hosted::HostedServers>(),
+    Route::new(
+        "POST",
+        "/api/v1/mcp/servers",
+        ADMIN,
+        "Register a server to be hosted, and start it",
+        || post(hosted::register).layer(DefaultBodyLimit::max(ENTRY_BYTES)),
+    )
+    .takes_object(JSON)
+    .asks(OF_REGISTERING)
+    .creates()
+    .answers::<hosted::HostedServer>(),
+    Route::new(
+        "GET",
+        "/api/v1/mcp/servers/{id}",
+        ADMIN,
+        "Show one hosted server, by its id or name",
+        || get(hosted::show),
+    )
+    .answers::<hosted::HostedServer>(),
+    Route::new(
+        "PUT",
+        "/api/v1/mcp/servers/{id}",
+        ADMIN,
+        "Replace a registration; the server is started anew",
+        || put(hosted::update).layer(DefaultBodyLimit::max(ENTRY_BYTES)),
+    )
+    .takes_object(JSON)
+    .answers::<hosted::HostedServer>(),
+    Route::new(
+        "DELETE",
+        "/api/v1/mcp/servers/{id}",
+        ADMIN,
+        "Stop a hosted server and forget it",
+        || delete(hosted::remove),
+    )
+    .asks(OF_DELETING),
+    Route::new(
+        "POST",
+        "/api/v1/mcp/servers/{id}/call",
+        ADMIN,
+        "Send a hosted server one request; as an event stream if that is accepted",
+        || post(hosted::call).layer(DefaultBodyLimit::max(IMPORT_BYTES)),
+    )
+    .takes::<hosted::CallRequest>()
+    .answers::<hosted::CallResult>(),
+    Route::new(
+        "POST",
+        "/api/v1/mcp/servers/{id}/restart",
+        ADMIN,
+        "Stop a hosted server and start it anew",
+        || post(hosted::restart),
+    )
+    .answers::<hosted::HostedServer>(),
+    Route::new(
+        "POST",
+        "/api/v1/mcp/servers/{id}/start",
+        ADMIN,
+        "Start a hosted server",
+        || post(hosted::start),
+    )
+    .answers::<hosted::HostedServer>(),
+    Route::new(
+        "POST",
+        "/api/v1/mcp/servers/{id}/stop",
+        ADMIN,
+        "Stop a hosted server",
+        || post(hosted::stop),
+    )
+    .answers::<hosted::HostedServer>(),
+    Route::new(
+        "GET",
+        "/api/v1/mcp/servers/{id}/logs",
+        ADMIN,
+        "What a hosted server writes to stderr",
+        || get(logs::read_hosted),
+    )
+    .asks(OF_LOGS)
+    .answers_text(),
+    Route::new(
+        "GET",
+        "/api/v1/mcp/servers/{id}/events",
+        ADMIN,
+        "What happened to a hosted server, newest first",
+        || get(hosted::events),
+    )
+    .asks(PAGED)
+    .answers::<hosted::Events>(),
     // The servers of the configuration file.
     Route::new(
         "GET",

@@ -90,6 +90,7 @@ pub(super) async fn save(
 ) -> Result<(StatusCode, Json<Secret>), Problem> {
     let SecretValue { value } = input::object(body).map_err(without_values)?;
     let row = rest.projects.secret_set(&project, &name, &value).await?;
+    rest.hosting.reload().await?;
     let status = match row.version {
         1 => StatusCode::CREATED,
         _ => StatusCode::OK,
@@ -112,6 +113,7 @@ pub(super) async fn remove(
     Path(Named { name }): Path<Named>,
 ) -> Result<StatusCode, Problem> {
     rest.projects.secret_delete(&project, &name).await?;
+    rest.hosting.reload().await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

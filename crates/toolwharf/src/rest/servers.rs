@@ -46,9 +46,9 @@ pub(crate) struct Servers {
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct Row {
     pub(crate) name: String,
-    /// `stdio`, `http` or `sse`.
+    /// `stdio`, `http`, `sse` or `hosted`.
     pub(crate) transport: String,
-    /// The command without arguments, or the URL without secrets.
+    /// The command without arguments, the URL without secrets, or the image.
     pub(crate) target: String,
     pub(crate) enabled: bool,
     /// `running`, `starting`, `idle`, `down`, `unavailable` (left alone after failures), `stopped`, `disabled`; `not running` where no gateway does.
@@ -122,9 +122,10 @@ impl Row {
             Phase::Down {
                 reason, retry_at, ..
             } => {
-                let wait = retry_at.saturating_duration_since(tokio::time::Instant::now());
+                let now = tokio::time::Instant::now();
+                let wait = retry_at.map(|at| at.saturating_duration_since(now));
                 row.reason = Some(reason.chars().take(REASON_CHARS).collect());
-                row.retry_ms = u64::try_from(wait.as_millis()).ok();
+                row.retry_ms = wait.and_then(|wait| u64::try_from(wait.as_millis()).ok());
             }
             Phase::Ready(connection) => {
                 if let Some(handle) = &connection.handle {
@@ -175,6 +176,11 @@ impl Detail {
             Transport::Http { headers, .. } | Transport::Sse { headers, .. } => {
                 (Vec::new(), headers.keys().cloned().collect(), 0)
             }
+            Transport::Hosted(hosting) => (
+                hosting.env.keys().cloned().collect(),
+                Vec::new(),
+                hosting.source.args().len(),
+            ),
         };
         Self {
             row: Row::configured(spec),

@@ -8,6 +8,7 @@
 //! Deliberately absent: validation of requests, and any feature of the protocol that no test of a
 //! gateway needs. For a well-behaved server see `testkit-conformance`.
 
+mod hog;
 mod http;
 mod server;
 mod tools;
@@ -50,6 +51,9 @@ pub(crate) struct Options {
     /// The newest legacy revision to agree to.
     #[arg(long, default_value = "2025-11-25")]
     pub(crate) protocol_version: String,
+    /// Only sleeps: what `forks` starts.
+    #[arg(long)]
+    sleep: bool,
     /// Lists this many tools `tool_0`, `tool_1`, … that behave as `echo` does.
     #[arg(long, env = "TESTKIT_TOOLS", default_value_t = 0)]
     pub(crate) tools: usize,
@@ -115,6 +119,10 @@ pub(crate) struct Options {
 
 fn main() -> ExitCode {
     let options = Options::parse();
+    if options.sleep {
+        std::thread::sleep(Duration::from_secs(1000));
+        return ExitCode::SUCCESS;
+    }
     if let Some(text) = &options.stderr_at_start {
         eprintln!("{text}");
     }

@@ -9,6 +9,7 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::{
+    hog,
     server::{Server, Session, lock},
     wire::{Out, Params, quote},
 };
@@ -139,6 +140,30 @@ const TOOLS: &[Tool] = &[
         &[("code", "integer"), ("message", "string")],
     ),
     ("drop_stream", "Cuts the HTTP+SSE stream", &[]),
+    (
+        "freeze",
+        "Answers nothing for a while",
+        &[("ms", "integer")],
+    ),
+    ("alloc", "Takes memory and keeps it", &[("mib", "integer")]),
+    ("burn", "Computes for a while", &[("ms", "integer")]),
+    ("forks", "Starts many processes", &[("most", "integer")]),
+    (
+        "fill",
+        "Appends to a file until the disk is full",
+        &[("path", "string"), ("mib", "integer")],
+    ),
+    (
+        "write",
+        "Writes a file",
+        &[("path", "string"), ("text", "string")],
+    ),
+    ("read", "Reads a file", &[("path", "string")]),
+    (
+        "connect",
+        "Sends a text over TCP and returns the answer",
+        &[("address", "string"), ("text", "string")],
+    ),
 ];
 
 /// The tools as they are listed.
@@ -161,22 +186,40 @@ pub(crate) fn definitions() -> Vec<Value> {
 
 /// Whether the tool answers at once, so that no thread is needed.
 pub(crate) fn is_immediate(name: &str) -> bool {
-    name == "echo" || name.starts_with("tool_")
+    name == "echo" || name == "freeze" || name.starts_with("tool_")
 }
 
 /// Calls a tool.
 pub(crate) fn call(server: &Server, id: &str, params: &Params<'_>, out: &Out, session: &Session) {
     let raw = params.arguments.map_or("{}", |arguments| arguments.get());
     let name = params.name.as_deref().unwrap_or_default();
+    let arguments: Value = match name {
+        "echo" => Value::Null,
+        _ => serde_json::from_str(raw).unwrap_or_default(),
+    };
+    if name == "freeze" {
+        // In the reader: nothing is read meanwhile.
+        std::thread::sleep(Duration::from_millis(arguments["ms"].as_u64().unwrap_or(0)));
+    }
     if is_immediate(name) {
         return server.complete(id, &both(raw), out);
     }
-    let arguments: Value = serde_json::from_str(raw).unwrap_or_default();
     let number = |name: &str, otherwise: u64| arguments[name].as_u64().unwrap_or(otherwise);
     let string = |name: &str| arguments[name].as_str().unwrap_or_default();
     let flag = |name: &str| arguments[name].as_bool().unwrap_or(false);
     let say = |text: &str| server.complete(id, &text_member(text), out);
+    let done = |outcome: std::io::Result<String>| match outcome {
+        Ok(text) => server.complete(id, &text_member(&text), out),
+        Err(error) => fail(server, id, &error.to_string(), out),
+    };
     match name {
+        "alloc" => say(&hog::alloc(number("mib", 1))),
+        "burn" => say(&hog::burn(Duration::from_millis(number("ms", 1)))),
+        "forks" => say(&hog::forks(number("most", 1))),
+        "fill" => done(hog::fill(string("path"), number("mib", 1))),
+        "write" => done(hog::write(string("path"), string("text"))),
+        "read" => done(hog::read(string("path"))),
+        "connect" => done(hog::connect(string("address"), string("text"))),
         "slow" => {
             let _slow = server.slow.enter();
             if sleep_until_cancelled(id, Duration::from_millis(number("ms", 0)), out, session) {

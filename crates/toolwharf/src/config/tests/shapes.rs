@@ -17,6 +17,7 @@ fn line(spec: &ServerSpec) -> String {
         Transport::Http { url, headers } | Transport::Sse { url, headers } => {
             format!("{url} {headers:?}")
         }
+        Transport::Hosted(hosting) => unreachable!("no file has one: {hosting:?}"),
     };
     format!("{}{state}: {} {rest}", spec.name, spec.transport.kind())
 }

@@ -1,0 +1,100 @@
+//! Tools that take more than their share: memory, processors, processes, disk; and that look outside.
+
+use std::{
+    fs,
+    io::{Read as _, Write as _},
+    net::{TcpStream, ToSocketAddrs as _},
+    path::Path,
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// Takes so many MiB, touches all of it, and keeps it.
+pub(crate) fn alloc(mib: u64) -> String {
+    let mut kept = Vec::new();
+    for _ in 0..mib {
+        let mut block = vec![0_u8; 1 << 20];
+        for page in block.chunks_mut(4096) {
+            page[0] = 1;
+        }
+        kept.push(block);
+    }
+    let taken = kept.len();
+    std::mem::forget(kept);
+    format!("{taken} MiB")
+}
+
+/// Computes for so long.
+pub(crate) fn burn(time: Duration) -> String {
+    let until = Instant::now() + time;
+    let mut rounds = 0_u64;
+    while Instant::now() < until {
+        rounds = std::hint::black_box(rounds.wrapping_add(1));
+    }
+    rounds.to_string()
+}
+
+/// Starts processes until it may not, or there are so many; how many there are, and why no more.
+pub(crate) fn forks(most: u64) -> String {
+    let mut started = 0;
+    while started < most {
+        let child = Command::new("/proc/self/exe")
+            .arg("--sleep")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        match child {
+            Ok(_) => started += 1,
+            Err(error) => return format!("{started}: {error}"),
+        }
+    }
+    started.to_string()
+}
+
+/// Appends so many MiB to a file, as far as it can.
+pub(crate) fn fill(path: &str, mib: u64) -> std::io::Result<String> {
+    let mut file = fs::File::options().create(true).append(true).open(path)?;
+    let block = vec![7_u8; 1 << 20];
+    for written in 0..mib {
+        if let Err(error) = file.write_all(&block) {
+            return Ok(format!("{written}: {error}"));
+        }
+    }
+    file.sync_all()?;
+    Ok(mib.to_string())
+}
+
+pub(crate) fn write(path: &str, text: &str) -> std::io::Result<String> {
+    if let Some(parent) = Path::new(path).parent() {
+        fs::create_dir_all(parent)?;
+    }
+    let mut file = fs::File::create(path)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    Ok("written".to_owned())
+}
+
+pub(crate) fn read(path: &str) -> std::io::Result<String> {
+    let mut text = String::new();
+    fs::File::open(path)?
+        .take(1 << 20)
+        .read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// Sends a text to an address, and returns the beginning of what comes back.
+pub(crate) fn connect(address: &str, text: &str) -> std::io::Result<String> {
+    let none = || std::io::Error::other("no address");
+    let address = address.to_socket_addrs()?.next().ok_or_else(none)?;
+    let mut stream = TcpStream::connect_timeout(&address, CONNECT)?;
+    stream.set_read_timeout(Some(CONNECT))?;
+    stream.write_all(text.as_bytes())?;
+    let mut answer = vec![0; 4096];
+    let count = stream.read(&mut answer)?;
+    Ok(String::from_utf8_lossy(&answer[..count]).into_owned())
+}

@@ -1,0 +1,278 @@
+//! Hosted servers: their rows in the store, and the gateway that runs them.
+//!
+//! Invariant: the gateway has what the rows say, and one at a time changes them. Deliberately absent: HTTP, and
+//! noticing what another process writes into the database.
+
+mod entry;
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::PathBuf,
+    sync::Arc,
+};
+
+use engine::{Gateway, Remembered, server::Server, supervisor::Last};
+use model::{Mount, ProjectId, Provider, ServerKey, ServerName, ServerSpec, Source};
+use store::{NewWorkspace, Store, WorkspaceRow};
+use tokio::sync::Mutex;
+
+pub(crate) use self::entry::Entry;
+use crate::{projects::Projects, rest::Wrong};
+
+/// What a row says before its server ever ran.
+const REGISTERED: &str = "registered";
+
+pub(crate) struct Hosting {
+    store: Store,
+    gateway: Gateway,
+    projects: Arc<Projects>,
+    /// Whoever holds it may change what is hosted.
+    edits: Mutex<()>,
+}
+
+/// Why a registration came to nothing.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("{}", .0.first().map_or("it is not usable", |wrong| wrong.detail.as_str()))]
+    Unfit(Vec<Wrong>),
+    /// Something else has the name.
+    #[error("there is a server `{0}` already")]
+    Taken(ServerName),
+    #[error("there is no project `{0}`")]
+    NoProject(ProjectId),
+    #[error(transparent)]
+    Store(#[from] store::Error),
+    #[error("its volumes are not removed: {0}")]
+    Volumes(runtime::Error),
+}
+
+impl Hosting {
+    pub(crate) fn new(store: Store, gateway: Gateway, projects: Arc<Projects>) -> Arc<Self> {
+        Arc::new(Self {
+            store,
+            gateway,
+            projects,
+            edits: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Removes what an earlier run left behind, and starts what is registered (H08).
+    ///
+    /// # Errors
+    /// The store does not tell what that is.
+    pub(crate) async fn boot(&self) -> Result<(), Error> {
+        let _one_at_a_time = self.edits.lock().await;
+        self.gateway.runtimes().sweep().await;
+        self.take_in().await
+    }
+
+    /// Takes in what the rows say now; who is not concerned goes on undisturbed.
+    ///
+    /// # Errors
+    /// The store does not tell.
+    pub(crate) async fn reload(&self) -> Result<(), Error> {
+        let _one_at_a_time = self.edits.lock().await;
+        self.take_in().await
+    }
+
+    async fn take_in(&self) -> Result<(), Error> {
+        let rows = self.rows().await?;
+        let mut secrets: HashMap<ProjectId, HashMap<String, String>> = HashMap::new();
+        let mut hosted = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let known = match entry::owner(row) {
+                Some(project) if !secrets.contains_key(&project) => {
+                    let values = self.projects.secret_values(&project).await?;
+                    secrets.entry(project).or_insert(values)
+                }
+                Some(project) => secrets.entry(project).or_default(),
+                None => &mut HashMap::new(),
+            };
+            match Entry::kept(row, known) {
+                Ok(spec) => hosted.push((spec, Last::from_word(&row.status))),
+                Err(wrong) => {
+                    let wrong: Vec<&str> = wrong.iter().map(|one| one.detail.as_str()).collect();
+                    let why = wrong.join("; ");
+                    tracing::error!(server = %row.name, id = row.id, "cannot be hosted: {why}");
+                }
+            }
+        }
+        let remembered = self.remembered(&hosted).await?;
+        self.gateway.host(hosted, remembered);
+        Ok(())
+    }
+
+    pub(crate) async fn rows(&self) -> Result<Vec<WorkspaceRow>, Error> {
+        Ok(self.store.workspace_list_all().await?)
+    }
+
+    async fn remembered(
+        &self,
+        hosted: &[(ServerSpec, Option<Last>)],
+    ) -> Result<HashMap<ServerKey, Remembered>, Error> {
+        let mut owners: BTreeMap<Option<ProjectId>, Vec<&ServerSpec>> = BTreeMap::new();
+        for (spec, _) in hosted {
+            owners.entry(spec.owner.clone()).or_default().push(spec);
+        }
+        let depth = self.gateway.settings().limits.max_depth;
+        let mut all = HashMap::new();
+        for (owner, specs) in owners {
+            let snapshots = self.store.snapshot_list(owner.as_ref()).await?;
+            let pins = self.store.pin_digest_list(owner.as_ref()).await?;
+            let digest = |name: &ServerName| {
+                let spec = specs.iter().find(|spec| spec.name == *name)?;
+                Some(engine::config_digest(spec))
+            };
+            let known = Remembered::of_rows(snapshots, pins, digest, depth);
+            all.extend(known.into_iter().map(|(name, known)| {
+                let owner = owner.clone();
+                (ServerKey { owner, name }, known)
+            }));
+        }
+        Ok(all)
+    }
+
+    /// Registers a server and starts it; its row.
+    ///
+    /// # Errors
+    /// [`Error`]; nothing was changed then.
+    pub(crate) async fn register(&self, entry: Entry) -> Result<WorkspaceRow, Error> {
+        self.permitted(&entry)?;
+        let _one_at_a_time = self.edits.lock().await;
+        self.free(&entry).await?;
+        let new = NewWorkspace {
+            project: entry.project.as_ref(),
+            name: &entry.name,
+            status: REGISTERED,
+            image: entry.hosting().source.target(),
+            config: &entry.config,
+        };
+        let put = self.store.workspace_put(new).await;
+        let row = put.map_err(|error| match error {
+            store::Error::Conflict { .. } => Error::Taken(entry.name.clone()),
+            error => error.into(),
+        })?;
+        self.take_in().await?;
+        Ok(row)
+    }
+
+    /// Puts another registration in the place of one; the server is started anew if anything is different.
+    ///
+    /// # Errors
+    /// [`Error`]; nothing was changed then.
+    pub(crate) async fn update(&self, id: &str, entry: Entry) -> Result<WorkspaceRow, Error> {
+        self.permitted(&entry)?;
+        let _one_at_a_time = self.edits.lock().await;
+        let old = self.store.workspace_get(None, id).await?;
+        if (&old.name, entry::owner(&old)) != (&entry.name, entry.project.clone()) {
+            let why =
+                "a server keeps its name and its project; register another, and delete this one";
+            return Err(Error::Unfit(vec![Wrong::new("/name", why)]));
+        }
+        let image = entry.hosting().source.target();
+        let row = self
+            .store
+            .workspace_set_config(None, id, image, &entry.config)
+            .await?;
+        self.take_in().await?;
+        Ok(row)
+    }
+
+    /// Ends a server and forgets it; its volumes only if that is asked for.
+    ///
+    /// # Errors
+    /// [`Error`]
+    pub(crate) async fn delete(&self, id: &str, volumes: bool) -> Result<(), Error> {
+        let _one_at_a_time = self.edits.lock().await;
+        let server = self.server(id);
+        self.store.workspace_delete(None, id).await?;
+        self.take_in().await?;
+        if let Some(server) = server {
+            server.stopped().await;
+        }
+        if volumes {
+            let removed = self.gateway.runtimes().volumes_remove(id).await;
+            removed.map_err(Error::Volumes)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn server(&self, id: &str) -> Option<Arc<Server>> {
+        self.gateway.fleet().hosted(id).cloned()
+    }
+
+    /// Whether this installation lets it be hosted so, as far as can be told without trying.
+    fn permitted(&self, entry: &Entry) -> Result<(), Error> {
+        let hosting = entry.hosting();
+        let mut wrong = Vec::new();
+        if let Some(provider) = hosting.provider {
+            if let Some(why) = self.gateway.runtimes().refusal(provider) {
+                wrong.push(Wrong::new("/provider", why));
+            }
+            match (&hosting.source, provider) {
+                (Source::Image { .. }, Provider::Process) => wrong.push(Wrong::new(
+                    "/provider",
+                    "`process` runs commands of this host, not images",
+                )),
+                (Source::Command { .. }, other) if other != Provider::Process => {
+                    let why = format!("`{other}` runs images; a command runs under `process`");
+                    wrong.push(Wrong::new("/provider", why));
+                }
+                _ => {}
+            }
+        }
+        let settings = self.gateway.settings();
+        for (at, mount) in hosting.mounts.iter().enumerate() {
+            if !allows(&settings.hosting.mounts, mount) {
+                let why = format!(
+                    "`{}` of the host may not be mounted: the setting `[hosting] mounts` does not name it",
+                    mount.host.display()
+                );
+                wrong.push(Wrong::new(format!("/mounts/{at}"), why));
+            }
+        }
+        if wrong.is_empty() {
+            Ok(())
+        } else {
+            Err(Error::Unfit(wrong))
+        }
+    }
+
+    /// Whether nothing else has the name, and its project is there.
+    async fn free(&self, entry: &Entry) -> Result<(), Error> {
+        if let Some(project) = &entry.project {
+            match self.store.project_get(project).await {
+                Ok(_) => {}
+                Err(store::Error::NotFound { .. }) => {
+                    return Err(Error::NoProject(project.clone()));
+                }
+                Err(error) => return Err(error.into()),
+            }
+            self.projects.known(project).await?;
+        }
+        let key = ServerKey {
+            owner: entry.project.clone(),
+            name: entry.name.clone(),
+        };
+        match self.gateway.fleet().get(&key) {
+            Some(_) => Err(Error::Taken(entry.name.clone())),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Whether the host's path, followed to its end, lies under one that an administrator named.
+fn allows(allowed: &[PathBuf], mount: &Mount) -> bool {
+    let Ok(real) = mount.host.canonicalize() else {
+        return false;
+    };
+    let within = |allowed: &PathBuf| {
+        let allowed = allowed.canonicalize();
+        allowed.is_ok_and(|allowed| real.starts_with(allowed))
+    };
+    allowed.iter().any(within)
+}
