@@ -16,6 +16,7 @@ mod registry;
 mod rest;
 mod serve;
 mod startup;
+mod webhook;
 
 use std::process::ExitCode;
 

@@ -13,7 +13,12 @@ use std::{
 
 use anyhow::Context;
 use axum::{Router, http::StatusCode, routing::get};
-use engine::{Gateway, catalog::ListKind, server::State};
+use engine::{
+    Fleet, Gateway,
+    catalog::ListKind,
+    server::{Server, State, Status},
+    supervisor::Phase,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::{config::Sources, gateway::Front};
@@ -52,27 +57,20 @@ pub(crate) fn router(front: Arc<Front>, gateway: Gateway, ready: Ready) -> Route
 fn metrics(front: &Front, gateway: &Gateway) -> String {
     let fleet = gateway.fleet();
     let mut out = String::new();
-    let mut family =
-        |name: &str, kind: &str, help: &str, value: &dyn Fn(&engine::server::Server) -> u64| {
+    let mut family = |name: &str, kind: &str, help: &str, value: &dyn Fn(&Server) -> u64| {
+        let _ = writeln!(
+            out,
+            "# HELP toolwharf_{name} {help}\n# TYPE toolwharf_{name} {kind}"
+        );
+        for server in fleet.all() {
             let _ = writeln!(
                 out,
-                "# HELP toolwharf_{name} {help}\n# TYPE toolwharf_{name} {kind}"
+                "toolwharf_{name}{{{}}} {}",
+                labels(server),
+                value(server)
             );
-            for server in fleet.all() {
-                let label = server
-                    .name()
-                    .as_str()
-                    .replace('\\', "\\\\")
-                    .replace('"', "\\\"");
-                let project = server.key().owner.as_ref();
-                let project = project.map_or_else(String::new, |id| format!("project=\"{id}\","));
-                let _ = writeln!(
-                    out,
-                    "toolwharf_{name}{{{project}server=\"{label}\"}} {}",
-                    value(server)
-                );
-            }
-        };
+        }
+    };
     let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
     family(
         "server_up",
@@ -116,6 +114,7 @@ fn metrics(front: &Front, gateway: &Gateway) -> String {
         "Tools that the server offers.",
         &|server| server.catalog().list(ListKind::Tools).len() as u64,
     );
+    hosted_metrics(&fleet, &mut out);
     let (held, listeners) = gateway.gauges();
     for (name, help, value) in [
         (
@@ -136,6 +135,69 @@ fn metrics(front: &Front, gateway: &Gateway) -> String {
         );
     }
     out
+}
+
+fn labels(server: &Server) -> String {
+    let name = server.name().as_str();
+    let name = name.replace('\\', "\\\\").replace('"', "\\\"");
+    let project = server.key().owner.as_ref();
+    let project = project.map_or_else(String::new, |id| format!("project=\"{id}\","));
+    format!("{project}server=\"{name}\"")
+}
+
+/// What is told of hosted servers besides.
+fn hosted_metrics(fleet: &Fleet, out: &mut String) {
+    type Value = fn(&Status) -> u64;
+    let families: [(&str, &str, &str, Value); 3] = [
+        (
+            "hosted_restarts",
+            "gauge",
+            "How often it was started by itself since it was last started by hand or by the product.",
+            |status| status.restarts,
+        ),
+        (
+            "hosted_warnings_total",
+            "counter",
+            "Health warnings.",
+            |status| status.warnings,
+        ),
+        (
+            "hosted_unresponsive",
+            "gauge",
+            "Whether it runs and does not answer heartbeats.",
+            |status| u64::from(matches!(status.phase, Phase::Unresponsive)),
+        ),
+    ];
+    for (name, kind, help, value) in families {
+        let _ = writeln!(
+            out,
+            "# HELP toolwharf_{name} {help}\n# TYPE toolwharf_{name} {kind}"
+        );
+        for server in &fleet.hosted {
+            if let Some(status) = server.hosted_status() {
+                let _ = writeln!(
+                    out,
+                    "toolwharf_{name}{{{}}} {}",
+                    labels(server),
+                    value(&status)
+                );
+            }
+        }
+    }
+    let _ = writeln!(
+        out,
+        "# HELP toolwharf_hosted_state Which state it is in.\n# TYPE toolwharf_hosted_state gauge"
+    );
+    for server in &fleet.hosted {
+        if let Some(status) = server.hosted_status() {
+            let state = status.phase.word();
+            let _ = writeln!(
+                out,
+                "toolwharf_hosted_state{{{},state=\"{state}\"}} 1",
+                labels(server)
+            );
+        }
+    }
 }
 
 /// Removed when the gateway ends.

@@ -24,6 +24,7 @@ use crate::{
     ops,
     rest::{self, Rest},
     startup::{self, Given},
+    webhook,
 };
 
 /// What hosted servers have from `SIGTERM` to `SIGKILL` when the product stops (H11).
@@ -106,6 +107,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
             () = live.watch() => {}
             () = startup::retain(&gateway, &store) => {}
             () = keys.follow(&store) => {}
+            () = webhook::run(&gateway) => {}
             () = front.reap() => {}
         }
         anyhow::Ok(())
