@@ -30,7 +30,7 @@ pub(crate) struct Problem {
     pub(crate) errors: Vec<Wrong>,
     /// The error of an MCP server, as it said it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) mcp: Option<McpError>,
+    pub(crate) mcp: Option<Box<McpError>>,
     /// Seconds after which it is worth another try, where it is not the usual time.
     #[serde(skip)]
     pub(crate) retry_after: Option<u64>,

@@ -396,10 +396,16 @@ impl Rest {
         }
     }
 
-    async fn hosted(&self, id: &str) -> Result<(WorkspaceRow, Arc<Server>), Problem> {
+    /// One that is hosted, and not switched off.
+    async fn enabled(&self, id: &str) -> Result<(WorkspaceRow, Arc<Server>), Problem> {
         let row = self.workspace(id).await?;
         match self.hosting.server(&row.id) {
-            Some(server) => Ok((row, server)),
+            Some(server) if server.spec.enabled => Ok((row, server)),
+            Some(_) => {
+                let way_out = "register it with `\"enabled\": true`";
+                let why = format!("server `{}` is not enabled: {way_out}", row.name);
+                Err(Problem::new(409, why))
+            }
             None => Err(Problem::new(
                 409,
                 format!(
@@ -526,14 +532,7 @@ async fn order(
     Path(id): Path<String>,
     order: Order,
 ) -> Result<Json<HostedServer>, Problem> {
-    let (row, server) = rest.hosted(&id).await?;
-    if !server.spec.enabled {
-        let why = format!(
-            "server `{}` is not enabled: register it with `\"enabled\": true`",
-            row.name
-        );
-        return Err(Problem::new(409, why));
-    }
+    let (row, server) = rest.enabled(&id).await?;
     let obeyed = tokio::time::timeout(PATIENCE, server.obey(order)).await;
     match obeyed {
         Ok(true) => Ok(Json(rest.told(&row).await)),
@@ -590,7 +589,7 @@ pub(super) async fn call(
         )
     })?;
     let asked: CallRequest = input::typed(&mut serde_json::Deserializer::from_slice(&body))?;
-    let (_, server) = rest.hosted(&id).await?;
+    let (_, server) = rest.enabled(&id).await?;
     let timeout = match asked.timeout_ms {
         None => None,
         Some(ms @ 1..=LONGEST_MS) => Some(Duration::from_millis(ms)),
@@ -630,7 +629,7 @@ pub(super) async fn call(
             text.push(b'}');
             Ok(([(header::CONTENT_TYPE, "application/json")], text).into_response())
         }
-        Err(problem) => Ok(failed(problem)),
+        Err(problem) => Ok(problem.into_response()),
     }
 }
 
@@ -700,12 +699,8 @@ fn outcome(name: &ServerName, answer: Answer) -> Result<Vec<u8>, Problem> {
         let wait = own.and_then(|data| data["retryAfterMs"].as_u64());
         wait.map_or(1, |ms| ms.div_ceil(1000).max(1))
     });
-    problem.mcp = Some(error);
+    problem.mcp = Some(Box::new(error));
     Err(problem)
-}
-
-fn failed(problem: Problem) -> Response {
-    problem.into_response()
 }
 
 /// What happens in the course of a call, and at last its end, as events.

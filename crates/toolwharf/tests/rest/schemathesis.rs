@@ -21,10 +21,9 @@ const LIMIT: Duration = Duration::from_secs(if cfg!(debug_assertions) { 300 } el
 const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,\
                       response_headers_conformance,response_schema_conformance,negative_data_rejection,\
                       unsupported_method,allow_header_conformance";
-/// The configuration file's servers are started at once, whatever their command is; and ids of keys are found out,
+/// The configuration file's servers and hosted ones are started at once, whatever their command is; and ids of keys are found out,
 /// that of the key in use among them. Logs may be followed without end.
-const UNTRIED: &str =
-    r"^/api/v1/(servers/\{name\}(/logs)?|import|keys/\{key\}|projects/\{project\}/keys/\{key\})$";
+const UNTRIED: &str = r"^/api/v1/(servers/\{name\}(/logs)?|mcp/servers(/\{id\}(/logs)?)?|import|keys/\{key\}|projects/\{project\}/keys/\{key\})$";
 
 fn schemathesis() -> PathBuf {
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.work/venv/bin/st");
