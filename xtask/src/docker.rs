@@ -107,10 +107,14 @@ impl Daemon {
         fs::write(
             at("daemon.json"),
             serde_json::to_vec_pretty(&serde_json::json!({
-                "runtimes": { "runsc": {
-                    "path": program("runsc"),
-                    "runtimeArgs": ["--platform=ptrace", "--network=none"],
-                } },
+                "runtimes": {
+                    "runsc": {
+                        "path": program("runsc"),
+                        "runtimeArgs": ["--platform=ptrace", "--network=none"],
+                    },
+                    // For who believes a name.
+                    "not-runsc": { "path": program("runc") },
+                },
             }))?,
         )?;
         let host = format!("unix://{}", at("sock").display());

@@ -44,6 +44,7 @@ mod readback;
 mod reaper;
 mod spec;
 mod stdio;
+mod turns;
 mod volumes;
 
 use std::collections::BTreeSet;
@@ -57,9 +58,10 @@ use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 
 use self::engine::Engine;
+use self::turns::Turns;
 use crate::unit::{Error, Instance, Runtime, Unit};
 
-/// Where tasks write what was made, and where the daemon is.
+/// Which daemon, which of its runtimes, and for whom.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// `unix:///run/docker.sock`.
@@ -85,6 +87,7 @@ pub struct Docker(Arc<Inner>);
 struct Inner {
     options: Options,
     engine: Engine,
+    turns: Turns,
     /// Owns everything that goes on behind a handle.
     tasks: TaskTracker,
 }
@@ -105,8 +108,8 @@ impl Docker {
     ///
     /// # Errors
     ///
-    /// [`Error::Refused`] for a host that is no `unix://` path, or an installation that cannot be
-    /// part of a container's name.
+    /// [`Error::Refused`] for a host that is no `unix://` path, a provider that Docker is not, or an
+    /// installation that cannot be part of a container's name.
     pub fn new(options: Options) -> Result<Self, Error> {
         let fits = |text: &str| {
             (1..=64).contains(&text.len())
@@ -123,10 +126,17 @@ impl Docker {
                 ),
             });
         }
+        if matches!(options.provider, Provider::E2b | Provider::Process) {
+            return Err(Error::Refused {
+                field: "provider",
+                why: "a Docker daemon is `gvisor`, `firecracker` or `runc`".to_owned(),
+            });
+        }
         let engine = Engine::new(&options.host)?;
         Ok(Self(Arc::new(Inner {
             options,
             engine,
+            turns: Turns::default(),
             tasks: TaskTracker::new(),
         })))
     }

@@ -15,10 +15,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use model::{Hosting, Mount, Network, Provider, Source};
 use runtime::docker::{Docker, Options};
 use runtime::{Error, Exit, Instance, Runtime as _, Stdio, Unit};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
 const VARIABLE: &str = "TOOLWHARF_TEST_DOCKER";
@@ -363,6 +367,7 @@ async fn h17_the_given_limits_are_enforced() {
         hosting.limits.disk = 32 << 20;
         hosting.limits.cpu_millis = 1000;
         hosting.limits.memory = 128 << 20;
+        hosting.limits.pids = 256;
         hosting.strict = true;
         let (text, exit, instance) = bench.run(hosting).await;
         assert!(exit.success(), "{provider:?}: {exit}: {text}");
@@ -717,7 +722,7 @@ async fn a_sweep_removes_what_earlier_runs_left() {
 async fn a_daemon_that_hangs_is_not_waited_for() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("sock");
-    let socket = tokio::net::UnixListener::bind(&path).unwrap();
+    let socket = UnixListener::bind(&path).unwrap();
     let hang = async {
         let mut open = Vec::new();
         loop {
@@ -733,7 +738,7 @@ async fn a_daemon_that_hangs_is_not_waited_for() {
             docker.probe(),
             docker.launch(unit(hosting(&["/bin/cat"]))),
             docker.sweep(BTreeSet::new()),
-            docker.volumes_remove("h1"),
+            docker.volumes_remove("h2"),
         );
         for error in [probe.err(), launch.err(), sweep.err(), remove.err()] {
             let error = error.unwrap();
@@ -758,4 +763,244 @@ async fn a_daemon_that_hangs_is_not_waited_for() {
     );
     options.host = "tcp://example.com:2375".into();
     assert!(Docker::new(options).is_err());
+}
+
+#[tokio::test]
+async fn h17_a_fork_bomb_is_contained() {
+    let bench = bench(Provider::Runc);
+    let mut bomb = sh("for i in $(seq 100); do sleep 1000 & done; echo survived");
+    bomb.limits.pids = 16;
+    let (text, exit, instance) = bench.run(bomb).await;
+    assert!(
+        holds(&instance, "pids") && !exit.success(),
+        "{exit}: {text}"
+    );
+    let stderr = instance.handle.stderr_tail();
+    assert!(stderr.contains("fork"), "{stderr}");
+    bench.nothing_left().await;
+}
+
+#[tokio::test]
+async fn a_flood_is_bounded() {
+    for provider in BOTH {
+        let bench = bench(provider);
+        let mut loud = sh("yes $(seq 300) | head -c 64000000 >&2; yes");
+        loud.limits.cpu_millis = 2000;
+        let mut instance = bench.launch(loud).await.unwrap();
+        // All of stderr is taken, and stdout stalls when nobody reads it.
+        read_until(&mut instance, "y\n").await;
+        let tail = instance.handle.stderr_tail().len();
+        assert!((60_000..=64 << 10).contains(&tail), "{tail}");
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let peak: u64 = peak
+            .unwrap()
+            .trim()
+            .trim_end_matches(" kB")
+            .parse()
+            .unwrap();
+        assert!(peak < 64 << 10, "{peak} KiB");
+        instance.handle.kill_now();
+        let exit = timeout(LONG, instance.handle.exited()).await.unwrap();
+        assert_eq!(exit.signal, Some(9));
+        bench.nothing_left().await;
+    }
+}
+
+#[tokio::test]
+async fn h01_real_servers_answer_through_their_streams() {
+    for provider in BOTH {
+        for (image, tool) in [("scripted", "echo"), ("everything", "get-sum")] {
+            let bench = bench(provider);
+            let mut server = hosting(&[]);
+            server.source = Source::Image {
+                image: format!("toolwharf-test/{image}"),
+                command: Vec::new(),
+            };
+            server.limits.cpu_millis = 2000;
+            let mut instance = bench.launch(server).await.unwrap();
+            let initialize = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}"#;
+            let initialized = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
+            let list = r#"{"jsonrpc":"2.0","id":2,"method":"tools/list"}"#;
+            let stdin = &mut stdio(&mut instance).stdin;
+            stdin
+                .write_all(format!("{initialize}\n").as_bytes())
+                .await
+                .unwrap();
+            read_until(&mut instance, "serverInfo").await;
+            let stdin = &mut stdio(&mut instance).stdin;
+            let lines = format!("{initialized}\n{list}\n");
+            stdin.write_all(lines.as_bytes()).await.unwrap();
+            read_until(&mut instance, &format!("\"{tool}\"")).await;
+            // The end of its input ends a server that minds it.
+            drop(instance.stdio.take());
+            let exit = timeout(LONG, instance.handle.stop(GRACE)).await.unwrap();
+            assert!(
+                exit.success() || exit.signal == Some(15),
+                "{provider:?}, {image}: {exit}"
+            );
+            bench.nothing_left().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn h18_what_is_not_gvisor_is_not_believed() {
+    // A runtime of the daemon that has another name and is runc.
+    let mut bench = bench(Provider::Gvisor);
+    bench.options.runtime = "not-runsc".into();
+    bench.docker = Docker::new(bench.options.clone()).unwrap();
+    let error = bench.launch(hosting(&["/bin/cat"])).await.unwrap_err();
+    let text = error.to_string();
+    assert!(
+        matches!(error, Error::Unavailable(_)) && text.contains("not-runsc"),
+        "{text}"
+    );
+    bench.nothing_left().await;
+}
+
+/// What a daemon does that is not well.
+#[derive(Clone, Copy, PartialEq)]
+enum Mood {
+    Well,
+    Gone,
+    /// It takes the request to start a container, and does not answer.
+    HangsAtStart,
+}
+
+/// Stands between us and the daemon.
+async fn between(socket: UnixListener, target: String, mut mood: watch::Receiver<Mood>) {
+    let mut open = FuturesUnordered::new();
+    loop {
+        tokio::select! {
+            accepted = socket.accept() => {
+                if *mood.borrow() != Mood::Gone {
+                    open.push(relay(accepted.unwrap().0, target.clone(), mood.clone()));
+                }
+            }
+            Some(()) = open.next() => {}
+            changed = mood.changed() => {
+                changed.unwrap();
+                if *mood.borrow() == Mood::Gone {
+                    open.clear();
+                }
+            }
+        }
+    }
+}
+
+async fn relay(client: UnixStream, target: String, mood: watch::Receiver<Mood>) {
+    let daemon = UnixStream::connect(target).await.unwrap();
+    let (mut from, mut to) = client.into_split();
+    let (mut answers, mut requests) = daemon.into_split();
+    let forth = async {
+        let mut chunk = vec![0; 64 << 10];
+        while let Ok(count @ 1..) = from.read(&mut chunk).await {
+            let text = String::from_utf8_lossy(&chunk[..count]);
+            if *mood.borrow() == Mood::HangsAtStart && text.contains("/start ") {
+                std::future::pending::<()>().await;
+            }
+            if requests.write_all(&chunk[..count]).await.is_err() {
+                break;
+            }
+        }
+        let _ = requests.shutdown().await;
+    };
+    let back = async {
+        let _ = tokio::io::copy(&mut answers, &mut to).await;
+        let _ = to.shutdown().await;
+    };
+    tokio::join!(forth, back);
+}
+
+/// Runs a test with a daemon whose mood it sets.
+async fn with_moods<F: Future<Output = ()>>(
+    provider: Provider,
+    test: impl FnOnce(Bench, Docker, watch::Sender<Mood>) -> F,
+) {
+    let bench = bench(provider);
+    let path = bench.options.dir.join("sock");
+    let socket = UnixListener::bind(&path).unwrap();
+    let target = bench
+        .options
+        .host
+        .strip_prefix("unix://")
+        .unwrap()
+        .to_owned();
+    let options = Options {
+        host: format!("unix://{}", path.display()),
+        ..bench.options.clone()
+    };
+    let docker = Docker::new(options).unwrap();
+    let (mood, moods) = watch::channel(Mood::Well);
+    tokio::select! {
+        () = between(socket, target, moods) => {}
+        () = test(bench, docker, mood) => {}
+    }
+}
+
+#[tokio::test]
+async fn a_daemon_that_goes_away_in_mid_run_is_waited_for() {
+    with_moods(Provider::Runc, |bench, docker, mood| async move {
+        let launch = async |command: &[&str], id: &str| {
+            let mut hosting = hosting(command);
+            hosting.id = id.into();
+            timeout(LONG, docker.launch(unit(hosting))).await.unwrap()
+        };
+        let mut polite = launch(&["/bin/cat"], "h1").await.unwrap();
+        let deaf = launch(&["/bin/sleep", "1000"], "h2").await.unwrap();
+        mood.send_replace(Mood::Gone);
+        // The stream has broken off on both sides: that alone ends a server that minds its input.
+        assert_eq!(rest(&mut polite).await, "");
+        let running = ["inspect", "--format", "{{.State.Running}}"];
+        let state = |id| bench.cli(&[&running[..], &[&bench.name(id)]].concat());
+        wait_for("the polite one has ended", || state("h1") == "false").await;
+        assert_eq!(state("h2"), "true");
+        let error = launch(&["/bin/cat"], "h3").await.unwrap_err();
+        assert!(
+            matches!(error, Error::Failed(_) | Error::Unavailable(_)),
+            "{error}"
+        );
+        // Longer than it takes to give up one that is killed.
+        let early = timeout(Duration::from_secs(6), deaf.handle.exited()).await;
+        assert!(early.is_err(), "nobody has said that it ended: {early:?}");
+        assert_eq!(polite.handle.exit_status(), None);
+
+        mood.send_replace(Mood::Well);
+        let exit = timeout(LONG, polite.handle.exited()).await.unwrap();
+        assert!(exit.success(), "{exit}");
+        // Nobody can speak to it any more.
+        let exit = timeout(LONG, deaf.handle.exited()).await.unwrap();
+        assert_eq!(exit.signal, Some(9));
+        bench.nothing_left().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_stop_while_the_daemon_is_gone_has_an_end() {
+    with_moods(Provider::Runc, |bench, docker, mood| async move {
+        let launch = docker.launch(unit(hosting(&["/bin/sleep", "1000"])));
+        let instance = timeout(LONG, launch).await.unwrap().unwrap();
+        mood.send_replace(Mood::Gone);
+        let exit = timeout(Duration::from_secs(8), instance.handle.stop(Duration::ZERO)).await;
+        assert_eq!(exit.unwrap(), Exit::default());
+        // It comes to its end all the same.
+        mood.send_replace(Mood::Well);
+        bench.nothing_left().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_start_that_hangs_leaves_nothing() {
+    with_moods(Provider::Gvisor, |bench, docker, mood| async move {
+        mood.send_replace(Mood::HangsAtStart);
+        let launch = docker.launch(unit(hosting(&["/bin/cat"])));
+        let error = timeout(LONG, launch).await.unwrap().unwrap_err();
+        assert!(matches!(error, Error::Timeout { .. }), "{error}");
+        assert!(error.to_string().contains("start a container"), "{error}");
+        bench.nothing_left().await;
+    })
+    .await;
 }

@@ -15,6 +15,7 @@ use futures_util::StreamExt as _;
 use model::{Network, Provider, Source};
 use tokio::process::Command;
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use super::engine::{
     CHANGE, Call, Client, LABEL_HOSTING, LABEL_INSTALL, LABEL_RUN, call, found, within,
@@ -197,6 +198,9 @@ impl Inner {
                 });
             }
         };
+        spec::check_id(&hosting.id)?;
+        spec::check_image(image)?;
+        let _turn = self.turns.turn(&hosting.id).await?;
         let client = self.engine.connect().await?;
         let host = self.host(&client).await?;
         self.network(&client, &host, unit).await?;
@@ -294,13 +298,16 @@ impl Inner {
         } else {
             (None, stdio::logged(attached))
         };
-        let pump = self.tasks.spawn(pump.run(Arc::clone(&shared)));
+        let killed = CancellationToken::new();
+        let pump = pump.run(Arc::clone(&shared), killed.clone());
+        let pump = self.tasks.spawn(pump);
         let reaper = Reaper {
             inner: Arc::clone(self),
             client: client.clone(),
             id: id.to_owned(),
             shared: Arc::clone(&shared),
             pump,
+            killed,
             bridged: hosting.bridge,
             exit,
         };
@@ -470,6 +477,8 @@ fn refusal(error: Call) -> Error {
     };
     let field = if why.contains("bind source path") || why.contains("mount path") {
         Some("mounts")
+    } else if why.contains("invalid mount") || why.contains("destination can't be") {
+        Some("volumes")
     } else if why.contains("port is already allocated") || why.contains("address already in use") {
         Some("ports")
     } else if why.contains("executable file not found") || why.contains("no such file or directory")

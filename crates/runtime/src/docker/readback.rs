@@ -70,7 +70,12 @@ pub(super) fn rows(
     );
     row("memory", holds && memory > 0, how);
 
+    let mounts = &unit.hosting.mounts;
     let (holds, how) = match &volumes.limit {
+        _ if let Some(mount) = mounts.iter().find(|mount| !mount.read_only) => (
+            false,
+            format!("`{}` is a directory of this host", mount.inside),
+        ),
         Limit::Nothing => (true, "nothing of it is on disk".to_owned()),
         Limit::Each(size) => (
             true,

@@ -13,10 +13,11 @@ use futures_util::future::{BoxFuture, FutureExt as _, pending};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
 
 use super::Inner;
 use super::engine::Client;
-use crate::handle::{Exit, Shared, Stop};
+use crate::handle::{Exit, Shared};
 use crate::ladder::{Ladder, Step};
 
 /// How long the streams may take to come to their end when the container has.
@@ -34,6 +35,8 @@ pub(super) struct Reaper {
     pub(super) id: String,
     pub(super) shared: Arc<Shared>,
     pub(super) pump: JoinHandle<()>,
+    /// Tells the pump that nobody needs the rest.
+    pub(super) killed: CancellationToken,
     pub(super) bridged: bool,
     pub(super) exit: watch::Sender<Option<Exit>>,
 }
@@ -50,7 +53,7 @@ impl Reaper {
         // The signal that is under way; a stronger one replaces it.
         let mut signal: BoxFuture<'static, ()> = pending().boxed();
         let mut speechless: BoxFuture<'static, ()> = pending().boxed();
-        let mut pumping = true;
+        let (mut pumping, mut killing) = (true, false);
         let state = loop {
             tokio::select! {
                 state = &mut ended => break state,
@@ -64,11 +67,17 @@ impl Reaper {
                 () = &mut speechless => {
                     speechless = pending().boxed();
                     tracing::warn!(label = self.shared.label, "its streams broke off: it is killed");
-                    self.shared.request(Stop::Now);
+                    killing = true;
+                    signal = self.signal("SIGKILL");
                 }
                 step = ladder.next() => match step {
+                    Step::Terminate if killing => {}
                     Step::Terminate => signal = self.signal("SIGTERM"),
-                    Step::Kill => signal = self.signal("SIGKILL"),
+                    Step::Kill => {
+                        killing = true;
+                        self.killed.cancel();
+                        signal = self.signal("SIGKILL");
+                    }
                     Step::GiveUp => {
                         tracing::warn!(label = self.shared.label, container = self.id, "killed, and its end is not known");
                         // Those who wait have an answer; the task stays, to remove it yet.

@@ -38,6 +38,33 @@ pub(super) fn name(id: &str, install: &str) -> String {
     format!("toolwharf-{id}.{install}")
 }
 
+/// Names are made of it, and directories.
+pub(super) fn check_id(id: &str) -> Result<(), Error> {
+    let sound = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    if (1..=100).contains(&id.len()) && id.bytes().all(sound) {
+        return Ok(());
+    }
+    Err(Error::Refused {
+        field: "id",
+        why: format!(
+            "`{}` is not 1 to 100 of a-z, 0-9 and `-`",
+            id.escape_debug()
+        ),
+    })
+}
+
+/// It becomes a part of a URL on its way to the daemon, and nothing there encodes it.
+pub(super) fn check_image(image: &str) -> Result<(), Error> {
+    let sound = |byte: u8| byte.is_ascii_alphanumeric() || b"._-/:@".contains(&byte);
+    if (1..=512).contains(&image.len()) && image.bytes().all(sound) && !image.contains("..") {
+        return Ok(());
+    }
+    Err(Error::Refused {
+        field: "image",
+        why: format!("`{}` is not the name of an image", image.escape_debug()),
+    })
+}
+
 /// Whether the daemon's name of a container is one of this installation.
 pub(super) fn is_name(name: &str, install: &str) -> bool {
     let name = name.trim_start_matches('/');
@@ -224,4 +251,56 @@ fn labels(options: &Options, hosting: &str) -> HashMap<String, String> {
 
 fn signed(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn images_are_names() {
+        for sound in [
+            "busybox",
+            "registry:5000/team/image_1.x:tag-2",
+            "a@sha256:0123",
+        ] {
+            assert!(check_image(sound).is_ok(), "{sound}");
+        }
+        let too_long = "x".repeat(513);
+        for bad in [
+            "",
+            "a b",
+            "a?all=1",
+            "../containers",
+            "a%2f",
+            "a\n",
+            &too_long,
+        ] {
+            assert!(check_image(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn ids_are_parts_of_names() {
+        assert!(check_id("0198-ab").is_ok());
+        for bad in ["", "..", "a/b", "A", "a.b", "a_b"] {
+            assert!(check_id(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn only_names_of_the_installation_are_its_own() {
+        assert!(is_name(&name("h1", "one"), "one"));
+        assert!(is_name("/toolwharf-h1.one", "one"));
+        for other in [
+            "toolwharf-h1.one",
+            "/toolwharf-h1.two",
+            "one",
+            "toolwharf-one",
+            "",
+        ] {
+            assert!(!is_name(other, "two-one"), "{other}");
+        }
+        assert!(!is_name("toolwharf-h1.two-one", "one"));
+    }
 }

@@ -1,7 +1,9 @@
 //! The standard streams of a container, which come as one.
 //!
 //! stdout has a bounded buffer; while it is full, nothing is read, stderr neither, and the
-//! container stalls as it would on a pipe. Once the reader of stdout has gone, it is thrown away.
+//! container stalls as it would on a pipe. Once the reader of stdout has gone, or the container is
+//! killed, the rest is thrown away: a daemon sees to the end of a container only when its streams
+//! have been taken.
 
 use std::io;
 use std::pin::Pin;
@@ -12,6 +14,7 @@ use bollard::container::{AttachContainerResults, LogOutput};
 use futures_util::StreamExt as _;
 use tokio::io::{AsyncWrite, AsyncWriteExt as _, DuplexStream, duplex};
 use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
 
 use crate::handle::Shared;
 
@@ -61,7 +64,9 @@ pub(super) fn logged(attached: AttachContainerResults) -> Pump {
 
 impl Pump {
     /// Until the stream ends.
-    pub(super) async fn run(self, shared: Arc<Shared>) {
+    ///
+    /// `killed` ends a wait for the reader of stdout.
+    pub(super) async fn run(self, shared: Arc<Shared>, killed: CancellationToken) {
         let Self {
             mut attached,
             closing,
@@ -69,12 +74,17 @@ impl Pump {
         } = self;
         let (mut lines, log) = duplex(BUFFER);
         let moving = async move {
+            let bridged = stdout.is_some();
             while let Some(Ok(output)) = attached.next().await {
                 match (output, &mut stdout) {
                     (LogOutput::StdOut { message }, Some(pipe)) => {
-                        // Its reader is gone, and may be so.
-                        let _ = pipe.write_all(&message).await;
+                        tokio::select! {
+                            // Its reader is gone, and may be so.
+                            _ = pipe.write_all(&message) => {}
+                            () = killed.cancelled() => stdout = None,
+                        }
                     }
+                    (LogOutput::StdOut { .. }, None) if bridged => {}
                     (LogOutput::StdOut { message } | LogOutput::StdErr { message }, _) => {
                         let _ = lines.write_all(&message).await;
                     }

@@ -27,6 +27,7 @@ use super::Inner;
 use super::engine::{
     CHANGE, Call, Client, LABEL_HOSTING, LABEL_INSTALL, call, found, labels, within,
 };
+use super::spec::check_id;
 use crate::unit::Error;
 
 const LABEL_PATH: &str = "toolwharf.path";
@@ -244,6 +245,8 @@ impl Inner {
     }
 
     pub(super) async fn volumes_remove(&self, id: &str) -> Result<(), Error> {
+        check_id(id)?;
+        let _turn = self.turns.turn(id).await?;
         let client = self.engine.connect().await?;
         let filters = labels(&[
             (LABEL_INSTALL, self.options.install.as_str()),
