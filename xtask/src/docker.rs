@@ -152,8 +152,19 @@ impl Daemon {
             own: Some(own),
         };
         daemon.wait(interrupted, &log)?;
+        let bridge = format!(
+            "com.docker.network.bridge.name={}",
+            bridge(std::process::id())
+        );
         daemon
-            .client(["network", "create", "--driver", "bridge", NETWORK])
+            .client([
+                "network",
+                "create",
+                "--driver=bridge",
+                "--opt",
+                &bridge,
+                NETWORK,
+            ])
             .run_for_effect()?;
         images(workspace, &daemon)?;
         ensure!(!interrupted.load(Ordering::Relaxed), "interrupted");
@@ -238,7 +249,9 @@ fn images(workspace: &Workspace, daemon: &Daemon) -> Result<()> {
         node.display()
     );
     let pack = with_libraries(tar(), &node)?
-        .args(["--exclude=conformance", "-C"])
+        // Of Node.js its program only.
+        .args(["--exclude=conformance", "--exclude=@octokit"])
+        .args(["--exclude=node_modules/node/[!b]*", "-C"])
         .arg(workspace.work());
     daemon.import(
         "toolwharf-test/everything",
@@ -323,6 +336,11 @@ impl Own {
     }
 }
 
+/// The device of a daemon's network: its name is short, and tells whose it is.
+fn bridge(owner: u32) -> String {
+    format!("twh{owner}")
+}
+
 /// Takes away what daemons of ours left whose owner was killed.
 fn remove_remains() -> Result<()> {
     for entry in fs::read_dir(env::temp_dir())? {
@@ -335,6 +353,8 @@ fn remove_remains() -> Result<()> {
         };
         if test_kill_process(owner) == Err(rustix::io::Errno::SRCH) {
             eprintln!("    removing what {name} left behind");
+            let link = bridge(owner.as_raw_nonzero().get().unsigned_abs());
+            Cmd::new("ip").args(["link", "delete", &link]).succeeds();
             drop(Directory {
                 path: entry.path(),
                 name,

@@ -6,12 +6,13 @@
 //!
 //! # What a container gets
 //!
-//! - Its image, read-only; `/tmp` and `/run` in memory; its own volumes; the mounts that an
-//!   administrator permitted. Nothing else of the host: no devices, no host namespaces.
+//! - Its image, read-only; `/tmp`, `/run` and what the image declares as `VOLUME` in memory, of
+//!   limited size and empty; its own volumes; the mounts that an administrator permitted. Nothing
+//!   else of the host: no devices, no host namespaces.
 //! - No capability, no new privileges, the daemon's seccomp profile, an init that passes signals
 //!   on and reaps (without one, PID 1 ignores `SIGTERM`).
-//! - The environment of the hosting and that of the image. Labels of an image grant nothing, its
-//!   health check is not run, its `VOLUME`s go with the container.
+//! - The environment of the hosting and that of the image. Labels of an image grant nothing, and
+//!   its health check is not run.
 //! - A volume is an ext4 file system of limited size in a file under [`Options::dir`], where this
 //!   process may set up loop devices and the daemon sees the same `/dev`; else an ordinary volume
 //!   of the daemon, without a limit, and [`Instance::enforced`] says so.

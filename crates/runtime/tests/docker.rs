@@ -361,6 +361,7 @@ async fn h17_the_given_limits_are_enforced() {
         let bench = bench(provider);
         let script = "dd if=/dev/zero of=/data/x bs=65536 count=2000 2>&1; rm /data/x;
             dd if=/dev/zero of=/tmp/x bs=65536 count=2000 2>&1;
+            dd if=/dev/zero of=/image-volume/x bs=65536 count=2000 2>&1;
             echo x > /x; echo end";
         let mut hosting = sh(script);
         hosting.volumes = vec!["/data".into()];
@@ -373,7 +374,7 @@ async fn h17_the_given_limits_are_enforced() {
         assert!(exit.success(), "{provider:?}: {exit}: {text}");
         assert_eq!(
             text.matches("No space left").count(),
-            2,
+            3,
             "{provider:?}: {text}"
         );
         let stderr = instance.handle.stderr_tail();
@@ -1003,4 +1004,35 @@ async fn a_start_that_hangs_leaves_nothing() {
         bench.nothing_left().await;
     })
     .await;
+}
+
+#[tokio::test]
+async fn volumes_without_a_limit_are_told_and_kept() {
+    let mut bench = bench(Provider::Runc);
+    // Nothing can be made below it.
+    bench.options.dir = PathBuf::from("/dev/null/volumes");
+    let without = Docker::new(bench.options.clone()).unwrap();
+    let with = std::mem::replace(&mut bench.docker, without);
+    let mut writer = sh("echo kept > /data/file");
+    writer.volumes = vec!["/data".into()];
+    let mut strict = writer.clone();
+    strict.strict = true;
+    let error = bench.launch(strict).await.unwrap_err();
+    assert!(
+        matches!(error, Error::NotEnforced { what: "disk", .. }),
+        "{error}"
+    );
+    let label = format!("label=toolwharf.install={}", bench.options.install);
+    let list = ["volume", "ls", "-q", "--filter", &label];
+    assert_eq!(bench.cli(&list), "");
+    let (_, exit, instance) = bench.run(writer.clone()).await;
+    assert!(exit.success() && !holds(&instance, "disk"));
+    // Where a limit could be had, what is there is not shadowed by something empty.
+    bench.docker = with;
+    let mut reader = sh("cat /data/file");
+    reader.volumes = writer.volumes;
+    let (text, _, instance) = bench.run(reader).await;
+    assert!(text == "kept\n" && !holds(&instance, "disk"), "{text}");
+    bench.docker.volumes_remove("h1").await.unwrap();
+    bench.nothing_left().await;
 }

@@ -22,7 +22,7 @@ use super::engine::{
 };
 use super::readback::{self, Meter};
 use super::reaper::Reaper;
-use super::spec::{self, Host};
+use super::spec::{self, Host, Image};
 use super::{Inner, stdio};
 use crate::handle::{Handle, Shared};
 use crate::unit::{Error, Instance, Stdio, Unit};
@@ -96,7 +96,7 @@ impl Inner {
     /// Runs the daemon's init with nothing to do.
     async fn probe_start(&self, client: &Client) -> Result<(), Error> {
         let image = format!("{}:{}", PROBE_IMAGE.0, PROBE_IMAGE.1);
-        if image_missing(client, &image).await? {
+        if inspect_image(client, &image).await?.is_none() {
             let options = CreateImageOptionsBuilder::default()
                 .from_src("-")
                 .repo(PROBE_IMAGE.0)
@@ -204,16 +204,17 @@ impl Inner {
         let client = self.engine.connect().await?;
         let host = self.host(&client).await?;
         self.network(&client, &host, unit).await?;
-        if image_missing(&client, image).await? {
-            tokio::select! {
+        let there = match inspect_image(&client, image).await? {
+            Some(there) => there,
+            None => tokio::select! {
                 pulled = pull(&client, image) => pulled?,
                 () = unwanted => return Err(Error::Failed("nobody waits for it".to_owned())),
-            }
-        }
+            },
+        };
         let name = spec::name(&hosting.id, &self.options.install);
         self.make_room(&client, &name).await?;
         let volumes = self.volumes(&client, hosting).await?;
-        let body = spec::body(&self.options, &host, unit, &volumes)?;
+        let body = spec::body(&self.options, &host, unit, &volumes, &there)?;
         let created = call(
             "create a container",
             CHANGE,
@@ -423,24 +424,24 @@ async fn start(client: &Client, id: &str) -> Result<(), Call> {
     .await
 }
 
-async fn image_missing(client: &Client, image: &str) -> Result<bool, Error> {
-    let inspected = call(
-        "inspect an image",
-        CHANGE,
-        client.docker.inspect_image(image),
-    )
-    .await;
-    match inspected {
-        // A text that is no image's name at all.
+async fn inspect_image(client: &Client, image: &str) -> Result<Option<Image>, Error> {
+    let inspected = client.docker.inspect_image(image);
+    match call("inspect an image", CHANGE, inspected).await {
+        // A text that is no image's name after all.
         Err(Call::Daemon(400, why)) => Err(Error::Refused {
             field: "image",
             why: format!("`{image}`: {why}"),
         }),
-        other => Ok(found(other)?.is_none()),
+        other => Ok(found(other)?.map(|image| Image {
+            volumes: image
+                .config
+                .and_then(|config| config.volumes)
+                .unwrap_or_default(),
+        })),
     }
 }
 
-async fn pull(client: &Client, image: &str) -> Result<(), Error> {
+async fn pull(client: &Client, image: &str) -> Result<Image, Error> {
     // Without a tag the daemon would fetch them all.
     let last = image.rsplit('/').next().unwrap_or(image);
     let tagged = match last.contains([':', '@']) {
@@ -459,7 +460,10 @@ async fn pull(client: &Client, image: &str) -> Result<(), Error> {
     })
     .await;
     let why = match pulled {
-        Ok(()) => return Ok(()),
+        Ok(()) => match inspect_image(client, image).await? {
+            Some(image) => return Ok(image),
+            None => "it is not there after it was pulled".to_owned(),
+        },
         Err(Call::Daemon(_, why)) => why,
         Err(Call::Other(Error::Failed(why))) => why,
         Err(Call::Other(error)) => return Err(error),

@@ -71,7 +71,18 @@ pub(super) fn rows(
     row("memory", holds && memory > 0, how);
 
     let mounts = &unit.hosting.mounts;
+    let unknown = container.mounts.iter().flatten().find(|mount| {
+        let name = mount.name.as_deref().unwrap_or_default();
+        mount.typ.as_deref() == Some("volume") && !volumes.has(name)
+    });
     let (holds, how) = match &volumes.limit {
+        _ if let Some(mount) = unknown => (
+            false,
+            format!(
+                "the image's volume `{}` has no limit",
+                mount.destination.as_deref().unwrap_or_default()
+            ),
+        ),
         _ if let Some(mount) = mounts.iter().find(|mount| !mount.read_only) => (
             false,
             format!("`{}` is a directory of this host", mount.inside),

@@ -1,12 +1,12 @@
 //! What the daemon is asked for: a pure function of the unit and the host.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 
 use bollard::models::{
     ContainerCreateBody, HealthConfig, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig,
-    Mount, MountBindOptions, MountBindOptionsPropagationEnum, MountType, PortBinding,
-    RestartPolicy, RestartPolicyNameEnum,
+    Mount, MountBindOptions, MountBindOptionsPropagationEnum, MountTmpfsOptions, MountType,
+    PortBinding, RestartPolicy, RestartPolicyNameEnum,
 };
 use model::{Network, Provider, Source};
 
@@ -31,6 +31,13 @@ pub(super) struct Host {
     pub(super) memory: bool,
     pub(super) cpu: bool,
     pub(super) pids: bool,
+}
+
+/// What the daemon says of an image.
+#[derive(Default)]
+pub(super) struct Image {
+    /// Paths that would become volumes of the daemon's, without a name or a limit.
+    pub(super) volumes: Vec<String>,
 }
 
 /// One for each hosting and installation, so that two can never run. The dot is in neither.
@@ -86,10 +93,17 @@ pub(super) fn body(
     host: &Host,
     unit: &Unit,
     volumes: &Volumes,
+    image: &Image,
 ) -> Result<ContainerCreateBody, Error> {
+    let declared = image.volumes.iter().map(|path| path.trim_end_matches('/'));
+    let declared = declared.filter(|path| !path.is_empty());
     let hosting = &unit.hosting;
     let limits = hosting.limits;
-    let Source::Image { image, command } = &hosting.source else {
+    let Source::Image {
+        image: name,
+        command,
+    } = &hosting.source
+    else {
         unreachable!("launch refuses commands");
     };
     for (name, value) in &hosting.env {
@@ -116,23 +130,6 @@ pub(super) fn body(
     config.pids_limit = Some(pids(options.provider, limits.pids).into());
     let tmp = limits.disk.min(limits.memory / 2);
     config.shm_size = Some(signed(tmp));
-    let scratch = [("/tmp", tmp, "1777"), ("/run", tmp.min(RUN), "755")];
-    let taken = |path: &str| {
-        hosting.volumes.iter().any(|volume| volume == path)
-            || hosting.mounts.iter().any(|mount| mount.inside == path)
-    };
-    config.tmpfs = Some(
-        scratch
-            .into_iter()
-            .filter(|(path, ..)| !taken(path))
-            .map(|(path, size, mode)| {
-                (
-                    path.to_owned(),
-                    format!("rw,nosuid,nodev,size={size},mode={mode}"),
-                )
-            })
-            .collect(),
-    );
     let mut mounts = volumes.mounts();
     for mount in &hosting.mounts {
         let Some(source) = mount.host.to_str() else {
@@ -153,6 +150,16 @@ pub(super) fn body(
             ..Mount::default()
         });
     }
+    let own: BTreeSet<&str> = ["/tmp", "/run"].into_iter().chain(declared).collect();
+    let taken: BTreeSet<String> = mounts.iter().filter_map(|it| it.target.clone()).collect();
+    mounts.extend(
+        own.into_iter()
+            .filter(|&path| !taken.contains(path))
+            .map(|path| match path {
+                "/run" => scratch(path, tmp.min(RUN)),
+                _ => scratch(path, tmp),
+            }),
+    );
     config.mounts = Some(mounts);
     if hosting.network == Network::Open {
         config.network_mode = Some(options.network.clone());
@@ -171,7 +178,7 @@ pub(super) fn body(
         .iter()
         .map(|(name, value)| format!("{name}={value}"));
     Ok(ContainerCreateBody {
-        image: Some(image.clone()),
+        image: Some(name.clone()),
         cmd: (!command.is_empty()).then(|| command.clone()),
         env: Some(env.collect()),
         exposed_ports: Some(exposed.collect()),
@@ -184,6 +191,20 @@ pub(super) fn body(
         host_config: Some(config),
         ..unhealthy()
     })
+}
+
+/// A directory in memory, that everybody in the container may write to.
+fn scratch(path: &str, size: u64) -> Mount {
+    Mount {
+        target: Some(path.to_owned()),
+        typ: Some(MountType::TMPFS),
+        tmpfs_options: Some(MountTmpfsOptions {
+            size_bytes: Some(signed(size)),
+            mode: Some(0o1777),
+            options: None,
+        }),
+        ..Mount::default()
+    }
 }
 
 /// A container that runs nothing but the daemon's own init.

@@ -75,6 +75,10 @@ impl Volumes {
         self.volumes.iter().map(mount).collect()
     }
 
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.volumes.iter().any(|volume| volume.name == name)
+    }
+
     /// Leaves the devices to the container: they go when it does, or now if it never came up.
     pub(super) async fn release(&self) {
         for device in &self.devices {
@@ -100,7 +104,7 @@ impl Inner {
         ready.limit = Limit::Each(share);
         for inside in &hosting.volumes {
             match self
-                .volume(client, &hosting.id, inside, share, &mut ready)
+                .volume(client, hosting, inside, share, &mut ready)
                 .await
             {
                 Ok(()) => {}
@@ -116,11 +120,12 @@ impl Inner {
     async fn volume(
         &self,
         client: &Client,
-        id: &str,
+        hosting: &Hosting,
         inside: &str,
         share: u64,
         ready: &mut Volumes,
     ) -> Result<(), Error> {
+        let id = hosting.id.as_str();
         let slug = slug(inside);
         let name = format!("toolwharf.{}.{id}.{slug}", self.options.install);
         if name.len() > NAME_MAX {
@@ -174,6 +179,12 @@ impl Inner {
             Err(error) => {
                 // What is there of it is empty, and would be taken for data the next time.
                 let _ = fs::remove_file(&file).await;
+                if hosting.strict {
+                    return Err(Error::NotEnforced {
+                        what: "disk",
+                        why: format!("a volume with a limit cannot be made: {error}"),
+                    });
+                }
                 ready.limit = Limit::None(format!(
                     "volumes are without a limit, since a file cannot be made one here: {error}"
                 ));
