@@ -1,0 +1,214 @@
+//! A daemon that hangs, is gone, or comes back.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "a failure in a test's helper is the test's"
+)]
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use model::Provider;
+use runtime::docker::{Docker, Options};
+use runtime::{Error, Exit, Runtime as _};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
+
+use crate::support::{Bench, LONG, bench, hosting, rest, unit, wait_for};
+
+#[tokio::test]
+async fn a_daemon_that_hangs_is_not_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("sock");
+    let socket = UnixListener::bind(&path).unwrap();
+    let hang = async {
+        let mut open = Vec::new();
+        loop {
+            open.push(socket.accept().await.unwrap());
+        }
+    };
+    let mut options = bench(Provider::Gvisor).options;
+    options.host = format!("unix://{}", path.display());
+    let docker = Docker::new(options.clone()).unwrap();
+    let asked = async {
+        let start = Instant::now();
+        let (probe, launch, sweep, remove) = tokio::join!(
+            docker.probe(),
+            docker.launch(unit(hosting(&["/bin/cat"]))),
+            docker.sweep(BTreeSet::new()),
+            docker.volumes_remove("h2"),
+        );
+        for error in [probe.err(), launch.err(), sweep.err(), remove.err()] {
+            let error = error.unwrap();
+            assert!(matches!(error, Error::Timeout { .. }), "{error}");
+        }
+        assert!(start.elapsed() < Duration::from_secs(20));
+    };
+    tokio::select! {
+        () = hang => {}
+        () = asked => {}
+    }
+    options.host = format!("unix://{}/missing", dir.path().display());
+    let missing = Docker::new(options.clone())
+        .unwrap()
+        .probe()
+        .await
+        .unwrap_err();
+    let text = missing.to_string();
+    assert!(
+        matches!(missing, Error::Unavailable(_)) && text.contains("docker.io"),
+        "{text}"
+    );
+    options.host = "tcp://example.com:2375".into();
+    assert!(Docker::new(options).is_err());
+}
+
+/// What a daemon does that is not well.
+#[derive(Clone, Copy, PartialEq)]
+enum Mood {
+    Well,
+    Gone,
+    /// It takes the request to start a container, and does not answer.
+    HangsAtStart,
+}
+
+/// Stands between us and the daemon.
+async fn between(socket: UnixListener, target: String, mut mood: watch::Receiver<Mood>) {
+    let mut open = FuturesUnordered::new();
+    loop {
+        tokio::select! {
+            accepted = socket.accept() => {
+                if *mood.borrow() != Mood::Gone {
+                    open.push(relay(accepted.unwrap().0, target.clone(), mood.clone()));
+                }
+            }
+            Some(()) = open.next() => {}
+            changed = mood.changed() => {
+                changed.unwrap();
+                if *mood.borrow() == Mood::Gone {
+                    open.clear();
+                }
+            }
+        }
+    }
+}
+
+async fn relay(client: UnixStream, target: String, mood: watch::Receiver<Mood>) {
+    let daemon = UnixStream::connect(target).await.unwrap();
+    let (mut from, mut to) = client.into_split();
+    let (mut answers, mut requests) = daemon.into_split();
+    let forth = async {
+        let mut chunk = vec![0; 64 << 10];
+        while let Ok(count @ 1..) = from.read(&mut chunk).await {
+            let text = String::from_utf8_lossy(&chunk[..count]);
+            if *mood.borrow() == Mood::HangsAtStart && text.contains("/start ") {
+                std::future::pending::<()>().await;
+            }
+            if requests.write_all(&chunk[..count]).await.is_err() {
+                break;
+            }
+        }
+        let _ = requests.shutdown().await;
+    };
+    let back = async {
+        let _ = tokio::io::copy(&mut answers, &mut to).await;
+        let _ = to.shutdown().await;
+    };
+    tokio::join!(forth, back);
+}
+
+/// Runs a test with a daemon whose mood it sets.
+async fn with_moods<F: Future<Output = ()>>(
+    provider: Provider,
+    test: impl FnOnce(Bench, Docker, watch::Sender<Mood>) -> F,
+) {
+    let bench = bench(provider);
+    let path = bench.options.dir.join("sock");
+    let socket = UnixListener::bind(&path).unwrap();
+    let target = bench
+        .options
+        .host
+        .strip_prefix("unix://")
+        .unwrap()
+        .to_owned();
+    let options = Options {
+        host: format!("unix://{}", path.display()),
+        ..bench.options.clone()
+    };
+    let docker = Docker::new(options).unwrap();
+    let (mood, moods) = watch::channel(Mood::Well);
+    tokio::select! {
+        () = between(socket, target, moods) => {}
+        () = test(bench, docker, mood) => {}
+    }
+}
+
+#[tokio::test]
+async fn a_daemon_that_goes_away_in_mid_run_is_waited_for() {
+    with_moods(Provider::Runc, |bench, docker, mood| async move {
+        let launch = async |command: &[&str], id: &str| {
+            let mut hosting = hosting(command);
+            hosting.id = id.into();
+            timeout(LONG, docker.launch(unit(hosting))).await.unwrap()
+        };
+        let mut polite = launch(&["/bin/cat"], "h1").await.unwrap();
+        let deaf = launch(&["/bin/sleep", "1000"], "h2").await.unwrap();
+        mood.send_replace(Mood::Gone);
+        // The stream has broken off on both sides: that alone ends a server that minds its input.
+        assert_eq!(rest(&mut polite).await, "");
+        let running = ["inspect", "--format", "{{.State.Running}}"];
+        let state = |id| bench.cli(&[&running[..], &[&bench.name(id)]].concat());
+        wait_for("the polite one has ended", || state("h1") == "false").await;
+        assert_eq!(state("h2"), "true");
+        let error = launch(&["/bin/cat"], "h3").await.unwrap_err();
+        assert!(
+            matches!(error, Error::Failed(_) | Error::Unavailable(_)),
+            "{error}"
+        );
+        // Longer than it takes to give up one that is killed.
+        let early = timeout(Duration::from_secs(6), deaf.handle.exited()).await;
+        assert!(early.is_err(), "nobody has said that it ended: {early:?}");
+        assert_eq!(polite.handle.exit_status(), None);
+
+        mood.send_replace(Mood::Well);
+        let exit = timeout(LONG, polite.handle.exited()).await.unwrap();
+        assert!(exit.success(), "{exit}");
+        // Nobody can speak to it any more.
+        let exit = timeout(LONG, deaf.handle.exited()).await.unwrap();
+        assert_eq!(exit.signal, Some(9));
+        bench.nothing_left().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_stop_while_the_daemon_is_gone_has_an_end() {
+    with_moods(Provider::Runc, |bench, docker, mood| async move {
+        let launch = docker.launch(unit(hosting(&["/bin/sleep", "1000"])));
+        let instance = timeout(LONG, launch).await.unwrap().unwrap();
+        mood.send_replace(Mood::Gone);
+        let exit = timeout(Duration::from_secs(8), instance.handle.stop(Duration::ZERO)).await;
+        assert_eq!(exit.unwrap(), Exit::default());
+        // It comes to its end all the same.
+        mood.send_replace(Mood::Well);
+        bench.nothing_left().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_start_that_hangs_leaves_nothing() {
+    with_moods(Provider::Gvisor, |bench, docker, mood| async move {
+        mood.send_replace(Mood::HangsAtStart);
+        let launch = docker.launch(unit(hosting(&["/bin/cat"])));
+        let error = timeout(LONG, launch).await.unwrap().unwrap_err();
+        assert!(matches!(error, Error::Timeout { .. }), "{error}");
+        assert!(error.to_string().contains("start a container"), "{error}");
+        bench.nothing_left().await;
+    })
+    .await;
+}

@@ -1,0 +1,309 @@
+//! What holds for a container, and what is said to hold.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use model::{Mount, Provider};
+use runtime::docker::Docker;
+use runtime::{Error, Runtime as _};
+use tokio::time::{Instant, timeout};
+
+use crate::support::{BOTH, LONG, bench, holds, hosting, read_until, sh};
+
+#[tokio::test]
+async fn h16_the_default_limits_are_enforced() {
+    for provider in BOTH {
+        let bench = bench(provider);
+        let mut hosting = hosting(&["/bin/cat"]);
+        hosting.volumes = vec!["/data".into()];
+        let instance = bench.launch(hosting).await.unwrap();
+        for what in [
+            "cpu",
+            "memory",
+            "disk",
+            "pids",
+            "filesystem",
+            "network",
+            "privileges",
+        ] {
+            assert!(
+                holds(&instance, what),
+                "{provider:?}: {:?}",
+                instance.enforced
+            );
+        }
+        assert_eq!(holds(&instance, "kernel"), provider == Provider::Gvisor);
+        let text = format!("{:?}", instance.enforced);
+        for number in ["0.5 cores", "536870912", "1073741824", "512", "50000"] {
+            assert!(text.contains(number), "{number} is not in {text}");
+        }
+        let usage = instance.handle.usage().await.unwrap();
+        assert!(
+            usage.memory > 0 && usage.memory_peak >= usage.memory,
+            "{usage:?}"
+        );
+        assert!(usage.pids > 0 && usage.cpu > Duration::ZERO, "{usage:?}");
+        instance.handle.kill_now();
+        let exit = timeout(LONG, instance.handle.exited()).await.unwrap();
+        assert_eq!((exit.signal, exit.out_of_memory), (Some(9), false));
+        bench.nothing_left().await;
+        bench.docker.volumes_remove("h1").await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn h17_a_memory_hog_is_killed_and_that_is_told() {
+    for provider in BOTH {
+        let bench = bench(provider);
+        // tail keeps a line until it ends, and this one does not end.
+        let mut hog = sh("echo up; tail -n 1 /dev/zero; echo survived");
+        hog.limits.memory = 64 << 20;
+        let start = Instant::now();
+        let (text, exit, instance) = bench.run(hog).await;
+        assert!(holds(&instance, "memory"));
+        assert!(
+            exit.out_of_memory,
+            "{provider:?}: {exit}, {text:?}, {:?}",
+            start.elapsed()
+        );
+        if provider == Provider::Gvisor {
+            // Its kernel is what the host's kills, and all that is in it.
+            assert_eq!((text.as_str(), exit.signal), ("up\n", Some(9)));
+        }
+        bench.nothing_left().await;
+    }
+}
+
+#[tokio::test]
+async fn h17_the_given_limits_are_enforced() {
+    for provider in BOTH {
+        let bench = bench(provider);
+        let script = "dd if=/dev/zero of=/data/x bs=65536 count=2000 2>&1; rm /data/x;
+            dd if=/dev/zero of=/tmp/x bs=65536 count=2000 2>&1;
+            dd if=/dev/zero of=/image-volume/x bs=65536 count=2000 2>&1;
+            echo x > /x; echo end";
+        let mut hosting = sh(script);
+        hosting.volumes = vec!["/data".into()];
+        hosting.limits.disk = 32 << 20;
+        hosting.limits.cpu_millis = 1000;
+        hosting.limits.memory = 128 << 20;
+        hosting.limits.pids = 256;
+        hosting.strict = true;
+        let (text, exit, instance) = bench.run(hosting).await;
+        assert!(exit.success(), "{provider:?}: {exit}: {text}");
+        assert_eq!(
+            text.matches("No space left").count(),
+            3,
+            "{provider:?}: {text}"
+        );
+        let stderr = instance.handle.stderr_tail();
+        assert!(
+            stderr.contains("Read-only file system"),
+            "{provider:?}: {stderr}"
+        );
+        bench.docker.volumes_remove("h1").await.unwrap();
+        bench.nothing_left().await;
+    }
+}
+
+#[tokio::test]
+async fn strict_leaves_nothing_of_what_it_refuses() {
+    // Fewer processes than gVisor itself has.
+    let bench = bench(Provider::Gvisor);
+    let mut few = hosting(&["/bin/cat"]);
+    few.limits.pids = 16;
+    let instance = bench.launch(few.clone()).await.unwrap();
+    assert!(!holds(&instance, "pids"));
+    drop(instance);
+    bench.nothing_left().await;
+    few.strict = true;
+    let error = bench.launch(few).await.unwrap_err();
+    assert!(
+        matches!(error, Error::NotEnforced { what: "pids", .. }),
+        "{error}"
+    );
+    bench.nothing_left().await;
+}
+
+#[tokio::test]
+async fn h19_h20_volumes_survive_their_instances() {
+    for provider in BOTH {
+        let bench = bench(provider);
+        let with_volumes = |script| {
+            let mut hosting = sh(script);
+            hosting.volumes = vec!["/data".into(), "/var/lib/x".into()];
+            hosting.limits.disk = 64 << 20;
+            hosting
+        };
+        let write = "echo one > /data/file; echo two > /var/lib/x/file; sync; echo up; sleep 1000";
+        let mut instance = bench.launch(with_volumes(write)).await.unwrap();
+        read_until(&mut instance, "up").await;
+        instance.handle.kill_now();
+        timeout(LONG, instance.handle.exited()).await.unwrap();
+        let read = "cat /data/file /var/lib/x/file";
+        let (text, ..) = bench.run(with_volumes(read)).await;
+        assert_eq!(text, "one\ntwo\n", "{provider:?}");
+
+        // A higher limit makes them larger, with what is in them.
+        let mut larger = with_volumes("cat /data/file; df -m /data | tail -n 1");
+        larger.limits.disk = 256 << 20;
+        let (text, _, instance) = bench.run(larger).await;
+        assert!(
+            text.starts_with("one\n") && holds(&instance, "disk"),
+            "{text}"
+        );
+        let size: u32 = text.split_whitespace().nth(2).unwrap().parse().unwrap();
+        assert!((100..=128).contains(&size), "{text}");
+        // And a lower one says that it does not hold.
+        let (_, _, instance) = bench.run(with_volumes("true")).await;
+        assert!(!holds(&instance, "disk"));
+
+        bench.docker.volumes_remove("h1").await.unwrap();
+        let label = format!("label=toolwharf.install={}", bench.options.install);
+        assert_eq!(bench.cli(&["volume", "ls", "-q", "--filter", &label]), "");
+        let (text, exit, instance) = bench.run(with_volumes(read)).await;
+        assert_eq!((text.as_str(), exit.code), ("", Some(1)));
+        assert!(instance.handle.stderr_tail().contains("No such file"));
+        bench.docker.volumes_remove("h1").await.unwrap();
+        bench.nothing_left().await;
+    }
+}
+
+#[tokio::test]
+async fn a_container_has_no_network_and_no_privileges() {
+    for provider in BOTH {
+        let bench = bench(provider);
+        let script =
+            "ls /sys/class/net; grep Cap /proc/self/status; id -u; ls /image-volume && echo there";
+        let (text, exit, _) = bench.run(sh(script)).await;
+        assert!(exit.success(), "{text}");
+        assert!(!text.contains("eth"), "{text}");
+        let capabilities: Vec<&str> = text
+            .lines()
+            .filter(|line| line.starts_with("Cap"))
+            .collect();
+        assert!(!capabilities.is_empty(), "{text}");
+        assert!(
+            capabilities
+                .iter()
+                .all(|line| line.ends_with("\t0000000000000000")),
+            "{text}"
+        );
+        bench.nothing_left().await;
+    }
+}
+
+#[tokio::test]
+async fn a_mount_is_read_only_if_it_is_said_so() {
+    for provider in BOTH {
+        let bench = bench(provider);
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("file"), "from the host\n").unwrap();
+        let mut hosting = sh("cat /mnt/file; echo changed > /mnt/file");
+        hosting.mounts = vec![Mount {
+            host: dir.path().to_owned(),
+            inside: "/mnt".into(),
+            read_only: true,
+        }];
+        let (text, exit, _) = bench.run(hosting.clone()).await;
+        assert_eq!(
+            (text.as_str(), exit.code),
+            ("from the host\n", Some(1)),
+            "{provider:?}"
+        );
+        hosting.mounts[0].read_only = false;
+        let (_, exit, instance) = bench.run(hosting).await;
+        assert!(exit.success(), "{exit}: {}", instance.handle.stderr_tail());
+        let text = std::fs::read_to_string(dir.path().join("file")).unwrap();
+        assert_eq!(text, "changed\n", "{provider:?}");
+        bench.nothing_left().await;
+    }
+}
+
+#[tokio::test]
+async fn h17_a_fork_bomb_is_contained() {
+    let bench = bench(Provider::Runc);
+    let mut bomb = sh("for i in $(seq 100); do sleep 1000 & done; echo survived");
+    bomb.limits.pids = 16;
+    let (text, exit, instance) = bench.run(bomb).await;
+    assert!(
+        holds(&instance, "pids") && !exit.success(),
+        "{exit}: {text}"
+    );
+    let stderr = instance.handle.stderr_tail();
+    assert!(stderr.contains("fork"), "{stderr}");
+    bench.nothing_left().await;
+}
+
+#[tokio::test]
+async fn a_flood_is_bounded() {
+    for provider in BOTH {
+        let bench = bench(provider);
+        let mut loud = sh("yes $(seq 300) | head -c 64000000 >&2; yes");
+        loud.limits.cpu_millis = 2000;
+        let mut instance = bench.launch(loud).await.unwrap();
+        // All of stderr is taken, and stdout stalls when nobody reads it.
+        read_until(&mut instance, "y\n").await;
+        let tail = instance.handle.stderr_tail().len();
+        assert!((60_000..=64 << 10).contains(&tail), "{tail}");
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let peak: u64 = peak
+            .unwrap()
+            .trim()
+            .trim_end_matches(" kB")
+            .parse()
+            .unwrap();
+        assert!(peak < 64 << 10, "{peak} KiB");
+        instance.handle.kill_now();
+        let exit = timeout(LONG, instance.handle.exited()).await.unwrap();
+        assert_eq!(exit.signal, Some(9));
+        bench.nothing_left().await;
+    }
+}
+
+#[tokio::test]
+async fn h18_what_is_not_gvisor_is_not_believed() {
+    // A runtime of the daemon that has another name and is runc.
+    let mut bench = bench(Provider::Gvisor);
+    bench.options.runtime = "not-runsc".into();
+    bench.docker = Docker::new(bench.options.clone()).unwrap();
+    let error = bench.launch(hosting(&["/bin/cat"])).await.unwrap_err();
+    let text = error.to_string();
+    assert!(
+        matches!(error, Error::Unavailable(_)) && text.contains("not-runsc"),
+        "{text}"
+    );
+    bench.nothing_left().await;
+}
+
+#[tokio::test]
+async fn volumes_without_a_limit_are_told_and_kept() {
+    let mut bench = bench(Provider::Runc);
+    // Nothing can be made below it.
+    bench.options.dir = PathBuf::from("/dev/null/volumes");
+    let without = Docker::new(bench.options.clone()).unwrap();
+    let with = std::mem::replace(&mut bench.docker, without);
+    let mut writer = sh("echo kept > /data/file");
+    writer.volumes = vec!["/data".into()];
+    let mut strict = writer.clone();
+    strict.strict = true;
+    let error = bench.launch(strict).await.unwrap_err();
+    assert!(
+        matches!(error, Error::NotEnforced { what: "disk", .. }),
+        "{error}"
+    );
+    let label = format!("label=toolwharf.install={}", bench.options.install);
+    let list = ["volume", "ls", "-q", "--filter", &label];
+    assert_eq!(bench.cli(&list), "");
+    let (_, exit, instance) = bench.run(writer.clone()).await;
+    assert!(exit.success() && !holds(&instance, "disk"));
+    // Where a limit could be had, what is there is not shadowed by something empty.
+    bench.docker = with;
+    let mut reader = sh("cat /data/file");
+    reader.volumes = writer.volumes;
+    let (text, _, instance) = bench.run(reader).await;
+    assert!(text == "kept\n" && !holds(&instance, "disk"), "{text}");
+    bench.docker.volumes_remove("h1").await.unwrap();
+    bench.nothing_left().await;
+}

@@ -1,0 +1,178 @@
+//! What the tests have in common: an installation of their own, and eyes for the daemon.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "a failure in a test's helper is the test's"
+)]
+
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use model::{Hosting, Provider, Source};
+use runtime::docker::{Docker, Options};
+use runtime::{Error, Exit, Instance, Runtime as _, Stdio, Unit};
+use tokio::io::AsyncReadExt as _;
+use tokio::time::{Instant, sleep, timeout};
+
+const VARIABLE: &str = "TOOLWHARF_TEST_DOCKER";
+pub(crate) const IMAGE: &str = "toolwharf-test/busybox";
+/// Nothing here takes that long unless it is broken.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+pub(crate) const GRACE: Duration = Duration::from_secs(10);
+pub(crate) const BOTH: [Provider; 2] = [Provider::Runc, Provider::Gvisor];
+
+/// A runtime with an installation of its own, and what is needed to look behind its back.
+pub(crate) struct Bench {
+    pub(crate) docker: Docker,
+    pub(crate) options: Options,
+    _dir: tempfile::TempDir,
+}
+
+fn host() -> String {
+    std::env::var(VARIABLE).unwrap_or_else(|_| {
+        panic!("{VARIABLE} names no Docker daemon; run: cargo xtask docker -- cargo nextest run -p runtime")
+    })
+}
+
+pub(crate) fn bench(provider: Provider) -> Bench {
+    static SERIAL: AtomicU32 = AtomicU32::new(0);
+    let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options {
+        host: host(),
+        provider,
+        runtime: match provider {
+            Provider::Gvisor => "runsc".into(),
+            _ => "runc".into(),
+        },
+        network: "bridge".into(),
+        install: format!("test-{}-{serial}", std::process::id()),
+        run: "this".into(),
+        dir: dir.path().to_owned(),
+    };
+    Bench {
+        docker: Docker::new(options.clone()).unwrap(),
+        options,
+        _dir: dir,
+    }
+}
+
+pub(crate) fn hosting(command: &[&str]) -> Hosting {
+    let command = command.iter().map(|&word| word.to_owned()).collect();
+    let source = Source::Image {
+        image: IMAGE.into(),
+        command,
+    };
+    Hosting::new("h1", source)
+}
+
+pub(crate) fn sh(script: &str) -> Hosting {
+    hosting(&["/bin/sh", "-c", script])
+}
+
+pub(crate) fn unit(hosting: Hosting) -> Unit {
+    Unit {
+        label: "test".into(),
+        hosting: Arc::new(hosting),
+    }
+}
+
+impl Bench {
+    pub(crate) async fn launch(&self, hosting: Hosting) -> Result<Instance, Error> {
+        timeout(LONG, self.docker.launch(unit(hosting)))
+            .await
+            .unwrap()
+    }
+
+    /// What a container said until it ended, and how it ended.
+    pub(crate) async fn run(&self, hosting: Hosting) -> (String, Exit, Instance) {
+        let mut instance = self.launch(hosting).await.unwrap();
+        let text = rest(&mut instance).await;
+        let exit = timeout(LONG, instance.handle.exited()).await.unwrap();
+        (text, exit, instance)
+    }
+
+    pub(crate) async fn refused(&self, hosting: Hosting) -> (&'static str, String) {
+        match self.launch(hosting).await {
+            Err(Error::Refused { field, why }) => (field, why),
+            other => panic!("not refused: {other:?}"),
+        }
+    }
+
+    pub(crate) fn name(&self, id: &str) -> String {
+        format!("toolwharf-{id}.{}", self.options.install)
+    }
+
+    /// Another run of the same installation.
+    pub(crate) fn next_run(&self) -> Docker {
+        let options = Options {
+            run: "next".into(),
+            ..self.options.clone()
+        };
+        Docker::new(options).unwrap()
+    }
+
+    /// The daemon's own client.
+    pub(crate) fn cli(&self, args: &[&str]) -> String {
+        let output = Command::new("/usr/bin/docker")
+            .args(["--host", &self.options.host])
+            .args(args)
+            .output()
+            .expect("docker's own client: cargo xtask setup installs it");
+        let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        let why = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "docker {args:?}: {why}");
+        text
+    }
+
+    /// Nothing of this installation is left in the daemon but its volumes.
+    pub(crate) async fn nothing_left(&self) {
+        let label = format!("label=toolwharf.install={}", self.options.install);
+        wait_for("no container is left", || {
+            self.cli(&["ps", "-aq", "--filter", &label]).is_empty()
+        })
+        .await;
+    }
+}
+
+pub(crate) async fn wait_for(what: &str, mut check: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !check() {
+        assert!(start.elapsed() < LONG, "waited in vain until {what}");
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+pub(crate) fn stdio(instance: &mut Instance) -> &mut Stdio {
+    instance.stdio.as_mut().expect("it is bridged")
+}
+
+pub(crate) async fn rest(instance: &mut Instance) -> String {
+    let mut text = String::new();
+    let read = stdio(instance).stdout.read_to_string(&mut text);
+    timeout(LONG, read).await.unwrap().unwrap();
+    text
+}
+
+/// Reads until the text contains `mark`.
+pub(crate) async fn read_until(instance: &mut Instance, mark: &str) -> String {
+    let mut text = String::new();
+    let read = async {
+        let mut chunk = [0; 4096];
+        while !text.contains(mark) {
+            let count = stdio(instance).stdout.read(&mut chunk).await.unwrap();
+            assert_ne!(count, 0, "ended before it said {mark:?}: {text:?}");
+            text.push_str(std::str::from_utf8(&chunk[..count]).unwrap());
+        }
+    };
+    timeout(LONG, read).await.unwrap();
+    text
+}
+
+pub(crate) fn holds(instance: &Instance, what: &str) -> bool {
+    let row = instance.enforced.iter().find(|row| row.what == what);
+    row.unwrap_or_else(|| panic!("nothing is said of {what}"))
+        .holds
+}
