@@ -3,6 +3,8 @@
 //! - `runtime-victim sentinel`: what the product does for its hidden argument.
 //! - `runtime-victim shim …`: what the product does for its other hidden argument.
 //! - `runtime-victim host COUNT`: starts COUNT families, prints `run RUN`, then `ready`.
+//! - `runtime-victim sandbox INSTALL DIR COUNT SCRIPT`: as `host`, with sandboxed servers.
+//! - `runtime-victim rootless DIR SCRIPT`: runs one in a sandbox, and prints all about it.
 //! - `runtime-victim storm`: prints `run RUN`, then starts and stops families without end.
 //! - `runtime-victim code`: prints how a child ended that ended with code 7.
 //! - `runtime-victim exit COUNT`: as `host`, but ends by itself, with everything running.
@@ -11,8 +13,11 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use model::{Hosting, Source};
 use runtime::process::{Instance, Launch, SentinelCommand, Spawner};
-use tokio::io::{AsyncBufReadExt as _, BufReader};
+use runtime::sandbox::{Options, Sandbox};
+use runtime::{Runtime as _, Unit};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 
 /// A leader with a child in its group, one in a session of its own, and one in a group of its
 /// own in the same session; none of them ends by itself.
@@ -35,6 +40,8 @@ fn main() -> ExitCode {
         }
         ["host", count] => host(count, false),
         ["exit", count] => host(count, true),
+        ["sandbox", install, dir, count, script] => sandbox(install, dir, count, script),
+        ["rootless", dir, script] => rootless(dir, script),
         ["storm"] => storm(),
         ["code"] => code(),
         _ => ExitCode::from(64),
@@ -98,6 +105,85 @@ async fn storm() -> ExitCode {
             drop(oldest.stdin);
             oldest.handle.stop(Duration::ZERO).await;
         }
+    }
+    ExitCode::SUCCESS
+}
+
+fn ground(spawner: &Spawner, install: &str, dir: &str) -> Sandbox {
+    let options = Options {
+        dir: dir.into(),
+        install: install.to_owned(),
+        shim: SentinelCommand::this_binary(["shim"]),
+    };
+    Sandbox::new(spawner.clone(), options)
+}
+
+fn unit(id: &str, script: &str) -> Unit {
+    let source = Source::Command {
+        program: "sh".into(),
+        args: vec!["-c".into(), script.into()],
+    };
+    let mut hosting = Hosting::new(id, source);
+    hosting.volumes = vec!["/data".into()];
+    hosting.limits.disk = 32 << 20;
+    Unit {
+        label: id.into(),
+        hosting: hosting.into(),
+    }
+}
+
+#[tokio::main]
+async fn sandbox(install: &str, dir: &str, count: &str, script: &str) -> ExitCode {
+    let spawner = spawner();
+    let sandbox = ground(&spawner, install, &format!("{dir}/state"));
+    let mut instances = Vec::new();
+    for number in 0..count.parse().expect("a count") {
+        let unit = unit(
+            &format!("server-{number}"),
+            &format!("{script} echo up; wait"),
+        );
+        let mut instance = sandbox.launch(unit).await.expect("it starts");
+        let stdio = instance.stdio.as_mut().expect("it is bridged");
+        let mut line = String::new();
+        let mut stdout = BufReader::new(&mut stdio.stdout);
+        stdout.read_line(&mut line).await.expect("a line");
+        instances.push(instance);
+    }
+    say("ready");
+    std::future::pending().await
+}
+
+#[tokio::main]
+async fn rootless(dir: &str, script: &str) -> ExitCode {
+    let spawner = spawner();
+    let sandbox = ground(&spawner, "rootless", dir);
+    match sandbox.probe().await {
+        Ok(text) => say(&format!("probe {text}")),
+        Err(error) => say(&format!("probe failed: {error}")),
+    }
+    match sandbox.launch(unit("server", script)).await {
+        Ok(mut instance) => {
+            let stdio = instance.stdio.as_mut().expect("it is bridged");
+            let mut text = String::new();
+            stdio.stdout.read_to_string(&mut text).await.expect("text");
+            for line in text.lines() {
+                say(&format!("out {line}"));
+            }
+            for row in instance.enforced.iter() {
+                say(&format!("{} {} {}", row.what, row.holds, row.how));
+            }
+            say(&format!("exit {}", instance.handle.exited().await));
+            say(&instance.handle.stderr_tail());
+        }
+        Err(error) => say(&format!("launch failed: {error}")),
+    }
+    let mut strict = unit("strict", "true");
+    let mut hosting = (*strict.hosting).clone();
+    hosting.strict = true;
+    strict.hosting = hosting.into();
+    match sandbox.launch(strict).await {
+        Ok(_) => say("strict started"),
+        Err(error) => say(&format!("strict {error}")),
     }
     ExitCode::SUCCESS
 }

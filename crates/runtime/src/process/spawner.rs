@@ -61,7 +61,7 @@ struct Registry {
 
 enum Job {
     Launch {
-        launch: Launch,
+        launch: Box<Launch>,
         caged: Option<(Door, Arc<dyn Cage>)>,
         marker: String,
         large: bool,
@@ -160,7 +160,7 @@ impl Spawner {
         let marker = marker(&inner.run, serial, &launch.label);
         let (reply, answer) = oneshot::channel();
         let job = Job::Launch {
-            launch: launch.clone(),
+            launch: Box::new(launch.clone()),
             caged,
             marker,
             large,

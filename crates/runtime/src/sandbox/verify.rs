@@ -68,7 +68,9 @@ fn filesystem(pid: Pid, own: &[&str]) -> Result<String, String> {
 
 fn reach(pid: Pid, network: &Network) -> Result<String, String> {
     if *network == Network::Open {
-        return Err("the host's network, as configured (`network`: `open`)".to_owned());
+        return Err(
+            "it has the host's network, as it was asked for (`network`: `open`)".to_owned(),
+        );
     }
     if !apart(pid, "net")? {
         return Err("it is in the host's network namespace".to_owned());

@@ -171,6 +171,7 @@ pub(super) fn arguments(view: &View<'_>) -> Vec<OsString> {
         let path = Path::new(arg);
         (path.is_absolute() && path.exists()).then(|| path.to_owned())
     }));
+    named.retain(|path| path.exists());
     let shown: BTreeSet<PathBuf> = named.iter().flat_map(|path| whole(path)).collect();
     for path in shown {
         arguments.read_only(&path, &path);

@@ -1,0 +1,207 @@
+//! Whatever ends a server, nothing is left of it.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use runtime::Runtime as _;
+use tokio::time::{Instant, timeout};
+
+use crate::ground::{Ground, line, say, sh};
+use crate::support::{LONG, VICTIM, descriptors, marked, wait_for};
+
+/// Leaves daemons behind in sessions of their own, one without the marker.
+const DAEMONS: &str = "setsid sleep 1000 & setsid env -i /bin/sleep 1000 & setsid setsid sh -c 'trap \"\" TERM; sleep 1000; :' & sleep 1000 &";
+
+#[tokio::test]
+async fn a_stop_lets_it_save_its_data() {
+    let ground = Ground::new();
+    let mut server =
+        sh("trap 'echo saved > /data/file; exit 5' TERM; echo up; while :; do sleep 0.05; done");
+    server.volumes = vec!["/data".into()];
+    let mut instance = ground.launch(server.clone()).await.unwrap();
+    assert_eq!(line(&mut instance).await, "up");
+    let exit = instance.handle.stop(LONG).await;
+    assert_eq!(exit.code, Some(5), "{exit}");
+    server.source = sh("cat /data/file").source;
+    assert_eq!(ground.run(server).await.0, "saved\n");
+}
+
+#[tokio::test]
+async fn one_that_does_not_listen_is_killed_after_its_grace() {
+    let ground = Ground::new();
+    let mut instance = ground
+        .launch(sh("trap '' TERM; echo up; while :; do sleep 0.05; done"))
+        .await
+        .unwrap();
+    assert_eq!(line(&mut instance).await, "up");
+    let begun = Instant::now();
+    let exit = instance.handle.stop(Duration::from_millis(300)).await;
+    assert_eq!(exit.signal, Some(9), "{exit}");
+    assert!(begun.elapsed() >= Duration::from_millis(300));
+    assert!(begun.elapsed() < Duration::from_secs(5));
+    assert_eq!(ground.left(), [] as [PathBuf; 0]);
+}
+
+#[tokio::test]
+async fn daemons_end_with_the_server() {
+    let ground = Ground::new();
+    for end in ["exit 4", "read line; exit 4"] {
+        let mut instance = ground
+            .launch(sh(&format!("{DAEMONS} echo up; {end}")))
+            .await
+            .unwrap();
+        assert_eq!(line(&mut instance).await, "up");
+        let pids = groups(&ground);
+        if end.starts_with("read") {
+            assert!(pids.len() >= 6, "{pids:?}");
+            say(&mut instance, "end\n").await;
+        }
+        let exit = timeout(LONG, instance.handle.exited()).await.unwrap();
+        assert_eq!(exit.code, Some(4));
+        assert_eq!(ground.left(), [] as [PathBuf; 0]);
+        assert_eq!(marked(ground.spawner.run_id()), [] as [u32; 0]);
+        for pid in pids {
+            assert!(!crate::support::alive(pid), "{pid} survived");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_dropped_is_gone() {
+    let ground = Ground::new();
+    for _ in 0..3 {
+        let mut instance = ground
+            .launch(sh(&format!("{DAEMONS} echo up; wait")))
+            .await
+            .unwrap();
+        assert_eq!(line(&mut instance).await, "up");
+        drop(instance);
+        wait_for("its end", || ground.left().is_empty()).await;
+    }
+    // A launch that nobody waits for any more.
+    for millis in [0, 5, 10, 20, 40, 80] {
+        let launch = ground.launch(sh("sleep 1000"));
+        let _ = timeout(Duration::from_millis(millis), launch).await;
+        wait_for("its end", || ground.left().is_empty()).await;
+    }
+}
+
+#[tokio::test]
+async fn many_leave_no_descriptor_and_no_group() {
+    let ground = Ground::new();
+    ground.run(sh("true")).await;
+    let before = descriptors();
+    for _ in 0..5 {
+        let runs = (0..8).map(|number| {
+            let mut hosting = sh("cat /etc/passwd | wc -l");
+            hosting.id = format!("server-{number}");
+            ground.run(hosting)
+        });
+        for (text, _) in futures_util::future::join_all(runs).await {
+            assert_eq!(text, "3\n");
+        }
+    }
+    assert_eq!(ground.left(), [] as [PathBuf; 0]);
+    wait_for("descriptors to be closed", || descriptors() <= before).await;
+}
+
+#[tokio::test]
+async fn kill_9_of_the_host_leaves_nothing_that_runs_and_a_sweep_the_rest() {
+    let other = Ground::new();
+    let mut stranger = other.launch(sh("echo up; read line")).await.unwrap();
+    assert_eq!(line(&mut stranger).await, "up");
+
+    let ground = Ground::new();
+    let mut host = Command::new(VICTIM)
+        .args([
+            "sandbox",
+            &ground.install,
+            ground.directory.path().to_str().unwrap(),
+            "3",
+            DAEMONS,
+        ])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(host.stdout.take().unwrap())
+        .lines()
+        .map_while(Result::ok);
+    let run = lines.next().unwrap();
+    let run = run.strip_prefix("run ").unwrap();
+    assert_eq!(lines.next().as_deref(), Some("ready"));
+    let pids = groups(&ground);
+    assert!(pids.len() >= 3 * 6, "{pids:?}");
+    let killed = Instant::now();
+    host.kill().unwrap();
+    host.wait().unwrap();
+    wait_for("the servers to die", || {
+        !pids.iter().any(|&pid| crate::support::alive(pid))
+    })
+    .await;
+    eprintln!("{} processes gone after {:?}", pids.len(), killed.elapsed());
+    assert_eq!(marked(run), [] as [u32; 0]);
+    assert!(
+        !ground.left().is_empty(),
+        "groups and mounts have nobody to remove them"
+    );
+
+    let mine = ground.run_kept().await;
+    let keep = ["kept".to_owned()].into();
+    assert_eq!(ground.sandbox.sweep(keep).await.unwrap(), 3);
+    let left = ground.left();
+    assert!(
+        !left.is_empty()
+            && left
+                .iter()
+                .all(|path| path.to_str().unwrap().contains("/kept.")),
+        "{left:?}"
+    );
+    assert_eq!(mine.handle.exit_status(), None);
+    assert_eq!(ground.sandbox.sweep(Default::default()).await.unwrap(), 1);
+    assert_eq!(ground.left(), [] as [PathBuf; 0]);
+    timeout(LONG, mine.handle.exited()).await.unwrap();
+
+    assert_eq!(
+        stranger.handle.exit_status(),
+        None,
+        "another installation is not ours to sweep"
+    );
+    say(&mut stranger, "end\n").await;
+    assert!(
+        timeout(LONG, stranger.handle.exited())
+            .await
+            .unwrap()
+            .success()
+    );
+}
+
+impl Ground {
+    async fn run_kept(&self) -> runtime::Instance {
+        let mut kept = sh("echo up; read line");
+        kept.id = "kept".into();
+        let mut instance = self.launch(kept).await.unwrap();
+        assert_eq!(line(&mut instance).await, "up");
+        instance
+    }
+}
+
+/// What is in this installation's groups.
+fn groups(ground: &Ground) -> Vec<u32> {
+    let mut pids: Vec<u32> = ground
+        .left()
+        .iter()
+        .filter_map(|path| fs::read_to_string(path.join("cgroup.procs")).ok())
+        .flat_map(|text| {
+            text.lines()
+                .filter_map(|line| line.parse().ok())
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    pids.sort_unstable();
+    pids.dedup();
+    pids
+}

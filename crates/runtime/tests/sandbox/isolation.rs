@@ -1,0 +1,277 @@
+//! What a server sees of the host, and may do to it.
+
+use std::collections::BTreeMap;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+
+use model::{Hosting, Mount, Source};
+use runtime::{Error, Runtime as _};
+
+use crate::ground::{Ground, hosting, line, python, read, row, sh};
+use crate::support::numbers;
+
+#[tokio::test]
+async fn it_says_what_it_is() {
+    let text = Ground::new().sandbox.probe().await.unwrap();
+    assert!(text.starts_with("bubblewrap "), "{text}");
+    assert!(text.contains("cgroup v"), "{text}");
+}
+
+#[tokio::test]
+async fn h03_variables_are_in_that_process_only() {
+    let ground = Ground::new();
+    let value = format!("secret-of-{}", ground.install);
+    let mut first = sh("env; echo up; read line");
+    first.id = "first".into();
+    first.env = BTreeMap::from([("API_KEY".into(), value.clone())]);
+    // A program that ran outside of the sandbox with this would not even start.
+    first.env.insert("LD_PRELOAD".into(), String::new());
+    let mut first = ground.launch(first).await.unwrap();
+    let mut seen = Vec::new();
+    loop {
+        match line(&mut first).await.as_str() {
+            "up" => break,
+            line => seen.push(line.to_owned()),
+        }
+    }
+    assert!(seen.contains(&format!("API_KEY={value}")), "{seen:?}");
+    let known = [
+        "API_KEY",
+        "HOME",
+        "LANG",
+        "LD_PRELOAD",
+        "OLDPWD",
+        "PATH",
+        "PWD",
+        "TMPDIR",
+        "TOOLWHARF_INSTANCE",
+        "USER",
+    ];
+    for variable in &seen {
+        let (name, _) = variable.split_once('=').unwrap();
+        assert!(known.contains(&name), "{name} must not reach a server");
+    }
+    let (other, _) = ground.run(sh("env")).await;
+    assert!(!other.contains("API_KEY"), "{other}");
+    let me = std::process::id();
+    let holders: Vec<u32> = numbers()
+        .filter(|&pid| pid != me)
+        .filter(|pid| {
+            ["environ", "cmdline"].iter().any(|file| {
+                let bytes = fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+                bytes
+                    .windows(value.len())
+                    .any(|part| part == value.as_bytes())
+            })
+        })
+        .collect();
+    assert_eq!(holders.len(), 1, "only the server itself");
+    assert_ne!(Some(holders[0]), first.handle.pid(), "not what wraps it");
+}
+
+#[tokio::test]
+async fn the_hosts_files_are_not_there() {
+    let ground = Ground::new();
+    let secret = ground.directory.path().join("secret");
+    fs::write(&secret, "the host's own").unwrap();
+    let script = format!(
+        "ls -A /; cat {} /etc/shadow /root/.bashrc; ls /home /root /work; ls {}; ls /proc | grep -c '^[0-9]'",
+        secret.display(),
+        ground.directory.path().join("state").display(),
+    );
+    let (text, instance) = ground.run(sh(&script)).await;
+    let mut lines: Vec<_> = text.lines().collect();
+    let processes: usize = lines.pop().unwrap().parse().unwrap();
+    assert!(processes <= 5, "it sees {processes} processes");
+    for name in lines {
+        let known = [
+            "bin", "dev", "etc", "lib", "lib32", "lib64", "libx32", "opt", "proc", "run", "sbin",
+            "tmp", "usr", "var",
+        ];
+        assert!(known.contains(&name), "{name} is there");
+    }
+    let complaints = instance.handle.stderr_tail();
+    assert_eq!(complaints.lines().count(), 7, "{complaints}");
+}
+
+#[tokio::test]
+async fn it_has_no_privileges_and_can_write_nowhere_else() {
+    let ground = Ground::new();
+    let script = r#"
+import os, socket
+status = dict(line.split(":\t", 1) for line in open("/proc/self/status").read().splitlines() if ":\t" in line)
+print([status["Cap" + s].strip("0") for s in ("Inh", "Prm", "Eff", "Bnd", "Amb")], status["NoNewPrivs"], status["Groups"].strip() == "")
+print(os.getuid() >= 1900000000, os.getuid() == os.geteuid() == os.getgid(), os.path.expanduser("~"), os.getcwd())
+wrong = []
+for path in ("/x", "/usr/x", "/etc/x", "/dev/x", "/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger", "/run/toolwharf/shim", "/var/x"):
+    try: open(path, "a"); wrong.append(path)
+    except OSError: pass
+for path in ("/tmp/x", "/var/tmp/y", "/run/x", "/dev/shm/x", "/tmp/home/x"):
+    try: open(path, "w")
+    except OSError as e: wrong.append((path, str(e)))
+fds = []
+for fd in range(3, 1000):
+    try: os.fstat(fd); fds.append(fd)
+    except OSError: pass
+for name in ("setuid", "setgid"):
+    try: getattr(os, name)(0); wrong.append(name)
+    except OSError: pass
+try: os.kill(1, 9); wrong.append("kill 1")
+except OSError: pass
+try: open("/dev/tty"); wrong.append("tty")
+except OSError: pass
+print(wrong, fds, socket.gethostname())
+"#;
+    let (text, instance) = ground.run(python(script)).await;
+    let expected = "['', '', '', '', ''] 1 True\nTrue True /tmp/home /tmp/home\n[] [] sandbox\n";
+    assert_eq!(text, expected, "{}", instance.handle.stderr_tail());
+    for what in ["filesystem", "network", "privileges"] {
+        assert!(row(&instance, what).holds);
+    }
+}
+
+#[tokio::test]
+async fn what_the_command_names_is_there() {
+    let ground = Ground::new();
+    let project = ground.directory.path().join("project");
+    fs::create_dir_all(project.join("node_modules/server/dist")).unwrap();
+    fs::write(project.join("package.json"), r#"{"type": "commonjs"}"#).unwrap();
+    fs::write(
+        project.join("node_modules/other.js"),
+        "module.exports = 'other'",
+    )
+    .unwrap();
+    let main = project.join("node_modules/server/dist/main.js");
+    fs::write(
+        &main,
+        "console.log(require('../../other.js'), require('fs').readdirSync('/').includes('root'))",
+    )
+    .unwrap();
+    let (text, instance) = ground.run(hosting("node", &[main.to_str().unwrap()])).await;
+    assert_eq!(text, "other false\n", "{}", instance.handle.stderr_tail());
+
+    let tool = project.join("tool");
+    fs::write(&tool, "#!/usr/bin/env python3\nprint('from a script')").unwrap();
+    fs::set_permissions(&tool, Permissions::from_mode(0o755)).unwrap();
+    let link = ground.directory.path().join("link");
+    std::os::unix::fs::symlink(&tool, &link).unwrap();
+    // Whatever `python3` is here: of the system, or a version manager's in somebody's home.
+    let (text, instance) = ground.run(hosting(link.to_str().unwrap(), &[])).await;
+    assert_eq!(text, "from a script\n", "{}", instance.handle.stderr_tail());
+}
+
+#[tokio::test]
+async fn mounts_are_as_they_were_permitted() {
+    let ground = Ground::new();
+    let shared = ground.directory.path().join("shared");
+    fs::create_dir(&shared).unwrap();
+    fs::write(shared.join("file"), "shown").unwrap();
+    fs::set_permissions(&shared, Permissions::from_mode(0o777)).unwrap();
+    for read_only in [true, false] {
+        let mut hosting = sh("cat /shared/file; touch /shared/new");
+        hosting.mounts = vec![Mount {
+            host: shared.clone(),
+            inside: "/shared".into(),
+            read_only,
+        }];
+        let (text, instance) = ground.run(hosting).await;
+        assert_eq!(text, "shown");
+        assert_eq!(
+            shared.join("new").exists(),
+            !read_only,
+            "{:?}",
+            instance.enforced
+        );
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_is_refused_and_leaves_nothing() {
+    let ground = Ground::new();
+    let check = async |expected: &str, text: &str, change: &dyn Fn(&mut Hosting)| {
+        let mut hosting = sh("true");
+        change(&mut hosting);
+        match ground.launch(hosting).await.unwrap_err() {
+            Error::Refused { field, why } => {
+                assert_eq!(field, expected, "{why}");
+                assert!(why.contains(text), "{why}");
+            }
+            other => panic!("{other}"),
+        }
+        assert_eq!(ground.left(), [] as [PathBuf; 0]);
+    };
+    check("image", "Docker", &|h| {
+        h.source = Source::Image {
+            image: "x".into(),
+            command: Vec::new(),
+        };
+    })
+    .await;
+    check("command", "not found", &|h| {
+        h.source = hosting("no-such-program", &[]).source
+    })
+    .await;
+    check("command", "not executable", &|h| {
+        h.source = hosting("/etc/passwd", &[]).source
+    })
+    .await;
+    check("volumes", "..", &|h| h.volumes = vec!["/a/../etc".into()]).await;
+    check("volumes", "twice", &|h| {
+        h.volumes = vec!["/a".into(), "/a/".into()]
+    })
+    .await;
+    check("volumes", "system", &|h| {
+        h.volumes = vec!["/usr/share".into()]
+    })
+    .await;
+    check("id", "a-z", &|h| h.id = "../x".into()).await;
+    check("environment", "NUL", &|h| {
+        drop(h.env.insert("A".into(), "\0secret".into()))
+    })
+    .await;
+    check("network", "a/b", &|h| {
+        h.network = model::Network::Allow(vec!["a/b".into()])
+    })
+    .await;
+    // It is found, may be executed, and is no program.
+    let broken = ground.directory.path().join("broken");
+    fs::write(&broken, "#!/no/interpreter\n").unwrap();
+    fs::set_permissions(&broken, Permissions::from_mode(0o755)).unwrap();
+    let broken = broken.to_str().unwrap();
+    check("command", "cannot run", &|h| {
+        h.source = hosting(broken, &[]).source
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn bytes_go_through_untouched() {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let ground = Ground::new();
+    let mut instance = ground.launch(hosting("cat", &[])).await.unwrap();
+    let mut stdio = instance.stdio.take().unwrap();
+    let sent: Vec<u8> = (0..500_000_u32).flat_map(u32::to_le_bytes).collect();
+    let mut received = Vec::new();
+    let writing = async {
+        stdio.stdin.write_all(&sent).await.unwrap();
+        drop(stdio.stdin);
+    };
+    let reading = stdio.stdout.read_to_end(&mut received);
+    let ((), read) = tokio::join!(writing, reading);
+    read.unwrap();
+    assert!(received == sent);
+    assert!(instance.handle.exited().await.success());
+}
+
+#[tokio::test]
+async fn an_exit_code_is_the_servers() {
+    let ground = Ground::new();
+    for (script, code) in [("exit 0", 0), ("exit 7", 7), ("kill -SEGV $$", 139)] {
+        let mut instance = ground.launch(sh(script)).await.unwrap();
+        read(&mut instance).await;
+        let exit = instance.handle.exited().await;
+        assert_eq!(exit.code, Some(code), "{script}");
+        assert!(!exit.out_of_memory);
+    }
+}

@@ -1,0 +1,343 @@
+//! Limits are enforced, by the kernel, on what tries to get around them.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use model::ResourceLimits;
+use runtime::{Error, Runtime as _};
+use tokio::time::{Instant, timeout};
+
+use crate::ground::{Ground, line, python, read, row, say, sh};
+use crate::support::{LONG, wait_for};
+
+const MIB: u64 = 1 << 20;
+
+#[tokio::test]
+async fn h16_defaults_are_enforced() {
+    let ground = Ground::new();
+    let mut instance = ground.launch(sh("echo up; read line")).await.unwrap();
+    assert_eq!(line(&mut instance).await, "up");
+    for what in [
+        "cpu",
+        "memory",
+        "disk",
+        "pids",
+        "filesystem",
+        "network",
+        "privileges",
+    ] {
+        assert!(row(&instance, what).holds, "{:?}", instance.enforced);
+    }
+    assert!(!row(&instance, "kernel").holds);
+    assert!(
+        row(&instance, "memory").how.contains("536870912"),
+        "{:?}",
+        instance.enforced
+    );
+    assert!(
+        row(&instance, "cpu").how.contains("50000"),
+        "{:?}",
+        instance.enforced
+    );
+    assert_eq!(instance.enforced.len(), 8);
+    let usage = instance.handle.usage().await.unwrap();
+    assert!(usage.pids >= 3 && usage.memory_peak > 0, "{usage:?}");
+    drop(instance.stdio.take());
+    let exit = timeout(LONG, instance.handle.exited()).await.unwrap();
+    assert_eq!(
+        exit.code,
+        Some(1),
+        "{exit} {}",
+        instance.handle.stderr_tail()
+    );
+    assert_eq!(ground.left(), [] as [PathBuf; 0]);
+    assert_eq!(instance.handle.usage().await, None);
+}
+
+#[tokio::test]
+async fn h17_a_memory_hog_is_killed_and_that_is_what_is_said() {
+    let ground = Ground::new();
+    let mut hog = python("b = []\nwhile True: b.append(bytearray(1 << 20))");
+    hog.limits.memory = 64 * MIB;
+    let instance = ground.launch(hog).await.unwrap();
+    let exit = timeout(LONG, instance.handle.exited()).await.unwrap();
+    assert!(
+        exit.out_of_memory,
+        "{exit} {}",
+        instance.handle.stderr_tail()
+    );
+    assert_eq!(exit.to_string(), "exit code 137 (out of memory)");
+    assert_eq!(ground.left(), [] as [PathBuf; 0]);
+}
+
+#[tokio::test]
+async fn a_hog_that_is_the_servers_child_dies_alone() {
+    let ground = Ground::new();
+    let script = r#"
+import subprocess, sys
+hog = subprocess.run([sys.executable, "-c", "b = []\nwhile True: b.append(bytearray(1 << 20))"])
+print(hog.returncode, flush=True)
+sys.stdin.readline()
+sys.exit(3)
+"#;
+    let mut server = python(script);
+    server.limits.memory = 96 * MIB;
+    let mut instance = ground.launch(server).await.unwrap();
+    assert_eq!(line(&mut instance).await, "-9", "the child was killed");
+    assert_eq!(instance.handle.exit_status(), None, "the server was not");
+    let usage = instance.handle.usage().await.unwrap();
+    assert!(
+        usage.memory_peak > 90 * MIB && usage.memory < 64 * MIB,
+        "{usage:?}"
+    );
+    say(&mut instance, "end\n").await;
+    let exit = timeout(LONG, instance.handle.exited()).await.unwrap();
+    assert_eq!(exit.to_string(), "exit code 3");
+}
+
+#[tokio::test]
+async fn a_stop_after_a_childs_death_is_not_out_of_memory() {
+    let ground = Ground::new();
+    let script = "python3 -c 'b = []\nwhile True: b.append(bytearray(1 << 20))'; echo $?; trap '' TERM; read line; read line";
+    let mut server = sh(script);
+    server.limits.memory = 64 * MIB;
+    server.env.insert("PATH".into(), "/usr/bin:/bin".into());
+    let mut instance = ground.launch(server).await.unwrap();
+    assert_eq!(line(&mut instance).await, "137");
+    let exit = instance.handle.stop(Duration::from_millis(50)).await;
+    assert_eq!(
+        (exit.signal, exit.out_of_memory),
+        (Some(9), false),
+        "{exit}"
+    );
+}
+
+#[tokio::test]
+async fn a_fork_bomb_stays_small() {
+    let ground = Ground::new();
+    let script = r#"
+import os, time, sys
+count = 1
+while True:
+    try: pid = os.fork()
+    except OSError as e: break
+    if pid == 0: time.sleep(1000)
+    count += 1
+print(count, "no more", flush=True)
+sys.stdin.readline()
+"#;
+    let mut bomb = python(script);
+    bomb.limits.pids = 20;
+    let mut instance = ground.launch(bomb).await.unwrap();
+    assert_eq!(line(&mut instance).await, "20 no more");
+    assert_eq!(instance.handle.usage().await.unwrap().pids, 22);
+    // Another one has its own count.
+    let mut other = sh("true & wait; echo fine");
+    other.id = "other".into();
+    assert_eq!(ground.run(other).await.0, "fine\n");
+    instance.handle.kill_now();
+    timeout(LONG, instance.handle.exited()).await.unwrap();
+    assert_eq!(ground.left(), [] as [PathBuf; 0]);
+}
+
+const FILL: &str = r#"
+import sys, os
+total = 0
+for number, path in enumerate(sys.argv[1:]):
+    try:
+        with open(f"{path}/fill{number}", "wb", buffering=0) as f:
+            while True: total += f.write(bytes(1 << 16))
+    except OSError as e: print(path, e.strerror)
+print(total)
+"#;
+
+#[tokio::test]
+async fn a_disk_filler_gets_an_error_on_scratch() {
+    let ground = Ground::new();
+    let mut filler = python(FILL);
+    let model::Source::Command { args, .. } = &mut filler.source else {
+        panic!("it is a command");
+    };
+    args.extend(["/tmp", "/var/tmp", "/tmp/home", "/dev/shm", "/run"].map(str::to_owned));
+    filler.limits.disk = 32 * MIB;
+    let (text, instance) = ground.run(filler).await;
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(lines.len(), 6, "{text} {}", instance.handle.stderr_tail());
+    for line in &lines[..5] {
+        assert!(line.ends_with("No space left on device"), "{text}");
+    }
+    let total: u64 = lines[5].parse().unwrap();
+    assert!(total > 30 * MIB && total <= 32 * MIB, "{total}");
+}
+
+#[tokio::test]
+async fn a_disk_filler_gets_an_error_on_its_volumes_and_scratch_together() {
+    let ground = Ground::new();
+    let mut filler = python(FILL);
+    filler.volumes = vec!["/data".into(), "/cache/deep".into()];
+    let model::Source::Command { args, .. } = &mut filler.source else {
+        panic!("it is a command");
+    };
+    args.extend(["/data", "/cache/deep", "/tmp", "/dev/shm", "/run"].map(str::to_owned));
+    filler.limits.disk = 64 * MIB;
+    filler.strict = true;
+    let (text, instance) = ground.run(filler).await;
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(lines.len(), 6, "{text} {}", instance.handle.stderr_tail());
+    for line in &lines[..5] {
+        assert!(line.ends_with("No space left on device"), "{text}");
+    }
+    let total: u64 = lines[5].parse().unwrap();
+    assert!(total > 40 * MIB && total <= 64 * MIB, "{total}");
+    assert!(row(&instance, "disk").holds, "{:?}", instance.enforced);
+    assert_eq!(ground.left(), [] as [PathBuf; 0]);
+}
+
+#[tokio::test]
+async fn a_burner_has_its_share_of_the_processors() {
+    let ground = Ground::new();
+    let mut burner = sh("(while :; do :; done) & echo up; while :; do :; done");
+    burner.limits.cpu_millis = 200;
+    let mut instance = ground.launch(burner).await.unwrap();
+    assert_eq!(line(&mut instance).await, "up");
+    let first = instance.handle.usage().await.unwrap().cpu;
+    let begun = Instant::now();
+    // The window is as long as it takes to use one second of processor time.
+    let mut last = first;
+    let deadline = begun + LONG;
+    while last < first + Duration::from_secs(1) {
+        assert!(Instant::now() < deadline, "it uses {last:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        last = instance.handle.usage().await.unwrap().cpu;
+    }
+    let share = (last - first).as_secs_f64() / begun.elapsed().as_secs_f64();
+    eprintln!("share of one core: {share:.3}, of 0.200");
+    assert!(share < 0.23, "{share}");
+}
+
+#[tokio::test]
+async fn usage_grows() {
+    let ground = Ground::new();
+    let script = "import sys\nprint('up', flush=True)\nsys.stdin.readline()\nb = bytearray(40 << 20)\nfor i in range(3_000_000): pass\nprint('done', flush=True)\nsys.stdin.readline()";
+    let mut instance = ground.launch(python(script)).await.unwrap();
+    assert_eq!(line(&mut instance).await, "up");
+    let before = instance.handle.usage().await.unwrap();
+    say(&mut instance, "go\n").await;
+    assert_eq!(line(&mut instance).await, "done");
+    let after = instance.handle.usage().await.unwrap();
+    assert!(after.cpu > before.cpu, "{before:?} {after:?}");
+    assert!(
+        after.memory > before.memory + 38 * MIB,
+        "{before:?} {after:?}"
+    );
+    assert!(after.memory_peak >= after.memory);
+    assert_eq!(after.pids, 3);
+}
+
+#[tokio::test]
+async fn h19_a_volume_survives_restarts() {
+    let ground = Ground::new();
+    let with = |script: &str, disk: u64| {
+        let mut hosting = sh(script);
+        hosting.volumes = vec!["/data".into()];
+        hosting.limits = ResourceLimits {
+            disk,
+            ..hosting.limits
+        };
+        hosting
+    };
+    let (text, _) = ground
+        .run(with(
+            "echo kept > /data/file; ls /data; echo gone > /tmp/file",
+            32 * MIB,
+        ))
+        .await;
+    assert_eq!(text, "file\n");
+    let show = "cat /data/file; ls /tmp; df -k --output=size /data | tail -1";
+    let (text, instance) = ground.run(with(show, 32 * MIB)).await;
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(
+        lines[..2],
+        ["kept", "home"],
+        "{text} {}",
+        instance.handle.stderr_tail()
+    );
+    let size = |text: &str| text.lines().last().unwrap().trim().parse::<u64>().unwrap() * 1024;
+    assert!(size(&text) <= 32 * MIB);
+    // Of a server of another name it is none of the business.
+    let mut other = with("ls /data", 32 * MIB);
+    other.id = "other".into();
+    assert_eq!(ground.run(other).await.0, "");
+    // Larger, and smaller.
+    for disk in [80 * MIB, 24 * MIB] {
+        let (text, instance) = ground.run(with(show, disk)).await;
+        assert!(text.starts_with("kept\n"), "{text}");
+        assert!(size(&text) <= disk && size(&text) > disk / 3, "{text}");
+        assert!(row(&instance, "disk").holds, "{:?}", instance.enforced);
+    }
+    ground.sandbox.volumes_remove("server").await.unwrap();
+    assert_eq!(ground.run(with("ls /data", 32 * MIB)).await.0, "");
+    assert_eq!(ground.left(), [] as [PathBuf; 0]);
+}
+
+#[tokio::test]
+async fn h20_what_was_written_before_a_crash_is_read_after_it() {
+    let ground = Ground::new();
+    let mut server = sh("seq 100000 > /data/numbers; echo written; kill -9 $$");
+    server.volumes = vec!["/data".into()];
+    let mut instance = ground.launch(server.clone()).await.unwrap();
+    assert_eq!(read(&mut instance).await, "written\n");
+    assert_eq!(instance.handle.exited().await.code, Some(137));
+    server.source = sh("tail -n 1 /data/numbers; wc -l < /data/numbers").source;
+    assert_eq!(ground.run(server).await.0, "100000\n100000\n");
+}
+
+#[tokio::test]
+async fn volumes_in_use_are_not_removed() {
+    let ground = Ground::new();
+    let mut server = sh("echo up; read line");
+    server.volumes = vec!["/data".into()];
+    let mut instance = ground.launch(server).await.unwrap();
+    assert_eq!(line(&mut instance).await, "up");
+    let error = ground.sandbox.volumes_remove("server").await.unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::Refused {
+                field: "volumes",
+                ..
+            }
+        ),
+        "{error}"
+    );
+    drop(instance);
+    wait_for("its end", || ground.left().is_empty()).await;
+    ground.sandbox.volumes_remove("server").await.unwrap();
+}
+
+#[tokio::test]
+async fn strict_does_not_start_without_a_limit() {
+    let ground = Ground::new();
+    // As they are where no file system can be made.
+    let data = ground.directory.path().join("state/volumes/server/data");
+    fs::create_dir_all(&data).unwrap();
+    let mut server = sh("echo ran > /data/ran");
+    server.volumes = vec!["/data".into()];
+    server.strict = true;
+    let error = ground.launch(server.clone()).await.unwrap_err();
+    assert!(
+        matches!(error, Error::NotEnforced { what: "disk", .. }),
+        "{error}"
+    );
+    assert_eq!(ground.left(), [] as [PathBuf; 0]);
+    assert!(!data.join("%2Fdata/ran").exists());
+    server.strict = false;
+    let (_, instance) = ground.run(server).await;
+    assert!(!row(&instance, "disk").holds);
+    assert!(
+        data.join("%2Fdata/ran").exists(),
+        "{}",
+        instance.handle.stderr_tail()
+    );
+}

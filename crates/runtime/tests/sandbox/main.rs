@@ -1,0 +1,12 @@
+//! Hosted servers as sandboxed processes: real namespaces, real control groups, real programs.
+
+#![expect(clippy::unwrap_used, reason = "it is a test")]
+
+mod end;
+mod ground;
+mod isolation;
+mod limits;
+mod network;
+mod rootless;
+#[path = "../support/mod.rs"]
+mod support;

@@ -1,0 +1,259 @@
+//! What a server reaches: nothing, what is allowed, or everything.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use model::{Hosting, Network};
+use runtime::Error;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::ground::{Ground, python, row};
+use crate::support::LONG;
+
+/// An HTTP server on the host's loopback that says `from the host` and what it was asked.
+async fn host() -> (SocketAddr, AbortOnDropHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let serving = async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut head = vec![0; 4096];
+            let count = stream.read(&mut head).await.unwrap_or(0);
+            let head = String::from_utf8_lossy(&head[..count]).into_owned();
+            let asked = head.lines().next().unwrap_or_default();
+            let text = format!("from the host: {asked}");
+            let answer = format!(
+                "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{text}",
+                text.len()
+            );
+            let _ = stream.write_all(answer.as_bytes()).await;
+        }
+    };
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the handle that aborts it is returned"
+    )]
+    (address, AbortOnDropHandle::new(tokio::spawn(serving)))
+}
+
+/// Tries to get at `address`: directly, as its variables say, and with `CONNECT`.
+fn prober(address: SocketAddr, network: Network) -> Hosting {
+    let script = r#"
+import os, socket, urllib.request, urllib.error
+host, port = "HOST", PORT
+try:
+    socket.create_connection((host, port), 5).close()
+    print("direct: connected")
+except OSError as e: print("direct:", e.strerror)
+os.environ["no_proxy"] = os.environ["NO_PROXY"] = ""
+try: print("http:", urllib.request.urlopen(f"http://{host}:{port}/path?query", timeout=5).read().decode())
+except urllib.error.HTTPError as e: print("http:", e.code, e.read().decode().strip())
+except OSError as e: print("http: failed")
+proxy = os.environ.get("HTTPS_PROXY")
+if proxy:
+    s = socket.create_connection(proxy.removeprefix("http://").split(":"), 5)
+    s.sendall(f"CONNECT {host}:{port} HTTP/1.1\r\n\r\n".encode())
+    answer = s.recv(1000).decode()
+    print("connect:", answer.split("\r\n")[0])
+    if " 200 " in answer:
+        s.sendall(b"GET /tunnel HTTP/1.0\r\n\r\n")
+        print("tunnel:", b"".join(iter(lambda: s.recv(1000), b"")).decode().split("\r\n")[-1])
+"#
+    .replace("\"HOST\", PORT", &format!("\"{}\", {}", address.ip(), address.port()));
+    let mut hosting = python(&script);
+    hosting.network = network;
+    hosting
+}
+
+#[tokio::test]
+async fn none_reaches_nothing() {
+    let ground = Ground::new();
+    let (address, _host) = host().await;
+    let (text, instance) = ground.run(prober(address, Network::None)).await;
+    assert_eq!(
+        text,
+        "direct: Connection refused\nhttp: failed\n",
+        "{}",
+        instance.handle.stderr_tail()
+    );
+    let (text, _) = ground
+        .run(python("import socket; print([name for _, name in socket.if_nameindex() if not name.startswith(('sit', 'tunl', 'ip'))])\ntry: socket.create_connection(('1.1.1.1', 80), 5)\nexcept OSError as e: print(e.strerror)"))
+        .await;
+    assert_eq!(text, "['lo']\nNetwork is unreachable\n");
+    assert!(row(&instance, "network").holds);
+}
+
+#[tokio::test]
+async fn allow_reaches_what_is_listed_through_the_proxy_only() {
+    let ground = Ground::new();
+    let (address, _host) = host().await;
+    let listed = Network::Allow(vec![address.to_string()]);
+    let (text, instance) = ground.run(prober(address, listed)).await;
+    let expected = "direct: Connection refused\n\
+                    http: from the host: GET /path?query HTTP/1.1\n\
+                    connect: HTTP/1.1 200 Connection established\n\
+                    tunnel: from the host: GET /tunnel HTTP/1.0\n";
+    assert_eq!(text, expected, "{}", instance.handle.stderr_tail());
+    assert!(row(&instance, "network").holds);
+
+    let others = Network::Allow(vec![
+        "127.0.0.2".into(),
+        "localhost".into(),
+        format!("127.0.0.1:{}", address.port() ^ 1),
+    ]);
+    let (text, _) = ground.run(prober(address, others.clone())).await;
+    let expected = format!(
+        "direct: Connection refused\nhttp: 403 `{address}` is not in the server's `network.allow`\nconnect: HTTP/1.1 403 Forbidden\n"
+    );
+    assert_eq!(text, expected);
+
+    // A name that is allowed does not lead to what is not public.
+    let script = format!(
+        "import os, urllib.request, urllib.error\nos.environ['no_proxy'] = ''\ntry: print(urllib.request.urlopen('http://localhost:{}/', timeout=5).read())\nexcept urllib.error.HTTPError as e: print(e.code, e.read().decode())",
+        address.port()
+    );
+    let mut rebound = python(&script);
+    rebound.network = others;
+    let (text, instance) = ground.run(rebound).await;
+    assert!(
+        text.starts_with("403 `localhost` leads to "),
+        "{text} {}",
+        instance.handle.stderr_tail()
+    );
+}
+
+#[tokio::test]
+async fn open_reaches_what_the_host_reaches() {
+    let ground = Ground::new();
+    let (address, _host) = host().await;
+    let (text, instance) = ground.run(prober(address, Network::Open)).await;
+    assert_eq!(
+        text,
+        "direct: connected\nhttp: from the host: GET /path?query HTTP/1.1\n",
+        "{}",
+        instance.handle.stderr_tail()
+    );
+    let row = row(&instance, "network");
+    assert!(!row.holds && row.how.contains("asked for"), "{row:?}");
+}
+
+/// An HTTP server at a port of its own, which says who asked.
+fn served(port: u16, network: Network) -> Hosting {
+    let script = r#"
+import http.server, os, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        body = f"{self.path} {os.getpid()} {len(os.listdir('/proc/self/fd'))}".encode()
+        self.send_response(200); self.send_header("Content-Length", str(len(body))); self.end_headers()
+        self.wfile.write(body)
+server = http.server.ThreadingHTTPServer(("127.0.0.1", PORT), Handler)
+print("listening", flush=True)
+server.serve_forever()
+"#
+    .replace("PORT", &port.to_string());
+    let mut hosting = python(&script);
+    hosting.bridge = false;
+    hosting.ports = vec![port];
+    hosting.network = network;
+    hosting
+}
+
+async fn get(address: SocketAddr, path: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(address).await?;
+    let request = format!("GET {path} HTTP/1.0\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    Ok(answer)
+}
+
+async fn listening(instance: &runtime::Instance) {
+    let (tail, mut lines) = instance.handle.follow_stderr();
+    if !tail.contains("listening") {
+        let waiting = async {
+            while let Some(line) = lines.next().await {
+                if line.is_ok_and(|line| line.contains("listening")) {
+                    return;
+                }
+            }
+        };
+        timeout(LONG, waiting).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_port_inside_is_reached_from_the_host() {
+    let ground = Ground::new();
+    for network in [Network::None, Network::Allow(vec!["example.com".into()])] {
+        // The same port twice at a time: each has its own network.
+        let mut second = served(8000, network.clone());
+        second.id = "second".into();
+        let instances = [
+            ground.launch(served(8000, network.clone())).await.unwrap(),
+            ground.launch(second).await.unwrap(),
+        ];
+        for instance in &instances {
+            assert!(instance.stdio.is_none());
+            listening(instance).await;
+            let address = instance.ports[&8000];
+            for number in 0..20 {
+                let path = format!("/{number}");
+                let answer = timeout(LONG, get(address, &path)).await.unwrap().unwrap();
+                assert!(answer.contains(&format!("{path} 2 ")), "{answer}");
+            }
+        }
+        assert_ne!(instances[0].ports, instances[1].ports);
+        for instance in &instances {
+            let address = instance.ports[&8000];
+            instance.handle.stop(Duration::from_secs(5)).await;
+            assert!(
+                TcpStream::connect(address).await.is_err(),
+                "nobody listens any more"
+            );
+        }
+        assert!(ground.left().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_port_that_nobody_listens_on_is_closed() {
+    let ground = Ground::new();
+    let mut idle = python("import time; print('listening', flush=True); time.sleep(1000)");
+    idle.bridge = false;
+    idle.ports = vec![8000];
+    let instance = ground.launch(idle).await.unwrap();
+    listening(&instance).await;
+    for _ in 0..3 {
+        let answer = timeout(LONG, get(instance.ports[&8000], "/"))
+            .await
+            .unwrap();
+        assert!(answer.is_err() || answer.is_ok_and(|text| text.is_empty()));
+    }
+}
+
+#[tokio::test]
+async fn with_an_open_network_a_port_is_the_hosts() {
+    let ground = Ground::new();
+    let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let error = ground
+        .launch(served(port, Network::Open))
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(error, Error::Refused { field: "ports", .. }),
+        "{error}"
+    );
+    drop(taken);
+    let instance = ground.launch(served(port, Network::Open)).await.unwrap();
+    listening(&instance).await;
+    assert_eq!(instance.ports[&port].port(), port);
+    let answer = timeout(LONG, get(instance.ports[&port], "/x"))
+        .await
+        .unwrap()
+        .unwrap();
+    assert!(answer.contains("/x 2 "), "{answer}");
+}
