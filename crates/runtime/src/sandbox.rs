@@ -46,6 +46,7 @@
 //! killed at once: a process namespace ends with its first process.
 
 mod cell;
+mod census;
 mod cgroup;
 mod channel;
 mod egress;
@@ -211,7 +212,7 @@ impl Sandbox {
         let caged = Caged {
             door,
             cage: Arc::<Cell>::clone(&cell),
-            meter: Box::new(cell::Gauge::new(Arc::clone(&group))),
+            meter: Box::new(cell.gauge()),
         };
         let child = self
             .0

@@ -164,6 +164,14 @@ async fn rootless(dir: &str, script: &str) -> ExitCode {
     match sandbox.launch(unit("server", script)).await {
         Ok(mut instance) => {
             let stdio = instance.stdio.as_mut().expect("it is bridged");
+            let usage = instance.handle.usage().await;
+            drop(std::mem::replace(
+                &mut stdio.stdin,
+                Box::new(tokio::io::sink()),
+            ));
+            if let Some(usage) = usage {
+                say(&format!("usage {}", usage.pids));
+            }
             let mut text = String::new();
             stdio.stdout.read_to_string(&mut text).await.expect("text");
             for line in text.lines() {

@@ -2,13 +2,16 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, pidfd_send_signal};
 use tokio_util::task::AbortOnDropHandle;
 
+use super::census;
 use super::cgroup::Group;
 use super::volume::Opened;
 use crate::handle::Exit;
@@ -23,7 +26,7 @@ const SIGKILL: i32 = 9;
 pub(super) struct Cell {
     group: Arc<Group>,
     /// The server itself, from when it is known.
-    server: OnceLock<(Pid, OwnedFd)>,
+    server: Arc<OnceLock<(Pid, OwnedFd)>>,
     rest: Mutex<Rest>,
 }
 
@@ -44,8 +47,17 @@ impl Cell {
         };
         Self {
             group,
-            server: OnceLock::new(),
+            server: Arc::default(),
             rest: Mutex::new(rest),
+        }
+    }
+
+    /// What tells the use of it.
+    pub(super) fn gauge(&self) -> Gauge {
+        Gauge {
+            group: Arc::clone(&self.group),
+            server: Arc::clone(&self.server),
+            peak: Arc::default(),
         }
     }
 
@@ -114,23 +126,41 @@ impl Cage for Cell {
     }
 }
 
-/// What the control groups count.
-pub(super) struct Gauge(Arc<Group>);
-
-impl Gauge {
-    pub(super) fn new(group: Arc<Group>) -> Self {
-        Self(group)
-    }
+/// What the control groups count, or else what `/proc` tells of all in the process namespace.
+pub(super) struct Gauge {
+    group: Arc<Group>,
+    server: Arc<OnceLock<(Pid, OwnedFd)>>,
+    /// The most that was seen, where the kernel does not remember it.
+    peak: Arc<AtomicU64>,
 }
 
 impl Meter for Gauge {
     fn read(&self) -> BoxFuture<'_, Option<Usage>> {
-        let group = Arc::clone(&self.0);
+        let (group, server) = (Arc::clone(&self.group), Arc::clone(&self.server));
+        let peak = Arc::clone(&self.peak);
         async move {
-            // Files of the kernel's do not block for long, but there are eight of them.
-            let read = tokio::task::spawn_blocking(move || group.usage());
+            // Files of the kernel's do not block for long, but there are several of them.
+            let read = tokio::task::spawn_blocking(move || {
+                if group.counts() {
+                    return group.usage();
+                }
+                let (pid, pidfd) = server.get()?;
+                let mut usage = census::usage(*pid)?;
+                if dead(pidfd) {
+                    // Then it may be somebody else's number by now.
+                    return None;
+                }
+                let before = peak.fetch_max(usage.memory, Ordering::Relaxed);
+                usage.memory_peak = before.max(usage.memory);
+                Some(usage)
+            });
             read.await.ok().flatten()
         }
         .boxed()
     }
+}
+
+fn dead(pidfd: &OwnedFd) -> bool {
+    let mut polled = [PollFd::new(pidfd, PollFlags::IN)];
+    !matches!(poll(&mut polled, Some(&Timespec::default())), Ok(0))
 }

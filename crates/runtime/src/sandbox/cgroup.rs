@@ -394,6 +394,11 @@ impl Group {
         field(&path.join(file), "oom_kill").unwrap_or(0)
     }
 
+    /// Whether there is anything that counts.
+    pub(super) fn counts(&self) -> bool {
+        self.accounts.is_some()
+    }
+
     pub(super) fn usage(&self) -> Option<Usage> {
         let mut usage = Usage::default();
         let accounts = self.accounts.as_ref()?;

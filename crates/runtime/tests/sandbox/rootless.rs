@@ -15,7 +15,7 @@ fn without_root_it_isolates_and_says_what_it_cannot_limit() {
         std::os::unix::fs::PermissionsExt::from_mode(0o755),
     )
     .unwrap();
-    let script = "id -u; grep -E '^(CapEff|CapPrm|NoNewPrivs)' /proc/self/status; ls -A /; touch /x; cat /proc/net/dev | tail -n +3 | grep -c lo: ; echo x > /data/file && cat /data/file";
+    let script = "read line; id -u; grep -E '^(CapEff|CapPrm|NoNewPrivs)' /proc/self/status; ls -A /; touch /x; cat /proc/net/dev | tail -n +3 | grep -c lo: ; echo x > /data/file && cat /data/file";
     let output = Command::new("setpriv")
         .args([
             "--reuid=65534",
@@ -38,6 +38,7 @@ fn without_root_it_isolates_and_says_what_it_cannot_limit() {
     for expected in [
         "probe bubblewrap ",
         ", rootless, ",
+        "usage 2\n",
         "out 65534\n",
         "out CapPrm:\t0000000000000000\n",
         "out CapEff:\t0000000000000000\n",
