@@ -51,6 +51,7 @@ mod cgroup;
 mod channel;
 mod egress;
 mod ports;
+mod prepare;
 mod pump;
 mod shim;
 mod verify;
@@ -58,21 +59,18 @@ mod view;
 mod volume;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fmt;
-use std::fs::File;
-use std::io::{self, Seek as _, Write as _};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use model::{Hosting, Network, Provider, Source};
-use rustix::fs::{MemfdFlags, memfd_create};
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -81,27 +79,17 @@ use self::cgroup::{Group, Tree};
 use self::channel::{Channel, Ready};
 use self::egress::Allowed;
 use self::ports::Forward;
-use self::shim::Order;
-use self::view::{Scratch, Tmp, View};
-use self::volume::{Opened, Volumes};
-use crate::process::{self, Caged, Door, Launch, SentinelCommand, Spawner};
+use self::prepare::{BWRAP, Prepared, check_id, disk, forwards, judge};
+use self::volume::Volumes;
+use crate::process::{self, Caged, Door, SentinelCommand, Spawner};
 use crate::unit::{Enforced, Error, Instance, Runtime, Stdio, Unit};
 
 pub use self::shim::shim_main;
 
-const BWRAP: &str = "bwrap";
 /// From the start of bubblewrap to the start of the server.
 const START: Duration = Duration::from_secs(30);
 /// How long what failed to start may take to be gone.
 const GONE: Duration = Duration::from_secs(6);
-/// Processes that are the sandbox's: bubblewrap, twice.
-const OWN: u32 = 2;
-/// The helper for ports, twice at its start.
-const HELPER: u32 = 2;
-/// Users for hostings begin here: far above those that people and containers are given.
-const USERS: u32 = 1_900_000_000;
-const USERS_COUNT: u32 = 200_000_000;
-const INSTALL: usize = 64;
 
 /// What a [`Sandbox`] is told once.
 #[derive(Clone, Debug)]
@@ -129,16 +117,6 @@ struct Inner {
     serial: AtomicU64,
     tree: OnceLock<Tree>,
     volumes: Arc<Volumes>,
-}
-
-/// What stands ready before anything is started.
-struct Prepared {
-    group: Arc<Group>,
-    opened: Option<Opened>,
-    scratch: Scratch,
-    program: PathBuf,
-    user: u32,
-    extra: u32,
 }
 
 impl Sandbox {
@@ -291,221 +269,6 @@ impl Sandbox {
 }
 
 impl Inner {
-    fn tree(&self) -> &Tree {
-        self.tree.get_or_init(|| Tree::new(&self.options.install))
-    }
-
-    fn check_install(&self) -> Result<(), Error> {
-        let install = &self.options.install;
-        let good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-        if install.is_empty() || install.len() > INSTALL || !install.bytes().all(good) {
-            return Err(Error::Failed(format!(
-                "`{}` cannot name an installation; it takes a-z and 0-9",
-                install.escape_debug()
-            )));
-        }
-        Ok(())
-    }
-
-    fn prepare(&self, hosting: &Hosting) -> Result<Prepared, Error> {
-        self.check_install()?;
-        check_id(&hosting.id)?;
-        let Source::Command { program, .. } = &hosting.source else {
-            return Err(Error::Refused {
-                field: "image",
-                why: "images need Docker; give a command, or set up Docker".to_owned(),
-            });
-        };
-        check_text(hosting)?;
-        view::check(hosting)?;
-        if hosting.ports.len() > usize::from(u8::MAX) {
-            return Err(Error::Refused {
-                field: "ports",
-                why: "there are more than 255".to_owned(),
-            });
-        }
-        if hosting.network == Network::Open && !hosting.bridge {
-            for &port in &hosting.ports {
-                if let Err(error) = TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
-                    return Err(Error::Refused {
-                        field: "ports",
-                        why: format!("{port} cannot be listened on: {error}"),
-                    });
-                }
-            }
-        }
-        let program = view::resolve(program, &search(hosting))?;
-        volume::private(&self.options.dir).map_err(|error| {
-            Error::Failed(format!(
-                "cannot use `{}`: {error}",
-                self.options.dir.display()
-            ))
-        })?;
-        let serial = self.serial.fetch_add(1, Ordering::Relaxed);
-        let name = format!("{}.{}-{serial}", hosting.id, self.run);
-        let user = if self.privileged {
-            user_of(&self.options.install, &hosting.id)
-        } else {
-            rustix::process::geteuid().as_raw()
-        };
-        let extra = if forwards(hosting) { OWN + HELPER } else { OWN };
-        let limits = &hosting.limits;
-        let group = self.tree().group(&name, limits, extra);
-        let group = group.map_err(failed("cannot make a control group"))?;
-        let enforced = group.enforced(limits, extra);
-        judge(&enforced, hosting.strict)?;
-        let mut scratch = scratch(limits.disk, limits.memory);
-        let opened = if hosting.volumes.is_empty() {
-            None
-        } else {
-            let size = limits.disk.saturating_sub(scratch.run + scratch.shm);
-            // Whole blocks, as file systems have them.
-            let size = size & !4095;
-            let owner = self.privileged.then_some(user);
-            let opened = self
-                .volumes
-                .open(&hosting.id, &name, &hosting.volumes, size, owner)?;
-            if let Some(directory) = &opened.scratch {
-                scratch.tmp = Tmp::Disk(directory.clone());
-            }
-            Some(opened)
-        };
-        judge(&[disk(&scratch, opened.as_ref())], hosting.strict)?;
-        Ok(Prepared {
-            group: Arc::new(group),
-            opened,
-            scratch,
-            program,
-            user,
-            extra,
-        })
-    }
-
-    fn order(&self, hosting: &Hosting, prepared: &Prepared) -> Order {
-        let mut env = BTreeMap::from([
-            ("HOME".to_owned(), view::HOME.to_owned()),
-            ("LANG".to_owned(), "C.UTF-8".to_owned()),
-            ("PATH".to_owned(), inside_path(hosting, prepared)),
-            ("TMPDIR".to_owned(), "/tmp".to_owned()),
-            ("USER".to_owned(), "server".to_owned()),
-        ]);
-        env.extend(hosting.env.clone());
-        Order {
-            user: self.privileged.then_some(prepared.user),
-            proxy: matches!(hosting.network, Network::Allow(_)),
-            ports: if forwards(hosting) {
-                hosting.ports.clone()
-            } else {
-                Vec::new()
-            },
-            cwd: view::HOME.to_owned(),
-            program: prepared.program.clone().into(),
-            args: hosting.source.args().to_vec(),
-            env,
-        }
-    }
-
-    /// The command that makes the sandbox and starts the shim in it, and the descriptors it needs.
-    fn bwrap(
-        &self,
-        label: &str,
-        hosting: &Hosting,
-        prepared: &Prepared,
-        channel: OwnedFd,
-    ) -> Result<(Launch, Vec<OwnedFd>), Error> {
-        let memory =
-            |text: &[u8]| memory_file(text).map_err(failed("cannot make a file in memory"));
-        let shim = File::open(&self.options.shim.program).map_err(|error| {
-            Error::Failed(format!(
-                "cannot open `{}`, which is this program: {error}",
-                self.options.shim.program.display()
-            ))
-        })?;
-        let user = prepared.user;
-        let passwd = memory(
-            format!(
-                "root:x:0:0:root:/nonexistent:/usr/sbin/nologin\n\
-                 server:x:{user}:{user}:server:{}:/bin/sh\n\
-                 nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
-                view::HOME
-            )
-            .as_bytes(),
-        )?;
-        let group = format!("root:x:0:\nserver:x:{user}:\nnogroup:x:65534:\n");
-        let group = memory(group.as_bytes())?;
-        let hosts = if hosting.network == Network::Open {
-            std::fs::read("/etc/hosts").unwrap_or_default()
-        } else {
-            b"127.0.0.1 localhost\n::1 localhost\n".to_vec()
-        };
-        let hosts = memory(&hosts)?;
-        let files = [
-            ("/etc/passwd", passwd.as_raw_fd()),
-            ("/etc/group", group.as_raw_fd()),
-            ("/etc/hosts", hosts.as_raw_fd()),
-        ];
-        let nothing = BTreeMap::new();
-        let directories = prepared.opened.as_ref().map(|opened| &opened.directories);
-        let view = View {
-            hosting,
-            program: &prepared.program,
-            search: &search(hosting),
-            scratch: &prepared.scratch,
-            volumes: directories.unwrap_or(&nothing),
-            data: &self.options.dir,
-            shim: shim.as_raw_fd(),
-            files: &files,
-        };
-        let mut arguments: Vec<OsString> =
-            self.namespaces(hosting).iter().map(Into::into).collect();
-        arguments.extend(view::arguments(&view));
-        let mut text = Vec::new();
-        for argument in &arguments {
-            text.extend_from_slice(argument.as_encoded_bytes());
-            text.push(0);
-        }
-        // On its command line they would be all that `ps` shows.
-        let text = memory(&text)?;
-        let mut launch = Launch::new(label, BWRAP);
-        launch.args = vec!["--args".into(), text.as_raw_fd().to_string(), "--".into()];
-        launch.args.push(shim::INSIDE.into());
-        for argument in &self.options.shim.args {
-            launch.args.push(argument.to_string_lossy().into_owned());
-        }
-        launch.args.push(channel.as_raw_fd().to_string());
-        launch.env.insert("PATH".into(), view::PATH.into());
-        launch.env.insert("HOME".into(), view::HOME.into());
-        launch.cwd = Some("/".into());
-        let pass = vec![shim.into(), passwd, group, hosts, text, channel];
-        Ok((launch, pass))
-    }
-
-    fn namespaces(&self, hosting: &Hosting) -> Vec<&'static str> {
-        let mut arguments = vec![
-            "--unshare-pid",
-            "--unshare-ipc",
-            "--unshare-uts",
-            "--unshare-cgroup-try",
-            "--hostname",
-            "sandbox",
-            "--die-with-parent",
-            "--cap-drop",
-            "ALL",
-        ];
-        if hosting.network != Network::Open {
-            arguments.push("--unshare-net");
-        }
-        if self.privileged {
-            // For the shim, which is done with them before the server begins.
-            for capability in ["CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP"] {
-                arguments.extend(["--cap-add", capability]);
-            }
-        } else {
-            arguments.push("--unshare-user");
-        }
-        arguments
-    }
-
     fn probe(&self) -> Result<String, Error> {
         self.check_install()?;
         let version = volume::run(BWRAP, &[OsStr::new("--version")]).map_err(|why| {
@@ -571,7 +334,6 @@ impl Inner {
         Ok(gone.len().max(mounts))
     }
 }
-
 impl Runtime for Sandbox {
     fn probe(&self) -> BoxFuture<'_, Result<String, Error>> {
         self.blocking("trying bubblewrap", Inner::probe).boxed()
@@ -687,148 +449,6 @@ fn own_task(task: impl Future<Output = ()> + Send + 'static) -> AbortOnDropHandl
     AbortOnDropHandle::new(tokio::spawn(task))
 }
 
-/// Whether its ports are inside of a network of its own.
-fn forwards(hosting: &Hosting) -> bool {
-    !hosting.bridge && !hosting.ports.is_empty() && hosting.network != Network::Open
-}
-
-/// Refuses to go on without a limit that must hold.
-fn judge(rows: &[Enforced], strict: bool) -> Result<(), Error> {
-    let limits = ["cpu", "memory", "disk", "pids"];
-    match rows
-        .iter()
-        .find(|row| !row.holds && limits.contains(&row.what))
-    {
-        Some(row) if strict => Err(Error::NotEnforced {
-            what: row.what,
-            why: row.how.clone(),
-        }),
-        _ => Ok(()),
-    }
-}
-
-fn disk(scratch: &Scratch, opened: Option<&Opened>) -> Enforced {
-    let memory = scratch.run + scratch.shm;
-    let found = match (&scratch.tmp, opened.map(|opened| &opened.limit)) {
-        (Tmp::Memory(size), None) => Ok(format!("scratch of {} bytes in memory", size + memory)),
-        (_, Some(Ok(how))) => Ok(format!("{how}, {memory} more in memory")),
-        (_, Some(Err(why))) => Err(format!("volumes are not limited: {why}")),
-        (Tmp::Disk(_), None) => Err("scratch on a disk without a limit".to_owned()),
-    };
-    Enforced {
-        what: "disk",
-        holds: found.is_ok(),
-        how: found.unwrap_or_else(|why| why),
-    }
-}
-
-/// How a server's scratch is divided when all of it is in memory.
-fn scratch(disk: u64, memory: u64) -> Scratch {
-    // Whole pages: the kernel would round up.
-    let pages = |bytes: u64| (bytes & !4095).max(4096);
-    let all = disk.min(memory / 2);
-    let shm = pages((all / 4).min(64 << 20));
-    let run = pages((all / 16).min(4 << 20));
-    let tmp = Tmp::Memory(pages(all - shm - run));
-    Scratch { run, shm, tmp }
-}
-
-/// A user that no person and no other hosting is, always the same one for the same hosting.
-fn user_of(install: &str, id: &str) -> u32 {
-    // FNV-1a: it has to be the same in every version of this program.
-    let mut hash: u32 = 0x811c_9dc5;
-    for byte in install.bytes().chain([b'/']).chain(id.bytes()) {
-        hash = (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
-    }
-    USERS + hash % USERS_COUNT
-}
-
-fn check_id(id: &str) -> Result<(), Error> {
-    let good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    if id.is_empty() || id.len() > 128 || !id.bytes().all(good) {
-        return Err(Error::Refused {
-            field: "id",
-            why: format!("`{}` is not of a-z, 0-9 and `-`", id.escape_debug()),
-        });
-    }
-    Ok(())
-}
-
-/// Refuses what cannot be passed on.
-fn check_text(hosting: &Hosting) -> Result<(), Error> {
-    let refused = |field, why: String| Err(Error::Refused { field, why });
-    for (name, value) in &hosting.env {
-        if name.is_empty() || name.contains(['=', '\0']) {
-            return refused(
-                "environment",
-                format!("{name:?} cannot be the name of a variable"),
-            );
-        }
-        if value.contains('\0') {
-            return refused(
-                "environment",
-                format!("the value of `{name}` contains a NUL character"),
-            );
-        }
-    }
-    let target = hosting.source.target();
-    if target.is_empty() || target.contains('\0') {
-        return refused(
-            "command",
-            "it is empty, or contains a NUL character".to_owned(),
-        );
-    }
-    if let Some(place) = hosting
-        .source
-        .args()
-        .iter()
-        .position(|arg| arg.contains('\0'))
-    {
-        return refused(
-            "command",
-            format!("argument {} contains a NUL character", place + 1),
-        );
-    }
-    let sizes = hosting
-        .env
-        .iter()
-        .map(|(name, value)| name.len() + value.len() + 2);
-    let sizes = sizes.chain(hosting.source.args().iter().map(|arg| arg.len() + 1));
-    if sizes.sum::<usize>() > shim::ORDER_LIMIT / 2 {
-        return refused(
-            "command",
-            "arguments and environment are too long together".to_owned(),
-        );
-    }
-    Ok(())
-}
-
-/// Where names of programs are looked for on the host.
-fn search(hosting: &Hosting) -> OsString {
-    match hosting.env.get("PATH") {
-        Some(path) => path.into(),
-        None => std::env::var_os("PATH").unwrap_or_else(|| view::PATH.into()),
-    }
-}
-
-/// The server's `PATH`: where its own program is, and the system's.
-fn inside_path(hosting: &Hosting, prepared: &Prepared) -> String {
-    let named = !hosting.source.target().contains('/');
-    match prepared.program.parent().and_then(|parent| parent.to_str()) {
-        Some(own) if named && !view::PATH.split(':').any(|one| one == own) => {
-            format!("{own}:{}", view::PATH)
-        }
-        _ => view::PATH.to_owned(),
-    }
-}
-
-fn memory_file(text: &[u8]) -> io::Result<OwnedFd> {
-    let mut file = File::from(memfd_create("toolwharf", MemfdFlags::CLOEXEC)?);
-    file.write_all(text)?;
-    file.rewind()?;
-    Ok(file.into())
-}
-
 fn failed(what: &'static str) -> impl Fn(io::Error) -> Error {
     move |error| Error::Failed(format!("{what}: {error}"))
 }
@@ -848,38 +468,4 @@ fn spawn(error: process::Error) -> Error {
     }
     let cause = std::error::Error::source(&error).map(|source| format!(": {source}"));
     Error::Failed(format!("{error}{}", cause.unwrap_or_default()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn scratch_is_never_more_than_it_may_be() {
-        for (disk, memory) in [
-            (1 << 20, 8 << 20),
-            (1 << 30, 512 << 20),
-            (64 << 40, 4 << 40),
-            (1 << 30, 8 << 20),
-        ] {
-            let parts = scratch(disk, memory);
-            let Tmp::Memory(tmp) = parts.tmp else {
-                panic!("it is in memory");
-            };
-            assert!(tmp + parts.shm + parts.run <= disk.min(memory / 2));
-            assert!(tmp >= parts.shm.min(1 << 19));
-        }
-    }
-
-    #[test]
-    fn every_hosting_is_another_user() {
-        let users: BTreeSet<_> = (0..1000).map(|n| user_of("a", &format!("s-{n}"))).collect();
-        assert!(users.len() > 990);
-        assert!(
-            users
-                .iter()
-                .all(|&user| (USERS..USERS + USERS_COUNT).contains(&user))
-        );
-        assert_eq!(user_of("a", "b"), user_of("a", "b"));
-    }
 }

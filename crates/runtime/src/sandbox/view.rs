@@ -242,8 +242,12 @@ pub(super) fn check(hosting: &Hosting) -> Result<(), Error> {
             return refused("is the system's; choose one like `/data`");
         }
         let path: PathBuf = path.components().collect();
-        if seen.iter().any(|other: &PathBuf| *other == path) {
+        if seen.contains(&path) {
             return refused("is there twice");
+        }
+        // A server could put a link where the inner one belongs, for bubblewrap to follow.
+        if seen.iter().any(|other: &PathBuf| other.starts_with(&path) || path.starts_with(other)) {
+            return refused("is inside of another, or around it");
         }
         seen.insert(path);
     }
@@ -512,6 +516,8 @@ mod tests {
             &["/tmp"],
             &["/run/toolwharf"],
             &["/data", "/data/"],
+            &["/data", "/data/inner"],
+            &["/data/inner", "/data"],
             &["/a\nb"],
             &[""],
         ] {

@@ -67,11 +67,20 @@ impl Ground {
         (text, instance)
     }
 
+    /// Where this installation's groups are: in each hierarchy, or in the only one.
+    fn groups(&self) -> Vec<PathBuf> {
+        let root = Path::new("/sys/fs/cgroup");
+        let mut hierarchies = vec![root.to_owned()];
+        let entries = fs::read_dir(root).unwrap().flatten();
+        hierarchies.extend(entries.map(|entry| entry.path()));
+        let ours = |at: PathBuf| at.join("toolwharf").join(&self.install);
+        hierarchies.into_iter().map(ours).collect()
+    }
+
     /// What of this installation is left in control groups and mounts.
     pub(crate) fn left(&self) -> Vec<PathBuf> {
         let mut left = Vec::new();
-        for hierarchy in fs::read_dir("/sys/fs/cgroup").unwrap().flatten() {
-            let ours = hierarchy.path().join("toolwharf").join(&self.install);
+        for ours in self.groups() {
             for entry in fs::read_dir(ours).into_iter().flatten().flatten() {
                 if entry.path().is_dir() {
                     left.push(entry.path());
@@ -88,12 +97,7 @@ impl Ground {
 
 impl Drop for Ground {
     fn drop(&mut self) {
-        for hierarchy in fs::read_dir("/sys/fs/cgroup")
-            .into_iter()
-            .flatten()
-            .flatten()
-        {
-            let ours = hierarchy.path().join("toolwharf").join(&self.install);
+        for ours in self.groups() {
             let _ = fs::remove_dir(ours);
         }
     }

@@ -99,7 +99,7 @@ sys.exit(3)
 #[tokio::test]
 async fn a_stop_after_a_childs_death_is_not_out_of_memory() {
     let ground = Ground::new();
-    let script = "python3 -c 'b = []\nwhile True: b.append(bytearray(1 << 20))'; echo $?; trap '' TERM; read line; read line";
+    let script = "trap '' TERM; python3 -c 'b = []\nwhile True: b.append(bytearray(1 << 20))'; echo $?; read line; read line";
     let mut server = sh(script);
     server.limits.memory = 64 * MIB;
     server.env.insert("PATH".into(), "/usr/bin:/bin".into());
