@@ -27,6 +27,7 @@ use model::ResourceLimits;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::time::Instant;
 
+use crate::lineage::{Stat, parse_pid};
 use crate::unit::{Enforced, Usage};
 
 /// The directory of all installations in a hierarchy.
@@ -38,6 +39,8 @@ const PERIOD: u64 = 100_000;
 const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];
 /// How long a group may stay busy when all that was in it is dead.
 const BUSY: Duration = Duration::from_millis(500);
+/// How far up a process looks for who started it.
+const GENERATIONS: usize = 64;
 const PAUSE: Duration = Duration::from_millis(2);
 /// How long what a sweep kills may take to die.
 const SWEEP: Duration = Duration::from_secs(3);
@@ -378,7 +381,7 @@ impl Group {
         self.directories.iter().all(|path| {
             members(path)
                 .into_iter()
-                .all(|pid| crate::lineage::Stat::read(pid).is_none_or(|stat| stat.zombie))
+                .all(|pid| Stat::read(pid).is_none_or(|stat| stat.zombie))
         })
     }
 
@@ -516,15 +519,32 @@ fn delegated(base: &Path, install: &str) -> io::Result<Unified> {
     Ok(Unified { place, controllers })
 }
 
+/// Whether a process is `ancestor` or one of its descendants, or gone.
+fn descends(pid: Pid, ancestor: Pid) -> bool {
+    let mut next = Some(pid);
+    for _ in 0..GENERATIONS {
+        match next {
+            Some(pid) if pid == ancestor => return true,
+            Some(pid) => match Stat::read(pid) {
+                Some(stat) => next = u32::try_from(stat.parent).ok().and_then(numbered),
+                None => return true,
+            },
+            None => return false,
+        }
+    }
+    false
+}
+
+fn numbered(number: u32) -> Option<Pid> {
+    parse_pid(&number.to_string())
+}
+
 /// A group of version 2 with processes of its own hands no controllers on, save the first of all.
-/// If there is none in it but this one and its children, they move on.
+/// If there is none in it but this one and its descendants, they move on.
 fn make_way(base: &Path) -> io::Result<()> {
     let me = rustix::process::getpid();
     let members = members(base);
-    let ours = |&pid: &Pid| {
-        pid == me
-            || crate::lineage::Stat::read(pid).is_none_or(|stat| stat.parent == me.as_raw_pid())
-    };
+    let ours = |&pid: &Pid| descends(pid, me);
     if !members.iter().all(ours) {
         return Err(io::Error::other("others run in the same control group"));
     }
@@ -638,7 +658,7 @@ fn field(path: &Path, name: &str) -> Option<u64> {
 
 fn members(path: &Path) -> Vec<Pid> {
     let text = fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
-    text.lines().filter_map(crate::lineage::parse_pid).collect()
+    text.lines().filter_map(parse_pid).collect()
 }
 
 /// Kills what is in one group. To be repeated until it is empty, for they fork.
@@ -687,6 +707,20 @@ mod tests {
         assert_eq!(found[0].version, Version::One);
         assert!(found[0].options.contains(&"cpuacct".to_owned()));
         assert_eq!(found[1].at, Path::new("/sys/fs/cgroup/unified"));
+    }
+
+    #[test]
+    fn descent_is_followed_upwards() {
+        let me = rustix::process::getpid();
+        let mut child = std::process::Command::new("cat")
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let pid = Pid::from_child(&child);
+        assert!(descends(me, me) && descends(pid, me));
+        assert!(!descends(me, pid));
+        drop(child.stdin.take());
+        child.wait().unwrap();
     }
 
     #[test]

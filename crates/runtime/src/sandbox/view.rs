@@ -246,7 +246,10 @@ pub(super) fn check(hosting: &Hosting) -> Result<(), Error> {
             return refused("is there twice");
         }
         // A server could put a link where the inner one belongs, for bubblewrap to follow.
-        if seen.iter().any(|other: &PathBuf| other.starts_with(&path) || path.starts_with(other)) {
+        if seen
+            .iter()
+            .any(|other: &PathBuf| other.starts_with(&path) || path.starts_with(other))
+        {
             return refused("is inside of another, or around it");
         }
         seen.insert(path);

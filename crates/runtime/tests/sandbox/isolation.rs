@@ -162,6 +162,28 @@ async fn what_the_command_names_is_there() {
 }
 
 #[tokio::test]
+async fn what_it_is_shown_never_holds_the_data_of_others() {
+    let ground = Ground::new();
+    // Around it is a project as far as anybody can tell, and everybody's volumes.
+    let directory = ground.directory.path();
+    let main = directory.join("node_modules/main.js");
+    fs::create_dir(main.parent().unwrap()).unwrap();
+    fs::set_permissions(directory, Permissions::from_mode(0o755)).unwrap();
+    let state = directory.join("state");
+    let program = format!(
+        "const fs = require('fs');
+        console.log(fs.readdirSync('{}'));
+        try {{ console.log(fs.readdirSync('{}')) }} catch (e) {{ console.log(e.code) }}",
+        directory.display(),
+        state.display(),
+    );
+    fs::write(&main, program).unwrap();
+    let (text, instance) = ground.run(hosting("node", &[main.to_str().unwrap()])).await;
+    let expected = "[ 'node_modules', 'state' ]\nEACCES\n";
+    assert_eq!(text, expected, "{}", instance.handle.stderr_tail());
+}
+
+#[tokio::test]
 async fn mounts_are_as_they_were_permitted() {
     let ground = Ground::new();
     let shared = ground.directory.path().join("shared");

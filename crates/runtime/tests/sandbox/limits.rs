@@ -294,6 +294,24 @@ async fn h20_what_was_written_before_a_crash_is_read_after_it() {
 }
 
 #[tokio::test]
+async fn an_instance_that_ends_takes_no_volume_from_the_next() {
+    let ground = Ground::new();
+    let mut server = sh("echo up; read line; echo $line >> /data/file; sync; cat /data/file");
+    server.volumes = vec!["/data".into()];
+    let mut old = ground.launch(server.clone()).await.unwrap();
+    assert_eq!(line(&mut old).await, "up");
+    let mut new = ground.launch(server).await.unwrap();
+    assert_eq!(line(&mut new).await, "up");
+    say(&mut old, "old\n").await;
+    assert_eq!(read(&mut old).await, "old\n");
+    timeout(LONG, old.handle.exited()).await.unwrap();
+    say(&mut new, "new\n").await;
+    assert_eq!(read(&mut new).await, "old\nnew\n");
+    timeout(LONG, new.handle.exited()).await.unwrap();
+    assert_eq!(ground.left(), [] as [PathBuf; 0]);
+}
+
+#[tokio::test]
 async fn volumes_in_use_are_not_removed() {
     let ground = Ground::new();
     let mut server = sh("echo up; read line");

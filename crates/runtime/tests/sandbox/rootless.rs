@@ -1,4 +1,4 @@
-//! The same without being root, as far as it goes.
+//! The same without being root, as far as it goes, and without bubblewrap.
 
 use std::process::{Command, Stdio};
 
@@ -60,4 +60,29 @@ fn without_root_it_isolates_and_says_what_it_cannot_limit() {
         );
     }
     assert!(!text.contains("out root\n"), "{text}");
+}
+
+#[test]
+fn a_missing_bubblewrap_says_how_to_get_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path().to_str().unwrap();
+    // A view of this machine in which nobody has installed it.
+    let script = format!(
+        "mkdir {at}/upper {at}/work {at}/state && mknod {at}/upper/bwrap c 0 0 && \
+         mount -t overlay -o lowerdir=/usr/bin,upperdir={at}/upper,workdir={at}/work none /usr/bin && \
+         exec {VICTIM} rootless {at}/state true"
+    );
+    let output = Command::new("unshare")
+        .args(["--mount", "sh", "-c", &script])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let complaints = String::from_utf8_lossy(&output.stderr);
+    for expected in [
+        "probe failed: `bwrap` is not installed; `apt-get install bubblewrap`",
+        "launch failed: `bwrap` is not installed; `apt-get install bubblewrap`",
+    ] {
+        assert!(text.contains(expected), "{text}{complaints}");
+    }
 }
