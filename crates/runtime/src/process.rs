@@ -26,7 +26,7 @@
 //! # Deliberately absent
 //!
 //! Restarts, health, framing, sandboxing. A sandbox wraps `program` and `args` and gives a
-//! [`Cage`]; the rest holds for it unchanged.
+//! `Cage`; the rest holds for it unchanged.
 
 mod cage;
 mod error;

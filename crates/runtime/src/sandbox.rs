@@ -42,7 +42,8 @@
 //!
 //! # Deliberately absent
 //!
-//! A kernel of its own, filters of system calls, devices. What a wrapper leaves behind when it ends is
+//! A kernel of its own, filters of system calls (the keyrings of this process's session are one
+//! thing that they would hide), devices. What a wrapper leaves behind when it ends is
 //! killed at once: a process namespace ends with its first process.
 
 mod cell;

@@ -36,7 +36,7 @@ const TOP: &str = "toolwharf";
 const HOST: &str = "toolwharf-host";
 /// Microseconds; the kernel's own default.
 const PERIOD: u64 = 100_000;
-const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];
+const CONTROLLERS: [&str; 3] = ["memory", "cpu", "pids"];
 /// How long a group may stay busy when all that was in it is dead.
 const BUSY: Duration = Duration::from_millis(500);
 /// How far up a process looks for who started it.
@@ -494,22 +494,23 @@ fn delegated(base: &Path, install: &str) -> io::Result<Unified> {
         .write(true)
         .open(base.join("cgroup.procs"))?;
     let offered = words(&base.join("cgroup.controllers"));
-    let wanted = CONTROLLERS
+    let wanted: Vec<_> = CONTROLLERS
         .iter()
-        .filter(|controller| offered.contains(**controller));
+        .filter(|controller| offered.contains(**controller))
+        .collect();
+    // Only the first group of all may have processes beside groups. It alone has no events. With
+    // processes elsewhere some controllers could be had all the same, and spoil it for the others.
+    let divided = !wanted.is_empty() && base.join("cgroup.events").exists();
+    if divided && !members(base).is_empty() {
+        make_way(base)?;
+    }
     for controller in wanted {
-        let enable = |path: &Path| {
+        for level in [base, &top, &root] {
             fs::write(
-                path.join("cgroup.subtree_control"),
+                level.join("cgroup.subtree_control"),
                 format!("+{controller}"),
-            )
-        };
-        if enable(base).is_err() {
-            make_way(base)?;
-            enable(base)?;
+            )?;
         }
-        enable(&top)?;
-        enable(&root)?;
     }
     let controllers = words(&root.join("cgroup.subtree_control"));
     let place = Place {
