@@ -143,10 +143,25 @@ impl Runtimes {
         self.probes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes what earlier runs of this installation left behind.
-    pub async fn sweep(&self) {
+    /// Makes ready what needs it before anything is started, and removes what an earlier run left on this host. What
+    /// is elsewhere may take its time: see [`Runtimes::sweep_elsewhere`].
+    pub async fn prepare(&self) {
+        if let Some(runtime) = self.all.get(&Provider::Process)
+            && self.allowed.contains(&Provider::Process)
+            && self.probe(Provider::Process, runtime).await.is_ok()
+        {
+            self.sweep(|provider| provider == Provider::Process).await;
+        }
+    }
+
+    /// Removes what an earlier run left where others run it.
+    pub async fn sweep_elsewhere(&self) {
+        self.sweep(|provider| provider != Provider::Process).await;
+    }
+
+    async fn sweep(&self, which: impl Fn(Provider) -> bool) {
         for (provider, runtime) in &self.all {
-            if !self.allowed.contains(provider) {
+            if !self.allowed.contains(provider) || !which(*provider) {
                 continue;
             }
             match runtime.sweep(BTreeSet::new()).await {

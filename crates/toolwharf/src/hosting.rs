@@ -60,14 +60,20 @@ impl Hosting {
         &self.store
     }
 
-    /// Removes what an earlier run left behind, and starts what is registered (H08).
+    /// Starts what is registered (H08).
     ///
     /// # Errors
     /// The store does not tell what that is.
     pub(crate) async fn boot(&self) -> Result<(), Error> {
         let _one_at_a_time = self.edits.lock().await;
-        self.gateway.runtimes().sweep().await;
+        self.gateway.runtimes().prepare().await;
         self.take_in().await
+    }
+
+    /// Removes what an earlier run left behind and nobody needs, and is never done.
+    pub(crate) async fn sweep(&self) {
+        self.gateway.runtimes().sweep_elsewhere().await;
+        std::future::pending().await
     }
 
     /// Takes in what the rows say now; who is not concerned goes on undisturbed.

@@ -100,14 +100,15 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     let drain = config.settings.limits.drain;
     let serving = gateway::serve(listener, front.clone(), router, over.clone(), drain);
     let working = async {
-        gateway.start(config.servers.clone(), remembered).await?;
         hosting.boot().await?;
+        gateway.start(config.servers.clone(), remembered).await?;
         ready.set();
         tokio::select! {
             () = live.watch() => {}
             () = startup::retain(&gateway, &store) => {}
             () = keys.follow(&store) => {}
             () = webhook::run(&gateway) => {}
+            () = hosting.sweep() => {}
             () = front.reap() => {}
         }
         anyhow::Ok(())

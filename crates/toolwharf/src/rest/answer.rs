@@ -7,6 +7,7 @@ use axum::{
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::schemas;
 use crate::{config::EditError, gateway::Refusal, projects::SecretError, registry};
 
 /// Seconds after which what the database could not do is worth another try.
@@ -42,7 +43,7 @@ pub(crate) struct McpError {
     pub(crate) code: i64,
     pub(crate) message: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
+    #[schema(schema_with = schemas::any)]
     pub(crate) data: Option<serde_json::Value>,
 }
 

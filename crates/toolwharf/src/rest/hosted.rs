@@ -38,6 +38,7 @@ use super::{
     access::Who,
     input::{self, Conditions, etag},
     owned::unfit,
+    schemas,
 };
 use crate::hosting::{Entry, Error};
 
@@ -94,7 +95,7 @@ pub(crate) struct HostedServer {
     /// Only the names: values may be secrets.
     pub(crate) environment: Vec<String>,
     /// `none`, `open`, or the hosts that it reaches.
-    #[schema(value_type = Object)]
+    #[schema(schema_with = schemas::any)]
     pub(crate) network: Value,
     pub(crate) max_concurrency: u32,
     pub(crate) call_timeout_ms: u64,
@@ -175,7 +176,7 @@ pub(crate) struct CallRequest {
 /// What the server answered.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct CallResult {
-    #[schema(value_type = Object)]
+    #[schema(schema_with = schemas::any)]
     pub(crate) result: Value,
 }
 

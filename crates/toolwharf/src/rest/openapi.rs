@@ -246,6 +246,10 @@ fn refusals(route: &Route) -> Vec<(u16, &'static str)> {
         all.push((409, "It is not in the state that this needs"));
         all.push((412, "A condition does not hold"));
     }
+    if route.path.ends_with("/call") {
+        all.push((502, "The server answered with an error; `mcp` has it"));
+        all.push((504, "The server did not answer in time"));
+    }
     if route.body.is_some() {
         all.push((413, "The body is too large"));
     }

@@ -9,6 +9,12 @@ fn written(schema: Value) -> RefOr<Schema> {
     serde_json::from_value(schema).expect("a schema of this file is one")
 }
 
+/// Anything.
+pub(super) fn any() -> RefOr<Schema> {
+    let types = ["object", "array", "string", "number", "boolean", "null"];
+    written(json!({ "type": types }))
+}
+
 pub(super) fn project_id() -> RefOr<Schema> {
     written(project_id_value())
 }
