@@ -146,7 +146,8 @@ impl Running {
         RawClient::new(&format!("{}{path}", self.url))
     }
 
-    fn admin(&self, path: &str) -> RawClient {
+    /// The REST API, as the administrator sees it.
+    pub(crate) fn admin(&self, path: &str) -> RawClient {
         self.raw(&format!("/api/v1{path}"))
             .with("authorization", &format!("Bearer {}", self.token))
     }

@@ -79,6 +79,21 @@ pub(crate) fn write(path: &str, text: &str) -> std::io::Result<String> {
     Ok("written".to_owned())
 }
 
+/// Writes down that SIGTERM came, and ends if it is to.
+pub(crate) fn note(path: &Path, ends: bool) {
+    let file = fs::File::options().create(true).append(true).open(path);
+    let noted = file.and_then(|mut file| {
+        file.write_all(b"terminated\n")?;
+        file.sync_all()
+    });
+    if let Err(error) = noted {
+        eprintln!("cannot write {}: {error}", path.display());
+    }
+    if ends {
+        std::process::exit(0);
+    }
+}
+
 pub(crate) fn read(path: &str) -> std::io::Result<String> {
     let mut text = String::new();
     fs::File::open(path)?

@@ -17,6 +17,7 @@ mod wire;
 use std::{
     io::{BufRead, BufReader},
     net::SocketAddr,
+    path::PathBuf,
     process::ExitCode,
     sync::Arc,
     time::Duration,
@@ -103,6 +104,9 @@ pub(crate) struct Options {
     /// Ignores SIGTERM from the start.
     #[arg(long)]
     pub(crate) ignore_sigterm: bool,
+    /// Appends a line to this file when it gets SIGTERM, and ends then, unless it ignores that.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) note_sigterm: Option<PathBuf>,
     /// Stays when its stdin is closed.
     #[arg(long)]
     pub(crate) ignore_eof: bool,
@@ -129,7 +133,10 @@ fn main() -> ExitCode {
     if options.exit_at_start {
         return ExitCode::from(5);
     }
-    if options.ignore_sigterm {
+    if let Some(file) = options.note_sigterm.clone() {
+        let ends = !options.ignore_sigterm;
+        tools::on_sigterm(move || hog::note(&file, ends));
+    } else if options.ignore_sigterm {
         tools::ignore_sigterm();
     }
     std::thread::sleep(Duration::from_millis(options.start_delay_ms));

@@ -137,7 +137,11 @@ const TOOLS: &[Tool] = &[
     (
         "rpc_error",
         "Fails as a request does",
-        &[("code", "integer"), ("message", "string")],
+        &[
+            ("code", "integer"),
+            ("message", "string"),
+            ("data", "object"),
+        ],
     ),
     ("drop_stream", "Cuts the HTTP+SSE stream", &[]),
     (
@@ -377,7 +381,15 @@ pub(crate) fn call(server: &Server, id: &str, params: &Params<'_>, out: &Out, se
             let code = arguments["code"]
                 .as_i64()
                 .and_then(|code| code.try_into().ok());
-            out.error(id, code.unwrap_or(-32000), string("message"));
+            match &arguments["data"] {
+                Value::Null => out.error(id, code.unwrap_or(-32000), string("message")),
+                data => {
+                    let error = json!({ "code": code, "message": string("message"), "data": data });
+                    out.line(
+                        format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#).as_bytes(),
+                    );
+                }
+            }
         }
         "drop_stream" => {
             // An empty frame ends a stream, whatever other calls still hold it.
@@ -507,6 +519,11 @@ fn fork(setsid: bool, hold_stdout: bool) -> std::io::Result<u32> {
 
 /// Takes SIGTERM and does nothing about it.
 pub(crate) fn ignore_sigterm() {
+    on_sigterm(|| {});
+}
+
+/// Does this, and nothing else, whenever SIGTERM comes.
+pub(crate) fn on_sigterm(told: impl Fn() + Send + 'static) {
     use tokio::signal::unix::{SignalKind, signal};
     let (ready, installed) = mpsc::channel();
     std::thread::spawn(move || {
@@ -518,7 +535,9 @@ pub(crate) fn ignore_sigterm() {
         runtime.block_on(async {
             let mut signals = signal(SignalKind::terminate()).expect("SIGTERM can be handled");
             let _ = ready.send(());
-            while signals.recv().await.is_some() {}
+            while signals.recv().await.is_some() {
+                told();
+            }
         });
     });
     let _ = installed.recv_timeout(Duration::from_secs(5));

@@ -1,0 +1,213 @@
+//! H04 to H07: calls to a server that speaks over its standard streams.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use http::Method;
+use serde_json::{Value, json};
+use testkit::{DEADLINE, wait_for};
+use tokio::time::Instant;
+
+use crate::support::{LONG, Platform, Site, body, calling, with};
+
+on_every_platform!(
+    h04_a_call_is_answered_with_what_the_server_answered,
+    h05_an_error_of_the_server_keeps_its_code_message_and_data,
+    h06_a_late_answer_is_nobodys_and_the_server_stays,
+    h07_calls_wait_in_a_bounded_queue,
+);
+
+async fn h04_a_call_is_answered_with_what_the_server_answered(platform: Platform) {
+    let site = Site::new(platform).await;
+    let (host, id) = site.hosting("h04", &["--tools", "2"]).await;
+    let sent =
+        json!({"text": "Grüße, \u{1F980}\n", "big": 9_007_199_254_740_993_u64, "deep": [[[]]]});
+    let reply = host.call(&id, "echo", sent.clone()).await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    assert_eq!(reply.header("content-type"), Some("application/json"));
+    assert_eq!(body(&reply)["result"]["structuredContent"], sent);
+    // By its name as well, and any method.
+    let list = host
+        .request("h04", json!({"method": "tools/list"}))
+        .await
+        .unwrap();
+    let tools = body(&list)["result"]["tools"].as_array().unwrap().clone();
+    assert!(
+        tools.iter().any(|tool| tool["name"] == "tool_1"),
+        "{tools:?}"
+    );
+    // What happens meanwhile is told to whoever listens.
+    let client = host.running.admin(&format!("/mcp/servers/{id}/call"));
+    let client = client.with("accept", "text/event-stream");
+    let call = calling("progress", json!({"count": 3, "ms": 1})).to_string();
+    let stream = client.send(Method::POST, &[], call).await;
+    assert!(stream.is_event_stream());
+    let told = stream.collect(DEADLINE).await.messages();
+    let progress: Vec<&Value> = told
+        .iter()
+        .filter(|message| message["method"] == "notifications/progress")
+        .map(|message| &message["params"]["progress"])
+        .collect();
+    assert_eq!(progress, [1, 2, 3], "{told:?}");
+    let last = told.last().unwrap();
+    assert_eq!(last["content"][0]["text"], "progressed", "{told:?}");
+    // What is no request goes nowhere.
+    for wrong in [
+        json!({"method": ""}),
+        json!({"method": "notifications/cancelled"}),
+        json!({"method": "tools/call", "params": []}),
+        json!({"method": "tools/list", "timeout_ms": 0}),
+        json!({"params": {}}),
+    ] {
+        let reply = host.request(&id, wrong.clone()).await.unwrap();
+        assert_eq!(reply.status, 400, "{wrong}: {}", reply.text());
+    }
+    host.stop().await;
+}
+
+async fn h05_an_error_of_the_server_keeps_its_code_message_and_data(platform: Platform) {
+    let site = Site::new(platform).await;
+    let (host, id) = site.hosting("h05", &[]).await;
+    for (code, status) in [
+        (-32050, 502),
+        (-32602, 400),
+        (-32002, 404),
+        (-32603, 502),
+        (7, 502),
+    ] {
+        let data = json!({"field": "path", "n": 1});
+        let asked = json!({"code": code, "message": "it is broken", "data": data});
+        let reply = host.call(&id, "rpc_error", asked).await;
+        assert_eq!(reply.status, status, "{code}: {}", reply.text());
+        assert_eq!(
+            reply.header("content-type"),
+            Some("application/problem+json")
+        );
+        let problem = body(&reply);
+        assert_eq!(problem["status"], status);
+        let wanted = json!({"code": code, "message": "it is broken", "data": data});
+        assert_eq!(problem["mcp"], wanted, "{problem}");
+    }
+    let unknown = host
+        .request(&id, json!({"method": "no/such"}))
+        .await
+        .unwrap();
+    assert_eq!(unknown.status, 404, "{}", unknown.text());
+    assert_eq!(body(&unknown)["mcp"]["code"], -32601);
+    // A tool that fails has answered.
+    let failed = host
+        .tool(&id, "fail", json!({"text": "no such file"}))
+        .await;
+    assert_eq!(failed["isError"], true);
+    let missing = host
+        .request("nobody", json!({"method": "ping"}))
+        .await
+        .unwrap();
+    assert_eq!(missing.status, 404);
+    let told = host.status(&id).await;
+    assert_eq!(
+        (&told["status"], &told["restart_count"]),
+        (&json!("running"), &json!(0))
+    );
+    host.stop().await;
+}
+
+async fn h06_a_late_answer_is_nobodys_and_the_server_stays(platform: Platform) {
+    let site = Site::new(platform).await;
+    let host = site.start().await;
+    let mut entry = site.entry("h06", &[]);
+    entry["call_timeout_ms"] = 1000.into();
+    let id = host.host(entry).await;
+    assert_eq!(host.status(&id).await["call_timeout_ms"], 1000);
+    host.mark(&id).await;
+    let before = host.instances(&id, "h06");
+    // By the time of the call, and by that of the server.
+    let start = Instant::now();
+    let own = host
+        .call_within(&id, "hold", json!({"ms": 3000}), 200)
+        .await;
+    let took = start.elapsed();
+    assert_eq!(own.status, 504, "{}", own.text());
+    assert!(took < Duration::from_millis(2500), "{took:?}");
+    let problem = body(&own);
+    assert_eq!(problem["mcp"]["data"]["reason"], "timeout", "{problem}");
+    let configured = host.call(&id, "never", json!({})).await;
+    assert_eq!(configured.status, 504, "{}", configured.text());
+    // Everybody gets their own answer while the late one comes and after it.
+    let mut asked = 0;
+    wait_for("the late answer", LONG, async || {
+        asked += 1;
+        let echo = host.tool(&id, "echo", json!({"n": asked})).await;
+        assert_eq!(echo["structuredContent"], json!({"n": asked}), "{echo}");
+        let counter = host.tool(&id, "counter", json!({})).await;
+        let counter = &counter["structuredContent"];
+        assert!(counter["max"].is_u64(), "somebody else's answer: {counter}");
+        counter["now"] == 0
+    })
+    .await;
+    for n in 0..20 {
+        let echo = host.tool(&id, "echo", json!({"after": n})).await;
+        assert_eq!(echo["structuredContent"], json!({"after": n}));
+    }
+    // The same instance, and nothing that looks like a fall.
+    assert!(host.is_marked(&id).await);
+    assert_eq!(host.instances(&id, "h06"), before);
+    let told = host.status(&id).await;
+    assert_eq!(told["status"], "running");
+    assert_eq!(told["restart_count"], 0);
+    assert_eq!(told["last_crash"], Value::Null);
+    assert_eq!(told["errors"], 2, "{told:#}");
+    assert!(host.events_of(&id, "crashed").await.is_empty());
+    let log = host.stop().await;
+    assert!(log.contains("did not answer `hold` within 200 ms"), "{log}");
+}
+
+async fn h07_calls_wait_in_a_bounded_queue(platform: Platform) {
+    let site = Site::with(platform, "queue_len = 4\n", &[platform.word()]).await;
+    let (host, id) = site.hosting("h07", &[]).await;
+    assert_eq!(host.status(&id).await["max_concurrency"], 1);
+    let load = async || {
+        let told = host.status(&id).await;
+        (
+            told["in_flight"].as_u64().unwrap(),
+            told["waiting"].as_u64().unwrap(),
+        )
+    };
+    let first = host.call(&id, "hold", json!({"ms": 8000}));
+    let others = async {
+        wait_for("a call in flight", LONG, async || load().await == (1, 0)).await;
+        let waiting = join_all((0..4).map(|_| host.call(&id, "hold", json!({"ms": 10}))));
+        let refused = async {
+            wait_for("a full queue", LONG, async || load().await == (1, 4)).await;
+            let start = Instant::now();
+            let refused = host.call(&id, "echo", json!({})).await;
+            (refused, start.elapsed())
+        };
+        tokio::join!(waiting, refused)
+    };
+    let (first, (waited, (refused, took))) = tokio::join!(first, others);
+    assert_eq!(refused.status, 503, "{}", refused.text());
+    assert!(took < Duration::from_secs(1), "it waited {took:?}");
+    let retry: u64 = refused.header("retry-after").unwrap().parse().unwrap();
+    assert!(retry >= 1);
+    assert_eq!(body(&refused)["mcp"]["data"]["reason"], "server_busy");
+    for reply in waited.iter().chain([&first]) {
+        assert_eq!(reply.status, 200, "{}", reply.text());
+    }
+    let counter = host.tool(&id, "counter", json!({})).await;
+    let counter = counter["structuredContent"].clone();
+    assert_eq!((&counter["max"], &counter["total"]), (&json!(1), &json!(5)));
+
+    // As many at a time as it was registered with.
+    let wide = with(site.entry("h07-wide", &[]), json!({"max_concurrency": 3}));
+    let wide = host.host(wide).await;
+    assert_eq!(host.status(&wide).await["max_concurrency"], 3);
+    let held = join_all((0..6).map(|_| host.call(&wide, "hold", json!({"ms": 1500})))).await;
+    for reply in &held {
+        assert_eq!(reply.status, 200, "{}", reply.text());
+    }
+    let counter = host.tool(&wide, "counter", json!({})).await;
+    let counter = counter["structuredContent"].clone();
+    assert_eq!((&counter["max"], &counter["total"]), (&json!(3), &json!(6)));
+    host.stop().await;
+}

@@ -1,0 +1,153 @@
+//! H16 and H17: what a server may take, and what becomes of one that takes more.
+
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::support::{Host, Platform, Site, enforced, with};
+
+on_every_platform!(
+    h16_the_defaults_are_enforced,
+    h17_the_given_limits_are_enforced,
+);
+
+/// What a server may take by the word of whoever enforces it.
+async fn all_hold(host: &Host, id: &str, platform: Platform) -> Value {
+    let told = host.status(id).await;
+    for what in [
+        "cpu",
+        "memory",
+        "disk",
+        "pids",
+        "filesystem",
+        "network",
+        "privileges",
+    ] {
+        let (holds, how) = enforced(&told, what);
+        assert!(holds, "{platform:?}: {what}: {how}");
+    }
+    told
+}
+
+/// Takes memory until it is killed for that, and comes back.
+async fn is_killed_for_memory(host: &Host, id: &str, mib: u64) {
+    let ready = host.events_of(id, "ready").await.len();
+    let taken = host.call(id, "alloc", json!({"mib": mib})).await;
+    assert!(
+        !taken.status.is_success(),
+        "it took {mib} MiB: {}",
+        taken.text()
+    );
+    host.happened(id, "ready", ready + 1).await;
+    let told = host.until(id, "running").await;
+    assert_eq!(told["last_crash"]["out_of_memory"], true, "{told:#}");
+    let cause = told["last_crash"]["cause"].as_str().unwrap();
+    assert!(cause.contains("memory"), "{cause}");
+    let crashed = host.events_of(id, "crashed").await;
+    assert_eq!(
+        crashed.last().unwrap()["detail"]["outOfMemory"],
+        true,
+        "{crashed:?}"
+    );
+    assert_eq!(
+        host.tool(id, "echo", json!({"n": 1})).await["structuredContent"]["n"],
+        1
+    );
+}
+
+async fn h16_the_defaults_are_enforced(platform: Platform) {
+    let site = Site::new(platform).await;
+    let (host, id) = site.hosting("h16", &[]).await;
+    let told = all_hold(&host, &id, platform).await;
+    let limits = &told["resource_limits"];
+    assert_eq!(
+        (&limits["cpu"], &limits["memory"], &limits["disk"]),
+        (&json!(0.5), &json!(512 << 20), &json!(1 << 30))
+    );
+    // Half a core, whatever there is: more than one is asked for.
+    let used = async || {
+        let told = host.status(&id).await;
+        told["usage"]["cpu_seconds"].as_f64().unwrap()
+    };
+    let before = used().await;
+    let start = Instant::now();
+    let burned = host.call(&id, "burn", json!({"ms": 3000})).await;
+    assert_eq!(burned.status, 200, "{}", burned.text());
+    let after = used().await;
+    let time = start.elapsed().as_secs_f64();
+    assert!(
+        after - before < 0.6 * time + 0.3,
+        "{} s of {time} s",
+        after - before
+    );
+    assert!(
+        after - before > 0.05,
+        "it is not counted: {} s",
+        after - before
+    );
+    is_killed_for_memory(&host, &id, 600).await;
+    // What is not its own it cannot write.
+    let written = host
+        .tool(&id, "write", json!({"path": "/usr/h16", "text": "x"}))
+        .await;
+    assert_eq!(written["isError"], true, "{written}");
+    host.stop().await;
+}
+
+async fn h17_the_given_limits_are_enforced(platform: Platform) {
+    let site = Site::new(platform).await;
+    let host = site.start().await;
+    let given = json!({"resource_limits": {"cpu": "1", "memory": "1G"}});
+    let wide = host.host(with(site.entry("h17", &[]), given)).await;
+    let told = all_hold(&host, &wide, platform).await;
+    assert_eq!(
+        (
+            &told["resource_limits"]["cpu"],
+            &told["resource_limits"]["memory"]
+        ),
+        (&json!(1.0), &json!(1 << 30))
+    );
+    assert_eq!(
+        host.said(&wide, "alloc", json!({"mib": 700})).await,
+        "700 MiB"
+    );
+    is_killed_for_memory(&host, &wide, 1200).await;
+
+    // Fewer processes than gVisor itself has are not to be had there.
+    let few = platform != Platform::Gvisor;
+    let given = json!({"volumes": ["/data"], "resource_limits": {
+        "memory": "160M", "disk": "32M", "pids": if few { 64 } else { 300 },
+    }});
+    let narrow = host.host(with(site.entry("h17-narrow", &[]), given)).await;
+    all_hold(&host, &narrow, platform).await;
+    host.mark(&narrow).await;
+    let path = json!({"path": "/data/x", "mib": 64});
+    let filled = host.said(&narrow, "fill", path).await;
+    let (written, why) = filled.split_once(':').unwrap_or((&filled, ""));
+    let written: u64 = written.parse().unwrap();
+    assert!(written < 32 && why.contains("No space left"), "{filled}");
+    if few {
+        let forked = host.said(&narrow, "forks", json!({"most": 100})).await;
+        let (started, _) = forked.split_once(':').unwrap_or((&forked, ""));
+        assert!((20..64).contains(&started.parse().unwrap()), "{forked}");
+    } else {
+        let given = json!({"resource_limits": {"pids": 64}});
+        let told = host.register(with(site.entry("h17-few", &[]), given)).await;
+        let (holds, how) = enforced(&told, "pids");
+        assert!(!holds && how.contains("gVisor needs"), "{how}");
+        let given = json!({"resource_limits": {"pids": 64, "strict": true}});
+        let told = host
+            .register(with(site.entry("h17-strict", &[]), given))
+            .await;
+        let reason = told["reason"].as_str().unwrap_or_default();
+        assert!(
+            reason.contains("`pids` cannot be enforced here"),
+            "{told:#}"
+        );
+    }
+    // Contained, not killed; and its neighbour does not notice.
+    assert!(host.is_marked(&narrow).await);
+    host.tool(&wide, "echo", json!({})).await;
+    host.order(&narrow, "restart").await;
+    is_killed_for_memory(&host, &narrow, 300).await;
+    host.stop().await;
+}

@@ -1,0 +1,390 @@
+//! A product that hosts on one platform, and what a test asks of it.
+
+use std::{fs, process::Command, time::Duration};
+
+use http::Method;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use testkit::{Bin, DEADLINE, Reply, wait_for, wait_for_some, within};
+use tokio::time::Instant;
+
+use crate::kept::{Kept, Running};
+
+/// Where tests find a Docker daemon of their own.
+const VARIABLE: &str = "TOOLWHARF_TEST_DOCKER";
+/// Nothing here takes that long unless it is broken; containers of gVisor start in seconds where others build.
+pub(crate) const LONG: Duration = Duration::from_secs(90);
+
+/// Makes of each function `async fn name(platform: Platform)` the tests `process::name`, `runc::name` and
+/// `gvisor::name`.
+macro_rules! on_every_platform {
+    ($($name:ident),* $(,)?) => {
+        mod process {
+            $(#[tokio::test]
+            async fn $name() {
+                super::$name($crate::support::Platform::Process).await;
+            })*
+        }
+        mod runc {
+            $(#[tokio::test]
+            async fn $name() {
+                super::$name($crate::support::Platform::Runc).await;
+            })*
+        }
+        mod gvisor {
+            $(#[tokio::test]
+            async fn $name() {
+                super::$name($crate::support::Platform::Gvisor).await;
+            })*
+        }
+    };
+}
+
+/// What runs the servers of a test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Platform {
+    Process,
+    Runc,
+    Gvisor,
+}
+
+impl Platform {
+    /// The provider, as the product calls it.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Process => "process",
+            Self::Runc => "runc",
+            Self::Gvisor => "gvisor",
+        }
+    }
+
+    pub(crate) fn is_docker(self) -> bool {
+        self != Self::Process
+    }
+}
+
+fn daemon() -> String {
+    std::env::var(VARIABLE).unwrap_or_else(|_| {
+        panic!(
+            "{VARIABLE} names no Docker daemon; run: cargo xtask docker -- cargo nextest run -p toolwharf -E \
+             'binary(scenarios_hosting)'"
+        )
+    })
+}
+
+/// The daemon's own client.
+pub(crate) fn docker(args: &[&str]) -> String {
+    let output = Command::new("/usr/bin/docker")
+        .args(["--host", &daemon()])
+        .args(args)
+        .output()
+        .expect("docker's own client: cargo xtask setup installs it");
+    let why = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "docker {args:?}: {why}");
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+/// What outlives the product: its folder, its settings, its database.
+pub(crate) struct Site {
+    pub(crate) kept: Kept,
+    pub(crate) platform: Platform,
+}
+
+impl Site {
+    /// With only this platform's provider allowed.
+    pub(crate) async fn new(platform: Platform) -> Self {
+        Self::with(platform, "", &[platform.word()]).await
+    }
+
+    /// With more settings of `[limits]`, and with these providers.
+    pub(crate) async fn with(platform: Platform, limits: &str, providers: &[&str]) -> Self {
+        let kept = Kept::sqlite().await;
+        let mut settings = format!(
+            "[limits]\nstop_grace = \"2s\"\ndrain = \"8s\"\n{limits}\n[hosting]\nproviders = {providers:?}\n"
+        );
+        if platform.is_docker() {
+            settings.push_str(&format!("docker_host = {:?}\n", daemon()));
+        }
+        kept.settings(&settings);
+        Self { kept, platform }
+    }
+
+    /// A registration of a scripted server.
+    pub(crate) fn entry(&self, name: &str, args: &[&str]) -> Value {
+        let mut words = vec!["--name", name];
+        words.extend(args);
+        if self.platform.is_docker() {
+            return json!({ "name": name, "image": "toolwharf-test/scripted", "args": words });
+        }
+        json!({ "name": name, "command": Bin::path("testkit-scripted"), "args": words })
+    }
+
+    pub(crate) async fn start(&self) -> Host {
+        Host {
+            running: self.kept.start().await,
+            platform: self.platform,
+        }
+    }
+
+    /// A product with one scripted server that runs, and its id.
+    pub(crate) async fn hosting(&self, name: &str, args: &[&str]) -> (Host, String) {
+        let host = self.start().await;
+        let id = host.host(self.entry(name, args)).await;
+        (host, id)
+    }
+
+    /// Where the volumes of a server are kept.
+    pub(crate) fn has_volumes(&self, id: &str) -> bool {
+        let folder = self.kept.data("hosting");
+        let home = match self.platform {
+            Platform::Process => folder.join("process/volumes").join(id),
+            Platform::Runc | Platform::Gvisor => folder.join("docker").join(id),
+        };
+        home.exists()
+    }
+}
+
+/// A product at work.
+pub(crate) struct Host {
+    pub(crate) running: Running,
+    pub(crate) platform: Platform,
+}
+
+/// What is patched into a registration.
+pub(crate) fn with(mut entry: Value, members: Value) -> Value {
+    let Value::Object(members) = members else {
+        panic!("members are an object");
+    };
+    entry.as_object_mut().unwrap().extend(members);
+    entry
+}
+
+impl Host {
+    pub(crate) async fn ask(&self, method: &str, path: &str, body: Value) -> Reply {
+        let what = format!("{method} {path}");
+        let path = format!("/mcp/servers{path}");
+        within(&what, LONG, self.running.rest(method, &path, body)).await
+    }
+
+    /// What is answered well.
+    pub(crate) async fn ok(&self, method: &str, path: &str, body: Value) -> Value {
+        let reply = self.ask(method, path, body).await;
+        let text = reply.text();
+        assert!(
+            reply.status.is_success(),
+            "{method} {path}: {} {text}",
+            reply.status
+        );
+        serde_json::from_str(&text).unwrap_or_default()
+    }
+
+    /// Registers a server; how it is.
+    pub(crate) async fn register(&self, entry: Value) -> Value {
+        self.ok("POST", "", entry).await
+    }
+
+    /// Registers a server that has to come up; its id.
+    pub(crate) async fn host(&self, entry: Value) -> String {
+        let told = self.register(entry).await;
+        let id = told["id"].as_str().unwrap().to_owned();
+        if told["status"] != "running" {
+            self.until(&id, "running").await;
+        }
+        id
+    }
+
+    pub(crate) async fn status(&self, id: &str) -> Value {
+        self.ok("GET", &format!("/{id}"), Value::Null).await
+    }
+
+    pub(crate) async fn order(&self, id: &str, order: &str) -> Value {
+        self.ok("POST", &format!("/{id}/{order}"), Value::Null)
+            .await
+    }
+
+    /// Waits until it is in this state; how it is then.
+    pub(crate) async fn until(&self, id: &str, state: &str) -> Value {
+        let mut last = Value::Null;
+        let start = Instant::now();
+        while start.elapsed() < LONG {
+            last = self.status(id).await;
+            if last["status"] == state {
+                return last;
+            }
+            tokio::task::yield_now().await;
+        }
+        panic!("{id} does not get {state}: {last:#}");
+    }
+
+    /// One request to a server.
+    pub(crate) async fn request(&self, id: &str, body: Value) -> Result<Reply, String> {
+        let client = self.running.admin(&format!("/mcp/servers/{id}/call"));
+        let client = client.with("accept", "application/json");
+        let sent = client.try_send(Method::POST, &[], body.to_string());
+        let answer = within("the answer to a call", LONG, sent).await?;
+        Ok(answer.collect(DEADLINE).await)
+    }
+
+    /// Calls a tool; whatever is answered.
+    pub(crate) async fn call(&self, id: &str, tool: &str, arguments: Value) -> Reply {
+        self.request(id, calling(tool, arguments)).await.unwrap()
+    }
+
+    /// The same with a time that it may take.
+    pub(crate) async fn call_within(
+        &self,
+        id: &str,
+        tool: &str,
+        arguments: Value,
+        timeout_ms: u64,
+    ) -> Reply {
+        let mut body = calling(tool, arguments);
+        body["timeout_ms"] = timeout_ms.into();
+        self.request(id, body).await.unwrap()
+    }
+
+    /// The result of a tool that answers.
+    pub(crate) async fn tool(&self, id: &str, tool: &str, arguments: Value) -> Value {
+        let reply = self.call(id, tool, arguments).await;
+        let text = reply.text();
+        assert_eq!(reply.status, 200, "{tool}: {text}");
+        let answer: Value = serde_json::from_str(&text).unwrap();
+        answer["result"].clone()
+    }
+
+    /// What the tool says.
+    pub(crate) async fn said(&self, id: &str, tool: &str, arguments: Value) -> String {
+        let result = self.tool(id, tool, arguments).await;
+        let text = result["content"][0]["text"].as_str();
+        text.unwrap_or_else(|| panic!("{tool} says nothing: {result}"))
+            .to_owned()
+    }
+
+    /// Makes an instance one that is recognised.
+    pub(crate) async fn mark(&self, id: &str) {
+        self.tool(id, "hold", json!({ "ms": 0 })).await;
+        assert!(self.is_marked(id).await);
+    }
+
+    /// Whether it is the instance that was marked. A number of a process says nothing: each has a space of its own.
+    pub(crate) async fn is_marked(&self, id: &str) -> bool {
+        let counter = self.tool(id, "counter", json!({})).await;
+        counter["structuredContent"]["total"].as_u64().unwrap() > 0
+    }
+
+    /// What happened to it, the first first.
+    pub(crate) async fn events(&self, id: &str) -> Vec<Value> {
+        let path = format!("/{id}/events?limit=200");
+        let told = self.ok("GET", &path, Value::Null).await;
+        let mut events = told["events"].as_array().unwrap().clone();
+        events.reverse();
+        events
+    }
+
+    pub(crate) async fn events_of(&self, id: &str, kind: &str) -> Vec<Value> {
+        let mut events = self.events(id).await;
+        events.retain(|event| event["kind"] == kind);
+        events
+    }
+
+    /// Waits until so many events of a kind are written down; all of them.
+    pub(crate) async fn happened(&self, id: &str, kind: &str, times: usize) -> Vec<Value> {
+        let what = format!("{times} events `{kind}`");
+        wait_for_some(&what, LONG, async || {
+            let events = self.events_of(id, kind).await;
+            (events.len() >= times).then_some(events)
+        })
+        .await
+    }
+
+    /// What there is of it on this host: containers by their ids, or processes by theirs.
+    pub(crate) fn instances(&self, id: &str, name: &str) -> Vec<String> {
+        instances(self.platform, id, name)
+    }
+
+    /// Kills the server with -9 from outside.
+    pub(crate) fn kill_server(&self, id: &str, name: &str) {
+        let found = self.instances(id, name);
+        assert_eq!(found.len(), 1, "{found:?}");
+        if self.platform.is_docker() {
+            docker(&["kill", "--signal", "KILL", &found[0]]);
+            return;
+        }
+        let pid = Pid::from_raw(found[0].parse().unwrap()).unwrap();
+        kill_process(pid, Signal::KILL).unwrap();
+    }
+
+    /// Ends the product as a service manager does.
+    pub(crate) async fn stop(mut self) -> String {
+        self.running.process.signal(Signal::TERM);
+        let status = self.running.process.wait(LONG).await;
+        assert!(
+            status.success(),
+            "{status}: {}",
+            self.running.process.stderr()
+        );
+        self.running.process.stderr()
+    }
+}
+
+/// What there is of a server that was registered under a name that is its alone.
+pub(crate) fn instances(platform: Platform, id: &str, name: &str) -> Vec<String> {
+    if platform.is_docker() {
+        let filter = format!("name=toolwharf-{id}");
+        let found = docker(&["ps", "--no-trunc", "--quiet", "--filter", &filter]);
+        return found.lines().map(str::to_owned).collect();
+    }
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    pids.filter(|pid| pid.bytes().all(|byte| byte.is_ascii_digit()))
+        .filter(|pid| {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
+            words.len() > 2
+                && words[0].ends_with(b"testkit-scripted")
+                && words[1..3] == [b"--name".as_slice(), name.as_bytes()]
+        })
+        .collect()
+}
+
+pub(crate) fn calling(tool: &str, arguments: Value) -> Value {
+    json!({ "method": "tools/call", "params": { "name": tool, "arguments": arguments } })
+}
+
+/// A name that no other server of this machine has.
+pub(crate) fn unique(name: &str) -> String {
+    format!("{name}-{}", std::process::id())
+}
+
+/// A refusal of the API: its status, and the places in the body that it names.
+pub(crate) fn refusal(reply: &Reply) -> (u16, Vec<String>) {
+    let problem: Value = serde_json::from_str(&reply.text()).unwrap_or_default();
+    let errors = problem["errors"].as_array().cloned().unwrap_or_default();
+    let pointers = errors.iter().map(|error| error["pointer"].as_str());
+    let pointers = pointers.map(|pointer| pointer.unwrap_or_default().to_owned());
+    (reply.status.as_u16(), pointers.collect())
+}
+
+/// An answer's body.
+pub(crate) fn body(reply: &Reply) -> Value {
+    serde_json::from_str(&reply.text()).unwrap_or_else(|_| panic!("no JSON: {}", reply.text()))
+}
+
+/// The row of what is enforced.
+pub(crate) fn enforced(told: &Value, what: &str) -> (bool, String) {
+    let rows = told["enforced"].as_array().unwrap();
+    let row = rows.iter().find(|row| row["what"] == what);
+    let row = row.unwrap_or_else(|| panic!("nothing is said of {what}: {told:#}"));
+    (
+        row["holds"] == true,
+        row["how"].as_str().unwrap().to_owned(),
+    )
+}
+
+/// Waits until nothing of a server is left on this host.
+pub(crate) async fn gone(platform: Platform, id: &str, name: &str) {
+    wait_for("the end of an instance", LONG, async || {
+        instances(platform, id, name).is_empty()
+    })
+    .await;
+}
