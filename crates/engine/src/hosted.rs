@@ -21,7 +21,7 @@ use tokio::{
 
 use crate::{
     chronicle::Write,
-    launch::Housing,
+    launch::{Housing, Refused},
     server::{Connection, Server, State},
     shared::Shared,
     supervisor::{self, Action, Cause, Event, Last, Note, Phase, Rules, step},
@@ -75,6 +75,8 @@ pub struct Status {
     /// Of the instance that runs, or ran last.
     pub housing: Option<Arc<Housing>>,
     pub warnings: u64,
+    /// What of its registration the last attempt to start it found impossible.
+    pub refused: Option<Refused>,
 }
 
 /// The last end that should not have been.
@@ -114,6 +116,7 @@ impl Hosted {
                 next_attempt: None,
                 housing: None,
                 warnings: 0,
+                refused: None,
             }),
             measured: Mutex::default(),
         }
@@ -276,6 +279,9 @@ impl Server {
         let (connection, ambient) = match connected {
             Ok(connected) => connected,
             Err(error) => {
+                if let Some(hosted) = &self.hosted {
+                    hosted.status().refused = error.refused;
+                }
                 return match error.exit {
                     Some(exit) if !exit.success() => Event::Exited { exit },
                     _ => Event::StartFailed {
@@ -289,7 +295,11 @@ impl Server {
                 reason: "it has no instance".to_owned(),
             };
         };
-        hosted.status().housing.clone_from(&connection.hosted);
+        {
+            let mut status = hosted.status();
+            status.housing.clone_from(&connection.hosted);
+            status.refused = None;
+        }
         // A life tells little; there is always room.
         let _ = tell.try_send(Event::Ready);
         let grace = tokio::select! {

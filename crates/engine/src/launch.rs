@@ -74,6 +74,51 @@ pub(crate) struct StartError {
     pub(crate) stderr: Option<String>,
     /// How the instance ended, if it did by itself.
     pub(crate) exit: Option<Exit>,
+    /// Nothing was started: what was asked for cannot be.
+    pub(crate) refused: Option<Refused>,
+}
+
+/// What of a registration a runtime cannot do.
+#[derive(Clone, Debug)]
+pub struct Refused {
+    /// A JSON pointer into the registration.
+    pub pointer: &'static str,
+    pub why: Arc<str>,
+}
+
+impl Refused {
+    /// `None`: it may go another time, or is not the registration's fault.
+    fn of(error: &runtime::Error) -> Option<Self> {
+        let (pointer, why) = match error {
+            runtime::Error::Refused { field, why } => {
+                let pointer = match *field {
+                    "image" => "/image",
+                    "command" => "/command",
+                    "ports" => "/ports",
+                    "volumes" => "/volumes",
+                    "mounts" => "/mounts",
+                    "network" => "/network",
+                    "environment" => "/environment",
+                    "memory" | "limits.memory" => "/resource_limits/memory",
+                    _ => return None,
+                };
+                (pointer, why.clone())
+            }
+            runtime::Error::NotEnforced { what, .. } => {
+                let pointer = match *what {
+                    "cpu" => "/resource_limits/cpu",
+                    "memory" => "/resource_limits/memory",
+                    "disk" => "/resource_limits/disk",
+                    "pids" => "/resource_limits/pids",
+                    _ => "/resource_limits/strict",
+                };
+                (pointer, error.to_string())
+            }
+            _ => return None,
+        };
+        let why = why.into();
+        Some(Self { pointer, why })
+    }
 }
 
 impl StartError {
@@ -82,6 +127,7 @@ impl StartError {
             reason: reason.into(),
             stderr: None,
             exit: None,
+            refused: None,
         }
     }
 }
@@ -110,6 +156,10 @@ impl Launcher {
         // Reasons name the command or the URL, and secrets may have been filled in there (P04).
         connected.map_err(|error| StartError {
             reason: spec.redact(&error.reason).into(),
+            refused: error.refused.map(|refused| Refused {
+                why: spec.redact(&refused.why).into(),
+                ..refused
+            }),
             ..error
         })
     }
@@ -227,6 +277,7 @@ impl Launcher {
                 reason: reason.into(),
                 stderr: Some(stderr).filter(|text| !text.is_empty()),
                 exit,
+                refused: None,
             },
         ))
     }
@@ -273,7 +324,10 @@ impl Launcher {
             hosting: hosting.clone(),
         };
         let launched = choice.runtime.launch(unit).await;
-        let instance = launched.map_err(|error| StartError::new(chain(&error)))?;
+        let instance = launched.map_err(|error| StartError {
+            refused: Refused::of(&error),
+            ..StartError::new(chain(&error))
+        })?;
         let target = match instance.stdio {
             Some(stdio) => Target::Stream {
                 reader: stdio.stdout,

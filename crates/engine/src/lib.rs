@@ -41,7 +41,7 @@ pub mod view;
 pub use chronicle::Warning;
 pub use fleet::{Fleet, Project};
 pub use gateway::{Answer, Caller, Gateway};
-pub use launch::Housing;
+pub use launch::{Housing, Refused};
 pub use memory::{Remembered, config_digest};
 pub use runtimes::Runtimes;
 pub use view::Scope;

@@ -46,6 +46,13 @@ pub(crate) struct Choice {
     pub(crate) why: Arc<str>,
 }
 
+/// What runs something of this kind, strongest first.
+fn fitting(source: &Source) -> impl Iterator<Item = Provider> {
+    let is_image = matches!(source, Source::Image { .. });
+    let all = PREFERENCE.into_iter();
+    all.filter(move |provider| is_image != (*provider == Provider::Process))
+}
+
 impl Runtimes {
     /// Those that there are, and the providers that may be used.
     #[must_use]
@@ -70,18 +77,22 @@ impl Runtimes {
         None
     }
 
+    /// Why nothing that may be used here can run this, as far as that is known without trying.
+    #[must_use]
+    pub fn refusal_of(&self, source: &Source) -> Option<String> {
+        let all = fitting(source).map(|provider| self.refusal(provider));
+        let all: Option<Vec<String>> = all.collect();
+        all.map(|all| all.join("; "))
+    }
+
     /// Finds the runtime for a server.
     ///
     /// # Errors
     /// There is none: the text says what was tried, and why it did not do.
     pub(crate) async fn choose(&self, hosting: &Hosting) -> Result<Choice, String> {
-        let fits = |provider: Provider| match hosting.source {
-            Source::Image { .. } => provider != Provider::Process,
-            Source::Command { .. } => provider == Provider::Process,
-        };
         let candidates: Vec<Provider> = match hosting.provider {
             Some(provider) => vec![provider],
-            None => PREFERENCE.into_iter().filter(|p| fits(*p)).collect(),
+            None => fitting(&hosting.source).collect(),
         };
         let mut tried = Vec::new();
         for provider in candidates {

@@ -231,6 +231,11 @@ impl Hosting {
                 _ => {}
             }
         }
+        if hosting.provider.is_none()
+            && let Some(why) = self.gateway.runtimes().refusal_of(&hosting.source)
+        {
+            wrong.push(Wrong::new("/provider", why));
+        }
         let settings = self.gateway.settings();
         for (at, mount) in hosting.mounts.iter().enumerate() {
             if !allows(&settings.hosting.mounts, mount) {

@@ -458,6 +458,14 @@ pub(super) async fn register(
     let row = rest.hosting.register(entry).await?;
     if asked.wait {
         rest.settled(&row.id).await;
+        let server = rest.hosting.server(&row.id);
+        let status = server.and_then(|server| server.hosted_status());
+        if let Some(refused) = status.and_then(|status| status.refused) {
+            // It never ran: nothing of it is to stay.
+            rest.hosting.delete(&row.id, true).await?;
+            let why = refused.why.to_string();
+            return Err(Problem::field(422, refused.pointer, why));
+        }
     }
     let told = rest.told(&row).await;
     let headers = [

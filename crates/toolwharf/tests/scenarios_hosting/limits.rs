@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::support::{Host, Platform, Site, enforced, with};
+use crate::support::{Host, Platform, Site, enforced, refusal, with};
 
 on_every_platform!(
     h16_the_defaults_are_enforced,
@@ -135,14 +135,10 @@ async fn h17_the_given_limits_are_enforced(platform: Platform) {
         let (holds, how) = enforced(&told, "pids");
         assert!(!holds && how.contains("gVisor needs"), "{how}");
         let given = json!({"resource_limits": {"pids": 64, "strict": true}});
-        let told = host
-            .register(with(site.entry("h17-strict", &[]), given))
-            .await;
-        let reason = told["reason"].as_str().unwrap_or_default();
-        assert!(
-            reason.contains("`pids` cannot be enforced here"),
-            "{told:#}"
-        );
+        let strict = with(site.entry("h17-strict", &[]), given);
+        let refused = host.ask("POST", "", strict).await;
+        let place = "/resource_limits/pids".to_owned();
+        assert_eq!(refusal(&refused), (422, vec![place]), "{}", refused.text());
     }
     // Contained, not killed; and its neighbour does not notice.
     assert!(host.is_marked(&narrow).await);

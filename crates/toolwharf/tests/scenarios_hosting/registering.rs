@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 use sqlx::{ConnectOptions, Connection, SqliteConnection, sqlite::SqliteConnectOptions};
 use testkit::{RawClient, wait_for, wait_for_some};
+use tokio::net::TcpListener;
 
 use crate::support::{
     Host, LONG, Platform, Site, body, enforced, gone, instances, refusal, unique, with,
@@ -90,24 +91,21 @@ async fn h02_a_server_without_a_bridge_is_reached_at_its_port(platform: Platform
     if platform.is_docker() {
         // A container without a network has no ports. What would be a network is none here: the daemon of the tests
         // has no bridge, and its gVisor no network at all.
-        let told = host.register(entry.clone()).await;
-        let reason = told["reason"].as_str().unwrap_or_default();
+        let refused = host.ask("POST", "", entry.clone()).await;
+        assert_eq!(refusal(&refused), (422, vec!["/ports".to_owned()]));
+        let words = refused.text();
         assert!(
-            reason.contains("ports") && reason.contains(r#""network": "open""#),
-            "{told:#}"
+            words.contains("a container without a network has none"),
+            "{words}"
         );
-        assert_eq!(told["status"], "backoff");
-        let open = with(entry, json!({"name": "h02-open", "network": "open"}));
-        let told = host.register(open).await;
+        let open = with(entry, json!({"network": "open"}));
+        let refused = host.ask("POST", "", open).await;
+        assert_eq!(refusal(&refused), (422, vec!["/network".to_owned()]));
         let why = match platform {
             Platform::Gvisor => "--network=none",
             _ => "has no network `bridge`",
         };
-        let reason = told["reason"].as_str().unwrap_or_default();
-        assert!(
-            reason.contains("network") && reason.contains(why),
-            "{told:#}"
-        );
+        assert!(refused.text().contains(why), "{}", refused.text());
         host.stop().await;
         return;
     }
@@ -298,7 +296,7 @@ async fn h14_the_list_has_all_of_them_and_no_secrets(platform: Platform) {
     assert!(!log.contains(SECRET), "{log}");
 }
 
-/// What is told of a server that could not be started.
+/// What is told of a server that cannot be started.
 async fn reason(host: &Host, entry: Value) -> String {
     let told = host.register(entry).await;
     assert_eq!(told["status"], "backoff", "{told:#}");
@@ -402,8 +400,13 @@ async fn h18_the_strongest_allowed_provider_is_chosen_and_says_why(platform: Pla
     if platform == Platform::Process {
         let site = Site::with(platform, "", &["gvisor"]).await;
         let host = site.start().await;
-        let why = reason(&host, site.entry("h18-none", &[])).await;
-        assert!(why.contains("provider `process` is not used here"), "{why}");
+        let reply = host.ask("POST", "", site.entry("h18-none", &[])).await;
+        assert_eq!(refusal(&reply), (422, vec!["/provider".to_owned()]));
+        let words = reply.text();
+        assert!(
+            words.contains("provider `process` is not used here"),
+            "{words}"
+        );
         host.stop().await;
     }
 }
@@ -489,6 +492,35 @@ async fn bad_registrations_are_refused_by_their_fields(platform: Platform) {
         let reply = host.ask("POST", "", wrong).await;
         assert_eq!(reply.status, 422, "{}", reply.text());
     }
+    // What only the runtime knows; nothing of it stays.
+    let only_there = match platform {
+        Platform::Process => json!({"command": "/usr/bin/no-such-program"}),
+        _ => json!({"image": "toolwharf-test/no-such-image:1"}),
+    };
+    let (field, value) = only_there.as_object().unwrap().iter().next().unwrap();
+    let reply = host.ask("POST", "", with(good(), only_there.clone())).await;
+    let words = reply.text();
+    assert_eq!(refusal(&reply), (422, vec![format!("/{field}")]), "{words}");
+    assert!(words.contains(value.as_str().unwrap()), "{words}");
+    if platform == Platform::Process {
+        let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let entry = json!({"stdio_bridge": false, "ports": [port], "network": "open"});
+        let reply = host.ask("POST", "", with(good(), entry)).await;
+        let words = reply.text();
+        assert_eq!(refusal(&reply), (422, vec!["/ports".to_owned()]), "{words}");
+        assert!(words.contains(&port.to_string()), "{words}");
+        let image = json!({"command": null, "image": "toolwharf-test/scripted"});
+        let reply = host.ask("POST", "", with(good(), image)).await;
+        let words = reply.text();
+        assert_eq!(
+            refusal(&reply),
+            (422, vec!["/provider".to_owned()]),
+            "{words}"
+        );
+    }
+    let list = host.ok("GET", "", Value::Null).await;
+    assert_eq!(list["servers"], json!([]));
     // A name once.
     let id = host.host(good()).await;
     let reply = host.ask("POST", "", good()).await;
