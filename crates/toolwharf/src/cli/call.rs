@@ -111,7 +111,7 @@ async fn call(client: &Client, name: &str, arguments: &str) -> anyhow::Result<Fr
 }
 
 /// Progress and log messages, for whoever waits.
-fn progress(frame: &Frame) {
+pub(super) fn progress(frame: &Frame) {
     let Some(params) = frame.object() else {
         return;
     };

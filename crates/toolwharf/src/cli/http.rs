@@ -13,7 +13,7 @@ use hyper_util::rt::TokioIo;
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::{net::TcpStream, task::JoinSet, time::timeout};
 
-use crate::rest::Problem;
+use crate::rest::{Problem, Wrong};
 
 /// Wall time until an answer is there; the gateway itself may wait for servers and for a lock on a file.
 const ANSWER: Duration = Duration::from_secs(60);
@@ -39,6 +39,8 @@ pub(super) struct Api {
 pub(super) struct Refused {
     pub(super) status: u16,
     pub(super) detail: String,
+    /// What is wrong in the body, each with its place there.
+    pub(super) wrong: Vec<Wrong>,
 }
 
 /// Nobody listens there.
@@ -239,6 +241,7 @@ impl Api {
     }
 
     fn refusal(&self, status: StatusCode, text: &[u8]) -> Refused {
+        let mut wrong = Vec::new();
         let detail = match (status, serde_json::from_slice::<Problem>(text)) {
             (StatusCode::UNAUTHORIZED, _) => format!(
                 "{} does not take the token; give a key of its with --token-file or TOOLWHARF_TOKEN \
@@ -246,16 +249,21 @@ impl Api {
                 self.url
             ),
             (_, Ok(problem)) if problem.errors.len() > 1 => {
-                let each = problem.errors.iter();
+                wrong = problem.errors;
+                let each = wrong.iter();
                 let each = each.map(|wrong| format!("\n  {}: {}", wrong.pointer, wrong.detail));
                 problem.detail + &each.collect::<String>()
             }
-            (_, Ok(problem)) if !problem.detail.is_empty() => problem.detail,
+            (_, Ok(problem)) if !problem.detail.is_empty() => {
+                wrong = problem.errors;
+                problem.detail
+            }
             _ => format!("{} answered HTTP {status}", self.url),
         };
         Refused {
             status: status.as_u16(),
             detail,
+            wrong,
         }
     }
 }

@@ -33,13 +33,19 @@ pub(super) struct Args {
 
 pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
     let api = args.reach.gateway(context).await?;
-    let path = format!(
-        "{}?tail={}&follow={}",
-        http::path(&["servers", args.name.as_str(), "logs"]),
-        args.lines,
-        args.follow
-    );
-    if !args.follow {
+    let path = http::path(&["servers", args.name.as_str(), "logs"]);
+    show(&api, &path, args.lines, args.follow).await
+}
+
+/// The last lines that are to be had at a path of the API, and those that come if they are to be followed.
+pub(super) async fn show(
+    api: &http::Api,
+    path: &str,
+    lines: usize,
+    follow: bool,
+) -> anyhow::Result<()> {
+    let path = format!("{path}?tail={lines}&follow={follow}");
+    if !follow {
         return print::foreign(&api.text(&path).await?);
     }
     let mut answer = api.open(Method::GET, &path, Bytes::new(), &[]).await?;

@@ -8,6 +8,7 @@ mod add;
 mod call;
 mod calls;
 mod doctor;
+mod hosted;
 mod http;
 mod import;
 mod keys;
@@ -85,6 +86,9 @@ enum Command {
     /// Make, list and revoke keys.
     #[command(subcommand)]
     Key(keys::Command),
+    /// Register servers to be hosted, look at them, start, stop and call them.
+    #[command(subcommand)]
+    Host(hosted::Command),
     /// Show which tools were called, by whom, and what became of it.
     #[command(subcommand)]
     Calls(calls::Command),
@@ -162,6 +166,7 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Secret(command) => secrets::run(&context, command).await,
         Command::Product(command) => products::run(&context, command).await,
         Command::Key(command) => keys::run(&context, command).await,
+        Command::Host(command) => hosted::run(&context, command).await,
         Command::Calls(command) => calls::run(&context, command).await,
         Command::Logs(args) => logs::run(&context, args).await,
         Command::Doctor(args) => doctor::run(&context, args).await,
