@@ -1,5 +1,7 @@
 //! Errors as HTTP says them: problem details (RFC 9457).
 
+use std::num::NonZeroU32;
+
 use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
@@ -34,7 +36,7 @@ pub(crate) struct Problem {
     pub(crate) mcp: Option<Box<McpError>>,
     /// Seconds after which it is worth another try, where it is not the usual time.
     #[serde(skip)]
-    pub(crate) retry_after: Option<u64>,
+    pub(crate) retry_after: Option<NonZeroU32>,
 }
 
 /// A JSON-RPC error.
@@ -114,7 +116,9 @@ pub(super) fn shown(name: &str) -> String {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let retry_after = self.retry_after.map_or(RETRY_AFTER, HeaderValue::from);
+        let retry_after = self
+            .retry_after
+            .map_or(RETRY_AFTER, |seconds| seconds.get().into());
         let body = serde_json::to_vec(&self).unwrap_or_default();
         let kind = HeaderValue::from_static("application/problem+json");
         let mut response = (status, [(header::CONTENT_TYPE, kind)], body).into_response();

@@ -4,6 +4,7 @@
 //! or an argument.
 
 use std::{
+    num::NonZeroU32,
     sync::{Arc, atomic::Ordering},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -704,10 +705,11 @@ fn outcome(name: &ServerName, answer: Answer) -> Result<Vec<u8>, Problem> {
         _ => 502,
     };
     let mut problem = Problem::new(status, error.message.clone());
-    problem.retry_after = (status == 503).then(|| {
+    if status == 503 {
         let wait = own.and_then(|data| data["retryAfterMs"].as_u64());
-        wait.map_or(1, |ms| ms.div_ceil(1000).max(1))
-    });
+        let seconds = wait.map_or(1, |ms| ms.div_ceil(1000));
+        problem.retry_after = NonZeroU32::new(u32::try_from(seconds).unwrap_or(u32::MAX).max(1));
+    }
     problem.mcp = Some(Box::new(error));
     Err(problem)
 }
