@@ -336,7 +336,12 @@ async fn h11_sigterm_stops_all_and_drops_no_call(platform: Platform) {
         let told = host.said(id, "read", json!({"path": TOLD})).await;
         assert_eq!(told, "terminated\n", "{id}");
     }
-    host.running.kill().await;
+    // Nothing of them is to stay on this machine; a stop by hand is not as patient.
+    let stops = [&polite_id, &stubborn_id].map(|id| host.order(id, "stop"));
+    for told in join_all(stops).await {
+        assert_eq!(told["status"], "stopped", "{told:#}");
+    }
+    host.stop().await;
 }
 
 async fn h12_a_restart_by_hand_makes_a_new_instance(platform: Platform) {
