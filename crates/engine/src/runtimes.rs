@@ -175,7 +175,7 @@ impl Runtimes {
             if !self.allowed.contains(provider) || !which(*provider) {
                 continue;
             }
-            match runtime.sweep(BTreeSet::new()).await {
+            match runtime.sweep().await {
                 Ok(0) => {}
                 Ok(count) => {
                     tracing::warn!(%provider, count, "removed instances that an earlier run left behind");

@@ -48,7 +48,6 @@ mod stdio;
 mod turns;
 mod volumes;
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -172,8 +171,8 @@ impl Runtime for Docker {
         .boxed()
     }
 
-    fn sweep(&self, keep: BTreeSet<String>) -> BoxFuture<'_, Result<usize, Error>> {
-        async move { self.0.sweep(&keep).await }.boxed()
+    fn sweep(&self) -> BoxFuture<'_, Result<usize, Error>> {
+        self.0.sweep().boxed()
     }
 
     fn volumes_remove<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<(), Error>> {

@@ -59,7 +59,7 @@ mod verify;
 mod view;
 mod volume;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fmt;
 use std::io;
@@ -322,16 +322,17 @@ impl Inner {
         ))
     }
 
-    fn sweep(&self, keep: &BTreeSet<String>) -> Result<usize, Error> {
+    fn sweep(&self) -> Result<usize, Error> {
         self.check_install()?;
         let own = format!("{}-", self.run);
         let stale = |name: &str| match name.split_once('.') {
-            Some((id, rest)) => !(rest.starts_with(&own) && keep.contains(id)),
+            Some((_, rest)) => !rest.starts_with(&own),
             None => false,
         };
         let gone = self.tree().sweep(stale);
         // A mount without a group: of a run whose processes were killed, and whose groups went.
         let mounts = self.volumes.sweep();
+        self.shims_remove();
         Ok(gone.len().max(mounts))
     }
 }
@@ -344,9 +345,8 @@ impl Runtime for Sandbox {
         self.start(unit).boxed()
     }
 
-    fn sweep(&self, keep: BTreeSet<String>) -> BoxFuture<'_, Result<usize, Error>> {
-        self.blocking("sweeping", move |inner| inner.sweep(&keep))
-            .boxed()
+    fn sweep(&self) -> BoxFuture<'_, Result<usize, Error>> {
+        self.blocking("sweeping", Inner::sweep).boxed()
     }
 
     fn volumes_remove<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<(), Error>> {

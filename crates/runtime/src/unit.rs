@@ -8,7 +8,7 @@
 //!   [`Runtime::sweep`] finds it.
 //! - Volumes outlive instances; only [`Runtime::volumes_remove`] ends them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -101,9 +101,9 @@ pub trait Runtime: Send + Sync + 'static {
     /// What was started is removed if this is dropped before it returns.
     fn launch(&self, unit: Unit) -> BoxFuture<'_, Result<Instance, Error>>;
 
-    /// Removes the instances that an earlier run of this installation left behind, but for those
-    /// of the hostings in `keep` that are this run's own; how many there were.
-    fn sweep(&self, keep: BTreeSet<String>) -> BoxFuture<'_, Result<usize, Error>>;
+    /// Removes what earlier runs of this installation left behind, and nothing of this run; how many instances that
+    /// were.
+    fn sweep(&self) -> BoxFuture<'_, Result<usize, Error>>;
 
     /// Removes all volumes of a hosting.
     fn volumes_remove<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<(), Error>>;

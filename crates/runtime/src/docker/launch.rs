@@ -1,6 +1,5 @@
 //! From a unit to a container that runs, and the calls around it.
 
-use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,9 +16,7 @@ use tokio::process::Command;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::engine::{
-    CHANGE, Call, Client, LABEL_HOSTING, LABEL_INSTALL, LABEL_RUN, call, found, within,
-};
+use super::engine::{CHANGE, Call, Client, LABEL_INSTALL, LABEL_RUN, call, found, within};
 use super::readback::{self, Meter};
 use super::reaper::Reaper;
 use super::spec::{self, Host, Image};
@@ -387,22 +384,19 @@ impl Inner {
         }
     }
 
-    pub(super) async fn sweep(&self, keep: &BTreeSet<String>) -> Result<usize, Error> {
+    pub(super) async fn sweep(&self) -> Result<usize, Error> {
         let client = self.engine.connect().await?;
         let mut swept = 0;
         let mut failed = None;
         for container in client.list(&self.options.install).await? {
             let labels = container.labels.unwrap_or_default();
             let ours = labels.get(LABEL_RUN) == Some(&self.options.run);
-            let kept = labels
-                .get(LABEL_HOSTING)
-                .is_some_and(|id| keep.contains(id));
             // Labels come from images too, and those are anybody's.
             let names = container.names.unwrap_or_default();
             let named = names
                 .iter()
                 .any(|name| spec::is_name(name, &self.options.install));
-            if ours && kept || !named {
+            if ours || !named {
                 continue;
             }
             match client.remove(&container.id.unwrap_or_default()).await {

@@ -7,11 +7,12 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::{AsRawFd as _, OwnedFd};
-use std::path::PathBuf;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -35,6 +36,8 @@ const HELPER: u32 = 2;
 const USERS: u32 = 1_900_000_000;
 const USERS_COUNT: u32 = 200_000_000;
 const INSTALL: usize = 64;
+/// What the names of copies of this program begin with; the run follows.
+const SHIM: &str = "shim.";
 /// What stands ready before anything is started.
 pub(super) struct Prepared {
     pub(super) group: Arc<Group>,
@@ -43,6 +46,7 @@ pub(super) struct Prepared {
     pub(super) program: PathBuf,
     pub(super) user: u32,
     pub(super) extra: u32,
+    pub(super) shim: File,
 }
 
 impl Inner {
@@ -133,7 +137,53 @@ impl Inner {
             program,
             user,
             extra,
+            shim: self.shim()?,
         })
+    }
+
+    /// This program, as a file that can be shown inside. Once another version has taken its place it is only a copy
+    /// that has a place.
+    fn shim(&self) -> Result<File, Error> {
+        let open = |path: &Path| File::open(path).map_err(failed("cannot open this program"));
+        let mut own = open(&self.options.shim.program)?;
+        let about = own.metadata();
+        if about
+            .map_err(failed("cannot look at this program"))?
+            .nlink()
+            > 0
+        {
+            return Ok(own);
+        }
+        let copy = self.options.dir.join(format!("{SHIM}{}", self.run));
+        if !copy.exists() {
+            let serial = self.serial.fetch_add(1, Ordering::Relaxed);
+            let making = self
+                .options
+                .dir
+                .join(format!("{SHIM}{}.{serial}", self.run));
+            let mut made = OpenOptions::new();
+            made.write(true).create_new(true).mode(0o755);
+            made.open(&making)
+                .and_then(|mut made| io::copy(&mut own, &mut made))
+                .and_then(|_| fs::rename(&making, &copy))
+                .map_err(failed("cannot copy this program"))?;
+        }
+        open(&copy)
+    }
+
+    /// Removes the copies of earlier runs.
+    pub(super) fn shims_remove(&self) {
+        for entry in fs::read_dir(&self.options.dir)
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
+            let name = entry.file_name();
+            let run = name.to_str().and_then(|name| name.strip_prefix(SHIM));
+            if run.is_some_and(|run| !run.starts_with(&self.run)) {
+                let _ = fs::remove_file(entry.path());
+            }
+        }
     }
 
     pub(super) fn order(&self, hosting: &Hosting, prepared: &Prepared) -> Order {
@@ -170,12 +220,10 @@ impl Inner {
     ) -> Result<(Launch, Vec<OwnedFd>), Error> {
         let memory =
             |text: &[u8]| memory_file(text).map_err(failed("cannot make a file in memory"));
-        let shim = File::open(&self.options.shim.program).map_err(|error| {
-            Error::Failed(format!(
-                "cannot open `{}`, which is this program: {error}",
-                self.options.shim.program.display()
-            ))
-        })?;
+        let shim = prepared
+            .shim
+            .try_clone()
+            .map_err(failed("cannot share the shim"))?;
         let user = prepared.user;
         let passwd = memory(
             format!(
@@ -189,7 +237,7 @@ impl Inner {
         let group = format!("root:x:0:\nserver:x:{user}:\nnogroup:x:65534:\n");
         let group = memory(group.as_bytes())?;
         let hosts = if hosting.network == Network::Open {
-            std::fs::read("/etc/hosts").unwrap_or_default()
+            fs::read("/etc/hosts").unwrap_or_default()
         } else {
             b"127.0.0.1 localhost\n::1 localhost\n".to_vec()
         };

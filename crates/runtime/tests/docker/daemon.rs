@@ -5,7 +5,6 @@
     reason = "a failure in a test's helper is the test's"
 )]
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -39,7 +38,7 @@ async fn a_daemon_that_hangs_is_not_waited_for() {
         let (probe, launch, sweep, remove) = tokio::join!(
             docker.probe(),
             docker.launch(unit(hosting(&["/bin/cat"]))),
-            docker.sweep(BTreeSet::new()),
+            docker.sweep(),
             docker.volumes_remove("h2"),
         );
         for error in [probe.err(), launch.err(), sweep.err(), remove.err()] {

@@ -2,14 +2,17 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
+use std::os::fd::AsRawFd as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
-use runtime::Runtime as _;
+use runtime::sandbox::Sandbox;
+use runtime::{Runtime as _, Unit};
 use tokio::time::{Instant, timeout};
 
-use crate::ground::{Ground, line, say, sh};
+use crate::ground::{Ground, hosting, line, options, read, say, sh};
 use crate::support::{LONG, VICTIM, descriptors, marked, wait_for};
 
 /// Leaves daemons behind in sessions of their own, one without the marker.
@@ -150,8 +153,7 @@ async fn kill_9_of_the_host_leaves_nothing_that_runs_and_a_sweep_the_rest() {
     );
 
     let mine = ground.run_kept().await;
-    let keep = ["kept".to_owned()].into();
-    assert_eq!(ground.sandbox.sweep(keep).await.unwrap(), 3);
+    assert_eq!(ground.sandbox.sweep().await.unwrap(), 3);
     let left = ground.left();
     assert!(
         !left.is_empty()
@@ -161,9 +163,10 @@ async fn kill_9_of_the_host_leaves_nothing_that_runs_and_a_sweep_the_rest() {
         "{left:?}"
     );
     assert_eq!(mine.handle.exit_status(), None);
-    assert_eq!(ground.sandbox.sweep(Default::default()).await.unwrap(), 1);
-    assert_eq!(ground.left(), [] as [PathBuf; 0]);
+    assert_eq!(ground.sandbox.sweep().await.unwrap(), 0);
+    mine.handle.kill_now();
     timeout(LONG, mine.handle.exited()).await.unwrap();
+    assert_eq!(ground.left(), [] as [PathBuf; 0]);
 
     assert_eq!(
         stranger.handle.exit_status(),
@@ -204,4 +207,42 @@ fn groups(ground: &Ground) -> Vec<u32> {
     pids.sort_unstable();
     pids.dedup();
     pids
+}
+
+/// As after an upgrade: the file of the program that runs is gone.
+#[tokio::test]
+async fn a_program_that_was_replaced_starts_servers_all_the_same() {
+    let ground = Ground::new();
+    let copy = ground.directory.path().join("copy");
+    fs::copy(VICTIM, &copy).unwrap();
+    let running = fs::File::open(&copy).unwrap();
+    fs::remove_file(&copy).unwrap();
+    let mut options = options(&ground.install, ground.directory.path());
+    options.shim.program = format!("/proc/self/fd/{}", running.as_raw_fd()).into();
+    let sandbox = Sandbox::new(ground.spawner.clone(), options);
+    for _ in 0..2 {
+        let unit = Unit {
+            label: "s".into(),
+            hosting: Arc::new(hosting("/bin/sh", &["-c", "echo up"])),
+        };
+        let mut instance = timeout(LONG, sandbox.launch(unit)).await.unwrap().unwrap();
+        assert_eq!(read(&mut instance).await, "up\n");
+        timeout(LONG, instance.handle.exited()).await.unwrap();
+    }
+    // The next run has no use for the copy.
+    let copies = || {
+        let state = fs::read_dir(ground.directory.path().join("state")).unwrap();
+        let names = state.map(|entry| entry.unwrap().file_name());
+        names
+            .filter(|name| name.to_str().unwrap().starts_with("shim."))
+            .count()
+    };
+    assert_eq!(copies(), 1);
+    let next = Ground::at(ground.install.clone(), tempfile::tempdir().unwrap());
+    let options = crate::ground::options(&ground.install, ground.directory.path());
+    Sandbox::new(next.spawner.clone(), options)
+        .sweep()
+        .await
+        .unwrap();
+    assert_eq!(copies(), 0);
 }
