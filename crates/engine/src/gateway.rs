@@ -295,16 +295,16 @@ impl Gateway {
             |fleet, shared| {
                 let known = |spec: &ServerSpec| remembered.remove(&spec.key());
                 let (servers, change) = kept_or_new(&fleet.hosted, specs, known, shared);
-                for (server, left) in servers.iter().zip(left) {
-                    if let (Some(hosted), Some(left)) = (&server.hosted, left) {
-                        hosted.was_left(left);
-                    }
-                }
                 for server in &change.started {
                     let before = change.stopped.iter();
                     let mut before = before.filter(|old| old.key() == server.key());
                     if let (Some(hosted), Some(before)) = (&server.hosted, before.next()) {
                         hosted.comes_after(before.clone());
+                    }
+                }
+                for (server, left) in servers.iter().zip(left) {
+                    if let (Some(hosted), Some(left)) = (&server.hosted, left) {
+                        hosted.was_left(left);
                     }
                 }
                 fleet.hosted = servers;

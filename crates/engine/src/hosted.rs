@@ -49,12 +49,23 @@ pub enum Order {
 /// An order, and who is told when the server has settled.
 type Ordered = (Order, oneshot::Sender<()>);
 
+/// How a server begins.
+#[derive(Clone, Copy, Debug)]
+enum Begin {
+    /// It is started.
+    New,
+    /// The product started, and finds it so.
+    Left(Last),
+    /// It takes the place of one that did not run.
+    Resting,
+}
+
 /// What is known of a hosted server, besides its connection.
 pub(crate) struct Hosted {
     orders: mpsc::Sender<Ordered>,
     inbox: Mutex<Option<mpsc::Receiver<Ordered>>>,
-    /// How an earlier run of the product left it; unset: it is new.
-    left: OnceLock<Last>,
+    /// Unset: it is new.
+    begin: OnceLock<Begin>,
     /// What has to be gone before this one starts: it had the same volumes and ports.
     before: OnceLock<Arc<Server>>,
     status: Mutex<Status>,
@@ -105,7 +116,7 @@ impl Hosted {
         Self {
             orders,
             inbox: Mutex::new(Some(inbox)),
-            left: OnceLock::new(),
+            begin: OnceLock::new(),
             before: OnceLock::new(),
             status: Mutex::new(Status {
                 phase: Phase::Stopped,
@@ -126,13 +137,20 @@ impl Hosted {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Only before it begins.
+    /// How an earlier run of the product left it. Only before it begins.
     pub(crate) fn was_left(&self, last: Last) {
-        let _ = self.left.set(last);
+        let _ = self.begin.set(Begin::Left(last));
     }
 
-    /// Only before it begins.
+    /// What it takes the place of. Only before it begins, and before [`Hosted::was_left`].
     pub(crate) fn comes_after(&self, before: Arc<Server>) {
+        let rested = before
+            .hosted_status()
+            .is_some_and(|status| matches!(status.phase, Phase::Stopped | Phase::Failed));
+        let _ = self.begin.set(match rested && before.spec.enabled {
+            true => Begin::Resting,
+            false => Begin::New,
+        });
         let _ = self.before.set(before);
     }
 }
@@ -150,6 +168,8 @@ struct Runner<'a> {
     /// What a life says in its course.
     tell: mpsc::Sender<Event>,
     timer: Option<Instant>,
+    /// The word of the phase that callers see.
+    shown: Option<&'static str>,
     /// Who waits for an order to be followed.
     waiting: Vec<oneshot::Sender<()>>,
     over: bool,
@@ -220,12 +240,15 @@ impl Server {
             stop: watch::Sender::new(None),
             tell,
             timer: None,
+            shown: None,
             waiting: Vec::new(),
             over: false,
         };
-        let mut next = match hosted.left.get() {
-            Some(last) => Event::Boot { last: *last },
-            None => Event::StartRequested,
+        let mut next = match hosted.begin.get() {
+            Some(Begin::Left(last)) => Event::Boot { last: *last },
+            // As if it had just been stopped.
+            Some(Begin::Resting) => Event::StopRequested { grace: STOP_GRACE },
+            Some(Begin::New) | None => Event::StartRequested,
         };
         let mut ending = false;
         loop {
@@ -362,8 +385,9 @@ impl Runner<'_> {
     fn take(&mut self, event: Event) {
         let now = Instant::now();
         let (state, actions) = step(self.state.clone(), event, now);
-        let changed = state.phase().word() != self.state.phase().word();
         self.state = state;
+        let word = self.state.phase().word();
+        let changed = self.shown.replace(word) != Some(word);
         for action in actions {
             self.act(action);
         }

@@ -90,6 +90,8 @@ pub struct HostingSettings {
     /// The names under which Docker knows the runtimes of [`Provider::Gvisor`], [`Provider::Firecracker`] and
     /// [`Provider::Runc`].
     pub docker_runtimes: BTreeMap<Provider, String>,
+    /// Docker's network for servers that may reach everything.
+    pub docker_network: String,
     /// Paths of the host below which servers may mount something.
     pub mounts: Vec<PathBuf>,
     /// Where health warnings are sent to, as JSON.
@@ -162,6 +164,7 @@ impl Default for HostingSettings {
                 (Provider::Firecracker, "kata-fc".to_owned()),
                 (Provider::Runc, "runc".to_owned()),
             ]),
+            docker_network: "bridge".to_owned(),
             mounts: Vec::new(),
             webhook: None,
         }

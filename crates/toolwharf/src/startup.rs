@@ -244,7 +244,7 @@ fn runtimes(settings: &Settings, data_dir: &Path, spawner: &Spawner) -> anyhow::
             host: host.clone(),
             provider: *provider,
             runtime: runtime.clone(),
-            network: "bridge".to_owned(),
+            network: hosting.docker_network.clone(),
             install: install.clone(),
             run: spawner.run_id().to_owned(),
             dir: dir.join("docker"),

@@ -278,10 +278,14 @@ async fn mistakes_are_told_by_their_flags() {
 #[tokio::test]
 async fn one_that_does_not_come_up_says_why() {
     let gateway = Setup::new().serve().await;
-    ok(&gateway, "add one -- no-such-program", "no-such-program").await;
+    // What cannot be is not kept.
+    let says = ["COMMAND: `no-such-program` not found"];
+    fails(&gateway, "add one -- no-such-program", 1, &says).await;
+    assert!(!ok(&gateway, "ls", "").await.contains("one"));
+    let crashing = scripted("--exit-at-start");
+    ok(&gateway, &format!("add one {crashing}"), "").await;
     wait_for("the reason", DEADLINE, async || {
-        let table = ok(&gateway, "ls", "").await;
-        table.contains("no-such-program")
+        ok(&gateway, "ls", "").await.contains("exit code 5")
     })
     .await;
 }

@@ -85,6 +85,7 @@ retention_days = 90           # 0 keeps records for ever
 # weaker than "gvisor", and only used where it stands here.
 providers = ["gvisor", "firecracker", "e2b", "process"]
 # docker_host = "unix:///var/run/docker.sock"
+docker_network = "bridge"     # of servers that may reach everything
 gvisor_runtime = "runsc"      # as Docker knows it
 firecracker_runtime = "kata-fc"
 runc_runtime = "runc"
@@ -329,7 +330,13 @@ impl Walk<'_> {
             (Provider::Firecracker, "firecracker_runtime"),
             (Provider::Runc, "runc_runtime"),
         ];
-        let mut known = vec!["providers", "docker_host", "mounts", "webhook"];
+        let mut known = vec![
+            "providers",
+            "docker_host",
+            "docker_network",
+            "mounts",
+            "webhook",
+        ];
         known.extend(runtimes.map(|(_, key)| key));
         self.unknown_keys(table, "hosting.", &known);
         if table.contains_key("providers") {
@@ -367,6 +374,16 @@ impl Walk<'_> {
                     let must = "the name of a runtime, as `docker info` lists it";
                     self.wrong(span, &format!("bad `{key}`"), must);
                 }
+            }
+        }
+        if let Some((name, span)) = self.string(table, "docker_network") {
+            let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+            // These would share namespaces with the host or with another container.
+            if !name.is_empty() && name != "host" && name.bytes().all(plain) {
+                into.docker_network = name;
+            } else {
+                let must = "the name of a network, as `docker network ls` lists it; not `host`";
+                self.wrong(span, "bad `docker_network`", must);
             }
         }
         for (path, span) in self.strings(table, "mounts") {

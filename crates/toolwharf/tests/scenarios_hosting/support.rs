@@ -104,6 +104,8 @@ impl Site {
         );
         if platform.is_docker() {
             settings.push_str(&format!("docker_host = {:?}\n", daemon()));
+            // The daemon of the tests has no bridge.
+            settings.push_str("docker_network = \"toolwharf-test\"\n");
         }
         kept.settings(&settings);
         Self { kept, platform }
