@@ -66,6 +66,10 @@ impl Hosting {
     /// The store does not tell what that is.
     pub(crate) async fn boot(&self) -> Result<(), Error> {
         let _one_at_a_time = self.edits.lock().await;
+        // Who hosts nothing is not kept waiting.
+        if self.rows().await?.is_empty() {
+            return Ok(());
+        }
         self.gateway.runtimes().prepare().await;
         self.take_in().await
     }

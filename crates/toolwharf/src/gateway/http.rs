@@ -640,7 +640,7 @@ static STREAM: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new("text/event-s
 static JSON: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new("application/json"));
 
 /// Whether a client would rather have a stream than JSON: it names that first, or that alone.
-fn prefers_stream(headers: &HeaderMap) -> bool {
+pub(crate) fn prefers_stream(headers: &HeaderMap) -> bool {
     let accept = headers
         .get(header::ACCEPT)
         .map_or(&b""[..], HeaderValue::as_bytes);

@@ -11,5 +11,5 @@ pub(crate) mod stdio;
 
 pub(crate) use body::{Body, KEEP_ALIVE};
 pub(crate) use guard::{Guard, Refusal};
-pub(crate) use http::Front;
+pub(crate) use http::{Front, prefers_stream};
 pub(crate) use listener::serve;

@@ -41,7 +41,10 @@ use super::{
     owned::unfit,
     schemas,
 };
-use crate::hosting::{Entry, Error};
+use crate::{
+    gateway::prefers_stream,
+    hosting::{Entry, Error},
+};
 
 /// How long registering waits until the server is up or has failed to come up.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -608,7 +611,7 @@ pub(super) async fn call(
             return Err(Problem::field(400, "/timeout_ms", must));
         }
     };
-    let streams = accepts_events(&headers);
+    let streams = prefers_stream(&headers);
     let frame = request(&asked, streams, depth)?;
     let outbox = Outbox::new(BOUNDS);
     let caller = Caller {
@@ -641,13 +644,6 @@ pub(super) async fn call(
         }
         Err(problem) => Ok(problem.into_response()),
     }
-}
-
-fn accepts_events(headers: &HeaderMap) -> bool {
-    let accept = headers
-        .get(header::ACCEPT)
-        .and_then(|value| value.to_str().ok());
-    accept.is_some_and(|accept| accept.contains("text/event-stream"))
 }
 
 /// The JSON-RPC request; with a progress token where somebody listens for progress.
