@@ -4,7 +4,7 @@
 //! ends its own call only, unless the server forgot the session. Messages go out in their order; one whose
 //! POST is not answered soon stops holding up the next, for some servers answer it only when the call is done.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream::FuturesUnordered};
@@ -25,6 +25,7 @@ use super::{
 };
 use crate::{
     Era, Frame, Kind, RpcError,
+    json::quote,
     sse::{self, Parser},
 };
 
@@ -59,6 +60,7 @@ pub(super) async fn connect(
     let messages = resolve(&endpoint.uri, &reference).map_err(ConnectError::Nonsense)?;
     let (link, outbound) = Duplex::new(options.label.clone(), options.max_depth, ambient);
     let poster = Poster {
+        label: options.label.clone(),
         pool: pool.clone(),
         endpoint: endpoint.at(messages),
         link: link.clone(),
@@ -162,6 +164,7 @@ impl Stream {
 }
 
 struct Poster {
+    label: Arc<str>,
     pool: Pool,
     endpoint: Endpoint,
     link: Duplex,
@@ -206,11 +209,12 @@ impl Poster {
     /// # Errors
     /// Why the whole conversation is of no more use.
     async fn post(&self, headers: HeaderMap, message: Bytes) -> Result<(), String> {
+        const AWAY: &str = "server_unavailable";
         let mut request = Request::new(Full::new(message.clone()));
         *request.method_mut() = Method::POST;
         *request.headers_mut() = headers;
         let answer = self.pool.request(&self.endpoint.origin, request);
-        let why = match timeout(POST_TIMEOUT, answer).await {
+        let (reason, why) = match timeout(POST_TIMEOUT, answer).await {
             Ok(Ok(response)) if response.status().is_success() => return Ok(()),
             Ok(Ok(response)) if response.status() == StatusCode::NOT_FOUND => {
                 return Err(CallError::SessionExpired.to_string());
@@ -218,18 +222,27 @@ impl Poster {
             Ok(Ok(response)) => {
                 let (status, headers) = (response.status(), response.headers());
                 let hint = status_hint(status, headers).unwrap_or_default();
-                format!("the server answered HTTP {}{hint}", status.as_u16())
+                let why = format!("the server answered HTTP {}{hint}", status.as_u16());
+                ("server_failed", why)
             }
-            Ok(Err(error)) => format!("the request was not taken: {}", cause(&error)),
-            Err(_) => format!(
-                "the request was not taken within {} s",
-                POST_TIMEOUT.as_secs()
+            Ok(Err(error)) => (
+                AWAY,
+                format!("the request was not taken: {}", cause(&error)),
             ),
+            Err(_) => {
+                let seconds = POST_TIMEOUT.as_secs();
+                let why = format!("the request was not taken within {seconds} s");
+                (AWAY, why)
+            }
         };
         match Frame::parse(message, self.max_depth) {
             Ok(frame) if frame.kind() == Kind::Request => {
-                let error = Frame::error(frame.id(), &RpcError::internal(why));
-                self.link.deliver(error.text().clone());
+                let server = quote(&self.label);
+                let data = format!("{{\"reason\":\"{reason}\",\"server\":{server}}}");
+                let error = RpcError::internal(format!("server `{}`: {why}", self.label));
+                let error = error.with_data(data.into_bytes());
+                self.link
+                    .deliver(Frame::error(frame.id(), &error).text().clone());
             }
             _ => tracing::debug!(peer = %self.endpoint.peer, "a message was not taken: {why}"),
         }
