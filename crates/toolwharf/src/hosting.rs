@@ -67,11 +67,12 @@ impl Hosting {
     pub(crate) async fn boot(&self) -> Result<(), Error> {
         let _one_at_a_time = self.edits.lock().await;
         // Who hosts nothing is not kept waiting.
-        if self.rows().await?.is_empty() {
+        let rows = self.rows().await?;
+        if rows.is_empty() {
             return Ok(());
         }
         self.gateway.runtimes().prepare().await;
-        self.take_in().await
+        self.take_in_rows(&rows).await
     }
 
     /// Removes what an earlier run left behind and nobody needs, and is never done.
@@ -90,10 +91,13 @@ impl Hosting {
     }
 
     async fn take_in(&self) -> Result<(), Error> {
-        let rows = self.rows().await?;
+        self.take_in_rows(&self.rows().await?).await
+    }
+
+    async fn take_in_rows(&self, rows: &[WorkspaceRow]) -> Result<(), Error> {
         let mut secrets: HashMap<ProjectId, HashMap<String, String>> = HashMap::new();
         let mut hosted = Vec::with_capacity(rows.len());
-        for row in &rows {
+        for row in rows {
             let known = match entry::owner(row) {
                 Some(project) if !secrets.contains_key(&project) => {
                     let values = self.projects.secret_values(&project).await?;
