@@ -52,18 +52,31 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
 
 /// The benchmarks; their numbers mean something only in a release build.
 pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<()> {
-    heading("release build");
-    workspace
-        .cargo(&[
-            "build",
-            "--release",
-            "--package=toolwharf",
-            "--package=bench",
-        ])
-        .run()?;
+    release(workspace, &["--bin=toolwharf", "--bin=bench"])?;
     heading("benchmarks");
     let bench = workspace.target()?.join("release/bench");
     Cmd::new(bench).args(args).dir(workspace.root()).become_it()
+}
+
+/// Misfortune under load, and whether the books balance.
+pub(crate) fn chaos(workspace: &Workspace, args: &[String]) -> Result<()> {
+    let binaries = ["--bin=toolwharf", "--bin=bench", "--bin=testkit-scripted"];
+    release(workspace, &binaries)?;
+    heading("chaos");
+    let bench = workspace.target()?.join("release/bench");
+    let chaos = Cmd::new(bench).args(["chaos"]).args(args);
+    chaos.dir(workspace.root()).become_it()
+}
+
+fn release(workspace: &Workspace, binaries: &[&str]) -> Result<()> {
+    heading("release build");
+    let packages = [
+        "--package=toolwharf",
+        "--package=bench",
+        "--package=testkit",
+    ];
+    let build = workspace.cargo(&["build", "--release"]);
+    build.args(packages).args(binaries).run()
 }
 
 fn fmt(workspace: &Workspace) -> Result<()> {

@@ -85,6 +85,13 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
+    /// Builds the release binaries, and kills, hangs and starves hosted servers at random for ten
+    /// minutes while clients call them (as root)
+    Chaos {
+        /// Arguments for `bench chaos`
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -125,6 +132,7 @@ fn run(command: Command) -> Result<ExitCode> {
             },
         ),
         Command::Bench { args } => checks::bench(&workspace, &args),
+        Command::Chaos { args } => checks::chaos(&workspace, &args),
     }?;
     Ok(ExitCode::SUCCESS)
 }

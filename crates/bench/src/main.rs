@@ -2,8 +2,10 @@
 //!
 //! One binary holds every part of a measurement as a process of its own: the MCP server behind
 //! ([`echo`]), the do-nothing proxy ([`floor`]) and the driver with its load generator ([`run`]),
-//! which explains how the figures are made.
+//! which explains how the figures are made. [`chaos`] measures nothing: it shows that under load and
+//! misfortune no call is lost or made twice.
 
+mod chaos;
 mod echo;
 mod floor;
 mod frame;
@@ -32,6 +34,9 @@ enum Command {
         /// Milliseconds to wait before the first line is read: a server that is slow to start
         #[arg(long, default_value_t = 0)]
         start_delay: u64,
+        /// Milliseconds of CPU time to compute before that: a server that loads a program
+        #[arg(long, default_value_t = 0)]
+        start_work: u64,
     },
     /// An echo MCP server over streamable HTTP; its URL is the first line of stdout
     EchoHttp {
@@ -74,6 +79,8 @@ enum Command {
     },
     /// Measures the product against the floor
     Run(run::Options),
+    /// Kills, hangs and starves hosted servers at random while clients call them, and checks what came of each call
+    Chaos(chaos::Options),
 }
 
 #[derive(Debug, clap::Args)]
@@ -110,7 +117,9 @@ fn perform(command: Command) -> anyhow::Result<ExitCode> {
         Command::EchoStdio {
             options,
             start_delay,
+            start_work,
         } => {
+            run::proc::compute(std::time::Duration::from_millis(start_work))?;
             std::thread::sleep(std::time::Duration::from_millis(start_delay));
             echo::stdio::run(&options)?;
         }
@@ -130,6 +139,7 @@ fn perform(command: Command) -> anyhow::Result<ExitCode> {
             run::raise_descriptor_limit()?;
             client_runtime()?.block_on(run::idle::clients(&url, count))?;
         }
+        Command::Chaos(options) => return client_runtime()?.block_on(chaos::run(options)),
         Command::Run(options) => return client_runtime()?.block_on(run::run(options)),
     }
     Ok(ExitCode::SUCCESS)

@@ -30,7 +30,7 @@
 //! # What stands in the floor's place
 //!
 //! No floor keeps records or projects: [`audit`] and [`projects`] compare the product with itself, without the one and
-//! with a single one of the other.
+//! with a single one of the other. None supervises: in [`hosting`] it is the servers alone.
 //!
 //! `--product floor` puts the floor in the product's place. Every ratio must then be close to 1:
 //! how far it is from 1 is the error of the measurement.
@@ -41,6 +41,7 @@ pub(crate) mod api;
 pub(crate) mod audit;
 pub(crate) mod calls;
 pub(crate) mod client;
+pub(crate) mod hosting;
 pub(crate) mod idle;
 pub(crate) mod load;
 pub(crate) mod part;
@@ -51,6 +52,7 @@ pub(crate) mod start;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -114,6 +116,12 @@ pub(crate) struct Size {
     pub(crate) streams: usize,
     pub(crate) starts: usize,
     pub(crate) projects: usize,
+    /// Hosted servers that are killed.
+    pub(crate) kills: usize,
+    /// Hosted servers at the start and at rest.
+    pub(crate) hosted: usize,
+    /// How long they rest.
+    pub(crate) rest: Duration,
 }
 
 impl Effort {
@@ -129,6 +137,9 @@ impl Effort {
                 streams: 10_000,
                 starts: 7,
                 projects: 1_000,
+                kills: 1_000,
+                hosted: 200,
+                rest: Duration::from_secs(60),
             },
             Self::Quick => Size {
                 name: "quick",
@@ -139,6 +150,9 @@ impl Effort {
                 streams: 2_000,
                 starts: 3,
                 projects: 1_000,
+                kills: 100,
+                hosted: 200,
+                rest: Duration::from_secs(10),
             },
             Self::Smoke => Size {
                 name: "smoke",
@@ -149,6 +163,9 @@ impl Effort {
                 streams: 50,
                 starts: 1,
                 projects: 10,
+                kills: 3,
+                hosted: 3,
+                rest: Duration::from_millis(100),
             },
         }
     }
@@ -212,6 +229,9 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
         "idle-servers",
         "idle-streams",
         "start",
+        "hosted-calls",
+        "hosted-recovery",
+        "hosted-many",
     ] {
         if !wanted(name) {
             continue;
@@ -224,7 +244,10 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
             "projects" => projects::run(&mut driver).await,
             "idle-servers" => idle::servers(&mut driver).await,
             "idle-streams" => idle::streams(&mut driver).await,
-            _ => start::run(&mut driver).await,
+            "start" => start::run(&mut driver).await,
+            "hosted-calls" => hosting::calls(&mut driver).await,
+            "hosted-recovery" => hosting::recovery(&mut driver).await,
+            _ => hosting::many(&mut driver).await,
         };
         rows.extend(measured.context(name)?);
     }

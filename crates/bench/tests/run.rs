@@ -32,6 +32,10 @@ fn the_floor_is_measured_against_itself_in_every_case() {
         "idle-servers",
         "idle-streams",
         "start",
+        "hosted-bridge",
+        "hosted-mcp",
+        "hosted-recovery",
+        "hosted-many",
     ] {
         assert!(
             rows.iter().any(|row| row["case"] == case),

@@ -2,9 +2,10 @@
 
 use anyhow::Context as _;
 use bytes::Bytes;
-use http::Request;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
+use http::request::Builder;
 use http::uri::{Authority, Uri};
+use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use hyper::client::conn::http1::SendRequest;
 use serde_json::Value;
@@ -40,7 +41,33 @@ impl Api {
         })
     }
 
-    /// Asks for something below `/api/v1`; no body if it is null.
+    /// The beginning of a request with a body of JSON, by the administrator.
+    pub(crate) fn request(&self, method: Method, path: &str) -> Builder {
+        Request::builder()
+            .method(method)
+            .uri(path)
+            .header(HOST, self.authority.as_str())
+            .header(AUTHORIZATION, &self.bearer)
+            .header(CONTENT_TYPE, "application/json")
+    }
+
+    /// Sends a request, and returns all of the answer.
+    ///
+    /// # Errors
+    ///
+    /// The connection broke.
+    pub(crate) async fn send(
+        &mut self,
+        request: Request<Full<Bytes>>,
+    ) -> anyhow::Result<(StatusCode, Bytes)> {
+        self.sender.ready().await?;
+        let response = self.sender.send_request(request).await?;
+        let status = response.status();
+        let body = response.into_body().collect().await?.to_bytes();
+        Ok((status, body))
+    }
+
+    /// Asks for something below `/api/v1`, without a body if it is null; what is answered, if it is JSON.
     ///
     /// # Errors
     ///
@@ -50,27 +77,18 @@ impl Api {
         method: &str,
         path: &str,
         body: &Value,
-    ) -> anyhow::Result<()> {
+    ) -> anyhow::Result<Value> {
         let body = match body {
             Value::Null => Full::default(),
             body => Full::from(body.to_string()),
         };
-        let request = Request::builder()
-            .method(method)
-            .uri(format!("/api/v1{path}"))
-            .header(HOST, self.authority.as_str())
-            .header(AUTHORIZATION, &self.bearer)
-            .header(CONTENT_TYPE, "application/json")
-            .body(body)?;
-        self.sender.ready().await?;
-        let response = self.sender.send_request(request).await?;
-        let status = response.status();
-        let body = response.into_body().collect().await?.to_bytes();
+        let request = self.request(method.parse()?, &format!("/api/v1{path}"));
+        let (status, body) = self.send(request.body(body)?).await?;
         anyhow::ensure!(
             status.is_success(),
             "{method} {path}: {status}: {}",
             String::from_utf8_lossy(&body[..body.len().min(500)])
         );
-        Ok(())
+        Ok(serde_json::from_slice(&body).unwrap_or_default())
     }
 }

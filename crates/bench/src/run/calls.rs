@@ -68,7 +68,7 @@ pub(crate) const CASES: [Case; 5] = [
 const RATIO: f64 = 1.5;
 /// Latency that the product may add to the floor's with a single client, in microseconds.
 const ADDED: f64 = 150.0;
-const CLIENTS: usize = 32;
+pub(crate) const CLIENTS: usize = 32;
 const SERVERS: usize = 10;
 pub(crate) const TOOLS_EACH: usize = 20;
 /// The setting without which calls of tools are recorded.
@@ -318,7 +318,7 @@ pub(crate) const fn figure(
     }
 }
 
-const MANY: [Figure; 4] = [
+pub(crate) const MANY: [Figure; 4] = [
     figure(
         "CPU per call, 32 clients",
         "µs",
@@ -338,7 +338,7 @@ const MANY: [Figure; 4] = [
         round.latency(0.99)
     }),
 ];
-const ONE: [Figure; 2] = [
+pub(crate) const ONE: [Figure; 2] = [
     figure("p50, 1 client", "µs", Bound::Added(ADDED), |round| {
         round.latency(0.5)
     }),

@@ -10,7 +10,7 @@ use std::borrow::Cow;
 
 use anyhow::Context as _;
 use bytes::Bytes;
-use http::header::{ACCEPT, CONTENT_TYPE, HOST};
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
@@ -161,6 +161,15 @@ impl Client {
         Ok(())
     }
 
+    /// Sets the bearer that every request names.
+    ///
+    /// # Errors
+    ///
+    /// It is no header value.
+    pub(crate) fn authorize(&mut self, bearer: &str) -> anyhow::Result<()> {
+        self.set(AUTHORIZATION, &format!("Bearer {bearer}"))
+    }
+
     fn set(&mut self, name: http::HeaderName, value: &str) -> anyhow::Result<()> {
         self.headers.insert(name, HeaderValue::from_str(value)?);
         Ok(())
@@ -305,7 +314,7 @@ fn is_stream(response: &Response<Incoming>) -> bool {
 
 /// The last message of an event stream that answers something: no priming event, no
 /// notification, no request.
-fn answer_in_stream(stream: &[u8]) -> Option<Bytes> {
+pub(crate) fn answer_in_stream(stream: &[u8]) -> Option<Bytes> {
     let stream = std::str::from_utf8(stream).ok()?;
     let mut answer = None;
     let mut data = String::new();

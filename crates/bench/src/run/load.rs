@@ -61,6 +61,8 @@ struct Caller {
 pub(crate) enum Work {
     /// `tools/call` of the echo tool, by the name under which it is exposed.
     Echo { tool: String },
+    /// The same of a hosted server named `echo`, over the REST API and as this bearer.
+    Bridge { bearer: String },
     /// `tools/list`, whose result must be these bytes; without a handshake where the bytes come
     /// from memory and not from a server.
     List { result: Bytes, handshake: bool },
@@ -70,6 +72,12 @@ pub(crate) enum Work {
 struct Answer<'a> {
     #[serde(borrow)]
     id: &'a RawValue,
+    #[serde(borrow)]
+    result: CallResult<'a>,
+}
+
+#[derive(Deserialize)]
+struct Bridged<'a> {
     #[serde(borrow)]
     result: CallResult<'a>,
 }
@@ -105,7 +113,8 @@ impl Load {
                 match work {
                     Work::List {
                         handshake: false, ..
-                    } => Client::bare(url, era).await,
+                    }
+                    | Work::Bridge { .. } => Client::bare(url, era).await,
                     _ => Client::connect(url, era).await,
                 }
             };
@@ -121,6 +130,7 @@ impl Load {
             };
             match &caller.work {
                 Work::Echo { tool } => caller.client.about("tools/call", Some(tool))?,
+                Work::Bridge { bearer } => caller.client.authorize(bearer)?,
                 Work::List { .. } => caller.client.about("tools/list", None)?,
             }
             callers.push(caller);
@@ -214,6 +224,10 @@ impl Caller {
                     serde_json::to_string(&payload)?
                 )
             }
+            Work::Bridge { .. } => format!(
+                r#"{{"method":"tools/call","params":{{"name":"echo","arguments":{{"payload":{}}}}}}}"#,
+                serde_json::to_string(&payload)?
+            ),
             Work::List { .. } => format!(
                 r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/list","params":{{{meta}}}}}"#
             ),
@@ -223,6 +237,7 @@ impl Caller {
         let latency = started.elapsed().as_nanos() as u64;
         match &self.work {
             Work::Echo { .. } => check_echo(&answer, &id, &payload),
+            Work::Bridge { .. } => check_bridged(&answer, &payload),
             Work::List { result, .. } => check_list(&answer, &id, result),
         }
         .with_context(|| {
@@ -236,7 +251,17 @@ impl Caller {
 fn check_echo(answer: &[u8], id: &str, payload: &str) -> anyhow::Result<()> {
     let answer: Answer = serde_json::from_slice(answer).context("not a tool's result")?;
     anyhow::ensure!(answer.id.get() == id, "the id is not {id}");
-    let [text] = answer.result.content.as_slice() else {
+    check_payload(&answer.result, payload)
+}
+
+/// An answer of the REST API has no id: its payload says whose it is.
+fn check_bridged(answer: &[u8], payload: &str) -> anyhow::Result<()> {
+    let answer: Bridged = serde_json::from_slice(answer).context("not a tool's result")?;
+    check_payload(&answer.result, payload)
+}
+
+fn check_payload(result: &CallResult<'_>, payload: &str) -> anyhow::Result<()> {
+    let [text] = result.content.as_slice() else {
         anyhow::bail!("not one piece of content");
     };
     anyhow::ensure!(text.text == payload, "the payload is not {payload:?}");

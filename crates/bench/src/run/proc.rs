@@ -2,6 +2,7 @@
 //! excluded.
 
 use std::fs;
+use std::time::Duration;
 
 use anyhow::Context as _;
 
@@ -35,6 +36,22 @@ pub(crate) fn cpu_time(pid: u32) -> anyhow::Result<u64> {
     })
 }
 
+/// Computes until this process has used so much CPU time.
+///
+/// # Errors
+///
+/// The system does not count it.
+pub(crate) fn compute(work: Duration) -> anyhow::Result<()> {
+    let wanted = work.as_nanos() as u64;
+    let own = std::process::id();
+    while wanted > 0 && cpu_time(own)? < wanted {
+        for n in 0..1_000_000_u64 {
+            std::hint::black_box(n);
+        }
+    }
+    Ok(())
+}
+
 /// Resident memory of the process in KiB.
 ///
 /// # Errors
@@ -52,20 +69,61 @@ pub(crate) fn resident(pid: u32) -> anyhow::Result<u64> {
 /// Resident memory in KiB of the other processes below `pid` that run the same program: helpers
 /// which the product starts of itself.
 pub(crate) fn helpers_resident(pid: u32) -> u64 {
+    let resident = |pid| resident(pid).unwrap_or(0);
+    helpers(pid).into_iter().map(resident).sum()
+}
+
+/// CPU time in nanoseconds of the same processes, so far.
+pub(crate) fn helpers_cpu(pid: u32) -> u64 {
+    let used = |pid| cpu_time(pid).unwrap_or(0);
+    helpers(pid).into_iter().map(used).sum()
+}
+
+fn helpers(pid: u32) -> Vec<u32> {
     let Ok(program) = fs::read_link(format!("/proc/{pid}/exe")) else {
-        return 0;
+        return Vec::new();
     };
     let mut below = vec![pid];
-    let mut sum = 0;
+    let mut found = Vec::new();
     while let Some(parent) = below.pop() {
         for child in children(parent) {
             below.push(child);
             if fs::read_link(format!("/proc/{child}/exe")).is_ok_and(|path| path == program) {
-                sum += resident(child).unwrap_or(0);
+                found.push(child);
             }
         }
     }
-    sum
+    found
+}
+
+/// Files that the process has open.
+///
+/// # Errors
+///
+/// There is no such process.
+pub(crate) fn descriptors(pid: u32) -> anyhow::Result<usize> {
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).with_context(|| gone(pid))?;
+    Ok(open.count())
+}
+
+/// Processes that were started with this in their environment, which is `NAME=VALUE` and a NUL after each.
+///
+/// # Errors
+///
+/// The system does not list its processes.
+pub(crate) fn with_variable(wanted: &str) -> anyhow::Result<Vec<u32>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc")?.flatten() {
+        let pid: Option<u32> = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse().ok());
+        let environment = fs::read(entry.path().join("environ")).unwrap_or_default();
+        if memchr::memmem::find(&environment, wanted.as_bytes()).is_some() {
+            found.extend(pid);
+        }
+    }
+    Ok(found)
 }
 
 fn children(pid: u32) -> Vec<u32> {

@@ -24,13 +24,13 @@ use crate::echo::Era;
 
 /// Time that the product may need beyond the servers, in milliseconds.
 const ADDED: f64 = 50.0;
-const DEADLINE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Measures the start with quick servers, and with one that takes 300 ms.
 ///
 /// # Errors
 ///
-/// A process did not start, or the tools did not all appear within 30 s.
+/// A process did not start, or the tools did not all appear within 60 s.
 pub(crate) async fn run(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (figure, delay) in [
@@ -40,7 +40,8 @@ pub(crate) async fn run(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
         let mut alone = Vec::new();
         let mut whole = Vec::new();
         for _ in 0..driver.effort.size().starts {
-            alone.push(servers_alone(delay).await.context("the servers alone")?);
+            let servers = (0..10).map(|n| server_arguments(n, delay)).collect();
+            alone.push(servers_alone(servers).await.context("the servers alone")?);
             whole.push(product(driver, delay).await.context("the product")?);
         }
         rows.push(Row {
@@ -60,7 +61,7 @@ pub(crate) async fn run(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
 ///
 /// # Errors
 ///
-/// It did not within 30 s.
+/// It did not within 60 s.
 pub(crate) async fn wait_for_tools(part: &mut Part, count: usize) -> anyhow::Result<()> {
     let deadline = Instant::now() + DEADLINE;
     let mut last = String::from("nothing was answered");
@@ -72,7 +73,7 @@ pub(crate) async fn wait_for_tools(part: &mut Part, count: usize) -> anyhow::Res
         sleep(Duration::from_millis(1)).await;
     }
     anyhow::bail!(
-        "{count} tools were not listed within 30 s ({last}):\n{}",
+        "{count} tools were not listed within 60 s ({last}):\n{}",
         part.log()
     )
 }
@@ -123,23 +124,27 @@ async fn product(driver: &Driver, delay: u64) -> anyhow::Result<f64> {
     Ok(took.as_secs_f64() * 1e3)
 }
 
-/// Starts the ten servers at once and returns when the last has listed its tools, in ms.
-async fn servers_alone(delay: u64) -> anyhow::Result<f64> {
+/// Starts echo servers with these arguments at once, and returns when the last has listed its tools, in ms.
+///
+/// # Errors
+///
+/// One did not within 60 s.
+pub(crate) async fn servers_alone(servers: Vec<Vec<String>>) -> anyhow::Result<f64> {
     let started = Instant::now();
-    let mut servers = JoinSet::new();
-    for n in 0..10 {
-        servers.spawn(timeout(DEADLINE, server_alone(n, delay)));
+    let mut starting = JoinSet::new();
+    for arguments in servers {
+        starting.spawn(timeout(DEADLINE, server_alone(arguments)));
     }
-    while let Some(done) = servers.join_next().await {
+    while let Some(done) = starting.join_next().await {
         done???;
     }
     Ok(started.elapsed().as_secs_f64() * 1e3)
 }
 
-async fn server_alone(n: usize, delay: u64) -> anyhow::Result<()> {
+async fn server_alone(arguments: Vec<String>) -> anyhow::Result<()> {
     let mut child = Command::new(own_path()?)
         .arg("echo-stdio")
-        .args(server_arguments(n, delay))
+        .args(arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .kill_on_drop(true)

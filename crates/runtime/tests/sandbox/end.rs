@@ -13,7 +13,7 @@ use runtime::{Runtime as _, Unit};
 use tokio::time::{Instant, timeout};
 
 use crate::ground::{Ground, hosting, line, options, read, say, sh};
-use crate::support::{LONG, VICTIM, descriptors, marked, wait_for};
+use crate::support::{LONG, VICTIM, children, descriptors, marked, soak, wait_for};
 
 /// Leaves daemons behind in sessions of their own, one without the marker.
 const DAEMONS: &str = "setsid sleep 1000 & setsid env -i /bin/sleep 1000 & setsid setsid sh -c 'trap \"\" TERM; sleep 1000; :' & sleep 1000 &";
@@ -92,12 +92,14 @@ async fn what_is_dropped_is_gone() {
     }
 }
 
+/// Ten thousand of them where time is no matter (`cargo xtask soak`).
 #[tokio::test]
-async fn many_leave_no_descriptor_and_no_group() {
+async fn many_leave_no_zombie_no_descriptor_and_no_group() {
     let ground = Ground::new();
     ground.run(sh("true")).await;
-    let before = descriptors();
-    for _ in 0..5 {
+    let (before, own) = (descriptors(), children().len());
+    let most = if soak() { 10_000 } else { 200 };
+    for _ in 0..most / 8 {
         let runs = (0..8).map(|number| {
             let mut hosting = sh("cat /etc/passwd | wc -l");
             hosting.id = format!("server-{number}");
@@ -109,6 +111,7 @@ async fn many_leave_no_descriptor_and_no_group() {
     }
     assert_eq!(ground.left(), [] as [PathBuf; 0]);
     wait_for("descriptors to be closed", || descriptors() <= before).await;
+    wait_for("every child to be reaped", || children().len() <= own).await;
 }
 
 #[tokio::test]

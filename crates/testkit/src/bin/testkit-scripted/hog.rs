@@ -79,6 +79,13 @@ pub(crate) fn write(path: &str, text: &str) -> std::io::Result<String> {
     Ok("written".to_owned())
 }
 
+/// In one piece: who is killed meanwhile has written all of it or nothing.
+pub(crate) fn append(path: &str, text: &str) -> std::io::Result<String> {
+    let mut file = fs::File::options().create(true).append(true).open(path)?;
+    file.write_all(format!("{text}\n").as_bytes())?;
+    Ok(text.to_owned())
+}
+
 /// Writes down that SIGTERM came, and ends if it is to.
 pub(crate) fn note(path: &Path, ends: bool) {
     let file = fs::File::options().create(true).append(true).open(path);

@@ -162,6 +162,11 @@ const TOOLS: &[Tool] = &[
         "Writes a file",
         &[("path", "string"), ("text", "string")],
     ),
+    (
+        "append",
+        "Appends a line to a file, and returns it",
+        &[("path", "string"), ("text", "string")],
+    ),
     ("read", "Reads a file", &[("path", "string")]),
     (
         "connect",
@@ -222,6 +227,7 @@ pub(crate) fn call(server: &Server, id: &str, params: &Params<'_>, out: &Out, se
         "forks" => say(&hog::forks(number("most", 1))),
         "fill" => done(hog::fill(string("path"), number("mib", 1))),
         "write" => done(hog::write(string("path"), string("text"))),
+        "append" => done(hog::append(string("path"), string("text"))),
         "read" => done(hog::read(string("path"))),
         "connect" => done(hog::connect(string("address"), string("text"))),
         "slow" => {

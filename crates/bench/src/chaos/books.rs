@@ -1,0 +1,261 @@
+//! The three accounts of what happened, and whether they agree.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::ErrorKind;
+use std::path::Path;
+use std::{fmt, fs};
+
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+
+use super::{Promise, arguments};
+use crate::run::api::Api;
+
+/// Rows of the audit that are asked for at once.
+const PAGE: usize = 1_000;
+
+/// How a call ended for the client.
+#[derive(Debug)]
+pub(super) enum Ended {
+    Good,
+    /// With the reason that the error names.
+    Failed(String),
+    /// An answer that is not this call's, or none that can be read.
+    Wrong(String),
+    /// The connection to the product broke.
+    Broken(String),
+    /// Not in time.
+    Overdue,
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Good => f.write_str("ended well"),
+            Self::Failed(reason) => write!(f, "failed ({reason})"),
+            Self::Wrong(what) => write!(f, "was answered wrongly: {what}"),
+            Self::Broken(what) => write!(f, "had its connection broken: {what}"),
+            Self::Overdue => f.write_str("did not end in time"),
+        }
+    }
+}
+
+/// A client's account: of each of its calls the server and how it ended.
+pub(super) struct Client {
+    pub(super) number: usize,
+    pub(super) ended: Vec<(usize, Ended)>,
+}
+
+/// One call from all sides.
+struct Call {
+    server: usize,
+    ended: Ended,
+    /// How often the server carried it out.
+    executed: u32,
+    /// What the audit says of it, a word for each row.
+    recorded: Vec<String>,
+}
+
+#[derive(Default)]
+pub(super) struct Books {
+    /// By the text that is a call's own.
+    calls: HashMap<String, Call>,
+    /// Lines of servers and rows of the audit that nobody's call explains.
+    unexplained: Vec<String>,
+}
+
+impl Books {
+    pub(super) fn client(&mut self, client: Client) {
+        for (n, (server, ended)) in client.ended.into_iter().enumerate() {
+            let call = Call {
+                server,
+                ended,
+                executed: 0,
+                recorded: Vec::new(),
+            };
+            self.calls.insert(format!("c{}-{n}", client.number), call);
+        }
+    }
+
+    /// Takes in what a server wrote down.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read.
+    pub(super) fn ledger(&mut self, file: &Path) -> anyhow::Result<()> {
+        let text = match fs::read_to_string(file) {
+            // It has carried out nothing.
+            Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
+            text => text?,
+        };
+        for line in text.lines() {
+            match self.calls.get_mut(line) {
+                Some(call) => call.executed += 1,
+                None => self
+                    .unexplained
+                    .push(format!("a server carried out {line:?}")),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes in all rows of the audit.
+    ///
+    /// # Errors
+    ///
+    /// The product does not tell.
+    pub(super) async fn audit(&mut self, api: &mut Api) -> anyhow::Result<()> {
+        let mut by_digest: HashMap<[u8; 32], &mut Call> = HashMap::with_capacity(self.calls.len());
+        for (name, call) in &mut self.calls {
+            let digest = Sha256::digest(arguments(call.server, name));
+            by_digest.insert(digest.into(), call);
+        }
+        let mut after = String::new();
+        loop {
+            let path = format!("/calls?tool=append&limit={PAGE}{after}");
+            let page = api.ask("GET", &path, &Value::Null).await?;
+            for row in page["calls"].as_array().into_iter().flatten() {
+                let digest = row["argumentsDigest"].as_str().unwrap_or_default();
+                let status = row["status"].as_str().unwrap_or_default();
+                match unhex(digest).and_then(|digest| by_digest.get_mut(&digest)) {
+                    Some(call) => call.recorded.push(status.to_owned()),
+                    None => self.unexplained.push(format!("the audit has {row}")),
+                }
+            }
+            match page["next"].as_str() {
+                Some(next) => after = format!("&after={next}"),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    pub(super) fn summary(&self) -> String {
+        let mut words: BTreeMap<&str, u64> = BTreeMap::new();
+        let mut done_all_the_same = 0_u64;
+        for call in self.calls.values() {
+            let word = match &call.ended {
+                Ended::Good => "good",
+                Ended::Failed(reason) => reason,
+                Ended::Wrong(_) => "WRONG",
+                Ended::Broken(_) => "BROKEN",
+                Ended::Overdue => "OVERDUE",
+            };
+            *words.entry(word).or_default() += 1;
+            done_all_the_same += u64::from(call.executed > 0 && !matches!(call.ended, Ended::Good));
+        }
+        let words = words.iter().map(|(word, count)| format!("{count} {word}"));
+        format!(
+            "{} in all: {}; {done_all_the_same} of those that failed were carried out all the same",
+            self.calls.len(),
+            words.collect::<Vec<_>>().join(", ")
+        )
+    }
+
+    pub(super) fn promises(&self) -> Vec<Promise> {
+        let against = |wrong: &dyn Fn(&Call) -> bool| {
+            let found = self.calls.iter().filter(|(_, call)| wrong(call));
+            found
+                .map(|(name, call)| {
+                    format!(
+                        "{name} at s{} {}, carried out {} times, recorded as {:?}",
+                        call.server, call.ended, call.executed, call.recorded
+                    )
+                })
+                .collect::<Vec<_>>()
+        };
+        let promise = |says, wrong: &dyn Fn(&Call) -> bool| Promise {
+            says,
+            against: against(wrong),
+        };
+        vec![
+            promise(
+                "every call ended, in time, with an answer of its own",
+                &|call| !matches!(call.ended, Ended::Good | Ended::Failed(_)),
+            ),
+            promise("none was carried out twice", &|call| call.executed > 1),
+            promise("what ended well was carried out", &|call| {
+                matches!(call.ended, Ended::Good) && call.executed != 1
+            }),
+            promise("what was turned away was not", &|call| {
+                matches!(&call.ended, Ended::Failed(reason) if reason == "server_busy")
+                    && call.executed > 0
+            }),
+            promise(
+                "every call that was carried out is recorded, once",
+                &|call| call.recorded.len() > 1 || (call.executed > 0 && call.recorded.is_empty()),
+            ),
+            promise(
+                "every record is closed, and says what the client heard",
+                &|call| {
+                    call.recorded.iter().any(|status| match call.ended {
+                        Ended::Good => status != "ok",
+                        _ => status == "ok" || status == "open" || status == "unknown",
+                    })
+                },
+            ),
+            Promise {
+                says: "nobody carried out or recorded what was not called",
+                against: self.unexplained.clone(),
+            },
+        ]
+    }
+}
+
+fn unhex(text: &str) -> Option<[u8; 32]> {
+    let mut bytes = [0; 32];
+    (text.len() == 64 && text.is_ascii()).then_some(())?;
+    for (byte, at) in bytes.iter_mut().zip((0..64).step_by(2)) {
+        *byte = u8::from_str_radix(&text[at..at + 2], 16).ok()?;
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What each promise is broken by.
+    #[test]
+    fn a_promise_is_broken_by_what_it_forbids() {
+        let call = |ended, executed, recorded: &[&str]| {
+            let recorded = recorded.iter().map(|word| (*word).to_owned()).collect();
+            let call = Call {
+                server: 0,
+                ended,
+                executed,
+                recorded,
+            };
+            let books = Books {
+                calls: HashMap::from([("c0-0".to_owned(), call)]),
+                unexplained: Vec::new(),
+            };
+            let promises = books.promises();
+            let broken = promises.iter().filter(|one| !one.against.is_empty());
+            broken.map(|one| one.says).collect::<Vec<_>>().join("; ")
+        };
+        let failed = |reason: &str| Ended::Failed(reason.to_owned());
+        assert_eq!(call(Ended::Good, 1, &["ok"]), "");
+        assert_eq!(call(failed("timeout"), 1, &["timeout"]), "");
+        assert_eq!(call(failed("server_busy"), 0, &[]), "");
+        for (broken, says) in [
+            (call(Ended::Overdue, 0, &[]), "in time"),
+            (call(Ended::Wrong(String::new()), 0, &[]), "of its own"),
+            (call(failed("timeout"), 2, &["timeout"]), "twice"),
+            (call(Ended::Good, 0, &["ok"]), "ended well"),
+            (call(failed("server_busy"), 1, &["error"]), "turned away"),
+            (call(Ended::Good, 1, &[]), "is recorded"),
+            (call(Ended::Good, 1, &["ok", "ok"]), "is recorded"),
+            (call(failed("timeout"), 1, &["open"]), "is closed"),
+            (call(failed("timeout"), 1, &["ok"]), "is closed"),
+        ] {
+            assert!(broken.contains(says), "{broken:?}: {says}");
+        }
+    }
+
+    #[test]
+    fn a_digest_is_read() {
+        assert_eq!(unhex(&"0f".repeat(32)), Some([15; 32]));
+        assert_eq!(unhex("0f"), None);
+        assert_eq!(unhex(&"xx".repeat(32)), None);
+    }
+}

@@ -1,0 +1,366 @@
+//! What it costs that a server is hosted: its calls through the bridge, its way back after `kill -9`, and two hundred of
+//! them at rest and at the start.
+//!
+//! All of it is the product's `process` runtime, bubblewrap with control groups, as root has it. The server is the echo
+//! server. What is hosted has half a core, as hosted servers have if nothing is said.
+//!
+//! For the start every server computes for a while before it reads anything, as an interpreter does that loads its
+//! program: a server that did nothing would measure what a sandbox costs beside a `fork`, which nobody waits for.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use super::api::Api;
+use super::calls::{
+    self, CLIENTS, MANY, NO_AUDIT, ONE, Side, Transport, figure, interleave, words,
+};
+use super::idle::settled;
+use super::load::Work;
+use super::part::{Home, Part, own_path};
+use super::proc;
+use super::report::{Bound, Row, median};
+use super::start::servers_alone;
+use super::{Driver, Product};
+use crate::echo::Era;
+
+/// The ratio that the bridge may cost of what the floor costs.
+const RATIO: f64 = 1.5;
+/// Time that a killed server may take to its next good answer beyond its own start, in milliseconds.
+const BACK: f64 = 1_000.0;
+/// How often a server is started at once after it fell; one more would wait for 5 s.
+const KILLS_EACH: usize = 3;
+/// Share of a core that the product may use while its servers rest, in percent.
+const REST: f64 = 1.0;
+/// Bound on its memory meanwhile, in MiB.
+const REST_MB: f64 = 60.0;
+/// The ratio that a start may take of what the servers alone take.
+const BOOT: f64 = 1.2;
+/// What a server computes before it reads, in milliseconds.
+const WORK: u64 = 200;
+const DEADLINE: Duration = Duration::from_secs(120);
+/// A server that has this variable is the one of that name.
+const NAMED: &str = "BENCH_SERVER";
+const SETTINGS: &str = "[hosting]\nproviders = [\"process\"]\n";
+
+const BRIDGE: calls::Figure = figure("p50, 1 client", "µs", Bound::Ratio(RATIO), |round| {
+    round.latency(0.5)
+});
+
+/// Measures calls to a hosted server: over the REST API, and as every MCP client makes them.
+///
+/// # Errors
+///
+/// A process did not start, or an answer was wrong.
+pub(crate) async fn calls(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
+    let floor = calls::floor(Transport::Stdio, Era::Legacy).await?;
+    let hosts = match &driver.product {
+        Product::Floor => None,
+        Product::Toolwharf(program) => {
+            let home = Home::new(&json!({}), &format!("{NO_AUDIT}{SETTINGS}"))?;
+            Some(Hosts::start(&home, program).await?)
+        }
+    };
+    let measured = async {
+        let Some(hosts) = &hosts else {
+            let side = Side::echo(&floor, Era::Legacy).await?;
+            return compare(driver, &floor, [&side, &side]).await;
+        };
+        hosts.register("echo", 0).await?;
+        hosts.running(1).await?;
+        let url = hosts.part.url.clone();
+        let call = hosts.path("/mcp/servers/echo/call");
+        let bearer = hosts.token.clone();
+        let bridge = Side::new(&hosts.part, &call, Work::Bridge { bearer });
+        let tool = "echo".to_owned();
+        let client = Side::new(&hosts.part, &url, Work::Echo { tool });
+        compare(driver, &floor, [&bridge, &client]).await
+    };
+    let measured = measured.await;
+    let measured = finish(hosts, measured).await;
+    floor.stop().await;
+    measured
+}
+
+async fn compare(
+    driver: &mut Driver,
+    floor: &calls::Chain,
+    [bridge, client]: [&Side<'_>; 2],
+) -> anyhow::Result<Vec<Row>> {
+    let size = driver.effort.size();
+    let floor = Side::echo(floor, Era::Legacy).await?;
+    let mut rows = Vec::new();
+    for (case, side) in [("hosted-bridge", bridge), ("hosted-mcp", client)] {
+        let (load, rounds) = ((Era::Legacy, CLIENTS), (size.rounds, size.calls));
+        let many = interleave(driver, &floor, side, load, rounds).await?;
+        let (load, rounds) = ((Era::Legacy, 1), (size.rounds, size.single_calls));
+        let one = interleave(driver, &floor, side, load, rounds).await?;
+        let at = rows.len();
+        rows.extend(MANY.iter().map(|figure| many.row(case, figure)));
+        rows.push(one.row(case, &BRIDGE));
+        rows.push(one.row(case, &ONE[1]));
+        rows[at].note = many.note();
+    }
+    Ok(rows)
+}
+
+/// Measures from `kill -9` of a server to its next good answer.
+///
+/// # Errors
+///
+/// A process did not start, or a server did not come back.
+pub(crate) async fn recovery(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
+    let kills = driver.effort.size().kills;
+    let mut alone = Vec::new();
+    for _ in 0..kills.min(200) {
+        alone.push(servers_alone(vec![Vec::new()]).await?);
+    }
+    let mut back = match &driver.product {
+        Product::Floor => alone.clone(),
+        Product::Toolwharf(program) => {
+            let hosts = Hosts::start(&Home::new(&json!({}), SETTINGS)?, program).await?;
+            let killed = hosts.kill_all(kills).await;
+            driver.checked += kills as u64;
+            finish(Some(hosts), killed).await?
+        }
+    };
+    let most = back.iter().copied().fold(0.0, f64::max);
+    Ok(vec![Row {
+        case: "hosted-recovery",
+        figure: "kill -9 to the next good answer, p99",
+        unit: "ms",
+        floor: Some(percentile(&mut alone, 0.99)),
+        product: percentile(&mut back, 0.99),
+        bound: Bound::Added(BACK),
+        note: format!(
+            "{kills} kills; median {:.0} ms, longest {most:.0} ms; floor: a start alone",
+            percentile(&mut back, 0.5)
+        ),
+    }])
+}
+
+/// Measures two hundred hosted servers at the start and at rest.
+///
+/// # Errors
+///
+/// A process did not start.
+pub(crate) async fn many(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
+    let size = driver.effort.size();
+    let work = WORK.to_string();
+    let alone = async || servers_alone(vec![words(&["--start-work", &work]); size.hosted]).await;
+    let Product::Toolwharf(program) = driver.product.clone() else {
+        let took = alone().await?;
+        return Ok(vec![boot(took, took, size.hosted)]);
+    };
+    let home = Home::new(&json!({}), SETTINGS)?;
+    let hosts = Hosts::start(&home, &program).await?;
+    let registered = async {
+        for n in 0..size.hosted {
+            hosts.register(&format!("s{n}"), WORK).await?;
+        }
+        hosts.running(size.hosted).await
+    };
+    let registered = registered.await;
+    finish(Some(hosts), registered).await?;
+
+    let (mut them, mut whole) = (Vec::new(), Vec::new());
+    let mut rows = Vec::new();
+    for n in 0..size.starts.div_ceil(3) {
+        them.push(alone().await?);
+        let started = Instant::now();
+        let hosts = Hosts::start(&home, &program).await?;
+        let up = hosts.running(size.hosted).await;
+        whole.push(started.elapsed().as_secs_f64() * 1e3);
+        let rested = async {
+            up?;
+            if n == 0 {
+                rows = at_rest(&hosts, size.hosted, size.rest).await?;
+            }
+            Ok(())
+        };
+        let rested = rested.await;
+        finish(Some(hosts), rested).await?;
+    }
+    rows.insert(0, boot(median(them), median(whole), size.hosted));
+    Ok(rows)
+}
+
+fn boot(alone: f64, whole: f64, hosted: usize) -> Row {
+    Row {
+        case: "hosted-many",
+        figure: "start to the last of them up",
+        unit: "ms",
+        floor: Some(alone),
+        product: whole,
+        bound: Bound::Ratio(BOOT),
+        note: format!("{hosted} servers, each computes {WORK} ms first; floor: they alone"),
+    }
+}
+
+/// What the product uses while nobody calls.
+async fn at_rest(hosts: &Hosts, hosted: usize, rest: Duration) -> anyhow::Result<Vec<Row>> {
+    let memory = settled(hosts.part.pid).await? as f64 / 1024.0;
+    let used = || anyhow::Ok(proc::cpu_time(hosts.part.pid)? + proc::helpers_cpu(hosts.part.pid));
+    let (before, since) = (used()?, Instant::now());
+    sleep(rest).await;
+    let share = (used()? - before) as f64 / since.elapsed().as_nanos() as f64 * 100.0;
+    let helpers = proc::helpers_resident(hosts.part.pid) as f64 / 1024.0;
+    let row = |figure, unit, product, bound, note| Row {
+        case: "hosted-many",
+        figure,
+        unit,
+        floor: None,
+        product,
+        bound: Bound::Absolute(bound),
+        note,
+    };
+    Ok(vec![
+        row(
+            "CPU at rest",
+            "% of a core",
+            share,
+            REST,
+            format!("over {} s, helper processes included", rest.as_secs()),
+        ),
+        row(
+            "memory at rest",
+            "MB",
+            memory,
+            REST_MB,
+            format!(
+                "{hosted} servers; its helper processes: {helpers:.1} MB more, shared pages counted again"
+            ),
+        ),
+    ])
+}
+
+/// The product as it hosts.
+struct Hosts {
+    part: Part,
+    token: String,
+}
+
+impl Hosts {
+    async fn start(home: &Home, program: &std::path::Path) -> anyhow::Result<Self> {
+        let mut part = home.spawn(program).await?;
+        part.ready().await?;
+        let token = home.token()?;
+        Ok(Self { part, token })
+    }
+
+    fn path(&self, path: &str) -> String {
+        let origin = self.part.url.trim_end_matches("/mcp");
+        format!("{origin}/api/v1{path}")
+    }
+
+    async fn api(&self) -> anyhow::Result<Api> {
+        Api::connect(&self.part.url, &self.token).await
+    }
+
+    async fn register(&self, name: &str, work: u64) -> anyhow::Result<()> {
+        let entry = json!({
+            "name": name,
+            "command": own_path()?,
+            "args": ["echo-stdio", "--start-work", work.to_string()],
+            "environment": { NAMED: name },
+            "max_concurrency": 64,
+        });
+        let mut api = self.api().await?;
+        api.ask("POST", "/mcp/servers?wait=false", &entry).await?;
+        Ok(())
+    }
+
+    /// Waits until so many servers run.
+    async fn running(&self, count: usize) -> anyhow::Result<()> {
+        let mut api = self.api().await?;
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            let told = api.ask("GET", "/mcp/servers", &Value::Null).await?;
+            let servers = told["servers"].as_array().context("no list of servers")?;
+            let up = servers.iter().filter(|one| one["status"] == "running");
+            let up = up.count();
+            if up == count {
+                return Ok(());
+            }
+            anyhow::ensure!(
+                Instant::now() < deadline,
+                "only {up} of {count} servers run after {} s; one that does not: {:?}",
+                DEADLINE.as_secs(),
+                servers.iter().find(|one| one["status"] != "running")
+            );
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Kills servers one after the other, none too often, and returns how long each took to its next good answer, in
+    /// milliseconds.
+    async fn kill_all(&self, kills: usize) -> anyhow::Result<Vec<f64>> {
+        let servers = kills.div_ceil(KILLS_EACH);
+        for n in 0..servers {
+            self.register(&format!("s{n}"), 0).await?;
+        }
+        self.running(servers).await?;
+        let mut api = self.api().await?;
+        let mut took = Vec::with_capacity(kills);
+        for n in 0..kills {
+            let name = format!("s{}", n % servers);
+            let pid = pid_of(&name)?;
+            let payload = format!("kill {n}");
+            let call = json!({
+                "method": "tools/call",
+                "params": { "name": "echo", "arguments": { "payload": payload } },
+            });
+            let path = format!("/mcp/servers/{name}/call");
+            let killed = Instant::now();
+            kill_process(pid, Signal::KILL).context("the server is gone already")?;
+            loop {
+                match api.ask("POST", &path, &call).await {
+                    Ok(answer) => {
+                        let text = &answer["result"]["content"][0]["text"];
+                        anyhow::ensure!(*text == payload, "{name} answered {answer}");
+                        break;
+                    }
+                    Err(error) => anyhow::ensure!(
+                        killed.elapsed() < DEADLINE,
+                        "{name} is not back: {error:#}"
+                    ),
+                }
+                sleep(Duration::from_millis(1)).await;
+            }
+            took.push(killed.elapsed().as_secs_f64() * 1e3);
+        }
+        Ok(took)
+    }
+}
+
+/// Stops the product; what went wrong is told with the end of its log.
+async fn finish<T>(hosts: Option<Hosts>, done: anyhow::Result<T>) -> anyhow::Result<T> {
+    let Some(hosts) = hosts else {
+        return done;
+    };
+    let done = done.with_context(|| format!("the product's log ends:\n{}", hosts.part.log()));
+    hosts.part.stop().await;
+    done
+}
+
+/// The process of a hosted server, by the variable that it alone has.
+fn pid_of(name: &str) -> anyhow::Result<Pid> {
+    let wanted = format!("{NAMED}={name}\0");
+    let found = proc::with_variable(&wanted)?.into_iter().find(|pid| {
+        // The shim in which it is started has the variable as well, and another name.
+        fs::read(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm == b"bench\n")
+    });
+    let pid = found.with_context(|| format!("server {name} has no process"))?;
+    Pid::from_raw(pid.cast_signed()).context("no process has this id")
+}
+
+fn percentile(figures: &mut [f64], share: f64) -> f64 {
+    figures.sort_unstable_by(f64::total_cmp);
+    let last = figures.len().saturating_sub(1);
+    let at = (last as f64 * share).round() as usize;
+    figures.get(at).copied().unwrap_or(f64::NAN)
+}

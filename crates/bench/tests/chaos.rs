@@ -1,0 +1,32 @@
+//! The chaos as it is run, for a short while: what it promises holds, and it says so.
+
+use std::process::Command;
+
+#[test]
+fn servers_are_harmed_under_load_and_no_call_is_lost_or_made_twice() {
+    let seconds = match std::env::var_os("TOOLWHARF_SOAK") {
+        Some(_) => "600",
+        None => "20",
+    };
+    let output = Command::new(env!("CARGO_BIN_EXE_bench"))
+        .args([
+            "chaos",
+            "--servers",
+            "8",
+            "--clients",
+            "8",
+            "--seconds",
+            seconds,
+        ])
+        .output()
+        .expect("bench is started");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}\n{stderr}");
+    assert!(
+        said.contains("held    none was carried out twice"),
+        "{said}"
+    );
+    assert!(!said.contains("BROKEN"), "{said}");
+    eprintln!("{said}");
+}
