@@ -219,6 +219,17 @@ impl Hosting {
         self.gateway.fleet().hosted(id).cloned()
     }
 
+    /// The one server that is hosted under this name, over all projects.
+    pub(crate) fn only(&self, name: &str) -> Option<Arc<Server>> {
+        let fleet = self.gateway.fleet();
+        let mut named = fleet
+            .hosted
+            .iter()
+            .filter(|one| one.name().as_str() == name);
+        let only = named.next()?;
+        named.next().is_none().then(|| only.clone())
+    }
+
     /// Whether this installation lets it be hosted so, as far as can be told without trying.
     fn permitted(&self, entry: &Entry) -> Result<(), Error> {
         let hosting = entry.hosting();

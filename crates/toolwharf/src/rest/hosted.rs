@@ -421,6 +421,15 @@ impl Rest {
         }
     }
 
+    /// The same for a call, which must not wait for the database: what the gateway hosts is what the rows say.
+    async fn callable(&self, id: &str) -> Result<Arc<Server>, Problem> {
+        match self.hosting.server(id).or_else(|| self.hosting.only(id)) {
+            Some(server) if server.spec.enabled => Ok(server),
+            // Why not, the rows know.
+            _ => Ok(self.enabled(id).await?.1),
+        }
+    }
+
     async fn told(&self, row: &WorkspaceRow) -> HostedServer {
         let server = self.hosting.server(&row.id);
         let load = match &server {
@@ -602,7 +611,7 @@ pub(super) async fn call(
         )
     })?;
     let asked: CallRequest = input::typed(&mut serde_json::Deserializer::from_slice(&body))?;
-    let (_, server) = rest.enabled(&id).await?;
+    let server = rest.callable(&id).await?;
     let timeout = match asked.timeout_ms {
         None => None,
         Some(ms @ 1..=LONGEST_MS) => Some(Duration::from_millis(ms)),
