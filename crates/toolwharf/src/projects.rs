@@ -98,11 +98,12 @@ impl Projects {
     pub(crate) async fn admit(&self, scope: &Scope) -> store::Result<()> {
         match &scope.project {
             Some(project) if self.gateway.fleet().projects.contains_key(project) => Ok(()),
-            Some(project) => self.load(project).await,
+            // Rare, and boxed: what answers a call is moved into its connection.
+            Some(project) => Box::pin(self.load(project)).await,
             None if scope.server.is_some() || self.all.load(Ordering::Acquire) => Ok(()),
             None => {
                 // The rest goes on without them, and the next one who asks tries again.
-                if let Err(error) = self.load_all().await {
+                if let Err(error) = Box::pin(self.load_all()).await {
                     tracing::warn!("not all projects are known: {error}");
                 }
                 Ok(())

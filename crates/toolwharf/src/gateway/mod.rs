@@ -1,4 +1,8 @@
 //! The surfaces that clients speak MCP to: streamable HTTP, HTTP+SSE and stdio.
+//!
+//! What answers a request is a future that is moved into its connection, all of it each time: rare ways are boxed.
+
+#![warn(clippy::large_futures)]
 
 mod body;
 mod guard;
