@@ -88,6 +88,12 @@ const RULES: &[Rule] = &[
         no_anywhere: &[],
     },
     Rule {
+        krate: "recipe-vault",
+        ours: &["testkit"],
+        no_direct: &[],
+        no_anywhere: &["axum"],
+    },
+    Rule {
         krate: "xtask",
         ours: &[],
         no_direct: &[],
