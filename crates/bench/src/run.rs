@@ -231,6 +231,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
         "start",
         "hosted-calls",
         "hosted-recovery",
+        "hosted-neighbours",
         "hosted-many",
     ] {
         if !wanted(name) {
@@ -247,6 +248,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
             "start" => start::run(&mut driver).await,
             "hosted-calls" => hosting::calls(&mut driver).await,
             "hosted-recovery" => hosting::recovery(&mut driver).await,
+            "hosted-neighbours" => hosting::neighbours(&mut driver).await,
             _ => hosting::many(&mut driver).await,
         };
         rows.extend(measured.context(name)?);

@@ -35,6 +35,7 @@ fn the_floor_is_measured_against_itself_in_every_case() {
         "hosted-bridge",
         "hosted-mcp",
         "hosted-recovery",
+        "hosted-neighbours",
         "hosted-many",
     ] {
         assert!(

@@ -1,5 +1,5 @@
-//! What it costs that a server is hosted: its calls through the bridge, its way back after `kill -9`, and two hundred of
-//! them at rest and at the start.
+//! What it costs that a server is hosted: its calls through the bridge, its way back after `kill -9`, a neighbour that takes
+//! what it can get, and two hundred of them at rest and at the start.
 //!
 //! All of it is the product's `process` runtime, bubblewrap with control groups, as root has it. The server is the echo
 //! server. What is hosted has half a core, as hosted servers have if nothing is said.
@@ -7,6 +7,7 @@
 //! For the start every server computes for a while before it reads anything, as an interpreter does that loads its
 //! program: a server that did nothing would measure what a sandbox costs beside a `fork`, which nobody waits for.
 
+use std::convert::Infallible;
 use std::fs;
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use super::calls::{
     self, CLIENTS, MANY, NO_AUDIT, ONE, Side, Transport, figure, interleave, words,
 };
 use super::idle::settled;
-use super::load::Work;
+use super::load::{Load, Work};
 use super::part::{Home, Part, own_path};
 use super::proc;
 use super::report::{Bound, Row, median};
@@ -45,6 +46,22 @@ const WORK: u64 = 200;
 const DEADLINE: Duration = Duration::from_secs(120);
 /// A server that has this variable is the one of that name.
 const NAMED: &str = "BENCH_SERVER";
+/// What a neighbour does, as a tool of `testkit-scripted` and its arguments.
+const HOGS: [(&str, &str, &str); 5] = [
+    ("neighbour computes", "burn", r#"{"ms":5000}"#),
+    ("neighbour forks", "forks", r#"{"most":10000}"#),
+    ("neighbour takes memory", "alloc", r#"{"mib":4096}"#),
+    (
+        "neighbour fills its disk",
+        "fill",
+        r#"{"path":"/tmp/much","mib":4096}"#,
+    ),
+    (
+        "neighbour floods stderr",
+        "stderr",
+        r#"{"bytes":1073741824}"#,
+    ),
+];
 const SETTINGS: &str = "[hosting]\nproviders = [\"process\"]\n";
 
 const BRIDGE: calls::Figure = figure("p50, 1 client", "µs", Bound::Ratio(RATIO), |round| {
@@ -141,6 +158,66 @@ pub(crate) async fn recovery(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
             percentile(&mut back, 0.5)
         ),
     }])
+}
+
+/// Measures calls to one server while another one takes whatever it can get.
+///
+/// # Errors
+///
+/// A process did not start, or an answer was wrong.
+pub(crate) async fn neighbours(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
+    let Product::Toolwharf(program) = driver.product.clone() else {
+        return Ok(vec![neighbour("none", 1.0, 1.0)]);
+    };
+    let settings = format!("{NO_AUDIT}{SETTINGS}");
+    let hosts = Hosts::start(&Home::new(&json!({}), &settings)?, &program).await?;
+    let measured = async {
+        hosts.register("echo", 0).await?;
+        let scripted = own_path()?.with_file_name("testkit-scripted");
+        let hog = json!({ "name": "hog", "command": scripted, "call_timeout_ms": 10_000 });
+        let mut api = hosts.api().await?;
+        api.ask("POST", "/mcp/servers?wait=false", &hog).await?;
+        hosts.running(2).await?;
+        let call = hosts.path("/mcp/servers/echo/call");
+        let bearer = hosts.token.clone();
+        let work = Work::Bridge { bearer };
+        let mut load = Load::connect(&call, hosts.part.pid, Era::Legacy, 1, &work).await?;
+        let calls = driver.effort.size().single_calls * 2;
+        load.round(calls).await?;
+        let mut rows = Vec::new();
+        for (figure, tool, arguments) in HOGS {
+            let arguments: Value = serde_json::from_str(arguments)?;
+            let mut quiet = Vec::new();
+            let mut loud = Vec::new();
+            for _ in 0..driver.effort.size().rounds.div_ceil(3) {
+                quiet.push(load.round(calls).await?.latency(0.99));
+                let round = tokio::select! {
+                    round = load.round(calls) => round?,
+                    done = hosts.hog(tool, &arguments) => match done? {},
+                };
+                loud.push(round.latency(0.99));
+                driver.checked += 2 * calls;
+                api.ask("POST", "/mcp/servers/hog/restart", &Value::Null)
+                    .await?;
+            }
+            rows.push(neighbour(figure, median(quiet), median(loud)));
+        }
+        Ok(rows)
+    };
+    let measured = measured.await;
+    finish(Some(hosts), measured).await
+}
+
+fn neighbour(figure: &'static str, quiet: f64, loud: f64) -> Row {
+    Row {
+        case: "hosted-neighbours",
+        figure,
+        unit: "µs",
+        floor: Some(quiet),
+        product: loud,
+        bound: Bound::Ratio(RATIO),
+        note: "p99 at one client; floor: while the other rests".to_owned(),
+    }
 }
 
 /// Measures two hundred hosted servers at the start and at rest.
@@ -293,6 +370,23 @@ impl Hosts {
                 servers.iter().find(|one| one["status"] != "running")
             );
             sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Has the neighbour do it again and again, and starts it anew where that ended it.
+    async fn hog(&self, tool: &str, arguments: &Value) -> anyhow::Result<Infallible> {
+        let mut api = self.api().await?;
+        let call =
+            json!({ "method": "tools/call", "params": { "name": tool, "arguments": arguments } });
+        loop {
+            if api
+                .ask("POST", "/mcp/servers/hog/call", &call)
+                .await
+                .is_err()
+            {
+                api.ask("POST", "/mcp/servers/hog/restart", &Value::Null)
+                    .await?;
+            }
         }
     }
 
