@@ -35,6 +35,7 @@ mod snapshot;
 mod sql;
 mod tool;
 mod workspace;
+mod writer;
 
 pub use call::{CallDetail, CallEnd, CallFilter, CallRow, CallStatus, CallWrite, NewCall};
 pub use error::{Error, Fault, OpenError, Result};

@@ -21,10 +21,11 @@ use crate::{
     error::{Error, OpenError, Result},
     migrate,
     sql::{DEADLINE, Pool, within},
+    writer::Writer,
 };
 
 /// Longest wait for a connection of a pool.
-const ACQUIRE: Duration = Duration::from_secs(2);
+pub(crate) const ACQUIRE: Duration = Duration::from_secs(2);
 
 /// Where a database is.
 #[derive(Clone, PartialEq, Eq)]
@@ -126,37 +127,19 @@ async fn open_sqlite(location: &Location, file: &Path) -> Result<Pool, OpenError
             location: location.to_string(),
             source,
         })?;
-    let pool = |connections: u32, query_only: bool| {
-        let path = path.clone();
-        SqlitePoolOptions::new()
-            .max_connections(connections)
-            .acquire_timeout(ACQUIRE)
-            .max_lifetime(None)
-            .test_before_acquire(false)
-            .after_connect(move |conn, _| {
-                let path = path.clone();
-                Box::pin(async move { attach(conn, &path, query_only).await })
-            })
-            // A transaction that SQLite itself has rolled back (on a full disk) leaves the
-            // connection believing that it is in one; such a connection is replaced. The ping
-            // lets a rollback that is still queued happen first. (The pool pings for itself, but
-            // after this.)
-            .after_release(|conn, _| {
-                Box::pin(async move {
-                    if conn.is_in_transaction() {
-                        conn.ping().await?;
-                    }
-                    Ok(!conn.is_in_transaction())
-                })
-            })
-    };
-    let write = pool(1, false).idle_timeout(None);
-    let read = pool(4, true).idle_timeout(Duration::from_secs(300));
-    let pool = Pool::Sqlite {
-        read: read.connect_lazy_with(options.clone()),
-        write: write.connect_lazy_with(options),
-    };
-    Ok(pool)
+    let write = Writer::new(options.clone(), &path);
+    let read = SqlitePoolOptions::new()
+        .max_connections(4)
+        .acquire_timeout(ACQUIRE)
+        .idle_timeout(Duration::from_secs(300))
+        .max_lifetime(None)
+        .test_before_acquire(false)
+        .after_connect(move |conn, _| {
+            let path = path.clone();
+            Box::pin(async move { attach(conn, &path, true).await })
+        })
+        .connect_lazy_with(options);
+    Ok(Pool::Sqlite { read, write })
 }
 
 /// Connects once outside of a pool: a pool would try again until its deadline and not say why it
@@ -191,7 +174,11 @@ fn private_file(file: &Path) -> io::Result<()> {
     }
 }
 
-async fn attach(conn: &mut SqliteConnection, path: &str, query_only: bool) -> sqlx::Result<()> {
+pub(crate) async fn attach(
+    conn: &mut SqliteConnection,
+    path: &str,
+    query_only: bool,
+) -> sqlx::Result<()> {
     sqlx::query("ATTACH $1 AS kb")
         .bind(path)
         .execute(&mut *conn)

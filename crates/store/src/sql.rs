@@ -16,7 +16,10 @@ use sqlx::{
     postgres::PgTypeInfo, sqlite::SqliteTypeInfo, types::Json,
 };
 
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    writer::{Writer, Writing},
+};
 
 /// The longest name, in bytes. Postgres has to fit a server's and a tool's name into one entry of an
 /// index, which holds 2,704 bytes.
@@ -33,7 +36,7 @@ pub(crate) enum Pool {
     /// connection that writes and the rest cannot.
     Sqlite {
         read: SqlitePool,
-        write: SqlitePool,
+        write: Writer,
     },
     Postgres(PgPool),
 }
@@ -41,12 +44,13 @@ pub(crate) enum Pool {
 /// A connection, taken from the pool; every statement is its own transaction.
 pub(crate) enum Conn {
     Sqlite(PoolConnection<Sqlite>),
+    Writer(Writing),
     Postgres(PoolConnection<Postgres>),
 }
 
 /// A transaction.
 pub(crate) enum Tx {
-    Sqlite(Transaction<'static, Sqlite>),
+    Sqlite(Writing),
     Postgres(Transaction<'static, Postgres>),
 }
 
@@ -68,7 +72,7 @@ impl Pool {
     /// A connection for one statement that changes something.
     pub(crate) async fn write(&self) -> Result<Conn> {
         Ok(match self {
-            Self::Sqlite { write, .. } => Conn::Sqlite(write.acquire().await?),
+            Self::Sqlite { write, .. } => Conn::Writer(write.acquire().await?),
             Self::Postgres(pool) => Conn::Postgres(pool.acquire().await?),
         })
     }
@@ -77,9 +81,10 @@ impl Pool {
     pub(crate) async fn begin(&self) -> Result<Tx> {
         within(async {
             Ok(match self {
-                // Taking the lock at once: a transaction that first reads could not get it later.
                 Self::Sqlite { write, .. } => {
-                    Tx::Sqlite(write.begin_with("BEGIN IMMEDIATE").await?)
+                    let mut writing = write.acquire().await?;
+                    writing.begin().await?;
+                    Tx::Sqlite(writing)
                 }
                 Self::Postgres(pool) => Tx::Postgres(pool.begin().await?),
             })
@@ -92,6 +97,7 @@ impl Conn {
     pub(crate) fn on(&mut self) -> On<'_> {
         match self {
             Self::Sqlite(conn) => On::Sqlite(conn),
+            Self::Writer(conn) => On::Sqlite(conn),
             Self::Postgres(conn) => On::Postgres(conn),
         }
     }
