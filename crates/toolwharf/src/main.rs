@@ -16,6 +16,7 @@ mod registry;
 mod rest;
 mod serve;
 mod startup;
+mod trim;
 mod webhook;
 
 use std::process::ExitCode;

@@ -24,7 +24,7 @@ use crate::{
     ops,
     rest::{self, Rest},
     startup::{self, Given},
-    webhook,
+    trim, webhook,
 };
 
 /// What hosted servers have from `SIGTERM` to `SIGKILL` when the product stops (H11).
@@ -110,6 +110,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
             () = webhook::run(&gateway) => {}
             () = hosting.sweep() => {}
             () = front.reap() => {}
+            () = trim::after_the_start() => {}
         }
         anyhow::Ok(())
     };
