@@ -18,7 +18,7 @@ const BUFFER: usize = 32;
 pub(crate) struct Emitter<T>(mpsc::Sender<T>);
 
 /// The stream.
-pub(crate) struct Generated<'a, T> {
+pub struct Generated<'a, T> {
     run: Option<BoxFuture<'a, ()>>,
     items: mpsc::Receiver<T>,
 }

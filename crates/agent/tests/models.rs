@@ -12,17 +12,9 @@ use agent::{
 };
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
-use shared::{function, within};
-use std::{sync::Arc, time::Duration};
+use shared::{KEY, endpoint, function, within};
+use std::sync::Arc;
 use testkit::llm::{Llm, expecting, says, turns};
-
-const KEY: &str = "sk-ant-test-key-0123456789";
-
-fn endpoint(url: &str) -> Endpoint {
-    let mut endpoint = Endpoint::new(url);
-    endpoint.retry.first = Duration::from_millis(5);
-    endpoint
-}
 
 fn anthropic(llm: &Llm) -> Anthropic {
     anthropic_at(&endpoint(llm.url()))

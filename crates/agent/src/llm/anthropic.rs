@@ -123,7 +123,7 @@ fn body(options: &Options, request: &ModelRequest) -> Result<Bytes, ModelError> 
     struct Tool<'a> {
         name: &'a str,
         description: &'a str,
-        input_schema: &'a Raw,
+        input_schema: Raw,
         #[serde(skip_serializing_if = "Option::is_none")]
         cache_control: Option<CacheControl>,
     }
@@ -136,7 +136,7 @@ fn body(options: &Options, request: &ModelRequest) -> Result<Bytes, ModelError> 
         Tool {
             name: tool.name.as_str(),
             description: &tool.description,
-            input_schema: &tool.parameters,
+            input_schema: super::object_schema(&tool.parameters),
             cache_control: is_last.then_some(CacheControl {}),
         }
     }
@@ -367,8 +367,13 @@ impl Answer {
     }
 
     fn reply(&mut self) -> Reply {
-        // A block that was begun and not ended: the answer was cut at its most tokens. It is left out.
-        self.open.clear();
+        // What was begun and not ended, because the answer was cut at its most tokens, is as far as it got; save
+        // thinking without its signature, which would not be taken back.
+        for (_, open) in std::mem::take(&mut self.open) {
+            if open.kind != "thinking" {
+                let _ = self.close(open);
+            }
+        }
         let stop = match self.stop.take().as_deref() {
             Some("end_turn") | None => Stop::EndTurn,
             Some("tool_use") => Stop::ToolUse,

@@ -25,7 +25,7 @@ pub use retry::Retry;
 
 use crate::{
     message::{Block, Message},
-    raw::Raw,
+    raw::{Fields, Raw},
     tool::ToolFunction,
 };
 
@@ -197,5 +197,46 @@ fn check_extra(
         Some(name) => Err(ModelError::Settings(format!(
             "`extra` of the model's settings holds `{name}`, which is written by Toolwharf: take it out"
         ))),
+    }
+}
+
+/// A tool's schema as model APIs take it: of an object, and without alternatives at its top. One tool with another
+/// schema would have every request refused; the server checks the arguments in any case.
+fn object_schema(schema: &Raw) -> Raw {
+    const ALTERNATIVES: [&str; 3] = ["oneOf", "anyOf", "allOf"];
+    let Ok(mut fields) = schema.read::<Fields>() else {
+        return Raw::of(&serde_json::json!({ "type": "object" }));
+    };
+    let is_object = fields
+        .get("type")
+        .is_some_and(|raw| raw.get() == "\"object\"");
+    if is_object && ALTERNATIVES.iter().all(|name| fields.get(name).is_none()) {
+        return schema.clone();
+    }
+    fields
+        .0
+        .retain(|(name, _)| !ALTERNATIVES.contains(&name.as_str()));
+    fields.set("type", Raw::of(&"object"));
+    Raw::of(&fields)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn schemas_are_made_acceptable_and_otherwise_left_alone() {
+        let check = |schema: &str, expect: &str| {
+            let schema = Raw::parse(schema).expect("JSON");
+            assert_eq!(object_schema(&schema).get(), expect);
+        };
+        let good = r#"{ "type":"object", "properties": {"a": {"anyOf": [1.50]}} }"#;
+        check(good, good);
+        check("{}", r#"{"type":"object"}"#);
+        check("true", r#"{"type":"object"}"#);
+        check(
+            r#"{"anyOf":[{}],"properties":{"n":1.50},"type":["object","null"]}"#,
+            r#"{"properties":{"n":1.50},"type":"object"}"#,
+        );
     }
 }

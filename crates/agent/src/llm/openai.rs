@@ -133,7 +133,7 @@ fn declaration(tool: &ToolFunction) -> Raw {
     let mut function = Fields::default();
     function.set("name", Raw::of(&tool.name));
     function.set("description", Raw::of(&tool.description));
-    function.set("parameters", tool.parameters.clone());
+    function.set("parameters", super::object_schema(&tool.parameters));
     let mut whole = Fields::default();
     whole.set("type", Raw::of(&"function"));
     whole.set("function", Raw::of(&function));
