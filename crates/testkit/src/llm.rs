@@ -67,7 +67,7 @@ impl Llm {
         );
     }
 
-    /// All requests to the model so far: `path`, `headers`, `body` and `outcome` (`open`, `refused`, `failed`,
+    /// All requests to the model so far: `path`, `peer`, `headers`, `body` and `outcome` (`open`, `refused`, `failed`,
     /// `complete` or `dropped`).
     ///
     /// # Panics

@@ -26,7 +26,7 @@ use std::{
 use axum::{
     Json, Router,
     body::Bytes,
-    extract::{DefaultBodyLimit, State},
+    extract::{ConnectInfo, DefaultBodyLimit, State},
     http::{HeaderMap, StatusCode},
     response::{IntoResponse, Response},
     routing::{get, post},
@@ -89,6 +89,8 @@ pub(crate) struct Inner {
 #[derive(Debug, Serialize)]
 struct Record {
     path: &'static str,
+    /// The other end of its connection.
+    peer: SocketAddr,
     headers: HashMap<String, String>,
     body: Value,
     /// `open`, `refused`, `failed`, `complete` or `dropped`.
@@ -110,7 +112,13 @@ impl Front {
 }
 
 impl Inner {
-    fn record(&mut self, path: &'static str, headers: &HeaderMap, body: Value) -> usize {
+    fn record(
+        &mut self,
+        path: &'static str,
+        peer: SocketAddr,
+        headers: &HeaderMap,
+        body: Value,
+    ) -> usize {
         if self.requests.len() == REQUESTS {
             self.requests.pop_front();
             self.forgotten += 1;
@@ -118,6 +126,7 @@ impl Inner {
         let text = |value: &http::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into();
         self.requests.push_back(Record {
             path,
+            peer,
             headers: headers
                 .iter()
                 .map(|(k, v)| (k.to_string(), text(v)))
@@ -189,20 +198,40 @@ fn run(options: Options) -> Result<(), Box<dyn std::error::Error>> {
         let listener = listener.tap_io(|stream| {
             let _ = stream.set_nodelay(true);
         });
-        axum::serve(listener, router).await
+        axum::serve(
+            listener,
+            router.into_make_service_with_connect_info::<SocketAddr>(),
+        )
+        .await
     })?;
     Ok(())
 }
 
-async fn messages(State(front): State<Arc<Front>>, headers: HeaderMap, body: Bytes) -> Response {
-    answer(&front, Api::Anthropic, &headers, &body).await
+async fn messages(
+    State(front): State<Arc<Front>>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    answer(&front, Api::Anthropic, peer, &headers, &body).await
 }
 
-async fn completions(State(front): State<Arc<Front>>, headers: HeaderMap, body: Bytes) -> Response {
-    answer(&front, Api::OpenAi, &headers, &body).await
+async fn completions(
+    State(front): State<Arc<Front>>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    answer(&front, Api::OpenAi, peer, &headers, &body).await
 }
 
-async fn answer(front: &Arc<Front>, api: Api, headers: &HeaderMap, body: &Bytes) -> Response {
+async fn answer(
+    front: &Arc<Front>,
+    api: Api,
+    peer: SocketAddr,
+    headers: &HeaderMap,
+    body: &Bytes,
+) -> Response {
     let body: Value = match serde_json::from_slice(body) {
         Ok(body) => body,
         Err(error) => {
@@ -215,7 +244,7 @@ async fn answer(front: &Arc<Front>, api: Api, headers: &HeaderMap, body: &Bytes)
     };
     let (number, turn) = {
         let mut inner = front.lock();
-        let number = inner.record(path, headers, body.clone());
+        let number = inner.record(path, peer, headers, body.clone());
         let view = check::key(api, headers, front.key.as_deref()).and_then(|()| match api {
             Api::Anthropic => check::anthropic(headers, &body, &inner.signatures),
             Api::OpenAi => check::openai(&body),
