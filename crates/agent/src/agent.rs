@@ -16,14 +16,16 @@ use crate::{
     conversation::Conversation,
     event::{ChatEvent, ErrorKind},
     generate::{Generated, generate},
-    ledger::Ledger,
+    ledger::{Ledger, RunId},
     llm::Model,
     message::{Block, Image},
     native::{self, NativeOutcome, NativeTool, Ready},
     outcome::{READ_DESCRIPTION, READ_RESULT, read_schema},
+    raw::Raw,
     registry::Registry,
     servers::{Servers, ServersError},
-    tools::Records,
+    tool::ToolFunction,
+    tools::{Called, Records, Tools},
 };
 
 /// How long records of what was dropped are waited for at the stop.
@@ -119,14 +121,18 @@ impl Agent {
     /// tried again by who comes next. The first chat does this by itself.
     ///
     /// # Errors
-    /// As [`Servers::start`], or if it takes too long.
+    /// As [`Servers::start`], or if it takes too long, or if the agent was stopped.
     pub async fn start(&self) -> Result<(), ServersError> {
-        if self.stopped.is_cancelled() {
-            return Err(ServersError("the agent was stopped".to_owned()));
-        }
         let limit = self.config.start_timeout;
         let start = self.started.get_or_try_init(|| self.servers.start());
-        match timeout(limit, start).await {
+        let started = tokio::select! {
+            biased;
+            () = self.stopped.cancelled() => {
+                return Err(ServersError("the agent was stopped".to_owned()));
+            }
+            started = timeout(limit, start) => started,
+        };
+        match started {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(error),
             Err(_) => Err(ServersError(format!(
@@ -185,6 +191,23 @@ impl Agent {
             })
             .await;
         })
+    }
+
+    /// Calls one tool, for those who have a loop of their own. Nothing is cut. Whatever goes wrong is in the result.
+    /// Dropping the future cancels the call.
+    ///
+    /// `function` is one of [`Agent::registry`]'s, `run` a run that the caller has opened.
+    pub async fn call(&self, function: &ToolFunction, arguments: Raw, run: &RunId) -> Called {
+        let tools = Tools {
+            config: &self.config,
+            servers: &*self.servers,
+            native: &self.native,
+            registry: &Registry::default(),
+            records: &self.records,
+            run,
+            kept: Vec::new(),
+        };
+        tools.call_function(function, arguments).await
     }
 
     /// [`Agent::chat`] to its end, for who wants no stream.

@@ -48,4 +48,5 @@ pub use native::{NativeOutcome, NativeTool};
 pub use raw::Raw;
 pub use registry::Registry;
 pub use servers::{ServerCall, Servers, ServersError};
-pub use tool::{NATIVE_SERVER, Origin, ServerTool, ToolFunction, ToolOutcome};
+pub use tool::{Format, NATIVE_SERVER, Origin, ServerTool, ToolFunction, ToolOutcome};
+pub use tools::Called;

@@ -12,7 +12,8 @@ use crate::{
 /// The servers whose tools an agent uses.
 pub trait Servers: Send + Sync {
     /// Starts them, or makes sure that they are started. The agent calls this once at a time, and not again after it
-    /// succeeded; after a failure the next chat calls it again.
+    /// succeeded; after a failure the next chat calls it again. The future may be dropped when whoever waited for it
+    /// went away, and the next chat then calls it again: what was started by then stays or is started anew.
     ///
     /// # Errors
     /// When the start policy says that the start failed; the message names the server. What was started is stopped.

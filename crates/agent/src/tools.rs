@@ -18,7 +18,7 @@ use crate::{
     raw::Raw,
     registry::Registry,
     servers::{ServerCall, Servers},
-    tool::Origin,
+    tool::{Origin, ToolFunction},
 };
 
 /// How long a record may take.
@@ -43,11 +43,14 @@ pub(crate) struct Tools<'a> {
 }
 
 /// What came of a call.
-pub(crate) struct Called {
-    pub(crate) parts: Vec<Part>,
-    pub(crate) is_error: bool,
-    pub(crate) payload: Option<Value>,
-    /// It may not be cut: it is a piece of a long one already.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Called {
+    /// For the model; never empty.
+    pub parts: Vec<Part>,
+    pub is_error: bool,
+    /// What a native tool has for the client.
+    pub payload: Option<Value>,
+    /// It is not to be cut: it is a piece of a long one already.
     pub(crate) is_piece: bool,
 }
 
@@ -76,6 +79,11 @@ impl Tools<'_> {
                 ));
             }
         };
+        self.call_function(function, arguments).await
+    }
+
+    /// Calls a tool that is known, with an object.
+    pub(crate) async fn call_function(&self, function: &ToolFunction, arguments: Raw) -> Called {
         match &function.origin {
             Origin::Server { server, native } => {
                 let call = ServerCall {
@@ -86,7 +94,7 @@ impl Tools<'_> {
                 };
                 self.call_server(call).await
             }
-            Origin::Native => self.call_native(&call.name, arguments).await,
+            Origin::Native => self.call_native(function.name.as_str(), arguments).await,
         }
     }
 

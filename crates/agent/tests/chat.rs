@@ -754,3 +754,28 @@ async fn events_as_json() {
     ]);
     assert_eq!(serde_json::to_value(&events).expect("JSON"), expect);
 }
+
+#[tokio::test]
+async fn tools_can_be_listed_and_called_without_a_model() {
+    let set = set(&turns(&[]), recipes()).await;
+    let registry = set.agent.registry().await.expect("the tools");
+    assert_eq!(set.servers.starts.load(Ordering::SeqCst), 1);
+    let run = agent::RunId("r1".into());
+    let fetch = registry.get("fetch").expect("a tool");
+    let arguments = agent::Raw::parse(r#"{"url": "http://x"}"#).expect("JSON");
+    let called = set.agent.call(fetch, arguments, &run).await;
+    assert_eq!(
+        called.parts,
+        [agent::message::Part::text(r#"{"url": "http://x"}"#)]
+    );
+    let display = registry.get("display_recipe").expect("a tool");
+    let called = set
+        .agent
+        .call(display, agent::Raw::empty_object(), &run)
+        .await;
+    assert!(called.is_error, "{called:?}");
+    let shown = agent::Raw::parse(r#"{"name": "Soup"}"#).expect("JSON");
+    let called = set.agent.call(display, shown, &run).await;
+    assert_eq!(called.payload, Some(json!({ "shown": "Soup" })));
+    assert!(set.book.calls().iter().all(|(call, _)| call.run == run));
+}

@@ -22,7 +22,7 @@ use super::{
 use crate::{
     message::{Block, CacheControl, Marked, Message, Role},
     raw::{Fields, Raw},
-    tool::ToolFunction,
+    tool::{Format, ToolFunction},
 };
 
 /// Where the API is.
@@ -108,7 +108,7 @@ fn body(options: &Options, request: &ModelRequest) -> Result<Bytes, ModelError> 
         #[serde(skip_serializing_if = "Option::is_none")]
         system: Option<[System<'a>; 1]>,
         #[serde(skip_serializing_if = "Vec::is_empty")]
-        tools: Vec<Tool<'a>>,
+        tools: Vec<Fields>,
         messages: Vec<Turn<'a>>,
         #[serde(flatten)]
         extra: &'a Map<String, Value>,
@@ -120,25 +120,16 @@ fn body(options: &Options, request: &ModelRequest) -> Result<Bytes, ModelError> 
         cache_control: CacheControl,
     }
     #[derive(Serialize)]
-    struct Tool<'a> {
-        name: &'a str,
-        description: &'a str,
-        input_schema: Raw,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        cache_control: Option<CacheControl>,
-    }
-    #[derive(Serialize)]
     struct Turn<'a> {
         role: Role,
         content: Vec<Marked<'a>>,
     }
-    fn tool(tool: &ToolFunction, is_last: bool) -> Tool<'_> {
-        Tool {
-            name: tool.name.as_str(),
-            description: &tool.description,
-            input_schema: super::object_schema(&tool.parameters),
-            cache_control: is_last.then_some(CacheControl {}),
+    fn tool(tool: &ToolFunction, is_last: bool) -> Fields {
+        let mut fields = tool.declaration(Format::Anthropic);
+        if is_last {
+            fields.set("cache_control", Raw::of(&CacheControl {}));
         }
+        fields
     }
     fn turn(message: &Message, is_last: bool) -> Turn<'_> {
         let last = message.content.len();

@@ -17,7 +17,7 @@ use hyper::body::Incoming;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::{
     client::legacy::{self, connect::HttpConnector},
-    rt::TokioExecutor,
+    rt::{TokioExecutor, TokioTimer},
 };
 use serde::Deserialize;
 use tokio::time::{Instant, timeout};
@@ -33,6 +33,9 @@ use crate::generate::{Emitter, generate};
 const ERROR_BODY: usize = 64 * 1024;
 /// How long that may take.
 const ERROR_TIME: Duration = Duration::from_secs(10);
+/// How long a connection is kept for the next request, and how many.
+const IDLE_CONNECTION: Duration = Duration::from_secs(60);
+const IDLE_CONNECTIONS: usize = 8;
 /// How long the end of a body that was understood is waited for.
 const LAST_CHUNK: Duration = Duration::from_millis(25);
 /// How much of a provider's message is repeated, in characters.
@@ -168,7 +171,11 @@ impl Client {
         connector.set_nodelay(true);
         connector.enforce_http(false);
         connector.set_connect_timeout(Some(endpoint.timeouts.connect));
-        let builder = legacy::Client::builder(TokioExecutor::new());
+        let mut builder = legacy::Client::builder(TokioExecutor::new());
+        builder
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE_CONNECTION)
+            .pool_max_idle_per_host(IDLE_CONNECTIONS);
         let http = match (uri.scheme_str(), uri.host()) {
             (Some("http"), Some(_)) => Http::Plain(builder.build(connector)),
             (Some("https"), Some(_)) => {

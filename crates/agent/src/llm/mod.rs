@@ -202,7 +202,7 @@ fn check_extra(
 
 /// A tool's schema as model APIs take it: of an object, and without alternatives at its top. One tool with another
 /// schema would have every request refused; the server checks the arguments in any case.
-fn object_schema(schema: &Raw) -> Raw {
+pub(crate) fn object_schema(schema: &Raw) -> Raw {
     const ALTERNATIVES: [&str; 3] = ["oneOf", "anyOf", "allOf"];
     let Ok(mut fields) = schema.read::<Fields>() else {
         return Raw::of(&serde_json::json!({ "type": "object" }));

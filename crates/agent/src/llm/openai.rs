@@ -21,7 +21,7 @@ use super::{
 use crate::{
     message::{Block, Image, ImageSource, Message, Part, Role},
     raw::{Fields, Raw},
-    tool::ToolFunction,
+    tool::{Format, ToolFunction},
 };
 
 /// Where the API is.
@@ -109,7 +109,8 @@ fn body(options: &Options, request: &ModelRequest) -> Result<Bytes, ModelError> 
         translate(message, &mut messages);
     }
     // Schemas go out as they came in.
-    let tools: Vec<Raw> = request.tools.iter().map(declaration).collect();
+    let declare = |tool: &ToolFunction| tool.declaration(Format::OpenAi);
+    let tools: Vec<Fields> = request.tools.iter().map(declare).collect();
     let mut body = Fields::default();
     body.set("model", Raw::of(&options.model));
     body.set("stream", Raw::of(&true));
@@ -127,17 +128,6 @@ fn body(options: &Options, request: &ModelRequest) -> Result<Bytes, ModelError> 
     serde_json::to_vec(&body)
         .map(Bytes::from)
         .map_err(unwritable)
-}
-
-fn declaration(tool: &ToolFunction) -> Raw {
-    let mut function = Fields::default();
-    function.set("name", Raw::of(&tool.name));
-    function.set("description", Raw::of(&tool.description));
-    function.set("parameters", super::object_schema(&tool.parameters));
-    let mut whole = Fields::default();
-    whole.set("type", Raw::of(&"function"));
-    whole.set("function", Raw::of(&function));
-    Raw::of(&whole)
 }
 
 /// Writes a message as the API has it: results of tools are messages of their own.
@@ -443,8 +433,9 @@ impl Answer {
         let mut calls = Vec::new();
         for open in std::mem::take(&mut self.calls) {
             let (input, bad) = anthropic::arguments(&open.arguments);
-            let id = match open.id.is_empty() {
-                // Unique in the conversation, which is what ids are for.
+            let is_taken = calls.iter().any(|call: &Call| call.id == open.id);
+            let id = match open.id.is_empty() || is_taken {
+                // Some servers give none, or all the same.
                 true => format!("call_{:016x}", rand::random::<u64>()),
                 false => open.id,
             };
