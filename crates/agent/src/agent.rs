@@ -15,7 +15,7 @@ use crate::{
     config::Config,
     conversation::Conversation,
     event::{ChatEvent, ErrorKind},
-    generate::{Generated, generate},
+    generate::{Emitter, Generated, generate},
     ledger::{Ledger, RunId},
     llm::Model,
     message::{Block, Image},
@@ -25,7 +25,7 @@ use crate::{
     registry::Registry,
     servers::{Servers, ServersError},
     tool::ToolFunction,
-    tools::{Called, Records, Tools},
+    tools::{Called, RECORD, Records, Tools},
 };
 
 /// How long records of what was dropped are waited for at the stop.
@@ -177,20 +177,54 @@ impl Agent {
     ) -> ChatStream<'a> {
         let message = message.into();
         generate(|out| async move {
-            let ended = tokio::select! {
-                biased;
-                () = self.stopped.cancelled() => Err((
-                    ErrorKind::Stopped,
-                    "the agent was stopped".to_owned(),
-                )),
-                ended = chat::run(self, conversation, message, &out) => ended,
-            };
-            out.emit(match ended {
-                Ok(done) => done,
-                Err((kind, message)) => ChatEvent::Error { kind, message },
-            })
-            .await;
+            let last = self.turn(conversation, message, &out).await;
+            out.emit(last).await;
         })
+    }
+
+    /// [`Agent::chat`] as a stream that owns all that it needs, for a response that outlives its handler.
+    ///
+    /// `keep` gets the conversation once: before the last event comes out, which is held back until it is kept; or after
+    /// a drop, in a task of the agent's. It has ten seconds.
+    pub fn chat_owned<F>(
+        self: &Arc<Self>,
+        conversation: Conversation,
+        message: impl Into<UserMessage>,
+        keep: impl FnOnce(Conversation) -> F + Send + 'static,
+    ) -> ChatStream<'static>
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let agent = Arc::clone(self);
+        let message = message.into();
+        generate(|out| async move {
+            let mut owned = Owned {
+                agent: &agent,
+                held: Some((conversation, keep)),
+            };
+            if let Some((conversation, _)) = &mut owned.held {
+                let last = agent.turn(conversation, message, &out).await;
+                owned.keep().await;
+                out.emit(last).await;
+            }
+        })
+    }
+
+    /// One turn; its last event.
+    async fn turn(
+        &self,
+        conversation: &mut Conversation,
+        message: UserMessage,
+        out: &Emitter<ChatEvent>,
+    ) -> ChatEvent {
+        let ended = tokio::select! {
+            biased;
+            () = self.stopped.cancelled() => {
+                Err((ErrorKind::Stopped, "the agent was stopped".to_owned()))
+            }
+            ended = chat::run(self, conversation, message, out) => ended,
+        };
+        ended.unwrap_or_else(|(kind, message)| ChatEvent::Error { kind, message })
     }
 
     /// Calls one tool, for those who have a loop of their own. Nothing is cut. Whatever goes wrong is in the result.
@@ -230,5 +264,47 @@ impl Agent {
         {
             tracing::warn!("records of cancelled runs were not written in time");
         }
+    }
+}
+
+/// A conversation that somebody wants to keep, also if the chat is dropped.
+struct Owned<'a, K, F>
+where
+    K: FnOnce(Conversation) -> F,
+    F: Future<Output = ()> + Send + 'static,
+{
+    agent: &'a Agent,
+    held: Option<(Conversation, K)>,
+}
+
+impl<K, F> Owned<'_, K, F>
+where
+    K: FnOnce(Conversation) -> F,
+    F: Future<Output = ()> + Send + 'static,
+{
+    async fn keep(&mut self) {
+        if let Some((conversation, keep)) = self.held.take() {
+            // In a task, so that a client that goes away now does not end it.
+            let keeping = self.agent.records.tasks.spawn(kept(keep(conversation)));
+            let _ = keeping.await;
+        }
+    }
+}
+
+impl<K, F> Drop for Owned<'_, K, F>
+where
+    K: FnOnce(Conversation) -> F,
+    F: Future<Output = ()> + Send + 'static,
+{
+    fn drop(&mut self) {
+        if let Some((conversation, keep)) = self.held.take() {
+            self.agent.records.later(kept(keep(conversation)));
+        }
+    }
+}
+
+async fn kept(keeping: impl Future<Output = ()>) {
+    if timeout(RECORD, keeping).await.is_err() {
+        tracing::warn!("a conversation was not kept within {} s", RECORD.as_secs());
     }
 }

@@ -233,7 +233,7 @@ impl Records {
         });
     }
 
-    fn later(&self, write: impl Future<Output = ()> + Send + 'static) {
+    pub(crate) fn later(&self, write: impl Future<Output = ()> + Send + 'static) {
         match tokio::runtime::Handle::try_current() {
             Ok(runtime) => {
                 self.tasks.spawn_on(write, &runtime);

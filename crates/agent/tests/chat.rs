@@ -779,3 +779,37 @@ async fn tools_can_be_listed_and_called_without_a_model() {
     assert_eq!(called.payload, Some(json!({ "shown": "Soup" })));
     assert!(set.book.calls().iter().all(|(call, _)| call.run == run));
 }
+
+#[tokio::test]
+async fn a_chat_that_owns_its_conversation_gives_it_back_at_the_end_and_after_a_drop() {
+    let stalls = json!({ "reply": { "blocks": [{ "text": "well" }], "after": { "events": 3, "then": "stall" } } });
+    let Set { agent, llm, .. } = set(&turns(&[says("hi"), stalls]), recipes()).await;
+    let agent = Arc::new(agent);
+    let (give, mut take) = tokio::sync::mpsc::channel(1);
+    let keep = |give: &tokio::sync::mpsc::Sender<Conversation>| {
+        let give = give.clone();
+        move |conversation| async move { give.send(conversation).await.expect("the test waits") }
+    };
+    let mut stream = agent.chat_owned(Conversation::new(), "hello", keep(&give));
+    while let Some(event) = within("an event", stream.next()).await {
+        if matches!(event, ChatEvent::Done { .. }) {
+            break;
+        }
+    }
+    let conversation = take
+        .try_recv()
+        .expect("it was kept before the end was told");
+    assert_eq!(conversation.messages().len(), 2);
+    let mut stream = agent.chat_owned(conversation, "and?", keep(&give));
+    while !matches!(
+        within("an event", stream.next()).await,
+        Some(ChatEvent::TextDelta { .. })
+    ) {}
+    drop(stream);
+    let conversation = within("the conversation", take.recv())
+        .await
+        .expect("it is kept");
+    assert_eq!(conversation.messages().len(), 3);
+    assert!(take.try_recv().is_err(), "once only");
+    drop(llm);
+}

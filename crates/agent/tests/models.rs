@@ -445,6 +445,84 @@ async fn one_connection_serves_one_turn_after_another() {
     );
 }
 
+/// The tests of this crate are worth as much as the scripted model is strict.
+#[tokio::test]
+async fn the_scripted_model_refuses_what_the_api_refuses() {
+    let llm = Llm::start(&json!({ "turns": [says("taken")], "repeat_last": true })).await;
+    let client = testkit::RawClient::new(&format!("{}/v1/messages", llm.url()))
+        .with("x-api-key", KEY)
+        .with("anthropic-version", "2023-06-01");
+    let user = |content: Value| json!({ "role": "user", "content": content });
+    let model = |content: Value| json!({ "role": "assistant", "content": content });
+    let call = || json!([{ "type": "tool_use", "id": "t1", "name": "x", "input": {} }]);
+    let result = |id: &str| json!([{ "type": "tool_result", "tool_use_id": id, "content": "ok" }]);
+    let body = |messages: Value| json!({ "model": "m", "max_tokens": 1, "stream": true, "messages": messages });
+    let post = async |body: Value| {
+        let reply = client.post(body.to_string()).await;
+        (
+            reply.status.as_u16(),
+            String::from_utf8_lossy(&reply.body).into_owned(),
+        )
+    };
+    let good = body(json!([
+        user(json!("hi")),
+        model(call()),
+        user(result("t1"))
+    ]));
+    assert_eq!(post(good.clone()).await.0, 200);
+    let mut tools = good.clone();
+    tools["tools"] = json!([{ "name": "a.b", "input_schema": { "type": "object" } }]);
+    let mut schema = good.clone();
+    schema["tools"] = json!([{ "name": "a", "input_schema": {} }]);
+    let mut tokens = good;
+    tokens["max_tokens"] = Value::Null;
+    for (bad, why) in [
+        (tools, "should match pattern"),
+        (schema, "input_schema.type: Field required"),
+        (tokens, "max_tokens: Field required"),
+        (body(json!([])), "at least one message"),
+        (body(json!([model(json!("hi"))])), "roles must alternate"),
+        (
+            body(json!([user(json!("a")), user(json!("b"))])),
+            "roles must alternate",
+        ),
+        (body(json!([user(json!([]))])), "non-empty content"),
+        (
+            body(json!([user(json!(""))])),
+            "text content blocks must be non-empty",
+        ),
+        (
+            body(json!([user(json!("a")), model(call())])),
+            "without `tool_result` blocks",
+        ),
+        (
+            body(json!([user(json!("a")), model(call()), user(json!("b"))])),
+            "without `tool_result` blocks",
+        ),
+        (
+            body(json!([user(json!("a")), model(call()), user(result("t2"))])),
+            "unexpected `tool_use_id`",
+        ),
+        (
+            body(json!([user(result("t1"))])),
+            "unexpected `tool_use_id`",
+        ),
+        (
+            body(json!([
+                user(json!("a")),
+                model(json!([{ "type": "thinking", "thinking": "x" }]))
+            ])),
+            "signature",
+        ),
+    ] {
+        let (status, told) = post(bad).await;
+        assert!(
+            status == 400 && told.contains(why),
+            "{why}: {status} {told}"
+        );
+    }
+}
+
 mod openai_format {
     use super::*;
     use agent::llm::openai::{self, OpenAi};
