@@ -27,6 +27,7 @@
 
 mod bin;
 pub mod conformance;
+pub mod llm;
 pub mod peer;
 pub mod postgres;
 mod process;

@@ -1,0 +1,310 @@
+//! An agent: what it has, its start and its stop.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures_util::StreamExt as _;
+use serde_json::Value;
+use tokio::{
+    sync::OnceCell,
+    time::{Duration, timeout},
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    chat,
+    config::Config,
+    conversation::Conversation,
+    event::{ChatEvent, ErrorKind},
+    generate::{Emitter, Generated, generate},
+    ledger::{Ledger, RunId},
+    llm::Model,
+    message::{Block, Image},
+    native::{self, NativeOutcome, NativeTool, Ready},
+    outcome::{READ_DESCRIPTION, READ_RESULT, read_schema},
+    raw::Raw,
+    registry::Registry,
+    servers::{Servers, ServersError},
+    tool::ToolFunction,
+    tools::{Called, RECORD, Records, Tools},
+};
+
+/// How long records of what was dropped are waited for at the stop.
+const LAST_RECORDS: Duration = Duration::from_secs(15);
+
+/// A model with tools. Cheap to share behind an `Arc`; many chats at once, one for each conversation.
+pub struct Agent {
+    pub(crate) config: Config,
+    pub(crate) model: Arc<dyn Model>,
+    pub(crate) servers: Arc<dyn Servers>,
+    pub(crate) native: Vec<Ready>,
+    pub(crate) records: Records,
+    started: OnceCell<()>,
+    stopped: CancellationToken,
+    /// Warnings that were logged, so that each chat does not repeat them.
+    warned: Mutex<Vec<String>>,
+}
+
+/// What a person says: text, and pictures if the model takes them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UserMessage {
+    pub text: String,
+    pub images: Vec<Image>,
+}
+
+impl From<&str> for UserMessage {
+    fn from(text: &str) -> Self {
+        text.to_owned().into()
+    }
+}
+
+impl From<String> for UserMessage {
+    fn from(text: String) -> Self {
+        let images = Vec::new();
+        Self { text, images }
+    }
+}
+
+impl UserMessage {
+    /// Pictures first, as models read them best. Empty, if nothing was said.
+    pub(crate) fn into_blocks(self) -> Vec<Block> {
+        let mut blocks: Vec<Block> = self.images.into_iter().map(Block::Image).collect();
+        if !self.text.trim().is_empty() {
+            blocks.push(Block::text(self.text));
+        }
+        blocks
+    }
+}
+
+/// What happens in a chat. Nothing is done before it is polled, and whoever stops polling holds it up. Dropping it
+/// cancels the request to the model and all tool calls; the conversation keeps what was complete, and calls without a
+/// result get one that says `cancelled`.
+pub type ChatStream<'a> = Generated<'a, ChatEvent>;
+
+impl Agent {
+    /// An agent. Nothing is started.
+    ///
+    /// # Errors
+    /// If a native tool cannot be offered.
+    pub fn new(
+        config: Config,
+        model: Arc<dyn Model>,
+        servers: Arc<dyn Servers>,
+        ledger: Arc<dyn Ledger>,
+        native: Vec<NativeTool>,
+    ) -> Result<Self, native::Error> {
+        let mut native = native;
+        let schema = read_schema(config.preview_bytes);
+        // Its work needs the conversation, so it is done where the conversation is (`tools`).
+        let elsewhere = |_: Value| async { Ok(NativeOutcome::text("")) };
+        native.push(NativeTool::new(
+            READ_RESULT,
+            READ_DESCRIPTION,
+            schema,
+            elsewhere,
+        ));
+        Ok(Self {
+            config,
+            model,
+            servers,
+            native: native::ready(native)?,
+            records: Records {
+                ledger,
+                tasks: TaskTracker::new(),
+            },
+            started: OnceCell::new(),
+            stopped: CancellationToken::new(),
+            warned: Mutex::default(),
+        })
+    }
+
+    /// Starts the servers, once: who comes while they are being started waits for that, and a start that failed is
+    /// tried again by who comes next. The first chat does this by itself.
+    ///
+    /// # Errors
+    /// As [`Servers::start`], or if it takes too long, or if the agent was stopped.
+    pub async fn start(&self) -> Result<(), ServersError> {
+        let limit = self.config.start_timeout;
+        let start = self.started.get_or_try_init(|| self.servers.start());
+        let started = tokio::select! {
+            biased;
+            () = self.stopped.cancelled() => {
+                return Err(ServersError("the agent was stopped".to_owned()));
+            }
+            started = timeout(limit, start) => started,
+        };
+        match started {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(ServersError(format!(
+                "the servers were not started within {} s",
+                limit.as_secs_f32()
+            ))),
+        }
+    }
+
+    /// The tools that the model is offered now; starts the servers if they are not.
+    ///
+    /// # Errors
+    /// As [`Agent::start`], or if the servers cannot be listed.
+    pub async fn registry(&self) -> Result<Registry, ServersError> {
+        self.start().await?;
+        let limit = self.config.start_timeout;
+        let Ok(tools) = timeout(limit, self.servers.tools()).await else {
+            let limit = limit.as_secs_f32();
+            return Err(ServersError(format!(
+                "the servers' tools were not listed within {limit} s"
+            )));
+        };
+        let registry = Registry::new(tools?, &self.native);
+        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        if *warned != registry.warnings() {
+            for warning in registry.warnings() {
+                tracing::warn!("{warning}");
+            }
+            *warned = registry.warnings().to_vec();
+        }
+        Ok(registry)
+    }
+
+    /// Says something to the model, and does what it asks for until it has ended its turn.
+    ///
+    /// The exclusive borrow of the conversation is what keeps two turns of it apart. Store it when the stream has
+    /// ended or was dropped: it is valid then, whatever happened.
+    pub fn chat<'a>(
+        &'a self,
+        conversation: &'a mut Conversation,
+        message: impl Into<UserMessage>,
+    ) -> ChatStream<'a> {
+        let message = message.into();
+        generate(|out| async move {
+            let last = self.turn(conversation, message, &out).await;
+            out.emit(last).await;
+        })
+    }
+
+    /// [`Agent::chat`] as a stream that owns all that it needs, for a response that outlives its handler.
+    ///
+    /// `keep` gets the conversation once: before the last event comes out, which is held back until it is kept; or after
+    /// a drop, in a task of the agent's. It has ten seconds.
+    pub fn chat_owned<F>(
+        self: &Arc<Self>,
+        conversation: Conversation,
+        message: impl Into<UserMessage>,
+        keep: impl FnOnce(Conversation) -> F + Send + 'static,
+    ) -> ChatStream<'static>
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let agent = Arc::clone(self);
+        let message = message.into();
+        generate(|out| async move {
+            let mut owned = Owned {
+                agent: &agent,
+                held: Some((conversation, keep)),
+            };
+            if let Some((conversation, _)) = &mut owned.held {
+                let last = agent.turn(conversation, message, &out).await;
+                owned.keep().await;
+                out.emit(last).await;
+            }
+        })
+    }
+
+    /// One turn; its last event.
+    async fn turn(
+        &self,
+        conversation: &mut Conversation,
+        message: UserMessage,
+        out: &Emitter<ChatEvent>,
+    ) -> ChatEvent {
+        let ended = tokio::select! {
+            biased;
+            () = self.stopped.cancelled() => {
+                Err((ErrorKind::Stopped, "the agent was stopped".to_owned()))
+            }
+            ended = chat::run(self, conversation, message, out) => ended,
+        };
+        ended.unwrap_or_else(|(kind, message)| ChatEvent::Error { kind, message })
+    }
+
+    /// Calls one tool, for those who have a loop of their own. Nothing is cut. Whatever goes wrong is in the result.
+    /// Dropping the future cancels the call.
+    ///
+    /// `function` is one of [`Agent::registry`]'s, `run` a run that the caller has opened.
+    pub async fn call(&self, function: &ToolFunction, arguments: Raw, run: &RunId) -> Called {
+        let tools = Tools {
+            config: &self.config,
+            servers: &*self.servers,
+            native: &self.native,
+            registry: &Registry::default(),
+            records: &self.records,
+            run,
+            kept: Vec::new(),
+        };
+        tools.call_function(function, arguments).await
+    }
+
+    /// [`Agent::chat`] to its end, for who wants no stream.
+    pub async fn chat_all(
+        &self,
+        conversation: &mut Conversation,
+        message: impl Into<UserMessage> + Send,
+    ) -> Vec<ChatEvent> {
+        self.chat(conversation, message).collect().await
+    }
+
+    /// Ends all chats, stops the servers, and waits for the last records. There is no start after it.
+    pub async fn stop(&self) {
+        self.stopped.cancel();
+        self.servers.stop().await;
+        self.records.tasks.close();
+        if timeout(LAST_RECORDS, self.records.tasks.wait())
+            .await
+            .is_err()
+        {
+            tracing::warn!("records of cancelled runs were not written in time");
+        }
+    }
+}
+
+/// A conversation that somebody wants to keep, also if the chat is dropped.
+struct Owned<'a, K, F>
+where
+    K: FnOnce(Conversation) -> F,
+    F: Future<Output = ()> + Send + 'static,
+{
+    agent: &'a Agent,
+    held: Option<(Conversation, K)>,
+}
+
+impl<K, F> Owned<'_, K, F>
+where
+    K: FnOnce(Conversation) -> F,
+    F: Future<Output = ()> + Send + 'static,
+{
+    async fn keep(&mut self) {
+        if let Some((conversation, keep)) = self.held.take() {
+            // In a task, so that a client that goes away now does not end it.
+            let keeping = self.agent.records.tasks.spawn(kept(keep(conversation)));
+            let _ = keeping.await;
+        }
+    }
+}
+
+impl<K, F> Drop for Owned<'_, K, F>
+where
+    K: FnOnce(Conversation) -> F,
+    F: Future<Output = ()> + Send + 'static,
+{
+    fn drop(&mut self) {
+        if let Some((conversation, keep)) = self.held.take() {
+            self.agent.records.later(kept(keep(conversation)));
+        }
+    }
+}
+
+async fn kept(keeping: impl Future<Output = ()>) {
+    if timeout(RECORD, keeping).await.is_err() {
+        tracing::warn!("a conversation was not kept within {} s", RECORD.as_secs());
+    }
+}

@@ -1,0 +1,399 @@
+//! The loop of one chat turn (A13): the model answers, its tool calls are made, their results go back, until it ends.
+//!
+//! Invariants: an answer is in the conversation whole or not at all. From the moment that it is, each of its calls has a
+//! result there on every way out, a drop included ([`Batch`]). The record of a run is closed on every way out
+//! ([`OpenRun`]).
+
+use std::sync::Arc;
+
+use futures_util::{StreamExt as _, stream};
+use tokio::time::timeout;
+
+use crate::{
+    agent::{Agent, UserMessage},
+    config::Price,
+    conversation::{CANCELLED, Conversation, Full, result},
+    event::{ChatEvent, ErrorKind},
+    generate::Emitter,
+    ledger::{NewRun, RunEnd, RunId, RunStatus},
+    llm::{Call, ModelError, ModelEvent, ModelRequest, Reply, Stop, Usage},
+    message::{Block, Message},
+    outcome::{SCHEME, cut, head, text_of},
+    registry::Registry,
+    tools::{Called, RECORD, Tools, written},
+};
+
+/// How much of a result's text a client is shown, in bytes.
+const SHOWN: usize = 2_000;
+
+type Out = Emitter<ChatEvent>;
+type Ended = Result<ChatEvent, (ErrorKind, String)>;
+
+/// One turn of a conversation; its last event.
+pub(crate) async fn run(
+    agent: &Agent,
+    conversation: &mut Conversation,
+    message: UserMessage,
+    out: &Out,
+) -> Ended {
+    let said = message.into_blocks();
+    if said.is_empty() {
+        return Err((ErrorKind::Conversation, "the message is empty".to_owned()));
+    }
+    let registry = agent
+        .registry()
+        .await
+        .map_err(|error| (ErrorKind::Servers, error.to_string()))?;
+    let limit = agent.config.conversation_bytes;
+    conversation.push_user(said, limit).map_err(full)?;
+    let mut run = OpenRun::open(agent).await?;
+    let id = run.id.0.to_string();
+    out.emit(ChatEvent::Started { run: id.clone() }).await;
+    let ended = turns(agent, conversation, &registry, &mut run, out).await;
+    let ended = ended.map(|stop| ChatEvent::Done {
+        stop_reason: stop.as_str().to_owned(),
+        run: id,
+    });
+    run.finish(ended.as_ref().err().map(|(_, why)| why.as_str()))
+        .await;
+    ended
+}
+
+fn full(error: Full) -> (ErrorKind, String) {
+    (ErrorKind::Conversation, error.to_string())
+}
+
+async fn turns(
+    agent: &Agent,
+    conversation: &mut Conversation,
+    registry: &Registry,
+    run: &mut OpenRun<'_>,
+    out: &Out,
+) -> Result<Stop, (ErrorKind, String)> {
+    let limit = agent.config.conversation_bytes;
+    let most = agent.config.max_turns.max(1);
+    loop {
+        run.turns += 1;
+        let request = ModelRequest {
+            system: agent.config.system.clone(),
+            messages: conversation.messages().to_vec(),
+            tools: Arc::clone(registry.functions()),
+        };
+        let answered = ask(agent, request, run, out).await;
+        run.settle_usage(out).await;
+        let reply = answered.map_err(|error| (ErrorKind::Model, error.to_string()))?;
+        let Reply {
+            content,
+            calls,
+            stop,
+            ..
+        } = reply;
+        match &stop {
+            Stop::Refusal => {
+                let why = "the model refused to answer (refusal); nothing of its answer was kept";
+                return Err((ErrorKind::Model, why.to_owned()));
+            }
+            Stop::MaxTokens | Stop::Other(_) if !calls.is_empty() => {
+                let why = format!(
+                    "the model's answer ended ({}) in the middle of a tool call; nothing of it was kept",
+                    stop.as_str()
+                );
+                return Err((ErrorKind::Model, why));
+            }
+            _ => {}
+        }
+        // Thoughts alone are no answer, and the API takes no message that ends with them.
+        let says = |block: &Block| !matches!(block, Block::Thinking { .. });
+        if !content.iter().any(says) {
+            return Ok(stop);
+        }
+        conversation.push_assistant(content, limit).map_err(full)?;
+        if calls.is_empty() {
+            match stop {
+                Stop::PauseTurn if run.turns < most => continue,
+                Stop::PauseTurn => return Err(too_many(most)),
+                stop => return Ok(stop),
+            }
+        }
+        let mut batch = Batch::new(conversation, &calls, limit);
+        if run.turns >= most {
+            batch.refuse(&format!(
+                "Not called: the limit of {most} turns is reached."
+            ));
+            batch.close().map_err(full)?;
+            return Err(too_many(most));
+        }
+        let tools = Tools {
+            config: &agent.config,
+            servers: &*agent.servers,
+            native: &agent.native,
+            registry,
+            records: &agent.records,
+            run: &run.id,
+            kept: batch.conversation.results().cloned().collect(),
+        };
+        call_all(&tools, &calls, &mut batch, run.turns, out).await;
+        batch.close().map_err(full)?;
+    }
+}
+
+fn too_many(most: u32) -> (ErrorKind, String) {
+    let why = format!(
+        "the model asked for tools in {most} turns one after the other, which is the limit; say something to let it go on, \
+         or raise `max_turns`"
+    );
+    (ErrorKind::TurnLimit, why)
+}
+
+/// One request to the model, passed on as it comes.
+async fn ask(
+    agent: &Agent,
+    request: ModelRequest,
+    run: &mut OpenRun<'_>,
+    out: &Out,
+) -> Result<Reply, ModelError> {
+    let mut stream = agent.model.stream(request);
+    while let Some(event) = stream.next().await {
+        match event? {
+            ModelEvent::Text(text) => out.emit(ChatEvent::TextDelta { text }).await,
+            ModelEvent::Thinking(text) => out.emit(ChatEvent::ThinkingDelta { text }).await,
+            ModelEvent::Usage(usage) => run.turn_usage = usage,
+            ModelEvent::Retrying { pause, why } => {
+                let pause_ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
+                out.emit(ChatEvent::Retrying { pause_ms, why }).await;
+            }
+            ModelEvent::Done(reply) => {
+                run.turn_usage = reply.usage;
+                return Ok(reply);
+            }
+        }
+    }
+    Err(ModelError::Cut("it had no end".to_owned()))
+}
+
+/// Makes the calls of one answer, several at once.
+async fn call_all(tools: &Tools<'_>, calls: &[Call], batch: &mut Batch<'_>, turn: u32, out: &Out) {
+    for (call, arguments) in calls.iter().zip(batch.arguments.drain(..)) {
+        let function = tools.registry.get(&call.name);
+        out.emit(ChatEvent::ToolCall {
+            id: call.id.clone(),
+            name: call.name.clone(),
+            server: function.map(|function| function.origin.server().to_owned()),
+            arguments,
+        })
+        .await;
+    }
+    let config = tools.config;
+    let one = async |at: usize| (at, tools.call(&calls[at]).await);
+    let all: Vec<_> = (0..calls.len()).map(one).collect();
+    let mut running = stream::iter(all).buffer_unordered(config.parallel_calls.max(1));
+    while let Some((at, called)) = running.next().await {
+        let call = &calls[at];
+        let Called {
+            mut parts,
+            is_error,
+            payload,
+            is_piece,
+        } = called;
+        let text = text_of(&parts);
+        if !is_piece {
+            let uri = format!("{SCHEME}{}/{}", tools.run.0, place(&call.id, turn, at));
+            let kept;
+            (parts, kept) = cut(parts, uri, config.preview_bytes, config.result_bytes);
+            if let Some(kept) = kept {
+                batch.conversation.keep(kept, config.results_kept);
+            }
+        }
+        batch.results[at] = Some(Block::ToolResult {
+            tool_use_id: call.id.clone(),
+            content: parts,
+            is_error,
+        });
+        if let Some(payload) = payload {
+            out.emit(ChatEvent::Native {
+                id: call.id.clone(),
+                tool: call.name.clone(),
+                payload,
+            })
+            .await;
+        }
+        out.emit(ChatEvent::ToolResult {
+            id: call.id.clone(),
+            is_error,
+            preview: head(&text, SHOWN).to_owned(),
+            bytes: text.len(),
+        })
+        .await;
+    }
+}
+
+/// A call's place in a URI: its id, if that can stand there.
+fn place(id: &str, turn: u32, at: usize) -> String {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+    match (1..=128).contains(&id.len()) && id.bytes().all(fits) {
+        true => id.to_owned(),
+        false => format!("{turn}-{at}"),
+    }
+}
+
+/// The calls of the last answer. When it goes, each of them has a result in the conversation.
+struct Batch<'a> {
+    conversation: &'a mut Conversation,
+    ids: Vec<String>,
+    /// As they stand in the conversation.
+    arguments: Vec<crate::raw::Raw>,
+    results: Vec<Option<Block>>,
+    limit: usize,
+    closed: bool,
+}
+
+impl<'a> Batch<'a> {
+    fn new(conversation: &'a mut Conversation, calls: &[Call], limit: usize) -> Self {
+        let last = conversation.messages().last().map(Arc::clone);
+        let written = |call: &Call| {
+            let blocks = last.iter().flat_map(|last: &Arc<Message>| &last.content);
+            blocks.into_iter().find_map(|block| match block {
+                Block::ToolUse { id, input, .. } if *id == call.id => Some(input.clone()),
+                _ => None,
+            })
+        };
+        Self {
+            ids: calls.iter().map(|call| call.id.clone()).collect(),
+            arguments: calls
+                .iter()
+                .map(|call| written(call).unwrap_or_else(crate::raw::Raw::empty_object))
+                .collect(),
+            results: vec![None; calls.len()],
+            conversation,
+            limit,
+            closed: false,
+        }
+    }
+
+    /// Says the same of all calls.
+    fn refuse(&mut self, why: &str) {
+        for (id, slot) in self.ids.iter().zip(&mut self.results) {
+            *slot = Some(result(id, why, true));
+        }
+    }
+
+    /// Puts the results into the conversation, in the order that they were asked for.
+    fn close(mut self) -> Result<(), Full> {
+        self.put()
+    }
+
+    fn put(&mut self) -> Result<(), Full> {
+        if std::mem::replace(&mut self.closed, true) {
+            return Ok(());
+        }
+        let results = self.ids.iter().zip(self.results.drain(..));
+        let results = results
+            .map(|(id, block)| block.unwrap_or_else(|| result(id, CANCELLED, true)))
+            .collect();
+        self.conversation.push_results(results, self.limit)
+    }
+}
+
+impl Drop for Batch<'_> {
+    fn drop(&mut self) {
+        // What does not fit is replaced by what does.
+        let _ = self.put();
+    }
+}
+
+/// The record of a run; dropped, it says that the run was cancelled.
+struct OpenRun<'a> {
+    agent: &'a Agent,
+    id: RunId,
+    turns: u32,
+    usage: Usage,
+    /// Of the request in flight.
+    turn_usage: Usage,
+    price: Price,
+    /// What is written if it is dropped now.
+    open: Option<(RunStatus, Option<String>)>,
+}
+
+impl<'a> OpenRun<'a> {
+    async fn open(agent: &'a Agent) -> Result<Self, (ErrorKind, String)> {
+        let new = NewRun {
+            project: agent.config.project.clone(),
+            agent: Arc::clone(&agent.config.name),
+            model: agent.model.name().to_owned(),
+        };
+        let why = |why: String| {
+            (
+                ErrorKind::Ledger,
+                format!("the run cannot be recorded: {why}"),
+            )
+        };
+        let id = match timeout(RECORD, agent.records.ledger.run_open(new)).await {
+            Ok(opened) => opened.map_err(|error| why(error.to_string()))?,
+            Err(_) => return Err(why(format!("no answer within {} s", RECORD.as_secs()))),
+        };
+        let price = agent.config.prices.get(agent.model.name());
+        Ok(Self {
+            agent,
+            id,
+            turns: 0,
+            usage: Usage::default(),
+            turn_usage: Usage::default(),
+            price: price.copied().unwrap_or_default(),
+            open: Some((RunStatus::Cancelled, None)),
+        })
+    }
+
+    /// Counts in what the last request used, whole or not, and tells it.
+    async fn settle_usage(&mut self, out: &Out) {
+        self.usage.add(std::mem::take(&mut self.turn_usage));
+        let Usage {
+            input,
+            output,
+            cache_read,
+            cache_write,
+        } = self.usage;
+        out.emit(ChatEvent::Usage {
+            input,
+            output,
+            cache_read,
+            cache_write,
+            cost_micros: self.price.micros(self.usage),
+        })
+        .await;
+    }
+
+    fn end(&self, status: RunStatus, error: Option<String>) -> RunEnd {
+        let mut usage = self.usage;
+        usage.add(self.turn_usage);
+        RunEnd {
+            status,
+            turns: self.turns,
+            usage,
+            cost_micros: self.price.micros(usage),
+            error,
+        }
+    }
+
+    async fn finish(mut self, error: Option<&str>) {
+        let status = match error {
+            None => RunStatus::Done,
+            Some(_) => RunStatus::Failed,
+        };
+        let error = error.map(str::to_owned);
+        self.open = Some((status, error.clone()));
+        let end = self.end(status, error);
+        let ledger = &self.agent.records.ledger;
+        let finishing = timeout(RECORD, ledger.run_finish(self.id.clone(), end)).await;
+        self.open = None;
+        written("the end of a run", finishing);
+    }
+}
+
+impl Drop for OpenRun<'_> {
+    fn drop(&mut self) {
+        if let Some((status, error)) = self.open.take() {
+            let end = self.end(status, error);
+            self.agent.records.run_dropped(self.id.clone(), end);
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! A conversation: plain data, which can be stored as JSON and goes on where it stopped.
+//!
+//! Invariants: roles alternate, and each tool call of the model has its result in the message after it. So what is
+//! stored at any time can be given to a model. Bounded in bytes by who adds to it. Stored as text, it comes back to the
+//! letter; a database that sorts keys would change what tools were called with in form, though not in content.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use serde::{Deserialize, Serialize};
+
+use crate::message::{Block, Message, Part, Role};
+
+/// What the model is told of a call that was not ended.
+pub(crate) const CANCELLED: &str = "cancelled";
+/// What it is told of results for which there is no room.
+const NO_ROOM: &str = "The result was left out: the conversation is full.";
+
+/// What was said so far, and the long results that can still be read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Conversation {
+    messages: Vec<Arc<Message>>,
+    #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
+    results: VecDeque<KeptResult>,
+}
+
+/// The whole text of a result of which the model was shown the beginning.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptResult {
+    /// `toolwharf-result://{run}/{call}`.
+    pub uri: String,
+    pub text: Arc<str>,
+    /// How long it was before it was cut to the bound, in bytes.
+    pub whole: usize,
+}
+
+/// There is no room for what should be added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the conversation would have {bytes} bytes, and the most is {limit}: begin a new one")]
+pub struct Full {
+    pub bytes: usize,
+    pub limit: usize,
+}
+
+impl Conversation {
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    #[must_use]
+    pub fn messages(&self) -> &[Arc<Message>] {
+        &self.messages
+    }
+
+    /// Long results that can still be read, the oldest first.
+    pub fn results(&self) -> impl Iterator<Item = &KeptResult> {
+        self.results.iter()
+    }
+
+    /// How many bytes its messages have: text, arguments and pictures.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.messages.iter().map(|message| message.bytes()).sum()
+    }
+
+    /// Adds what a person says. What stands last and is the user's too is continued, for roles alternate: an unanswered
+    /// message, or results of tools after which the model was not heard.
+    ///
+    /// # Errors
+    /// [`Full`]; nothing was added.
+    pub(crate) fn push_user(&mut self, content: Vec<Block>, limit: usize) -> Result<(), Full> {
+        self.settle();
+        self.push(Message::user(content), limit)
+    }
+
+    /// Adds an answer of the model. Its calls need their results next.
+    ///
+    /// # Errors
+    /// [`Full`]; nothing was added.
+    pub(crate) fn push_assistant(&mut self, content: Vec<Block>, limit: usize) -> Result<(), Full> {
+        self.push(Message::assistant(content), limit)
+    }
+
+    /// Adds the results of all calls of the last message.
+    ///
+    /// # Errors
+    /// [`Full`]; short ones were added in their place, so that the conversation stays valid.
+    pub(crate) fn push_results(&mut self, results: Vec<Block>, limit: usize) -> Result<(), Full> {
+        let short: Vec<Block> = results
+            .iter()
+            .filter_map(|block| match block {
+                Block::ToolResult { tool_use_id, .. } => Some(result(tool_use_id, NO_ROOM, true)),
+                _ => None,
+            })
+            .collect();
+        let pushed = self.push(Message::user(results), limit);
+        if pushed.is_err() {
+            let _ = self.push(Message::user(short), usize::MAX);
+        }
+        pushed
+    }
+
+    /// Gives calls without results some that say so: after a crash, or if what was stored was not ours.
+    pub(crate) fn settle(&mut self) {
+        let results: Vec<Block> = match self.messages.last() {
+            Some(last) if last.role == Role::Assistant => open_calls(last)
+                .map(|id| result(id, CANCELLED, true))
+                .collect(),
+            _ => return,
+        };
+        if !results.is_empty() {
+            let _ = self.push(Message::user(results), usize::MAX);
+        }
+    }
+
+    fn push(&mut self, message: Message, limit: usize) -> Result<(), Full> {
+        let bytes = self.bytes().saturating_add(message.bytes());
+        if bytes > limit {
+            return Err(Full { bytes, limit });
+        }
+        match self.messages.last_mut() {
+            Some(last) if last.role == message.role => {
+                Arc::make_mut(last).content.extend(message.content);
+            }
+            _ => self.messages.push(Arc::new(message)),
+        }
+        Ok(())
+    }
+
+    /// Keeps the whole of a long result, and the last few only.
+    pub(crate) fn keep(&mut self, result: KeptResult, most: usize) {
+        self.results.push_back(result);
+        while self.results.len() > most {
+            self.results.pop_front();
+        }
+    }
+}
+
+fn open_calls(message: &Message) -> impl Iterator<Item = &str> {
+    message.content.iter().filter_map(|block| match block {
+        Block::ToolUse { id, .. } => Some(id.as_str()),
+        _ => None,
+    })
+}
+
+/// A tool's result that is one text.
+pub(crate) fn result(id: &str, text: &str, is_error: bool) -> Block {
+    Block::ToolResult {
+        tool_use_id: id.to_owned(),
+        content: vec![Part::text(text)],
+        is_error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::raw::{Fields, Raw};
+
+    fn call(id: &str) -> Block {
+        Block::ToolUse {
+            id: id.to_owned(),
+            name: "x".to_owned(),
+            input: Raw::parse(r#"{ "n": 1.0e2 }"#).expect("JSON"),
+            more: Fields::default(),
+        }
+    }
+
+    #[test]
+    fn an_open_call_gets_a_result_before_anything_else_is_said() {
+        let mut conversation = Conversation::new();
+        let most = usize::MAX;
+        conversation
+            .push_user(vec![Block::text("hi")], most)
+            .expect("room");
+        conversation
+            .push_user(vec![Block::text("there")], most)
+            .expect("room");
+        assert_eq!(conversation.messages().len(), 1);
+        let calls = vec![call("a"), call("b")];
+        conversation.push_assistant(calls, most).expect("room");
+        conversation
+            .push_user(vec![Block::text("go on")], most)
+            .expect("room");
+        let expect = [
+            result("a", "cancelled", true),
+            result("b", "cancelled", true),
+            Block::text("go on"),
+        ];
+        assert_eq!(conversation.messages()[2].content, expect);
+        let json = serde_json::to_string(&conversation).expect("JSON");
+        assert!(json.contains(r#""input":{ "n": 1.0e2 }"#), "{json}");
+        let back: Conversation = serde_json::from_str(&json).expect("what was written");
+        assert_eq!(back, conversation);
+        assert_eq!(serde_json::to_string(&back).expect("JSON"), json);
+    }
+
+    #[test]
+    fn a_full_conversation_stays_valid() {
+        let mut conversation = Conversation::new();
+        conversation
+            .push_user(vec![Block::text("0123456789")], 20)
+            .expect("room");
+        let error = conversation.push_user(vec![Block::text("0123456789x")], 20);
+        assert_eq!(
+            error,
+            Err(Full {
+                bytes: 21,
+                limit: 20
+            })
+        );
+        conversation
+            .push_assistant(vec![call("a")], 1000)
+            .expect("room");
+        let long = result("a", &"x".repeat(1000), false);
+        let error = conversation
+            .push_results(vec![long], 1000)
+            .expect_err("no room");
+        assert!(error.to_string().ends_with("begin a new one"), "{error}");
+        let last = conversation.messages().last().expect("a message");
+        assert_eq!(last.content, [result("a", NO_ROOM, true)]);
+    }
+
+    #[test]
+    fn only_the_last_results_are_kept() {
+        let mut conversation = Conversation::new();
+        for number in 0..5 {
+            let uri = number.to_string();
+            let text = "x".into();
+            conversation.keep(
+                KeptResult {
+                    uri,
+                    text,
+                    whole: 1,
+                },
+                2,
+            );
+        }
+        let uris: Vec<_> = conversation.results().map(|kept| &*kept.uri).collect();
+        assert_eq!(uris, ["3", "4"]);
+    }
+}

@@ -1,0 +1,498 @@
+//! OpenAI's chat completions, streaming (`POST {base}/chat/completions`), as local model servers speak them too.
+//!
+//! Invariants: an answer is whole once it has a `finish_reason`; what servers leave out (ids and indexes of calls,
+//! `[DONE]`, counts of tokens) is done without. What the API has no word for is left out of the request: thinking,
+//! blocks of other providers, pictures in results of tools (a sentence says so).
+
+use std::{collections::VecDeque, sync::Arc};
+
+use bytes::Bytes;
+use futures_util::{StreamExt as _, stream::BoxStream};
+use http::header;
+use serde::{Deserialize, Deserializer};
+use serde_json::{Map, Value, json};
+
+use super::{
+    ApiKey, Call, Client, Endpoint, Model, ModelError, ModelEvent, ModelRequest, Reply, Stop,
+    Usage, anthropic,
+    http::{Broken, Decoder, Fault},
+    sse::Event,
+};
+use crate::{
+    message::{Block, Image, ImageSource, Message, Part, Role},
+    raw::{Fields, Raw},
+    tool::{Format, ToolFunction},
+};
+
+/// Where the API is.
+pub const BASE_URL: &str = "https://api.openai.com/v1";
+
+/// What to ask for.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Options {
+    /// The model's name, as the endpoint knows it.
+    pub model: String,
+    /// The most tokens of one answer, as `max_tokens`; absent: what the endpoint thinks fit.
+    #[serde(default)]
+    pub max_tokens: Option<u32>,
+    /// More fields of the request, as the API has them: `temperature`, `max_completion_tokens`, ….
+    #[serde(default)]
+    pub extra: Map<String, Value>,
+}
+
+impl Options {
+    #[must_use]
+    pub fn new(model: impl Into<String>) -> Self {
+        Self {
+            model: model.into(),
+            max_tokens: None,
+            extra: Map::new(),
+        }
+    }
+}
+
+/// A model behind an endpoint of this kind.
+pub struct OpenAi {
+    client: Client,
+    options: Arc<Options>,
+}
+
+impl OpenAi {
+    /// `endpoint`: with the base URL that ends before `/chat/completions`.
+    ///
+    /// # Errors
+    /// [`ModelError::Settings`], if the base URL is none or a header cannot be sent.
+    pub fn new(
+        endpoint: &Endpoint,
+        key: Option<ApiKey>,
+        options: Options,
+    ) -> Result<Self, ModelError> {
+        let ours = [
+            "model",
+            "max_tokens",
+            "stream",
+            "stream_options",
+            "tools",
+            "messages",
+        ];
+        super::check_extra(&options.extra, &ours)?;
+        let auth = key.map(|key| (key, header::AUTHORIZATION, "Bearer "));
+        Ok(Self {
+            client: Client::new(endpoint, "/chat/completions", auth)?,
+            options: Arc::new(options),
+        })
+    }
+}
+
+impl Model for OpenAi {
+    fn name(&self) -> &str {
+        &self.options.model
+    }
+
+    fn stream(&self, request: ModelRequest) -> BoxStream<'static, Result<ModelEvent, ModelError>> {
+        self.client
+            .ask::<Answer>(body(&self.options, &request))
+            .boxed()
+    }
+}
+
+/// The request as text.
+fn body(options: &Options, request: &ModelRequest) -> Result<Bytes, ModelError> {
+    let unwritable =
+        |error| ModelError::Protocol(format!("the request cannot be written: {error}"));
+    let mut messages = Vec::new();
+    if let Some(system) = &request.system {
+        messages.push(json!({ "role": "system", "content": &**system }));
+    }
+    for message in &request.messages {
+        translate(message, &mut messages);
+    }
+    // Schemas go out as they came in.
+    let declare = |tool: &ToolFunction| tool.declaration(Format::OpenAi);
+    let tools: Vec<Fields> = request.tools.iter().map(declare).collect();
+    let mut body = Fields::default();
+    body.set("model", Raw::of(&options.model));
+    body.set("stream", Raw::of(&true));
+    body.set("stream_options", Raw::of(&json!({ "include_usage": true })));
+    if let Some(most) = options.max_tokens {
+        body.set("max_tokens", Raw::of(&most));
+    }
+    body.set("messages", Raw::of(&messages));
+    if !tools.is_empty() {
+        body.set("tools", Raw::of(&tools));
+    }
+    for (name, value) in &options.extra {
+        body.set(name, Raw::of(value));
+    }
+    serde_json::to_vec(&body)
+        .map(Bytes::from)
+        .map_err(unwritable)
+}
+
+/// Writes a message as the API has it: results of tools are messages of their own.
+fn translate(message: &Message, out: &mut Vec<Value>) {
+    match message.role {
+        Role::Assistant => out.push(assistant(&message.content)),
+        Role::User => user(&message.content, out),
+    }
+}
+
+fn assistant(content: &[Block]) -> Value {
+    let (mut text, mut calls) = (String::new(), Vec::new());
+    for block in content {
+        match block {
+            Block::Text { text: more, .. } => text.push_str(more),
+            Block::ToolUse {
+                id, name, input, ..
+            } => calls.push(json!({
+                "id": id,
+                "type": "function",
+                "function": { "name": name, "arguments": input.get() },
+            })),
+            Block::Thinking { .. }
+            | Block::ToolResult { .. }
+            | Block::Image(_)
+            | Block::Other(_) => {}
+        }
+    }
+    let mut message = json!({ "role": "assistant", "content": text });
+    if !calls.is_empty() {
+        if text.is_empty() {
+            message["content"] = Value::Null;
+        }
+        message["tool_calls"] = Value::Array(calls);
+    }
+    message
+}
+
+fn user(content: &[Block], out: &mut Vec<Value>) {
+    let mut parts = Vec::new();
+    for block in content {
+        match block {
+            Block::Text { text, .. } => parts.push(json!({ "type": "text", "text": text })),
+            Block::Image(image) => {
+                parts.push(json!({ "type": "image_url", "image_url": { "url": data_url(image) } }));
+            }
+            Block::ToolResult {
+                tool_use_id,
+                content,
+                ..
+            } => {
+                let texts: Vec<_> = content.iter().map(tool_text).collect();
+                out.push(json!({
+                    "role": "tool",
+                    "tool_call_id": tool_use_id,
+                    "content": texts.join("\n"),
+                }));
+            }
+            Block::Thinking { .. } | Block::ToolUse { .. } | Block::Other(_) => {}
+        }
+    }
+    let only_text = parts.iter().all(|part| part["type"] == "text");
+    match (only_text, parts.as_slice()) {
+        (_, []) => {}
+        // Small servers know texts only.
+        (true, parts) => {
+            let texts: Vec<_> = parts
+                .iter()
+                .filter_map(|part| part["text"].as_str())
+                .collect();
+            out.push(json!({ "role": "user", "content": texts.join("\n") }));
+        }
+        (false, _) => out.push(json!({ "role": "user", "content": parts })),
+    }
+}
+
+fn tool_text(part: &Part) -> String {
+    match part {
+        Part::Text { text } => text.clone(),
+        Part::Image(Image {
+            source: ImageSource::Base64 { media_type, .. },
+        }) => format!("[a picture, {media_type}, which this model's API cannot take from a tool]"),
+    }
+}
+
+fn data_url(image: &Image) -> String {
+    let ImageSource::Base64 { media_type, data } = &image.source;
+    format!("data:{media_type};base64,{data}")
+}
+
+/// An answer that is being received.
+#[derive(Default)]
+struct Answer {
+    text: String,
+    calls: Vec<OpenCall>,
+    finish: Option<String>,
+    usage: Usage,
+    begun: bool,
+    done: bool,
+}
+
+#[derive(Default)]
+struct OpenCall {
+    index: Option<u64>,
+    id: String,
+    name: String,
+    arguments: String,
+}
+
+#[derive(Deserialize)]
+struct Chunk {
+    #[serde(default, deserialize_with = "or_default")]
+    choices: Vec<Choice>,
+    #[serde(default)]
+    usage: Option<Tokens>,
+    #[serde(default)]
+    error: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct Choice {
+    #[serde(default, deserialize_with = "or_default")]
+    delta: Delta,
+    #[serde(default)]
+    finish_reason: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+struct Delta {
+    #[serde(default)]
+    content: Option<String>,
+    /// How DeepSeek, vLLM and others call thinking; OpenRouter and Ollama: `reasoning`.
+    #[serde(default)]
+    reasoning_content: Option<String>,
+    #[serde(default)]
+    reasoning: Option<String>,
+    #[serde(default)]
+    refusal: Option<String>,
+    #[serde(default, deserialize_with = "or_default")]
+    tool_calls: Vec<CallDelta>,
+}
+
+#[derive(Deserialize)]
+struct CallDelta {
+    #[serde(default)]
+    index: Option<u64>,
+    #[serde(default)]
+    id: Option<String>,
+    #[serde(default, deserialize_with = "or_default")]
+    function: FunctionDelta,
+}
+
+#[derive(Default, Deserialize)]
+struct FunctionDelta {
+    #[serde(default)]
+    name: Option<String>,
+    /// Text; some servers send the object itself.
+    #[serde(default)]
+    arguments: Option<Value>,
+}
+
+#[derive(Default, Deserialize)]
+struct Tokens {
+    #[serde(default, deserialize_with = "or_default")]
+    prompt_tokens: u64,
+    #[serde(default, deserialize_with = "or_default")]
+    completion_tokens: u64,
+    #[serde(default, deserialize_with = "or_default")]
+    prompt_tokens_details: Details,
+}
+
+#[derive(Default, Deserialize)]
+struct Details {
+    #[serde(default, deserialize_with = "or_default")]
+    cached_tokens: u64,
+}
+
+/// `null` is as good as nothing.
+fn or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    Option::deserialize(deserializer).map(Option::unwrap_or_default)
+}
+
+impl Decoder for Answer {
+    fn event(&mut self, event: Event, out: &mut VecDeque<ModelEvent>) -> Result<(), Fault> {
+        if self.done {
+            return Ok(());
+        }
+        if event.data.trim() == "[DONE]" {
+            return self.end(out);
+        }
+        let chunk: Chunk = serde_json::from_str(&event.data)
+            .map_err(|error| Fault::Lasting(ModelError::Protocol(format!("a chunk: {error}"))))?;
+        if let Some(error) = chunk.error {
+            return Err(failure(&error));
+        }
+        if let Some(tokens) = chunk.usage {
+            let cached = tokens.prompt_tokens_details.cached_tokens;
+            let usage = Usage {
+                input: tokens.prompt_tokens.saturating_sub(cached),
+                output: tokens.completion_tokens,
+                cache_read: cached,
+                cache_write: 0,
+            };
+            if usage != self.usage {
+                self.usage = usage;
+                out.push_back(ModelEvent::Usage(usage));
+            }
+        }
+        // Only one choice was asked for.
+        let Some(choice) = chunk.choices.into_iter().next() else {
+            return Ok(());
+        };
+        let Delta {
+            content,
+            reasoning_content,
+            reasoning,
+            refusal,
+            tool_calls,
+        } = choice.delta;
+        let some = |text: Option<String>| text.filter(|text| !text.is_empty());
+        if let Some(text) = some(reasoning_content).or(some(reasoning)) {
+            self.begun = true;
+            out.push_back(ModelEvent::Thinking(text));
+        }
+        for text in [some(content), some(refusal)].into_iter().flatten() {
+            self.begun = true;
+            self.text.push_str(&text);
+            out.push_back(ModelEvent::Text(text));
+        }
+        for delta in tool_calls {
+            self.begun = true;
+            self.call(delta);
+        }
+        self.finish = choice.finish_reason.or(self.finish.take());
+        Ok(())
+    }
+
+    fn end(&mut self, out: &mut VecDeque<ModelEvent>) -> Result<(), Fault> {
+        if self.done {
+            return Ok(());
+        }
+        let Some(finish) = self.finish.take() else {
+            return Err(Fault::Passing {
+                kind: "connection".to_owned(),
+                message: "the stream ended before the message did".to_owned(),
+                broken: Broken::Cut,
+            });
+        };
+        self.done = true;
+        out.push_back(ModelEvent::Done(self.reply(&finish)));
+        Ok(())
+    }
+
+    fn begun(&self) -> bool {
+        self.begun
+    }
+}
+
+impl Answer {
+    fn call(&mut self, delta: CallDelta) {
+        let new_id = |open: &OpenCall| {
+            let id = delta.id.as_deref().unwrap_or_default();
+            !id.is_empty() && !open.id.is_empty() && id != open.id
+        };
+        let at = match delta.index {
+            Some(index) => self.calls.iter().position(|call| call.index == Some(index)),
+            // Without an index it belongs to the last one, unless it begins one.
+            None => self
+                .calls
+                .last()
+                .filter(|open| !new_id(open) && delta.function.name.is_none())
+                .map(|_| self.calls.len() - 1),
+        };
+        let at = at.unwrap_or_else(|| {
+            self.calls.push(OpenCall {
+                index: delta.index,
+                ..OpenCall::default()
+            });
+            self.calls.len() - 1
+        });
+        let open = &mut self.calls[at];
+        if let Some(id) = delta.id.filter(|id| !id.is_empty()) {
+            open.id = id;
+        }
+        if let Some(name) = delta.function.name {
+            open.name.push_str(&name);
+        }
+        match delta.function.arguments {
+            Some(Value::String(text)) => open.arguments.push_str(&text),
+            Some(Value::Null) | None => {}
+            Some(value) => open.arguments.push_str(&value.to_string()),
+        }
+    }
+
+    fn reply(&mut self, finish: &str) -> Reply {
+        let mut content = Vec::new();
+        let text = std::mem::take(&mut self.text);
+        if !text.is_empty() {
+            content.push(Block::text(text));
+        }
+        let mut calls = Vec::new();
+        for open in std::mem::take(&mut self.calls) {
+            let (input, bad) = anthropic::arguments(&open.arguments);
+            let is_taken = calls.iter().any(|call: &Call| call.id == open.id);
+            let id = match open.id.is_empty() || is_taken {
+                // Some servers give none, or all the same.
+                true => format!("call_{:016x}", rand::random::<u64>()),
+                false => open.id,
+            };
+            content.push(Block::ToolUse {
+                id: id.clone(),
+                name: open.name.clone(),
+                input: input.clone(),
+                more: Fields::default(),
+            });
+            calls.push(Call {
+                id,
+                name: open.name,
+                arguments: bad.map_or(Ok(input), Err),
+            });
+        }
+        let stop = match finish {
+            // Some servers say `stop` although they ask for tools.
+            "stop" | "tool_calls" | "function_call" if !calls.is_empty() => Stop::ToolUse,
+            "stop" | "tool_calls" | "function_call" => Stop::EndTurn,
+            "length" => Stop::MaxTokens,
+            "content_filter" => Stop::Refusal,
+            other => Stop::Other(other.to_owned()),
+        };
+        Reply {
+            content,
+            calls,
+            stop,
+            usage: self.usage,
+        }
+    }
+}
+
+/// An error in the stream: `{"message", "type", "code"}`, or a text.
+fn failure(error: &Value) -> Fault {
+    let word = |name: &str| error[name].as_str().filter(|word| !word.is_empty());
+    let kind = word("type").or(word("code")).unwrap_or("error").to_owned();
+    let message = word("message")
+        .or(error.as_str())
+        .unwrap_or("it did not say why");
+    let message = message.to_owned();
+    let code = error["code"].as_u64().unwrap_or_default();
+    let passing = matches!(code, 429 | 500..=599)
+        || ["overloaded", "server_error", "rate_limit", "unavailable"]
+            .iter()
+            .any(|word| kind.contains(word));
+    if passing {
+        let broken = Broken::Overloaded;
+        Fault::Passing {
+            kind,
+            message,
+            broken,
+        }
+    } else {
+        Fault::Lasting(ModelError::Refused {
+            status: 200,
+            kind,
+            message,
+        })
+    }
+}

@@ -1,0 +1,195 @@
+//! Which tool belongs to whom (A04, A05): names as the model knows them, and where each leads.
+//!
+//! Invariants: names are unique. Of two servers with a tool of one name the later in configuration order wins, a native
+//! tool wins over both, and a warning names who lost. Names that a model's API would not take are made legal.
+
+use std::{collections::HashMap, sync::Arc};
+
+use model::{ExposedName, NamingPolicy, NativeName, ServerName, naming};
+
+use crate::{
+    native::Ready,
+    tool::{NATIVE_SERVER, Origin, ServerTool, ToolFunction},
+};
+
+/// The tools of one chat.
+#[derive(Clone, Debug, Default)]
+pub struct Registry {
+    functions: Arc<[ToolFunction]>,
+    places: HashMap<ExposedName, usize>,
+    warnings: Vec<String>,
+}
+
+impl Registry {
+    /// Names the tools of servers, in configuration order, and native ones after them.
+    pub(crate) fn new(tools: Vec<ServerTool>, native: &[Ready]) -> Self {
+        let mut servers: Vec<(ServerName, Vec<NativeName>)> = Vec::new();
+        let mut known: HashMap<(ServerName, NativeName), ServerTool> = HashMap::new();
+        for tool in tools {
+            match servers.iter_mut().find(|(name, _)| *name == tool.server) {
+                Some((_, natives)) => natives.push(tool.native.clone()),
+                None => servers.push((tool.server.clone(), vec![tool.native.clone()])),
+            }
+            known
+                .entry((tool.server.clone(), tool.native.clone()))
+                .or_insert(tool);
+        }
+        let assigned = naming::assign(&servers, NamingPolicy::LastWins).unwrap_or_default();
+        let mut warnings: Vec<String> = assigned
+            .replaced
+            .iter()
+            .map(|lost| {
+                format!(
+                    "the servers `{}` and `{}` both offer the tool `{}`: that of `{}` is used",
+                    lost.loser, lost.winner, lost.native, lost.winner
+                )
+            })
+            .collect();
+        let mut functions = Vec::with_capacity(assigned.names.len() + native.len());
+        for named in assigned.names {
+            if native
+                .iter()
+                .any(|tool| tool.name == named.exposed.as_str())
+            {
+                warnings.push(format!(
+                    "the server `{}` and `{NATIVE_SERVER}` both offer the tool `{}`: that of `{NATIVE_SERVER}` is used",
+                    named.server, named.exposed
+                ));
+                continue;
+            }
+            let key = (named.server, named.native);
+            let Some(tool) = known.remove(&key) else {
+                continue;
+            };
+            let (server, native) = key;
+            functions.push(ToolFunction {
+                name: named.exposed,
+                description: tool.description,
+                parameters: tool.parameters,
+                response: tool.response,
+                origin: Origin::Server { server, native },
+            });
+        }
+        functions.extend(native.iter().map(|tool| ToolFunction {
+            name: ExposedName::new(tool.name.as_str()),
+            description: Arc::clone(&tool.description),
+            parameters: tool.schema.clone(),
+            response: None,
+            origin: Origin::Native,
+        }));
+        let places = functions
+            .iter()
+            .enumerate()
+            .map(|(at, function)| (function.name.clone(), at))
+            .collect();
+        Self {
+            functions: functions.into(),
+            places,
+            warnings,
+        }
+    }
+
+    /// All tools: those of servers in configuration order, then native ones.
+    #[must_use]
+    pub fn functions(&self) -> &Arc<[ToolFunction]> {
+        &self.functions
+    }
+
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&ToolFunction> {
+        self.places.get(name).map(|at| &self.functions[*at])
+    }
+
+    /// Who lost a name to whom, each as a sentence.
+    #[must_use]
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::{
+        native::{NativeOutcome, NativeTool, ready},
+        raw::Raw,
+    };
+
+    fn check(tools: &[(&str, &str)], native: &[&str], expect: &[(&str, &str)], warned: &[&str]) {
+        let tools = tools.iter().map(|(server, tool)| ServerTool {
+            server: ServerName::parse(server).expect("a name"),
+            native: NativeName::new(*tool),
+            description: format!("{tool} of {server}").into(),
+            parameters: Raw::empty_object(),
+            response: None,
+        });
+        let native = native.iter().map(|name| {
+            NativeTool::new(*name, "", json!({}), |_| async {
+                Ok(NativeOutcome::text(""))
+            })
+        });
+        let native = ready(native.collect()).expect("native tools");
+        let registry = Registry::new(tools.collect(), &native);
+        let functions = registry.functions().iter();
+        let got: Vec<_> = functions
+            .map(|one| (one.name.as_str(), one.origin.server()))
+            .collect();
+        assert_eq!(got, expect);
+        assert_eq!(registry.warnings(), warned);
+        for (name, server) in expect {
+            let found = registry.get(name).expect(name);
+            assert_eq!(found.origin.server(), *server);
+        }
+    }
+
+    #[test]
+    fn a04_a_registry_maps_names_to_servers_and_native() {
+        check(
+            &[("a", "x"), ("a", "y"), ("b", "z")],
+            &["n"],
+            &[("x", "a"), ("y", "a"), ("z", "b"), ("n", "native")],
+            &[],
+        );
+    }
+
+    #[test]
+    fn a05_the_later_server_wins_and_a_warning_names_both() {
+        check(
+            &[("a", "x"), ("a", "y"), ("b", "x")],
+            &[],
+            &[("y", "a"), ("x", "b")],
+            &["the servers `a` and `b` both offer the tool `x`: that of `b` is used"],
+        );
+        check(
+            &[("a", "x")],
+            &["x"],
+            &[("x", "native")],
+            &["the server `a` and `native` both offer the tool `x`: that of `native` is used"],
+        );
+    }
+
+    #[test]
+    fn odd_names_become_legal_and_lead_back() {
+        check(&[("a", "x"), ("a", "x")], &[], &[("x", "a")], &[]);
+        let tool = ServerTool {
+            server: ServerName::parse("a").expect("a name"),
+            native: NativeName::new("dotted.name/é"),
+            description: "".into(),
+            parameters: Raw::empty_object(),
+            response: None,
+        };
+        let registry = Registry::new(vec![tool.clone()], &[]);
+        let function = &registry.functions()[0];
+        assert!(
+            naming::is_legal(function.name.as_str()),
+            "{}",
+            function.name
+        );
+        let Origin::Server { native, .. } = &function.origin else {
+            panic!("{function:?}");
+        };
+        assert_eq!(*native, tool.native);
+    }
+}

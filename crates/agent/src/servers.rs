@@ -1,0 +1,54 @@
+//! What the agent needs of MCP servers. Implemented where servers are known; this crate is not that place.
+
+use futures_util::future::BoxFuture;
+use model::{NativeName, ServerName};
+
+use crate::{
+    ledger::RunId,
+    raw::Raw,
+    tool::{ServerTool, ToolOutcome},
+};
+
+/// The servers whose tools an agent uses.
+pub trait Servers: Send + Sync {
+    /// Starts them, or makes sure that they are started. The agent calls this once at a time, and not again after it
+    /// succeeded; after a failure the next chat calls it again. The future may be dropped when whoever waited for it
+    /// went away, and the next chat then calls it again: what was started by then stays or is started anew.
+    ///
+    /// # Errors
+    /// When the start policy says that the start failed; the message names the server. What was started is stopped.
+    fn start(&self) -> BoxFuture<'_, Result<(), ServersError>>;
+
+    /// All tools that are offered now, in configuration order. Called once for each message of the user. It should
+    /// answer from what is known: the model waits for it.
+    ///
+    /// # Errors
+    /// When there is no telling; the chat ends with the message.
+    fn tools(&self) -> BoxFuture<'_, Result<Vec<ServerTool>, ServersError>>;
+
+    /// Calls a tool and records the call. Dropping the future cancels the call at its server.
+    ///
+    /// # Errors
+    /// When there is no answer: the server is away, too slow, or says that the request is wrong. The message goes to
+    /// the model as the tool's result.
+    fn call(&self, call: ServerCall) -> BoxFuture<'_, Result<ToolOutcome, ServersError>>;
+
+    /// Stops what [`Servers::start`] started and waits until it is gone.
+    fn stop(&self) -> BoxFuture<'_, ()>;
+}
+
+/// A call of a server's tool.
+#[derive(Clone, Debug)]
+pub struct ServerCall {
+    pub server: ServerName,
+    pub tool: NativeName,
+    /// An object, as the model wrote it.
+    pub arguments: Raw,
+    /// The run that the record of the call belongs to.
+    pub run: RunId,
+}
+
+/// What went wrong, for people and models to read; no secrets in it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ServersError(pub String);

@@ -1,0 +1,155 @@
+//! Tools, wherever they run: what a model is told of one, and what came of a call.
+
+use std::sync::Arc;
+
+use model::{ExposedName, NativeName, ServerName};
+
+use crate::{
+    llm,
+    raw::{Fields, Raw},
+};
+
+/// What a tool of this process is said to belong to, in events and records.
+pub const NATIVE_SERVER: &str = "native";
+
+/// A tool as it is offered to a model. Neutral: every form of declaration (Anthropic, OpenAI, ADK) is made of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ToolFunction {
+    /// As the model calls it: `[A-Za-z0-9_-]{1,64}`.
+    pub name: ExposedName,
+    pub description: Arc<str>,
+    /// JSON schema of the arguments, an object's.
+    pub parameters: Raw,
+    /// JSON schema of the structured result, if the tool declares one.
+    pub response: Option<Raw>,
+    pub origin: Origin,
+}
+
+/// For whom a tool is declared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Agent development kits: `name`, `description`, `parameters`, `response`.
+    Adk,
+    /// The Messages API: `name`, `description`, `input_schema`.
+    Anthropic,
+    /// Chat completions: the type `function`, and one with `name`, `description`, `parameters`.
+    OpenAi,
+}
+
+impl ToolFunction {
+    /// The name that its server gave it (P08); a native tool has one name only.
+    #[must_use]
+    pub fn native_name(&self) -> &str {
+        match &self.origin {
+            Origin::Server { native, .. } => native.as_str(),
+            Origin::Native => self.name.as_str(),
+        }
+    }
+
+    /// The tool's declaration. Schemas stand in it as they came, save for those that models' APIs refuse, which are
+    /// made acceptable. In [`Format::Adk`] the name is the native one.
+    #[must_use]
+    pub fn declaration(&self, format: Format) -> Fields {
+        let parameters = || llm::object_schema(&self.parameters);
+        let mut fields = Fields::default();
+        fields.set("name", Raw::of(&self.name));
+        fields.set("description", Raw::of(&self.description));
+        match format {
+            Format::Adk => {
+                fields.set("name", Raw::of(&self.native_name()));
+                fields.set("parameters", self.parameters.clone());
+                if let Some(response) = &self.response {
+                    fields.set("response", response.clone());
+                }
+            }
+            Format::Anthropic => fields.set("input_schema", parameters()),
+            Format::OpenAi => {
+                fields.set("parameters", parameters());
+                let function = Raw::of(&fields);
+                fields = Fields::default();
+                fields.set("type", Raw::of(&"function"));
+                fields.set("function", function);
+            }
+        }
+        fields
+    }
+}
+
+/// Where a tool runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// At an MCP server, which knows it by its native name.
+    Server {
+        server: ServerName,
+        native: NativeName,
+    },
+    /// In this process.
+    Native,
+}
+
+impl Origin {
+    /// The server's name; `native` for what runs here.
+    #[must_use]
+    pub fn server(&self) -> &str {
+        match self {
+            Self::Server { server, .. } => server.as_str(),
+            Self::Native => NATIVE_SERVER,
+        }
+    }
+}
+
+/// A tool as its server offers it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerTool {
+    pub server: ServerName,
+    pub native: NativeName,
+    pub description: Arc<str>,
+    /// The server's `inputSchema`.
+    pub parameters: Raw,
+    /// The server's `outputSchema`.
+    pub response: Option<Raw>,
+}
+
+/// A server's answer to a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ToolOutcome {
+    /// The MCP `CallToolResult`, an object.
+    pub content: Raw,
+    /// The tool says that it failed.
+    pub is_error: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn declarations() {
+        let function = ToolFunction {
+            name: ExposedName::new("a_b_12345678"),
+            description: "Does it".into(),
+            parameters: Raw::parse(r#"{"anyOf":[{}]}"#).expect("JSON"),
+            response: Some(Raw::parse(r#"{ "type":"object" }"#).expect("JSON")),
+            origin: Origin::Server {
+                server: ServerName::parse("s").expect("a name"),
+                native: NativeName::new("a.b"),
+            },
+        };
+        let check = |format, expect: &str| {
+            let declared = Raw::of(&function.declaration(format));
+            assert_eq!(declared.get(), expect);
+        };
+        check(
+            Format::Adk,
+            r#"{"name":"a.b","description":"Does it","parameters":{"anyOf":[{}]},"response":{ "type":"object" }}"#,
+        );
+        check(
+            Format::Anthropic,
+            r#"{"name":"a_b_12345678","description":"Does it","input_schema":{"type":"object"}}"#,
+        );
+        check(
+            Format::OpenAi,
+            r#"{"type":"function","function":{"name":"a_b_12345678","description":"Does it","parameters":{"type":"object"}}}"#,
+        );
+    }
+}

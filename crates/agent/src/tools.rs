@@ -1,0 +1,295 @@
+//! Calling a tool, wherever it runs. Whatever goes wrong is the tool's result, for the model to read.
+
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
+
+use futures_util::FutureExt as _;
+use serde_json::Value;
+use tokio::time::timeout;
+use tokio_util::task::TaskTracker;
+
+use crate::{
+    config::Config,
+    conversation::KeptResult,
+    ledger::{CallEnd, CallId, CallStatus, Ledger, NewCall, RunEnd, RunId},
+    llm::Call,
+    message::Part,
+    native::Ready,
+    outcome::{self, READ_RESULT},
+    raw::Raw,
+    registry::Registry,
+    servers::{ServerCall, Servers},
+    tool::{Origin, ToolFunction},
+};
+
+/// How long a record may take.
+pub(crate) const RECORD: Duration = Duration::from_secs(10);
+
+const CANCELLED: CallEnd = CallEnd {
+    status: CallStatus::Cancelled,
+    error: None,
+    result: None,
+};
+
+/// All that a call needs.
+pub(crate) struct Tools<'a> {
+    pub(crate) config: &'a Config,
+    pub(crate) servers: &'a dyn Servers,
+    pub(crate) native: &'a [Ready],
+    pub(crate) registry: &'a Registry,
+    pub(crate) records: &'a Records,
+    pub(crate) run: &'a RunId,
+    /// Long results that can be read.
+    pub(crate) kept: Vec<KeptResult>,
+}
+
+/// What came of a call.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Called {
+    /// For the model; never empty.
+    pub parts: Vec<Part>,
+    pub is_error: bool,
+    /// What a native tool has for the client.
+    pub payload: Option<Value>,
+    /// It is not to be cut: it is a piece of a long one already.
+    pub(crate) is_piece: bool,
+}
+
+impl Called {
+    fn error(text: impl Into<String>) -> Self {
+        Self {
+            parts: vec![Part::text(text)],
+            is_error: true,
+            payload: None,
+            is_piece: false,
+        }
+    }
+}
+
+impl Tools<'_> {
+    /// Calls a tool. Dropping the future cancels the call.
+    pub(crate) async fn call(&self, call: &Call) -> Called {
+        let Some(function) = self.registry.get(&call.name) else {
+            return Called::error(format!("Unknown tool: {}", call.name));
+        };
+        let arguments = match &call.arguments {
+            Ok(arguments) => arguments.clone(),
+            Err(bad) => {
+                return Called::error(format!(
+                    "The tool was not called: {bad}. Send one JSON object that matches its schema."
+                ));
+            }
+        };
+        self.call_function(function, arguments).await
+    }
+
+    /// Calls a tool that is known, with an object.
+    pub(crate) async fn call_function(&self, function: &ToolFunction, arguments: Raw) -> Called {
+        match &function.origin {
+            Origin::Server { server, native } => {
+                let call = ServerCall {
+                    server: server.clone(),
+                    tool: native.clone(),
+                    arguments,
+                    run: self.run.clone(),
+                };
+                self.call_server(call).await
+            }
+            Origin::Native => self.call_native(function.name.as_str(), arguments).await,
+        }
+    }
+
+    async fn call_server(&self, call: ServerCall) -> Called {
+        let (server, limit) = (call.server.clone(), self.config.tool_timeout);
+        match timeout(limit, self.servers.call(call)).await {
+            Ok(Ok(answer)) => match outcome::parts(&answer.content) {
+                Ok(parts) => Called {
+                    parts,
+                    is_error: answer.is_error,
+                    payload: None,
+                    is_piece: false,
+                },
+                Err(error) => Called::error(format!(
+                    "The server {server} sent a result that cannot be read: {error}"
+                )),
+            },
+            Ok(Err(error)) => Called::error(format!("The call failed: {error}")),
+            Err(_) => Called::error(format!(
+                "The server {server} did not answer within {} s.",
+                limit.as_secs_f32()
+            )),
+        }
+    }
+
+    async fn call_native(&self, name: &str, arguments: Raw) -> Called {
+        let Some(tool) = self.native.iter().find(|tool| tool.name == name) else {
+            return Called::error(format!("Unknown tool: {name}"));
+        };
+        let new = NewCall {
+            run: self.run.clone(),
+            project: self.config.project.clone(),
+            tool: name.to_owned(),
+            arguments: arguments.clone(),
+        };
+        let record = match self.records.call_open(new).await {
+            Ok(record) => record,
+            Err(why) => {
+                return Called::error(format!(
+                    "The tool was not called, because the call cannot be recorded: {why}"
+                ));
+            }
+        };
+        let (called, status) = self.run_native(tool, &arguments).await;
+        record.close(status, &called).await;
+        called
+    }
+
+    async fn run_native(&self, tool: &Ready, arguments: &Raw) -> (Called, CallStatus) {
+        let arguments = match tool.read(arguments) {
+            Ok(arguments) => arguments,
+            Err(why) => {
+                let text = format!("The arguments do not match the tool's schema: {why}");
+                return (Called::error(text), CallStatus::ToolError);
+            }
+        };
+        if tool.name == READ_RESULT {
+            return match outcome::read(&self.kept, &arguments, self.config.preview_bytes) {
+                Ok(text) => {
+                    let called = Called {
+                        parts: vec![Part::text(text)],
+                        is_error: false,
+                        payload: None,
+                        is_piece: true,
+                    };
+                    (called, CallStatus::Ok)
+                }
+                Err(why) => (Called::error(why), CallStatus::ToolError),
+            };
+        }
+        let limit = self.config.tool_timeout;
+        // Lazy, so that a panic of the function that makes the future is caught too.
+        let run = async { (tool.handler)(arguments).await };
+        match timeout(limit, AssertUnwindSafe(run).catch_unwind()).await {
+            Ok(Ok(Ok(outcome))) => {
+                let text = match outcome.text.is_empty() {
+                    true => "(The tool returned nothing.)".to_owned(),
+                    false => outcome.text,
+                };
+                let called = Called {
+                    parts: vec![Part::Text { text }],
+                    is_error: false,
+                    payload: outcome.payload,
+                    is_piece: false,
+                };
+                (called, CallStatus::Ok)
+            }
+            Ok(Ok(Err(why))) => {
+                let why = if why.is_empty() {
+                    "The tool failed.".to_owned()
+                } else {
+                    why
+                };
+                (Called::error(why), CallStatus::ToolError)
+            }
+            Ok(Err(_)) => {
+                tracing::error!("the native tool {:?} panicked", tool.name);
+                let text = "The tool failed: it has a bug.";
+                (Called::error(text), CallStatus::ToolError)
+            }
+            Err(_) => {
+                let text = format!("The tool did not answer within {} s.", limit.as_secs_f32());
+                (Called::error(text), CallStatus::Timeout)
+            }
+        }
+    }
+}
+
+/// Writes records, also those of what was dropped.
+pub(crate) struct Records {
+    pub(crate) ledger: Arc<dyn Ledger>,
+    /// Owns the writing of what ends with a drop.
+    pub(crate) tasks: TaskTracker,
+}
+
+impl Records {
+    pub(crate) async fn call_open(&self, call: NewCall) -> Result<OpenCall<'_>, String> {
+        match timeout(RECORD, self.ledger.call_open(call)).await {
+            Ok(Ok(id)) => Ok(OpenCall {
+                records: self,
+                open: Some((id, CANCELLED)),
+            }),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err(format!("no answer within {} s", RECORD.as_secs())),
+        }
+    }
+
+    /// Writes the end of a run that was dropped.
+    pub(crate) fn run_dropped(&self, run: RunId, end: RunEnd) {
+        let ledger = Arc::clone(&self.ledger);
+        self.later(async move {
+            written(
+                "the end of a run",
+                timeout(RECORD, ledger.run_finish(run, end)).await,
+            );
+        });
+    }
+
+    pub(crate) fn later(&self, write: impl Future<Output = ()> + Send + 'static) {
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => {
+                self.tasks.spawn_on(write, &runtime);
+            }
+            // Without a runtime the program is at its end; what stays open is closed at the next start.
+            Err(_) => tracing::warn!("a record was not closed: the program ends"),
+        }
+    }
+}
+
+/// Says in the log that a record was not written.
+pub(crate) fn written<E: std::fmt::Display>(
+    what: &str,
+    result: Result<Result<(), E>, tokio::time::error::Elapsed>,
+) {
+    match result {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::warn!("{what} was not recorded: {error}"),
+        Err(_) => tracing::warn!("{what} was not recorded within {} s", RECORD.as_secs()),
+    }
+}
+
+/// The record of a call in flight. Dropped before it is closed, it says that the call was cancelled.
+pub(crate) struct OpenCall<'a> {
+    records: &'a Records,
+    /// What is still to be written.
+    open: Option<(CallId, CallEnd)>,
+}
+
+impl OpenCall<'_> {
+    async fn close(mut self, status: CallStatus, called: &Called) {
+        let text = outcome::text_of(&called.parts);
+        let Some((id, end)) = &mut self.open else {
+            return;
+        };
+        *end = CallEnd {
+            status,
+            error: called.is_error.then(|| text.clone()),
+            result: Some(text),
+        };
+        let ledger = &self.records.ledger;
+        let closing = timeout(RECORD, ledger.call_close(id.clone(), end.clone())).await;
+        self.open = None;
+        written("the end of a native tool's call", closing);
+    }
+}
+
+impl Drop for OpenCall<'_> {
+    fn drop(&mut self) {
+        let Some((id, end)) = self.open.take() else {
+            return;
+        };
+        let ledger = Arc::clone(&self.records.ledger);
+        self.records.later(async move {
+            let closing = timeout(RECORD, ledger.call_close(id, end)).await;
+            written("the end of a native tool's call", closing);
+        });
+    }
+}

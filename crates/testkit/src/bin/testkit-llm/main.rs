@@ -1,0 +1,332 @@
+//! A language model that says what a script tells it, over the real wire formats: Anthropic's Messages API
+//! (`POST /v1/messages`) and OpenAI's chat completions (`POST /v1/chat/completions`), both streaming.
+//!
+//! A script is JSON ([`script::Script`]): turns, one for each request, with what the request must hold and what to
+//! stream or how to fail. It comes from a file (`--script`) or by `POST /script`, which begins anew. A request that is
+//! not what its turn expects is answered 400 with what differs, and the turn stays. Requests are validated as the real
+//! API does it ([`check`]) before the script is asked. `GET /requests` shows all of them, and whether their answers
+//! were read to the end.
+//!
+//! Deliberately absent: answers that are not streams, and everything of the APIs that no agent of ours uses.
+
+mod anthropic;
+mod check;
+mod openai;
+mod play;
+mod script;
+
+use std::{
+    collections::{HashMap, VecDeque},
+    net::SocketAddr,
+    path::PathBuf,
+    process::ExitCode,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use axum::{
+    Json, Router,
+    body::Bytes,
+    extract::{ConnectInfo, DefaultBodyLimit, State},
+    http::{HeaderMap, StatusCode},
+    response::{IntoResponse, Response},
+    routing::{get, post},
+    serve::ListenerExt,
+};
+use clap::Parser;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::{
+    check::{Refusal, View},
+    script::{Fail, Script, Turn},
+};
+
+/// Generous: bounds of the product must not be stopped here.
+const BODY_LIMIT: usize = 256 * 1024 * 1024;
+/// How many requests are remembered.
+const REQUESTS: usize = 1_000;
+
+#[derive(Debug, Parser)]
+#[command(about = "A scripted language model, for tests")]
+struct Options {
+    #[arg(long, default_value = "127.0.0.1:0")]
+    listen: SocketAddr,
+    /// The script to begin with.
+    #[arg(long, value_name = "FILE")]
+    script: Option<PathBuf>,
+    /// The only key that is right; without this every key is.
+    #[arg(long)]
+    key: Option<String>,
+}
+
+/// Which wire format a request is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Api {
+    Anthropic,
+    OpenAi,
+}
+
+/// What all requests share.
+#[derive(Default)]
+pub(crate) struct Front {
+    key: Option<String>,
+    state: Mutex<Inner>,
+}
+
+#[derive(Default)]
+pub(crate) struct Inner {
+    script: Script,
+    next: usize,
+    /// How many requests came before those that are remembered.
+    forgotten: usize,
+    requests: VecDeque<Record>,
+    /// What was thought under each signature, so that a replay can be checked.
+    pub(crate) signatures: HashMap<String, String>,
+    ids: u64,
+}
+
+/// A request and what became of it.
+#[derive(Debug, Serialize)]
+struct Record {
+    path: &'static str,
+    /// The other end of its connection.
+    peer: SocketAddr,
+    headers: HashMap<String, String>,
+    body: Value,
+    /// `open`, `refused`, `failed`, `complete` or `dropped`.
+    outcome: &'static str,
+}
+
+impl Front {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn outcome(&self, number: usize, outcome: &'static str) {
+        let mut inner = self.lock();
+        let at = number.checked_sub(inner.forgotten);
+        if let Some(record) = at.and_then(|at| inner.requests.get_mut(at)) {
+            record.outcome = outcome;
+        }
+    }
+}
+
+impl Inner {
+    fn record(
+        &mut self,
+        path: &'static str,
+        peer: SocketAddr,
+        headers: &HeaderMap,
+        body: Value,
+    ) -> usize {
+        if self.requests.len() == REQUESTS {
+            self.requests.pop_front();
+            self.forgotten += 1;
+        }
+        let text = |value: &http::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into();
+        self.requests.push_back(Record {
+            path,
+            peer,
+            headers: headers
+                .iter()
+                .map(|(k, v)| (k.to_string(), text(v)))
+                .collect(),
+            body,
+            outcome: "open",
+        });
+        self.forgotten + self.requests.len() - 1
+    }
+
+    /// The turn of this request, which is then over, or why it is not its turn.
+    fn turn(&mut self, view: &View, headers: &HeaderMap, body: &Value) -> Result<Turn, Refusal> {
+        let Some(turn) = self.script.turns.get(self.next).cloned() else {
+            return Err(Refusal::invalid(format!(
+                "the script has {} turns, and this is one more",
+                self.script.turns.len()
+            )));
+        };
+        let wrong = turn.expect.differs(view, headers, body);
+        if !wrong.is_empty() {
+            return Err(Refusal::invalid(format!(
+                "turn {} of the script expects something else: {}",
+                self.next,
+                wrong.join("; ")
+            )));
+        }
+        if !(self.script.repeat_last && self.next + 1 == self.script.turns.len()) {
+            self.next += 1;
+        }
+        Ok(turn)
+    }
+
+    /// A number that no other call has.
+    pub(crate) fn id(&mut self) -> u64 {
+        self.ids += 1;
+        self.ids
+    }
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    match run(options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("testkit-llm: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: Options) -> Result<(), Box<dyn std::error::Error>> {
+    let front = Front {
+        key: options.key,
+        ..Front::default()
+    };
+    if let Some(file) = options.script {
+        front.lock().script = serde_json::from_slice(&std::fs::read(file)?)?;
+    }
+    let router = Router::new()
+        .route("/v1/messages", post(messages))
+        .route("/v1/chat/completions", post(completions))
+        .route("/script", post(script_put).get(script_get))
+        .route("/requests", get(requests))
+        .layer(DefaultBodyLimit::max(BODY_LIMIT))
+        .with_state(Arc::new(front));
+    tokio::runtime::Runtime::new()?.block_on(async {
+        let listener = tokio::net::TcpListener::bind(options.listen).await?;
+        println!("listening on http://{}", listener.local_addr()?);
+        let listener = listener.tap_io(|stream| {
+            let _ = stream.set_nodelay(true);
+        });
+        axum::serve(
+            listener,
+            router.into_make_service_with_connect_info::<SocketAddr>(),
+        )
+        .await
+    })?;
+    Ok(())
+}
+
+async fn messages(
+    State(front): State<Arc<Front>>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    answer(&front, Api::Anthropic, peer, &headers, &body).await
+}
+
+async fn completions(
+    State(front): State<Arc<Front>>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    answer(&front, Api::OpenAi, peer, &headers, &body).await
+}
+
+async fn answer(
+    front: &Arc<Front>,
+    api: Api,
+    peer: SocketAddr,
+    headers: &HeaderMap,
+    body: &Bytes,
+) -> Response {
+    let body: Value = match serde_json::from_slice(body) {
+        Ok(body) => body,
+        Err(error) => {
+            return Refusal::invalid(format!("the body is no JSON: {error}")).into_response();
+        }
+    };
+    let path = match api {
+        Api::Anthropic => "/v1/messages",
+        Api::OpenAi => "/v1/chat/completions",
+    };
+    let (number, turn) = {
+        let mut inner = front.lock();
+        let number = inner.record(path, peer, headers, body.clone());
+        let view = check::key(api, headers, front.key.as_deref()).and_then(|()| match api {
+            Api::Anthropic => check::anthropic(headers, &body, &inner.signatures),
+            Api::OpenAi => check::openai(&body),
+        });
+        (
+            number,
+            view.and_then(|view| inner.turn(&view, headers, &body)),
+        )
+    };
+    let turn = match turn {
+        Ok(turn) => turn,
+        Err(refusal) => {
+            front.outcome(number, "refused");
+            return refusal.into_response();
+        }
+    };
+    match turn.fail {
+        None => play::answer(front, number, api, &turn.reply),
+        Some(fail) => {
+            front.outcome(number, "failed");
+            failed(front, number, fail).await
+        }
+    }
+}
+
+async fn failed(front: &Arc<Front>, number: usize, fail: Fail) -> Response {
+    if fail.stall {
+        let _guard = play::Reading::new(front, number);
+        std::future::pending::<()>().await;
+    }
+    if fail.hang_up {
+        // Ends the task of this connection, and with it the connection.
+        std::panic::resume_unwind(Box::new("hangs up as the script says"));
+    }
+    let refusal = Refusal {
+        status: StatusCode::from_u16(fail.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
+        kind: fail.kind,
+        message: fail.message,
+    };
+    let mut response = match fail.body {
+        Some(body) => (refusal.status, body).into_response(),
+        None => refusal.into_response(),
+    };
+    for (name, value) in fail.headers {
+        let (Ok(name), Ok(value)) = (name.parse::<http::HeaderName>(), value.parse()) else {
+            return Refusal::invalid(format!("the script's header {name} cannot be sent"))
+                .into_response();
+        };
+        response.headers_mut().insert(name, value);
+    }
+    response
+}
+
+async fn script_put(State(front): State<Arc<Front>>, body: Bytes) -> Response {
+    match serde_json::from_slice::<Script>(&body) {
+        Ok(script) => {
+            let mut inner = front.lock();
+            (inner.script, inner.next) = (script, 0);
+            inner.requests.clear();
+            inner.forgotten = 0;
+            StatusCode::NO_CONTENT.into_response()
+        }
+        Err(error) => (StatusCode::BAD_REQUEST, format!("no script: {error}\n")).into_response(),
+    }
+}
+
+async fn script_get(State(front): State<Arc<Front>>) -> Json<Value> {
+    let inner = front.lock();
+    Json(json!({ "turns": inner.script.turns.len(), "next": inner.next }))
+}
+
+async fn requests(State(front): State<Arc<Front>>) -> Json<Value> {
+    Json(json!(front.lock().requests))
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let body = json!({
+            "type": "error",
+            "error": { "type": self.kind, "message": self.message },
+            "request_id": "req_testkit",
+        });
+        (self.status, Json(body)).into_response()
+    }
+}

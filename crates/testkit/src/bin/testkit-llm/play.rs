@@ -1,0 +1,142 @@
+//! Sending what a turn says, event by event, and noticing whether it is read to the end.
+
+use std::{
+    collections::VecDeque,
+    io,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use axum::{
+    body::{Body, Bytes},
+    http::header,
+    response::{IntoResponse, Response},
+};
+use futures_util::stream;
+
+use crate::{
+    Api, Front, anthropic, openai,
+    script::{Reply, Then},
+};
+
+/// Says in the record of a request how its answer ended: `dropped`, unless it was read to its end.
+pub(crate) struct Reading {
+    front: Arc<Front>,
+    number: usize,
+    outcome: &'static str,
+}
+
+impl Reading {
+    pub(crate) fn new(front: &Arc<Front>, number: usize) -> Self {
+        let front = Arc::clone(front);
+        Self {
+            front,
+            number,
+            outcome: "dropped",
+        }
+    }
+
+    fn complete(mut self) {
+        self.outcome = "complete";
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        self.front.outcome(self.number, self.outcome);
+    }
+}
+
+/// What is sent next.
+enum Step {
+    Text(String),
+    Cut,
+    Stall,
+}
+
+/// The stream of a reply.
+pub(crate) fn answer(front: &Arc<Front>, number: usize, api: Api, reply: &Reply) -> Response {
+    let mut events = match api {
+        Api::Anthropic => anthropic::events(&mut front.lock(), reply),
+        Api::OpenAi => openai::events(&mut front.lock(), reply),
+    };
+    let mut last = None;
+    if let Some(after) = &reply.after {
+        events.truncate(after.events);
+        match after.then {
+            Then::Cut => last = Some(Step::Cut),
+            Then::Stall => last = Some(Step::Stall),
+            Then::Eof => {}
+            Then::Error => events.push(match api {
+                Api::Anthropic => anthropic::error(&after.kind, &after.message),
+                Api::OpenAi => openai::error(&after.kind, &after.message),
+            }),
+        }
+    }
+    let mut steps: VecDeque<Step> = match reply.bytes {
+        0 => events.into_iter().map(Step::Text).collect(),
+        size => pieces(&events.concat(), size),
+    };
+    steps.extend(last);
+    let reading = Reading::new(front, number);
+    let pause = Duration::from_millis(reply.pause_ms);
+    let body = stream::unfold((steps, reading), move |(mut steps, reading)| async move {
+        let Some(step) = steps.pop_front() else {
+            reading.complete();
+            return None;
+        };
+        if !pause.is_zero() {
+            tokio::time::sleep(pause).await;
+        } else {
+            // So that each event is a write of its own.
+            tokio::task::yield_now().await;
+        }
+        let item = match step {
+            Step::Text(text) => Ok(Bytes::from(stamped(text))),
+            Step::Cut => Err(io::Error::other("cut as the script says")),
+            Step::Stall => std::future::pending().await,
+        };
+        Some((item, (steps, reading)))
+    });
+    (
+        [(header::CONTENT_TYPE, "text/event-stream")],
+        Body::from_stream(body),
+    )
+        .into_response()
+}
+
+/// Pieces of about this many bytes. Characters stay whole, because a step is a text.
+fn pieces(text: &str, size: usize) -> VecDeque<Step> {
+    let (mut steps, mut rest) = (VecDeque::new(), text);
+    while !rest.is_empty() {
+        let end = rest.ceil_char_boundary(size.min(rest.len()));
+        let (piece, more) = rest.split_at(end);
+        steps.push_back(Step::Text(piece.to_owned()));
+        rest = more;
+    }
+    steps
+}
+
+/// Puts the time in.
+fn stamped(text: String) -> String {
+    const MARK: &str = "{{now_ns}}";
+    if !text.contains(MARK) {
+        return text;
+    }
+    let now = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    text.replace(MARK, &now.as_nanos().to_string())
+}
+
+/// A text in this many pieces, as even as characters allow.
+pub(crate) fn split(text: &str, count: usize) -> Vec<&str> {
+    let size = text.len().div_ceil(count.max(1)).max(1);
+    let (mut pieces, mut rest) = (Vec::new(), text);
+    while !rest.is_empty() {
+        let (piece, more) = rest.split_at(rest.ceil_char_boundary(size.min(rest.len())));
+        pieces.push(piece);
+        rest = more;
+    }
+    pieces
+}
