@@ -18,6 +18,7 @@
 //! quarantined: all of that is the engine's.
 
 mod call;
+mod conversation;
 mod error;
 mod event;
 mod id;
@@ -38,6 +39,7 @@ mod workspace;
 mod writer;
 
 pub use call::{CallDetail, CallEnd, CallFilter, CallRow, CallStatus, CallWrite, NewCall};
+pub use conversation::{ConversationDetail, ConversationRow};
 pub use error::{Error, Fault, OpenError, Result};
 pub use event::{EventRow, NewEvent};
 pub use id::{Time, new_id, now};

@@ -40,7 +40,12 @@ macro_rules! migrations {
 }
 
 /// In order; the first is version 1.
-const MIGRATIONS: &[Migration] = migrations!["0001_tables", "0002_indexes", "0003_hosted_servers"];
+const MIGRATIONS: &[Migration] = migrations![
+    "0001_tables",
+    "0002_indexes",
+    "0003_hosted_servers",
+    "0004_conversations"
+];
 
 /// The version that this program works with.
 pub(crate) const LATEST: i64 = MIGRATIONS.len() as i64;

@@ -7,6 +7,7 @@
 mod support;
 
 mod audit;
+mod conversations;
 mod faults;
 mod hostile;
 mod keys;

@@ -1,0 +1,156 @@
+//! Conversations with agents.
+//!
+//! The body is a text and no document: it is given to a model again to the letter, and a database that sorts keys would
+//! change it. Who saves says which revision was read, so that of two turns at once only one is kept.
+
+use model::ProjectId;
+use serde::Serialize;
+use sqlx::FromRow;
+
+use crate::{
+    Page, Store, Time,
+    error::{Error, Result},
+    id::{new_id, now},
+    sql::{Filter, Key, Text, execute, page, row},
+};
+
+/// A conversation, as lists have it.
+#[derive(Clone, Debug, PartialEq, FromRow, Serialize)]
+pub struct ConversationRow {
+    pub id: String,
+    pub project_id: Option<String>,
+    pub title: String,
+    /// One more each time that it is saved.
+    pub revision: i64,
+    pub created_at: Time,
+    pub updated_at: Time,
+}
+
+/// A conversation with all that was said.
+#[derive(Clone, Debug, PartialEq, FromRow, Serialize)]
+pub struct ConversationDetail {
+    #[sqlx(flatten)]
+    #[serde(flatten)]
+    pub row: ConversationRow,
+    pub body: String,
+}
+
+impl Store {
+    /// A new conversation.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if there is no such project.
+    pub async fn conversation_put(
+        &self,
+        project: Option<&ProjectId>,
+        title: &str,
+        body: &str,
+    ) -> Result<ConversationRow> {
+        let mut tx = self.pool.begin().await?;
+        if let Some(project) = project {
+            crate::project::lock(&mut tx, project).await?;
+        }
+        let made = row!(
+            tx,
+            ConversationRow,
+            "INSERT INTO kb.conversations (id, project_id, title, body, revision, created_at, updated_at)
+             VALUES ($1, $2, $3, $4, 1, $5, $5)
+             RETURNING id, project_id, title, revision, created_at, updated_at",
+            Key(&new_id()),
+            project.map(|project| Key(project.as_str())),
+            Text(title),
+            Text(body),
+            now(),
+        )?;
+        let made = made.ok_or_else(|| Error::not_found("conversation", title))?;
+        tx.commit().await?;
+        Ok(made)
+    }
+
+    /// Replaces what was said, if nobody else has since this revision.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if the scope has no such conversation, [`Error::Conflict`] if it was saved meanwhile.
+    pub async fn conversation_save(
+        &self,
+        project: Option<&ProjectId>,
+        id: &str,
+        revision: i64,
+        body: &str,
+    ) -> Result<ConversationRow> {
+        let mut conn = self.pool.write().await?;
+        let saved = row!(
+            conn,
+            ConversationRow,
+            "UPDATE kb.conversations SET body = $4, revision = revision + 1, updated_at = $5
+             WHERE id = $1 AND COALESCE(project_id, '') = $2 AND revision = $3
+             RETURNING id, project_id, title, revision, created_at, updated_at",
+            Key(id),
+            crate::project::scope(project),
+            revision,
+            Text(body),
+            now(),
+        )?;
+        if let Some(row) = saved {
+            return Ok(row);
+        }
+        drop(conn);
+        self.conversation_get(project, id).await?;
+        let why = "another turn was saved meanwhile";
+        Err(Error::conflict("conversation", id, why))
+    }
+
+    /// # Errors
+    /// [`Error::NotFound`] if the scope has no such conversation.
+    pub async fn conversation_get(
+        &self,
+        project: Option<&ProjectId>,
+        id: &str,
+    ) -> Result<ConversationDetail> {
+        let mut conn = self.pool.read().await?;
+        let found = row!(
+            conn,
+            ConversationDetail,
+            "SELECT id, project_id, title, revision, created_at, updated_at, body
+             FROM kb.conversations WHERE id = $1 AND COALESCE(project_id, '') = $2",
+            Key(id),
+            crate::project::scope(project),
+        )?;
+        found.ok_or_else(|| Error::not_found("conversation", id))
+    }
+
+    /// Conversations, newest first; of one project if one is named. `page.after` is an id.
+    pub async fn conversation_list(
+        &self,
+        project: Option<&ProjectId>,
+        page: &Page,
+    ) -> Result<Vec<ConversationRow>> {
+        let mut conn = self.pool.read().await?;
+        page!(
+            conn,
+            ConversationRow,
+            "SELECT id, project_id, title, revision, created_at, updated_at FROM kb.conversations",
+            Filter::default()
+                .and("project_id =", project.map(ProjectId::as_str))
+                .and("id <", page.after.as_deref()),
+            "id DESC",
+            page
+        )
+    }
+
+    /// # Errors
+    /// [`Error::NotFound`] if the scope has no such conversation.
+    pub async fn conversation_remove(&self, project: Option<&ProjectId>, id: &str) -> Result<()> {
+        let mut conn = self.pool.write().await?;
+        let removed = execute!(
+            conn,
+            "DELETE FROM kb.conversations WHERE id = $1 AND COALESCE(project_id, '') = $2",
+            Key(id),
+            crate::project::scope(project),
+        )?;
+        match removed {
+            0 => Err(Error::not_found("conversation", id)),
+            _ => Ok(()),
+        }
+    }
+}
