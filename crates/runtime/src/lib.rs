@@ -23,9 +23,11 @@ pub mod process;
 pub mod sandbox;
 pub mod sentinel;
 
+mod egress;
 mod handle;
 mod ladder;
 mod lineage;
+mod pump;
 mod stderr;
 mod unit;
 
