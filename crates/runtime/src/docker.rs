@@ -59,7 +59,6 @@ mod readback;
 mod reaper;
 mod spec;
 mod stdio;
-mod turns;
 mod volumes;
 
 use std::path::PathBuf;
@@ -72,7 +71,7 @@ use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 
 use self::engine::Engine;
-use self::turns::Turns;
+use crate::turns::Turns;
 use crate::unit::{Error, Instance, Runtime, Unit};
 
 /// Which daemon, which of its runtimes, and for whom.
