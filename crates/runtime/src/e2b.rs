@@ -17,9 +17,9 @@
 //!
 //! - No request is without a deadline, and a stream on which nothing comes for too long has ended.
 //! - A sandbox lives on a lease that is renewed as long as its instance is wanted. Whatever becomes of us, it ends.
-//! - A server's end is E2B's word and nothing else: that of `envd`, with a code; or of the API, that there is no such
-//!   sandbox any more. An API that does not answer is asked until it does; till then the instance has not ended, but for
-//!   one that was killed and has a caller waiting for it.
+//! - A server's end is E2B's word: that of `envd`, with a code; or of the API, that there is no such sandbox any more. An
+//!   API that does not answer is asked until it does. Till then the instance has not ended, killed or not, unless its
+//!   lease is over: then it has, whatever E2B says.
 //! - Of a hosting there is one sandbox: another one is killed before one is made.
 //! - The key goes to the API and nowhere else, not even to `envd`, which has a token of its own for each sandbox. Neither
 //!   is in errors, logs or `Debug`.

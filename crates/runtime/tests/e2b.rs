@@ -280,7 +280,8 @@ async fn streams_that_break_off_end_the_server() {
 #[tokio::test]
 async fn an_api_that_is_lost_is_no_end() {
     let mut bench = Bench::new(&[]).await;
-    let mut instance = bench.launch(sh("echo up; exec cat")).await.unwrap();
+    let e2b = bench.other(|options| options.lease = Duration::from_secs(6));
+    let mut instance = launch(&e2b, sh("echo up; exec cat")).await.unwrap();
     said(&mut instance, "up\n").await;
     // It hangs: nothing is known to have ended, and goes on afterwards.
     bench.standin.signal(Signal::STOP);
@@ -299,14 +300,16 @@ async fn an_api_that_is_lost_is_no_end() {
     assert_eq!(instance.handle.exit_status(), None);
     let error = bench.e2b.probe().await.unwrap_err();
     assert!(!error.to_string().contains(KEY), "{error}");
-    // One that is killed meanwhile has somebody waiting; what is not known is said to be so.
+    // Killed or not: what is not known is not said, until the lease that nobody renewed is over.
     let stopped = timeout(LONG, instance.handle.stop(Duration::ZERO)).await;
     assert_eq!(stopped.unwrap(), Exit::default());
-    // There is an answer at last: no such sandbox. The tasks end.
+    assert!(instance.handle.stderr_tail().contains("the sandbox ended"));
+    // Nothing goes on, answer or not.
+    timeout(LONG, e2b.idle()).await.unwrap();
     let again = ["--key", KEY, "--listen", &address];
     bench.standin = Process::bin("testkit-e2b", again);
     bench.standin.url().await;
-    timeout(LONG, bench.e2b.idle()).await.unwrap();
+    assert!(bench.e2b.probe().await.is_ok());
 }
 
 #[tokio::test]

@@ -127,6 +127,9 @@ impl Life {
         let mut renewal: BoxFuture<'static, Result<bool, Call>> = pending().boxed();
         let lease = self.inner.options.lease;
         let mut due = Instant::now() + lease / RENEWALS;
+        // As late as it can be: E2B counts from when it was told.
+        let mut over = Instant::now() + lease;
+        let mut given_up = false;
         let (mut writing, mut reading, mut kill, mut removed) = (true, true, false, false);
         let exit = loop {
             let mut broken = None;
@@ -150,8 +153,13 @@ impl Life {
                     removed = true;
                     break self.gone(was_there);
                 }
+                // Nobody has renewed its lease: it is gone, whether E2B says so or not.
+                () = sleep_until(over), if given_up => {
+                    removed = true;
+                    break self.gone(false);
+                }
                 () = &mut signal => signal = pending().boxed(),
-                () = sleep_until(due) => {
+                () = sleep_until(due), if !kill => {
                     due = Instant::now() + lease / RENEWALS;
                     let (inner, sandbox) = (Arc::clone(&self.inner), self.sandbox.clone());
                     renewal = async move { inner.api.renew(&sandbox, lease).await }.boxed();
@@ -159,7 +167,7 @@ impl Life {
                 renewed = &mut renewal => {
                     renewal = pending().boxed();
                     match renewed {
-                        Ok(true) => {}
+                        Ok(true) => over = Instant::now() + lease,
                         Ok(false) => broken = Some("its sandbox is gone".to_owned()),
                         // There are more before the lease is over.
                         Err(error) => {
@@ -183,8 +191,7 @@ impl Life {
                     }
                     Step::GiveUp => {
                         tracing::warn!(label = self.shared.label, sandbox = self.sandbox, "killed, and its end is not known");
-                        // Those who wait have an answer; the task stays, to kill it yet.
-                        self.exit.send_replace(Some(Exit::default()));
+                        given_up = true;
                     }
                 },
             }
