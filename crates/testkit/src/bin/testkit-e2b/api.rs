@@ -77,7 +77,7 @@ struct Filter {
 pub(crate) fn routes() -> Router<Arc<World>> {
     Router::new()
         .route("/sandboxes", post(make))
-        .route("/v2/sandboxes", get(list))
+        .route("/v2/sandboxes", get(list).post(make_secure))
         .route("/sandboxes/{id}", get(detail).delete(kill))
         .route("/sandboxes/{id}/timeout", post(timeout))
         .route("/stand-in/cut/{id}", post(cut))
@@ -137,7 +137,27 @@ async fn make(
     body: Bytes,
 ) -> Result<impl IntoResponse, Wrong> {
     authorised(&world, &headers)?;
+    made(&world, parsed(&body)?)
+}
+
+/// Version 2, which E2B's newer clients use: every sandbox has a token.
+async fn make_secure(
+    State(world): Shared,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<impl IntoResponse, Wrong> {
+    authorised(&world, &headers)?;
     let new: New = parsed(&body)?;
+    made(
+        &world,
+        New {
+            secure: true,
+            ..new
+        },
+    )
+}
+
+fn made(world: &Arc<World>, new: New) -> Result<(StatusCode, Json<Value>), Wrong> {
     let life = checked(new.timeout)?;
     if !world.options.template.contains(&new.template) {
         let why = format!("template '{}' not found", new.template);
@@ -200,6 +220,26 @@ fn time(at: SystemTime) -> String {
     format!("{year:04}-{month:02}-{date:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
+/// Without `%20` and its like; what is not encoded right stays as it is.
+fn decoded(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&byte, tail)) = rest.split_first() {
+        let digits = tail.get(..2).and_then(|two| std::str::from_utf8(two).ok());
+        match digits.and_then(|two| u8::from_str_radix(two, 16).ok()) {
+            Some(code) if byte == b'%' => {
+                bytes.push(code);
+                rest = &tail[2..];
+            }
+            _ => {
+                bytes.push(if byte == b'+' { b' ' } else { byte });
+                rest = tail;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
 async fn list(
     State(world): Shared,
     headers: HeaderMap,
@@ -207,22 +247,21 @@ async fn list(
 ) -> Result<impl IntoResponse, Wrong> {
     authorised(&world, &headers)?;
     let mut labels = Vec::new();
-    for pair in filter.metadata.split('&').filter(|pair| !pair.is_empty()) {
+    // E2B's own clients encode it once as a whole, and its names and values once more by themselves.
+    for pair in decoded(&filter.metadata)
+        .split('&')
+        .filter(|pair| !pair.is_empty())
+    {
         let Some(pair) = pair.split_once('=') else {
             let why = format!("Error when parsing metadata: `{pair}` has no value");
             return Err(Wrong(StatusCode::BAD_REQUEST, why));
         };
-        labels.push(pair);
+        labels.push((decoded(pair.0), decoded(pair.1)));
     }
     let running =
         filter.state.is_empty() || filter.state.split(',').any(|state| state == "running");
     let fits = |sandbox: &&Arc<Sandbox>| {
-        let has = |(name, value): &(&str, &str)| {
-            sandbox
-                .metadata
-                .get(*name)
-                .is_some_and(|found| found == value)
-        };
+        let has = |(name, value): &(String, String)| sandbox.metadata.get(name) == Some(value);
         running && sandbox.id > filter.next_token && labels.iter().all(has)
     };
     let page = filter.limit.unwrap_or(100).clamp(1, world.options.page);
@@ -299,6 +338,13 @@ async fn forget(State(world): Shared, Path(id): Path<String>) -> Result<StatusCo
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_encoded_is_decoded() {
+        for (text, expected) in [("b%20c+d", "b c d"), ("100%", "100%"), ("%zz%3D", "%zz=")] {
+            assert_eq!(decoded(text), expected);
+        }
+    }
 
     #[test]
     fn times_are_told_as_dates() {

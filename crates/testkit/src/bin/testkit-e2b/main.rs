@@ -1,12 +1,13 @@
 //! A stand-in for E2B: its REST API, and the `envd` of its sandboxes, on one port of this machine.
 //!
 //! **It is not E2B.** It was written from E2B's published OpenAPI document and `process.proto`, and from how `envd` is
-//! seen to behave in its source; nothing here has been compared with the real service. It has no sandboxes: a command is
-//! a process of this machine, in a process group of its own, and isolated from nothing.
+//! seen to behave in its source. E2B's own clients for Python (2.63) and JavaScript make, list, use and kill sandboxes
+//! with it; nothing here has been compared with the real service. It has no sandboxes: a command is a process of this
+//! machine, in a process group of its own, and isolated from nothing.
 //!
 //! What it has is what a client that runs one command in a sandbox meets:
 //!
-//! - `POST /sandboxes`, `GET` and `DELETE /sandboxes/{id}`, `POST /sandboxes/{id}/timeout`, `GET /v2/sandboxes` with the
+//! - `POST /sandboxes` and `/v2/sandboxes`, `GET` and `DELETE /sandboxes/{id}`, `POST /sandboxes/{id}/timeout`, `GET /v2/sandboxes` with the
 //!   filters `metadata` and `state` and with pages. The key is looked at; errors are `{"code": 404, "message": "…"}`.
 //! - A sandbox ends at the end of its time, with all that runs in it.
 //! - `process.Process/Start` and `Connect` (streams), `SendInput`, `CloseStdin`, `SendSignal` and `List` of the Connect
