@@ -72,7 +72,11 @@ impl Runtimes {
             return Some(format!("provider `{provider}` is not used here: {why}"));
         }
         if !self.all.contains_key(&provider) {
-            return Some(format!("provider `{provider}` is not set up here"));
+            let remedy = match provider {
+                Provider::E2b => ": it needs a key, `[hosting] e2b_api_key`",
+                _ => "",
+            };
+            return Some(format!("provider `{provider}` is not set up here{remedy}"));
         }
         None
     }

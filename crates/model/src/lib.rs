@@ -4,6 +4,7 @@
 //! constructors), and nothing in a `Debug` output is a secret. Deliberately absent: tokio, SQL,
 //! HTTP, files and any behaviour that needs a clock.
 
+mod hidden;
 mod hosting;
 mod id;
 pub mod naming;
@@ -11,6 +12,7 @@ mod policy;
 mod server;
 mod settings;
 
+pub use hidden::Hidden;
 pub use hosting::{Heartbeat, Hosting, Mount, Network, ResourceLimits, Source};
 pub use id::{ExposedName, InvalidName, NativeName, ProjectId, ServerKey, ServerName, ToolRef};
 pub use policy::{

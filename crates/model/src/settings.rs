@@ -10,7 +10,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    AuditBodies, NamingPolicy, Pinning, ProjectId, Provider, ServerName, StartPolicy, ToolRef,
+    AuditBodies, Hidden, NamingPolicy, Pinning, ProjectId, Provider, ServerName, StartPolicy,
+    ToolRef,
 };
 
 /// Settings of one running Toolwharf.
@@ -92,6 +93,12 @@ pub struct HostingSettings {
     pub docker_runtimes: BTreeMap<Provider, String>,
     /// Docker's network for servers that may reach everything.
     pub docker_network: String,
+    /// The key to E2B; without one there is no [`Provider::E2b`].
+    pub e2b_api_key: Option<Hidden>,
+    /// Where E2B's REST API is.
+    pub e2b_url: String,
+    /// Where one address serves all of E2B's sandboxes; `None`: each has a name of its own.
+    pub e2b_sandbox_url: Option<String>,
     /// Paths of the host below which servers may mount something.
     pub mounts: Vec<PathBuf>,
     /// Where health warnings are sent to, as JSON.
@@ -165,6 +172,9 @@ impl Default for HostingSettings {
                 (Provider::Runc, "runc".to_owned()),
             ]),
             docker_network: "bridge".to_owned(),
+            e2b_api_key: None,
+            e2b_url: "https://api.e2b.app".to_owned(),
+            e2b_sandbox_url: None,
             mounts: Vec::new(),
             webhook: None,
         }

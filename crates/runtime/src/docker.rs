@@ -17,6 +17,18 @@
 //!   process may set up loop devices and the daemon sees the same `/dev`; else an ordinary volume
 //!   of the daemon, without a limit, and [`Instance::enforced`] says so.
 //!
+//! # The network
+//!
+//! - [`Network::None`]: a namespace with a loopback device.
+//! - [`Network::Allow`]: the same namespace shared with a second container that only holds it, and in it the proxy of
+//!   `crate::egress`, which the server finds in `HTTP_PROXY` and the like. Under runc, and under gVisor where `runsc` is
+//!   registered with `--network=host`.
+//! - [`Network::Open`]: the daemon's network [`Options::network`].
+//!
+//! [`Network::None`]: model::Network::None
+//! [`Network::Allow`]: model::Network::Allow
+//! [`Network::Open`]: model::Network::Open
+//!
 //! # Invariants
 //!
 //! - No engine call is without a deadline.
@@ -37,15 +49,16 @@
 //!
 //! # Deliberately absent
 //!
-//! Egress allow-lists (refused, for now), remote daemons, registry logins, building of images.
+//! Egress allow-lists where the runtime has a network of its own (see `holder`), remote daemons, registry logins,
+//! building of images.
 
 mod engine;
+mod holder;
 mod launch;
 mod readback;
 mod reaper;
 mod spec;
 mod stdio;
-mod turns;
 mod volumes;
 
 use std::path::PathBuf;
@@ -58,7 +71,7 @@ use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 
 use self::engine::Engine;
-use self::turns::Turns;
+use crate::turns::Turns;
 use crate::unit::{Error, Instance, Runtime, Unit};
 
 /// Which daemon, which of its runtimes, and for whom.

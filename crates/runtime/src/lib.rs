@@ -3,6 +3,7 @@
 //! - [`process`]: an instance is a child process of this one.
 //! - [`sandbox`]: hosted servers as processes in namespaces and control groups.
 //! - [`docker`]: an instance is a container of a Docker daemon, in gVisor where that is wanted.
+//! - [`e2b`]: an instance is a command in a sandbox of E2B's.
 //! - [`Runtime`]: what runs hosted servers, in sandboxes.
 //! - [`sentinel`]: the helper process that kills every instance when this process dies
 //!   without being able to do so itself (`kill -9`, the out-of-memory killer).
@@ -19,14 +20,18 @@
 //! MCP (bytes go through untouched), restarts and backoff (the supervisor's), anything but Linux.
 
 pub mod docker;
+pub mod e2b;
 pub mod process;
 pub mod sandbox;
 pub mod sentinel;
 
+mod egress;
 mod handle;
 mod ladder;
 mod lineage;
+mod pump;
 mod stderr;
+mod turns;
 mod unit;
 
 pub use handle::{Exit, Handle};

@@ -17,6 +17,7 @@ use model::{LogFormat, ProjectId, Provider, ServerName, Settings};
 use runtime::{
     Runtime,
     docker::{self, Docker},
+    e2b::{self, E2b},
     process::Spawner,
     sandbox::{self, Sandbox},
     sentinel::SentinelCommand,
@@ -254,6 +255,22 @@ fn runtimes(settings: &Settings, data_dir: &Path, spawner: &Spawner) -> anyhow::
                 all.insert(*provider, Arc::new(docker));
             }
             Err(error) => tracing::warn!(%provider, "not available: {error}"),
+        }
+    }
+    if let Some(key) = &hosting.e2b_api_key {
+        let options = e2b::Options {
+            url: hosting.e2b_url.clone(),
+            sandbox_url: hosting.e2b_sandbox_url.clone(),
+            key: key.clone(),
+            install,
+            run: spawner.run_id().to_owned(),
+            lease: e2b::Options::LEASE,
+        };
+        match E2b::new(options) {
+            Ok(e2b) => {
+                all.insert(Provider::E2b, Arc::new(e2b));
+            }
+            Err(error) => tracing::warn!(provider = %Provider::E2b, "not available: {error}"),
         }
     }
     Ok(Runtimes::new(all, hosting.providers.clone()))

@@ -139,6 +139,13 @@ impl Client {
         }
     }
 
+    /// What cannot be removed is left until the next sweep.
+    pub(super) async fn remove_or_warn(&self, label: &str, id: &str) {
+        if let Err(error) = self.remove(id).await {
+            tracing::warn!(label, container = id, %error, "a container is left until the next sweep");
+        }
+    }
+
     pub(super) async fn list(&self, install: &str) -> Result<Vec<ContainerSummary>, Error> {
         let filters = labels(&[(LABEL_INSTALL, install)]);
         let options = ListContainersOptionsBuilder::default()

@@ -15,12 +15,16 @@ use model::{Network, Provider, Source};
 use tokio::process::Command;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::engine::{CHANGE, Call, Client, LABEL_INSTALL, LABEL_RUN, call, found, within};
+use super::holder::{self, Held};
 use super::readback::{self, Meter};
-use super::reaper::Reaper;
+use super::reaper::{Egress, Reaper};
 use super::spec::{self, Host, Image};
+use super::volumes::Volumes;
 use super::{Inner, stdio};
+use crate::egress::{self, Allowed};
 use crate::handle::{Handle, Shared};
 use crate::unit::{Error, Instance, Stdio, Unit};
 
@@ -94,20 +98,8 @@ impl Inner {
     async fn probe_start(&self, client: &Client) -> Result<(), Error> {
         let image = format!("{}:{}", PROBE_IMAGE.0, PROBE_IMAGE.1);
         if inspect_image(client, &image).await?.is_none() {
-            let options = CreateImageOptionsBuilder::default()
-                .from_src("-")
-                .repo(PROBE_IMAGE.0)
-                .tag(PROBE_IMAGE.1)
-                .build();
-            let body = bollard::body_full(EMPTY_TAR.to_vec().into());
-            let mut import = client.docker.create_image(Some(options), Some(body), None);
-            within("import an image to try the runtime with", CHANGE, async {
-                while let Some(progress) = import.next().await {
-                    progress?;
-                }
-                Ok(())
-            })
-            .await?;
+            let what = "import an image to try the runtime with";
+            import(client, what, PROBE_IMAGE, EMPTY_TAR.to_vec()).await?;
         }
         let unavailable = |why: String| {
             Error::Unavailable(format!(
@@ -200,7 +192,7 @@ impl Inner {
         let _turn = self.turns.turn(&hosting.id).await?;
         let client = self.engine.connect().await?;
         let host = self.host(&client).await?;
-        self.network(&client, &host, unit).await?;
+        let allowed = self.network(&client, &host, unit).await?;
         let there = match inspect_image(&client, image).await? {
             Some(there) => there,
             None => tokio::select! {
@@ -211,7 +203,47 @@ impl Inner {
         let name = spec::name(&hosting.id, &self.options.install);
         self.make_room(&client, &name).await?;
         let volumes = self.volumes(&client, hosting).await?;
-        let body = spec::body(&self.options, &host, unit, &volumes, &there)?;
+        let held = match &allowed {
+            Some(_) => match self.hold(&client, &hosting.id).await {
+                Ok(held) => Some(held),
+                Err(error) => {
+                    volumes.release().await;
+                    return Err(error);
+                }
+            },
+            None => None,
+        };
+        let holder = held.as_ref().map(|held| held.id.clone());
+        let launched = self
+            .create(&client, &host, unit, &volumes, &there, allowed.zip(held))
+            .await;
+        volumes.release().await;
+        if launched.is_err()
+            && let Some(id) = holder
+        {
+            client.remove_or_warn(&unit.label, &id).await;
+        }
+        launched
+    }
+
+    async fn create(
+        self: &Arc<Self>,
+        client: &Client,
+        host: &Host,
+        unit: &Unit,
+        volumes: &Volumes,
+        image: &Image,
+        held: Option<(Allowed, Held)>,
+    ) -> Result<Instance, Error> {
+        let name = spec::name(&unit.hosting.id, &self.options.install);
+        let body = spec::body(
+            &self.options,
+            host,
+            unit,
+            volumes,
+            image,
+            held.as_ref().map(|(_, held)| held),
+        )?;
         let created = call(
             "create a container",
             CHANGE,
@@ -224,20 +256,16 @@ impl Inner {
         let id = match created {
             Ok(created) => created.id,
             Err(error) => {
-                volumes.release().await;
                 if let Call::Other(Error::Timeout { .. }) = error {
                     // It may be made yet.
-                    self.make_room(&client, &name).await?;
+                    self.make_room(client, &name).await?;
                 }
                 return Err(refusal(error));
             }
         };
-        let launched = self.start(&client, &host, unit, &id, &volumes).await;
-        volumes.release().await;
-        if launched.is_err()
-            && let Err(error) = client.remove(&id).await
-        {
-            tracing::warn!(label = unit.label, %error, "a container is left until the next sweep");
+        let launched = self.start(client, host, unit, &id, volumes, held).await;
+        if launched.is_err() {
+            client.remove_or_warn(&unit.label, &id).await;
         }
         launched
     }
@@ -248,7 +276,8 @@ impl Inner {
         host: &Host,
         unit: &Unit,
         id: &str,
-        volumes: &super::volumes::Volumes,
+        volumes: &Volumes,
+        held: Option<(Allowed, Held)>,
     ) -> Result<Instance, Error> {
         let hosting = &unit.hosting;
         let attach = AttachContainerOptionsBuilder::default()
@@ -267,7 +296,8 @@ impl Inner {
             .inspect(id)
             .await?
             .ok_or_else(|| Error::Failed("the container was removed by somebody else".into()))?;
-        let enforced = readback::rows(&self.options, host, unit, volumes, &container)?;
+        let space = held.as_ref().map(|(_, held)| held.space);
+        let enforced = readback::rows(&self.options, host, unit, volumes, &container, space)?;
         let wanted = |what| what != "kernel" || self.options.provider != Provider::Runc;
         if hosting.strict
             && let Some(row) = enforced.iter().find(|row| !row.holds && wanted(row.what))
@@ -296,6 +326,19 @@ impl Inner {
         } else {
             (None, stdio::logged(attached))
         };
+        let egress = held.map(|(allowed, held)| {
+            let label = unit.label.clone();
+            let proxy = self.tasks.spawn(async move {
+                let served = egress::run(held.listener, Arc::new(allowed), label.clone()).await;
+                if let Err(error) = served {
+                    tracing::error!(server = label, %error, "the egress proxy cannot listen");
+                }
+            });
+            Egress {
+                proxy: AbortOnDropHandle::new(proxy),
+                holder: held.id,
+            }
+        });
         let killed = CancellationToken::new();
         let pump = pump.run(Arc::clone(&shared), killed.clone());
         let pump = self.tasks.spawn(pump);
@@ -307,6 +350,7 @@ impl Inner {
             pump,
             killed,
             bridged: hosting.bridge,
+            egress,
             exit,
         };
         self.tasks.spawn(reaper.run());
@@ -319,21 +363,34 @@ impl Inner {
         })
     }
 
-    /// Refuses what cannot be reached, or could be.
-    async fn network(&self, client: &Client, host: &Host, unit: &Unit) -> Result<(), Error> {
+    /// Refuses what cannot be reached, or could be. What may be, if that is not nothing or everything.
+    async fn network(
+        &self,
+        client: &Client,
+        host: &Host,
+        unit: &Unit,
+    ) -> Result<Option<Allowed>, Error> {
         let refused = |field, why: String| Err(Error::Refused { field, why });
         let name = &self.options.network;
         match &unit.hosting.network {
-            Network::None if unit.hosting.ports.is_empty() => Ok(()),
+            Network::None if unit.hosting.ports.is_empty() => Ok(None),
             Network::None => refused(
                 "ports",
                 "a container without a network has none; give it `\"network\": \"open\"`, or bridge its stdio"
                     .to_owned(),
             ),
-            Network::Allow(_) => refused(
-                "network",
-                "an allow-list is not enforced in containers; `none` and `open` are".to_owned(),
+            Network::Allow(_) if !unit.hosting.ports.is_empty() => refused(
+                "ports",
+                "a container with an allow-list has none; give it `\"network\": \"open\"`, or bridge its stdio"
+                    .to_owned(),
             ),
+            Network::Allow(entries) => match holder::refusal(&self.options, host) {
+                Some(why) => refused("network", why),
+                None => match Allowed::parse(entries) {
+                    Ok(allowed) => Ok(Some(allowed)),
+                    Err(why) => refused("network", why),
+                },
+            },
             Network::Open if host.runtime_args.iter().any(|arg| arg == "--network=none") => {
                 refused(
                     "network",
@@ -360,13 +417,13 @@ impl Inner {
                         format!("the Docker daemon has no network `{name}`"),
                     );
                 }
-                Ok(())
+                Ok(None)
             }
         }
     }
 
     /// Removes what has this name: an instance of an earlier run, or one that was given up.
-    async fn make_room(&self, client: &Client, name: &str) -> Result<(), Error> {
+    pub(super) async fn make_room(&self, client: &Client, name: &str) -> Result<(), Error> {
         let Some(old) = client.inspect(name).await? else {
             return Ok(());
         };
@@ -400,6 +457,11 @@ impl Inner {
                 continue;
             }
             match client.remove(&container.id.unwrap_or_default()).await {
+                // An instance and its holder are one.
+                Ok(())
+                    if names
+                        .iter()
+                        .any(|name| spec::is_holder(name, &self.options.install)) => {}
                 Ok(()) => swept += 1,
                 Err(error) => failed = Some(error),
             }
@@ -408,7 +470,30 @@ impl Inner {
     }
 }
 
-async fn start(client: &Client, id: &str) -> Result<(), Call> {
+/// Makes an image of an archive.
+pub(super) async fn import(
+    client: &Client,
+    what: &'static str,
+    (name, tag): (&str, &str),
+    archive: Vec<u8>,
+) -> Result<(), Error> {
+    let options = CreateImageOptionsBuilder::default()
+        .from_src("-")
+        .repo(name)
+        .tag(tag)
+        .build();
+    let body = bollard::body_full(archive.into());
+    let mut import = client.docker.create_image(Some(options), Some(body), None);
+    within(what, CHANGE, async {
+        while let Some(progress) = import.next().await {
+            progress?;
+        }
+        Ok(())
+    })
+    .await
+}
+
+pub(super) async fn start(client: &Client, id: &str) -> Result<(), Call> {
     let options = None::<StartContainerOptions>;
     call(
         "start a container",
@@ -418,7 +503,7 @@ async fn start(client: &Client, id: &str) -> Result<(), Call> {
     .await
 }
 
-async fn inspect_image(client: &Client, image: &str) -> Result<Option<Image>, Error> {
+pub(super) async fn inspect_image(client: &Client, image: &str) -> Result<Option<Image>, Error> {
     let inspected = client.docker.inspect_image(image);
     match call("inspect an image", CHANGE, inspected).await {
         // A text that is no image's name after all.

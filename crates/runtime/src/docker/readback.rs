@@ -18,6 +18,7 @@ use tokio::time::timeout;
 
 use super::Options;
 use super::engine::Client;
+use super::holder::Space;
 use super::spec::{Host, PERIOD, pids};
 use super::volumes::{Limit, Volumes};
 use crate::unit::{self, Enforced, Error, Unit, Usage};
@@ -48,6 +49,7 @@ pub(super) fn rows(
     unit: &Unit,
     volumes: &Volumes,
     container: &ContainerInspectResponse,
+    space: Option<Space>,
 ) -> Result<Vec<Enforced>, Error> {
     let empty = HostConfig::default();
     let config = container.host_config.as_ref().unwrap_or(&empty);
@@ -117,11 +119,14 @@ pub(super) fn rows(
     );
 
     let mode = config.network_mode.as_deref().unwrap_or_default();
-    row(
-        "network",
-        unit.hosting.network == Network::Open || mode == "none",
-        format!("NetworkMode = {mode}"),
-    );
+    let (holds, how) = match (&unit.hosting.network, space) {
+        (Network::Allow(entries), Some(space)) => seen.proxied(space, entries)?,
+        (network, _) => (
+            *network == Network::Open || mode == "none",
+            format!("NetworkMode = {mode}"),
+        ),
+    };
+    row("network", holds, how);
 
     let dropped = config.cap_drop.iter().flatten().any(|cap| cap == "ALL");
     let no_new = config.security_opt.iter().flatten();
@@ -223,6 +228,42 @@ impl Seen {
             let mine = names.split(',').any(|name| name == controller);
             mine.then(|| read(controller, group, v1, 1))?
         })
+    }
+
+    /// Whether it is in the network namespace that its proxy listens in, and that leads nowhere else.
+    ///
+    /// # Errors
+    ///
+    /// It is in another one.
+    fn proxied(&self, space: Space, entries: &[String]) -> Result<(bool, String), Error> {
+        let pid = match self {
+            Self::Process { pid, .. } => *pid,
+            Self::Not(why) => return Ok((false, (*why).to_owned())),
+        };
+        let Ok(found) = Space::of(pid) else {
+            return Ok((
+                false,
+                "it had ended before it could be looked at".to_owned(),
+            ));
+        };
+        let table = fs::read_to_string(format!("/proc/{pid}/net/dev")).unwrap_or_default();
+        // Two lines of headings; then `lo: 0 0 …`.
+        let devices = table
+            .lines()
+            .skip(2)
+            .filter_map(|line| line.split(':').next());
+        let devices: Vec<&str> = devices.map(str::trim).collect();
+        if found != space || devices.iter().any(|&device| device != "lo") {
+            return Err(Error::Failed(format!(
+                "the container is not in the network of its proxy: process {pid} has {}",
+                devices.join(", ")
+            )));
+        }
+        let how = format!(
+            "process {pid} has a loopback device only, and on it a proxy to {}",
+            entries.join(", ")
+        );
+        Ok((true, how))
     }
 
     fn kernel(&self, options: &Options, host: &Host) -> Kernel {

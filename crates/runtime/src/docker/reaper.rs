@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::Inner;
 use super::engine::Client;
@@ -29,6 +30,14 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// Attempts at removing what has ended: about half an hour. The next sweep finds the rest.
 const REMOVALS: u32 = 360;
 
+/// What lets a container reach some hosts.
+pub(super) struct Egress {
+    /// Ends with the container.
+    pub(super) proxy: AbortOnDropHandle<()>,
+    /// The container that has the network.
+    pub(super) holder: String,
+}
+
 pub(super) struct Reaper {
     pub(super) inner: Arc<Inner>,
     pub(super) client: Client,
@@ -38,6 +47,7 @@ pub(super) struct Reaper {
     /// Tells the pump that nobody needs the rest.
     pub(super) killed: CancellationToken,
     pub(super) bridged: bool,
+    pub(super) egress: Option<Egress>,
     pub(super) exit: watch::Sender<Option<Exit>>,
 }
 
@@ -91,7 +101,12 @@ impl Reaper {
             let _ = timeout(DRAIN, &mut self.pump).await;
         }
         let exit = exit(state.as_ref());
-        let mut removed = remove(&self.inner, &self.id).await;
+        let mut remains = vec![self.id.clone()];
+        if let Some(Egress { proxy, holder }) = self.egress.take() {
+            drop(proxy);
+            remains.push(holder);
+        }
+        let mut removed = remove(&self.inner, &mut remains).await;
         self.shared.log.close();
         self.exit.send_replace(Some(exit));
         for _ in 0..REMOVALS {
@@ -99,7 +114,7 @@ impl Reaper {
                 return;
             }
             sleep(PAUSE_MAX).await;
-            removed = remove(&self.inner, &self.id).await;
+            removed = remove(&self.inner, &mut remains).await;
         }
     }
 
@@ -163,11 +178,18 @@ async fn wait(inner: Arc<Inner>, mut client: Client, id: String) -> Option<Conta
     }
 }
 
-async fn remove(inner: &Inner, id: &str) -> bool {
-    match inner.engine.connect().await {
-        Ok(client) => client.remove(id).await.is_ok(),
-        Err(_) => false,
+/// Removes containers, and what it has removed from the list; whether that is all.
+async fn remove(inner: &Inner, ids: &mut Vec<String>) -> bool {
+    let Ok(client) = inner.engine.connect().await else {
+        return false;
+    };
+    while let Some(id) = ids.first() {
+        if client.remove(id).await.is_err() {
+            return false;
+        }
+        ids.remove(0);
     }
+    true
 }
 
 /// How it ended. A signal is told by the code that a shell would give to it: neither the daemon

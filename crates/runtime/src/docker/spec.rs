@@ -1,6 +1,7 @@
 //! What the daemon is asked for: a pure function of the unit and the host.
 
-use std::collections::{BTreeSet, HashMap};
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 
 use bollard::models::{
@@ -12,7 +13,9 @@ use model::{Network, Provider, Source};
 
 use super::Options;
 use super::engine::{LABEL_HOSTING, LABEL_INSTALL, LABEL_RUN};
+use super::holder::{Held, PROGRAM};
 use super::volumes::Volumes;
+use crate::egress::variables;
 use crate::unit::{Error, Unit};
 
 /// With fewer gVisor does not start: the threads of its own kernel count too.
@@ -20,6 +23,8 @@ const GVISOR_PIDS: u32 = 256;
 /// Microseconds that a processor quota is for.
 pub(super) const PERIOD: i64 = 100_000;
 const RUN: u64 = 16 << 20;
+/// What names of holders have after the hosting. The dot is in no hosting.
+const HOLDER: &str = ".net";
 
 /// What the daemon says of itself.
 pub(super) struct Host {
@@ -43,6 +48,16 @@ pub(super) struct Image {
 /// One for each hosting and installation, so that two can never run. The dot is in neither.
 pub(super) fn name(id: &str, install: &str) -> String {
     format!("toolwharf-{id}.{install}")
+}
+
+/// That of the container that holds the network of another one.
+pub(super) fn holder_name(id: &str, install: &str) -> String {
+    name(&format!("{id}{HOLDER}"), install)
+}
+
+/// Whether the daemon's name is that of a holder.
+pub(super) fn is_holder(name: &str, install: &str) -> bool {
+    is_name(name, install) && name.ends_with(&format!("{HOLDER}.{install}"))
 }
 
 /// Names are made of it, and directories.
@@ -94,6 +109,7 @@ pub(super) fn body(
     unit: &Unit,
     volumes: &Volumes,
     image: &Image,
+    held: Option<&Held>,
 ) -> Result<ContainerCreateBody, Error> {
     let declared = image.volumes.iter().map(|path| path.trim_end_matches('/'));
     let declared = declared.filter(|path| !path.is_empty());
@@ -172,11 +188,18 @@ pub(super) fn body(
         };
         config.port_bindings = Some(hosting.ports.iter().map(loopback).collect());
     }
+    if let Some(held) = held {
+        config.network_mode = Some(format!("container:{}", held.id));
+    }
     let exposed = hosting.ports.iter().map(|port| format!("{port}/tcp"));
-    let env = hosting
-        .env
-        .iter()
-        .map(|(name, value)| format!("{name}={value}"));
+    let mut env: BTreeMap<&str, Cow<'_, str>> = BTreeMap::new();
+    for (name, value) in &hosting.env {
+        env.insert(name, Cow::Borrowed(value));
+    }
+    for (name, value) in held.into_iter().flat_map(|held| variables(held.address)) {
+        env.insert(name, Cow::Owned(value));
+    }
+    let env = env.iter().map(|(name, value)| format!("{name}={value}"));
     Ok(ContainerCreateBody {
         image: Some(name.clone()),
         cmd: (!command.is_empty()).then(|| command.clone()),
@@ -216,6 +239,22 @@ pub(super) fn probe(options: &Options, image: &str, init: &str) -> ContainerCrea
         entrypoint: Some(vec![init.to_owned()]),
         cmd: Some(vec!["--version".to_owned()]),
         labels: Some(labels(options, "")),
+        host_config: Some(config),
+        ..unhealthy()
+    }
+}
+
+/// A container that has a network and does nothing with it. Under runc, whatever the server runs under: it is our
+/// program that runs, and a namespace of the host's kernel that is wanted.
+pub(super) fn holder(options: &Options, image: &str, hosting: &str) -> ContainerCreateBody {
+    let mut config = locked_down(options);
+    config.runtime = Some("runc".to_owned());
+    config.memory = Some(16 << 20);
+    config.pids_limit = Some(16);
+    ContainerCreateBody {
+        image: Some(image.to_owned()),
+        entrypoint: Some(vec![PROGRAM.to_owned()]),
+        labels: Some(labels(options, hosting)),
         host_config: Some(config),
         ..unhealthy()
     }
@@ -323,5 +362,8 @@ mod tests {
             assert!(!is_name(other, "two-one"), "{other}");
         }
         assert!(!is_name("toolwharf-h1.two-one", "one"));
+        let holder = holder_name("h1", "one");
+        assert!(is_name(&holder, "one") && is_holder(&holder, "one"));
+        assert!(!is_holder(&name("h1", "one"), "one") && !is_holder(&holder, "two"));
     }
 }

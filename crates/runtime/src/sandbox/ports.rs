@@ -18,8 +18,8 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::channel::receive;
-use super::pump::pump;
 use super::shim::CONNECTED;
+use crate::pump::pump;
 
 const CONNECTIONS: usize = 256;
 /// Longer than the helper itself takes.

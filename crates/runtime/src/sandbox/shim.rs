@@ -42,6 +42,7 @@ use rustix::thread::{
     set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
 };
 
+use crate::egress;
 use crate::lineage::MARKER;
 use crate::process::{inherited, seal_inherited};
 
@@ -60,14 +61,6 @@ const HOST: Duration = Duration::from_secs(30);
 /// Nothing on the same host takes that long to accept a connection, or to refuse it.
 const CONNECT: Duration = Duration::from_secs(5);
 const HELPER: &str = "helper";
-const PROXIES: [&str; 6] = [
-    "HTTP_PROXY",
-    "HTTPS_PROXY",
-    "ALL_PROXY",
-    "http_proxy",
-    "https_proxy",
-    "all_proxy",
-];
 
 /// What the shim is to become.
 #[derive(Clone, PartialEq, Eq)]
@@ -222,11 +215,7 @@ fn prepare(channel: &mut UnixStream) -> io::Result<Command> {
     }
     if order.proxy {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-        let proxy = format!("http://{}", listener.local_addr()?);
-        command.envs(PROXIES.map(|name| (name, &proxy)));
-        command.envs(["NO_PROXY", "no_proxy"].map(|name| (name, "localhost,127.0.0.1,::1")));
-        // Node looks at the variables only if it is told to.
-        command.env("NODE_USE_ENV_PROXY", "1");
+        command.envs(egress::variables(listener.local_addr()?));
         sockets.push(listener.into());
     }
     if !order.ports.is_empty() {

@@ -215,7 +215,7 @@ async fn h02_a_port_is_published_on_loopback_only() {
     server.network = Network::None;
     assert_eq!(without.refused(server.clone()).await.0, "ports");
     server.network = Network::Allow(vec!["example.com".into()]);
-    assert_eq!(without.refused(server).await.0, "network");
+    assert_eq!(without.refused(server).await.0, "ports");
     without.nothing_left().await;
 }
 

@@ -4,6 +4,7 @@
 //! run -p runtime`. Each test has an installation of its own in it.
 
 mod daemon;
+mod egress;
 mod life;
 mod limits;
 mod support;

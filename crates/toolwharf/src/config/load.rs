@@ -67,7 +67,11 @@ impl Config {
         if let Some(path) = &sources.settings
             && let Some(source) = open(path, Syntax::Toml, sources.optional, &mut problems)
         {
-            config.settings = settings::parse(&source, &mut problems);
+            let variables = Variables {
+                env,
+                workspace: workspace_of(path),
+            };
+            config.settings = settings::parse(&source, &variables, &mut problems);
             config.sources.push(path.clone());
         }
         if !problems.is_empty() {

@@ -10,12 +10,13 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use model::{
-    AuditBodies, LogFormat, NamingPolicy, Pinning, ProjectId, ProjectView, Provider, ServerName,
-    Settings, StartPolicy, ToolRef,
+    AuditBodies, Hidden, LogFormat, NamingPolicy, Pinning, ProjectId, ProjectView, Provider,
+    ServerName, Settings, StartPolicy, ToolRef,
 };
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::interpolate::{Unknown, Variables};
 use super::problem::{Problem, nearest};
 use super::shape::printable;
 use super::source::Source;
@@ -89,6 +90,9 @@ docker_network = "bridge"     # of servers that may reach everything
 gvisor_runtime = "runsc"      # as Docker knows it
 firecracker_runtime = "kata-fc"
 runc_runtime = "runc"
+# e2b_api_key = "${E2B_API_KEY}"   # without one there is no "e2b"; better not in plain text
+e2b_url = "https://api.e2b.app"
+# e2b_sandbox_url = "https://sandbox.example.com"   # where one address serves all sandboxes
 mounts = []                   # paths of this host below which servers may mount something
 # webhook = "https://alerts.example.com/toolwharf"   # health warnings are posted there
 
@@ -104,7 +108,12 @@ format = "text"               # or "json"
 "#;
 
 /// Reads the settings; what is wrong goes to `problems`, and the default stands in for it.
-pub(crate) fn parse(source: &Source, problems: &mut Vec<Problem>) -> Settings {
+/// `variables` fill in what may be a secret.
+pub(crate) fn parse(
+    source: &Source,
+    variables: &Variables<'_>,
+    problems: &mut Vec<Problem>,
+) -> Settings {
     let (table, errors) = DeTable::parse_recoverable(&source.text);
     for error in &errors {
         let span = error.span().unwrap_or(0..0);
@@ -115,13 +124,18 @@ pub(crate) fn parse(source: &Source, problems: &mut Vec<Problem>) -> Settings {
     if !errors.is_empty() {
         return settings;
     }
-    let mut walk = Walk { source, problems };
+    let mut walk = Walk {
+        source,
+        variables,
+        problems,
+    };
     walk.root(table.get_ref(), &mut settings);
     settings
 }
 
 struct Walk<'w> {
     source: &'w Source,
+    variables: &'w Variables<'w>,
     problems: &'w mut Vec<Problem>,
 }
 
@@ -334,6 +348,9 @@ impl Walk<'_> {
             "providers",
             "docker_host",
             "docker_network",
+            "e2b_api_key",
+            "e2b_url",
+            "e2b_sandbox_url",
             "mounts",
             "webhook",
         ];
@@ -386,6 +403,26 @@ impl Walk<'_> {
                 self.wrong(span, "bad `docker_network`", must);
             }
         }
+        into.e2b_api_key = self.secret(table, "e2b_api_key");
+        for (key, slot) in [
+            ("e2b_url", &mut into.e2b_url),
+            (
+                "e2b_sandbox_url",
+                into.e2b_sandbox_url.get_or_insert_default(),
+            ),
+        ] {
+            if let Some((url, span)) = self.string(table, key) {
+                match is_private_address(&url) {
+                    true => *slot = url,
+                    false => {
+                        let must =
+                            r#""https://…"; a key and what servers say do not go over plain http"#;
+                        self.wrong(span, &format!("bad `{key}`"), must);
+                    }
+                }
+            }
+        }
+        into.e2b_sandbox_url = into.e2b_sandbox_url.take().filter(|url| !url.is_empty());
         for (path, span) in self.strings(table, "mounts") {
             if path.starts_with('/') {
                 into.mounts.push(path.into());
@@ -528,6 +565,34 @@ impl Walk<'_> {
         }
     }
 
+    /// A text that no problem shows, variables filled in.
+    fn secret(&mut self, table: &DeTable<'_>, key: &str) -> Option<Hidden> {
+        let item = table.get(key)?;
+        let Some(text) = item.get_ref().as_str() else {
+            let problem = Problem::at(self.source, item.span(), format!("`{key}` is not a string"));
+            self.problems
+                .push(problem.help("write it in double quotes, or better a variable: \"${…}\""));
+            return None;
+        };
+        match self.variables.fill(text, Unknown::Refuse) {
+            Ok(text) if text.is_empty() => {
+                let problem = Problem::at(self.source, item.span(), format!("`{key}` is empty"));
+                self.problems
+                    .push(problem.help("leave it out, or set the variable"));
+                None
+            }
+            Ok(text) => Some(Hidden::new(text)),
+            Err(errors) => {
+                for error in errors {
+                    let what = format!("{error} (`{key}`)");
+                    let problem = Problem::at(self.source, item.span(), what);
+                    self.problems.push(problem.help(error.help()));
+                }
+                None
+            }
+        }
+    }
+
     fn strings(&mut self, table: &DeTable<'_>, key: &str) -> Vec<(String, Range<usize>)> {
         let Some(item) = table.get(key) else {
             return Vec::new();
@@ -651,6 +716,21 @@ fn is_address(text: &str) -> bool {
                 .all(|b| b.is_ascii_alphanumeric() || b == b'.' || b == b'-')
             && port.parse::<u16>().is_ok()
     })
+}
+
+/// An address that nobody else listens to: TLS, or this machine.
+fn is_private_address(text: &str) -> bool {
+    let Ok(url) = url::Url::parse(text) else {
+        return false;
+    };
+    let loopback = match url.host() {
+        Some(url::Host::Ipv4(ip)) => ip.is_loopback(),
+        Some(url::Host::Ipv6(ip)) => ip.is_loopback(),
+        Some(url::Host::Domain(name)) => name == "localhost",
+        None => return false,
+    };
+    let bare = url.query().is_none() && url.fragment().is_none() && url.username().is_empty();
+    bare && (url.scheme() == "https" || url.scheme() == "http" && loopback)
 }
 
 fn is_host(text: &str) -> bool {

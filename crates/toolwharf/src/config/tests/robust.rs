@@ -88,7 +88,11 @@ proptest! {
     fn text_in_toml_does_not_panic(text in "([a-z_.\\[\\]=\"'#\n 0-9üKMs]|limits|projects){0,60}") {
         let source = Source::new(Path::new("x.toml"), text, Syntax::Toml);
         let mut problems = Vec::new();
-        settings::parse(&source, &mut problems);
+        let variables = Variables {
+            env: &|_| None,
+            workspace: "/".into(),
+        };
+        settings::parse(&source, &variables, &mut problems);
         for problem in problems {
             prop_assert!(!problem.to_string().is_empty());
         }

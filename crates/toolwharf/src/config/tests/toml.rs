@@ -227,3 +227,37 @@ fn projects_that_name_unknown_servers_are_a_warning() {
             .contains("`b`, which is not configured")
     );
 }
+
+#[test]
+fn the_key_to_e2b_comes_from_a_variable_and_is_not_shown() {
+    let load = |text: &str| Folder::new(&[("t.toml", text)]).load(&["t.toml"]);
+    let config = load("[hosting]\ne2b_api_key = \"${TOKEN}\"\n").unwrap();
+    let hosting = &config.settings.hosting;
+    assert_eq!(hosting.e2b_api_key.as_ref().unwrap().reveal(), "hunter2");
+    assert!(!format!("{config:?}").contains("hunter2"));
+    assert_eq!(hosting.e2b_sandbox_url, None);
+    for (text, what) in [
+        (
+            "e2b_api_key = \"${NOT_SET}S3CRET\"",
+            "`NOT_SET` is not set (`e2b_api_key`)",
+        ),
+        (
+            "e2b_api_key = [\"S3CRET\"]",
+            "`e2b_api_key` is not a string",
+        ),
+        ("e2b_api_key = \"\"", "`e2b_api_key` is empty"),
+        ("e2b_url = \"http://api.example.com\"", "bad `e2b_url`"),
+        ("e2b_sandbox_url = \"https://a?b\"", "bad `e2b_sandbox_url`"),
+    ] {
+        let error = load(&format!("[hosting]\n{text}\n"))
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains(what), "{error}");
+        assert!(!error.contains("S3CRET"), "{error}");
+    }
+    let local =
+        "[hosting]\ne2b_url = \"http://127.0.0.1:1\"\ne2b_sandbox_url = \"http://[::1]:2\"\n";
+    let hosting = load(local).unwrap().settings.hosting;
+    assert_eq!(hosting.e2b_url, "http://127.0.0.1:1");
+    assert_eq!(hosting.e2b_sandbox_url.as_deref(), Some("http://[::1]:2"));
+}

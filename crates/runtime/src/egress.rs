@@ -1,7 +1,7 @@
 //! The proxy that stands between a server and the hosts that it may reach.
 //!
 //! It serves a listener that was made inside of the server's network namespace, which has no other
-//! way out. HTTP only: `CONNECT host:port`, and requests in absolute form (RFC 9112, 3.2.2).
+//! way out: by the shim of a sandbox, or by a thread that went into a container's. HTTP only: `CONNECT host:port`, and requests in absolute form (RFC 9112, 3.2.2).
 //!
 //! # Invariants
 //!
@@ -26,7 +26,7 @@ use tokio::net::{TcpListener, TcpStream, lookup_host};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::pump::pump;
+use crate::pump::pump;
 
 const CONNECTIONS: usize = 128;
 const HEAD: usize = 16 << 10;
@@ -41,9 +41,27 @@ const ADDRESSES: usize = 4;
 /// After a failed `accept`, which is for want of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
+const PROXIES: [&str; 6] = [
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "ALL_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "all_proxy",
+];
+
+/// The variables that tell a server where its proxy is.
+pub(crate) fn variables(proxy: SocketAddr) -> impl Iterator<Item = (&'static str, String)> {
+    let proxies = PROXIES.map(|name| (name, format!("http://{proxy}")));
+    let without = ["NO_PROXY", "no_proxy"].map(|name| (name, "localhost,127.0.0.1,::1".to_owned()));
+    // Node looks at the variables only if it is told to.
+    let node = ("NODE_USE_ENV_PROXY", "1".to_owned());
+    proxies.into_iter().chain(without).chain([node])
+}
+
 /// Hosts that may be reached.
 #[derive(Debug)]
-pub(super) struct Allowed(Vec<Entry>);
+pub(crate) struct Allowed(Vec<Entry>);
 
 #[derive(Debug, PartialEq, Eq)]
 struct Entry {
@@ -64,7 +82,7 @@ impl Allowed {
     /// # Errors
     ///
     /// What is wrong with which entry.
-    pub(super) fn parse(entries: &[String]) -> Result<Self, String> {
+    pub(crate) fn parse(entries: &[String]) -> Result<Self, String> {
         entries
             .iter()
             .map(|entry| Entry::parse(entry))
@@ -145,7 +163,7 @@ fn plausible(name: &str) -> bool {
 }
 
 /// Serves until it is dropped.
-pub(super) async fn run(listener: OwnedFd, allowed: Arc<Allowed>, label: String) -> io::Result<()> {
+pub(crate) async fn run(listener: OwnedFd, allowed: Arc<Allowed>, label: String) -> io::Result<()> {
     let listener = std::net::TcpListener::from(listener);
     listener.set_nonblocking(true)?;
     let listener = TcpListener::from_std(listener)?;

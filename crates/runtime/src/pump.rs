@@ -13,7 +13,7 @@ const IDLE: Duration = Duration::from_secs(15 * 60);
 const BUFFER: usize = 16 << 10;
 
 /// Copies both ways until both are at their end, one of them fails, or nothing moves any more.
-pub(super) async fn pump(mut left: TcpStream, mut right: TcpStream) {
+pub(crate) async fn pump(mut left: TcpStream, mut right: TcpStream) {
     let (left_reads, left_writes) = left.split();
     let (right_reads, right_writes) = right.split();
     let begun = Instant::now();

@@ -1,0 +1,57 @@
+//! A text that is not to be seen.
+
+use std::fmt;
+
+/// A secret of an administrator's, such as a key to somebody else's API. `Debug` does not show it, and it has no
+/// `Display`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Hidden(String);
+
+impl Hidden {
+    #[must_use]
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// For where it has to go, and nowhere else.
+    #[must_use]
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+
+    /// `text` without it: others may repeat what they were sent.
+    #[must_use]
+    pub fn blot(&self, text: &str) -> String {
+        match self.0.is_empty() {
+            true => text.to_owned(),
+            false => text.replace(&self.0, "…"),
+        }
+    }
+}
+
+impl fmt::Debug for Hidden {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[hidden]")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_not_shown() {
+        let hidden = Hidden::new("e2b_0123");
+        assert_eq!(
+            format!("{hidden:?} {:#?}", Some(&hidden))
+                .matches("e2b_")
+                .count(),
+            0
+        );
+        assert_eq!(
+            hidden.blot("the key e2b_0123 is wrong"),
+            "the key … is wrong"
+        );
+        assert_eq!(Hidden::new("").blot("as it was"), "as it was");
+    }
+}

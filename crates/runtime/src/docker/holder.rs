@@ -1,0 +1,315 @@
+//! The network of a container that may reach some hosts only, and the proxy in it.
+//!
+//! A server must not run before its proxy listens, and the daemon makes a container's network namespace in the moment in
+//! which it starts what is in it. So the namespace is another container's: the *holder* is started first and does
+//! nothing, a thread of ours goes into its namespace and listens there, and the server's container is then started in
+//! the same namespace.
+//!
+//! # Invariants
+//!
+//! - The namespace has a loopback device and nothing else. The proxy is the one thing on it that leads out, and it is a
+//!   socket of this process, which is not in that namespace: what it connects to, it connects to from here.
+//! - A thread that was in another namespace ends there. No thread of the async runtime ever leaves ours.
+//! - The holder is removed with the server's container, and by the next sweep if we did not get to it. When this process
+//!   has ended, nobody listens in the namespace any more.
+//!
+//! # Deliberately absent
+//!
+//! Runtimes that do not use the network namespace that they are given: gVisor's own network stack, virtual machines.
+//! [`refusal`] says so.
+
+use std::fs::File;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
+use std::time::Duration;
+
+use bollard::query_parameters::CreateContainerOptionsBuilder;
+use model::Provider;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::engine::{CHANGE, Call, Client, call};
+use super::launch::{import, inspect_image, start};
+use super::spec::{self, Host};
+use super::{Inner, Options};
+use crate::unit::Error;
+
+const IMAGE: (&str, &str) = ("toolwharf/holder", "1");
+pub(super) const PROGRAM: &str = "/holder";
+/// To go into a namespace, and to listen there.
+const ENTER: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(50);
+/// Where the program is in memory: a multiple of every page size that there is.
+const BASE: u64 = 0x40_0000;
+const PAGE: u64 = 0x1_0000;
+
+/// A network namespace with a listener in it.
+pub(super) struct Held {
+    /// The holder.
+    pub(super) id: String,
+    pub(super) address: SocketAddr,
+    pub(super) listener: OwnedFd,
+    pub(super) space: Space,
+}
+
+/// Which network namespace it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Space(u64, u64);
+
+impl Space {
+    /// That of a process of this host.
+    pub(super) fn of(pid: i64) -> io::Result<Self> {
+        Self::read(&File::open(path(pid))?)
+    }
+
+    fn read(file: &File) -> io::Result<Self> {
+        let file = file.metadata()?;
+        Ok(Self(file.dev(), file.ino()))
+    }
+}
+
+fn path(pid: i64) -> String {
+    format!("/proc/{pid}/ns/net")
+}
+
+/// Why a runtime cannot be held to an allow-list, if it cannot.
+pub(super) fn refusal(options: &Options, host: &Host) -> Option<String> {
+    let host_network = host.runtime_args.iter().any(|arg| arg == "--network=host");
+    match options.provider {
+        Provider::Gvisor if !host_network => Some(format!(
+            "gVisor's own network stack does not see a proxy in the container's network namespace; register \
+             `{}` with `--network=host`, which makes it use that namespace",
+            options.runtime
+        )),
+        Provider::Firecracker => Some(
+            "a virtual machine does not see a proxy in its container's network namespace; `none` and `open` are \
+             enforced"
+                .to_owned(),
+        ),
+        _ if program(std::env::consts::ARCH).is_none() => Some(format!(
+            "there is no holder of a network for {} yet; `none` and `open` are enforced",
+            std::env::consts::ARCH
+        )),
+        _ => None,
+    }
+}
+
+impl Inner {
+    /// Starts a holder for a hosting, and listens in its network. After an error nothing of it is left, or the sweep
+    /// finds it.
+    pub(super) async fn hold(&self, client: &Client, hosting: &str) -> Result<Held, Error> {
+        let name = spec::holder_name(hosting, &self.options.install);
+        self.make_room(client, &name).await?;
+        let image = format!("{}:{}", IMAGE.0, IMAGE.1);
+        if inspect_image(client, &image).await?.is_none() {
+            let program = program(std::env::consts::ARCH).unwrap_or_default();
+            let what = "import an image to hold a network with";
+            import(client, what, IMAGE, archive(PROGRAM, &program)).await?;
+        }
+        let deadline = Instant::now() + CHANGE;
+        let id = loop {
+            let options = CreateContainerOptionsBuilder::default().name(&name).build();
+            let body = spec::holder(&self.options, &image, hosting);
+            let create = client.docker.create_container(Some(options), body);
+            match call("create a container", CHANGE, create).await {
+                Ok(created) => break created.id,
+                // That of the instance before this one is just being removed.
+                Err(Call::Daemon(409, _)) if Instant::now() < deadline => {
+                    sleep(PAUSE).await;
+                    self.make_room(client, &name).await?;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        };
+        let held = listen(client, &id).await;
+        if held.is_err() {
+            client.remove_or_warn(hosting, &id).await;
+        }
+        held
+    }
+}
+
+async fn listen(client: &Client, id: &str) -> Result<Held, Error> {
+    start(client, id).await?;
+    let gone = || Error::Failed("the holder of its network ended at once".to_owned());
+    let container = client.inspect(id).await?.ok_or_else(gone)?;
+    let pid = container
+        .state
+        .and_then(|state| state.pid)
+        .filter(|&pid| pid > 0);
+    let pid = pid.ok_or_else(gone)?;
+    let refused = |why: String| Error::Refused {
+        field: "network",
+        why: format!("an allow-list is not enforced here: {why}; `none` and `open` are"),
+    };
+    let unseen = |error: io::Error| {
+        refused(format!(
+            "the daemon's processes are not to be seen: {error}"
+        ))
+    };
+    let space = File::open(path(pid)).map_err(unseen)?;
+    // A number of another host or name space may be anybody's here. Read after the namespace was opened: who had
+    // this number then has it still.
+    let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).map_err(unseen)?;
+    if !groups.contains(id) {
+        return Err(unseen(io::Error::other("another process has its number")));
+    }
+    let entered = Space::read(&space).map_err(unseen)?;
+    let own = File::open("/proc/self/ns/net").and_then(|own| Space::read(&own));
+    if own.map_err(unseen)? == entered {
+        return Err(refused("the daemon gave it this host's network".to_owned()));
+    }
+    let listener = listen_in(space).await.map_err(|error| match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            refused("only root goes into a container's network".to_owned())
+        }
+        _ => Error::Failed(format!("cannot listen in a container's network: {error}")),
+    })?;
+    let address = listener.local_addr().map_err(unseen)?;
+    Ok(Held {
+        id: id.to_owned(),
+        address,
+        listener: listener.into(),
+        space: entered,
+    })
+}
+
+/// Listens in a namespace, from a thread that ends there.
+async fn listen_in(space: File) -> io::Result<TcpListener> {
+    let (done, listener) = oneshot::channel();
+    std::thread::Builder::new()
+        .name("wharf-netns".to_owned())
+        .spawn(move || {
+            let network = Some(LinkNameSpaceType::Network);
+            let entered = move_into_link_name_space(space.as_fd(), network);
+            let listener = entered
+                .map_err(io::Error::from)
+                .and_then(|()| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)));
+            // Nobody waits for it any more: it is closed.
+            let _ = done.send(listener);
+        })?;
+    match timeout(ENTER, listener).await {
+        Ok(Ok(listener)) => listener,
+        Ok(Err(_)) => Err(io::ErrorKind::BrokenPipe.into()),
+        Err(_) => Err(io::ErrorKind::TimedOut.into()),
+    }
+}
+
+/// A program that waits until a signal ends it, as an ELF file: one segment, which is the whole file, and a loop around
+/// one system call. The image that it is in has nothing else, and there is no other program that every daemon has.
+fn program(arch: &str) -> Option<Vec<u8>> {
+    let (machine, code): (u16, &[u8]) = match arch {
+        // mov eax, 34 (pause); syscall; jmp back
+        "x86_64" => (62, &[0xb8, 34, 0, 0, 0, 0x0f, 0x05, 0xeb, 0xf7]),
+        // mov x0..x3, 0; mov x8, 73 (ppoll); svc 0; b back
+        "aarch64" => (
+            183,
+            &[
+                0x00, 0x00, 0x80, 0xd2, 0x01, 0x00, 0x80, 0xd2, 0x02, 0x00, 0x80, 0xd2, 0x03, 0x00,
+                0x80, 0xd2, 0x28, 0x09, 0x80, 0xd2, 0x01, 0x00, 0x00, 0xd4, 0xfa, 0xff, 0xff, 0x17,
+            ],
+        ),
+        _ => return None,
+    };
+    let (header, segment): (u16, u16) = (64, 56);
+    let code_at = u64::from(header + segment);
+    let size = code_at + code.len() as u64;
+    let mut file = Vec::with_capacity(size as usize);
+    // 64 bits, little endian, version 1, System V.
+    file.extend_from_slice(b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0");
+    // An executable.
+    file.extend_from_slice(&2_u16.to_le_bytes());
+    file.extend_from_slice(&machine.to_le_bytes());
+    file.extend_from_slice(&1_u32.to_le_bytes());
+    // Where it begins, where its segments are listed, no sections, no flags.
+    for number in [BASE + code_at, u64::from(header), 0] {
+        file.extend_from_slice(&number.to_le_bytes());
+    }
+    file.extend_from_slice(&0_u32.to_le_bytes());
+    for number in [header, segment, 1, 64, 0, 0] {
+        file.extend_from_slice(&number.to_le_bytes());
+    }
+    // To be loaded, readable and executable.
+    file.extend_from_slice(&1_u32.to_le_bytes());
+    file.extend_from_slice(&5_u32.to_le_bytes());
+    for number in [0, BASE, BASE, size, size, PAGE] {
+        file.extend_from_slice(&number.to_le_bytes());
+    }
+    file.extend_from_slice(code);
+    Some(file)
+}
+
+/// A tar archive (ustar) of one executable file.
+fn archive(path: &str, content: &[u8]) -> Vec<u8> {
+    const BLOCK: usize = 512;
+    let mut head = [0_u8; BLOCK];
+    let mut put = |at: usize, text: &[u8]| head[at..at + text.len()].copy_from_slice(text);
+    put(0, path.trim_start_matches('/').as_bytes());
+    put(100, b"0000755\0");
+    put(108, b"0000000\0");
+    put(116, b"0000000\0");
+    put(124, format!("{:011o}\0", content.len()).as_bytes());
+    put(136, b"00000000000\0");
+    // The sum of the header's bytes, where its own eight count as spaces.
+    put(148, b"        ");
+    put(156, b"0");
+    put(257, b"ustar\x0000");
+    let sum: u32 = head.iter().map(|&byte| u32::from(byte)).sum();
+    head[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+    let mut archive = head.to_vec();
+    archive.extend_from_slice(content);
+    let blocks = archive.len().div_ceil(BLOCK) + 2;
+    archive.resize(blocks * BLOCK, 0);
+    archive
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn the_holder_runs_until_it_is_told_not_to() {
+        let dir = tempfile::tempdir().unwrap();
+        let archive = archive(PROGRAM, &program(std::env::consts::ARCH).unwrap());
+        let tar = dir.path().join("tar");
+        std::fs::write(&tar, archive).unwrap();
+        let mut unpack = Command::new("tar");
+        unpack.arg("-xf").arg(&tar).current_dir(dir.path());
+        let status = unpack.status().unwrap();
+        assert!(status.success());
+        let file = dir.path().join("holder");
+        let mode = file.metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o755);
+        let mut child = Command::new(file)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        // `S`: it sleeps in its one system call.
+        let stat = format!("/proc/{}/stat", child.id());
+        let deadline = std::time::SystemTime::now() + Duration::from_secs(10);
+        while !std::fs::read_to_string(&stat).unwrap().contains(") S ") {
+            assert!(child.try_wait().unwrap().is_none(), "it ended");
+            assert!(std::time::SystemTime::now() < deadline, "it does not sleep");
+            std::thread::yield_now();
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn the_other_architecture_has_a_program_of_the_same_shape() {
+        let (here, there) = (program("x86_64").unwrap(), program("aarch64").unwrap());
+        assert_eq!(here[..18], there[..18]);
+        assert_eq!(here[24..64], there[24..64], "entry point and sizes");
+        // Instructions are of four bytes, at addresses that are multiples of it.
+        assert_eq!((there.len() - 120) % 4, 0);
+        assert_eq!(program("vax"), None);
+    }
+}

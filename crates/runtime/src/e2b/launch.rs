@@ -1,0 +1,408 @@
+//! From a unit to a command that runs in a sandbox, and the calls around it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use model::{Hosting, Network, Provider, Source};
+use tokio::io::duplex;
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::Inner;
+use super::api::{Call, Detail, LABEL_HOSTING, LABEL_INSTALL, LABEL_RUN, Made, New};
+use super::envd::Envd;
+use super::life::{self, Life};
+use crate::handle::{Handle, Shared};
+use crate::unit::{Enforced, Error, Instance, Stdio, Unit};
+
+/// As much as a pipe holds.
+const BUFFER: usize = 64 << 10;
+/// To remove what was made in vain. What is left ends with its lease.
+const TIDY: Duration = Duration::from_secs(20);
+
+impl Inner {
+    /// Whether the API is there and takes the key.
+    pub(super) async fn probe(&self) -> Result<String, Error> {
+        self.api
+            .list(&[(LABEL_INSTALL, &self.options.install)])
+            .await?;
+        Ok(format!("virtual machines of E2B, at {}", self.api.url()))
+    }
+
+    pub(super) async fn sweep(&self) -> Result<usize, Error> {
+        let mut swept = 0;
+        let mut failed = None;
+        for sandbox in self
+            .api
+            .list(&[(LABEL_INSTALL, &self.options.install)])
+            .await?
+        {
+            let label = |name| sandbox.metadata.get(name).map(String::as_str);
+            // The filter is E2B's; what is killed is looked at.
+            let ours = label(LABEL_INSTALL) == Some(&self.options.install);
+            if !ours || label(LABEL_RUN) == Some(&self.options.run) {
+                continue;
+            }
+            match self.api.kill(&sandbox.id).await {
+                Ok(true) => swept += 1,
+                Ok(false) => {}
+                Err(error) => failed = Some(error.into()),
+            }
+        }
+        failed.map_or(Ok(swept), Err)
+    }
+
+    pub(super) async fn launch(self: &Arc<Self>, unit: &Unit) -> Result<Instance, Error> {
+        let hosting = &unit.hosting;
+        let (template, command) = asked(hosting)?;
+        let _turn = self.turns.turn(&hosting.id).await?;
+        self.make_room(&hosting.id).await?;
+        let new = New {
+            template,
+            timeout: self.options.lease.as_secs(),
+            secure: true,
+            allow_internet_access: hosting.network == Network::Open,
+            metadata: BTreeMap::from([
+                (LABEL_INSTALL, self.options.install.as_str()),
+                (LABEL_RUN, &self.options.run),
+                (LABEL_HOSTING, &hosting.id),
+            ]),
+        };
+        let made = match self.api.make(&new).await {
+            Ok(made) => made,
+            Err(error) => {
+                // It may be made yet.
+                if matches!(error, Call::Other(_)) {
+                    let _ = timeout(TIDY, self.make_room(&hosting.id)).await;
+                }
+                return Err(match error {
+                    Call::Answer(status @ (400 | 403 | 404), why) if why.contains("emplate") => {
+                        Error::Refused {
+                            field: "image",
+                            why: format!(
+                                "`{template}` is no template that E2B has for this key: {why} (status {status})"
+                            ),
+                        }
+                    }
+                    error => error.into(),
+                });
+            }
+        };
+        let started = self.start(unit, &made, command).await;
+        if started.is_err() {
+            let killed = timeout(TIDY, self.api.kill(&made.id)).await;
+            if !matches!(killed, Ok(Ok(_))) {
+                tracing::warn!(
+                    label = unit.label,
+                    sandbox = made.id,
+                    "a sandbox is left until its lease is over"
+                );
+            }
+        }
+        started
+    }
+
+    async fn start(
+        self: &Arc<Self>,
+        unit: &Unit,
+        made: &Made,
+        (cmd, args): (&str, &[String]),
+    ) -> Result<Instance, Error> {
+        let hosting = &unit.hosting;
+        let detail = self.api.get(&made.id).await?;
+        let detail = detail.ok_or_else(|| Error::Failed("the sandbox ended at once".to_owned()))?;
+        let enforced = rows(hosting, &detail);
+        let limited = |row: &&Enforced| !matches!(row.what, "filesystem" | "privileges");
+        if hosting.strict
+            && let Some(row) = enforced.iter().filter(limited).find(|row| !row.holds)
+        {
+            return Err(Error::NotEnforced {
+                what: row.what,
+                why: row.how.clone(),
+            });
+        }
+        let envd = Envd::new(Arc::clone(self), made)?;
+        let started = envd.start(cmd, args, &hosting.env).await;
+        let started = started.map_err(|error| match error {
+            Call::Answer(400, why) => Error::Refused {
+                field: "command",
+                why,
+            },
+            // Its own token is what `envd` does not take.
+            Call::Answer(status, why) => {
+                Error::Failed(format!("E2B's sandbox says: {why} (status {status})"))
+            }
+            Call::Other(error) => error,
+        })?;
+        let (exit, ended) = watch::channel(None);
+        let shared = Arc::new(Shared::new(None, unit.label.clone(), None, ended));
+        let (stdin, input) = duplex(BUFFER);
+        let (output, stdout) = duplex(BUFFER);
+        let killed = CancellationToken::new();
+        let output = life::output(started.events, output, Arc::clone(&shared), killed.clone());
+        let life = Life {
+            inner: Arc::clone(self),
+            sandbox: made.id.clone(),
+            pid: started.pid,
+            shared: Arc::clone(&shared),
+            input: self
+                .tasks
+                .spawn(life::input(envd.clone(), started.pid, input)),
+            output: self.tasks.spawn(output),
+            envd,
+            killed,
+            exit,
+        };
+        self.tasks.spawn(life.run());
+        Ok(Instance {
+            stdio: Some(Stdio {
+                stdin: Box::new(stdin),
+                stdout: Box::new(stdout),
+            }),
+            ports: BTreeMap::new(),
+            handle: Handle::new(shared),
+            provider: Provider::E2b,
+            enforced: enforced.into(),
+        })
+    }
+
+    /// Kills what there is of a hosting: an instance of an earlier run, or one that was given up.
+    async fn make_room(&self, hosting: &str) -> Result<(), Error> {
+        let labels = [
+            (LABEL_INSTALL, self.options.install.as_str()),
+            (LABEL_HOSTING, hosting),
+        ];
+        for sandbox in self.api.list(&labels).await? {
+            let label = |name| sandbox.metadata.get(name).map(String::as_str);
+            if labels
+                .iter()
+                .all(|&(name, value)| label(name) == Some(value))
+            {
+                self.api.kill(&sandbox.id).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The template and the command, if it can be done at all.
+fn asked(hosting: &Hosting) -> Result<(&str, (&str, &[String])), Error> {
+    let refused = |field, why: String| Err(Error::Refused { field, why });
+    let (template, command) = match &hosting.source {
+        Source::Image { image, command } => (image, command),
+        Source::Command { program, .. } => {
+            return refused(
+                "command",
+                format!(
+                    "`{program}` is a program of this host: a sandbox of E2B's needs a template as its `image`; the \
+                     provider `process` runs commands"
+                ),
+            );
+        }
+    };
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    if !(1..=100).contains(&hosting.id.len()) || !hosting.id.bytes().all(plain) {
+        let id = hosting.id.escape_debug();
+        return refused("id", format!("`{id}` is not 1 to 100 of a-z, 0-9 and `-`"));
+    }
+    let sound = |byte: u8| byte.is_ascii_alphanumeric() || b"._-/:".contains(&byte);
+    if !(1..=256).contains(&template.len()) || !template.bytes().all(sound) {
+        let name = template.escape_debug();
+        return refused(
+            "image",
+            format!("`{name}` is not the name of a template of E2B's"),
+        );
+    }
+    let Some((cmd, args)) = command.split_first() else {
+        return refused(
+            "command",
+            "a template of E2B's does not say what is run in it; give the command that is the server".to_owned(),
+        );
+    };
+    if !hosting.bridge {
+        return refused(
+            "ports",
+            "a server in a sandbox of E2B's is spoken to over its standard streams only".to_owned(),
+        );
+    }
+    if !hosting.ports.is_empty() {
+        return refused(
+            "ports",
+            "those of a sandbox of E2B's are not brought here".to_owned(),
+        );
+    }
+    if let Some(volume) = hosting.volumes.first() {
+        return refused(
+            "volumes",
+            format!(
+                "`{volume}` would not outlast the sandbox: E2B keeps nothing of one that has ended; take a provider of \
+                 this host for it"
+            ),
+        );
+    }
+    if let Some(mount) = hosting.mounts.first() {
+        let why = format!(
+            "`{}` is a path of this host, and E2B's sandboxes are elsewhere",
+            mount.inside
+        );
+        return refused("mounts", why);
+    }
+    if let Network::Allow(_) = hosting.network {
+        return refused(
+            "network",
+            "an allow-list is not enforced in sandboxes of E2B's; `none` and `open` are".to_owned(),
+        );
+    }
+    Ok((template, (cmd, args)))
+}
+
+/// What of the hosting's promises a sandbox keeps, by E2B's word.
+fn rows(hosting: &Hosting, sandbox: &Detail) -> Vec<Enforced> {
+    const MIB: u64 = 1 << 20;
+    let limits = hosting.limits;
+    let row = |what, holds, how| Enforced { what, holds, how };
+    let size = |has: String, limit: String, within: bool| match within {
+        true => format!("the template has {has}"),
+        false => {
+            format!("the template has {has} and E2B sets no less for a sandbox; asked for: {limit}")
+        }
+    };
+    let cpu = u64::from(sandbox.cpu_count) * 1000 <= u64::from(limits.cpu_millis);
+    let cores = f64::from(limits.cpu_millis) / 1000.0;
+    let memory = sandbox.memory_mb.saturating_mul(MIB);
+    let disk = sandbox.disk_size_mb.saturating_mul(MIB);
+    let asked_open = hosting.network == Network::Open;
+    let (network, how) = match (asked_open, sandbox.allow_internet_access) {
+        (true, _) => (true, "open".to_owned()),
+        (false, Some(allowed)) => (
+            !allowed,
+            format!("E2B says: allowInternetAccess = {allowed}"),
+        ),
+        (false, None) => (
+            false,
+            "no internet was asked for, and E2B does not say whether that holds".to_owned(),
+        ),
+    };
+    vec![
+        row(
+            "cpu",
+            cpu,
+            size(
+                format!("{} cores", sandbox.cpu_count),
+                format!("{cores} cores"),
+                cpu,
+            ),
+        ),
+        row(
+            "memory",
+            memory <= limits.memory,
+            size(
+                format!("{memory} bytes"),
+                limits.memory.to_string(),
+                memory <= limits.memory,
+            ),
+        ),
+        row(
+            "disk",
+            disk <= limits.disk,
+            size(
+                format!("{disk} bytes"),
+                limits.disk.to_string(),
+                disk <= limits.disk,
+            ),
+        ),
+        row("pids", false, "E2B limits no processes".to_owned()),
+        row(
+            "filesystem",
+            false,
+            "it can write to all of its sandbox, which goes with it".to_owned(),
+        ),
+        row("network", network, how),
+        row(
+            "privileges",
+            false,
+            "the template's user, who may be root in the sandbox".to_owned(),
+        ),
+        row(
+            "kernel",
+            true,
+            "a virtual machine of E2B's with a kernel of its own, by E2B's word".to_owned(),
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hosting(command: &[&str]) -> Hosting {
+        let command = command.iter().map(|&word| word.to_owned()).collect();
+        let image = "base".to_owned();
+        Hosting::new("h1", Source::Image { image, command })
+    }
+
+    #[test]
+    fn what_a_sandbox_cannot_do_is_refused_by_its_field() {
+        let check = |field: &str, change: &dyn Fn(&mut Hosting)| {
+            let mut hosting = hosting(&["cat"]);
+            change(&mut hosting);
+            match asked(&hosting) {
+                Err(Error::Refused { field: found, .. }) => assert_eq!(found, field),
+                other => panic!("{field}: {other:?}"),
+            }
+        };
+        assert_eq!(
+            asked(&hosting(&["cat", "-u"])).unwrap(),
+            ("base", ("cat", &["-u".to_owned()][..]))
+        );
+        check("command", &|it| it.source = hosting(&[]).source);
+        check("command", &|it| {
+            let (program, args) = ("cat".into(), Vec::new());
+            it.source = Source::Command { program, args };
+        });
+        check("image", &|it| {
+            let (image, command) = ("a b".into(), vec!["cat".into()]);
+            it.source = Source::Image { image, command };
+        });
+        check("volumes", &|it| it.volumes = vec!["/data".into()]);
+        check("ports", &|it| it.bridge = false);
+        check("ports", &|it| it.ports = vec![80]);
+        check("network", &|it| {
+            it.network = Network::Allow(vec!["x.example".into()])
+        });
+        check("id", &|it| it.id = "A/B".into());
+    }
+
+    #[test]
+    fn limits_hold_if_the_template_is_within_them() {
+        let detail = Detail {
+            cpu_count: 2,
+            memory_mb: 512,
+            disk_size_mb: 512,
+            allow_internet_access: Some(false),
+        };
+        let mut asked = hosting(&["cat"]);
+        let held = |hosting: &Hosting, detail: &Detail| {
+            let rows = rows(hosting, detail);
+            let held = rows.iter().filter(|row| row.holds);
+            held.map(|row| row.what).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            held(&asked, &detail),
+            ["memory", "disk", "network", "kernel"]
+        );
+        asked.limits.cpu_millis = 2000;
+        asked.limits.memory -= 1;
+        asked.limits.disk = 1 << 20;
+        assert_eq!(held(&asked, &detail), ["cpu", "network", "kernel"]);
+        let silent = Detail {
+            allow_internet_access: None,
+            ..detail
+        };
+        assert_eq!(held(&asked, &silent), ["cpu", "kernel"]);
+        asked.network = Network::Open;
+        assert_eq!(held(&asked, &silent), ["cpu", "network", "kernel"]);
+    }
+}

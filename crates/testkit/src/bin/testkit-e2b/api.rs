@@ -1,0 +1,360 @@
+//! The REST API.
+
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use axum::{
+    Json, Router,
+    body::Bytes,
+    extract::{Path, Query, State},
+    http::{HeaderMap, StatusCode, header::HeaderName},
+    response::{IntoResponse, Response},
+    routing::{get, post},
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::sandbox::{LONGEST, Sandbox, World};
+
+/// What every template has.
+const CORES: u32 = 2;
+const MEMORY_MB: u64 = 512;
+const DISK_MB: u64 = 512;
+const NEXT: HeaderName = HeaderName::from_static("x-next-token");
+
+type Shared = State<Arc<World>>;
+
+/// An error as E2B has it.
+pub(crate) struct Wrong(pub(crate) StatusCode, pub(crate) String);
+
+impl IntoResponse for Wrong {
+    fn into_response(self) -> Response {
+        let body = json!({ "code": self.0.as_u16(), "message": self.1 });
+        (self.0, Json(body)).into_response()
+    }
+}
+
+#[derive(Deserialize)]
+struct New {
+    #[serde(rename = "templateID")]
+    template: String,
+    #[serde(default = "fifteen")]
+    timeout: u64,
+    #[serde(default)]
+    secure: bool,
+    allow_internet_access: Option<bool>,
+    #[serde(default)]
+    metadata: BTreeMap<String, String>,
+    #[serde(default, rename = "envVars")]
+    env: BTreeMap<String, String>,
+}
+
+fn fifteen() -> u64 {
+    15
+}
+
+#[derive(Deserialize)]
+struct Timeout {
+    timeout: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Filter {
+    #[serde(default)]
+    metadata: String,
+    #[serde(default)]
+    state: String,
+    limit: Option<usize>,
+    #[serde(default)]
+    next_token: String,
+}
+
+pub(crate) fn routes() -> Router<Arc<World>> {
+    Router::new()
+        .route("/sandboxes", post(make))
+        .route("/v2/sandboxes", get(list).post(make_secure))
+        .route("/sandboxes/{id}", get(detail).delete(kill))
+        .route("/sandboxes/{id}/timeout", post(timeout))
+        .route("/stand-in/cut/{id}", post(cut))
+        .route("/stand-in/forget/{id}", post(forget))
+}
+
+fn authorised(world: &World, headers: &HeaderMap) -> Result<(), Wrong> {
+    let wrong = |why: &str| Err(Wrong(StatusCode::UNAUTHORIZED, why.to_owned()));
+    match headers.get("x-api-key") {
+        None => wrong("Invalid authorization header: authorization header is missing"),
+        Some(key) if key == world.options.key.as_str() => Ok(()),
+        // As talkative as one may be.
+        Some(key) => wrong(&format!(
+            "Cannot get the team for the given API key: {}",
+            String::from_utf8_lossy(key.as_bytes())
+        )),
+    }
+}
+
+fn parsed<T: for<'a> Deserialize<'a>>(body: &[u8]) -> Result<T, Wrong> {
+    serde_json::from_slice(body).map_err(|error| {
+        let why = format!("Error when parsing request: {error}");
+        Wrong(StatusCode::BAD_REQUEST, why)
+    })
+}
+
+fn missing(id: &str) -> Wrong {
+    let why = format!("sandbox \"{id}\" doesn't exist or you don't have access to it");
+    Wrong(StatusCode::NOT_FOUND, why)
+}
+
+fn checked(timeout: u64) -> Result<Duration, Wrong> {
+    match timeout <= LONGEST {
+        true => Ok(Duration::from_secs(timeout)),
+        false => {
+            let why = format!("Timeout cannot be greater than {} hours", LONGEST / 3600);
+            Err(Wrong(StatusCode::BAD_REQUEST, why))
+        }
+    }
+}
+
+/// Twenty letters and digits that nobody guesses.
+fn random() -> String {
+    let mut bytes = [0_u8; 20];
+    // Random as the names that the kernel gives to new UUIDs.
+    let uuid = std::fs::read("/proc/sys/kernel/random/uuid").unwrap_or_default();
+    let digits = uuid.iter().filter(|byte| byte.is_ascii_alphanumeric());
+    for (byte, digit) in bytes.iter_mut().zip(digits) {
+        *byte = *digit;
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+async fn make(
+    State(world): Shared,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<impl IntoResponse, Wrong> {
+    authorised(&world, &headers)?;
+    made(&world, parsed(&body)?)
+}
+
+/// Version 2, which E2B's newer clients use: every sandbox has a token.
+async fn make_secure(
+    State(world): Shared,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<impl IntoResponse, Wrong> {
+    authorised(&world, &headers)?;
+    let new: New = parsed(&body)?;
+    made(
+        &world,
+        New {
+            secure: true,
+            ..new
+        },
+    )
+}
+
+fn made(world: &Arc<World>, new: New) -> Result<(StatusCode, Json<Value>), Wrong> {
+    let life = checked(new.timeout)?;
+    if !world.options.template.contains(&new.template) {
+        let why = format!("template '{}' not found", new.template);
+        return Err(Wrong(StatusCode::NOT_FOUND, why));
+    }
+    let token = if new.secure { random() } else { String::new() };
+    let mut sandbox = Sandbox::new(format!("i{}", random()), token, new.template, life);
+    sandbox.metadata = new.metadata;
+    sandbox.env = new.env;
+    sandbox.internet = new.allow_internet_access.unwrap_or(true);
+    let sandbox = world.add(sandbox);
+    let mut told = json!({
+        "templateID": sandbox.template,
+        "sandboxID": sandbox.id,
+        "clientID": "6532622b",
+        "envdVersion": world.options.envd,
+        "domain": null,
+    });
+    if !sandbox.token.is_empty() {
+        told["envdAccessToken"] = sandbox.token.clone().into();
+    }
+    Ok((StatusCode::CREATED, Json(told)))
+}
+
+/// What of a sandbox is in lists.
+fn listed(world: &World, sandbox: &Sandbox) -> Value {
+    let left = sandbox
+        .end
+        .borrow()
+        .saturating_duration_since(Instant::now());
+    json!({
+        "templateID": sandbox.template,
+        "sandboxID": sandbox.id,
+        "clientID": "6532622b",
+        "startedAt": time(sandbox.started),
+        "endAt": time(SystemTime::now() + left),
+        "cpuCount": CORES,
+        "memoryMB": MEMORY_MB,
+        "diskSizeMB": DISK_MB,
+        "metadata": sandbox.metadata,
+        "state": "running",
+        "envdVersion": world.options.envd,
+    })
+}
+
+/// RFC 3339, in whole seconds.
+fn time(at: SystemTime) -> String {
+    let seconds = at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    // Years begin in March here, so that the odd day is their last: Howard Hinnant's `civil_from_days`.
+    let days = days + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let date = day - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = year + era * 400 + u64::from(month <= 2);
+    let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
+    format!("{year:04}-{month:02}-{date:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+/// Without `%20` and its like; what is not encoded right stays as it is.
+fn decoded(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&byte, tail)) = rest.split_first() {
+        let digits = tail.get(..2).and_then(|two| std::str::from_utf8(two).ok());
+        match digits.and_then(|two| u8::from_str_radix(two, 16).ok()) {
+            Some(code) if byte == b'%' => {
+                bytes.push(code);
+                rest = &tail[2..];
+            }
+            _ => {
+                bytes.push(if byte == b'+' { b' ' } else { byte });
+                rest = tail;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+async fn list(
+    State(world): Shared,
+    headers: HeaderMap,
+    Query(filter): Query<Filter>,
+) -> Result<impl IntoResponse, Wrong> {
+    authorised(&world, &headers)?;
+    let mut labels = Vec::new();
+    // E2B's own clients encode it once as a whole, and its names and values once more by themselves.
+    for pair in decoded(&filter.metadata)
+        .split('&')
+        .filter(|pair| !pair.is_empty())
+    {
+        let Some(pair) = pair.split_once('=') else {
+            let why = format!("Error when parsing metadata: `{pair}` has no value");
+            return Err(Wrong(StatusCode::BAD_REQUEST, why));
+        };
+        labels.push((decoded(pair.0), decoded(pair.1)));
+    }
+    let running =
+        filter.state.is_empty() || filter.state.split(',').any(|state| state == "running");
+    let fits = |sandbox: &&Arc<Sandbox>| {
+        let has = |(name, value): &(String, String)| sandbox.metadata.get(name) == Some(value);
+        running && sandbox.id > filter.next_token && labels.iter().all(has)
+    };
+    let page = filter.limit.unwrap_or(100).clamp(1, world.options.page);
+    let all = world.all();
+    let found: Vec<_> = all.iter().filter(fits).collect();
+    let told: Vec<Value> = found
+        .iter()
+        .take(page)
+        .map(|sandbox| listed(&world, sandbox))
+        .collect();
+    let mut headers = HeaderMap::new();
+    if found.len() > page
+        && let Some(last) = found.get(page - 1)
+        && let Ok(token) = last.id.parse()
+    {
+        headers.insert(NEXT, token);
+    }
+    Ok((headers, Json(told)))
+}
+
+async fn detail(
+    State(world): Shared,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, Wrong> {
+    authorised(&world, &headers)?;
+    let sandbox = world.get(&id).ok_or_else(|| missing(&id))?;
+    let mut told = listed(&world, &sandbox);
+    told["allowInternetAccess"] = sandbox.internet.into();
+    Ok(Json(told))
+}
+
+async fn kill(
+    State(world): Shared,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+) -> Result<StatusCode, Wrong> {
+    authorised(&world, &headers)?;
+    match world.remove(&id) {
+        true => Ok(StatusCode::NO_CONTENT),
+        false => Err(missing(&id)),
+    }
+}
+
+async fn timeout(
+    State(world): Shared,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+    body: Bytes,
+) -> Result<StatusCode, Wrong> {
+    authorised(&world, &headers)?;
+    let Timeout { timeout } = parsed(&body)?;
+    let life = checked(timeout)?;
+    let sandbox = world.get(&id).ok_or_else(|| missing(&id))?;
+    sandbox.end.send_replace(Instant::now() + life);
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Not of E2B.
+async fn cut(State(world): Shared, Path(id): Path<String>) -> Result<StatusCode, Wrong> {
+    let sandbox = world.get(&id).ok_or_else(|| missing(&id))?;
+    sandbox.cut();
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Not of E2B.
+async fn forget(State(world): Shared, Path(id): Path<String>) -> Result<StatusCode, Wrong> {
+    match world.remove(&id) {
+        true => Ok(StatusCode::NO_CONTENT),
+        false => Err(missing(&id)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_encoded_is_decoded() {
+        for (text, expected) in [("b%20c+d", "b c d"), ("100%", "100%"), ("%zz%3D", "%zz=")] {
+            assert_eq!(decoded(text), expected);
+        }
+    }
+
+    #[test]
+    fn times_are_told_as_dates() {
+        for (seconds, expected) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (1_700_000_000, "2023-11-14T22:13:20Z"),
+            (4_107_542_399, "2100-02-28T23:59:59Z"),
+        ] {
+            assert_eq!(time(UNIX_EPOCH + Duration::from_secs(seconds)), expected);
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! Servers that are hosted in sandboxes of E2B's, through the product's own REST API: H01, H08 and H18 on that provider.
+//!
+//! Against the stand-in `testkit-e2b`, which is not E2B: see what it says of itself. The servers, their streams and the
+//! HTTP between are real.
+
+#![expect(clippy::unwrap_used, reason = "a test helper may fail, as a test may")]
+
+mod kept;
+
+use std::{fs, path::Path, time::Duration};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use testkit::{Bin, DEADLINE, Process, RawClient, wait_for, wait_for_some};
+
+use crate::kept::{Kept, Running};
+
+const KEY: &str = "e2b_77aa00bb11cc22dd33ee44ff5500660077008800";
+const SECRET: &str = "s3cret-of-the-server";
+/// Nothing here takes that long unless it is broken.
+const LONG: Duration = Duration::from_secs(60);
+
+/// What outlives the product: its folder, and E2B.
+struct Site {
+    kept: Kept,
+    standin: Process,
+    url: String,
+}
+
+impl Site {
+    async fn new() -> Self {
+        let mut standin = Process::bin("testkit-e2b", ["--key", KEY]);
+        let url = standin.url().await;
+        let mut kept = Kept::sqlite().await;
+        kept.set_env("E2B_API_KEY", Some(KEY));
+        // Everything that is logged is looked at.
+        kept.set_env("RUST_LOG", Some("trace"));
+        kept.settings(&format!(
+            "[limits]\nstop_grace = \"2s\"\ndrain = \"2s\"\n[hosting]\nproviders = [\"e2b\", \"process\"]\n\
+             e2b_api_key = \"${{E2B_API_KEY}}\"\ne2b_url = \"{url}\"\ne2b_sandbox_url = \"{url}\"\n"
+        ));
+        Self { kept, standin, url }
+    }
+
+    /// The ids of all sandboxes that there are.
+    async fn sandboxes(&self) -> Vec<String> {
+        let client = RawClient::new(&format!("{}/v2/sandboxes", self.url)).with("x-api-key", KEY);
+        let told: Value =
+            serde_json::from_str(&client.get(&[]).await.collect(DEADLINE).await.text()).unwrap();
+        let ids = told.as_array().unwrap().iter();
+        ids.map(|one| one["sandboxID"].as_str().unwrap().to_owned())
+            .collect()
+    }
+}
+
+/// A registration of a scripted server.
+fn entry(name: &str) -> Value {
+    let program = Bin::path("testkit-scripted");
+    json!({
+        "name": name,
+        "image": "base",
+        "args": [program, "--name", name],
+        "provider": "e2b",
+        "environment": {"TOKEN": SECRET},
+    })
+}
+
+async fn register(host: &Running, entry: Value) -> String {
+    let told = host.ok("POST", "/mcp/servers", entry).await;
+    let id = told["id"].as_str().unwrap().to_owned();
+    until(host, &id, "running").await;
+    id
+}
+
+async fn until(host: &Running, id: &str, state: &str) -> Value {
+    wait_for_some(state, LONG, async || {
+        let told = host
+            .ok("GET", &format!("/mcp/servers/{id}"), Value::Null)
+            .await;
+        (told["status"] == state).then_some(told)
+    })
+    .await
+}
+
+async fn said(host: &Running, id: &str, tool: &str, arguments: Value) -> String {
+    let body = json!({"method": "tools/call", "params": {"name": tool, "arguments": arguments}});
+    let told = host
+        .ok("POST", &format!("/mcp/servers/{id}/call"), body)
+        .await;
+    let text = told["result"]["content"][0]["text"].as_str();
+    text.unwrap_or_else(|| panic!("{tool} says nothing: {told:#}"))
+        .to_owned()
+}
+
+/// It answers, and it has its variables.
+async fn speaks(host: &Running, id: &str) {
+    let env = said(host, id, "env", json!({})).await;
+    assert!(env.contains(&format!("\"TOKEN\":\"{SECRET}\"")), "{env}");
+}
+
+/// Nothing that the product wrote into its folder has one of these in it.
+fn nowhere(folder: &Path, texts: &[&str]) {
+    for found in fs::read_dir(folder).unwrap().flatten() {
+        let path = found.path();
+        if path.is_dir() {
+            nowhere(&path, texts);
+            continue;
+        }
+        let content = fs::read(&path).unwrap_or_default();
+        for text in texts {
+            let there = content
+                .windows(text.len())
+                .any(|part| part == text.as_bytes());
+            assert!(!there, "{} is in {}", &text[..4], path.display());
+        }
+    }
+}
+
+#[tokio::test]
+async fn h18_a_server_in_a_sandbox_of_e2b_says_what_runs_it_and_why() {
+    let site = Site::new().await;
+    let mut host = site.kept.start().await;
+    let id = register(&host, entry("h18-e2b")).await;
+    let told = until(&host, &id, "running").await;
+    assert_eq!(told["provider"], "e2b");
+    let why = told["provider_reason"].as_str().unwrap();
+    assert!(
+        why.contains("asked for: virtual machines of E2B") && why.contains(&site.url),
+        "{why}"
+    );
+    let rows = told["enforced"].as_array().unwrap();
+    let holds = |what: &str| {
+        let row = rows.iter().find(|row| row["what"] == what);
+        row.unwrap_or_else(|| panic!("nothing is said of {what}"))["holds"] == true
+    };
+    assert!(holds("kernel") && holds("network") && holds("memory"));
+    assert!(
+        !holds("cpu") && !holds("pids"),
+        "E2B does not set them: {rows:#?}"
+    );
+
+    // It is called by its own names, and is in the catalog; its variables are its own.
+    speaks(&host, &id).await;
+    let listed = host.mcp("", "tools/list", json!({})).await.text();
+    assert!(listed.contains("\"echo\""), "{listed}");
+    let big = said(&host, &id, "big", json!({"bytes": 300_000})).await;
+    assert_eq!(big.len(), 300_000);
+
+    // Without a provider that is named it is the strongest that is allowed, for an image.
+    let mut chosen = entry("h18-chosen");
+    chosen.as_object_mut().unwrap().remove("provider");
+    let other = register(&host, chosen).await;
+    let told = until(&host, &other, "running").await;
+    assert_eq!(told["provider"], "e2b");
+    assert!(
+        told["provider_reason"]
+            .as_str()
+            .unwrap()
+            .contains("the strongest")
+    );
+    assert_eq!(site.sandboxes().await.len(), 2);
+
+    // What it cannot do is said of the registration.
+    let mut volumes = entry("h18-volumes");
+    volumes["volumes"] = json!(["/data"]);
+    let reply = host.rest("POST", "/mcp/servers", volumes).await;
+    let text = reply.text();
+    assert_eq!(reply.status, 422, "{text}");
+    assert!(
+        text.contains("\"/volumes\"") && text.contains("would not outlast the sandbox"),
+        "{text}"
+    );
+
+    // Gone is gone, and the key was nowhere.
+    host.ok("DELETE", &format!("/mcp/servers/{other}"), Value::Null)
+        .await;
+    wait_for("its sandbox is gone", LONG, async || {
+        site.sandboxes().await.len() == 1
+    })
+    .await;
+    let all = host
+        .ok("GET", "/mcp/servers", Value::Null)
+        .await
+        .to_string();
+    let one = host
+        .ok("GET", &format!("/mcp/servers/{id}"), Value::Null)
+        .await;
+    let events = host
+        .ok("GET", &format!("/mcp/servers/{id}/events"), Value::Null)
+        .await;
+    let shown = format!("{all} {one} {events}");
+    assert!(!shown.contains(KEY) && !shown.contains(SECRET), "{shown}");
+    host.process.signal(Signal::TERM);
+    assert!(host.process.wait(LONG).await.success());
+    wait_for("no sandbox is left", LONG, async || {
+        site.sandboxes().await.is_empty()
+    })
+    .await;
+    let log = host.process.stderr();
+    assert!(
+        !log.contains(KEY) && !log.contains(SECRET),
+        "it is in the log"
+    );
+    nowhere(site.kept.dir.path(), &[KEY]);
+}
+
+#[tokio::test]
+async fn h08_a_server_that_crashes_in_a_sandbox_is_started_again() {
+    let site = Site::new().await;
+    let host = site.kept.start().await;
+    let id = register(&host, entry("h08-e2b")).await;
+    let first = site.sandboxes().await;
+    let body = json!({"method": "tools/call", "params": {"name": "crash", "arguments": {}}});
+    let path = format!("/mcp/servers/{id}/call");
+    let reply = host.rest("POST", &path, body).await;
+    assert!(!reply.status.is_success(), "{}", reply.text());
+    let told = wait_for_some("a restart", LONG, async || {
+        let told = host
+            .ok("GET", &format!("/mcp/servers/{id}"), Value::Null)
+            .await;
+        (told["status"] == "running" && told["restart_count"] == 1).then_some(told)
+    })
+    .await;
+    let crash = &told["last_crash"];
+    assert!(
+        crash["exit_code"].is_i64() || crash["signal"].is_i64(),
+        "{told:#}"
+    );
+    speaks(&host, &id).await;
+    let second = site.sandboxes().await;
+    assert_eq!(second.len(), 1);
+    assert_ne!(first, second, "a sandbox of its own for each life");
+
+    // The sandbox's end, which is not the server's own doing, is one as well.
+    let client = RawClient::new(&format!("{}/stand-in/forget/{}", site.url, second[0]));
+    let forgotten = client
+        .try_send(http::Method::POST, &[], String::new())
+        .await;
+    forgotten.unwrap();
+    wait_for("another sandbox", LONG, async || {
+        let now = site.sandboxes().await;
+        now.len() == 1 && now != second
+    })
+    .await;
+    let told = until(&host, &id, "running").await;
+    let tail = told["last_crash"].to_string();
+    assert!(tail.contains("the sandbox ended"), "{told:#}");
+}
+
+#[tokio::test]
+async fn what_a_killed_product_left_at_e2b_is_removed_by_the_next() {
+    let site = Site::new().await;
+    let mut host = site.kept.start().await;
+    let id = register(&host, entry("orphan-e2b")).await;
+    let before = site.sandboxes().await;
+    host.process.signal(Signal::KILL);
+    host.process.wait(LONG).await;
+    assert_eq!(site.sandboxes().await, before, "nobody has told E2B");
+    let host = site.kept.start().await;
+    until(&host, &id, "running").await;
+    wait_for("the old sandbox is gone", LONG, async || {
+        let now = site.sandboxes().await;
+        now.len() == 1 && now != before
+    })
+    .await;
+    speaks(&host, &id).await;
+}
+
+#[tokio::test]
+async fn an_e2b_that_is_lost_starts_nothing_twice() {
+    let mut site = Site::new().await;
+    let host = site.kept.start().await;
+    let id = register(&host, entry("lost-e2b")).await;
+    let address = site.url.trim_start_matches("http://").to_owned();
+    site.standin.signal(Signal::KILL);
+    site.standin.wait(LONG).await;
+    // Its streams are gone, and whether it has ended is not known: nothing is started meanwhile.
+    until(&host, &id, "unknown").await;
+    let starts = |told: &Value| told["restart_count"].as_u64().unwrap();
+    let path = format!("/mcp/servers/{id}");
+    assert_eq!(starts(&host.ok("GET", &path, Value::Null).await), 0);
+    site.standin = Process::bin("testkit-e2b", ["--key", KEY, "--listen", &address]);
+    site.standin.url().await;
+    let told = until(&host, &id, "running").await;
+    assert_eq!(starts(&told), 1, "{told:#}");
+    assert_eq!(site.sandboxes().await.len(), 1);
+    speaks(&host, &id).await;
+}
+
+#[tokio::test]
+async fn a_product_ends_in_time_though_e2b_hangs() {
+    let site = Site::new().await;
+    let mut host = site.kept.start().await;
+    register(&host, entry("hang-e2b")).await;
+    site.standin.signal(Signal::STOP);
+    host.process.signal(Signal::TERM);
+    let status = host.process.wait(LONG).await;
+    assert!(status.success(), "{status}");
+    site.standin.signal(Signal::CONT);
+}
