@@ -626,6 +626,35 @@ async fn pictures_go_as_pictures_and_links_as_text() {
 }
 
 #[tokio::test]
+async fn a_person_can_show_pictures_of_the_kinds_that_models_take() {
+    use agent::{UserMessage, message::Image};
+    let png = "iVBORw0KGgo=";
+    let expect = json!({ "last_text": "what is it?", "body": {
+        "/messages/0/content/0": { "type": "image", "source": { "type": "base64", "media_type": "image/png", "data": png } },
+    } });
+    let set = set(&turns(&[expecting(says("A test."), expect)]), recipes()).await;
+    let show = |data: &str| UserMessage {
+        text: "what is it?".to_owned(),
+        images: vec![Image::base64("image/png", data)],
+    };
+    let mut conversation = Conversation::new();
+    let chat = set
+        .agent
+        .chat_all(&mut conversation, show("bm90IGEgcGljdHVyZQ=="));
+    let why = ChatEvent::Error {
+        kind: ErrorKind::Conversation,
+        message: "a picture cannot be sent: it is no PNG, JPEG, GIF or WebP".to_owned(),
+    };
+    assert_eq!(within("the refusal", chat).await, [why]);
+    let events = within(
+        "the answer",
+        set.agent.chat_all(&mut conversation, show(png)),
+    )
+    .await;
+    assert_eq!(said(&events), "A test.");
+}
+
+#[tokio::test]
 async fn tokens_and_costs_are_counted_over_the_run() {
     let usage = json!({ "input_tokens": 1000, "output_tokens": 100, "cache_read_input_tokens": 10000, "cache_creation_input_tokens": 1000 });
     let mut ask = asks(&[("t1", "fetch", json!({}))]);
