@@ -21,6 +21,7 @@ use hyper_util::{
     rt::{TokioExecutor, TokioTimer},
 };
 use serde::Deserialize;
+use serde_json::Value;
 use tokio::time::{Instant, timeout};
 
 use super::{
@@ -469,9 +470,9 @@ impl Inner {
         }
     }
 
-    /// Reads an answer that is an error: `{"error": {"type", "message"}}` in both APIs.
+    /// Reads an answer that is an error: `{"error": {"type", "code", "message"}}` or `{"error": "…"}`.
     async fn refusal(&self, response: Response<Incoming>) -> Fault {
-        #[derive(Default, Deserialize)]
+        #[derive(Deserialize)]
         struct Body {
             error: Told,
         }
@@ -479,17 +480,17 @@ impl Inner {
         #[serde(untagged)]
         enum Told {
             Object {
-                #[serde(default, alias = "code")]
-                r#type: Option<String>,
+                r#type: Option<Value>,
+                code: Option<Value>,
                 message: String,
             },
             Text(String),
         }
-        impl Default for Told {
-            fn default() -> Self {
-                Self::Text(String::new())
-            }
-        }
+        let word = |value: Option<Value>| match value {
+            Some(Value::String(word)) if !word.is_empty() => Some(word),
+            Some(Value::Number(number)) => Some(number.to_string()),
+            _ => None,
+        };
         let status = response.status();
         let again = response
             .headers()
@@ -500,15 +501,17 @@ impl Inner {
             Ok(Ok(body)) => body.to_bytes(),
             _ => Bytes::new(),
         };
-        let (kind, message) = match serde_json::from_slice::<Body>(&text)
-            .unwrap_or_default()
-            .error
-        {
-            Told::Object { r#type, message } => (r#type, message),
-            Told::Text(message) => (None, message),
+        let (kind, message) = match serde_json::from_slice::<Body>(&text).map(|body| body.error) {
+            Ok(Told::Object {
+                r#type,
+                code,
+                message,
+            }) => (word(r#type).or(word(code)), message),
+            Ok(Told::Text(message)) => (None, message),
+            Err(_) => (None, String::new()),
         };
-        let word = || status.canonical_reason().unwrap_or("unknown").to_owned();
-        let kind = kind.unwrap_or_else(word);
+        let reason = || status.canonical_reason().unwrap_or("unknown").to_owned();
+        let kind = kind.unwrap_or_else(reason);
         let message = match message.is_empty() {
             true => format!("{} bytes that are no error of its API", text.len()),
             false => message,
