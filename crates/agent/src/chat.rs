@@ -111,8 +111,7 @@ async fn turns(
             _ => {}
         }
         // Thoughts alone are no answer, and the API takes no message that ends with them.
-        let says = |block: &Block| !matches!(block, Block::Thinking { .. });
-        if !content.iter().any(says) {
+        if content.iter().all(Block::is_thought) {
             return Ok(stop);
         }
         conversation.push_assistant(content, limit).map_err(full)?;

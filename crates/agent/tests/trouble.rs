@@ -133,7 +133,8 @@ async fn max_tokens_in_a_text_is_an_end_that_says_so() {
 async fn an_answer_of_nothing_is_not_kept() {
     let nothing = json!({ "reply": { "blocks": [] } });
     let thought = json!({ "reply": { "blocks": [{ "thinking": "hm", "signature": "c2ln" }] } });
-    for turn in [nothing, thought] {
+    let redacted = json!({ "reply": { "blocks": [{ "redacted_thinking": "b3BhcXVl" }] } });
+    for turn in [nothing, thought, redacted] {
         let mut set = set(&turns(&[turn]), TestServers::default()).await;
         assert_eq!(set.told("hello").await, "");
         assert_eq!(set.messages(), hello());
