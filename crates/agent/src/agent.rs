@@ -18,9 +18,9 @@ use crate::{
     generate::{Emitter, Generated, generate},
     ledger::{Ledger, RunId},
     llm::Model,
-    message::{Block, Image},
+    message::{Block, Image, ImageSource},
     native::{self, NativeOutcome, NativeTool, Ready},
-    outcome::{READ_DESCRIPTION, READ_RESULT, read_schema},
+    outcome::{READ_DESCRIPTION, READ_RESULT, picture, read_schema},
     raw::Raw,
     registry::Registry,
     servers::{Servers, ServersError},
@@ -65,13 +65,26 @@ impl From<String> for UserMessage {
 }
 
 impl UserMessage {
-    /// Pictures first, as models read them best. Empty, if nothing was said.
-    pub(crate) fn into_blocks(self) -> Vec<Block> {
-        let mut blocks: Vec<Block> = self.images.into_iter().map(Block::Image).collect();
+    /// Pictures first, as models read them best.
+    ///
+    /// # Errors
+    /// With what is wrong: nothing is said, or a picture is one that a model's API would not take.
+    pub(crate) fn into_blocks(self) -> Result<Vec<Block>, String> {
+        let mut blocks = Vec::new();
+        for Image {
+            source: ImageSource::Base64 { data, .. },
+        } in self.images
+        {
+            let image = picture(data).map_err(|why| format!("a picture cannot be sent: {why}"))?;
+            blocks.push(Block::Image(image));
+        }
         if !self.text.trim().is_empty() {
             blocks.push(Block::text(self.text));
         }
-        blocks
+        match blocks.is_empty() {
+            true => Err("the message is empty".to_owned()),
+            false => Ok(blocks),
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use crate::{
     agent::{Agent, UserMessage},
     config::Price,
-    conversation::{CANCELLED, Conversation, Full, result},
+    conversation::{CANCELLED, Conversation, Full, Mark, result},
     event::{ChatEvent, ErrorKind},
     generate::Emitter,
     ledger::{NewRun, RunEnd, RunId, RunStatus},
@@ -36,20 +36,20 @@ pub(crate) async fn run(
     message: UserMessage,
     out: &Out,
 ) -> Ended {
-    let said = message.into_blocks();
-    if said.is_empty() {
-        return Err((ErrorKind::Conversation, "the message is empty".to_owned()));
-    }
+    let said = message
+        .into_blocks()
+        .map_err(|why| (ErrorKind::Conversation, why))?;
     let registry = agent
         .registry()
         .await
         .map_err(|error| (ErrorKind::Servers, error.to_string()))?;
     let limit = agent.config.conversation_bytes;
+    let mut before = Some(conversation.mark());
     conversation.push_user(said, limit).map_err(full)?;
     let mut run = OpenRun::open(agent).await?;
     let id = run.id.0.to_string();
     out.emit(ChatEvent::Started { run: id.clone() }).await;
-    let ended = turns(agent, conversation, &registry, &mut run, out).await;
+    let ended = turns(agent, conversation, &mut before, &registry, &mut run, out).await;
     let ended = ended.map(|stop| ChatEvent::Done {
         stop_reason: stop.as_str().to_owned(),
         run: id,
@@ -66,6 +66,7 @@ fn full(error: Full) -> (ErrorKind, String) {
 async fn turns(
     agent: &Agent,
     conversation: &mut Conversation,
+    before: &mut Option<Mark>,
     registry: &Registry,
     run: &mut OpenRun<'_>,
     out: &Out,
@@ -81,7 +82,14 @@ async fn turns(
         };
         let answered = ask(agent, request, run, out).await;
         run.settle_usage(out).await;
-        let reply = answered.map_err(|error| (ErrorKind::Model, error.to_string()))?;
+        let reply = match answered {
+            Ok(reply) => reply,
+            Err(error) => {
+                take_back(conversation, before.take(), &error);
+                return Err((ErrorKind::Model, error.to_string()));
+            }
+        };
+        *before = None;
         let Reply {
             content,
             calls,
@@ -103,8 +111,7 @@ async fn turns(
             _ => {}
         }
         // Thoughts alone are no answer, and the API takes no message that ends with them.
-        let says = |block: &Block| !matches!(block, Block::Thinking { .. });
-        if !content.iter().any(says) {
+        if content.iter().all(Block::is_thought) {
             return Ok(stop);
         }
         conversation.push_assistant(content, limit).map_err(full)?;
@@ -134,6 +141,21 @@ async fn turns(
         };
         call_all(&tools, &calls, &mut batch, run.turns, out).await;
         batch.close().map_err(full)?;
+    }
+}
+
+/// Takes back what the model's provider will not take: with it, every later request would be refused too.
+fn take_back(conversation: &mut Conversation, before: Option<Mark>, error: &ModelError) {
+    // Bad or too long; everything else (a wrong key, an unknown model) is not about what was said.
+    let ModelError::Refused {
+        status: 400 | 413, ..
+    } = error
+    else {
+        return;
+    };
+    match before {
+        Some(before) => conversation.go_back(before),
+        None => conversation.leave_out_results(&format!("The result was left out: {error}")),
     }
 }
 

@@ -33,6 +33,9 @@ pub struct KeptResult {
     pub whole: usize,
 }
 
+/// A conversation as it was.
+pub(crate) struct Mark(Vec<Arc<Message>>);
+
 /// There is no room for what should be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the conversation would have {bytes} bytes, and the most is {limit}: begin a new one")]
@@ -110,6 +113,29 @@ impl Conversation {
         };
         if !results.is_empty() {
             let _ = self.push(Message::user(results), usize::MAX);
+        }
+    }
+
+    /// What it is now, to go back to.
+    pub(crate) fn mark(&self) -> Mark {
+        Mark(self.messages.clone())
+    }
+
+    /// Takes back what was said since then.
+    pub(crate) fn go_back(&mut self, mark: Mark) {
+        self.messages = mark.0;
+        self.settle();
+    }
+
+    /// Says why instead of the results of the last message: a model's provider does not take them.
+    pub(crate) fn leave_out_results(&mut self, why: &str) {
+        let Some(last) = self.messages.last_mut() else {
+            return;
+        };
+        for block in &mut Arc::make_mut(last).content {
+            if let Block::ToolResult { tool_use_id, .. } = block {
+                *block = result(tool_use_id, why, true);
+            }
         }
     }
 

@@ -46,11 +46,14 @@ impl<T> Stream for Generated<'_, T> {
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<T>> {
         loop {
             // What was emitted before the function came to wait goes out first.
-            if let Poll::Ready(Some(item)) = self.items.poll_recv(context) {
+            let received = self.items.poll_recv(context);
+            if let Poll::Ready(Some(item)) = received {
                 return Poll::Ready(Some(item));
             }
+            // Without a function the channel is closed and says when it is empty. Until then it may be tokio that wants
+            // this task to pause.
             let Some(run) = &mut self.run else {
-                return Poll::Ready(None);
+                return received;
             };
             match run.as_mut().poll(context) {
                 Poll::Ready(()) => self.run = None,
@@ -83,6 +86,20 @@ mod tests {
         });
         let numbers: Vec<i32> = stream.collect().await;
         assert_eq!(numbers, (0..100).collect::<Vec<_>>());
+    }
+
+    /// tokio makes a task pause after so many receives, in the middle of what is waiting too.
+    #[tokio::test]
+    async fn nothing_is_lost_however_much_there_is() {
+        for count in 0..400 {
+            let stream = generate(|emitter| async move {
+                for number in 0..count {
+                    emitter.emit(number).await;
+                }
+            });
+            let numbers: Vec<i32> = stream.collect().await;
+            assert_eq!(numbers.len(), usize::try_from(count).expect("a count"));
+        }
     }
 
     #[tokio::test]

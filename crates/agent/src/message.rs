@@ -113,6 +113,18 @@ impl Block {
         Self::Text { text, more }
     }
 
+    /// Whether it is what the model thought, and not what it said.
+    pub(crate) fn is_thought(&self) -> bool {
+        match self {
+            Self::Thinking { .. } => true,
+            Self::Other(raw) => raw.read::<Fields>().is_ok_and(|fields| {
+                let kind = fields.get("type").map(Raw::get);
+                kind == Some("\"redacted_thinking\"")
+            }),
+            _ => false,
+        }
+    }
+
     fn bytes(&self) -> usize {
         let more = |fields: &Fields| -> usize {
             fields.0.iter().map(|(k, v)| k.len() + v.get().len()).sum()

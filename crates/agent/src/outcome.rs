@@ -136,15 +136,26 @@ fn embedded(resource: Resource) -> Part {
 
 /// A picture, if a model's API would take it.
 fn image(data: String) -> Part {
+    match picture(data) {
+        Ok(image) => Part::Image(image),
+        Err(why) => Part::text(format!("[a picture: not shown, for {why}]")),
+    }
+}
+
+/// A picture of this base64.
+///
+/// # Errors
+/// With why a model's API would not take it.
+pub(crate) fn picture(data: String) -> Result<Image, String> {
     if data.len() > MAX_IMAGE {
         let size = data.len();
-        return Part::text(format!(
-            "[a picture of {size} bytes as base64: not shown, the most is {MAX_IMAGE}]"
+        return Err(format!(
+            "it has {size} bytes as base64, and the most is {MAX_IMAGE}"
         ));
     }
     match STANDARD.decode(&data).ok().as_deref().and_then(kind) {
-        Some(media_type) => Part::Image(Image::base64(media_type, data)),
-        None => Part::text("[a picture: not shown, for it is no PNG, JPEG, GIF or WebP]"),
+        Some(media_type) => Ok(Image::base64(media_type, data)),
+        None => Err("it is no PNG, JPEG, GIF or WebP".to_owned()),
     }
 }
 

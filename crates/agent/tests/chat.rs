@@ -434,6 +434,53 @@ async fn dropping_the_stream_cancels_the_tools_and_keeps_what_was_complete() {
 }
 
 #[tokio::test]
+async fn dropping_the_stream_at_any_event_leaves_a_conversation_that_goes_on() {
+    let script = turns(&[
+        json!({ "reply": { "blocks": [
+            { "thinking": "hm", "signature": "c2ln" },
+            { "text": "Let me look", "deltas": 3 },
+            { "tool_use": "fetch", "id": "t1", "input": { "n": 1 } },
+            { "tool_use": "display_recipe", "id": "t2", "input": { "name": "Soup" } },
+            { "tool_use": "bake", "id": "t3" },
+        ] } }),
+        asks(&[("t4", "get_recipe", json!({}))]),
+        says("All done"),
+    ]);
+    let mut set = set(&script, recipes()).await;
+    let whole = set.say("go").await.len();
+    assert!(whole > 15, "{whole} events");
+    for kept in 0..=whole {
+        set.llm.script(&script).await;
+        set.conversation = Conversation::new();
+        let mut stream = set.agent.chat(&mut set.conversation, "go");
+        for _ in 0..kept {
+            within("an event", stream.next()).await.expect("an event");
+        }
+        drop(stream);
+        let stored = serde_json::to_string(&set.conversation).expect("JSON");
+        set.conversation = serde_json::from_str(&stored).expect("what was stored");
+        // The scripted model refuses what is not valid.
+        let expect = json!({ "last_text": "and then?" });
+        set.llm
+            .script(&turns(&[expecting(says("Nothing"), expect)]))
+            .await;
+        assert_eq!(
+            set.told("and then?").await,
+            "Nothing",
+            "after {kept} events: {stored}"
+        );
+    }
+    until("the end of all runs", async || {
+        set.book.runs().iter().all(|(_, end)| end.is_some())
+    })
+    .await;
+    until("the end of all native calls", async || {
+        set.book.calls().iter().all(|(_, end)| end.is_some())
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn dropping_the_stream_ends_the_request_to_the_model() {
     let stalls = json!({ "reply": { "blocks": [{ "text": "one two three", "deltas": 3 }], "after": { "events": 3, "then": "stall" } } });
     let mut set = set(&turns(&[stalls]), recipes()).await;
@@ -623,6 +670,35 @@ async fn pictures_go_as_pictures_and_links_as_text() {
     ]);
     let mut set = set(&script, servers).await;
     assert_eq!(set.told("draw").await, "Nice.");
+}
+
+#[tokio::test]
+async fn a_person_can_show_pictures_of_the_kinds_that_models_take() {
+    use agent::{UserMessage, message::Image};
+    let png = "iVBORw0KGgo=";
+    let expect = json!({ "last_text": "what is it?", "body": {
+        "/messages/0/content/0": { "type": "image", "source": { "type": "base64", "media_type": "image/png", "data": png } },
+    } });
+    let set = set(&turns(&[expecting(says("A test."), expect)]), recipes()).await;
+    let show = |data: &str| UserMessage {
+        text: "what is it?".to_owned(),
+        images: vec![Image::base64("image/png", data)],
+    };
+    let mut conversation = Conversation::new();
+    let chat = set
+        .agent
+        .chat_all(&mut conversation, show("bm90IGEgcGljdHVyZQ=="));
+    let why = ChatEvent::Error {
+        kind: ErrorKind::Conversation,
+        message: "a picture cannot be sent: it is no PNG, JPEG, GIF or WebP".to_owned(),
+    };
+    assert_eq!(within("the refusal", chat).await, [why]);
+    let events = within(
+        "the answer",
+        set.agent.chat_all(&mut conversation, show(png)),
+    )
+    .await;
+    assert_eq!(said(&events), "A test.");
 }
 
 #[tokio::test]

@@ -308,7 +308,7 @@ async fn what_ends_in_the_middle_is_an_error_that_says_so_and_is_not_repeated() 
     ] {
         // `message_start`, `content_block_start`, and two of four pieces.
         let llm = Llm::start(&turns(&[broken(4, then)])).await;
-        endpoint.base_url = format!("{}/", llm.url());
+        endpoint.base_url = format!("{}/?api-version=1", llm.url());
         let (events, reply) = all(&anthropic_at(&endpoint), request("go")).await;
         let error = reply.expect_err("no reply").to_string();
         assert!(error.starts_with(why), "{then}: {error}");
@@ -426,6 +426,32 @@ async fn max_tokens_ends_with_what_there_is() {
     assert!(reply.calls[0].arguments.is_err(), "{reply:?}");
     let (_, reply) = all(&model, request("go")).await;
     assert_eq!(reply.expect("a reply").content, []);
+}
+
+#[tokio::test]
+async fn an_answer_has_a_longest_length() {
+    let llm = Llm::start(&turns(&[says(&"x".repeat(20_000))])).await;
+    let mut endpoint = endpoint(llm.url());
+    endpoint.max_answer_bytes = 10_000;
+    let (_, reply) = all(&anthropic_at(&endpoint), request("go")).await;
+    let error = reply.expect_err("no reply").to_string();
+    assert_eq!(
+        error,
+        "the model's answer cannot be read: it is longer than 10000 bytes (`max_answer_bytes`)"
+    );
+}
+
+#[test]
+fn an_endpoint_shows_no_secrets() {
+    let mut endpoint = endpoint("https://user:hidden1@example.org/?key=hidden2");
+    endpoint
+        .headers
+        .insert("x-token".to_owned(), "hidden3".to_owned());
+    let shown = format!("{endpoint:?}");
+    assert!(
+        shown.contains("x-token") && !shown.contains("hidden"),
+        "{shown}"
+    );
 }
 
 #[tokio::test]

@@ -133,7 +133,8 @@ async fn max_tokens_in_a_text_is_an_end_that_says_so() {
 async fn an_answer_of_nothing_is_not_kept() {
     let nothing = json!({ "reply": { "blocks": [] } });
     let thought = json!({ "reply": { "blocks": [{ "thinking": "hm", "signature": "c2ln" }] } });
-    for turn in [nothing, thought] {
+    let redacted = json!({ "reply": { "blocks": [{ "redacted_thinking": "b3BhcXVl" }] } });
+    for turn in [nothing, thought, redacted] {
         let mut set = set(&turns(&[turn]), TestServers::default()).await;
         assert_eq!(set.told("hello").await, "");
         assert_eq!(set.messages(), hello());
@@ -167,4 +168,42 @@ async fn a_paused_turn_is_taken_up() {
         .collect();
     let expect = ["text", "server_tool_use", "web_search_tool_result", "text"];
     assert_eq!(kinds, expect.map(|kind| Some(kind.to_owned())));
+}
+
+#[tokio::test]
+async fn what_the_provider_will_never_take_is_taken_back() {
+    let too_long = json!({ "fail": { "status": 400, "kind": "invalid_request_error", "message": "prompt is too long" } });
+    let script = turns(&[
+        says("Hi."),
+        too_long.clone(),
+        asks(&[("t1", "x", json!({ "n": 1 }))]),
+        too_long,
+    ]);
+    let mut set = set(&script, TestServers::default().echo("a", "x")).await;
+    set.told("hello").await;
+    let before = set.messages();
+    let (_, message) = set.trouble("a very long question").await;
+    let why =
+        "the model's provider refused the request (400 invalid_request_error): prompt is too long";
+    assert_eq!(message, why);
+    assert_eq!(set.messages(), before);
+    // What was done is not taken back, only what came of it.
+    set.trouble("use the tool").await;
+    let left_out = json!({ "tool_results": [{ "id": "t1", "equals": format!("The result was left out: {why}") }] });
+    set.llm
+        .script(&turns(&[expecting(says("I see."), left_out)]))
+        .await;
+    assert_eq!(set.told("well?").await, "I see.");
+
+    // A wrong key has nothing to do with what was said.
+    let forbidden =
+        json!({ "fail": { "status": 403, "kind": "permission_error", "message": "no" } });
+    set.llm
+        .script(&turns(&[
+            forbidden,
+            expecting(says("Yes."), json!({ "last_text": "one\ntwo" })),
+        ]))
+        .await;
+    set.trouble("one").await;
+    assert_eq!(set.told("two").await, "Yes.");
 }

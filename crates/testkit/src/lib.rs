@@ -1,8 +1,8 @@
 //! What the workspace's tests share: servers to test against, and ways to speak to servers.
 //!
-//! Two binaries live beside this library. `testkit-conformance` is a well-behaved MCP server of
+//! Three servers live beside this library. `testkit-conformance` is a well-behaved MCP server of
 //! both eras, written on the official SDK; `testkit-scripted` is written on bare lines and
-//! misbehaves on demand. The library finds and guards such processes ([`Bin`], [`Process`]),
+//! misbehaves on demand; `testkit-llm` is a language model that follows a script ([`llm`]). The library finds and guards such processes ([`Bin`], [`Process`]),
 //! speaks to servers without interpreting what they say ([`RawClient`], [`StdioClient`]) or as a
 //! complete client of any era ([`Peer`]), waits with deadlines ([`wait_for`]), runs the official
 //! conformance suite ([`conformance`]), and gives each test a database ([`postgres::Database`]).

@@ -6,6 +6,7 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
+    fmt,
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -20,6 +21,7 @@ use hyper_util::{
     rt::{TokioExecutor, TokioTimer},
 };
 use serde::Deserialize;
+use serde_json::Value;
 use tokio::time::{Instant, timeout};
 
 use super::{
@@ -42,18 +44,37 @@ const LAST_CHUNK: Duration = Duration::from_millis(25);
 const MESSAGE: usize = 600;
 
 /// Where a model is, and how patient to be with it.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Endpoint {
-    /// `https://api.anthropic.com`, for instance; the API's own path is put behind it.
+    /// `https://api.anthropic.com`, for instance; the API's own path is put behind it, before a query.
     pub base_url: String,
-    /// Headers to send besides, `anthropic-beta` for instance.
+    /// Headers to send besides, `anthropic-beta` for instance. Their values are in no log.
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
     #[serde(default)]
     pub timeouts: Timeouts,
     #[serde(default)]
     pub retry: Retry,
+    /// The longest answer, in bytes as they are sent.
+    #[serde(default = "max_answer")]
+    pub max_answer_bytes: usize,
+}
+
+fn max_answer() -> usize {
+    32 * 1024 * 1024
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Endpoint")
+            .field("base_url", &model::url_for_display(&self.base_url))
+            .field("headers", &self.headers.keys())
+            .field("timeouts", &self.timeouts)
+            .field("retry", &self.retry)
+            .field("max_answer_bytes", &self.max_answer_bytes)
+            .finish()
+    }
 }
 
 /// How long to wait, each in milliseconds.
@@ -89,6 +110,7 @@ impl Endpoint {
             headers: BTreeMap::new(),
             timeouts: Timeouts::default(),
             retry: Retry::default(),
+            max_answer_bytes: max_answer(),
         }
     }
 }
@@ -135,6 +157,7 @@ struct Inner {
     key: Option<ApiKey>,
     timeouts: Timeouts,
     retry: Retry,
+    max_answer: usize,
 }
 
 enum Http {
@@ -163,7 +186,11 @@ impl Client {
     ) -> Result<Self, ModelError> {
         let settings = |what: String| ModelError::Settings(what);
         let shown = model::url_for_display(&endpoint.base_url);
-        let url = format!("{}{path}", endpoint.base_url.trim_end_matches('/'));
+        let (base, query) = match endpoint.base_url.split_once('?') {
+            Some((base, query)) => (base, format!("?{query}")),
+            None => (endpoint.base_url.as_str(), String::new()),
+        };
+        let url = format!("{}{path}{query}", base.trim_end_matches('/'));
         let uri: Uri = url.parse().map_err(|error| {
             settings(format!("the model's base URL {shown} is no URL: {error}"))
         })?;
@@ -233,6 +260,7 @@ impl Client {
             key: key.map(|(key, ..)| key),
             timeouts: endpoint.timeouts,
             retry: endpoint.retry,
+            max_answer: endpoint.max_answer_bytes,
         })))
     }
 
@@ -362,6 +390,7 @@ impl Inner {
         let mut body = response.into_body();
         let mut reader = Reader::default();
         let mut events = VecDeque::new();
+        let mut bytes = 0;
         loop {
             let Ok(frame) = timeout(self.timeouts.idle, body.frame()).await else {
                 return Err(Fault::Lasting(ModelError::Stalled {
@@ -375,12 +404,22 @@ impl Inner {
                     true
                 }
                 Some(Ok(frame)) => {
+                    let bad = |why: String| Fault::Lasting(ModelError::Protocol(why));
                     if let Some(chunk) = frame.data_ref() {
+                        bytes += chunk.len();
+                        if bytes > self.max_answer {
+                            let most = self.max_answer;
+                            return Err(bad(format!(
+                                "it is longer than {most} bytes (`max_answer_bytes`)"
+                            )));
+                        }
                         reader.push(chunk);
                     }
-                    let bad = |error| Fault::Lasting(ModelError::Protocol(format!("{error}")));
                     let mut fault = Ok(());
-                    while let (Ok(()), Some(event)) = (&fault, reader.next().map_err(bad)?) {
+                    while let (Ok(()), Some(event)) = (
+                        &fault,
+                        reader.next().map_err(|error| bad(error.to_string()))?,
+                    ) {
                         fault = decoder.event(event, &mut events);
                     }
                     // What came before what is wrong is the reader's.
@@ -431,9 +470,9 @@ impl Inner {
         }
     }
 
-    /// Reads an answer that is an error: `{"error": {"type", "message"}}` in both APIs.
+    /// Reads an answer that is an error: `{"error": {"type", "code", "message"}}` or `{"error": "…"}`.
     async fn refusal(&self, response: Response<Incoming>) -> Fault {
-        #[derive(Default, Deserialize)]
+        #[derive(Deserialize)]
         struct Body {
             error: Told,
         }
@@ -441,17 +480,17 @@ impl Inner {
         #[serde(untagged)]
         enum Told {
             Object {
-                #[serde(default, alias = "code")]
-                r#type: Option<String>,
+                r#type: Option<Value>,
+                code: Option<Value>,
                 message: String,
             },
             Text(String),
         }
-        impl Default for Told {
-            fn default() -> Self {
-                Self::Text(String::new())
-            }
-        }
+        let word = |value: Option<Value>| match value {
+            Some(Value::String(word)) if !word.is_empty() => Some(word),
+            Some(Value::Number(number)) => Some(number.to_string()),
+            _ => None,
+        };
         let status = response.status();
         let again = response
             .headers()
@@ -462,15 +501,17 @@ impl Inner {
             Ok(Ok(body)) => body.to_bytes(),
             _ => Bytes::new(),
         };
-        let (kind, message) = match serde_json::from_slice::<Body>(&text)
-            .unwrap_or_default()
-            .error
-        {
-            Told::Object { r#type, message } => (r#type, message),
-            Told::Text(message) => (None, message),
+        let (kind, message) = match serde_json::from_slice::<Body>(&text).map(|body| body.error) {
+            Ok(Told::Object {
+                r#type,
+                code,
+                message,
+            }) => (word(r#type).or(word(code)), message),
+            Ok(Told::Text(message)) => (None, message),
+            Err(_) => (None, String::new()),
         };
-        let word = || status.canonical_reason().unwrap_or("unknown").to_owned();
-        let kind = kind.unwrap_or_else(word);
+        let reason = || status.canonical_reason().unwrap_or("unknown").to_owned();
+        let kind = kind.unwrap_or_else(reason);
         let message = match message.is_empty() {
             true => format!("{} bytes that are no error of its API", text.len()),
             false => message,

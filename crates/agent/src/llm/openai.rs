@@ -363,7 +363,8 @@ impl Decoder for Answer {
             self.begun = true;
             self.call(delta);
         }
-        self.finish = choice.finish_reason.or(self.finish.take());
+        // Some servers say nothing in all pieces but the last.
+        self.finish = some(choice.finish_reason).or(self.finish.take());
         Ok(())
     }
 
@@ -452,9 +453,13 @@ impl Answer {
             });
         }
         let stop = match finish {
-            // Some servers say `stop` although they ask for tools.
-            "stop" | "tool_calls" | "function_call" if !calls.is_empty() => Stop::ToolUse,
-            "stop" | "tool_calls" | "function_call" => Stop::EndTurn,
+            // Some servers say `stop` although they ask for tools, and some have words of their own.
+            "stop" | "tool_calls" | "function_call" | "tool_use" | "end_turn" | "eos_token" => {
+                match calls.is_empty() {
+                    true => Stop::EndTurn,
+                    false => Stop::ToolUse,
+                }
+            }
             "length" => Stop::MaxTokens,
             "content_filter" => Stop::Refusal,
             other => Stop::Other(other.to_owned()),
@@ -494,5 +499,69 @@ fn failure(error: &Value) -> Fault {
             kind,
             message,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What servers send that only resemble the original, as far as somebody has seen it.
+    fn check(chunks: &[Value], expect: &Value) {
+        let (mut answer, mut out) = (Answer::default(), VecDeque::new());
+        for chunk in chunks {
+            let event = Event {
+                name: String::new(),
+                data: chunk.to_string(),
+            };
+            answer.event(event, &mut out).expect("a chunk");
+        }
+        answer.end(&mut out).expect("an end");
+        let Some(ModelEvent::Done(reply)) = out.pop_back() else {
+            panic!("no reply: {out:?}");
+        };
+        let calls: Vec<_> = reply
+            .calls
+            .iter()
+            .map(|call| json!([call.name, call.arguments.as_ref().map(Raw::get).ok()]))
+            .collect();
+        assert_eq!(json!([reply.stop.as_str(), calls]), *expect, "{chunks:?}");
+        let ids: std::collections::HashSet<_> = reply.calls.iter().map(|call| &call.id).collect();
+        assert_eq!(ids.len(), reply.calls.len(), "ids differ: {reply:?}");
+        assert!(reply.calls.iter().all(|call| !call.id.is_empty()));
+    }
+
+    fn delta(calls: Value, finish: Value) -> Value {
+        json!({ "choices": [{ "delta": { "content": null, "tool_calls": calls }, "finish_reason": finish }] })
+    }
+
+    #[test]
+    fn calls_without_ids_indexes_or_pieces() {
+        let whole = |name: &str| json!({ "function": { "name": name, "arguments": { "a": 1 } } });
+        check(
+            &[delta(json!([whole("x"), whole("y")]), json!("stop"))],
+            &json!(["tool_use", [["x", "{\"a\":1}"], ["y", "{\"a\":1}"]]]),
+        );
+        let piece = |id: &str, name: Value, text: &str| json!([{ "id": id, "function": { "name": name, "arguments": text } }]);
+        check(
+            &[
+                delta(piece("a", json!("x"), ""), json!("")),
+                delta(piece("", Value::Null, "{\"n\":"), Value::Null),
+                delta(piece("a", Value::Null, "1}"), Value::Null),
+                delta(piece("a", json!("x"), "{}"), json!("tool_use")),
+            ],
+            &json!(["tool_use", [["x", "{\"n\":1}"], ["x", "{}"]]]),
+        );
+        check(
+            &[
+                delta(Value::Null, json!("eos_token")),
+                json!({ "choices": null, "usage": null }),
+            ],
+            &json!(["end_turn", []]),
+        );
+        check(
+            &[delta(json!([]), json!("content_filter"))],
+            &json!(["refusal", []]),
+        );
     }
 }

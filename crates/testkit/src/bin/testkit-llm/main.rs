@@ -235,7 +235,7 @@ async fn answer(
     let body: Value = match serde_json::from_slice(body) {
         Ok(body) => body,
         Err(error) => {
-            return Refusal::invalid(format!("the body is no JSON: {error}")).into_response();
+            return Refusal::invalid(format!("the body is no JSON: {error}")).answer(api);
         }
     };
     let path = match api {
@@ -258,19 +258,19 @@ async fn answer(
         Ok(turn) => turn,
         Err(refusal) => {
             front.outcome(number, "refused");
-            return refusal.into_response();
+            return refusal.answer(api);
         }
     };
     match turn.fail {
         None => play::answer(front, number, api, &turn.reply),
         Some(fail) => {
             front.outcome(number, "failed");
-            failed(front, number, fail).await
+            failed(front, number, api, fail).await
         }
     }
 }
 
-async fn failed(front: &Arc<Front>, number: usize, fail: Fail) -> Response {
+async fn failed(front: &Arc<Front>, number: usize, api: Api, fail: Fail) -> Response {
     if fail.stall {
         let _guard = play::Reading::new(front, number);
         std::future::pending::<()>().await;
@@ -286,12 +286,12 @@ async fn failed(front: &Arc<Front>, number: usize, fail: Fail) -> Response {
     };
     let mut response = match fail.body {
         Some(body) => (refusal.status, body).into_response(),
-        None => refusal.into_response(),
+        None => refusal.answer(api),
     };
     for (name, value) in fail.headers {
         let (Ok(name), Ok(value)) = (name.parse::<http::HeaderName>(), value.parse()) else {
             return Refusal::invalid(format!("the script's header {name} cannot be sent"))
-                .into_response();
+                .answer(api);
         };
         response.headers_mut().insert(name, value);
     }
@@ -320,13 +320,19 @@ async fn requests(State(front): State<Arc<Front>>) -> Json<Value> {
     Json(json!(front.lock().requests))
 }
 
-impl IntoResponse for Refusal {
-    fn into_response(self) -> Response {
-        let body = json!({
-            "type": "error",
-            "error": { "type": self.kind, "message": self.message },
-            "request_id": "req_testkit",
-        });
+impl Refusal {
+    /// In the form of the API.
+    fn answer(self, api: Api) -> Response {
+        let body = match api {
+            Api::Anthropic => json!({
+                "type": "error",
+                "error": { "type": self.kind, "message": self.message },
+                "request_id": "req_testkit",
+            }),
+            Api::OpenAi => json!({
+                "error": { "message": self.message, "type": self.kind, "param": null, "code": "testkit" },
+            }),
+        };
         (self.status, Json(body)).into_response()
     }
 }
