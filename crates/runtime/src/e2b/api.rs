@@ -159,7 +159,8 @@ impl Api {
                 ))
             })?
             .https_or_http()
-            .enable_all_versions()
+            // A connection for each stream: one that nobody reads from must not hold up others.
+            .enable_http1()
             .wrap_connector(http);
         let host = url.split_once("://").map_or("", |(_, host)| host);
         let host = host.split(['/', ':']).next().unwrap_or_default();
