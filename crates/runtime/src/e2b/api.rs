@@ -87,7 +87,13 @@ pub(super) struct Listed {
     #[serde(rename = "sandboxID")]
     pub(super) id: String,
     #[serde(default)]
-    pub(super) metadata: BTreeMap<String, String>,
+    metadata: Option<BTreeMap<String, String>>,
+}
+
+impl Listed {
+    pub(super) fn label(&self, name: &str) -> Option<&str> {
+        self.metadata.as_ref()?.get(name).map(String::as_str)
+    }
 }
 
 /// What a sandbox is to be.
