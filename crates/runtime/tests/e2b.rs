@@ -206,6 +206,55 @@ async fn much_of_it_arrives_as_it_was() {
 }
 
 #[tokio::test]
+async fn a_flood_that_nobody_reads_waits_and_holds_up_no_end() {
+    let bench = Bench::new(&[]).await;
+    let flood = bench.launch(sh("echo up >&2; exec yes")).await.unwrap();
+    wait_for("it has begun", LONG, async || {
+        flood.handle.stderr_tail() == "up\n"
+    })
+    .await;
+    // Another one's streams are its own.
+    let mut other = hosting(&["cat"]);
+    other.id = "h2".into();
+    let mut other = bench.launch(other).await.unwrap();
+    write(&mut other, "there\n").await;
+    said(&mut other, "there\n").await;
+    let exit = timeout(LONG, flood.handle.stop(Duration::from_millis(300)))
+        .await
+        .unwrap();
+    assert!(matches!(exit.signal, Some(9 | 15)), "{exit}");
+    drop(other);
+    bench.nothing_left().await;
+    timeout(LONG, bench.e2b.idle()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_server_that_is_busy_gets_its_input_later() {
+    let bench = Bench::new(&[]).await;
+    let script = "until [ -e /tmp/$GO ]; do sleep 0.02; done; rm /tmp/$GO; cat";
+    let go = format!("toolwharf-go-{}", std::process::id());
+    let mut server = sh(script);
+    server.env = [("GO".to_owned(), go.clone())].into();
+    let mut instance = bench.launch(server).await.unwrap();
+    let text = "0123456789abcde\n".repeat(16 << 10);
+    let Stdio { stdin, stdout } = stdio(&mut instance);
+    let mut back = vec![0; text.len()];
+    let writing = stdin.write_all(text.as_bytes());
+    let reading = async {
+        // By then more is on its way than a pipe holds.
+        std::fs::write(format!("/tmp/{go}"), "").unwrap();
+        stdout.read_exact(&mut back).await
+    };
+    let both = async { tokio::join!(writing, reading) };
+    let (written, read) = timeout(LONG, both).await.unwrap();
+    written.unwrap();
+    read.unwrap();
+    assert!(back == text.as_bytes());
+    drop(instance);
+    bench.nothing_left().await;
+}
+
+#[tokio::test]
 async fn how_it_ended_is_told() {
     let bench = Bench::new(&[]).await;
     for (script, code, signal) in [

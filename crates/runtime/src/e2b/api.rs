@@ -87,7 +87,13 @@ pub(super) struct Listed {
     #[serde(rename = "sandboxID")]
     pub(super) id: String,
     #[serde(default)]
-    pub(super) metadata: BTreeMap<String, String>,
+    metadata: Option<BTreeMap<String, String>>,
+}
+
+impl Listed {
+    pub(super) fn label(&self, name: &str) -> Option<&str> {
+        self.metadata.as_ref()?.get(name).map(String::as_str)
+    }
 }
 
 /// What a sandbox is to be.
@@ -159,7 +165,8 @@ impl Api {
                 ))
             })?
             .https_or_http()
-            .enable_all_versions()
+            // A connection for each stream: one that nobody reads from must not hold up others.
+            .enable_http1()
             .wrap_connector(http);
         let host = url.split_once("://").map_or("", |(_, host)| host);
         let host = host.split(['/', ':']).next().unwrap_or_default();

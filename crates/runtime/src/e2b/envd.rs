@@ -34,6 +34,8 @@ const ENVELOPE: usize = 4 << 20;
 /// For a call, and for a command to start.
 const ASK: Duration = Duration::from_secs(15);
 const START: Duration = Duration::from_secs(30);
+/// A command may be busy and take none of its input, as on a pipe that is full. Its silence is noticed elsewhere.
+const INPUT: Duration = Duration::from_secs(600);
 /// How often `envd` says that it is there, in seconds; E2B closes what is silent for longer.
 const PING: u64 = 30;
 /// A stream on which nothing came for so long is broken.
@@ -165,8 +167,8 @@ impl Envd {
     pub(super) async fn input(&self, pid: u32, bytes: &[u8]) -> Result<bool, Call> {
         let input = json!({ "stdin": STANDARD.encode(bytes) });
         let asked = json!({ "process": { "pid": pid }, "input": input });
-        self.call("write to a command in a sandbox", "SendInput", &asked)
-            .await
+        let what = "write to a command in a sandbox";
+        self.call(what, INPUT, "SendInput", &asked).await
     }
 
     /// Ends a command's standard input, or the command where `envd` is too old for that.
@@ -175,6 +177,7 @@ impl Envd {
         let closed = self
             .call(
                 "end the input of a command in a sandbox",
+                ASK,
                 "CloseStdin",
                 &asked,
             )
@@ -192,12 +195,18 @@ impl Envd {
             Signal::Term => "SIGNAL_SIGTERM",
         };
         let asked = json!({ "process": { "pid": pid }, "signal": signal });
-        self.call("signal a command in a sandbox", "SendSignal", &asked)
-            .await
+        let what = "signal a command in a sandbox";
+        self.call(what, ASK, "SendSignal", &asked).await
     }
 
     /// One call about a command; whether the command is there.
-    async fn call(&self, what: &'static str, method: &str, asked: &Value) -> Result<bool, Call> {
+    async fn call(
+        &self,
+        what: &'static str,
+        within: Duration,
+        method: &str,
+        asked: &Value,
+    ) -> Result<bool, Call> {
         #[derive(Deserialize)]
         struct Code {
             code: String,
@@ -219,7 +228,7 @@ impl Envd {
                 _ => Err(self.refusal(head.status, &body)),
             }
         };
-        late(what, ASK, calling).await
+        late(what, within, calling).await
     }
 
     /// What `envd` says, or the gateway before it, which knows nothing of the key.

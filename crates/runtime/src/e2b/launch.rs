@@ -39,10 +39,9 @@ impl Inner {
             .list(&[(LABEL_INSTALL, &self.options.install)])
             .await?
         {
-            let label = |name| sandbox.metadata.get(name).map(String::as_str);
             // The filter is E2B's; what is killed is looked at.
-            let ours = label(LABEL_INSTALL) == Some(&self.options.install);
-            if !ours || label(LABEL_RUN) == Some(&self.options.run) {
+            let ours = sandbox.label(LABEL_INSTALL) == Some(&self.options.install);
+            if !ours || sandbox.label(LABEL_RUN) == Some(&self.options.run) {
                 continue;
             }
             match self.api.kill(&sandbox.id).await {
@@ -175,10 +174,9 @@ impl Inner {
             (LABEL_HOSTING, hosting),
         ];
         for sandbox in self.api.list(&labels).await? {
-            let label = |name| sandbox.metadata.get(name).map(String::as_str);
             if labels
                 .iter()
-                .all(|&(name, value)| label(name) == Some(value))
+                .all(|&(name, value)| sandbox.label(name) == Some(value))
             {
                 self.api.kill(&sandbox.id).await?;
             }
