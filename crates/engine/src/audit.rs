@@ -57,6 +57,8 @@ pub(crate) struct Intent<'a> {
     pub(crate) server: &'a str,
     pub(crate) tool: &'a str,
     /// JSON text.
+    /// The run of an agent that it belongs to.
+    pub(crate) run: Option<&'a str>,
     pub(crate) arguments: &'a [u8],
     pub(crate) bodies: AuditBodies,
     /// Blots out what must not be kept.
@@ -97,7 +99,7 @@ impl Audit {
             .then(|| (intent.redact)(&String::from_utf8_lossy(intent.arguments)));
         let call = NewCall {
             id: id.clone(),
-            run_id: None,
+            run_id: intent.run.map(str::to_owned),
             project: intent.project.cloned(),
             caller: intent.caller.to_owned(),
             server: intent.server.to_owned(),

@@ -56,6 +56,8 @@ pub struct Caller {
     pub headers: Option<http::HeaderMap>,
     /// How long a server may take; `None`: as it is configured.
     pub timeout: Option<Duration>,
+    /// The run of an agent that the record of a call belongs to.
+    pub run: Option<Arc<str>>,
 }
 
 impl Caller {

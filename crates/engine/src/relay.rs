@@ -115,6 +115,7 @@ async fn recorded(
         let intent = Intent {
             project: caller.scope.project.as_ref().or(spec.owner.as_ref()),
             caller: &caller.principal,
+            run: caller.run.as_deref(),
             server: spec.name.as_str(),
             tool: target.name.as_deref().unwrap_or_default(),
             arguments: arguments.clone().map_or(b"{}", |span| &frame.text()[span]),

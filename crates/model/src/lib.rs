@@ -20,4 +20,6 @@ pub use policy::{
     UnknownWord,
 };
 pub use server::{Secrets, ServerSpec, ToolSetting, Transport, url_for_display};
-pub use settings::{Audit, HostingSettings, Limits, Log, LogFormat, ProjectView, Settings};
+pub use settings::{
+    AgentSettings, Audit, HostingSettings, Limits, Log, LogFormat, ModelApi, ProjectView, Settings,
+};

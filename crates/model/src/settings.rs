@@ -35,6 +35,8 @@ pub struct Settings {
     pub limits: Limits,
     pub audit: Audit,
     pub hosting: HostingSettings,
+    /// The agent that can be talked to; `None`: no model is set up.
+    pub agent: Option<AgentSettings>,
     pub log: Log,
     pub projects: BTreeMap<ProjectId, ProjectView>,
 }
@@ -105,6 +107,55 @@ pub struct HostingSettings {
     pub webhook: Option<String>,
 }
 
+/// An agent: its model, and how far it goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentSettings {
+    pub api: ModelApi,
+    /// The model's name, as its API knows it.
+    pub model: String,
+    /// Where the API is; `None`: where its provider has it.
+    pub base_url: Option<String>,
+    /// `None`: the secret or the variable that is called as its provider calls it.
+    pub api_key: Option<Hidden>,
+    /// The system prompt.
+    pub system: Option<String>,
+    /// The most tokens of one answer.
+    pub max_tokens: Option<u32>,
+    /// The most requests to the model for one message.
+    pub max_turns: u32,
+    /// Tools of this process that it has, by name.
+    pub native: BTreeSet<String>,
+    /// What a million tokens cost, by model: input, output, read from the cache, written to it; each in millionths of
+    /// a currency.
+    pub prices: BTreeMap<String, [u64; 4]>,
+}
+
+/// What a model is spoken to in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ModelApi {
+    /// Anthropic's Messages API.
+    #[default]
+    Anthropic,
+    /// OpenAI's chat completions, which local model servers speak too.
+    OpenAi,
+}
+
+impl Default for AgentSettings {
+    fn default() -> Self {
+        Self {
+            api: ModelApi::default(),
+            model: String::new(),
+            base_url: None,
+            api_key: None,
+            system: None,
+            max_tokens: None,
+            max_turns: 20,
+            native: BTreeSet::new(),
+            prices: BTreeMap::new(),
+        }
+    }
+}
+
 /// What is logged, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Log {
@@ -150,6 +201,7 @@ impl Default for Settings {
             limits: Limits::default(),
             audit: Audit::default(),
             hosting: HostingSettings::default(),
+            agent: None,
             log: Log::default(),
             projects: BTreeMap::new(),
         }

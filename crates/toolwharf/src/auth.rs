@@ -307,7 +307,7 @@ pub(crate) fn hint(token: &str) -> &str {
     &token[from..]
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

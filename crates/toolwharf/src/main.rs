@@ -3,6 +3,7 @@
 //! `main` only chooses what to do. The surfaces are in [`gateway`], what operators ask for in [`ops`] and
 //! [`rest`], the command line in [`cli`].
 
+mod agents;
 mod auth;
 mod cli;
 mod config;

@@ -17,6 +17,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    agents::Agents,
     auth::{self, Keys},
     gateway::{self, Front, Guard},
     hosting::Hosting,
@@ -72,6 +73,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
         .await;
     let remembered = startup::remembered(&store, &config).await?;
     let hosting = Hosting::new(store.clone(), gateway.clone(), projects.clone());
+    let agents = Agents::new(gateway.clone(), projects.clone(), store.clone());
     let guard = Guard::new(&config.settings, address.ip(), keys.clone());
     let front = Front::new(gateway.clone(), projects.clone(), guard);
     let over = CancellationToken::new();
@@ -92,8 +94,8 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
             front.clone(),
             gateway.clone(),
             live.clone(),
-            projects,
             hosting.clone(),
+            agents.clone(),
             keys.clone(),
             over.clone(),
         )));
@@ -127,6 +129,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     // First the calls in flight, which need their servers; then the servers.
     gateway.stop_listening();
     serving.await;
+    agents.stop().await;
     gateway
         .shutdown(config.settings.limits.stop_grace.max(HOSTED_GRACE) + Duration::from_secs(5))
         .await;

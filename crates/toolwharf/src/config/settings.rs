@@ -10,8 +10,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use model::{
-    AuditBodies, Hidden, LogFormat, NamingPolicy, Pinning, ProjectId, ProjectView, Provider,
-    ServerName, Settings, StartPolicy, ToolRef,
+    AgentSettings, AuditBodies, Hidden, LogFormat, ModelApi, NamingPolicy, Pinning, ProjectId,
+    ProjectView, Provider, ServerName, Settings, StartPolicy, ToolRef,
 };
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -20,6 +20,7 @@ use super::interpolate::{Unknown, Variables};
 use super::problem::{Problem, nearest};
 use super::shape::printable;
 use super::source::Source;
+use crate::agents;
 
 /// Every setting with its default: for the documentation and for `toolwharf.toml` itself.
 #[cfg_attr(
@@ -96,6 +97,22 @@ e2b_url = "https://api.e2b.app"
 mounts = []                   # paths of this host below which servers may mount something
 # webhook = "https://alerts.example.com/toolwharf"   # health warnings are posted there
 
+# The agent that `POST /api/v1/chat` talks to; there is none without a model.
+# [agent]
+# api = "anthropic"           # or "openai": chat completions, which local model servers speak too
+# model = "claude-sonnet-4-5"
+# api_key = "${ANTHROPIC_API_KEY}"   # without it: the secret or the variable of that name
+# base_url = "https://api.anthropic.com"
+# system = "You keep recipes."       # or system_file = "prompt.md", beside this file
+# max_tokens = 8192           # of one answer
+# max_turns = 20              # requests to the model for one message
+# native = ["display_recipe"] # tools of Toolwharf's own
+# [agent.prices."claude-sonnet-4-5"]   # of a million tokens
+# input = 3.0
+# output = 15.0
+# cache_read = 0.3
+# cache_write = 3.75
+
 [log]
 level = "info"                # or a filter such as "info,engine=debug"
 format = "text"               # or "json"
@@ -133,6 +150,9 @@ pub(crate) fn parse(
     settings
 }
 
+/// Longest system prompt, in bytes.
+const SYSTEM_BYTES: usize = 256 << 10;
+
 struct Walk<'w> {
     source: &'w Source,
     variables: &'w Variables<'w>,
@@ -156,6 +176,7 @@ impl Walk<'_> {
             "limits",
             "audit",
             "hosting",
+            "agent",
             "log",
             "projects",
         ];
@@ -226,6 +247,9 @@ impl Walk<'_> {
         }
         if let Some(hosting) = self.table(root, "hosting") {
             self.hosting(hosting, settings);
+        }
+        if let Some(agent) = self.table(root, "agent") {
+            settings.agent = self.agent(agent);
         }
         if let Some(audit) = self.table(root, "audit") {
             self.unknown_keys(audit, "audit.", &["enabled", "bodies", "retention_days"]);
@@ -435,6 +459,129 @@ impl Walk<'_> {
                 into.webhook = Some(url);
             } else {
                 self.wrong(span, "bad `webhook`", r#""https://…""#);
+            }
+        }
+    }
+
+    fn agent(&mut self, table: &DeTable<'_>) -> Option<AgentSettings> {
+        let mut into = AgentSettings::default();
+        let known = [
+            "api",
+            "model",
+            "api_key",
+            "base_url",
+            "system",
+            "system_file",
+            "max_tokens",
+            "max_turns",
+            "native",
+            "prices",
+        ];
+        self.unknown_keys(table, "agent.", &known);
+        if let Some((word, span)) = self.string(table, "api") {
+            match word.as_str() {
+                "anthropic" => into.api = ModelApi::Anthropic,
+                "openai" => into.api = ModelApi::OpenAi,
+                _ => self.wrong(span, "bad `api`", "`anthropic` or `openai`"),
+            }
+        }
+        into.api_key = self.secret(table, "api_key");
+        if let Some((url, span)) = self.string(table, "base_url") {
+            if url.starts_with("http://") || url.starts_with("https://") {
+                into.base_url = Some(url);
+            } else {
+                self.wrong(span, "bad `base_url`", r#""https://…""#);
+            }
+        }
+        into.system = self.string(table, "system").map(|(text, _)| text);
+        if let Some((file, span)) = self.string(table, "system_file") {
+            let path = self
+                .source
+                .path
+                .parent()
+                .unwrap_or(Path::new(""))
+                .join(file);
+            let short = |text: &String| text.len() <= SYSTEM_BYTES;
+            match std::fs::read_to_string(&path).ok().filter(short) {
+                Some(text) => into.system = Some(text),
+                None => {
+                    let what = format!(
+                        "{} cannot be read, is no text, or is too long",
+                        path.display()
+                    );
+                    self.wrong(
+                        span,
+                        &what,
+                        "a text file of at most 256 KiB, beside this one",
+                    );
+                }
+            }
+        }
+        for (key, most) in [("max_tokens", 1_000_000), ("max_turns", 1_000)] {
+            let Some(item) = table.get(key) else { continue };
+            match integer(item.get_ref()).and_then(|n| u32::try_from(n).ok()) {
+                Some(count) if (1..=most).contains(&count) && key == "max_turns" => {
+                    into.max_turns = count;
+                }
+                Some(count) if (1..=most).contains(&count) => into.max_tokens = Some(count),
+                _ => self.wrong(
+                    item.span(),
+                    &format!("bad `{key}`"),
+                    &format!("a whole number from 1 to {most}"),
+                ),
+            }
+        }
+        for (name, span) in self.strings(table, "native") {
+            if agents::NATIVE.contains(&name.as_str()) {
+                into.native.insert(name);
+            } else {
+                let known = agents::NATIVE.join("`, `");
+                self.wrong(span, "bad `native`", &format!("some of `{known}`"));
+            }
+        }
+        if let Some(prices) = self.table(table, "prices") {
+            for (model, item) in prices {
+                let Some(price) = item.get_ref().as_table() else {
+                    self.wrong(
+                        item.span(),
+                        "bad price",
+                        "a table with `input` and `output`",
+                    );
+                    continue;
+                };
+                let kinds = ["input", "output", "cache_read", "cache_write"];
+                self.unknown_keys(price, "agent.prices.*.", &kinds);
+                let of = kinds.map(|kind| {
+                    price
+                        .get(kind)
+                        .map(|item| (item.span(), micros(item.get_ref())))
+                });
+                let mut all = [0; 4];
+                for (slot, given) in all.iter_mut().zip(of) {
+                    match given {
+                        None => {}
+                        Some((_, Some(micros))) => *slot = micros,
+                        Some((span, None)) => {
+                            self.wrong(span, "bad price", "a number, such as 3.0")
+                        }
+                    }
+                }
+                into.prices.insert(model.get_ref().to_string(), all);
+            }
+        }
+        match self.string(table, "model") {
+            Some((model, _)) if !model.trim().is_empty() => {
+                into.model = model;
+                Some(into)
+            }
+            _ => {
+                let span = table.values().next().map_or(0..0, Spanned::span);
+                self.wrong(
+                    span,
+                    "`[agent]` has no `model`",
+                    r#"`model = "claude-sonnet-4-5"`, for instance"#,
+                );
+                None
             }
         }
     }
@@ -662,6 +809,18 @@ fn own_words(message: &str) -> String {
 fn integer(value: &DeValue<'_>) -> Option<usize> {
     let integer = value.as_integer()?;
     usize::from_str_radix(integer.as_str(), integer.radix()).ok()
+}
+
+/// An amount of money in millionths.
+fn micros(value: &DeValue<'_>) -> Option<u64> {
+    let amount: f64 = match value {
+        DeValue::Integer(_) => integer(value)? as f64,
+        DeValue::Float(float) => float.as_str().parse().ok()?,
+        _ => return None,
+    };
+    (0.0..=1e6)
+        .contains(&amount)
+        .then(|| (amount * 1e6).round() as u64)
 }
 
 fn size(value: &DeValue<'_>) -> Option<usize> {

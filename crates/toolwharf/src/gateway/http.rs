@@ -391,6 +391,7 @@ impl Front {
             modern_capabilities: None,
             headers: None,
             timeout: None,
+            run: None,
         };
         self.gateway.notification(&caller, frame);
     }
@@ -456,6 +457,7 @@ impl Front {
             modern_capabilities: None,
             headers: None,
             timeout: None,
+            run: None,
         };
         let gateway = self.gateway.clone();
         let mut answering: Answering =
@@ -534,6 +536,7 @@ impl Front {
             modern_capabilities: face.map(|face| Bytes::copy_from_slice(face.capabilities)),
             headers: Some(headers),
             timeout: None,
+            run: None,
         };
         let gateway = self.gateway.clone();
         let mut answering: Answering =
@@ -613,6 +616,7 @@ impl Front {
                 modern_capabilities: None,
                 headers: None,
                 timeout: None,
+                run: None,
             };
             let gateway = self.gateway.clone();
             answers.push(futures_util::future::Either::Right(Box::pin(async move {

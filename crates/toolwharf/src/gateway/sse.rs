@@ -143,6 +143,7 @@ impl Front {
             modern_capabilities: None,
             headers: None,
             timeout: None,
+            run: None,
         };
         let gateway = self.gateway.clone();
         // Ends with its answer, its deadline or its session, whichever comes first.

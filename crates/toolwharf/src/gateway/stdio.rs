@@ -177,6 +177,7 @@ impl Pipe {
             modern_capabilities,
             headers: None,
             timeout: None,
+            run: None,
         }
     }
 

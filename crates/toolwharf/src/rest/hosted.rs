@@ -636,6 +636,7 @@ pub(super) async fn call(
         modern_capabilities: None,
         headers: None,
         timeout,
+        run: None,
     };
     let gateway = rest.gateway.clone();
     let name = server.name().clone();

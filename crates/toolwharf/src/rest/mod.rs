@@ -9,6 +9,7 @@
 mod access;
 mod answer;
 mod calls;
+mod chat;
 mod hosted;
 mod input;
 mod keys;
@@ -47,7 +48,9 @@ pub(crate) use self::{
     servers::{Detail, Imported, Row, Saved, Servers},
     tools::{Setting, Tool, Tools},
 };
-use crate::{auth::Keys, gateway::Front, hosting::Hosting, live::Live, projects::Projects};
+use crate::{
+    agents::Agents, auth::Keys, gateway::Front, hosting::Hosting, live::Live, projects::Projects,
+};
 
 /// Those who follow logs at a time.
 const FOLLOWERS: usize = 64;
@@ -62,6 +65,7 @@ pub(crate) struct Rest {
     live: Arc<Live>,
     projects: Arc<Projects>,
     hosting: Arc<Hosting>,
+    agents: Arc<Agents>,
     keys: Arc<Keys>,
     /// Whoever holds it may change what is configured of projects.
     edits: Mutex<()>,
@@ -75,8 +79,8 @@ impl Rest {
         front: Arc<Front>,
         gateway: Gateway,
         live: Arc<Live>,
-        projects: Arc<Projects>,
         hosting: Arc<Hosting>,
+        agents: Arc<Agents>,
         keys: Arc<Keys>,
         over: CancellationToken,
     ) -> Arc<Self> {
@@ -84,8 +88,9 @@ impl Rest {
             front,
             gateway,
             live,
-            projects,
+            projects: agents.projects().clone(),
             hosting,
+            agents,
             keys,
             edits: Mutex::default(),
             over,

@@ -9,8 +9,8 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::{
-    Shared, access::Need, calls, hosted, keys, logs, openapi, openapi::Schemas, owned, products,
-    projects, secrets, servers, status, tools,
+    Shared, access::Need, calls, chat, hosted, keys, logs, openapi, openapi::Schemas, owned,
+    products, projects, secrets, servers, status, tools,
 };
 use crate::auth::Role;
 
@@ -144,6 +144,7 @@ const OF_DELETING: &[Parameter] = &[parameter(
 
 const ADMIN: Need = Need::Administrator;
 const READ: Need = Need::Project(Role::Read);
+const CALL: Need = Need::Project(Role::Call);
 const MANAGE: Need = Need::Project(Role::Manage);
 /// In a project, but not for its own keys.
 const OWNER: Need = Need::Project(Role::Admin);
@@ -419,6 +420,39 @@ pub(super) const ROUTES: &[Route] = &[
         || post(tools::approve),
     )
     .takes::<tools::Approval>(),
+    Route::new(
+        "POST",
+        "/api/v1/chat",
+        ADMIN,
+        "Say something to the agent that has all servers; what comes of it is an event stream",
+        || post(chat::chat),
+    )
+    .takes::<chat::ChatRequest>()
+    .answers_text(),
+    Route::new(
+        "GET",
+        "/api/v1/conversations",
+        ADMIN,
+        "List all conversations with agents, newest first",
+        || get(chat::list),
+    )
+    .asks(PAGED)
+    .answers::<chat::Conversations>(),
+    Route::new(
+        "GET",
+        "/api/v1/conversations/{conversation}",
+        ADMIN,
+        "A conversation of no project, with all that was said",
+        || get(chat::show),
+    )
+    .answers::<chat::WholeConversation>(),
+    Route::new(
+        "DELETE",
+        "/api/v1/conversations/{conversation}",
+        ADMIN,
+        "Forget a conversation of no project",
+        || delete(chat::remove),
+    ),
     Route::new("GET", "/api/v1/tools", ADMIN, "List the tools", || {
         get(tools::list)
     })
@@ -658,6 +692,39 @@ pub(super) const ROUTES: &[Route] = &[
         || delete(products::remove),
     )
     .tagged(),
+    Route::new(
+        "POST",
+        "/api/v1/projects/{project}/chat",
+        CALL,
+        "Say something to the agent of the project; what comes of it is an event stream",
+        || post(chat::chat_in_project),
+    )
+    .takes::<chat::ChatRequest>()
+    .answers_text(),
+    Route::new(
+        "GET",
+        "/api/v1/projects/{project}/conversations",
+        CALL,
+        "List the project's conversations, newest first",
+        || get(chat::list_in_project),
+    )
+    .asks(PAGED)
+    .answers::<chat::Conversations>(),
+    Route::new(
+        "GET",
+        "/api/v1/projects/{project}/conversations/{conversation}",
+        CALL,
+        "A conversation of the project, with all that was said",
+        || get(chat::show_in_project),
+    )
+    .answers::<chat::WholeConversation>(),
+    Route::new(
+        "DELETE",
+        "/api/v1/projects/{project}/conversations/{conversation}",
+        CALL,
+        "Forget a conversation of the project",
+        || delete(chat::remove_in_project),
+    ),
     Route::new(
         "GET",
         "/api/v1/projects/{project}/calls",

@@ -29,8 +29,28 @@ fn what_the_sample_comments_out_is_valid() {
         .replace("# servers =", "servers =")
         .replace("# naming = \"pre", "naming = \"pre")
         .replace("# disabled_tools", "disabled_tools")
-        .replace("# data_dir", "data_dir");
+        .replace("# data_dir", "data_dir")
+        .replace("# [agent", "[agent")
+        .replace("# api =", "api =")
+        .replace("# model =", "model =")
+        .replace("# base_url", "base_url")
+        .replace("# system =", "system =")
+        .replace("# max_t", "max_t")
+        .replace("# native", "native")
+        .replace("# input", "input")
+        .replace("# output", "output")
+        .replace("# cache_", "cache_");
     let settings = load(&text);
+    let agent = settings.agent.as_ref().unwrap();
+    assert_eq!(
+        (agent.model.as_str(), agent.max_tokens, agent.max_turns),
+        ("claude-sonnet-4-5", Some(8192), 20)
+    );
+    assert!(agent.native.contains("display_recipe"));
+    assert_eq!(
+        agent.prices["claude-sonnet-4-5"],
+        [3_000_000, 15_000_000, 300_000, 3_750_000]
+    );
     let view = settings.projects.values().next().unwrap();
     assert_eq!(view.naming, Some(NamingPolicy::Preserve));
     assert_eq!(view.servers.as_ref().unwrap().len(), 2);
@@ -52,6 +72,34 @@ fn values() {
     assert_eq!(settings.limits.max_line_bytes, 2_000_000);
     assert_eq!(settings.limits.drain, Duration::from_millis(1500));
     assert_eq!(settings.log.format, LogFormat::Json);
+}
+
+#[test]
+fn an_agent_that_cannot_be() {
+    for (text, says) in [
+        ("[agent]\n", "`[agent]` has no `model`"),
+        ("[agent]\nmodel = \"m\"\napi = \"x\"\n", "bad `api`"),
+        (
+            "[agent]\nmodel = \"m\"\nbase_url = \"x\"\n",
+            "bad `base_url`",
+        ),
+        ("[agent]\nmodel = \"m\"\nmax_turns = 0\n", "bad `max_turns`"),
+        (
+            "[agent]\nmodel = \"m\"\nnative = [\"rm\"]\n",
+            "bad `native`",
+        ),
+        (
+            "[agent]\nmodel = \"m\"\nsystem_file = \"/no/such\"\n",
+            "cannot be read",
+        ),
+        (
+            "[agent]\nmodel = \"m\"\n[agent.prices.m]\ninput = \"x\"\n",
+            "bad price",
+        ),
+    ] {
+        let errors = errors("t.toml", text);
+        assert!(errors.contains(says), "{text}: {errors}");
+    }
 }
 
 #[test]

@@ -1,0 +1,144 @@
+//! The store, as an agent writes its runs into it. Calls of servers are recorded by the gateway.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard},
+};
+
+use agent::{
+    LedgerError, RunId,
+    ledger::{CallEnd, CallId, CallStatus, Ledger, NewCall, NewRun, RunEnd},
+};
+use engine::Gateway;
+use futures_util::future::BoxFuture;
+use model::{AuditBodies, ProjectId};
+use sha2::{Digest as _, Sha256};
+use store::{CallWrite, Store};
+use tokio::time::Instant;
+
+use super::CALLER;
+use crate::auth::hex;
+
+pub(super) struct Records {
+    store: Store,
+    gateway: Gateway,
+    /// Projects of runs, and times of calls, that are open.
+    open: Mutex<Open>,
+}
+
+#[derive(Default)]
+struct Open {
+    runs: HashMap<RunId, Option<ProjectId>>,
+    calls: HashMap<CallId, Instant>,
+}
+
+impl Records {
+    pub(super) fn new(store: Store, gateway: Gateway) -> Self {
+        Self {
+            store,
+            gateway,
+            open: Mutex::default(),
+        }
+    }
+
+    fn open(&self) -> MutexGuard<'_, Open> {
+        super::locked(&self.open)
+    }
+
+    /// Whether calls are recorded, and with their texts.
+    fn recorded(&self) -> Option<AuditBodies> {
+        let audit = &self.gateway.settings().audit;
+        audit.enabled.then_some(audit.bodies)
+    }
+}
+
+fn failed(error: store::Error) -> LedgerError {
+    LedgerError(error.to_string())
+}
+
+fn digest(text: &str) -> String {
+    hex(&Sha256::digest(text.as_bytes()))
+}
+
+impl Ledger for Records {
+    fn run_open(&self, run: NewRun) -> BoxFuture<'_, Result<RunId, LedgerError>> {
+        Box::pin(async move {
+            let new = store::NewRun {
+                project: run.project.as_ref(),
+                agent: &run.agent,
+                model: &run.model,
+            };
+            let row = self.store.run_put(new).await.map_err(failed)?;
+            let id = RunId(row.id.into());
+            self.open().runs.insert(id.clone(), run.project);
+            Ok(id)
+        })
+    }
+
+    fn call_open(&self, call: NewCall) -> BoxFuture<'_, Result<CallId, LedgerError>> {
+        Box::pin(async move {
+            let id = CallId(store::new_id().into());
+            if let Some(bodies) = self.recorded() {
+                let intent = store::NewCall {
+                    id: id.0.to_string(),
+                    run_id: Some(call.run.0.to_string()),
+                    project: call.project,
+                    caller: CALLER.to_owned(),
+                    server: agent::NATIVE_SERVER.to_owned(),
+                    tool: call.tool,
+                    arguments_digest: digest(call.arguments.get()),
+                    arguments: (bodies == AuditBodies::Full)
+                        .then(|| call.arguments.get().to_owned()),
+                    started_at: store::now(),
+                };
+                let writes = [CallWrite::Intent(intent)];
+                self.store.calls_write(&writes).await.map_err(failed)?;
+                self.open().calls.insert(id.clone(), Instant::now());
+            }
+            Ok(id)
+        })
+    }
+
+    fn call_close(&self, call: CallId, end: CallEnd) -> BoxFuture<'_, Result<(), LedgerError>> {
+        Box::pin(async move {
+            let Some(began) = self.open().calls.remove(&call) else {
+                return Ok(());
+            };
+            let full = self.recorded() == Some(AuditBodies::Full);
+            let outcome = store::CallEnd {
+                id: call.0.to_string(),
+                status: match end.status {
+                    CallStatus::Ok => store::CallStatus::Ok,
+                    CallStatus::ToolError => store::CallStatus::ToolError,
+                    CallStatus::Timeout => store::CallStatus::Timeout,
+                    CallStatus::Cancelled => store::CallStatus::Cancelled,
+                },
+                error: end.error,
+                result_digest: end.result.as_deref().map(digest),
+                result: end.result.filter(|_| full),
+                finished_at: store::now(),
+                duration_us: i64::try_from(began.elapsed().as_micros()).unwrap_or(i64::MAX),
+            };
+            let writes = [CallWrite::Outcome(outcome)];
+            self.store.calls_write(&writes).await.map_err(failed)
+        })
+    }
+
+    fn run_finish(&self, run: RunId, end: RunEnd) -> BoxFuture<'_, Result<(), LedgerError>> {
+        Box::pin(async move {
+            let project = self.open().runs.remove(&run).flatten();
+            let tokens = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+            let usage = end.usage;
+            let end = store::RunEnd {
+                status: end.status.as_str().to_owned(),
+                turns: i32::try_from(end.turns).unwrap_or(i32::MAX),
+                input_tokens: tokens(usage.input_total()),
+                output_tokens: tokens(usage.output),
+                cost_micros: tokens(end.cost_micros),
+                error: end.error,
+            };
+            let finished = self.store.run_finish(project.as_ref(), &run.0, &end).await;
+            finished.map(|_| ()).map_err(failed)
+        })
+    }
+}

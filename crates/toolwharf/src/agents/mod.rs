@@ -1,0 +1,232 @@
+//! The agents of this installation: one for each project that chats, and one for all servers together.
+//!
+//! `agent` knows neither servers nor a database; here it is given both: [`servers`] is the gateway as an agent uses it,
+//! so that its calls go the way of all others; [`ledger`] is the store. An agent is made at its first chat, with the
+//! settings and the key of that moment, and made anew when one of them has changed.
+
+mod ledger;
+mod native;
+mod servers;
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use agent::{
+    Agent, Config, Price,
+    llm::{ApiKey, Endpoint, Model, ModelError, anthropic, openai},
+};
+use engine::{Gateway, Scope};
+use model::{AgentSettings, Hidden, ModelApi, ProjectId};
+use store::Store;
+
+pub(crate) use self::native::NAMES as NATIVE;
+use self::{ledger::Records, servers::Ours};
+use crate::projects::Projects;
+
+/// What the records of an agent's calls name as their caller.
+const CALLER: &str = "agent";
+
+/// See the module's documentation.
+pub(crate) struct Agents {
+    gateway: Gateway,
+    projects: Arc<Projects>,
+    store: Store,
+    made: Mutex<HashMap<Option<ProjectId>, Made>>,
+    /// Conversations in which a turn is under way.
+    turns: Arc<Mutex<HashSet<String>>>,
+}
+
+struct Made {
+    settings: AgentSettings,
+    key: Option<Hidden>,
+    agent: Arc<Agent>,
+}
+
+/// Why there is no agent.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NoAgent {
+    #[error(
+        "no model is set up: write `[agent]` with `model = \"claude-sonnet-4-5\"`, for instance, into toolwharf.toml"
+    )]
+    NotSetUp,
+    #[error(
+        "there is no key for the model: set {0} in the environment of `toolwharf serve` or as a secret of the project, \
+         or `api_key` under `[agent]` in toolwharf.toml"
+    )]
+    NoKey(&'static str),
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    #[error(transparent)]
+    Native(#[from] agent::native::Error),
+    #[error(transparent)]
+    Store(#[from] store::Error),
+}
+
+/// A turn of a conversation; no other begins while there is one.
+pub(crate) struct Turn {
+    turns: Arc<Mutex<HashSet<String>>>,
+    conversation: String,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        locked(&self.turns).remove(&self.conversation);
+    }
+}
+
+impl Agents {
+    pub(crate) fn new(gateway: Gateway, projects: Arc<Projects>, store: Store) -> Arc<Self> {
+        Arc::new(Self {
+            gateway,
+            projects,
+            store,
+            made: Mutex::default(),
+            turns: Arc::default(),
+        })
+    }
+
+    pub(crate) fn projects(&self) -> &Arc<Projects> {
+        &self.projects
+    }
+
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Begins a turn; `None` if one is under way.
+    pub(crate) fn turn(&self, conversation: &str) -> Option<Turn> {
+        let conversation = conversation.to_owned();
+        let began = locked(&self.turns).insert(conversation.clone());
+        began.then(|| Turn {
+            turns: self.turns.clone(),
+            conversation,
+        })
+    }
+
+    /// The agent of a project, or of all servers.
+    ///
+    /// # Errors
+    /// Before anything is started: no model is set up, its key is missing, or the store does not tell.
+    pub(crate) async fn of(&self, project: Option<&ProjectId>) -> Result<Arc<Agent>, NoAgent> {
+        let settings = self.gateway.settings().agent.clone();
+        let settings = settings.ok_or(NoAgent::NotSetUp)?;
+        let key = self.key(project, &settings).await?;
+        if let Some(made) = locked(&self.made).get(&project.cloned())
+            && made.settings == settings
+            && made.key == key
+        {
+            return Ok(made.agent.clone());
+        }
+        let agent = Arc::new(self.make(project, &settings, key.as_ref())?);
+        let made = Made {
+            settings,
+            key,
+            agent: agent.clone(),
+        };
+        locked(&self.made).insert(project.cloned(), made);
+        Ok(agent)
+    }
+
+    /// Ends all chats, and waits for what is still to be written.
+    pub(crate) async fn stop(&self) {
+        let made: Vec<Made> = locked(&self.made).drain().map(|(_, made)| made).collect();
+        futures_util::future::join_all(made.iter().map(|made| made.agent.stop())).await;
+    }
+
+    /// The settings' key, else the project's secret, else the environment's.
+    async fn key(
+        &self,
+        project: Option<&ProjectId>,
+        settings: &AgentSettings,
+    ) -> Result<Option<Hidden>, NoAgent> {
+        if settings.api_key.is_some() {
+            return Ok(settings.api_key.clone());
+        }
+        let name = match settings.api {
+            ModelApi::Anthropic => "ANTHROPIC_API_KEY",
+            ModelApi::OpenAi => "OPENAI_API_KEY",
+        };
+        if let Some(project) = project
+            && let Some(key) = self.projects.secret_values(project).await?.remove(name)
+        {
+            return Ok(Some(Hidden::new(key)));
+        }
+        let key = std::env::var(name)
+            .ok()
+            .filter(|key| !key.trim().is_empty());
+        match (key, settings.api) {
+            (Some(key), _) => Ok(Some(Hidden::new(key))),
+            // A model server of one's own asks for none.
+            (None, ModelApi::OpenAi) => Ok(None),
+            (None, ModelApi::Anthropic) => Err(NoAgent::NoKey(name)),
+        }
+    }
+
+    fn make(
+        &self,
+        project: Option<&ProjectId>,
+        settings: &AgentSettings,
+        key: Option<&Hidden>,
+    ) -> Result<Agent, NoAgent> {
+        let mut config = Config::new("toolwharf");
+        config.project = project.cloned();
+        config.system = settings.system.as_deref().map(Into::into);
+        config.max_turns = settings.max_turns;
+        for (model, price) in &settings.prices {
+            let [input, output, cache_read, cache_write] = price.map(|micros| micros as f64 / 1e6);
+            let price = Price {
+                input,
+                output,
+                cache_read,
+                cache_write,
+            };
+            config.prices.insert(model.clone(), price);
+        }
+        let scope = Scope {
+            project: project.cloned(),
+            server: None,
+        };
+        let servers = Ours::new(self.gateway.clone(), self.projects.clone(), scope);
+        let records = Records::new(self.store.clone(), self.gateway.clone());
+        let tools = native::chosen(&settings.native);
+        let model = model(settings, key)?;
+        Ok(Agent::new(
+            config,
+            model,
+            Arc::new(servers),
+            Arc::new(records),
+            tools,
+        )?)
+    }
+}
+
+fn model(settings: &AgentSettings, key: Option<&Hidden>) -> Result<Arc<dyn Model>, ModelError> {
+    let key = key.map(|key| ApiKey::new(key.reveal())).transpose()?;
+    let endpoint = |base: &str| Endpoint::new(settings.base_url.as_deref().unwrap_or(base));
+    match (settings.api, key) {
+        (ModelApi::Anthropic, key) => {
+            let mut options = anthropic::Options::new(&settings.model);
+            if let Some(most) = settings.max_tokens {
+                options.max_tokens = most;
+            }
+            let key =
+                key.ok_or_else(|| ModelError::Settings("the model's key is missing".to_owned()))?;
+            let endpoint = endpoint(anthropic::BASE_URL);
+            Ok(Arc::new(anthropic::Anthropic::new(
+                &endpoint, key, options,
+            )?))
+        }
+        (ModelApi::OpenAi, key) => {
+            let mut options = openai::Options::new(&settings.model);
+            options.max_tokens = settings.max_tokens;
+            let endpoint = endpoint(openai::BASE_URL);
+            Ok(Arc::new(openai::OpenAi::new(&endpoint, key, options)?))
+        }
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

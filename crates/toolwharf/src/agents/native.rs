@@ -1,0 +1,44 @@
+//! Tools of this process, by their names in `[agent] native`.
+
+use agent::{NativeOutcome, NativeTool};
+use serde_json::json;
+
+/// What can be chosen.
+pub(crate) const NAMES: &[&str] = &[DISPLAY_RECIPE];
+const DISPLAY_RECIPE: &str = "display_recipe";
+
+/// The tools of these names; others are left out.
+pub(super) fn chosen<'n>(names: impl IntoIterator<Item = &'n String>) -> Vec<NativeTool> {
+    let chosen = names.into_iter().filter(|name| *name == DISPLAY_RECIPE);
+    chosen.map(|_| display_recipe()).collect()
+}
+
+/// Shows a recipe to whoever chats: the client gets it as it is, to draw a card of it.
+fn display_recipe() -> NativeTool {
+    let lines = json!({ "type": "array", "items": { "type": "string", "maxLength": 2000 }, "maxItems": 200 });
+    let schema = json!({
+        "type": "object",
+        "properties": {
+            "id": { "type": "integer", "description": "Its id in the store, if it is kept there." },
+            "title": { "type": "string", "minLength": 1, "maxLength": 200 },
+            "ingredients": lines,
+            "steps": lines,
+            "servings": { "type": "integer", "minimum": 1 },
+            "prep_minutes": { "type": "integer", "minimum": 0 },
+            "cook_minutes": { "type": "integer", "minimum": 0 },
+            "source_url": { "type": "string", "maxLength": 2000 },
+            "tags": { "type": "array", "items": { "type": "string" }, "maxItems": 20 },
+            "notes": { "type": "string", "maxLength": 10000 },
+        },
+        "required": ["title", "ingredients", "steps"],
+        "additionalProperties": false,
+    });
+    NativeTool::new(
+        DISPLAY_RECIPE,
+        "Shows a recipe to the user as a card. Call it whenever the user is to see a recipe, instead of writing it out.",
+        schema,
+        async |recipe| {
+            Ok(NativeOutcome::text("The recipe is shown to the user.").with_payload(recipe))
+        },
+    )
+}

@@ -1,0 +1,327 @@
+//! Chats with an agent through the real surface: `POST /api/v1/chat` of the built gateway, real servers behind it, and a
+//! scripted model that speaks the Messages API.
+
+mod common;
+
+use std::path::Path;
+
+use common::{Gateway, Setup, real::python, scripted};
+use http::Method;
+use serde_json::{Value, json};
+use testkit::{
+    Bin, DEADLINE, Reply,
+    llm::{Llm, asks, expecting, says, turns},
+};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpListener,
+    task::JoinSet,
+};
+
+const SYSTEM: &str = "When the user gives a URL, fetch it, store the recipe, and show it.";
+
+/// A web site with a recipe as schema.org has it, and a part that is closed to robots.
+async fn site() -> (String, JoinSet<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let url = format!("http://{}", listener.local_addr().expect("an address"));
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut head = vec![0; 8192];
+            let read = stream.read(&mut head).await.unwrap_or_default();
+            let head = String::from_utf8_lossy(&head[..read]).into_owned();
+            let (kind, body) = match head.split(' ').nth(1).unwrap_or_default() {
+                "/robots.txt" => ("text/plain", "User-agent: *\nDisallow: /private\n"),
+                _ => ("text/html", PAGE),
+            };
+            let answer = format!(
+                "HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+                body.len()
+            );
+            // A client that hangs up is its own affair.
+            let _ = stream.write_all(answer.as_bytes()).await;
+        }
+    });
+    (url, tasks)
+}
+
+const PAGE: &str = r#"<html><head><script type="application/ld+json">
+{"@context":"https://schema.org","@type":"Recipe","name":"Leek soup","recipeIngredient":["3 leeks","1 l stock"],
+"recipeInstructions":"Cut the leeks. Cook them."}</script></head>
+<body><h1>Leek soup</h1><ul><li>3 leeks</li><li>1 l stock</li></ul><p>Cut the leeks. Cook them.</p></body></html>"#;
+
+fn recipe(url: &str) -> Value {
+    json!({
+        "title": "Leek soup",
+        "ingredients": ["3 leeks", "1 l stock"],
+        "steps": ["Cut the leeks.", "Cook them."],
+        "source_url": url,
+    })
+}
+
+fn settings(llm: &Llm) -> String {
+    format!(
+        "[agent]\nmodel = \"claude-test\"\nbase_url = {:?}\nsystem = {SYSTEM:?}\nnative = [\"display_recipe\"]\n",
+        llm.url()
+    )
+}
+
+/// The recipe application's servers, and this model.
+async fn kitchen(setup: Setup, llm: &Llm, file: &Path) -> Gateway {
+    let recipes = json!({
+        "command": Bin::path("toolwharf-example-recipes"),
+        "args": ["--file", file],
+    });
+    let gateway = setup
+        .server("recipes", recipes)
+        .server(
+            "fetch",
+            python("mcp-server-fetch", &["--allow-private-ips"]),
+        )
+        .settings(&settings(llm))
+        .env("ANTHROPIC_API_KEY", "sk-test")
+        .serve()
+        .await;
+    for server in ["recipes", "fetch"] {
+        gateway.up(server).await;
+    }
+    gateway
+}
+
+async fn ask(gateway: &Gateway, method: &str, path: &str, body: &Value) -> Reply {
+    let client = gateway
+        .at(&format!("/api/v1{path}"))
+        .with("authorization", &format!("Bearer {}", gateway.token()));
+    let body = match body {
+        Value::Null => String::new(),
+        body => body.to_string(),
+    };
+    let method: Method = method.parse().expect("a method");
+    let streaming = client.try_send(method, &[], body).await;
+    streaming.expect("an answer").collect(DEADLINE).await
+}
+
+async fn told(gateway: &Gateway, path: &str) -> Value {
+    let reply = ask(gateway, "GET", path, &Value::Null).await;
+    assert_eq!(reply.status, 200, "{path}: {}", reply.text());
+    serde_json::from_slice(&reply.body).expect("JSON")
+}
+
+/// What comes of a message: the events' data, which name their types.
+async fn chat(gateway: &Gateway, path: &str, body: &Value) -> Vec<Value> {
+    let reply = ask(gateway, "POST", path, body).await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    let events = reply.events().into_iter();
+    events
+        .map(|event| serde_json::from_str(&event.data).expect("JSON"))
+        .collect()
+}
+
+fn of<'e>(events: &'e [Value], kind: &str) -> Vec<&'e Value> {
+    events
+        .iter()
+        .filter(|event| event["type"] == kind)
+        .collect()
+}
+
+fn text(events: &[Value]) -> String {
+    let deltas = of(events, "text_delta").into_iter();
+    deltas.filter_map(|event| event["text"].as_str()).collect()
+}
+
+#[tokio::test]
+async fn r02_a_recipe_comes_from_its_address_into_the_store_and_onto_a_card() {
+    let (site, _site) = site().await;
+    let url = format!("{site}/soup");
+    let page = json!({ "tool_results": [{ "contains": "3 leeks", "is_error": false }] });
+    let stored = json!({ "tool_results": [{ "contains": "Leek soup", "is_error": false }] });
+    let system = json!({ "system": SYSTEM, "last_text": url, "tools_include": ["fetch", "create_recipe", "display_recipe"] });
+    let script = turns(&[
+        expecting(asks(&[("t1", "fetch", json!({ "url": url }))]), system),
+        expecting(asks(&[("t2", "create_recipe", recipe(&url))]), page),
+        expecting(asks(&[("t3", "display_recipe", recipe(&url))]), stored),
+        says("Here is the leek soup."),
+    ]);
+    let llm = Llm::start(&script).await;
+    let setup = Setup::new();
+    let file = setup.folder().join("recipes.db");
+    let gateway = kitchen(setup, &llm, &file).await;
+    let events = chat(
+        &gateway,
+        "/chat",
+        &json!({ "message": format!("Keep {url}") }),
+    )
+    .await;
+    assert_eq!(text(&events), "Here is the leek soup.", "{events:?}");
+    let calls: Vec<_> = of(&events, "tool_call")
+        .iter()
+        .map(|call| call["server"].clone())
+        .collect();
+    assert_eq!(calls, ["fetch", "recipes", "native"]);
+    let card = of(&events, "native");
+    assert_eq!(card.len(), 1, "{events:?}");
+    assert_eq!(card[0]["payload"]["ingredients"][0], "3 leeks");
+    assert_eq!(
+        events.last().map(|last| &last["type"]),
+        Some(&json!("done"))
+    );
+
+    // It is in the file: another process of the server finds it.
+    let mut peer = gateway.legacy().await;
+    let listed = peer.tool("list_recipes", json!({ "text": "leek" })).await;
+    let recipes = &listed.result()["structuredContent"]["recipes"];
+    assert_eq!(recipes.as_array().map(Vec::len), Some(1), "{listed:?}");
+    assert_eq!(recipes[0]["source_url"], url);
+
+    // P09: each call is recorded, those of native tools too, and belongs to the run.
+    let run = of(&events, "started")[0]["run"].clone();
+    let recorded = told(&gateway, "/calls").await;
+    let recorded = recorded["calls"].as_array().expect("calls").iter();
+    let recorded: Vec<_> = recorded.filter(|call| call["run"] == run).collect();
+    let tools: Vec<_> = recorded
+        .iter()
+        .rev()
+        .map(|call| call["tool"].clone())
+        .collect();
+    assert_eq!(
+        tools,
+        ["fetch", "create_recipe", "display_recipe"],
+        "{recorded:?}"
+    );
+    assert!(
+        recorded.iter().all(|call| call["status"] == "ok"),
+        "{recorded:?}"
+    );
+
+    // The conversation is kept, and goes on.
+    let id = events[0]["id"].clone();
+    let again = json!({ "last_text": "Thanks", "body": { "/messages/0/content/0/text": format!("Keep {url}") } });
+    llm.script(&turns(&[expecting(says("You are welcome."), again)]))
+        .await;
+    let more = json!({ "conversation": id, "message": "Thanks" });
+    let events = chat(&gateway, "/chat", &more).await;
+    assert_eq!(text(&events), "You are welcome.", "{events:?}");
+    let path = format!("/conversations/{}", id.as_str().expect("an id"));
+    let whole = told(&gateway, &path).await;
+    assert_eq!(
+        whole["messages"].as_array().map(Vec::len),
+        Some(10),
+        "{whole}"
+    );
+    assert_eq!(
+        told(&gateway, "/conversations").await["conversations"][0]["id"],
+        id
+    );
+    assert_eq!(
+        ask(&gateway, "DELETE", &path, &Value::Null).await.status,
+        204
+    );
+    assert_eq!(ask(&gateway, "GET", &path, &Value::Null).await.status, 404);
+}
+
+#[tokio::test]
+async fn r03_a_site_that_is_closed_to_robots_is_told_of_and_nothing_is_stored() {
+    let (site, _site) = site().await;
+    let url = format!("{site}/private/soup");
+    let closed = json!({ "tool_results": [{ "contains": "robots.txt", "is_error": true }] });
+    let script = turns(&[
+        asks(&[("t1", "fetch", json!({ "url": url }))]),
+        expecting(says("The site does not allow it."), closed),
+    ]);
+    let llm = Llm::start(&script).await;
+    let setup = Setup::new();
+    let file = setup.folder().join("recipes.db");
+    let gateway = kitchen(setup, &llm, &file).await;
+    let events = chat(&gateway, "/chat", &json!({ "message": url })).await;
+    assert_eq!(text(&events), "The site does not allow it.", "{events:?}");
+    assert_eq!(of(&events, "tool_result")[0]["is_error"], true);
+    let mut peer = gateway.legacy().await;
+    let listed = peer.tool("list_recipes", json!({})).await;
+    assert_eq!(listed.result()["structuredContent"]["recipes"], json!([]));
+}
+
+/// A06, A08 and a server that dies in mid-turn: each is a result, and the turn goes on.
+#[tokio::test]
+async fn a08_an_unknown_tool_and_a_dying_server_are_results() {
+    let unknown = json!({ "tool_results": [
+        { "id": "t1", "equals": "Unknown tool: no_such_tool", "is_error": true },
+        { "id": "t2", "contains": "went away", "is_error": true },
+    ] });
+    let script = turns(&[
+        asks(&[
+            ("t1", "no_such_tool", json!({})),
+            ("t2", "crash", json!({})),
+        ]),
+        expecting(says("So be it."), unknown),
+    ]);
+    let llm = Llm::start(&script).await;
+    let gateway = Setup::new()
+        .server("one", scripted("one", &[]))
+        .settings(&settings(&llm))
+        .env("ANTHROPIC_API_KEY", "sk-test")
+        .serve()
+        .await;
+    gateway.up("one").await;
+    let events = chat(&gateway, "/chat", &json!({ "message": "go" })).await;
+    assert_eq!(text(&events), "So be it.", "{events:?}");
+}
+
+/// Before anything starts, with the way out; and never the key.
+#[tokio::test]
+async fn what_is_not_set_up_is_said_at_once() {
+    let bare = Setup::new().serve().await;
+    let message = json!({ "message": "hi" });
+    let reply = ask(&bare, "POST", "/chat", &message).await;
+    assert_eq!(reply.status, 409);
+    assert!(reply.text().contains("[agent]"), "{}", reply.text());
+
+    let llm = Llm::with_key("sk-right", &turns(&[says("hi")])).await;
+    let keyless = Setup::new().settings(&settings(&llm)).serve().await;
+    let reply = ask(&keyless, "POST", "/chat", &message).await;
+    assert_eq!(reply.status, 409);
+    assert!(
+        reply.text().contains("ANTHROPIC_API_KEY"),
+        "{}",
+        reply.text()
+    );
+
+    // A project's secret is a key as well; it is the project's alone.
+    for (method, path, body) in [
+        ("PUT", "/projects/p", json!({})),
+        (
+            "PUT",
+            "/projects/p/secrets/ANTHROPIC_API_KEY",
+            json!({ "value": "sk-right" }),
+        ),
+    ] {
+        let reply = ask(&keyless, method, path, &body).await;
+        assert!(reply.status.is_success(), "{}", reply.text());
+    }
+    let events = chat(&keyless, "/projects/p/chat", &message).await;
+    assert_eq!(text(&events), "hi", "{events:?}");
+    assert_eq!(ask(&keyless, "POST", "/chat", &message).await.status, 409);
+    let own = told(&keyless, "/projects/p/conversations").await;
+    let id = own["conversations"][0]["id"].as_str().expect("an id");
+    let foreign = ask(
+        &keyless,
+        "GET",
+        &format!("/conversations/{id}"),
+        &Value::Null,
+    )
+    .await;
+    assert_eq!(foreign.status, 404);
+
+    let wrong = json!({ "value": "sk-wrong-and-secret" });
+    ask(
+        &keyless,
+        "PUT",
+        "/projects/p/secrets/ANTHROPIC_API_KEY",
+        &wrong,
+    )
+    .await;
+    let events = chat(&keyless, "/projects/p/chat", &message).await;
+    let error = of(&events, "error");
+    assert_eq!(error.len(), 1, "{events:?}");
+    assert!(!format!("{events:?}").contains("sk-wrong"), "{events:?}");
+    assert!(!keyless.process.stderr().contains("sk-wrong"));
+}
