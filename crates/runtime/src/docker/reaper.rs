@@ -2,6 +2,9 @@
 //!
 //! A daemon that is gone is asked again until it answers: what it has not said is not known.
 
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +13,7 @@ use bollard::models::ContainerState;
 use bollard::query_parameters::WaitContainerOptionsBuilder;
 use futures_util::StreamExt as _;
 use futures_util::future::{BoxFuture, FutureExt as _, pending};
+use rustix::fs::OFlags;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
@@ -25,6 +29,9 @@ use crate::ladder::{Ladder, Step};
 const DRAIN: Duration = Duration::from_millis(500);
 /// How long a bridged container may stay when its streams have ended.
 const SPEECHLESS: Duration = Duration::from_secs(2);
+const SIGKILL: i32 = 9;
+/// Records of the kernel's log that are looked at, at most.
+const RECORDS: usize = 100_000;
 const PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// Attempts at removing what has ended: about half an hour. The next sweep finds the rest.
@@ -100,7 +107,14 @@ impl Reaper {
             // Its reader may take its time over the rest.
             let _ = timeout(DRAIN, &mut self.pump).await;
         }
-        let exit = exit(state.as_ref());
+        let mut exit = exit(state.as_ref());
+        if exit.signal == Some(SIGKILL) && !killing && !exit.out_of_memory {
+            // The daemon does not tell where it hears of the end before it hears of the reason, as Docker 20.10 does now
+            // and then.
+            let id = self.id.clone();
+            let looked = tokio::task::spawn_blocking(move || kernel_ran_out_of_memory(&id));
+            exit.out_of_memory = looked.await.unwrap_or(false);
+        }
         let mut remains = vec![self.id.clone()];
         if let Some(Egress { proxy, holder }) = self.egress.take() {
             drop(proxy);
@@ -192,6 +206,37 @@ async fn remove(inner: &Inner, ids: &mut Vec<String>) -> bool {
     true
 }
 
+/// Whether the kernel's log says that it killed something of a container for its memory. Not if the log is not ours to
+/// read, or the daemon is on another machine: then nothing is known.
+fn kernel_ran_out_of_memory(id: &str) -> bool {
+    let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
+    let log = File::options()
+        .read(true)
+        .custom_flags(nonblocking)
+        .open("/dev/kmsg");
+    let Ok(mut log) = log else {
+        return false;
+    };
+    let mut record = [0; 8192];
+    for _ in 0..RECORDS {
+        match log.read(&mut record) {
+            Ok(length) if says_out_of_memory(&record[..length], id) => return true,
+            Ok(0) => return false,
+            Ok(_) => {}
+            // Records that were to come next have been overwritten.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+            Err(_) => return false,
+        }
+    }
+    false
+}
+
+/// A record of the kernel's (`dump_oom_summary`) names the control group, which Docker calls as the container.
+fn says_out_of_memory(record: &[u8], id: &str) -> bool {
+    let record = String::from_utf8_lossy(record);
+    record.contains("oom-kill:") && record.contains(id)
+}
+
 /// How it ended. A signal is told by the code that a shell would give to it: neither the daemon
 /// nor the init tell more.
 fn exit(state: Option<&ContainerState>) -> Exit {
@@ -217,6 +262,15 @@ fn exit(state: Option<&ContainerState>) -> Exit {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_kernels_word_is_of_one_container() {
+        let record = b"6,28503,43989627764,-;oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=0d2d,\
+            oom_memcg=/docker/0d2d,task_memcg=/docker/0d2d,task=server,pid=10628,uid=0";
+        assert!(says_out_of_memory(record, "0d2d"));
+        assert!(!says_out_of_memory(record, "fb85"));
+        assert!(!says_out_of_memory(b"6,1,2,-;eth0: 0d2d is up", "0d2d"));
+    }
 
     #[test]
     fn codes_of_signals_are_signals() {
