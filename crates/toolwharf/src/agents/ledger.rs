@@ -22,26 +22,23 @@ use crate::auth::hex;
 pub(super) struct Records {
     store: Store,
     gateway: Gateway,
-    /// Projects of runs, and times of calls, that are open.
-    open: Mutex<Open>,
-}
-
-#[derive(Default)]
-struct Open {
-    runs: HashMap<RunId, Option<ProjectId>>,
-    calls: HashMap<CallId, Instant>,
+    /// Of the agent, and so of all its runs.
+    project: Option<ProjectId>,
+    /// When the calls that are open began.
+    open: Mutex<HashMap<CallId, Instant>>,
 }
 
 impl Records {
-    pub(super) fn new(store: Store, gateway: Gateway) -> Self {
+    pub(super) fn new(store: Store, gateway: Gateway, project: Option<ProjectId>) -> Self {
         Self {
             store,
             gateway,
+            project,
             open: Mutex::default(),
         }
     }
 
-    fn open(&self) -> MutexGuard<'_, Open> {
+    fn open(&self) -> MutexGuard<'_, HashMap<CallId, Instant>> {
         super::locked(&self.open)
     }
 
@@ -69,9 +66,7 @@ impl Ledger for Records {
                 model: &run.model,
             };
             let row = self.store.run_put(new).await.map_err(failed)?;
-            let id = RunId(row.id.into());
-            self.open().runs.insert(id.clone(), run.project);
-            Ok(id)
+            Ok(RunId(row.id.into()))
         })
     }
 
@@ -93,7 +88,7 @@ impl Ledger for Records {
                 };
                 let writes = [CallWrite::Intent(intent)];
                 self.store.calls_write(&writes).await.map_err(failed)?;
-                self.open().calls.insert(id.clone(), Instant::now());
+                self.open().insert(id.clone(), Instant::now());
             }
             Ok(id)
         })
@@ -101,7 +96,7 @@ impl Ledger for Records {
 
     fn call_close(&self, call: CallId, end: CallEnd) -> BoxFuture<'_, Result<(), LedgerError>> {
         Box::pin(async move {
-            let Some(began) = self.open().calls.remove(&call) else {
+            let Some(began) = self.open().remove(&call) else {
                 return Ok(());
             };
             let full = self.recorded() == Some(AuditBodies::Full);
@@ -126,7 +121,6 @@ impl Ledger for Records {
 
     fn run_finish(&self, run: RunId, end: RunEnd) -> BoxFuture<'_, Result<(), LedgerError>> {
         Box::pin(async move {
-            let project = self.open().runs.remove(&run).flatten();
             let tokens = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
             let usage = end.usage;
             let end = store::RunEnd {
@@ -137,7 +131,10 @@ impl Ledger for Records {
                 cost_micros: tokens(end.cost_micros),
                 error: end.error,
             };
-            let finished = self.store.run_finish(project.as_ref(), &run.0, &end).await;
+            let finished = self
+                .store
+                .run_finish(self.project.as_ref(), &run.0, &end)
+                .await;
             finished.map(|_| ()).map_err(failed)
         })
     }

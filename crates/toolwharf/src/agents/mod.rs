@@ -189,7 +189,7 @@ impl Agents {
             server: None,
         };
         let servers = Ours::new(self.gateway.clone(), self.projects.clone(), scope);
-        let records = Records::new(self.store.clone(), self.gateway.clone());
+        let records = Records::new(self.store.clone(), self.gateway.clone(), project.cloned());
         let tools = native::chosen(&settings.native);
         let model = model(settings, key)?;
         Ok(Agent::new(

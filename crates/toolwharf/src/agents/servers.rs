@@ -3,7 +3,7 @@
 //! What a model is offered is what a client of the same scope is: tools that are switched off or kept back are not there,
 //! descriptions are those of the project. A call is one of the gateway's: recorded, queued, and ended with its caller.
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 use agent::{Raw, ServerCall, ServerTool, Servers, ServersError, ToolOutcome};
 use engine::{Caller, Gateway, Scope, catalog::ListKind, view::View};
@@ -98,7 +98,7 @@ impl Servers for Ours {
                 .zip(listed.tools)
                 .map(|((exposed, server, native, _), item)| ServerTool {
                     server: server.clone(),
-                    native: shown(exposed, server.as_str(), native),
+                    native: NativeName::new(shown(exposed, server.as_str(), native)),
                     description: item.description.into(),
                     parameters: item.input_schema.unwrap_or_else(Raw::empty_object),
                     response: item.output_schema,
@@ -110,13 +110,12 @@ impl Servers for Ours {
     fn call(&self, call: ServerCall) -> BoxFuture<'_, Result<ToolOutcome, ServersError>> {
         Box::pin(async move {
             let view = self.view().await?;
-            let names = view.names(ListKind::Tools);
-            let offered: HashMap<_, _> = names
-                .map(|(exposed, server, native, _)| {
-                    ((server, shown(exposed, server.as_str(), native)), exposed)
-                })
-                .collect();
-            let Some(exposed) = offered.get(&(&call.server, call.tool.clone())) else {
+            let mut names = view.names(ListKind::Tools);
+            let offered = names.find(|(exposed, server, native, _)| {
+                **server == call.server
+                    && shown(exposed, server.as_str(), native) == call.tool.as_str()
+            });
+            let Some((exposed, ..)) = offered else {
                 let (server, tool) = (&call.server, &call.tool);
                 let gone = format!("server `{server}` does not offer the tool `{tool}` any more");
                 return Err(ServersError(gone));
@@ -168,12 +167,12 @@ impl Servers for Ours {
 
 /// The name that an agent knows a tool by: its server's, or the project's own for it. Prefixes are the gateway's way to
 /// tell names apart; an agent has its own.
-fn shown(exposed: &str, server: &str, native: &str) -> NativeName {
+fn shown<'n>(exposed: &'n str, server: &str, native: &'n str) -> &'n str {
     let prefixed = exposed
         .strip_prefix(server)
         .is_some_and(|rest| rest.starts_with("__"));
-    NativeName::new(match prefixed {
+    match prefixed {
         true => native,
         false => exposed,
-    })
+    }
 }
