@@ -212,7 +212,13 @@ async fn g13_pipelined_answers_reach_their_requests() {
                 .await;
         }
         for _ in 0..200 {
-            let answer = client.receive_json().await;
+            let answer = loop {
+                let message = client.receive_json().await;
+                // A server's first lists may be told as changed after they were given.
+                if message.get("method").is_none() {
+                    break message;
+                }
+            };
             let n = usize::try_from(answer["id"].as_u64().unwrap_or_else(|| panic!("{answer}")))
                 .unwrap();
             assert_eq!(answer["result"]["structuredContent"]["n"], n, "{answer}");
