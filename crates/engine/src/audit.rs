@@ -1,7 +1,7 @@
 //! The record of tool calls (P09): the intent is durable before the server hears of a call, the outcome before
 //! the caller does.
 //!
-//! One task writes, in batches: whatever came while the last batch was on its way is the next one. What cannot
+//! One thread writes, in batches: whatever came while the last batch was on its way is the next one. What cannot
 //! be written is said at once to whoever waits; outcomes that could not be written are kept and written later,
 //! so far as memory is set aside for them. Nothing is ever made again. Deliberately absent: what is in the
 //! table, and how long it stays there.
@@ -10,7 +10,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use model::{AuditBodies, ProjectId};
 use sha2::{Digest, Sha256};
-use store::{CallEnd, CallStatus, CallWrite, NewCall, Store};
+use store::{CallEnd, CallStatus, CallWrite, CallWriter, NewCall};
 use tokio::{
     sync::{mpsc, oneshot},
     time::Instant,
@@ -28,24 +28,26 @@ const LATE: usize = 65_536;
 const RETRY: Duration = Duration::from_secs(1);
 /// How long a call waits for its record.
 const DEADLINE: Duration = Duration::from_secs(8);
+const STOPPING: &str = "the product is stopping";
 /// Longest error text that is kept, in bytes.
 const ERROR_BYTES: usize = 2_000;
 
 /// Why a call was not recorded.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("the call could not be recorded: {0}")]
-pub(crate) struct NotRecorded(Arc<str>);
+pub struct NotRecorded(Arc<str>);
 
 type Done = oneshot::Sender<Result<(), NotRecorded>>;
 
-/// Records calls. Cheap to clone; the task that writes ends with the last clone.
+/// Records calls. Cheap to clone; the thread that writes ends with the last clone, or with [`Audit::end`].
 #[derive(Clone)]
 pub(crate) struct Audit {
     records: mpsc::Sender<Entry>,
 }
 
-/// Something for the task that writes; nothing to write means "tell me when all before it is written".
+/// Something for the thread that writes.
 struct Entry {
+    /// Nothing to write: the end.
     write: Option<CallWrite>,
     done: Option<Done>,
 }
@@ -56,9 +58,9 @@ pub(crate) struct Intent<'a> {
     pub(crate) caller: &'a str,
     pub(crate) server: &'a str,
     pub(crate) tool: &'a str,
-    /// JSON text.
     /// The run of an agent that it belongs to.
     pub(crate) run: Option<&'a str>,
+    /// JSON text.
     pub(crate) arguments: &'a [u8],
     pub(crate) bodies: AuditBodies,
     /// Blots out what must not be kept.
@@ -83,10 +85,18 @@ pub(crate) struct Record {
 }
 
 impl Audit {
-    /// An audit, and the task that has to run for it.
-    pub(crate) fn new(store: Store) -> (Self, impl Future<Output = ()> + Send + 'static) {
+    /// An audit, with a thread that writes for it.
+    ///
+    /// # Panics
+    /// If the system has no more threads to give, or outside of a runtime.
+    pub(crate) fn new(writer: CallWriter) -> Self {
         let (records, queue) = mpsc::channel(QUEUE);
-        (Self { records }, write(store, queue))
+        let runtime = tokio::runtime::Handle::current();
+        std::thread::Builder::new()
+            .name("audit".to_owned())
+            .spawn(move || runtime.block_on(write(writer, queue)))
+            .expect("a thread can be started");
+        Self { records }
     }
 
     /// Records that a call is about to be made.
@@ -119,22 +129,29 @@ impl Audit {
         })
     }
 
-    /// Waits until everything that came before is written, or cannot be.
-    pub(crate) async fn flush(&self) {
+    /// Waits until everything that came before is written, or cannot be. Nothing is recorded from now on.
+    pub(crate) async fn end(&self) {
         let _ = self.written(None).await;
+    }
+
+    /// Writes what another than a server's call has to record.
+    pub(crate) async fn write(&self, write: CallWrite) -> Result<(), NotRecorded> {
+        self.written(Some(write)).await
     }
 
     async fn written(&self, write: Option<CallWrite>) -> Result<(), NotRecorded> {
         let (done, outcome) = oneshot::channel();
+        let done = Some(done);
         self.records
-            .try_send(Entry {
-                write,
-                done: Some(done),
+            .try_send(Entry { write, done })
+            .map_err(|error| match error {
+                mpsc::error::TrySendError::Full(_) => "too many records wait already",
+                mpsc::error::TrySendError::Closed(_) => STOPPING,
             })
-            .map_err(|_| NotRecorded("too many records wait already".into()))?;
+            .map_err(|why| NotRecorded(why.into()))?;
         match tokio::time::timeout(DEADLINE, outcome).await {
             Ok(Ok(outcome)) => outcome,
-            Ok(Err(_)) => Err(NotRecorded("the product is stopping".into())),
+            Ok(Err(_)) => Err(NotRecorded(STOPPING.into())),
             Err(_) => Err(NotRecorded("the database did not answer in time".into())),
         }
     }
@@ -207,10 +224,11 @@ fn digest(text: &[u8]) -> String {
     hex(&Sha256::digest(text))
 }
 
-async fn write(store: Store, mut queue: mpsc::Receiver<Entry>) {
+async fn write(mut writer: CallWriter, mut queue: mpsc::Receiver<Entry>) {
     let mut late: VecDeque<CallEnd> = VecDeque::new();
     let mut batch = Vec::with_capacity(BATCH);
-    loop {
+    let mut ending = None;
+    while ending.is_none() {
         let came = if late.is_empty() {
             queue.recv_many(&mut batch, BATCH).await
         } else {
@@ -225,12 +243,17 @@ async fn write(store: Store, mut queue: mpsc::Receiver<Entry>) {
         let mut writes = Vec::with_capacity(batch.len());
         let mut done = Vec::with_capacity(batch.len());
         for entry in batch.drain(..) {
-            writes.extend(entry.write);
-            done.extend(entry.done);
+            match entry.write {
+                Some(write) => {
+                    writes.push(write);
+                    done.extend(entry.done);
+                }
+                None => ending = entry.done,
+            }
         }
         let waiting = writes.len();
         writes.extend(late.iter().take(BATCH).cloned().map(CallWrite::Outcome));
-        let written = store.calls_write(&writes).await;
+        let written = writer.write(&writes).await;
         match &written {
             Ok(()) => {
                 late.drain(..writes.len() - waiting);
@@ -257,13 +280,18 @@ async fn write(store: Store, mut queue: mpsc::Receiver<Entry>) {
             let _ = done.send(outcome.clone());
         }
     }
-    // The product ends: one last time for what is late.
+    queue.close();
+    // One last time for what is late.
     let rest: Vec<_> = late.drain(..).map(CallWrite::Outcome).collect();
-    if !rest.is_empty() && store.calls_write(&rest).await.is_err() {
+    if !rest.is_empty() && writer.write(&rest).await.is_err() {
         tracing::error!(
             records = rest.len(),
             "outcomes of calls could not be recorded: they stay open"
         );
+    }
+    drop(writer);
+    if let Some(ending) = ending {
+        let _ = ending.send(Ok(()));
     }
 }
 

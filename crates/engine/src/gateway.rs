@@ -25,6 +25,7 @@ use store::Store;
 use tokio::sync::Semaphore;
 
 use crate::{
+    audit::NotRecorded,
     catalog::{Catalog, ListKind},
     chronicle::Warning,
     fleet::{Fleet, Project},
@@ -452,6 +453,14 @@ impl Gateway {
             view = self.settled(scope).await?;
         }
         Some(view.initialize(face.version))
+    }
+
+    /// Records a call that no server is asked for: its intent before it is made, its outcome before anybody hears of it.
+    ///
+    /// # Errors
+    /// [`NotRecorded`]. An outcome is tried again later.
+    pub async fn record(&self, write: store::CallWrite) -> Result<(), NotRecorded> {
+        self.shared.audit.write(write).await
     }
 
     /// Registers a legacy session with those that are told of changes.

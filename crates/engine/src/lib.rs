@@ -38,6 +38,7 @@ mod timers;
 pub mod uri;
 pub mod view;
 
+pub use audit::NotRecorded;
 pub use chronicle::Warning;
 pub use fleet::{Fleet, Project};
 pub use gateway::{Answer, Caller, Gateway};

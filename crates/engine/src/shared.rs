@@ -66,9 +66,8 @@ impl Shared {
         identity: Identity,
         store: Store,
     ) -> Arc<Self> {
-        let (audit, writing) = Audit::new(store.clone());
+        let audit = Audit::new(store.call_writer());
         let tasks = TaskTracker::new();
-        tasks.spawn(writing);
         let (chronicle, writing) = Chronicle::new(store.clone());
         tasks.spawn(writing);
         Arc::new(Self {
@@ -123,7 +122,7 @@ impl Shared {
         self.writing.close();
         self.writing.wait().await;
         self.chronicle.flush().await;
-        self.audit.flush().await;
+        self.audit.end().await;
     }
 
     fn publishing(&self) -> std::sync::MutexGuard<'_, ()> {

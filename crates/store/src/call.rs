@@ -9,13 +9,13 @@ use std::borrow::Cow;
 
 use model::ProjectId;
 use serde::{Deserialize, Serialize};
-use sqlx::{FromRow, QueryBuilder};
+use sqlx::FromRow;
 
 use crate::{
     MAX_KEY, Page, Store, Time,
     error::{Error, Result},
     id::{floor, micros, now},
-    sql::{Filter, Key, On, Text, execute, on, page, row},
+    sql::{Filter, Key, Text, execute, page, row},
 };
 
 /// What became of a call.
@@ -112,45 +112,7 @@ pub struct CallFilter {
     pub until: Option<Time>,
 }
 
-/// The most rows of one statement.
-const CHUNK: usize = 64;
-
 impl Store {
-    /// Writes a batch: all of it or nothing, durable on return. Intents go before outcomes, in
-    /// whichever order they stand. An outcome without an intent changes nothing.
-    ///
-    /// # Errors
-    /// [`Error::Unavailable`]: the batch can be written again.
-    pub async fn calls_write(&self, writes: &[CallWrite]) -> Result<()> {
-        let mut intents = Vec::with_capacity(writes.len());
-        let mut outcomes = Vec::new();
-        for write in writes {
-            match write {
-                CallWrite::Intent(call) => intents.push(call),
-                CallWrite::Outcome(end) => outcomes.push(end),
-            }
-        }
-        fill(&mut intents);
-        fill(&mut outcomes);
-        if intents.len().max(outcomes.len()) <= CHUNK && intents.is_empty() != outcomes.is_empty() {
-            // A statement is a transaction by itself, and takes a third of the ways to the database.
-            let mut conn = self.pool.write().await?;
-            return if outcomes.is_empty() {
-                insert(conn.on(), &intents).await
-            } else {
-                close(conn.on(), &outcomes).await
-            };
-        }
-        let mut tx = self.pool.begin().await?;
-        for chunk in intents.chunks(CHUNK) {
-            insert(tx.on(), chunk).await?;
-        }
-        for chunk in outcomes.chunks(CHUNK) {
-            close(tx.on(), chunk).await?;
-        }
-        tx.commit().await
-    }
-
     /// Calls, newest first. `page.after` is an id.
     pub async fn calls_list(&self, filter: &CallFilter, page: &Page) -> Result<Vec<CallRow>> {
         let mut conn = self.pool.read().await?;
@@ -224,64 +186,8 @@ impl Store {
     }
 }
 
-async fn insert(mut on: On<'_>, calls: &[&NewCall]) -> Result<()> {
-    on!(on, |conn: Db| async {
-        let mut query = QueryBuilder::<Db>::new(
-            "INSERT INTO kb.agent_run_tool_calls (id, run_id, project_id, caller, server, tool,
-                 arguments_digest, arguments, started_at, status) ",
-        );
-        query.push_values(calls, |mut row, call| {
-            row.push_bind(name(&call.id))
-                .push_bind(call.run_id.as_deref().map(name))
-                .push_bind(call.project.as_ref().map(|project| name(project.as_str())))
-                .push_bind(name(&call.caller))
-                .push_bind(name(&call.server))
-                .push_bind(name(&call.tool))
-                .push_bind(name(&call.arguments_digest))
-                .push_bind(call.arguments.as_deref().map(clean))
-                .push_bind(micros(call.started_at))
-                .push_bind(CallStatus::Open.as_str());
-        });
-        query.push(" ON CONFLICT (id) DO NOTHING");
-        query.build().execute(conn).await.map(|_| ())
-    })
-}
-
-async fn close(mut on: On<'_>, ends: &[&CallEnd]) -> Result<()> {
-    on!(on, |conn: Db| async {
-        let mut query = QueryBuilder::<Db>::new(
-            "WITH v (id, status, error, result_digest, result, finished_at, duration_us) AS (",
-        );
-        query.push_values(ends, |mut row, end| {
-            row.push_bind(name(&end.id))
-                .push_bind(end.status.as_str())
-                .push_bind(end.error.as_deref().map(clean))
-                .push_bind(end.result_digest.as_deref().map(name))
-                .push_bind(end.result.as_deref().map(clean))
-                .push_bind(micros(end.finished_at))
-                .push_bind(end.duration_us);
-        });
-        query.push(
-            ") UPDATE kb.agent_run_tool_calls AS c SET
-                 status = v.status, error = v.error, result_digest = v.result_digest,
-                 result = v.result, finished_at = v.finished_at, duration_us = v.duration_us
-               FROM v WHERE c.id = v.id AND c.status IN ('open', 'unknown')",
-        );
-        query.build().execute(conn).await.map(|_| ())
-    })
-}
-
-/// Repeats the last row until there is a power of two of them, or a multiple of [`CHUNK`]. There are few texts then to
-/// be prepared and remembered, and one statement for all that was few rows; a row that stands twice is written once.
-fn fill<T: Copy>(rows: &mut Vec<T>) {
-    if let Some(last) = rows.last().copied() {
-        let chunks = rows.len().next_multiple_of(CHUNK);
-        rows.resize(rows.len().next_power_of_two().min(chunks), last);
-    }
-}
-
 /// What can be stored of a text. (`QueryBuilder` panics on what cannot.)
-fn clean(text: &str) -> Cow<'_, str> {
+pub(crate) fn clean(text: &str) -> Cow<'_, str> {
     if text.contains('\0') {
         text.replace('\0', "\u{fffd}").into()
     } else {
@@ -290,7 +196,7 @@ fn clean(text: &str) -> Cow<'_, str> {
 }
 
 /// What can be stored of a name.
-fn name(text: &str) -> Cow<'_, str> {
+pub(crate) fn name(text: &str) -> Cow<'_, str> {
     match clean(text) {
         Cow::Borrowed(text) => text[..text.floor_char_boundary(MAX_KEY)].into(),
         Cow::Owned(text) => text[..text.floor_char_boundary(MAX_KEY)].to_owned().into(),
@@ -334,24 +240,6 @@ impl TryFrom<String> for CallStatus {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn rows_are_filled_up() {
-        for (length, expect) in [
-            (0, 0),
-            (1, 1),
-            (5, 8),
-            (64, 64),
-            (65, 128),
-            (129, 192),
-            (256, 256),
-        ] {
-            let mut rows: Vec<usize> = (0..length).collect();
-            fill(&mut rows);
-            assert_eq!(rows.len(), expect, "{length}");
-            assert!(rows.iter().skip(length).all(|row| row + 1 == length));
-        }
-    }
 
     #[test]
     fn what_cannot_be_stored_is_changed() {

@@ -5,6 +5,8 @@
 
 use std::fmt;
 
+use sqlx::error::ErrorKind;
+
 /// What a method of the store returns.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -144,9 +146,27 @@ impl From<sqlx::Error> for Error {
     }
 }
 
-fn from_database(error: &dyn sqlx::error::DatabaseError) -> Error {
-    use sqlx::error::ErrorKind;
+impl From<rusqlite::Error> for Error {
+    fn from(error: rusqlite::Error) -> Self {
+        let rusqlite::Error::SqliteFailure(failure, message) = error else {
+            return Self::Corrupt(Fault::new(error));
+        };
+        let code = failure.extended_code;
+        let fault = Fault {
+            code: Some(code.to_string()),
+            message: message.unwrap_or_else(|| failure.to_string()),
+        };
+        let kind = match code {
+            rusqlite::ffi::SQLITE_CONSTRAINT_FOREIGNKEY => ErrorKind::ForeignKeyViolation,
+            // The rest of them need not be told apart.
+            code if code & 0xff == rusqlite::ffi::SQLITE_CONSTRAINT => ErrorKind::CheckViolation,
+            _ => ErrorKind::Other,
+        };
+        judged(&kind, sqlite_reason(code & 0xff), fault)
+    }
+}
 
+fn from_database(error: &dyn sqlx::error::DatabaseError) -> Error {
     let code = error.code().unwrap_or_default().into_owned();
     let reason = if error
         .try_downcast_ref::<sqlx::sqlite::SqliteError>()
@@ -161,7 +181,11 @@ fn from_database(error: &dyn sqlx::error::DatabaseError) -> Error {
         code: Some(code),
         message: error.message().to_owned(),
     };
-    match (error.kind(), reason) {
+    judged(&error.kind(), reason, fault)
+}
+
+fn judged(kind: &ErrorKind, reason: Reason, fault: Fault) -> Error {
+    match (kind, reason) {
         (ErrorKind::Other, Reason::Now(reason)) => Error::Unavailable {
             reason,
             source: Some(fault),

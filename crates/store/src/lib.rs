@@ -18,6 +18,7 @@
 //! quarantined: all of that is the engine's.
 
 mod call;
+mod call_writer;
 mod conversation;
 mod error;
 mod event;
@@ -39,6 +40,7 @@ mod workspace;
 mod writer;
 
 pub use call::{CallDetail, CallEnd, CallFilter, CallRow, CallStatus, CallWrite, NewCall};
+pub use call_writer::CallWriter;
 pub use conversation::{ConversationDetail, ConversationRow};
 pub use error::{Error, Fault, OpenError, Result};
 pub use event::{EventRow, NewEvent};

@@ -250,7 +250,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        CallWrite, NewCall, NewEvent, NewProject, new_id, now,
+        CallWrite, CallWriter, NewCall, NewEvent, NewProject, new_id, now,
         sql::{execute, row},
     };
 
@@ -331,20 +331,26 @@ mod tests {
         fill().await;
         full(store.event_add(event).await);
         // One that fits, before one that does not: neither is there.
-        fill().await;
+        let mut calls = store.call_writer();
+        let pages = |calls: &mut CallWriter, count: u32| {
+            let conn = calls.conn();
+            conn.pragma_update(None, "max_page_count", count).unwrap();
+        };
+        pages(&mut calls, 1);
         let batch = [call(String::new()), call(long.clone())];
-        full(store.calls_write(&batch).await);
-        let calls = store
+        full(calls.write(&batch).await);
+        let found = store
             .calls_list(&crate::CallFilter::default(), &crate::Page::default())
             .await;
-        assert_eq!(calls.unwrap(), []);
+        assert_eq!(found.unwrap(), []);
         store.project_get(&project.id).await.unwrap();
 
         // There is room again.
         let mut conn = store.pool.write().await.unwrap();
         execute!(conn, "PRAGMA kb.max_page_count = 1000000").unwrap();
         drop(conn);
-        store.calls_write(&batch).await.unwrap();
+        pages(&mut calls, 1_000_000);
+        calls.write(&batch).await.unwrap();
         store.event_add(event).await.unwrap();
     }
 }

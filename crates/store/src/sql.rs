@@ -33,7 +33,7 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(3);
 #[derive(Clone, Debug)]
 pub(crate) enum Pool {
     /// SQLite has one writer at a time: a second one would only wait for the lock, so there is one
-    /// connection that writes and the rest cannot.
+    /// connection that writes (and [`crate::CallWriter`]'s) and the rest cannot.
     Sqlite {
         read: SqlitePool,
         write: Writer,
@@ -119,15 +119,6 @@ impl Tx {
             }
         })
         .await
-    }
-}
-
-impl On<'_> {
-    pub(crate) fn on(&mut self) -> On<'_> {
-        match self {
-            Self::Sqlite(conn) => On::Sqlite(conn),
-            Self::Postgres(conn) => On::Postgres(conn),
-        }
     }
 }
 

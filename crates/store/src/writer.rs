@@ -1,7 +1,7 @@
-//! The one connection that writes to a SQLite file.
+//! The one connection that writes to a SQLite file, but for records of calls ([`crate::CallWriter`]).
 //!
 //! A pool of one would do, but a pool asks its connection for a sign of life each time it gets it back, from a task of
-//! its own: a way to the connection's thread and back more for each record of a call.
+//! its own: a way to the connection's thread and back more for each statement.
 //!
 //! Invariant: whoever gets the connection finds no transaction on it. One that was not committed takes its connection
 //! with it, for closing rolls back; the next one opens another.
@@ -43,6 +43,10 @@ impl Writer {
             path: path.into(),
             slot: Arc::default(),
         }
+    }
+
+    pub(crate) fn path(&self) -> &Arc<str> {
+        &self.path
     }
 
     /// Waits for the connection, 2 s at most, and opens it if it is not open.

@@ -50,7 +50,7 @@ fn outcome(id: &str, status: CallStatus) -> CallEnd {
 
 async fn write(store: &Store, calls: &[NewCall]) {
     let writes: Vec<_> = calls.iter().cloned().map(CallWrite::Intent).collect();
-    store.calls_write(&writes).await.unwrap();
+    store.call_writer().write(&writes).await.unwrap();
 }
 
 async fn count(store: &Store) -> usize {
@@ -78,7 +78,8 @@ async fn a_call(db: &Db) {
     for status in [CallStatus::ToolError, CallStatus::Ok] {
         let end = outcome(&call.id, status);
         db.store
-            .calls_write(&[CallWrite::Outcome(end)])
+            .call_writer()
+            .write(&[CallWrite::Outcome(end)])
             .await
             .unwrap();
     }
@@ -95,8 +96,8 @@ async fn a_call(db: &Db) {
     assert_error!(db.store.call_get(Some(&other), &call.id).await, NotFound);
     assert_error!(db.store.call_get(None, &new_id()).await, NotFound);
     let unknown = CallWrite::Outcome(outcome(&new_id(), CallStatus::Ok));
-    db.store.calls_write(&[unknown]).await.unwrap();
-    db.store.calls_write(&[]).await.unwrap();
+    db.store.call_writer().write(&[unknown]).await.unwrap();
+    db.store.call_writer().write(&[]).await.unwrap();
     assert_eq!(count(&db.store).await, 1);
 }
 
@@ -115,7 +116,7 @@ async fn a_batch_is_written_wholly_or_not_at_all(db: &Db) {
         unreachable!("intents come first")
     };
     last.run_id = Some("no such run".to_owned());
-    assert_error!(db.store.calls_write(&bad).await, Invalid);
+    assert_error!(db.store.call_writer().write(&bad).await, Invalid);
     let open = CallFilter {
         status: Some(CallStatus::Open),
         ..CallFilter::default()
@@ -130,7 +131,7 @@ async fn a_batch_is_written_wholly_or_not_at_all(db: &Db) {
         64
     );
 
-    db.store.calls_write(&writes).await.unwrap();
+    db.store.call_writer().write(&writes).await.unwrap();
     let rows = db.store.calls_list(&open, &Page::default()).await.unwrap();
     assert!(rows.len() == 64 && rows.iter().all(|row| row.tool == "new"));
     assert_eq!(count(&db.store).await, 128);
@@ -142,7 +143,7 @@ async fn writing_a_batch_again(db: &Db) {
     // In the order in which a retry may have them; an intent never opens a closed call.
     let batch = [CallWrite::Outcome(end), CallWrite::Intent(call.clone())];
     for _ in 0..3 {
-        db.store.calls_write(&batch).await.unwrap();
+        db.store.call_writer().write(&batch).await.unwrap();
         let row = db.store.call_get(None, &call.id).await.unwrap();
         assert_eq!(row.call.status, CallStatus::Ok);
     }
@@ -165,7 +166,8 @@ async fn calls_are_filtered_and_paged(db: &Db) {
         .take(10)
         .map(|call| CallWrite::Outcome(outcome(&call.id, CallStatus::Timeout)));
     db.store
-        .calls_write(&ends.collect::<Vec<_>>())
+        .call_writer()
+        .write(&ends.collect::<Vec<_>>())
         .await
         .unwrap();
 
@@ -248,7 +250,7 @@ async fn calls_that_were_open(db: &Db) {
     let calls: Vec<_> = (0..3).map(|_| intent(None, "now")).collect();
     write(&db.store, &calls).await;
     let end = CallWrite::Outcome(outcome(&calls[0].id, CallStatus::Ok));
-    db.store.calls_write(&[end]).await.unwrap();
+    db.store.call_writer().write(&[end]).await.unwrap();
     let mut later = intent(None, "now");
     later.started_at = now() + Duration::hours(1);
     write(&db.store, std::slice::from_ref(&later)).await;
@@ -271,7 +273,7 @@ async fn calls_that_were_open(db: &Db) {
 
     // Another process on the same database knew better.
     let end = CallWrite::Outcome(outcome(&calls[1].id, CallStatus::Ok));
-    db.store.calls_write(&[end]).await.unwrap();
+    db.store.call_writer().write(&[end]).await.unwrap();
     let row = status(&calls[1]).await;
     assert_eq!((row.status, row.error), (CallStatus::Ok, None));
 }
@@ -294,7 +296,7 @@ async fn what_happened_is_never_refused(db: &Db) {
     let mut end = outcome(&call.id, CallStatus::Error);
     end.error = Some("the server wrote \0 ☃ '; DROP TABLE kb.projects; --".to_owned());
     let batch = [CallWrite::Intent(call.clone()), CallWrite::Outcome(end)];
-    db.store.calls_write(&batch).await.unwrap();
+    db.store.call_writer().write(&batch).await.unwrap();
     let row = db.store.call_get(None, &call.id).await.unwrap();
     assert_eq!(row.call.tool, format!("nul\u{fffd}{}", "ü".repeat(509)));
     assert_eq!(row.arguments.as_deref(), Some("\"\u{fffd}\""));

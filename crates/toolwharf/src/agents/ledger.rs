@@ -49,7 +49,7 @@ impl Records {
     }
 }
 
-fn failed(error: store::Error) -> LedgerError {
+fn failed(error: impl std::fmt::Display) -> LedgerError {
     LedgerError(error.to_string())
 }
 
@@ -86,8 +86,8 @@ impl Ledger for Records {
                         .then(|| call.arguments.get().to_owned()),
                     started_at: store::now(),
                 };
-                let writes = [CallWrite::Intent(intent)];
-                self.store.calls_write(&writes).await.map_err(failed)?;
+                let opened = self.gateway.record(CallWrite::Intent(intent)).await;
+                opened.map_err(failed)?;
                 self.open().insert(id.clone(), Instant::now());
             }
             Ok(id)
@@ -114,8 +114,8 @@ impl Ledger for Records {
                 finished_at: store::now(),
                 duration_us: i64::try_from(began.elapsed().as_micros()).unwrap_or(i64::MAX),
             };
-            let writes = [CallWrite::Outcome(outcome)];
-            self.store.calls_write(&writes).await.map_err(failed)
+            let closed = self.gateway.record(CallWrite::Outcome(outcome)).await;
+            closed.map_err(failed)
         })
     }
 

@@ -1,0 +1,273 @@
+//! What writes the records of calls.
+//!
+//! Nothing else is written as often, and whoever calls a tool waits for it twice. On Postgres a batch is a few statements.
+//! On SQLite there is a connection of its own that is used on the spot: sqlx has a thread for each connection, and the way
+//! there and back, through two channels for each statement, takes longer than the statement.
+
+use std::{sync::Arc, time::Duration};
+
+use chrono::SecondsFormat;
+use rusqlite::{Connection, TransactionBehavior, params};
+use sqlx::{PgConnection, PgPool, Postgres, QueryBuilder};
+
+use crate::{
+    CallEnd, CallStatus, CallWrite, NewCall, Store, Time,
+    call::{clean, name},
+    error::Result,
+    id::micros,
+    sql::{Pool, within},
+};
+
+/// The most rows of one statement.
+const CHUNK: usize = 64;
+
+/// Writes records of calls, one batch after the other.
+#[derive(Debug)]
+pub struct CallWriter(Way);
+
+#[derive(Debug)]
+enum Way {
+    Sqlite(File),
+    Postgres(PgPool),
+}
+
+#[derive(Debug)]
+struct File {
+    path: Arc<str>,
+    conn: Option<Connection>,
+}
+
+impl Store {
+    #[must_use]
+    pub fn call_writer(&self) -> CallWriter {
+        CallWriter(match &self.pool {
+            Pool::Sqlite { write, .. } => Way::Sqlite(File {
+                path: write.path().clone(),
+                conn: None,
+            }),
+            Pool::Postgres(pool) => Way::Postgres(pool.clone()),
+        })
+    }
+}
+
+impl CallWriter {
+    /// Writes a batch: all of it or nothing, durable on return. Intents go before outcomes, in
+    /// whichever order they stand. An outcome without an intent changes nothing.
+    ///
+    /// With SQLite it blocks the thread, as long as the disk takes and at most a second more where another process
+    /// writes: run it on a thread that has nothing else to do.
+    ///
+    /// # Errors
+    /// [`crate::Error::Unavailable`]: the batch can be written again.
+    pub async fn write(&mut self, writes: &[CallWrite]) -> Result<()> {
+        if writes.is_empty() {
+            return Ok(());
+        }
+        let mut intents = Vec::with_capacity(writes.len());
+        let mut outcomes = Vec::new();
+        for write in writes {
+            match write {
+                CallWrite::Intent(call) => intents.push(call),
+                CallWrite::Outcome(end) => outcomes.push(end),
+            }
+        }
+        match &mut self.0 {
+            Way::Sqlite(file) => file.write(&intents, &outcomes),
+            Way::Postgres(pool) => within(into_postgres(pool, intents, outcomes)).await,
+        }
+    }
+}
+
+impl File {
+    fn conn(&mut self) -> rusqlite::Result<&mut Connection> {
+        if self.conn.is_none() {
+            self.conn = Some(open(&self.path)?);
+        }
+        Ok(self.conn.as_mut().expect("it was opened"))
+    }
+
+    fn write(&mut self, intents: &[&NewCall], outcomes: &[&CallEnd]) -> Result<()> {
+        let conn = self.conn()?;
+        if intents.len() + outcomes.len() == 1 {
+            // A statement is a transaction by itself.
+            write_rows(conn, intents, outcomes)?;
+        } else {
+            let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            write_rows(&tx, intents, outcomes)?;
+            tx.commit()?;
+        }
+        Ok(())
+    }
+}
+
+fn open(path: &str) -> rusqlite::Result<Connection> {
+    let conn = Connection::open(path)?;
+    conn.busy_timeout(Duration::from_secs(1))?;
+    conn.pragma_update(None, "foreign_keys", true)?;
+    conn.pragma_update(None, "synchronous", "FULL")?;
+    conn.pragma_update(None, "journal_size_limit", 64 << 20)?;
+    Ok(conn)
+}
+
+fn write_rows(
+    conn: &Connection,
+    intents: &[&NewCall],
+    outcomes: &[&CallEnd],
+) -> rusqlite::Result<()> {
+    if !intents.is_empty() {
+        let mut statement = conn.prepare_cached(
+            "INSERT INTO agent_run_tool_calls (id, run_id, project_id, caller, server, tool,
+                 arguments_digest, arguments, started_at, status)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10) ON CONFLICT (id) DO NOTHING",
+        )?;
+        for call in intents {
+            statement.execute(params![
+                name(&call.id),
+                call.run_id.as_deref().map(name),
+                call.project.as_ref().map(|project| name(project.as_str())),
+                name(&call.caller),
+                name(&call.server),
+                name(&call.tool),
+                name(&call.arguments_digest),
+                call.arguments.as_deref().map(clean),
+                text(call.started_at),
+                CallStatus::Open.as_str(),
+            ])?;
+        }
+    }
+    if !outcomes.is_empty() {
+        let mut statement = conn.prepare_cached(
+            "UPDATE agent_run_tool_calls SET status = ?2, error = ?3, result_digest = ?4, result = ?5,
+                 finished_at = ?6, duration_us = ?7
+             WHERE id = ?1 AND status IN ('open', 'unknown')",
+        )?;
+        for end in outcomes {
+            statement.execute(params![
+                name(&end.id),
+                end.status.as_str(),
+                end.error.as_deref().map(clean),
+                end.result_digest.as_deref().map(name),
+                end.result.as_deref().map(clean),
+                text(end.finished_at),
+                end.duration_us,
+            ])?;
+        }
+    }
+    Ok(())
+}
+
+/// A time as sqlx writes it.
+fn text(time: Time) -> String {
+    micros(time).to_rfc3339_opts(SecondsFormat::AutoSi, false)
+}
+
+async fn into_postgres(
+    pool: &PgPool,
+    mut intents: Vec<&NewCall>,
+    mut outcomes: Vec<&CallEnd>,
+) -> sqlx::Result<()> {
+    fill(&mut intents);
+    fill(&mut outcomes);
+    if intents.len().max(outcomes.len()) <= CHUNK && intents.is_empty() != outcomes.is_empty() {
+        // A statement is a transaction by itself, and takes a third of the ways to the database.
+        let mut conn = pool.acquire().await?;
+        return if outcomes.is_empty() {
+            insert(&mut conn, &intents).await
+        } else {
+            close(&mut conn, &outcomes).await
+        };
+    }
+    let mut tx = pool.begin().await?;
+    for chunk in intents.chunks(CHUNK) {
+        insert(&mut tx, chunk).await?;
+    }
+    for chunk in outcomes.chunks(CHUNK) {
+        close(&mut tx, chunk).await?;
+    }
+    tx.commit().await
+}
+
+async fn insert(conn: &mut PgConnection, calls: &[&NewCall]) -> sqlx::Result<()> {
+    let mut query = QueryBuilder::<Postgres>::new(
+        "INSERT INTO kb.agent_run_tool_calls (id, run_id, project_id, caller, server, tool,
+             arguments_digest, arguments, started_at, status) ",
+    );
+    query.push_values(calls, |mut row, call| {
+        row.push_bind(name(&call.id))
+            .push_bind(call.run_id.as_deref().map(name))
+            .push_bind(call.project.as_ref().map(|project| name(project.as_str())))
+            .push_bind(name(&call.caller))
+            .push_bind(name(&call.server))
+            .push_bind(name(&call.tool))
+            .push_bind(name(&call.arguments_digest))
+            .push_bind(call.arguments.as_deref().map(clean))
+            .push_bind(micros(call.started_at))
+            .push_bind(CallStatus::Open.as_str());
+    });
+    query.push(" ON CONFLICT (id) DO NOTHING");
+    query.build().execute(conn).await.map(|_| ())
+}
+
+async fn close(conn: &mut PgConnection, ends: &[&CallEnd]) -> sqlx::Result<()> {
+    let mut query = QueryBuilder::<Postgres>::new(
+        "WITH v (id, status, error, result_digest, result, finished_at, duration_us) AS (",
+    );
+    query.push_values(ends, |mut row, end| {
+        row.push_bind(name(&end.id))
+            .push_bind(end.status.as_str())
+            .push_bind(end.error.as_deref().map(clean))
+            .push_bind(end.result_digest.as_deref().map(name))
+            .push_bind(end.result.as_deref().map(clean))
+            .push_bind(micros(end.finished_at))
+            .push_bind(end.duration_us);
+    });
+    query.push(
+        ") UPDATE kb.agent_run_tool_calls AS c SET
+             status = v.status, error = v.error, result_digest = v.result_digest,
+             result = v.result, finished_at = v.finished_at, duration_us = v.duration_us
+           FROM v WHERE c.id = v.id AND c.status IN ('open', 'unknown')",
+    );
+    query.build().execute(conn).await.map(|_| ())
+}
+
+/// Repeats the last row until there is a power of two of them, or a multiple of [`CHUNK`]. There are few texts then to
+/// be prepared and remembered, and one statement for all that was few rows; a row that stands twice is written once.
+fn fill<T: Copy>(rows: &mut Vec<T>) {
+    if let Some(last) = rows.last().copied() {
+        let chunks = rows.len().next_multiple_of(CHUNK);
+        rows.resize(rows.len().next_power_of_two().min(chunks), last);
+    }
+}
+
+#[cfg(test)]
+impl CallWriter {
+    pub(crate) fn conn(&mut self) -> &Connection {
+        match &mut self.0 {
+            Way::Sqlite(file) => file.conn().unwrap(),
+            Way::Postgres(_) => panic!("it is no file"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_filled_up() {
+        for (length, expect) in [
+            (0, 0),
+            (1, 1),
+            (5, 8),
+            (64, 64),
+            (65, 128),
+            (129, 192),
+            (256, 256),
+        ] {
+            let mut rows: Vec<usize> = (0..length).collect();
+            fill(&mut rows);
+            assert_eq!(rows.len(), expect, "{length}");
+            assert!(rows.iter().skip(length).all(|row| row + 1 == length));
+        }
+    }
+}
