@@ -52,7 +52,8 @@ const RULES: &[Rule] = &[
     },
     Rule {
         krate: "agent",
-        ours: &["model"],
+        // The client role only, for the feature `adk`.
+        ours: &["mcp", "model"],
         no_direct: &["sqlx"],
         no_anywhere: &["axum"],
     },

@@ -19,8 +19,10 @@
 //!
 //! # Deliberately absent
 //!
-//! MCP, processes, SQL and HTTP servers. Repeating tool calls. Summarising conversations that have grown too long.
+//! MCP (save for the endpoints that the feature `adk` brings), processes, SQL and HTTP servers. Repeating tool calls. Summarising conversations that have grown too long.
 
+#[cfg(feature = "adk")]
+pub mod adk;
 mod agent;
 mod chat;
 mod config;

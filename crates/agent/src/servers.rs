@@ -44,8 +44,8 @@ pub struct ServerCall {
     pub tool: NativeName,
     /// An object, as the model wrote it.
     pub arguments: Raw,
-    /// The run that the record of the call belongs to.
-    pub run: RunId,
+    /// The run that the record of the call belongs to, if there is one.
+    pub run: Option<RunId>,
 }
 
 /// What went wrong, for people and models to read; no secrets in it.

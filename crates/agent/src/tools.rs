@@ -90,7 +90,7 @@ impl Tools<'_> {
                     server: server.clone(),
                     tool: native.clone(),
                     arguments,
-                    run: self.run.clone(),
+                    run: Some(self.run.clone()),
                 };
                 self.call_server(call).await
             }

@@ -5,14 +5,16 @@
 
 use std::sync::Arc;
 
-use agent::{Raw, ServerCall, ServerTool, Servers, ServersError, ToolOutcome};
+use agent::{
+    Origin, Raw, ServerCall, ServerTool, Servers, ServersError, ToolFunction, ToolOutcome,
+};
 use engine::{Caller, Gateway, Scope, catalog::ListKind, view::View};
 use futures_util::future::BoxFuture;
 use mcp::{
     Era, Frame, json,
     outbox::{Bounds, Outbox},
 };
-use model::NativeName;
+use model::{ExposedName, NativeName};
 use serde::Deserialize;
 
 use super::CALLER;
@@ -80,6 +82,30 @@ impl Ours {
     }
 }
 
+/// The tools that clients of a view are offered, under the names that they call them by.
+///
+/// # Errors
+/// When the list is not what the gateway makes.
+pub(crate) fn offered(view: &View) -> Result<Vec<ToolFunction>, ServersError> {
+    let unreadable = |error| ServersError(format!("the list of tools cannot be read: {error}"));
+    let list = view.list(ListKind::Tools, Era::Legacy);
+    let listed: Listed = serde_json::from_slice(list).map_err(unreadable)?;
+    let names = view.names(ListKind::Tools);
+    let tools = names
+        .zip(listed.tools)
+        .map(|((exposed, server, native, _), item)| ToolFunction {
+            name: ExposedName::new(exposed),
+            description: item.description.into(),
+            parameters: item.input_schema.unwrap_or_else(Raw::empty_object),
+            response: item.output_schema,
+            origin: Origin::Server {
+                server: server.clone(),
+                native: NativeName::new(native),
+            },
+        });
+    Ok(tools.collect())
+}
+
 impl Servers for Ours {
     fn start(&self) -> BoxFuture<'_, Result<(), ServersError>> {
         // They are the gateway's, which starts them by its own settings; what is lazy is started by being looked at.
@@ -89,20 +115,19 @@ impl Servers for Ours {
     fn tools(&self) -> BoxFuture<'_, Result<Vec<ServerTool>, ServersError>> {
         Box::pin(async {
             let view = self.view().await?;
-            let unreadable =
-                |error| ServersError(format!("the list of tools cannot be read: {error}"));
-            let list = view.list(ListKind::Tools, Era::Legacy);
-            let listed: Listed = serde_json::from_slice(list).map_err(unreadable)?;
-            let names = view.names(ListKind::Tools);
-            let tools = names
-                .zip(listed.tools)
-                .map(|((exposed, server, native, _), item)| ServerTool {
-                    server: server.clone(),
-                    native: NativeName::new(shown(exposed, server.as_str(), native)),
-                    description: item.description.into(),
-                    parameters: item.input_schema.unwrap_or_else(Raw::empty_object),
-                    response: item.output_schema,
-                });
+            let tools = offered(&view)?.into_iter().filter_map(|function| {
+                let Origin::Server { server, native } = function.origin else {
+                    return None;
+                };
+                let name = shown(function.name.as_str(), server.as_str(), native.as_str());
+                Some(ServerTool {
+                    native: NativeName::new(name),
+                    server,
+                    description: function.description,
+                    parameters: function.parameters,
+                    response: function.response,
+                })
+            });
             Ok(tools.collect())
         })
     }
@@ -140,7 +165,7 @@ impl Servers for Ours {
                 modern_capabilities: None,
                 headers: None,
                 timeout: None,
-                run: Some(call.run.0.clone()),
+                run: call.run.map(|run| run.0),
             };
             let answer = self.gateway.request(&caller, &frame).await.into_text();
             let unreadable =

@@ -169,6 +169,7 @@ fn query(parameter: &Parameter) -> Value {
         Kind::Boolean => json!({"type": "boolean"}),
         Kind::Time => json!({"type": "string", "format": "date-time"}),
         Kind::Status => schemas::call_status_value(),
+        Kind::Format => json!({"type": "string", "enum": ["adk", "anthropic", "openai"]}),
         Kind::Project => schemas::project_id_value(),
     };
     json!({"name": parameter.name, "in": "query", "description": parameter.about, "schema": schema})

@@ -78,6 +78,7 @@ pub(super) enum Kind {
     Boolean,
     Time,
     Status,
+    Format,
     Project,
 }
 
@@ -121,10 +122,19 @@ const OF_ALL_CALLS: &[Parameter] = &[
     parameter("since", Kind::Time, "Only begun at this time or later"),
     parameter("until", Kind::Time, "Only begun before this time"),
 ];
-const OF_TOOLS: &[Parameter] = &[parameter("server", Kind::Server, "Only of this server")];
+const DECLARED: Parameter = parameter(
+    "format",
+    Kind::Format,
+    "Declarations instead, as this kind of model or development kit takes them, of what clients see",
+);
+const OF_TOOLS: &[Parameter] = &[
+    parameter("server", Kind::Server, "Only of this server"),
+    DECLARED,
+];
 const OF_ALL_TOOLS: &[Parameter] = &[
     parameter("project", Kind::Project, "As this project sees them"),
     parameter("server", Kind::Server, "Only of this server"),
+    DECLARED,
 ];
 const OF_LOGS: &[Parameter] = &[
     parameter("tail", Kind::Lines, "The last lines, 200 without it"),
@@ -457,7 +467,7 @@ pub(super) const ROUTES: &[Route] = &[
         get(tools::list)
     })
     .asks(OF_ALL_TOOLS)
-    .answers::<tools::Tools>(),
+    .answers::<tools::Offered>(),
     Route::new(
         "GET",
         "/api/v1/calls",
@@ -604,7 +614,7 @@ pub(super) const ROUTES: &[Route] = &[
         || get(tools::list_of),
     )
     .asks(OF_TOOLS)
-    .answers::<tools::Tools>(),
+    .answers::<tools::Offered>(),
     Route::new(
         "PUT",
         "/api/v1/projects/{project}/servers/{server}/tools/{tool}/setting",

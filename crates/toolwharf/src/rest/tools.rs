@@ -64,6 +64,40 @@ pub(crate) struct Tool {
     pub(crate) quarantine: Option<Quarantine>,
 }
 
+/// What is answered when tools are asked for: a table of them, or what a model is told of those that clients see.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+pub(crate) enum Offered {
+    Listed(Tools),
+    Declared(Declarations),
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Declarations {
+    /// In the form that was asked for.
+    #[schema(value_type = Vec<Value>)]
+    pub(crate) declarations: Vec<agent::raw::Fields>,
+}
+
+/// Whose form of declaration.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Form {
+    Adk,
+    Anthropic,
+    OpenAi,
+}
+
+impl From<Form> for agent::Format {
+    fn from(form: Form) -> Self {
+        match form {
+            Form::Adk => Self::Adk,
+            Form::Anthropic => Self::Anthropic,
+            Form::OpenAi => Self::OpenAi,
+        }
+    }
+}
+
 /// What a project wants of a tool; what is missing is as the server says.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -97,11 +131,13 @@ pub(crate) struct Approval {
 pub(super) struct Asked {
     project: Option<ProjectId>,
     server: Option<ServerName>,
+    format: Option<Form>,
 }
 
 #[derive(Deserialize)]
 pub(super) struct OfServer {
     server: Option<ServerName>,
+    format: Option<Form>,
 }
 
 /// Where a tool is in a path.
@@ -114,23 +150,23 @@ pub(super) struct Named {
 pub(super) async fn list(
     State(rest): State<Shared>,
     query: Result<Query<Asked>, axum::extract::rejection::QueryRejection>,
-) -> Result<Json<Tools>, Problem> {
+) -> Result<Json<Offered>, Problem> {
     let asked = input::query(query)?;
     if asked.project.is_none()
         && let Some(server) = &asked.server
     {
         rest.server(server.as_str())?;
     }
-    rest.tools(asked.project, asked.server).await
+    rest.tools(asked.project, asked.server, asked.format).await
 }
 
 pub(super) async fn list_of(
     State(rest): State<Shared>,
     Project(project): Project,
     query: Result<Query<OfServer>, axum::extract::rejection::QueryRejection>,
-) -> Result<Json<Tools>, Problem> {
+) -> Result<Json<Offered>, Problem> {
     let asked = input::query(query)?;
-    rest.tools(Some(project), asked.server).await
+    rest.tools(Some(project), asked.server, asked.format).await
 }
 
 impl Rest {
@@ -138,7 +174,8 @@ impl Rest {
         &self,
         project: Option<ProjectId>,
         server: Option<ServerName>,
-    ) -> Result<Json<Tools>, Problem> {
+        format: Option<Form>,
+    ) -> Result<Json<Offered>, Problem> {
         let scope = Scope {
             project,
             server: None,
@@ -157,6 +194,18 @@ impl Rest {
                 format!("there is no server `{server}` here"),
             ));
         }
+        if let Some(format) = format {
+            let functions = crate::agents::offered(&view);
+            let mut functions = functions.map_err(|error| Problem::new(500, error.to_string()))?;
+            functions.retain(|function| {
+                server
+                    .as_ref()
+                    .is_none_or(|only| only.as_str() == function.origin.server())
+            });
+            let declared = functions.iter().map(|tool| tool.declaration(format.into()));
+            let declarations = declared.collect();
+            return Ok(Json(Offered::Declared(Declarations { declarations })));
+        }
         let mut exposed: HashMap<(&ServerKey, &str), &str> = HashMap::new();
         let routes: Vec<_> = view
             .names(ListKind::Tools)
@@ -169,7 +218,7 @@ impl Rest {
         for server in servers {
             self.tools_of(&view, server, &exposed, &mut tools).await;
         }
-        Ok(Json(Tools { tools }))
+        Ok(Json(Offered::Listed(Tools { tools })))
     }
 
     async fn tools_of(

@@ -1,0 +1,159 @@
+//! Tools for agents made with ADK: those of an MCP endpoint, as `adk_core` knows tools (P08, P10, P11).
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::sync::Arc;
+//! use agent::adk::{Endpoint, Toolset};
+//!
+//! let endpoint = Endpoint::new("http://127.0.0.1:3000/mcp/shop").with_token(std::env::var("TOOLWHARF_KEY")?);
+//! let tools = Toolset::build("shop", Arc::new(endpoint)).await?;
+//! // LlmAgentBuilder::new("clerk").toolset(Arc::new(tools))
+//! # Ok(()) }
+//! ```
+//!
+//! Invariant: the connection is made when a toolset is built, and all toolsets that are built over one [`Endpoint`] share it.
+
+mod endpoint;
+
+use std::sync::Arc;
+
+use adk_core::{AdkError, ReadonlyContext, Tool, ToolContext};
+use async_trait::async_trait;
+use serde_json::{Value, json};
+
+pub use self::endpoint::Endpoint;
+use crate::{
+    Format, Origin, Raw, Registry, ServerCall, Servers, ServersError, ToolFunction, ToolOutcome,
+};
+
+/// The tools of some servers.
+pub struct Toolset {
+    name: String,
+    tools: Vec<Arc<dyn Tool>>,
+}
+
+/// A tool of a server, under the name that the server gave it.
+struct Wrapped {
+    servers: Arc<dyn Servers>,
+    function: ToolFunction,
+    /// [`Format::Adk`].
+    declaration: Value,
+}
+
+impl Toolset {
+    /// Connects, and takes the tools that are offered now.
+    ///
+    /// Of two servers with a tool of one name the later one's is taken, with a warning in the log.
+    ///
+    /// # Errors
+    /// When there is no connection or no list; the message names the server.
+    pub async fn build(
+        name: impl Into<String>,
+        servers: Arc<dyn Servers>,
+    ) -> Result<Self, ServersError> {
+        servers.start().await?;
+        let registry = Registry::new(servers.tools().await?, &[]);
+        for warning in registry.warnings() {
+            tracing::warn!("{warning}");
+        }
+        let tools = registry.functions().iter().map(|function| {
+            let declaration = serde_json::to_value(function.declaration(Format::Adk));
+            Arc::new(Wrapped {
+                servers: servers.clone(),
+                function: function.clone(),
+                declaration: declaration.unwrap_or_default(),
+            }) as Arc<dyn Tool>
+        });
+        Ok(Self {
+            name: name.into(),
+            tools: tools.collect(),
+        })
+    }
+}
+
+#[async_trait]
+impl adk_core::Toolset for Toolset {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    async fn tools(&self, _: Arc<dyn ReadonlyContext>) -> adk_core::Result<Vec<Arc<dyn Tool>>> {
+        Ok(self.tools.clone())
+    }
+}
+
+#[async_trait]
+impl Tool for Wrapped {
+    fn name(&self) -> &str {
+        self.function.native_name()
+    }
+
+    fn description(&self) -> &str {
+        &self.function.description
+    }
+
+    fn declaration(&self) -> Value {
+        self.declaration.clone()
+    }
+
+    fn parameters_schema(&self) -> Option<Value> {
+        self.declaration.get("parameters").cloned()
+    }
+
+    fn response_schema(&self) -> Option<Value> {
+        self.declaration.get("response").cloned()
+    }
+
+    /// The server orders its calls itself.
+    fn is_concurrency_safe(&self) -> bool {
+        true
+    }
+
+    /// Gives the structured result if there is one, else the MCP `CallToolResult` as it came.
+    ///
+    /// # Errors
+    /// When the tool says that it failed, with its text, and when there is no answer.
+    async fn execute(&self, _: Arc<dyn ToolContext>, args: Value) -> adk_core::Result<Value> {
+        let Origin::Server { server, native } = &self.function.origin else {
+            return Err(AdkError::tool("it is no server's tool"));
+        };
+        let arguments = match args {
+            Value::Null => json!({}),
+            args => args,
+        };
+        if !arguments.is_object() {
+            return Err(AdkError::tool(format!(
+                "the arguments of `{native}` are no JSON object"
+            )));
+        }
+        let call = ServerCall {
+            server: server.clone(),
+            tool: native.clone(),
+            arguments: Raw::of(&arguments),
+            run: None,
+        };
+        let outcome = self.servers.call(call).await;
+        let ToolOutcome { content, is_error } =
+            outcome.map_err(|error| AdkError::tool(error.to_string()))?;
+        let mut result: Value = content
+            .read()
+            .map_err(|error| AdkError::tool(format!("the result cannot be read: {error}")))?;
+        if is_error {
+            return Err(AdkError::tool(texts(&result)));
+        }
+        Ok(match result["structuredContent"].take() {
+            Value::Null => result,
+            structured => structured,
+        })
+    }
+}
+
+/// The texts of a result, a line each.
+fn texts(result: &Value) -> String {
+    let content = result["content"].as_array().into_iter().flatten();
+    let texts: Vec<&str> = content.filter_map(|block| block["text"].as_str()).collect();
+    match texts.is_empty() {
+        true => "the tool says that it failed".to_owned(),
+        false => texts.join("\n"),
+    }
+}

@@ -1,0 +1,241 @@
+//! The tools of an MCP endpoint, over HTTP: of a running Toolwharf or of one server.
+//!
+//! Invariants: there is one session at a time, however many use it. A session that the endpoint has forgotten, as one does
+//! that was started again, is replaced, and what was asked is asked once more: it had not arrived.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use futures_util::future::BoxFuture;
+use mcp::{
+    Era, Frame, Kind, RpcError,
+    client::{CallError, Client, Connector, Event, Identity, Options, Outgoing, Target},
+    json::quote,
+    protocol::method,
+};
+use model::{NativeName, ServerName};
+use serde::Deserialize;
+use tokio::sync::OnceCell;
+
+use crate::{Raw, ServerCall, ServerTool, Servers, ServersError, ToolOutcome};
+
+/// Wall time of the handshake, and of a list.
+const HANDSHAKE: Duration = Duration::from_secs(60);
+/// Wall time of a call.
+const CALL: Duration = Duration::from_secs(600);
+/// Wall time of a goodbye.
+const GOODBYE: Duration = Duration::from_secs(2);
+/// Largest answer, in bytes.
+const LARGEST: usize = 64 << 20;
+const DEPTH: usize = 512;
+/// The most pages of a list.
+const PAGES: usize = 1_000;
+
+/// An MCP endpoint: its URL, and the key for it.
+pub struct Endpoint {
+    url: String,
+    token: Option<String>,
+    name: ServerName,
+    connector: Connector,
+    session: Mutex<Session>,
+}
+
+/// A session that is made when it is first needed.
+type Session = Arc<OnceCell<Client>>;
+
+#[derive(Deserialize)]
+struct Listed {
+    tools: Vec<Item>,
+    #[serde(rename = "nextCursor")]
+    next: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Item {
+    name: String,
+    #[serde(default)]
+    description: String,
+    input_schema: Option<Raw>,
+    output_schema: Option<Raw>,
+}
+
+#[derive(Deserialize)]
+struct Outcome {
+    #[serde(default, rename = "isError")]
+    is_error: bool,
+}
+
+impl Endpoint {
+    /// An endpoint, by its URL: `http://host/mcp` for all servers of a Toolwharf, `…/mcp/PROJECT` for a project's,
+    /// `…/mcp/PROJECT/SERVER` for one of them, whose tools keep their names for certain.
+    #[must_use]
+    pub fn new(url: impl Into<String>) -> Self {
+        let url = url.into();
+        let last = url.trim_end_matches('/').rsplit('/').next().unwrap_or("");
+        let name = ServerName::parse(last);
+        Self {
+            name: name
+                .unwrap_or_else(|_| ServerName::parse("mcp").expect("it is the name of a server")),
+            url,
+            token: None,
+            connector: Connector::new(),
+            session: Mutex::default(),
+        }
+    }
+
+    /// Sends `token` as bearer token. It is in no error and no log.
+    #[must_use]
+    pub fn with_token(mut self, token: impl Into<String>) -> Self {
+        self.token = Some(token.into());
+        self
+    }
+
+    fn session(&self) -> std::sync::MutexGuard<'_, Session> {
+        self.session.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn connect(&self) -> Result<Client, ServersError> {
+        let token = self.token.iter();
+        let headers = token.map(|token| ("authorization".to_owned(), format!("Bearer {token}")));
+        let target = Target::Http {
+            url: self.url.clone(),
+            headers: headers.collect(),
+        };
+        let options = Options {
+            label: self.name.as_str().into(),
+            identity: Identity {
+                name: "toolwharf-adk".into(),
+                version: env!("CARGO_PKG_VERSION").into(),
+            },
+            capabilities: "{}".into(),
+            // No headers that repeat the arguments.
+            era: Some(Era::Legacy),
+            max_message: LARGEST,
+            max_depth: DEPTH,
+            timeout: HANDSHAKE,
+            public_only: false,
+        };
+        let connected = self.connector.connect(target, &options).await;
+        let (client, _ambient) = connected.map_err(|error| self.failed(error))?;
+        Ok(client)
+    }
+
+    fn failed(&self, why: impl std::fmt::Display) -> ServersError {
+        ServersError(format!(
+            "the MCP endpoint {}: {why}",
+            model::url_for_display(&self.url)
+        ))
+    }
+
+    /// Asks with the session that there is, and once more with a new one where it is not known any more.
+    async fn ask(
+        &self,
+        method: &'static str,
+        params: String,
+        limit: Duration,
+    ) -> Result<Raw, ServersError> {
+        let request = Frame::request("0", method, Some(params.as_bytes()));
+        let asking = async {
+            let mut again = true;
+            loop {
+                let session = self.session().clone();
+                let client = session.get_or_try_init(|| self.connect()).await?;
+                match response(client, &request).await {
+                    Err(CallError::SessionExpired) if again => {
+                        again = false;
+                        let mut current = self.session();
+                        if Arc::ptr_eq(&current, &session) {
+                            *current = Session::default();
+                        }
+                    }
+                    outcome => return outcome.map_err(|error| self.failed(error)),
+                }
+            }
+        };
+        let limited = tokio::time::timeout(limit, asking).await;
+        let frame = limited
+            .map_err(|_| self.failed(format!("no answer within {} s", limit.as_secs())))??;
+        if frame.kind() == Kind::Error {
+            return Err(self.failed(RpcError::from_json(frame.body())));
+        }
+        let text = String::from_utf8_lossy(frame.body());
+        Raw::parse(&text).map_err(|error| self.failed(error))
+    }
+}
+
+async fn response(client: &Client, request: &Frame) -> Result<Frame, CallError> {
+    let mut call = client.call(Outgoing::new(request)).await?;
+    loop {
+        match call.next().await? {
+            Event::Response(frame) => return Ok(frame),
+            Event::Request(request) => {
+                let refusal = RpcError::method_not_found(request.method());
+                client.send(&Frame::error(request.id(), &refusal)).await?;
+            }
+            Event::Notification(_) => {}
+        }
+    }
+}
+
+impl Servers for Endpoint {
+    fn start(&self) -> BoxFuture<'_, Result<(), ServersError>> {
+        Box::pin(async {
+            let session = self.session().clone();
+            session.get_or_try_init(|| self.connect()).await?;
+            Ok(())
+        })
+    }
+
+    fn tools(&self) -> BoxFuture<'_, Result<Vec<ServerTool>, ServersError>> {
+        Box::pin(async {
+            let mut tools = Vec::new();
+            let mut cursor: Option<String> = None;
+            for _ in 0..PAGES {
+                let params = cursor.map_or_else(
+                    || "{}".to_owned(),
+                    |cursor| format!("{{\"cursor\":{}}}", quote(&cursor)),
+                );
+                let page = self.ask(method::TOOLS_LIST, params, HANDSHAKE).await?;
+                let listed: Listed = page.read().map_err(|error| self.failed(error))?;
+                tools.extend(listed.tools.into_iter().map(|item| ServerTool {
+                    server: self.name.clone(),
+                    native: NativeName::new(item.name),
+                    description: item.description.into(),
+                    parameters: item.input_schema.unwrap_or_else(Raw::empty_object),
+                    response: item.output_schema,
+                }));
+                cursor = listed.next;
+                if cursor.is_none() {
+                    return Ok(tools);
+                }
+            }
+            Err(self.failed(format!("its list of tools has more than {PAGES} pages")))
+        })
+    }
+
+    fn call(&self, call: ServerCall) -> BoxFuture<'_, Result<ToolOutcome, ServersError>> {
+        Box::pin(async move {
+            let params = format!(
+                "{{\"name\":{},\"arguments\":{}}}",
+                quote(call.tool.as_str()),
+                call.arguments.get()
+            );
+            let content = self.ask(method::TOOLS_CALL, params, CALL).await?;
+            let outcome = content.read::<Outcome>();
+            let is_error = outcome.is_ok_and(|outcome| outcome.is_error);
+            Ok(ToolOutcome { content, is_error })
+        })
+    }
+
+    fn stop(&self) -> BoxFuture<'_, ()> {
+        let session = std::mem::take(&mut *self.session());
+        Box::pin(async move {
+            if let Some(client) = session.get() {
+                client.close(GOODBYE).await;
+            }
+        })
+    }
+}

@@ -1,0 +1,274 @@
+//! Agents made with ADK: toolsets over a project's endpoint of the built gateway, real servers behind it.
+
+mod common;
+
+use std::sync::{Arc, Mutex};
+
+use adk_core::{
+    Artifacts, CallbackContext, Content, EventActions, MemoryEntry, ReadonlyContext, Tool,
+    ToolContext, Toolset as _,
+};
+use agent::{
+    Servers as _,
+    adk::{Endpoint, Toolset},
+};
+use async_trait::async_trait;
+use common::{Gateway, Setup, real::python};
+use http::Method;
+use serde_json::{Value, json};
+use testkit::DEADLINE;
+
+/// An invocation, as a runner would have it.
+struct Invocation {
+    content: Content,
+    actions: Mutex<EventActions>,
+}
+
+fn invocation() -> Arc<Invocation> {
+    Arc::new(Invocation {
+        content: Content::new("user"),
+        actions: Mutex::default(),
+    })
+}
+
+impl ReadonlyContext for Invocation {
+    fn invocation_id(&self) -> &str {
+        "invocation"
+    }
+
+    fn agent_name(&self) -> &str {
+        "clerk"
+    }
+
+    fn user_id(&self) -> &str {
+        "user"
+    }
+
+    fn app_name(&self) -> &str {
+        "app"
+    }
+
+    fn session_id(&self) -> &str {
+        "session"
+    }
+
+    fn branch(&self) -> &str {
+        ""
+    }
+
+    fn user_content(&self) -> &Content {
+        &self.content
+    }
+}
+
+impl CallbackContext for Invocation {
+    fn artifacts(&self) -> Option<Arc<dyn Artifacts>> {
+        None
+    }
+}
+
+#[async_trait]
+impl ToolContext for Invocation {
+    fn function_call_id(&self) -> &str {
+        "call"
+    }
+
+    fn actions(&self) -> EventActions {
+        self.actions.lock().expect("nobody panicked").clone()
+    }
+
+    fn set_actions(&self, actions: EventActions) {
+        *self.actions.lock().expect("nobody panicked") = actions;
+    }
+
+    async fn search_memory(&self, _: &str) -> adk_core::Result<Vec<MemoryEntry>> {
+        Ok(Vec::new())
+    }
+}
+
+async fn ask(gateway: &Gateway, method: Method, path: &str, body: &Value) -> (u16, Value) {
+    let client = gateway
+        .at(&format!("/api/v1{path}"))
+        .with("authorization", &format!("Bearer {}", gateway.token()));
+    let body = match body {
+        Value::Null => String::new(),
+        body => body.to_string(),
+    };
+    let streaming = client.try_send(method, &[], body).await;
+    let reply = streaming.expect("an answer").collect(DEADLINE).await;
+    let told = serde_json::from_slice(&reply.body).unwrap_or_default();
+    (reply.status.as_u16(), told)
+}
+
+async fn told(gateway: &Gateway, path: &str) -> Value {
+    let (status, told) = ask(gateway, Method::GET, path, &Value::Null).await;
+    assert_eq!(status, 200, "{path}: {told}");
+    told
+}
+
+/// A project with the official time and fetch servers. Nothing of it runs.
+async fn shop() -> Gateway {
+    let gateway = Setup::new().serve().await;
+    let time = python("mcp-server-time", &["--local-timezone=Europe/Berlin"]);
+    let fetch = python("mcp-server-fetch", &["--allow-private-ips"]);
+    for (path, body) in [
+        ("/projects/shop", json!({})),
+        ("/projects/shop/servers/time", time),
+        ("/projects/shop/servers/fetch", fetch),
+    ] {
+        let (status, told) = ask(&gateway, Method::PUT, path, &body).await;
+        assert!(status < 300, "{path}: {status} {told}");
+    }
+    gateway
+}
+
+fn endpoint(gateway: &Gateway) -> Arc<Endpoint> {
+    let url = format!("{}/mcp/shop", gateway.url);
+    Arc::new(Endpoint::new(url).with_token(gateway.token()))
+}
+
+async fn tools(toolset: &Toolset) -> Vec<Arc<dyn Tool>> {
+    toolset.tools(invocation()).await.expect("tools")
+}
+
+async fn call(tools: &[Arc<dyn Tool>], name: &str, arguments: Value) -> adk_core::Result<Value> {
+    let tool = tools.iter().find(|tool| tool.name() == name);
+    let tool = tool.unwrap_or_else(|| panic!("there is no tool {name}"));
+    tool.execute(invocation(), arguments).await
+}
+
+fn converted() -> Value {
+    json!({ "source_timezone": "Asia/Tokyo", "time": "12:00", "target_timezone": "UTC" })
+}
+
+#[tokio::test]
+async fn p08_tools_are_adk_functions_under_their_own_names() {
+    let gateway = shop().await;
+    let toolset = Toolset::build("shop", endpoint(&gateway)).await;
+    let toolset = toolset.unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(toolset.name(), "shop");
+    let tools = tools(&toolset).await;
+    let names: Vec<&str> = tools.iter().map(|tool| tool.name()).collect();
+    assert_eq!(names, ["fetch", "get_current_time", "convert_time"]);
+
+    // As the server declares them, here and over REST.
+    let convert = &tools[2];
+    let parameters = convert.parameters_schema().expect("parameters");
+    assert_eq!(
+        parameters["required"],
+        json!(["source_timezone", "time", "target_timezone"])
+    );
+    let declared = told(&gateway, "/projects/shop/tools?format=adk").await;
+    let declarations: Vec<Value> = tools.iter().map(|tool| tool.declaration()).collect();
+    assert_eq!(declared["declarations"], json!(declarations));
+    let anthropic = told(
+        &gateway,
+        "/projects/shop/tools?format=anthropic&server=time",
+    )
+    .await;
+    assert_eq!(
+        anthropic["declarations"].as_array().expect("tools").len(),
+        2
+    );
+    assert_eq!(anthropic["declarations"][1]["name"], "convert_time");
+    assert_eq!(anthropic["declarations"][1]["input_schema"], parameters);
+    let openai = told(&gateway, "/tools?project=shop&format=openai").await;
+    assert_eq!(openai["declarations"][0]["type"], "function");
+    assert_eq!(openai["declarations"][0]["function"]["name"], "fetch");
+    let path = "/projects/shop/tools?format=gemini";
+    let (status, refused) = ask(&gateway, Method::GET, path, &Value::Null).await;
+    assert_eq!(status, 400, "{refused}");
+
+    let result = call(&tools, "convert_time", converted())
+        .await
+        .expect("a result");
+    assert!(result.to_string().contains("03:00"), "{result}");
+    let wrong =
+        json!({ "source_timezone": "Atlantis/City", "time": "12:00", "target_timezone": "UTC" });
+    let error = call(&tools, "convert_time", wrong).await;
+    let error = error.expect_err("there is no such timezone").to_string();
+    assert!(error.contains("Atlantis/City"), "{error}");
+    let error = call(&tools, "fetch", json!(["no object"])).await;
+    let error = error.expect_err("it is no object").to_string();
+    assert!(error.contains("no JSON object"), "{error}");
+}
+
+#[tokio::test]
+async fn p09_what_an_adk_agent_calls_is_recorded() {
+    let gateway = shop().await;
+    let toolset = Toolset::build("shop", endpoint(&gateway)).await;
+    let tools = tools(&toolset.unwrap_or_else(|error| panic!("{error}"))).await;
+    call(&tools, "convert_time", converted())
+        .await
+        .expect("a result");
+    let calls = told(&gateway, "/projects/shop/calls").await;
+    let calls = calls["calls"].as_array().expect("calls");
+    assert_eq!(calls.len(), 1, "{calls:?}");
+    assert_eq!(calls[0]["server"], "time");
+    assert_eq!(calls[0]["tool"], "convert_time");
+    assert_eq!(calls[0]["status"], "ok");
+}
+
+#[tokio::test]
+async fn p10_the_connection_is_made_when_the_toolset_is_built() {
+    let gateway = shop().await;
+    let started = async || {
+        let mut starts = Vec::new();
+        for server in ["time", "fetch"] {
+            let shown = told(&gateway, &format!("/projects/shop/servers/{server}")).await;
+            starts.push(shown["starts"].clone());
+        }
+        starts
+    };
+    let endpoint = endpoint(&gateway);
+    assert_eq!(started().await, [0, 0], "it was started at boot");
+    for _ in 0..3 {
+        let toolset = Toolset::build("shop", endpoint.clone()).await;
+        let tools = tools(&toolset.unwrap_or_else(|error| panic!("{error}"))).await;
+        call(&tools, "convert_time", converted())
+            .await
+            .expect("a result");
+        assert_eq!(started().await, [1, 1], "a later run did not reuse it");
+    }
+
+    // Nobody there: the error names the endpoint.
+    let nowhere = Endpoint::new("http://127.0.0.1:1/mcp/shop").with_token("twh_secret");
+    let error = Toolset::build("shop", Arc::new(nowhere)).await;
+    let error = error.err().expect("nobody listens there").to_string();
+    assert!(error.contains("127.0.0.1:1/mcp/shop"), "{error}");
+    assert!(!error.contains("twh_secret"), "{error}");
+}
+
+#[tokio::test]
+async fn p11_agents_of_a_project_share_a_connection() {
+    let gateway = shop().await;
+    let shared = endpoint(&gateway);
+    // Two that were built over one endpoint, and one of another program.
+    let mut toolsets = Vec::new();
+    for over in [shared.clone(), shared.clone(), endpoint(&gateway)] {
+        toolsets.push(async move { Toolset::build("shop", over).await });
+    }
+    let built = futures_util::future::join_all(toolsets).await;
+    let mut running = Vec::new();
+    for toolset in built {
+        let tools = tools(&toolset.unwrap_or_else(|error| panic!("{error}"))).await;
+        running.push(async move { call(&tools, "convert_time", converted()).await });
+    }
+    for result in futures_util::future::join_all(running).await {
+        result.expect("a result");
+    }
+    let shown = told(&gateway, "/projects/shop/servers/time").await;
+    assert_eq!(
+        (&shown["starts"], &shown["calls"]),
+        (&json!(1), &json!(3)),
+        "{shown}"
+    );
+
+    // A session that was ended is made anew.
+    let toolset = Toolset::build("shop", shared.clone()).await;
+    let tools = tools(&toolset.unwrap_or_else(|error| panic!("{error}"))).await;
+    shared.stop().await;
+    call(&tools, "convert_time", converted())
+        .await
+        .expect("a result");
+}
