@@ -388,12 +388,13 @@ impl Server {
         let _ = tokio::time::timeout_at(deadline, settled).await;
     }
 
-    /// Waits until it is up, or has failed to come up.
+    /// Starts it if nobody has, and waits until it is up, or has failed to come up.
     ///
     /// # Errors
     /// Why it did not.
-    pub async fn up(&self) -> Result<(), Arc<str>> {
+    pub async fn up(self: &Arc<Self>) -> Result<(), Arc<str>> {
         let mut state = self.state.subscribe();
+        self.want();
         let state = state
             .wait_for(|state| !matches!(state, State::Idle | State::Starting))
             .await;

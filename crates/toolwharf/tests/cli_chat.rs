@@ -444,16 +444,23 @@ async fn ctrl_c_in_a_dialogue_cancels_the_turn_and_the_conversation_goes_on() {
     assert!(line.ends_with('…'), "{line:?}");
 }
 
-/// Ctrl-C at the prompt ends; with `NO_COLOR` nothing but text is written, a wrong conversation is told before the prompt.
+/// Ctrl-C at the prompt ends; with `NO_COLOR` nothing but text is written, a turn that fails is told and the next one is
+/// taken, a wrong conversation is told before the prompt.
 #[tokio::test]
 async fn ctrl_c_at_the_prompt_ends_and_colours_can_be_switched_off() {
-    let llm = Llm::start(&turns(&[says("Hello.")])).await;
+    let unpaid =
+        json!({ "fail": { "status": 402, "kind": "billing_error", "message": "no credit" } });
+    let llm = Llm::start(&turns(&[unpaid, says("Hello.")])).await;
     let gateway = gateway(&llm, "").await;
     let mut terminal = Terminal::run(&gateway, &["chat"], &[("NO_COLOR", "1")]);
     terminal.shows("> ", 1).await;
     terminal.types("Hi\n").await;
-    terminal.shows("Hello.", 1).await;
+    terminal.shows("error: ", 1).await;
+    terminal.shows("no credit", 1).await;
     terminal.shows("> ", 2).await;
+    terminal.types("Hi again\n").await;
+    terminal.shows("Hello.", 1).await;
+    terminal.shows("> ", 3).await;
     terminal.types(CTRL_C).await;
     let (code, shown) = terminal.ends().await;
     assert_eq!(code, Some(0), "{shown}");
@@ -471,6 +478,55 @@ async fn ctrl_c_at_the_prompt_ends_and_colours_can_be_switched_off() {
     assert_eq!(code, Some(1), "{shown}");
     assert!(shown.contains("`toolwharf conversation ls`"), "{shown}");
     assert!(!shown.contains("> "), "{shown}");
+}
+
+/// A project's chat and its conversations are its own; what a native tool shows is data.
+#[tokio::test]
+async fn a_project_has_conversations_of_its_own() {
+    let recipe = json!({ "title": "Soup", "ingredients": ["3 leeks"], "steps": ["Cook."] });
+    let show = asks(&[("t1", "display_recipe", recipe)]);
+    let llm = Llm::start(&turns(&[show, says("There.")])).await;
+    let gateway = gateway(&llm, "native = [\"display_recipe\"]\n").await;
+    let made = common::chat::ask(&gateway, "PUT", "/projects/p", &json!({})).await;
+    assert!(made.status.is_success(), "{}", made.text());
+    let said = on(&gateway, &["chat", "--project", "p", "Soup"], "").await;
+    let said = said.code(0).says(" --project p");
+    assert_eq!(
+        said.out, "title: Soup\ningredients:\n  - 3 leeks\nsteps:\n  - Cook.\nThere.\n",
+        "{said:?}"
+    );
+    let listed = on(&gateway, &["conversation", "ls", "--project", "p"], "").await;
+    assert!(listed.code(0).out.contains("Soup"));
+    let own = told(&gateway, "/projects/p/conversations").await;
+    let id = own["conversations"][0]["id"].as_str().expect("an id");
+    let of_p = ["conversation", "get", id, "--project", "p"];
+    let got = on(&gateway, &of_p, "").await.code(0);
+    assert!(got.out.starts_with("> Soup\n→ display_recipe "), "{got:?}");
+    let got = on(&gateway, &of_p[..3], "").await.code(1);
+    got.says("there is no conversation").says("--project");
+    on(&gateway, &["chat", "--conversation", id, "Hi"], "")
+        .await
+        .code(1)
+        .says("--project");
+}
+
+/// A gateway that goes away in mid-turn is told of.
+#[tokio::test]
+async fn a_gateway_that_dies_in_mid_turn_is_told_of() {
+    let slow = asks(&[("t1", "slow", json!({ "ms": 600_000 }))]);
+    let llm = Llm::start(&turns(&[slow])).await;
+    let gateway = gateway(&llm, "").await;
+    let arguments = at(&gateway, &["chat", "Go"]);
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let mut chat = Process::spawn(command(gateway.folder(), &arguments));
+    running(&gateway).await;
+    gateway.process.signal(Signal::KILL);
+    let status = chat.wait(DEADLINE).await;
+    assert_eq!(status.code(), Some(1), "{}", chat.stderr());
+    wait_for("its words", DEADLINE, async || {
+        chat.stderr().contains("ended before the turn did")
+    })
+    .await;
 }
 
 /// One more chat than there may be is told so at once, and the next one after an end goes through.

@@ -109,7 +109,6 @@ impl Ours {
             if matches!(server.state(), State::Idle) {
                 started.push(server);
             }
-            server.want();
             if let Err(reason) = server.up().await {
                 for server in started {
                     server.rest();

@@ -117,7 +117,8 @@ impl Chat {
         if let Some(id) = &self.conversation {
             let path = conversations::of(self.project.as_ref(), Some(id));
             let found = self.api.get::<WholeConversation>(&path).await;
-            let found = found.map_err(|error| self.explained(error))?;
+            let found = found
+                .map_err(|error| conversations::explained(error, self.project.as_ref(), id))?;
             let title = format!("going on with: {}", found.info.title);
             self.screen.word(&title)?;
         }
@@ -257,34 +258,18 @@ impl Chat {
                 }
                 Err(error) => error,
             };
-            let is_busy = refused(&error, 409) && self.conversation.is_some();
+            let refused = error.downcast_ref::<Refused>();
+            let is_busy =
+                refused.is_some_and(|refused| refused.status == 409) && self.conversation.is_some();
             if !(self.cancelled && is_busy && Instant::now() < until) {
-                return Err(self.explained(error));
+                let of = self.project.as_ref();
+                return Err(match &self.conversation {
+                    Some(id) => conversations::explained(error, of, id),
+                    None => error,
+                });
             }
             sleep(ASKED_AGAIN).await;
         }
-    }
-
-    /// With where to look for conversations, if there is none of that id.
-    fn explained(&self, error: anyhow::Error) -> anyhow::Error {
-        let Some(id) = self.conversation.as_ref() else {
-            return error;
-        };
-        let text = error.to_string();
-        if !refused(&error, 404) || !text.contains(id.as_str()) {
-            return error;
-        }
-        let (of, project) = match &self.project {
-            Some(project) => (
-                format!(" of project `{project}`"),
-                format!(" --project {project}"),
-            ),
-            None => (String::new(), String::new()),
-        };
-        anyhow!(
-            "{text}{of}: `toolwharf conversation ls{project}` shows those that there are, and without --conversation a new one \
-             begins"
-        )
     }
 
     /// Shows an event; how the turn ended, if it is the last.
@@ -305,9 +290,4 @@ impl Chat {
         self.screen.event(event)?;
         Ok(None)
     }
-}
-
-fn refused(error: &anyhow::Error, status: u16) -> bool {
-    let refused = error.downcast_ref::<Refused>();
-    refused.is_some_and(|refused| refused.status == status)
 }

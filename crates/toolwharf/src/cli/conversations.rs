@@ -1,9 +1,10 @@
 //! `conversation`: what is kept of chats.
 
+use anyhow::anyhow;
 use model::ProjectId;
 use serde_json::Value;
 
-use super::{Context, Output, Reach, http, print, screen};
+use super::{Context, Output, Reach, http, http::Refused, print, screen};
 use crate::rest::{Conversations, WholeConversation};
 
 /// Longest line of a call or of its result, in characters.
@@ -21,7 +22,7 @@ pub(super) enum Command {
 
 #[derive(clap::Args)]
 pub(super) struct ListArgs {
-    /// Those of this project.
+    /// Only of this project; without it, all that there are.
     #[arg(long)]
     project: Option<ProjectId>,
     /// How many.
@@ -51,6 +52,30 @@ pub(super) fn of(project: Option<&ProjectId>, id: Option<&str>) -> String {
     http::path(&segments)
 }
 
+/// With where to look, if what is wrong is that there is no such conversation.
+pub(super) fn explained(
+    error: anyhow::Error,
+    project: Option<&ProjectId>,
+    id: &str,
+) -> anyhow::Error {
+    let is_missing = error.downcast_ref::<Refused>().is_some_and(|refused| {
+        refused.status == 404
+            && refused.detail.contains("conversation")
+            && refused.detail.contains(id)
+    });
+    if !is_missing {
+        return error;
+    }
+    match project {
+        Some(project) => anyhow!(
+            "{error} of the project `{project}`: `toolwharf conversation ls --project {project}` shows those that there are"
+        ),
+        None => anyhow!(
+            "{error} of no project: `toolwharf conversation ls` shows those that there are; one of a project needs --project"
+        ),
+    }
+}
+
 pub(super) async fn run(context: &Context, command: Command) -> anyhow::Result<()> {
     match command {
         Command::Ls(args) => list(context, args).await,
@@ -72,25 +97,28 @@ async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
     if page.next.is_some() {
         eprintln!("there are older ones; --lines shows up to 500");
     }
-    let cells: Vec<[String; 4]> = page
+    let cells: Vec<[String; 5]> = page
         .conversations
         .iter()
         .map(|one| {
             [
                 one.id.clone(),
+                one.project.clone().unwrap_or_default(),
                 print::time(one.created_at),
                 print::time(one.updated_at),
                 one.title.clone(),
             ]
         })
         .collect();
-    print::data(&print::table(["ID", "BEGUN", "LAST", "TITLE"], &cells))
+    let head = ["ID", "PROJECT", "BEGUN", "LAST", "TITLE"];
+    print::data(&print::table(head, &cells))
 }
 
 async fn show(context: &Context, args: NameArgs) -> anyhow::Result<()> {
     let api = args.reach.gateway(context).await?;
     let path = of(args.project.as_ref(), Some(&args.id));
-    let whole: WholeConversation = api.get(&path).await?;
+    let whole = api.get::<WholeConversation>(&path).await;
+    let whole = whole.map_err(|error| explained(error, args.project.as_ref(), &args.id))?;
     match context.output {
         Output::Json => print::json(&whole),
         Output::Table => print::foreign(&said(&whole.messages)),
@@ -136,7 +164,8 @@ fn said(messages: &Value) -> String {
 async fn remove(context: &Context, args: NameArgs) -> anyhow::Result<()> {
     let api = args.reach.gateway(context).await?;
     let path = of(args.project.as_ref(), Some(&args.id));
-    api.delete::<()>(&path).await?;
+    let removed = api.delete::<()>(&path).await;
+    removed.map_err(|error| explained(error, args.project.as_ref(), &args.id))?;
     eprintln!("removed the conversation `{}`", args.id);
     Ok(())
 }
