@@ -191,6 +191,7 @@ impl Chat {
             }
             None => {
                 self.cancelled = true;
+                self.screen.interrupted()?;
                 self.screen
                     .note("cancelled; what was complete by then is kept")?;
                 Ok(Ended::Cancelled)

@@ -76,7 +76,7 @@ impl Screen {
                 print::foreign(&out)
             }
             "usage" => {
-                self.usage = Some(used(event));
+                self.usage = used(event);
                 Ok(())
             }
             kind @ ("done" | "error") => {
@@ -131,6 +131,15 @@ impl Screen {
         }
     }
 
+    /// Leaves the line on which a terminal has shown the keys of a Ctrl-C.
+    pub(super) fn interrupted(&mut self) -> anyhow::Result<()> {
+        if io::stderr().is_terminal() {
+            self.open = false;
+            eprintln!();
+        }
+        self.end_line()
+    }
+
     /// What went wrong with a turn, whole.
     pub(super) fn error(&mut self, why: &str) -> anyhow::Result<()> {
         self.end_line()?;
@@ -160,23 +169,27 @@ pub(super) fn result(name: &str, failed: bool, text: &str) -> String {
     format!("{mark} {name}: {first}{more}")
 }
 
-/// What a run used in a line.
-fn used(usage: &Value) -> String {
+/// What a run used in a line, if it used anything.
+fn used(usage: &Value) -> Option<String> {
     let of = |key: &str| usage[key].as_u64().unwrap_or_default();
     let cached = of("cache_read");
     let input = of("input")
         .saturating_add(cached)
         .saturating_add(of("cache_write"));
+    let output = of("output");
+    if input == 0 && output == 0 {
+        return None;
+    }
     let mut out = format!("{input} tokens in");
     if cached > 0 {
         out.push_str(&format!(" ({cached} from the cache)"));
     }
-    out.push_str(&format!(", {} out", of("output")));
+    out.push_str(&format!(", {output} out"));
     match of("cost_micros") {
         0 => {}
         micros => out.push_str(&format!(", cost {:.4}", micros as f64 / 1e6)),
     }
-    out
+    Some(out)
 }
 
 /// On one line, without what would steer a terminal, and no longer than that many characters.
@@ -264,11 +277,12 @@ mod tests {
         assert_eq!(result("fetch", false, "\none\n\ntwo"), "✓ fetch: one …");
         assert_eq!(result("fetch", true, ""), "✗ fetch: ");
         let usage = json!({ "input": 10, "output": 5, "cache_read": 0, "cost_micros": 0 });
-        assert_eq!(used(&usage), "10 tokens in, 5 out");
+        assert_eq!(used(&usage).as_deref(), Some("10 tokens in, 5 out"));
+        assert_eq!(used(&json!({ "input": 0, "output": 0 })), None);
         let usage = json!({ "input": 10, "output": 5, "cache_read": 90, "cache_write": 1, "cost_micros": 12_345 });
         assert_eq!(
-            used(&usage),
-            "101 tokens in (90 from the cache), 5 out, cost 0.0123"
+            used(&usage).as_deref(),
+            Some("101 tokens in (90 from the cache), 5 out, cost 0.0123")
         );
     }
 
