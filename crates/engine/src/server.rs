@@ -26,7 +26,7 @@ use mcp::{
 use model::{NativeName, Pinning, ServerKey, ServerName, ServerSpec, StartPolicy};
 use runtime::process::Handle;
 use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore, watch},
+    sync::{Notify, OwnedSemaphorePermit, Semaphore, watch},
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
@@ -106,6 +106,8 @@ pub struct Server {
     /// Failures to connect in a row.
     failures: AtomicU32,
     wanted_at: OnceLock<Instant>,
+    /// [`Server::rest`]
+    resting: Notify,
     pub(crate) disabled_tools: ArcSwap<BTreeSet<NativeName>>,
     state: watch::Sender<State>,
     catalog: ArcSwap<Catalog>,
@@ -196,6 +198,7 @@ impl Server {
             life: Mutex::new(Life::Resting),
             failures: AtomicU32::new(0),
             wanted_at: OnceLock::new(),
+            resting: Notify::new(),
             disabled_tools: ArcSwap::from_pointee(spec.disabled_tools.clone()),
             state: watch::Sender::new(State::Idle),
             // Of what is known nobody needs to wait for news.
@@ -367,6 +370,12 @@ impl Server {
         }
     }
 
+    /// Has the connection of a lazy server given up, soon, if nobody uses it now; what it offered stays offered. Others
+    /// go on, and so does one that is not connected.
+    pub fn rest(&self) {
+        self.resting.notify_waiters();
+    }
+
     /// Waits until the first start has come to an end; at most [`FIRST_START`] after it began.
     pub(crate) async fn first_settled(self: &Arc<Self>) {
         if self.is_settled() {
@@ -379,12 +388,13 @@ impl Server {
         let _ = tokio::time::timeout_at(deadline, settled).await;
     }
 
-    /// Waits until it is up, or has failed to come up.
+    /// Starts it if nobody has, and waits until it is up, or has failed to come up.
     ///
     /// # Errors
     /// Why it did not.
-    pub async fn up(&self) -> Result<(), Arc<str>> {
+    pub async fn up(self: &Arc<Self>) -> Result<(), Arc<str>> {
         let mut state = self.state.subscribe();
+        self.want();
         let state = state
             .wait_for(|state| !matches!(state, State::Idle | State::Starting))
             .await;
@@ -598,15 +608,19 @@ impl Server {
         self.state.send_modify(|_| {});
     }
 
-    /// Returns once nobody has used the server for as long as the settings say.
+    /// Returns once nobody has used the server for as long as the settings say, or nobody uses it and it is told to
+    /// rest.
     async fn unused(&self, shared: &Shared) {
         let mut calls = u64::MAX;
         loop {
-            tokio::time::sleep(shared.limits().server_idle).await;
+            let told = tokio::select! {
+                () = tokio::time::sleep(shared.limits().server_idle) => false,
+                () = self.resting.notified() => true,
+            };
             let seen = self.stats.calls.load(Ordering::Relaxed);
             let (in_flight, waiting) = self.load();
             let quiet = in_flight + waiting == 0 && !self.upstream.is_watching();
-            if quiet && seen == calls && matches!(*self.state.borrow(), State::Ready(_)) {
+            if quiet && (told || seen == calls) && matches!(*self.state.borrow(), State::Ready(_)) {
                 return;
             }
             calls = seen;

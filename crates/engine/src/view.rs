@@ -244,8 +244,8 @@ impl View {
         }
     }
 
-    /// The servers that a list of this view may start, and wait for.
-    pub(crate) fn awaited(&self) -> impl Iterator<Item = &Arc<Server>> {
+    /// The servers that a list of this view may start, and wait for; in the order of the configuration.
+    pub fn awaited(&self) -> impl Iterator<Item = &Arc<Server>> {
         awaited(&self.servers, &self.scope)
     }
 

@@ -123,6 +123,10 @@ pub struct AgentSettings {
     pub max_tokens: Option<u32>,
     /// The most requests to the model for one message.
     pub max_turns: u32,
+    /// Turns of conversations that are under way at a time; one more is answered at once with an error.
+    pub max_chats: usize,
+    /// How its servers are started at its first chat: [`StartPolicy::Sequential`] or [`StartPolicy::Parallel`].
+    pub start: StartPolicy,
     /// Tools of this process that it has, by name.
     pub native: BTreeSet<String>,
     /// What a million tokens cost, by model: input, output, read from the cache, written to it; each in millionths of
@@ -150,6 +154,8 @@ impl Default for AgentSettings {
             system: None,
             max_tokens: None,
             max_turns: 20,
+            max_chats: 32,
+            start: StartPolicy::Sequential,
             native: BTreeSet::new(),
             prices: BTreeMap::new(),
         }

@@ -5,11 +5,15 @@ mod common;
 
 use std::path::Path;
 
-use common::{Gateway, Setup, real::python, scripted};
-use http::Method;
+use common::{
+    Gateway, Setup,
+    chat::{ask, chat, of, text, told},
+    real::python,
+    scripted,
+};
 use serde_json::{Value, json};
 use testkit::{
-    Bin, DEADLINE, Reply,
+    Bin,
     llm::{Llm, asks, expecting, says, turns},
 };
 use tokio::{
@@ -86,47 +90,6 @@ async fn kitchen(setup: Setup, llm: &Llm, file: &Path) -> Gateway {
         gateway.up(server).await;
     }
     gateway
-}
-
-async fn ask(gateway: &Gateway, method: &str, path: &str, body: &Value) -> Reply {
-    let client = gateway
-        .at(&format!("/api/v1{path}"))
-        .with("authorization", &format!("Bearer {}", gateway.token()));
-    let body = match body {
-        Value::Null => String::new(),
-        body => body.to_string(),
-    };
-    let method: Method = method.parse().expect("a method");
-    let streaming = client.try_send(method, &[], body).await;
-    streaming.expect("an answer").collect(DEADLINE).await
-}
-
-async fn told(gateway: &Gateway, path: &str) -> Value {
-    let reply = ask(gateway, "GET", path, &Value::Null).await;
-    assert_eq!(reply.status, 200, "{path}: {}", reply.text());
-    serde_json::from_slice(&reply.body).expect("JSON")
-}
-
-/// What comes of a message: the events' data, which name their types.
-async fn chat(gateway: &Gateway, path: &str, body: &Value) -> Vec<Value> {
-    let reply = ask(gateway, "POST", path, body).await;
-    assert_eq!(reply.status, 200, "{}", reply.text());
-    let events = reply.events().into_iter();
-    events
-        .map(|event| serde_json::from_str(&event.data).expect("JSON"))
-        .collect()
-}
-
-fn of<'e>(events: &'e [Value], kind: &str) -> Vec<&'e Value> {
-    events
-        .iter()
-        .filter(|event| event["type"] == kind)
-        .collect()
-}
-
-fn text(events: &[Value]) -> String {
-    let deltas = of(events, "text_delta").into_iter();
-    deltas.filter_map(|event| event["text"].as_str()).collect()
 }
 
 #[tokio::test]

@@ -34,8 +34,15 @@ pub(crate) struct Agents {
     projects: Arc<Projects>,
     store: Store,
     made: Mutex<HashMap<Option<ProjectId>, Made>>,
-    /// Conversations in which a turn is under way.
-    turns: Arc<Mutex<HashSet<String>>>,
+    turns: Arc<Mutex<UnderWay>>,
+}
+
+/// Turns that are under way.
+#[derive(Default)]
+struct UnderWay {
+    count: usize,
+    /// Their conversations; one that is only beginning is not among them yet.
+    conversations: HashSet<(Option<ProjectId>, String)>,
 }
 
 struct Made {
@@ -64,15 +71,41 @@ pub(crate) enum NoAgent {
     Store(#[from] store::Error),
 }
 
-/// A turn of a conversation; no other begins while there is one.
+/// A turn, which counts as under way until it is dropped.
 pub(crate) struct Turn {
-    turns: Arc<Mutex<HashSet<String>>>,
-    conversation: String,
+    turns: Arc<Mutex<UnderWay>>,
+    conversation: Option<(Option<ProjectId>, String)>,
+}
+
+/// So many turns are under way that no other may begin.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the limit of chats at a time ({0}) is reached: wait for the end of one, or raise `max_chats` under `[agent]` in \
+     toolwharf.toml"
+)]
+pub(crate) struct TooMany(usize);
+
+impl Turn {
+    /// Makes it a turn of this conversation; `false` if another is under way in it.
+    pub(crate) fn of(&mut self, project: Option<&ProjectId>, conversation: &str) -> bool {
+        let conversation = (project.cloned(), conversation.to_owned());
+        let is_free = locked(&self.turns)
+            .conversations
+            .insert(conversation.clone());
+        if is_free {
+            self.conversation = Some(conversation);
+        }
+        is_free
+    }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        locked(&self.turns).remove(&self.conversation);
+        let mut turns = locked(&self.turns);
+        turns.count = turns.count.saturating_sub(1);
+        if let Some(conversation) = &self.conversation {
+            turns.conversations.remove(conversation);
+        }
     }
 }
 
@@ -95,13 +128,21 @@ impl Agents {
         &self.store
     }
 
-    /// Begins a turn; `None` if one is under way.
-    pub(crate) fn turn(&self, conversation: &str) -> Option<Turn> {
-        let conversation = conversation.to_owned();
-        let began = locked(&self.turns).insert(conversation.clone());
-        began.then(|| Turn {
+    /// Begins a turn.
+    ///
+    /// # Errors
+    /// When as many are under way as the settings allow.
+    pub(crate) fn turn(&self) -> Result<Turn, TooMany> {
+        let settings = self.gateway.settings();
+        let most = settings.agent.as_ref().map_or(0, |agent| agent.max_chats);
+        let mut turns = locked(&self.turns);
+        if turns.count >= most {
+            return Err(TooMany(most));
+        }
+        turns.count += 1;
+        Ok(Turn {
             turns: self.turns.clone(),
-            conversation,
+            conversation: None,
         })
     }
 
@@ -188,7 +229,8 @@ impl Agents {
             project: project.cloned(),
             server: None,
         };
-        let servers = Ours::new(self.gateway.clone(), self.projects.clone(), scope);
+        let (gateway, projects) = (self.gateway.clone(), self.projects.clone());
+        let servers = Ours::new(gateway, projects, scope, settings.start);
         let records = Records::new(self.store.clone(), self.gateway.clone(), project.cloned());
         let tools = native::chosen(&settings.native);
         let model = model(settings, key)?;

@@ -2,19 +2,27 @@
 //!
 //! What a model is offered is what a client of the same scope is: tools that are switched off or kept back are not there,
 //! descriptions are those of the project. A call is one of the gateway's: recorded, queued, and ended with its caller.
+//!
+//! The start (A10) is the agent's: the servers are the gateway's, so those that run already are only looked at, and of
+//! those that a failed start started the ones that nobody else uses are stopped again.
 
 use std::sync::Arc;
 
 use agent::{
     Origin, Raw, ServerCall, ServerTool, Servers, ServersError, ToolFunction, ToolOutcome,
 };
-use engine::{Caller, Gateway, Scope, catalog::ListKind, view::View};
+use engine::{
+    Caller, Gateway, Scope,
+    catalog::ListKind,
+    server::{Server, State},
+    view::View,
+};
 use futures_util::future::BoxFuture;
 use mcp::{
     Era, Frame, json,
     outbox::{Bounds, Outbox},
 };
-use model::{ExposedName, NativeName};
+use model::{ExposedName, NativeName, StartPolicy};
 use serde::Deserialize;
 
 use super::CALLER;
@@ -30,6 +38,7 @@ pub(super) struct Ours {
     gateway: Gateway,
     projects: Arc<Projects>,
     scope: Scope,
+    start: StartPolicy,
 }
 
 #[derive(Deserialize)]
@@ -64,21 +73,56 @@ struct Outcome {
 }
 
 impl Ours {
-    pub(super) fn new(gateway: Gateway, projects: Arc<Projects>, scope: Scope) -> Self {
+    pub(super) fn new(
+        gateway: Gateway,
+        projects: Arc<Projects>,
+        scope: Scope,
+        start: StartPolicy,
+    ) -> Self {
         Self {
             gateway,
             projects,
             scope,
+            start,
         }
+    }
+
+    async fn admit(&self) -> Result<(), ServersError> {
+        let admitted = Box::pin(self.projects.admit(&self.scope)).await;
+        admitted
+            .map(|_| ())
+            .map_err(|error| ServersError(format!("the project cannot be looked up: {error}")))
     }
 
     /// What there is in the scope; servers that are being started for the first time are waited for.
     async fn view(&self) -> Result<Arc<View>, ServersError> {
-        let admitted = Box::pin(self.projects.admit(&self.scope)).await;
-        admitted
-            .map_err(|error| ServersError(format!("the project cannot be looked up: {error}")))?;
+        self.admit().await?;
         let view = self.gateway.settled(&self.scope).await;
         view.ok_or_else(|| ServersError(self.scope.missing()))
+    }
+
+    /// One server after the other; the first that does not come up ends it.
+    async fn one_after_another(&self) -> Result<(), ServersError> {
+        self.admit().await?;
+        let view = self.gateway.view(&self.scope);
+        let view = view.ok_or_else(|| ServersError(self.scope.missing()))?;
+        let mut started: Vec<&Arc<Server>> = Vec::new();
+        for server in view.awaited() {
+            if matches!(server.state(), State::Idle) {
+                started.push(server);
+            }
+            if let Err(reason) = server.up().await {
+                for server in started {
+                    server.rest();
+                }
+                return Err(ServersError(format!(
+                    "the server `{}` did not start: {reason}; put it right or switch it off, or write \
+                     `start = \"parallel\"` under `[agent]` in toolwharf.toml to chat without such servers",
+                    server.key()
+                )));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -108,8 +152,13 @@ pub(crate) fn offered(view: &View) -> Result<Vec<ToolFunction>, ServersError> {
 
 impl Servers for Ours {
     fn start(&self) -> BoxFuture<'_, Result<(), ServersError>> {
-        // They are the gateway's, which starts them by its own settings; what is lazy is started by being looked at.
-        Box::pin(async { self.view().await.map(|_| ()) })
+        Box::pin(async {
+            match self.start {
+                StartPolicy::Sequential => self.one_after_another().await,
+                // What is not started is so by being looked at.
+                StartPolicy::Parallel | StartPolicy::Lazy => self.view().await.map(|_| ()),
+            }
+        })
     }
 
     fn tools(&self) -> BoxFuture<'_, Result<Vec<ServerTool>, ServersError>> {

@@ -1,12 +1,14 @@
 //! The command line.
 //!
-//! Invariants: data goes to stdout, words for humans to stderr; exit codes are 0, 1 (it failed) and 2 (it was
-//! asked wrongly); no secret is printed. The verbs that look at servers or change them use the REST API of a
+//! Invariants: data goes to stdout, words for humans to stderr; exit codes are 0, 1 (it failed), 2 (it was
+//! asked wrongly) and 130 (Ctrl-C ended a chat's turn); no secret is printed. The verbs that look at servers or change them use the REST API of a
 //! running gateway; without one, those that can work on the files do, with the same code.
 
 mod add;
 mod call;
 mod calls;
+mod chat;
+mod conversations;
 mod doctor;
 mod hosted;
 mod http;
@@ -19,6 +21,7 @@ mod products;
 mod projects;
 mod prompt;
 mod reach;
+mod screen;
 mod secrets;
 mod servers;
 mod tool_settings;
@@ -89,6 +92,11 @@ enum Command {
     /// Register servers to be hosted, look at them, start, stop and call them.
     #[command(subcommand)]
     Host(hosted::Command),
+    /// Talk to the agent.
+    Chat(chat::Args),
+    /// List, show and remove conversations with the agent.
+    #[command(subcommand)]
+    Conversation(conversations::Command),
     /// Show which tools were called, by whom, and what became of it.
     #[command(subcommand)]
     Calls(calls::Command),
@@ -118,6 +126,11 @@ struct Usage(String);
 #[derive(Debug, thiserror::Error)]
 #[error("the answer is no")]
 struct No;
+
+/// It was ended by Ctrl-C: exit code 130, as shells have it.
+#[derive(Debug, thiserror::Error)]
+#[error("cancelled")]
+struct Cancelled;
 
 /// Parses the command line and does what it says.
 pub(crate) fn main() -> ExitCode {
@@ -167,6 +180,8 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Product(command) => products::run(&context, command).await,
         Command::Key(command) => keys::run(&context, command).await,
         Command::Host(command) => hosted::run(&context, command).await,
+        Command::Chat(args) => chat::run(&context, args).await,
+        Command::Conversation(command) => conversations::run(&context, command).await,
         Command::Calls(command) => calls::run(&context, command).await,
         Command::Logs(args) => logs::run(&context, args).await,
         Command::Doctor(args) => doctor::run(&context, args).await,
@@ -178,6 +193,9 @@ fn ended(outcome: anyhow::Result<()>) -> ExitCode {
     let Err(error) = outcome else {
         return ExitCode::SUCCESS;
     };
+    if error.is::<Cancelled>() {
+        return ExitCode::from(130);
+    }
     if !error.is::<No>() {
         eprintln!("error: {}", print::printable(&format!("{error:#}")));
     }

@@ -106,6 +106,8 @@ mounts = []                   # paths of this host below which servers may mount
 # system = "You keep recipes."       # or system_file = "prompt.md", beside this file
 # max_tokens = 8192           # of one answer
 # max_turns = 20              # requests to the model for one message
+# max_chats = 32              # at a time; one more is answered with 503
+# start = "sequential"        # a server that does not start fails the chat; with "parallel" it is left out
 # native = ["display_recipe"] # tools of Toolwharf's own
 # [agent.prices."claude-sonnet-4-5"]   # of a million tokens
 # input = 3.0
@@ -474,6 +476,8 @@ impl Walk<'_> {
             "system_file",
             "max_tokens",
             "max_turns",
+            "max_chats",
+            "start",
             "native",
             "prices",
         ];
@@ -483,6 +487,13 @@ impl Walk<'_> {
                 "anthropic" => into.api = ModelApi::Anthropic,
                 "openai" => into.api = ModelApi::OpenAi,
                 _ => self.wrong(span, "bad `api`", "`anthropic` or `openai`"),
+            }
+        }
+        if let Some((word, span)) = self.string(table, "start") {
+            match word.as_str() {
+                "sequential" => into.start = StartPolicy::Sequential,
+                "parallel" => into.start = StartPolicy::Parallel,
+                _ => self.wrong(span, "bad `start`", "`sequential` or `parallel`"),
             }
         }
         into.api_key = self.secret(table, "api_key");
@@ -517,14 +528,20 @@ impl Walk<'_> {
                 }
             }
         }
-        for (key, most) in [("max_tokens", 1_000_000), ("max_turns", 1_000)] {
+        for (key, most) in [
+            ("max_tokens", 1_000_000),
+            ("max_turns", 1_000),
+            ("max_chats", 10_000),
+        ] {
             let Some(item) = table.get(key) else { continue };
-            match integer(item.get_ref()).and_then(|n| u32::try_from(n).ok()) {
-                Some(count) if (1..=most).contains(&count) && key == "max_turns" => {
-                    into.max_turns = count;
-                }
-                Some(count) if (1..=most).contains(&count) => into.max_tokens = Some(count),
-                _ => self.wrong(
+            let count = integer(item.get_ref()).and_then(|n| u32::try_from(n).ok());
+            match count.filter(|count| (1..=most).contains(count)) {
+                Some(count) => match key {
+                    "max_turns" => into.max_turns = count,
+                    "max_chats" => into.max_chats = count as usize,
+                    _ => into.max_tokens = Some(count),
+                },
+                None => self.wrong(
                     item.span(),
                     &format!("bad `{key}`"),
                     &format!("a whole number from 1 to {most}"),

@@ -18,7 +18,7 @@ use store::{ConversationDetail, ConversationRow, Time};
 use utoipa::ToSchema;
 
 use super::{Problem, Shared, access, input, input::Page, schemas};
-use crate::agents::NoAgent;
+use crate::agents::{NoAgent, TooMany};
 
 /// Longest title, in characters: the beginning of what was said first.
 const TITLE: usize = 80;
@@ -94,6 +94,12 @@ impl From<NoAgent> for Problem {
     }
 }
 
+impl From<TooMany> for Problem {
+    fn from(error: TooMany) -> Self {
+        Self::new(503, error.to_string())
+    }
+}
+
 pub(super) async fn chat(
     State(rest): State<Shared>,
     body: Result<Bytes, axum::extract::rejection::BytesRejection>,
@@ -122,8 +128,16 @@ async fn said(
     }
     let agent = rest.agents.of(project.as_ref()).await?;
     let store = rest.agents.store().clone();
+    let mut turn = rest.agents.turn()?;
     let (row, conversation) = match &asked.conversation {
-        Some(id) => kept(store.conversation_get(project.as_ref(), id).await?)?,
+        Some(id) => {
+            // Before it is read: a turn that is under way has not written yet.
+            if !turn.of(project.as_ref(), id) {
+                let busy = "a turn of this conversation is under way: wait for its end";
+                return Err(Problem::new(409, busy));
+            }
+            kept(store.conversation_get(project.as_ref(), id).await?)?
+        }
         None => {
             let title = title(&asked.message);
             let fresh = Conversation::new();
@@ -131,12 +145,10 @@ async fn said(
             let row = store
                 .conversation_put(project.as_ref(), &title, &body)
                 .await?;
+            // Nobody else knows it yet.
+            turn.of(project.as_ref(), &row.id);
             (row, fresh)
         }
-    };
-    let Some(turn) = rest.agents.turn(&row.id) else {
-        let busy = "a turn of this conversation is under way: wait for its end";
-        return Err(Problem::new(409, busy));
     };
     let first = json!({ "id": row.id, "title": row.title });
     let keep = async move |conversation: Conversation| {

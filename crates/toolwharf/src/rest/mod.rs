@@ -39,6 +39,7 @@ use self::routes::{ROUTES, Route};
 pub(crate) use self::{
     answer::{Problem, Wrong},
     calls::{Call, Calls, WholeCall},
+    chat::{Conversations, WholeConversation},
     keys::{Key, Keys as KeyList, MadeKey},
     logs::NOTICE,
     owned::{OwnedServer, OwnedServers},

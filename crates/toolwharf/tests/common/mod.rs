@@ -10,6 +10,7 @@
     reason = "a failure in a test's helper is the test's"
 )]
 
+pub(crate) mod chat;
 pub(crate) mod real;
 
 use std::{

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use insta::assert_snapshot;
-use model::{LogFormat, NamingPolicy, Settings};
+use model::{LogFormat, NamingPolicy, Settings, StartPolicy};
 
 use super::super::SETTINGS_SAMPLE;
 use super::{Folder, errors};
@@ -35,7 +35,8 @@ fn what_the_sample_comments_out_is_valid() {
         .replace("# model =", "model =")
         .replace("# base_url", "base_url")
         .replace("# system =", "system =")
-        .replace("# max_t", "max_t")
+        .replace("# max_", "max_")
+        .replace("# start =", "start =")
         .replace("# native", "native")
         .replace("# input", "input")
         .replace("# output", "output")
@@ -45,6 +46,10 @@ fn what_the_sample_comments_out_is_valid() {
     assert_eq!(
         (agent.model.as_str(), agent.max_tokens, agent.max_turns),
         ("claude-sonnet-4-5", Some(8192), 20)
+    );
+    assert_eq!(
+        (agent.max_chats, agent.start),
+        (32, StartPolicy::Sequential)
     );
     assert!(agent.native.contains("display_recipe"));
     assert_eq!(
@@ -84,6 +89,8 @@ fn an_agent_that_cannot_be() {
             "bad `base_url`",
         ),
         ("[agent]\nmodel = \"m\"\nmax_turns = 0\n", "bad `max_turns`"),
+        ("[agent]\nmodel = \"m\"\nmax_chats = 0\n", "bad `max_chats`"),
+        ("[agent]\nmodel = \"m\"\nstart = \"lazy\"\n", "bad `start`"),
         (
             "[agent]\nmodel = \"m\"\nnative = [\"rm\"]\n",
             "bad `native`",

@@ -1,0 +1,294 @@
+//! `chat`: talking to the agent of a running gateway, over its REST API.
+//!
+//! Invariants: what the model says is data and goes to stdout as it comes; calls of tools, what the turn used and the
+//! prompt are words for humans. Nothing of a model or a tool steers a terminal. Ctrl-C closes the request, which is what
+//! cancels a turn at the gateway; the conversation goes on. Deliberately absent: editing of lines and a history beyond
+//! what the terminal has by itself.
+
+use std::{
+    io::{self, IsTerminal},
+    time::Duration,
+};
+
+use anyhow::{Context as _, anyhow};
+use bytes::Bytes;
+use futures_util::FutureExt as _;
+use http_body_util::BodyExt as _;
+use hyper::{Method, header};
+use mcp::sse::Parser;
+use model::ProjectId;
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader},
+    signal::unix::{Signal, SignalKind, signal},
+    time::{Instant, sleep, timeout},
+};
+
+use super::{
+    Cancelled, Context, Output, Reach, Usage,
+    add::stdin,
+    conversations, http,
+    http::{Api, Refused},
+    screen::Screen,
+};
+use crate::rest::WholeConversation;
+
+/// Largest event, in bytes.
+const LARGEST: usize = 64 << 20;
+/// Longest line that is typed, in bytes; what is longer goes on as another.
+const LINE: u64 = 1 << 20;
+/// The gateway gives up on servers, tools and models long before.
+const SILENCE: Duration = Duration::from_secs(20 * 60);
+/// How long the gateway may take to put away a turn that was cancelled, and how often it is asked.
+const CLEARING: Duration = Duration::from_secs(15);
+const ASKED_AGAIN: Duration = Duration::from_millis(100);
+
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// What to say: one turn, and then the end; `-` reads it from standard input. Without it: a dialogue.
+    message: Option<String>,
+    /// The conversation that goes on, as `conversation ls` shows it; a new one without it.
+    #[arg(long, value_name = "ID")]
+    conversation: Option<String>,
+    /// With the servers of this project.
+    #[arg(long)]
+    project: Option<ProjectId>,
+    /// Print each event as a line of JSON, as `-o json` does.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+struct Chat {
+    api: Api,
+    project: Option<ProjectId>,
+    conversation: Option<String>,
+    screen: Screen,
+    /// The last turn was cancelled, and may not be put away yet.
+    cancelled: bool,
+}
+
+/// How a turn ended.
+enum Ended {
+    Done,
+    Failed(String),
+    Cancelled,
+}
+
+pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
+    // Read before Ctrl-C is ours: it ends the reading.
+    let message = match args.message.as_deref() {
+        Some("-") => Some(stdin()?),
+        Some(text) => Some(text.to_owned()),
+        None if !io::stdin().is_terminal() => Some(stdin()?),
+        None => None,
+    };
+    if message.as_ref().is_some_and(|text| text.trim().is_empty()) {
+        let way = "the message is empty: give it as an argument or on standard input, or neither for a dialogue";
+        return Err(Usage(way.to_owned()).into());
+    }
+    let chat = Chat {
+        api: args.reach.gateway(context).await?,
+        project: args.project,
+        conversation: args.conversation,
+        screen: Screen::new(args.json || context.output == Output::Json),
+        cancelled: false,
+    };
+    let interrupts = signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?;
+    match message {
+        Some(message) => chat.once(&message, interrupts).await,
+        None => chat.dialogue(interrupts).await,
+    }
+}
+
+impl Chat {
+    async fn once(mut self, message: &str, mut interrupts: Signal) -> anyhow::Result<()> {
+        let ended = self.turn(message, &mut interrupts).await;
+        self.farewell()?;
+        match ended? {
+            Ended::Done => Ok(()),
+            Ended::Failed(why) => Err(anyhow!(why)),
+            Ended::Cancelled => Err(Cancelled.into()),
+        }
+    }
+
+    async fn dialogue(mut self, mut interrupts: Signal) -> anyhow::Result<()> {
+        if let Some(id) = &self.conversation {
+            let path = conversations::of(self.project.as_ref(), Some(id));
+            let found = self.api.get::<WholeConversation>(&path).await;
+            let found = found
+                .map_err(|error| conversations::explained(error, self.project.as_ref(), id))?;
+            let title = format!("going on with: {}", found.info.title);
+            self.screen.word(&title)?;
+        }
+        self.screen
+            .note("Ctrl-C cancels a turn and keeps the conversation, Ctrl-D ends")?;
+        let mut input = BufReader::new(tokio::io::stdin());
+        let mut turns = 0_u32;
+        loop {
+            self.screen.prompt()?;
+            let mut line = Vec::new();
+            let mut typed = (&mut input).take(LINE);
+            let read = tokio::select! {
+                biased;
+                _ = interrupts.recv() => {
+                    eprintln!();
+                    break;
+                }
+                read = typed.read_until(b'\n', &mut line) => read.context("cannot read what is typed")?,
+            };
+            if read == 0 {
+                eprintln!();
+                break;
+            }
+            let message = String::from_utf8_lossy(&line);
+            let message = message.trim();
+            if message.is_empty() {
+                continue;
+            }
+            let why = match self.turn(message, &mut interrupts).await {
+                Ok(Ended::Done | Ended::Cancelled) => None,
+                Ok(Ended::Failed(why)) => Some(why),
+                // What does not work from the start is not going to.
+                Err(error) if turns == 0 => return Err(error),
+                Err(error) => Some(format!("{error:#}")),
+            };
+            if let Some(why) = why {
+                self.screen.error(&why)?;
+            }
+            turns = turns.saturating_add(1);
+            // Was meant for the turn that has just ended.
+            while interrupts.recv().now_or_never().is_some() {}
+        }
+        self.farewell()
+    }
+
+    /// How the conversation goes on.
+    fn farewell(&mut self) -> anyhow::Result<()> {
+        let Some(id) = &self.conversation else {
+            return Ok(());
+        };
+        let project = self.project.as_ref();
+        let project = project.map(|project| format!(" --project {project}"));
+        let project = project.unwrap_or_default();
+        self.screen.note(&format!(
+            "to go on: toolwharf chat --conversation {id}{project}"
+        ))
+    }
+
+    /// Says something, and shows what comes of it until the turn has ended or Ctrl-C was pressed.
+    async fn turn(&mut self, message: &str, interrupts: &mut Signal) -> anyhow::Result<Ended> {
+        let interrupted = tokio::select! {
+            biased;
+            _ = interrupts.recv() => None,
+            ended = self.ask(message) => Some(ended),
+        };
+        match interrupted {
+            Some(ended) => {
+                self.screen.end_line()?;
+                ended
+            }
+            None => {
+                self.cancelled = true;
+                self.screen.interrupted()?;
+                self.screen
+                    .note("cancelled; what was complete by then is kept")?;
+                Ok(Ended::Cancelled)
+            }
+        }
+    }
+
+    async fn ask(&mut self, message: &str) -> anyhow::Result<Ended> {
+        let mut body = json!({ "message": message });
+        if let Some(id) = &self.conversation {
+            body["conversation"] = json!(id);
+        }
+        let mut answer = self.open(serde_json::to_vec(&body)?.into()).await?;
+        let mut parser = Parser::new(LARGEST);
+        let broken = || {
+            anyhow!(
+                "the gateway's answer ended before the turn did; what was complete by then is kept"
+            )
+        };
+        loop {
+            let frame = timeout(SILENCE, answer.body.frame()).await;
+            let frame = frame.map_err(|_| {
+                anyhow!(
+                    "nothing was heard of the turn for {} min",
+                    SILENCE.as_secs() / 60
+                )
+            })?;
+            let Some(Ok(frame)) = frame else {
+                return Err(broken());
+            };
+            let Ok(chunk) = frame.into_data() else {
+                continue;
+            };
+            parser.push(&chunk);
+            while let Some(event) = parser.next_event()? {
+                let mut data: Value = serde_json::from_slice(&event.data)
+                    .context("the gateway's answer is none of this version of Toolwharf")?;
+                if event.event == "conversation" {
+                    data["type"] = json!("conversation");
+                }
+                if let Some(ended) = self.happened(&data)? {
+                    return Ok(ended);
+                }
+            }
+        }
+    }
+
+    /// The request; one after a turn that was cancelled waits until that is put away.
+    async fn open(&mut self, body: Bytes) -> anyhow::Result<http::Answer> {
+        let path = match &self.project {
+            Some(project) => http::path(&["projects", project.as_str(), "chat"]),
+            None => http::path(&["chat"]),
+        };
+        let stream = [(header::ACCEPT, "text/event-stream")];
+        let until = Instant::now() + CLEARING;
+        loop {
+            let opened = self
+                .api
+                .open(Method::POST, &path, body.clone(), &stream)
+                .await;
+            let error = match opened {
+                Ok(answer) => {
+                    self.cancelled = false;
+                    return Ok(answer);
+                }
+                Err(error) => error,
+            };
+            let refused = error.downcast_ref::<Refused>();
+            let is_busy =
+                refused.is_some_and(|refused| refused.status == 409) && self.conversation.is_some();
+            if !(self.cancelled && is_busy && Instant::now() < until) {
+                let of = self.project.as_ref();
+                return Err(match &self.conversation {
+                    Some(id) => conversations::explained(error, of, id),
+                    None => error,
+                });
+            }
+            sleep(ASKED_AGAIN).await;
+        }
+    }
+
+    /// Shows an event; how the turn ended, if it is the last.
+    fn happened(&mut self, event: &Value) -> anyhow::Result<Option<Ended>> {
+        let text = |key: &str| event[key].as_str().unwrap_or_default();
+        match text("type") {
+            "conversation" => self.conversation = Some(text("id").to_owned()),
+            "error" => {
+                self.screen.event(event)?;
+                return Ok(Some(Ended::Failed(text("message").to_owned())));
+            }
+            "done" => {
+                self.screen.event(event)?;
+                return Ok(Some(Ended::Done));
+            }
+            _ => {}
+        }
+        self.screen.event(event)?;
+        Ok(None)
+    }
+}

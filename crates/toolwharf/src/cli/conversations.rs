@@ -1,0 +1,196 @@
+//! `conversation`: what is kept of chats.
+
+use anyhow::anyhow;
+use model::ProjectId;
+use serde_json::Value;
+
+use super::{Context, Output, Reach, http, http::Refused, print, screen};
+use crate::rest::{Conversations, WholeConversation};
+
+/// Longest line of a call or of its result, in characters.
+const LINE: usize = 200;
+
+#[derive(clap::Subcommand)]
+pub(super) enum Command {
+    /// List conversations, newest first.
+    Ls(ListArgs),
+    /// Show what was said in one.
+    Get(NameArgs),
+    /// Remove one.
+    Rm(NameArgs),
+}
+
+#[derive(clap::Args)]
+pub(super) struct ListArgs {
+    /// Only of this project; without it, all that there are.
+    #[arg(long)]
+    project: Option<ProjectId>,
+    /// How many.
+    #[arg(long = "lines", short = 'n', value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=500))]
+    lines: u32,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+#[derive(clap::Args)]
+pub(super) struct NameArgs {
+    /// As `conversation ls` shows it.
+    id: String,
+    /// The project that it is of.
+    #[arg(long)]
+    project: Option<ProjectId>,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+/// Where all conversations are, or one.
+pub(super) fn of(project: Option<&ProjectId>, id: Option<&str>) -> String {
+    let project = project.map(|project| ["projects", project.as_str()]);
+    let mut segments: Vec<&str> = project.into_iter().flatten().collect();
+    segments.push("conversations");
+    segments.extend(id);
+    http::path(&segments)
+}
+
+/// With where to look, if what is wrong is that there is no such conversation.
+pub(super) fn explained(
+    error: anyhow::Error,
+    project: Option<&ProjectId>,
+    id: &str,
+) -> anyhow::Error {
+    let is_missing = error.downcast_ref::<Refused>().is_some_and(|refused| {
+        refused.status == 404
+            && refused.detail.contains("conversation")
+            && refused.detail.contains(id)
+    });
+    if !is_missing {
+        return error;
+    }
+    match project {
+        Some(project) => anyhow!(
+            "{error} of the project `{project}`: `toolwharf conversation ls --project {project}` shows those that there are"
+        ),
+        None => anyhow!(
+            "{error} of no project: `toolwharf conversation ls` shows those that there are; one of a project needs --project"
+        ),
+    }
+}
+
+pub(super) async fn run(context: &Context, command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Ls(args) => list(context, args).await,
+        Command::Get(args) => show(context, args).await,
+        Command::Rm(args) => remove(context, args).await,
+    }
+}
+
+async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
+    let api = args.reach.gateway(context).await?;
+    let page = format!("{}?limit={}", of(args.project.as_ref(), None), args.lines);
+    let page: Conversations = api.get(&page).await?;
+    if context.output == Output::Json {
+        return print::json(&page.conversations);
+    }
+    if page.conversations.is_empty() {
+        eprintln!("there are no conversations yet; `toolwharf chat` begins one");
+    }
+    if page.next.is_some() {
+        eprintln!("there are older ones; --lines shows up to 500");
+    }
+    let cells: Vec<[String; 5]> = page
+        .conversations
+        .iter()
+        .map(|one| {
+            [
+                one.id.clone(),
+                one.project.clone().unwrap_or_default(),
+                print::time(one.created_at),
+                print::time(one.updated_at),
+                one.title.clone(),
+            ]
+        })
+        .collect();
+    let head = ["ID", "PROJECT", "BEGUN", "LAST", "TITLE"];
+    print::data(&print::table(head, &cells))
+}
+
+async fn show(context: &Context, args: NameArgs) -> anyhow::Result<()> {
+    let api = args.reach.gateway(context).await?;
+    let path = of(args.project.as_ref(), Some(&args.id));
+    let whole = api.get::<WholeConversation>(&path).await;
+    let whole = whole.map_err(|error| explained(error, args.project.as_ref(), &args.id))?;
+    match context.output {
+        Output::Json => print::json(&whole),
+        Output::Table => print::foreign(&said(&whole.messages)),
+    }
+}
+
+/// What was said, as `chat` shows it; what the user said stands behind a prompt.
+fn said(messages: &Value) -> String {
+    let mut out = String::new();
+    let mut names: Vec<(&str, &str)> = Vec::new();
+    for message in messages.as_array().into_iter().flatten() {
+        let is_user = message["role"] == "user";
+        for block in message["content"].as_array().into_iter().flatten() {
+            let text = |key: &str| block[key].as_str().unwrap_or_default();
+            let line = match text("type") {
+                "text" if is_user => format!("> {}", text("text")),
+                "text" => text("text").to_owned(),
+                "image" => "> [picture]".to_owned(),
+                "tool_use" => {
+                    names.push((text("id"), text("name")));
+                    print::short(&screen::call(text("name"), &block["input"]), LINE)
+                }
+                "tool_result" => {
+                    // Ids may come again in a later turn.
+                    let mut names = names.iter().rev();
+                    let name = names.find(|(id, _)| *id == text("tool_use_id"));
+                    let name = name.map_or("", |(_, name)| *name);
+                    let first = block["content"].as_array().into_iter().flatten();
+                    let mut first = first.filter_map(|part| part["text"].as_str());
+                    let first = first.next().unwrap_or("[picture]");
+                    let line = screen::result(name, block["is_error"] == true, first);
+                    print::short(&line, LINE)
+                }
+                _ => continue,
+            };
+            out.push_str(line.trim_end());
+            out.push('\n');
+        }
+    }
+    out
+}
+
+async fn remove(context: &Context, args: NameArgs) -> anyhow::Result<()> {
+    let api = args.reach.gateway(context).await?;
+    let path = of(args.project.as_ref(), Some(&args.id));
+    let removed = api.delete::<()>(&path).await;
+    removed.map_err(|error| explained(error, args.project.as_ref(), &args.id))?;
+    eprintln!("removed the conversation `{}`", args.id);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_conversation_reads_as_it_was_shown() {
+        let messages = json!([
+            { "role": "user", "content": [{ "type": "text", "text": "Which time is it?" }] },
+            { "role": "assistant", "content": [
+                { "type": "thinking", "thinking": "hm", "signature": "" },
+                { "type": "text", "text": "Let me see.\n" },
+                { "type": "tool_use", "id": "t", "name": "time", "input": { "zone": "UTC" } },
+            ] },
+            { "role": "user", "content": [
+                { "type": "tool_result", "tool_use_id": "t", "content": [{ "type": "text", "text": "9:12" }] },
+            ] },
+            { "role": "assistant", "content": [{ "type": "text", "text": "It is 9:12." }] },
+        ]);
+        let expect = "> Which time is it?\nLet me see.\n→ time {\"zone\":\"UTC\"}\n✓ time: 9:12\nIt is 9:12.\n";
+        assert_eq!(said(&messages), expect);
+    }
+}

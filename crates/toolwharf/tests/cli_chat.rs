@@ -1,0 +1,562 @@
+//! `toolwharf chat` and `toolwharf conversation` through the real binary, with a scripted model; in a dialogue also on a
+//! terminal, which is that of `script`.
+
+mod common;
+
+use std::{
+    path::Path,
+    process::Stdio,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use common::{
+    Gateway, Setup,
+    chat::{agent, begin, told},
+    scripted, with,
+};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use testkit::{
+    Bin, DEADLINE, Process,
+    llm::{Llm, asks, expecting, says, turns},
+    wait_for, within,
+};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    process::{Child, ChildStdin, Command},
+    task::JoinSet,
+};
+
+/// What a command said.
+#[derive(Debug)]
+struct Said {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+impl Said {
+    /// # Panics
+    /// If it ended with another code.
+    #[track_caller]
+    fn code(self, code: i32) -> Self {
+        assert_eq!(self.code, Some(code), "{self:?}");
+        self
+    }
+
+    #[track_caller]
+    fn says(self, part: &str) -> Self {
+        assert!(self.err.contains(part), "{part:?} is not in {self:?}");
+        self
+    }
+}
+
+fn command(home: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(Bin::path("toolwharf"));
+    command.args(arguments).env("HOME", home).kill_on_drop(true);
+    for variable in ["TOOLWHARF_CONFIG", "TOOLWHARF_TOKEN", "TOOLWHARF_URL"] {
+        command.env_remove(variable);
+    }
+    command
+}
+
+async fn run(home: &Path, arguments: &[&str], input: &str) -> Said {
+    let mut child = command(home, arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("toolwharf starts");
+    let mut stdin = child.stdin.take().expect("asked for as a pipe");
+    // It may well end without reading it.
+    let _ = stdin.write_all(input.as_bytes()).await;
+    drop(stdin);
+    let what = format!("{arguments:?}");
+    let output = within(&what, DEADLINE, child.wait_with_output()).await;
+    let output = output.expect("waiting for an own child works");
+    let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+    Said {
+        code: output.status.code(),
+        out: text(output.stdout),
+        err: text(output.stderr),
+    }
+}
+
+/// `arguments`, and where this gateway is.
+fn at(gateway: &Gateway, arguments: &[&str]) -> Vec<String> {
+    let dir = gateway.folder().join("data").display().to_string();
+    let token = gateway.folder().join("data/admin-token");
+    let token = token.display().to_string();
+    let reach = [
+        "--url",
+        &gateway.url,
+        "--data-dir",
+        &dir,
+        "--token-file",
+        &token,
+    ];
+    let all = arguments.iter().chain(&reach);
+    all.map(|&argument| argument.to_owned()).collect()
+}
+
+async fn on(gateway: &Gateway, arguments: &[&str], input: &str) -> Said {
+    let all = at(gateway, arguments);
+    let all: Vec<&str> = all.iter().map(String::as_str).collect();
+    run(gateway.folder(), &all, input).await
+}
+
+/// A gateway with one scripted server and this model.
+async fn gateway(llm: &Llm, more: &str) -> Gateway {
+    let gateway = Setup::new()
+        .server(
+            "one",
+            with(scripted("one", &[]), json!({ "maxConcurrency": 2 })),
+        )
+        .settings(&agent(llm, more))
+        .env("ANTHROPIC_API_KEY", "sk-test")
+        .serve()
+        .await;
+    gateway.up("one").await;
+    gateway
+}
+
+const PRICES: &str = "[agent.prices.claude-test]\ninput = 1000.0\noutput = 1000.0\n";
+
+/// What the model says is data; calls, usage and the way on are words for people.
+#[tokio::test]
+async fn one_turn_streams_its_text_and_shows_its_calls() {
+    let called = json!({ "tool_results": [{ "contains": "\"n\":1", "is_error": false }] });
+    let mut first = asks(&[
+        ("t1", "echo", json!({ "n": 1 })),
+        ("t2", "fail", json!({ "text": "no luck" })),
+    ]);
+    first["reply"]["blocks"]
+        .as_array_mut()
+        .expect("blocks")
+        .insert(0, json!({ "text": "Let me see." }));
+    let called = json!({ "tool_results": [called["tool_results"][0], { "contains": "no luck" }] });
+    let llm = Llm::start(&turns(&[first, expecting(says("It is one."), called)])).await;
+    let gateway = gateway(&llm, PRICES).await;
+    let said = on(&gateway, &["chat", "Which number?"], "").await.code(0);
+    assert_eq!(said.out, "Let me see.\nIt is one.\n", "{said:?}");
+    let said = said
+        .says("→ echo {\"n\":1}")
+        .says("✓ echo: {\"n\":1}")
+        .says("✗ fail: no luck")
+        .says("20 tokens in, 10 out, cost 0.0300")
+        .says("to go on: toolwharf chat --conversation ");
+    // Into a pipe, nothing is coloured.
+    assert!(!said.err.contains('\u{1b}'), "{said:?}");
+
+    let id = said
+        .err
+        .rsplit("--conversation ")
+        .next()
+        .unwrap_or_default();
+    let id = id.trim();
+    let again = json!({ "last_text": "And now?", "body": { "/messages/0/content/0/text": "Which number?" } });
+    llm.script(&turns(&[expecting(says("Two."), again)])).await;
+    let said = on(&gateway, &["chat", "--conversation", id], "And now?\n").await;
+    assert_eq!(said.code(0).out, "Two.\n");
+
+    let said = on(&gateway, &["conversation", "ls"], "").await.code(0);
+    assert!(
+        said.out.contains(id) && said.out.contains("Which number?"),
+        "{said:?}"
+    );
+    let said = on(&gateway, &["conversation", "get", id], "").await.code(0);
+    assert_eq!(
+        said.out,
+        "> Which number?\nLet me see.\n→ echo {\"n\":1}\n→ fail {\"text\":\"no luck\"}\n✓ echo: {\"n\":1}\n\
+         ✗ fail: no luck\nIt is one.\n> And now?\nTwo.\n"
+    );
+    on(&gateway, &["conversation", "rm", id], "").await.code(0);
+    on(&gateway, &["conversation", "get", id], "").await.code(1);
+    let said = on(&gateway, &["-o", "json", "conversation", "ls"], "").await;
+    assert_eq!(said.code(0).out.trim(), "[]");
+}
+
+#[tokio::test]
+async fn events_are_lines_of_json() {
+    let llm = Llm::start(&turns(&[says("Hello."), says("Hello.")])).await;
+    let gateway = gateway(&llm, "").await;
+    for arguments in [
+        ["chat", "--json", "Hi"].as_slice(),
+        &["-o", "json", "chat", "-"],
+    ] {
+        let said = on(&gateway, arguments, "Hi").await.code(0);
+        let events: Vec<Value> = said
+            .out
+            .lines()
+            .map(|line| serde_json::from_str(line).expect("a line of JSON"))
+            .collect();
+        let kinds: Vec<_> = events.iter().map(|event| &event["type"]).collect();
+        assert_eq!(
+            kinds[..2],
+            [&json!("conversation"), &json!("started")],
+            "{said:?}"
+        );
+        assert_eq!(kinds.last(), Some(&&json!("done")), "{said:?}");
+        assert_eq!(common::chat::text(&events), "Hello.");
+    }
+}
+
+/// Each says what is wrong and the way out.
+#[tokio::test]
+async fn what_cannot_be_is_said_with_the_way_out() {
+    let home = tempfile::tempdir().expect("a folder");
+    let data = home.path().join("none").display().to_string();
+    run(home.path(), &["chat", "--data-dir", &data, "Hi"], "")
+        .await
+        .code(1)
+        .says("`toolwharf serve`");
+    run(home.path(), &["chat", "--data-dir", &data], " \n")
+        .await
+        .code(2)
+        .says("the message is empty");
+
+    let bare = Setup::new().serve().await;
+    on(&bare, &["chat", "Hi"], "").await.code(1).says("[agent]");
+
+    let stalls = json!({ "reply": { "blocks": [{ "text": "Well" }], "after": { "events": 3, "then": "stall" } } });
+    let llm = Llm::start(&turns(&[
+        json!({ "fail": { "status": 401, "kind": "authentication_error", "message": "invalid x-api-key" } }),
+        stalls,
+    ]))
+    .await;
+    let gateway = gateway(&llm, "max_chats = 2\n").await;
+    let said = on(&gateway, &["chat", "Hi"], "").await.code(1);
+    said.says("error: ").says("to go on: ");
+
+    let project = ["chat", "--project", "none", "Hi"];
+    on(&gateway, &project, "").await.code(1).says("`none`");
+    let wrong = ["chat", "--conversation", "no-such-one", "Hi"];
+    let said = on(&gateway, &wrong, "").await.code(1);
+    said.says("no-such-one")
+        .says("`toolwharf conversation ls` shows");
+
+    // One turn of a conversation at a time.
+    let message = json!({ "message": "Wait" });
+    let mut begun = begin(&gateway, "POST", "/chat", &message).await;
+    let first = begun.next_event(DEADLINE).await.expect("an event");
+    let first: Value = serde_json::from_str(&first.data).expect("JSON");
+    let id = first["id"].as_str().expect("an id");
+    let busy = ["chat", "--conversation", id, "Hi"];
+    let said = on(&gateway, &busy, "").await.code(1);
+    said.says("under way: wait for its end");
+}
+
+/// Ctrl-C of who gave a message: the turn is cancelled down to the server, and the exit code says so.
+#[tokio::test]
+async fn an_interrupted_message_is_cancelled_and_exits_with_130() {
+    let slow = asks(&[("t1", "slow", json!({ "ms": 600_000 }))]);
+    let llm = Llm::start(&turns(&[slow, says("Back.")])).await;
+    let gateway = gateway(&llm, "").await;
+    let arguments = at(&gateway, &["chat", "Go"]);
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let mut chat = Process::spawn(command(gateway.folder(), &arguments));
+    // Without a message it reads one first, and `Process` holds its input open: the message is an argument.
+    running(&gateway).await;
+    chat.signal(Signal::INT);
+    let status = chat.wait(DEADLINE).await;
+    assert_eq!(status.code(), Some(130), "{}", chat.stderr());
+    cancelled(&gateway).await;
+}
+
+/// Waits until the server is at work on a call of `slow`.
+async fn running(gateway: &Gateway) {
+    let mut peer = gateway.legacy().await;
+    wait_for("a slow call", DEADLINE, async || {
+        peer.tool("running", json!({})).await.text() == "1"
+    })
+    .await;
+}
+
+/// Waits until the server has been told that its call is cancelled, and nothing is left of it.
+async fn cancelled(gateway: &Gateway) {
+    let mut peer = gateway.legacy().await;
+    wait_for("notifications/cancelled", DEADLINE, async || {
+        peer.tool("cancelled_count", json!({})).await.text() == "1"
+    })
+    .await;
+    wait_for("no call in flight", DEADLINE, async || {
+        gateway.metric("calls_in_flight", Some("one")).await == Some(0)
+    })
+    .await;
+}
+
+/// A command on a terminal of its own.
+struct Terminal {
+    child: Child,
+    stdin: ChildStdin,
+    shown: Arc<Mutex<String>>,
+    _reader: JoinSet<()>,
+}
+
+impl Terminal {
+    fn run(gateway: &Gateway, arguments: &[&str], env: &[(&str, &str)]) -> Self {
+        let toolwharf = Bin::path("toolwharf").display().to_string();
+        let words = at(gateway, arguments).into_iter().map(quoted);
+        let words: Vec<String> = [quoted(toolwharf)].into_iter().chain(words).collect();
+        let mut command = Command::new("script");
+        command
+            .args(["--quiet", "--return", "--command"])
+            .arg(format!("stty cols 60; exec {}", words.join(" ")))
+            .arg("/dev/null")
+            .env("HOME", gateway.folder())
+            .env("SHELL", "/bin/sh")
+            .env("TERM", "xterm")
+            .env_remove("NO_COLOR")
+            .envs(env.iter().copied())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .kill_on_drop(true);
+        let mut child = command.spawn().expect("script, of util-linux, is there");
+        let stdin = child.stdin.take().expect("asked for as a pipe");
+        let mut stdout = child.stdout.take().expect("asked for as a pipe");
+        let shown = Arc::<Mutex<String>>::default();
+        let into = shown.clone();
+        let mut reader = JoinSet::new();
+        reader.spawn(async move {
+            let mut pending = Vec::new();
+            while let Ok(1..) = stdout.read_buf(&mut pending).await {
+                // A character may come in pieces.
+                let whole = match std::str::from_utf8(&pending) {
+                    Ok(_) => pending.len(),
+                    Err(error) => error.valid_up_to(),
+                };
+                let text: Vec<u8> = pending.drain(..whole).collect();
+                let mut shown = into.lock().unwrap_or_else(PoisonError::into_inner);
+                shown.push_str(&String::from_utf8_lossy(&text));
+            }
+        });
+        Self {
+            child,
+            stdin,
+            shown,
+            _reader: reader,
+        }
+    }
+
+    async fn types(&mut self, keys: &str) {
+        let typed = self.stdin.write_all(keys.as_bytes()).await;
+        typed.expect("the terminal takes it");
+        self.stdin.flush().await.expect("the terminal takes it");
+    }
+
+    fn shown(&self) -> String {
+        let shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        shown.clone()
+    }
+
+    /// Waits until the terminal shows this as often.
+    async fn shows(&self, part: &str, times: usize) {
+        let what = format!("{part:?} {times} times on the terminal");
+        let done = tokio::time::timeout(DEADLINE, async {
+            wait_for(&what, DEADLINE * 2, async || {
+                self.shown().matches(part).count() >= times
+            })
+            .await;
+        });
+        assert!(done.await.is_ok(), "no {what}: {:?}", self.shown());
+    }
+
+    async fn ends(mut self) -> (Option<i32>, String) {
+        let status = within("the end of the dialogue", DEADLINE, self.child.wait()).await;
+        let status = status.expect("waiting for an own child works");
+        // The pipe is at its end: all was read.
+        while self._reader.join_next().await.is_some() {}
+        (status.code(), self.shown())
+    }
+}
+
+fn quoted(word: String) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+/// The keys that a terminal makes a signal, and the end of input, of.
+const CTRL_C: &str = "\u{3}";
+const CTRL_D: &str = "\u{4}";
+
+/// Ctrl-C, a real SIGINT of a terminal, cancels a turn down to the server's call; then the conversation goes on.
+#[tokio::test]
+async fn ctrl_c_in_a_dialogue_cancels_the_turn_and_the_conversation_goes_on() {
+    let mut working = asks(&[(
+        "t1",
+        "slow",
+        json!({ "ms": 600_000, "why": "x".repeat(200) }),
+    )]);
+    let text = json!({ "text": "Work\u{1b}]0;owned\u{7}ing" });
+    working["reply"]["blocks"]
+        .as_array_mut()
+        .expect("blocks")
+        .insert(0, text);
+    let back = expecting(says("Welcome back."), json!({ "last_text": "Go on" }));
+    let llm = Llm::start(&turns(&[working, back])).await;
+    let gateway = gateway(&llm, "").await;
+    let mut terminal = Terminal::run(&gateway, &["chat"], &[]);
+    terminal.shows("> ", 1).await;
+    terminal.types("Begin\n").await;
+    terminal.shows("→ slow", 1).await;
+    running(&gateway).await;
+    terminal.types(CTRL_C).await;
+    terminal.shows("cancelled; what was complete", 1).await;
+    terminal.shows("> ", 2).await;
+    cancelled(&gateway).await;
+
+    terminal.types("\n").await;
+    terminal.types("Go on\n").await;
+    terminal.shows("Welcome back.", 1).await;
+    terminal.shows("tokens in", 1).await;
+    let requests = llm.requests().await;
+    let messages = &requests[1]["body"]["messages"];
+    assert_eq!(messages[0]["content"][0]["text"], "Begin", "{messages}");
+    let result = &messages[2]["content"][0];
+    assert_eq!(
+        (&result["tool_use_id"], &result["is_error"]),
+        (&json!("t1"), &json!(true)),
+        "{messages}"
+    );
+    assert!(result.to_string().contains("cancelled"), "{messages}");
+
+    terminal.shows("> ", 4).await;
+    terminal.types(CTRL_D).await;
+    let (code, shown) = terminal.ends().await;
+    assert_eq!(code, Some(0), "{shown}");
+    assert!(
+        shown.contains("to go on: toolwharf chat --conversation"),
+        "{shown}"
+    );
+    // What the model says does not steer the terminal; our own words are dimmed, and lines of calls cut to 60 columns.
+    assert!(
+        shown.contains("Work\u{fffd}]0;owned\u{fffd}ing"),
+        "{shown:?}"
+    );
+    assert!(!shown.contains("\u{1b}]"), "{shown:?}");
+    assert!(shown.contains("\u{1b}[2m→ slow"), "{shown:?}");
+    let line = shown.lines().find(|line| line.contains("→ slow"));
+    let line = line.expect("it was shown").trim_end();
+    let line = line.strip_prefix("\u{1b}[2m").expect("dimmed");
+    let line = line.strip_suffix("\u{1b}[0m").expect("dimmed");
+    assert_eq!(line.chars().count(), 60, "{line:?}");
+    assert!(line.ends_with('…'), "{line:?}");
+}
+
+/// Ctrl-C at the prompt ends; with `NO_COLOR` nothing but text is written, a turn that fails is told and the next one is
+/// taken, a wrong conversation is told before the prompt.
+#[tokio::test]
+async fn ctrl_c_at_the_prompt_ends_and_colours_can_be_switched_off() {
+    let unpaid =
+        json!({ "fail": { "status": 402, "kind": "billing_error", "message": "no credit" } });
+    let llm = Llm::start(&turns(&[unpaid, says("Hello.")])).await;
+    let gateway = gateway(&llm, "").await;
+    let mut terminal = Terminal::run(&gateway, &["chat"], &[("NO_COLOR", "1")]);
+    terminal.shows("> ", 1).await;
+    terminal.types("Hi\n").await;
+    terminal.shows("error: ", 1).await;
+    terminal.shows("no credit", 1).await;
+    terminal.shows("> ", 2).await;
+    terminal.types("Hi again\n").await;
+    terminal.shows("Hello.", 1).await;
+    terminal.shows("> ", 3).await;
+    terminal.types(CTRL_C).await;
+    let (code, shown) = terminal.ends().await;
+    assert_eq!(code, Some(0), "{shown}");
+    assert!(!shown.contains('\u{1b}'), "{shown:?}");
+
+    let own = told(&gateway, "/conversations").await;
+    let id = own["conversations"][0]["id"].as_str().expect("an id");
+    let mut again = Terminal::run(&gateway, &["chat", "--conversation", id], &[]);
+    again.shows("going on with: Hi", 1).await;
+    again.shows("> ", 1).await;
+    again.types(CTRL_D).await;
+    assert_eq!(again.ends().await.0, Some(0));
+    let wrong = Terminal::run(&gateway, &["chat", "--conversation", "none"], &[]);
+    let (code, shown) = wrong.ends().await;
+    assert_eq!(code, Some(1), "{shown}");
+    assert!(shown.contains("`toolwharf conversation ls`"), "{shown}");
+    assert!(!shown.contains("> "), "{shown}");
+}
+
+/// A project's chat and its conversations are its own; what a native tool shows is data.
+#[tokio::test]
+async fn a_project_has_conversations_of_its_own() {
+    let recipe = json!({ "title": "Soup", "ingredients": ["3 leeks"], "steps": ["Cook."] });
+    let show = asks(&[("t1", "display_recipe", recipe)]);
+    let llm = Llm::start(&turns(&[show, says("There.")])).await;
+    let gateway = gateway(&llm, "native = [\"display_recipe\"]\n").await;
+    let made = common::chat::ask(&gateway, "PUT", "/projects/p", &json!({})).await;
+    assert!(made.status.is_success(), "{}", made.text());
+    let said = on(&gateway, &["chat", "--project", "p", "Soup"], "").await;
+    let said = said.code(0).says(" --project p");
+    assert_eq!(
+        said.out, "title: Soup\ningredients:\n  - 3 leeks\nsteps:\n  - Cook.\nThere.\n",
+        "{said:?}"
+    );
+    let listed = on(&gateway, &["conversation", "ls", "--project", "p"], "").await;
+    assert!(listed.code(0).out.contains("Soup"));
+    let own = told(&gateway, "/projects/p/conversations").await;
+    let id = own["conversations"][0]["id"].as_str().expect("an id");
+    let of_p = ["conversation", "get", id, "--project", "p"];
+    let got = on(&gateway, &of_p, "").await.code(0);
+    assert!(got.out.starts_with("> Soup\n→ display_recipe "), "{got:?}");
+    let got = on(&gateway, &of_p[..3], "").await.code(1);
+    got.says("there is no conversation").says("--project");
+    on(&gateway, &["chat", "--conversation", id, "Hi"], "")
+        .await
+        .code(1)
+        .says("--project");
+}
+
+/// A gateway that goes away in mid-turn is told of.
+#[tokio::test]
+async fn a_gateway_that_dies_in_mid_turn_is_told_of() {
+    let slow = asks(&[("t1", "slow", json!({ "ms": 600_000 }))]);
+    let llm = Llm::start(&turns(&[slow])).await;
+    let gateway = gateway(&llm, "").await;
+    let arguments = at(&gateway, &["chat", "Go"]);
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let mut chat = Process::spawn(command(gateway.folder(), &arguments));
+    running(&gateway).await;
+    gateway.process.signal(Signal::KILL);
+    let status = chat.wait(DEADLINE).await;
+    assert_eq!(status.code(), Some(1), "{}", chat.stderr());
+    wait_for("its words", DEADLINE, async || {
+        chat.stderr().contains("ended before the turn did")
+    })
+    .await;
+}
+
+/// One more chat than there may be is told so at once, and the next one after an end goes through.
+#[tokio::test]
+async fn no_more_chats_at_a_time_than_the_settings_allow() {
+    let stalls = json!({ "reply": { "blocks": [{ "text": "Well" }], "after": { "events": 3, "then": "stall" } } });
+    let llm = Llm::start(&turns(&[stalls, says("Hello.")])).await;
+    let gateway = gateway(&llm, "max_chats = 1\n").await;
+    let message = json!({ "message": "Wait" });
+    let mut begun = begin(&gateway, "POST", "/chat", &message).await;
+    while let Some(event) = begun.next_event(DEADLINE).await {
+        if event.data.contains("Well") {
+            break;
+        }
+    }
+    let refused = common::chat::ask(&gateway, "POST", "/chat", &message).await;
+    assert_eq!(refused.status, 503, "{}", refused.text());
+    assert!(refused.header("retry-after").is_some());
+    assert!(refused.text().contains("`max_chats`"), "{}", refused.text());
+    // What was refused has left nothing.
+    let kept = told(&gateway, "/conversations").await;
+    assert_eq!(kept["conversations"].as_array().map(Vec::len), Some(1));
+    on(&gateway, &["chat", "Hi"], "")
+        .await
+        .code(1)
+        .says("the limit of chats at a time (1) is reached");
+    drop(begun);
+    let what = "the end of the first chat";
+    wait_for(what, Duration::from_secs(15), async || {
+        on(&gateway, &["chat", "Hi"], "").await.code == Some(0)
+    })
+    .await;
+}

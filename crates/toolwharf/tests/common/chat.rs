@@ -1,0 +1,67 @@
+//! Talking to a gateway's agent over `POST /api/v1/chat`, and reading what comes of it.
+
+use http::Method;
+use serde_json::{Value, json};
+use testkit::{DEADLINE, Reply, Streaming, llm::Llm};
+
+use super::Gateway;
+
+/// Settings of an agent with this model, and short times to stop.
+pub(crate) fn agent(llm: &Llm, more: &str) -> String {
+    format!(
+        "[limits]\nstop_grace = \"2s\"\ndrain = \"2s\"\n[agent]\nmodel = \"claude-test\"\nbase_url = {:?}\n{more}",
+        llm.url()
+    )
+}
+
+/// A request of the administrator to the REST API; the answer's body is still to come.
+pub(crate) async fn begin(gateway: &Gateway, method: &str, path: &str, body: &Value) -> Streaming {
+    let client = gateway
+        .at(&format!("/api/v1{path}"))
+        .with("authorization", &format!("Bearer {}", gateway.token()));
+    let body = match body {
+        Value::Null => String::new(),
+        body => body.to_string(),
+    };
+    let method: Method = method.parse().expect("a method");
+    let begun = client.try_send(method, &[], body).await;
+    begun.expect("an answer")
+}
+
+pub(crate) async fn ask(gateway: &Gateway, method: &str, path: &str, body: &Value) -> Reply {
+    let begun = begin(gateway, method, path, body).await;
+    begun.collect(DEADLINE).await
+}
+
+pub(crate) async fn told(gateway: &Gateway, path: &str) -> Value {
+    let reply = ask(gateway, "GET", path, &Value::Null).await;
+    assert_eq!(reply.status, 200, "{path}: {}", reply.text());
+    serde_json::from_slice(&reply.body).expect("JSON")
+}
+
+/// What comes of a message: the events' data, which name their types.
+pub(crate) async fn chat(gateway: &Gateway, path: &str, body: &Value) -> Vec<Value> {
+    let reply = ask(gateway, "POST", path, body).await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    let events = reply.events().into_iter();
+    events
+        .map(|event| serde_json::from_str(&event.data).expect("JSON"))
+        .collect()
+}
+
+/// What comes of a first message to the agent of all servers.
+pub(crate) async fn say(gateway: &Gateway, message: &str) -> Vec<Value> {
+    chat(gateway, "/chat", &json!({ "message": message })).await
+}
+
+pub(crate) fn of<'e>(events: &'e [Value], kind: &str) -> Vec<&'e Value> {
+    events
+        .iter()
+        .filter(|event| event["type"] == kind)
+        .collect()
+}
+
+pub(crate) fn text(events: &[Value]) -> String {
+    let deltas = of(events, "text_delta").into_iter();
+    deltas.filter_map(|event| event["text"].as_str()).collect()
+}
