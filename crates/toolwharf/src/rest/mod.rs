@@ -17,6 +17,7 @@ mod logs;
 mod manifest;
 mod openapi;
 mod owned;
+mod page;
 mod products;
 mod projects;
 mod routes;
@@ -145,5 +146,6 @@ pub(crate) fn router(rest: Shared) -> Router {
             access::identify,
         ))
         .merge(openapi::router())
+        .merge(page::router())
         .with_state(rest)
 }
