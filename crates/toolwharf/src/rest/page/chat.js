@@ -314,7 +314,10 @@ const answer = () => {
     },
     /** What a tool of Toolwharf's own has to show; what is unknown stays in the line of its call. */
     native(tool, payload) {
-      if (tool === "display_recipe" && isRecipe(payload)) add(recipeCard(payload));
+      if (tool !== "display_recipe" || !isRecipe(payload)) return;
+      const card = add(recipeCard(payload));
+      // It is read from its head on; what follows comes below.
+      if (card.offsetHeight > scroll.clientHeight * 0.7) card.scrollIntoView({ block: "start" });
     },
     of: (id) => tools.get(id),
     /** Calls that will get no answer any more. */
@@ -394,17 +397,20 @@ const enter = (why) => door ??= new Promise((done) => {
     event.preventDefault();
     const key = $("key").value.trim();
     // What a header cannot hold is no key.
-    if (!/^[\x21-\x7e]+$/.test(key)) return;
+    if (!/^[\x21-\x7e]+$/.test(key)) {
+      $("door-why").textContent = "A key is one word of letters, digits and signs, such as twh_….";
+      return;
+    }
     kept.set(key);
     $("key").value = "";
     $("forget").hidden = false;
-    $("door").close();
     door = null;
+    $("door").close();
     done();
   };
 });
 // Without a key there is nothing behind the door.
-$("door").addEventListener("cancel", (event) => event.preventDefault());
+$("door").addEventListener("close", () => { if (door) $("door").showModal(); });
 
 /** The events of a stream, as they come. */
 async function* events(reply) {
@@ -530,7 +536,8 @@ const fresh = () => {
   $("welcome").hidden = false;
   marked();
   drawer(false);
-  $("message").focus();
+  // On a phone that would bring up the keyboard.
+  if (matchMedia("(pointer: fine)").matches) $("message").focus();
 };
 
 const open = async (id) => {
