@@ -10,6 +10,8 @@ const project = new URLSearchParams(location.search).get("project");
 const base = "/api/v1" + (project === null ? "" : "/projects/" + encodeURIComponent(project));
 /** Of one list of conversations. */
 const PAGE = 30;
+/** Of requests that are no turns, in milliseconds. */
+const DEADLINE = 30000;
 /** Longest text that is shown of a tool's arguments or result, in characters. */
 const SHOWN = 20000;
 
@@ -363,14 +365,15 @@ class Refused extends Error {
   }
 }
 
-/** A request with the key; asks for one where it is missing or opens nothing. */
+/** A request with the key; asks for one where it is missing or opens nothing. Without a signal it has a deadline. */
 const ask = async (method, path, { body, signal } = {}) => {
   for (let why = ""; ;) {
     const headers = {};
     const key = kept.get();
     if (key) headers.authorization = "Bearer " + key;
     if (body) headers["content-type"] = "application/json";
-    const options = { method, headers, signal, cache: "no-store", credentials: "omit", redirect: "error" };
+    const ends = signal ?? AbortSignal.timeout(DEADLINE);
+    const options = { method, headers, signal: ends, cache: "no-store", credentials: "omit", redirect: "error" };
     if (body) options.body = JSON.stringify(body);
     const reply = await fetch(path, options);
     if (reply.ok) return reply;
@@ -650,8 +653,8 @@ const remove = (id, title) => {
   $("sure").showModal();
 };
 
-/** Which servers the agent has; it does without knowing. */
-const offered = async () => {
+/** Which servers the agent has; it does without knowing. Those of a gateway that just started may not be up yet. */
+const offered = async (tries = 1) => {
   try {
     const { tools } = await (await ask("GET", base + "/tools")).json();
     const servers = new Map();
@@ -659,6 +662,8 @@ const offered = async () => {
     const chips = [...servers].map(([name, many]) =>
       make("li", "", name + " ", make("small", "", many === 1 ? "1 tool" : many + " tools")));
     $("servers").replaceChildren(...chips);
+    $("uses").hidden = chips.length === 0;
+    if (chips.length === 0 && tries < 5) setTimeout(offered, 2000, tries + 1);
   } catch { /* the list is an ornament */ }
 };
 
