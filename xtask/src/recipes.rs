@@ -9,7 +9,7 @@ use std::{
     env,
     ffi::OsString,
     fs,
-    net::SocketAddr,
+    net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
 };
 
@@ -65,9 +65,13 @@ pub(crate) fn run(workspace: &Workspace, release: bool, listen: SocketAddr) -> R
     let token = data.join("admin-token");
     let token =
         fs::read_to_string(&token).with_context(|| format!("cannot read {}", token.display()))?;
+    let here = match listen.ip().is_unspecified() {
+        true => SocketAddr::from((Ipv4Addr::LOCALHOST, listen.port())),
+        false => listen,
+    };
     eprintln!(
         "\nThe recipe vault is ready. Open this page; the link opens it with your key, so keep it to yourself:\n\n  \
-         http://{listen}/chat#key={}\n\nCtrl-C here stops it.\n",
+         http://{here}/chat#key={}\n\nCtrl-C here stops it.\n",
         token.trim()
     );
     gateway.wait()
