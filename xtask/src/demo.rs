@@ -5,42 +5,28 @@
 //! is served is the file that this writes, `.work/demo/mcp.json`, and the data directory is beside
 //! it: the user's own configuration is neither read nor changed, and a gateway of theirs stays the
 //! one that their command line finds.
-//!
-//! Toolwharf runs in the foreground, but in a process group of its own: a Ctrl-C reaches only this
-//! process, which passes it on once, as SIGTERM, and ends after Toolwharf has.
 
 use std::{
     fs,
     net::SocketAddr,
-    os::unix::process::CommandExt,
     path::{Path, PathBuf},
-    process::Child,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
     thread,
     time::Duration,
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::{
+    gateway::Gateway,
     http, python, setup,
     shell::{Cmd, heading, is_executable, which},
     workspace::Workspace,
 };
 
 const POLL: Duration = Duration::from_millis(100);
-/// Polls until Toolwharf has to be ready: 30 s.
-const READY_POLLS: u32 = 300;
 /// Polls until both servers have to be in the catalogue: 60 s, for a first start from a registry.
 const LISTED_POLLS: u32 = 600;
-/// Polls until Toolwharf has to be gone after SIGTERM: 30 s.
-const STOP_POLLS: u32 = 300;
 const ANSWER: Duration = Duration::from_secs(30);
 const PROTOCOL: &str = "2025-11-25";
 /// What a network with a proxy, certificates or a registry of its own needs `uvx` and `npx` to be
@@ -221,88 +207,6 @@ fn print_next_steps(bin: &Path, data: &Path, servers: &[Server]) {
 fn from_here(path: &Path) -> PathBuf {
     let here = std::env::current_dir().unwrap_or_default();
     path.strip_prefix(&here).unwrap_or(path).to_owned()
-}
-
-/// The running Toolwharf. Dropping it stops it.
-struct Gateway {
-    child: Child,
-    interrupted: Arc<AtomicBool>,
-    told_to_stop: bool,
-}
-
-impl Gateway {
-    fn start(serve: Cmd) -> Result<Self> {
-        let interrupted = Arc::new(AtomicBool::new(false));
-        // Before the child is there, so that no signal can leave it behind.
-        for signal in [SIGINT, SIGTERM, SIGHUP] {
-            signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
-        }
-        let child = serve.into_command().process_group(0).spawn();
-        let child = child.context("cannot start toolwharf")?;
-        Ok(Self {
-            child,
-            interrupted,
-            told_to_stop: false,
-        })
-    }
-
-    fn interrupted(&self) -> bool {
-        self.interrupted.load(Ordering::Relaxed)
-    }
-
-    fn wait_until_ready(&mut self, address: SocketAddr) -> Result<()> {
-        for _ in 0..READY_POLLS {
-            if let Some(status) = self.child.try_wait()? {
-                bail!("toolwharf ended before it was ready: {status}");
-            }
-            ensure!(!self.interrupted(), "interrupted");
-            let answer = http::request(address, "GET", "/readyz", &[], "", Duration::from_secs(2));
-            if answer.is_ok_and(|answer| answer.status == 200) {
-                return Ok(());
-            }
-            thread::sleep(POLL);
-        }
-        bail!("toolwharf is not ready: /readyz at {address} does not answer 200")
-    }
-
-    /// Waits until Toolwharf ends by itself or a signal asks for its end.
-    fn wait(mut self) -> Result<()> {
-        loop {
-            if let Some(status) = self.child.try_wait()? {
-                ensure!(status.success(), "toolwharf ended: {status}");
-                return Ok(());
-            }
-            if self.interrupted() {
-                return self.stop();
-            }
-            thread::sleep(POLL);
-        }
-    }
-
-    fn stop(&mut self) -> Result<()> {
-        if !self.told_to_stop && self.child.try_wait()?.is_none() {
-            self.told_to_stop = true;
-            kill_process(Pid::from_child(&self.child), Signal::TERM)?;
-        }
-        for _ in 0..STOP_POLLS {
-            if let Some(status) = self.child.try_wait()? {
-                ensure!(status.success(), "toolwharf ended: {status}");
-                return Ok(());
-            }
-            thread::sleep(POLL);
-        }
-        bail!("toolwharf does not end on SIGTERM")
-    }
-}
-
-impl Drop for Gateway {
-    fn drop(&mut self) {
-        if self.stop().is_err() {
-            // It has been reaped, or is beyond asking; in both cases there is nothing to report.
-            let _ = self.child.kill();
-            let _ = self.child.wait();
-        }
-    }
 }
 
 /// Calls a tool of each server over plain HTTP, as any MCP client would, and prints the answers.

@@ -9,10 +9,12 @@
 mod checks;
 mod demo;
 mod docker;
+mod gateway;
 mod graph;
 mod http;
 mod postgres;
 mod python;
+mod recipes;
 mod setup;
 mod shell;
 mod workspace;
@@ -79,6 +81,15 @@ enum Command {
         #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6280")]
         listen: std::net::SocketAddr,
     },
+    /// Builds and runs the recipe vault (examples/recipe-vault): a chat page, an agent and the tools that it uses
+    Recipes {
+        /// Build for speed and small size, which takes some minutes more
+        #[arg(long)]
+        release: bool,
+        /// Where to listen
+        #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6280")]
+        listen: std::net::SocketAddr,
+    },
     /// Builds the release binaries and runs the benchmarks
     Bench {
         /// Arguments for the `bench` binary
@@ -131,6 +142,7 @@ fn run(command: Command) -> Result<ExitCode> {
                 listen,
             },
         ),
+        Command::Recipes { release, listen } => recipes::run(&workspace, release, listen),
         Command::Bench { args } => checks::bench(&workspace, &args),
         Command::Chaos { args } => checks::chaos(&workspace, &args),
     }?;

@@ -1,7 +1,8 @@
 //! `cargo xtask setup`: what the tests and the demo need beyond a Rust toolchain.
 //!
 //! Four kinds of things: system packages ([`TOOLS`], through `apt-get`, as root only), npm
-//! packages and Python packages (pinned in `xtask/deps`, into `.work`), and cargo's own helpers.
+//! packages and Python packages (pinned in `xtask/deps`, into `.work`; one of them again as `uvx`
+//! looks for it), and cargo's own helpers.
 //! Each part that is there already is left alone: a second run takes well under a second. What
 //! cannot be done is said at the end, with the command that does it, and is an error.
 //!
@@ -16,7 +17,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 
 use crate::{
-    docker, postgres, python,
+    docker, postgres, python, recipes,
     shell::{Cmd, heading, is_executable, which},
     workspace::Workspace,
 };
@@ -106,6 +107,17 @@ const TOOLS: &[Tool] = &[
         },
         apt: &["e2fsprogs"],
     },
+    Tool {
+        name: "chromium and chromedriver",
+        why: "the chat page is tested in it",
+        found: || {
+            ["chromium", "chromedriver"]
+                .iter()
+                .all(|name| which(name).is_some())
+        },
+        // The browser draws no letter without a font.
+        apt: &["chromium", "chromium-driver", "fonts-dejavu-core"],
+    },
 ];
 
 /// Sets up everything.
@@ -121,9 +133,13 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     lock.lock().context("cannot lock .work/setup.lock")?;
 
     let mut missing = Vec::from_iter(system_tools(&TOOLS.iter().collect::<Vec<_>>())?);
-    let parts: [(&str, Part); 3] = [
+    let parts: [(&str, Part); 4] = [
         ("npm packages", npm_packages),
         ("Python packages", python_packages),
+        (
+            "the recipe vault's fetch server",
+            recipes::install_for_tests,
+        ),
         ("cargo's helpers", cargo_helpers),
     ];
     for (name, part) in parts {
@@ -358,7 +374,7 @@ mod tests {
         let tools: Vec<&Tool> = TOOLS.iter().filter(|tool| tool.name != "git").collect();
         let text = how_to_install(&tools, true).unwrap();
         assert!(
-            text.ends_with("sudo apt-get install -y nodejs npm python3 python3-venv postgresql docker.io runsc bubblewrap busybox-static e2fsprogs"),
+            text.ends_with("sudo apt-get install -y nodejs npm python3 python3-venv postgresql docker.io runsc bubblewrap busybox-static e2fsprogs chromium chromium-driver fonts-dejavu-core"),
             "{text}"
         );
         assert!(

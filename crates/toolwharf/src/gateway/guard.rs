@@ -77,7 +77,8 @@ impl Guard {
             return Ok(());
         };
         let origin = origin.to_str().unwrap_or_default().to_ascii_lowercase();
-        if origins.next().is_some() || !self.origin_allowed(&origin) {
+        let ours = is_of(&origin, host);
+        if origins.next().is_some() || !(ours || self.origin_allowed(&origin)) {
             let origin: String = origin.chars().take(100).collect();
             return Err(forbidden(format!(
                 "Origin `{origin}` is not allowed here; add it to `allowed_origins`"
@@ -177,6 +178,14 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
+/// Whether a page of this origin came from this very host: our own page then, for the host's name was checked. The
+/// scheme may differ, since TLS may end at a proxy.
+fn is_of(origin: &str, host: &str) -> bool {
+    let of = origin.strip_prefix("http://");
+    let of = of.or_else(|| origin.strip_prefix("https://"));
+    of.is_some_and(|of| !of.is_empty() && of.eq_ignore_ascii_case(host))
+}
+
 fn without_port(host: &str) -> &str {
     if host.starts_with('[') {
         return host.find(']').map_or(host, |end| &host[..=end]);
@@ -234,6 +243,32 @@ mod tests {
         check("127.0.0.1", "localhost", Some("null"), false);
         check("127.0.0.1", "10.0.0.7", None, false);
         check("0.0.0.0", "10.0.0.7:80", None, true);
+        // Pages of our own.
+        check(
+            "0.0.0.0",
+            "10.0.0.7:6280",
+            Some("http://10.0.0.7:6280"),
+            true,
+        );
+        check(
+            "127.0.0.1",
+            "Tools.example.com",
+            Some("https://tools.example.com"),
+            true,
+        );
+        check(
+            "0.0.0.0",
+            "10.0.0.7:6280",
+            Some("http://10.0.0.7:8080"),
+            false,
+        );
+        check("0.0.0.0", "10.0.0.7", Some("http://10.0.0.8"), false);
+        check(
+            "127.0.0.1",
+            "evil.example.com",
+            Some("http://evil.example.com"),
+            false,
+        );
         check("0.0.0.0", "evil.example.com", None, false);
     }
 

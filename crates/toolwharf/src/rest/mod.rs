@@ -1,10 +1,10 @@
 //! The API under `/api/v1`: what the command line and the console work with.
 //!
-//! Invariants: every route needs a key, unknown ones included; every error is a problem detail (RFC 9457); no
-//! answer holds the value of a secret, and only those who may change a server are told its entry. [`ROUTES`] is
-//! the one list of what there is. Changes of configuration are made one at a time, so that a condition
-//! (`If-Match`) still holds when the change is made; other processes on the same database are not held off.
-//! Deliberately absent: anything that has no use yet.
+//! Invariants: every route needs a key, unknown ones included (the pages `/docs` and `/chat` are none of them); every
+//! error is a problem detail (RFC 9457); no answer holds the value of a secret, and only those who may change a server
+//! are told its entry. [`ROUTES`] is the one list of what there is. Changes of configuration are made one at a time, so
+//! that a condition (`If-Match`) still holds when the change is made; other processes on the same database are not held
+//! off. Deliberately absent: anything that has no use yet.
 
 mod access;
 mod answer;
@@ -17,6 +17,7 @@ mod logs;
 mod manifest;
 mod openapi;
 mod owned;
+mod page;
 mod products;
 mod projects;
 mod routes;
@@ -146,5 +147,6 @@ pub(crate) fn router(rest: Shared) -> Router {
             access::identify,
         ))
         .merge(openapi::router())
+        .merge(page::router())
         .with_state(rest)
 }

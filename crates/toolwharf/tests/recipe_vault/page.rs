@@ -1,0 +1,174 @@
+//! The chat page itself: who may have it, how it asks for a key, how a turn is stopped.
+
+use serde_json::json;
+use testkit::{
+    DEADLINE,
+    llm::{Llm, says, turns},
+    wait_for,
+};
+
+use crate::{
+    browser::{Browser, ENTER, ESCAPE},
+    common::{Gateway, Setup},
+};
+
+async fn gateway(llm: &Llm) -> Gateway {
+    let settings = format!(
+        "[agent]\nmodel = \"claude-test\"\nbase_url = {:?}\n\n[projects.home]\nservers = []\n",
+        llm.url()
+    );
+    let setup = Setup::new().settings(&settings);
+    setup.env("ANTHROPIC_API_KEY", "sk-test").serve().await
+}
+
+#[tokio::test]
+async fn the_page_needs_no_key_and_runs_only_what_is_served_with_it() {
+    let llm = Llm::start(&turns(&[])).await;
+    let gateway = gateway(&llm).await;
+    for (path, kind) in [
+        ("/chat", "text/html"),
+        ("/chat?project=home", "text/html"),
+        ("/chat/chat.js", "text/javascript"),
+        ("/chat/chat.css", "text/css"),
+        ("/chat/icon.svg", "image/svg+xml"),
+    ] {
+        let reply = gateway.at(path).get(&[]).await.collect(DEADLINE).await;
+        assert_eq!(reply.status, 200, "{path}");
+        let header = |name: &str| {
+            let value = reply
+                .headers
+                .get(name)
+                .and_then(|value| value.to_str().ok());
+            value.unwrap_or_default().to_owned()
+        };
+        assert!(header("content-type").starts_with(kind), "{path}");
+        let policy = header("content-security-policy");
+        for rule in [
+            "default-src 'none'",
+            "frame-ancestors 'none'",
+            "script-src 'self';",
+        ] {
+            assert!(policy.contains(rule), "{path}: {policy}");
+        }
+        assert!(!policy.contains("unsafe"), "{policy}");
+        assert_eq!(header("x-content-type-options"), "nosniff", "{path}");
+        // Nor does it ask for anything else.
+        let text = reply.text().replace("http://www.w3.org/2000/svg", "");
+        for word in [
+            " style=",
+            "<style",
+            " onclick=",
+            "src=\"http",
+            "href=\"http",
+            "innerHTML",
+            "@import",
+            "url(",
+        ] {
+            assert!(!text.contains(word), "{path} has {word}");
+        }
+    }
+    let posted = gateway.at("/chat").post("{}").await;
+    assert_eq!(posted.status, 405);
+    let evil = [("host", "evil.example.com")];
+    let rebound = gateway.at("/chat").get(&evil).await;
+    assert_eq!(rebound.status, 403);
+}
+
+#[tokio::test]
+async fn without_an_agent_the_page_says_what_to_write() {
+    let gateway = Setup::new().serve().await;
+    let reply = gateway.at("/chat").get(&[]).await.collect(DEADLINE).await;
+    assert_eq!(reply.status, 404);
+    let text = reply.text();
+    assert!(
+        text.contains("[agent]") && text.contains("ANTHROPIC_API_KEY"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn a_page_of_this_host_may_call_and_one_of_another_may_not() {
+    let llm = Llm::start(&turns(&[says("Hi.")])).await;
+    let settings = format!(
+        "allowed_hosts = [\"tools.example.com\"]\n[agent]\nmodel = \"m\"\nbase_url = {:?}\n",
+        llm.url()
+    );
+    let setup = Setup::new().settings(&settings);
+    let gateway = setup.env("ANTHROPIC_API_KEY", "sk-test").serve().await;
+    let client = gateway.at("/api/v1/chat");
+    let client = client.with("authorization", &format!("Bearer {}", gateway.token()));
+    let client = client.with("host", "tools.example.com");
+    let body = json!({ "message": "hi" }).to_string();
+    for (origin, status) in [
+        ("https://tools.example.com:8443", 403),
+        ("https://evil.example.com", 403),
+        ("null", 403),
+        ("https://tools.example.com", 200),
+    ] {
+        let reply = client.post_with(&[("origin", origin)], body.clone()).await;
+        assert_eq!(reply.status, status, "{origin}: {}", reply.text());
+    }
+}
+
+#[tokio::test]
+async fn the_page_asks_for_a_key_once_and_a_turn_can_be_stopped() {
+    let mut slow = says(&"word ".repeat(200));
+    slow["reply"]["pause_ms"] = 100.into();
+    slow["reply"]["blocks"][0]["deltas"] = 200.into();
+    let llm = Llm::start(&turns(&[slow, says("Back again.")])).await;
+    let gateway = gateway(&llm).await;
+    // A key for nothing but this project's tools and chat.
+    let api = gateway.at("/api/v1/projects/home/keys");
+    let api = api.with("authorization", &format!("Bearer {}", gateway.token()));
+    let made = api.post(r#"{"name":"kitchen","role":"call"}"#).await;
+    assert_eq!(made.status, 201, "{}", made.text());
+    let key: serde_json::Value = serde_json::from_slice(&made.body).expect("JSON");
+    let key = key["token"].as_str().expect("a key");
+
+    let browser = Browser::open().await;
+    let page = format!("{}/chat?project=home", gateway.url);
+    browser.go(&page).await;
+    browser.wait("document.querySelector('#door').open").await;
+    // There is no way around it.
+    browser.type_into("#key", ESCAPE).await;
+    browser.wait("document.querySelector('#door').open").await;
+    browser
+        .type_into("#key", &format!("twh_wrong{ENTER}"))
+        .await;
+    browser
+        .wait("document.querySelector('#door-why').textContent.includes('opens nothing')")
+        .await;
+    browser.type_into("#key", &format!("{key}{ENTER}")).await;
+    browser
+        .wait("!document.querySelector('#nothing').hidden && !document.querySelector('#door').open")
+        .await;
+    browser.go(&page).await;
+    browser
+        .wait("!document.querySelector('#nothing').hidden")
+        .await;
+
+    browser
+        .type_into("#message", &format!("Tell me a lot{ENTER}"))
+        .await;
+    browser
+        .wait("document.querySelector('.theirs .md')?.textContent.includes('word word')")
+        .await;
+    browser.click("#stop").await;
+    browser
+        .wait("document.querySelector('.note')?.textContent === 'Stopped.'")
+        .await;
+    wait_for(
+        "the end of the request to the model",
+        DEADLINE,
+        async || llm.requests().await[0]["outcome"] == "dropped",
+    )
+    .await;
+    browser
+        .type_into("#message", &format!("Go on{ENTER}"))
+        .await;
+    browser
+        .wait("[...document.querySelectorAll('.md')].at(-1).textContent === 'Back again.'")
+        .await;
+    assert_eq!(browser.texts(".wrong").await, [""; 0]);
+    browser.quit().await;
+}

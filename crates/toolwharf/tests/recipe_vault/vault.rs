@@ -1,0 +1,463 @@
+//! The scenarios R01, R02 and R04 with the example's own files.
+//!
+//! What `cargo xtask recipes` runs is run here: `toolwharf serve` with `mcp.json`, `toolwharf.toml` and `prompt.md` of the
+//! example, the recipe server, and the fetch server through `uvx`. They are copied, because two things are other here: the
+//! model is the scripted one (`base_url`), and the fetch server may read a site on this machine.
+
+use std::{collections::BTreeSet, fs, path::PathBuf};
+
+use http::Method;
+use serde_json::{Value, json};
+use sqlx::{Connection as _, Row as _, SqliteConnection, sqlite::SqliteConnectOptions};
+use tempfile::TempDir;
+use testkit::{
+    Bin, DEADLINE, Process, RawClient, Reply,
+    conformance::node_modules,
+    llm::{Llm, asks, expecting, says, turns},
+    wait_for,
+};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpListener,
+    process::Command,
+    task::JoinSet,
+};
+
+use crate::browser::{Browser, ENTER};
+
+/// The most that all of it may take, in KiB (R04).
+const MEMORY: u64 = 256 << 10;
+/// What it is meant to take.
+const GOAL: u64 = 200 << 10;
+
+const TITLE: &str = "Leek soup <img src=x onerror=\"document.title='owned'\">";
+const INGREDIENT: &str = "3 leeks <script>document.title='owned'</script>";
+const STEP: &str = "Cook <b onmouseover=alert(1)>gently</b>.";
+
+/// The application at work.
+pub(crate) struct Vault {
+    pub(crate) process: Process,
+    pub(crate) url: String,
+    folder: TempDir,
+}
+
+impl Vault {
+    /// Starts it, and waits for its servers.
+    pub(crate) async fn start(llm: &Llm) -> Self {
+        let example = example();
+        let folder = tempfile::Builder::new().prefix("recipes-").tempdir();
+        let folder = folder.expect("a folder");
+        let at = |name: &str| folder.path().join(name);
+        let read = |name: &str| {
+            fs::read_to_string(example.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+        };
+        let mut servers: Value = serde_json::from_str(&read("mcp.json")).expect("JSON");
+        let arguments = &mut servers["mcpServers"]["fetch"]["args"];
+        let arguments = arguments.as_array_mut().expect("arguments");
+        arguments.push("--allow-private-ips".into());
+        fs::write(at("mcp.json"), servers.to_string()).expect("written");
+        let url = format!("[agent]\nbase_url = {:?}\n", llm.url());
+        let settings = read("toolwharf.toml").replacen("[agent]\n", &url, 1);
+        assert!(settings.contains(&url), "{settings}");
+        fs::write(at("toolwharf.toml"), settings).expect("written");
+        fs::write(at("prompt.md"), read("prompt.md")).expect("written");
+        // What the command installs at its first run.
+        let work = node_modules();
+        let work = work.parent().expect("it is in a folder");
+        let tools = work.join("tools");
+        assert!(
+            tools.exists(),
+            "{} is missing; run: cargo xtask setup",
+            tools.display()
+        );
+        std::os::unix::fs::symlink(tools, at("tools")).expect("a link");
+
+        let toolwharf = Bin::path("toolwharf");
+        // Panics here if it is not built, and not as a server that does not come up.
+        Bin::path("toolwharf-example-recipes");
+        let bin = toolwharf.parent().expect("it is in a folder");
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let path = [bin.to_owned(), work.join("venv/bin")]
+            .into_iter()
+            .chain(std::env::split_paths(&path));
+        let path = std::env::join_paths(path).expect("a PATH");
+        let mut command = Command::new(&toolwharf);
+        command
+            .arg("--config")
+            .arg(at("mcp.json"))
+            .arg("--config")
+            .arg(at("toolwharf.toml"))
+            .arg("serve")
+            .arg("--data-dir")
+            .arg(at("data"))
+            .args(["--listen", "127.0.0.1:0"])
+            .env_remove("RUST_LOG")
+            .env("PATH", path)
+            .env("HOME", folder.path())
+            .env("ANTHROPIC_API_KEY", "sk-test");
+        let mut process = Process::spawn(command);
+        let url = process
+            .announced(|line| {
+                let url = line.strip_prefix("toolwharf is at ")?;
+                Some(url.strip_suffix("/mcp")?.to_owned())
+            })
+            .await;
+        let this = Self {
+            process,
+            url,
+            folder,
+        };
+        for server in ["recipes", "fetch"] {
+            let up = format!("toolwharf_server_up{{server={server:?}}} 1");
+            wait_for(&up, DEADLINE, async || {
+                let metrics = this.at("/metrics").get(&[]).await.collect(DEADLINE).await;
+                metrics.text().contains(&up)
+            })
+            .await;
+        }
+        this
+    }
+
+    /// A client of that path, without a key.
+    pub(crate) fn at(&self, path: &str) -> RawClient {
+        RawClient::new(&format!("{}{path}", self.url))
+    }
+
+    /// The administrator's key.
+    pub(crate) fn key(&self) -> String {
+        let file = self.folder.path().join("data/admin-token");
+        let key = fs::read_to_string(file).expect("a key");
+        key.trim().to_owned()
+    }
+
+    pub(crate) async fn api(&self, method: Method, path: &str, body: &Value) -> Reply {
+        let client = self.at(&format!("/api/v1{path}"));
+        let client = client.with("authorization", &format!("Bearer {}", self.key()));
+        let body = match body {
+            Value::Null => String::new(),
+            body => body.to_string(),
+        };
+        let reply = client.send(method, &[], body).await;
+        reply.collect(DEADLINE).await
+    }
+
+    /// The title and the source of each recipe in the file.
+    async fn stored(&self) -> Vec<(String, Option<String>)> {
+        let file = self.folder.path().join("data/recipes.db");
+        let options = SqliteConnectOptions::new().filename(file).read_only(true);
+        let mut file = SqliteConnection::connect_with(&options)
+            .await
+            .expect("a file of SQLite");
+        let rows = sqlx::query("SELECT title, source_url FROM recipes ORDER BY id");
+        let rows = rows.fetch_all(&mut file).await.expect("recipes");
+        file.close().await.expect("closed");
+        rows.iter().map(|row| (row.get(0), row.get(1))).collect()
+    }
+}
+
+fn example() -> PathBuf {
+    PathBuf::from(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../examples/recipe-vault"
+    ))
+}
+
+/// A web site with one page.
+async fn site() -> (String, JoinSet<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let url = format!("http://{}/soup", listener.local_addr().expect("an address"));
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut head = vec![0; 8192];
+            let read = stream.read(&mut head).await.unwrap_or_default();
+            let head = String::from_utf8_lossy(&head[..read]).into_owned();
+            let (kind, body) = match head.split(' ').nth(1).unwrap_or_default() {
+                "/robots.txt" => ("text/plain", "User-agent: *\nAllow: /\n"),
+                _ => ("text/html", PAGE),
+            };
+            let answer = format!(
+                "HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+                body.len()
+            );
+            // A client that hangs up is its own affair.
+            let _ = stream.write_all(answer.as_bytes()).await;
+        }
+    });
+    (url, tasks)
+}
+
+const PAGE: &str = "<html><body><article><h1>Leek soup</h1><ul><li>3 leeks</li><li>1 l stock</li></ul>\
+    <p>Cut the leeks. Cook them gently.</p>\
+    <p>&lt;img src=x onerror=\"document.title='owned'\"&gt;</p></article></body></html>";
+
+fn recipe(url: &str) -> Value {
+    json!({
+        "title": TITLE,
+        "ingredients": [INGREDIENT, "1 l stock"],
+        "steps": ["Cut the leeks.", STEP],
+        "servings": 4,
+        "prep_minutes": 15,
+        "cook_minutes": 75,
+        "source_url": url,
+    })
+}
+
+/// What a model does with a recipe's URL.
+fn script(url: &str) -> Value {
+    let page = json!({ "tool_results": [{ "contains": "3 leeks", "is_error": false }] });
+    let stored = json!({ "tool_results": [{ "contains": "Leek soup", "is_error": false }] });
+    turns(&[
+        expecting(
+            asks(&[("t1", "fetch", json!({ "url": url }))]),
+            json!({ "last_text": url, "system": "# URLs" }),
+        ),
+        expecting(asks(&[("t2", "create_recipe", recipe(url))]), page),
+        expecting(asks(&[("t3", "display_recipe", recipe(url))]), stored),
+        says("Here is **the soup**."),
+    ])
+}
+
+#[tokio::test]
+async fn r01_five_recipe_tools_fetch_and_display_recipe_are_offered_behind_one_chat() {
+    let llm = Llm::start(&turns(&[says("Hello.")])).await;
+    let vault = Vault::start(&llm).await;
+    let page = vault.at("/chat").get(&[]).await.collect(DEADLINE).await;
+    assert_eq!(page.status, 200, "{}", page.text());
+    let message = json!({ "message": "Hello?" });
+    let said = vault.api(Method::POST, "/chat", &message).await;
+    assert_eq!(said.status, 200, "{}", said.text());
+    assert!(said.text().contains(r#""type":"done""#), "{}", said.text());
+
+    let asked = llm.requests().await;
+    let tools = asked[0]["body"]["tools"].as_array().expect("tools");
+    let names: BTreeSet<&str> = tools
+        .iter()
+        .filter_map(|tool| tool["name"].as_str())
+        .collect();
+    let expected = [
+        "create_recipe",
+        "delete_recipe",
+        "display_recipe",
+        "fetch",
+        "get_recipe",
+        "list_recipes",
+        // The agent's own, with which a model reads on in what was too long.
+        "read_result",
+        "update_recipe",
+    ];
+    assert_eq!(names, BTreeSet::from(expected));
+    assert_eq!(tools.len(), expected.len());
+}
+
+#[tokio::test]
+async fn r02_a_recipes_address_becomes_a_row_and_a_card_in_a_browser() {
+    let (url, _site) = site().await;
+    let llm = Llm::start(&script(&url)).await;
+    let vault = Vault::start(&llm).await;
+    let browser = Browser::open().await;
+    browser
+        .go(&format!("{}/chat#key={}", vault.url, vault.key()))
+        .await;
+    browser
+        .wait("document.querySelectorAll('#servers li').length === 2")
+        .await;
+    // The key has left the address bar.
+    assert_eq!(
+        browser.eval("location.href").await,
+        format!("{}/chat", vault.url)
+    );
+    browser
+        .type_into("#message", &format!("Keep {url}{ENTER}"))
+        .await;
+    browser
+        .wait("document.querySelector('.recipe') && !document.querySelector('#send').hidden")
+        .await;
+
+    // Whatever the page's author wrote is text.
+    assert_eq!(browser.texts(".recipe h2").await, [TITLE]);
+    assert_eq!(
+        browser.texts(".recipe .ingredients li").await,
+        [INGREDIENT, "1 l stock"]
+    );
+    assert_eq!(
+        browser.texts(".recipe .steps li").await,
+        ["Cut the leeks.", STEP]
+    );
+    assert_eq!(
+        browser.texts(".recipe dl div").await,
+        [
+            "Preparation15 min",
+            "Cooking1 h 15 min",
+            "In all1 h 30 min",
+            "Serves4"
+        ]
+    );
+    let link =
+        "(({ href, rel, target }) => ({ href, rel, target }))(document.querySelector('.recipe a'))";
+    let expected = json!({ "href": url, "rel": "noopener noreferrer", "target": "_blank" });
+    assert_eq!(browser.eval(link).await, expected);
+    assert_eq!(
+        browser.texts(".tool .name").await,
+        ["fetch", "create_recipe", "display_recipe"]
+    );
+    assert_eq!(
+        browser.texts(".tool .state").await,
+        ["done", "done", "done"]
+    );
+    assert_eq!(browser.texts(".theirs > .md strong").await, ["the soup"]);
+    harmless(&browser).await;
+    assert_eq!(
+        vault.stored().await,
+        [(TITLE.to_owned(), Some(url.clone()))]
+    );
+
+    // The conversation is kept: loaded again, it shows the same card.
+    browser.go("about:blank").await;
+    browser.go(&format!("{}/chat", vault.url)).await;
+    browser
+        .wait("document.querySelectorAll('#list li').length === 1")
+        .await;
+    browser.click("#list .open").await;
+    browser.wait("document.querySelector('.recipe')").await;
+    assert_eq!(browser.texts(".recipe h2").await, [TITLE]);
+    assert_eq!(browser.texts(".mine").await, [format!("Keep {url}")]);
+
+    // And goes on. What a model says and shows by itself is as harmless.
+    let mut bad = recipe("javascript:document.title='owned'");
+    bad["tags"] = json!(["<i>tag</i>"]);
+    bad["notes"] = "<svg onload=\"document.title='owned'\">".into();
+    let text = "[press](javascript:alert(1)) [press](data:text/html,x) <img src=x onerror=alert(1)> `<b>`\n\n\
+                ```\n<script>alert(1)</script>\n```";
+    llm.script(&turns(&[
+        asks(&[("t4", "display_recipe", bad)]),
+        says(text),
+    ]))
+    .await;
+    browser
+        .type_into("#message", &format!("Another one{ENTER}"))
+        .await;
+    browser
+        .wait("document.querySelectorAll('.recipe').length === 2 && !document.querySelector('#send').hidden")
+        .await;
+    let sources = browser.texts(".recipe .source").await;
+    assert_eq!(
+        sources[1], "From javascript:document.title='owned'",
+        "{sources:?}"
+    );
+    assert_eq!(
+        browser
+            .eval("document.querySelectorAll('#log a').length")
+            .await,
+        1
+    );
+    harmless(&browser).await;
+
+    // It can be deleted, after a question.
+    browser.click("#list .icon").await;
+    browser.wait("document.querySelector('#sure').open").await;
+    browser.click("#sure-yes").await;
+    browser
+        .wait("document.querySelectorAll('#list li').length === 0")
+        .await;
+    let left = vault.api(Method::GET, "/conversations", &Value::Null).await;
+    assert!(
+        left.text().starts_with(r#"{"conversations":[]"#),
+        "{}",
+        left.text()
+    );
+    // Not even a policy was broken.
+    let complaints = browser.complaints().await;
+    assert!(complaints.is_empty(), "{complaints:?}");
+    browser.quit().await;
+}
+
+/// Nothing that was said has become anything but text and links of the web.
+async fn harmless(browser: &Browser) {
+    assert_eq!(
+        browser.eval("document.title").await,
+        "Chat · Toolwharf",
+        "a script ran"
+    );
+    let bad = "document.querySelectorAll('#log :is(img, script, iframe, svg, i:not(.waiting i), b, [onerror], [onload], \
+               [onmouseover], a:not([href^=\"http\"]))').length";
+    assert_eq!(browser.eval(bad).await, 0);
+    let wide = "document.documentElement.scrollWidth > innerWidth";
+    assert_eq!(browser.eval(wide).await, false, "the page scrolls sideways");
+}
+
+#[tokio::test]
+async fn r04_the_whole_of_it_fits_into_a_small_home_server() {
+    let (url, _site) = site().await;
+    let llm = Llm::start(&script(&url)).await;
+    let vault = Vault::start(&llm).await;
+    let message = json!({ "message": format!("Keep {url}") });
+    let said = vault.api(Method::POST, "/chat", &message).await;
+    assert!(said.text().contains(r#""type":"done""#), "{}", said.text());
+    assert_eq!(vault.stored().await.len(), 1);
+
+    let tree = tree(vault.process.pid());
+    let mut sums = [0; 2];
+    for (pid, name) in &tree {
+        let [proportional, resident] = memory(*pid);
+        println!("{name} ({pid}): {proportional} KiB PSS, {resident} KiB RSS");
+        sums[0] += proportional;
+        sums[1] += resident;
+    }
+    let [proportional, resident] = sums.map(|kib| kib / 1024);
+    println!(
+        "all: {proportional} MiB PSS, {resident} MiB RSS; the goal is {} MiB",
+        GOAL / 1024
+    );
+    // The kernel keeps 15 characters of a name.
+    for name in ["toolwharf", "toolwharf-examp", "uv", "mcp-server-fetc"] {
+        let is = |(_, found): &(u32, String)| found == name;
+        assert!(tree.iter().any(is), "{name} is not among {tree:?}");
+    }
+    assert!(sums[0] < MEMORY, "{proportional} MiB");
+}
+
+/// The process and all that it and they started, with their names.
+fn tree(root: u32) -> Vec<(u32, String)> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir("/proc").expect("/proc") {
+        let name = entry.expect("an entry").file_name();
+        let Some(pid) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else {
+            continue;
+        };
+        // `pid (name) state parent …`, where the name may hold anything; gone processes have none.
+        let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
+            continue;
+        };
+        let (head, tail) = stat.rsplit_once(") ").expect("a name");
+        let name = head.split_once(" (").expect("a name").1.to_owned();
+        let parent = tail
+            .split(' ')
+            .nth(1)
+            .and_then(|parent| parent.parse().ok());
+        all.push((pid, parent.unwrap_or(0), name));
+    }
+    let mut found: Vec<(u32, String)> = all
+        .iter()
+        .filter(|(pid, ..)| *pid == root)
+        .map(|(pid, _, name)| (*pid, name.clone()))
+        .collect();
+    let mut at = 0;
+    while at < found.len() {
+        let parent = found[at].0;
+        let children = all.iter().filter(|(_, of, _)| *of == parent);
+        found.extend(children.map(|(pid, _, name)| (*pid, name.clone())));
+        at += 1;
+    }
+    found
+}
+
+/// PSS and RSS in KiB (proc(5), `smaps_rollup`).
+fn memory(pid: u32) -> [u64; 2] {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("a living process");
+    ["Pss:", "Rss:"].map(|field| {
+        let line = text.lines().find(|line| line.starts_with(field));
+        let number = line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
+        number.unwrap_or_else(|| panic!("no {field} of {pid}"))
+    })
+}

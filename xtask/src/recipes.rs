@@ -1,0 +1,209 @@
+//! `cargo xtask recipes`: the recipe vault, from a clone to a page in the browser.
+//!
+//! What runs is the files of `examples/recipe-vault` as they are: this only builds the two binaries, sees to `uvx`, and
+//! starts Toolwharf with those files and with a `PATH` that has all of them. Recipes, conversations and the
+//! administrator's key are in the example's `data` folder. Nothing is built or started before there is a key for the
+//! model: that is what most people lack.
+
+use std::{
+    env,
+    ffi::OsString,
+    fs,
+    net::{Ipv4Addr, SocketAddr},
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, bail};
+
+use crate::{
+    gateway::Gateway,
+    python, setup,
+    shell::{Cmd, heading, is_executable, which},
+    workspace::Workspace,
+};
+
+const KEY: &str = "ANTHROPIC_API_KEY";
+/// Names the version that is installed.
+const STAMP: &str = "installed";
+
+/// Builds and serves, until it is told to stop.
+///
+/// # Errors
+///
+/// Without a key for the model, and if a part cannot be had, built or started.
+pub(crate) fn run(workspace: &Workspace, release: bool, listen: SocketAddr) -> Result<()> {
+    let example = workspace.root().join("examples/recipe-vault");
+    let settings = example.join("toolwharf.toml");
+    key_is_there(&settings)?;
+
+    heading("building toolwharf and the recipe server");
+    let packages = ["build", "--package=toolwharf", "--package=recipe-vault"];
+    let mut build = workspace.cargo(&packages);
+    if release {
+        build = build.arg("--release");
+    }
+    build.run()?;
+    let profile = if release { "release" } else { "debug" };
+    let bin = workspace.target()?.join(profile);
+
+    heading("the fetch server");
+    let uvx = uvx(workspace)?;
+    let own = workspace.venv().join("bin");
+    let python = uvx.starts_with(&own).then(|| own.join("python"));
+    install_fetch(&uvx, &example.join("tools"), python.as_deref())?;
+
+    heading("serving");
+    let data = example.join("data");
+    let serve = Cmd::new(bin.join("toolwharf")).shown_as("toolwharf");
+    let serve = serve.arg("--config").arg(example.join("mcp.json"));
+    let serve = serve.arg("--config").arg(&settings).arg("serve");
+    let serve = serve.arg("--data-dir").arg(&data);
+    let serve = serve.args(["--listen", &listen.to_string()]);
+    let serve = serve.env("PATH", path(&[&bin, folder(&uvx)])?);
+    let mut gateway = Gateway::start(serve)?;
+    gateway.wait_until_ready(listen)?;
+    let token = data.join("admin-token");
+    let token =
+        fs::read_to_string(&token).with_context(|| format!("cannot read {}", token.display()))?;
+    let here = match listen.ip().is_unspecified() {
+        true => SocketAddr::from((Ipv4Addr::LOCALHOST, listen.port())),
+        false => listen,
+    };
+    eprintln!(
+        "\nThe recipe vault is ready. Open this page; the link opens it with your key, so keep it to yourself:\n\n  \
+         http://{here}/chat#key={}\n\nCtrl-C here stops it.\n",
+        token.trim()
+    );
+    gateway.wait()
+}
+
+/// Whether the model can be asked at all, as far as can be told without asking.
+fn key_is_there(settings: &Path) -> Result<()> {
+    let text = fs::read_to_string(settings);
+    let text = text.with_context(|| format!("cannot read {}", settings.display()))?;
+    if env::var(KEY).is_ok_and(|key| !key.trim().is_empty()) || has_its_own(&text) {
+        return Ok(());
+    }
+    bail!(
+        "there is no key for the model, and nothing was started. Get one at https://console.anthropic.com, and run\n\n  \
+         export {KEY}=sk-ant-…\n  cargo xtask recipes\n\nA model server of your own needs no key: {} says how it is \
+         named.",
+        settings.display()
+    )
+}
+
+/// Whether the settings say how to do without the variable.
+fn has_its_own(settings: &str) -> bool {
+    settings.lines().any(|line| {
+        let Some((key, value)) = line.split_once('=') else {
+            return false;
+        };
+        match key.trim() {
+            "api_key" => true,
+            "api" => value.trim().starts_with("\"openai\""),
+            _ => false,
+        }
+    })
+}
+
+/// The machine's own `uvx`, else one in `.work`, installed if need be.
+fn uvx(workspace: &Workspace) -> Result<PathBuf> {
+    let own = workspace.venv().join("bin/uvx");
+    if let Some(uvx) = which("uvx") {
+        return Ok(uvx);
+    }
+    if !is_executable(&own) {
+        eprintln!("    there is no uvx on the PATH: installing uv into .work");
+        let python = setup::python()?;
+        fs::create_dir_all(workspace.work())?;
+        python::install_uv(workspace, &python)?;
+    }
+    Ok(own)
+}
+
+/// Installs the fetch server where `mcp.json` has `uvx` look for it: it starts at once then, without a look at a registry,
+/// for which it would need this environment's proxies and certificates.
+fn install_fetch(uvx: &Path, tools: &Path, python: Option<&Path>) -> Result<()> {
+    let package = python::pinned("mcp-server-fetch").context("mcp-server-fetch is not pinned")?;
+    if is_executable(&tools.join("mcp-server-fetch/bin/mcp-server-fetch")) && installed(tools) {
+        return Ok(());
+    }
+    let uv = folder(uvx).join("uv");
+    let mut install = Cmd::new(uv).shown_as("uv");
+    install = install.args(["tool", "install", "--quiet", "--force", package]);
+    if let Some(python) = python {
+        install = install.arg("--python").arg(python);
+    }
+    install
+        .env("UV_PYTHON_DOWNLOADS", "never")
+        .env("UV_TOOL_DIR", tools)
+        .env("UV_TOOL_BIN_DIR", tools.join("bin"))
+        .run()?;
+    fs::write(tools.join(STAMP), package)?;
+    Ok(())
+}
+
+/// Whether what is there is the pinned version.
+fn installed(tools: &Path) -> bool {
+    let stamp = fs::read_to_string(tools.join(STAMP)).ok();
+    stamp.as_deref() == python::pinned("mcp-server-fetch")
+}
+
+/// Part of the set-up: the same in `.work`, for the tests.
+///
+/// # Errors
+///
+/// If it cannot be installed.
+pub(crate) fn install_for_tests(workspace: &Workspace) -> Result<()> {
+    // By its true path, which what is installed will contain: `.work` may be a link, and what it leads to outlive it.
+    let work = workspace.work().canonicalize()?;
+    let (bin, tools) = (work.join("venv/bin"), work.join("tools"));
+    install_fetch(&bin.join("uvx"), &tools, Some(&bin.join("python")))
+}
+
+fn folder(file: &Path) -> &Path {
+    file.parent().unwrap_or(Path::new("/"))
+}
+
+/// The `PATH` with these folders before all others.
+fn path(first: &[&Path]) -> Result<OsString> {
+    let others = env::var_os("PATH").unwrap_or_default();
+    let others = env::split_paths(&others).collect::<Vec<_>>();
+    let all = first.iter().map(|path| path.to_path_buf()).chain(others);
+    env::join_paths(all).context("a folder of the PATH has a colon in its name")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn settings_may_bring_their_own_key() {
+        for (text, is) in [
+            ("model = \"claude-sonnet-4-5\"", false),
+            ("# api = \"openai\"", false),
+            ("api = \"anthropic\"", false),
+            ("api = \"openai\"", true),
+            ("api_key = \"${MY_KEY}\"", true),
+        ] {
+            assert_eq!(has_its_own(text), is, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_examples_fetch_server_is_the_one_that_tests_use() {
+        let servers = include_str!("../../examples/recipe-vault/mcp.json");
+        let servers: Value = serde_json::from_str(servers).unwrap();
+        let package = servers["mcpServers"]["fetch"]["args"][0].as_str().unwrap();
+        let pinned = python::pinned("mcp-server-fetch").unwrap();
+        assert_eq!(package.replace('@', "=="), pinned);
+        let image = include_str!("../../examples/recipe-vault/Dockerfile");
+        assert!(
+            image.contains(package),
+            "the Dockerfile fetches another one"
+        );
+        assert!(image.contains(python::pinned("uv").unwrap()));
+    }
+}
