@@ -21,6 +21,7 @@ use engine::{
     server::{Load, Order, Server},
     supervisor::Phase,
 };
+use futures_util::{StreamExt as _, stream};
 use mcp::{
     Era, Frame,
     json::{Object, quote},
@@ -48,6 +49,8 @@ use crate::{
 
 /// How long registering waits until the server is up or has failed to come up.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Servers whose use of resources is looked at at a time.
+const LOOKS: usize = 32;
 /// How long a runtime may take to say what an instance uses.
 const COUNTING: Duration = Duration::from_secs(2);
 /// Longest time of one call.
@@ -456,8 +459,12 @@ fn tag(row: &WorkspaceRow) -> String {
 
 pub(super) async fn list(State(rest): State<Shared>) -> Result<Json<HostedServers>, Problem> {
     let rows = rest.hosting.rows().await?;
-    let told = rows.iter().map(|row| rest.told(row));
-    let servers = futures_util::future::join_all(told).await;
+    // Each is a look at files of the kernel on a thread of its own, or a question to a daemon.
+    let told = rows.into_iter().map(|row| {
+        let rest = rest.clone();
+        async move { rest.told(&row).await }
+    });
+    let servers = stream::iter(told).buffered(LOOKS).collect().await;
     Ok(Json(HostedServers { servers }))
 }
 
@@ -731,7 +738,7 @@ fn streamed(
         Over,
     }
     let stage = Stage::Going(name, outbox, Box::pin(answering));
-    let events = futures_util::stream::unfold(stage, async |stage| {
+    let events = stream::unfold(stage, async |stage| {
         let Stage::Going(name, outbox, mut answering) = stage else {
             return None;
         };
