@@ -143,7 +143,7 @@ async fn a06_a07_a08_calls_go_to_their_server_to_native_or_are_unknown() {
     assert_eq!(call.arguments.get(), r#"{"name":"Soup"}"#);
     assert_eq!(end.as_ref().map(|end| end.status), Some(CallStatus::Ok));
     let served = set.servers.calls.lock().expect("no panic")[0].clone();
-    assert_eq!(served.run, Some(call.run));
+    assert_eq!(served.run, Some(call.run.clone()));
     let end = set.book.end().await;
     assert_eq!(
         (end.status, end.turns, end.error),
