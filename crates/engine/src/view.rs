@@ -114,6 +114,10 @@ impl View {
         identity: &Identity,
     ) -> Self {
         let project = scope.project.as_ref().and_then(|id| fleet.project_view(id));
+        // Asked before the catalogs are looked at: of a server that settles meanwhile it is not known here what it offers,
+        // and whoever finds a tool missing in a settled view does not look again.
+        let settled = awaited(&servers, scope).all(|server| server.is_settled());
+        let sleeps = awaited(&servers, scope).any(|server| server.is_idle());
         let policy = project
             .and_then(|project| project.naming)
             .unwrap_or(fleet.settings.naming);
@@ -202,8 +206,6 @@ impl View {
                 })
                 .collect()
         };
-        let settled = awaited(&servers, scope).all(|server| server.is_settled());
-        let sleeps = awaited(&servers, scope).any(|server| server.is_idle());
         Self {
             scope: scope.clone(),
             settled,
