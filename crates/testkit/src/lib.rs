@@ -2,10 +2,11 @@
 //!
 //! Three servers live beside this library. `testkit-conformance` is a well-behaved MCP server of
 //! both eras, written on the official SDK; `testkit-scripted` is written on bare lines and
-//! misbehaves on demand; `testkit-llm` is a language model that follows a script ([`llm`]). The library finds and guards such processes ([`Bin`], [`Process`]),
-//! speaks to servers without interpreting what they say ([`RawClient`], [`StdioClient`]) or as a
+//! misbehaves on demand; `testkit-llm` is a language model that follows a script ([`llm`]). The
+//! library finds and guards such processes ([`Bin`], [`Process`]), speaks to servers without interpreting what they say ([`RawClient`], [`StdioClient`]) or as a
 //! complete client of any era ([`Peer`]), waits with deadlines ([`wait_for`]), runs the official
-//! conformance suite ([`conformance`]), and gives each test a database ([`postgres::Database`]).
+//! conformance suite ([`conformance`]), and gives each test a database ([`postgres::Database`]) and
+//! a web site ([`Site`]).
 //!
 //! Invariants: every wait has a deadline, every child dies with its guard, and a helper that
 //! cannot do its work panics with a sentence that says what to do, because it runs in tests only.
@@ -32,6 +33,7 @@ pub mod peer;
 pub mod postgres;
 mod process;
 mod raw;
+mod site;
 mod sse;
 mod stdio;
 mod wait;
@@ -40,6 +42,7 @@ pub use bin::Bin;
 pub use peer::{Outcome, Peer};
 pub use process::Process;
 pub use raw::{RawClient, Reply, Streaming};
+pub use site::Site;
 pub use sse::{Event, EventParser};
 pub use stdio::StdioClient;
 pub use wait::{DEADLINE, wait_for, wait_for_some, within};

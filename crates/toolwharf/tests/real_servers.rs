@@ -17,13 +17,8 @@ use common::{
 };
 use serde_json::{Value, json};
 use testkit::{
-    Peer,
+    Peer, Site,
     peer::{MODERN, all_capabilities},
-};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpListener,
-    task::JoinSet,
 };
 
 /// A repository with one commit.
@@ -49,40 +44,14 @@ fn repository(folder: &Path) -> PathBuf {
     repository
 }
 
-/// A web site with one page and a `robots.txt` that keeps a part of it closed.
-async fn site() -> (String, JoinSet<()>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let url = format!("http://{}", listener.local_addr().expect("an address"));
-    let mut tasks = JoinSet::new();
-    tasks.spawn(async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
-            let mut head = vec![0; 8192];
-            let read = stream.read(&mut head).await.unwrap_or_default();
-            let head = String::from_utf8_lossy(&head[..read]).into_owned();
-            let (kind, body) = match head.split(' ').nth(1).unwrap_or_default() {
-                "/robots.txt" => ("text/plain", "User-agent: *\nDisallow: /private\n"),
-                _ => (
-                    "text/html",
-                    "<html><body><h1>Soup</h1><p>Boil the water, then add the salt.</p></body></html>",
-                ),
-            };
-            let answer = format!(
-                "HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
-                body.len()
-            );
-            // A client that hangs up is its own affair.
-            let _ = stream.write_all(answer.as_bytes()).await;
-        }
-    });
-    (url, tasks)
-}
+const PAGE: &str =
+    "<html><body><h1>Soup</h1><p>Boil the water, then add the salt.</p></body></html>";
 
 struct World {
     gateway: Gateway,
     files: PathBuf,
     repository: PathBuf,
-    site: String,
-    _site: JoinSet<()>,
+    site: Site,
 }
 
 const SERVERS: [&str; 6] = ["everything", "files", "memory", "time", "fetch", "git"];
@@ -94,7 +63,7 @@ async fn world() -> World {
     std::fs::create_dir(&files).expect("a new folder");
     std::fs::write(files.join("hello.txt"), "hello from a file").expect("a new file");
     let repository = repository(&folder);
-    let (site, tasks) = site().await;
+    let site = Site::new(PAGE).await;
     let memory = {
         let mut entry = npm("server-memory/dist/index.js", &[]);
         entry["env"] = json!({ "MEMORY_FILE_PATH": folder.join("memory.jsonl") });
@@ -141,7 +110,6 @@ async fn world() -> World {
         files,
         repository,
         site,
-        _site: tasks,
     }
 }
 
@@ -247,13 +215,11 @@ async fn time(peer: &mut Peer) {
     );
 }
 
-async fn fetch(peer: &mut Peer, site: &str) {
-    let page = peer
-        .tool("fetch", json!({ "url": format!("{site}/soup") }))
-        .await;
+async fn fetch(peer: &mut Peer, site: &Site) {
+    let page = peer.tool("fetch", json!({ "url": site.at("/soup") })).await;
     assert!(said(page.result()).contains("add the salt"), "{page:?}");
     let closed = peer
-        .tool("fetch", json!({ "url": format!("{site}/private/soup") }))
+        .tool("fetch", json!({ "url": site.at("/private/soup") }))
         .await;
     let text = closed.response.to_string();
     assert!(text.contains("robots.txt"), "{text}");

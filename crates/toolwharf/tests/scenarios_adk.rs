@@ -16,7 +16,7 @@ use async_trait::async_trait;
 use common::{Gateway, Setup, real::python};
 use http::Method;
 use serde_json::{Value, json};
-use testkit::DEADLINE;
+use testkit::{DEADLINE, Site};
 
 /// An invocation, as a runner would have it.
 struct Invocation {
@@ -188,6 +188,10 @@ async fn p08_tools_are_adk_functions_under_their_own_names() {
     let error = call(&tools, "convert_time", wrong).await;
     let error = error.expect_err("there is no such timezone").to_string();
     assert!(error.contains("Atlantis/City"), "{error}");
+    let site = Site::new("<html><body><p>Three leeks.</p></body></html>").await;
+    let page = json!({ "url": site.at("/soup") });
+    let page = call(&tools, "fetch", page).await.expect("a result");
+    assert!(page.to_string().contains("Three leeks."), "{page}");
     let error = call(&tools, "fetch", json!(["no object"])).await;
     let error = error.expect_err("it is no object").to_string();
     assert!(error.contains("no JSON object"), "{error}");

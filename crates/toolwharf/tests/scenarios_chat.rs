@@ -13,42 +13,13 @@ use common::{
 };
 use serde_json::{Value, json};
 use testkit::{
-    Bin,
+    Bin, Site,
     llm::{Llm, asks, expecting, says, turns},
-};
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpListener,
-    task::JoinSet,
 };
 
 const SYSTEM: &str = "When the user gives a URL, fetch it, store the recipe, and show it.";
 
-/// A web site with a recipe as schema.org has it, and a part that is closed to robots.
-async fn site() -> (String, JoinSet<()>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let url = format!("http://{}", listener.local_addr().expect("an address"));
-    let mut tasks = JoinSet::new();
-    tasks.spawn(async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
-            let mut head = vec![0; 8192];
-            let read = stream.read(&mut head).await.unwrap_or_default();
-            let head = String::from_utf8_lossy(&head[..read]).into_owned();
-            let (kind, body) = match head.split(' ').nth(1).unwrap_or_default() {
-                "/robots.txt" => ("text/plain", "User-agent: *\nDisallow: /private\n"),
-                _ => ("text/html", PAGE),
-            };
-            let answer = format!(
-                "HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
-                body.len()
-            );
-            // A client that hangs up is its own affair.
-            let _ = stream.write_all(answer.as_bytes()).await;
-        }
-    });
-    (url, tasks)
-}
-
+/// A recipe as schema.org has it.
 const PAGE: &str = r#"<html><head><script type="application/ld+json">
 {"@context":"https://schema.org","@type":"Recipe","name":"Leek soup","recipeIngredient":["3 leeks","1 l stock"],
 "recipeInstructions":"Cut the leeks. Cook them."}</script></head>
@@ -94,8 +65,8 @@ async fn kitchen(setup: Setup, llm: &Llm, file: &Path) -> Gateway {
 
 #[tokio::test]
 async fn r02_a_recipe_comes_from_its_address_into_the_store_and_onto_a_card() {
-    let (site, _site) = site().await;
-    let url = format!("{site}/soup");
+    let site = Site::new(PAGE).await;
+    let url = site.at("/soup");
     let page = json!({ "tool_results": [{ "contains": "3 leeks", "is_error": false }] });
     let stored = json!({ "tool_results": [{ "contains": "Leek soup", "is_error": false }] });
     let system = json!({ "system": SYSTEM, "last_text": url, "tools_include": ["fetch", "create_recipe", "display_recipe"] });
@@ -184,8 +155,8 @@ async fn r02_a_recipe_comes_from_its_address_into_the_store_and_onto_a_card() {
 
 #[tokio::test]
 async fn r03_a_site_that_is_closed_to_robots_is_told_of_and_nothing_is_stored() {
-    let (site, _site) = site().await;
-    let url = format!("{site}/private/soup");
+    let site = Site::new(PAGE).await;
+    let url = site.at("/private/soup");
     let closed = json!({ "tool_results": [{ "contains": "robots.txt", "is_error": true }] });
     let script = turns(&[
         asks(&[("t1", "fetch", json!({ "url": url }))]),
@@ -201,6 +172,33 @@ async fn r03_a_site_that_is_closed_to_robots_is_told_of_and_nothing_is_stored() 
     let mut peer = gateway.legacy().await;
     let listed = peer.tool("list_recipes", json!({})).await;
     assert_eq!(listed.result()["structuredContent"]["recipes"], json!([]));
+}
+
+/// Pages that are missing, or larger than a model takes, or no pages: the model is told, and the turn goes on.
+#[tokio::test]
+async fn r03_what_cannot_be_read_as_it_is_is_told() {
+    let site = Site::new(PAGE).await;
+    let fetched = ["/missing", "/huge", "/picture.png", "/plain"].map(|path| site.at(path));
+    let calls = ["t1", "t2", "t3", "t4"].into_iter().zip(&fetched);
+    let calls: Vec<_> = calls
+        .map(|(id, url)| (id, "fetch", json!({ "url": url })))
+        .collect();
+    let told = json!({ "tool_results": [
+        { "id": "t1", "contains": "status code 404", "is_error": true },
+        { "id": "t2", "contains": "Content truncated", "is_error": false },
+        { "id": "t3", "contains": "image/png cannot be simplified", "is_error": false },
+        { "id": "t4", "contains": "3 leeks", "is_error": false },
+    ] });
+    let script = turns(&[
+        asks(&calls),
+        expecting(says("One of them is a recipe."), told),
+    ]);
+    let llm = Llm::start(&script).await;
+    let setup = Setup::new();
+    let file = setup.folder().join("recipes.db");
+    let gateway = kitchen(setup, &llm, &file).await;
+    let events = chat(&gateway, "/chat", &json!({ "message": fetched.join(" ") })).await;
+    assert_eq!(text(&events), "One of them is a recipe.", "{events:?}");
 }
 
 /// A06, A08 and a server that dies in mid-turn: each is a result, and the turn goes on.

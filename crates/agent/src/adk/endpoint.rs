@@ -15,7 +15,7 @@ use mcp::{
     json::quote,
     protocol::method,
 };
-use model::{NativeName, ServerName};
+use model::{Hidden, NativeName, ServerName};
 use serde::Deserialize;
 use tokio::sync::OnceCell;
 
@@ -36,7 +36,7 @@ const PAGES: usize = 1_000;
 /// An MCP endpoint: its URL, and the key for it.
 pub struct Endpoint {
     url: String,
-    token: Option<String>,
+    token: Option<Hidden>,
     name: ServerName,
     connector: Connector,
     session: Mutex<Session>,
@@ -89,7 +89,7 @@ impl Endpoint {
     /// Sends `token` as bearer token. It is in no error and no log.
     #[must_use]
     pub fn with_token(mut self, token: impl Into<String>) -> Self {
-        self.token = Some(token.into());
+        self.token = Some(Hidden::new(token.into()));
         self
     }
 
@@ -99,7 +99,10 @@ impl Endpoint {
 
     async fn connect(&self) -> Result<Client, ServersError> {
         let token = self.token.iter();
-        let headers = token.map(|token| ("authorization".to_owned(), format!("Bearer {token}")));
+        let headers = token.map(|token| {
+            let token = format!("Bearer {}", token.reveal());
+            ("authorization".to_owned(), token)
+        });
         let target = Target::Http {
             url: self.url.clone(),
             headers: headers.collect(),

@@ -11,17 +11,12 @@ use serde_json::{Value, json};
 use sqlx::{Connection as _, Row as _, SqliteConnection, sqlite::SqliteConnectOptions};
 use tempfile::TempDir;
 use testkit::{
-    Bin, DEADLINE, Process, RawClient, Reply,
+    Bin, DEADLINE, Process, RawClient, Reply, Site,
     conformance::node_modules,
     llm::{Llm, asks, expecting, says, turns},
     wait_for,
 };
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpListener,
-    process::Command,
-    task::JoinSet,
-};
+use tokio::process::Command;
 
 use crate::browser::{Browser, ENTER};
 
@@ -162,31 +157,6 @@ fn example() -> PathBuf {
     ))
 }
 
-/// A web site with one page.
-async fn site() -> (String, JoinSet<()>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let url = format!("http://{}/soup", listener.local_addr().expect("an address"));
-    let mut tasks = JoinSet::new();
-    tasks.spawn(async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
-            let mut head = vec![0; 8192];
-            let read = stream.read(&mut head).await.unwrap_or_default();
-            let head = String::from_utf8_lossy(&head[..read]).into_owned();
-            let (kind, body) = match head.split(' ').nth(1).unwrap_or_default() {
-                "/robots.txt" => ("text/plain", "User-agent: *\nAllow: /\n"),
-                _ => ("text/html", PAGE),
-            };
-            let answer = format!(
-                "HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
-                body.len()
-            );
-            // A client that hangs up is its own affair.
-            let _ = stream.write_all(answer.as_bytes()).await;
-        }
-    });
-    (url, tasks)
-}
-
 const PAGE: &str = "<html><body><article><h1>Leek soup</h1><ul><li>3 leeks</li><li>1 l stock</li></ul>\
     <p>Cut the leeks. Cook them gently.</p>\
     <p>&lt;img src=x onerror=\"document.title='owned'\"&gt;</p></article></body></html>";
@@ -252,7 +222,8 @@ async fn r01_five_recipe_tools_fetch_and_display_recipe_are_offered_behind_one_c
 
 #[tokio::test]
 async fn r02_a_recipes_address_becomes_a_row_and_a_card_in_a_browser() {
-    let (url, _site) = site().await;
+    let site = Site::new(PAGE).await;
+    let url = site.at("/soup");
     let llm = Llm::start(&script(&url)).await;
     let vault = Vault::start(&llm).await;
     let browser = Browser::open().await;
@@ -388,7 +359,8 @@ async fn harmless(browser: &Browser) {
 
 #[tokio::test]
 async fn r04_the_whole_of_it_fits_into_a_small_home_server() {
-    let (url, _site) = site().await;
+    let site = Site::new(PAGE).await;
+    let url = site.at("/soup");
     let llm = Llm::start(&script(&url)).await;
     let vault = Vault::start(&llm).await;
     let message = json!({ "message": format!("Keep {url}") });
