@@ -8,40 +8,14 @@ use std::{
     time::Duration,
 };
 
-use common::{Gateway, Setup};
+use common::{
+    Gateway, Setup,
+    cli::{self, Said},
+};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use testkit::{Bin, DEADLINE, Process, wait_for, within};
-use tokio::{io::AsyncWriteExt, process::Command};
-
-/// What a command said.
-#[derive(Debug)]
-struct Said {
-    code: Option<i32>,
-    out: String,
-    err: String,
-}
-
-impl Said {
-    /// # Panics
-    /// If it ended with another code.
-    #[track_caller]
-    fn code(self, code: i32) -> Self {
-        assert_eq!(self.code, Some(code), "{self:?}");
-        self
-    }
-
-    #[track_caller]
-    fn says(self, part: &str) -> Self {
-        assert!(self.err.contains(part), "{part:?} is not in {self:?}");
-        self
-    }
-
-    #[track_caller]
-    fn json(&self) -> Value {
-        serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:?}"))
-    }
-}
+use testkit::{Bin, DEADLINE, Process, wait_for};
+use tokio::process::Command;
 
 /// A user in a home of their own.
 struct Home {
@@ -77,44 +51,13 @@ impl Home {
 }
 
 fn command(home: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(Bin::path("toolwharf"));
-    command
-        .args(arguments)
-        .env("HOME", home)
-        .current_dir(home)
-        .kill_on_drop(true);
-    for variable in [
-        "TOOLWHARF_CONFIG",
-        "TOOLWHARF_TOKEN",
-        "TOOLWHARF_URL",
-        "XDG_CONFIG_HOME",
-        "XDG_DATA_HOME",
-    ] {
-        command.env_remove(variable);
-    }
+    let mut command = cli::toolwharf();
+    command.args(arguments).env("HOME", home).current_dir(home);
     command
 }
 
 async fn run(home: &Path, arguments: &[&str], input: &str) -> Said {
-    let mut child = command(home, arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("toolwharf starts");
-    let mut stdin = child.stdin.take().expect("asked for as a pipe");
-    // It may well end without reading it.
-    let _ = stdin.write_all(input.as_bytes()).await;
-    drop(stdin);
-    let what = format!("{arguments:?}");
-    let output = within(&what, DEADLINE, child.wait_with_output()).await;
-    let output = output.expect("waiting for an own child works");
-    let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
-    Said {
-        code: output.status.code(),
-        out: text(output.stdout),
-        err: text(output.stderr),
-    }
+    cli::said(command(home, arguments), input).await
 }
 
 /// A command that uses this gateway.

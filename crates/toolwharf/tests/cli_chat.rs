@@ -13,6 +13,7 @@ use std::{
 use common::{
     Gateway, Setup,
     chat::{agent, begin, told},
+    cli::{self, Said},
     scripted, with,
 };
 use rustix::process::Signal;
@@ -28,59 +29,14 @@ use tokio::{
     task::JoinSet,
 };
 
-/// What a command said.
-#[derive(Debug)]
-struct Said {
-    code: Option<i32>,
-    out: String,
-    err: String,
-}
-
-impl Said {
-    /// # Panics
-    /// If it ended with another code.
-    #[track_caller]
-    fn code(self, code: i32) -> Self {
-        assert_eq!(self.code, Some(code), "{self:?}");
-        self
-    }
-
-    #[track_caller]
-    fn says(self, part: &str) -> Self {
-        assert!(self.err.contains(part), "{part:?} is not in {self:?}");
-        self
-    }
-}
-
 fn command(home: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(Bin::path("toolwharf"));
-    command.args(arguments).env("HOME", home).kill_on_drop(true);
-    for variable in ["TOOLWHARF_CONFIG", "TOOLWHARF_TOKEN", "TOOLWHARF_URL"] {
-        command.env_remove(variable);
-    }
+    let mut command = cli::toolwharf();
+    command.args(arguments).env("HOME", home);
     command
 }
 
 async fn run(home: &Path, arguments: &[&str], input: &str) -> Said {
-    let mut child = command(home, arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("toolwharf starts");
-    let mut stdin = child.stdin.take().expect("asked for as a pipe");
-    // It may well end without reading it.
-    let _ = stdin.write_all(input.as_bytes()).await;
-    drop(stdin);
-    let what = format!("{arguments:?}");
-    let output = within(&what, DEADLINE, child.wait_with_output()).await;
-    let output = output.expect("waiting for an own child works");
-    let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
-    Said {
-        code: output.status.code(),
-        out: text(output.stdout),
-        err: text(output.stderr),
-    }
+    cli::said(command(home, arguments), input).await
 }
 
 /// `arguments`, and where this gateway is.

@@ -4,7 +4,10 @@ mod common;
 
 use std::process::Stdio;
 
-use common::{Gateway, Setup};
+use common::{
+    Gateway, Setup,
+    cli::{self, Said},
+};
 use serde_json::Value;
 use testkit::{Bin, DEADLINE, wait_for, within};
 use tokio::{
@@ -12,48 +15,22 @@ use tokio::{
     process::Command,
 };
 
-struct Said {
-    code: Option<i32>,
-    out: String,
-    err: String,
-}
-
-impl std::fmt::Debug for Said {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "exit code {:?}\n{}\n{}", self.code, self.out, self.err)
-    }
-}
-
 /// `host` with these words, divided by spaces.
 fn command(gateway: &Gateway, line: &str) -> Command {
     let (verb, rest) = line.split_once(' ').unwrap_or((line, ""));
-    let mut command = Command::new(Bin::path("toolwharf"));
+    let mut command = cli::toolwharf();
     command
         .args(["host", verb, "--data-dir"])
         .arg(gateway.folder().join("data"))
         .args(rest.split(' ').filter(|word| !word.is_empty()))
         .env("HOME", gateway.folder())
         .env("CANARY", "kept-out-of-sight")
-        .current_dir(gateway.folder())
-        .kill_on_drop(true)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    for variable in ["TOOLWHARF_CONFIG", "TOOLWHARF_TOKEN", "TOOLWHARF_URL"] {
-        command.env_remove(variable);
-    }
+        .current_dir(gateway.folder());
     command
 }
 
 async fn run(gateway: &Gateway, line: &str) -> Said {
-    let output = within(line, DEADLINE, command(gateway, line).output()).await;
-    let output = output.expect("toolwharf starts");
-    let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
-    Said {
-        code: output.status.code(),
-        out: text(output.stdout),
-        err: text(output.stderr),
-    }
+    cli::said(command(gateway, line), "").await
 }
 
 /// A line that works, and says this; its data.
@@ -171,7 +148,12 @@ async fn logs_are_followed_over_a_restart() {
     let gateway = Setup::new().serve().await;
     let add = format!("add one {}", scripted("--name one --stderr-at-start hello"));
     ok(&gateway, &add, "it is running").await;
-    let mut following = command(&gateway, "logs one -f").spawn().expect("it starts");
+    let mut following = command(&gateway, "logs one -f")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
     let out = following.stdout.take().expect("asked for as a pipe");
     let mut lines = BufReader::new(out).lines();
     let mut line = async || {

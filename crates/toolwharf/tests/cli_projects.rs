@@ -2,24 +2,13 @@
 
 mod common;
 
-use std::process::Stdio;
-
-use common::{Gateway, LEGACY, Setup, scripted};
+use common::{
+    Gateway, LEGACY, Setup,
+    cli::{self, Said},
+    scripted,
+};
 use serde_json::{Value, json};
-use testkit::{Bin, DEADLINE, Peer, peer, within};
-use tokio::{io::AsyncWriteExt, process::Command};
-
-struct Said {
-    code: Option<i32>,
-    out: String,
-    err: String,
-}
-
-impl std::fmt::Debug for Said {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "exit code {:?}\n{}\n{}", self.code, self.out, self.err)
-    }
-}
+use testkit::{Bin, DEADLINE, Peer, peer};
 
 /// Runs a command line, words divided by spaces; `input` goes to its standard input.
 async fn run(gateway: &Gateway, line: &str, input: &str) -> Said {
@@ -28,34 +17,15 @@ async fn run(gateway: &Gateway, line: &str, input: &str) -> Said {
     // Options stand behind the verb: what is behind them may be a command's own.
     let nested = ["project", "secret", "product", "key", "calls", "tools"];
     let (verb, rest) = words.split_at(if nested.contains(&words[0]) { 2 } else { 1 });
-    let mut command = Command::new(Bin::path("toolwharf"));
+    let mut command = cli::toolwharf();
     command
         .args(verb)
         .arg("--data-dir")
         .arg(&data)
         .args(rest)
         .env("HOME", gateway.folder())
-        .current_dir(gateway.folder())
-        .kill_on_drop(true)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    for variable in ["TOOLWHARF_CONFIG", "TOOLWHARF_TOKEN", "TOOLWHARF_URL"] {
-        command.env_remove(variable);
-    }
-    let mut child = command.spawn().expect("toolwharf starts");
-    let mut stdin = child.stdin.take().expect("asked for as a pipe");
-    // It may well end without reading it.
-    let _ = stdin.write_all(input.as_bytes()).await;
-    drop(stdin);
-    let output = within(line, DEADLINE, child.wait_with_output()).await;
-    let output = output.expect("waiting for an own child works");
-    let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
-    Said {
-        code: output.status.code(),
-        out: text(output.stdout),
-        err: text(output.stderr),
-    }
+        .current_dir(gateway.folder());
+    cli::said(command, input).await
 }
 
 /// A line that works, and says this; its data.

@@ -13,10 +13,13 @@ use agent::{
     adk::{Endpoint, Toolset},
 };
 use async_trait::async_trait;
-use common::{Gateway, Setup, real::python};
-use http::Method;
+use common::{
+    Gateway, Setup,
+    chat::{ask, told},
+    real::python,
+};
 use serde_json::{Value, json};
-use testkit::{DEADLINE, Site};
+use testkit::Site;
 
 /// An invocation, as a runner would have it.
 struct Invocation {
@@ -86,26 +89,6 @@ impl ToolContext for Invocation {
     }
 }
 
-async fn ask(gateway: &Gateway, method: Method, path: &str, body: &Value) -> (u16, Value) {
-    let client = gateway
-        .at(&format!("/api/v1{path}"))
-        .with("authorization", &format!("Bearer {}", gateway.token()));
-    let body = match body {
-        Value::Null => String::new(),
-        body => body.to_string(),
-    };
-    let streaming = client.try_send(method, &[], body).await;
-    let reply = streaming.expect("an answer").collect(DEADLINE).await;
-    let told = serde_json::from_slice(&reply.body).unwrap_or_default();
-    (reply.status.as_u16(), told)
-}
-
-async fn told(gateway: &Gateway, path: &str) -> Value {
-    let (status, told) = ask(gateway, Method::GET, path, &Value::Null).await;
-    assert_eq!(status, 200, "{path}: {told}");
-    told
-}
-
 /// A project with the official time and fetch servers. Nothing of it runs.
 async fn shop() -> Gateway {
     let gateway = Setup::new().serve().await;
@@ -116,8 +99,8 @@ async fn shop() -> Gateway {
         ("/projects/shop/servers/time", time),
         ("/projects/shop/servers/fetch", fetch),
     ] {
-        let (status, told) = ask(&gateway, Method::PUT, path, &body).await;
-        assert!(status < 300, "{path}: {status} {told}");
+        let reply = ask(&gateway, "PUT", path, &body).await;
+        assert!(reply.status.is_success(), "{path}: {}", reply.text());
     }
     gateway
 }
@@ -176,8 +159,8 @@ async fn p08_tools_are_adk_functions_under_their_own_names() {
     assert_eq!(openai["declarations"][0]["type"], "function");
     assert_eq!(openai["declarations"][0]["function"]["name"], "fetch");
     let path = "/projects/shop/tools?format=gemini";
-    let (status, refused) = ask(&gateway, Method::GET, path, &Value::Null).await;
-    assert_eq!(status, 400, "{refused}");
+    let refused = ask(&gateway, "GET", path, &Value::Null).await;
+    assert_eq!(refused.status, 400, "{}", refused.text());
 
     let result = call(&tools, "convert_time", converted())
         .await

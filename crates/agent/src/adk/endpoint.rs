@@ -10,8 +10,8 @@ use std::{
 
 use futures_util::future::BoxFuture;
 use mcp::{
-    Era, Frame, Kind, RpcError,
-    client::{CallError, Client, Connector, Event, Identity, Options, Outgoing, Target},
+    Era, Kind, RpcError,
+    client::{CallError, Client, Connector, Identity, Options, Target},
     json::quote,
     protocol::method,
 };
@@ -133,20 +133,19 @@ impl Endpoint {
         ))
     }
 
-    /// Asks with the session that there is, and once more with a new one where it is not known any more.
+    /// Asks with the session that there is (`members` are those of `params`, without braces), and once more with a new one where it is not known any more.
     async fn ask(
         &self,
         method: &'static str,
-        params: String,
+        members: String,
         limit: Duration,
     ) -> Result<Raw, ServersError> {
-        let request = Frame::request("0", method, Some(params.as_bytes()));
         let asking = async {
             let mut again = true;
             loop {
                 let session = self.session().clone();
                 let client = session.get_or_try_init(|| self.connect()).await?;
-                match response(client, &request).await {
+                match client.ask(method, &members).await {
                     Err(CallError::SessionExpired) if again => {
                         again = false;
                         let mut current = self.session();
@@ -169,20 +168,6 @@ impl Endpoint {
     }
 }
 
-async fn response(client: &Client, request: &Frame) -> Result<Frame, CallError> {
-    let mut call = client.call(Outgoing::new(request)).await?;
-    loop {
-        match call.next().await? {
-            Event::Response(frame) => return Ok(frame),
-            Event::Request(request) => {
-                let refusal = RpcError::method_not_found(request.method());
-                client.send(&Frame::error(request.id(), &refusal)).await?;
-            }
-            Event::Notification(_) => {}
-        }
-    }
-}
-
 impl Servers for Endpoint {
     fn start(&self) -> BoxFuture<'_, Result<(), ServersError>> {
         Box::pin(async {
@@ -197,11 +182,10 @@ impl Servers for Endpoint {
             let mut tools = Vec::new();
             let mut cursor: Option<String> = None;
             for _ in 0..PAGES {
-                let params = cursor.map_or_else(
-                    || "{}".to_owned(),
-                    |cursor| format!("{{\"cursor\":{}}}", quote(&cursor)),
-                );
-                let page = self.ask(method::TOOLS_LIST, params, HANDSHAKE).await?;
+                let members = cursor.map_or_else(String::new, |cursor| {
+                    format!("\"cursor\":{}", quote(&cursor))
+                });
+                let page = self.ask(method::TOOLS_LIST, members, HANDSHAKE).await?;
                 let listed: Listed = page.read().map_err(|error| self.failed(error))?;
                 tools.extend(listed.tools.into_iter().map(|item| ServerTool {
                     server: self.name.clone(),
@@ -221,12 +205,12 @@ impl Servers for Endpoint {
 
     fn call(&self, call: ServerCall) -> BoxFuture<'_, Result<ToolOutcome, ServersError>> {
         Box::pin(async move {
-            let params = format!(
-                "{{\"name\":{},\"arguments\":{}}}",
+            let members = format!(
+                "\"name\":{},\"arguments\":{}",
                 quote(call.tool.as_str()),
                 call.arguments.get()
             );
-            let content = self.ask(method::TOOLS_CALL, params, CALL).await?;
+            let content = self.ask(method::TOOLS_CALL, members, CALL).await?;
             let outcome = content.read::<Outcome>();
             let is_error = outcome.is_ok_and(|outcome| outcome.is_error);
             Ok(ToolOutcome { content, is_error })

@@ -11,6 +11,7 @@
 )]
 
 pub(crate) mod chat;
+pub(crate) mod cli;
 pub(crate) mod real;
 
 use std::{
