@@ -5,7 +5,7 @@
 //! use std::sync::Arc;
 //! use agent::adk::{Endpoint, Toolset};
 //!
-//! let endpoint = Endpoint::new("http://127.0.0.1:3000/mcp/shop").with_token(std::env::var("TOOLWHARF_KEY")?);
+//! let endpoint = Endpoint::new("http://127.0.0.1:6280/mcp/shop").with_token(std::env::var("TOOLWHARF_KEY")?);
 //! let tools = Toolset::build("shop", Arc::new(endpoint)).await?;
 //! // LlmAgentBuilder::new("clerk").toolset(Arc::new(tools))
 //! # Ok(()) }
@@ -135,16 +135,21 @@ impl Tool for Wrapped {
         let outcome = self.servers.call(call).await;
         let ToolOutcome { content, is_error } =
             outcome.map_err(|error| AdkError::tool(error.to_string()))?;
-        let mut result: Value = content
+        let result: Value = content
             .read()
             .map_err(|error| AdkError::tool(format!("the result cannot be read: {error}")))?;
         if is_error {
             return Err(AdkError::tool(texts(&result)));
         }
-        Ok(match result["structuredContent"].take() {
-            Value::Null => result,
-            structured => structured,
-        })
+        Ok(given(result))
+    }
+}
+
+/// The structured result, if there is one.
+fn given(mut result: Value) -> Value {
+    match result.get_mut("structuredContent").map(Value::take) {
+        None | Some(Value::Null) => result,
+        Some(structured) => structured,
     }
 }
 
@@ -155,5 +160,20 @@ fn texts(result: &Value) -> String {
     match texts.is_empty() {
         true => "the tool says that it failed".to_owned(),
         false => texts.join("\n"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_of_any_shape_are_given() {
+        let check = |result: Value, expect: Value| assert_eq!(given(result), expect);
+        check(json!({ "structuredContent": [1] }), json!([1]));
+        check(json!({ "content": [] }), json!({ "content": [] }));
+        for wrong in [json!(null), json!([]), json!("text")] {
+            check(wrong.clone(), wrong);
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Everything that survives a restart, and all of the SQL.
 //!
 //! A [`Store`] is a handle to one database, either a SQLite file or Postgres. Every query is one
-//! text that both engines run; only the migrations are written twice. One module per noun holds
+//! text that both engines run; only the migrations and the records of calls are written twice. One module per noun holds
 //! the rows and the methods of that noun (`project_put` is in `project`).
 //!
 //! Invariants:
