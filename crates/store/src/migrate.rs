@@ -44,7 +44,8 @@ const MIGRATIONS: &[Migration] = migrations![
     "0001_tables",
     "0002_indexes",
     "0003_hosted_servers",
-    "0004_conversations"
+    "0004_conversations",
+    "0005_lighter_calls"
 ];
 
 /// The version that this program works with.
