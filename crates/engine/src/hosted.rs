@@ -526,6 +526,7 @@ impl Runner<'_> {
                 detail["exitCode"] = exit.code.into();
                 detail["signal"] = exit.signal.into();
                 detail["outOfMemory"] = exit.out_of_memory.into();
+                detail["forkBomb"] = exit.fork_bomb.into();
             }
             Note::Backoff { wait, .. } => detail["waitSeconds"] = wait.as_secs().into(),
             Note::Unresponsive { missed } => detail["missed"] = (*missed).into(),

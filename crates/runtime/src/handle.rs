@@ -22,6 +22,8 @@ pub struct Exit {
     pub signal: Option<i32>,
     /// Whether it was killed for using more memory than it may.
     pub out_of_memory: bool,
+    /// Whether it was killed for starting more processes than it may, again and again.
+    pub fork_bomb: bool,
 }
 
 impl Exit {
@@ -41,6 +43,9 @@ impl fmt::Display for Exit {
         }
         if self.out_of_memory {
             f.write_str(" (out of memory)")?;
+        }
+        if self.fork_bomb {
+            f.write_str(" (fork bomb: it kept on asking for more processes than its limit)")?;
         }
         Ok(())
     }

@@ -46,6 +46,7 @@
 //! thing that they would hide), devices. What a wrapper leaves behind when it ends is
 //! killed at once: a process namespace ends with its first process.
 
+mod bomb;
 mod cell;
 mod census;
 mod cgroup;
@@ -116,6 +117,7 @@ struct Inner {
     serial: AtomicU64,
     tree: OnceLock<Tree>,
     volumes: Arc<Volumes>,
+    bombs: Arc<bomb::Watch>,
 }
 
 impl Sandbox {
@@ -132,6 +134,7 @@ impl Sandbox {
             run,
             serial: AtomicU64::new(0),
             tree: OnceLock::new(),
+            bombs: Arc::default(),
             volumes,
         }))
     }
@@ -186,6 +189,7 @@ impl Sandbox {
             merge: !hosting.bridge,
         };
         let cell = Arc::new(Cell::new(Arc::clone(&group), opened));
+        self.0.bombs.add(&group);
         let caged = Caged {
             door,
             cage: Arc::<Cell>::clone(&cell),

@@ -152,9 +152,8 @@ async fn what_a_leader_leaves_behind_dies_with_it() {
     assert_eq!(
         exit,
         Exit {
-            out_of_memory: false,
             code: Some(3),
-            signal: None
+            ..Exit::default()
         }
     );
     assert_eq!(exit.to_string(), "exit code 3");
@@ -197,9 +196,8 @@ async fn who_ignores_sigterm_is_killed_after_the_grace() {
     assert_eq!(
         exit,
         Exit {
-            out_of_memory: false,
-            code: None,
-            signal: SIGKILL
+            signal: SIGKILL,
+            ..Exit::default()
         }
     );
     assert_eq!(marked(spawner.run_id()), [] as [u32; 0]);

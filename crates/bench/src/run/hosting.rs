@@ -46,23 +46,51 @@ const WORK: u64 = 200;
 const DEADLINE: Duration = Duration::from_secs(120);
 /// A server that has this variable is the one of that name.
 const NAMED: &str = "BENCH_SERVER";
-/// What a neighbour does, as a tool of `testkit-scripted` and its arguments.
-const HOGS: [(&str, &str, &str); 5] = [
-    ("neighbour computes", "burn", r#"{"ms":5000}"#),
-    ("neighbour forks", "forks", r#"{"most":10000}"#),
-    ("neighbour takes memory", "alloc", r#"{"mib":4096}"#),
-    (
+const BESIDE: &str = "p99 at one client; floor: while the other rests";
+/// Within this time it is contained.
+const CONTAINED: Duration = Duration::from_secs(1);
+const HOGS: [Hog; 5] = [
+    Hog::again("neighbour computes", "burn", r#"{"ms":5000}"#),
+    Hog {
+        figure: "neighbour forks",
+        tool: "forks",
+        arguments: r#"{"most":10000,"ms":5000}"#,
+        once: true,
+    },
+    Hog::again("neighbour takes memory", "alloc", r#"{"mib":4096}"#),
+    Hog::again(
         "neighbour fills its disk",
         "fill",
         r#"{"path":"/tmp/much","mib":4096}"#,
     ),
-    (
+    Hog::again(
         "neighbour floods stderr",
         "stderr",
         r#"{"bytes":1073741824}"#,
     ),
 ];
 const SETTINGS: &str = "[hosting]\nproviders = [\"process\"]\n";
+
+/// What a neighbour does, as a tool of `testkit-scripted`.
+struct Hog {
+    figure: &'static str,
+    tool: &'static str,
+    arguments: &'static str,
+    /// It is asked to only once, and what counts is from [`CONTAINED`] later. Otherwise all counts, and it is asked again
+    /// and again.
+    once: bool,
+}
+
+impl Hog {
+    const fn again(figure: &'static str, tool: &'static str, arguments: &'static str) -> Self {
+        Self {
+            figure,
+            tool,
+            arguments,
+            once: false,
+        }
+    }
+}
 
 const BRIDGE: calls::Figure = figure("p50, 1 client", "µs", Bound::Ratio(RATIO), |round| {
     round.latency(0.5)
@@ -185,22 +213,39 @@ pub(crate) async fn neighbours(driver: &mut Driver) -> anyhow::Result<Vec<Row>> 
         let calls = driver.effort.size().single_calls * 2;
         load.round(calls).await?;
         let mut rows = Vec::new();
-        for (figure, tool, arguments) in HOGS {
-            let arguments: Value = serde_json::from_str(arguments)?;
+        for hog in HOGS {
             let mut quiet = Vec::new();
             let mut loud = Vec::new();
+            let mut early = Vec::new();
             for _ in 0..driver.effort.size().rounds.div_ceil(3) {
                 quiet.push(load.round(calls).await?.latency(0.99));
+                let attacked = async {
+                    let began = Instant::now();
+                    while hog.once && began.elapsed() < CONTAINED {
+                        early.push(load.round(calls / 4).await?.latency(0.99));
+                    }
+                    load.round(calls).await
+                };
                 let round = tokio::select! {
-                    round = load.round(calls) => round?,
-                    done = hosts.hog(tool, &arguments) => match done? {},
+                    round = attacked => round?,
+                    done = hosts.hog(&hog) => match done? {},
                 };
                 loud.push(round.latency(0.99));
                 driver.checked += 2 * calls;
                 api.ask("POST", "/mcp/servers/hog/restart", &Value::Null)
                     .await?;
             }
-            rows.push(neighbour(figure, median(quiet), median(loud)));
+            let quiet = median(quiet);
+            if hog.once {
+                let mut row = neighbour("neighbour forks, its first second", quiet, median(early));
+                row.bound = Bound::None;
+                rows.push(row);
+                let mut row = neighbour(hog.figure, quiet, median(loud));
+                row.note = format!("{BESIDE}; a second after it began");
+                rows.push(row);
+            } else {
+                rows.push(neighbour(hog.figure, quiet, median(loud)));
+            }
         }
         Ok(rows)
     };
@@ -216,7 +261,7 @@ fn neighbour(figure: &'static str, quiet: f64, loud: f64) -> Row {
         floor: Some(quiet),
         product: loud,
         bound: Bound::Ratio(RATIO),
-        note: "p99 at one client; floor: while the other rests".to_owned(),
+        note: BESIDE.to_owned(),
     }
 }
 
@@ -374,11 +419,19 @@ impl Hosts {
         }
     }
 
-    /// Has the neighbour do it again and again, and starts it anew where that ended it.
-    async fn hog(&self, tool: &str, arguments: &Value) -> anyhow::Result<Infallible> {
+    /// Has the neighbour do it, and starts it anew where that ended it.
+    async fn hog(&self, hog: &Hog) -> anyhow::Result<Infallible> {
         let mut api = self.api().await?;
-        let call =
-            json!({ "method": "tools/call", "params": { "name": tool, "arguments": arguments } });
+        let arguments: Value = serde_json::from_str(hog.arguments)?;
+        let call = json!({
+            "method": "tools/call",
+            "params": { "name": hog.tool, "arguments": arguments },
+        });
+        if hog.once {
+            // That it was ended is what is hoped for.
+            let _ = api.ask("POST", "/mcp/servers/hog/call", &call).await;
+            return std::future::pending().await;
+        }
         loop {
             if api
                 .ask("POST", "/mcp/servers/hog/call", &call)

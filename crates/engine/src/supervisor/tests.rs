@@ -25,6 +25,7 @@ const fn exited(code: i32) -> Event {
             code: Some(code),
             signal: None,
             out_of_memory: false,
+            fork_bomb: false,
         },
     }
 }
@@ -32,9 +33,9 @@ const fn exited(code: i32) -> Event {
 fn killed() -> Event {
     Event::Exited {
         exit: Exit {
-            code: None,
             signal: Some(9),
             out_of_memory: true,
+            ..Exit::default()
         },
     }
 }

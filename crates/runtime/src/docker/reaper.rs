@@ -247,14 +247,14 @@ fn exit(state: Option<&ContainerState>) -> Exit {
     let code = state.exit_code.and_then(|code| i32::try_from(code).ok());
     match code {
         Some(code @ 129..=159) => Exit {
-            code: None,
             signal: Some(code - 128),
             out_of_memory,
+            ..Exit::default()
         },
         code => Exit {
             code,
-            signal: None,
             out_of_memory,
+            ..Exit::default()
         },
     }
 }

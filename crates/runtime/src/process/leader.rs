@@ -141,7 +141,7 @@ impl Leader {
         let exit = Exit {
             code: status.code(),
             signal: status.signal(),
-            out_of_memory: false,
+            ..Exit::default()
         };
         Some(match &self.cage {
             Some(cage) => cage.end(exit, self.killed.load(Ordering::Relaxed)),

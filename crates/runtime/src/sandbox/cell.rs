@@ -114,6 +114,7 @@ impl Cage for Cell {
     fn end(&self, mut exit: Exit, killed: bool) -> Exit {
         let server_killed = exit.code == Some(KILLED) || exit.signal == Some(SIGKILL);
         exit.out_of_memory = server_killed && !killed && self.group.out_of_memory() > 0;
+        exit.fork_bomb = !killed && self.group.fork_bomb();
         self.group.remove();
         // Only now that nobody uses them any more.
         let Rest {

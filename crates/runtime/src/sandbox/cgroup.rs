@@ -15,9 +15,10 @@
 //! is bounded in size.
 
 use std::collections::BTreeSet;
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -84,6 +85,10 @@ pub(super) struct Group {
     pids: Result<(PathBuf, Version), String>,
     kill: Option<PathBuf>,
     directories: BTreeSet<PathBuf>,
+    /// The kernel's count of refused processes. Kept open, for it is looked at again and again.
+    events: Option<File>,
+    /// Whether it was killed as a fork bomb.
+    bombed: AtomicBool,
     removed: AtomicBool,
 }
 
@@ -187,6 +192,8 @@ impl Tree {
             pids: Err(String::new()),
             kill: None,
             directories: BTreeSet::new(),
+            events: None,
+            bombed: AtomicBool::new(false),
             removed: AtomicBool::new(false),
         };
         let mut make = |place: &Place| -> io::Result<PathBuf> {
@@ -210,6 +217,9 @@ impl Tree {
         group.cpu = settled(cpu)?;
         group.pids = settled(pids)?;
         group.accounts = accounts;
+        if let Ok((path, _)) = &group.pids {
+            group.events = File::open(path.join("pids.events")).ok();
+        }
         group.kill = kill.filter(|path| path.join("cgroup.kill").exists());
         group.limit(limits, extra);
         Ok(group)
@@ -395,6 +405,24 @@ impl Group {
             Version::Two => "memory.events",
         };
         field(&path.join(file), "oom_kill").unwrap_or(0)
+    }
+
+    /// How many processes it was refused so far, if that is counted.
+    pub(super) fn refused(&self) -> Option<u64> {
+        let mut text = [0; 256];
+        let length = self.events.as_ref()?.read_at(&mut text, 0).ok()?;
+        field_of(std::str::from_utf8(&text[..length]).ok()?, "max")
+    }
+
+    /// Kills what is in it for what it was refused.
+    pub(super) fn end_bomb(&self) {
+        self.bombed.store(true, Ordering::Release);
+        self.kill();
+    }
+
+    /// Whether that was done.
+    pub(super) fn fork_bomb(&self) -> bool {
+        self.bombed.load(Ordering::Acquire)
     }
 
     /// Whether there is anything that counts.
@@ -652,7 +680,11 @@ fn number(path: &Path) -> Option<u64> {
 }
 
 fn field(path: &Path, name: &str) -> Option<u64> {
-    let text = fs::read_to_string(path).ok()?;
+    field_of(&fs::read_to_string(path).ok()?, name)
+}
+
+/// A number of a file that has a name and a number in each line.
+pub(super) fn field_of(text: &str, name: &str) -> Option<u64> {
     text.lines()
         .find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
 }

@@ -141,6 +141,30 @@ sys.stdin.readline()
     assert_eq!(ground.left(), [] as [PathBuf; 0]);
 }
 
+#[tokio::test]
+async fn h17_a_fork_bomb_is_ended_and_that_is_what_is_said() {
+    let ground = Ground::new();
+    let script = r#"
+import os, time, sys
+print("lit", flush=True)
+while True:
+    try: pid = os.fork()
+    except OSError: continue
+    if pid == 0: time.sleep(1000)
+"#;
+    let mut bomb = python(script);
+    bomb.limits.pids = 20;
+    let mut instance = ground.launch(bomb).await.unwrap();
+    assert_eq!(line(&mut instance).await, "lit");
+    let lit = Instant::now();
+    let exit = timeout(LONG, instance.handle.exited()).await.unwrap();
+    let took = lit.elapsed();
+    assert!(exit.fork_bomb && !exit.out_of_memory, "{exit}");
+    assert!(exit.to_string().contains("(fork bomb: "), "{exit}");
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    assert_eq!(ground.left(), [] as [PathBuf; 0]);
+}
+
 const FILL: &str = r#"
 import sys, os
 total = 0

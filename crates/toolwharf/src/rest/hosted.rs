@@ -135,6 +135,8 @@ pub(crate) struct Crash {
     pub(crate) exit_code: Option<i32>,
     pub(crate) signal: Option<i32>,
     pub(crate) out_of_memory: bool,
+    /// It was killed for asking for more processes than its limit, again and again.
+    pub(crate) fork_bomb: bool,
     /// The last lines of its stderr.
     pub(crate) stderr: String,
 }
@@ -330,6 +332,7 @@ impl HostedServer {
             exit_code: crash.exit.and_then(|exit| exit.code),
             signal: crash.exit.and_then(|exit| exit.signal),
             out_of_memory: crash.exit.is_some_and(|exit| exit.out_of_memory),
+            fork_bomb: crash.exit.is_some_and(|exit| exit.fork_bomb),
             stderr: crash.stderr.clone(),
         });
         if let Some(housing) = &status.housing {

@@ -28,23 +28,30 @@ async fn all_hold(host: &Host, id: &str, platform: Platform) -> Value {
     told
 }
 
-/// Takes memory until it is killed for that, and comes back.
 async fn is_killed_for_memory(host: &Host, id: &str, mib: u64) {
+    let told = ("out_of_memory", "outOfMemory", "out of memory");
+    is_killed(host, id, ("alloc", json!({"mib": mib})), told).await;
+}
+
+/// Takes too much until it is killed for that, and comes back. What is told: in the status, in the event, and as a word
+/// of the cause.
+async fn is_killed(
+    host: &Host,
+    id: &str,
+    (tool, arguments): (&str, Value),
+    (status, event, word): (&str, &str, &str),
+) {
     let ready = host.events_of(id, "ready").await.len();
-    let taken = host.call(id, "alloc", json!({"mib": mib})).await;
-    assert!(
-        !taken.status.is_success(),
-        "it took {mib} MiB: {}",
-        taken.text()
-    );
+    let taken = host.call(id, tool, arguments).await;
+    assert!(!taken.status.is_success(), "it did: {}", taken.text());
     host.happened(id, "ready", ready + 1).await;
     let told = host.until(id, "running").await;
-    assert_eq!(told["last_crash"]["out_of_memory"], true, "{told:#}");
+    assert_eq!(told["last_crash"][status], true, "{told:#}");
     let cause = told["last_crash"]["cause"].as_str().unwrap();
-    assert!(cause.contains("memory"), "{cause}");
+    assert!(cause.contains(word), "{cause}");
     let crashed = host.events_of(id, "crashed").await;
     assert_eq!(
-        crashed.last().unwrap()["detail"]["outOfMemory"],
+        crashed.last().unwrap()["detail"][event],
         true,
         "{crashed:?}"
     );
@@ -145,5 +152,10 @@ async fn h17_the_given_limits_are_enforced(platform: Platform) {
     host.tool(&wide, "echo", json!({})).await;
     host.order(&narrow, "restart").await;
     is_killed_for_memory(&host, &narrow, 300).await;
+    if platform == Platform::Process {
+        let bomb = ("forks", json!({"most": 100, "ms": 60_000}));
+        let told = ("fork_bomb", "forkBomb", "fork bomb");
+        is_killed(&host, &narrow, bomb, told).await;
+    }
     host.stop().await;
 }

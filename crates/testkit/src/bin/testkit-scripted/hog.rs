@@ -38,8 +38,9 @@ pub(crate) fn burn(time: Duration) -> String {
     rounds.to_string()
 }
 
-/// Starts processes until it may not, or there are so many; how many there are, and why no more.
-pub(crate) fn forks(most: u64) -> String {
+/// Starts processes until there are so many, or it may not and this time is over; how many there are, and why no more.
+pub(crate) fn forks(most: u64, time: Duration) -> String {
+    let until = Instant::now() + time;
     let mut started = 0;
     while started < most {
         let child = Command::new("/proc/self/exe")
@@ -50,7 +51,8 @@ pub(crate) fn forks(most: u64) -> String {
             .spawn();
         match child {
             Ok(_) => started += 1,
-            Err(error) => return format!("{started}: {error}"),
+            Err(error) if Instant::now() >= until => return format!("{started}: {error}"),
+            Err(_) => {}
         }
     }
     started.to_string()

@@ -1,0 +1,81 @@
+//! Ends a server that keeps on asking for more processes than it may have.
+//!
+//! The limit of processes holds by itself. But a fork bomb that has reached it goes on forking, failing and ending, which
+//! is all work of the kernel's: whatever it is allowed of a processor, its neighbours wait behind it. So it is ended, as
+//! the kernel ends what asks for too much memory, and the supervisor's ladder does the rest.
+//!
+//! It is looked for from time to time: kernels tell of a refused process by themselves in version 2 of control groups
+//! only.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::cgroup::Group;
+
+const LOOK: Duration = Duration::from_millis(500);
+/// So many processes refused between two looks are no accident: who takes an error for an answer asks once.
+const REFUSED: u64 = 50;
+
+/// The groups that are looked at. Those that are gone leave by themselves.
+#[derive(Default)]
+pub(super) struct Watch(Mutex<Vec<Watched>>);
+
+struct Watched {
+    group: Weak<Group>,
+    /// How many it had been refused at the last look.
+    refused: u64,
+}
+
+impl Watch {
+    /// # Panics
+    ///
+    /// Outside of a runtime.
+    pub(super) fn add(self: &Arc<Self>, group: &Arc<Group>) {
+        let Some(refused) = group.refused() else {
+            return;
+        };
+        let group = Arc::downgrade(group);
+        let mut watched = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        watched.push(Watched { group, refused });
+        if watched.len() == 1 {
+            tokio::spawn(Arc::clone(self).run());
+        }
+    }
+
+    /// Looks until there is nobody to look at.
+    async fn run(self: Arc<Self>) {
+        let mut looks = interval(LOOK);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            looks.tick().await;
+            let Some(bombs) = self.look() else {
+                return;
+            };
+            if !bombs.is_empty() {
+                let end = move || bombs.iter().for_each(|group| group.end_bomb());
+                // What it ends is told by the end of the server.
+                let _ = tokio::task::spawn_blocking(end).await;
+            }
+        }
+    }
+
+    /// Those that are bombs; `None` if there is nobody left.
+    fn look(&self) -> Option<Vec<Arc<Group>>> {
+        let mut bombs = Vec::new();
+        let mut watched = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        watched.retain_mut(|one| {
+            let Some(group) = one.group.upgrade() else {
+                return false;
+            };
+            let refused = group.refused().unwrap_or(one.refused);
+            if refused.saturating_sub(one.refused) >= REFUSED {
+                bombs.push(group);
+            }
+            one.refused = refused;
+            true
+        });
+        (!watched.is_empty()).then_some(bombs)
+    }
+}
