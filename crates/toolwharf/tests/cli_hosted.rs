@@ -138,6 +138,19 @@ async fn each_verb_once() {
     let events = json_of(&gateway, "events one -n 1").await;
     assert_eq!(events.as_array().map(Vec::len), Some(1), "{events}");
 
+    let line = scripted("--name one --stderr-at-start anew");
+    let again = format!("add one --replace --memory 96M --heartbeat 7 --volume /data {line}");
+    ok(&gateway, &again, "replaced `one`").await;
+    let replaced = json_of(&gateway, "get one").await;
+    assert_eq!(replaced["id"], shown["id"], "{replaced}");
+    assert_eq!(replaced["resource_limits"]["memory"], 96 << 20);
+    assert_eq!(replaced["restart_policy"], "always", "{replaced}");
+    assert_eq!(replaced["environment"].as_array().map(Vec::len), Some(0));
+    let logs = ok(&gateway, "logs one", "").await;
+    assert!(logs.contains("anew"), "{logs}");
+    let other = again.replace("add one", "add other");
+    fails(&gateway, &other, 1, &["no hosted server `other`"]).await;
+
     ok(&gateway, "rm one --volumes", "with its volumes").await;
     fails(&gateway, "get one", 1, &["no hosted server `one`"]).await;
     fails(&gateway, "rm one", 1, &["no hosted server `one`"]).await;
