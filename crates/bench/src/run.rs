@@ -127,10 +127,10 @@ pub(crate) struct Size {
 impl Effort {
     pub(crate) fn size(self) -> Size {
         match self {
-            // At the floor's 20 to 40 µs, 160,000 calls are 3 s of CPU time and more.
+            // At the floor's 20 to 40 µs, 480,000 calls are 10 s of CPU time and more. Single rounds stray by half: it takes many.
             Self::Full => Size {
                 name: "full",
-                rounds: 10,
+                rounds: 30,
                 calls: 16_000,
                 single_calls: 2_000,
                 list_calls: 4_800,

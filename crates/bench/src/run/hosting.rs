@@ -53,8 +53,8 @@ const HOGS: [Hog; 5] = [
     Hog::again("neighbour computes", "burn", r#"{"ms":5000}"#),
     Hog {
         figure: "neighbour forks",
-        tool: "forks",
-        arguments: r#"{"most":10000,"ms":5000}"#,
+        tool: "bomb",
+        arguments: r#"{"ms":9000}"#,
         once: true,
     },
     Hog::again("neighbour takes memory", "alloc", r#"{"mib":4096}"#),

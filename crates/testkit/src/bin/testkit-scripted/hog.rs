@@ -38,9 +38,8 @@ pub(crate) fn burn(time: Duration) -> String {
     rounds.to_string()
 }
 
-/// Starts processes until there are so many, or it may not and this time is over; how many there are, and why no more.
-pub(crate) fn forks(most: u64, time: Duration) -> String {
-    let until = Instant::now() + time;
+/// Starts processes until it may not, or there are so many; how many there are, and why no more.
+pub(crate) fn forks(most: u64) -> String {
     let mut started = 0;
     while started < most {
         let child = Command::new("/proc/self/exe")
@@ -51,11 +50,22 @@ pub(crate) fn forks(most: u64, time: Duration) -> String {
             .spawn();
         match child {
             Ok(_) => started += 1,
-            Err(error) if Instant::now() >= until => return format!("{started}: {error}"),
-            Err(_) => {}
+            Err(error) => return format!("{started}: {error}"),
         }
     }
     started.to_string()
+}
+
+/// Starts a process that becomes two, each of which becomes two; answers after so long.
+pub(crate) fn bomb(time: Duration) -> std::io::Result<String> {
+    Command::new("/bin/sh")
+        .args(["-c", "b() { b | b & }; b"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()?;
+    std::thread::sleep(time);
+    Ok("it burns".to_owned())
 }
 
 /// Appends so many MiB to a file, as far as it can.

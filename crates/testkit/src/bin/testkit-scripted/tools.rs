@@ -151,10 +151,11 @@ const TOOLS: &[Tool] = &[
     ),
     ("alloc", "Takes memory and keeps it", &[("mib", "integer")]),
     ("burn", "Computes for a while", &[("ms", "integer")]),
+    ("forks", "Starts many processes", &[("most", "integer")]),
     (
-        "forks",
-        "Starts many processes",
-        &[("most", "integer"), ("ms", "integer")],
+        "bomb",
+        "Lights a fork bomb, and answers later",
+        &[("ms", "integer")],
     ),
     (
         "fill",
@@ -228,10 +229,8 @@ pub(crate) fn call(server: &Server, id: &str, params: &Params<'_>, out: &Out, se
     match name {
         "alloc" => say(&hog::alloc(number("mib", 1))),
         "burn" => say(&hog::burn(Duration::from_millis(number("ms", 1)))),
-        "forks" => {
-            let time = Duration::from_millis(number("ms", 0));
-            say(&hog::forks(number("most", 1), time));
-        }
+        "forks" => say(&hog::forks(number("most", 1))),
+        "bomb" => done(hog::bomb(Duration::from_millis(number("ms", 0)))),
         "fill" => done(hog::fill(string("path"), number("mib", 1))),
         "write" => done(hog::write(string("path"), string("text"))),
         "append" => done(hog::append(string("path"), string("text"))),
