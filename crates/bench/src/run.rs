@@ -133,7 +133,7 @@ impl Effort {
                 rounds: 30,
                 calls: 16_000,
                 single_calls: 2_000,
-                list_calls: 4_800,
+                list_calls: 1_600,
                 streams: 10_000,
                 starts: 7,
                 projects: 1_000,

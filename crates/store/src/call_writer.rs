@@ -15,6 +15,7 @@ use crate::{
     call::{clean, name},
     error::Result,
     id::micros,
+    open::CHECKPOINT,
     sql::{Pool, within},
 };
 
@@ -106,6 +107,7 @@ fn open(path: &str) -> rusqlite::Result<Connection> {
     conn.pragma_update(None, "foreign_keys", true)?;
     conn.pragma_update(None, "synchronous", "FULL")?;
     conn.pragma_update(None, "journal_size_limit", 64 << 20)?;
+    conn.pragma_update(None, "wal_autocheckpoint", CHECKPOINT)?;
     Ok(conn)
 }
 

@@ -4,9 +4,8 @@
 //! numbers from 1 without a gap. One that has been released is never edited: what was applied is
 //! recorded in `kb.schema_migrations` with the digest of its text, and another digest is refused.
 //!
-//! Each step is one transaction that takes a lock, looks what is there, and applies the next
-//! migration: two programs that start at the same time take turns, and one that is killed leaves a
-//! schema that some version had.
+//! All of it is one transaction that takes a lock, looks what is there, and applies what is missing: two programs that
+//! start at the same time take turns, and one that is killed leaves what it found.
 
 use std::time::Duration;
 
@@ -60,22 +59,18 @@ pub(crate) async fn run(pool: &Pool, location: &Location, version: i64) -> Resul
         location: location.to_string(),
         source,
     };
-    loop {
-        let mut tx = pool.begin().await.map_err(failed)?;
-        prepare(&mut tx).await.map_err(failed)?;
-        let applied = rows!(
-            tx,
-            (i64, String),
-            "SELECT version, checksum FROM kb.schema_migrations ORDER BY version"
-        );
-        let applied = applied.map_err(failed)?;
-        let next = check(&applied, &tx)?;
-        if next > version {
-            return Ok(());
-        }
+    let mut tx = pool.begin().await.map_err(failed)?;
+    prepare(&mut tx).await.map_err(failed)?;
+    let applied = rows!(
+        tx,
+        (i64, String),
+        "SELECT version, checksum FROM kb.schema_migrations ORDER BY version"
+    );
+    let applied = applied.map_err(failed)?;
+    for next in check(&applied, &tx)?..=version {
         apply(&mut tx, next).await.map_err(failed)?;
-        tx.commit().await.map_err(failed)?;
     }
+    tx.commit().await.map_err(failed)
 }
 
 /// Takes the lock, and makes the schema and the table of versions if they are missing.

@@ -27,6 +27,12 @@ use crate::{
 /// Longest wait for a connection of a pool.
 pub(crate) const ACQUIRE: Duration = Duration::from_secs(2);
 
+/// Bytes of a page. What is written most are records of calls, which touch a few pages and a few hundred bytes in each:
+/// larger pages would be more to write, and to wait for, and no more to keep.
+const PAGE: u32 = 1024;
+/// Pages in the log before they are brought into the file.
+pub(crate) const CHECKPOINT: u32 = 4000;
+
 /// Where a database is.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Location {
@@ -183,10 +189,15 @@ pub(crate) async fn attach(
         .bind(path)
         .execute(&mut *conn)
         .await?;
-    // A commit is durable only with FULL: NORMAL may lose the last ones when the machine stops.
-    let pragmas = "PRAGMA kb.journal_mode = WAL; PRAGMA kb.synchronous = FULL; \
-                   PRAGMA kb.journal_size_limit = 67108864;";
-    sqlx::raw_sql(pragmas).execute(&mut *conn).await?;
+    // The size of pages is that of a new file; an older one keeps its own. A commit is durable only with FULL: NORMAL
+    // may lose the last ones when the machine stops.
+    let pragmas = format!(
+        "PRAGMA kb.page_size = {PAGE}; PRAGMA kb.journal_mode = WAL; PRAGMA kb.synchronous = FULL; \
+         PRAGMA kb.journal_size_limit = 67108864; PRAGMA wal_autocheckpoint = {CHECKPOINT};"
+    );
+    sqlx::raw_sql(sqlx::AssertSqlSafe(pragmas))
+        .execute(&mut *conn)
+        .await?;
     if query_only {
         sqlx::raw_sql("PRAGMA query_only = ON")
             .execute(conn)

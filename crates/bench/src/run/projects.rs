@@ -142,7 +142,7 @@ async fn lists(
     let rounds = (size.rounds, size.list_calls);
     let busy = interleave(driver, &sides.0, &sides.1, load, rounds).await?;
     let load = (Era::Legacy, 1);
-    let rounds = (size.rounds, size.single_calls);
+    let rounds = (size.rounds, size.list_calls.div_ceil(4));
     let alone = interleave(driver, &sides.0, &sides.1, load, rounds).await?;
     let mut rows = vec![busy.row("projects", cpu), alone.row("projects", p50)];
     rows[0].note = busy.note();
