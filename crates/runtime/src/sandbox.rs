@@ -447,7 +447,7 @@ async fn connect(
 fn own_task(task: impl Future<Output = ()> + Send + 'static) -> AbortOnDropHandle<()> {
     #[expect(
         clippy::disallowed_methods,
-        reason = "the handle that aborts it on drop is its owner's, the cell"
+        reason = "the handle that aborts it on drop is its owner's"
     )]
     AbortOnDropHandle::new(tokio::spawn(task))
 }

@@ -7,20 +7,29 @@
 //! It is looked for from time to time: kernels tell of a refused process by themselves in version 2 of control groups
 //! only.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::cgroup::Group;
+use super::own_task;
 
 const LOOK: Duration = Duration::from_millis(500);
 /// So many processes refused between two looks are no accident: who takes an error for an answer asks once.
 const REFUSED: u64 = 50;
 
-/// The groups that are looked at. Those that are gone leave by themselves.
+/// Looks at groups until they are gone.
 #[derive(Default)]
-pub(super) struct Watch(Mutex<Vec<Watched>>);
+pub(super) struct Watch(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    watched: Vec<Watched>,
+    /// Looks as long as there is anybody to look at.
+    task: Option<AbortOnDropHandle<()>>,
+}
 
 struct Watched {
     group: Weak<Group>,
@@ -37,34 +46,21 @@ impl Watch {
             return;
         };
         let group = Arc::downgrade(group);
-        let mut watched = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        watched.push(Watched { group, refused });
-        if watched.len() == 1 {
-            tokio::spawn(Arc::clone(self).run());
+        let mut state = self.state();
+        state.watched.push(Watched { group, refused });
+        if state.watched.len() == 1 {
+            state.task = Some(own_task(run(Arc::downgrade(self))));
         }
     }
 
-    /// Looks until there is nobody to look at.
-    async fn run(self: Arc<Self>) {
-        let mut looks = interval(LOOK);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            looks.tick().await;
-            let Some(bombs) = self.look() else {
-                return;
-            };
-            if !bombs.is_empty() {
-                let end = move || bombs.iter().for_each(|group| group.end_bomb());
-                // What it ends is told by the end of the server.
-                let _ = tokio::task::spawn_blocking(end).await;
-            }
-        }
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Those that are bombs; `None` if there is nobody left.
     fn look(&self) -> Option<Vec<Arc<Group>>> {
         let mut bombs = Vec::new();
-        let mut watched = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let watched = &mut self.state().watched;
         watched.retain_mut(|one| {
             let Some(group) = one.group.upgrade() else {
                 return false;
@@ -77,5 +73,21 @@ impl Watch {
             true
         });
         (!watched.is_empty()).then_some(bombs)
+    }
+}
+
+async fn run(watch: Weak<Watch>) {
+    let mut looks = interval(LOOK);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        looks.tick().await;
+        let Some(bombs) = watch.upgrade().and_then(|watch| watch.look()) else {
+            return;
+        };
+        if !bombs.is_empty() {
+            let end = move || bombs.iter().for_each(|group| group.end_bomb());
+            // What it ends is told by the end of the server.
+            let _ = tokio::task::spawn_blocking(end).await;
+        }
     }
 }

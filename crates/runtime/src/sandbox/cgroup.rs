@@ -684,7 +684,7 @@ fn field(path: &Path, name: &str) -> Option<u64> {
 }
 
 /// A number of a file that has a name and a number in each line.
-pub(super) fn field_of(text: &str, name: &str) -> Option<u64> {
+fn field_of(text: &str, name: &str) -> Option<u64> {
     text.lines()
         .find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
 }
