@@ -16,9 +16,11 @@ use tokio_util::task::AbortOnDropHandle;
 use super::cgroup::Group;
 use super::own_task;
 
-const LOOK: Duration = Duration::from_millis(500);
+const LOOK: Duration = Duration::from_millis(250);
 /// So many processes refused between two looks are no accident: who takes an error for an answer asks once.
-const REFUSED: u64 = 50;
+const REFUSED: u64 = 25;
+/// So many times in a row. Many that meet the limit at the same moment are no bomb, if they leave it at that.
+const LOOKS: u32 = 3;
 
 /// Looks at groups until they are gone.
 #[derive(Default)]
@@ -35,6 +37,8 @@ struct Watched {
     group: Weak<Group>,
     /// How many it had been refused at the last look.
     refused: u64,
+    /// For how many looks in a row there were too many.
+    looks: u32,
 }
 
 impl Watch {
@@ -47,7 +51,11 @@ impl Watch {
         };
         let group = Arc::downgrade(group);
         let mut state = self.state();
-        state.watched.push(Watched { group, refused });
+        state.watched.push(Watched {
+            group,
+            refused,
+            looks: 0,
+        });
         if state.watched.len() == 1 {
             state.task = Some(own_task(run(Arc::downgrade(self))));
         }
@@ -66,10 +74,14 @@ impl Watch {
                 return false;
             };
             let refused = group.refused().unwrap_or(one.refused);
-            if refused.saturating_sub(one.refused) >= REFUSED {
+            one.looks = match refused.saturating_sub(one.refused) {
+                REFUSED.. => one.looks + 1,
+                _ => 0,
+            };
+            one.refused = refused;
+            if one.looks >= LOOKS {
                 bombs.push(group);
             }
-            one.refused = refused;
             true
         });
         (!watched.is_empty()).then_some(bombs)

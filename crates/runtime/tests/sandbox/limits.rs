@@ -161,7 +161,7 @@ while True:
     let took = lit.elapsed();
     assert!(exit.fork_bomb && !exit.out_of_memory, "{exit}");
     assert!(exit.to_string().contains("(fork bomb: "), "{exit}");
-    assert!(took < Duration::from_secs(1), "{took:?}");
+    assert!(took < Duration::from_secs(2), "{took:?}");
     assert_eq!(ground.left(), [] as [PathBuf; 0]);
 }
 

@@ -41,10 +41,10 @@ async fn is_killed(
     (tool, arguments): (&str, Value),
     (status, event, word): (&str, &str, &str),
 ) {
-    let ready = host.events_of(id, "ready").await.len();
+    let crashes = host.events_of(id, "crashed").await.len();
     let taken = host.call(id, tool, arguments).await;
     assert!(!taken.status.is_success(), "it did: {}", taken.text());
-    host.happened(id, "ready", ready + 1).await;
+    host.happened(id, "crashed", crashes + 1).await;
     let told = host.until(id, "running").await;
     assert_eq!(told["last_crash"][status], true, "{told:#}");
     let cause = told["last_crash"]["cause"].as_str().unwrap();

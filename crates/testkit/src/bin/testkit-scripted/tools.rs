@@ -154,7 +154,7 @@ const TOOLS: &[Tool] = &[
     ("forks", "Starts many processes", &[("most", "integer")]),
     (
         "bomb",
-        "Lights a fork bomb, and answers later",
+        "Lights fork bombs for so long",
         &[("ms", "integer")],
     ),
     (
@@ -230,7 +230,7 @@ pub(crate) fn call(server: &Server, id: &str, params: &Params<'_>, out: &Out, se
         "alloc" => say(&hog::alloc(number("mib", 1))),
         "burn" => say(&hog::burn(Duration::from_millis(number("ms", 1)))),
         "forks" => say(&hog::forks(number("most", 1))),
-        "bomb" => done(hog::bomb(Duration::from_millis(number("ms", 0)))),
+        "bomb" => say(&hog::bomb(Duration::from_millis(number("ms", 0)))),
         "fill" => done(hog::fill(string("path"), number("mib", 1))),
         "write" => done(hog::write(string("path"), string("text"))),
         "append" => done(hog::append(string("path"), string("text"))),
