@@ -15,7 +15,7 @@ use crate::{
     call::{clean, name},
     error::Result,
     id::micros,
-    open::CHECKPOINT,
+    open::{CHECKPOINT, LOG},
     sql::{Pool, within},
 };
 
@@ -106,7 +106,7 @@ fn open(path: &str) -> rusqlite::Result<Connection> {
     conn.busy_timeout(Duration::from_secs(1))?;
     conn.pragma_update(None, "foreign_keys", true)?;
     conn.pragma_update(None, "synchronous", "FULL")?;
-    conn.pragma_update(None, "journal_size_limit", 64 << 20)?;
+    conn.pragma_update(None, "journal_size_limit", LOG)?;
     conn.pragma_update(None, "wal_autocheckpoint", CHECKPOINT)?;
     Ok(conn)
 }

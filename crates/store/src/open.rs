@@ -30,6 +30,8 @@ pub(crate) const ACQUIRE: Duration = Duration::from_secs(2);
 /// Bytes of a page. What is written most are records of calls, which touch a few pages and a few hundred bytes in each:
 /// larger pages would be more to write, and to wait for, and no more to keep.
 const PAGE: u32 = 1024;
+/// Bytes of the log that are kept when it has been brought into the file.
+pub(crate) const LOG: u32 = 64 << 20;
 /// Pages in the log before they are brought into the file.
 pub(crate) const CHECKPOINT: u32 = 4000;
 
@@ -193,7 +195,7 @@ pub(crate) async fn attach(
     // may lose the last ones when the machine stops.
     let pragmas = format!(
         "PRAGMA kb.page_size = {PAGE}; PRAGMA kb.journal_mode = WAL; PRAGMA kb.synchronous = FULL; \
-         PRAGMA kb.journal_size_limit = 67108864; PRAGMA wal_autocheckpoint = {CHECKPOINT};"
+         PRAGMA kb.journal_size_limit = {LOG}; PRAGMA wal_autocheckpoint = {CHECKPOINT};"
     );
     sqlx::raw_sql(sqlx::AssertSqlSafe(pragmas))
         .execute(&mut *conn)
