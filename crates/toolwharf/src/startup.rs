@@ -75,9 +75,12 @@ pub(crate) fn init_logs(settings: &Settings) {
     }
 }
 
-/// The data directory, made if it is not there, for this user alone.
+/// The data directory, made if it is not there, for this user alone. Its path is absolute, since sandboxes and
+/// containers are told of it who work elsewhere.
 pub(crate) fn open_data_dir(settings: &Settings) -> anyhow::Result<PathBuf> {
     let dir = data_dir(settings, &env)?;
+    let dir = std::path::absolute(&dir)
+        .with_context(|| format!("cannot tell where {} is", dir.display()))?;
     fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)

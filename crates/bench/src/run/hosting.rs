@@ -49,20 +49,27 @@ const NAMED: &str = "BENCH_SERVER";
 const BESIDE: &str = "p99 at one client; floor: while the other rests";
 /// Within this time it is contained.
 const CONTAINED: Duration = Duration::from_secs(1);
-const HOGS: [Hog; 5] = [
+const HOGS: [Hog; 6] = [
     Hog::again("neighbour computes", "burn", r#"{"ms":5000}"#),
     Hog {
-        figure: "neighbour forks",
-        tool: "bomb",
-        arguments: r#"{"ms":9000}"#,
-        once: true,
+        once: Some("neighbour forks, its first second"),
+        ..Hog::again("neighbour forks", "bomb", r#"{"ms":9000}"#)
     },
     Hog::again("neighbour takes memory", "alloc", r#"{"mib":4096}"#),
     Hog::again(
-        "neighbour fills its disk",
-        "fill",
-        r#"{"path":"/tmp/much","mib":4096}"#,
+        "neighbour fills its scratch over and over",
+        "flood_disk",
+        r#"{"path":"/tmp/much","ms":5000,"anew":true}"#,
     ),
+    Hog {
+        volumes: &["/data"],
+        once: Some("neighbour fills its volume, its first second"),
+        ..Hog::again(
+            "neighbour fills its volume",
+            "flood_disk",
+            r#"{"path":"/data/much","ms":9000}"#,
+        )
+    },
     Hog::again(
         "neighbour floods stderr",
         "stderr",
@@ -76,9 +83,10 @@ struct Hog {
     figure: &'static str,
     tool: &'static str,
     arguments: &'static str,
-    /// It is asked to only once, and what counts is from [`CONTAINED`] later. Otherwise all counts, and it is asked again
-    /// and again.
-    once: bool,
+    volumes: &'static [&'static str],
+    /// It is asked to only once, what counts is from [`CONTAINED`] later, and this is the figure of the time before.
+    /// Otherwise all counts, and it is asked again and again.
+    once: Option<&'static str>,
 }
 
 impl Hog {
@@ -87,7 +95,8 @@ impl Hog {
             figure,
             tool,
             arguments,
-            once: false,
+            volumes: &[],
+            once: None,
         }
     }
 }
@@ -202,10 +211,7 @@ pub(crate) async fn neighbours(driver: &mut Driver) -> anyhow::Result<Vec<Row>> 
     let measured = async {
         hosts.register("echo", 0).await?;
         let scripted = own_path()?.with_file_name("testkit-scripted");
-        let hog = json!({ "name": "hog", "command": scripted, "call_timeout_ms": 10_000 });
         let mut api = hosts.api().await?;
-        api.ask("POST", "/mcp/servers?wait=false", &hog).await?;
-        hosts.running(2).await?;
         let call = hosts.path("/mcp/servers/echo/call");
         let bearer = hosts.token.clone();
         let work = Work::Bridge { bearer };
@@ -214,6 +220,14 @@ pub(crate) async fn neighbours(driver: &mut Driver) -> anyhow::Result<Vec<Row>> 
         load.round(calls).await?;
         let mut rows = Vec::new();
         for hog in HOGS {
+            let entry = json!({
+                "name": "hog",
+                "command": scripted,
+                "volumes": hog.volumes,
+                "call_timeout_ms": 10_000,
+            });
+            api.ask("POST", "/mcp/servers?wait=false", &entry).await?;
+            hosts.running(2).await?;
             let mut quiet = Vec::new();
             let mut loud = Vec::new();
             let mut early = Vec::new();
@@ -221,7 +235,7 @@ pub(crate) async fn neighbours(driver: &mut Driver) -> anyhow::Result<Vec<Row>> 
                 quiet.push(load.round(calls).await?.latency(0.99));
                 let attacked = async {
                     let began = Instant::now();
-                    while hog.once && began.elapsed() < CONTAINED {
+                    while hog.once.is_some() && began.elapsed() < CONTAINED {
                         early.push(load.round(calls / 4).await?.latency(0.99));
                     }
                     load.round(calls).await
@@ -235,17 +249,17 @@ pub(crate) async fn neighbours(driver: &mut Driver) -> anyhow::Result<Vec<Row>> 
                 api.ask("POST", "/mcp/servers/hog/restart", &Value::Null)
                     .await?;
             }
+            api.ask("DELETE", "/mcp/servers/hog?volumes=true", &Value::Null)
+                .await?;
             let quiet = median(quiet);
-            if hog.once {
-                let mut row = neighbour("neighbour forks, its first second", quiet, median(early));
-                row.bound = Bound::None;
-                rows.push(row);
-                let mut row = neighbour(hog.figure, quiet, median(loud));
+            let mut row = neighbour(hog.figure, quiet, median(loud));
+            if let Some(figure) = hog.once {
                 row.note = format!("{BESIDE}; a second after it began");
-                rows.push(row);
-            } else {
-                rows.push(neighbour(hog.figure, quiet, median(loud)));
+                let mut first = neighbour(figure, quiet, median(early));
+                first.bound = Bound::None;
+                rows.push(first);
             }
+            rows.push(row);
         }
         Ok(rows)
     };
@@ -427,8 +441,8 @@ impl Hosts {
             "method": "tools/call",
             "params": { "name": hog.tool, "arguments": arguments },
         });
-        if hog.once {
-            // That it was ended is what is hoped for.
+        if hog.once.is_some() {
+            // Who is ended for it does not answer.
             let _ = api.ask("POST", "/mcp/servers/hog/call", &call).await;
             return std::future::pending().await;
         }

@@ -252,7 +252,12 @@ impl Inner {
             [OsStr::new("--find"), OsStr::new("--show"), file.as_os_str()],
         )
         .await?;
-        Ok((device.trim().to_owned(), size))
+        let device = device.trim().to_owned();
+        // As it is for volumes of processes: `past_the_cache` says why.
+        if let Err(error) = tool("losetup", ["--direct-io=on", &device]).await {
+            tracing::debug!(device, %error, "what is written to a volume is cached twice");
+        }
+        Ok((device, size))
     }
 
     pub(super) async fn volumes_remove(&self, id: &str) -> Result<(), Error> {

@@ -16,13 +16,14 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, Read as _};
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, chown};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use rustix::fs::{major, minor};
 use rustix::mount::{UnmountFlags, unmount};
 use tokio::time::Instant;
 
@@ -175,6 +176,9 @@ impl Volumes {
                 image.display()
             ))
         })?;
+        if let Err(why) = past_the_cache(at) {
+            tracing::debug!(id, %why, "what is written to volumes is cached twice");
+        }
         let _ = fs::remove_dir_all(at.join("scratch"));
         let fits = match resized {
             Ok(()) => fits(image, size),
@@ -316,6 +320,18 @@ fn resize(image: &Path, size: u64) -> Result<(), String> {
     resized
         .map_err(|why| format!("its volumes have {now} bytes and cannot be made {size}: {why}"))?;
     if now > size { set_len() } else { Ok(()) }
+}
+
+/// Has what is written to a mounted image go to the disk past the cache of the host's file system: it stands in the
+/// cache of its own already. To copy it once more would be the kernel's work, which no limit of the server's holds, and
+/// its neighbours would wait for it. Not every host's file system can do this.
+fn past_the_cache(at: &Path) -> Result<(), String> {
+    let device = fs::metadata(at).map_err(|error| error.to_string())?.dev();
+    let device = format!("/sys/dev/block/{}:{}", major(device), minor(device));
+    let device = fs::read_link(&device).map_err(|error| format!("`{device}`: {error}"))?;
+    let name = device.file_name().ok_or("a device without a name")?;
+    let device = Path::new("/dev").join(name);
+    run("losetup", &["--direct-io=on".as_ref(), device.as_os_str()]).map(drop)
 }
 
 fn fits(image: &Path, size: u64) -> Result<String, String> {

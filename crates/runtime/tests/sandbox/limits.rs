@@ -219,6 +219,21 @@ async fn a_disk_filler_gets_an_error_on_its_volumes_and_scratch_together() {
 }
 
 #[tokio::test]
+async fn a_volume_is_written_past_the_cache_of_the_host() {
+    let ground = Ground::new();
+    let mut server = sh("echo up; read line");
+    server.volumes = vec!["/data".into()];
+    let mut instance = ground.launch(server).await.unwrap();
+    assert_eq!(line(&mut instance).await, "up");
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    let at = ground.directory.path().to_str().unwrap();
+    let mount = mounts.lines().find(|line| line.contains(at)).unwrap();
+    let name = mount.strip_prefix("/dev/").unwrap().split(' ').next();
+    let direct = format!("/sys/block/{}/loop/dio", name.unwrap());
+    assert_eq!(fs::read_to_string(direct).unwrap(), "1\n");
+}
+
+#[tokio::test]
 async fn a_burner_has_its_share_of_the_processors() {
     let ground = Ground::new();
     let mut burner = sh("(while :; do :; done) & echo up; while :; do :; done");

@@ -1,6 +1,7 @@
 //! H19 and H20: what a server wrote to its volumes is there after whatever happened to it.
 
 use serde_json::{Value, json};
+use testkit::Process;
 
 use crate::support::{Host, Platform, Site, unique, with};
 
@@ -8,6 +9,7 @@ on_every_platform!(
     h19_volumes_outlive_instances_and_the_product,
     h20_a_server_that_crashed_finds_all_that_it_wrote,
     h19_volumes_go_when_they_are_told_to,
+    h19_volumes_are_kept_where_the_data_directory_is_named_from_here,
 );
 
 async fn write(host: &Host, id: &str, path: &str, text: &str) {
@@ -118,5 +120,23 @@ async fn h19_volumes_go_when_they_are_told_to(platform: Platform) {
     assert!(!site.has_volumes(&removed));
     let list = host.ok("GET", "", Value::Null).await;
     assert_eq!(list["servers"], json!([]));
+    host.stop().await;
+}
+
+async fn h19_volumes_are_kept_where_the_data_directory_is_named_from_here(platform: Platform) {
+    let site = Site::new(platform).await;
+    let mut command = site.kept.command("serve");
+    command.current_dir(site.kept.dir.path()).args([
+        "--listen",
+        "127.0.0.1:0",
+        "--data-dir",
+        "./data",
+    ]);
+    let running = site.kept.running(Process::spawn(command)).await;
+    let host = Host { running, platform };
+    let volumes = json!({"volumes": ["/data"], "resource_limits": {"disk": "64M"}});
+    let id = host.host(with(site.entry("h19", &[]), volumes)).await;
+    write(&host, &id, "/data/x", "x").await;
+    assert!(site.has_volumes(&id));
     host.stop().await;
 }

@@ -85,6 +85,23 @@ pub(crate) fn fill(path: &str, mib: u64) -> std::io::Result<String> {
     Ok(mib.to_string())
 }
 
+/// Writes to a file for so long, though the disk be full; or as soon as it is, all over again. How often it was full.
+pub(crate) fn flood(path: &str, time: Duration, anew: bool) -> std::io::Result<String> {
+    let until = Instant::now() + time;
+    let mut file = fs::File::create(path)?;
+    let block = vec![7_u8; 1 << 20];
+    let mut full = 0_u64;
+    while Instant::now() < until {
+        if file.write_all(&block).is_err() {
+            full += 1;
+            if anew {
+                file = fs::File::create(path)?;
+            }
+        }
+    }
+    Ok(full.to_string())
+}
+
 pub(crate) fn write(path: &str, text: &str) -> std::io::Result<String> {
     if let Some(parent) = Path::new(path).parent() {
         fs::create_dir_all(parent)?;

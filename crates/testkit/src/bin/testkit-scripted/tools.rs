@@ -163,6 +163,11 @@ const TOOLS: &[Tool] = &[
         &[("path", "string"), ("mib", "integer")],
     ),
     (
+        "flood_disk",
+        "Writes to a file for so long, though the disk be full, or all over again when it is",
+        &[("path", "string"), ("ms", "integer"), ("anew", "boolean")],
+    ),
+    (
         "write",
         "Writes a file",
         &[("path", "string"), ("text", "string")],
@@ -232,6 +237,11 @@ pub(crate) fn call(server: &Server, id: &str, params: &Params<'_>, out: &Out, se
         "forks" => say(&hog::forks(number("most", 1))),
         "bomb" => say(&hog::bomb(Duration::from_millis(number("ms", 0)))),
         "fill" => done(hog::fill(string("path"), number("mib", 1))),
+        "flood_disk" => done(hog::flood(
+            string("path"),
+            Duration::from_millis(number("ms", 1)),
+            flag("anew"),
+        )),
         "write" => done(hog::write(string("path"), string("text"))),
         "append" => done(hog::append(string("path"), string("text"))),
         "read" => done(hog::read(string("path"))),
