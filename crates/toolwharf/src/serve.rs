@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     agents::Agents,
     auth::{self, Keys},
-    gateway::{self, Front, Guard},
+    gateway::{self, Front, Guard, Other},
     hosting::Hosting,
     live::{Live, warn_of},
     ops,
@@ -89,18 +89,20 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
 
     let live = Live::new(sources, gateway.clone(), projects.clone(), args.given);
     let ready = ops::Ready::default();
-    let router =
-        ops::router(front.clone(), gateway.clone(), ready.clone()).merge(rest::router(Rest::new(
-            front.clone(),
-            gateway.clone(),
-            live.clone(),
-            hosting.clone(),
-            agents.clone(),
-            keys.clone(),
-            over.clone(),
-        )));
+    let rest = Rest::new(
+        front.clone(),
+        gateway.clone(),
+        live.clone(),
+        hosting.clone(),
+        agents.clone(),
+        keys.clone(),
+        over.clone(),
+    );
+    let router = ops::router(front.clone(), gateway.clone(), ready.clone());
+    let router = router.merge(rest::router(rest.clone()));
+    let other = Arc::new(Other { router, rest });
     let drain = config.settings.limits.drain;
-    let serving = gateway::serve(listener, front.clone(), router, over.clone(), drain);
+    let serving = gateway::serve(listener, front.clone(), other, over.clone(), drain);
     let working = async {
         hosting.boot().await?;
         gateway.start(config.servers.clone(), remembered).await?;

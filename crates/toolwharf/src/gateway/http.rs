@@ -821,11 +821,14 @@ fn is_json(headers: &HeaderMap) -> bool {
 }
 
 /// Reads a body of at most `limit` bytes.
-pub(super) async fn collect(
-    mut body: Incoming,
+pub(crate) async fn collect<B>(
+    mut body: B,
     headers: &HeaderMap,
     limit: usize,
-) -> Result<Bytes, Refusal> {
+) -> Result<Bytes, Refusal>
+where
+    B: http_body::Body<Data = Bytes> + Unpin,
+{
     let too_large = || {
         let what = format!("the body is larger than {limit} bytes (`max_body_bytes`)");
         refusal(StatusCode::PAYLOAD_TOO_LARGE, &what)
@@ -881,7 +884,7 @@ pub(super) fn json(status: StatusCode, text: Bytes) -> Response<Body> {
     json_body(status, Body::text(text))
 }
 
-fn json_body(status: StatusCode, body: Body) -> Response<Body> {
+pub(crate) fn json_body(status: StatusCode, body: Body) -> Response<Body> {
     let mut response = Response::new(body);
     *response.status_mut() = status;
     response.headers_mut().insert(

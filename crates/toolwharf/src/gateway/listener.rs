@@ -28,6 +28,7 @@ use super::{
     Body, Front,
     idle::{self, Takeover},
 };
+use crate::rest::{Rest, bridge};
 
 /// How often a connection is looked at for a request head that does not get finished: found twice, it is cut.
 /// One timer per connection instead of one per request.
@@ -37,7 +38,10 @@ const HEAD_CHECK: Duration = Duration::from_secs(15);
 const UNREAD_MS: u32 = 60_000;
 
 /// All routes but those of MCP.
-pub(crate) type Other = axum::Router;
+pub(crate) struct Other {
+    pub(crate) router: axum::Router,
+    pub(crate) rest: Arc<Rest>,
+}
 
 /// Where a request leaves a stream that is to take its connection over.
 ///
@@ -71,7 +75,7 @@ impl Handover {
 pub(crate) async fn serve(
     listener: TcpListener,
     front: Arc<Front>,
-    other: Other,
+    other: Arc<Other>,
     over: CancellationToken,
     drain: Duration,
 ) {
@@ -112,7 +116,12 @@ pub(crate) async fn serve(
     }
 }
 
-async fn connection(socket: TcpStream, front: Arc<Front>, other: Other, over: CancellationToken) {
+async fn connection(
+    socket: TcpStream,
+    front: Arc<Front>,
+    other: Arc<Other>,
+    over: CancellationToken,
+) {
     let _ = socket.set_nodelay(true);
     // What was sent and is not taken ends the connection: nothing else would, once an answer is complete.
     let _ = rustix::net::sockopt::set_tcp_user_timeout(&socket, UNREAD_MS);
@@ -136,7 +145,7 @@ async fn connection(socket: TcpStream, front: Arc<Front>, other: Other, over: Ca
 async fn http(
     socket: &mut TcpStream,
     front: &Arc<Front>,
-    other: Other,
+    other: Arc<Other>,
     over: &CancellationToken,
 ) -> Option<Takeover> {
     let handover = Handover::default();
@@ -296,7 +305,7 @@ impl AsyncWrite for Counted<'_> {
 
 async fn answer(
     front: Arc<Front>,
-    other: Other,
+    other: Arc<Other>,
     handover: Handover,
     request: Request<Incoming>,
 ) -> Result<Response<Body>, io::Error> {
@@ -306,8 +315,12 @@ async fn answer(
     if let Err(refusal) = front.guard().check(request.headers()) {
         return Ok(Front::refuse(&refusal));
     }
-    // Rare ways are boxed: what answers a call is small, for it is moved into its connection.
-    let answer = Box::pin(other.oneshot(request.map(axum::body::Body::new)));
+    // Boxed: what answers a call of MCP is small, for it is moved into its connection.
+    if bridge::called(&request).is_some() {
+        return Ok(Box::pin(bridge::answer(other.rest.clone(), request)).await);
+    }
+    let router = other.router.clone();
+    let answer = Box::pin(router.oneshot(request.map(axum::body::Body::new)));
     match answer.await {
         Ok(response) => Ok(response.map(Body::Other)),
     }

@@ -13,7 +13,7 @@ mod sessions;
 mod sse;
 pub(crate) mod stdio;
 
-pub(crate) use body::{Body, KEEP_ALIVE};
+pub(crate) use body::{Answering, Body, KEEP_ALIVE};
 pub(crate) use guard::{Guard, Refusal};
-pub(crate) use http::{Front, prefers_stream};
-pub(crate) use listener::serve;
+pub(crate) use http::{Front, collect, json_body, prefers_stream};
+pub(crate) use listener::{Other, serve};

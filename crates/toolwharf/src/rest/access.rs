@@ -91,13 +91,11 @@ pub(super) async fn admit(
         .iter()
         .find(|(key, _)| *key == "project")
         .map(|(_, id)| id);
-    let role = need.role();
     let Some(named) = named else {
-        if !who.may(role, None) {
-            return Err(Problem::forbidden("this needs an administrator's key"));
-        }
+        reaches(&who, need)?;
         return Ok(next.run(request).await);
     };
+    let role = need.role();
     let project = match ProjectId::parse(named) {
         Ok(project) => project,
         // Whoever may make one is told why it cannot be.
@@ -121,6 +119,15 @@ pub(super) async fn admit(
     }
     request.extensions_mut().insert(Project(project));
     Ok(next.run(request).await)
+}
+
+/// Whether somebody may use a route of no project.
+pub(super) fn reaches(who: &Principal, need: Need) -> Result<(), Problem> {
+    if who.may(need.role(), None) {
+        Ok(())
+    } else {
+        Err(Problem::forbidden("this needs an administrator's key"))
+    }
 }
 
 pub(super) fn word(role: Role) -> &'static str {

@@ -1,51 +1,39 @@
-//! Hosted servers: registering them, how they are, what they are told to do, and calls to them (H01 to H20).
+//! Hosted servers: registering them, how they are, and what they are told to do (H01 to H20).
 //!
 //! Names of members are as in a registration, with underscores. Invariant: no answer holds the value of a variable
 //! or an argument.
 
 use std::{
-    num::NonZeroU32,
     sync::{Arc, atomic::Ordering},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use axum::{
-    Extension, Json,
+    Json,
     body::Bytes,
     extract::{Path, Query, State, rejection::BytesRejection, rejection::QueryRejection},
     http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use engine::{
-    Answer, Caller, Scope,
     server::{Load, Order, Server},
     supervisor::Phase,
 };
 use futures_util::{StreamExt as _, stream};
-use mcp::{
-    Era, Frame,
-    json::{Object, quote},
-    outbox::{Bounds, Outbox},
-};
 use model::{Network, ServerName};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json, value::RawValue};
+use serde_json::{Value, json};
 use store::{Time, WorkspaceRow};
 use tokio::time::Instant;
 use utoipa::ToSchema;
 
-use super::answer::McpError;
 use super::{
     Problem, Rest, Shared,
-    access::Who,
     input::{self, Conditions, etag},
     owned::unfit,
     schemas,
 };
-use crate::{
-    gateway::prefers_stream,
-    hosting::{Entry, Error},
-};
+use crate::hosting::{Entry, Error};
 
 /// How long registering waits until the server is up or has failed to come up.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -53,13 +41,6 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const LOOKS: usize = 32;
 /// How long a runtime may take to say what an instance uses.
 const COUNTING: Duration = Duration::from_secs(2);
-/// Longest time of one call.
-const LONGEST_MS: u64 = 3_600_000;
-/// Messages of a call that wait for a slow reader.
-const BOUNDS: Bounds = Bounds {
-    messages: 256,
-    bytes: 8 << 20,
-};
 
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct HostedServers {
@@ -169,24 +150,6 @@ pub(crate) struct Port {
     pub(crate) port: u16,
     /// Where it is reached on this host.
     pub(crate) address: Option<String>,
-}
-
-/// One JSON-RPC request.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct CallRequest {
-    pub(crate) method: String,
-    #[schema(value_type = Option<Object>)]
-    pub(crate) params: Option<Box<RawValue>>,
-    /// How long the server may take; as it is configured without it.
-    pub(crate) timeout_ms: Option<u64>,
-}
-
-/// What the server answered.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct CallResult {
-    #[schema(schema_with = schemas::any)]
-    pub(crate) result: Value,
 }
 
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
@@ -428,7 +391,7 @@ impl Rest {
     }
 
     /// The same for a call, which must not wait for the database: what the gateway hosts is what the rows say.
-    async fn callable(&self, id: &str) -> Result<Arc<Server>, Problem> {
+    pub(super) async fn callable(&self, id: &str) -> Result<Arc<Server>, Problem> {
         match self.hosting.server(id).or_else(|| self.hosting.only(id)) {
             Some(server) if server.spec.enabled => Ok(server),
             // Why not, the rows know.
@@ -602,185 +565,4 @@ pub(super) async fn events(
         events: events.collect(),
         next,
     }))
-}
-
-/// One request to the server by its own names (H04 to H07).
-pub(super) async fn call(
-    State(rest): State<Shared>,
-    Extension(who): Who,
-    Path(id): Path<String>,
-    headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
-) -> Result<Response, Problem> {
-    let body = input::whole(body)?;
-    let depth = rest.gateway.settings().limits.max_depth;
-    mcp::json::validate(&body, depth).map_err(|fault| {
-        Problem::new(
-            400,
-            format!("the body is not the JSON wanted here: {fault}"),
-        )
-    })?;
-    let asked: CallRequest = input::typed(&mut serde_json::Deserializer::from_slice(&body))?;
-    let server = rest.callable(&id).await?;
-    let timeout = match asked.timeout_ms {
-        None => None,
-        Some(ms @ 1..=LONGEST_MS) => Some(Duration::from_millis(ms)),
-        Some(_) => {
-            let must = format!("is a whole number from 1 to {LONGEST_MS}");
-            return Err(Problem::field(400, "/timeout_ms", must));
-        }
-    };
-    let streams = prefers_stream(&headers);
-    let frame = request(&asked, streams, depth)?;
-    let outbox = Outbox::new(BOUNDS);
-    let caller = Caller {
-        era: Era::Legacy,
-        scope: Scope {
-            project: None,
-            server: Some(server.name().clone()),
-        },
-        session: None,
-        outbox: outbox.clone(),
-        principal: who.id.clone(),
-        may_use: true,
-        modern_capabilities: None,
-        headers: None,
-        timeout,
-        run: None,
-    };
-    let gateway = rest.gateway.clone();
-    let name = server.name().clone();
-    let answering = async move { gateway.call(&caller, &server, &frame).await };
-    if streams {
-        return Ok(streamed(name, outbox, answering));
-    }
-    let answer = answering.await;
-    match outcome(&name, answer) {
-        Ok(result) => {
-            let mut text = b"{\"result\":".to_vec();
-            text.extend_from_slice(&result);
-            text.push(b'}');
-            Ok(([(header::CONTENT_TYPE, "application/json")], text).into_response())
-        }
-        Err(problem) => Ok(problem.into_response()),
-    }
-}
-
-/// The JSON-RPC request; with a progress token where somebody listens for progress.
-fn request(asked: &CallRequest, streams: bool, depth: usize) -> Result<Frame, Problem> {
-    if asked.method.is_empty() || asked.method.starts_with("notifications/") {
-        return Err(Problem::field(400, "/method", "is the name of a request"));
-    }
-    let params = asked.params.as_ref().map_or("{}", |params| params.get());
-    if !params.starts_with('{') {
-        return Err(Problem::field(400, "/params", "is an object"));
-    }
-    let mut params = params.to_owned();
-    let object = Object::of(params.as_bytes());
-    let has_meta = object.is_some_and(|object| object.raw("_meta").is_some());
-    if streams && !has_meta {
-        let comma = if params[1..].trim_start().starts_with('}') {
-            ""
-        } else {
-            ","
-        };
-        params.insert_str(1, &format!("\"_meta\":{{\"progressToken\":1}}{comma}"));
-    }
-    let method = quote(&asked.method);
-    let text = format!("{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":{method},\"params\":{params}}}");
-    Frame::parse(text.into(), depth + 1)
-        .map_err(|error| Problem::new(400, format!("the request is not acceptable: {error}")))
-}
-
-/// The result's text, or what went wrong as HTTP has it (H05).
-fn outcome(name: &ServerName, answer: Answer) -> Result<Vec<u8>, Problem> {
-    let status = answer.status;
-    let text = answer.into_text();
-    let object = Object::of(&text);
-    if let Some(result) = object.as_ref().and_then(|object| object.raw("result")) {
-        return Ok(result.to_vec());
-    }
-    let error =
-        object.and_then(|object| serde_json::from_slice::<McpError>(object.raw("error")?).ok());
-    let error = error.unwrap_or_else(|| McpError {
-        code: mcp::error::INTERNAL_ERROR,
-        message: format!("server `{name}` gave no answer that can be read"),
-        data: None,
-    });
-    let own = error
-        .data
-        .as_ref()
-        .filter(|data| data["server"] == name.as_str());
-    let reason = own.and_then(|data| data["reason"].as_str());
-    let status = match (status, reason, error.code) {
-        (Some(status), _, _) => status.as_u16(),
-        (None, Some("timeout"), _) => 504,
-        (None, Some("server_busy" | "server_unavailable" | "server_not_ready"), _) => 503,
-        (None, _, -32700 | -32600 | -32602) => 400,
-        (None, _, -32601 | -32002) => 404,
-        _ => 502,
-    };
-    let mut problem = Problem::new(status, error.message.clone());
-    if status == 503 {
-        let wait = own.and_then(|data| data["retryAfterMs"].as_u64());
-        let seconds = wait.map_or(1, |ms| ms.div_ceil(1000));
-        problem.retry_after = NonZeroU32::new(u32::try_from(seconds).unwrap_or(u32::MAX).max(1));
-    }
-    problem.mcp = Some(Box::new(error));
-    Err(problem)
-}
-
-/// What happens in the course of a call, and at last its end, as events.
-fn streamed(
-    name: ServerName,
-    outbox: Arc<Outbox>,
-    answering: impl Future<Output = Answer> + Send + 'static,
-) -> Response {
-    enum Stage<F> {
-        Going(ServerName, Arc<Outbox>, F),
-        Over,
-    }
-    let stage = Stage::Going(name, outbox, Box::pin(answering));
-    let events = stream::unfold(stage, async |stage| {
-        let Stage::Going(name, outbox, mut answering) = stage else {
-            return None;
-        };
-        let answer = tokio::select! {
-            biased;
-            message = outbox.next() => match message {
-                Some(message) => {
-                    let event = event("message", &message);
-                    return Some((event, Stage::Going(name, outbox, answering)));
-                }
-                None => answering.as_mut().await,
-            },
-            answer = answering.as_mut() => answer,
-        };
-        let mut text = Vec::new();
-        while let Some((_, message)) = outbox.take() {
-            text.extend_from_slice(&event("message", &message).unwrap_or_default());
-        }
-        let last = match outcome(&name, answer) {
-            Ok(result) => event("result", &result),
-            Err(problem) => event("error", json!(problem).to_string().as_bytes()),
-        };
-        text.extend_from_slice(&last.unwrap_or_default());
-        Some((Ok(text.into()), Stage::Over))
-    });
-    let headers = [
-        (header::CONTENT_TYPE, "text/event-stream"),
-        (header::CACHE_CONTROL, "no-store"),
-    ];
-    (headers, axum::body::Body::from_stream(events)).into_response()
-}
-
-fn event(kind: &str, data: &[u8]) -> Result<Bytes, std::convert::Infallible> {
-    let mut text = format!("event: {kind}\ndata: ").into_bytes();
-    // A result may hold line ends between its tokens, where they mean nothing.
-    text.extend(data.iter().map(|byte| match byte {
-        b'\n' | b'\r' => b' ',
-        byte => *byte,
-    }));
-    text.extend_from_slice(b"\n\n");
-    Ok(text.into())
 }

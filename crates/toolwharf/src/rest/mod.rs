@@ -8,6 +8,7 @@
 
 mod access;
 mod answer;
+pub(crate) mod bridge;
 mod calls;
 mod chat;
 mod hosted;

@@ -9,8 +9,8 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::{
-    Shared, access::Need, calls, chat, hosted, keys, logs, openapi, openapi::Schemas, owned,
-    products, projects, secrets, servers, status, tools,
+    Shared, access::Need, bridge, calls, chat, hosted, keys, logs, openapi, openapi::Schemas,
+    owned, products, projects, secrets, servers, status, tools,
 };
 use crate::auth::Role;
 
@@ -291,10 +291,10 @@ pub(super) const ROUTES: &[Route] = &[
         "/api/v1/mcp/servers/{id}/call",
         ADMIN,
         "Send a hosted server one request; as an event stream if that is accepted",
-        || post(hosted::call).layer(DefaultBodyLimit::max(IMPORT_BYTES)),
+        || post(bridge::routed),
     )
-    .takes::<hosted::CallRequest>()
-    .answers::<hosted::CallResult>(),
+    .takes::<bridge::CallRequest>()
+    .answers::<bridge::CallResult>(),
     Route::new(
         "POST",
         "/api/v1/mcp/servers/{id}/restart",

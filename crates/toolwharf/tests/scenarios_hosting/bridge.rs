@@ -36,6 +36,11 @@ async fn h04_a_call_is_answered_with_what_the_server_answered(platform: Platform
         tools.iter().any(|tool| tool["name"] == "tool_1"),
         "{tools:?}"
     );
+    // However the path is written.
+    let escaped = host.running.admin("/mcp/servers/%6804/call");
+    let again = escaped.send(Method::POST, &[], calling("echo", sent.clone()).to_string());
+    let again = again.await.collect(DEADLINE).await;
+    assert_eq!(body(&again)["result"]["structuredContent"], sent);
     // What happens meanwhile is told to whoever listens.
     let client = host.running.admin(&format!("/mcp/servers/{id}/call"));
     let client = client.with("accept", "text/event-stream");
@@ -58,6 +63,8 @@ async fn h04_a_call_is_answered_with_what_the_server_answered(platform: Platform
         json!({"method": "tools/call", "params": []}),
         json!({"method": "tools/list", "timeout_ms": 0}),
         json!({"params": {}}),
+        json!({"method": "tools/list", "params": {}, "id": 7}),
+        json!({"method": "tools/list", "params": {}, "more": 7}),
     ] {
         let reply = host.request(&id, wrong.clone()).await.unwrap();
         assert_eq!(reply.status, 400, "{wrong}: {}", reply.text());

@@ -1,0 +1,396 @@
+//! Calls to hosted servers by their own names: one request as HTTP has it, its answer as HTTP has it (H04 to H07).
+//!
+//! They are many where other requests of the API are few, so the listener hands them over past the router; only a
+//! path that is written in an unusual way comes through it.
+
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
+
+use axum::{
+    Extension,
+    extract::{Path, State},
+    response::IntoResponse,
+};
+use bytes::Bytes;
+use engine::{Answer, Caller, Scope};
+use futures_util::stream;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use mcp::{
+    Era, Frame, Kind,
+    json::{Object, quote},
+    outbox::{Bounds, Outbox},
+};
+use model::ServerName;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json, value::RawValue};
+use utoipa::ToSchema;
+
+use super::{
+    Problem, Shared,
+    access::{self, Need, Who},
+    answer::McpError,
+    input, schemas,
+};
+use crate::{
+    auth::Principal,
+    gateway::{Answering, Body, collect, json_body, prefers_stream},
+};
+
+/// Longest time of one call.
+const LONGEST_MS: u64 = 3_600_000;
+/// Messages of a call that wait for a slow reader.
+const BOUNDS: Bounds = Bounds {
+    messages: 256,
+    bytes: 8 << 20,
+};
+
+/// One JSON-RPC request.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CallRequest {
+    pub(crate) method: String,
+    #[schema(value_type = Option<Object>)]
+    pub(crate) params: Option<Box<RawValue>>,
+    /// How long the server may take; as it is configured without it.
+    pub(crate) timeout_ms: Option<u64>,
+}
+
+/// What the server answered.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct CallResult {
+    #[schema(schema_with = schemas::any)]
+    pub(crate) result: Value,
+}
+
+/// The server that a request calls, as its path names it.
+pub(crate) fn called<B>(request: &Request<B>) -> Option<&str> {
+    let path = request.uri().path().strip_prefix("/api/v1/mcp/servers/")?;
+    let id = path.strip_suffix("/call")?;
+    let plain = !id.is_empty() && !id.contains(['/', '%']);
+    (plain && *request.method() == Method::POST).then_some(id)
+}
+
+/// Answers a request that [`called`] knows, past the router.
+pub(crate) async fn answer<B>(rest: Shared, request: Request<B>) -> Response<Body>
+where
+    B: http_body::Body<Data = Bytes> + Unpin,
+{
+    let answered = async {
+        let who = rest.front.guard().key(request.headers())?;
+        access::reaches(&who, Need::Administrator)?;
+        let id = called(&request).unwrap_or_default().to_owned();
+        let (parts, body) = request.into_parts();
+        call(rest, &who, &id, &parts.headers, body).await
+    };
+    match answered.await {
+        Ok(response) => response,
+        Err(problem) => problem.into_response().map(Body::Other),
+    }
+}
+
+/// The same through the router.
+pub(super) async fn routed(
+    State(rest): State<Shared>,
+    Extension(who): Who,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+    body: axum::body::Body,
+) -> Result<Response<axum::body::Body>, Problem> {
+    let response = call(rest, &who, &id, &headers, body).await?;
+    Ok(response.map(axum::body::Body::new))
+}
+
+async fn call<B>(
+    rest: Shared,
+    who: &Principal,
+    id: &str,
+    headers: &HeaderMap,
+    body: B,
+) -> Result<Response<Body>, Problem>
+where
+    B: http_body::Body<Data = Bytes> + Unpin,
+{
+    let (most, depth) = {
+        let limits = &rest.gateway.settings().limits;
+        (limits.max_body_bytes, limits.max_depth)
+    };
+    let body = collect(body, headers, most).await?;
+    let streams = prefers_stream(headers);
+    let server;
+    let (frame, timeout) = match plain(&body, depth).filter(|_| !streams) {
+        Some(frame) => {
+            server = rest.callable(id).await?;
+            (frame, None)
+        }
+        None => {
+            let asked = asked(&body, depth)?;
+            server = rest.callable(id).await?;
+            let timeout = timeout(&asked)?;
+            (request(&asked, streams, depth)?, timeout)
+        }
+    };
+    let outbox = Outbox::new(BOUNDS);
+    let caller = Caller {
+        era: Era::Legacy,
+        scope: Scope {
+            project: None,
+            server: Some(server.name().clone()),
+        },
+        session: None,
+        outbox: outbox.clone(),
+        principal: who.id.clone(),
+        may_use: true,
+        modern_capabilities: None,
+        headers: None,
+        timeout,
+        run: None,
+    };
+    let gateway = rest.gateway.clone();
+    let name = server.name().clone();
+    let answering: Answering =
+        Box::pin(async move { gateway.call(&caller, &server, &frame).await });
+    if streams {
+        return Ok(streamed(name, outbox, answering));
+    }
+    let answer = answering.await;
+    match outcome(&name, answer) {
+        Ok(result) => {
+            let mut text = Vec::with_capacity(result.len() + 11);
+            text.extend_from_slice(b"{\"result\":");
+            text.extend_from_slice(&result);
+            text.push(b'}');
+            Ok(json_body(StatusCode::OK, Body::text(text)))
+        }
+        Err(problem) => Err(problem),
+    }
+}
+
+/// The request of a body that holds a method, its parameters and nothing else, as most do: it is read once, instead of
+/// once for each thing that could be wrong with it, and for whatever is wrong there is [`asked`] to say so.
+fn plain(body: &[u8], depth: usize) -> Option<Frame> {
+    let members = body.trim_ascii_start().strip_prefix(b"{")?;
+    let text = [br#"{"jsonrpc":"2.0","id":1,"#, members].concat();
+    let frame = Frame::parse(text.into(), depth).ok()?;
+    let fits = frame.kind() == Kind::Request
+        && !frame.body().is_empty()
+        && Object::of(frame.text())?.members().count() == 4
+        && is_request(frame.method());
+    fits.then_some(frame)
+}
+
+fn asked(body: &[u8], depth: usize) -> Result<CallRequest, Problem> {
+    mcp::json::validate(body, depth).map_err(|fault| {
+        Problem::new(
+            400,
+            format!("the body is not the JSON wanted here: {fault}"),
+        )
+    })?;
+    input::typed(&mut serde_json::Deserializer::from_slice(body))
+}
+
+fn timeout(asked: &CallRequest) -> Result<Option<Duration>, Problem> {
+    match asked.timeout_ms {
+        None => Ok(None),
+        Some(ms @ 1..=LONGEST_MS) => Ok(Some(Duration::from_millis(ms))),
+        Some(_) => {
+            let must = format!("is a whole number from 1 to {LONGEST_MS}");
+            Err(Problem::field(400, "/timeout_ms", must))
+        }
+    }
+}
+
+fn is_request(method: &str) -> bool {
+    !method.is_empty() && !method.starts_with("notifications/")
+}
+
+/// The JSON-RPC request; with a progress token where somebody listens for progress.
+fn request(asked: &CallRequest, streams: bool, depth: usize) -> Result<Frame, Problem> {
+    if !is_request(&asked.method) {
+        return Err(Problem::field(400, "/method", "is the name of a request"));
+    }
+    let params = asked.params.as_ref().map_or("{}", |params| params.get());
+    if !params.starts_with('{') {
+        return Err(Problem::field(400, "/params", "is an object"));
+    }
+    let mut params = params.to_owned();
+    let object = Object::of(params.as_bytes());
+    let has_meta = object.is_some_and(|object| object.raw("_meta").is_some());
+    if streams && !has_meta {
+        let comma = if params[1..].trim_start().starts_with('}') {
+            ""
+        } else {
+            ","
+        };
+        params.insert_str(1, &format!("\"_meta\":{{\"progressToken\":1}}{comma}"));
+    }
+    let method = quote(&asked.method);
+    let text = format!("{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":{method},\"params\":{params}}}");
+    Frame::parse(text.into(), depth + 1)
+        .map_err(|error| Problem::new(400, format!("the request is not acceptable: {error}")))
+}
+
+/// The result's text, or what went wrong as HTTP has it (H05).
+fn outcome(name: &ServerName, answer: Answer) -> Result<Bytes, Problem> {
+    let status = answer.status;
+    let text = answer.into_text();
+    let object = Object::of(&text);
+    if let Some(result) = object.as_ref().and_then(|object| object.raw("result")) {
+        return Ok(text.slice_ref(result));
+    }
+    let error =
+        object.and_then(|object| serde_json::from_slice::<McpError>(object.raw("error")?).ok());
+    let error = error.unwrap_or_else(|| McpError {
+        code: mcp::error::INTERNAL_ERROR,
+        message: format!("server `{name}` gave no answer that can be read"),
+        data: None,
+    });
+    let own = error
+        .data
+        .as_ref()
+        .filter(|data| data["server"] == name.as_str());
+    let reason = own.and_then(|data| data["reason"].as_str());
+    let status = match (status, reason, error.code) {
+        (Some(status), _, _) => status.as_u16(),
+        (None, Some("timeout"), _) => 504,
+        (None, Some("server_busy" | "server_unavailable" | "server_not_ready"), _) => 503,
+        (None, _, -32700 | -32600 | -32602) => 400,
+        (None, _, -32601 | -32002) => 404,
+        _ => 502,
+    };
+    let mut problem = Problem::new(status, error.message.clone());
+    if status == 503 {
+        let wait = own.and_then(|data| data["retryAfterMs"].as_u64());
+        let seconds = wait.map_or(1, |ms| ms.div_ceil(1000));
+        problem.retry_after = NonZeroU32::new(u32::try_from(seconds).unwrap_or(u32::MAX).max(1));
+    }
+    problem.mcp = Some(Box::new(error));
+    Err(problem)
+}
+
+/// What happens in the course of a call, and at last its end, as events.
+fn streamed(name: ServerName, outbox: Arc<Outbox>, answering: Answering) -> Response<Body> {
+    enum Stage {
+        Going(ServerName, Arc<Outbox>, Answering),
+        Over,
+    }
+    let stage = Stage::Going(name, outbox, answering);
+    let events = stream::unfold(stage, async |stage| {
+        let Stage::Going(name, outbox, mut answering) = stage else {
+            return None;
+        };
+        let answer = tokio::select! {
+            biased;
+            message = outbox.next() => match message {
+                Some(message) => {
+                    let event = event("message", &message);
+                    return Some((event, Stage::Going(name, outbox, answering)));
+                }
+                None => answering.as_mut().await,
+            },
+            answer = answering.as_mut() => answer,
+        };
+        let mut text = Vec::new();
+        while let Some((_, message)) = outbox.take() {
+            text.extend_from_slice(&event("message", &message).unwrap_or_default());
+        }
+        let last = match outcome(&name, answer) {
+            Ok(result) => event("result", &result),
+            Err(problem) => event("error", json!(problem).to_string().as_bytes()),
+        };
+        text.extend_from_slice(&last.unwrap_or_default());
+        Some((Ok(text.into()), Stage::Over))
+    });
+    let mut response = Response::new(Body::Other(axum::body::Body::from_stream(events)));
+    let headers = response.headers_mut();
+    let stream = HeaderValue::from_static("text/event-stream");
+    headers.insert(header::CONTENT_TYPE, stream);
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+fn event(kind: &str, data: &[u8]) -> Result<Bytes, std::convert::Infallible> {
+    let mut text = format!("event: {kind}\ndata: ").into_bytes();
+    // A result may hold line ends between its tokens, where they mean nothing.
+    text.extend(data.iter().map(|byte| match byte {
+        b'\n' | b'\r' => b' ',
+        byte => *byte,
+    }));
+    text.extend_from_slice(b"\n\n");
+    Ok(text.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_of_the_bridge() {
+        let id = |method: &str, path: &str| {
+            let request = Request::builder()
+                .method(method)
+                .uri(path)
+                .body(())
+                .unwrap();
+            called(&request).map(str::to_owned)
+        };
+        let path = "/api/v1/mcp/servers/notes/call";
+        assert_eq!(id("POST", path).as_deref(), Some("notes"));
+        assert_eq!(id("POST", &format!("{path}?x=1")).as_deref(), Some("notes"));
+        assert_eq!(id("GET", path), None);
+        for other in ["", "a/b/", "%61/", "notes/call/"] {
+            let path = format!("/api/v1/mcp/servers/{other}call");
+            assert_eq!(id("POST", &path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_body_that_is_read_at_once_is_the_same_request() {
+        let depth = 8;
+        for (body, is_plain) in [
+            (r#"{"method":"tools/call","params":{"name":"echo"}}"#, true),
+            (
+                " { \"params\" : { \"a\" : [1] } , \"method\" : \"m\\u0061\" } ",
+                true,
+            ),
+            (r#"{"method":"ping"}"#, false),
+            (r#"{"method":"ping","params":null}"#, false),
+            (r#"{"method":"ping","params":{},"timeout_ms":5}"#, false),
+        ] {
+            let slow = asked(body.as_bytes(), depth).unwrap();
+            let slow = request(&slow, false, depth).unwrap();
+            let quick = plain(body.as_bytes(), depth);
+            assert_eq!(quick.is_some(), is_plain, "{body}");
+            let quick = quick.unwrap_or_else(|| slow.clone());
+            assert_eq!(quick.method(), slow.method(), "{body}");
+            assert_eq!(quick.id(), slow.id(), "{body}");
+            let params = |frame: &Frame| serde_json::from_slice::<Value>(frame.body()).unwrap();
+            assert_eq!(params(&quick), params(&slow), "{body}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_not_read_at_once() {
+        for body in [
+            "",
+            "{",
+            "[]",
+            "null",
+            r#"{"method":"","params":{}}"#,
+            r#"{"method":"notifications/x","params":{}}"#,
+            r#"{"method":7,"params":{}}"#,
+            r#"{"method":"m","params":[]}"#,
+            r#"{"method":"m","params":{},"params":{}}"#,
+            r#"{"method":"m","params":{"a":1,"a":2}}"#,
+            r#"{"method":"m","params":{},"more":1}"#,
+            r#"{"method":"m","params":{},"id":2}"#,
+            r#"{"method":"m","params":{},"jsonrpc":"2.0"}"#,
+            r#"{"method":"m","params":{},"result":{}}"#,
+            r#"{"method":"m","params":{}} {}"#,
+            r#"{"method":"m","params":{"a":[[[[[[[[[]]]]]]]]]}}"#,
+        ] {
+            assert!(plain(body.as_bytes(), 8).is_none(), "{body}");
+            let asked = asked(body.as_bytes(), 8);
+            let wrong = asked.and_then(|asked| request(&asked, false, 8));
+            assert_eq!(wrong.unwrap_err().status, 400, "{body}");
+        }
+    }
+}
