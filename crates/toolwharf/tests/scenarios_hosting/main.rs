@@ -1,6 +1,6 @@
-//! Scenarios H01 to H20 of SCENARIOS.md through the product's own REST API: each runs as `process::…`, as `runc::…`
-//! and as `gvisor::…`. Those in containers need a daemon of their own: `cargo xtask docker -- cargo nextest run -p
-//! toolwharf -E 'binary(scenarios_hosting)'`.
+//! Scenarios H01 to H20 of SCENARIOS.md through the product's own REST API: each runs as `process::…`, with the state in
+//! Postgres as `postgres::…`, as `runc::…` and as `gvisor::…`. They need servers of their own: `cargo xtask postgres --
+//! cargo xtask docker -- cargo nextest run -p toolwharf -E 'binary(scenarios_hosting)'`.
 //!
 //! Where a platform cannot do a thing, its test asserts how it says so.
 

@@ -1,7 +1,10 @@
 //! H01 to H03, H13, H14 and H18: what is registered, what is told of it, and what is refused.
 
 use serde_json::{Value, json};
-use sqlx::{ConnectOptions, Connection, SqliteConnection, sqlite::SqliteConnectOptions};
+use sqlx::{
+    AssertSqlSafe, ConnectOptions, Connection, PgConnection, SqliteConnection,
+    sqlite::SqliteConnectOptions,
+};
 use testkit::{RawClient, wait_for, wait_for_some};
 use tokio::net::TcpListener;
 
@@ -21,12 +24,19 @@ on_every_platform!(
 
 /// The row as the store keeps it.
 async fn row(site: &Site, id: &str) -> Option<(String, String, String, String)> {
+    let columns = "SELECT container_type, status, name, image FROM";
+    if let Some(database) = &site.kept.database {
+        let mut conn = PgConnection::connect(database.url()).await.unwrap();
+        let query = format!("{columns} kb.agent_workspaces WHERE id = $1");
+        let row = sqlx::query_as(AssertSqlSafe(query)).bind(id);
+        return row.fetch_optional(&mut conn).await.unwrap();
+    }
     let file = site.kept.data("toolwharf.db");
     let options = SqliteConnectOptions::new().filename(file).read_only(true);
     let mut conn: SqliteConnection = options.connect().await.unwrap();
-    let query = "SELECT container_type, status, name, image FROM agent_workspaces WHERE id = $1";
-    let row = sqlx::query_as(query).bind(id).fetch_optional(&mut conn);
-    let row = row.await.unwrap();
+    let query = format!("{columns} agent_workspaces WHERE id = $1");
+    let row = sqlx::query_as(AssertSqlSafe(query)).bind(id);
+    let row = row.fetch_optional(&mut conn).await.unwrap();
     conn.close().await.unwrap();
     row
 }
@@ -319,7 +329,7 @@ async fn h18_the_strongest_allowed_provider_is_chosen_and_says_why(platform: Pla
     assert_eq!(told["provider"], platform.word());
     let why = told["provider_reason"].as_str().unwrap();
     let kind = match platform {
-        Platform::Process => "bubblewrap",
+        Platform::Process | Platform::Postgres => "bubblewrap",
         Platform::Runc => "runc",
         Platform::Gvisor => "gVisor",
     };
@@ -361,7 +371,7 @@ async fn h18_the_strongest_allowed_provider_is_chosen_and_says_why(platform: Pla
         assert!(reply.text().contains(words), "{}", reply.text());
     };
     match platform {
-        Platform::Process => {
+        Platform::Process | Platform::Postgres => {
             refused("runc", "[hosting] providers").await;
             refused("gvisor", "runs images").await;
         }
@@ -398,7 +408,7 @@ async fn h18_the_strongest_allowed_provider_is_chosen_and_says_why(platform: Pla
         assert_eq!(host.status(&weaker).await["provider"], "runc");
         host.stop().await;
     }
-    if platform == Platform::Process {
+    if !platform.is_docker() {
         let site = Site::with(platform, "", &["gvisor"]).await;
         let host = site.start().await;
         let reply = host.ask("POST", "", site.entry("h18-none", &[])).await;
@@ -494,16 +504,17 @@ async fn bad_registrations_are_refused_by_their_fields(platform: Platform) {
         assert_eq!(reply.status, 422, "{}", reply.text());
     }
     // What only the runtime knows; nothing of it stays.
-    let only_there = match platform {
-        Platform::Process => json!({"command": "/usr/bin/no-such-program"}),
-        _ => json!({"image": "toolwharf-test/no-such-image:1"}),
+    let only_there = if platform.is_docker() {
+        json!({"image": "toolwharf-test/no-such-image:1"})
+    } else {
+        json!({"command": "/usr/bin/no-such-program"})
     };
     let (field, value) = only_there.as_object().unwrap().iter().next().unwrap();
     let reply = host.ask("POST", "", with(good(), only_there.clone())).await;
     let words = reply.text();
     assert_eq!(refusal(&reply), (422, vec![format!("/{field}")]), "{words}");
     assert!(words.contains(value.as_str().unwrap()), "{words}");
-    if platform == Platform::Process {
+    if !platform.is_docker() {
         let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = taken.local_addr().unwrap().port();
         let entry = json!({"stdio_bridge": false, "ports": [port], "network": "open"});

@@ -15,14 +15,20 @@ const VARIABLE: &str = "TOOLWHARF_TEST_DOCKER";
 /// Nothing here takes that long unless it is broken; containers of gVisor start in seconds where others build.
 pub(crate) const LONG: Duration = Duration::from_secs(90);
 
-/// Makes of each function `async fn name(platform: Platform)` the tests `process::name`, `runc::name` and
-/// `gvisor::name`.
+/// Makes of each function `async fn name(platform: Platform)` the tests `process::name`, `postgres::name`, `runc::name`
+/// and `gvisor::name`.
 macro_rules! on_every_platform {
     ($($name:ident),* $(,)?) => {
         mod process {
             $(#[tokio::test]
             async fn $name() {
                 super::$name($crate::support::Platform::Process).await;
+            })*
+        }
+        mod postgres {
+            $(#[tokio::test]
+            async fn $name() {
+                super::$name($crate::support::Platform::Postgres).await;
             })*
         }
         mod runc {
@@ -44,6 +50,8 @@ macro_rules! on_every_platform {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Platform {
     Process,
+    /// Processes as well, and the product's state is in Postgres.
+    Postgres,
     Runc,
     Gvisor,
 }
@@ -52,14 +60,14 @@ impl Platform {
     /// The provider, as the product calls it.
     pub(crate) fn word(self) -> &'static str {
         match self {
-            Self::Process => "process",
+            Self::Process | Self::Postgres => "process",
             Self::Runc => "runc",
             Self::Gvisor => "gvisor",
         }
     }
 
     pub(crate) fn is_docker(self) -> bool {
-        self != Self::Process
+        matches!(self, Self::Runc | Self::Gvisor)
     }
 }
 
@@ -98,7 +106,11 @@ impl Site {
 
     /// With more settings of `[limits]`, and with these providers.
     pub(crate) async fn with(platform: Platform, limits: &str, providers: &[&str]) -> Self {
-        let kept = Kept::sqlite().await;
+        let kept = if platform == Platform::Postgres {
+            Kept::postgres().await
+        } else {
+            Kept::sqlite().await
+        };
         let mut settings = format!(
             "[limits]\nstop_grace = \"2s\"\ndrain = \"8s\"\n{limits}\n[hosting]\nproviders = {providers:?}\n"
         );
@@ -138,9 +150,10 @@ impl Site {
     /// Where the volumes of a server are kept.
     pub(crate) fn has_volumes(&self, id: &str) -> bool {
         let folder = self.kept.data("hosting");
-        let home = match self.platform {
-            Platform::Process => folder.join("process/volumes").join(id),
-            Platform::Runc | Platform::Gvisor => folder.join("docker").join(id),
+        let home = if self.platform.is_docker() {
+            folder.join("docker").join(id)
+        } else {
+            folder.join("process/volumes").join(id)
         };
         home.exists()
     }
