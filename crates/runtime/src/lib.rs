@@ -27,6 +27,7 @@ pub mod sentinel;
 
 mod egress;
 mod handle;
+mod image;
 mod ladder;
 mod lineage;
 mod pump;

@@ -28,6 +28,7 @@ use super::engine::{
     CHANGE, Call, Client, LABEL_HOSTING, LABEL_INSTALL, call, found, labels, within,
 };
 use super::spec::check_id;
+use crate::image::takes_direct_io;
 use crate::unit::Error;
 
 const LABEL_PATH: &str = "toolwharf.path";
@@ -253,8 +254,9 @@ impl Inner {
         )
         .await?;
         let device = device.trim().to_owned();
-        // As it is for volumes of processes: `past_the_cache` says why.
-        if let Err(error) = tool("losetup", ["--direct-io=on", &device]).await {
+        if takes_direct_io(file)
+            && let Err(error) = tool("losetup", ["--direct-io=on", &device]).await
+        {
             tracing::debug!(device, %error, "what is written to a volume is cached twice");
         }
         Ok((device, size))

@@ -27,6 +27,7 @@ use rustix::fs::{major, minor};
 use rustix::mount::{UnmountFlags, unmount};
 use tokio::time::Instant;
 
+use crate::image::takes_direct_io;
 use crate::unit::Error;
 
 /// For one of `mkfs`, `mount`, `e2fsck` and `resize2fs`.
@@ -176,7 +177,9 @@ impl Volumes {
                 image.display()
             ))
         })?;
-        if let Err(why) = past_the_cache(at) {
+        if takes_direct_io(image)
+            && let Err(why) = past_the_cache(at)
+        {
             tracing::debug!(id, %why, "what is written to volumes is cached twice");
         }
         let _ = fs::remove_dir_all(at.join("scratch"));
@@ -322,9 +325,7 @@ fn resize(image: &Path, size: u64) -> Result<(), String> {
     if now > size { set_len() } else { Ok(()) }
 }
 
-/// Has what is written to a mounted image go to the disk past the cache of the host's file system: it stands in the
-/// cache of its own already. To copy it once more would be the kernel's work, which no limit of the server's holds, and
-/// its neighbours would wait for it. Not every host's file system can do this.
+/// Turns direct I/O on for a mounted image.
 fn past_the_cache(at: &Path) -> Result<(), String> {
     let device = fs::metadata(at).map_err(|error| error.to_string())?.dev();
     let device = format!("/sys/dev/block/{}:{}", major(device), minor(device));

@@ -1,6 +1,7 @@
 //! What holds for a container, and what is said to hold.
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use model::{Mount, Provider};
@@ -125,6 +126,19 @@ async fn strict_leaves_nothing_of_what_it_refuses() {
     bench.nothing_left().await;
 }
 
+/// Of each loop device on a file below `dir`, whether it has direct I/O.
+fn direct(dir: &Path) -> Vec<String> {
+    let of = |device: fs::DirEntry| {
+        let at = device.path().join("loop");
+        let file = fs::read_to_string(at.join("backing_file")).ok()?;
+        let ours = Path::new(&file).starts_with(dir);
+        let dio = fs::read_to_string(at.join("dio")).ok()?;
+        ours.then(|| dio.trim().to_owned())
+    };
+    let devices = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    devices.filter_map(of).collect()
+}
+
 #[tokio::test]
 async fn h19_h20_volumes_survive_their_instances() {
     for provider in BOTH {
@@ -138,6 +152,8 @@ async fn h19_h20_volumes_survive_their_instances() {
         let write = "echo one > /data/file; echo two > /var/lib/x/file; sync; echo up; sleep 1000";
         let mut instance = bench.launch(with_volumes(write)).await.unwrap();
         read_until(&mut instance, "up").await;
+        // What is written is cached once.
+        assert_eq!(direct(&bench.options.dir), ["1", "1"], "{provider:?}");
         instance.handle.kill_now();
         timeout(LONG, instance.handle.exited()).await.unwrap();
         let read = "cat /data/file /var/lib/x/file";
@@ -198,7 +214,7 @@ async fn a_mount_is_read_only_if_it_is_said_so() {
     for provider in BOTH {
         let bench = bench(provider);
         let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join("file"), "from the host\n").unwrap();
+        fs::write(dir.path().join("file"), "from the host\n").unwrap();
         let mut hosting = sh("cat /mnt/file; echo changed > /mnt/file");
         hosting.mounts = vec![Mount {
             host: dir.path().to_owned(),
@@ -214,7 +230,7 @@ async fn a_mount_is_read_only_if_it_is_said_so() {
         hosting.mounts[0].read_only = false;
         let (_, exit, instance) = bench.run(hosting).await;
         assert!(exit.success(), "{exit}: {}", instance.handle.stderr_tail());
-        let text = std::fs::read_to_string(dir.path().join("file")).unwrap();
+        let text = fs::read_to_string(dir.path().join("file")).unwrap();
         assert_eq!(text, "changed\n", "{provider:?}");
         bench.nothing_left().await;
     }
@@ -246,7 +262,7 @@ async fn a_flood_is_bounded() {
         read_until(&mut instance, "y\n").await;
         let tail = instance.handle.stderr_tail().len();
         assert!((60_000..=64 << 10).contains(&tail), "{tail}");
-        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let status = fs::read_to_string("/proc/self/status").unwrap();
         let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
         let peak: u64 = peak
             .unwrap()
