@@ -115,19 +115,15 @@ where
     };
     let body = collect(body, headers, most).await?;
     let streams = prefers_stream(headers);
-    let server;
-    let (frame, timeout) = match plain(&body, depth).filter(|_| !streams) {
-        Some(frame) => {
-            server = rest.callable(id).await?;
-            (frame, None)
-        }
+    let quick = if streams { None } else { plain(&body, depth) };
+    let (frame, timeout) = match quick {
+        Some(frame) => (frame, None),
         None => {
             let asked = asked(&body, depth)?;
-            server = rest.callable(id).await?;
-            let timeout = timeout(&asked)?;
-            (request(&asked, streams, depth)?, timeout)
+            (request(&asked, streams, depth)?, timeout(&asked)?)
         }
     };
+    let server = rest.callable(id).await?;
     let outbox = Outbox::new(BOUNDS);
     let caller = Caller {
         era: Era::Legacy,
@@ -151,17 +147,12 @@ where
     if streams {
         return Ok(streamed(name, outbox, answering));
     }
-    let answer = answering.await;
-    match outcome(&name, answer) {
-        Ok(result) => {
-            let mut text = Vec::with_capacity(result.len() + 11);
-            text.extend_from_slice(b"{\"result\":");
-            text.extend_from_slice(&result);
-            text.push(b'}');
-            Ok(json_body(StatusCode::OK, Body::text(text)))
-        }
-        Err(problem) => Err(problem),
-    }
+    let result = outcome(&name, answering.await)?;
+    let mut text = Vec::with_capacity(result.len() + 11);
+    text.extend_from_slice(b"{\"result\":");
+    text.extend_from_slice(&result);
+    text.push(b'}');
+    Ok(json_body(StatusCode::OK, Body::text(text)))
 }
 
 /// The request of a body that holds a method, its parameters and nothing else, as most do: it is read once, instead of
