@@ -316,8 +316,8 @@ async fn answer(
         return Ok(Front::refuse(&refusal));
     }
     // Boxed: what answers a call of MCP is small, for it is moved into its connection.
-    if bridge::called(&request).is_some() {
-        return Ok(Box::pin(bridge::answer(other.rest.clone(), request)).await);
+    if let Some(id) = bridge::called(&request) {
+        return Ok(Box::pin(bridge::answer(other.rest.clone(), id, request)).await);
     }
     let router = other.router.clone();
     let answer = Box::pin(router.oneshot(request.map(axum::body::Body::new)));

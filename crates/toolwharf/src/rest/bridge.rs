@@ -3,7 +3,7 @@
 //! They are many where other requests of the API are few, so the listener hands them over past the router; only a
 //! path that is written in an unusual way comes through it.
 
-use std::{num::NonZeroU32, sync::Arc, time::Duration};
+use std::{convert::Infallible, num::NonZeroU32, sync::Arc, time::Duration};
 
 use axum::{
     Extension,
@@ -18,6 +18,7 @@ use mcp::{
     Era, Frame, Kind,
     json::{Object, quote},
     outbox::{Bounds, Outbox},
+    sse::encode,
 };
 use model::ServerName;
 use serde::{Deserialize, Serialize};
@@ -62,22 +63,21 @@ pub(crate) struct CallResult {
 }
 
 /// The server that a request calls, as its path names it.
-pub(crate) fn called<B>(request: &Request<B>) -> Option<&str> {
+pub(crate) fn called<B>(request: &Request<B>) -> Option<String> {
     let path = request.uri().path().strip_prefix("/api/v1/mcp/servers/")?;
     let id = path.strip_suffix("/call")?;
     let plain = !id.is_empty() && !id.contains(['/', '%']);
-    (plain && *request.method() == Method::POST).then_some(id)
+    (plain && *request.method() == Method::POST).then(|| id.to_owned())
 }
 
-/// Answers a request that [`called`] knows, past the router.
-pub(crate) async fn answer<B>(rest: Shared, request: Request<B>) -> Response<Body>
+/// Answers a request to the server that [`called`] read out of it, past the router.
+pub(crate) async fn answer<B>(rest: Shared, id: String, request: Request<B>) -> Response<Body>
 where
     B: http_body::Body<Data = Bytes> + Unpin,
 {
     let answered = async {
         let who = rest.front.guard().key(request.headers())?;
         access::reaches(&who, Need::Administrator)?;
-        let id = called(&request).unwrap_or_default().to_owned();
         let (parts, body) = request.into_parts();
         call(rest, &who, &id, &parts.headers, body).await
     };
@@ -119,7 +119,7 @@ where
     let (frame, timeout) = match quick {
         Some(frame) => (frame, None),
         None => {
-            let asked = asked(&body, depth)?;
+            let asked = input::read(&body, depth)?;
             (request(&asked, streams, depth)?, timeout(&asked)?)
         }
     };
@@ -156,7 +156,7 @@ where
 }
 
 /// The request of a body that holds a method, its parameters and nothing else, as most do: it is read once, instead of
-/// once for each thing that could be wrong with it, and for whatever is wrong there is [`asked`] to say so.
+/// once for each thing that could be wrong with it, and for whatever is wrong there is [`input::read`] to say so.
 fn plain(body: &[u8], depth: usize) -> Option<Frame> {
     let members = body.trim_ascii_start().strip_prefix(b"{")?;
     let text = [br#"{"jsonrpc":"2.0","id":1,"#, members].concat();
@@ -166,16 +166,6 @@ fn plain(body: &[u8], depth: usize) -> Option<Frame> {
         && Object::of(frame.text())?.members().count() == 4
         && is_request(frame.method());
     fits.then_some(frame)
-}
-
-fn asked(body: &[u8], depth: usize) -> Result<CallRequest, Problem> {
-    mcp::json::validate(body, depth).map_err(|fault| {
-        Problem::new(
-            400,
-            format!("the body is not the JSON wanted here: {fault}"),
-        )
-    })?;
-    input::typed(&mut serde_json::Deserializer::from_slice(body))
 }
 
 fn timeout(asked: &CallRequest) -> Result<Option<Duration>, Problem> {
@@ -272,8 +262,8 @@ fn streamed(name: ServerName, outbox: Arc<Outbox>, answering: Answering) -> Resp
             biased;
             message = outbox.next() => match message {
                 Some(message) => {
-                    let event = event("message", &message);
-                    return Some((event, Stage::Going(name, outbox, answering)));
+                    let event = encode(Some("message"), None, &message);
+                    return Some((Ok(event), Stage::Going(name, outbox, answering)));
                 }
                 None => answering.as_mut().await,
             },
@@ -281,14 +271,14 @@ fn streamed(name: ServerName, outbox: Arc<Outbox>, answering: Answering) -> Resp
         };
         let mut text = Vec::new();
         while let Some((_, message)) = outbox.take() {
-            text.extend_from_slice(&event("message", &message).unwrap_or_default());
+            text.extend_from_slice(&encode(Some("message"), None, &message));
         }
         let last = match outcome(&name, answer) {
-            Ok(result) => event("result", &result),
-            Err(problem) => event("error", json!(problem).to_string().as_bytes()),
+            Ok(result) => encode(Some("result"), None, &result),
+            Err(problem) => encode(Some("error"), None, &json!(problem).to_string().into()),
         };
-        text.extend_from_slice(&last.unwrap_or_default());
-        Some((Ok(text.into()), Stage::Over))
+        text.extend_from_slice(&last);
+        Some((Ok::<_, Infallible>(text.into()), Stage::Over))
     });
     let mut response = Response::new(Body::Other(axum::body::Body::from_stream(events)));
     let headers = response.headers_mut();
@@ -296,17 +286,6 @@ fn streamed(name: ServerName, outbox: Arc<Outbox>, answering: Answering) -> Resp
     headers.insert(header::CONTENT_TYPE, stream);
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
-}
-
-fn event(kind: &str, data: &[u8]) -> Result<Bytes, std::convert::Infallible> {
-    let mut text = format!("event: {kind}\ndata: ").into_bytes();
-    // A result may hold line ends between its tokens, where they mean nothing.
-    text.extend(data.iter().map(|byte| match byte {
-        b'\n' | b'\r' => b' ',
-        byte => *byte,
-    }));
-    text.extend_from_slice(b"\n\n");
-    Ok(text.into())
 }
 
 #[cfg(test)]
@@ -321,7 +300,7 @@ mod tests {
                 .uri(path)
                 .body(())
                 .unwrap();
-            called(&request).map(str::to_owned)
+            called(&request)
         };
         let path = "/api/v1/mcp/servers/notes/call";
         assert_eq!(id("POST", path).as_deref(), Some("notes"));
@@ -346,7 +325,7 @@ mod tests {
             (r#"{"method":"ping","params":null}"#, false),
             (r#"{"method":"ping","params":{},"timeout_ms":5}"#, false),
         ] {
-            let slow = asked(body.as_bytes(), depth).unwrap();
+            let slow = input::read(body.as_bytes(), depth).unwrap();
             let slow = request(&slow, false, depth).unwrap();
             let quick = plain(body.as_bytes(), depth);
             assert_eq!(quick.is_some(), is_plain, "{body}");
@@ -379,7 +358,7 @@ mod tests {
             r#"{"method":"m","params":{"a":[[[[[[[[[]]]]]]]]]}}"#,
         ] {
             assert!(plain(body.as_bytes(), 8).is_none(), "{body}");
-            let asked = asked(body.as_bytes(), 8);
+            let asked = input::read(body.as_bytes(), 8);
             let wrong = asked.and_then(|asked| request(&asked, false, 8));
             assert_eq!(wrong.unwrap_err().status, 400, "{body}");
         }

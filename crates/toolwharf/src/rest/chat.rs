@@ -181,7 +181,7 @@ async fn said(
 }
 
 fn event(kind: &str, data: &Value) -> Result<Bytes, Infallible> {
-    Ok(format!("event: {kind}\ndata: {data}\n\n").into())
+    Ok(mcp::sse::encode(Some(kind), None, &data.to_string().into()))
 }
 
 /// The beginning of what was said, on one line.

@@ -27,10 +27,14 @@ const PAGE: u32 = 100;
 
 /// A JSON body within its limits.
 pub(super) fn json<T: DeserializeOwned>(body: Result<Bytes, BytesRejection>) -> Result<T, Problem> {
-    let body = whole(body)?;
+    read(&whole(body)?, DEPTH)
+}
+
+/// A JSON text that is nested no deeper than that.
+pub(super) fn read<T: DeserializeOwned>(text: &[u8], depth: usize) -> Result<T, Problem> {
     // Duplicate keys and absurd depth, which serde_json would take or say less well.
-    mcp::json::validate(&body, DEPTH).map_err(|fault| not_json(&fault))?;
-    typed(&mut serde_json::Deserializer::from_slice(&body))
+    mcp::json::validate(text, depth).map_err(|fault| not_json(&fault))?;
+    typed(&mut serde_json::Deserializer::from_slice(text))
 }
 
 /// A JSON body that has named members.
