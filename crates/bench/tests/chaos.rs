@@ -4,10 +4,7 @@ use std::process::Command;
 
 #[test]
 fn servers_are_harmed_under_load_and_no_call_is_lost_or_made_twice() {
-    let seconds = match std::env::var_os("TOOLWHARF_SOAK") {
-        Some(_) => "600",
-        None => "20",
-    };
+    let seconds = if testkit::soak() { "600" } else { "20" };
     let output = Command::new(env!("CARGO_BIN_EXE_bench"))
         .args([
             "chaos",

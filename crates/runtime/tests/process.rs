@@ -8,8 +8,9 @@ use std::time::Duration;
 use runtime::process::{Exit, Missed};
 use support::{
     LONG, alive, children, command, descriptors, family, marked, peak_memory, read_to_end,
-    read_until, sh, soak, spawner, wait_for,
+    read_until, sh, spawner, wait_for,
 };
+use testkit::soak;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::{Instant, timeout};
 

@@ -12,17 +12,13 @@ use std::{fs, time::Duration};
 
 use kept::{Kept, Running};
 use serde_json::{Value, json};
-use testkit::{Bin, DEADLINE, wait_for};
+use testkit::{Bin, DEADLINE, soak, wait_for};
 use tokio::time::Instant;
 
 /// From the kill to the last death.
 const GONE: Duration = Duration::from_millis(500);
 /// Many servers are started on two processors.
 const START: Duration = Duration::from_secs(120);
-
-fn soak() -> bool {
-    std::env::var_os("TOOLWHARF_SOAK").is_some()
-}
 
 /// The processes of a run, by the marker that each has in its environment.
 fn marked(run: &str) -> Vec<u32> {

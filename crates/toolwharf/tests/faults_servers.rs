@@ -228,7 +228,7 @@ async fn late_answers_reach_nobody() {
 /// A server writes 1 GiB without a newline: bounded memory, its call ends, others go on.
 #[tokio::test]
 async fn a_flood_without_a_newline_costs_bounded_memory() {
-    let bytes: u64 = if common::soak() { 1 << 30 } else { 256 << 20 };
+    let bytes: u64 = if testkit::soak() { 1 << 30 } else { 256 << 20 };
     let mut remote = testkit::Process::bin("testkit-scripted", ["--http", "127.0.0.1:0"]);
     let url = remote.url().await;
     let gateway = Setup::new()

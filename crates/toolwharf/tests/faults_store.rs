@@ -16,11 +16,11 @@ use std::{
     time::Duration,
 };
 
-use common::{scripted, soak};
+use common::scripted;
 use kept::{Kept, Running};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use testkit::{DEADLINE, wait_for};
+use testkit::{DEADLINE, soak, wait_for};
 use tokio::{task::JoinSet, time::Instant};
 
 /// A test of both databases.

@@ -15,9 +15,9 @@ mod common;
 
 use std::{collections::HashMap, fmt::Write, path::Path, time::Duration};
 
-use common::{Setup, soak, with};
+use common::{Setup, with};
 use serde_json::{Value, json};
-use testkit::{Bin, DEADLINE, Process, StdioClient, wait_for_some};
+use testkit::{Bin, DEADLINE, Process, StdioClient, soak, wait_for_some};
 
 /// Calls that are on their way at a time.
 const BLOCK: usize = 100;

@@ -10,12 +10,12 @@ mod common;
 use std::{path::Path, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use common::{Setup, scripted, soak, with};
+use common::{Setup, scripted, with};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1::SendRequest;
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
-use testkit::{Bin, DEADLINE, Process, wait_for, within};
+use testkit::{Bin, DEADLINE, Process, soak, wait_for, within};
 use tokio::{net::TcpStream, task::JoinSet};
 
 /// One client that keeps its connection, so that a hundred thousand calls need no more than a hundred ports.

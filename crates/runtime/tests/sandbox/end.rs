@@ -13,7 +13,8 @@ use runtime::{Runtime as _, Unit};
 use tokio::time::{Instant, timeout};
 
 use crate::ground::{Ground, hosting, line, options, read, say, sh};
-use crate::support::{LONG, VICTIM, children, descriptors, marked, soak, wait_for};
+use crate::support::{LONG, VICTIM, children, descriptors, marked, wait_for};
+use testkit::soak;
 
 /// Leaves daemons behind in sessions of their own, one without the marker.
 const DAEMONS: &str = "setsid sleep 1000 & setsid env -i /bin/sleep 1000 & setsid setsid sh -c 'trap \"\" TERM; sleep 1000; :' & sleep 1000 &";

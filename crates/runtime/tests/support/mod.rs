@@ -17,11 +17,6 @@ pub(crate) const VICTIM: &str = env!("CARGO_BIN_EXE_runtime-victim");
 /// Nothing here takes that long unless it is broken.
 pub(crate) const LONG: Duration = Duration::from_secs(30);
 
-/// Whether loops run at full length.
-pub(crate) fn soak() -> bool {
-    std::env::var_os("TOOLWHARF_SOAK").is_some_and(|value| value == "1")
-}
-
 pub(crate) fn spawner() -> Spawner {
     Spawner::new(SentinelCommand {
         program: VICTIM.into(),

@@ -387,8 +387,3 @@ pub(crate) async fn names(peer: &mut Peer, method: &str, list: &str, member: &st
         .map(|item| item[member].as_str().unwrap().to_owned())
         .collect()
 }
-
-/// Whether loops run at full length.
-pub(crate) fn soak() -> bool {
-    std::env::var_os("TOOLWHARF_SOAK").is_some_and(|value| value == "1")
-}

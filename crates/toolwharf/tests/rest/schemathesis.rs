@@ -8,11 +8,12 @@ use std::{
 };
 
 use serde_json::json;
+use testkit::soak;
 use tokio::{process::Command, time::timeout};
 
 use crate::{
     api::Api,
-    common::{Gateway, Setup, scripted, soak},
+    common::{Gateway, Setup, scripted},
 };
 
 /// Longest run; it takes some twenty seconds.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use futures_util::future::join_all;
 use serde_json::{Value, json};
-use testkit::{wait_for, wait_for_some};
+use testkit::{soak, wait_for, wait_for_some};
 use tokio::time::Instant;
 
 use crate::support::{Host, LONG, Platform, Site, body, gone, unique, with};
@@ -241,26 +241,38 @@ async fn h10_a_crash_loop_backs_off_and_warns(platform: Platform) {
     assert_eq!(first[0]["detail"]["waitSeconds"], 5);
     assert_eq!(host.events_of(&id, "crashed").await.len(), 4);
 
-    // The first wait for real, and what is announced after it.
-    let waits = host.happened(&id, "backoff", 2).await;
-    let crashes = host.events_of(&id, "crashed").await;
-    let waited = at(&crashes[4]) - at(&waits[0]);
-    assert!(waited.num_milliseconds() >= 4900, "{waited}");
-    assert_eq!(waits[1]["detail"]["waitSeconds"], 15);
+    // The first wait for real, and what is announced after it; in a soak the next two as well.
+    let waits_for_real: &[u64] = if soak() { &[5, 15, 45] } else { &[5] };
+    let rungs = [5, 15, 45, 120];
+    for (at_rung, seconds) in waits_for_real.iter().enumerate() {
+        let waits = host.happened(&id, "backoff", at_rung + 2).await;
+        let crashes = host.events_of(&id, "crashed").await;
+        let waited = at(&crashes[at_rung + 4]) - at(&waits[at_rung]);
+        let least = i64::try_from(seconds * 1000 - 100).unwrap();
+        // Not before its time, and not a rung later.
+        assert!(waited.num_milliseconds() >= least, "{waited}");
+        assert!(waited.num_milliseconds() < least + 10_000, "{waited}");
+        assert_eq!(
+            waits[at_rung + 1]["detail"]["waitSeconds"],
+            rungs[at_rung + 1]
+        );
+    }
+    let rounds = waits_for_real.len();
     let told = host.status(&id).await;
     assert_eq!(told["status"], "backoff");
     assert_eq!(
         (&told["warnings"], &told["restart_count"]),
-        (&json!(2), &json!(4))
+        (&json!(1 + rounds), &json!(3 + rounds))
     );
     let wait = told["next_attempt_ms"].as_u64().unwrap();
-    assert!((5001..=15_000).contains(&wait), "{wait}");
+    let (before, announced) = (rungs[rounds - 1] * 1000, rungs[rounds] * 1000);
+    assert!((before + 1..=announced).contains(&wait), "{wait}");
 
     // By hand it begins anew.
     let told = host.order(&id, "restart").await;
     assert_eq!(told["status"], "backoff", "{told:#}");
-    let waits = host.happened(&id, "backoff", 3).await;
-    assert_eq!(waits[2]["detail"]["waitSeconds"], 5);
+    let waits = host.happened(&id, "backoff", rounds + 2).await;
+    assert_eq!(waits[rounds + 1]["detail"]["waitSeconds"], 5);
     // A stop is a stop.
     let told = host.order(&id, "stop").await;
     assert_eq!(
@@ -346,6 +358,7 @@ async fn h11_sigterm_stops_all_and_drops_no_call(platform: Platform) {
 
 async fn h12_a_restart_by_hand_makes_a_new_instance(platform: Platform) {
     const TOLD: &str = "/data/told";
+    const GRACE: Duration = Duration::from_secs(10);
     let site = Site::new(platform).await;
     let host = site.start().await;
     let name = unique("h12");
@@ -354,17 +367,39 @@ async fn h12_a_restart_by_hand_makes_a_new_instance(platform: Platform) {
         json!({"volumes": ["/data"], "resource_limits": {"disk": "32M"}, "environment": {"H12": "kept"}}),
     );
     let id = host.host(entry).await;
+    let stubborn = unique("h12-stubborn");
+    let own = ["--ignore-eof", "--ignore-sigterm"];
+    let entry = with(site.entry(&stubborn, &own), json!({"restart_policy": "no"}));
+    let stubborn_id = host.host(entry).await;
+    host.mark(&stubborn_id).await;
     host.call(&id, "crash", json!({})).await;
     host.happened(&id, "ready", 2).await;
     assert_eq!(host.until(&id, "running").await["restart_count"], 1);
     host.mark(&id).await;
     let before = host.instances(&id, &name);
-    let start = Instant::now();
-    let told = host.order(&id, "restart").await;
-    let took = start.elapsed();
+    let restart = async |id| {
+        let start = Instant::now();
+        let told = host.order(id, "restart").await;
+        assert_eq!(told["status"], "running", "{told:#}");
+        assert_eq!(told["restart_count"], 0);
+        start.elapsed()
+    };
+    let stubborn_before = host.instances(&stubborn_id, &stubborn);
+    let (took, stubborn_took) = tokio::join!(restart(&id), restart(&stubborn_id));
     assert!(took < Duration::from_secs(10), "{took:?}");
-    assert_eq!(told["status"], "running", "{told:#}");
-    assert_eq!(told["restart_count"], 0);
+    // Whoever ignores SIGTERM gets its ten seconds, and SIGKILL at their end.
+    assert!(stubborn_took >= GRACE, "{stubborn_took:?}");
+    assert!(
+        stubborn_took < GRACE + Duration::from_secs(8),
+        "{stubborn_took:?}"
+    );
+    let stubborn_after = host.instances(&stubborn_id, &stubborn);
+    assert_eq!(stubborn_after.len(), 1);
+    assert_ne!(stubborn_before, stubborn_after);
+    assert!(!host.is_marked(&stubborn_id).await);
+    // Its next ten seconds, and the product's thirty, would be waited for in vain.
+    host.call(&stubborn_id, "crash", json!({"code": 1})).await;
+    host.until(&stubborn_id, "failed").await;
     let after = host.instances(&id, &name);
     assert_eq!(after.len(), 1);
     assert_ne!(before, after);

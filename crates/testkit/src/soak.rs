@@ -1,0 +1,7 @@
+//! Heavy loops are short in CI and whole in `cargo xtask soak`.
+
+/// Whether loops run at full length: `cargo xtask soak` sets `TOOLWHARF_SOAK=1`.
+#[must_use]
+pub fn soak() -> bool {
+    std::env::var_os("TOOLWHARF_SOAK").is_some_and(|value| value == "1")
+}
