@@ -26,6 +26,8 @@ fn the_floor_is_measured_against_itself_in_every_case() {
         "stdio-modern-legacy",
         "http-legacy-modern",
         "http-modern-modern",
+        "stdio-default-legacy",
+        "stdio-default-modern",
         "list",
         "audit-sqlite",
         "projects",
@@ -49,9 +51,9 @@ fn the_floor_is_measured_against_itself_in_every_case() {
             "{row}"
         );
     }
-    // Five cases, two sides: a warm-up of half a round and a round, at 32 clients and at one.
+    // Seven cases, two sides: a warm-up of half a round and a round, at 32 clients and at one.
     assert!(
-        figures["answersChecked"].as_u64() >= Some(5 * 2 * 500),
+        figures["answersChecked"].as_u64() >= Some(7 * 2 * 500),
         "{figures:#}"
     );
 }

@@ -29,9 +29,19 @@ pub(crate) struct Case {
     client: Era,
     server: Era,
     transport: Transport,
+    concurrency: Concurrency,
 }
 
-pub(crate) const CASES: [Case; 5] = [
+/// How many calls at a time the server's entry allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Concurrency {
+    /// 64, by name.
+    Named,
+    /// What an entry gets that says nothing.
+    Default,
+}
+
+pub(crate) const CASES: [Case; 7] = [
     case(
         "stdio-legacy-legacy",
         Era::Legacy,
@@ -62,6 +72,20 @@ pub(crate) const CASES: [Case; 5] = [
         Era::Modern,
         Transport::Http,
     ),
+    case(
+        "stdio-default-legacy",
+        Era::Legacy,
+        Era::Legacy,
+        Transport::Stdio,
+    )
+    .with_default_concurrency(),
+    case(
+        "stdio-default-modern",
+        Era::Modern,
+        Era::Legacy,
+        Transport::Stdio,
+    )
+    .with_default_concurrency(),
 ];
 
 /// The ratio that the product may cost of what the floor costs.
@@ -85,6 +109,14 @@ pub(crate) const fn case(
         client,
         server,
         transport,
+        concurrency: Concurrency::Named,
+    }
+}
+
+impl Case {
+    const fn with_default_concurrency(mut self) -> Self {
+        self.concurrency = Concurrency::Default;
+        self
     }
 }
 
@@ -427,7 +459,7 @@ pub(crate) async fn through_product(
     case: Case,
     settings: &str,
 ) -> anyhow::Result<Chain> {
-    let (server, entry) = match case.transport {
+    let (server, mut entry) = match case.transport {
         Transport::Stdio => (None, stdio_entry(&["--era", era_name(case.server)])?),
         Transport::Http => {
             let server = part::own(&words(&["echo-http", "--era", era_name(case.server)])).await?;
@@ -439,6 +471,10 @@ pub(crate) async fn through_product(
             (Some(server), entry)
         }
     };
+    if case.concurrency == Concurrency::Default {
+        let members = entry.as_object_mut().context("an entry is an object")?;
+        members.remove("toolwharf");
+    }
     let home = Home::new(&json!({ "bench": entry }), settings)?;
     let mut proxy = home.spawn(program).await?;
     proxy.ready().await?;
