@@ -106,6 +106,8 @@ pub struct Item {
 #[derive(Debug, Clone, Default)]
 pub struct Catalog {
     pub info: Option<ServerInfo>,
+    /// Whether it has asked its clients things in a way that only calls of one session at a time let us tell whom.
+    pub takes_turns: bool,
     lists: [Arc<[Item]>; 4],
 }
 

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use mcp::{
     Era, Frame, Kind, RpcError,
     bridge::{self, ClientFace},
-    client::{Connector, Identity},
+    client::{CallerId, Connector, Identity},
     error,
     frame::Param,
     json::{self, quote},
@@ -41,6 +41,9 @@ use crate::{
     view::{Scope, View},
 };
 
+/// The principal of whoever comes without a key.
+pub const ANONYMOUS: &str = "anonymous";
+
 /// Who asks, and where messages go that belong to the request.
 pub struct Caller {
     pub era: Era,
@@ -62,6 +65,25 @@ pub struct Caller {
 }
 
 impl Caller {
+    /// On whose behalf the request is made. Two requests of one session are of the same caller, and so are two of one
+    /// run, or of one client that shows the same key and name; any other is of a caller of its own.
+    pub(crate) fn id(&self, frame: &Frame) -> CallerId {
+        if let Some(session) = &self.session {
+            return session.caller();
+        }
+        if let Some(run) = &self.run {
+            return CallerId::of(("run", run));
+        }
+        // Whoever comes without a key may be anybody.
+        if self.modern_capabilities.is_none() || &*self.principal == ANONYMOUS {
+            return CallerId::unique();
+        }
+        let info = frame.meta().and_then(|own| own.raw(meta::CLIENT_INFO));
+        info.map_or_else(CallerId::unique, |info| {
+            CallerId::of((&self.principal, info))
+        })
+    }
+
     pub(crate) fn face(&self) -> ClientFace {
         match (&self.modern_capabilities, &self.session) {
             (Some(capabilities), _) => ClientFace {

@@ -15,7 +15,9 @@ use mcp::client::Call;
 use tokio::time::Instant;
 
 use crate::{
-    server::{Connection, Permit, Server},
+    questions::Asks,
+    queue::Permit,
+    server::{Connection, Server},
     view::Scope,
 };
 
@@ -29,14 +31,8 @@ pub(crate) struct Held {
     pub(crate) server: Arc<Server>,
     pub(crate) permit: Permit,
     /// What the server still waits for.
-    pub(crate) asks: Vec<Ask>,
+    pub(crate) asks: Asks,
     pub(crate) origin: Origin,
-}
-
-/// A server request: the key that the client knows, the id that the server knows.
-pub(crate) struct Ask {
-    pub(crate) key: String,
-    pub(crate) request: mcp::Frame,
 }
 
 /// Whose call it is, and which.

@@ -44,6 +44,8 @@ pub struct Connection {
     /// What runs it, where it is hosted.
     pub hosted: Option<Arc<Housing>>,
     pub(crate) level: std::sync::atomic::AtomicU8,
+    /// Whether its server's lists were asked for: what it wanted of its own accord at its start is over.
+    pub(crate) is_known: std::sync::atomic::AtomicBool,
 }
 
 /// What runs a hosted instance, and what of it is enforced.
@@ -395,6 +397,7 @@ impl Connection {
             handle,
             hosted,
             level: std::sync::atomic::AtomicU8::new(u8::MAX),
+            is_known: std::sync::atomic::AtomicBool::new(false),
         }
     }
 

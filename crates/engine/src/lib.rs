@@ -9,6 +9,8 @@
 //! - `audit`: its record.
 //! - [`remember`], `memory`: what is known of servers from earlier runs.
 //! - [`supervisor`]: when a hosted server is started, stopped and started again.
+//! - `queue`: calls of one server that wait for their turn.
+//! - `questions`: what servers ask the clients of their calls.
 //! - `hold`: calls that wait for a modern client's input.
 //! - [`hub`]: who is told when something changes.
 //!
@@ -25,6 +27,8 @@ mod hosted;
 pub mod hub;
 mod launch;
 mod memory;
+mod questions;
+mod queue;
 mod relay;
 pub mod remember;
 mod runtimes;

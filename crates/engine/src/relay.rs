@@ -3,16 +3,17 @@
 use std::{sync::Arc, sync::atomic::Ordering, time::Duration};
 
 use bytes::Bytes;
-use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
+use futures_util::FutureExt;
 use mcp::{
     Era, Frame, Kind, RpcError, bridge,
-    client::{Call, CallError, Event, Outgoing},
+    client::{Call, CallError, CallerId, Event, Outgoing},
     error::METHOD_NOT_FOUND,
     frame::Param,
     headers::ParamHeaders,
     json::{Object, Span, Splice, as_string, quote},
     outbox::Weight,
     protocol::{meta, method},
+    server::Asked,
 };
 use model::{AuditBodies, Sharing};
 use store::CallStatus;
@@ -21,8 +22,10 @@ use tokio::time::Instant;
 use crate::{
     audit::{Intent, NotRecorded, Outcome},
     gateway::{Answer, Caller},
-    hold::{Ask, Held, Holds, Origin},
-    server::{Connection, Permit, Server},
+    hold::{Held, Holds, Origin},
+    questions::{Ask, Asks, Open, Questions, answered},
+    queue::Permit,
+    server::{Connection, Server},
     shared::Shared,
     uri,
 };
@@ -77,6 +80,7 @@ struct Relay<'a> {
     caller: &'a Caller,
     frame: &'a Frame,
     target: &'a Target,
+    by: CallerId,
     /// The caller's progress token: where it stands, as it stands.
     token: Option<Span>,
     started: Instant,
@@ -191,6 +195,7 @@ async fn carry(
         caller,
         frame,
         target,
+        by: caller.id(frame),
         token: progress_token(frame),
         started: Instant::now(),
     };
@@ -236,10 +241,10 @@ impl Relay<'_> {
             return Err(refusal.to_rpc().into());
         }
         let permit = match opening {
-            None => server.enter(deadline).await,
+            None => server.enter(self.by, deadline).await,
             Some(opening) => {
                 // Together: the call keeps its place in line, and its record is not waited for in line.
-                let (permit, opened) = tokio::join!(server.enter(deadline), opening);
+                let (permit, opened) = tokio::join!(server.enter(self.by, deadline), opening);
                 opened?;
                 permit
             }
@@ -304,6 +309,7 @@ impl Relay<'_> {
     async fn send(&self, connection: &Arc<Connection>, frame: &Frame) -> Result<Call, CallError> {
         let era = connection.client.info().era;
         let mut outgoing = Outgoing::new(frame);
+        outgoing.caller = Some(self.by);
         let same = std::ptr::eq(frame, self.frame);
         if let Some((span, native)) = &self.target.rename {
             // A retry is another text: what is renamed stands elsewhere in it.
@@ -352,7 +358,8 @@ impl Relay<'_> {
         let mut retried = false;
         let mut rounds = 0;
         loop {
-            let step = match self.drive(&mut call, &connection, deadline).await {
+            let by = permit.caller();
+            let step = match self.drive(&mut call, &connection, deadline, by).await {
                 Err(Failure::Call(CallError::SessionExpired)) if !retried => {
                     retried = true;
                     let fresh =
@@ -399,10 +406,11 @@ impl Relay<'_> {
         call: &mut Call,
         connection: &Arc<Connection>,
         deadline: &mut Instant,
+        by: CallerId,
     ) -> Result<Step, Failure> {
         let timeout = self.timeout();
         // Made with the first question: most calls ask none.
-        let mut asked: Option<FuturesUnordered<_>> = None;
+        let mut asked: Option<Questions> = None;
         let mut timer = self.target.server.timers.take(*deadline);
         loop {
             tokio::select! {
@@ -418,48 +426,67 @@ impl Relay<'_> {
                         self.forward(&frame);
                     }
                     Event::Request(request) if self.caller.era == Era::Modern => {
-                        let mut requests = vec![request];
-                        while let Some(Ok(event)) = call.next().now_or_never() {
-                            match event {
-                                Event::Request(request) => requests.push(request),
-                                Event::Notification(frame) => self.forward(&frame),
-                                Event::Response(frame) => return Ok(Step::Response(frame)),
-                            }
-                        }
-                        if let Some(step) = Box::pin(self.admit(requests, connection)).await {
+                        if let Some(step) = self.gather_questions(request, call, connection)? {
                             return Ok(step);
                         }
                     }
                     Event::Request(request) => {
-                        asked.get_or_insert_default().push(self.ask_legacy(request));
+                        let asked = asked.get_or_insert_with(|| Questions::new(self.shared, connection));
+                        self.ask_legacy(request, connection, asked, by);
                     }
+                    Event::Unclear(_) => {}
                 },
-                Some(answer) = answered(&mut asked), if asked.is_some() => {
+                Some(answer) = next_answer(&mut asked), if asked.is_some() => {
                     connection.client.send(&answer).await.map_err(Failure::Call)?;
                     *deadline = Instant::now() + timeout;
                     timer.reset(*deadline);
                 }
                 // A server that waits for its client's answer is not late.
-                () = timer.elapsed(), if asked.as_ref().is_none_or(FuturesUnordered::is_empty) => return Err(Failure::Timeout(ms(timeout))),
+                () = timer.elapsed(), if asked.as_ref().is_none_or(Questions::is_empty) => {
+                    // Nor is one that waits for it in another call: which of them a question belongs to is not known.
+                    let last = self.started + LONGEST;
+                    if !self.target.server.asked_now.includes(by) || Instant::now() >= last {
+                        return Err(Failure::Timeout(ms(timeout)));
+                    }
+                    *deadline = (Instant::now() + timeout).min(last);
+                    timer.reset(*deadline);
+                }
             }
         }
     }
 
-    /// Of what a legacy server asks, that which this modern client can be asked; the rest is refused.
-    async fn admit(&self, requests: Vec<Frame>, connection: &Arc<Connection>) -> Option<Step> {
+    /// All that a legacy server asks in a call at this moment: what its modern client can be asked; the rest is refused.
+    fn gather_questions(
+        &self,
+        first: Frame,
+        call: &mut Call,
+        connection: &Connection,
+    ) -> Result<Option<Step>, Failure> {
+        let client = &connection.client;
         let mut admitted = Vec::new();
-        for request in requests {
-            match self.refusal(&request) {
-                Some(refusal) => {
-                    let _ = connection
-                        .client
-                        .send(&Frame::error(request.id(), &refusal))
-                        .await;
-                }
-                None => admitted.push(request),
+        let mut admit = |question: Frame| match self.refusal(&question) {
+            Some(refusal) => client.send_behind(Frame::error(question.id(), &refusal)),
+            None => admitted.push(question),
+        };
+        admit(first);
+        let over = loop {
+            match call.next().now_or_never() {
+                Some(Ok(Event::Request(question))) => admit(question),
+                Some(Ok(Event::Notification(frame))) => self.forward(&frame),
+                Some(Ok(Event::Response(frame))) => break Ok(Step::Response(frame)),
+                Some(Err(error)) => break Err(Failure::Call(error)),
+                Some(Ok(Event::Unclear(_))) => {}
+                None if admitted.is_empty() => return Ok(None),
+                None => return Ok(Some(Step::Input(admitted))),
             }
+        };
+        // The client gets its answer, and with that there is no way to ask it any more.
+        for question in admitted {
+            let why =
+                RpcError::internal("the call is over, and its client cannot be asked any more");
+            client.send_behind(Frame::error(question.id(), &why));
         }
-        (!admitted.is_empty()).then_some(Step::Input(admitted))
+        over.map(Some)
     }
 
     /// Why this client cannot be asked that.
@@ -476,45 +503,29 @@ impl Relay<'_> {
         })
     }
 
-    /// Asks a legacy client on behalf of a legacy server; the answer is ready to send.
-    async fn ask_legacy(&self, request: Frame) -> Frame {
-        let answer = match self.refusal(&request) {
-            Some(refusal) => Err(refusal),
-            None => {
-                self.ask(
-                    request.method(),
-                    Some(request.body()).filter(|params| !params.is_empty()),
-                )
-                .await
-            }
-        };
-        match answer {
-            Ok(frame) => {
-                let text = frame.rewritten(request.id(), Splice::new());
-                Frame::parse(text, usize::MAX).unwrap_or_else(|_| {
-                    Frame::error(request.id(), &RpcError::internal("unreadable answer"))
-                })
-            }
-            Err(error) => Frame::error(request.id(), &error),
+    /// Asks a legacy client on behalf of a legacy server.
+    fn ask_legacy(
+        &self,
+        question: Frame,
+        connection: &Connection,
+        asked: &Questions,
+        by: CallerId,
+    ) {
+        if let Some(refusal) = self.refusal(&question) {
+            let refusal = Frame::error(question.id(), &refusal);
+            return connection.client.send_behind(refusal);
         }
+        let params = Some(question.body()).filter(|params| !params.is_empty());
+        let asking = self.ask(question.method(), params);
+        let open = Open::new(&self.target.server, by);
+        asked.push(question, asking, self.shared.limits().held_call_ttl, open);
     }
 
-    async fn ask(&self, method: &str, params: Option<&[u8]>) -> Result<Frame, RpcError> {
-        let session = self
-            .caller
-            .session
-            .as_ref()
-            .ok_or_else(|| RpcError::internal("the client has no session"))?;
-        let asked = session.ask(&self.caller.outbox, method, params)?;
-        let wait = self.shared.limits().held_call_ttl;
-        match tokio::time::timeout(wait, asked.answer()).await {
-            Ok(Some(frame)) => Ok(frame),
-            Ok(None) => Err(RpcError::internal("the client is gone")),
-            Err(_) => Err(RpcError::internal(format!(
-                "the client did not answer within {} s",
-                wait.as_secs()
-            ))),
-        }
+    /// Puts a question to a client with a session.
+    fn ask(&self, method: &str, params: Option<&[u8]>) -> Result<Asked, RpcError> {
+        let session = self.caller.session.as_ref();
+        let session = session.ok_or_else(|| RpcError::internal("the client has no session"))?;
+        session.ask(&self.caller.outbox, method, params)
     }
 
     /// Asks a legacy client what a modern server wants to know, and makes the retry.
@@ -532,7 +543,8 @@ impl Relay<'_> {
                     "the server needs {method}, which the client does not support"
                 )));
             }
-            let frame = self.ask(method, Some(params)).await?;
+            let asked = self.ask(method, Some(params))?;
+            let frame = answered(asked, self.shared.limits().held_call_ttl).await?;
             match frame.kind() {
                 Kind::Result => Ok((key.clone(), frame.body_bytes())),
                 // The modern era has a word for this in elicitation only.
@@ -579,6 +591,8 @@ impl Relay<'_> {
             })
             .collect();
         let server = self.target.server.clone();
+        let open = Open::new(&server, permit.caller());
+        let asks = Asks::new(&connection.client, asks, open);
         self.put(Held {
             call,
             connection,
@@ -636,27 +650,20 @@ impl Relay<'_> {
             .frame
             .object()
             .and_then(|params| params.object("inputResponses"));
-        let mut open = Vec::new();
-        for ask in std::mem::take(&mut held.asks) {
-            match responses
-                .as_ref()
-                .and_then(|responses| Object::raw(responses, &ask.key))
-            {
-                Some(answer) => {
-                    let frame = Frame::result(ask.request.id(), answer);
-                    held.connection
-                        .client
-                        .send(&frame)
-                        .await
-                        .map_err(Failure::Call)?;
-                }
-                None => open.push(ask),
+        let answer = |ask: &Ask| {
+            let answer = Object::raw(responses.as_ref()?, &ask.key)?;
+            Some(Frame::result(ask.request.id(), answer))
+        };
+        while let Some(ask) = held.asks.take_if(|ask| answer(ask).is_some()) {
+            if let Some(frame) = answer(&ask) {
+                let sent = held.connection.client.send(&frame).await;
+                sent.map_err(Failure::Call)?;
             }
         }
-        if !open.is_empty() {
-            held.asks = open;
+        if !held.asks.is_empty() {
             return self.put(held);
         }
+        drop(held.asks);
         let mut deadline = Instant::now() + held.server.spec.call_timeout;
         self.see_through(held.call, held.connection, held.permit, &mut deadline)
             .await
@@ -760,9 +767,7 @@ impl Relay<'_> {
 }
 
 /// The next answer of the client; `None` if nothing is asked any more.
-async fn answered<F: Future<Output = Frame>>(
-    asked: &mut Option<FuturesUnordered<F>>,
-) -> Option<Frame> {
+async fn next_answer(asked: &mut Option<Questions>) -> Option<Frame> {
     asked.as_mut()?.next().await
 }
 

@@ -48,6 +48,9 @@ impl Catalog {
                 return None;
             }
         }
+        if self.takes_turns {
+            out.extend_from_slice(b",\"takesTurns\":true");
+        }
         out.push(b'}');
         String::from_utf8(out).ok()
     }
@@ -66,6 +69,7 @@ impl Catalog {
         let result = text.slice(object.find("result")?);
         let mut catalog = Self::default();
         catalog.info = Some(ServerInfo::remembered(era, result).ok()?);
+        catalog.takes_turns = object.raw("takesTurns") == Some(b"true");
         for kind in ListKind::ALL {
             let items: Vec<Item> = json::elements(&text, object.find(kind.key())?)
                 .filter_map(|span| remembered_item(kind, text.slice(span)))

@@ -12,7 +12,7 @@ use std::{
     collections::BTreeSet,
     sync::{
         Arc, Mutex, OnceLock, PoisonError, Weak,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -20,13 +20,13 @@ use std::{
 use arc_swap::ArcSwap;
 use mcp::{
     Era, Frame, RpcError,
-    client::{Ambient, Event},
+    client::{Ambient, CallerId, Event},
     protocol::method,
 };
 use model::{NativeName, Pinning, ServerKey, ServerName, ServerSpec, StartPolicy};
 use runtime::process::Handle;
 use tokio::{
-    sync::{Notify, OwnedSemaphorePermit, Semaphore, watch},
+    sync::{Notify, watch},
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
@@ -38,6 +38,8 @@ use crate::{
     hosted::Hosted,
     launch::StartError,
     memory::{Remembered, config_digest},
+    questions::AskedNow,
+    queue::{Full, Permit, Queue},
     remember::{self, Pins},
     sessions::SessionInstances,
     shared::Shared,
@@ -115,6 +117,8 @@ pub struct Server {
     /// Whether the first start has come to an end, good or bad.
     settled: AtomicBool,
     queue: Queue,
+    /// Whom it is asking something.
+    pub(crate) asked_now: AskedNow,
     pub(crate) over: CancellationToken,
     gone: CancellationToken,
     pub(crate) upstream: Upstream,
@@ -156,6 +160,15 @@ pub enum Unavailable {
         "server `{server}` is busy: {waiting} calls wait already (raise `maxConcurrency` or try again)"
     )]
     Busy { server: ServerName, waiting: usize },
+    #[error("server `{server}` had no place for the call within {ms} ms: {}", in_the_way(*.in_flight, *.asked, *.turns))]
+    Queued {
+        server: ServerName,
+        ms: u64,
+        in_flight: usize,
+        /// How many questions of the server wait for their clients' answers.
+        asked: usize,
+        turns: bool,
+    },
     #[error("server `{server}` did not become ready within {ms} ms")]
     Timeout { server: ServerName, ms: u64 },
 }
@@ -166,6 +179,25 @@ fn retry_text(retry_ms: &Option<u64>) -> String {
         .unwrap_or_default()
 }
 
+/// What a call waits for in line.
+fn in_the_way(in_flight: usize, asked: usize, turns: bool) -> String {
+    let calls = match in_flight {
+        1 => "1 call is in flight".to_owned(),
+        count => format!("{count} calls are in flight"),
+    };
+    let asked = match asked {
+        0 => String::new(),
+        1 => ", and a question of the server waits for its client's answer".to_owned(),
+        count => format!(", and {count} questions of the server wait for their clients' answers"),
+    };
+    let why = if turns {
+        "it gets the calls of one session at a time, because it asks clients in mid-call"
+    } else {
+        "raise `maxConcurrency` or try again"
+    };
+    format!("{calls}{asked} ({why})")
+}
+
 impl Unavailable {
     /// The JSON-RPC error for the caller.
     #[must_use]
@@ -174,7 +206,9 @@ impl Unavailable {
             Self::Down {
                 server, retry_ms, ..
             } => ("server_unavailable", server, *retry_ms),
-            Self::Busy { server, .. } => ("server_busy", server, Some(1000)),
+            Self::Busy { server, .. } | Self::Queued { server, .. } => {
+                ("server_busy", server, Some(1000))
+            }
             Self::Timeout { server, .. } => ("server_not_ready", server, None),
         };
         let retry = retry
@@ -189,6 +223,9 @@ impl Unavailable {
 impl Server {
     pub(crate) fn new(spec: ServerSpec, remembered: Remembered, shared: &Arc<Shared>) -> Arc<Self> {
         let limit = usize::try_from(spec.max_concurrency_or_default()).unwrap_or(1);
+        // Whoever sets a limit knows how many calls the server can tell apart.
+        let takes_turns = spec.max_concurrency.is_none()
+            && (remembered.catalog.as_ref()).is_some_and(|catalog| catalog.takes_turns);
         let key = spec.key();
         Arc::new(Self {
             uri_prefix: uri::prefix(&key.name),
@@ -205,7 +242,8 @@ impl Server {
             settled: AtomicBool::new(remembered.catalog.is_some()),
             catalog: ArcSwap::from_pointee(remembered.catalog.unwrap_or_default()),
             pins: ArcSwap::from_pointee(remembered.pins),
-            queue: Queue::new(limit, shared.limits().queue_len),
+            queue: Queue::new(limit, shared.limits().queue_len, takes_turns),
+            asked_now: AskedNow::default(),
             over: CancellationToken::new(),
             gone: CancellationToken::new(),
             upstream: Upstream::default(),
@@ -474,18 +512,31 @@ impl Server {
     }
 
     /// A place among the calls in flight; waits in line for it (G14).
-    pub(crate) async fn enter(&self, deadline: Instant) -> Result<Permit, Unavailable> {
-        match self.queue.enter(deadline).await {
+    pub(crate) async fn enter(
+        &self,
+        caller: CallerId,
+        deadline: Instant,
+    ) -> Result<Permit, Unavailable> {
+        match self.queue.enter(caller, deadline).await {
             Ok(permit) => Ok(permit),
             Err(Full::Waiting(waiting)) => Err(Unavailable::Busy {
                 server: self.name().clone(),
                 waiting,
             }),
-            Err(Full::Timeout) => Err(Unavailable::Timeout {
+            Err(Full::Timeout) => Err(Unavailable::Queued {
                 server: self.name().clone(),
                 ms: u64::try_from(self.spec.call_timeout.as_millis()).unwrap_or(u64::MAX),
+                in_flight: self.queue.in_flight(),
+                asked: self.asked_now.count(),
+                turns: self.queue.takes_turns(),
             }),
         }
+    }
+
+    /// Whether only calls of one session are in flight at a time.
+    #[must_use]
+    pub fn takes_turns(&self) -> bool {
+        self.queue.takes_turns()
     }
 
     /// Ends it; [`Server::stopped`] tells when all is gone.
@@ -747,6 +798,7 @@ impl Server {
         if !returns {
             self.state.send_replace(State::Ready(connection.clone()));
         }
+        connection.is_known.store(true, Ordering::Relaxed);
         self.settled.store(true, Ordering::Release);
         shared.publish_of(self, &ListKind::ALL);
         self.settle();
@@ -885,21 +937,53 @@ impl Server {
                 let answer = if request.method() == method::ROOTS_LIST {
                     Frame::result(request.id(), b"{\"roots\":[]}")
                 } else {
-                    let why = format!(
-                        "{} needs the one call in flight that it belongs to: configure the server with \
-                         \"maxConcurrency\": 1 or \"sharing\": \"session\"",
-                        request.method()
-                    );
-                    Frame::error(
-                        request.id(),
-                        &RpcError::new(mcp::error::METHOD_NOT_FOUND, why),
+                    refused(
+                        &request,
+                        "needs the one session with calls in flight that it belongs to",
                     )
                 };
+                let _ = connection.client.send(&answer).await;
+            }
+            // What a server wants to know at its start has to do with no call (server-filesystem asks for roots).
+            Event::Unclear(request)
+                if request.method() == method::ROOTS_LIST
+                    && !connection.is_known.load(Ordering::Relaxed) =>
+            {
+                let answer = Frame::result(request.id(), b"{\"roots\":[]}");
+                let _ = connection.client.send(&answer).await;
+            }
+            Event::Unclear(request) => {
+                let turns = self.take_turns(shared);
+                let mut why = "could belong to calls of several sessions".to_owned();
+                if turns {
+                    why.push_str(
+                        " (from now on the server gets the calls of one at a time: call again)",
+                    );
+                }
+                let answer = refused(&request, &why);
                 let _ = connection.client.send(&answer).await;
             }
             Event::Notification(frame) => self.notified(shared, connection, &frame).await,
             Event::Response(_) => {}
         }
+    }
+
+    /// Has calls of one session at a time go to the server from now on, unless its limit was set by hand: it asks its
+    /// clients things, and does not say in which call. Whether that is so.
+    fn take_turns(&self, shared: &Arc<Shared>) -> bool {
+        if self.spec.max_concurrency.is_some() {
+            return false;
+        }
+        if self.queue.take_turns() {
+            tracing::warn!(
+                server = %self.key,
+                "it asked a client something while calls of several sessions were in flight: from now on it gets the calls \
+                 of one session at a time; \"sharing\": \"session\" gives each session an instance of its own"
+            );
+            self.change(|catalog| catalog.takes_turns = true);
+            self.keep(shared);
+        }
+        true
     }
 
     /// A notification that belongs to no call.
@@ -961,61 +1045,12 @@ fn backoff(attempts: u32) -> Duration {
     longest.mul_f64(0.5 + rand::random::<f64>() / 2.0)
 }
 
-/// Calls of one server: so many in flight, so many in line, in order.
-struct Queue {
-    places: Arc<Semaphore>,
-    limit: usize,
-    waiting: AtomicUsize,
-    max_waiting: usize,
-}
-
-/// A place among the calls in flight.
-pub(crate) struct Permit(#[expect(dead_code, reason = "held for its drop")] OwnedSemaphorePermit);
-
-enum Full {
-    Waiting(usize),
-    Timeout,
-}
-
-impl Queue {
-    fn new(limit: usize, max_waiting: usize) -> Self {
-        Self {
-            places: Arc::new(Semaphore::new(limit)),
-            limit,
-            waiting: AtomicUsize::new(0),
-            max_waiting,
-        }
-    }
-
-    fn in_flight(&self) -> usize {
-        self.limit.saturating_sub(self.places.available_permits())
-    }
-
-    fn waiting(&self) -> usize {
-        self.waiting.load(Ordering::Relaxed)
-    }
-
-    async fn enter(&self, deadline: Instant) -> Result<Permit, Full> {
-        if let Ok(permit) = self.places.clone().try_acquire_owned() {
-            return Ok(Permit(permit));
-        }
-        let ahead = self.waiting.fetch_add(1, Ordering::Relaxed);
-        let _in_line = InLine(&self.waiting);
-        if ahead >= self.max_waiting {
-            return Err(Full::Waiting(ahead));
-        }
-        let place = self.places.clone().acquire_owned();
-        match Box::pin(tokio::time::timeout_at(deadline, place)).await {
-            Ok(Ok(permit)) => Ok(Permit(permit)),
-            _ => Err(Full::Timeout),
-        }
-    }
-}
-
-struct InLine<'a>(&'a AtomicUsize);
-
-impl Drop for InLine<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
+/// The answer to a question that nobody can be asked.
+fn refused(question: &Frame, why: &str) -> Frame {
+    let what = format!(
+        "{} {why}: configure the server with \"maxConcurrency\": 1 or \"sharing\": \"session\"",
+        question.method()
+    );
+    let error = RpcError::new(mcp::error::METHOD_NOT_FOUND, what);
+    Frame::error(question.id(), &error)
 }

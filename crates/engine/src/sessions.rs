@@ -7,7 +7,6 @@ use std::{
 };
 
 use mcp::{
-    Frame, RpcError,
     client::{Ambient, Event},
     outbox::Weight,
     protocol::method,
@@ -17,6 +16,7 @@ use tokio::sync::OnceCell;
 
 use crate::{
     launch::{Connection, StartError},
+    questions::{Open, Questions},
     server::{Server, Unavailable},
     shared::Shared,
 };
@@ -131,34 +131,19 @@ async fn forward(
             break;
         };
         match event {
-            Event::Request(request) => {
+            // All that it asks is for its one session, whatever is in flight.
+            Event::Request(request) | Event::Unclear(request) => {
                 let asked = session.ask(
                     session.outbox(),
                     request.method(),
                     Some(request.body()).filter(|b| !b.is_empty()),
                 );
-                let client = connection.client.clone();
-                shared.spawn(async move {
-                    let answer = match asked {
-                        Ok(asked) => tokio::time::timeout(Duration::from_secs(300), asked.answer())
-                            .await
-                            .ok()
-                            .flatten(),
-                        Err(_) => None,
-                    };
-                    let answer = match answer {
-                        Some(frame) => frame.rewritten(request.id(), mcp::json::Splice::new()),
-                        None => Frame::error(
-                            request.id(),
-                            &RpcError::internal("the client did not answer"),
-                        )
-                        .text()
-                        .clone(),
-                    };
-                    if let Ok(frame) = Frame::parse(answer, usize::MAX) {
-                        let _ = client.send(&frame).await;
-                    }
-                });
+                let wait = shared.limits().held_call_ttl;
+                let questions = Questions::new(&shared, &connection);
+                let open = Open::new(&server, session.caller());
+                questions.push(request, asked, wait, open);
+                // Dropped, it waits for the answer in the background.
+                drop(questions);
             }
             Event::Notification(frame) if frame.method() == method::RESOURCE_UPDATED => {
                 server.notified(&shared, &connection, &frame).await;

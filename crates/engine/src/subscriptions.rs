@@ -150,8 +150,7 @@ impl Upstream {
             .client
             .own_params(&format!("\"notifications\":{{{}}}", wanted.join(",")));
         let request = Frame::request("0", method::LISTEN, Some(params.as_bytes()));
-        let mut outgoing = Outgoing::new(&request);
-        outgoing.aside = true;
+        let outgoing = Outgoing::new(&request);
         let mut stream = match connection.client.call(outgoing).await {
             Ok(stream) => stream,
             Err(error) => {
@@ -174,7 +173,7 @@ impl Upstream {
                     Ok(Event::Notification(frame)) if frame.method() != method::ACKNOWLEDGED => {
                         server.notified(shared, connection, &frame).await;
                     }
-                    Ok(Event::Notification(_) | Event::Request(_)) => {}
+                    Ok(Event::Notification(_) | Event::Request(_) | Event::Unclear(_)) => {}
                     Ok(Event::Response(_)) | Err(_) => last = None,
                 },
                 event = stream.next() => match event {
@@ -184,7 +183,7 @@ impl Upstream {
                         self.acknowledged.send_replace(uris.iter().cloned().collect());
                     }
                     Ok(Event::Notification(frame)) => server.notified(shared, connection, &frame).await,
-                    Ok(Event::Request(_)) => {}
+                    Ok(Event::Request(_) | Event::Unclear(_)) => {}
                     Ok(Event::Response(frame)) if frame.kind() == mcp::Kind::Error => {
                         tracing::debug!(server = %server.name(), "the server refused subscriptions/listen");
                         // It has none: nothing to try again until something else is wanted.

@@ -203,14 +203,13 @@ impl ServerSpec {
         self.redact(&self.transport.target())
     }
 
-    /// 1 for a stdio server that was not declared concurrent, 64 for a remote one.
+    /// 1 for a bridged server (H07), 64 for all others: as many as a client of its own might send.
     #[must_use]
     pub fn max_concurrency_or_default(&self) -> u32 {
         match (&self.max_concurrency, &self.transport) {
             (Some(limit), _) => limit.get(),
-            (None, Transport::Stdio { .. }) => 1,
             (None, Transport::Hosted(hosting)) if hosting.bridge => 1,
-            (None, Transport::Http { .. } | Transport::Sse { .. } | Transport::Hosted(_)) => 64,
+            (None, _) => 64,
         }
     }
 
@@ -364,14 +363,14 @@ mod tests {
     }
 
     #[test]
-    fn concurrency_defaults_follow_the_transport() {
+    fn one_call_at_a_time_is_for_bridged_servers() {
         let mut stdio = spec(Transport::Stdio {
             command: "x".into(),
             args: vec![],
             env: BTreeMap::new(),
             cwd: None,
         });
-        assert_eq!(stdio.max_concurrency_or_default(), 1);
+        assert_eq!(stdio.max_concurrency_or_default(), 64);
         stdio.max_concurrency = NonZeroU32::new(8);
         assert_eq!(stdio.max_concurrency_or_default(), 8);
         let http = spec(Transport::Http {

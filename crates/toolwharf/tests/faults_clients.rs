@@ -69,7 +69,8 @@ fn modern_call(tool: &str, arguments: Value) -> String {
 /// needs.
 #[tokio::test]
 async fn an_unread_stream_of_a_call_blocks_no_one() {
-    let gateway = Setup::new().scripted("one", &[]).serve().await;
+    let one = with(scripted("one", &[]), json!({"maxConcurrency": 1}));
+    let gateway = Setup::new().server("one", one).serve().await;
     gateway.up("one").await;
     let before = gateway.memory_peak();
     // A token of a megabyte comes back with every notification: soon more than kernels take for a reader.

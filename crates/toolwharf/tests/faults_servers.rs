@@ -373,7 +373,10 @@ async fn a_cancelled_call_gives_its_place_back() {
     let gateway = Setup::new()
         .server(
             "one",
-            with(scripted("one", &[]), json!({"callTimeoutMs": 60_000})),
+            with(
+                scripted("one", &[]),
+                json!({"callTimeoutMs": 60_000, "maxConcurrency": 1}),
+            ),
         )
         .serve()
         .await;

@@ -106,7 +106,10 @@ async fn g13_every_answer_reaches_its_own_caller() {
     let many = json!({"maxConcurrency": 16});
     let gateway = Setup::new()
         .settings("naming = \"always-prefix\"\n[log]\nlevel = \"warn\"\n")
-        .server("single", scripted("single", &[]))
+        .server(
+            "single",
+            with(scripted("single", &[]), json!({"maxConcurrency": 1})),
+        )
         .server("many", with(scripted("many", &[]), many.clone()))
         .server("new", with(scripted("new", &["--era", "modern"]), many))
         .server("remote", json!({"url": remote_url}))
@@ -239,7 +242,10 @@ async fn g14_the_concurrency_limit_holds() {
             "three",
             with(scripted("three", &[]), json!({"maxConcurrency": 3})),
         )
-        .server("one", scripted("one", &[]))
+        .server(
+            "one",
+            with(scripted("one", &[]), json!({"maxConcurrency": 1})),
+        )
         .settings("naming = \"always-prefix\"\n")
         .serve()
         .await;
@@ -268,11 +274,12 @@ async fn g14_the_concurrency_limit_holds() {
     }
 }
 
-/// A server whose input is also written to `file`.
+/// A server whose input is also written to `file`, one call after the other.
 fn recorded(file: &Path) -> Value {
     json!({
         "command": "sh",
         "args": ["-c", "tee \"$0\" | exec \"$1\"", file, Bin::path("testkit-scripted")],
+        "toolwharf": { "maxConcurrency": 1 },
     })
 }
 

@@ -357,8 +357,7 @@ pub(super) fn modern_meta(options: &Options) -> String {
 /// Asks one thing and waits for the answer; what comes before it is of no interest yet.
 pub(super) async fn ask(client: &Client, asked: &str, params: &str) -> Result<Frame, CallError> {
     let request = Frame::request("0", asked, Some(params.as_bytes()));
-    let mut outgoing = Outgoing::new(&request);
-    outgoing.aside = true;
+    let outgoing = Outgoing::new(&request);
     let mut call: Call = client.call(outgoing).await?;
     loop {
         match call.next().await? {
@@ -372,7 +371,7 @@ pub(super) async fn ask(client: &Client, asked: &str, params: &str) -> Result<Fr
                 };
                 client.send(&answer).await?;
             }
-            Event::Notification(_) => {}
+            Event::Notification(_) | Event::Unclear(_) => {}
         }
     }
 }

@@ -1,8 +1,10 @@
 //! One channel for everything: stdio, and HTTP+SSE.
 //!
 //! The owner of the channel feeds what comes in to [`Duplex::deliver`] and drains the outbound queue. A call
-//! waits in a table by its id; a server request or log message belongs to the one call in flight, and to
-//! nobody when there are several (then it is ambient).
+//! waits in a table by its id; a server request or log message belongs to the only caller with calls in
+//! flight, and to nobody when there are several (then it is ambient).
+//!
+//! Invariant: every request of the server gets to somebody who answers it, or is answered here.
 
 use std::{
     collections::HashMap,
@@ -17,7 +19,11 @@ use bytes::Bytes;
 use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio_util::sync::CancellationToken;
 
-use super::{CallError, Event, Outgoing, slot::Slot};
+use super::{
+    CallError, CallerId, Event, Outgoing,
+    slot::Slot,
+    whose::{Whose, too_many, whose},
+};
 use crate::{
     Frame, Kind,
     frame::Invalid,
@@ -47,7 +53,7 @@ struct Shared {
 
 struct Entry {
     slot: Arc<Slot>,
-    aside: bool,
+    caller: Option<CallerId>,
 }
 
 impl Duplex {
@@ -87,12 +93,12 @@ impl Duplex {
     pub(crate) async fn call(&self, outgoing: Outgoing<'_>) -> Result<DuplexCall, CallError> {
         let id = self.shared.next_id.fetch_add(1, Ordering::Relaxed);
         let slot = Slot::new();
-        let aside = outgoing.aside;
+        let caller = outgoing.caller;
         self.calls().insert(
             id,
             Entry {
                 slot: slot.clone(),
-                aside,
+                caller,
             },
         );
         // Checked after the insert: `close` ends what it finds in the table, so one of the two sees this call.
@@ -128,6 +134,11 @@ impl Duplex {
         }
     }
 
+    /// Sends something that nobody waits for; a server that reads nothing does not get it.
+    pub(crate) fn send_behind(&self, frame: &Frame) {
+        let _ = self.shared.outbound.try_send(frame.text().clone());
+    }
+
     /// Takes in one message of the server.
     pub(crate) fn deliver(&self, text: Bytes) {
         match Frame::parse(text, self.shared.max_depth) {
@@ -146,11 +157,7 @@ impl Duplex {
                 }
             }
             Kind::Request if frame.method() == method::PING => {
-                // Best effort: a server that pings faster than it reads gets no answer.
-                let _ = self
-                    .shared
-                    .outbound
-                    .try_send(Frame::result(frame.id(), b"{}").text().clone());
+                self.send_behind(&Frame::result(frame.id(), b"{}"));
             }
             Kind::Request => self.to_call_or_ambient(Event::Request(frame)),
             Kind::Notification => self.notification(frame),
@@ -172,7 +179,8 @@ impl Duplex {
                 .and_then(|token| token.trim_matches('"').parse().ok());
             let slot = id.and_then(|id: u64| self.calls().get(&id).map(|entry| entry.slot.clone()));
             if let Some(slot) = slot {
-                slot.push(Event::Notification(frame));
+                // Of a call that is over by now, nobody wants to know.
+                let _ = slot.push(Event::Notification(frame));
             }
             return;
         }
@@ -184,25 +192,38 @@ impl Duplex {
         }
     }
 
-    /// To the one call in flight, if there is exactly one.
+    /// To a call of the only caller with calls in flight.
     fn to_call_or_ambient(&self, event: Event) {
-        let only = {
+        let whose = {
             let calls = self.calls();
-            let mut in_flight = calls.values().filter(|entry| !entry.aside);
-            match (in_flight.next(), in_flight.next()) {
-                (Some(entry), None) => Some(entry.slot.clone()),
-                _ => None,
-            }
+            whose(
+                calls
+                    .iter()
+                    .map(|(id, entry)| (*id, entry.caller, &entry.slot)),
+            )
         };
-        match only {
-            Some(slot) => slot.push(event),
-            None => self.ambient(event),
+        match (whose, event) {
+            (Whose::One(slot), event) => {
+                if let Err(event) = slot.push(event) {
+                    self.ambient(event);
+                }
+            }
+            (Whose::Unclear, Event::Request(frame)) => self.ambient(Event::Unclear(frame)),
+            (_, event) => self.ambient(event),
         }
     }
 
     fn ambient(&self, event: Event) {
-        if self.shared.ambient.try_send(event).is_err() {
-            tracing::debug!(server = %self.shared.label, "dropped a notification: too many wait");
+        let Err(refused) = self.shared.ambient.try_send(event) else {
+            return;
+        };
+        match refused.into_inner() {
+            Event::Request(question) | Event::Unclear(question) => {
+                self.send_behind(&too_many(&question));
+            }
+            _ => {
+                tracing::debug!(server = %self.shared.label, "dropped a notification: too many wait");
+            }
         }
     }
 
@@ -305,11 +326,100 @@ impl Drop for DuplexCall {
             return;
         }
         let waiting = self.link.calls().remove(&self.id).is_some();
+        // Questions that came too late for this call still want an answer.
+        self.slot.close();
+        while let Some(event) = self.slot.take() {
+            if let Event::Request(_) = event {
+                self.link.ambient(event);
+            }
+        }
         if waiting && self.sent {
             let params = format!("{{\"requestId\":{}}}", self.id);
             let cancelled = Frame::notification(method::CANCELLED, Some(params.as_bytes()));
             // A full queue means a server that does not read: it would not see the cancellation either.
             let _ = self.link.shared.outbound.try_send(cancelled.text().clone());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    const ASKED: &[u8] = br#"{"jsonrpc":"2.0","id":"q","method":"roots/list"}"#;
+
+    struct World {
+        link: Duplex,
+        outbound: mpsc::Receiver<Bytes>,
+        ambient: mpsc::Receiver<Event>,
+    }
+
+    fn world() -> World {
+        let (to_ambient, ambient) = mpsc::channel(1);
+        let (link, outbound) = Duplex::new("test".into(), 64, to_ambient);
+        World {
+            link,
+            outbound,
+            ambient,
+        }
+    }
+
+    impl World {
+        async fn call(&self, caller: Option<CallerId>) -> DuplexCall {
+            let frame = Frame::request("0", "tools/call", None);
+            let mut outgoing = Outgoing::new(&frame);
+            outgoing.caller = caller;
+            self.link.call(outgoing).await.expect("it is open")
+        }
+    }
+
+    #[tokio::test]
+    async fn a_question_goes_to_the_only_caller() {
+        let [one, two] = [(); 2].map(|()| Some(CallerId::unique()));
+        let same = || Some(CallerId::of("same"));
+        for (callers, expect) in [
+            (vec![], "nobody"),
+            (vec![None], "nobody"),
+            (vec![one], "the newest"),
+            (vec![one, one, None], "the newest"),
+            (vec![same(), same()], "the newest"),
+            (vec![one, two], "unclear"),
+            (vec![same(), one, one], "unclear"),
+        ] {
+            let mut world = world();
+            let mut calls = Vec::new();
+            for caller in &callers {
+                calls.push(world.call(*caller).await);
+            }
+            world.link.deliver(Bytes::from_static(ASKED));
+            let newest = callers.iter().rposition(Option::is_some);
+            let asked = newest.and_then(|at| calls[at].next().now_or_never());
+            let found = match (asked, world.ambient.try_recv()) {
+                (Some(Ok(Event::Request(_))), Err(_)) => "the newest",
+                (None, Ok(Event::Request(_))) => "nobody",
+                (None, Ok(Event::Unclear(_))) => "unclear",
+                other => panic!("{callers:?}: {other:?}"),
+            };
+            assert_eq!(found, expect, "{callers:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn every_question_gets_to_somebody() {
+        let mut world = world();
+        let call = world.call(Some(CallerId::unique())).await;
+        world.link.deliver(Bytes::from_static(ASKED));
+        drop(call);
+        assert!(matches!(world.ambient.try_recv(), Ok(Event::Request(_))));
+        // The request and its cancellation.
+        while world.outbound.try_recv().is_ok() {}
+        // One that finds no room is refused here.
+        world.link.deliver(Bytes::from_static(ASKED));
+        world.link.deliver(Bytes::from_static(ASKED));
+        let refusal = world.outbound.try_recv().expect("an answer");
+        let refusal = Frame::parse(refusal, 64).expect("a frame");
+        assert_eq!((refusal.kind(), refusal.id()), (Kind::Error, &b"\"q\""[..]));
     }
 }

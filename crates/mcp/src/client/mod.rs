@@ -12,6 +12,7 @@ mod duplex;
 pub mod http;
 mod slot;
 mod sse;
+mod whose;
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,6 +21,7 @@ use tokio::sync::mpsc;
 
 pub use self::connect::{ConnectError, Connector, Identity, Options, Target};
 use self::http::HeaderList;
+pub use self::whose::CallerId;
 use crate::{
     Era, Frame, Version,
     json::{Span, Splice},
@@ -32,6 +34,9 @@ pub enum Event {
     Notification(Frame),
     /// The server asks something in mid-call; it waits for [`Client::respond`]. Legacy era only.
     Request(Frame),
+    /// A question that comes up while calls of several callers are in flight: it could be anybody's. Never an event of a
+    /// call.
+    Unclear(Frame),
     /// The end of the call: the frame carries the upstream id.
     Response(Frame),
 }
@@ -57,7 +62,7 @@ pub enum CallError {
 }
 
 /// What comes from a server outside of any call: list changes, resource updates, log messages, and requests
-/// (`Event::Request`) that could not be given to one call.
+/// ([`Event::Request`], [`Event::Unclear`]) that could not be given to one call.
 pub type Ambient = mpsc::Receiver<Event>;
 
 /// A request on its way to a server: a frame, and how it differs from it.
@@ -69,13 +74,13 @@ pub struct Outgoing<'a> {
     pub progress: Option<Span>,
     /// `Mcp-Name` and `Mcp-Param-*` values for modern HTTP servers, already encoded.
     pub headers: HeaderList,
-    /// A stream of subscriptions, or a request of our own: it is not the one call that a server request
-    /// belongs to.
-    pub aside: bool,
+    /// On whose behalf it is sent: questions that name no call go to the only caller with calls in flight. `None`: on our
+    /// own, as a stream of subscriptions is.
+    pub caller: Option<CallerId>,
 }
 
 impl<'a> Outgoing<'a> {
-    /// The frame as it is.
+    /// The frame as it is, on our own behalf.
     #[must_use]
     pub fn new(frame: &'a Frame) -> Self {
         Self {
@@ -83,7 +88,7 @@ impl<'a> Outgoing<'a> {
             splice: Splice::new(),
             progress: None,
             headers: HeaderList::new(),
-            aside: false,
+            caller: None,
         }
     }
 
@@ -216,6 +221,14 @@ impl Client {
         match &self.inner.link {
             Link::Duplex(link) => link.send(frame.text().clone()).await,
             Link::Http(link) => link.send(frame).await,
+        }
+    }
+
+    /// The same for one that nobody waits for: it is left out where very many wait already.
+    pub fn send_behind(&self, frame: Frame) {
+        match &self.inner.link {
+            Link::Duplex(link) => link.send_behind(&frame),
+            Link::Http(link) => link.send_behind(frame),
         }
     }
 

@@ -22,6 +22,8 @@ pub(super) struct Slot {
 struct State {
     waiting: VecDeque<Event>,
     end: Option<Result<Frame, CallError>>,
+    /// Nobody waits any more.
+    closed: bool,
     waker: Option<Waker>,
 }
 
@@ -35,10 +37,13 @@ impl Slot {
     }
 
     /// Adds an event before the end.
-    pub(super) fn push(&self, event: Event) {
+    ///
+    /// # Errors
+    /// The event, if the call is over or too many questions wait already.
+    pub(super) fn push(&self, event: Event) -> Result<(), Event> {
         let mut state = self.state();
-        if state.end.is_some() {
-            return;
+        if state.end.is_some() || state.closed {
+            return Err(event);
         }
         if state.waiting.len() >= MAX_WAITING {
             match state
@@ -47,11 +52,17 @@ impl Slot {
                 .position(|event| matches!(event, Event::Notification(_)))
             {
                 Some(oldest) => drop(state.waiting.remove(oldest)),
-                None => return,
+                None => return Err(event),
             }
         }
         state.waiting.push_back(event);
         Self::wake(state);
+        Ok(())
+    }
+
+    /// Takes no more: what waits is still there to be taken.
+    pub(super) fn close(&self) {
+        self.state().closed = true;
     }
 
     /// Ends the call; the first end counts.

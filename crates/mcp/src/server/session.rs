@@ -21,6 +21,7 @@ use super::replay::Streams;
 use crate::{
     Frame, RpcError, Version,
     bridge::{self, ClientFace},
+    client::CallerId,
     json::Object,
     outbox::{Bounds, Outbox, Weight},
 };
@@ -100,6 +101,7 @@ impl Face {
 /// One conversation with a client.
 pub struct Session {
     id: SessionId,
+    caller: CallerId,
     /// Who opened it; nobody else may use it.
     principal: Arc<str>,
     face: OnceLock<Face>,
@@ -132,6 +134,7 @@ impl Session {
         let outbox = Outbox::new(bounds);
         Arc::new(Self {
             id: SessionId::random(),
+            caller: CallerId::unique(),
             principal,
             face: OnceLock::new(),
             level: AtomicU8::new(0),
@@ -151,6 +154,12 @@ impl Session {
     #[must_use]
     pub fn id(&self) -> &SessionId {
         &self.id
+    }
+
+    /// On whose behalf its calls are made, towards servers.
+    #[must_use]
+    pub fn caller(&self) -> CallerId {
+        self.caller
     }
 
     #[must_use]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use mcp::{
     Era, Frame, Kind, RpcError,
-    client::{Client, Connector, Event, Identity, Options, Outgoing, Target},
+    client::{CallerId, Client, Connector, Event, Identity, Options, Outgoing, Target},
     json::{Object, quote},
     protocol::method,
 };
@@ -96,6 +96,7 @@ async fn call(client: &Client, name: &str, arguments: &str) -> anyhow::Result<Fr
     );
     let request = Frame::request("0", method::TOOLS_CALL, Some(params.as_bytes()));
     let mut outgoing = Outgoing::new(&request);
+    outgoing.caller = Some(CallerId::unique());
     outgoing.progress = request.meta().and_then(|meta| meta.find("progressToken"));
     let mut call = client.call(outgoing).await?;
     loop {
@@ -106,6 +107,7 @@ async fn call(client: &Client, name: &str, arguments: &str) -> anyhow::Result<Fr
                 client.send(&Frame::error(request.id(), &refusal)).await?;
             }
             Event::Notification(frame) => progress(&frame),
+            Event::Unclear(_) => {}
         }
     }
 }

@@ -52,7 +52,7 @@ impl Guard {
             any_ip: address.is_unspecified(),
             keys,
             closed: settings.require_key || !address.is_loopback(),
-            anonymous: passer_by("anonymous".into()),
+            anonymous: passer_by(engine::gateway::ANONYMOUS.into()),
         }
     }
 

@@ -137,7 +137,8 @@ async fn p09_every_outcome_is_recorded(db: &Db) {
 }
 
 async fn p09_the_intent_is_there_before_the_answer(db: &Db) {
-    let gateway = gateway_of(db, "", scripted("one", &[])).await;
+    let one = with(scripted("one", &[]), json!({"maxConcurrency": 1}));
+    let gateway = gateway_of(db, "", one).await;
     let mut peer = legacy(&gateway, "a").await;
     peer.tool("echo", json!({})).await;
     let slow = json!({"name": "slow", "arguments": {"ms": 60000}});

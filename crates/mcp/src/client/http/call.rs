@@ -11,7 +11,7 @@ use http_body_util::BodyExt;
 use tokio::time::{Sleep, sleep};
 
 use super::{
-    super::{CallError, Event, slot::Slot},
+    super::{CallError, CallerId, Event, slot::Slot},
     body::{Gather, GatherError, Media, media, status_hint},
     endpoint::SESSION_ID,
     link::{Core, HttpLink, cause},
@@ -74,9 +74,14 @@ enum Stage {
 }
 
 impl HttpCall {
-    pub(super) fn new(link: HttpLink, id: u64, asking: Answering) -> Self {
+    pub(super) fn new(
+        link: HttpLink,
+        id: u64,
+        caller: Option<CallerId>,
+        asking: Answering,
+    ) -> Self {
         Self {
-            elsewhere: link.core().enter(id),
+            elsewhere: link.core().enter(id, caller),
             end: None,
             link,
             exchange: Exchange {
@@ -129,6 +134,7 @@ impl HttpCall {
             let core = self.link.core();
             self.exchange.finish(core);
             core.leave(self.exchange.id);
+            self.elsewhere.close();
             self.end = Some(event);
         }
         // What was given to the call before it left goes before its end.
@@ -162,6 +168,13 @@ impl Drop for HttpCall {
     fn drop(&mut self) {
         let exchange = &self.exchange;
         self.link.core().leave(exchange.id);
+        self.elsewhere.close();
+        // Questions that came too late for this call still want an answer.
+        while let Some(event) = self.elsewhere.take() {
+            if let Event::Request(question) = event {
+                self.link.core().refuse(&question);
+            }
+        }
         let unfinished = exchange.sent && !matches!(exchange.stage, Stage::Over);
         // To a modern server the closed stream says it (2026-07-28 streamable-http "Cancellation").
         if unfinished && !exchange.handshake && self.link.core().era == Era::Legacy {

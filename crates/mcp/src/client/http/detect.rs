@@ -231,7 +231,7 @@ async fn ask(link: &HttpLink, method: &str, params: &str) -> Asked {
     let answer = loop {
         match call.next().await {
             Ok(Event::Response(frame)) => break Ok(frame),
-            Ok(Event::Notification(_) | Event::Request(_)) => {}
+            Ok(Event::Notification(_) | Event::Request(_) | Event::Unclear(_)) => {}
             Err(error) => break Err(error),
         }
     };

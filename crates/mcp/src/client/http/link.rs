@@ -25,7 +25,11 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    super::{CallError, Event, Options, Outgoing, slot::Slot},
+    super::{
+        CallError, CallerId, Event, Options, Outgoing,
+        slot::Slot,
+        whose::{Whose, too_many, whose},
+    },
     HttpCall, Pool,
     body::status_hint,
     endpoint::{Endpoint, PROTOCOL_VERSION, SESSION_ID},
@@ -91,7 +95,7 @@ pub(super) struct Core {
     stray: AtomicU64,
     /// Calls in flight: for what comes on the stream of a legacy conversation and belongs to one of them, and
     /// for the end of the conversation.
-    calls: Mutex<Vec<(u64, Arc<Slot>)>>,
+    calls: Mutex<Vec<(u64, Option<CallerId>, Arc<Slot>)>>,
     /// Explicit close: everything stops.
     pub(super) over: CancellationToken,
     /// Over, or known to be of no more use.
@@ -199,9 +203,10 @@ impl HttpLink {
             }
         }
         let id = core.next_id.fetch_add(1, Ordering::Relaxed);
+        let caller = outgoing.caller;
         let text = outgoing.text(id);
         let asking = core.request(Method::POST, headers, text);
-        Ok(HttpCall::new(self.clone(), id, asking))
+        Ok(HttpCall::new(self.clone(), id, caller, asking))
     }
 
     pub(in crate::client) async fn send(&self, frame: &Frame) -> Result<(), CallError> {
@@ -231,7 +236,7 @@ impl HttpLink {
         core.die("closed by the gateway");
         core.over.cancel();
         let calls = std::mem::take(&mut *core.calls());
-        for (_, slot) in calls {
+        for (_, _, slot) in calls {
             slot.end(Err(core.dead_error()));
         }
         core.tasks.close();
@@ -253,7 +258,7 @@ impl HttpLink {
     }
 
     /// Sends a message in the background, if not too many are on their way.
-    pub(super) fn send_behind(&self, frame: Frame) {
+    pub(in crate::client) fn send_behind(&self, frame: Frame) {
         self.core().send_behind(frame);
     }
 }
@@ -372,14 +377,14 @@ impl Core {
         }
     }
 
-    fn calls(&self) -> MutexGuard<'_, Vec<(u64, Arc<Slot>)>> {
+    fn calls(&self) -> MutexGuard<'_, Vec<(u64, Option<CallerId>, Arc<Slot>)>> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Where a call gets what belongs to it but comes elsewhere: messages (legacy era only), and its end.
-    pub(super) fn enter(&self, id: u64) -> Arc<Slot> {
+    pub(super) fn enter(&self, id: u64, caller: Option<CallerId>) -> Arc<Slot> {
         let slot = Slot::new();
-        self.calls().push((id, slot.clone()));
+        self.calls().push((id, caller, slot.clone()));
         // Looked at after the push: `close` ends what it finds, so one of the two sees this call.
         if self.is_dead() && self.over.is_cancelled() {
             slot.end(Err(self.dead_error()));
@@ -389,22 +394,30 @@ impl Core {
 
     pub(super) fn leave(&self, id: u64) {
         let mut calls = self.calls();
-        if let Some(at) = calls.iter().position(|(known, _)| *known == id) {
+        if let Some(at) = calls.iter().position(|(known, ..)| *known == id) {
             calls.swap_remove(at);
         }
     }
 
-    /// The call of this id, or the only one in flight.
-    pub(super) fn in_flight(&self, id: Option<u64>) -> Option<Arc<Slot>> {
+    /// The call of this id.
+    pub(super) fn in_flight(&self, id: u64) -> Option<Arc<Slot>> {
         let calls = self.calls();
-        match (id, calls.as_slice()) {
-            (Some(id), calls) => calls
+        let call = calls.iter().find(|(known, ..)| *known == id);
+        call.map(|(_, _, slot)| slot.clone())
+    }
+
+    /// Whose call something belongs to that names none.
+    pub(super) fn whose(&self) -> Whose {
+        whose(
+            self.calls()
                 .iter()
-                .find(|(known, _)| *known == id)
-                .map(|(_, slot)| slot.clone()),
-            (None, [(_, only)]) => Some(only.clone()),
-            (None, _) => None,
-        }
+                .map(|(id, caller, slot)| (*id, *caller, slot)),
+        )
+    }
+
+    /// Answers a question that finds nobody who could be asked.
+    pub(super) fn refuse(self: &Arc<Self>, question: &Frame) {
+        self.send_behind(too_many(question));
     }
 
     /// Notes something that nothing waits for.
@@ -485,8 +498,12 @@ async fn drain_one(mut body: Body) {
 }
 
 /// Gives an event to whoever listens for what belongs to no call.
-pub(super) fn ambient(core: &Core, to: &mpsc::Sender<Event>, event: Event) {
-    if to.try_send(event).is_err() {
-        tracing::debug!(server = %core.label, "dropped a notification: too many wait");
+pub(super) fn ambient(core: &Arc<Core>, to: &mpsc::Sender<Event>, event: Event) {
+    let Err(refused) = to.try_send(event) else {
+        return;
+    };
+    match refused.into_inner() {
+        Event::Request(question) | Event::Unclear(question) => core.refuse(&question),
+        _ => tracing::debug!(server = %core.label, "dropped a notification: too many wait"),
     }
 }

@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use super::{
-    super::{Event, slot::Slot},
+    super::{Event, whose::Whose},
     body::{Media, media},
     link::{Core, ambient},
     pool::Body,
@@ -158,25 +158,35 @@ fn take(core: &Arc<Core>, frame: Frame, to: &mpsc::Sender<Event>) {
                             .parse()
                             .ok()
                     });
-                    token.and_then(|token| core.in_flight(Some(token)))
+                    token.and_then(|token| core.in_flight(token))
                 }
-                method::MESSAGE => core.in_flight(None),
+                method::MESSAGE => match core.whose() {
+                    Whose::One(slot) => Some(slot),
+                    Whose::Nobodys | Whose::Unclear => None,
+                },
                 _ => None,
             };
-            give(core, call, to, Event::Notification(frame));
+            let event = Event::Notification(frame);
+            let unclaimed = match call {
+                Some(slot) => slot.push(event).err(),
+                None => Some(event),
+            };
+            if let Some(event) = unclaimed {
+                ambient(core, to, event);
+            }
         }
         Kind::Request if frame.method() == method::PING => core.answer_ping(&frame),
         // It ought to come on the stream of the call that it belongs to. Many servers put it here all the
-        // same, and with one call in flight it is clear which that is.
-        Kind::Request => give(core, core.in_flight(None), to, Event::Request(frame)),
+        // same, and with calls of one caller in flight it is clear whose it is.
+        Kind::Request => match core.whose() {
+            Whose::One(slot) => {
+                if let Err(event) = slot.push(Event::Request(frame)) {
+                    ambient(core, to, event);
+                }
+            }
+            Whose::Nobodys => ambient(core, to, Event::Request(frame)),
+            Whose::Unclear => ambient(core, to, Event::Unclear(frame)),
+        },
         Kind::Result | Kind::Error => core.stray("an answer on the event stream"),
-    }
-}
-
-/// To the call that an event belongs to, or to whoever listens for what belongs to none.
-fn give(core: &Core, call: Option<Arc<Slot>>, to: &mpsc::Sender<Event>, event: Event) {
-    match call {
-        Some(slot) => slot.push(event),
-        None => ambient(core, to, event),
     }
 }

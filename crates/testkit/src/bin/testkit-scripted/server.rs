@@ -25,6 +25,8 @@ pub(crate) struct Server {
     /// Server requests that wait for the client's answer.
     pub(crate) waiting: Mutex<HashMap<String, mpsc::Sender<String>>>,
     pub(crate) next_request: AtomicU64,
+    /// Server requests that no call waits for: where their answers come, and those that came.
+    pub(crate) asked_beside: Mutex<Vec<(mpsc::Receiver<String>, Value)>>,
     /// Open `subscriptions/listen` requests and where their notifications go. Of the process,
     /// because a modern HTTP request has no session.
     pub(crate) listening: Mutex<Vec<(String, Out)>>,
@@ -95,6 +97,7 @@ impl Server {
             options,
             waiting: Mutex::default(),
             next_request: AtomicU64::new(1),
+            asked_beside: Mutex::default(),
             listening: Mutex::default(),
             held: Gauge::default(),
             slow: Gauge::default(),

@@ -114,6 +114,21 @@ const TOOLS: &[Tool] = &[
         &[("method", "string"), ("params", "object")],
     ),
     (
+        "ask_beside",
+        "Asks the client something, waits for nothing, and answers; `late`: asks so long after its answer; `silent`: has no answer",
+        &[
+            ("method", "string"),
+            ("params", "object"),
+            ("late", "integer"),
+            ("silent", "boolean"),
+        ],
+    ),
+    (
+        "replies",
+        "Returns the answers to what ask_beside asked, null where there is none yet",
+        &[],
+    ),
+    (
         "notify",
         "Sends a notification",
         &[("method", "string"), ("params", "object")],
@@ -357,6 +372,32 @@ pub(crate) fn call(server: &Server, id: &str, params: &Params<'_>, out: &Out, se
                 None => fail(server, id, "the client did not answer", out),
             }
         }
+        "ask_beside" => {
+            let ask = || {
+                let reply = ask(server, string("method"), &arguments["params"], out, session).1;
+                lock(&server.asked_beside).push((reply, Value::Null));
+            };
+            if arguments["late"].is_null() {
+                ask();
+            }
+            if !flag("silent") {
+                say("asked");
+            }
+            if let Some(late) = arguments["late"].as_u64() {
+                std::thread::sleep(Duration::from_millis(late));
+                ask();
+            }
+        }
+        "replies" => {
+            let mut asked = lock(&server.asked_beside);
+            for (reply, known) in asked.iter_mut() {
+                if let Ok(reply) = reply.try_recv() {
+                    *known = serde_json::from_str(&reply).unwrap_or_default();
+                }
+            }
+            let replies: Vec<_> = asked.iter().map(|(_, known)| known.clone()).collect();
+            server.complete(id, &both(&json!({ "replies": replies }).to_string()), out);
+        }
         "notify" => {
             notify(
                 server,
@@ -572,6 +613,20 @@ fn server_request(
     out: &Out,
     session: &Session,
 ) -> Option<String> {
+    let (id, receiver) = ask(server, method, params, out, session);
+    let answer = receiver.recv_timeout(CLIENT_LIMIT).ok();
+    lock(&server.waiting).remove(&id.to_string());
+    answer
+}
+
+/// Asks the client something: the request's id, and where its answer comes.
+fn ask(
+    server: &Server,
+    method: &str,
+    params: &Value,
+    out: &Out,
+    session: &Session,
+) -> (u64, mpsc::Receiver<String>) {
     // Numbers high up, so that they do not look like the client's own.
     let id = 1_000_000 + server.next_request.fetch_add(1, Ordering::SeqCst);
     let (sender, receiver) = mpsc::channel();
@@ -585,9 +640,7 @@ fn server_request(
         .as_ref()
         .unwrap_or(out)
         .line(request.to_string().as_bytes());
-    let answer = receiver.recv_timeout(CLIENT_LIMIT).ok();
-    lock(&server.waiting).remove(&id.to_string());
-    answer
+    (id, receiver)
 }
 
 /// Sends a notification to every open subscription, or else beside the call's answer.

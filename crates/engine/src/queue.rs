@@ -1,0 +1,284 @@
+//! Calls of one server: so many in flight, so many in line, first come, first served.
+//!
+//! A queue can be told to take *turns*: then only calls of one caller are in flight at a time. The line is still in
+//! order: whoever comes later waits, even if it is the caller whose turn it is, so that nobody waits for ever.
+//!
+//! Deliberately absent: who the callers are, and why turns are taken.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use mcp::client::CallerId;
+use tokio::{sync::oneshot, time::Instant};
+
+/// The end of the line where that many waited in it that are gone by now: they are cleared away.
+const MAX_GONE: usize = 64;
+
+/// The queue of one server.
+pub(crate) struct Queue {
+    places: Arc<Places>,
+    waiting: AtomicUsize,
+    max_waiting: usize,
+}
+
+struct Places {
+    limit: usize,
+    line: Mutex<Line>,
+}
+
+#[derive(Default)]
+struct Line {
+    in_flight: usize,
+    /// Whether only calls of one caller are in flight at a time.
+    takes_turns: bool,
+    /// Whose turn it is, if turns are taken and that is known.
+    turn: Option<CallerId>,
+    waiting: VecDeque<Waiter>,
+}
+
+struct Waiter {
+    caller: CallerId,
+    place: oneshot::Sender<Permit>,
+}
+
+/// A place among the calls in flight.
+pub(crate) struct Permit {
+    places: Arc<Places>,
+    caller: CallerId,
+}
+
+impl Permit {
+    /// Whose call it is for.
+    pub(crate) fn caller(&self) -> CallerId {
+        self.caller
+    }
+}
+
+/// Why a call gets no place.
+pub(crate) enum Full {
+    /// So many wait already.
+    Waiting(usize),
+    Timeout,
+}
+
+impl Queue {
+    pub(crate) fn new(limit: usize, max_waiting: usize, takes_turns: bool) -> Self {
+        let line = Line {
+            takes_turns,
+            ..Line::default()
+        };
+        Self {
+            places: Arc::new(Places {
+                limit,
+                line: Mutex::new(line),
+            }),
+            waiting: AtomicUsize::new(0),
+            max_waiting,
+        }
+    }
+
+    pub(crate) fn in_flight(&self) -> usize {
+        self.places.line().in_flight
+    }
+
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn takes_turns(&self) -> bool {
+        self.places.line().takes_turns
+    }
+
+    /// Has turns taken from now on; `false` if they are already.
+    pub(crate) fn take_turns(&self) -> bool {
+        let mut line = self.places.line();
+        // What is in flight may be of several callers: the next turn begins when all of it is over.
+        line.turn = None;
+        !std::mem::replace(&mut line.takes_turns, true)
+    }
+
+    /// A place among the calls in flight; the first poll gets in line.
+    ///
+    /// # Cancel safety
+    /// Dropped before it is done, the place in line is given up.
+    pub(crate) async fn enter(&self, caller: CallerId, deadline: Instant) -> Result<Permit, Full> {
+        let place = {
+            let mut line = self.places.line();
+            if line.waiting.is_empty() && line.has_room(self.places.limit, caller) {
+                return Ok(line.admit(&self.places, caller));
+            }
+            let ahead = self.waiting.load(Ordering::Relaxed);
+            if ahead >= self.max_waiting {
+                return Err(Full::Waiting(ahead));
+            }
+            if line.waiting.len() >= ahead + MAX_GONE {
+                line.waiting.retain(|waiter| !waiter.place.is_closed());
+            }
+            self.waiting.fetch_add(1, Ordering::Relaxed);
+            let (place, given) = oneshot::channel();
+            line.waiting.push_back(Waiter { caller, place });
+            given
+        };
+        let _in_line = InLine(&self.waiting);
+        match Box::pin(tokio::time::timeout_at(deadline, place)).await {
+            Ok(Ok(permit)) => Ok(permit),
+            _ => Err(Full::Timeout),
+        }
+    }
+}
+
+impl Places {
+    fn line(&self) -> MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Line {
+    fn has_room(&self, limit: usize, caller: CallerId) -> bool {
+        self.in_flight < limit
+            && (!self.takes_turns || self.in_flight == 0 || self.turn == Some(caller))
+    }
+
+    fn admit(&mut self, places: &Arc<Places>, caller: CallerId) -> Permit {
+        self.in_flight += 1;
+        if self.takes_turns {
+            self.turn = Some(caller);
+        }
+        Permit {
+            places: places.clone(),
+            caller,
+        }
+    }
+
+    /// The next in line, if there is room for it.
+    fn next(&mut self, limit: usize) -> Option<Waiter> {
+        while self.waiting.front()?.place.is_closed() {
+            self.waiting.pop_front();
+        }
+        let caller = self.waiting.front()?.caller;
+        if self.has_room(limit, caller) {
+            self.waiting.pop_front()
+        } else {
+            None
+        }
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        let mut line = self.places.line();
+        line.in_flight -= 1;
+        while let Some(waiter) = line.next(self.places.limit) {
+            let permit = line.admit(&self.places, waiter.caller);
+            drop(line);
+            // Of one that has just gone, the permit comes back and is dropped here: then its place is given on.
+            drop(waiter.place.send(permit));
+            line = self.places.line();
+        }
+    }
+}
+
+struct InLine<'a>(&'a AtomicUsize);
+
+impl Drop for InLine<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(30)
+    }
+
+    fn enter(queue: &Queue, caller: CallerId) -> impl Future<Output = Option<Permit>> {
+        let entering = queue.enter(caller, soon());
+        let mut entering = Box::pin(async move { entering.await.ok() });
+        let first = (&mut entering).now_or_never();
+        async move {
+            match first {
+                Some(permit) => permit,
+                None => entering.await,
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_limit_holds_and_the_line_is_in_order() {
+        let queue = Queue::new(2, 2, false);
+        let caller = CallerId::unique;
+        let (first, second) = (enter(&queue, caller()).await, enter(&queue, caller()).await);
+        let mut third = Box::pin(enter(&queue, caller()));
+        let mut fourth = Box::pin(enter(&queue, caller()));
+        assert_eq!((queue.in_flight(), queue.waiting()), (2, 2));
+        assert!(enter(&queue, caller()).await.is_none(), "the line is full");
+        drop(first);
+        let third = (&mut third).now_or_never().expect("its turn");
+        assert!((&mut fourth).now_or_never().is_none());
+        drop((second, third));
+        assert!(fourth.await.is_some());
+        assert_eq!((queue.in_flight(), queue.waiting()), (0, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_leaves_the_line_holds_up_nobody() {
+        let queue = Queue::new(1, 1000, false);
+        let holder = enter(&queue, CallerId::unique()).await;
+        for _ in 0..500 {
+            drop(enter(&queue, CallerId::unique()));
+        }
+        assert_eq!(queue.waiting(), 0);
+        assert!(queue.places.line().waiting.len() <= MAX_GONE + 1);
+        let last = enter(&queue, CallerId::unique());
+        let gone = enter(&queue, CallerId::unique());
+        drop(gone);
+        drop(holder);
+        drop(last.await.expect("its turn"));
+        assert_eq!(queue.in_flight(), 0);
+        // One that waits in vain gets no place, and takes none.
+        let holder = enter(&queue, CallerId::unique()).await;
+        assert!(enter(&queue, CallerId::unique()).await.is_none());
+        drop(holder);
+        assert_eq!(queue.in_flight(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn turns_are_one_callers_and_nobody_starves() {
+        let queue = Queue::new(64, 64, false);
+        let [one, two, three] = [(); 3].map(|()| CallerId::unique());
+        let early = [enter(&queue, one).await, enter(&queue, two).await];
+        assert!(queue.take_turns() && !queue.take_turns());
+        // What is in flight is of several: even its own callers wait until it is over.
+        let mut again = Box::pin(enter(&queue, one));
+        assert!((&mut again).now_or_never().is_none());
+        drop(early);
+        let again = (&mut again).now_or_never().flatten().expect("its turn");
+        let beside = enter(&queue, one).now_or_never().flatten();
+        let beside = beside.expect("the same caller's turn");
+        let mut other = Box::pin(enter(&queue, two));
+        let mut late = Box::pin(enter(&queue, one));
+        let mut third = Box::pin(enter(&queue, three));
+        drop(again);
+        assert!((&mut other).now_or_never().is_none(), "one call goes on");
+        drop(beside);
+        let other = (&mut other).now_or_never().flatten().expect("its turn");
+        assert!((&mut late).now_or_never().is_none(), "not past the other");
+        drop(other);
+        let late = (&mut late).now_or_never().flatten().expect("its turn");
+        assert!((&mut third).now_or_never().is_none());
+        drop(late);
+        assert!(third.await.is_some());
+    }
+}
