@@ -794,7 +794,12 @@ impl Gateway {
         for server in &view.servers {
             if let State::Ready(connection) = server.state() {
                 self.shared
-                    .spawn(async move { connection.ensure_level(level).await });
+                    .spawn(async move { connection.ensure_level(level, false).await });
+            }
+            let session = caller.session.as_ref();
+            if let Some(own) = session.and_then(|session| server.instances.existing(session.id())) {
+                self.shared
+                    .spawn(async move { own.ensure_level(level, true).await });
             }
         }
         Ok(Answer::result(frame, b"{}"))

@@ -409,10 +409,16 @@ impl Connection {
         }
     }
 
-    /// Asks the server to log from `level` on, unless it logs that much already.
-    pub(crate) async fn ensure_level(&self, level: &'static str) {
+    /// Asks the server to log from `level` on, if it is one session's own. A shared one is asked for all that it has: each
+    /// client gets of that what it wants, and one that set no level what the server would send it.
+    pub(crate) async fn ensure_level(&self, level: &'static str, is_own: bool) {
         use std::sync::atomic::Ordering;
         let info = self.client.info();
+        let level = if is_own {
+            level
+        } else {
+            mcp::bridge::LOG_LEVELS[0]
+        };
         let Some(rank) = mcp::bridge::LOG_LEVELS
             .iter()
             .position(|known| *known == level)
@@ -422,11 +428,10 @@ impl Connection {
         let rank = u8::try_from(rank).unwrap_or(u8::MAX);
         if info.era == Era::Modern
             || !info.has("logging")
-            || self.level.load(Ordering::Relaxed) <= rank
+            || self.level.swap(rank, Ordering::Relaxed) == rank
         {
             return;
         }
-        self.level.store(rank, Ordering::Relaxed);
         let members = format!("\"level\":\"{level}\"");
         let asked = self.client.ask(mcp::protocol::method::SET_LEVEL, &members);
         match tokio::time::timeout(Duration::from_secs(5), asked).await {

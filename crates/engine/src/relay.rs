@@ -252,7 +252,8 @@ impl Relay<'_> {
         let permit = permit.map_err(|full| full.to_rpc())?;
         let connection = self.connection(deadline).await?;
         if let Some(level) = self.log_level() {
-            Box::pin(connection.ensure_level(level)).await;
+            let is_own = self.is_own_instance();
+            Box::pin(connection.ensure_level(level, is_own)).await;
         }
         let (call, connection) = self.call(connection, self.frame, deadline).await?;
         self.see_through(call, connection, permit, &mut deadline)
@@ -262,6 +263,11 @@ impl Relay<'_> {
     fn timeout(&self) -> Duration {
         let configured = self.target.server.spec.call_timeout;
         self.caller.timeout.unwrap_or(configured)
+    }
+
+    /// Whether the call goes to an instance of its session's own.
+    fn is_own_instance(&self) -> bool {
+        self.caller.session.is_some() && self.target.server.spec.sharing == Sharing::Session
     }
 
     async fn connection(&self, deadline: Instant) -> Result<Arc<Connection>, Failure> {
@@ -310,6 +316,10 @@ impl Relay<'_> {
         let era = connection.client.info().era;
         let mut outgoing = Outgoing::new(frame);
         outgoing.caller = Some(self.by);
+        outgoing.wants_logs = self.caller.era == Era::Modern
+            && era == Era::Legacy
+            && connection.client.is_http()
+            && self.log_level().is_some();
         let same = std::ptr::eq(frame, self.frame);
         if let Some((span, native)) = &self.target.rename {
             // A retry is another text: what is renamed stands elsewhere in it.

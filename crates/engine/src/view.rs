@@ -390,14 +390,9 @@ impl View {
     #[must_use]
     pub fn capabilities(&self, era: Era) -> String {
         let Some(info) = self.only_info() else {
-            let logging = if era == Era::Legacy {
-                "\"logging\":{},"
-            } else {
-                ""
-            };
             let extensions = self.extensions(era);
             return format!(
-                "{{{extensions}{logging}\"completions\":{{}},\"prompts\":{{\"listChanged\":true}},\
+                "{{{extensions}\"logging\":{{}},\"completions\":{{}},\"prompts\":{{\"listChanged\":true}},\
                  \"resources\":{{\"subscribe\":true,\"listChanged\":true}},\"tools\":{{\"listChanged\":true}}}}"
             );
         };

@@ -77,6 +77,8 @@ pub struct Outgoing<'a> {
     /// On whose behalf it is sent: questions that name no call go to the only caller with calls in flight. `None`: on our
     /// own, as a stream of subscriptions is.
     pub caller: Option<CallerId>,
+    /// Whether log messages are wanted: over HTTP they may come beside the answer, just after it.
+    pub wants_logs: bool,
 }
 
 impl<'a> Outgoing<'a> {
@@ -89,6 +91,7 @@ impl<'a> Outgoing<'a> {
             progress: None,
             headers: HeaderList::new(),
             caller: None,
+            wants_logs: false,
         }
     }
 

@@ -37,6 +37,9 @@ const MAX_EMPTY: u32 = 100;
 const RETRY: Duration = Duration::from_secs(1);
 const MAX_RETRY: Duration = Duration::from_secs(3600);
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
+/// How long an answer waits for log messages that its server sends beside it. Both are written at about the same time;
+/// this is what the two streams may be apart.
+const LINGER: Duration = Duration::from_millis(100);
 
 /// A request in flight over streamable HTTP. Nothing is sent before [`HttpCall::next`] is polled.
 pub struct HttpCall {
@@ -46,6 +49,7 @@ pub struct HttpCall {
     elsewhere: Arc<Slot>,
     /// How it ended, while something before that is still to be told.
     end: Option<Result<Event, CallError>>,
+    linger: Linger,
 }
 
 struct Exchange {
@@ -61,6 +65,15 @@ struct Exchange {
     retry: Option<Duration>,
     failures: u32,
     empty: u32,
+}
+
+/// Whether an answer waits for log messages that come beside it.
+enum Linger {
+    No,
+    /// It will.
+    Asked,
+    /// It does; and whether something came.
+    Now(Pin<Box<Sleep>>, bool),
 }
 
 enum Stage {
@@ -83,6 +96,7 @@ impl HttpCall {
         Self {
             elsewhere: link.core().enter(id, caller),
             end: None,
+            linger: Linger::No,
             link,
             exchange: Exchange {
                 id,
@@ -103,6 +117,12 @@ impl HttpCall {
     /// Marks the call as the handshake: its answer may begin a session, and it is not cancelled.
     pub(super) fn handshake(mut self) -> Self {
         self.exchange.handshake = true;
+        self
+    }
+
+    /// Has the answer wait a moment for log messages that may come beside it.
+    pub(super) fn lingering(mut self) -> Self {
+        self.linger = Linger::Asked;
         self
     }
 
@@ -133,10 +153,19 @@ impl HttpCall {
             }
             let core = self.link.core();
             self.exchange.finish(core);
-            core.leave(self.exchange.id);
-            self.elsewhere.close();
+            self.linger = match self.linger {
+                Linger::Asked if event.is_ok() && core.stream.may_log() => {
+                    Linger::Now(Box::pin(sleep(LINGER)), false)
+                }
+                _ => Linger::No,
+            };
             self.end = Some(event);
         }
+        if let Some(event) = self.late_event().await {
+            return Ok(event);
+        }
+        self.link.core().leave(self.exchange.id);
+        self.elsewhere.close();
         // What was given to the call before it left goes before its end.
         if let Some(event) = self.elsewhere.take() {
             return Ok(event);
@@ -144,6 +173,27 @@ impl HttpCall {
         self.end
             .take()
             .unwrap_or_else(|| Err(CallError::Closed("the call is over".into())))
+    }
+
+    /// What comes beside the answer, as long as that waits for it.
+    async fn late_event(&mut self) -> Option<Event> {
+        let Linger::Now(pause, came) = &mut self.linger else {
+            return None;
+        };
+        let elsewhere = &self.elsewhere;
+        let event = poll_fn(|cx| match elsewhere.poll(cx) {
+            Poll::Ready(event) => Poll::Ready(event.ok()),
+            Poll::Pending => pause.as_mut().poll(cx).map(|()| None),
+        })
+        .await;
+        *came |= event.is_some();
+        if event.is_none() {
+            if !*came {
+                self.link.core().stream.was_silent();
+            }
+            self.linger = Linger::No;
+        }
+        event
     }
 
     async fn advance(&mut self) -> Result<Event, CallError> {

@@ -4,7 +4,7 @@ use std::{
     error::Error,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -48,6 +48,8 @@ const BOTH: HeaderValue = HeaderValue::from_static("application/json, text/event
 const BACKGROUND: usize = 64;
 /// Wall time for a message that has no answer.
 const SEND_TIMEOUT: Duration = Duration::from_secs(30);
+/// Calls in a row after which a server is taken for one that logs nothing on its own stream.
+const MAX_IN_VAIN: u32 = 8;
 /// Ends of answered streams that may be awaited, for how long, and how much may come: it saves their
 /// connections, past it they are closed.
 const DRAINS: usize = 64;
@@ -67,6 +69,30 @@ struct Owner {
 impl Drop for Owner {
     fn drop(&mut self) {
         self.core.over.cancel();
+    }
+}
+
+/// What is known of the stream of a legacy server for what belongs to no call.
+#[derive(Default)]
+pub(super) struct Beside {
+    pub(super) is_open: AtomicBool,
+    /// Calls in a row whose log messages were waited for there in vain.
+    in_vain: AtomicU32,
+}
+
+impl Beside {
+    /// Whether log messages of a call may come there after its answer.
+    pub(super) fn may_log(&self) -> bool {
+        self.is_open.load(Ordering::Relaxed) && self.in_vain.load(Ordering::Relaxed) < MAX_IN_VAIN
+    }
+
+    pub(super) fn has_logged(&self) {
+        self.in_vain.store(0, Ordering::Relaxed);
+    }
+
+    /// Nothing came for a call that waited.
+    pub(super) fn was_silent(&self) {
+        self.in_vain.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -96,6 +122,8 @@ pub(super) struct Core {
     /// Calls in flight: for what comes on the stream of a legacy conversation and belongs to one of them, and
     /// for the end of the conversation.
     calls: Mutex<Vec<(u64, Option<CallerId>, Arc<Slot>)>>,
+    /// Where a legacy server says what belongs to no call's own stream.
+    pub(super) stream: Beside,
     /// Explicit close: everything stops.
     pub(super) over: CancellationToken,
     /// Over, or known to be of no more use.
@@ -152,6 +180,7 @@ impl HttpLink {
             next_id: AtomicU64::new(1),
             stray: AtomicU64::new(0),
             calls: Mutex::default(),
+            stream: Beside::default(),
             over: CancellationToken::new(),
             dead: CancellationToken::new(),
             is_dead: AtomicBool::new(false),
@@ -203,10 +232,11 @@ impl HttpLink {
             }
         }
         let id = core.next_id.fetch_add(1, Ordering::Relaxed);
-        let caller = outgoing.caller;
+        let (caller, wants_logs) = (outgoing.caller, outgoing.wants_logs);
         let text = outgoing.text(id);
         let asking = core.request(Method::POST, headers, text);
-        Ok(HttpCall::new(self.clone(), id, caller, asking))
+        let call = HttpCall::new(self.clone(), id, caller, asking);
+        Ok(if wants_logs { call.lingering() } else { call })
     }
 
     pub(in crate::client) async fn send(&self, frame: &Frame) -> Result<(), CallError> {

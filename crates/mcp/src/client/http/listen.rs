@@ -5,7 +5,10 @@
 //!
 //! It is opened in the background and opened again whenever it ends; a server that has none says so once.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use http::StatusCode;
 use http_body_util::BodyExt;
@@ -59,7 +62,10 @@ pub(super) async fn listen(core: Arc<Core>, to: mpsc::Sender<Event>) {
         let fruitful = match listener.open(&core).await {
             Open::Stream(body) => {
                 listener.opened = true;
-                listener.read(&core, body, &to).await || started.elapsed() >= GOOD
+                core.stream.is_open.store(true, Ordering::Relaxed);
+                let fruitful = listener.read(&core, body, &to).await;
+                core.stream.is_open.store(false, Ordering::Relaxed);
+                fruitful || started.elapsed() >= GOOD
             }
             Open::Later => false,
             Open::Never => return,
@@ -160,10 +166,13 @@ fn take(core: &Arc<Core>, frame: Frame, to: &mpsc::Sender<Event>) {
                     });
                     token.and_then(|token| core.in_flight(token))
                 }
-                method::MESSAGE => match core.whose() {
-                    Whose::One(slot) => Some(slot),
-                    Whose::Nobodys | Whose::Unclear => None,
-                },
+                method::MESSAGE => {
+                    core.stream.has_logged();
+                    match core.whose() {
+                        Whose::One(slot) => Some(slot),
+                        Whose::Nobodys | Whose::Unclear => None,
+                    }
+                }
                 _ => None,
             };
             let event = Event::Notification(frame);

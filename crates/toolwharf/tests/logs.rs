@@ -1,0 +1,87 @@
+//! Log messages of servers: who gets which.
+
+mod common;
+
+use common::{Gateway, Setup};
+use serde_json::{Value, json};
+use testkit::{
+    Bin, DEADLINE, Peer, Process,
+    peer::{MODERN, all_capabilities},
+};
+
+const MESSAGE: &str = "notifications/message";
+
+async fn log_at(peer: &mut Peer, level: &str) {
+    let arguments = json!({ "level": level, "message": level });
+    let logged = peer.tool("log_at", arguments).await;
+    assert_eq!(logged.text(), "logged", "{logged:?}");
+}
+
+async fn next(peer: &mut Peer) -> Value {
+    let message = peer.notification(MESSAGE, DEADLINE).await;
+    message.expect("a log message")["params"]["data"].clone()
+}
+
+async fn gateway(entry: Value) -> Gateway {
+    let gateway = Setup::new().server("one", entry).serve().await;
+    gateway.up("one").await;
+    gateway
+}
+
+/// What one client wants to hear is nothing to another: a session that set no level gets all that the server sends.
+#[tokio::test]
+async fn a_level_is_one_sessions() {
+    for sharing in ["shared", "session"] {
+        let gateway = gateway(json!({
+            "command": Bin::path("testkit-conformance"),
+            "args": ["--stdio", "--era", "legacy"],
+            "toolwharf": { "sharing": sharing },
+        }))
+        .await;
+        let mut strict = gateway.legacy().await;
+        strict.log_level("error").await;
+        strict.tool("test_simple_text", json!({})).await;
+        let mut plain = gateway.legacy().await;
+        log_at(&mut plain, "debug").await;
+        assert_eq!(next(&mut plain).await, "debug", "{sharing}");
+        let arguments = json!({ "level": "warning", "message": "too little" });
+        strict.tool("log_at", arguments).await;
+        log_at(&mut strict, "alert").await;
+        assert_eq!(next(&mut strict).await, "alert", "{sharing}");
+        // It may change its mind.
+        strict.log_level("info").await;
+        strict.tool("test_simple_text", json!({})).await;
+        log_at(&mut strict, "notice").await;
+        assert_eq!(next(&mut strict).await, "notice", "{sharing}");
+    }
+}
+
+/// A legacy server sends them on its own stream, beside the answer: a modern client gets them with its answer.
+#[tokio::test]
+async fn a_modern_client_gets_the_messages_of_a_legacy_http_server() {
+    let arguments = ["--listen", "127.0.0.1:0", "--era", "legacy"];
+    let mut server = Process::bin("testkit-conformance", arguments);
+    let url = server.url().await;
+    let gateway = gateway(json!({ "type": "http", "url": url })).await;
+    let mut peer = gateway.modern().await;
+    peer.log_level("debug").await;
+    for level in ["debug", "info", "warning", "error", "alert"] {
+        log_at(&mut peer, level).await;
+        assert_eq!(next(&mut peer).await, level);
+    }
+    // A client that asked for none gets none.
+    let mut quiet = gateway.modern().await;
+    log_at(&mut quiet, "alert").await;
+    let all = quiet.tool("test_simple_text", json!({})).await;
+    assert!(all.notifications.is_empty(), "{all:?}");
+}
+
+/// Whoever sends log messages says so.
+#[tokio::test]
+async fn logging_is_declared_in_both_eras() {
+    let gateway = Setup::new().scripted("one", &[]).serve().await;
+    let mut peer = Peer::http(gateway.client(), MODERN, all_capabilities()).await;
+    let discovered = peer.request("server/discover", json!({})).await;
+    let capabilities = &discovered.result()["capabilities"];
+    assert!(capabilities["logging"].is_object(), "{discovered:?}");
+}
