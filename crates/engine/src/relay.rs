@@ -7,6 +7,7 @@ use futures_util::FutureExt;
 use mcp::{
     Era, Frame, Kind, RpcError, bridge,
     client::{Call, CallError, CallerId, Event, Outgoing},
+    elicit,
     error::METHOD_NOT_FOUND,
     frame::Param,
     headers::ParamHeaders,
@@ -234,6 +235,11 @@ impl Relay<'_> {
             }
             return Box::pin(self.resume(&state)).await;
         }
+        if self.caller.era == Era::Modern
+            && let Some(declined) = self.declined()
+        {
+            return Err(declined.into());
+        }
         let server = &self.target.server;
         let mut deadline = self.started + self.timeout();
         if let Some(refusal) = server.refusal() {
@@ -367,6 +373,8 @@ impl Relay<'_> {
     ) -> Result<Answer, Failure> {
         let mut retried = false;
         let mut rounds = 0;
+        // URLs that the client opens for a server that waits for that.
+        let mut opened: Vec<String> = Vec::new();
         loop {
             let by = permit.caller();
             let step = match self.drive(&mut call, &connection, deadline, by).await {
@@ -387,11 +395,18 @@ impl Relay<'_> {
                 Step::Input(requests) => return self.hold(call, connection, permit, requests),
                 Step::Response(response) => response,
             };
+            let era = connection.client.info().era;
             if self.caller.era == Era::Modern
-                || connection.client.info().era == Era::Legacy
+                || era == Era::Legacy
                 || !bridge::is_input_required(&response)
             {
-                return Ok(self.answer(&response, connection.client.info().era));
+                for id in &opened {
+                    let complete = elicit::complete(id);
+                    let outbox = &self.caller.outbox;
+                    outbox.push(Weight::Notification, complete.text().clone());
+                }
+                let urls = self.urls_required(&response, era);
+                return Ok(urls.unwrap_or_else(|| self.answer(&response, era)));
             }
             rounds += 1;
             if rounds > MAX_ROUNDS {
@@ -401,7 +416,7 @@ impl Relay<'_> {
                 ))
                 .into());
             }
-            let retry = Box::pin(self.gather_input(&response)).await?;
+            let retry = Box::pin(self.gather_input(&response, &mut opened)).await?;
             *deadline = Instant::now() + self.timeout();
             call = self
                 .send(&connection, &retry)
@@ -505,10 +520,23 @@ impl Relay<'_> {
             return Some(RpcError::method_not_found(request.method()));
         };
         let face = self.caller.face();
+        let capability = if request.method() == method::ELICIT
+            && elicit::is_url(request.body())
+            && !elicit::opens_urls(&face.capabilities)
+        {
+            "elicitation.url"
+        } else {
+            capability
+        };
+        let tool = self.target.name.as_deref().unwrap_or(self.frame.method());
+        let server = self.target.server.name();
         (!bridge::declares(&face.capabilities, capability)).then(|| {
             RpcError::new(
                 METHOD_NOT_FOUND,
-                format!("the client does not support {}", request.method()),
+                format!(
+                    "the client does not support {}: `{tool}` of server `{server}` needs a client with the capability `{capability}`",
+                    request.method()
+                ),
             )
         })
     }
@@ -539,7 +567,11 @@ impl Relay<'_> {
     }
 
     /// Asks a legacy client what a modern server wants to know, and makes the retry.
-    async fn gather_input(&self, response: &Frame) -> Result<Frame, Failure> {
+    async fn gather_input(
+        &self,
+        response: &Frame,
+        opened: &mut Vec<String>,
+    ) -> Result<Frame, Failure> {
         let state = response
             .object()
             .and_then(|result| result.string("requestState"));
@@ -553,20 +585,65 @@ impl Relay<'_> {
                     "the server needs {method}, which the client does not support"
                 )));
             }
-            let asked = self.ask(method, Some(params))?;
-            let frame = answered(asked, self.shared.limits().held_call_ttl).await?;
-            match frame.kind() {
-                Kind::Result => Ok((key.clone(), frame.body_bytes())),
-                // The modern era has a word for this in elicitation only.
-                _ if method == method::ELICIT => {
-                    Ok((key.clone(), Bytes::from_static(b"{\"action\":\"cancel\"}")))
+            let (mut params, mut id) = (params.clone(), None);
+            if method == method::ELICIT && elicit::is_url(&params) {
+                if !elicit::opens_urls(&face.capabilities) {
+                    return Err(RpcError::internal(
+                        "the server needs a URL to be opened, which the client does not support (elicitation.url)",
+                    ));
                 }
-                _ => Err(RpcError::from_json(frame.body())),
+                let fresh = format!("{:032x}", rand::random::<u128>());
+                let (with_id, known) = elicit::with_id(&params, &fresh);
+                (params, id) = (with_id, Some(known));
             }
+            let asked = self.ask(method, Some(&params))?;
+            let frame = answered(asked, self.shared.limits().held_call_ttl).await?;
+            let answer = match frame.kind() {
+                Kind::Result => frame.body_bytes(),
+                // The modern era has a word for this in elicitation only.
+                _ if method == method::ELICIT => Bytes::from_static(b"{\"action\":\"cancel\"}"),
+                _ => return Err(RpcError::from_json(frame.body())),
+            };
+            let id = id.filter(|_| elicit::is_accepted(&answer));
+            Ok(((key.clone(), answer), id))
         });
         let answers = futures_util::future::try_join_all(answers).await?;
+        let (answers, ids): (Vec<_>, Vec<_>) = answers.into_iter().unzip();
+        opened.extend(ids.into_iter().flatten());
         bridge::retry(self.frame, &answers, state.as_deref())
             .ok_or_else(|| RpcError::internal("the request cannot be retried").into())
+    }
+
+    /// What a legacy server wants to be opened before it can be asked: a modern client is asked for that, and asks again.
+    fn urls_required(&self, response: &Frame, server: Era) -> Option<Answer> {
+        if self.caller.era != Era::Modern || server != Era::Legacy {
+            return None;
+        }
+        let urls = elicit::required(response);
+        if urls.is_empty() || !elicit::opens_urls(&self.caller.face().capabilities) {
+            return None;
+        }
+        let urls: Vec<_> = urls
+            .into_iter()
+            .enumerate()
+            .map(|(at, params)| {
+                let key = format!("url{}", at + 1);
+                (key, method::ELICIT.to_owned(), params)
+            })
+            .collect();
+        let result = bridge::input_required(&urls, elicit::STATE);
+        Some(Answer::result(self.frame, result.as_bytes()))
+    }
+
+    /// Why a request is not made again: its client did not open what the server wanted to be opened.
+    fn declined(&self) -> Option<RpcError> {
+        let state = self.frame.param_string(Param::RequestState)?;
+        (state == elicit::STATE && elicit::is_declined(self.frame)).then(|| {
+            let server = self.target.server.name();
+            RpcError::internal(format!(
+                "server `{server}` needs a URL to be opened first, and that was declined"
+            ))
+        })
     }
 
     /// `params.requestState`, if it is one of ours.

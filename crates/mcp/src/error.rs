@@ -13,6 +13,8 @@ pub const INVALID_PARAMS: i64 = -32602;
 pub const INTERNAL_ERROR: i64 = -32603;
 /// Legacy eras only (2025-11-25 server/resources "Error Handling"); modern ones say [`INVALID_PARAMS`].
 pub const RESOURCE_NOT_FOUND: i64 = -32002;
+/// Legacy eras only (2025-11-25 client/elicitation "URL Elicitation Required Error").
+pub const URL_REQUIRED: i64 = -32042;
 /// 2026-07-28 basic "Error Codes".
 pub const HEADER_MISMATCH: i64 = -32020;
 /// 2026-07-28 basic "Error Codes".

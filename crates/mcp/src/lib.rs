@@ -9,6 +9,7 @@
 
 pub mod bridge;
 pub mod client;
+pub mod elicit;
 pub mod error;
 pub mod frame;
 pub mod headers;

@@ -116,5 +116,6 @@ pub mod method {
     pub const ROOTS_CHANGED: &str = "notifications/roots/list_changed";
     pub const SAMPLING: &str = "sampling/createMessage";
     pub const ELICIT: &str = "elicitation/create";
+    pub const ELICITATION_COMPLETE: &str = "notifications/elicitation/complete";
     pub const ROOTS_LIST: &str = "roots/list";
 }

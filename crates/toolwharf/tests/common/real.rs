@@ -26,10 +26,15 @@ pub(crate) fn npm(script: &str, arguments: &[&str]) -> Value {
 
 pub(crate) const EVERYTHING: &str = "server-everything/dist/index.js";
 
-pub(crate) fn python(server: &str, arguments: &[&str]) -> Value {
+/// The folder of Python's packages.
+pub(crate) fn venv() -> PathBuf {
     let work = node_modules();
     let work = work.parent().expect("it is in a folder");
-    let program = installed(work.join("venv/bin").join(server));
+    installed(work.join("venv"))
+}
+
+pub(crate) fn python(server: &str, arguments: &[&str]) -> Value {
+    let program = installed(venv().join("bin").join(server));
     json!({ "command": program, "args": arguments })
 }
 

@@ -37,6 +37,8 @@ pub(crate) struct Server {
     /// All calls, counted likewise.
     pub(crate) calls: Gauge,
     pub(crate) cancelled: AtomicU64,
+    /// Whether `sign_in` has told its client what to open.
+    pub(crate) signed_in: Mutex<bool>,
 }
 
 /// State of one conversation.
@@ -103,6 +105,7 @@ impl Server {
             slow: Gauge::default(),
             calls: Gauge::default(),
             cancelled: AtomicU64::new(0),
+            signed_in: Mutex::default(),
         }
     }
 

@@ -158,6 +158,11 @@ const TOOLS: &[Tool] = &[
             ("data", "object"),
         ],
     ),
+    (
+        "sign_in",
+        "Wants a URL to be opened first, in the way of a legacy server; every other call succeeds",
+        &[("url", "string")],
+    ),
     ("drop_stream", "Cuts the HTTP+SSE stream", &[]),
     (
         "freeze",
@@ -453,6 +458,22 @@ pub(crate) fn call(server: &Server, id: &str, params: &Params<'_>, out: &Out, se
                     );
                 }
             }
+        }
+        "sign_in" => {
+            let mut signed_in = lock(&server.signed_in);
+            *signed_in = !*signed_in;
+            if !*signed_in {
+                return say("signed in");
+            }
+            let elicitation = json!({
+                "mode": "url",
+                "elicitationId": "e-1",
+                "url": string("url"),
+                "message": "Sign in",
+            });
+            let data = json!({ "elicitations": [elicitation] });
+            let error = json!({ "code": -32042, "message": "Sign in first", "data": data });
+            out.line(format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#).as_bytes());
         }
         "drop_stream" => {
             // An empty frame ends a stream, whatever other calls still hold it.

@@ -1,0 +1,162 @@
+//! URL elicitation between the eras, as pure functions over frames.
+//!
+//! 2025-11-25 gives every such question an id, says when it is complete, and has an error for a request that has to wait
+//! for one (-32042). 2026-07-28 has none of that: a request comes back as `input_required`, and is made again.
+
+use bytes::Bytes;
+
+use crate::{
+    Frame, Kind,
+    error::URL_REQUIRED,
+    json::{self, Object, Splice, quote},
+    protocol::method,
+};
+
+/// The `requestState` of a request that has to be made again once URLs were opened. It says nothing: whoever makes it up
+/// makes the request again, which anybody may.
+pub const STATE: &str = "twh-url";
+
+/// Whether params of `elicitation/create` ask for a URL to be opened.
+#[must_use]
+pub fn is_url(params: &[u8]) -> bool {
+    Object::of(params).is_some_and(|params| params.string("mode").as_deref() == Some("url"))
+}
+
+/// Whether `capabilities` (JSON text) let a client be asked to open a URL.
+#[must_use]
+pub fn opens_urls(capabilities: &[u8]) -> bool {
+    Object::of(capabilities)
+        .and_then(|all| all.object("elicitation"))
+        .is_some_and(|elicitation| elicitation.find("url").is_some())
+}
+
+/// Params of a URL elicitation with the `elicitationId` that 2025-11-25 wants, and that id: theirs, or else `fresh`.
+#[must_use]
+pub fn with_id(params: &Bytes, fresh: &str) -> (Bytes, String) {
+    let Some(object) = Object::of(params) else {
+        return (params.clone(), fresh.to_owned());
+    };
+    if let Some(id) = object.string("elicitationId") {
+        return (params.clone(), id.into_owned());
+    }
+    let mut splice = Splice::new();
+    let member = format!("\"elicitationId\":{}", quote(fresh));
+    splice.insert(params, &object.span(), member.as_bytes());
+    (splice.apply(params), fresh.to_owned())
+}
+
+/// Whether a client's answer to an elicitation is a yes.
+#[must_use]
+pub fn is_accepted(answer: &[u8]) -> bool {
+    Object::of(answer).is_some_and(|answer| answer.string("action").as_deref() == Some("accept"))
+}
+
+/// `notifications/elicitation/complete`.
+#[must_use]
+pub fn complete(id: &str) -> Frame {
+    let params = format!("{{\"elicitationId\":{}}}", quote(id));
+    Frame::notification(method::ELICITATION_COMPLETE, Some(params.as_bytes()))
+}
+
+/// What has to be opened before a request can be made: params of `elicitation/create`, if that is what the error says.
+#[must_use]
+pub fn required(response: &Frame) -> Vec<Bytes> {
+    if response.kind() != Kind::Error {
+        return Vec::new();
+    }
+    let Some(error) = response.object() else {
+        return Vec::new();
+    };
+    let text = response.text();
+    let code = error.raw("code");
+    if code != Some(URL_REQUIRED.to_string().as_bytes()) {
+        return Vec::new();
+    }
+    let asked = error
+        .object("data")
+        .and_then(|data| data.find("elicitations"));
+    asked
+        .into_iter()
+        .flat_map(|span| json::elements(text, span))
+        .map(|span| text.slice(span))
+        .filter(|params| is_url(params))
+        .collect()
+}
+
+/// Whether a request that is made again says that some URL was not opened.
+#[must_use]
+pub fn is_declined(frame: &Frame) -> bool {
+    let responses = frame
+        .object()
+        .and_then(|params| params.object("inputResponses"));
+    let Some(responses) = responses else {
+        return true;
+    };
+    let text = frame.text();
+    responses
+        .members()
+        .any(|member| !is_accepted(&text[member.value]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(text: &'static str) -> Frame {
+        Frame::parse(Bytes::from_static(text.as_bytes()), 64).expect(text)
+    }
+
+    #[test]
+    fn an_id_is_added_where_there_is_none() {
+        let params = Bytes::from_static(br#"{"mode":"url","url":"http://x"}"#);
+        let (with, id) = with_id(&params, "fresh");
+        assert_eq!(id, "fresh");
+        assert_eq!(
+            with,
+            &br#"{"elicitationId":"fresh","mode":"url","url":"http://x"}"#[..]
+        );
+        assert_eq!(with_id(&with, "another"), (with.clone(), "fresh".into()));
+    }
+
+    #[test]
+    fn errors_say_what_has_to_be_opened() {
+        for (text, expect) in [
+            (
+                r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32042,"message":"m","data":{"elicitations":[{"mode":"url","url":"u"},{"mode":"form"}]}}}"#,
+                vec![r#"{"mode":"url","url":"u"}"#],
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32042,"message":"m"}}"#,
+                vec![],
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32041,"message":"m","data":{"elicitations":[{"mode":"url"}]}}}"#,
+                vec![],
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":1,"result":{"code":-32042}}"#,
+                vec![],
+            ),
+        ] {
+            assert_eq!(required(&frame(text)), expect, "{text}");
+        }
+    }
+
+    #[test]
+    fn only_a_yes_to_all_is_a_yes() {
+        for (params, expect) in [
+            (r#"{}"#, true),
+            (r#"{"inputResponses":{"a":{"action":"accept"}}}"#, false),
+            (
+                r#"{"inputResponses":{"a":{"action":"accept"},"b":{"action":"decline"}}}"#,
+                true,
+            ),
+            (r#"{"inputResponses":{"a":{}}}"#, true),
+        ] {
+            let request = Frame::request("1", "tools/call", Some(params.as_bytes()));
+            assert_eq!(is_declined(&request), expect, "{params}");
+        }
+        assert!(opens_urls(br#"{"elicitation":{"url":{}}}"#));
+        assert!(!opens_urls(br#"{"elicitation":{"form":{}},"url":{}}"#));
+    }
+}

@@ -1,0 +1,143 @@
+//! URLs that servers want to be opened, between the eras, with the official SDKs as clients.
+
+mod common;
+
+use std::{path::PathBuf, process::Stdio};
+
+use common::{Setup, real::venv};
+use serde_json::{Value, json};
+use testkit::{DEADLINE, Peer, conformance::node_modules, peer::MODERN, within};
+use tokio::process::Command;
+
+const URL: &str = "https://example.com/sign-in";
+
+/// What a client's script says: one line of JSON.
+async fn said(mut command: Command) -> Value {
+    command.stdin(Stdio::null()).kill_on_drop(true);
+    let output = within("the client", DEADLINE, command.output())
+        .await
+        .expect("it is installed");
+    let (out, err) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    assert!(output.status.success(), "{out}{err}");
+    serde_json::from_str(out.trim()).unwrap_or_else(|error| panic!("{error}: {out}{err}"))
+}
+
+const TYPESCRIPT: &str = r#"
+const [sdk, url, target] = process.argv.slice(2);
+const { Client } = await import(`${sdk}/client/index.js`);
+const { StreamableHTTPClientTransport } = await import(`${sdk}/client/streamableHttp.js`);
+const types = await import(`${sdk}/types.js`);
+const client = new Client({ name: "t", version: "1" }, { capabilities: { elicitation: { url: {} } } });
+const asked = [], told = [];
+client.setRequestHandler(types.ElicitRequestSchema, async (request) => {
+    asked.push(request.params);
+    return { action: "accept" };
+});
+let complete;
+const completed = new Promise((resolve) => (complete = resolve));
+client.setNotificationHandler(types.ElicitationCompleteNotificationSchema, (notification) => {
+    told.push(notification.params.elicitationId);
+    complete();
+});
+await client.connect(new StreamableHTTPClientTransport(new URL(target)));
+const question = { method: "elicitation/create", params: { mode: "url", url, message: "Sign in" } };
+const result = await client.callTool({ name: "input", arguments: { requests: { it: question }, state: "s" } });
+await completed;
+console.log(JSON.stringify({ asked, told, result }));
+await client.close();
+"#;
+
+/// A modern server asks, and the client of 2025-11-25 gets what its revision has: an id, and a notice at the end.
+#[tokio::test]
+async fn a_legacy_client_gets_an_id_and_is_told_of_the_end() {
+    let setup = Setup::new().scripted("one", &["--era", "modern"]);
+    let script = setup.folder().join("client.mjs");
+    std::fs::write(&script, TYPESCRIPT).expect("a new file");
+    let gateway = setup.serve().await;
+    gateway.up("one").await;
+    let modules = node_modules();
+    let mut command = Command::new(modules.join("node/bin/node"));
+    command
+        .arg(script)
+        .arg(modules.join("@modelcontextprotocol/sdk/dist/esm"))
+        .args([URL, &format!("{}/mcp", gateway.url)]);
+    let said = said(command).await;
+    assert_eq!(said["asked"][0]["url"], URL, "{said}");
+    let id = said["asked"][0]["elicitationId"].as_str().expect("an id");
+    assert!(id.len() >= 16, "{said}");
+    assert_eq!(said["told"], json!([id]), "{said}");
+    let answer = &said["result"]["structuredContent"];
+    assert_eq!(answer["inputResponses"]["it"]["action"], "accept", "{said}");
+    assert_eq!(answer["requestState"], "s", "{said}");
+}
+
+const PYTHON: &str = r#"
+import asyncio, json, sys
+import mcp_types as types
+from mcp import Client
+
+async def main():
+    asked = []
+    async def elicit(context, params):
+        asked.append(params.model_dump(by_alias=True, mode="json"))
+        return types.ElicitResult(action=sys.argv[3])
+    async with Client(sys.argv[2], mode="2026-07-28", elicitation_callback=elicit) as client:
+        try:
+            result = await client.call_tool("sign_in", {"url": sys.argv[1]})
+            text = result.content[0].text
+        except Exception as error:
+            text = str(error)
+        print(json.dumps({"asked": asked, "text": text}))
+
+asyncio.run(main())
+"#;
+
+fn python() -> PathBuf {
+    venv().join("bin/python")
+}
+
+/// A legacy server refuses a call until something was opened (-32042): a modern client is asked, and its call is made
+/// again.
+#[tokio::test]
+async fn a_modern_client_is_asked_for_what_an_error_wants() {
+    let setup = Setup::new().scripted("one", &[]);
+    let script = setup.folder().join("client.py");
+    std::fs::write(&script, PYTHON).expect("a new file");
+    let gateway = setup.serve().await;
+    gateway.up("one").await;
+    for (action, expect) in [("accept", "signed in"), ("decline", "declined")] {
+        let mut command = Command::new(python());
+        command
+            .arg(&script)
+            .args([URL, &format!("{}/mcp", gateway.url), action]);
+        let said = said(command).await;
+        assert_eq!(said["asked"].as_array().map(Vec::len), Some(1), "{said}");
+        assert_eq!(said["asked"][0]["url"], URL, "{said}");
+        let text = said["text"].as_str().expect("a text");
+        assert!(text.contains(expect), "{said}");
+    }
+}
+
+/// A client that opens no URLs is asked for none: it gets the server's error, and the server is told why.
+#[tokio::test]
+async fn a_client_that_opens_no_urls_is_not_asked() {
+    let gateway = Setup::new().scripted("one", &[]).serve().await;
+    gateway.up("one").await;
+    for version in [MODERN, common::LEGACY] {
+        let forms = json!({ "elicitation": { "form": {} } });
+        let mut peer = Peer::http(gateway.client(), version, forms).await;
+        let refused = peer.tool("sign_in", json!({ "url": URL })).await;
+        assert_eq!(refused.response["error"]["code"], -32042, "{refused:?}");
+        peer.tool("sign_in", json!({ "url": URL })).await;
+        let params = json!({ "mode": "url", "url": URL, "message": "m", "elicitationId": "e" });
+        let arguments = json!({ "method": "elicitation/create", "params": params });
+        let asked = peer.tool("server_request", arguments).await;
+        assert!(asked.asked.is_empty(), "{asked:?}");
+        for part in ["`server_request`", "`one`", "elicitation.url"] {
+            assert!(asked.text().contains(part), "{asked:?}");
+        }
+    }
+}
