@@ -32,6 +32,7 @@ use crate::{
     hub::{Filter, Hub, Listener, Registration},
     launch::Launcher,
     memory::{Remembered, config_digest},
+    own_tools,
     relay::{Target, relay, routed_span, string_at},
     remember::Pins,
     runtimes::Runtimes,
@@ -728,6 +729,13 @@ impl Gateway {
                 .await
                 .ok_or_else(|| no_scope(&caller.scope))?
         };
+        if let Some(session) = &caller.session
+            && kind == ListKind::Tools
+            && own_tools::has_own(&view)
+        {
+            let own = Box::pin(own_tools::own_tools(&self.shared, &view, session)).await;
+            return Ok(Answer::shared(frame, view.own_tools(caller.era, &own)));
+        }
         Ok(Answer::shared(frame, view.list(kind, caller.era).clone()))
     }
 

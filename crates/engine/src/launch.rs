@@ -13,7 +13,7 @@ use runtime::{
 };
 use tokio::{sync::Semaphore, time::Instant};
 
-use crate::runtimes::Runtimes;
+use crate::{own_tools::OwnTools, runtimes::Runtimes};
 
 /// What a shared connection declares for whichever client is calling: a request for something that this
 /// client has not declared is refused for it, one by one.
@@ -44,6 +44,8 @@ pub struct Connection {
     /// What runs it, where it is hosted.
     pub hosted: Option<Arc<Housing>>,
     pub(crate) level: std::sync::atomic::AtomicU8,
+    /// The tools that it lists, where it is a session's own.
+    pub(crate) own_tools: OwnTools,
     /// Whether its server's lists were asked for: what it wanted of its own accord at its start is over.
     pub(crate) is_known: std::sync::atomic::AtomicBool,
 }
@@ -397,6 +399,7 @@ impl Connection {
             handle,
             hosted,
             level: std::sync::atomic::AtomicU8::new(u8::MAX),
+            own_tools: OwnTools::default(),
             is_known: std::sync::atomic::AtomicBool::new(false),
         }
     }

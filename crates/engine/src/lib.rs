@@ -9,6 +9,7 @@
 //! - `audit`: its record.
 //! - [`remember`], `memory`: what is known of servers from earlier runs.
 //! - [`supervisor`]: when a hosted server is started, stopped and started again.
+//! - `own_tools`: what a session lists that has an instance of its own.
 //! - `queue`: calls of one server that wait for their turn.
 //! - `questions`: what servers ask the clients of their calls.
 //! - `hold`: calls that wait for a modern client's input.
@@ -27,6 +28,7 @@ mod hosted;
 pub mod hub;
 mod launch;
 mod memory;
+mod own_tools;
 mod questions;
 mod queue;
 mod relay;

@@ -149,6 +149,9 @@ async fn forward(
                 server.notified(&shared, &connection, &frame).await;
             }
             Event::Notification(frame) => {
+                if frame.method() == method::TOOLS_CHANGED {
+                    connection.own_tools.forget();
+                }
                 session
                     .outbox()
                     .push(Weight::Notification, frame.text().clone());

@@ -23,6 +23,7 @@ use model::{ExposedName, NamingPolicy, NativeName, ProjectId, ServerName, ToolRe
 use crate::{
     catalog::{Item, ListKind},
     fleet::Fleet,
+    own_tools::Names,
     server::Server,
     uri,
 };
@@ -255,10 +256,19 @@ impl View {
     #[must_use]
     pub fn list(&self, kind: ListKind, era: Era) -> &Bytes {
         let slot = &self.rendered[kind as usize][usize::from(era == Era::Modern)];
-        slot.get_or_init(|| self.render(kind, era))
+        slot.get_or_init(|| self.render(kind, era, |_| true))
     }
 
-    fn render(&self, kind: ListKind, era: Era) -> Bytes {
+    /// [`View::list`] of tools for a session with instances of its own: of their servers, what they list.
+    pub(crate) fn own_tools(&self, era: Era, own: &[(Arc<Server>, Names)]) -> Bytes {
+        self.render(ListKind::Tools, era, |entry| {
+            let mut own = own.iter();
+            let own = own.find(|(server, _)| Arc::ptr_eq(server, &entry.server));
+            own.is_none_or(|(_, names)| names.contains(&entry.item.native))
+        })
+    }
+
+    fn render(&self, kind: ListKind, era: Era, shows: impl Fn(&Entry) -> bool) -> Bytes {
         let mut out = BytesMut::new();
         out.put_u8(b'{');
         let stale = self.stale.as_ref();
@@ -270,7 +280,8 @@ impl View {
             out.put_slice(format!("\"_meta\":{{{stale}}},").as_bytes());
         }
         out.put_slice(format!("\"{}\":[", kind.key()).as_bytes());
-        for (at, entry) in self.entries[kind as usize].iter().enumerate() {
+        let shown = self.entries[kind as usize].iter();
+        for (at, entry) in shown.filter(|entry| shows(entry)).enumerate() {
             if at > 0 {
                 out.put_u8(b',');
             }

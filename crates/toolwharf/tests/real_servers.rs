@@ -314,6 +314,49 @@ async fn real_servers_ask_their_client() {
     assert!(said(elicited.result()).contains("Alice"), "{elicited:?}");
 }
 
+/// A session with an instance of its own lists what a client of its own would: fewer tools where it can do less.
+#[tokio::test]
+async fn real_servers_list_what_their_client_can_use() {
+    let entry = with(npm(EVERYTHING, &[]), json!({ "sharing": "session" }));
+    let gateway = Setup::new().server("everything", entry).serve().await;
+    gateway.up("everything").await;
+    let mut plain = Peer::http(gateway.client(), LEGACY, json!({})).await;
+    let few = tools(&mut plain).await;
+    assert_eq!(few.len(), 13, "{few:?}");
+    let mut able = gateway.legacy().await;
+    let more = tools(&mut able).await;
+    assert!(more.len() > few.len(), "{more:?}");
+    assert!(more.iter().any(|name| name == "trigger-sampling-request"));
+    assert!(few.iter().all(|name| more.contains(name)), "{few:?}");
+    // What it lists, it can call.
+    let echo = plain.tool("echo", json!({ "message": "hello" })).await;
+    assert_eq!(said(echo.result()), "Echo: hello");
+}
+
+/// On the common instance everything is listed, for some client can do it: one that cannot is told so.
+#[tokio::test]
+async fn real_servers_say_what_their_client_lacks() {
+    let gateway = Setup::new()
+        .server("everything", npm(EVERYTHING, &[]))
+        .serve()
+        .await;
+    gateway.up("everything").await;
+    for version in [LEGACY, MODERN] {
+        let mut peer = Peer::http(gateway.client(), version, json!({})).await;
+        for (tool, capability) in [
+            ("trigger-sampling-request", "sampling"),
+            ("trigger-elicitation-request", "elicitation"),
+        ] {
+            let outcome = peer.tool(tool, json!({ "prompt": "Say something" })).await;
+            assert!(outcome.asked.is_empty(), "{outcome:?}");
+            let text = outcome.response.to_string();
+            for part in [tool, "`everything`", &format!("`{capability}`")] {
+                assert!(text.contains(part), "{part}: {text}");
+            }
+        }
+    }
+}
+
 /// Over stdio, from command and arguments, with its own variables.
 #[tokio::test]
 async fn p03_real_servers_over_stdio() {
