@@ -204,7 +204,7 @@ impl Duplex {
         };
         match (whose, event) {
             (Whose::One(slot), event) => {
-                if let Err(event) = slot.push(event) {
+                if let Some(event) = slot.push(event) {
                     self.ambient(event);
                 }
             }

@@ -36,14 +36,12 @@ impl Slot {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds an event before the end.
-    ///
-    /// # Errors
-    /// The event, if the call is over or too many questions wait already.
-    pub(super) fn push(&self, event: Event) -> Result<(), Event> {
+    /// Adds an event before the end. Gives it back if the call is over or too many questions wait already.
+    #[must_use]
+    pub(super) fn push(&self, event: Event) -> Option<Event> {
         let mut state = self.state();
         if state.end.is_some() || state.closed {
-            return Err(event);
+            return Some(event);
         }
         if state.waiting.len() >= MAX_WAITING {
             match state
@@ -52,12 +50,12 @@ impl Slot {
                 .position(|event| matches!(event, Event::Notification(_)))
             {
                 Some(oldest) => drop(state.waiting.remove(oldest)),
-                None => return Err(event),
+                None => return Some(event),
             }
         }
         state.waiting.push_back(event);
         Self::wake(state);
-        Ok(())
+        None
     }
 
     /// Takes no more: what waits is still there to be taken.

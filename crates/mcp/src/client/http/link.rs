@@ -107,6 +107,9 @@ pub(super) enum Mode {
     },
 }
 
+/// A call in flight: its id, who made it, and where it gets what belongs to it.
+type InFlight = (u64, Option<CallerId>, Arc<Slot>);
+
 pub(super) struct Core {
     pub(super) label: Arc<str>,
     pub(super) max_message: usize,
@@ -121,7 +124,7 @@ pub(super) struct Core {
     stray: AtomicU64,
     /// Calls in flight: for what comes on the stream of a legacy conversation and belongs to one of them, and
     /// for the end of the conversation.
-    calls: Mutex<Vec<(u64, Option<CallerId>, Arc<Slot>)>>,
+    calls: Mutex<Vec<InFlight>>,
     /// Where a legacy server says what belongs to no call's own stream.
     pub(super) stream: Beside,
     /// Explicit close: everything stops.
@@ -407,7 +410,7 @@ impl Core {
         }
     }
 
-    fn calls(&self) -> MutexGuard<'_, Vec<(u64, Option<CallerId>, Arc<Slot>)>> {
+    fn calls(&self) -> MutexGuard<'_, Vec<InFlight>> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

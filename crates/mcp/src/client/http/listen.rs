@@ -177,7 +177,7 @@ fn take(core: &Arc<Core>, frame: Frame, to: &mpsc::Sender<Event>) {
             };
             let event = Event::Notification(frame);
             let unclaimed = match call {
-                Some(slot) => slot.push(event).err(),
+                Some(slot) => slot.push(event),
                 None => Some(event),
             };
             if let Some(event) = unclaimed {
@@ -189,7 +189,7 @@ fn take(core: &Arc<Core>, frame: Frame, to: &mpsc::Sender<Event>) {
         // same, and with calls of one caller in flight it is clear whose it is.
         Kind::Request => match core.whose() {
             Whose::One(slot) => {
-                if let Err(event) = slot.push(Event::Request(frame)) {
+                if let Some(event) = slot.push(Event::Request(frame)) {
                     ambient(core, to, event);
                 }
             }
