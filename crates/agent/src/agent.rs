@@ -1,6 +1,6 @@
 //! An agent: what it has, its start and its stop.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use futures_util::StreamExt as _;
 use serde_json::Value;
@@ -16,6 +16,7 @@ use crate::{
     conversation::Conversation,
     event::{ChatEvent, ErrorKind},
     generate::{Emitter, Generated, generate},
+    keep::{Beginning, Keep, Keeping},
     ledger::{Ledger, RunId},
     llm::Model,
     message::{Block, Image, ImageSource},
@@ -25,7 +26,7 @@ use crate::{
     registry::Registry,
     servers::{Servers, ServersError},
     tool::ToolFunction,
-    tools::{Called, RECORD, Records, Tools},
+    tools::{Called, Records, Tools},
 };
 
 /// How long records of what was dropped are waited for at the stop.
@@ -40,6 +41,7 @@ pub struct Agent {
     pub(crate) records: Records,
     started: OnceCell<()>,
     stopped: CancellationToken,
+    why_stopped: OnceLock<String>,
     /// Warnings that were logged, so that each chat does not repeat them.
     warned: Mutex<Vec<String>>,
 }
@@ -126,6 +128,7 @@ impl Agent {
             },
             started: OnceCell::new(),
             stopped: CancellationToken::new(),
+            why_stopped: OnceLock::new(),
             warned: Mutex::default(),
         })
     }
@@ -141,7 +144,7 @@ impl Agent {
         let started = tokio::select! {
             biased;
             () = self.stopped.cancelled() => {
-                return Err(ServersError("the agent was stopped".to_owned()));
+                return Err(ServersError(self.why_stopped().to_owned()));
             }
             started = timeout(limit, start) => started,
         };
@@ -190,34 +193,29 @@ impl Agent {
     ) -> ChatStream<'a> {
         let message = message.into();
         generate(|out| async move {
-            let last = self.turn(conversation, message, &out).await;
+            let last = self.turn(conversation, message, None, &out).await;
             out.emit(last).await;
         })
     }
 
     /// [`Agent::chat`] as a stream that owns all that it needs, for a response that outlives its handler.
     ///
-    /// `keep` gets the conversation once: before the last event comes out, which is held back until it is kept; or after
-    /// a drop, in a task of the agent's. It has ten seconds.
-    pub fn chat_owned<F>(
+    /// `keep` gets the conversation twice: with the user's message, before the model is asked; and at the end, before the
+    /// last event comes out, which is held back until it is kept, or after a drop, in a task of the agent's. It has ten
+    /// seconds each time. A turn that does not start is not kept.
+    pub fn chat_owned(
         self: &Arc<Self>,
         conversation: Conversation,
         message: impl Into<UserMessage>,
-        keep: impl FnOnce(Conversation) -> F + Send + 'static,
-    ) -> ChatStream<'static>
-    where
-        F: Future<Output = ()> + Send + 'static,
-    {
+        keep: impl Keep,
+    ) -> ChatStream<'static> {
         let agent = Arc::clone(self);
         let message = message.into();
         generate(|out| async move {
-            let mut owned = Owned {
-                agent: &agent,
-                held: Some((conversation, keep)),
-            };
-            if let Some((conversation, _)) = &mut owned.held {
-                let last = agent.turn(conversation, message, &out).await;
-                owned.keep().await;
+            let mut keeping = Keeping::new(&agent.records, conversation, Box::new(keep));
+            if let Some((conversation, begin)) = keeping.parts() {
+                let last = agent.turn(conversation, message, Some(begin), &out).await;
+                keeping.end().await;
                 out.emit(last).await;
             }
         })
@@ -228,16 +226,27 @@ impl Agent {
         &self,
         conversation: &mut Conversation,
         message: UserMessage,
+        begin: Option<Beginning<'_>>,
         out: &Emitter<ChatEvent>,
     ) -> ChatEvent {
         let ended = tokio::select! {
             biased;
-            () = self.stopped.cancelled() => {
-                Err((ErrorKind::Stopped, "the agent was stopped".to_owned()))
-            }
-            ended = chat::run(self, conversation, message, out) => ended,
+            () = self.stopped.cancelled() => Err((ErrorKind::Stopped, self.why_stopped().to_owned())),
+            ended = chat::run(self, conversation, message, begin, out) => ended,
         };
         ended.unwrap_or_else(|(kind, message)| ChatEvent::Error { kind, message })
+    }
+
+    /// Whether it was stopped.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped.is_cancelled()
+    }
+
+    /// What [`Agent::stop`] was told.
+    pub(crate) fn why_stopped(&self) -> &str {
+        self.why_stopped
+            .get()
+            .map_or("the agent was stopped", |why| why)
     }
 
     /// Calls one tool, for those who have a loop of their own. Nothing is cut. Whatever goes wrong is in the result.
@@ -266,8 +275,10 @@ impl Agent {
         self.chat(conversation, message).collect().await
     }
 
-    /// Ends all chats, stops the servers, and waits for the last records. There is no start after it.
-    pub async fn stop(&self) {
+    /// Ends all chats with an error that says `why`, stops the servers, and waits for the last records. There is no start
+    /// after it.
+    pub async fn stop(&self, why: &str) {
+        let _ = self.why_stopped.set(why.to_owned());
         self.stopped.cancel();
         self.servers.stop().await;
         self.records.tasks.close();
@@ -277,47 +288,5 @@ impl Agent {
         {
             tracing::warn!("records of cancelled runs were not written in time");
         }
-    }
-}
-
-/// A conversation that somebody wants to keep, also if the chat is dropped.
-struct Owned<'a, K, F>
-where
-    K: FnOnce(Conversation) -> F,
-    F: Future<Output = ()> + Send + 'static,
-{
-    agent: &'a Agent,
-    held: Option<(Conversation, K)>,
-}
-
-impl<K, F> Owned<'_, K, F>
-where
-    K: FnOnce(Conversation) -> F,
-    F: Future<Output = ()> + Send + 'static,
-{
-    async fn keep(&mut self) {
-        if let Some((conversation, keep)) = self.held.take() {
-            // In a task, so that a client that goes away now does not end it.
-            let keeping = self.agent.records.tasks.spawn(kept(keep(conversation)));
-            let _ = keeping.await;
-        }
-    }
-}
-
-impl<K, F> Drop for Owned<'_, K, F>
-where
-    K: FnOnce(Conversation) -> F,
-    F: Future<Output = ()> + Send + 'static,
-{
-    fn drop(&mut self) {
-        if let Some((conversation, keep)) = self.held.take() {
-            self.agent.records.later(kept(keep(conversation)));
-        }
-    }
-}
-
-async fn kept(keeping: impl Future<Output = ()>) {
-    if timeout(RECORD, keeping).await.is_err() {
-        tracing::warn!("a conversation was not kept within {} s", RECORD.as_secs());
     }
 }

@@ -15,6 +15,7 @@ use crate::{
     conversation::{CANCELLED, Conversation, Full, Mark, result},
     event::{ChatEvent, ErrorKind},
     generate::Emitter,
+    keep::Beginning,
     ledger::{NewRun, RunEnd, RunId, RunStatus},
     llm::{Call, ModelError, ModelEvent, ModelRequest, Reply, Stop, Usage},
     message::{Block, Message},
@@ -34,9 +35,10 @@ pub(crate) async fn run(
     agent: &Agent,
     conversation: &mut Conversation,
     message: UserMessage,
+    mut begin: Option<Beginning<'_>>,
     out: &Out,
 ) -> Ended {
-    let said = message
+    let mut said = message
         .into_blocks()
         .map_err(|why| (ErrorKind::Conversation, why))?;
     let registry = agent
@@ -45,10 +47,30 @@ pub(crate) async fn run(
         .map_err(|error| (ErrorKind::Servers, error.to_string()))?;
     let limit = agent.config.conversation_bytes;
     let mut before = Some(conversation.mark());
-    conversation.push_user(said, limit).map_err(full)?;
-    let mut run = OpenRun::open(agent).await?;
+    if let Some(note) = conversation.note_missing(registry.missing()) {
+        said.insert(0, note);
+    }
+    if let Err(error) = conversation.push_user(said, limit) {
+        if let Some(before) = before {
+            conversation.go_back(before);
+        }
+        return Err(full(error));
+    }
+    let kept_as = begin.as_ref().map(|begin| begin.conversation().to_owned());
+    let mut run = OpenRun::open(agent, kept_as).await?;
     let id = run.id.0.to_string();
+    if let Some(begin) = &mut begin
+        && let Err(why) = begin.begin(conversation).await
+    {
+        let why = format!("the message cannot be kept: {why}");
+        run.finish(Some(&why)).await;
+        return Err((ErrorKind::Conversation, why));
+    }
     out.emit(ChatEvent::Started { run: id.clone() }).await;
+    if !registry.missing().is_empty() {
+        let servers = registry.missing().to_vec();
+        out.emit(ChatEvent::ServersMissing { servers }).await;
+    }
     let ended = turns(agent, conversation, &mut before, &registry, &mut run, out).await;
     let ended = ended.map(|stop| ChatEvent::Done {
         stop_reason: stop.as_str().to_owned(),
@@ -337,11 +359,15 @@ struct OpenRun<'a> {
 }
 
 impl<'a> OpenRun<'a> {
-    async fn open(agent: &'a Agent) -> Result<Self, (ErrorKind, String)> {
+    async fn open(
+        agent: &'a Agent,
+        conversation: Option<String>,
+    ) -> Result<Self, (ErrorKind, String)> {
         let new = NewRun {
             project: agent.config.project.clone(),
             agent: Arc::clone(&agent.config.name),
             model: agent.model.name().to_owned(),
+            conversation,
         };
         let why = |why: String| {
             (
@@ -413,7 +439,11 @@ impl<'a> OpenRun<'a> {
 
 impl Drop for OpenRun<'_> {
     fn drop(&mut self) {
-        if let Some((status, error)) = self.open.take() {
+        if let Some((mut status, mut error)) = self.open.take() {
+            if status == RunStatus::Cancelled && self.agent.is_stopped() {
+                status = RunStatus::Interrupted;
+                error = Some(self.agent.why_stopped().to_owned());
+            }
             let end = self.end(status, error);
             self.agent.records.run_dropped(self.id.clone(), end);
         }

@@ -4,14 +4,24 @@
 //! stored at any time can be given to a model. Bounded in bytes by who adds to it. Stored as text, it comes back to the
 //! letter; a database that sorts keys would change what tools were called with in form, though not in content.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    sync::Arc,
+};
 
+use model::ServerName;
 use serde::{Deserialize, Serialize};
 
-use crate::message::{Block, Message, Part, Role};
+use crate::{
+    message::{Block, Message, Part, Role},
+    servers::Missing,
+};
 
 /// What the model is told of a call that was not ended.
 pub(crate) const CANCELLED: &str = "cancelled";
+/// How a text begins that stands among the user's words and is not theirs: of the roles that every provider knows, only
+/// the user's may come in the course of a conversation.
+pub const SYSTEM_NOTE: &str = "[System note] ";
 /// What it is told of results for which there is no room.
 const NO_ROOM: &str = "The result was left out: the conversation is full.";
 
@@ -21,6 +31,9 @@ pub struct Conversation {
     messages: Vec<Arc<Message>>,
     #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
     results: VecDeque<KeptResult>,
+    /// Servers of which the model knows that their tools are missing.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    missing: BTreeSet<ServerName>,
 }
 
 /// The whole text of a result of which the model was shown the beginning.
@@ -34,7 +47,7 @@ pub struct KeptResult {
 }
 
 /// A conversation as it was.
-pub(crate) struct Mark(Vec<Arc<Message>>);
+pub(crate) struct Mark(Vec<Arc<Message>>, BTreeSet<ServerName>);
 
 /// There is no room for what should be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -118,13 +131,29 @@ impl Conversation {
 
     /// What it is now, to go back to.
     pub(crate) fn mark(&self) -> Mark {
-        Mark(self.messages.clone())
+        Mark(self.messages.clone(), self.missing.clone())
     }
 
     /// Takes back what was said since then.
     pub(crate) fn go_back(&mut self, mark: Mark) {
         self.messages = mark.0;
+        self.missing = mark.1;
         self.settle();
+    }
+
+    /// What the model is to be told before the user's next message of servers whose tools it does without, if that has
+    /// changed since it was last told. Their names alone: reasons may be words of the servers, which are not the user's.
+    pub(crate) fn note_missing(&mut self, missing: &[Missing]) -> Option<Block> {
+        let missing: BTreeSet<ServerName> = missing.iter().map(|one| one.server.clone()).collect();
+        let gone = names(missing.difference(&self.missing));
+        let back = names(self.missing.difference(&missing));
+        self.missing = missing;
+        let gone = gone.map(|gone| {
+            format!("The tools of {gone} are not available now. If they are needed, say so.")
+        });
+        let back = back.map(|back| format!("The tools of {back} are not missing any more."));
+        let told: Vec<String> = gone.into_iter().chain(back).collect();
+        (!told.is_empty()).then(|| Block::text(format!("{SYSTEM_NOTE}{}", told.join(" "))))
     }
 
     /// Says why instead of the results of the last message: a model's provider does not take them.
@@ -159,6 +188,16 @@ impl Conversation {
         while self.results.len() > most {
             self.results.pop_front();
         }
+    }
+}
+
+/// Names of servers in a sentence, if there are any.
+fn names<'n>(of: impl Iterator<Item = &'n ServerName>) -> Option<String> {
+    let names: Vec<String> = of.map(|name| format!("`{name}`")).collect();
+    match names.as_slice() {
+        [] => None,
+        [one] => Some(format!("the server {one}")),
+        many => Some(format!("the servers {}", many.join(", "))),
     }
 }
 

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::raw::Raw;
+use crate::{raw::Raw, servers::Missing};
 
 /// One thing that happened. As JSON it has a `type`.
 ///
@@ -13,6 +13,8 @@ use crate::raw::Raw;
 pub enum ChatEvent {
     /// The run is recorded under this id.
     Started { run: String },
+    /// The turn does without the tools of these servers.
+    ServersMissing { servers: Vec<Missing> },
     /// A piece of the model's text.
     TextDelta { text: String },
     /// A piece of what it thinks.
@@ -76,6 +78,6 @@ pub enum ErrorKind {
     Conversation,
     /// The run cannot be recorded.
     Ledger,
-    /// The agent was stopped.
+    /// The agent was stopped before the turn had ended.
     Stopped,
 }

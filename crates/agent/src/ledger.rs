@@ -49,6 +49,8 @@ pub struct NewRun {
     pub project: Option<ProjectId>,
     pub agent: Arc<str>,
     pub model: String,
+    /// What [`crate::Keep::conversation`] says.
+    pub conversation: Option<String>,
 }
 
 /// A call of a native tool that is about to be made.
@@ -100,16 +102,19 @@ pub enum RunStatus {
     Failed,
     /// Whoever asked went away.
     Cancelled,
+    /// The agent was stopped.
+    Interrupted,
 }
 
 impl RunStatus {
-    /// The word for a record: `done`, `failed`, `cancelled`.
+    /// The word for a record: `done`, `failed`, `cancelled`, `interrupted`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Done => "done",
             Self::Failed => "failed",
             Self::Cancelled => "cancelled",
+            Self::Interrupted => "interrupted",
         }
     }
 }

@@ -14,6 +14,7 @@
 //!   is without a result.
 //! - Whatever a tool does wrong is its result, and the turn goes on. Whatever the model or its provider does wrong ends
 //!   the turn with an event that says so.
+//! - What a person said is durable before the model is asked, where the conversation is kept ([`Keep`]).
 //! - Dropping a chat's stream cancels all that it does. Nothing runs on but the last records.
 //! - Nothing is without an end: turns, calls at once, waits, results, conversations.
 //!
@@ -29,6 +30,7 @@ mod config;
 mod conversation;
 mod event;
 mod generate;
+mod keep;
 pub mod ledger;
 pub mod llm;
 pub mod message;
@@ -42,13 +44,14 @@ mod tools;
 
 pub use agent::{Agent, ChatStream, UserMessage};
 pub use config::{Config, Price};
-pub use conversation::{Conversation, Full, KeptResult};
+pub use conversation::{Conversation, Full, KeptResult, SYSTEM_NOTE};
 pub use event::{ChatEvent, ErrorKind};
 pub use generate::Generated;
+pub use keep::Keep;
 pub use ledger::{Ledger, LedgerError, RunId};
 pub use native::{NativeOutcome, NativeTool};
 pub use raw::Raw;
 pub use registry::Registry;
-pub use servers::{ServerCall, Servers, ServersError};
+pub use servers::{Missing, Offer, ServerCall, Servers, ServersError};
 pub use tool::{Format, NATIVE_SERVER, Origin, ServerTool, ToolFunction, ToolOutcome};
 pub use tools::Called;

@@ -9,6 +9,7 @@ use model::{ExposedName, NamingPolicy, NativeName, ServerName, naming};
 
 use crate::{
     native::Ready,
+    servers::{Missing, Offer},
     tool::{NATIVE_SERVER, Origin, ServerTool, ToolFunction},
 };
 
@@ -18,11 +19,13 @@ pub struct Registry {
     functions: Arc<[ToolFunction]>,
     places: HashMap<ExposedName, usize>,
     warnings: Vec<String>,
+    missing: Vec<Missing>,
 }
 
 impl Registry {
     /// Names the tools of servers, in configuration order, and native ones after them.
-    pub(crate) fn new(tools: Vec<ServerTool>, native: &[Ready]) -> Self {
+    pub(crate) fn new(offer: Offer, native: &[Ready]) -> Self {
+        let Offer { tools, missing } = offer;
         let mut servers: Vec<(ServerName, Vec<NativeName>)> = Vec::new();
         let mut known: HashMap<(ServerName, NativeName), ServerTool> = HashMap::new();
         for tool in tools {
@@ -40,7 +43,7 @@ impl Registry {
             .iter()
             .map(|lost| {
                 format!(
-                    "the servers `{}` and `{}` both offer the tool `{}`: that of `{}` is used",
+                    "the servers `{}` and `{}` both offer the tool `{}`: the agent uses that of `{}`",
                     lost.loser, lost.winner, lost.native, lost.winner
                 )
             })
@@ -52,7 +55,7 @@ impl Registry {
                 .any(|tool| tool.name == named.exposed.as_str())
             {
                 warnings.push(format!(
-                    "the server `{}` and `{NATIVE_SERVER}` both offer the tool `{}`: that of `{NATIVE_SERVER}` is used",
+                    "the server `{}` and `{NATIVE_SERVER}` both offer the tool `{}`: the agent uses that of `{NATIVE_SERVER}`",
                     named.server, named.exposed
                 ));
                 continue;
@@ -86,6 +89,7 @@ impl Registry {
             functions: functions.into(),
             places,
             warnings,
+            missing,
         }
     }
 
@@ -98,6 +102,12 @@ impl Registry {
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&ToolFunction> {
         self.places.get(name).map(|at| &self.functions[*at])
+    }
+
+    /// Servers whose tools are not among them.
+    #[must_use]
+    pub fn missing(&self) -> &[Missing] {
+        &self.missing
     }
 
     /// Who lost a name to whom, each as a sentence.
@@ -131,7 +141,8 @@ mod tests {
             })
         });
         let native = ready(native.collect()).expect("native tools");
-        let registry = Registry::new(tools.collect(), &native);
+        let tools: Vec<ServerTool> = tools.collect();
+        let registry = Registry::new(tools.into(), &native);
         let functions = registry.functions().iter();
         let got: Vec<_> = functions
             .map(|one| (one.name.as_str(), one.origin.server()))
@@ -160,13 +171,22 @@ mod tests {
             &[("a", "x"), ("a", "y"), ("b", "x")],
             &[],
             &[("y", "a"), ("x", "b")],
-            &["the servers `a` and `b` both offer the tool `x`: that of `b` is used"],
+            &["the servers `a` and `b` both offer the tool `x`: the agent uses that of `b`"],
+        );
+        // Later is what comes later, whatever the names are.
+        check(
+            &[("b", "x"), ("a", "x")],
+            &[],
+            &[("x", "a")],
+            &["the servers `b` and `a` both offer the tool `x`: the agent uses that of `a`"],
         );
         check(
             &[("a", "x")],
             &["x"],
             &[("x", "native")],
-            &["the server `a` and `native` both offer the tool `x`: that of `native` is used"],
+            &[
+                "the server `a` and `native` both offer the tool `x`: the agent uses that of `native`",
+            ],
         );
     }
 
@@ -180,7 +200,7 @@ mod tests {
             parameters: Raw::empty_object(),
             response: None,
         };
-        let registry = Registry::new(vec![tool.clone()], &[]);
+        let registry = Registry::new(vec![tool.clone()].into(), &[]);
         let function = &registry.functions()[0];
         assert!(
             naming::is_legal(function.name.as_str()),

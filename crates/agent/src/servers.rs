@@ -2,6 +2,7 @@
 
 use futures_util::future::BoxFuture;
 use model::{NativeName, ServerName};
+use serde::Serialize;
 
 use crate::{
     ledger::RunId,
@@ -19,12 +20,12 @@ pub trait Servers: Send + Sync {
     /// When the start policy says that the start failed; the message names the server. What was started is stopped.
     fn start(&self) -> BoxFuture<'_, Result<(), ServersError>>;
 
-    /// All tools that are offered now, in configuration order. Called once for each message of the user. It should
-    /// answer from what is known: the model waits for it.
+    /// What is offered now. Called once for each message of the user. It should answer from what is known: the model
+    /// waits for it. A server that is away takes nothing from the others: it is among [`Offer::missing`].
     ///
     /// # Errors
     /// When there is no telling; the chat ends with the message.
-    fn tools(&self) -> BoxFuture<'_, Result<Vec<ServerTool>, ServersError>>;
+    fn tools(&self) -> BoxFuture<'_, Result<Offer, ServersError>>;
 
     /// Calls a tool and records the call. Dropping the future cancels the call at its server.
     ///
@@ -35,6 +36,30 @@ pub trait Servers: Send + Sync {
 
     /// Stops what [`Servers::start`] started and waits until it is gone.
     fn stop(&self) -> BoxFuture<'_, ()>;
+}
+
+/// What servers have for a turn.
+#[derive(Clone, Debug, Default)]
+pub struct Offer {
+    /// In configuration order.
+    pub tools: Vec<ServerTool>,
+    /// Servers whose tools are not among them.
+    pub missing: Vec<Missing>,
+}
+
+impl From<Vec<ServerTool>> for Offer {
+    fn from(tools: Vec<ServerTool>) -> Self {
+        let missing = Vec::new();
+        Self { tools, missing }
+    }
+}
+
+/// A server that a turn does without.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Missing {
+    pub server: ServerName,
+    /// Why, for people to read; no secrets in it. The model is not told: it may be the server's own words.
+    pub reason: String,
 }
 
 /// A call of a server's tool.

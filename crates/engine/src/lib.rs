@@ -7,6 +7,7 @@
 //! - [`gateway`]: the front door for requests of clients.
 //! - `relay`: the way of one call, across the eras.
 //! - `audit`: its record.
+//! - `presence`: which servers have something to offer now, for an agent's turn.
 //! - [`remember`], `memory`: what is known of servers from earlier runs.
 //! - [`supervisor`]: when a hosted server is started, stopped and started again.
 //! - `own_tools`: what a session lists that has an instance of its own.
@@ -29,6 +30,7 @@ pub mod hub;
 mod launch;
 mod memory;
 mod own_tools;
+mod presence;
 mod questions;
 mod queue;
 mod relay;
@@ -50,5 +52,6 @@ pub use fleet::{Fleet, Project};
 pub use gateway::{Answer, Caller, Gateway};
 pub use launch::{Housing, Refused};
 pub use memory::{Remembered, config_digest};
+pub use presence::Absent;
 pub use runtimes::Runtimes;
 pub use view::Scope;

@@ -107,6 +107,7 @@ pub struct Server {
     life: Mutex<Life>,
     /// Failures to connect in a row.
     failures: AtomicU32,
+    was_up: AtomicBool,
     wanted_at: OnceLock<Instant>,
     /// [`Server::rest`]
     resting: Notify,
@@ -234,6 +235,7 @@ impl Server {
             shared: Arc::downgrade(shared),
             life: Mutex::new(Life::Resting),
             failures: AtomicU32::new(0),
+            was_up: AtomicBool::new(false),
             wanted_at: OnceLock::new(),
             resting: Notify::new(),
             disabled_tools: ArcSwap::from_pointee(spec.disabled_tools.clone()),
@@ -359,6 +361,22 @@ impl Server {
     #[must_use]
     pub fn is_stale(&self) -> bool {
         !matches!(*self.state.borrow(), State::Ready(_)) && self.catalog.load().info.is_some()
+    }
+
+    /// Whether it was connected since the product started, however it is now.
+    #[must_use]
+    pub fn was_up(&self) -> bool {
+        self.was_up.load(Ordering::Relaxed)
+    }
+
+    /// Failures to connect in a row.
+    pub(crate) fn failures(&self) -> u32 {
+        self.failures.load(Ordering::Relaxed)
+    }
+
+    /// Follows its state.
+    pub(crate) fn subscribe(&self) -> watch::Receiver<State> {
+        self.state.subscribe()
     }
 
     pub(crate) fn is_idle(&self) -> bool {
@@ -728,6 +746,7 @@ impl Server {
             }
         };
         self.failures.store(0, Ordering::Relaxed);
+        self.was_up.store(true, Ordering::Relaxed);
         if connection.handle.is_some() {
             *kept = None;
             self.last

@@ -692,7 +692,7 @@ fn named(entries: Vec<Entry>, policy: NamingPolicy, kind: ListKind, scope: &Scop
     let assignment = naming::assign(&input, policy).or_else(|clashes| {
         // A view has to be something: the clash is said, and both stay reachable.
         tracing::error!(
-            "{}: {clashes}; they are offered with their server's name as prefix",
+            "{}: {clashes}; clients find them under names that begin with their server's",
             kind.key()
         );
         naming::assign(&input, NamingPolicy::PrefixOnConflict)

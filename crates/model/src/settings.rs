@@ -185,6 +185,8 @@ pub struct ProjectView {
     pub servers: Option<BTreeSet<ServerName>>,
     /// Overrides [`Settings::naming`].
     pub naming: Option<NamingPolicy>,
+    /// Overrides [`AgentSettings::start`].
+    pub start: Option<StartPolicy>,
     pub disabled_tools: BTreeSet<ToolRef>,
 }
 

@@ -106,6 +106,8 @@ pub struct CallFilter {
     pub tool: Option<String>,
     pub status: Option<CallStatus>,
     pub caller: Option<String>,
+    /// Of this run of an agent.
+    pub run: Option<String>,
     /// Begun at this time or later, to the millisecond.
     pub since: Option<Time>,
     /// Begun before this time, to the millisecond.
@@ -125,6 +127,7 @@ impl Store {
             .and("server =", filter.server.as_deref())
             .and("tool =", filter.tool.as_deref())
             .and("caller =", filter.caller.as_deref())
+            .and("run_id =", filter.run.as_deref())
             .and("status =", filter.status.map(CallStatus::as_str))
             .and("id >=", since.as_deref())
             .and("id <", until.as_deref())
@@ -137,6 +140,27 @@ impl Store {
              FROM kb.agent_run_tool_calls",
             conditions,
             "id DESC",
+            page
+        )
+    }
+
+    /// The calls of [`CallFilter::run`], in the order that they were begun; other conditions but the project are not
+    /// looked at. `page.after` is an id.
+    pub async fn calls_of_run(&self, filter: &CallFilter, page: &Page) -> Result<Vec<CallRow>> {
+        let mut conn = self.pool.read().await?;
+        let project = filter.project.as_ref().map(ProjectId::as_str);
+        let conditions = Filter::default()
+            .and("project_id =", project)
+            .and("run_id =", Some(filter.run.as_deref().unwrap_or_default()))
+            .and("id >", page.after.as_deref());
+        page!(
+            conn,
+            CallRow,
+            "SELECT id, run_id, project_id, caller, server, tool, arguments_digest, status, error,
+                 result_digest, started_at, finished_at, duration_us
+             FROM kb.agent_run_tool_calls",
+            conditions,
+            "id",
             page
         )
     }

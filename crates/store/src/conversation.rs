@@ -46,6 +46,21 @@ impl Store {
         title: &str,
         body: &str,
     ) -> Result<ConversationRow> {
+        let id = new_id();
+        self.conversation_put_as(&id, project, title, body).await
+    }
+
+    /// [`Store::conversation_put`] under an id that [`new_id`] made before.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if there is no such project, [`Error::Conflict`] if the id is taken.
+    pub async fn conversation_put_as(
+        &self,
+        id: &str,
+        project: Option<&ProjectId>,
+        title: &str,
+        body: &str,
+    ) -> Result<ConversationRow> {
         let mut tx = self.pool.begin().await?;
         if let Some(project) = project {
             crate::project::lock(&mut tx, project).await?;
@@ -56,7 +71,7 @@ impl Store {
             "INSERT INTO kb.conversations (id, project_id, title, body, revision, created_at, updated_at)
              VALUES ($1, $2, $3, $4, 1, $5, $5)
              RETURNING id, project_id, title, revision, created_at, updated_at",
-            Key(&new_id()),
+            Key(id),
             project.map(|project| Key(project.as_str())),
             Text(title),
             Text(body),

@@ -51,7 +51,7 @@ pub use open::{Location, Store};
 pub use page::{MAX_PAGE, Page, Put};
 pub use product::{Installed, ProductRow};
 pub use project::{NewProject, ProjectRow};
-pub use run::{NewRun, RunEnd, RunRow};
+pub use run::{NewRun, RunEnd, RunFilter, RunRow};
 pub use secret::{SealedSecret, SecretRow};
 pub use server::{NewServer, ServerRow, TransportKind};
 pub use snapshot::{NewSnapshot, SnapshotRow};

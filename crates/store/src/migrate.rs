@@ -44,7 +44,8 @@ const MIGRATIONS: &[Migration] = migrations![
     "0002_indexes",
     "0003_hosted_servers",
     "0004_conversations",
-    "0005_lighter_calls"
+    "0005_lighter_calls",
+    "0006_runs"
 ];
 
 /// The version that this program works with.

@@ -5,10 +5,10 @@ use serde::Serialize;
 use sqlx::FromRow;
 
 use crate::{
-    Store, Time,
+    Page, Store, Time,
     error::{Error, Result},
-    id::{new_id, now},
-    sql::{Key, Text, row},
+    id::{floor, micros, new_id, now},
+    sql::{Filter, Key, Text, execute, page, row},
 };
 
 /// A run of an agent.
@@ -26,6 +26,8 @@ pub struct RunRow {
     pub error: Option<String>,
     pub started_at: Time,
     pub finished_at: Option<Time>,
+    /// What was said in it; that may be gone.
+    pub conversation_id: Option<String>,
 }
 
 /// A run that begins.
@@ -34,6 +36,15 @@ pub struct NewRun<'a> {
     pub project: Option<&'a ProjectId>,
     pub agent: &'a str,
     pub model: &'a str,
+    pub conversation: Option<&'a str>,
+}
+
+/// Which runs; what is `None` does not matter.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RunFilter {
+    pub project: Option<ProjectId>,
+    pub status: Option<String>,
+    pub conversation: Option<String>,
 }
 
 /// How a run ended and what it took.
@@ -56,15 +67,16 @@ impl Store {
             conn,
             RunRow,
             "INSERT INTO kb.agent_runs (id, project_id, agent, model, status, turns, input_tokens,
-                 output_tokens, cost_micros, started_at)
-             VALUES ($1, $2, $3, $4, 'running', 0, 0, 0, 0, $5)
+                 output_tokens, cost_micros, started_at, conversation_id)
+             VALUES ($1, $2, $3, $4, 'running', 0, 0, 0, 0, $5, $6)
              RETURNING id, project_id, agent, model, status, turns, input_tokens, output_tokens,
-                 cost_micros, error, started_at, finished_at",
+                 cost_micros, error, started_at, finished_at, conversation_id",
             Key(&new_id()),
             run.project.map(|project| Key(project.as_str())),
             Text(run.agent),
             Text(run.model),
             now(),
+            run.conversation.map(Key),
         )?;
         row.ok_or_else(|| Error::not_found("run of", run.agent))
     }
@@ -87,7 +99,7 @@ impl Store {
                  cost_micros = $7, error = $8, finished_at = $9
              WHERE id = $1 AND COALESCE(project_id, '') = $2
              RETURNING id, project_id, agent, model, status, turns, input_tokens, output_tokens,
-                 cost_micros, error, started_at, finished_at",
+                 cost_micros, error, started_at, finished_at, conversation_id",
             Key(id),
             crate::project::scope(project),
             Text(&end.status),
@@ -101,16 +113,67 @@ impl Store {
         row.ok_or_else(|| Error::not_found("run", id))
     }
 
+    /// Runs, newest first. `page.after` is an id.
+    pub async fn run_list(&self, filter: &RunFilter, page: &Page) -> Result<Vec<RunRow>> {
+        let mut conn = self.pool.read().await?;
+        page!(
+            conn,
+            RunRow,
+            "SELECT id, project_id, agent, model, status, turns, input_tokens, output_tokens,
+                 cost_micros, error, started_at, finished_at, conversation_id
+             FROM kb.agent_runs",
+            Filter::default()
+                .and(
+                    "project_id =",
+                    filter.project.as_ref().map(ProjectId::as_str)
+                )
+                .and("status =", filter.status.as_deref())
+                .and("conversation_id =", filter.conversation.as_deref())
+                .and("id <", page.after.as_deref()),
+            "id DESC",
+            page
+        )
+    }
+
+    /// Closes all runs that were begun before this time and are still open, as `interrupted` with this reason; how many.
+    pub async fn run_interrupt_open(&self, before: Time, reason: &str) -> Result<u64> {
+        let mut conn = self.pool.write().await?;
+        execute!(
+            conn,
+            "UPDATE kb.agent_runs SET status = 'interrupted', error = $2, finished_at = $3
+             WHERE status = 'running' AND started_at < $1",
+            micros(before),
+            Text(reason),
+            now(),
+        )
+    }
+
+    /// Forgets some of the runs before this time that no call belongs to any more, the oldest first; how many. Call it
+    /// until it returns 0.
+    pub async fn run_prune(&self, before: Time) -> Result<u64> {
+        let mut conn = self.pool.write().await?;
+        execute!(
+            conn,
+            "DELETE FROM kb.agent_runs WHERE id IN
+                 (SELECT r.id FROM kb.agent_runs AS r WHERE r.id < $1 AND r.status <> 'running' AND NOT EXISTS
+                      (SELECT 1 FROM kb.agent_run_tool_calls AS c WHERE c.run_id = r.id)
+                  ORDER BY r.id LIMIT 1000)",
+            Key(&floor(before)),
+        )
+    }
+
+    /// A run: of this project, or any run if none is named.
+    ///
     /// # Errors
-    /// [`Error::NotFound`] if the project has no such run.
+    /// [`Error::NotFound`] if there is no such run.
     pub async fn run_get(&self, project: Option<&ProjectId>, id: &str) -> Result<RunRow> {
         let mut conn = self.pool.read().await?;
         let row = row!(
             conn,
             RunRow,
             "SELECT id, project_id, agent, model, status, turns, input_tokens, output_tokens,
-                 cost_micros, error, started_at, finished_at
-             FROM kb.agent_runs WHERE id = $1 AND COALESCE(project_id, '') = $2",
+                 cost_micros, error, started_at, finished_at, conversation_id
+             FROM kb.agent_runs WHERE id = $1 AND ($2 = '' OR project_id = $2)",
             Key(id),
             crate::project::scope(project),
         )?;

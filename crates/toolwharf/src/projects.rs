@@ -170,7 +170,9 @@ impl Projects {
             Err(error) => return Err(error),
         };
         let owner = Some(id);
-        let servers = self.store.server_list(id).await?;
+        let mut servers = self.store.server_list(id).await?;
+        // In the order of registration, which says whose tool wins a name (`last-wins`): ids are in the order of time.
+        servers.sort_by(|one, other| one.id.cmp(&other.id));
         let settings = self.store.tool_setting_list(id).await?;
         let snapshots = self.store.snapshot_list(owner).await?;
         let pins = self.store.pin_digest_list(owner).await?;
@@ -220,6 +222,10 @@ impl Projects {
         let naming = row.settings.get("naming").and_then(Value::as_str);
         if let Some(naming) = naming.and_then(|word| word.parse().ok()) {
             view.naming = Some(naming);
+        }
+        let start = row.settings.get("start").and_then(Value::as_str);
+        if let Some(start) = start.and_then(|word| word.parse().ok()) {
+            view.start = Some(start);
         }
         view
     }

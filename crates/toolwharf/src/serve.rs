@@ -28,6 +28,8 @@ use crate::{
     trim, webhook,
 };
 
+/// What clients have to take the last event of a chat that was cut.
+const LAST_EVENTS: Duration = Duration::from_secs(2);
 /// What hosted servers have from `SIGTERM` to `SIGKILL` when the product stops (H11).
 const HOSTED_GRACE: Duration = Duration::from_secs(30);
 
@@ -60,6 +62,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     warn_of(&config);
     let data_dir = startup::open_data_dir(&config.settings)?;
     let store = startup::open_store(&config.settings, &data_dir).await?;
+    startup::close_runs(&store).await?;
     let (token, new) = auth::bootstrap(&store, &data_dir).await?;
     let keys = Arc::<Keys>::default();
     keys.refresh(&store).await?;
@@ -120,7 +123,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     };
     tokio::pin!(serving);
     let outcome = tokio::select! {
-        () = &mut serving => Ok(()),
+        _ = &mut serving => Ok(()),
         outcome = working => outcome,
         signal = ended() => {
             tracing::info!("{signal}: stopping");
@@ -128,10 +131,14 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
         }
     };
     front.stop(&over);
-    // First the calls in flight, which need their servers; then the servers.
+    agents.close();
+    // First the calls and turns in flight, which need their servers; then the servers.
     gateway.stop_listening();
-    serving.await;
-    agents.stop().await;
+    let connections = serving.await;
+    if agents.stop(drain).await > 0 {
+        // Their last events are on the way to their clients.
+        let _ = tokio::time::timeout(LAST_EVENTS, connections.wait()).await;
+    }
     gateway
         .shutdown(config.settings.limits.stop_grace.max(HOSTED_GRACE) + Duration::from_secs(5))
         .await;

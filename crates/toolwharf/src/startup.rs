@@ -174,6 +174,16 @@ pub(crate) async fn open_store(settings: &Settings, data_dir: &Path) -> anyhow::
     Ok(store)
 }
 
+/// Closes the runs of agents that an earlier gateway left open.
+pub(crate) async fn close_runs(store: &Store) -> anyhow::Result<()> {
+    let why = "the product ended before the turn had";
+    let closed = store.run_interrupt_open(store::now(), why).await?;
+    if closed > 0 {
+        tracing::warn!(runs = closed, "turns of agents were interrupted");
+    }
+    Ok(())
+}
+
 /// The projects that the configuration names.
 pub(crate) fn declared_projects(config: &Config) -> Vec<ProjectId> {
     let named = config.servers.iter().flat_map(|server| &server.projects);
@@ -305,15 +315,24 @@ pub(crate) async fn retain(gateway: &Gateway, store: &Store) {
             continue;
         };
         let before = store::now() - age;
-        loop {
-            match store.calls_prune(before).await {
-                Ok(0) => break,
-                Ok(calls) => tracing::info!(calls, "forgot records of calls that are too old"),
-                Err(error) => {
-                    tracing::warn!("records that are too old stay for now: {error}");
-                    break;
-                }
-            }
+        if let Err(error) = prune(store, before).await {
+            tracing::warn!("records that are too old stay for now: {error}");
+        }
+    }
+}
+
+async fn prune(store: &Store, before: store::Time) -> store::Result<()> {
+    loop {
+        match store.calls_prune(before).await? {
+            0 => break,
+            calls => tracing::info!(calls, "forgot records of calls that are too old"),
+        }
+    }
+    // A run is kept as long as one of its calls is.
+    loop {
+        match store.run_prune(before).await? {
+            0 => return Ok(()),
+            runs => tracing::info!(runs, "forgot records of agents' runs that are too old"),
         }
     }
 }

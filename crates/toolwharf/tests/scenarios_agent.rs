@@ -437,13 +437,11 @@ async fn a04_a_tool_leads_to_its_server_or_to_native() {
 #[tokio::test]
 async fn a05_the_later_server_wins_a_name_and_a_warning_names_both() {
     let setup = Setup::new();
-    let files = ["alpha", "beta"].map(|name| setup.folder().join(name));
+    // Names in another order than that of the file.
+    let files = ["zeta", "beta"].map(|name| setup.folder().join(name));
     let options = |name: &str| format!("--no-builtin --tools 1 --description Of-{name}");
     let setup = setup
-        .server(
-            "alpha",
-            recorded_with("alpha", &files[0], &options("alpha")),
-        )
+        .server("zeta", recorded_with("zeta", &files[0], &options("zeta")))
         .server("beta", recorded_with("beta", &files[1], &options("beta")));
     let call = asks(&[("t1", "tool_0", json!({ "n": 7 }))]);
     let answered =
@@ -472,7 +470,7 @@ async fn a05_the_later_server_wins_a_name_and_a_warning_names_both() {
         .lines()
         .filter(|line| line.contains("both offer the tool"));
     let warning = warnings.next().unwrap();
-    for part in ["WARN", "`alpha`", "`beta`", "that of `beta` is used"] {
+    for part in ["WARN", "`zeta`", "`beta`", "the agent uses that of `beta`"] {
         assert!(warning.contains(part), "{part} is missing: {warning}");
     }
     assert_eq!(warnings.next(), None);
@@ -618,19 +616,45 @@ async fn a11_the_gateway_stops_in_mid_chat_and_leaves_no_process() {
     let mut gateway = with_agent(setup, &llm, "", "").await;
     let message = json!({ "message": "Go" });
     let mut streaming = begin(&gateway, "POST", "/chat", &message).await;
-    let mut pid = None;
+    let (mut pid, mut run) = (None, None);
     while pid.is_none() {
         let event = streaming.next_event(DEADLINE).await.unwrap();
         let data: Value = serde_json::from_str(&event.data).unwrap();
+        if data["type"] == "started" {
+            run = Some(data["run"].as_str().unwrap().to_owned());
+        }
         if data["type"] == "tool_result" {
             assert_eq!(data["id"], "t1", "{data}");
             pid = Some(data["preview"].as_str().unwrap().parse::<u32>().unwrap());
         }
     }
     gateway.process.signal(Signal::TERM);
+    let mut last = Value::Null;
+    while let Some(event) = streaming.next_event(DEADLINE).await {
+        last = serde_json::from_str(&event.data).unwrap();
+    }
+    assert_eq!(
+        (&last["type"], &last["kind"]),
+        (&json!("error"), &json!("stopped")),
+        "{last}"
+    );
     let status = gateway.process.wait(Duration::from_secs(20)).await;
     assert!(status.success(), "{status}: {}", gateway.process.stderr());
     gone(&[pid.unwrap()], false, Duration::from_secs(1)).await;
+    // What is recorded of it is closed: the run, and the call that was cut.
+    let gateway = gateway.restarted().await;
+    let run = told(&gateway, &format!("/runs/{}", run.unwrap())).await;
+    assert_eq!(run["status"], "interrupted", "{run}");
+    let calls = run["calls"].as_array().unwrap().iter();
+    let mut calls: Vec<_> = calls
+        .map(|call| (call["tool"].as_str(), call["status"].as_str()))
+        .collect();
+    calls.sort_unstable();
+    assert_eq!(
+        calls,
+        [(Some("pid"), Some("ok")), (Some("slow"), Some("cancelled"))],
+        "{run}"
+    );
 }
 
 /// Servers that nobody needed yet are started by the first chats, each once; later chats use them as they are.

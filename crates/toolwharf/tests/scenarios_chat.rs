@@ -127,6 +127,19 @@ async fn r02_a_recipe_comes_from_its_address_into_the_store_and_onto_a_card() {
         "{recorded:?}"
     );
 
+    let whole = told(&gateway, &format!("/runs/{}", run.as_str().expect("an id"))).await;
+    assert_eq!(whole["status"], "done", "{whole}");
+    assert_eq!(whole["turns"], 4, "{whole}");
+    assert_eq!(whole["conversation"], events[0]["id"], "{whole}");
+    assert!(whole["inputTokens"].as_i64() > Some(0), "{whole}");
+    let of_run: Vec<_> = whole["calls"].as_array().expect("calls").iter().collect();
+    let newest_first: Vec<_> = of_run.into_iter().rev().collect();
+    assert_eq!(newest_first, recorded, "{whole}");
+    assert_eq!(
+        events.last().map(|last| (&last["type"], &last["run"])),
+        Some((&json!("done"), &run))
+    );
+
     // The conversation is kept, and goes on.
     let id = events[0]["id"].clone();
     let again = json!({ "last_text": "Thanks", "body": { "/messages/0/content/0/text": format!("Keep {url}") } });

@@ -19,7 +19,7 @@ use model::{Hidden, NativeName, ServerName};
 use serde::Deserialize;
 use tokio::sync::OnceCell;
 
-use crate::{Raw, ServerCall, ServerTool, Servers, ServersError, ToolOutcome};
+use crate::{Offer, Raw, ServerCall, ServerTool, Servers, ServersError, ToolOutcome};
 
 /// Wall time of the handshake, and of a list.
 const HANDSHAKE: Duration = Duration::from_secs(60);
@@ -177,7 +177,7 @@ impl Servers for Endpoint {
         })
     }
 
-    fn tools(&self) -> BoxFuture<'_, Result<Vec<ServerTool>, ServersError>> {
+    fn tools(&self) -> BoxFuture<'_, Result<Offer, ServersError>> {
         Box::pin(async {
             let mut tools = Vec::new();
             let mut cursor: Option<String> = None;
@@ -196,7 +196,7 @@ impl Servers for Endpoint {
                 }));
                 cursor = listed.next;
                 if cursor.is_none() {
-                    return Ok(tools);
+                    return Ok(tools.into());
                 }
             }
             Err(self.failed(format!("its list of tools has more than {PAGES} pages")))

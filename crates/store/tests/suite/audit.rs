@@ -4,8 +4,8 @@ use chrono::Duration;
 use model::ProjectId;
 use serde_json::json;
 use store::{
-    CallEnd, CallFilter, CallStatus, CallWrite, NewCall, NewEvent, NewRun, Page, RunEnd, Store,
-    Time, new_id, now,
+    CallEnd, CallFilter, CallStatus, CallWrite, NewCall, NewEvent, NewRun, Page, RunEnd, RunFilter,
+    Store, Time, new_id, now,
 };
 
 use crate::support::Db;
@@ -19,6 +19,7 @@ on_both!(
     pruning,
     what_happened_is_never_refused,
     runs,
+    open_runs_are_closed_at_the_start,
     events,
 );
 
@@ -310,6 +311,7 @@ async fn runs(db: &Db) {
         project: Some(&id),
         agent: "cook",
         model: "m-1",
+        conversation: Some("c-1"),
     };
     let run = db.store.run_put(new).await.unwrap();
     assert_eq!((run.status.as_str(), run.finished_at), ("running", None));
@@ -339,7 +341,71 @@ async fn runs(db: &Db) {
     );
     assert!(done.finished_at.is_some());
     assert_eq!(db.store.run_get(Some(&id), &run.id).await.unwrap(), done);
+    assert_eq!(db.store.run_get(None, &run.id).await.unwrap(), done);
+    assert_eq!(done.conversation_id.as_deref(), Some("c-1"));
     assert_error!(db.store.run_get(Some(&other), &run.id).await, NotFound);
+}
+
+async fn open_runs_are_closed_at_the_start(db: &Db) {
+    let (store, id) = (&db.store, db.project("p").await);
+    let new = |project| NewRun {
+        project,
+        agent: "cook",
+        model: "m-1",
+        conversation: None,
+    };
+    let mut runs = Vec::new();
+    for project in [Some(&id), None, Some(&id)] {
+        runs.push(store.run_put(new(project)).await.unwrap());
+    }
+    let end = RunEnd {
+        status: "done".to_owned(),
+        ..RunEnd::default()
+    };
+    let done = store.run_finish(Some(&id), &runs[2].id, &end).await;
+    let done = done.unwrap();
+    let began = runs[0].started_at;
+    assert_eq!(store.run_interrupt_open(began, "x").await.unwrap(), 0);
+    let hour = Duration::hours(1);
+    let later = now() + hour;
+    assert_eq!(store.run_interrupt_open(later, "a crash").await.unwrap(), 2);
+    assert_eq!(store.run_interrupt_open(later, "again").await.unwrap(), 0);
+    let list = async |filter: RunFilter, page: Page| store.run_list(&filter, &page).await.unwrap();
+    let all = list(RunFilter::default(), Page::default()).await;
+    let ids: Vec<_> = all.iter().map(|run| &run.id).collect();
+    assert_eq!(ids, [&runs[2].id, &runs[1].id, &runs[0].id]);
+    assert_eq!(all[0], done);
+    for run in &all[1..] {
+        assert_eq!(run.status, "interrupted");
+        assert_eq!(run.error.as_deref(), Some("a crash"));
+        assert!(run.finished_at.is_some());
+    }
+    let of_project = RunFilter {
+        project: Some(id.clone()),
+        ..RunFilter::default()
+    };
+    let page = Page::after(runs[2].id.as_str(), 10);
+    assert_eq!(list(of_project, page).await, all[2..]);
+    let interrupted = RunFilter {
+        status: Some("interrupted".to_owned()),
+        ..RunFilter::default()
+    };
+    assert_eq!(list(interrupted, Page::first(1)).await, all[1..2]);
+
+    // A run is kept as long as a call of it is.
+    let mut call = intent(Some(&id), "now");
+    call.run_id = Some(runs[0].id.clone());
+    write(store, std::slice::from_ref(&call)).await;
+    assert_eq!(store.run_prune(began - hour).await.unwrap(), 0);
+    assert_eq!(store.run_prune(later).await.unwrap(), 2);
+    let of_run = CallFilter {
+        run: Some(runs[0].id.clone()),
+        ..CallFilter::default()
+    };
+    let calls = store.calls_list(&of_run, &Page::default()).await.unwrap();
+    assert_eq!(calls.len(), 1);
+    assert_eq!(store.calls_prune(later).await.unwrap(), 1);
+    assert_eq!(store.run_prune(later).await.unwrap(), 1);
 }
 
 async fn events(db: &Db) {

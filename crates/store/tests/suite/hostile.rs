@@ -216,6 +216,7 @@ async fn everywhere(db: &Db, text: &str, doc_too: bool) -> Vec<(&'static str, Re
             project: None,
             agent: text,
             model: "m",
+            conversation: None,
         };
         push("run_put", store.run_put(run).await.map(drop));
         push(

@@ -64,6 +64,7 @@ impl Ledger for Records {
                 project: run.project.as_ref(),
                 agent: &run.agent,
                 model: &run.model,
+                conversation: run.conversation.as_deref(),
             };
             let row = self.store.run_put(new).await.map_err(failed)?;
             Ok(RunId(row.id.into()))

@@ -11,6 +11,7 @@ mod servers;
 use std::{
     collections::{HashMap, HashSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use agent::{
@@ -21,7 +22,10 @@ use engine::{Gateway, Scope};
 use model::{AgentSettings, Hidden, ModelApi, ProjectId};
 use store::Store;
 
-use self::{ledger::Records, servers::Ours};
+use self::{
+    ledger::Records,
+    servers::{Ours, Started},
+};
 pub(crate) use self::{native::NAMES as NATIVE, servers::offered};
 use crate::projects::Projects;
 
@@ -40,6 +44,8 @@ pub(crate) struct Agents {
 /// Turns that are under way.
 #[derive(Default)]
 struct UnderWay {
+    /// No other may begin: the product stops.
+    closed: bool,
     count: usize,
     /// Their conversations; one that is only beginning is not among them yet.
     conversations: HashSet<(Option<ProjectId>, String)>,
@@ -48,6 +54,7 @@ struct UnderWay {
 struct Made {
     settings: AgentSettings,
     key: Option<Hidden>,
+    started: Started,
     agent: Arc<Agent>,
 }
 
@@ -77,13 +84,17 @@ pub(crate) struct Turn {
     conversation: Option<(Option<ProjectId>, String)>,
 }
 
-/// So many turns are under way that no other may begin.
+/// Why no turn may begin now.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "the limit of chats at a time ({0}) is reached: wait for the end of one, or raise `max_chats` under `[agent]` in \
-     toolwharf.toml"
-)]
-pub(crate) struct TooMany(usize);
+pub(crate) enum NoTurn {
+    #[error(
+        "the limit of chats at a time ({0}) is reached: wait for the end of one, or raise `max_chats` under `[agent]` in \
+         toolwharf.toml"
+    )]
+    TooMany(usize),
+    #[error("Toolwharf is stopping: say it again once it is back")]
+    Stopping,
+}
 
 impl Turn {
     /// Makes it a turn of this conversation; `false` if another is under way in it.
@@ -131,13 +142,16 @@ impl Agents {
     /// Begins a turn.
     ///
     /// # Errors
-    /// When as many are under way as the settings allow.
-    pub(crate) fn turn(&self) -> Result<Turn, TooMany> {
+    /// When as many are under way as the settings allow, or Toolwharf stops.
+    pub(crate) fn turn(&self) -> Result<Turn, NoTurn> {
         let settings = self.gateway.settings();
         let most = settings.agent.as_ref().map_or(0, |agent| agent.max_chats);
         let mut turns = locked(&self.turns);
+        if turns.closed {
+            return Err(NoTurn::Stopping);
+        }
         if turns.count >= most {
-            return Err(TooMany(most));
+            return Err(NoTurn::TooMany(most));
         }
         turns.count += 1;
         Ok(Turn {
@@ -154,26 +168,41 @@ impl Agents {
         let settings = self.gateway.settings().agent.clone();
         let settings = settings.ok_or(NoAgent::NotSetUp)?;
         let key = self.key(project, &settings).await?;
-        if let Some(made) = locked(&self.made).get(&project.cloned())
-            && made.settings == settings
-            && made.key == key
-        {
-            return Ok(made.agent.clone());
+        let mut started = Started::default();
+        if let Some(made) = locked(&self.made).get(&project.cloned()) {
+            if made.settings == settings && made.key == key {
+                return Ok(made.agent.clone());
+            }
+            started = made.started.clone();
         }
-        let agent = Arc::new(self.make(project, &settings, key.as_ref())?);
+        let agent = Arc::new(self.make(project, &settings, key.as_ref(), started.clone())?);
         let made = Made {
             settings,
             key,
+            started,
             agent: agent.clone(),
         };
         locked(&self.made).insert(project.cloned(), made);
         Ok(agent)
     }
 
-    /// Ends all chats, and waits for what is still to be written.
-    pub(crate) async fn stop(&self) {
+    /// Lets no other turn begin; those that are under way go on.
+    pub(crate) fn close(&self) {
+        locked(&self.turns).closed = true;
+    }
+
+    /// Ends all chats with an error that says that they had this long to end by themselves, and waits for what is still
+    /// to be written. How many were under way.
+    pub(crate) async fn stop(&self, grace: Duration) -> usize {
+        self.close();
+        let cut = locked(&self.turns).count;
+        let why = format!(
+            "Toolwharf was stopped, and the turn had not ended after {} s more; what was complete by then is kept",
+            grace.as_secs_f32()
+        );
         let made: Vec<Made> = locked(&self.made).drain().map(|(_, made)| made).collect();
-        futures_util::future::join_all(made.iter().map(|made| made.agent.stop())).await;
+        futures_util::future::join_all(made.iter().map(|made| made.agent.stop(&why))).await;
+        cut
     }
 
     /// The settings' key, else the project's secret, else the environment's.
@@ -210,6 +239,7 @@ impl Agents {
         project: Option<&ProjectId>,
         settings: &AgentSettings,
         key: Option<&Hidden>,
+        started: Started,
     ) -> Result<Agent, NoAgent> {
         let mut config = Config::new("toolwharf");
         config.project = project.cloned();
@@ -230,7 +260,7 @@ impl Agents {
             server: None,
         };
         let (gateway, projects) = (self.gateway.clone(), self.projects.clone());
-        let servers = Ours::new(gateway, projects, scope, settings.start);
+        let servers = Ours::new(gateway, projects, scope, settings.start, started);
         let records = Records::new(self.store.clone(), self.gateway.clone(), project.cloned());
         let tools = native::chosen(&settings.native);
         let model = model(settings, key)?;

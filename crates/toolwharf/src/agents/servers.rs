@@ -3,13 +3,19 @@
 //! What a model is offered is what a client of the same scope is: tools that are switched off or kept back are not there,
 //! descriptions are those of the project. A call is one of the gateway's: recorded, queued, and ended with its caller.
 //!
-//! The start (A10) is the agent's: the servers are the gateway's, so those that run already are only looked at, and of
-//! those that a failed start started the ones that nobody else uses are stopped again.
+//! The start (A10) is the agent's, and of the servers of the configuration file: those that run already are only looked
+//! at, and of those that a failed start started the ones that nobody else uses are stopped again. It is the first start
+//! that can fail a chat. A server that was up before, a project's own and a hosted one never do: a turn goes on without
+//! them, and says so.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 use agent::{
-    Origin, Raw, ServerCall, ServerTool, Servers, ServersError, ToolFunction, ToolOutcome,
+    Missing, Offer, Origin, Raw, ServerCall, ServerTool, Servers, ServersError, ToolFunction,
+    ToolOutcome,
 };
 use engine::{
     Caller, Gateway, Scope,
@@ -38,8 +44,14 @@ pub(super) struct Ours {
     gateway: Gateway,
     projects: Arc<Projects>,
     scope: Scope,
+    /// What `[agent]` says; the project may say otherwise.
     start: StartPolicy,
+    started: Started,
 }
+
+/// Whether the first start of a scope's servers is over: it is once for all agents that are made for the scope.
+#[derive(Clone, Default)]
+pub(super) struct Started(Arc<AtomicBool>);
 
 #[derive(Deserialize)]
 struct Listed {
@@ -78,12 +90,37 @@ impl Ours {
         projects: Arc<Projects>,
         scope: Scope,
         start: StartPolicy,
+        started: Started,
     ) -> Self {
         Self {
             gateway,
             projects,
             scope,
             start,
+            started,
+        }
+    }
+
+    /// The project's own policy, else the agent's.
+    fn policy(&self) -> StartPolicy {
+        let fleet = self.gateway.fleet();
+        let of_project = self.scope.project.as_ref().and_then(|project| {
+            let known = fleet.projects.get(project).map(|project| &project.view);
+            known
+                .or_else(|| fleet.settings.projects.get(project))?
+                .start
+        });
+        of_project.unwrap_or(self.start)
+    }
+
+    /// Where the policy is written.
+    fn place(&self) -> String {
+        match &self.scope.project {
+            Some(project) => format!(
+                "`[agent]` or `[projects.{project}]` in toolwharf.toml (or run `toolwharf project add {project} \
+                 --start parallel`)"
+            ),
+            None => "`[agent]` in toolwharf.toml".to_owned(),
         }
     }
 
@@ -101,13 +138,16 @@ impl Ours {
         view.ok_or_else(|| ServersError(self.scope.missing()))
     }
 
-    /// One server after the other; the first that does not come up ends it.
+    /// One server of the file after the other; the first that does not come up ends it.
     async fn one_after_another(&self) -> Result<(), ServersError> {
         self.admit().await?;
         let view = self.gateway.view(&self.scope);
         let view = view.ok_or_else(|| ServersError(self.scope.missing()))?;
         let mut started: Vec<&Arc<Server>> = Vec::new();
-        for server in view.awaited() {
+        let of_the_file = |server: &&Arc<Server>| {
+            server.spec.owner.is_none() && server.spec.hosting().is_none() && !server.was_up()
+        };
+        for server in view.awaited().filter(of_the_file) {
             if matches!(server.state(), State::Idle) {
                 started.push(server);
             }
@@ -117,8 +157,9 @@ impl Ours {
                 }
                 return Err(ServersError(format!(
                     "the server `{}` did not start: {reason}; put it right or switch it off, or write \
-                     `start = \"parallel\"` under `[agent]` in toolwharf.toml to chat without such servers",
-                    server.key()
+                     `start = \"parallel\"` under {} to chat without such servers",
+                    server.key(),
+                    self.place()
                 )));
             }
         }
@@ -153,18 +194,27 @@ pub(crate) fn offered(view: &View) -> Result<Vec<ToolFunction>, ServersError> {
 impl Servers for Ours {
     fn start(&self) -> BoxFuture<'_, Result<(), ServersError>> {
         Box::pin(async {
-            match self.start {
-                StartPolicy::Sequential => self.one_after_another().await,
-                // What is not started is so by being looked at.
-                StartPolicy::Parallel | StartPolicy::Lazy => self.view().await.map(|_| ()),
+            // Under another policy, what is not started is so by being asked for its tools.
+            if !self.started.0.load(Ordering::Relaxed) && self.policy() == StartPolicy::Sequential {
+                self.one_after_another().await?;
             }
+            self.started.0.store(true, Ordering::Relaxed);
+            Ok(())
         })
     }
 
-    fn tools(&self) -> BoxFuture<'_, Result<Vec<ServerTool>, ServersError>> {
+    fn tools(&self) -> BoxFuture<'_, Result<Offer, ServersError>> {
         Box::pin(async {
-            let view = self.view().await?;
-            let tools = offered(&view)?.into_iter().filter_map(|function| {
+            self.admit().await?;
+            let view = self.gateway.attended(&self.scope).await;
+            let view = view.ok_or_else(|| ServersError(self.scope.missing()))?;
+            let absent = view.absent();
+            let is_there = |function: &ToolFunction| {
+                let route = view.tool(function.name.as_str());
+                route.is_ok_and(|route| absent.iter().all(|one| one.key != *route.server.key()))
+            };
+            let offered = offered(&view)?.into_iter().filter(is_there);
+            let tools = offered.filter_map(|function| {
                 let Origin::Server { server, native } = function.origin else {
                     return None;
                 };
@@ -177,7 +227,13 @@ impl Servers for Ours {
                     response: function.response,
                 })
             });
-            Ok(tools.collect())
+            let tools = tools.collect();
+            let missing = absent.into_iter().map(|one| Missing {
+                server: one.server,
+                reason: one.reason.to_string(),
+            });
+            let missing = missing.collect();
+            Ok(Offer { tools, missing })
         })
     }
 

@@ -111,6 +111,11 @@ async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
     if calls.is_empty() {
         eprintln!("there are no such calls");
     }
+    print::data(&table(&calls))
+}
+
+/// Calls, a line for each.
+pub(super) fn table(calls: &[Call]) -> String {
     let cells: Vec<[String; 8]> = calls.iter().map(cells).collect();
     let head = [
         "BEGUN",
@@ -122,7 +127,7 @@ async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
         "TOOK",
         "NOTE",
     ];
-    print::data(&print::table(head, &cells))
+    print::table(head, &cells)
 }
 
 /// A time before now, or one as the API has it.

@@ -134,6 +134,9 @@ fn said(messages: &Value) -> String {
         for block in message["content"].as_array().into_iter().flatten() {
             let text = |key: &str| block[key].as_str().unwrap_or_default();
             let line = match text("type") {
+                "text" if is_user && text("text").starts_with(agent::SYSTEM_NOTE) => {
+                    text("text").to_owned()
+                }
                 "text" if is_user => format!("> {}", text("text")),
                 "text" => text("text").to_owned(),
                 "image" => "> [picture]".to_owned(),

@@ -21,6 +21,7 @@ mod products;
 mod projects;
 mod prompt;
 mod reach;
+mod runs;
 mod screen;
 mod secrets;
 mod servers;
@@ -100,6 +101,9 @@ enum Command {
     /// Show which tools were called, by whom, and what became of it.
     #[command(subcommand)]
     Calls(calls::Command),
+    /// Show the turns of the agent: how they ended, what they took, and their calls.
+    #[command(subcommand)]
+    Runs(runs::Command),
     /// Show what a server writes to standard error.
     Logs(logs::Args),
     /// Check the configuration, this machine and the running gateway.
@@ -183,6 +187,7 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Chat(args) => chat::run(&context, args).await,
         Command::Conversation(command) => conversations::run(&context, command).await,
         Command::Calls(command) => calls::run(&context, command).await,
+        Command::Runs(command) => runs::run(&context, command).await,
         Command::Logs(args) => logs::run(&context, args).await,
         Command::Doctor(args) => doctor::run(&context, args).await,
         Command::Completions { .. } => Ok(()),

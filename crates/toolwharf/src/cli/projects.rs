@@ -1,6 +1,6 @@
 //! `project`: making, showing and removing projects.
 
-use model::{NamingPolicy, ProjectId};
+use model::{NamingPolicy, ProjectId, StartPolicy};
 use serde_json::Value;
 
 use super::{
@@ -62,6 +62,9 @@ pub(super) struct AddArgs {
     /// How tools of several servers are named: preserve, prefix-on-conflict, always-prefix or last-wins.
     #[arg(long, value_name = "POLICY")]
     naming: Option<NamingPolicy>,
+    /// Whether a server of the configuration file that does not start fails a chat (sequential) or is left out (parallel).
+    #[arg(long, value_name = "POLICY")]
+    start: Option<StartPolicy>,
     #[command(flatten)]
     reach: Reach,
 }
@@ -130,6 +133,7 @@ async fn add(context: &Context, args: AddArgs) -> anyhow::Result<()> {
         config.description = description;
     }
     config.naming = args.naming.or(config.naming);
+    config.start = args.start.or(config.start);
     let project: Project = api.put(&of_project, &config).await?;
     let id = &project.id;
     if is_new {
@@ -151,6 +155,7 @@ fn config(project: Project) -> ProjectConfig {
         description: project.description,
         enabled: Some(project.enabled),
         naming: project.naming,
+        start: project.start,
     }
 }
 
@@ -162,12 +167,14 @@ async fn show(context: &Context, args: NameArgs) -> anyhow::Result<()> {
     }
     let project: Project = api.get(&of_project).await?;
     let naming = project.naming.map(|naming| naming.to_string());
+    let start = project.start.map(|start| start.to_string());
     print::data(&print::fields(&[
         ("id", project.id.clone()),
         ("name", project.name.clone()),
         ("description", project.description.clone()),
         ("state", state(&project).to_owned()),
         ("naming", naming.unwrap_or_default()),
+        ("start", start.unwrap_or_default()),
         ("made", print::time(project.created_at)),
         ("changed", print::time(project.updated_at)),
         ("endpoint", format!("{}/mcp/{}", api.url, project.id)),

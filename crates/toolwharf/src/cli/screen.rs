@@ -57,6 +57,14 @@ impl Screen {
                 let why = text("why");
                 self.word(&format!("the model is asked again in {pause:.1} s: {why}"))
             }
+            "servers_missing" => {
+                for one in event["servers"].as_array().into_iter().flatten() {
+                    let of = |key: &str| one[key].as_str().unwrap_or_default();
+                    let (server, reason) = (of("server"), of("reason"));
+                    self.word(&format!("without the tools of {server}: {reason}"))?;
+                }
+                Ok(())
+            }
             "tool_call" => {
                 if self.tools.len() < CALLS {
                     self.tools

@@ -465,6 +465,19 @@ impl Walk<'_> {
         }
     }
 
+    /// How the servers that an agent uses are started at its first chat.
+    fn agent_start(&mut self, table: &DeTable<'_>) -> Option<StartPolicy> {
+        let (word, span) = self.string(table, "start")?;
+        match word.as_str() {
+            "sequential" => Some(StartPolicy::Sequential),
+            "parallel" => Some(StartPolicy::Parallel),
+            _ => {
+                self.wrong(span, "bad `start`", "`sequential` or `parallel`");
+                None
+            }
+        }
+    }
+
     fn agent(&mut self, table: &DeTable<'_>) -> Option<AgentSettings> {
         let mut into = AgentSettings::default();
         let known = [
@@ -489,13 +502,7 @@ impl Walk<'_> {
                 _ => self.wrong(span, "bad `api`", "`anthropic` or `openai`"),
             }
         }
-        if let Some((word, span)) = self.string(table, "start") {
-            match word.as_str() {
-                "sequential" => into.start = StartPolicy::Sequential,
-                "parallel" => into.start = StartPolicy::Parallel,
-                _ => self.wrong(span, "bad `start`", "`sequential` or `parallel`"),
-            }
-        }
+        into.start = self.agent_start(table).unwrap_or(into.start);
         into.api_key = self.secret(table, "api_key");
         if let Some((url, span)) = self.string(table, "base_url") {
             if url.starts_with("http://") || url.starts_with("https://") {
@@ -629,7 +636,7 @@ impl Walk<'_> {
         self.unknown_keys(
             table,
             "projects.*.",
-            &["servers", "naming", "disabled_tools"],
+            &["servers", "naming", "start", "disabled_tools"],
         );
         let mut view = ProjectView::default();
         if table.contains_key("servers") {
@@ -648,6 +655,7 @@ impl Walk<'_> {
         if self.word(table, "naming", NamingPolicy::WORDS, &mut naming) {
             view.naming = Some(naming);
         }
+        view.start = self.agent_start(table);
         for (text, span) in self.strings(table, "disabled_tools") {
             match ToolRef::parse(&text) {
                 Ok(tool) => {

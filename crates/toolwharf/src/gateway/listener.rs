@@ -71,14 +71,15 @@ impl Handover {
     }
 }
 
-/// Serves connections until `over`, then lets those in flight finish for `drain`.
+/// Serves connections until `over`, then lets those in flight finish for `drain`. What is still busy then goes on until
+/// the program ends; it is given back, to wait for.
 pub(crate) async fn serve(
     listener: TcpListener,
     front: Arc<Front>,
     other: Arc<Other>,
     over: CancellationToken,
     drain: Duration,
-) {
+) -> TaskTracker {
     let connections = TaskTracker::new();
     loop {
         let accepted = tokio::select! {
@@ -114,6 +115,7 @@ pub(crate) async fn serve(
             drain.as_secs()
         );
     }
+    connections
 }
 
 async fn connection(

@@ -66,6 +66,7 @@ pub(super) struct Asked {
     tool: Option<String>,
     status: Option<CallStatus>,
     caller: Option<String>,
+    run: Option<String>,
     since: Option<Time>,
     until: Option<Time>,
 }
@@ -137,6 +138,7 @@ impl Rest {
             tool: asked.tool,
             status: asked.status,
             caller: asked.caller,
+            run: asked.run,
             since: asked.since,
             until: asked.until,
         };

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 
-use agent::Conversation;
+use agent::{ChatEvent, Conversation, Keep};
 use axum::{
     Json,
     body::{Body, Bytes},
@@ -10,15 +10,15 @@ use axum::{
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
-use futures_util::{StreamExt as _, stream};
+use futures_util::{StreamExt as _, future::BoxFuture, stream};
 use model::ProjectId;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use store::{ConversationDetail, ConversationRow, Time};
+use store::{ConversationDetail, ConversationRow, Store, Time};
 use utoipa::ToSchema;
 
 use super::{Problem, Shared, access, input, input::Page, schemas};
-use crate::agents::{NoAgent, TooMany};
+use crate::agents::{NoAgent, NoTurn, Turn};
 
 /// Longest title, in characters: the beginning of what was said first.
 const TITLE: usize = 80;
@@ -94,8 +94,8 @@ impl From<NoAgent> for Problem {
     }
 }
 
-impl From<TooMany> for Problem {
-    fn from(error: TooMany) -> Self {
+impl From<NoTurn> for Problem {
+    fn from(error: NoTurn) -> Self {
         Self::new(503, error.to_string())
     }
 }
@@ -129,55 +129,105 @@ async fn said(
     let agent = rest.agents.of(project.as_ref()).await?;
     let store = rest.agents.store().clone();
     let mut turn = rest.agents.turn()?;
-    let (row, conversation) = match &asked.conversation {
+    let (id, place, conversation) = match asked.conversation {
         Some(id) => {
             // Before it is read: a turn that is under way has not written yet.
-            if !turn.of(project.as_ref(), id) {
+            if !turn.of(project.as_ref(), &id) {
                 let busy = "a turn of this conversation is under way: wait for its end";
                 return Err(Problem::new(409, busy));
             }
-            kept(store.conversation_get(project.as_ref(), id).await?)?
+            let (row, conversation) = kept(store.conversation_get(project.as_ref(), &id).await?)?;
+            let (title, revision) = (row.title, Some(row.revision));
+            (row.id, Place { title, revision }, conversation)
         }
         None => {
-            let title = title(&asked.message);
-            let fresh = Conversation::new();
-            let body = serde_json::to_string(&fresh).unwrap_or_default();
-            let row = store
-                .conversation_put(project.as_ref(), &title, &body)
-                .await?;
+            let (id, title) = (store::new_id(), title(&asked.message));
             // Nobody else knows it yet.
-            turn.of(project.as_ref(), &row.id);
-            (row, fresh)
+            turn.of(project.as_ref(), &id);
+            let revision = None;
+            (id, Place { title, revision }, Conversation::new())
         }
     };
-    let first = json!({ "id": row.id, "title": row.title });
-    let keep = async move |conversation: Conversation| {
-        let _turn = turn;
-        let saved = match serde_json::to_string(&conversation) {
-            Ok(body) => {
-                let saved = store.conversation_save(project.as_ref(), &row.id, row.revision, &body);
-                saved.await.map(|_| ()).map_err(|error| error.to_string())
-            }
-            Err(error) => Err(error.to_string()),
-        };
-        if let Err(error) = saved {
-            tracing::error!(conversation = row.id, "what was said is not kept: {error}");
-        }
+    let mut first = Some(json!({ "id": id, "title": place.title }));
+    let keep = Kept {
+        store,
+        project,
+        id,
+        place,
+        _turn: turn,
     };
     let events = agent.chat_owned(conversation, asked.message, keep);
-    let over = rest.over.clone().cancelled_owned();
-    let events = events.map(|happened| {
+    let events = events.flat_map(move |happened| {
+        // From here on it is kept. Of a turn that did not start there may be nothing to go on with.
+        let conversation = match &happened {
+            ChatEvent::Started { .. } => first.take().map(|data| event("conversation", &data)),
+            _ => None,
+        };
         let data = serde_json::to_value(&happened).unwrap_or_default();
         let kind = data["type"].as_str().unwrap_or("event").to_owned();
-        event(&kind, &data)
+        stream::iter(conversation.into_iter().chain([event(&kind, &data)]))
     });
-    let first = stream::once(async move { event("conversation", &first) });
-    let body = Body::from_stream(first.chain(events).take_until(over));
+    let body = Body::from_stream(events);
     let headers = [
         (header::CONTENT_TYPE, "text/event-stream"),
         (header::CACHE_CONTROL, "no-store"),
     ];
     Ok((headers, body).into_response())
+}
+
+/// Where a conversation is kept through a turn.
+struct Kept {
+    store: Store,
+    project: Option<ProjectId>,
+    id: String,
+    place: Place,
+    /// Until all is kept, no other turn of it may begin.
+    _turn: Turn,
+}
+
+/// What the row says.
+struct Place {
+    title: String,
+    /// None: there is no row yet.
+    revision: Option<i64>,
+}
+
+impl Kept {
+    async fn save(&mut self, conversation: &Conversation) -> Result<(), String> {
+        let body = serde_json::to_string(conversation).map_err(|error| error.to_string())?;
+        let (store, project, id) = (&self.store, self.project.as_ref(), &self.id);
+        let row = match self.place.revision {
+            Some(revision) => store.conversation_save(project, id, revision, &body).await,
+            None => {
+                let title = &self.place.title;
+                store.conversation_put_as(id, project, title, &body).await
+            }
+        };
+        let row = row.map_err(|error| error.to_string())?;
+        self.place.revision = Some(row.revision);
+        Ok(())
+    }
+}
+
+impl Keep for Kept {
+    fn conversation(&self) -> &str {
+        &self.id
+    }
+
+    fn begun<'a>(
+        &'a mut self,
+        conversation: &'a Conversation,
+    ) -> BoxFuture<'a, Result<(), String>> {
+        Box::pin(self.save(conversation))
+    }
+
+    fn ended(mut self: Box<Self>, conversation: Conversation) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            if let Err(error) = self.save(&conversation).await {
+                tracing::error!(conversation = self.id, "what was said is not kept: {error}");
+            }
+        })
+    }
 }
 
 fn event(kind: &str, data: &Value) -> Result<Bytes, Infallible> {

@@ -22,6 +22,7 @@ mod page;
 mod products;
 mod projects;
 mod routes;
+mod runs;
 mod schemas;
 mod secrets;
 mod servers;
@@ -47,6 +48,7 @@ pub(crate) use self::{
     owned::{OwnedServer, OwnedServers},
     products::{InstalledProduct, Product, Products},
     projects::{Project, ProjectConfig, Projects as ProjectList},
+    runs::{Run, Runs, WholeRun},
     secrets::{MasterKey, Secret, Secrets},
     servers::{Detail, Imported, Row, Saved, Servers},
     tools::{Setting, Tool, Tools},

@@ -7,7 +7,7 @@ use axum::{
     http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use model::NamingPolicy;
+use model::{NamingPolicy, StartPolicy};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use store::{NewProject, ProjectRow, Time};
@@ -20,8 +20,9 @@ use super::{
     schemas,
 };
 
-/// Where a project's naming policy is in its settings.
+/// Where a project's policies are in its settings.
 const NAMING: &str = "naming";
+const START: &str = "start";
 
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Projects {
@@ -41,6 +42,9 @@ pub(crate) struct Project {
     /// None: as the configuration says.
     #[schema(schema_with = schemas::naming)]
     pub(crate) naming: Option<NamingPolicy>,
+    /// How the servers of the configuration file are started at the first chat. None: as the configuration says.
+    #[schema(schema_with = schemas::start)]
+    pub(crate) start: Option<StartPolicy>,
     #[schema(value_type = String, format = DateTime)]
     pub(crate) created_at: Time,
     #[schema(value_type = String, format = DateTime)]
@@ -60,13 +64,17 @@ pub(crate) struct ProjectConfig {
     pub(crate) enabled: Option<bool>,
     #[schema(schema_with = schemas::naming)]
     pub(crate) naming: Option<NamingPolicy>,
+    /// `parallel` lets chats go on without servers of the configuration file that do not start.
+    #[schema(schema_with = schemas::start)]
+    pub(crate) start: Option<StartPolicy>,
 }
 
 impl Project {
     fn of(row: ProjectRow) -> Self {
-        let naming = row.settings.get(NAMING).and_then(Value::as_str);
+        let word = |key: &str| row.settings.get(key).and_then(Value::as_str);
         Self {
-            naming: naming.and_then(|word| word.parse().ok()),
+            naming: word(NAMING).and_then(|word| word.parse().ok()),
+            start: word(START).and_then(|word| word.parse().ok()),
             id: row.id.to_string(),
             name: row.name,
             description: row.description,
@@ -81,7 +89,8 @@ impl Project {
             self.name,
             self.description,
             self.enabled,
-            self.naming
+            self.naming,
+            self.start
         ]))
     }
 }
@@ -117,6 +126,13 @@ pub(super) async fn save(
         input::name("/name", name)?;
     }
     input::description("/description", &config.description)?;
+    if config.start == Some(StartPolicy::Lazy) {
+        return Err(Problem::field(
+            400,
+            "/start",
+            "is `sequential` or `parallel`",
+        ));
+    }
     let store = rest.projects.store();
     let _one_at_a_time = rest.turn().await?;
     let before = match store.project_get(&id).await {
@@ -130,13 +146,15 @@ pub(super) async fn save(
     let tag = before.map(|row| Project::of(row).etag());
     Conditions::of(&headers).permit(tag.as_deref())?;
     if let Some(settings) = settings.as_object_mut() {
-        match config.naming {
-            Some(naming) => {
-                settings.insert(NAMING.to_owned(), naming.as_str().into());
-            }
-            None => {
-                settings.remove(NAMING);
-            }
+        let words = [
+            (NAMING, config.naming.map(NamingPolicy::as_str)),
+            (START, config.start.map(StartPolicy::as_str)),
+        ];
+        for (key, word) in words {
+            match word {
+                Some(word) => settings.insert(key.to_owned(), word.into()),
+                None => settings.remove(key),
+            };
         }
     }
     let project = NewProject {

@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 
 use super::{
     Shared, access::Need, bridge, calls, chat, hosted, keys, logs, openapi, openapi::Schemas,
-    owned, products, projects, secrets, servers, status, tools,
+    owned, products, projects, runs, secrets, servers, status, tools,
 };
 use crate::auth::Role;
 
@@ -104,6 +104,7 @@ const OF_CALLS: &[Parameter] = &[
     ),
     parameter("status", Kind::Status, "Only with this outcome"),
     parameter("caller", Kind::Text, "Only by this caller"),
+    parameter("run", Kind::Text, "Only of this run of an agent"),
     parameter("since", Kind::Time, "Only begun at this time or later"),
     parameter("until", Kind::Time, "Only begun before this time"),
 ];
@@ -119,8 +120,22 @@ const OF_ALL_CALLS: &[Parameter] = &[
     ),
     parameter("status", Kind::Status, "Only with this outcome"),
     parameter("caller", Kind::Text, "Only by this caller"),
+    parameter("run", Kind::Text, "Only of this run of an agent"),
     parameter("since", Kind::Time, "Only begun at this time or later"),
     parameter("until", Kind::Time, "Only begun before this time"),
+];
+const OF_RUNS: &[Parameter] = &[
+    LIMIT,
+    AFTER,
+    parameter("status", Kind::Text, "Only with this outcome"),
+    parameter("conversation", Kind::Text, "Only of this conversation"),
+];
+const OF_ALL_RUNS: &[Parameter] = &[
+    LIMIT,
+    AFTER,
+    parameter("project", Kind::Project, "Only of this project"),
+    parameter("status", Kind::Text, "Only with this outcome"),
+    parameter("conversation", Kind::Text, "Only of this conversation"),
 ];
 const DECLARED: Parameter = parameter(
     "format",
@@ -463,6 +478,23 @@ pub(super) const ROUTES: &[Route] = &[
         "Forget a conversation of no project",
         || delete(chat::remove),
     ),
+    Route::new(
+        "GET",
+        "/api/v1/runs",
+        ADMIN,
+        "List the runs of agents, newest first",
+        || get(runs::list_all),
+    )
+    .asks(OF_ALL_RUNS)
+    .answers::<runs::Runs>(),
+    Route::new(
+        "GET",
+        "/api/v1/runs/{run}",
+        ADMIN,
+        "Show one run with its calls",
+        || get(runs::show_any),
+    )
+    .answers::<runs::WholeRun>(),
     Route::new("GET", "/api/v1/tools", ADMIN, "List the tools", || {
         get(tools::list)
     })
@@ -735,6 +767,23 @@ pub(super) const ROUTES: &[Route] = &[
         "Forget a conversation of the project",
         || delete(chat::remove_in_project),
     ),
+    Route::new(
+        "GET",
+        "/api/v1/projects/{project}/runs",
+        READ,
+        "List the runs of the project's agent, newest first",
+        || get(runs::list),
+    )
+    .asks(OF_RUNS)
+    .answers::<runs::Runs>(),
+    Route::new(
+        "GET",
+        "/api/v1/projects/{project}/runs/{run}",
+        READ,
+        "Show one run with its calls",
+        || get(runs::show),
+    )
+    .answers::<runs::WholeRun>(),
     Route::new(
         "GET",
         "/api/v1/projects/{project}/calls",

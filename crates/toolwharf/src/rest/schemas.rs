@@ -4,6 +4,10 @@ use model::NamingPolicy;
 use serde_json::{Value, json};
 use utoipa::openapi::{RefOr, schema::Schema};
 
+/// How a run can be.
+pub(super) const RUN_STATUSES: [&str; 5] =
+    ["running", "done", "failed", "cancelled", "interrupted"];
+
 /// A schema as it is written.
 fn written(schema: Value) -> RefOr<Schema> {
     serde_json::from_value(schema).expect("a schema of this file is one")
@@ -52,6 +56,14 @@ pub(super) fn call_status_value() -> Value {
         "unknown",
     ];
     json!({"type": "string", "enum": words})
+}
+
+pub(super) fn run_status() -> RefOr<Schema> {
+    written(json!({"type": "string", "enum": RUN_STATUSES}))
+}
+
+pub(super) fn start() -> RefOr<Schema> {
+    written(json!({"type": ["string", "null"], "enum": ["sequential", "parallel", null]}))
 }
 
 pub(super) fn role() -> RefOr<Schema> {

@@ -451,6 +451,9 @@ const happened = (said, kind, data) => {
     case "text_delta": said.text(data.text); break;
     case "thinking_delta": said.thinking(data.text); break;
     case "retrying": status("The model's provider is busy; asking again in " + Math.ceil(data.pause_ms / 1000) + " s …"); return;
+    case "servers_missing":
+      for (const { server, reason } of data.servers) said.note("Without the tools of " + server + ": " + reason);
+      break;
     case "tool_call": said.call(data.id, data.name, data.server, data.arguments); break;
     case "tool_result": said.result(data.id, data.is_error, data.preview, data.bytes); break;
     case "native": said.native(data.tool, data.payload); break;
@@ -573,7 +576,9 @@ const told = (messages) => {
   let said = null;
   for (const { role, content } of messages) {
     for (const block of content) {
-      if (role === "user" && block.type === "text") {
+      if (role === "user" && block.type === "text" && block.text.startsWith("[System note] ")) {
+        continue; // Ours, for the model: the page said it when it came.
+      } else if (role === "user" && block.type === "text") {
         said = null;
         says(block.text);
       } else if (block.type === "tool_result") {

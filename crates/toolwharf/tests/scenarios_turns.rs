@@ -1,0 +1,478 @@
+//! Turns of the agent when something goes wrong around them: servers that are away, a gateway that stops or is killed.
+//! The agent is talked to over `POST /api/v1/chat` of the built gateway, with a scripted model.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "a failure in a test's helper is the test's"
+)]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{
+    Gateway, Setup,
+    chat::{agent, ask, begin, chat, of, say, text, told},
+    cli, scripted, with,
+};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use testkit::{
+    DEADLINE, Streaming,
+    llm::{Llm, asks, expecting, says, turns},
+    wait_for,
+};
+
+const NOTE: &str = "[System note]";
+
+async fn with_agent(setup: Setup, llm: &Llm, before: &str, more: &str) -> Gateway {
+    let settings = format!("{before}{}", agent(llm, more));
+    let setup = setup.settings(&settings);
+    setup.env("ANTHROPIC_API_KEY", "sk-test").serve().await
+}
+
+async fn put(gateway: &Gateway, path: &str, body: Value) -> Value {
+    let reply = ask(gateway, "PUT", path, &body).await;
+    assert!(reply.status.is_success(), "{path}: {}", reply.text());
+    serde_json::from_slice(&reply.body).unwrap()
+}
+
+/// The servers that a turn says it does without, each with the reason.
+fn missing(events: &[Value]) -> Vec<(String, String)> {
+    let told = of(events, "servers_missing");
+    assert!(told.len() <= 1, "{events:?}");
+    let servers = told
+        .iter()
+        .flat_map(|event| event["servers"].as_array().unwrap());
+    servers
+        .map(|one| {
+            let text = |key: &str| one[key].as_str().unwrap().to_owned();
+            (text("server"), text("reason"))
+        })
+        .collect()
+}
+
+/// The names of the tools that the model was offered with a request.
+fn offered(request: &Value) -> Vec<&str> {
+    let tools = request["body"]["tools"].as_array().unwrap();
+    let mut names: Vec<&str> = tools
+        .iter()
+        .map(|tool| tool["name"].as_str().unwrap())
+        .collect();
+    names.sort_unstable();
+    names
+}
+
+/// How often the model is told that servers are missing, in all that a request has.
+fn notes(request: &Value) -> usize {
+    request["body"]["messages"]
+        .to_string()
+        .matches(NOTE)
+        .count()
+}
+
+fn last(events: &[Value]) -> (&str, &str) {
+    let last = events.last().unwrap();
+    let text = |key: &str| last[key].as_str().unwrap_or_default();
+    (text("type"), text("message"))
+}
+
+const GOOD: &[&str] = &["--no-builtin", "--tools", "1"];
+const BROKEN: &[&str] = &["--exit-at-start"];
+
+/// The default policy: an address where nobody listens and a command that fails, both of the project, end no chat. The
+/// user is told each time, the model once.
+#[tokio::test]
+async fn p12_a_projects_own_servers_never_end_a_chat() {
+    let script: Vec<Value> = (0..3).map(|_| says("Hello.")).collect();
+    let llm = Llm::start(&turns(&script)).await;
+    let gateway = with_agent(Setup::new(), &llm, "", "").await;
+    put(&gateway, "/projects/shop", json!({})).await;
+    let closed = json!({ "type": "sse", "url": "http://127.0.0.1:1/sse" });
+    for (name, entry) in [
+        ("away", closed),
+        ("broken", scripted("broken", BROKEN)),
+        ("good", scripted("good", GOOD)),
+    ] {
+        put(&gateway, &format!("/projects/shop/servers/{name}"), entry).await;
+    }
+    let first = json!({ "message": "Hi" });
+    let events = chat(&gateway, "/projects/shop/chat", &first).await;
+    assert_eq!(text(&events), "Hello.", "{events:?}");
+    let gone = missing(&events);
+    let names: Vec<&str> = gone.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["away", "broken"], "{gone:?}");
+    assert!(gone[0].1.contains("127.0.0.1:1"), "{gone:?}");
+    assert!(gone[1].1.contains("exit"), "{gone:?}");
+    let on = json!({ "conversation": events[0]["id"], "message": "And again" });
+    let events = chat(&gateway, "/projects/shop/chat", &on).await;
+    assert_eq!(missing(&events).len(), 2, "{events:?}");
+    let requests = llm.requests().await;
+    for request in &requests {
+        assert_eq!(offered(request), ["read_result", "tool_0"]);
+        assert_eq!(notes(request), 1, "{request}");
+    }
+    let text = requests[0]["body"]["messages"].to_string();
+    assert!(text.contains("`away`, `broken`"), "{text}");
+    // The agent of all servers does without them, too; they are told apart by their project.
+    let events = say(&gateway, "Hi").await;
+    let gone = missing(&events);
+    assert_eq!(gone.len(), 2, "{gone:?}");
+    assert!(gone[0].0.contains("shop"), "{gone:?}");
+}
+
+/// One in backoff, and one that was stopped.
+#[tokio::test]
+async fn p12_a_hosted_server_that_is_away_ends_no_chat() {
+    let llm = Llm::start(&turns(&[says("Hello."), says("Hello.")])).await;
+    let setup = Setup::new().scripted("good", GOOD);
+    let gateway = with_agent(setup, &llm, "", "").await;
+    let entry = json!({ "name": "bad", "command": "/bin/false" });
+    let made = ask(&gateway, "POST", "/mcp/servers", &entry).await;
+    assert!(made.status.is_success(), "{}", made.text());
+    let made: Value = serde_json::from_slice(&made.body).unwrap();
+    let path = format!("/mcp/servers/{}", made["id"].as_str().unwrap());
+    let events = say(&gateway, "Hi").await;
+    assert_eq!(text(&events), "Hello.", "{events:?}");
+    assert_eq!(missing(&events)[0].0, "bad", "{events:?}");
+    let stop = ask(&gateway, "POST", &format!("{path}/stop"), &Value::Null).await;
+    assert!(stop.status.is_success(), "{}", stop.text());
+    let events = say(&gateway, "Hi").await;
+    assert_eq!(text(&events), "Hello.", "{events:?}");
+    let expect = ("bad".to_owned(), "it is stopped".to_owned());
+    assert_eq!(missing(&events), [expect]);
+    assert_eq!(offered(&llm.requests().await[1]), ["read_result", "tool_0"]);
+}
+
+/// Only the first start can fail a chat: not a server that was up, also not for an agent that is made anew because the
+/// settings changed.
+#[tokio::test]
+async fn a10_a_server_of_the_file_that_fails_later_ends_no_chat() {
+    let script: Vec<Value> = (0..3).map(|_| says("Hello.")).collect();
+    let llm = Llm::start(&turns(&script)).await;
+    let setup = Setup::new();
+    let broken = setup.folder().join("broken");
+    let fails = json!({
+        "command": "sh",
+        "args": ["-c", "test ! -e \"$0\" || exit 5; exec \"$@\"", broken, testkit::Bin::path("testkit-scripted"), "--name", "fails"],
+    });
+    let setup = setup.server("fails", fails).scripted("good", GOOD);
+    let gateway = with_agent(setup, &llm, "", "").await;
+    assert_eq!(text(&say(&gateway, "Hi").await), "Hello.");
+    // Its process goes, and does not come back.
+    std::fs::write(&broken, "").unwrap();
+    let mut peer = gateway.legacy().await;
+    let crash = peer.begin("tools/call", json!({ "name": "crash" })).await;
+    peer.finish(crash).await;
+    wait_for("the end of the server", DEADLINE, async || {
+        gateway.metric("server_up", Some("fails")).await == Some(0)
+    })
+    .await;
+    let events = say(&gateway, "Hi").await;
+    assert_eq!(text(&events), "Hello.", "{events:?}");
+    assert_eq!(missing(&events)[0].0, "fails");
+    let settings = agent(&llm, "system = \"Be brief.\"\n");
+    gateway.replace(&gateway.settings_file(), &settings);
+    gateway.logged("took in the changed configuration").await;
+    let events = say(&gateway, "Hi").await;
+    assert_eq!(text(&events), "Hello.", "{events:?}");
+    assert_eq!(missing(&events)[0].0, "fails");
+    let requests = llm.requests().await;
+    let system = requests[2]["body"]["system"].to_string();
+    assert!(
+        system.contains("Be brief."),
+        "the agent is not another one: {system}"
+    );
+}
+
+/// A project says for itself whether a server of the file that does not start fails its chats; and a chat that fails to
+/// start leaves no conversation and no run.
+#[tokio::test]
+async fn a10_the_start_policy_is_the_projects_and_a_chat_that_does_not_start_leaves_nothing() {
+    let llm = Llm::start(&turns(&[says("Hello."), says("Hello.")])).await;
+    let setup = Setup::new()
+        .scripted("broken", BROKEN)
+        .scripted("good", GOOD);
+    let both =
+        "[projects.shop]\nservers = [\"broken\", \"good\"]\n[projects.lab]\nstart = \"parallel\"\n";
+    let gateway = with_agent(setup, &llm, "", both).await;
+    let events = chat(&gateway, "/projects/shop/chat", &json!({ "message": "Hi" })).await;
+    let (kind, why) = last(&events);
+    assert_eq!((kind, events.len()), ("error", 1), "{events:?}");
+    for part in [
+        "`broken` did not start",
+        "toolwharf project add shop --start parallel",
+    ] {
+        assert!(why.contains(part), "{part} is missing: {why}");
+    }
+    let kept = told(&gateway, "/projects/shop/conversations").await;
+    assert_eq!(kept["conversations"], json!([]));
+    assert_eq!(told(&gateway, "/runs").await["runs"], json!([]));
+
+    let wrong = ask(
+        &gateway,
+        "PUT",
+        "/projects/shop",
+        &json!({ "start": "lazy" }),
+    )
+    .await;
+    assert_eq!(wrong.status, 400, "{}", wrong.text());
+    let set = put(&gateway, "/projects/shop", json!({ "start": "parallel" })).await;
+    assert_eq!(set["start"], "parallel", "{set}");
+    assert_eq!(told(&gateway, "/projects/shop").await["start"], "parallel");
+    for project in ["shop", "lab"] {
+        let path = format!("/projects/{project}/chat");
+        let events = chat(&gateway, &path, &json!({ "message": "Hi" })).await;
+        assert_eq!(text(&events), "Hello.", "{events:?}");
+        assert_eq!(missing(&events)[0].0, "broken", "{events:?}");
+    }
+    // What was said to the project alone is kept.
+    let kept = told(&gateway, "/projects/shop/conversations").await;
+    assert_eq!(kept["conversations"].as_array().unwrap().len(), 1);
+}
+
+/// Of a project's own servers the one that was registered later wins a name (`last-wins`), for clients and the agent.
+#[tokio::test]
+async fn a05_of_a_projects_servers_the_later_registered_wins() {
+    let call = asks(&[("t1", "tool_0", json!({}))]);
+    let llm = Llm::start(&turns(&[call.clone(), says("Done."), call, says("Done.")])).await;
+    let gateway = with_agent(Setup::new(), &llm, "", "").await;
+    for (project, naming) in [("one", json!("last-wins")), ("other", Value::Null)] {
+        let path = format!("/projects/{project}");
+        put(&gateway, &path, json!({ "naming": naming })).await;
+        // The first is put again at the end, and keeps its place.
+        for (name, about) in [("zeta", ""), ("alpha", ""), ("zeta", "again")] {
+            let described = format!("Of-{name}");
+            let options = [GOOD, &["--description", &described]].concat();
+            let mut entry = scripted(name, &options);
+            entry["description"] = about.into();
+            put(&gateway, &format!("{path}/servers/{name}"), entry).await;
+        }
+        let message = json!({ "message": "Go" });
+        let events = chat(&gateway, &format!("{path}/chat"), &message).await;
+        assert_eq!(text(&events), "Done.", "{events:?}");
+        assert_eq!(of(&events, "tool_call")[0]["server"], "alpha", "{events:?}");
+    }
+    let list = told(&gateway, "/projects/one/tools").await;
+    let tools = list["tools"].as_array().unwrap();
+    assert!(tools.iter().any(|tool| tool["server"] == "alpha"), "{list}");
+    let log = gateway.process.stderr();
+    let about: Vec<&str> = log
+        .lines()
+        .filter(|line| line.contains("`tool_0`"))
+        .collect();
+    assert!(
+        about
+            .iter()
+            .all(|line| !line.contains("that of `zeta`")
+                && !line.contains("`tool_0` of server `zeta`")),
+        "{about:#?}"
+    );
+    // Where clients get both, each line says for whom it is true.
+    let agents = about
+        .iter()
+        .find(|line| line.contains("the agent uses that of `alpha`"));
+    assert!(agents.is_some(), "{about:#?}");
+    let clients = about
+        .iter()
+        .find(|line| line.contains("both offer") && line.contains("clients find"));
+    assert!(clients.is_some(), "{about:#?}");
+}
+
+/// Begins a chat, and reads until an event of this type; what came until then.
+async fn until(gateway: &Gateway, message: &str, kind: &str) -> (Streaming, Vec<Value>) {
+    let message = json!({ "message": message });
+    let mut streaming = begin(gateway, "POST", "/chat", &message).await;
+    let mut events = Vec::new();
+    while events
+        .last()
+        .is_none_or(|event: &Value| event["type"] != kind)
+    {
+        events.push(next(&mut streaming).await.expect("an event"));
+    }
+    (streaming, events)
+}
+
+async fn next(streaming: &mut Streaming) -> Option<Value> {
+    let event = streaming.next_event(DEADLINE).await?;
+    Some(serde_json::from_str(&event.data).unwrap())
+}
+
+async fn rest(streaming: &mut Streaming) -> Vec<Value> {
+    let mut events = Vec::new();
+    while let Some(event) = next(streaming).await {
+        events.push(event);
+    }
+    events
+}
+
+/// SIGTERM in mid-turn: a turn that ends in time ends as it should, with all its calls and requests to the model.
+#[tokio::test]
+async fn a11_a_turn_that_ends_within_the_grace_ends_as_it_should() {
+    let call = asks(&[("t1", "slow", json!({ "ms": 700 }))]);
+    let told = json!({ "tool_results": [{ "id": "t1", "is_error": false }] });
+    let more = expecting(asks(&[("t2", "echo", json!({ "n": 2 }))]), told);
+    let llm = Llm::start(&turns(&[call, more, says("It is done.")])).await;
+    let setup = Setup::new().scripted("alpha", &[]);
+    let settings = agent(&llm, "").replace("drain = \"2s\"", "drain = \"15s\"");
+    let setup = setup
+        .settings(&settings)
+        .env("ANTHROPIC_API_KEY", "sk-test");
+    let mut gateway = setup.serve().await;
+    let (mut streaming, before) = until(&gateway, "Go", "tool_call").await;
+    gateway.process.signal(Signal::TERM);
+    let events = rest(&mut streaming).await;
+    assert_eq!(text(&events), "It is done.", "{before:?} {events:?}");
+    assert_eq!(last(&events).0, "done", "{events:?}");
+    assert_eq!(of(&events, "tool_result").len(), 2, "{events:?}");
+    let status = gateway.process.wait(Duration::from_secs(10)).await;
+    assert!(status.success(), "{status}: {}", gateway.process.stderr());
+}
+
+/// What does not end in time ends with an error that says why; the run is recorded so, and the conversation goes on.
+#[tokio::test]
+async fn a11_a_turn_that_does_not_end_in_time_is_told_why_and_recorded() {
+    let calls = asks(&[
+        ("t1", "echo", json!({ "n": 1 })),
+        ("t2", "slow", json!({ "ms": 600_000 })),
+    ]);
+    let llm = Llm::start(&turns(&[calls])).await;
+    let entry = with(scripted("alpha", &[]), json!({ "maxConcurrency": 2 }));
+    let setup = Setup::new().server("alpha", entry);
+    let mut gateway = with_agent(setup, &llm, "", "").await;
+    let (mut streaming, before) = until(&gateway, "Go", "tool_result").await;
+    gateway.process.signal(Signal::TERM);
+    let events = rest(&mut streaming).await;
+    let (kind, why) = last(&events);
+    assert_eq!(kind, "error", "{events:?}");
+    assert_eq!(events.last().unwrap()["kind"], "stopped");
+    assert!(
+        why.contains("Toolwharf was stopped") && why.contains("2 s"),
+        "{why}"
+    );
+    let status = gateway.process.wait(Duration::from_secs(20)).await;
+    assert!(status.success(), "{status}: {}", gateway.process.stderr());
+
+    let expect = json!({ "tool_results": [{ "id": "t1", "contains": "1" }, { "id": "t2", "equals": "cancelled" }], "last_text": "And?" });
+    llm.script(&turns(&[expecting(says("Again."), expect)]))
+        .await;
+    let gateway = gateway.restarted().await;
+    let id = of(&before, "started")[0]["run"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let run = told(&gateway, &format!("/runs/{id}")).await;
+    assert_eq!(run["status"], "interrupted", "{run}");
+    assert_eq!(run["error"].as_str(), Some(why));
+    let on = json!({ "conversation": before[0]["id"], "message": "And?" });
+    assert_eq!(text(&chat(&gateway, "/chat", &on).await), "Again.");
+}
+
+/// The command line on this gateway.
+async fn on(gateway: &Gateway, arguments: &[&str]) -> cli::Said {
+    let data = gateway.folder().join("data");
+    let mut command = cli::toolwharf();
+    command
+        .args(arguments)
+        .args(["--url", &gateway.url, "--data-dir"])
+        .arg(&data)
+        .arg("--token-file")
+        .arg(data.join("admin-token"))
+        .env("HOME", gateway.folder());
+    cli::said(command, "").await
+}
+
+/// kill -9 while the model thinks: what the user said is there, the run is interrupted, and it can be read with its calls.
+#[tokio::test]
+async fn a_killed_gateway_keeps_the_message_and_closes_the_run_at_its_next_start() {
+    let stalls = json!({ "reply": { "blocks": [{ "text": "well" }], "after": { "events": 3, "then": "stall" } } });
+    let llm = Llm::start(&turns(&[
+        asks(&[
+            ("t1", "echo", json!({ "n": 1 })),
+            ("t2", "tool_0", json!({})),
+        ]),
+        stalls,
+    ]))
+    .await;
+    let setup = Setup::new().scripted("alpha", &[]).scripted("beta", GOOD);
+    let gateway = with_agent(setup, &llm, "", "").await;
+    let (_streaming, events) = until(&gateway, "Which soup?", "text_delta").await;
+    let running = told(&gateway, "/runs?status=running").await;
+    assert_eq!(running["runs"].as_array().unwrap().len(), 1, "{running}");
+    let gateway = gateway.restarted_after(Signal::KILL).await;
+
+    let conversation = events[0]["id"].as_str().unwrap();
+    let whole = told(&gateway, &format!("/conversations/{conversation}")).await;
+    assert_eq!(
+        whole["messages"][0]["content"][0]["text"], "Which soup?",
+        "{whole}"
+    );
+    let id = of(&events, "started")[0]["run"].as_str().unwrap();
+    let runs = told(&gateway, "/runs").await;
+    let run = &runs["runs"][0];
+    assert_eq!(run["id"], id, "{runs}");
+    assert_eq!(run["status"], "interrupted", "{runs}");
+    assert!(
+        run["error"].as_str().unwrap().contains("ended before"),
+        "{runs}"
+    );
+    assert_eq!(run["conversation"], conversation);
+    assert!(run["finishedAt"].is_string(), "{runs}");
+    let whole = told(&gateway, &format!("/runs/{id}")).await;
+    let calls = whole["calls"].as_array().unwrap();
+    let mut tools: Vec<_> = calls
+        .iter()
+        .map(|call| call["tool"].as_str().unwrap())
+        .collect();
+    tools.sort_unstable();
+    assert_eq!(tools, ["echo", "tool_0"], "{whole}");
+    let calls = told(&gateway, &format!("/calls?run={id}")).await;
+    assert_eq!(calls["calls"].as_array().unwrap().len(), 2, "{calls}");
+    let none = told(&gateway, "/runs?status=done").await;
+    assert_eq!(none["runs"], json!([]));
+    assert_eq!(
+        ask(&gateway, "GET", "/runs?status=dead", &Value::Null)
+            .await
+            .status,
+        400
+    );
+    assert_eq!(
+        ask(&gateway, "GET", "/runs/nothing", &Value::Null)
+            .await
+            .status,
+        404
+    );
+    // A project does not see what is none of its own.
+    put(&gateway, "/projects/shop", json!({})).await;
+    let foreign = format!("/projects/shop/runs/{id}");
+    assert_eq!(
+        ask(&gateway, "GET", &foreign, &Value::Null).await.status,
+        404
+    );
+    assert_eq!(
+        told(&gateway, "/projects/shop/runs").await["runs"],
+        json!([])
+    );
+
+    let listed = on(&gateway, &["runs", "ls"]).await.code(0);
+    assert!(
+        listed.out.contains(id) && listed.out.contains("interrupted"),
+        "{listed:?}"
+    );
+    let listed = on(
+        &gateway,
+        &["-o", "json", "runs", "ls", "--conversation", conversation],
+    )
+    .await;
+    assert_eq!(listed.code(0).json()[0]["id"], id);
+    let shown = on(&gateway, &["runs", "get", id]).await.code(0);
+    for part in [
+        "interrupted",
+        conversation,
+        "alpha/echo",
+        "beta/tool_0",
+        "ended before",
+    ] {
+        assert!(shown.out.contains(part), "{part} is missing: {shown:?}");
+    }
+}
