@@ -1,25 +1,73 @@
 //! P12: a server that cannot be reached is left alone for a minute, and then tried again.
 //!
-//! The minute is waited for: it is no setting, and both ends of it are looked at in the one wait.
+//! The minute is waited for: it is no setting, and both ends of it are looked at in the one wait, by clients and by an agent.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use testkit::{DEADLINE, Peer, wait_for};
+use testkit::{
+    DEADLINE, Peer,
+    llm::{Llm, says},
+    wait_for,
+};
 use tokio::time::Instant;
 
 use crate::{
     api::Api,
-    common::LEGACY,
+    common::{LEGACY, chat},
     support::{Db, Governed, is_away, pid},
 };
 
 on_both!(p12_three_failures_make_it_unavailable_for_a_minute);
 
 async fn p12_three_failures_make_it_unavailable_for_a_minute(db: &Db) {
-    let gateway = db.setup().serve().await;
+    let llm = Llm::start(&json!({ "turns": [says("Hello.")], "repeat_last": true })).await;
+    let setup = db.setup().settings(&chat::agent(&llm, ""));
+    let setup = setup.env("ANTHROPIC_API_KEY", "sk-test");
+    let gateway = setup.serve().await;
     let api = Api::admin(&gateway);
-    api.put("/projects/a", json!({})).await;
+    for project in ["/projects/a", "/projects/agents"] {
+        api.put(project, json!({})).await;
+    }
+    // What only an agent wants: its chats try it, and go on without it.
+    let talked = Governed::new(
+        gateway.folder(),
+        "talked",
+        &["--no-builtin", "--tools", "1"],
+    );
+    talked.order("exit 5");
+    let path = "/projects/agents/servers/talked";
+    api.put(path, talked.entry()).await;
+    let say = async || {
+        let message = json!({ "message": "Hi" });
+        let events = chat::chat(&gateway, "/projects/agents/chat", &message).await;
+        assert_eq!(chat::text(&events), "Hello.", "{events:?}");
+        let missing = chat::of(&events, "servers_missing").first().map(|event| {
+            let one = &event["servers"][0];
+            assert_eq!(one["server"], "talked", "{event}");
+            one["reason"].as_str().unwrap().to_owned()
+        });
+        let requests = llm.requests().await;
+        let offered = requests.last().unwrap()["body"]["tools"].to_string();
+        assert_eq!(
+            missing.is_none(),
+            offered.contains("\"tool_0\""),
+            "{offered}"
+        );
+        missing
+    };
+    assert!(
+        say()
+            .await
+            .is_some_and(|reason| reason.contains("exit code 5"))
+    );
+    wait_for("three attempts for the agent", DEADLINE, async || {
+        api.get(path).await["state"] == "unavailable"
+    })
+    .await;
+    let told = say().await.unwrap();
+    assert!(told.contains("3 attempts in a row failed"), "{told}");
+    assert_eq!(talked.starts(), 3);
     let servers = ["bad", "mended"].map(|name| Governed::new(gateway.folder(), name, &[]));
     let mut peers = Vec::new();
     for server in &servers {
@@ -43,6 +91,10 @@ async fn p12_three_failures_make_it_unavailable_for_a_minute(db: &Db) {
         assert_eq!(server.starts(), 3);
     }
     let since = Instant::now();
+    let start = Instant::now();
+    assert!(say().await.is_some());
+    assert!(start.elapsed() < Duration::from_secs(5), "the turn waited");
+    assert_eq!(talked.starts(), 3, "a chat tried it all the same");
     let is_refused = |answer: &Value, start: Instant| {
         assert!(is_away(answer), "{answer}");
         assert!(
@@ -70,8 +122,9 @@ async fn p12_three_failures_make_it_unavailable_for_a_minute(db: &Db) {
         );
         assert_eq!(server.starts(), 3, "a call tried it all the same");
     }
-    // One of them gets well meanwhile, which nobody notices before the minute is over.
+    // Two of them get well meanwhile, which nobody notices before the minute is over.
     servers[1].order("");
+    talked.order("");
     let over = Duration::from_secs(75);
     for server in &servers {
         wait_for("the end of the cooldown", over, async || {
@@ -85,6 +138,13 @@ async fn p12_three_failures_make_it_unavailable_for_a_minute(db: &Db) {
         "{:?}",
         since.elapsed()
     );
+    wait_for("the end of the agent's cooldown", over, async || {
+        api.get(path).await["state"] == "idle"
+    })
+    .await;
+    assert_eq!(talked.starts(), 3);
+    assert_eq!(say().await, None, "the next turn has its tools");
+    assert_eq!(talked.starts(), 4);
     // Half open: the next callers make one attempt together.
     let mut asked = Vec::new();
     for _ in 0..3 {
