@@ -89,6 +89,9 @@ enum Command {
         /// Where to listen
         #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6280")]
         listen: std::net::SocketAddr,
+        /// A copy of `examples/recipe-vault` instead, with files of your own
+        #[arg(long, value_name = "DIR")]
+        example: Option<std::path::PathBuf>,
     },
     /// Builds the release binaries and runs the benchmarks
     Bench {
@@ -142,7 +145,11 @@ fn run(command: Command) -> Result<ExitCode> {
                 listen,
             },
         ),
-        Command::Recipes { release, listen } => recipes::run(&workspace, release, listen),
+        Command::Recipes {
+            release,
+            listen,
+            example,
+        } => recipes::run(&workspace, release, listen, example),
         Command::Bench { args } => checks::bench(&workspace, &args),
         Command::Chaos { args } => checks::chaos(&workspace, &args),
     }?;

@@ -31,8 +31,18 @@ const STAMP: &str = "installed";
 /// # Errors
 ///
 /// Without a key for the model, and if a part cannot be had, built or started.
-pub(crate) fn run(workspace: &Workspace, release: bool, listen: SocketAddr) -> Result<()> {
-    let example = workspace.root().join("examples/recipe-vault");
+pub(crate) fn run(
+    workspace: &Workspace,
+    release: bool,
+    listen: SocketAddr,
+    example: Option<PathBuf>,
+) -> Result<()> {
+    let example = match example {
+        Some(copy) => copy
+            .canonicalize()
+            .with_context(|| format!("there is no folder {}", copy.display()))?,
+        None => workspace.root().join("examples/recipe-vault"),
+    };
     let settings = example.join("toolwharf.toml");
     key_is_there(&settings)?;
 

@@ -4,9 +4,10 @@
 //! example, the recipe server, and the fetch server through `uvx`. They are copied, because two things are other here: the
 //! model is the scripted one (`base_url`), and the fetch server may read a site on this machine.
 
-use std::{collections::BTreeSet, fs, path::PathBuf};
+use std::{collections::BTreeSet, fs, os::unix::fs::PermissionsExt as _, path::PathBuf};
 
 use http::Method;
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use sqlx::{Connection as _, Row as _, SqliteConnection, sqlite::SqliteConnectOptions};
 use tempfile::TempDir;
@@ -39,34 +40,8 @@ pub(crate) struct Vault {
 impl Vault {
     /// Starts it, and waits for its servers.
     pub(crate) async fn start(llm: &Llm) -> Self {
-        let example = example();
-        let folder = tempfile::Builder::new().prefix("recipes-").tempdir();
-        let folder = folder.expect("a folder");
+        let (folder, work) = copy(llm);
         let at = |name: &str| folder.path().join(name);
-        let read = |name: &str| {
-            fs::read_to_string(example.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
-        };
-        let mut servers: Value = serde_json::from_str(&read("mcp.json")).expect("JSON");
-        let arguments = &mut servers["mcpServers"]["fetch"]["args"];
-        let arguments = arguments.as_array_mut().expect("arguments");
-        arguments.push("--allow-private-ips".into());
-        fs::write(at("mcp.json"), servers.to_string()).expect("written");
-        let url = format!("[agent]\nbase_url = {:?}\n", llm.url());
-        let settings = read("toolwharf.toml").replacen("[agent]\n", &url, 1);
-        assert!(settings.contains(&url), "{settings}");
-        fs::write(at("toolwharf.toml"), settings).expect("written");
-        fs::write(at("prompt.md"), read("prompt.md")).expect("written");
-        // What the command installs at its first run.
-        let work = node_modules();
-        let work = work.parent().expect("it is in a folder");
-        let tools = work.join("tools");
-        assert!(
-            tools.exists(),
-            "{} is missing; run: cargo xtask setup",
-            tools.display()
-        );
-        std::os::unix::fs::symlink(tools, at("tools")).expect("a link");
-
         let toolwharf = Bin::path("toolwharf");
         // Panics here if it is not built, and not as a server that does not come up.
         Bin::path("toolwharf-example-recipes");
@@ -150,6 +125,38 @@ impl Vault {
     }
 }
 
+/// A copy of the example whose model is this one, and the folder of what is installed.
+fn copy(llm: &Llm) -> (TempDir, PathBuf) {
+    let example = example();
+    let folder = tempfile::Builder::new().prefix("recipes-").tempdir();
+    let folder = folder.expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    let read = |name: &str| {
+        fs::read_to_string(example.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+    };
+    let mut servers: Value = serde_json::from_str(&read("mcp.json")).expect("JSON");
+    let arguments = &mut servers["mcpServers"]["fetch"]["args"];
+    let arguments = arguments.as_array_mut().expect("arguments");
+    arguments.push("--allow-private-ips".into());
+    fs::write(at("mcp.json"), servers.to_string()).expect("written");
+    let url = format!("[agent]\nbase_url = {:?}\n", llm.url());
+    let settings = read("toolwharf.toml").replacen("[agent]\n", &url, 1);
+    assert!(settings.contains(&url), "{settings}");
+    fs::write(at("toolwharf.toml"), settings).expect("written");
+    fs::write(at("prompt.md"), read("prompt.md")).expect("written");
+    // What the command installs at its first run.
+    let work = node_modules();
+    let work = work.parent().expect("it is in a folder");
+    let tools = work.join("tools");
+    assert!(
+        tools.exists(),
+        "{} is missing; run: cargo xtask setup",
+        tools.display()
+    );
+    std::os::unix::fs::symlink(tools, at("tools")).expect("a link");
+    (folder, work.to_owned())
+}
+
 fn example() -> PathBuf {
     PathBuf::from(concat!(
         env!("CARGO_MANIFEST_DIR"),
@@ -218,6 +225,71 @@ async fn r01_five_recipe_tools_fetch_and_display_recipe_are_offered_behind_one_c
     ];
     assert_eq!(names, BTreeSet::from(expected));
     assert_eq!(tools.len(), expected.len());
+}
+
+/// `cargo xtask recipes` itself, save for the building, which whoever runs this has done: the link that it prints opens
+/// the page, the key in it talks to the agent, and Ctrl-C ends all of it.
+#[tokio::test]
+async fn r01_the_command_serves_it_prints_the_link_and_ends_with_ctrl_c() {
+    let llm = Llm::start(&turns(&[says("Hello.")])).await;
+    let (folder, work) = copy(&llm);
+    let cargo = folder.path().join("cargo");
+    let built = folder.path().join("built");
+    let real = std::env::var("CARGO").unwrap_or_else(|_| env!("CARGO").to_owned());
+    let stub = format!(
+        "#!/bin/sh\ncase \"$1\" in\nbuild) echo \"$@\" > {built:?} ;;\n*) exec {real:?} \"$@\" ;;\nesac\n"
+    );
+    fs::write(&cargo, stub).expect("written");
+    fs::set_permissions(&cargo, fs::Permissions::from_mode(0o755)).expect("executable");
+    // Free a moment ago.
+    let address = std::net::TcpListener::bind("127.0.0.1:0")
+        .and_then(|listener| listener.local_addr())
+        .expect("an address");
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = [work.join("venv/bin")]
+        .into_iter()
+        .chain(std::env::split_paths(&path));
+    let profile = Bin::path("toolwharf");
+    let profile = profile.parent().expect("it is in a folder");
+    let is_release = profile.ends_with("release");
+    let target = profile.parent().expect("it is in a folder");
+    let mut command = Command::new(Bin::path("xtask"));
+    command
+        .args(["recipes", "--listen", &address.to_string(), "--example"])
+        .arg(folder.path())
+        .args(is_release.then_some("--release"))
+        .env("CARGO", &cargo)
+        .env("CARGO_TARGET_DIR", target)
+        .env("PATH", std::env::join_paths(path).expect("a PATH"))
+        .env("ANTHROPIC_API_KEY", "sk-test")
+        .env_remove("RUST_LOG");
+    let mut process = Process::spawn(command);
+    let link = process
+        .announced(|line| {
+            let (page, key) = line.trim().split_once("/chat#key=")?;
+            Some((page.to_owned(), key.to_owned()))
+        })
+        .await;
+    assert_eq!(link.0, format!("http://{address}"));
+    let asked = fs::read_to_string(&built).expect("it has things built");
+    let packages = "build --package=toolwharf --package=recipe-vault";
+    assert!(asked.starts_with(packages), "{asked}");
+    let page = RawClient::new(&format!("{}/chat", link.0));
+    let page = page.get(&[]).await.collect(DEADLINE).await;
+    assert_eq!(page.status, 200, "{}", page.text());
+    let chat = RawClient::new(&format!("{}/api/v1/chat", link.0));
+    let chat = chat.with("authorization", &format!("Bearer {}", link.1));
+    let said = chat.post(json!({ "message": "Hello?" }).to_string()).await;
+    let said = String::from_utf8_lossy(&said.body).into_owned();
+    assert!(said.contains(r#""type":"done""#), "{said}");
+    let asked = llm.requests().await;
+    let names = asked[0]["body"]["tools"].as_array().map(Vec::len);
+    assert_eq!(names, Some(8), "{}", asked[0]["body"]["tools"]);
+    process.signal(Signal::INT);
+    let status = process.wait(DEADLINE).await;
+    assert!(status.success(), "{status}: {}", process.stderr());
+    let gone = std::net::TcpStream::connect(address);
+    assert!(gone.is_err(), "somebody still listens");
 }
 
 #[tokio::test]
