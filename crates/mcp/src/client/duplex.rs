@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     CallError, CallerId, Event, Outgoing,
     slot::Slot,
-    whose::{Whose, too_many, whose},
+    whose::{Whose, newest_of_each, too_many, whose},
 };
 use crate::{
     Frame, Kind,
@@ -209,7 +209,23 @@ impl Duplex {
                 }
             }
             (Whose::Unclear, Event::Request(frame)) => self.ambient(Event::Unclear(frame)),
+            (Whose::Unclear, Event::Notification(frame)) => self.to_each_caller(&frame),
             (_, event) => self.ambient(event),
+        }
+    }
+
+    fn to_each_caller(&self, notification: &Frame) {
+        let slots = {
+            let calls = self.calls();
+            newest_of_each(
+                calls
+                    .iter()
+                    .map(|(id, entry)| (*id, entry.caller, &entry.slot)),
+            )
+        };
+        for slot in slots {
+            // Whoever's call is over by now does not miss it.
+            let _ = slot.push(Event::Notification(notification.clone()));
         }
     }
 
@@ -404,6 +420,25 @@ mod tests {
             };
             assert_eq!(found, expect, "{callers:?}");
         }
+    }
+
+    /// One that could be anybody's who has a call in flight goes to each of them, once.
+    #[tokio::test]
+    async fn a_log_message_goes_to_each_caller() {
+        let mut world = world();
+        let [one, two] = [(); 2].map(|()| Some(CallerId::unique()));
+        let mut calls = Vec::new();
+        for caller in [one, two, two, None] {
+            calls.push(world.call(caller).await);
+        }
+        let message = br#"{"jsonrpc":"2.0","method":"notifications/message","params":{}}"#;
+        world.link.deliver(Bytes::from_static(message));
+        let told: Vec<bool> = calls
+            .iter_mut()
+            .map(|call| call.next().now_or_never().is_some())
+            .collect();
+        assert_eq!(told, [true, false, true, false]);
+        assert!(world.ambient.try_recv().is_err());
     }
 
     #[tokio::test]

@@ -4,6 +4,7 @@
 //! calls in flight are of one caller: then it reaches the right client, whichever of that client's calls it is.
 
 use std::{
+    collections::HashMap,
     hash::{BuildHasher, Hash, RandomState},
     sync::{
         Arc, LazyLock,
@@ -20,7 +21,7 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 const OF_IDENTITY: u64 = 1 << 63;
 
 /// On whose behalf a call is made: a session, or a client known by other means.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CallerId(u64);
 
 impl CallerId {
@@ -62,6 +63,21 @@ pub(super) fn whose<'a>(
         }
     }
     newest.map_or(Whose::Nobodys, |(_, _, slot)| Whose::One(slot.clone()))
+}
+
+/// The newest call of each caller: a log message that could be any of theirs goes to all of them, and to nobody else.
+pub(super) fn newest_of_each<'a>(
+    calls: impl Iterator<Item = (u64, Option<CallerId>, &'a Arc<Slot>)>,
+) -> Vec<Arc<Slot>> {
+    let mut newest: HashMap<CallerId, (u64, &Arc<Slot>)> = HashMap::new();
+    for (id, caller, slot) in calls {
+        let Some(caller) = caller else { continue };
+        let known = newest.entry(caller).or_insert((id, slot));
+        if known.0 < id {
+            *known = (id, slot);
+        }
+    }
+    newest.into_values().map(|(_, slot)| slot.clone()).collect()
 }
 
 /// The answer to a question that finds no room among those that wait.

@@ -231,7 +231,12 @@ async fn ask(link: &HttpLink, method: &str, params: &str) -> Asked {
     let answer = loop {
         match call.next().await {
             Ok(Event::Response(frame)) => break Ok(frame),
-            Ok(Event::Notification(_) | Event::Request(_) | Event::Unclear(_)) => {}
+            // There is nobody yet who could be asked.
+            Ok(Event::Request(question)) => {
+                let refusal = RpcError::method_not_found(question.method());
+                link.send_behind(Frame::error(question.id(), &refusal));
+            }
+            Ok(Event::Notification(_) | Event::Unclear(_)) => {}
             Err(error) => break Err(error),
         }
     };

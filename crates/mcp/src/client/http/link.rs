@@ -28,7 +28,7 @@ use super::{
     super::{
         CallError, CallerId, Event, Options, Outgoing,
         slot::Slot,
-        whose::{Whose, too_many, whose},
+        whose::{Whose, newest_of_each, too_many, whose},
     },
     HttpCall, Pool,
     body::status_hint,
@@ -446,6 +446,17 @@ impl Core {
                 .iter()
                 .map(|(id, caller, slot)| (*id, *caller, slot)),
         )
+    }
+
+    /// Gives a log message to each caller with calls in flight.
+    pub(super) fn to_each_caller(&self, notification: &Frame) {
+        let slots = {
+            let calls = self.calls();
+            newest_of_each(calls.iter().map(|(id, caller, slot)| (*id, *caller, slot)))
+        };
+        for slot in slots {
+            let _ = slot.push(Event::Notification(notification.clone()));
+        }
     }
 
     /// Answers a question that finds nobody who could be asked.

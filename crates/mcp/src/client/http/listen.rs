@@ -170,7 +170,8 @@ fn take(core: &Arc<Core>, frame: Frame, to: &mpsc::Sender<Event>) {
                     core.stream.has_logged();
                     match core.whose() {
                         Whose::One(slot) => Some(slot),
-                        Whose::Nobodys | Whose::Unclear => None,
+                        Whose::Nobodys => None,
+                        Whose::Unclear => return core.to_each_caller(&frame),
                     }
                 }
                 _ => None,
