@@ -9,12 +9,13 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use mcp::server::Session;
+use mcp::{Frame, outbox::Weight, protocol::method, server::Session};
 use model::Sharing;
+use tokio::sync::oneshot;
 
 use crate::{
     catalog::{ListKind, fetch_list},
-    server::{Server, Unavailable},
+    server::{FIRST_START, Server},
     shared::Shared,
     view::View,
 };
@@ -24,16 +25,25 @@ pub(crate) type Names = Arc<BTreeSet<Arc<str>>>;
 
 /// The tools that one instance lists, as far as that is known.
 #[derive(Default)]
-pub(crate) struct OwnTools(Mutex<Option<Names>>);
+pub(crate) struct OwnTools(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    names: Option<Names>,
+    /// How often the list has changed: what was asked for before that is out of date.
+    changes: u64,
+}
 
 impl OwnTools {
-    fn known(&self) -> std::sync::MutexGuard<'_, Option<Names>> {
+    fn known(&self) -> std::sync::MutexGuard<'_, Known> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The list has changed: it is asked for when it is next wanted.
     pub(crate) fn forget(&self) {
-        *self.known() = None;
+        let mut known = self.known();
+        known.names = None;
+        known.changes += 1;
     }
 }
 
@@ -44,8 +54,8 @@ pub(crate) fn has_own(view: &View) -> bool {
         .any(|server| server.spec.sharing == Sharing::Session)
 }
 
-/// What the session's own instances list, by their places among the view's servers; `None` where there is no instance, or
-/// none can be had: then the common list is shown. Instances that are not there yet are started.
+/// What the session's own instances list; those that are not there yet are started. A server whose instance cannot be had
+/// is left out: of it, the common list is shown.
 pub(crate) async fn own_tools(
     shared: &Arc<Shared>,
     view: &View,
@@ -66,27 +76,52 @@ pub(crate) async fn own_tools(
     known.into_iter().flatten().collect()
 }
 
+/// What one server's instance for the session lists. An instance that takes long to start goes on to do so: the session
+/// is told of its list when it is there.
 async fn of_one(
     shared: &Arc<Shared>,
     server: &Arc<Server>,
     session: &Arc<Session>,
-) -> Result<Names, Unavailable> {
-    let down = |reason: String| Unavailable::Down {
-        server: server.name().clone(),
-        reason: reason.into(),
-        retry_ms: None,
-    };
-    let limit = server.spec.start_timeout;
-    let instance = tokio::time::timeout(limit, server.instances.get(server, shared, session));
-    let instance = instance
-        .await
-        .map_err(|_| down("its instance did not come up in time".to_owned()))??;
-    if let Some(known) = instance.own_tools.known().clone() {
+) -> Result<Names, Arc<str>> {
+    let existing = server.instances.existing(session.id());
+    let known = existing.and_then(|instance| instance.own_tools.known().names.clone());
+    if let Some(known) = known {
         return Ok(known);
     }
+    let (done, told) = oneshot::channel();
+    let (engine, server, session) = (shared.clone(), server.clone(), session.clone());
+    shared.spawn(async move {
+        let fetched = fetch(&engine, &server, &session).await;
+        if let Err(Ok(_)) = done.send(fetched) {
+            let changed = Frame::notification(method::TOOLS_CHANGED, None);
+            let outbox = session.outbox();
+            outbox.push(Weight::Signal, changed.text().clone());
+        }
+    });
+    match tokio::time::timeout(FIRST_START, told).await {
+        Ok(Ok(fetched)) => fetched,
+        _ => Err("its instance is still starting".into()),
+    }
+}
+
+async fn fetch(
+    shared: &Arc<Shared>,
+    server: &Arc<Server>,
+    session: &Arc<Session>,
+) -> Result<Names, Arc<str>> {
+    let starting = server.instances.get(server, shared, session);
+    let instance = tokio::time::timeout(server.spec.start_timeout, starting);
+    let instance = instance
+        .await
+        .map_err(|_| "its instance did not come up in time")?;
+    let instance = instance.map_err(|error| error.to_string())?;
+    let before = instance.own_tools.known().changes;
     let items = fetch_list(&instance.client, ListKind::Tools, server.name().as_str()).await;
-    let items = items.map_err(|error| down(error.to_string()))?;
+    let items = items.map_err(|error| error.to_string())?;
     let names: Names = Arc::new(items.into_iter().map(|item| item.native).collect());
-    *instance.own_tools.known() = Some(names.clone());
+    let mut known = instance.own_tools.known();
+    if known.changes == before {
+        known.names = Some(names.clone());
+    }
     Ok(names)
 }

@@ -3,14 +3,19 @@
 //! A queue can be told to take *turns*: then only calls of one caller are in flight at a time. The line is still in
 //! order: whoever comes later waits, even if it is the caller whose turn it is, so that nobody waits for ever.
 //!
+//! Calls of one session are sent in the order of their places, as over a pipe of its own: one that is recorded first does
+//! not let the next overtake it.
+//!
 //! Deliberately absent: who the callers are, and why turns are taken.
 
 use std::{
     collections::VecDeque,
+    future::poll_fn,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
+    task::{Poll, Waker},
 };
 
 use mcp::client::CallerId;
@@ -39,23 +44,87 @@ struct Line {
     /// Whose turn it is, if turns are taken and that is known.
     turn: Option<CallerId>,
     waiting: VecDeque<Waiter>,
+    /// Calls with a place that are not sent yet and must not be overtaken, in order.
+    unsent: VecDeque<Unsent>,
+    next_unsent: u64,
+}
+
+struct Unsent {
+    number: u64,
+    caller: CallerId,
+    /// Of one that waits for those before it.
+    waker: Option<Waker>,
 }
 
 struct Waiter {
     caller: CallerId,
+    sending: Sending,
     place: oneshot::Sender<Permit>,
+}
+
+/// How a call is sent once it has its place.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sending {
+    /// As soon as it can be: it is not one of a session.
+    Anytime,
+    /// At once, but after those of its session that came before.
+    InOrder,
+    /// After something that takes a while, and in order.
+    Later,
 }
 
 /// A place among the calls in flight.
 pub(crate) struct Permit {
     places: Arc<Places>,
     caller: CallerId,
+    /// Its number among those that are not sent yet, if it is one of them.
+    unsent: Option<u64>,
 }
 
 impl Permit {
     /// Whose call it is for.
     pub(crate) fn caller(&self) -> CallerId {
         self.caller
+    }
+
+    /// Waits until all calls of the session that came before are sent. These have places, too: nobody waits for a call in
+    /// line here.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub(crate) async fn in_order(&self) {
+        let Some(number) = self.unsent else { return };
+        poll_fn(|cx| {
+            let mut line = self.places.line();
+            let all = line.unsent.iter();
+            let mut before = all.take_while(|unsent| unsent.number != number);
+            if !before.any(|unsent| unsent.caller == self.caller) {
+                return Poll::Ready(());
+            }
+            let mut unsent = line.unsent.iter_mut();
+            if let Some(own) = unsent.find(|own| own.number == number) {
+                own.waker = Some(cx.waker().clone());
+            }
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// It is sent: the next of its session may be.
+    pub(crate) fn sent(&mut self) {
+        let Some(number) = self.unsent.take() else {
+            return;
+        };
+        let next = {
+            let mut line = self.places.line();
+            line.unsent.retain(|unsent| unsent.number != number);
+            let mut others = line.unsent.iter_mut();
+            let next = others.find(|unsent| unsent.caller == self.caller);
+            next.and_then(|next| next.waker.take())
+        };
+        if let Some(next) = next {
+            next.wake();
+        }
     }
 }
 
@@ -106,11 +175,16 @@ impl Queue {
     ///
     /// # Cancel safety
     /// Dropped before it is done, the place in line is given up.
-    pub(crate) async fn enter(&self, caller: CallerId, deadline: Instant) -> Result<Permit, Full> {
+    pub(crate) async fn enter(
+        &self,
+        caller: CallerId,
+        sending: Sending,
+        deadline: Instant,
+    ) -> Result<Permit, Full> {
         let place = {
             let mut line = self.places.line();
             if line.waiting.is_empty() && line.has_room(self.places.limit, caller) {
-                return Ok(line.admit(&self.places, caller));
+                return Ok(line.admit(&self.places, caller, sending));
             }
             let ahead = self.waiting.load(Ordering::Relaxed);
             if ahead >= self.max_waiting {
@@ -121,7 +195,11 @@ impl Queue {
             }
             self.waiting.fetch_add(1, Ordering::Relaxed);
             let (place, given) = oneshot::channel();
-            line.waiting.push_back(Waiter { caller, place });
+            line.waiting.push_back(Waiter {
+                caller,
+                sending,
+                place,
+            });
             given
         };
         let _in_line = InLine(&self.waiting);
@@ -144,14 +222,30 @@ impl Line {
             && (!self.takes_turns || self.in_flight == 0 || self.turn == Some(caller))
     }
 
-    fn admit(&mut self, places: &Arc<Places>, caller: CallerId) -> Permit {
+    fn admit(&mut self, places: &Arc<Places>, caller: CallerId, sending: Sending) -> Permit {
         self.in_flight += 1;
         if self.takes_turns {
             self.turn = Some(caller);
         }
+        let waits = match sending {
+            Sending::Anytime => false,
+            Sending::InOrder => self.unsent.iter().any(|unsent| unsent.caller == caller),
+            Sending::Later => true,
+        };
+        let unsent = waits.then(|| {
+            let number = self.next_unsent;
+            self.next_unsent += 1;
+            self.unsent.push_back(Unsent {
+                number,
+                caller,
+                waker: None,
+            });
+            number
+        });
         Permit {
             places: places.clone(),
             caller,
+            unsent,
         }
     }
 
@@ -171,10 +265,11 @@ impl Line {
 
 impl Drop for Permit {
     fn drop(&mut self) {
+        self.sent();
         let mut line = self.places.line();
         line.in_flight -= 1;
         while let Some(waiter) = line.next(self.places.limit) {
-            let permit = line.admit(&self.places, waiter.caller);
+            let permit = line.admit(&self.places, waiter.caller, waiter.sending);
             drop(line);
             // Of one that has just gone, the permit comes back and is dropped here: then its place is given on.
             drop(waiter.place.send(permit));
@@ -204,7 +299,7 @@ mod tests {
     }
 
     fn enter(queue: &Queue, caller: CallerId) -> impl Future<Output = Option<Permit>> {
-        let entering = queue.enter(caller, soon());
+        let entering = queue.enter(caller, Sending::Anytime, soon());
         let mut entering = Box::pin(async move { entering.await.ok() });
         let first = (&mut entering).now_or_never();
         async move {
@@ -280,5 +375,41 @@ mod tests {
         assert!((&mut third).now_or_never().is_none());
         drop(late);
         assert!(third.await.is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn calls_of_a_session_are_sent_in_order() {
+        let queue = Queue::new(64, 64, false);
+        let [one, two] = [(); 2].map(|()| CallerId::unique());
+        let enter = async |caller, sending| {
+            let permit = queue.enter(caller, sending, soon()).await;
+            permit.unwrap_or_else(|_| panic!("there is room"))
+        };
+        let mut first = enter(one, Sending::Later).await;
+        let mut second = enter(one, Sending::InOrder).await;
+        let third = enter(one, Sending::Later).await;
+        let mut other = enter(two, Sending::Later).await;
+        let anytime = enter(one, Sending::Anytime).await;
+        for (permit, is_free) in [
+            (&first, true),
+            (&second, false),
+            (&third, false),
+            (&other, true),
+            (&anytime, true),
+        ] {
+            assert_eq!(permit.in_order().now_or_never().is_some(), is_free);
+        }
+        other.sent();
+        let waits = tokio::join!(second.in_order(), async { first.sent() });
+        assert_eq!(waits, ((), ()));
+        assert!(third.in_order().now_or_never().is_none());
+        second.sent();
+        third.in_order().await;
+        drop((first, second, third, other));
+        // With nobody before it, it need not wait at all.
+        assert!(enter(one, Sending::InOrder).await.unsent.is_none());
+        assert!(queue.places.line().unsent.is_empty());
+        drop(anytime);
+        assert_eq!(queue.in_flight(), 0);
     }
 }

@@ -25,7 +25,7 @@ use crate::{
     gateway::{Answer, Caller},
     hold::{Held, Holds, Origin},
     questions::{Ask, Asks, Open, Questions, answered},
-    queue::Permit,
+    queue::{Permit, Sending},
     server::{Connection, Server},
     shared::Shared,
     uri,
@@ -246,22 +246,30 @@ impl Relay<'_> {
             tracing::warn!(server = %server.name(), method = self.frame.method(), "refused: {refusal}");
             return Err(refusal.to_rpc().into());
         }
+        let sending = match (&self.caller.session, &opening) {
+            (None, _) => Sending::Anytime,
+            (Some(_), None) => Sending::InOrder,
+            (Some(_), Some(_)) => Sending::Later,
+        };
         let permit = match opening {
-            None => server.enter(self.by, deadline).await,
+            None => server.enter(self.by, sending, deadline).await,
             Some(opening) => {
                 // Together: the call keeps its place in line, and its record is not waited for in line.
-                let (permit, opened) = tokio::join!(server.enter(self.by, deadline), opening);
+                let (permit, opened) =
+                    tokio::join!(server.enter(self.by, sending, deadline), opening);
                 opened?;
                 permit
             }
         };
-        let permit = permit.map_err(|full| full.to_rpc())?;
+        let mut permit = permit.map_err(|full| full.to_rpc())?;
         let connection = self.connection(deadline).await?;
+        permit.in_order().await;
         if let Some(level) = self.log_level() {
             let is_own = self.is_own_instance();
             Box::pin(connection.ensure_level(level, is_own)).await;
         }
         let (call, connection) = self.call(connection, self.frame, deadline).await?;
+        permit.sent();
         self.see_through(call, connection, permit, &mut deadline)
             .await
     }

@@ -23,7 +23,7 @@ use mcp::{
     client::{Ambient, CallerId, Event},
     protocol::method,
 };
-use model::{NativeName, Pinning, ServerKey, ServerName, ServerSpec, StartPolicy};
+use model::{NativeName, Pinning, ServerKey, ServerName, ServerSpec, Sharing, StartPolicy};
 use runtime::process::Handle;
 use tokio::{
     sync::{Notify, watch},
@@ -39,7 +39,7 @@ use crate::{
     launch::StartError,
     memory::{Remembered, config_digest},
     questions::AskedNow,
-    queue::{Full, Permit, Queue},
+    queue::{Full, Permit, Queue, Sending},
     remember::{self, Pins},
     sessions::SessionInstances,
     shared::Shared,
@@ -226,6 +226,7 @@ impl Server {
         let limit = usize::try_from(spec.max_concurrency_or_default()).unwrap_or(1);
         // Whoever sets a limit knows how many calls the server can tell apart.
         let takes_turns = spec.max_concurrency.is_none()
+            && spec.sharing == Sharing::Shared
             && (remembered.catalog.as_ref()).is_some_and(|catalog| catalog.takes_turns);
         let key = spec.key();
         Arc::new(Self {
@@ -533,9 +534,10 @@ impl Server {
     pub(crate) async fn enter(
         &self,
         caller: CallerId,
+        sending: Sending,
         deadline: Instant,
     ) -> Result<Permit, Unavailable> {
-        match self.queue.enter(caller, deadline).await {
+        match self.queue.enter(caller, sending, deadline).await {
             Ok(permit) => Ok(permit),
             Err(Full::Waiting(waiting)) => Err(Unavailable::Busy {
                 server: self.name().clone(),
@@ -990,7 +992,8 @@ impl Server {
     /// Has calls of one session at a time go to the server from now on, unless its limit was set by hand: it asks its
     /// clients things, and does not say in which call. Whether that is so.
     fn take_turns(&self, shared: &Arc<Shared>) -> bool {
-        if self.spec.max_concurrency.is_some() {
+        // Where sessions have instances of their own, whoever uses the common one has no session to be asked.
+        if self.spec.max_concurrency.is_some() || self.spec.sharing == Sharing::Session {
             return false;
         }
         if self.queue.take_turns() {

@@ -274,12 +274,11 @@ async fn g14_the_concurrency_limit_holds() {
     }
 }
 
-/// A server whose input is also written to `file`, one call after the other.
+/// A server whose input is also written to `file`.
 fn recorded(file: &Path) -> Value {
     json!({
         "command": "sh",
         "args": ["-c", "tee \"$0\" | exec \"$1\"", file, Bin::path("testkit-scripted")],
-        "toolwharf": { "maxConcurrency": 1 },
     })
 }
 
@@ -299,7 +298,8 @@ fn order(file: &Path) -> Vec<u64> {
 async fn g14_the_rest_queue_in_order() {
     let setup = Setup::new().settings("[limits]\nqueue_len = 10\n");
     let file = setup.folder().join("recorded");
-    let gateway = setup.server("one", recorded(&file)).serve().await;
+    let one = with(recorded(&file), json!({"maxConcurrency": 1}));
+    let gateway = setup.server("one", one).serve().await;
     gateway.up("one").await;
     let mut clients = [gateway.modern().await, gateway.legacy().await];
     let first = clients[0]

@@ -177,7 +177,14 @@ pub(super) fn fields(detail: &Detail) -> String {
                 row.calls, row.errors, row.in_flight, row.waiting
             ),
         ),
-        ("max concurrency", detail.max_concurrency.to_string()),
+        (
+            "max concurrency",
+            if detail.one_session_at_a_time {
+                format!("{}, one session at a time", detail.max_concurrency)
+            } else {
+                detail.max_concurrency.to_string()
+            },
+        ),
         ("sharing", detail.sharing.clone()),
         ("call timeout", format!("{} ms", detail.call_timeout_ms)),
         ("start timeout", format!("{} ms", detail.start_timeout_ms)),

@@ -82,6 +82,8 @@ pub(crate) struct Detail {
     pub(crate) disabled_tools: Vec<String>,
     pub(crate) sharing: String,
     pub(crate) max_concurrency: u32,
+    /// Whether only calls of one client session are in flight at a time: it asks clients things in mid-call.
+    pub(crate) one_session_at_a_time: bool,
     pub(crate) call_timeout_ms: u64,
     pub(crate) start_timeout_ms: u64,
     /// Empty: all.
@@ -162,6 +164,7 @@ impl Detail {
         Self {
             row: Row::of(server),
             disabled_tools: disabled(server).into_iter().collect(),
+            one_session_at_a_time: server.takes_turns(),
             ..Self::configured(&server.spec)
         }
     }
@@ -191,6 +194,7 @@ impl Detail {
                 .collect(),
             sharing: spec.sharing.to_string(),
             max_concurrency: spec.max_concurrency_or_default(),
+            one_session_at_a_time: false,
             call_timeout_ms: ms(spec.call_timeout),
             start_timeout_ms: ms(spec.start_timeout),
             projects: spec.projects.iter().map(ToString::to_string).collect(),
