@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use common::{Gateway, Setup, real::npm, scripted, with};
 use serde_json::{Value, json};
-use testkit::{DEADLINE, Peer, peer::answer, wait_for, wait_for_some, within};
+use testkit::{DEADLINE, Peer, Process, peer::answer, wait_for, wait_for_some, within};
 
 const ELICIT: &str = "elicitation/create";
 const ROOTS: &str = "roots/list";
@@ -249,6 +249,27 @@ async fn a_server_that_asks_gets_one_session_at_a_time() {
     let mut peers = [gateway.legacy().await];
     hold_many(&mut peers).await;
     assert_eq!(most_held(&mut peers[0]).await, 4);
+}
+
+/// Over HTTP a legacy server may put its questions on its session's stream, where they name no call either.
+#[tokio::test]
+async fn an_http_server_that_asks_gets_one_session_at_a_time() {
+    let mut server = Process::bin("testkit-scripted", ["--http", "127.0.0.1:0"]);
+    let url = server.url().await;
+    let entry = json!({ "type": "http", "url": url });
+    let gateway = Setup::new().server("one", entry).serve().await;
+    gateway.up("one").await;
+    let mut peers = [gateway.legacy().await, gateway.legacy().await];
+    let [one, two] = &mut peers;
+    // The server's stream is opened in the background: until it is, questions come on the call's own.
+    wait_for("a question that names no call", DEADLINE, async || {
+        let said = asks_beside(one, two, &gateway).await;
+        let refused = said["error"]["message"].as_str();
+        refused.is_some_and(|message| message.contains("call again"))
+    })
+    .await;
+    let said = asks_beside(one, two, &gateway).await;
+    assert_eq!(said["result"], answer(ELICIT), "{said}");
 }
 
 /// Several calls of one session are no riddle: whichever of them it is, the client is the same.
