@@ -663,3 +663,50 @@ async fn sessions_are_bounded() {
     assert_eq!(open[0].post(ping.clone()).await.status, 200);
     assert_eq!(open[1].post(ping).await.status, 404);
 }
+
+/// A batch of many messages is refused as a whole; one with long answers gets as many as there is room for, and an error
+/// for each of the others.
+#[tokio::test]
+async fn batches_are_bounded_in_messages_and_in_bytes_of_their_answers() {
+    let count = if testkit::soak() { 100_000 } else { 10_000 };
+    let gateway = gateway().await;
+    let client = session(gateway.client(), "2025-03-26").await;
+    let before = gateway.memory_peak();
+    let list = |id: usize| json!({"jsonrpc": "2.0", "id": id, "method": "tools/list"}).to_string();
+    let batch = |count: usize| format!("[{}]", (0..count).map(list).collect::<Vec<_>>().join(","));
+    let reply = client.post(batch(count)).await;
+    check(&reply, 413, -32600, "a batch of many lists");
+    let reply = client.post(batch(200)).await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    let answers: Vec<Value> = serde_json::from_slice(&reply.body).unwrap();
+    assert_eq!(answers.len(), 200);
+    assert!(
+        answers
+            .iter()
+            .all(|answer| answer["result"]["tools"].is_array())
+    );
+    // 40 MB of answers.
+    let big = |id: usize| {
+        let params = json!({"name": "big", "arguments": {"bytes": 2_000_000}});
+        json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}).to_string()
+    };
+    let batch = format!("[{}]", (0..20).map(big).collect::<Vec<_>>().join(","));
+    let reply = client.post(batch).await;
+    assert_eq!(reply.status, 200);
+    assert!(reply.body.len() < 17 << 20, "{} bytes", reply.body.len());
+    let answers: Vec<Value> = serde_json::from_slice(&reply.body).unwrap();
+    let mut ids: Vec<u64> = answers.iter().flat_map(|a| a["id"].as_u64()).collect();
+    ids.sort_unstable();
+    assert_eq!(ids, (0..20).collect::<Vec<_>>(), "each has its answer");
+    let refused: Vec<&Value> = answers
+        .iter()
+        .filter(|a| a.get("error").is_some())
+        .collect();
+    assert!((10..20).contains(&refused.len()), "{}", refused.len());
+    for answer in refused {
+        let message = answer["error"]["message"].as_str().unwrap();
+        assert!(message.contains("send this request by itself"), "{message}");
+    }
+    let grown = gateway.memory_peak() - before;
+    assert!(grown < 200 * 1024, "{grown} KiB more");
+}

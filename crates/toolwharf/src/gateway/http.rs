@@ -343,7 +343,7 @@ impl Front {
     }
 
     /// The session of a legacy message, and its version checked.
-    fn session(
+    pub(super) fn session(
         &self,
         headers: &HeaderMap,
         scope: &Scope,
@@ -555,87 +555,6 @@ impl Front {
             }
         };
         event_stream(events)
-    }
-
-    /// A batch: only 2025-03-26 has them.
-    async fn batch(
-        self: Arc<Self>,
-        headers: &HeaderMap,
-        text: &Bytes,
-        scope: Scope,
-        principal: Arc<Principal>,
-    ) -> Result<Response<Body>, Refusal> {
-        let (session, scope) = self.session(headers, &scope, &principal)?;
-        if session.face().map(|face| face.version) != Some(Version::V2025_03_26) {
-            return Err(refusal(
-                StatusCode::BAD_REQUEST,
-                "batches exist in protocol version 2025-03-26 only",
-            ));
-        }
-        let max_depth = self.gateway.settings().limits.max_depth;
-        if let Err(fault) = json::validate(text, max_depth) {
-            let invalid = Invalid {
-                reason: fault.into(),
-                id: None,
-                response: false,
-            };
-            return Ok(unreadable(&invalid));
-        }
-        let mut answers = Vec::new();
-        for span in json::elements(text, json::trimmed(text)) {
-            let frame = match Frame::parse(text.slice(span), max_depth) {
-                Ok(frame) => frame,
-                Err(invalid) => {
-                    let id = invalid.id.clone().unwrap_or_default();
-                    answers.push(futures_util::future::Either::Left(std::future::ready(
-                        Frame::error(&id, &invalid.to_rpc()).text().clone(),
-                    )));
-                    continue;
-                }
-            };
-            if frame.kind() != Kind::Request {
-                self.take_in(session.clone(), &frame, scope.clone(), principal.clone());
-                continue;
-            }
-            let scope = match self.rescoped(&principal, scope.clone(), &frame).await {
-                Ok(scope) => scope,
-                Err(refusal) => {
-                    answers.push(futures_util::future::Either::Left(std::future::ready(
-                        Frame::error(frame.id(), &refusal.error).text().clone(),
-                    )));
-                    continue;
-                }
-            };
-            let caller = Caller {
-                era: Era::Legacy,
-                scope,
-                session: Some(session.clone()),
-                outbox: session.outbox().clone(),
-                principal: principal.id.clone(),
-                may_use: principal.role >= Role::Call,
-                modern_capabilities: None,
-                headers: None,
-                timeout: None,
-                run: None,
-            };
-            let gateway = self.gateway.clone();
-            answers.push(futures_util::future::Either::Right(Box::pin(async move {
-                gateway.request(&caller, &frame).await.into_text()
-            })));
-        }
-        if answers.is_empty() {
-            return Ok(empty(StatusCode::ACCEPTED));
-        }
-        let answers = futures_util::future::join_all(answers).await;
-        let mut out = BytesMut::from(&b"["[..]);
-        for (at, answer) in answers.iter().enumerate() {
-            if at > 0 {
-                out.extend_from_slice(b",");
-            }
-            out.extend_from_slice(answer);
-        }
-        out.extend_from_slice(b"]");
-        Ok(json(StatusCode::OK, out.freeze()))
     }
 }
 
@@ -868,7 +787,7 @@ where
     Ok(rest.map(BytesMut::freeze).or(first).unwrap_or_default())
 }
 
-fn unreadable(invalid: &Invalid) -> Response<Body> {
+pub(super) fn unreadable(invalid: &Invalid) -> Response<Body> {
     let id = if invalid.response {
         Bytes::new()
     } else {

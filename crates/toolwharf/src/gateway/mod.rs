@@ -4,6 +4,7 @@
 
 #![warn(clippy::large_futures)]
 
+mod batch;
 mod body;
 mod guard;
 mod http;

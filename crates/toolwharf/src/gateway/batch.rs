@@ -1,0 +1,123 @@
+//! Batches of JSON-RPC messages, which exist in 2025-03-26 only.
+//!
+//! A batch is bounded in its messages and in the bytes of its answers: a small body can ask for any number of long
+//! lists. Answers are written in the order in which they come, as the specification allows.
+
+use std::{future, sync::Arc};
+
+use bytes::{Bytes, BytesMut};
+use engine::{Caller, Scope};
+use futures_util::{StreamExt as _, future::Either, stream};
+use http::{HeaderMap, Response, StatusCode};
+use mcp::{Era, Frame, Kind, RpcError, Version, error, frame::Invalid, json};
+
+use super::{
+    Body, Front,
+    guard::Refusal,
+    http::{empty, json as json_response, refusal, unreadable},
+};
+use crate::auth::{Principal, Role};
+
+/// Messages of one batch.
+const MAX_MESSAGES: usize = 256;
+/// Requests of one batch that are answered at a time.
+const AT_A_TIME: usize = 32;
+/// Bytes of all answers to one batch, save the errors that stand for what finds no room.
+const ANSWER_BYTES: usize = 16 << 20;
+
+impl Front {
+    /// Answers a batch.
+    pub(super) async fn batch(
+        self: Arc<Self>,
+        headers: &HeaderMap,
+        text: &Bytes,
+        scope: Scope,
+        principal: Arc<Principal>,
+    ) -> Result<Response<Body>, Refusal> {
+        let (session, scope) = self.session(headers, &scope, &principal)?;
+        if session.face().map(|face| face.version) != Some(Version::V2025_03_26) {
+            return Err(refusal(
+                StatusCode::BAD_REQUEST,
+                "batches exist in protocol version 2025-03-26 only",
+            ));
+        }
+        let max_depth = self.gateway.settings().limits.max_depth;
+        if let Err(fault) = json::validate(text, max_depth) {
+            let invalid = Invalid {
+                reason: fault.into(),
+                id: None,
+                response: false,
+            };
+            return Ok(unreadable(&invalid));
+        }
+        let spans = || json::elements(text, json::trimmed(text));
+        if spans().nth(MAX_MESSAGES).is_some() {
+            let what = format!("a batch has at most {MAX_MESSAGES} messages: send several");
+            return Err(refusal(StatusCode::PAYLOAD_TOO_LARGE, &what));
+        }
+        let mut answers = Vec::new();
+        for span in spans() {
+            let frame = match Frame::parse(text.slice(span), max_depth) {
+                Ok(frame) => frame,
+                Err(invalid) => {
+                    let id = invalid.id.clone().unwrap_or_default();
+                    let answer = Frame::error(&id, &invalid.to_rpc()).text().clone();
+                    answers.push(Either::Left(future::ready((id, answer))));
+                    continue;
+                }
+            };
+            if frame.kind() != Kind::Request {
+                self.take_in(session.clone(), &frame, scope.clone(), principal.clone());
+                continue;
+            }
+            let id = Bytes::copy_from_slice(frame.id());
+            let scope = match self.rescoped(&principal, scope.clone(), &frame).await {
+                Ok(scope) => scope,
+                Err(refusal) => {
+                    let answer = Frame::error(&id, &refusal.error).text().clone();
+                    answers.push(Either::Left(future::ready((id, answer))));
+                    continue;
+                }
+            };
+            let caller = Caller {
+                era: Era::Legacy,
+                scope,
+                session: Some(session.clone()),
+                outbox: session.outbox().clone(),
+                principal: principal.id.clone(),
+                may_use: principal.role >= Role::Call,
+                modern_capabilities: None,
+                headers: None,
+                timeout: None,
+                run: None,
+            };
+            let gateway = self.gateway.clone();
+            answers.push(Either::Right(Box::pin(async move {
+                (id, gateway.request(&caller, &frame).await.into_text())
+            })));
+        }
+        if answers.is_empty() {
+            return Ok(empty(StatusCode::ACCEPTED));
+        }
+        let mut answers = stream::iter(answers).buffer_unordered(AT_A_TIME);
+        let mut out = BytesMut::new();
+        while let Some((id, answer)) = answers.next().await {
+            out.extend_from_slice(if out.is_empty() { b"[" } else { b"," });
+            if out.len() + answer.len() <= ANSWER_BYTES {
+                out.extend_from_slice(&answer);
+            } else {
+                out.extend_from_slice(no_room(&id).text());
+            }
+        }
+        out.extend_from_slice(b"]");
+        Ok(json_response(StatusCode::OK, out.freeze()))
+    }
+}
+
+/// What stands for an answer that finds no room in the batch's.
+fn no_room(id: &[u8]) -> Frame {
+    let what = format!(
+        "the answers to one batch have at most {ANSWER_BYTES} bytes: send this request by itself"
+    );
+    Frame::error(id, &RpcError::new(error::INTERNAL_ERROR, what))
+}
