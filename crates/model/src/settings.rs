@@ -46,6 +46,10 @@ pub struct Settings {
 pub struct Limits {
     /// Largest HTTP request body, in bytes; more is 413.
     pub max_body_bytes: usize,
+    /// Request bodies of all connections together, in bytes; what finds no room is 503.
+    pub max_bodies_bytes: usize,
+    /// Client connections at a time; fewer if the limit of open files does not allow so many.
+    pub max_connections: usize,
     /// Longest line or event from a server, in bytes; a longer one ends the connection.
     pub max_line_bytes: usize,
     /// Deepest nesting of JSON in a message.
@@ -245,6 +249,8 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             max_body_bytes: 16 * 1024 * 1024,
+            max_bodies_bytes: 256 * 1024 * 1024,
+            max_connections: 16_384,
             max_line_bytes: 64 * 1024 * 1024,
             max_depth: 128,
             max_sessions: 16_384,

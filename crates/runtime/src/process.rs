@@ -30,6 +30,7 @@
 
 mod cage;
 mod error;
+mod files;
 mod fork;
 mod launch;
 mod leader;
@@ -40,6 +41,7 @@ use tokio::net::unix::pipe;
 
 pub(crate) use self::cage::{Cage, Caged, Door};
 pub use self::error::Error;
+pub use self::files::raise_file_limit;
 pub(crate) use self::fork::{inherited, seal_inherited};
 pub use self::launch::Launch;
 pub use self::spawner::Spawner;

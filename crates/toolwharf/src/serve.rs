@@ -56,6 +56,7 @@ pub(crate) struct StdioArgs {
 
 /// Runs the gateway over HTTP until SIGTERM or SIGINT.
 pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
+    let files = runtime::process::raise_file_limit();
     let (sources, mut config) = startup::load(named)?;
     args.given.overrule(&mut config.settings);
     startup::init_logs(&config.settings);
@@ -78,7 +79,8 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     let hosting = Hosting::new(store.clone(), gateway.clone(), projects.clone());
     let agents = Agents::new(gateway.clone(), projects.clone(), store.clone());
     let guard = Guard::new(&config.settings, address.ip(), keys.clone());
-    let front = Front::new(gateway.clone(), projects.clone(), guard);
+    let most = most_connections(config.settings.limits.max_connections, files);
+    let front = Front::new(gateway.clone(), projects.clone(), guard, most);
     let over = CancellationToken::new();
     let url = format!("http://{}", dialable(address));
     if new {
@@ -150,6 +152,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
 
 /// Runs the gateway on standard input and output.
 pub(crate) async fn stdio(named: &[PathBuf], args: StdioArgs) -> anyhow::Result<()> {
+    runtime::process::raise_file_limit();
     let (sources, mut config) = startup::load(named)?;
     args.given.overrule(&mut config.settings);
     startup::init_logs(&config.settings);
@@ -183,6 +186,15 @@ pub(crate) async fn stdio(named: &[PathBuf], args: StdioArgs) -> anyhow::Result<
         .await;
     store.close().await;
     Ok(())
+}
+
+/// As many connections as are wanted, if an eighth of all files stays for servers, their pipes and the database.
+fn most_connections(wanted: usize, files: Option<u64>) -> usize {
+    let files = files.map_or(usize::MAX, |files| {
+        usize::try_from(files).unwrap_or(usize::MAX)
+    });
+    let kept = (files / 8).max(128).min(files / 2);
+    wanted.min(files - kept)
 }
 
 async fn bind(wanted: &str) -> anyhow::Result<TcpListener> {

@@ -9,11 +9,11 @@ use std::process::Command;
 use std::sync::Arc;
 
 use rustix::io::{Errno, FdFlags, fcntl_getfd, fcntl_setfd};
-use rustix::process::Signal;
+use rustix::process::{Resource, Signal};
 
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::cage::Door;
+use super::{cage::Door, files};
 use crate::sentinel::announce;
 
 /// Makes the child that `command` will fork listed, alone in its session, and bound to the
@@ -25,6 +25,7 @@ use crate::sentinel::announce;
 )]
 pub(super) fn bind(command: &mut Command, socket: Arc<UnixStream>, door: Option<Arc<Door>>) {
     let host = rustix::process::getpid();
+    let files = files::given();
     let before_exec = move || -> io::Result<()> {
         // Before it is listed, since what is listed is taken for a session and a group.
         rustix::process::setsid()?;
@@ -35,6 +36,10 @@ pub(super) fn bind(command: &mut Command, socket: Arc<UnixStream>, door: Option<
         }
         // Our allocator does without huge pages to stay small, and that would be handed on.
         let _ = rustix::thread::disable_transparent_huge_pages(false);
+        // Programs of old take a high limit badly: they close each number up to it, or use `select`.
+        if let Some(files) = files {
+            let _ = rustix::process::setrlimit(Resource::Nofile, files);
+        }
         if let Some(door) = &door {
             for group in &door.join {
                 // "0" is whoever writes it.

@@ -64,6 +64,8 @@ tool_pinning = "quarantine"
 
 [limits]
 max_body_bytes = "16MiB"      # largest request body; more is answered with 413
+max_bodies_bytes = "256MiB"   # request bodies of all connections; more is answered with 503
+max_connections = 16384       # client connections at a time; fewer if files are limited to fewer
 max_line_bytes = "64MiB"      # longest line or event of a server
 max_depth = 128               # deepest nesting of JSON in a message
 max_sessions = 16384          # client sessions at a time
@@ -296,10 +298,12 @@ impl Walk<'_> {
         let limits = &mut settings.limits;
         let sizes = [
             ("max_body_bytes", &mut limits.max_body_bytes, 1024),
+            ("max_bodies_bytes", &mut limits.max_bodies_bytes, 1 << 20),
             ("max_line_bytes", &mut limits.max_line_bytes, 1024),
         ];
         let counts = [
             ("max_depth", &mut limits.max_depth, 8, 1024),
+            ("max_connections", &mut limits.max_connections, 1, 1_000_000),
             ("max_sessions", &mut limits.max_sessions, 1, 1_000_000),
             (
                 "max_session_instances",

@@ -14,7 +14,8 @@ use std::{
     time::Duration,
 };
 
-use bytes::{Bytes, BytesMut};
+use axum::BoxError;
+use bytes::Bytes;
 use engine::{Answer, Caller, Gateway, Scope, view::PROJECT_KEY};
 use futures_util::FutureExt as _;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
@@ -42,8 +43,9 @@ use super::{
     body::{Answering, Events},
     guard::{Guard, Refusal},
     idle::Takeover,
-    listener::Handover,
+    room::{NoRoom, Room},
     sessions::Sessions,
+    wire::{Upload, Wire},
 };
 
 const PROJECT_ID: HeaderName = HeaderName::from_static("x-project-id");
@@ -65,19 +67,39 @@ pub(crate) struct Front {
     guard: Guard,
     pub(super) sessions: Sessions,
     pub(super) tasks: TaskTracker,
+    room: Arc<Room>,
+    most_connections: usize,
     stopping: std::sync::atomic::AtomicBool,
 }
 
 impl Front {
-    pub(crate) fn new(gateway: Gateway, projects: Arc<Projects>, guard: Guard) -> Arc<Self> {
+    pub(crate) fn new(
+        gateway: Gateway,
+        projects: Arc<Projects>,
+        guard: Guard,
+        most_connections: usize,
+    ) -> Arc<Self> {
         Arc::new(Self {
             gateway,
             projects,
             guard,
             sessions: Sessions::default(),
             tasks: TaskTracker::new(),
+            room: Arc::default(),
+            most_connections,
             stopping: std::sync::atomic::AtomicBool::new(false),
         })
+    }
+
+    /// Connections at a time.
+    pub(super) fn most_connections(&self) -> usize {
+        self.most_connections
+    }
+
+    /// The body of a request on that connection.
+    pub(super) fn upload(&self, body: Incoming, wire: &Arc<Wire>) -> Upload {
+        let settings = self.gateway.settings();
+        Upload::new(body, wire.clone(), self.room.clone(), &settings.limits)
     }
 
     pub(crate) fn guard(&self) -> &Guard {
@@ -132,10 +154,10 @@ impl Front {
     /// Answers a request to one of our paths.
     pub(crate) async fn answer(
         self: Arc<Self>,
-        request: Request<Incoming>,
-        handover: Handover,
+        request: Request<Upload>,
+        wire: Arc<Wire>,
     ) -> Response<Body> {
-        match self.answer_inner(request, handover).await {
+        match self.answer_inner(request, wire).await {
             Ok(response) => response,
             Err(refusal) => Self::refuse(&refusal),
         }
@@ -164,16 +186,16 @@ impl Front {
 
     async fn answer_inner(
         self: Arc<Self>,
-        request: Request<Incoming>,
-        handover: Handover,
+        request: Request<Upload>,
+        wire: Arc<Wire>,
     ) -> Result<Response<Body>, Refusal> {
         self.guard.check(request.headers())?;
         let principal = self.guard.principal(request.headers())?;
         let (parts, body) = request.into_parts();
         let path = parts.uri.path();
         if path == "/message" || path.starts_with("/sse") {
-            let handover = (parts.method == Method::GET).then_some(handover);
-            return Box::pin(self.sse(parts, body, principal, handover)).await;
+            let wire = (parts.method == Method::GET).then_some(wire);
+            return Box::pin(self.sse(parts, body, principal, wire)).await;
         }
         let scope = self.admit(&principal, scope(path, &parts.headers)?).await?;
         match parts.method {
@@ -216,7 +238,7 @@ impl Front {
                     ends_session: false,
                     headers,
                 };
-                match handover.leave(takeover).await {}
+                match wire.leave(takeover).await {}
             }
             Method::DELETE => {
                 let Some((session, _)) = self.named_session(&parts.headers, &scope, &principal)?
@@ -300,7 +322,7 @@ impl Front {
     async fn post(
         self: Arc<Self>,
         headers: HeaderMap,
-        body: Incoming,
+        mut body: Upload,
         scope: Scope,
         principal: Arc<Principal>,
     ) -> Result<Response<Body>, Refusal> {
@@ -312,7 +334,8 @@ impl Front {
         }
         let settings = self.gateway.settings();
         let limits = &settings.limits;
-        let text = collect(body, &headers, limits.max_body_bytes).await?;
+        let text = collect(&mut body, &headers, limits.max_body_bytes).await?;
+        let text = body.counted(text);
         if text.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[') {
             return Box::pin(self.batch(&headers, &text, scope, principal)).await;
         }
@@ -746,7 +769,7 @@ pub(crate) async fn collect<B>(
     limit: usize,
 ) -> Result<Bytes, Refusal>
 where
-    B: http_body::Body<Data = Bytes> + Unpin,
+    B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Unpin,
 {
     let too_large = || {
         let what = format!("the body is larger than {limit} bytes (`max_body_bytes`)");
@@ -759,9 +782,9 @@ where
         return Err(too_large());
     }
     let mut first: Option<Bytes> = None;
-    let mut rest: Option<BytesMut> = None;
+    let mut rest: Option<Vec<u8>> = None;
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_| refusal(StatusCode::BAD_REQUEST, "the body broke off"))?;
+        let frame = frame.map_err(|error| broken(&*error.into()))?;
         let Ok(data) = frame.into_data() else {
             continue;
         };
@@ -769,22 +792,41 @@ where
             // The usual case is one piece: it is taken as it is.
             (None, _) => first = Some(data),
             (Some(one), None) => {
-                let mut all = BytesMut::with_capacity(one.len() + data.len());
-                all.extend_from_slice(one);
-                all.extend_from_slice(&data);
+                let mut all = Vec::new();
+                append(&mut all, one, announced);
+                append(&mut all, &data, announced);
                 rest = Some(all);
             }
-            (Some(_), Some(all)) => all.extend_from_slice(&data),
+            (Some(_), Some(all)) => append(all, &data, announced),
         }
         if rest
             .as_ref()
-            .map_or_else(|| first.as_ref().map_or(0, Bytes::len), BytesMut::len)
+            .map_or_else(|| first.as_ref().map_or(0, Bytes::len), Vec::len)
             > limit
         {
             return Err(too_large());
         }
     }
-    Ok(rest.map(BytesMut::freeze).or(first).unwrap_or_default())
+    Ok(rest.map(Bytes::from).or(first).unwrap_or_default())
+}
+
+/// Adds a piece; the buffer is doubled when it is full, but never longer than was announced.
+fn append(all: &mut Vec<u8>, data: &[u8], announced: Option<usize>) {
+    let length = all.len() + data.len();
+    if length > all.capacity() {
+        let wanted = (length * 2)
+            .min(announced.unwrap_or(usize::MAX))
+            .max(length);
+        all.reserve_exact(wanted - all.len());
+    }
+    all.extend_from_slice(data);
+}
+
+fn broken(error: &(dyn std::error::Error + 'static)) -> Refusal {
+    if NoRoom::caused(error) {
+        return refusal(StatusCode::SERVICE_UNAVAILABLE, &NoRoom.to_string());
+    }
+    refusal(StatusCode::BAD_REQUEST, "the body broke off")
 }
 
 pub(super) fn unreadable(invalid: &Invalid) -> Response<Body> {

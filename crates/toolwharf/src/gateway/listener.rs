@@ -1,19 +1,19 @@
 //! The accept loop: one task per connection, everything else on it a state machine.
 
 use std::{
-    convert::Infallible,
     future::{Future, poll_fn},
     io,
+    net::IpAddr,
     pin::{Pin, pin},
     sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::{Context, Poll},
     time::Duration,
 };
 
-use http::{Request, Response};
+use http::{HeaderValue, Request, Response, StatusCode, header};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
 use tokio::{
@@ -26,16 +26,24 @@ use tower::ServiceExt;
 
 use super::{
     Body, Front,
+    http::refusal,
     idle::{self, Takeover},
+    patience::Patience,
+    wire::{AtWork, Download, Wire},
 };
-use crate::rest::{Rest, bridge};
+use crate::{
+    auth::Role,
+    rest::{Rest, bridge},
+};
 
-/// How often a connection is looked at for a request head that does not get finished: found twice, it is cut.
-/// One timer per connection instead of one per request.
-const HEAD_CHECK: Duration = Duration::from_secs(15);
+/// Bytes that a request's head may have, and that are read at a time.
+const HEAD_BYTES: usize = 64 << 10;
 
 /// Milliseconds after which data that a client does not acknowledge ends its connection.
 const UNREAD_MS: u32 = 60_000;
+
+/// Connections beyond the cap for administrators on this machine.
+const RESERVED: usize = 32;
 
 /// All routes but those of MCP.
 pub(crate) struct Other {
@@ -43,32 +51,55 @@ pub(crate) struct Other {
     pub(crate) rest: Arc<Rest>,
 }
 
-/// Where a request leaves a stream that is to take its connection over.
-///
-/// Both ends run in the connection's task, one inside the other: a flag is all that has to be looked at.
-#[derive(Clone, Default)]
-pub(crate) struct Handover {
-    left: Arc<(AtomicBool, Mutex<Option<Takeover>>)>,
+/// How many connections there are.
+struct Crowd {
+    most: usize,
+    open: AtomicUsize,
+    /// Set while connections are being refused, so that this is logged once.
+    full: AtomicBool,
 }
 
-impl Handover {
-    /// Takes the connection over. Does not return: the request's future is dropped with hyper's connection.
-    pub(crate) async fn leave(self, takeover: Takeover) -> Infallible {
-        *self.left.1.lock().unwrap_or_else(PoisonError::into_inner) = Some(takeover);
-        self.left.0.store(true, Ordering::Release);
-        std::future::pending().await
+impl Crowd {
+    /// Whether few more would be let in.
+    fn is_dense(&self) -> bool {
+        self.open.load(Ordering::Relaxed) >= self.most / 4 * 3
     }
 
-    fn take(&self) -> Option<Takeover> {
-        if !self.left.0.load(Ordering::Acquire) {
-            return None;
+    /// A place for one more; `None` if it is to be refused.
+    fn admit(self: &Arc<Self>, from: IpAddr) -> Option<Seat> {
+        let before = self.open.fetch_add(1, Ordering::Relaxed);
+        let seat = Seat {
+            crowd: self.clone(),
+            reserved: before >= self.most,
+        };
+        if !seat.reserved {
+            if self.full.load(Ordering::Relaxed) && before < self.most / 4 * 3 {
+                self.full.store(false, Ordering::Relaxed);
+            }
+            return Some(seat);
         }
-        self.left
-            .1
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
+        if !self.full.swap(true, Ordering::Relaxed) {
+            tracing::warn!("{}", full(self.most));
+        }
+        (from.to_canonical().is_loopback() && before < self.most + RESERVED).then_some(seat)
     }
+}
+
+/// A connection's place.
+struct Seat {
+    crowd: Arc<Crowd>,
+    /// Beyond the cap: for an administrator, and for whoever asks whether we are well.
+    reserved: bool,
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.crowd.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn full(most: usize) -> String {
+    format!("{most} connections are open, which is all that may be (`max_connections`)")
 }
 
 /// Serves connections until `over`, then lets those in flight finish for `drain`. What is still busy then goes on until
@@ -81,21 +112,39 @@ pub(crate) async fn serve(
     drain: Duration,
 ) -> TaskTracker {
     let connections = TaskTracker::new();
+    let crowd = Arc::new(Crowd {
+        most: front.most_connections(),
+        open: AtomicUsize::new(0),
+        full: AtomicBool::new(false),
+    });
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             () = over.cancelled() => break,
         };
         match accepted {
-            Ok((socket, _)) => {
-                // Boxed by the tracker's task: what a connection needs while idle is what this future holds.
-                connections.spawn(connection(
-                    socket,
-                    front.clone(),
-                    other.clone(),
-                    over.clone(),
-                ));
-            }
+            Ok((socket, from)) => match crowd.admit(from.ip()) {
+                Some(seat) => {
+                    // Boxed by the tracker's task: what a connection needs while idle is what this future holds.
+                    connections.spawn(connection(
+                        socket,
+                        front.clone(),
+                        other.clone(),
+                        over.clone(),
+                        seat,
+                    ));
+                }
+                None => {
+                    let what = full(crowd.most);
+                    let head = format!(
+                        "HTTP/1.1 503 Service Unavailable\r\nretry-after: 5\r\nconnection: close\r\n\
+                         content-type: text/plain\r\ncontent-length: {}\r\n\r\n",
+                        what.len()
+                    );
+                    // What cannot be said at once is not said.
+                    let _ = socket.try_write((head + &what).as_bytes());
+                }
+            },
             Err(error) => {
                 tracing::warn!("cannot accept a connection: {error}");
                 // Out of file descriptors, most likely: trying at once would only burn the processor.
@@ -123,13 +172,14 @@ async fn connection(
     front: Arc<Front>,
     other: Arc<Other>,
     over: CancellationToken,
+    seat: Seat,
 ) {
     let _ = socket.set_nodelay(true);
     // What was sent and is not taken ends the connection: nothing else would, once an answer is complete.
     let _ = rustix::net::sockopt::set_tcp_user_timeout(&socket, UNREAD_MS);
     let mut socket = socket;
     // Boxed, so that it is gone once a stream has taken over.
-    let takeover = Box::pin(http(&mut socket, &front, other, &over)).await;
+    let takeover = Box::pin(http(&mut socket, &front, other, &over, &seat)).await;
     if let Some(mut takeover) = takeover {
         let ended = idle::run(&mut socket, &mut takeover, &over).await;
         if let Err(error) = ended {
@@ -149,32 +199,31 @@ async fn http(
     front: &Arc<Front>,
     other: Arc<Other>,
     over: &CancellationToken,
+    seat: &Seat,
 ) -> Option<Takeover> {
-    let handover = Handover::default();
-    let traffic = Arc::<Traffic>::default();
+    let wire = Arc::<Wire>::default();
+    let cap = seat.reserved.then_some(seat.crowd.most);
     let service = {
-        let handover = handover.clone();
         let front = front.clone();
-        let traffic = traffic.clone();
+        let wire = wire.clone();
         service_fn(move |request: Request<Incoming>| {
-            let at_work = AtWork::begin(traffic.clone());
-            let answer = answer(front.clone(), other.clone(), handover.clone(), request);
+            let at_work = AtWork::begin(wire.clone());
+            let answer = answer(front.clone(), other.clone(), wire.clone(), request, cap);
             async move {
-                let answer = answer.await;
-                drop(at_work);
-                answer
+                let answer = answer.await?;
+                Ok::<_, io::Error>(answer.map(|body| Download::new(body, at_work)))
             }
         })
     };
     let mut builder = http1::Builder::new();
-    builder.header_read_timeout(None);
+    builder.header_read_timeout(None).max_buf_size(HEAD_BYTES);
     let counted = Counted {
         socket,
-        traffic: traffic.clone(),
+        wire: wire.clone(),
     };
     let mut conn = pin!(builder.serve_connection(TokioIo::new(counted), service));
-    let mut check = pin!(tokio::time::sleep(HEAD_CHECK));
-    let mut unfinished = None;
+    let mut patience = Patience::new(Instant::now(), seat.reserved);
+    let mut alarm = pin!(tokio::time::sleep_until(patience.alarm()));
     let mut cancelled = pin!(over.cancelled());
     let (mut armed, mut leaving) = (false, false);
     // By hand instead of `select!`: this runs on every wake of every connection.
@@ -184,7 +233,7 @@ async fn http(
         if !armed {
             armed = true;
             let _ = cancelled.as_mut().poll(cx);
-            let _ = check.as_mut().poll(cx);
+            let _ = alarm.as_mut().poll(cx);
         }
         if let Poll::Ready(ended) = conn.as_mut().poll(cx) {
             if let Err(error) = ended {
@@ -192,17 +241,21 @@ async fn http(
             }
             return Poll::Ready(None);
         }
-        if let Some(takeover) = handover.take() {
+        if let Some(takeover) = wire.take() {
             return Poll::Ready(Some(takeover));
         }
-        if check.is_elapsed() {
-            let now = traffic.unfinished_head();
-            if now.is_some() && now == unfinished {
-                tracing::debug!("cut a connection: its request head does not get finished");
+        let progress = wire.progress();
+        let mut reset = patience.note(progress, Instant::now);
+        if alarm.is_elapsed() {
+            let crowded = seat.crowd.is_dense();
+            if let Some(spent) = patience.verdict(progress, Instant::now(), crowded) {
+                tracing::debug!("closed a connection: {spent:?}");
                 return Poll::Ready(None);
             }
-            unfinished = now;
-            check.as_mut().reset(Instant::now() + HEAD_CHECK);
+            reset = true;
+        }
+        if reset {
+            alarm.as_mut().reset(patience.alarm());
             armed = false;
             cx.waker().wake_by_ref();
         }
@@ -216,49 +269,10 @@ async fn http(
     .await
 }
 
-/// What came in on a connection.
-#[derive(Default)]
-struct Traffic {
-    /// Bytes read so far.
-    read: AtomicU64,
-    /// Bytes read when the last request was answered.
-    answered: AtomicU64,
-    /// Requests begun.
-    begun: AtomicU64,
-    busy: AtomicBool,
-}
-
-impl Traffic {
-    /// Which request has a head that came in part only, if one has: by how many came before it.
-    fn unfinished_head(&self) -> Option<u64> {
-        let partial = self.read.load(Ordering::Relaxed) > self.answered.load(Ordering::Relaxed);
-        (partial && !self.busy.load(Ordering::Relaxed)).then(|| self.begun.load(Ordering::Relaxed))
-    }
-}
-
-/// A request is being answered.
-struct AtWork(Arc<Traffic>);
-
-impl AtWork {
-    fn begin(traffic: Arc<Traffic>) -> Self {
-        traffic.begun.fetch_add(1, Ordering::Relaxed);
-        traffic.busy.store(true, Ordering::Relaxed);
-        Self(traffic)
-    }
-}
-
-impl Drop for AtWork {
-    fn drop(&mut self) {
-        let read = self.0.read.load(Ordering::Relaxed);
-        self.0.answered.store(read, Ordering::Relaxed);
-        self.0.busy.store(false, Ordering::Relaxed);
-    }
-}
-
 /// A socket that counts what it reads.
 struct Counted<'a> {
     socket: &'a mut TcpStream,
-    traffic: Arc<Traffic>,
+    wire: Arc<Wire>,
 }
 
 impl AsyncRead for Counted<'_> {
@@ -270,7 +284,7 @@ impl AsyncRead for Counted<'_> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut *self.socket).poll_read(cx, buffer);
         let count = buffer.filled().len() - before;
-        self.traffic.read.fetch_add(count as u64, Ordering::Relaxed);
+        self.wire.received(count);
         read
     }
 }
@@ -305,14 +319,25 @@ impl AsyncWrite for Counted<'_> {
     }
 }
 
+/// Answers a request; `cap`: the connection is beyond it.
 async fn answer(
     front: Arc<Front>,
     other: Arc<Other>,
-    handover: Handover,
+    wire: Arc<Wire>,
     request: Request<Incoming>,
+    cap: Option<usize>,
 ) -> Result<Response<Body>, io::Error> {
+    if let Some(most) = cap
+        && !is_reserved_for(&front, &request)
+    {
+        let mut response = Front::refuse(&refusal(StatusCode::SERVICE_UNAVAILABLE, &full(most)));
+        let close = HeaderValue::from_static("close");
+        response.headers_mut().insert(header::CONNECTION, close);
+        return Ok(response);
+    }
+    let request = request.map(|body| front.upload(body, &wire));
     if Front::owns(request.uri().path()) {
-        return Ok(front.answer(request, handover).await);
+        return Ok(front.answer(request, wire).await);
     }
     if let Err(refusal) = front.guard().check(request.headers()) {
         return Ok(Front::refuse(&refusal));
@@ -326,4 +351,13 @@ async fn answer(
     match answer.await {
         Ok(response) => Ok(response.map(Body::Other)),
     }
+}
+
+/// Whether somebody may have a connection beyond the cap.
+fn is_reserved_for(front: &Front, request: &Request<Incoming>) -> bool {
+    if matches!(request.uri().path(), "/healthz" | "/readyz" | "/metrics") {
+        return true;
+    }
+    let who = front.guard().key(request.headers());
+    who.is_ok_and(|who| who.may(Role::Admin, None))
 }

@@ -10,9 +10,12 @@ mod guard;
 mod http;
 mod idle;
 mod listener;
+mod patience;
+mod room;
 mod sessions;
 mod sse;
 pub(crate) mod stdio;
+mod wire;
 
 pub(crate) use body::{Answering, Body, KEEP_ALIVE};
 pub(crate) use guard::{Guard, Refusal};

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use bytes::Bytes;
 use engine::{Caller, Scope};
 use http::{Method, Response, StatusCode, request::Parts};
-use hyper::body::Incoming;
 use mcp::{
     Era, Frame, Kind,
     outbox::Weight,
@@ -22,20 +21,20 @@ use super::{
     guard::Refusal,
     http::{collect, empty, refusal, scope},
     idle::Takeover,
-    listener::Handover,
+    wire::{Upload, Wire},
 };
 
 impl Front {
     pub(super) async fn sse(
         self: Arc<Self>,
         parts: Parts,
-        body: Incoming,
+        mut body: Upload,
         principal: Arc<Principal>,
-        handover: Option<Handover>,
+        wire: Option<Arc<Wire>>,
     ) -> Result<Response<Body>, Refusal> {
         let path = parts.uri.path();
-        match (handover, path) {
-            (Some(handover), path) if path.starts_with("/sse") => {
+        match (wire, path) {
+            (Some(wire), path) if path.starts_with("/sse") => {
                 let scope = self.admit(&principal, scope(path, &parts.headers)?).await?;
                 if self.gateway.view(&scope).is_none() {
                     return Err(refusal(
@@ -43,7 +42,7 @@ impl Front {
                         "there is no such project or server here",
                     ));
                 }
-                self.open_sse(scope, principal, handover).await
+                self.open_sse(scope, principal, wire).await
             }
             (None, "/message") if parts.method == Method::POST => {
                 let query = parts.uri.query().unwrap_or_default();
@@ -55,9 +54,12 @@ impl Front {
                 let (session, scope) = found.ok_or_else(|| {
                     refusal(StatusCode::NOT_FOUND, "Session not found: open /sse again")
                 })?;
-                let limits = self.gateway.settings();
-                let text = collect(body, &parts.headers, limits.limits.max_body_bytes).await?;
-                self.message(session, scope, principal, text, limits.limits.max_depth)
+                let settings = self.gateway.settings();
+                let max_depth = settings.limits.max_depth;
+                let limit = settings.limits.max_body_bytes;
+                let text = collect(&mut body, &parts.headers, limit).await?;
+                let text = body.counted(text);
+                self.message(session, scope, principal, text, max_depth)
                     .await
             }
             _ => Ok(empty(StatusCode::METHOD_NOT_ALLOWED)),
@@ -68,7 +70,7 @@ impl Front {
         &self,
         scope: Scope,
         principal: Arc<Principal>,
-        handover: Handover,
+        wire: Arc<Wire>,
     ) -> Result<Response<Body>, Refusal> {
         let session = Session::new(principal.id.clone(), self.session_bounds());
         let limit = self.gateway.settings().limits.max_sessions;
@@ -83,7 +85,7 @@ impl Front {
             ends_session: true,
             headers: Vec::new(),
         };
-        match handover.leave(takeover).await {}
+        match wire.leave(takeover).await {}
     }
 
     /// One message of the client; its answer goes out on the stream.

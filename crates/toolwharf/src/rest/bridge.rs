@@ -6,7 +6,7 @@
 use std::{convert::Infallible, num::NonZeroU32, sync::Arc, time::Duration};
 
 use axum::{
-    Extension,
+    BoxError, Extension,
     extract::{Path, State},
     response::IntoResponse,
 };
@@ -73,7 +73,7 @@ pub(crate) fn called<B>(request: &Request<B>) -> Option<String> {
 /// Answers a request to the server that [`called`] read out of it, past the router.
 pub(crate) async fn answer<B>(rest: Shared, id: String, request: Request<B>) -> Response<Body>
 where
-    B: http_body::Body<Data = Bytes> + Unpin,
+    B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Unpin,
 {
     let answered = async {
         let who = rest.front.guard().key(request.headers())?;
@@ -104,22 +104,22 @@ async fn call<B>(
     who: &Principal,
     id: &str,
     headers: &HeaderMap,
-    body: B,
+    mut body: B,
 ) -> Result<Response<Body>, Problem>
 where
-    B: http_body::Body<Data = Bytes> + Unpin,
+    B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Unpin,
 {
     let (most, depth) = {
         let limits = &rest.gateway.settings().limits;
         (limits.max_body_bytes, limits.max_depth)
     };
-    let body = collect(body, headers, most).await?;
+    let text = collect(&mut body, headers, most).await?;
     let streams = prefers_stream(headers);
-    let quick = if streams { None } else { plain(&body, depth) };
+    let quick = if streams { None } else { plain(&text, depth) };
     let (frame, timeout) = match quick {
         Some(frame) => (frame, None),
         None => {
-            let asked = input::read(&body, depth)?;
+            let asked = input::read(&text, depth)?;
             (request(&asked, streams, depth)?, timeout(&asked)?)
         }
     };

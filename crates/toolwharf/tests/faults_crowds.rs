@@ -1,0 +1,350 @@
+//! Many clients that each take a little for long: connections, bodies and unread answers are bounded over all of them,
+//! and no one else notices.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "a failure in a test's helper is the test's"
+)]
+
+mod common;
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use common::{Gateway, Setup, scripted, with};
+use rustix::process::{Resource, getrlimit, setrlimit};
+use serde_json::{Value, json};
+use testkit::{DEADLINE, soak, wait_for, within};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    task::JoinSet,
+    time::{Instant, sleep, timeout},
+};
+
+const NEW: &str = "2026-07-28";
+
+fn address(gateway: &Gateway) -> SocketAddr {
+    let host = gateway.url.strip_prefix("http://").unwrap();
+    host.parse().unwrap()
+}
+
+/// As many files as can be had: a socket is one, and this process is one end of each.
+fn raise_file_limit() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    setrlimit(Resource::Nofile, limit).unwrap();
+}
+
+fn head(length: usize) -> String {
+    format!(
+        "POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+         accept: application/json, text/event-stream\r\ncontent-length: {length}\r\n\r\n"
+    )
+}
+
+/// The text of a modern call of a tool.
+fn call(tool: &str, arguments: &Value) -> String {
+    let meta = json!({
+        "io.modelcontextprotocol/protocolVersion": NEW,
+        "io.modelcontextprotocol/clientInfo": {"name": "t", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {},
+    });
+    let params = json!({"name": tool, "arguments": arguments, "_meta": meta});
+    json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).to_string()
+}
+
+/// The headers that go with it.
+fn headers(tool: &str) -> [(&'static str, &str); 3] {
+    [
+        ("mcp-protocol-version", NEW),
+        ("mcp-method", "tools/call"),
+        ("mcp-name", tool),
+    ]
+}
+
+/// Answered requests of all that were made by clients that ask at a steady pace.
+#[derive(Default)]
+struct Goodput {
+    asked: AtomicU64,
+    answered: AtomicU64,
+    over: AtomicBool,
+}
+
+/// Clients that call a tool ten times a second each, and one that asks after our health.
+fn others(gateway: &Gateway, goodput: &Arc<Goodput>) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    for n in 0..8u32 {
+        let (client, health) = (gateway.client(), gateway.at("/healthz"));
+        let goodput = goodput.clone();
+        tasks.spawn(async move {
+            let text = call("echo", &json!({"n": n}));
+            while !goodput.over.load(Ordering::Relaxed) {
+                let asking = async {
+                    let reply = if n == 0 {
+                        let reply = health.try_send(http::Method::GET, &[], "").await?;
+                        reply.collect(DEADLINE).await
+                    } else {
+                        let text = text.clone();
+                        let headers = headers("echo");
+                        let reply = client.try_send(http::Method::POST, &headers, text).await?;
+                        reply.collect(DEADLINE).await
+                    };
+                    Ok::<_, String>(reply.status == 200)
+                };
+                goodput.asked.fetch_add(1, Ordering::Relaxed);
+                if matches!(timeout(Duration::from_secs(2), asking).await, Ok(Ok(true))) {
+                    goodput.answered.fetch_add(1, Ordering::Relaxed);
+                }
+                sleep(Duration::from_millis(100)).await;
+            }
+        });
+    }
+    tasks
+}
+
+/// What a slow client does: nothing, half a head, half a body, or a byte a second of either.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Slow {
+    Silent,
+    HalfHead,
+    HalfBody,
+    DrippingHead,
+    DrippingBody,
+}
+
+impl Slow {
+    const ALL: [Self; 5] = [
+        Self::Silent,
+        Self::HalfHead,
+        Self::HalfBody,
+        Self::DrippingHead,
+        Self::DrippingBody,
+    ];
+
+    fn opening(self) -> String {
+        let head = head(100_000);
+        match self {
+            Self::Silent => String::new(),
+            Self::HalfHead | Self::DrippingHead => head[..head.len() / 2].to_owned(),
+            Self::HalfBody | Self::DrippingBody => head + "{\"jsonrpc\"",
+        }
+    }
+
+    fn drips(self) -> bool {
+        matches!(self, Self::DrippingHead | Self::DrippingBody)
+    }
+}
+
+/// Slow connections are closed ten seconds after their last byte, and a minute after their first one; meanwhile others are
+/// served as ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_connections_are_closed_and_harm_no_one() {
+    raise_file_limit();
+    let count = if soak() { 5000 } else { 500 };
+    let gateway = Setup::new()
+        .server(
+            "one",
+            with(scripted("one", &[]), json!({"maxConcurrency": 8})),
+        )
+        .serve()
+        .await;
+    gateway.up("one").await;
+    let before = gateway.memory_peak();
+    let goodput = Arc::<Goodput>::default();
+    let mut others = others(&gateway, &goodput);
+    let (mut writers, mut kept) = (Vec::new(), Vec::new());
+    let mut closed = JoinSet::new();
+    for n in 0..count {
+        let kind = Slow::ALL[n % Slow::ALL.len()];
+        let mut socket = TcpStream::connect(address(&gateway)).await.unwrap();
+        let opened = Instant::now();
+        socket.write_all(kind.opening().as_bytes()).await.unwrap();
+        let (mut reader, writer) = socket.into_split();
+        if kind.drips() {
+            writers.push(writer);
+        } else {
+            // Its end would be an end of the connection.
+            kept.push(writer);
+        }
+        closed.spawn(async move {
+            let mut scrap = Vec::new();
+            let _ = reader.read_to_end(&mut scrap).await;
+            (kind, opened.elapsed())
+        });
+    }
+    let dripping = {
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            loop {
+                sleep(Duration::from_secs(1)).await;
+                for writer in &mut writers {
+                    let _ = writer.try_write(b"x");
+                }
+            }
+        });
+        tasks
+    };
+    let drips = Slow::ALL.iter().filter(|kind| kind.drips()).count() * count / Slow::ALL.len();
+    let wanted = if soak() { count } else { count - drips };
+    for n in 0..wanted {
+        let what = format!("the end of connection {n} of {wanted}");
+        let next = within(&what, Duration::from_secs(75), closed.join_next());
+        let (kind, after) = next.await.unwrap().unwrap();
+        let most = if kind.drips() { 60 } else { 10 };
+        // Beside other tests, a timer and a read can be late.
+        assert!(
+            after < Duration::from_secs(most + 5),
+            "{kind:?} was closed after {after:?}"
+        );
+        assert!(
+            after > Duration::from_secs(most - 3),
+            "{kind:?} was closed after {after:?}"
+        );
+    }
+    goodput.over.store(true, Ordering::Relaxed);
+    while others.join_next().await.is_some() {}
+    drop((dripping, kept));
+    let asked = goodput.asked.load(Ordering::Relaxed);
+    let answered = goodput.answered.load(Ordering::Relaxed);
+    assert!(asked > 100, "{asked}");
+    assert!(answered * 100 >= asked * 95, "{answered} of {asked}");
+    let grown = gateway.memory_peak() - before;
+    let each = grown / count as u64;
+    assert!(each < 48, "{each} KiB for each slow connection");
+}
+
+/// Bodies that do not get finished take bounded memory over all connections; small ones always find room.
+#[tokio::test]
+async fn unfinished_bodies_take_bounded_memory() {
+    const LONG: usize = 15 << 20;
+    let (count, room) = if soak() { (60, 256) } else { (6, 40) };
+    let setup = Setup::new().scripted("one", &[]);
+    let setup = if soak() {
+        setup
+    } else {
+        setup.settings("[limits]\nmax_bodies_bytes = \"40MiB\"\n")
+    };
+    let gateway = setup.serve().await;
+    gateway.up("one").await;
+    let before = gateway.memory_peak();
+    let piece = vec![b' '; LONG - 1];
+    let mut open = Vec::new();
+    let mut refused = 0;
+    for _ in 0..count {
+        let mut socket = TcpStream::connect(address(&gateway)).await.unwrap();
+        socket.write_all(head(LONG).as_bytes()).await.unwrap();
+        let mut answer = vec![0; 4096];
+        // A refusal may come at any time; then the rest is not taken.
+        let (mut reader, mut writer) = socket.split();
+        let sending = writer.write_all(&piece);
+        let answered = tokio::select! {
+            count = reader.read(&mut answer) => Some(count.unwrap()),
+            _ = sending => {
+                let read = timeout(Duration::from_millis(500), reader.read(&mut answer)).await;
+                read.ok().map(Result::unwrap)
+            }
+        };
+        match answered {
+            None => open.push(socket),
+            Some(count) => {
+                let answer = String::from_utf8_lossy(&answer[..count]).into_owned();
+                assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+                assert!(answer.contains("max_bodies_bytes"), "{answer}");
+                assert!(answer.contains("retry-after"), "{answer}");
+                refused += 1;
+            }
+        }
+    }
+    assert!(
+        open.len() >= 2 && refused >= count / 3,
+        "{refused} of {count}"
+    );
+    // A small body in two pieces.
+    let mut peer = gateway.modern().await;
+    let pad = "p".repeat(40_000);
+    let answer = peer.tool("echo", json!({"n": 1, "pad": pad})).await;
+    assert_eq!(answer.result()["structuredContent"]["n"], 1);
+    let grown = gateway.memory_peak() - before;
+    assert!(grown < (room + 40) * 1024, "{grown} KiB more");
+    // Whoever gives up makes room.
+    drop(open);
+    let long = call("echo", &json!({"pad": "p".repeat(12 << 20)}));
+    wait_for("room", DEADLINE, async || {
+        let client = gateway.client();
+        let reply = client.post_with(&headers("echo"), long.clone()).await;
+        reply.status == 200
+    })
+    .await;
+}
+
+/// Beyond the cap on connections there is room for an administrator of this machine, for whoever asks after our health,
+/// and for servers that are being started.
+#[tokio::test]
+async fn beyond_the_cap_there_is_room_for_the_administrator() {
+    const CAP: usize = 8;
+    let mut gateway = Setup::new()
+        .settings(&format!("[limits]\nmax_connections = {CAP}\n"))
+        .serve()
+        .await;
+    let mut open = Vec::new();
+    for _ in 0..CAP {
+        let mut socket = TcpStream::connect(address(&gateway)).await.unwrap();
+        // It is kept after an answer.
+        let ask = "GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
+        socket.write_all(ask.as_bytes()).await.unwrap();
+        let mut answer = [0; 512];
+        let count = within("health", DEADLINE, socket.read(&mut answer))
+            .await
+            .unwrap();
+        assert!(answer[..count].starts_with(b"HTTP/1.1 200 "));
+        open.push(socket);
+    }
+    let reply = gateway.client().post("{}").await;
+    assert_eq!(reply.status, 503, "{}", reply.text());
+    assert!(reply.text().contains("max_connections"), "{}", reply.text());
+    assert!(reply.header("retry-after").is_some());
+    assert_eq!(gateway.at("/healthz").get(&[]).await.status, 200);
+    let bearer = format!("Bearer {}", gateway.token());
+    let rest = gateway.at("/api/v1/servers").with("authorization", &bearer);
+    assert_eq!(rest.get(&[]).await.status, 200);
+    assert_eq!(gateway.at("/api/v1/servers").get(&[]).await.status, 503);
+    gateway.edit(|servers| {
+        servers.insert("late".into(), scripted("late", &[]));
+    });
+    gateway.up("late").await;
+    open.pop();
+    wait_for("a place", DEADLINE, async || {
+        gateway.client().post("{}").await.status == 400
+    })
+    .await;
+}
+
+/// The gateway has as many files as it may have; what it starts has as many as it was given itself.
+#[tokio::test]
+async fn the_limit_of_files_is_raised_for_the_gateway_only() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = Some(1000);
+    setrlimit(Resource::Nofile, limit).unwrap();
+    let gateway = Setup::new().scripted("one", &[]).serve().await;
+    gateway.up("one").await;
+    let files = |pid: u32| {
+        let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+        let line = limits
+            .lines()
+            .find(|line| line.starts_with("Max open files"));
+        let fields: Vec<&str> = line.unwrap().split_whitespace().collect();
+        (fields[3].to_owned(), fields[4].to_owned())
+    };
+    let (soft, hard) = files(gateway.process.pid());
+    assert_eq!(soft, hard);
+    let mut peer = gateway.modern().await;
+    let pid = peer.tool("pid", json!({})).await.text().parse().unwrap();
+    assert_eq!(files(pid), ("1000".to_owned(), hard));
+}
