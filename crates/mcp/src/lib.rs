@@ -7,6 +7,7 @@
 //! - Every queue, line, body, table and wait is bounded; what happens when a bound is met is said where it is.
 //! - Nothing here knows processes, projects or SQL.
 
+pub mod backlog;
 pub mod bridge;
 pub mod client;
 pub mod elicit;

@@ -13,6 +13,8 @@ use std::{
 
 use bytes::Bytes;
 
+use crate::backlog::Account;
+
 /// What a message is to its reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Weight {
@@ -35,6 +37,8 @@ pub struct Bounds {
 #[derive(Debug)]
 pub struct Outbox {
     bounds: Bounds,
+    /// Whose what waits here is.
+    account: Option<Arc<Account>>,
     state: Mutex<State>,
 }
 
@@ -52,8 +56,34 @@ impl Outbox {
     pub fn new(bounds: Bounds) -> Arc<Self> {
         Arc::new(Self {
             bounds,
+            account: None,
             state: Mutex::default(),
         })
+    }
+
+    /// One whose messages are charged to an account: once that is cut off, the box is closed and empty.
+    #[must_use]
+    pub fn charged(bounds: Bounds, account: Arc<Account>) -> Arc<Self> {
+        Arc::new(Self {
+            bounds,
+            account: Some(account),
+            state: Mutex::default(),
+        })
+    }
+
+    fn paid(&self, bytes: usize) {
+        if let Some(account) = &self.account {
+            account.sub(bytes);
+        }
+    }
+
+    /// Closes the box for good, and forgets what waits.
+    fn shut(&self, mut state: MutexGuard<'_, State>) {
+        state.closed = true;
+        state.waiting = VecDeque::new();
+        self.paid(state.bytes);
+        state.bytes = 0;
+        wake(state);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -64,6 +94,14 @@ impl Outbox {
     pub fn push(&self, weight: Weight, message: Bytes) -> bool {
         let mut state = self.state();
         if state.closed {
+            return false;
+        }
+        if self
+            .account
+            .as_ref()
+            .is_some_and(|account| account.is_cut())
+        {
+            self.shut(state);
             return false;
         }
         if weight == Weight::Signal && state.waiting.iter().any(|(_, waiting)| *waiting == message)
@@ -81,12 +119,10 @@ impl Outbox {
                 Some((_, dropped)) => {
                     state.bytes -= dropped.len();
                     state.dropped += 1;
+                    self.paid(dropped.len());
                 }
                 None if weight == Weight::Must => {
-                    state.closed = true;
-                    state.waiting.clear();
-                    state.bytes = 0;
-                    wake(state);
+                    self.shut(state);
                     return false;
                 }
                 None => {
@@ -95,15 +131,32 @@ impl Outbox {
                 }
             }
         }
-        state.bytes += message.len();
+        let length = message.len();
+        state.bytes += length;
         state.waiting.push_back((weight, message));
+        let Some(account) = &self.account else {
+            wake(state);
+            return true;
+        };
+        if !account.add(length) {
+            self.shut(state);
+            return false;
+        }
         wake(state);
+        account.backlog().settle();
         true
     }
 
     /// Nothing more is taken; what waits is still read.
     pub fn close(&self) {
         let mut state = self.state();
+        if self
+            .account
+            .as_ref()
+            .is_some_and(|account| account.is_cut())
+        {
+            return self.shut(state);
+        }
         state.closed = true;
         wake(state);
     }
@@ -137,13 +190,19 @@ impl Outbox {
 
     /// The next message, if there is one already.
     pub fn take(&self) -> Option<(Weight, Bytes)> {
-        self.state().take()
+        self.taken(&mut self.state())
+    }
+
+    fn taken(&self, state: &mut State) -> Option<(Weight, Bytes)> {
+        let message = state.take()?;
+        self.paid(message.1.len());
+        Some(message)
     }
 
     /// The next message; `None` once it is closed and empty.
     pub fn poll_next(&self, cx: &mut Context<'_>) -> Poll<Option<(Weight, Bytes)>> {
         let mut state = self.state();
-        if let Some(message) = state.take() {
+        if let Some(message) = self.taken(&mut state) {
             return Poll::Ready(Some(message));
         }
         if state.closed {
@@ -160,6 +219,12 @@ impl Outbox {
     pub async fn next(&self) -> Option<Bytes> {
         let (_, message) = poll_fn(|cx| self.poll_next(cx)).await?;
         Some(message)
+    }
+}
+
+impl Drop for Outbox {
+    fn drop(&mut self) {
+        self.paid(self.state().bytes);
     }
 }
 
@@ -185,6 +250,7 @@ fn wake(mut state: MutexGuard<'_, State>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backlog::Backlog;
 
     fn text(text: &'static str) -> Bytes {
         Bytes::from_static(text.as_bytes())
@@ -228,5 +294,35 @@ mod tests {
         outbox.close();
         assert_eq!(outbox.next().await, Some(text("789012")));
         assert_eq!(outbox.next().await, None);
+    }
+
+    #[tokio::test]
+    async fn what_waits_is_charged_until_it_is_taken() {
+        const BOUNDS: Bounds = Bounds {
+            messages: 3,
+            bytes: 1 << 20,
+        };
+        let backlog = Backlog::new(64 << 10);
+        let [one, other] = [(); 2].map(|()| backlog.account());
+        let outbox = Outbox::charged(BOUNDS, one.clone());
+        let long = Bytes::from(vec![b'x'; 20 << 10]);
+        for _ in 0..5 {
+            assert!(outbox.push(Weight::Notification, long.clone()));
+        }
+        assert_eq!(outbox.dropped(), 2);
+        assert_eq!(backlog.bytes(), 60 << 10);
+        assert!(outbox.next().await.is_some());
+        assert_eq!(backlog.bytes(), 40 << 10);
+        // Somebody else needs the room.
+        assert!(other.add(30 << 10));
+        backlog.settle();
+        assert!(one.is_cut());
+        assert!(!outbox.push(Weight::Must, long.clone()));
+        assert_eq!(outbox.next().await, None);
+        assert_eq!(backlog.bytes(), 30 << 10);
+        let outbox = Outbox::charged(BOUNDS, other.clone());
+        assert!(outbox.push(Weight::Must, long));
+        drop(outbox);
+        assert_eq!(backlog.bytes(), 30 << 10);
     }
 }

@@ -48,6 +48,8 @@ pub struct Limits {
     pub max_body_bytes: usize,
     /// Request bodies of all connections together, in bytes; what finds no room is 503.
     pub max_bodies_bytes: usize,
+    /// What waits for clients to read it, over all of them, in bytes; past it the slowest are cut off.
+    pub max_unread_bytes: usize,
     /// Client connections at a time; fewer if the limit of open files does not allow so many.
     pub max_connections: usize,
     /// Longest line or event from a server, in bytes; a longer one ends the connection.
@@ -250,6 +252,7 @@ impl Default for Limits {
         Self {
             max_body_bytes: 16 * 1024 * 1024,
             max_bodies_bytes: 256 * 1024 * 1024,
+            max_unread_bytes: 256 * 1024 * 1024,
             max_connections: 16_384,
             max_line_bytes: 64 * 1024 * 1024,
             max_depth: 128,

@@ -128,6 +128,11 @@ fn metrics(front: &Front, gateway: &Gateway) -> String {
             held,
         ),
         ("listeners", "Clients that are told of changes.", listeners),
+        (
+            "unread_bytes",
+            "Bytes that wait for clients to read them.",
+            front.backlog().bytes(),
+        ),
     ] {
         let _ = writeln!(
             out,

@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use testkit::{DEADLINE, soak, wait_for, within};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
+    net::{TcpSocket, TcpStream},
     task::JoinSet,
     time::{Instant, sleep, timeout},
 };
@@ -347,4 +347,112 @@ async fn the_limit_of_files_is_raised_for_the_gateway_only() {
     let mut peer = gateway.modern().await;
     let pid = peer.tool("pid", json!({})).await.text().parse().unwrap();
     assert_eq!(files(pid), ("1000".to_owned(), hard));
+}
+
+/// Sends a request for an answer of so many bytes that nobody will read, one of three ways.
+async fn ask_and_forget(gateway: &Gateway, n: usize, bytes: usize) -> Vec<TcpStream> {
+    let dial = async || {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4096).unwrap();
+        socket.connect(address(gateway)).await.unwrap()
+    };
+    let post = |path: &str, headers: &[(&str, &str)], body: &str| {
+        let mut head = format!(
+            "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n",
+            body.len()
+        );
+        for (name, value) in headers {
+            head.push_str(&format!("{name}: {value}\r\n"));
+        }
+        head + "\r\n" + body
+    };
+    let params = json!({"name": "big", "arguments": {"bytes": bytes}});
+    let legacy = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": params});
+    let mut socket = dial().await;
+    let mut first = [0; 512];
+    match n % 3 {
+        // A modern client's answer is one text.
+        0 => {
+            let json = ("accept", "application/json, text/event-stream");
+            let headers = [&headers("big")[..], &[json]].concat();
+            let text = call("big", &json!({"bytes": bytes}));
+            let text = post("/mcp", &headers, &text);
+            socket.write_all(text.as_bytes()).await.unwrap();
+            vec![socket]
+        }
+        // A legacy one's is an event, which is held for who comes back …
+        1 => {
+            let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
+            let hello =
+                json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params});
+            let reply = gateway.client().post(hello.to_string()).await;
+            let session = reply.header("mcp-session-id").unwrap();
+            let headers = [
+                ("mcp-session-id", session),
+                ("accept", "text/event-stream, application/json"),
+            ];
+            let text = post("/mcp", &headers, &legacy.to_string());
+            socket.write_all(text.as_bytes()).await.unwrap();
+            vec![socket]
+        }
+        // … or goes out on the session's own stream.
+        _ => {
+            let get = "GET /sse HTTP/1.1\r\nhost: localhost\r\naccept: text/event-stream\r\n\r\n";
+            socket.write_all(get.as_bytes()).await.unwrap();
+            let mut text = String::new();
+            while !text.contains("sessionId=") || !text.ends_with("\n\n\r\n") {
+                let read = within("the endpoint", DEADLINE, socket.read(&mut first)).await;
+                text += &String::from_utf8_lossy(&first[..read.unwrap()]);
+            }
+            let path = text.split("data: ").nth(1).unwrap().lines().next().unwrap();
+            let mut poster = dial().await;
+            let text = post(path, &[], &legacy.to_string());
+            poster.write_all(text.as_bytes()).await.unwrap();
+            within("202", DEADLINE, poster.read(&mut first))
+                .await
+                .unwrap();
+            vec![socket, poster]
+        }
+    }
+}
+
+/// Long answers that nobody reads take bounded memory over all clients: past it, those who read least are cut off.
+#[tokio::test]
+async fn unread_answers_of_many_clients_take_bounded_memory() {
+    let (count, bytes, room) = if soak() {
+        (100, 20_000_000, 256)
+    } else {
+        (40, 8_000_000, 32)
+    };
+    let gateway = Setup::new()
+        .settings(&format!("[limits]\nmax_unread_bytes = \"{room}MiB\"\n"))
+        .server(
+            "one",
+            with(scripted("one", &[]), json!({"maxConcurrency": 1})),
+        )
+        .serve()
+        .await;
+    gateway.up("one").await;
+    let before = gateway.memory_peak();
+    let mut dead = Vec::new();
+    for n in 0..count {
+        dead.extend(ask_and_forget(&gateway, n, bytes).await);
+    }
+    wait_for("all answers", DEADLINE * 4, async || {
+        gateway.metric("calls_total", Some("one")).await == Some(count as u64)
+            && gateway.metric("calls_in_flight", Some("one")).await == Some(0)
+    })
+    .await;
+    let unread = gateway.metric("unread_bytes", None).await.unwrap();
+    assert!(unread <= room << 20, "{unread} bytes wait");
+    assert!(unread > room << 18, "{unread} bytes wait: too few");
+    gateway.logged("cut off a client that does not read").await;
+    // Who reads gets all of it, in spite of them.
+    let mut peer = gateway.modern().await;
+    let answer = peer.tool("big", json!({"bytes": bytes})).await;
+    assert!(answer.text().len() >= bytes);
+    let grown = gateway.memory_peak() - before;
+    // An answer under way is there several times: as it came, as it is changed, and as it goes.
+    let under_way = 8 * bytes as u64 / 1024;
+    assert!(grown < room * 1024 + under_way, "{grown} KiB more");
 }

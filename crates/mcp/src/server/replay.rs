@@ -20,6 +20,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use crate::{
+    backlog::{Account, Charge},
     outbox::{Outbox, Weight},
     sse,
 };
@@ -66,8 +67,37 @@ pub(super) struct Streams {
     pub(super) own: Stream,
     calls: BTreeMap<u64, Stream>,
     opened: u64,
-    /// Bytes held.
-    held: usize,
+    held: Held,
+}
+
+/// Bytes held, and whose they are.
+#[derive(Debug)]
+struct Held {
+    bytes: usize,
+    account: Option<Arc<Account>>,
+}
+
+impl Held {
+    /// Whoever calls this holds a lock: the backlog is settled by those who put something into an outbox.
+    fn add(&mut self, bytes: usize) {
+        self.bytes += bytes;
+        if let Some(account) = &self.account {
+            let _ = account.add(bytes);
+        }
+    }
+
+    fn sub(&mut self, bytes: usize) {
+        self.bytes -= bytes;
+        if let Some(account) = &self.account {
+            account.sub(bytes);
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.sub(self.bytes);
+    }
 }
 
 #[derive(Debug)]
@@ -103,18 +133,21 @@ pub(super) enum End {
     /// The call is under way.
     Open,
     /// This comes last.
-    Answer(Bytes),
+    Answer {
+        text: Bytes,
+        _charge: Option<Charge>,
+    },
     /// Nothing more comes.
     Over,
 }
 
 impl Streams {
-    pub(super) fn new(outbox: Arc<Outbox>) -> Self {
+    pub(super) fn new(outbox: Arc<Outbox>, account: Option<Arc<Account>>) -> Self {
         Self {
             own: Stream::new(outbox),
             calls: BTreeMap::new(),
             opened: OWN,
-            held: 0,
+            held: Held { bytes: 0, account },
         }
     }
 
@@ -137,7 +170,7 @@ impl Streams {
 
     pub(super) fn forget(&mut self, number: u64) {
         if let Some(stream) = self.calls.remove(&number) {
-            self.held -= stream.bytes;
+            self.held.sub(stream.bytes);
             stream.wake();
         }
     }
@@ -162,16 +195,16 @@ impl Streams {
         {
             dropped += stream.drop_one();
         }
-        self.held += event.len();
-        self.held -= dropped;
-        while self.held > SESSION_HELD_BYTES {
+        self.held.add(event.len());
+        self.held.sub(dropped);
+        while self.held.bytes > SESSION_HELD_BYTES {
             if self.forget_oldest(Some(number)) {
                 continue;
             }
             // The others are of calls under way: this one, which grew, gives way.
             match self.get(number)?.drop_one() {
                 0 => break,
-                dropped => self.held -= dropped,
+                dropped => self.held.sub(dropped),
             }
         }
         Some(event)
@@ -194,7 +227,7 @@ impl Streams {
         while let Some(stream) = self.get(number) {
             let message = stream.outbox.take();
             let message = message.or_else(|| match mem::replace(&mut stream.end, End::Over) {
-                End::Answer(answer) => Some((Weight::Must, answer)),
+                End::Answer { text, .. } => Some((Weight::Must, text)),
                 End::Open | End::Over => None,
             });
             let Some((weight, message)) = message else {
@@ -236,14 +269,14 @@ impl Streams {
 
     /// Forgets what has been held for long enough by `now`.
     pub(super) fn prune(&mut self, now: Instant) {
-        self.held -= self.own.expire(now);
+        self.held.sub(self.own.expire(now));
         let held = &mut self.held;
         self.calls.retain(|_, stream| {
-            *held -= stream.expire(now);
+            held.sub(stream.expire(now));
             let over = matches!(stream.end, End::Over)
                 && stream.unread.is_some_and(|since| is_old(since, now));
             if over {
-                *held -= stream.bytes;
+                held.sub(stream.bytes);
             }
             !over
         });
@@ -255,7 +288,7 @@ impl Streams {
         let bytes =
             |stream: &Stream| -> usize { stream.sent.iter().map(|sent| sent.event.len()).sum() };
         let all = self.calls.values().map(bytes).sum::<usize>() + bytes(&self.own);
-        assert_eq!(all, self.held);
+        assert_eq!(all, self.held.bytes);
         all
     }
 
@@ -266,7 +299,7 @@ impl Streams {
         }
         self.own.sent = VecDeque::new();
         self.own.bytes = 0;
-        self.held = 0;
+        self.held.sub(self.held.bytes);
     }
 }
 

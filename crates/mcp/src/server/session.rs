@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::replay::Streams;
 use crate::{
     Frame, RpcError, Version,
+    backlog::{Account, Backlog},
     bridge::{self, ClientFace},
     client::CallerId,
     json::Object,
@@ -109,6 +110,8 @@ pub struct Session {
     level: AtomicU8,
     /// What goes to the client outside of a request's own stream.
     outbox: Arc<Outbox>,
+    /// What waits for the client in all of its streams.
+    account: Option<Arc<Account>>,
     next_id: AtomicU64,
     asked: Mutex<HashMap<u64, oneshot::Sender<Frame>>>,
     in_flight: Mutex<HashMap<Bytes, Arc<Cancel>>>,
@@ -129,9 +132,28 @@ impl fmt::Debug for Session {
 }
 
 impl Session {
+    /// A session whose queue has an end of its own only.
     #[must_use]
     pub fn new(principal: Arc<str>, bounds: Bounds) -> Arc<Self> {
-        let outbox = Outbox::new(bounds);
+        Self::with(principal, Outbox::new(bounds), None)
+    }
+
+    /// A session that is ended if too much waits for all clients, and it is the slowest of them.
+    #[must_use]
+    pub fn charged(principal: Arc<str>, bounds: Bounds, backlog: &Arc<Backlog>) -> Arc<Self> {
+        let account = backlog.account();
+        let outbox = Outbox::charged(bounds, account.clone());
+        let session = Self::with(principal, outbox, Some(account.clone()));
+        let weak = Arc::downgrade(&session);
+        account.on_cut(move || {
+            if let Some(session) = weak.upgrade() {
+                session.end();
+            }
+        });
+        session
+    }
+
+    fn with(principal: Arc<str>, outbox: Arc<Outbox>, account: Option<Arc<Account>>) -> Arc<Self> {
         Arc::new(Self {
             id: SessionId::random(),
             caller: CallerId::unique(),
@@ -144,9 +166,10 @@ impl Session {
             born: Instant::now(),
             used: AtomicBool::new(false),
             seen: AtomicU64::new(0),
-            streams: Mutex::new(Streams::new(outbox.clone())),
+            streams: Mutex::new(Streams::new(outbox.clone(), account.clone())),
             readers: AtomicU64::new(0),
             outbox,
+            account,
             over: CancellationToken::new(),
         })
     }
@@ -213,6 +236,10 @@ impl Session {
             at.map_or(0, |at| u8::try_from(at + 1).unwrap_or(0)),
             Ordering::Relaxed,
         );
+    }
+
+    pub(super) fn account(&self) -> Option<&Arc<Account>> {
+        self.account.as_ref()
     }
 
     #[must_use]

@@ -30,6 +30,7 @@ use super::{
 };
 use crate::{
     Version,
+    backlog::Charge,
     outbox::{Outbox, Weight},
     sse,
 };
@@ -185,7 +186,7 @@ impl Reader {
                     stream.reader = Some(cx.waker().clone());
                     return Poll::Pending;
                 }
-                End::Answer(answer) => Some((Weight::Must, answer)),
+                End::Answer { text, .. } => Some((Weight::Must, text)),
                 End::Over => None,
             },
         };
@@ -243,13 +244,26 @@ impl Answerer {
         if !matches!(stream.end, End::Open) {
             return;
         }
-        stream.end = answer.map_or(End::Over, End::Answer);
+        stream.end = match answer {
+            Some(text) => {
+                let account = self.session.account();
+                End::Answer {
+                    _charge: account.map(|account| Charge::new(account, text.len())),
+                    text,
+                }
+            }
+            None => End::Over,
+        };
         stream.answerer = None;
         if let Some(reader) = stream.reader.take() {
             reader.wake();
         }
         if stream.unread.is_some() {
             streams.settle(self.number);
+        }
+        drop(streams);
+        if let Some(account) = self.session.account() {
+            account.backlog().settle();
         }
     }
 

@@ -65,6 +65,7 @@ tool_pinning = "quarantine"
 [limits]
 max_body_bytes = "16MiB"      # largest request body; more is answered with 413
 max_bodies_bytes = "256MiB"   # request bodies of all connections; more is answered with 503
+max_unread_bytes = "256MiB"   # what waits for clients to read it; then the slowest are cut off
 max_connections = 16384       # client connections at a time; fewer if files are limited to fewer
 max_line_bytes = "64MiB"      # longest line or event of a server
 max_depth = 128               # deepest nesting of JSON in a message
@@ -299,6 +300,7 @@ impl Walk<'_> {
         let sizes = [
             ("max_body_bytes", &mut limits.max_body_bytes, 1024),
             ("max_bodies_bytes", &mut limits.max_bodies_bytes, 1 << 20),
+            ("max_unread_bytes", &mut limits.max_unread_bytes, 1 << 20),
             ("max_line_bytes", &mut limits.max_line_bytes, 1024),
         ];
         let counts = [

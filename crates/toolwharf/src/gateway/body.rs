@@ -12,7 +12,7 @@ use std::{
 use bytes::Bytes;
 use engine::Answer;
 use http_body::{Frame, SizeHint};
-use mcp::{outbox::Outbox, server::Reader, sse};
+use mcp::{backlog::Charge, outbox::Outbox, server::Reader, sse};
 use tokio::time::{Instant, Sleep};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -60,10 +60,13 @@ enum Source {
     /// Dropping it cancels the request (2026-07-28 basic/transports/streamable-http "Cancellation").
     Request {
         outbox: Arc<Outbox>,
-        answering: Option<AbortOnDropHandle<Answer>>,
-        answer: Option<Bytes>,
+        answering: Option<AbortOnDropHandle<Unread>>,
+        answer: Option<Unread>,
     },
 }
+
+/// What a stream ends with, if with anything, and what that takes until it is read.
+pub(crate) type Unread = (Option<Bytes>, Option<Charge>);
 
 impl Events {
     pub(crate) fn of_session(reader: Reader) -> Self {
@@ -73,8 +76,8 @@ impl Events {
     /// `answer` is there if the request is done.
     pub(crate) fn of_request(
         outbox: Arc<Outbox>,
-        answering: Option<AbortOnDropHandle<Answer>>,
-        answer: Option<Bytes>,
+        answering: Option<AbortOnDropHandle<Unread>>,
+        answer: Option<Unread>,
     ) -> Self {
         Self::new(Source::Request {
             outbox,
@@ -112,8 +115,8 @@ impl Events {
 /// What comes next of a request: all that came before the answer, then that.
 fn poll_request(
     outbox: &Outbox,
-    answering: &mut Option<AbortOnDropHandle<Answer>>,
-    answer: &mut Option<Bytes>,
+    answering: &mut Option<AbortOnDropHandle<Unread>>,
+    answer: &mut Option<Unread>,
     cx: &mut Context<'_>,
 ) -> Poll<Option<Bytes>> {
     if let Some(task) = answering
@@ -121,16 +124,13 @@ fn poll_request(
     {
         *answering = None;
         // No answer of a task that was ended with the product: the stream ends without one, too.
-        *answer = done
-            .ok()
-            .filter(|answer| !answer.silent)
-            .map(Answer::into_text);
+        *answer = done.ok();
     }
     if let Poll::Ready(Some((_, message))) = outbox.poll_next(cx) {
         return Poll::Ready(Some(message));
     }
     if answering.is_none() {
-        return Poll::Ready(answer.take());
+        return Poll::Ready(answer.take().and_then(|(text, _)| text));
     }
     Poll::Pending
 }

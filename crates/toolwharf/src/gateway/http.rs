@@ -22,7 +22,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Status
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use mcp::{
-    Era, Frame, Kind, RpcError, Version, error,
+    Era, Frame, Kind, RpcError, Version,
+    backlog::{Account, Backlog, Charge},
+    error,
     frame::Invalid,
     json,
     outbox::{Bounds, Outbox},
@@ -68,6 +70,7 @@ pub(crate) struct Front {
     pub(super) sessions: Sessions,
     pub(super) tasks: TaskTracker,
     room: Arc<Room>,
+    backlog: Arc<Backlog>,
     most_connections: usize,
     stopping: std::sync::atomic::AtomicBool,
 }
@@ -79,6 +82,7 @@ impl Front {
         guard: Guard,
         most_connections: usize,
     ) -> Arc<Self> {
+        let backlog = Backlog::new(gateway.settings().limits.max_unread_bytes);
         Arc::new(Self {
             gateway,
             projects,
@@ -86,6 +90,7 @@ impl Front {
             sessions: Sessions::default(),
             tasks: TaskTracker::new(),
             room: Arc::default(),
+            backlog,
             most_connections,
             stopping: std::sync::atomic::AtomicBool::new(false),
         })
@@ -94,6 +99,11 @@ impl Front {
     /// Connections at a time.
     pub(super) fn most_connections(&self) -> usize {
         self.most_connections
+    }
+
+    /// What waits for all clients.
+    pub(crate) fn backlog(&self) -> &Arc<Backlog> {
+        &self.backlog
     }
 
     /// The body of a request on that connection.
@@ -127,7 +137,9 @@ impl Front {
         let mut tick = tokio::time::interval(REAP);
         loop {
             tick.tick().await;
-            let idle = self.gateway.settings().limits.session_idle;
+            let settings = self.gateway.settings();
+            self.backlog.set_limit(settings.limits.max_unread_bytes);
+            let idle = settings.limits.session_idle;
             self.sessions.reap(&self.gateway, idle).await;
         }
     }
@@ -335,6 +347,7 @@ impl Front {
         let settings = self.gateway.settings();
         let limits = &settings.limits;
         let text = collect(&mut body, &headers, limits.max_body_bytes).await?;
+        let account = body.account();
         let text = body.counted(text);
         if text.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[') {
             return Box::pin(self.batch(&headers, &text, scope, principal)).await;
@@ -345,7 +358,7 @@ impl Front {
         };
         if modern::is_modern(&headers, &frame) {
             let scope = self.rescoped(&principal, scope, &frame).await?;
-            return Ok(self.modern(headers, frame, scope, principal).await);
+            return Ok(self.modern(headers, frame, scope, principal, account).await);
         }
         if frame.kind() == Kind::Request && frame.method() == method::INITIALIZE {
             let scope = self.rescoped(&principal, scope, &frame).await?;
@@ -356,7 +369,8 @@ impl Front {
         match frame.kind() {
             Kind::Request => {
                 let streams = prefers_stream(&headers);
-                Ok(self.legacy(session, frame, scope, principal, streams).await)
+                let answer = self.legacy(session, frame, scope, principal, account, streams);
+                Ok(answer.await)
             }
             _ => {
                 self.take_in(session, &frame, scope, principal);
@@ -451,7 +465,7 @@ impl Front {
             .initialize(&scope, &face)
             .await
             .ok_or_else(|| no_scope(&scope))?;
-        let session = Session::new(principal.id.clone(), self.session_bounds());
+        let session = Session::charged(principal.id.clone(), self.session_bounds(), &self.backlog);
         session.introduce(face);
         let limit = self.gateway.settings().limits.max_sessions;
         if !self.sessions.add(&self.gateway, &session, scope, limit) {
@@ -467,9 +481,10 @@ impl Front {
         frame: Frame,
         scope: Scope,
         principal: Arc<Principal>,
+        account: Arc<Account>,
         streams: bool,
     ) -> Response<Body> {
-        let outbox = Outbox::new(REQUEST_BOUNDS);
+        let outbox = Outbox::charged(REQUEST_BOUNDS, account);
         let caller = Caller {
             era: Era::Legacy,
             scope,
@@ -522,6 +537,7 @@ impl Front {
         frame: Frame,
         scope: Scope,
         principal: Arc<Principal>,
+        account: Arc<Account>,
     ) -> Response<Body> {
         let face = match modern::check(&headers, &frame) {
             Ok(face) => face,
@@ -548,7 +564,7 @@ impl Front {
             }
         }
         let streams = prefers_stream(&headers);
-        let outbox = Outbox::new(REQUEST_BOUNDS);
+        let outbox = Outbox::charged(REQUEST_BOUNDS, account.clone());
         let caller = Caller {
             era: Era::Modern,
             scope,
@@ -569,11 +585,17 @@ impl Front {
                 let status = modern_status(&answer);
                 return json_body(status, Body::answer(answer));
             }
-            First::Answer(answer) => Events::of_request(outbox, None, text(answer)),
+            First::Answer(answer) => Events::of_request(outbox, None, Some((text(answer), None))),
             First::Message => {
                 // A task of its own from here on: a client that does not read stops its connection, and must
                 // not stop the call with it, which holds a place at its server.
-                let answering = AbortOnDropHandle::new(self.tasks.spawn(answering));
+                let answering = AbortOnDropHandle::new(self.tasks.spawn(async move {
+                    let answer = text(answering.await);
+                    let length = answer.as_ref().map_or(0, Bytes::len);
+                    let charge = Charge::new(&account, length);
+                    account.backlog().settle();
+                    (answer, Some(charge))
+                }));
                 Events::of_request(outbox, Some(answering), None)
             }
         };

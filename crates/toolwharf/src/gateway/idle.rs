@@ -4,11 +4,14 @@
 //! hours, so the connection is taken out of hyper ([`super::listener`]) and lives on as a socket, a session
 //! and this loop.
 
-use std::{fmt::Write as _, io, time::Duration};
+use std::{fmt::Write as _, future::poll_fn, io, sync::Arc, task::Poll, time::Duration};
 
 use bytes::Bytes;
 use http::HeaderName;
-use mcp::server::Reader;
+use mcp::{
+    backlog::{Account, Charge},
+    server::Reader,
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -20,6 +23,9 @@ use super::body::KEEP_ALIVE;
 
 /// A reader that takes nothing for so long is gone.
 const STALLED: Duration = Duration::from_secs(60);
+
+/// An event of fewer bytes is copied, so that it is one write.
+const COPIED: usize = 4 << 10;
 
 /// A stream that takes a connection over.
 pub(crate) struct Takeover {
@@ -35,10 +41,12 @@ pub(crate) struct Takeover {
 /// Sends the session's messages until it, the client or the product is gone.
 ///
 /// # Errors
-/// The socket's own, and [`io::ErrorKind::TimedOut`] for a client that does not read.
+/// The socket's own, [`io::ErrorKind::TimedOut`] for a client that does not read, and
+/// [`io::ErrorKind::ConnectionAborted`] for one that was cut off, since others needed the memory.
 pub(crate) async fn run(
     socket: &mut TcpStream,
     takeover: &mut Takeover,
+    account: &Arc<Account>,
     over: &CancellationToken,
 ) -> io::Result<()> {
     let mut head = String::from(
@@ -51,7 +59,7 @@ pub(crate) async fn run(
     head.push_str("\r\n");
     write(socket, head.as_bytes()).await?;
     if let Some(opening) = &takeover.opening {
-        chunk(socket, opening).await?;
+        chunk(socket, account, opening).await?;
     }
     loop {
         // Nothing is awaited with a buffer in hand: an idle stream holds none.
@@ -59,13 +67,13 @@ pub(crate) async fn run(
             event = takeover.stream.next() => event,
             () = gone(socket) => return Ok(()),
             () = tokio::time::sleep(KEEP_ALIVE) => {
-                chunk(socket, b": \n\n").await?;
+                chunk(socket, account, b": \n\n").await?;
                 continue;
             }
             () = over.cancelled() => None,
         };
         let Some(event) = event else { break };
-        chunk(socket, &event).await?;
+        chunk(socket, account, &event).await?;
     }
     write(socket, b"0\r\n\r\n").await?;
     timeout(STALLED, socket.shutdown()).await.unwrap_or(Ok(()))
@@ -87,11 +95,34 @@ async fn gone(socket: &TcpStream) {
     }
 }
 
-async fn chunk(socket: &mut TcpStream, data: &[u8]) -> io::Result<()> {
-    let mut out = format!("{:x}\r\n", data.len()).into_bytes();
-    out.extend_from_slice(data);
-    out.extend_from_slice(b"\r\n");
-    write(socket, &out).await
+async fn chunk(socket: &mut TcpStream, account: &Arc<Account>, data: &[u8]) -> io::Result<()> {
+    let head = format!("{:x}\r\n", data.len());
+    if data.len() < COPIED {
+        let mut out = head.into_bytes();
+        out.extend_from_slice(data);
+        out.extend_from_slice(b"\r\n");
+        return write(socket, &out).await;
+    }
+    let _charge = Charge::new(account, data.len());
+    account.backlog().settle();
+    let cut = poll_fn(|cx| {
+        account.register(cx.waker());
+        if account.is_cut() {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    });
+    let written = async {
+        write(socket, head.as_bytes()).await?;
+        write(socket, data).await?;
+        write(socket, b"\r\n").await
+    };
+    tokio::select! {
+        biased;
+        () = cut => Err(io::ErrorKind::ConnectionAborted.into()),
+        written = written => written,
+    }
 }
 
 async fn write(socket: &mut TcpStream, data: &[u8]) -> io::Result<()> {

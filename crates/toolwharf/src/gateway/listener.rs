@@ -9,7 +9,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -179,9 +179,11 @@ async fn connection(
     let _ = rustix::net::sockopt::set_tcp_user_timeout(&socket, UNREAD_MS);
     let mut socket = socket;
     // Boxed, so that it is gone once a stream has taken over.
-    let takeover = Box::pin(http(&mut socket, &front, other, &over, &seat)).await;
+    let wire = Wire::new(front.backlog());
+    let account = wire.account().clone();
+    let takeover = Box::pin(http(&mut socket, &front, other, &over, &seat, wire)).await;
     if let Some(mut takeover) = takeover {
-        let ended = idle::run(&mut socket, &mut takeover, &over).await;
+        let ended = idle::run(&mut socket, &mut takeover, &account, &over).await;
         if let Err(error) = ended {
             tracing::debug!("a stream ended: {error}");
         }
@@ -200,8 +202,8 @@ async fn http(
     other: Arc<Other>,
     over: &CancellationToken,
     seat: &Seat,
+    wire: Arc<Wire>,
 ) -> Option<Takeover> {
-    let wire = Arc::<Wire>::default();
     let cap = seat.reserved.then_some(seat.crowd.most);
     let service = {
         let front = front.clone();
@@ -234,6 +236,7 @@ async fn http(
             armed = true;
             let _ = cancelled.as_mut().poll(cx);
             let _ = alarm.as_mut().poll(cx);
+            wire.account().register(cx.waker());
         }
         if let Poll::Ready(ended) = conn.as_mut().poll(cx) {
             if let Err(error) = ended {
@@ -243,6 +246,9 @@ async fn http(
         }
         if let Some(takeover) = wire.take() {
             return Poll::Ready(Some(takeover));
+        }
+        if wire.account().is_cut() {
+            return Poll::Ready(None);
         }
         let progress = wire.progress();
         let mut reset = patience.note(progress, Instant::now);
@@ -295,7 +301,9 @@ impl AsyncWrite for Counted<'_> {
         cx: &mut Context<'_>,
         data: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut *self.socket).poll_write(cx, data)
+        let written = ready!(Pin::new(&mut *self.socket).poll_write(cx, data))?;
+        self.wire.sent(written);
+        Poll::Ready(Ok(written))
     }
 
     fn poll_write_vectored(
@@ -303,7 +311,9 @@ impl AsyncWrite for Counted<'_> {
         cx: &mut Context<'_>,
         data: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut *self.socket).poll_write_vectored(cx, data)
+        let written = ready!(Pin::new(&mut *self.socket).poll_write_vectored(cx, data))?;
+        self.wire.sent(written);
+        Poll::Ready(Ok(written))
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -344,7 +354,8 @@ async fn answer(
     }
     // Boxed: what answers a call of MCP is small, for it is moved into its connection.
     if let Some(id) = bridge::called(&request) {
-        return Ok(Box::pin(bridge::answer(other.rest.clone(), id, request)).await);
+        let account = wire.account().clone();
+        return Ok(Box::pin(bridge::answer(other.rest.clone(), id, account, request)).await);
     }
     let router = other.router.clone();
     let answer = Box::pin(router.oneshot(request.map(axum::body::Body::new)));

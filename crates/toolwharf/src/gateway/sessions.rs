@@ -63,7 +63,8 @@ impl Sessions {
         let by_id = self.by_id.read().unwrap_or_else(PoisonError::into_inner);
         let entry = by_id
             .get(id)
-            .filter(|entry| **entry.session.principal() == *principal)?;
+            .filter(|entry| **entry.session.principal() == *principal)
+            .filter(|entry| !entry.session.over().is_cancelled())?;
         entry.session.touch();
         Some((entry.session.clone(), entry.scope.clone()))
     }
@@ -80,19 +81,21 @@ impl Sessions {
         }
     }
 
-    /// Ends the sessions that nothing was heard of for `idle`; the others forget what they held for long enough.
+    /// Ends the sessions that nothing was heard of for `idle`, and forgets those that were cut off; the others forget what they held for long enough.
     pub(crate) async fn reap(&self, gateway: &Gateway, idle: Duration) {
         let idle: Vec<SessionId> = {
             let by_id = self.by_id.read().unwrap_or_else(PoisonError::into_inner);
             by_id
                 .iter()
                 .inspect(|(_, entry)| entry.session.prune())
-                .filter(|(_, entry)| entry.session.idle() >= idle)
+                .filter(|(_, entry)| {
+                    entry.session.over().is_cancelled() || entry.session.idle() >= idle
+                })
                 .map(|(id, _)| id.clone())
                 .collect()
         };
         for id in idle {
-            tracing::debug!(session = ?id, "ended: idle");
+            tracing::debug!(session = ?id, "ended: idle, or cut off");
             self.end(gateway, &id).await;
         }
     }

@@ -72,7 +72,7 @@ impl Front {
         principal: Arc<Principal>,
         wire: Arc<Wire>,
     ) -> Result<Response<Body>, Refusal> {
-        let session = Session::new(principal.id.clone(), self.session_bounds());
+        let session = Session::charged(principal.id.clone(), self.session_bounds(), self.backlog());
         let limit = self.gateway.settings().limits.max_sessions;
         if !self.sessions.add(&self.gateway, &session, scope, limit) {
             let what = format!("{limit} client sessions are open already (`max_sessions`)");

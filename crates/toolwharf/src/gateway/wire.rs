@@ -7,7 +7,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     task::{Context, Poll, ready},
 };
@@ -15,6 +15,7 @@ use std::{
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
+use mcp::backlog::{Account, Backlog};
 use model::Limits;
 
 use super::{
@@ -24,9 +25,15 @@ use super::{
     room::{Held, Room},
 };
 
+/// A piece of an answer of fewer bytes is not charged: a connection holds one at a time.
+const CHARGED: usize = 4 << 10;
+
 /// One connection.
-#[derive(Default)]
 pub(crate) struct Wire {
+    /// What waits for the client on this connection.
+    account: Arc<Account>,
+    /// Bytes that are charged and not written. HTTP's own are written too, so this is empty a little early.
+    unsent: AtomicUsize,
     /// Bytes read so far.
     read: AtomicU64,
     /// Bytes read when the last request was answered.
@@ -42,6 +49,42 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
+    pub(super) fn new(backlog: &Arc<Backlog>) -> Arc<Self> {
+        Arc::new(Self {
+            account: backlog.account(),
+            unsent: AtomicUsize::new(0),
+            read: AtomicU64::new(0),
+            answered: AtomicU64::new(0),
+            begun: AtomicU64::new(0),
+            busy: AtomicBool::new(false),
+            awaited: AtomicBool::new(false),
+            left: AtomicBool::new(false),
+            takeover: Mutex::new(None),
+        })
+    }
+
+    pub(crate) fn account(&self) -> &Arc<Account> {
+        &self.account
+    }
+
+    /// A piece of an answer waits to be written.
+    fn waits(&self, bytes: usize) {
+        if bytes >= CHARGED && self.account.add(bytes) {
+            self.unsent.fetch_add(bytes, Ordering::Relaxed);
+            self.account.backlog().settle();
+        }
+    }
+
+    /// Bytes were written.
+    pub(super) fn sent(&self, bytes: usize) {
+        let unsent = self.unsent.load(Ordering::Relaxed);
+        if unsent > 0 {
+            let bytes = bytes.min(unsent);
+            self.unsent.store(unsent - bytes, Ordering::Relaxed);
+            self.account.sub(bytes);
+        }
+    }
+
     /// Bytes came in.
     pub(super) fn received(&self, count: usize) {
         self.read.fetch_add(count as u64, Ordering::Relaxed);
@@ -87,6 +130,13 @@ impl Wire {
     }
 }
 
+impl Drop for Wire {
+    fn drop(&mut self) {
+        // Outboxes of calls that go on may keep the account.
+        self.account.sub(*self.unsent.get_mut());
+    }
+}
+
 /// A request is being answered, from its head to the last byte of the answer.
 pub(super) struct AtWork(Arc<Wire>);
 
@@ -127,6 +177,11 @@ impl Upload {
             longest: limits.max_body_bytes,
             held: None,
         }
+    }
+
+    /// What waits for the client on this connection.
+    pub(super) fn account(&self) -> Arc<Account> {
+        self.wire.account.clone()
     }
 
     /// The text that was read from it, counted until nobody refers to it.
@@ -185,15 +240,12 @@ impl Drop for Upload {
 /// The body of an answer; its connection is at work until it is sent.
 pub(crate) struct Download {
     body: Body,
-    _at_work: AtWork,
+    at_work: AtWork,
 }
 
 impl Download {
     pub(super) fn new(body: Body, at_work: AtWork) -> Self {
-        Self {
-            body,
-            _at_work: at_work,
-        }
+        Self { body, at_work }
     }
 }
 
@@ -205,7 +257,15 @@ impl http_body::Body for Download {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        if let Some(Ok(frame)) = &frame
+            && let Some(data) = frame.data_ref()
+            && !matches!(self.body, Body::Pieces(_))
+        {
+            // Pieces are a list that lives in a snapshot, whoever reads it.
+            self.at_work.0.waits(data.len());
+        }
+        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {

@@ -16,6 +16,7 @@ use futures_util::stream;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use mcp::{
     Era, Frame, Kind,
+    backlog::Account,
     json::{Object, quote},
     outbox::{Bounds, Outbox},
     sse::encode,
@@ -71,7 +72,12 @@ pub(crate) fn called<B>(request: &Request<B>) -> Option<String> {
 }
 
 /// Answers a request to the server that [`called`] read out of it, past the router.
-pub(crate) async fn answer<B>(rest: Shared, id: String, request: Request<B>) -> Response<Body>
+pub(crate) async fn answer<B>(
+    rest: Shared,
+    id: String,
+    account: Arc<Account>,
+    request: Request<B>,
+) -> Response<Body>
 where
     B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Unpin,
 {
@@ -79,7 +85,8 @@ where
         let who = rest.front.guard().key(request.headers())?;
         access::reaches(&who, Need::Administrator)?;
         let (parts, body) = request.into_parts();
-        call(rest, &who, &id, &parts.headers, body).await
+        let outbox = Outbox::charged(BOUNDS, account);
+        call(rest, &who, &id, &parts.headers, body, outbox).await
     };
     match answered.await {
         Ok(response) => response,
@@ -95,7 +102,7 @@ pub(super) async fn routed(
     headers: HeaderMap,
     body: axum::body::Body,
 ) -> Result<Response<axum::body::Body>, Problem> {
-    let response = call(rest, &who, &id, &headers, body).await?;
+    let response = call(rest, &who, &id, &headers, body, Outbox::new(BOUNDS)).await?;
     Ok(response.map(axum::body::Body::new))
 }
 
@@ -105,6 +112,7 @@ async fn call<B>(
     id: &str,
     headers: &HeaderMap,
     mut body: B,
+    outbox: Arc<Outbox>,
 ) -> Result<Response<Body>, Problem>
 where
     B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Unpin,
@@ -124,7 +132,6 @@ where
         }
     };
     let server = rest.callable(id).await?;
-    let outbox = Outbox::new(BOUNDS);
     let caller = Caller {
         era: Era::Legacy,
         scope: Scope {

@@ -1,0 +1,299 @@
+//! What waits for clients to read it, over all queues.
+//!
+//! Each queue has bounds of its own; those of thousands of clients that stop reading add up. So everything that waits
+//! is charged to the [`Account`] of a client's connection or session, and once all accounts together hold more than
+//! they may, the slowest are cut off: whoever has had most waiting for the longest time without taking any of it.
+//!
+//! Absent: what being cut off means. The owner of an account finds out ([`Account::is_cut`]), or is woken.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
+        atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering},
+    },
+    task::Waker,
+};
+
+use futures_util::task::AtomicWaker;
+use tokio::time::Instant;
+
+/// An account that once held so many bytes is looked at when somebody has to be cut off.
+const LISTED_BYTES: usize = 16 << 10;
+
+/// All accounts.
+#[derive(Debug)]
+pub struct Backlog {
+    limit: AtomicUsize,
+    /// Signed: while an account is being cut off it may be taken off before it was put on.
+    total: AtomicI64,
+    born: Instant,
+    listed: Mutex<HashMap<usize, Weak<Account>>>,
+}
+
+/// What waits for one client's connection, or in one session.
+pub struct Account {
+    backlog: Arc<Backlog>,
+    bytes: AtomicUsize,
+    listed: AtomicBool,
+    cut: AtomicBool,
+    /// When anything was last taken, in milliseconds after the backlog's birth. Kept from when it is listed.
+    moved: AtomicU64,
+    waker: AtomicWaker,
+    on_cut: OnceLock<Box<dyn Fn() + Send + Sync>>,
+}
+
+impl fmt::Debug for Account {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Account").field(&self.bytes).finish()
+    }
+}
+
+impl Backlog {
+    /// Accounts that together hold `limit` bytes at most.
+    #[must_use]
+    pub fn new(limit: usize) -> Arc<Self> {
+        Arc::new(Self {
+            limit: AtomicUsize::new(limit),
+            total: AtomicI64::new(0),
+            born: Instant::now(),
+            listed: Mutex::default(),
+        })
+    }
+
+    pub fn set_limit(&self, limit: usize) {
+        self.limit.store(limit, Ordering::Relaxed);
+    }
+
+    /// Bytes that wait.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        usize::try_from(self.total.load(Ordering::Relaxed)).unwrap_or(0)
+    }
+
+    #[must_use]
+    pub fn account(self: &Arc<Self>) -> Arc<Account> {
+        Arc::new(Account {
+            backlog: self.clone(),
+            bytes: AtomicUsize::new(0),
+            listed: AtomicBool::new(false),
+            cut: AtomicBool::new(false),
+            moved: AtomicU64::new(0),
+            waker: AtomicWaker::new(),
+            on_cut: OnceLock::new(),
+        })
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.born.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn listed(&self) -> MutexGuard<'_, HashMap<usize, Weak<Account>>> {
+        self.listed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Cuts off whoever is slowest until what is left is within the limit. Runs what accounts have to do when they are
+    /// cut off, so it is not to be called with a lock held that they take.
+    pub fn settle(&self) {
+        while self.bytes() > self.limit.load(Ordering::Relaxed) {
+            let now = self.now();
+            let slowest = {
+                let listed = self.listed();
+                let waiting = listed.values().filter_map(Weak::upgrade).map(|account| {
+                    let age = now.saturating_sub(account.moved.load(Ordering::Relaxed)) + 1;
+                    let bytes = account.bytes.load(Ordering::Relaxed);
+                    (bytes as u128 * u128::from(age), account)
+                });
+                // Accounts are dropped outside of the lock, which their drop takes.
+                let waiting: Vec<_> = waiting.collect();
+                drop(listed);
+                let waiting = waiting.into_iter().filter(|(score, _)| *score > 0);
+                waiting.max_by_key(|(score, _)| *score)
+            };
+            let Some((_, account)) = slowest else { return };
+            account.cut();
+        }
+    }
+}
+
+impl Account {
+    /// Notes that so many bytes wait; whether they may. Follow it with [`Backlog::settle`] where no lock is held.
+    #[must_use]
+    pub fn add(self: &Arc<Self>, bytes: usize) -> bool {
+        if self.is_cut() {
+            return false;
+        }
+        let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let signed = i64::try_from(bytes).unwrap_or(i64::MAX);
+        self.backlog.total.fetch_add(signed, Ordering::Relaxed);
+        if before == 0 && self.listed.load(Ordering::Relaxed) {
+            self.moved.store(self.backlog.now(), Ordering::Relaxed);
+        }
+        if before + bytes >= LISTED_BYTES && !self.listed.swap(true, Ordering::Relaxed) {
+            self.moved.store(self.backlog.now(), Ordering::Relaxed);
+            let weak = Arc::downgrade(self);
+            self.backlog.listed().insert(self.key(), weak);
+        }
+        if self.is_cut() {
+            // Just now: it may have been before this was put on.
+            self.take(usize::MAX);
+            return false;
+        }
+        true
+    }
+
+    /// Notes that so many bytes were taken, or given up.
+    pub fn sub(&self, bytes: usize) {
+        if bytes > 0 && self.bytes.load(Ordering::Relaxed) > 0 {
+            self.take(bytes);
+            if self.listed.load(Ordering::Relaxed) {
+                self.moved.store(self.backlog.now(), Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn take(&self, bytes: usize) {
+        let before = self
+            .bytes
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| {
+                Some(held.saturating_sub(bytes))
+            })
+            .unwrap_or_else(|held| held);
+        let taken = i64::try_from(before.min(bytes)).unwrap_or(i64::MAX);
+        self.backlog.total.fetch_sub(taken, Ordering::Relaxed);
+    }
+
+    fn cut(&self) {
+        self.cut.store(true, Ordering::SeqCst);
+        let bytes = self.bytes.load(Ordering::Relaxed);
+        self.take(usize::MAX);
+        tracing::warn!("cut off a client that does not read: {bytes} bytes wait for it");
+        self.waker.wake();
+        if let Some(on_cut) = self.on_cut.get() {
+            on_cut();
+        }
+    }
+
+    /// Whether the client was cut off: nothing is kept for it any more.
+    #[must_use]
+    pub fn is_cut(&self) -> bool {
+        self.cut.load(Ordering::Relaxed)
+    }
+
+    /// Who is woken when the client is cut off; the last one counts.
+    pub fn register(&self, waker: &Waker) {
+        self.waker.register(waker);
+    }
+
+    /// What is done when the client is cut off; the first one counts.
+    pub fn on_cut(&self, does: impl Fn() + Send + Sync + 'static) {
+        let _ = self.on_cut.set(Box::new(does));
+    }
+
+    /// All accounts.
+    #[must_use]
+    pub fn backlog(&self) -> &Arc<Backlog> {
+        &self.backlog
+    }
+
+    /// Bytes that wait.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    fn key(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        self.take(usize::MAX);
+        if *self.listed.get_mut() {
+            self.backlog.listed().remove(&self.key());
+        }
+    }
+}
+
+/// Bytes that wait somewhere, taken off their account when this is dropped.
+#[derive(Debug)]
+pub struct Charge {
+    account: Arc<Account>,
+    bytes: usize,
+}
+
+impl Charge {
+    /// Follow it with [`Backlog::settle`] where no lock is held.
+    #[must_use]
+    pub fn new(account: &Arc<Account>, bytes: usize) -> Self {
+        let bytes = if account.add(bytes) { bytes } else { 0 };
+        Self {
+            account: account.clone(),
+            bytes,
+        }
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.account.sub(self.bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const KIB: usize = 1 << 10;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_slowest_are_cut_off_first() {
+        let backlog = Backlog::new(1000 * KIB);
+        let [stalled, reading, small, large] = [(); 4].map(|()| backlog.account());
+        assert!(stalled.add(300 * KIB) && reading.add(300 * KIB) && small.add(20 * KIB));
+        tokio::time::advance(Duration::from_secs(5)).await;
+        reading.sub(KIB);
+        backlog.settle();
+        assert!(large.add(300 * KIB));
+        backlog.settle();
+        assert!(!stalled.is_cut(), "there was room");
+        // Now there is not.
+        assert!(large.add(200 * KIB));
+        backlog.settle();
+        assert!(stalled.is_cut());
+        assert!([&reading, &small, &large].iter().all(|it| !it.is_cut()));
+        assert_eq!(backlog.bytes(), (299 + 20 + 500) * KIB);
+        // What was cut off counts no more, whatever is done with it.
+        stalled.sub(300 * KIB);
+        assert!(!stalled.add(KIB));
+        assert_eq!(backlog.bytes(), 819 * KIB);
+        // All at once, and nobody has taken any of it: the one with most.
+        small.sub(KIB);
+        assert!(large.add(500 * KIB));
+        backlog.settle();
+        assert!(large.is_cut() && !reading.is_cut() && !small.is_cut());
+        assert_eq!(backlog.bytes(), 318 * KIB);
+        drop((stalled, reading, small, large));
+        assert_eq!(backlog.bytes(), 0);
+        assert!(backlog.listed().is_empty());
+    }
+
+    #[test]
+    fn a_charge_is_taken_off_once() {
+        let backlog = Backlog::new(100 * KIB);
+        let account = backlog.account();
+        let charge = Charge::new(&account, 60 * KIB);
+        let called = Arc::new(AtomicBool::new(false));
+        let seen = called.clone();
+        account.on_cut(move || seen.store(true, Ordering::Relaxed));
+        assert!(account.add(60 * KIB));
+        backlog.settle();
+        assert!(account.is_cut() && called.load(Ordering::Relaxed));
+        drop(charge);
+        assert_eq!(backlog.bytes(), 0);
+    }
+}
