@@ -489,7 +489,9 @@ impl Gateway {
     /// Registers a legacy session with those that are told of changes.
     #[must_use]
     pub fn attach(&self, scope: Scope, session: &Arc<Session>) -> Registration {
-        let mut listener = Listener::new(scope, Filter::ALL, session.outbox().clone());
+        let principal = session.principal().clone();
+        let outbox = session.outbox().clone();
+        let mut listener = Listener::new(scope, Filter::ALL, outbox, principal);
         listener.session = Some(session.clone());
         self.shared.hub.register(listener)
     }
@@ -828,10 +830,14 @@ impl Gateway {
         let listener = listener.ok_or_else(|| RpcError::internal("the session has no stream"))?;
         let server = target.server.clone();
         if frame.method() == method::RESOURCES_SUBSCRIBE {
-            let first = self
-                .shared
-                .hub
-                .watch(&listener, server.key(), &native, &exposed);
+            let most = self.shared.limits().max_subscriptions;
+            let hub = &self.shared.hub;
+            let first = hub.watch(&listener, server.key(), &native, &exposed, most);
+            let Some(first) = first else {
+                return Err(RpcError::internal(
+                    "this client watches as many resources as it may (`max_subscriptions`): unsubscribe from some",
+                ));
+            };
             let answer = self
                 .watch_upstream(caller, frame, target, &native, first)
                 .await;
@@ -913,7 +919,8 @@ impl Gateway {
             resources: flag("resourcesListChanged"),
         };
         let tag = Bytes::copy_from_slice(frame.id());
-        let mut listener = Listener::new(caller.scope.clone(), filter, caller.outbox.clone());
+        let (scope, outbox) = (caller.scope.clone(), caller.outbox.clone());
+        let mut listener = Listener::new(scope, filter, outbox, caller.principal.clone());
         listener.tag = Some(tag.clone());
         let registration = self.shared.hub.register(listener);
         let listening = Listening {
@@ -981,10 +988,11 @@ impl Gateway {
         if !subscribes {
             return false;
         }
-        let first = self
-            .shared
-            .hub
-            .watch(listener, server.key(), &native, exposed);
+        let most = self.shared.limits().max_subscriptions;
+        let hub = &self.shared.hub;
+        let Some(first) = hub.watch(listener, server.key(), &native, exposed, most) else {
+            return false;
+        };
         if !first {
             return true;
         }

@@ -17,7 +17,7 @@ use mcp::{
     protocol::{meta, method},
     server::Session,
 };
-use model::ServerKey;
+use model::{ServerKey, fair_share};
 
 use crate::{catalog::ListKind, server::Server, view::Scope};
 
@@ -50,6 +50,8 @@ pub struct Listener {
     pub scope: Scope,
     pub filter: Filter,
     pub outbox: Arc<Outbox>,
+    /// Whose share what it watches is part of.
+    pub principal: Arc<str>,
     /// The legacy session it is.
     pub session: Option<Arc<Session>>,
     /// The id of the `subscriptions/listen` request it is: JSON text.
@@ -60,11 +62,12 @@ pub struct Listener {
 
 impl Listener {
     #[must_use]
-    pub fn new(scope: Scope, filter: Filter, outbox: Arc<Outbox>) -> Self {
+    pub fn new(scope: Scope, filter: Filter, outbox: Arc<Outbox>, principal: Arc<str>) -> Self {
         Self {
             scope,
             filter,
             outbox,
+            principal,
             session: None,
             tag: None,
             uris: Mutex::default(),
@@ -117,6 +120,33 @@ impl Listener {
 pub struct Hub {
     listeners: RwLock<HashMap<u64, Arc<Listener>>>,
     next: AtomicU64,
+    watched: Mutex<Watched>,
+}
+
+/// How much is watched. Locked inside of a listener's own list, never the other way round.
+#[derive(Default)]
+struct Watched {
+    total: usize,
+    by_resource: HashMap<(ServerKey, String), usize>,
+    by_principal: HashMap<Arc<str>, usize>,
+}
+
+/// Takes one off; whether it was the last one.
+fn decrement<K: std::hash::Hash + Eq, Q: std::hash::Hash + Eq + ?Sized>(
+    counts: &mut HashMap<K, usize>,
+    key: &Q,
+) -> bool
+where
+    K: std::borrow::Borrow<Q>,
+{
+    match counts.get_mut(key) {
+        Some(count) if *count > 1 => {
+            *count -= 1;
+            false
+        }
+        Some(_) => counts.remove(key).is_some(),
+        None => false,
+    }
 }
 
 /// Keeps a listener registered.
@@ -201,41 +231,58 @@ impl Hub {
         listeners.values().find(own).cloned()
     }
 
-    /// Notes that a listener watches a resource; whether it is the first one to.
+    fn watched(&self) -> std::sync::MutexGuard<'_, Watched> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that a listener watches a resource; whether it is the first one to. `None`: its principal has its share
+    /// of the `most` that may be watched.
     pub fn watch(
         &self,
         listener: &Listener,
         server: &ServerKey,
         native: &str,
         exposed: &str,
-    ) -> bool {
-        let first = !self.is_watched(server, native);
-        listener
-            .uris()
-            .insert((server.clone(), native.to_owned()), exposed.to_owned());
-        first
+        most: usize,
+    ) -> Option<bool> {
+        let key = (server.clone(), native.to_owned());
+        let mut uris = listener.uris();
+        if let Some(known) = uris.get_mut(&key) {
+            exposed.clone_into(known);
+            return Some(false);
+        }
+        let mut watched = self.watched();
+        let held = watched.by_principal.get(&listener.principal).copied();
+        if !fair_share(held.unwrap_or(0), watched.total, most) {
+            return None;
+        }
+        watched.total += 1;
+        let principal = listener.principal.clone();
+        *watched.by_principal.entry(principal).or_default() += 1;
+        let count = watched.by_resource.entry(key.clone()).or_default();
+        *count += 1;
+        let first = *count == 1;
+        uris.insert(key, exposed.to_owned());
+        Some(first)
     }
 
     /// Forgets that a listener watches a resource; whether nobody does any more.
     pub fn unwatch(&self, listener: &Listener, server: &ServerKey, native: &str) -> bool {
-        let known = listener
-            .uris()
-            .remove(&(server.clone(), native.to_owned()))
-            .is_some();
-        known && !self.is_watched(server, native)
+        let key = (server.clone(), native.to_owned());
+        let mut uris = listener.uris();
+        if uris.remove(&key).is_none() {
+            return false;
+        }
+        let mut watched = self.watched();
+        watched.total -= 1;
+        decrement(&mut watched.by_principal, &*listener.principal);
+        decrement(&mut watched.by_resource, &key)
     }
 
     /// What a listener watches.
     #[must_use]
     pub fn watched_by(listener: &Listener) -> Vec<(ServerKey, String)> {
         listener.uris().keys().cloned().collect()
-    }
-
-    fn is_watched(&self, server: &ServerKey, native: &str) -> bool {
-        let key = (server.clone(), native.to_owned());
-        let mut watched = false;
-        self.each(|listener| watched |= listener.uris().contains_key(&key));
-        watched
     }
 
     /// Tells whoever sees the server that lists changed.

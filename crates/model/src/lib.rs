@@ -11,6 +11,7 @@ pub mod naming;
 mod policy;
 mod server;
 mod settings;
+mod share;
 
 pub use hidden::Hidden;
 pub use hosting::{Heartbeat, Hosting, Mount, Network, ResourceLimits, Source};
@@ -23,3 +24,4 @@ pub use server::{Secrets, ServerSpec, ToolSetting, Transport, url_for_display};
 pub use settings::{
     AgentSettings, Audit, HostingSettings, Limits, Log, LogFormat, ModelApi, ProjectView, Settings,
 };
+pub use share::fair_share;

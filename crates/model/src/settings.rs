@@ -58,6 +58,8 @@ pub struct Limits {
     pub max_depth: usize,
     /// Client sessions at a time.
     pub max_sessions: usize,
+    /// Resources that clients watch at a time, counted for each client.
+    pub max_subscriptions: usize,
     /// Instances of one server with `sharing = "session"` at a time.
     pub max_session_instances: usize,
     /// Calls that wait for one server; one more is answered at once with an error.
@@ -257,6 +259,7 @@ impl Default for Limits {
             max_line_bytes: 64 * 1024 * 1024,
             max_depth: 128,
             max_sessions: 16_384,
+            max_subscriptions: 16_384,
             max_session_instances: 16,
             queue_len: 256,
             client_queue_len: 256,

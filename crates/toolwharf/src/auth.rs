@@ -3,7 +3,7 @@
 //! Invariants: a key itself is nowhere but in the answer that makes it (and, the administrator's first one, in
 //! the data directory); the database and this process know SHA-256 digests. Telling who asks takes no lock and
 //! no look at the database, and goes on while the database is away. A key that was revoked here is refused from
-//! that moment, one that another node revoked within [`REFRESH`]. Deliberately absent: which role a route needs
+//! that moment, one that another node revoked within [`REFRESH`]; what was opened with it ends as soon ([`Keys::revoked`]). Deliberately absent: which role a route needs
 //! (`rest`), and whether a key is needed at all (`gateway::Guard`).
 
 use std::{
@@ -11,8 +11,8 @@ use std::{
     fs,
     path::Path,
     sync::{
-        Arc,
-        atomic::{AtomicI64, Ordering},
+        Arc, PoisonError,
+        atomic::{AtomicBool, AtomicI64, Ordering},
     },
     time::Duration,
 };
@@ -23,7 +23,10 @@ use model::ProjectId;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use store::{HashedKey, NewKey, Store, Time};
-use tokio::sync::Mutex;
+use tokio::{
+    sync::{Mutex, Notify},
+    time::Instant,
+};
 
 use crate::startup::{self, TOKEN_FILE};
 
@@ -31,6 +34,8 @@ use crate::startup::{self, TOKEN_FILE};
 pub(crate) const PREFIX: &str = "twh_";
 /// How often the database is asked for changes, and told which keys were used.
 pub(crate) const REFRESH: Duration = Duration::from_secs(5);
+/// How often keys are looked at that expire.
+const EXPIRY: Duration = Duration::from_secs(1);
 /// The name of the key that the first run makes.
 const FIRST: &str = "administrator (first run)";
 
@@ -67,6 +72,9 @@ pub(crate) struct Keys {
     known: ArcSwap<HashMap<Digest, Arc<Key>>>,
     /// The revision of what is known. Whoever holds it may replace that.
     revision: Mutex<Option<String>>,
+    /// Whose keys open nothing any more, until somebody asks.
+    revoked: std::sync::Mutex<Vec<Arc<str>>>,
+    told: Notify,
 }
 
 #[derive(Debug)]
@@ -76,6 +84,8 @@ struct Key {
     expires_at: Option<Time>,
     /// When it was last used, in microseconds since 1970; 0: not since the database was told.
     used: AtomicI64,
+    /// Whether its end was told.
+    ended: AtomicBool,
 }
 
 impl Principal {
@@ -100,6 +110,7 @@ impl Keys {
             id: String::new(),
             expires_at: None,
             used: AtomicI64::new(0),
+            ended: AtomicBool::new(false),
         };
         let keys = Self::default();
         let known = HashMap::from([(digest(token), Arc::new(key))]);
@@ -147,18 +158,64 @@ impl Keys {
             };
             known.insert(digest, key);
         }
+        let gone = before
+            .iter()
+            .filter(|(digest, key)| known.get(*digest).is_none_or(|kept| kept.id != key.id));
+        let gone: Vec<_> = gone.map(|(_, key)| key.clone()).collect();
         self.known.store(Arc::new(known));
         *seen = revision;
+        self.end(gone);
         Ok(())
+    }
+
+    /// Those whose keys open nothing any more since this was last asked; waits until there are some.
+    pub(crate) async fn revoked(&self) -> Vec<Arc<str>> {
+        loop {
+            let revoked =
+                std::mem::take(&mut *self.revoked.lock().unwrap_or_else(PoisonError::into_inner));
+            if !revoked.is_empty() {
+                return revoked;
+            }
+            self.told.notified().await;
+        }
+    }
+
+    fn end(&self, keys: impl IntoIterator<Item = Arc<Key>>) {
+        let mut revoked = self.revoked.lock().unwrap_or_else(PoisonError::into_inner);
+        let ending = keys.into_iter();
+        let ending = ending.filter(|key| !key.ended.swap(true, Ordering::Relaxed));
+        revoked.extend(ending.map(|key| key.principal.id.clone()));
+        drop(revoked);
+        self.told.notify_one();
+    }
+
+    /// Ends what was opened with keys that have expired.
+    fn expire(&self) {
+        let now = store::now();
+        let known = self.known.load();
+        let expired = known
+            .values()
+            .filter(|key| key.expires_at.is_some_and(|end| end <= now))
+            .filter(|key| !key.ended.load(Ordering::Relaxed));
+        let expired: Vec<_> = expired.cloned().collect();
+        if !expired.is_empty() {
+            self.end(expired);
+        }
     }
 
     /// Keeps up with the database, and tells it which keys were used, for ever.
     pub(crate) async fn follow(&self, store: &Store) {
-        let mut tick = tokio::time::interval(REFRESH);
+        let mut tick = tokio::time::interval(EXPIRY);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut away = false;
+        let mut refreshed: Option<Instant> = None;
         loop {
             tick.tick().await;
+            self.expire();
+            if refreshed.is_some_and(|at| at.elapsed() < REFRESH) {
+                continue;
+            }
+            refreshed = Some(Instant::now());
             self.touch(store).await;
             let failed = self.refresh(store).await.err();
             if let Some(error) = &failed
@@ -216,6 +273,7 @@ impl Key {
             id: row.key.id.clone(),
             expires_at: row.key.expires_at,
             used: AtomicI64::new(0),
+            ended: AtomicBool::new(false),
         })
     }
 }

@@ -119,6 +119,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
             () = webhook::run(&gateway) => {}
             () = hosting.sweep() => {}
             () = front.reap() => {}
+            () = front.follow_keys() => {}
             () = trim::after_the_start() => {}
         }
         anyhow::Ok(())

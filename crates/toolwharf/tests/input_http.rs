@@ -633,7 +633,7 @@ async fn batches_only_where_they_exist() {
     assert_eq!(of(json!("p"))["result"], json!({}));
 }
 
-/// More sessions than are allowed: refused, and one that ends makes room.
+/// More sessions than are allowed: refused if all of them are in use, and one that ends makes room.
 #[tokio::test]
 async fn sessions_are_bounded() {
     let gateway = Setup::new()
@@ -641,13 +641,18 @@ async fn sessions_are_bounded() {
         .serve()
         .await;
     let client = gateway.client();
-    let mut open = Vec::new();
+    let (mut open, mut streams) = (Vec::new(), Vec::new());
     for _ in 0..3 {
-        open.push(session(client.clone(), "2025-11-25").await);
+        let client = session(client.clone(), "2025-11-25").await;
+        let stream = client.get(&[("accept", "text/event-stream")]).await;
+        assert_eq!(stream.status, 200);
+        streams.push(stream);
+        open.push(client);
     }
     let reply = initialize(&client, "2025-11-25").await;
     check(&reply, 503, -32600, "one more");
     assert!(reply.header("retry-after").is_some());
+    streams.clear();
     assert_eq!(open.pop().unwrap().delete(&[]).await.status, 204);
     open.push(session(client.clone(), "2025-11-25").await);
     // Nobody speaks: they end by themselves, but for the one whose stream is open.

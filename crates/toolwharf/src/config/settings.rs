@@ -70,6 +70,7 @@ max_connections = 16384       # client connections at a time; fewer if files are
 max_line_bytes = "64MiB"      # longest line or event of a server
 max_depth = 128               # deepest nesting of JSON in a message
 max_sessions = 16384          # client sessions at a time
+max_subscriptions = 16384     # resources that clients watch at a time
 max_session_instances = 16    # instances of one server with sharing "session"
 queue_len = 256               # calls that wait for one server
 client_queue_len = 256        # messages that wait for one slow client
@@ -307,6 +308,12 @@ impl Walk<'_> {
             ("max_depth", &mut limits.max_depth, 8, 1024),
             ("max_connections", &mut limits.max_connections, 1, 1_000_000),
             ("max_sessions", &mut limits.max_sessions, 1, 1_000_000),
+            (
+                "max_subscriptions",
+                &mut limits.max_subscriptions,
+                1,
+                1_000_000,
+            ),
             (
                 "max_session_instances",
                 &mut limits.max_session_instances,

@@ -14,7 +14,9 @@ use engine::Answer;
 use http_body::{Frame, SizeHint};
 use mcp::{backlog::Charge, outbox::Outbox, server::Reader, sse};
 use tokio::time::{Instant, Sleep};
-use tokio_util::task::AbortOnDropHandle;
+use tokio_util::{sync::WaitForCancellationFutureOwned, task::AbortOnDropHandle};
+
+use super::shares::Share;
 
 /// How long a stream is silent at most: proxies in between cut what looks dead, and a dead client is noticed.
 pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(25);
@@ -29,6 +31,8 @@ pub(crate) enum Body {
     Pieces(Vec<Bytes>),
     Events(Box<Events>),
     Other(axum::body::Body),
+    /// The same, until its share is over.
+    Shared(Box<(axum::body::Body, Until)>),
 }
 
 impl Body {
@@ -42,15 +46,40 @@ impl Body {
         }
     }
 
+    /// A stream of our own routes that ends with its share.
+    pub(crate) fn shared(body: axum::body::Body, share: Share) -> Self {
+        Self::Shared(Box::new((body, Until::new(share))))
+    }
+
     pub(crate) fn text(text: impl Into<Bytes>) -> Self {
         let text = text.into();
         Self::Text(Some(text).filter(|text| !text.is_empty()))
     }
 }
 
+/// The share of an open stream, which says when it is over.
+pub(crate) struct Until {
+    over: Pin<Box<WaitForCancellationFutureOwned>>,
+    _share: Share,
+}
+
+impl Until {
+    fn new(share: Share) -> Self {
+        Self {
+            over: Box::pin(share.over().clone().cancelled_owned()),
+            _share: share,
+        }
+    }
+
+    fn is_over(&mut self, cx: &mut Context<'_>) -> bool {
+        self.over.as_mut().poll(cx).is_ready()
+    }
+}
+
 /// The event stream of one request: what belongs to it, then its answer.
 pub(crate) struct Events {
     source: Source,
+    until: Option<Until>,
     silence: Pin<Box<Sleep>>,
 }
 
@@ -89,11 +118,21 @@ impl Events {
     fn new(source: Source) -> Self {
         Self {
             source,
+            until: None,
             silence: Box::pin(tokio::time::sleep(KEEP_ALIVE)),
         }
     }
 
+    /// Ends the stream with its share.
+    pub(crate) fn until(mut self, share: Share) -> Self {
+        self.until = Some(Until::new(share));
+        self
+    }
+
     fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        if self.until.as_mut().is_some_and(|until| until.is_over(cx)) {
+            return Poll::Ready(None);
+        }
         let event = match &mut self.source {
             Source::Session(reader) => reader.poll_event(cx),
             Source::Request {
@@ -153,6 +192,14 @@ impl http_body::Body for Body {
             Self::Other(body) => Pin::new(body)
                 .poll_frame(cx)
                 .map(|frame| frame.and_then(Result::ok).map(Ok)),
+            Self::Shared(shared) => {
+                let (body, until) = &mut **shared;
+                if until.is_over(cx) {
+                    return Poll::Ready(None);
+                }
+                let frame = Pin::new(body).poll_frame(cx);
+                frame.map(|frame| frame.and_then(Result::ok).map(Ok))
+            }
         }
     }
 
@@ -160,7 +207,7 @@ impl http_body::Body for Body {
         match self {
             Self::Text(text) => text.is_none(),
             Self::Pieces(pieces) => pieces.is_empty(),
-            Self::Events(_) => false,
+            Self::Events(_) | Self::Shared(_) => false,
             Self::Other(body) => body.is_end_stream(),
         }
     }
@@ -173,7 +220,7 @@ impl http_body::Body for Body {
             Self::Pieces(pieces) => {
                 SizeHint::with_exact(pieces.iter().map(|piece| piece.len() as u64).sum())
             }
-            Self::Events(_) => SizeHint::default(),
+            Self::Events(_) | Self::Shared(_) => SizeHint::default(),
             Self::Other(body) => body.size_hint(),
         }
     }

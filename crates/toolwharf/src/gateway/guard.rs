@@ -114,6 +114,10 @@ impl Guard {
         })
     }
 
+    pub(super) fn keys(&self) -> &Keys {
+        &self.keys
+    }
+
     /// Who asks for MCP. Everything of a session is bound to this.
     ///
     /// # Errors

@@ -47,6 +47,7 @@ use super::{
     idle::Takeover,
     room::{NoRoom, Room},
     sessions::Sessions,
+    shares::{Share, Shares},
     wire::{Upload, Wire},
 };
 
@@ -71,6 +72,7 @@ pub(crate) struct Front {
     pub(super) tasks: TaskTracker,
     room: Arc<Room>,
     backlog: Arc<Backlog>,
+    streams: Arc<Shares>,
     most_connections: usize,
     stopping: std::sync::atomic::AtomicBool,
 }
@@ -91,6 +93,7 @@ impl Front {
             tasks: TaskTracker::new(),
             room: Arc::default(),
             backlog,
+            streams: Arc::default(),
             most_connections,
             stopping: std::sync::atomic::AtomicBool::new(false),
         })
@@ -99,6 +102,30 @@ impl Front {
     /// Connections at a time.
     pub(super) fn most_connections(&self) -> usize {
         self.most_connections
+    }
+
+    /// Ends the sessions and streams of keys that are revoked, for ever.
+    pub(crate) async fn follow_keys(&self) {
+        loop {
+            for principal in self.guard.keys().revoked().await {
+                self.sessions.revoke(&principal);
+                self.streams.revoke(&principal);
+            }
+        }
+    }
+
+    /// The share of an event stream that is to be opened.
+    pub(super) fn stream_share(&self, principal: &Principal) -> Result<Share, Refusal> {
+        let share = self.streams.take(&principal.id, self.most_connections);
+        share.ok_or_else(|| {
+            let what = "this client has as many event streams open as it may (`max_connections`)";
+            refusal(StatusCode::SERVICE_UNAVAILABLE, what)
+        })
+    }
+
+    /// The event streams of all clients.
+    pub(super) fn streams(&self) -> &Arc<Shares> {
+        &self.streams
     }
 
     /// What waits for all clients.
@@ -227,6 +254,7 @@ impl Front {
                     let what = "a GET here opens an event stream: send `Accept: text/event-stream`";
                     return Err(refusal(StatusCode::NOT_ACCEPTABLE, what));
                 }
+                let share = self.stream_share(&principal)?;
                 let headers = vec![(modern::SESSION_ID, session.id().as_str().to_owned())];
                 let stream = match last_event(&parts.headers) {
                     None => session.listen(true),
@@ -247,6 +275,7 @@ impl Front {
                 let takeover = Takeover {
                     stream,
                     opening: None,
+                    _share: share,
                     ends_session: false,
                     headers,
                 };
@@ -449,6 +478,20 @@ impl Front {
         Ok(response)
     }
 
+    /// Adds a session. The one that has to go for it does so on its own time.
+    pub(super) fn add(&self, session: &Arc<Session>, scope: Scope) -> Result<(), Refusal> {
+        let limit = self.gateway.settings().limits.max_sessions;
+        let Some(ended) = self.sessions.add(&self.gateway, session, scope, limit) else {
+            let what = format!("{limit} client sessions are open already (`max_sessions`)");
+            return Err(refusal(StatusCode::SERVICE_UNAVAILABLE, &what));
+        };
+        if let Some(ended) = ended {
+            let gateway = self.gateway.clone();
+            self.tasks.spawn(async move { ended.end(&gateway).await });
+        }
+        Ok(())
+    }
+
     /// Makes a session for `initialize`, and its answer.
     pub(super) async fn open(
         &self,
@@ -467,11 +510,7 @@ impl Front {
             .ok_or_else(|| no_scope(&scope))?;
         let session = Session::charged(principal.id.clone(), self.session_bounds(), &self.backlog);
         session.introduce(face);
-        let limit = self.gateway.settings().limits.max_sessions;
-        if !self.sessions.add(&self.gateway, &session, scope, limit) {
-            let what = format!("{limit} client sessions are open already (`max_sessions`)");
-            return Err(refusal(StatusCode::SERVICE_UNAVAILABLE, &what));
-        }
+        self.add(&session, scope)?;
         Ok((Some(session), Answer::result(frame, result.as_bytes())))
     }
 
@@ -563,6 +602,14 @@ impl Front {
                 );
             }
         }
+        let share = if frame.method() == method::LISTEN {
+            match self.stream_share(&principal) {
+                Ok(share) => Some(share),
+                Err(refusal) => return Self::refuse(&refusal),
+            }
+        } else {
+            None
+        };
         let streams = prefers_stream(&headers);
         let outbox = Outbox::charged(REQUEST_BOUNDS, account.clone());
         let caller = Caller {
@@ -596,7 +643,8 @@ impl Front {
                     account.backlog().settle();
                     (answer, Some(charge))
                 }));
-                Events::of_request(outbox, Some(answering), None)
+                let share = share.unwrap_or_else(|| self.streams.join(&principal.id));
+                Events::of_request(outbox, Some(answering), None).until(share)
             }
         };
         event_stream(events)

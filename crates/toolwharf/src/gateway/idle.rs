@@ -19,7 +19,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::body::KEEP_ALIVE;
+use super::{body::KEEP_ALIVE, shares::Share};
 
 /// A reader that takes nothing for so long is gone.
 const STALLED: Duration = Duration::from_secs(60);
@@ -32,6 +32,8 @@ pub(crate) struct Takeover {
     pub(crate) stream: Reader,
     /// An event before all others, ready to send.
     pub(crate) opening: Option<Bytes>,
+    /// Of all streams. Revoked, the session ends, and so does this.
+    pub(crate) _share: Share,
     /// The session ends with the stream (HTTP+SSE).
     pub(crate) ends_session: bool,
     /// Headers besides those of every event stream.

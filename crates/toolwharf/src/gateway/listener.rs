@@ -352,16 +352,39 @@ async fn answer(
     if let Err(refusal) = front.guard().check(request.headers()) {
         return Ok(Front::refuse(&refusal));
     }
+    let key = request.headers().get(header::AUTHORIZATION).cloned();
     // Boxed: what answers a call of MCP is small, for it is moved into its connection.
-    if let Some(id) = bridge::called(&request) {
+    let response = if let Some(id) = bridge::called(&request) {
         let account = wire.account().clone();
-        return Ok(Box::pin(bridge::answer(other.rest.clone(), id, account, request)).await);
-    }
-    let router = other.router.clone();
-    let answer = Box::pin(router.oneshot(request.map(axum::body::Body::new)));
-    match answer.await {
-        Ok(response) => Ok(response.map(Body::Other)),
-    }
+        Box::pin(bridge::answer(other.rest.clone(), id, account, request)).await
+    } else {
+        let router = other.router.clone();
+        let answer = Box::pin(router.oneshot(request.map(axum::body::Body::new)));
+        match answer.await {
+            Ok(response) => response.map(Body::Other),
+        }
+    };
+    Ok(shared(&front, key, response))
+}
+
+/// Has an event stream end when its key is revoked.
+fn shared(front: &Front, key: Option<HeaderValue>, mut response: Response<Body>) -> Response<Body> {
+    let kind = response.headers().get(header::CONTENT_TYPE);
+    let is_stream = kind.is_some_and(|kind| kind == "text/event-stream");
+    let Some(key) = key.filter(|_| is_stream) else {
+        return response;
+    };
+    let headers = [(header::AUTHORIZATION, key)].into_iter().collect();
+    let Ok(who) = front.guard().key(&headers) else {
+        // Revoked meanwhile.
+        *response.body_mut() = Body::Text(None);
+        return response;
+    };
+    let share = front.streams().join(&who.id);
+    response.map(|body| match body {
+        Body::Other(body) => Body::shared(body, share),
+        body => body,
+    })
 }
 
 /// Whether somebody may have a connection beyond the cap.

@@ -13,6 +13,7 @@ mod listener;
 mod patience;
 mod room;
 mod sessions;
+mod shares;
 mod sse;
 pub(crate) mod stdio;
 mod wire;

@@ -1,16 +1,23 @@
 //! The legacy sessions of all clients: bounded, bound to their principal, ended when idle.
+//!
+//! When there is no room for another one, the longest unused session of whoever holds most goes; so one client that
+//! opens session after session ends its own. A session with an open stream or a request in flight is not unused.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     sync::{Arc, PoisonError, RwLock},
     time::Duration,
 };
 
 use engine::{Gateway, Scope, hub::Registration};
 use mcp::server::{Session, SessionId};
+use model::fair_share;
+
+/// Sessions that are looked at for one that is unused, at a time.
+const LOOKED_AT: usize = 64;
 
 /// A session and what it is of.
-struct Entry {
+pub(super) struct Entry {
     session: Arc<Session>,
     scope: Scope,
     registration: Registration,
@@ -19,32 +26,112 @@ struct Entry {
 /// All sessions.
 #[derive(Default)]
 pub(crate) struct Sessions {
-    by_id: RwLock<HashMap<SessionId, Entry>>,
+    all: RwLock<All>,
+}
+
+#[derive(Default)]
+struct All {
+    by_id: HashMap<SessionId, Entry>,
+    by_principal: HashMap<Arc<str>, Own>,
+}
+
+/// What one principal has.
+#[derive(Default)]
+struct Own {
+    count: usize,
+    /// Those first that were not looked at for longest; some may be gone.
+    ids: VecDeque<SessionId>,
+}
+
+impl All {
+    fn add(&mut self, entry: Entry) {
+        let session = &entry.session;
+        let own = self.by_principal.entry(session.principal().clone());
+        let own = own.or_default();
+        own.count += 1;
+        own.ids.push_back(session.id().clone());
+        self.by_id.insert(session.id().clone(), entry);
+    }
+
+    fn remove(&mut self, id: &SessionId) -> Option<Entry> {
+        let entry = self.by_id.remove(id)?;
+        let principal = entry.session.principal();
+        if let Some(own) = self.by_principal.get_mut(principal) {
+            own.count -= 1;
+            if own.count == 0 {
+                self.by_principal.remove(principal);
+            } else if own.ids.len() > 2 * own.count + LOOKED_AT {
+                own.ids.retain(|id| self.by_id.contains_key(id));
+            }
+        }
+        Some(entry)
+    }
+
+    fn holds(&self, principal: &str) -> usize {
+        self.by_principal.get(principal).map_or(0, |own| own.count)
+    }
+
+    /// Takes out the longest unused session of the principal, of the next few.
+    fn evict(&mut self, principal: &str) -> Option<Entry> {
+        let own = self.by_principal.get_mut(principal)?;
+        let mut longest: Option<(Duration, SessionId)> = None;
+        for _ in 0..own.ids.len().min(LOOKED_AT) {
+            let id = own.ids.pop_front()?;
+            let Some(entry) = self.by_id.get(&id) else {
+                continue;
+            };
+            own.ids.push_back(id.clone());
+            let idle = if entry.session.over().is_cancelled() {
+                Duration::MAX
+            } else {
+                entry.session.idle()
+            };
+            let least = longest.as_ref().map_or(Duration::ZERO, |(idle, _)| *idle);
+            if idle > least {
+                longest = Some((idle, id));
+            }
+        }
+        let (_, id) = longest?;
+        self.remove(&id)
+    }
+
+    /// Makes room for one more of that principal, of `limit` at most: what has to end for it, if anything; `None` if
+    /// there is no room to be had.
+    fn make_room(&mut self, principal: &str, limit: usize) -> Option<Option<Entry>> {
+        let held = self.holds(principal);
+        if fair_share(held, self.by_id.len(), limit) {
+            return Some(None);
+        }
+        let most = self.by_principal.iter().max_by_key(|(_, own)| own.count);
+        let most = most.map(|(principal, own)| (principal.clone(), own.count));
+        if let Some((holder, count)) = most
+            && count > held
+            && let Some(entry) = self.evict(&holder)
+        {
+            return Some(Some(entry));
+        }
+        self.evict(principal).map(Some)
+    }
 }
 
 impl Sessions {
-    /// Adds a session; `false` if there are `limit` already.
-    pub(crate) fn add(
+    /// Adds a session; gives the one that has to end for it, if one has to. `None` if there is no room.
+    pub(super) fn add(
         &self,
         gateway: &Gateway,
         session: &Arc<Session>,
         scope: Scope,
         limit: usize,
-    ) -> bool {
-        let mut by_id = self.by_id.write().unwrap_or_else(PoisonError::into_inner);
-        if by_id.len() >= limit {
-            return false;
-        }
+    ) -> Option<Option<Entry>> {
+        let mut all = self.all.write().unwrap_or_else(PoisonError::into_inner);
+        let ended = all.make_room(session.principal(), limit)?;
         let registration = gateway.attach(scope.clone(), session);
-        by_id.insert(
-            session.id().clone(),
-            Entry {
-                session: session.clone(),
-                scope,
-                registration,
-            },
-        );
-        true
+        all.add(Entry {
+            session: session.clone(),
+            scope,
+            registration,
+        });
+        Some(ended)
     }
 
     /// The session of that id and its scope, if it is this principal's. Who names no scope means the session's.
@@ -60,8 +147,9 @@ impl Sessions {
 
     /// The session of that id and its scope, if it is this principal's.
     pub(crate) fn find_any(&self, id: &str, principal: &str) -> Option<(Arc<Session>, Scope)> {
-        let by_id = self.by_id.read().unwrap_or_else(PoisonError::into_inner);
-        let entry = by_id
+        let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
+        let entry = all
+            .by_id
             .get(id)
             .filter(|entry| **entry.session.principal() == *principal)
             .filter(|entry| !entry.session.over().is_cancelled())?;
@@ -72,27 +160,25 @@ impl Sessions {
     /// Ends a session.
     pub(crate) async fn end(&self, gateway: &Gateway, id: &SessionId) {
         let entry = self
-            .by_id
+            .all
             .write()
             .unwrap_or_else(PoisonError::into_inner)
             .remove(id);
         if let Some(entry) = entry {
-            gateway.detach(entry.registration).await;
+            entry.end(gateway).await;
         }
     }
 
-    /// Ends the sessions that nothing was heard of for `idle`, and forgets those that were cut off; the others forget what they held for long enough.
+    /// Ends the sessions that nothing was heard of for `idle`, and forgets those that were cut off; the others
+    /// forget what they held for long enough.
     pub(crate) async fn reap(&self, gateway: &Gateway, idle: Duration) {
         let idle: Vec<SessionId> = {
-            let by_id = self.by_id.read().unwrap_or_else(PoisonError::into_inner);
-            by_id
-                .iter()
-                .inspect(|(_, entry)| entry.session.prune())
-                .filter(|(_, entry)| {
-                    entry.session.over().is_cancelled() || entry.session.idle() >= idle
-                })
-                .map(|(id, _)| id.clone())
-                .collect()
+            let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
+            let sessions = all.by_id.iter().inspect(|(_, entry)| entry.session.prune());
+            let idle = sessions.filter(|(_, entry)| {
+                entry.session.over().is_cancelled() || entry.session.idle() >= idle
+            });
+            idle.map(|(id, _)| id.clone()).collect()
         };
         for id in idle {
             tracing::debug!(session = ?id, "ended: idle, or cut off");
@@ -100,10 +186,31 @@ impl Sessions {
         }
     }
 
+    /// Ends all that a principal has. They are gone before this returns; what they had goes later, by [`Self::reap`].
+    pub(crate) fn revoke(&self, principal: &str) {
+        let sessions: Vec<Arc<Session>> = {
+            let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
+            let own = all.by_principal.get(principal).map(|own| own.ids.iter());
+            let own = own.into_iter().flatten();
+            own.filter_map(|id| Some(all.by_id.get(id)?.session.clone()))
+                .collect()
+        };
+        for session in sessions {
+            session.end();
+        }
+    }
+
     pub(crate) fn len(&self) -> usize {
-        self.by_id
+        self.all
             .read()
             .unwrap_or_else(PoisonError::into_inner)
+            .by_id
             .len()
+    }
+}
+
+impl Entry {
+    pub(super) async fn end(self, gateway: &Gateway) {
+        gateway.detach(self.registration).await;
     }
 }

@@ -73,15 +73,13 @@ impl Front {
         wire: Arc<Wire>,
     ) -> Result<Response<Body>, Refusal> {
         let session = Session::charged(principal.id.clone(), self.session_bounds(), self.backlog());
-        let limit = self.gateway.settings().limits.max_sessions;
-        if !self.sessions.add(&self.gateway, &session, scope, limit) {
-            let what = format!("{limit} client sessions are open already (`max_sessions`)");
-            return Err(refusal(StatusCode::SERVICE_UNAVAILABLE, &what));
-        }
+        let share = self.stream_share(&principal)?;
+        self.add(&session, scope)?;
         let endpoint = Bytes::from(format!("/message?sessionId={}", session.id().as_str()));
         let takeover = Takeover {
             stream: session.listen(false),
             opening: Some(sse::encode(Some("endpoint"), None, &endpoint)),
+            _share: share,
             ends_session: true,
             headers: Vec::new(),
         };

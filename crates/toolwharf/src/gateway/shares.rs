@@ -1,0 +1,126 @@
+//! Fair shares of what all clients have together: event streams that are open, by who holds them.
+//!
+//! Whoever holds four times as much as is still free gets no more. So one client alone may have four fifths, two have
+//! four ninths each, and there is always something left for whoever comes next.
+//!
+//! A share also says when it is over: all streams of a principal end when its key is revoked.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use model::fair_share;
+use tokio_util::sync::CancellationToken;
+
+/// All shares.
+#[derive(Debug, Default)]
+pub(crate) struct Shares {
+    holders: Mutex<Holders>,
+}
+
+#[derive(Debug, Default)]
+struct Holders {
+    total: usize,
+    by_principal: HashMap<Arc<str>, Holder>,
+}
+
+#[derive(Debug, Default)]
+struct Holder {
+    held: usize,
+    over: CancellationToken,
+}
+
+/// One of them.
+#[derive(Debug)]
+pub(crate) struct Share {
+    shares: Arc<Shares>,
+    principal: Arc<str>,
+    over: CancellationToken,
+}
+
+impl Shares {
+    fn holders(&self) -> MutexGuard<'_, Holders> {
+        self.holders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One more for this principal, of `most` that there are; `None` if it has its share already.
+    pub(crate) fn take(self: &Arc<Self>, principal: &Arc<str>, most: usize) -> Option<Share> {
+        let mut holders = self.holders();
+        let held = holders.by_principal.get(principal).map_or(0, |it| it.held);
+        let fair = fair_share(held, holders.total, most);
+        fair.then(|| self.give(&mut holders, principal))
+    }
+
+    /// One more, for what has begun already and ends by itself.
+    pub(crate) fn join(self: &Arc<Self>, principal: &Arc<str>) -> Share {
+        self.give(&mut self.holders(), principal)
+    }
+
+    fn give(self: &Arc<Self>, holders: &mut Holders, principal: &Arc<str>) -> Share {
+        holders.total += 1;
+        let holder = holders.by_principal.entry(principal.clone()).or_default();
+        holder.held += 1;
+        Share {
+            shares: self.clone(),
+            principal: principal.clone(),
+            over: holder.over.clone(),
+        }
+    }
+
+    /// Ends all that the principal has.
+    pub(crate) fn revoke(&self, principal: &str) {
+        if let Some(holder) = self.holders().by_principal.get(principal) {
+            holder.over.cancel();
+        }
+    }
+}
+
+impl Share {
+    /// Cancelled when what is held has to end.
+    pub(crate) fn over(&self) -> &CancellationToken {
+        &self.over
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let mut holders = self.shares.holders();
+        holders.total -= 1;
+        if let Some(holder) = holders.by_principal.get_mut(&self.principal) {
+            holder.held -= 1;
+            if holder.held == 0 {
+                holders.by_principal.remove(&self.principal);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_can_take_all() {
+        let shares = Arc::<Shares>::default();
+        let [one, two]: [Arc<str>; 2] = ["one".into(), "two".into()];
+        let all = |who: &Arc<str>| -> Vec<Share> {
+            std::iter::from_fn(|| shares.take(who, 100)).collect()
+        };
+        let ones = all(&one);
+        assert_eq!(ones.len(), 80);
+        let twos = all(&two);
+        assert_eq!(twos.len(), 16);
+        shares.revoke("one");
+        assert!(ones[0].over().is_cancelled() && !twos[0].over().is_cancelled());
+        drop(ones);
+        assert_eq!(all(&two).len(), 64);
+        assert!(
+            !shares.join(&one).over().is_cancelled(),
+            "it is another key's"
+        );
+        assert!(shares.holders().by_principal.contains_key("two"));
+        drop(twos);
+        assert!(shares.holders().by_principal.is_empty());
+    }
+}

@@ -1,0 +1,212 @@
+//! Clients that take more than their share, and keys that are revoked: others have theirs, and what was opened with the
+//! key ends.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "a failure in a test's helper is the test's"
+)]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Gateway, LEGACY, Setup};
+use serde_json::{Value, json};
+use testkit::{DEADLINE, RawClient, Reply, wait_for, within};
+
+const NEW: &str = "2026-07-28";
+const STREAM: [(&str, &str); 1] = [("accept", "text/event-stream")];
+
+/// A client that is somebody by what it sends as a key.
+fn client(gateway: &Gateway, who: &str) -> RawClient {
+    let bearer = format!("Bearer {who}");
+    gateway.client().with("authorization", &bearer)
+}
+
+async fn initialize(client: &RawClient) -> Reply {
+    let params = json!({"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
+    let hello = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params});
+    client.post(hello.to_string()).await
+}
+
+async fn session(client: &RawClient) -> RawClient {
+    let reply = initialize(client).await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    let id = reply.header("mcp-session-id").unwrap();
+    client.clone().with("mcp-session-id", id)
+}
+
+async fn ask(client: &RawClient, method: &str, params: Value) -> Reply {
+    let message = json!({"jsonrpc": "2.0", "id": 2, "method": method, "params": params});
+    client.post(message.to_string()).await
+}
+
+/// Opens `subscriptions/listen`.
+async fn listen(client: &RawClient) -> testkit::Streaming {
+    let meta = json!({
+        "io.modelcontextprotocol/protocolVersion": NEW,
+        "io.modelcontextprotocol/clientInfo": {"name": "t", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {},
+    });
+    let params = json!({"notifications": {"toolsListChanged": true}, "_meta": meta});
+    let body =
+        json!({"jsonrpc": "2.0", "id": 1, "method": "subscriptions/listen", "params": params});
+    let headers = [
+        ("mcp-protocol-version", NEW),
+        ("mcp-method", "subscriptions/listen"),
+    ];
+    let text = body.to_string();
+    client.send(http::Method::POST, &headers, text).await
+}
+
+/// One client that opens session after session ends its own, those that are unused for longest; it takes none of
+/// another's, and leaves room for whoever comes next.
+#[tokio::test]
+async fn whoever_opens_most_sessions_loses_them_first() {
+    const MOST: usize = 40;
+    let count = if testkit::soak() { 20_000 } else { 200 };
+    let gateway = Setup::new()
+        .settings(&format!("[limits]\nmax_sessions = {MOST}\n"))
+        .serve()
+        .await;
+    let honest = client(&gateway, "honest");
+    let quiet = session(&honest).await;
+    let greedy = client(&gateway, "greedy");
+    let first = session(&greedy).await;
+    let listening = session(&greedy).await;
+    let _stream = listening.get(&STREAM).await;
+    let mut last = first.clone();
+    for _ in 0..count {
+        last = session(&greedy).await;
+    }
+    let status = async |client: &RawClient| ask(client, "ping", json!({})).await.status;
+    assert_eq!(status(&quiet).await, 200);
+    assert_eq!(status(&first).await, 404);
+    assert_eq!(status(&last).await, 200);
+    assert_eq!(status(&listening).await, 200, "it is in use");
+    let open = gateway.metric("sessions", None).await.unwrap();
+    assert!((20..=MOST as u64).contains(&open), "{open} sessions");
+    // Others get as many as there is room for, and the greedy one's besides.
+    for _ in 0..15 {
+        session(&client(&gateway, "third")).await;
+    }
+    assert_eq!(status(&quiet).await, 200);
+    let open = gateway.metric("sessions", None).await.unwrap();
+    assert!(open <= MOST as u64, "{open} sessions");
+}
+
+/// One client cannot watch all resources that may be watched.
+#[tokio::test]
+async fn watched_resources_are_shared_out() {
+    let gateway = Setup::new()
+        .scripted("one", &["--resources", "60"])
+        .settings("[limits]\nmax_subscriptions = 50\n")
+        .serve()
+        .await;
+    gateway.up("one").await;
+    let uri = |n: usize| json!({"uri": format!("resource://one/scripted://{n}")});
+    let greedy = session(&client(&gateway, "greedy")).await;
+    let mut watched = 0;
+    for n in 0..60 {
+        let reply = ask(&greedy, "resources/subscribe", uri(n)).await.text();
+        if reply.contains("max_subscriptions") {
+            break;
+        }
+        assert!(reply.contains("result"), "{reply}");
+        watched += 1;
+    }
+    assert_eq!(watched, 40);
+    // Another session of the same client has no share of its own.
+    let second = session(&client(&gateway, "greedy")).await;
+    let reply = ask(&second, "resources/subscribe", uri(0)).await.text();
+    assert!(reply.contains("max_subscriptions"), "{reply}");
+    let other = session(&client(&gateway, "other")).await;
+    let reply = ask(&other, "resources/subscribe", uri(0)).await.text();
+    assert!(reply.contains("result"), "{reply}");
+    // What is given back can be had again.
+    let reply = ask(&greedy, "resources/unsubscribe", uri(1)).await.text();
+    assert!(reply.contains("result"), "{reply}");
+    assert_eq!(greedy.delete(&[]).await.status, 204);
+    let reply = ask(&second, "resources/subscribe", uri(0)).await.text();
+    assert!(reply.contains("result"), "{reply}");
+}
+
+/// One client cannot have all event streams.
+#[tokio::test]
+async fn open_streams_are_shared_out() {
+    let gateway = Setup::new()
+        .settings("[limits]\nmax_connections = 40\n")
+        .serve()
+        .await;
+    let greedy = client(&gateway, "greedy");
+    let mut open = Vec::new();
+    let refused = loop {
+        let stream = listen(&greedy).await;
+        if stream.status != 200 {
+            break stream.collect(DEADLINE).await;
+        }
+        open.push(stream);
+        assert!(open.len() < 40, "one client has all");
+    };
+    assert_eq!(refused.status, 503);
+    assert!(
+        refused.text().contains("event streams"),
+        "{}",
+        refused.text()
+    );
+    assert_eq!(open.len(), 32);
+    let other = session(&client(&gateway, "other")).await;
+    assert_eq!(other.get(&STREAM).await.status, 200);
+    drop(open);
+    wait_for("a stream", DEADLINE, async || {
+        listen(&greedy).await.status == 200
+    })
+    .await;
+}
+
+/// All streams that were opened with a key end within a second of its being revoked: of both eras, and of the API.
+#[tokio::test]
+async fn a_revoked_key_ends_its_streams() {
+    let gateway = Setup::new().scripted("one", &[]).serve().await;
+    gateway.up("one").await;
+    let administrator = format!("Bearer {}", gateway.token());
+    let keys = gateway
+        .at("/api/v1/keys")
+        .with("authorization", &administrator);
+    let wanted = json!({"name": "short-lived"});
+    let made = keys.post(wanted.to_string()).await;
+    assert_eq!(made.status, 201, "{}", made.text());
+    let made: Value = serde_json::from_slice(&made.body).unwrap();
+    let token = made["token"].as_str().unwrap();
+    let key = client(&gateway, token);
+    let legacy = session(&key).await;
+    let oldest = key.at("/sse");
+    let logs = key.at("/api/v1/servers/one/logs?follow=true");
+    let mut streams = vec![
+        ("a session's stream", legacy.get(&STREAM).await),
+        ("HTTP+SSE", oldest.get(&STREAM).await),
+        ("subscriptions/listen", listen(&key).await),
+        ("followed logs", logs.get(&STREAM).await),
+    ];
+    let other = gateway.client().with("authorization", &administrator);
+    let mut kept = listen(&other).await;
+    for (what, stream) in &mut streams {
+        assert_eq!(stream.status, 200, "{what}");
+        assert!(stream.is_event_stream(), "{what}");
+    }
+    let id = made["id"].as_str().unwrap();
+    let revoked = keys.at(&format!("/api/v1/keys/{id}")).delete(&[]).await;
+    assert_eq!(revoked.status, 204, "{}", revoked.text());
+    for (what, stream) in streams {
+        within(what, Duration::from_secs(1), stream.collect(DEADLINE)).await;
+    }
+    assert_eq!(ask(&legacy, "ping", json!({})).await.status, 401);
+    // Nobody else's.
+    assert!(kept.next_event(DEADLINE).await.is_some());
+    wait_for("the end of all others", DEADLINE, async || {
+        gateway.metric("listeners", None).await == Some(1)
+    })
+    .await;
+    drop(kept);
+    assert_eq!(listen(&other).await.status, 200);
+}
