@@ -61,6 +61,8 @@ pub struct LineReader<R> {
 }
 
 const READ_SIZE: usize = 16 * 1024;
+/// After a longer line the buffer begins anew.
+const LONG: usize = 256 * 1024;
 
 impl<R: AsyncRead + Unpin> LineReader<R> {
     /// `max_line`: bytes of a line, its end not counted.
@@ -87,6 +89,10 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
             if let Some(at) = memchr::memchr(b'\n', &self.buffer[self.scanned..]) {
                 let mut line = self.buffer.split_to(self.scanned + at + 1);
                 self.scanned = 0;
+                if line.len() > LONG {
+                    // The buffer would be as long for ever, and what comes next would keep this line.
+                    self.buffer = BytesMut::from(&self.buffer[..]);
+                }
                 line.truncate(line.len() - 1);
                 if line.last() == Some(&b'\r') {
                     line.truncate(line.len() - 1);

@@ -11,6 +11,7 @@ mod gateway;
 mod hosting;
 mod live;
 mod master;
+mod memory;
 mod ops;
 mod projects;
 mod registry;

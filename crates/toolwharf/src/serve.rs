@@ -22,7 +22,7 @@ use crate::{
     gateway::{self, Front, Guard, Other},
     hosting::Hosting,
     live::{Live, warn_of},
-    ops,
+    memory, ops,
     rest::{self, Rest},
     startup::{self, Given},
     trim, webhook,
@@ -120,6 +120,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
             () = hosting.sweep() => {}
             () = front.reap() => {}
             () = front.follow_keys() => {}
+            () = memory::give_back() => {}
             () = trim::after_the_start() => {}
         }
         anyhow::Ok(())

@@ -456,3 +456,63 @@ async fn unread_answers_of_many_clients_take_bounded_memory() {
     let under_way = 8 * bytes as u64 / 1024;
     assert!(grown < room * 1024 + under_way, "{grown} KiB more");
 }
+
+/// What a peak took is given back: half a minute after it the gateway's own memory is what it was before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn memory_returns_after_a_peak() {
+    const BIG: usize = 8_000_000;
+    let count = if soak() { 100 } else { 12 };
+    let gateway = Setup::new()
+        .server(
+            "one",
+            with(scripted("one", &[]), json!({"maxConcurrency": 8})),
+        )
+        .serve()
+        .await;
+    gateway.up("one").await;
+    // Everything once, so that what is only made at the first use is there.
+    for _ in 0..20 {
+        let client = gateway.client();
+        let text = call(
+            "big",
+            &json!({"bytes": 100_000, "pad": "p".repeat(200_000)}),
+        );
+        assert_eq!(client.post_with(&headers("big"), text).await.status, 200);
+        assert_eq!(gateway.at("/metrics").get(&[]).await.status, 200);
+    }
+    let own = || common::memory(gateway.process.pid(), "RssAnon:");
+    let before = own();
+    let mut peak = JoinSet::new();
+    for n in 0..count {
+        let client = gateway.client();
+        peak.spawn(async move {
+            // Long answers and long requests.
+            let (bytes, pad) = if n % 2 == 0 { (BIG, 1) } else { (1, BIG) };
+            let text = call("big", &json!({"bytes": bytes, "pad": "p".repeat(pad)}));
+            client.post_with(&headers("big"), text).await.status
+        });
+    }
+    let mut most = 0;
+    let mut ended = 0;
+    while ended < count {
+        tokio::select! {
+            status = peak.join_next() => {
+                assert_eq!(status.unwrap().unwrap(), 200);
+                ended += 1;
+            }
+            () = sleep(Duration::from_millis(5)) => {}
+        }
+        most = most.max(own());
+    }
+    assert!(most > 3 * before, "no peak: {most} KiB after {before} KiB");
+    let start = Instant::now();
+    let mut least = most;
+    while least * 10 > before * 12 {
+        assert!(
+            start.elapsed() < Duration::from_secs(30),
+            "{before} KiB before, {most} KiB at the peak, {least} KiB half a minute later"
+        );
+        sleep(Duration::from_millis(200)).await;
+        least = least.min(own());
+    }
+}
