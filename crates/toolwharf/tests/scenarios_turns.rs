@@ -231,6 +231,42 @@ async fn a10_the_start_policy_is_the_projects_and_a_chat_that_does_not_start_lea
     assert_eq!(kept["conversations"].as_array().unwrap().len(), 1);
 }
 
+/// A first message that the model's provider does not take leaves nothing, and the client is told that there is nothing to
+/// go on with; a later one leaves what there was.
+#[tokio::test]
+async fn a_first_message_that_the_provider_refuses_leaves_no_empty_conversation() {
+    let refused = json!({ "fail": { "status": 400, "kind": "invalid_request_error", "message": "prompt is too long" } });
+    let llm = Llm::start(&turns(&[
+        refused.clone(),
+        refused.clone(),
+        says("Hi."),
+        refused,
+    ]))
+    .await;
+    let gateway = with_agent(Setup::new(), &llm, "", "").await;
+    let events = say(&gateway, "Hi").await;
+    assert_eq!(last(&events).0, "error", "{events:?}");
+    let (first, gone) = (&events[0], &events[events.len() - 2]);
+    assert!(first["id"].is_string(), "{events:?}");
+    assert!(
+        gone["id"].is_null() && gone.get("type").is_none(),
+        "{events:?}"
+    );
+    let kept = told(&gateway, "/conversations").await;
+    assert_eq!(kept["conversations"], json!([]));
+    let said = on(&gateway, &["chat", "Hi"]).await.code(1);
+    assert!(said.err.contains("prompt is too long"), "{said:?}");
+    assert!(!said.err.contains("to go on"), "{said:?}");
+
+    let events = say(&gateway, "Hi").await;
+    assert_eq!(text(&events), "Hi.", "{events:?}");
+    let more = json!({ "conversation": events[0]["id"], "message": "Something very long" });
+    let events = chat(&gateway, "/chat", &more).await;
+    assert_eq!(last(&events).0, "error", "{events:?}");
+    let kept = told(&gateway, "/conversations").await;
+    assert_eq!(kept["conversations"].as_array().unwrap().len(), 1);
+}
+
 /// Of a project's own servers the one that was registered later wins a name (`last-wins`), for clients and the agent.
 #[tokio::test]
 async fn a05_of_a_projects_servers_the_later_registered_wins() {

@@ -277,7 +277,8 @@ impl Chat {
     fn happened(&mut self, event: &Value) -> anyhow::Result<Option<Ended>> {
         let text = |key: &str| event[key].as_str().unwrap_or_default();
         match text("type") {
-            "conversation" => self.conversation = Some(text("id").to_owned()),
+            // Without an id: nothing is left of it.
+            "conversation" => self.conversation = event["id"].as_str().map(str::to_owned),
             "error" => {
                 self.screen.event(event)?;
                 return Ok(Some(Ended::Failed(text("message").to_owned())));

@@ -1,6 +1,12 @@
 //! Chats with an agent, and the conversations that are kept of them.
 
-use std::convert::Infallible;
+use std::{
+    convert::Infallible,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use agent::{ChatEvent, Conversation, Keep};
 use axum::{
@@ -149,11 +155,14 @@ async fn said(
         }
     };
     let mut first = Some(json!({ "id": id, "title": place.title }));
+    let is_gone = Arc::<AtomicBool>::default();
     let keep = Kept {
         store,
         project,
         id,
+        is_new: place.revision.is_none(),
         place,
+        is_gone: is_gone.clone(),
         _turn: turn,
     };
     let events = agent.chat_owned(conversation, asked.message, keep);
@@ -161,6 +170,9 @@ async fn said(
         // From here on it is kept. Of a turn that did not start there may be nothing to go on with.
         let conversation = match &happened {
             ChatEvent::Started { .. } => first.take().map(|data| event("conversation", &data)),
+            ChatEvent::Error { .. } if is_gone.load(Ordering::Relaxed) => {
+                Some(event("conversation", &json!({ "id": null })))
+            }
             _ => None,
         };
         let data = serde_json::to_value(&happened).unwrap_or_default();
@@ -181,6 +193,9 @@ struct Kept {
     project: Option<ProjectId>,
     id: String,
     place: Place,
+    is_new: bool,
+    /// Nothing was left of it, and it was removed.
+    is_gone: Arc<AtomicBool>,
     /// Until all is kept, no other turn of it may begin.
     _turn: Turn,
 }
@@ -209,6 +224,17 @@ impl Kept {
     }
 }
 
+impl Kept {
+    async fn remove(&self) -> Result<(), String> {
+        let removed = self
+            .store
+            .conversation_remove(self.project.as_ref(), &self.id);
+        removed.await.map_err(|error| error.to_string())?;
+        self.is_gone.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
 impl Keep for Kept {
     fn conversation(&self) -> &str {
         &self.id
@@ -223,7 +249,13 @@ impl Keep for Kept {
 
     fn ended(mut self: Box<Self>, conversation: Conversation) -> BoxFuture<'static, ()> {
         Box::pin(async move {
-            if let Err(error) = self.save(&conversation).await {
+            // The model's provider did not take its first message, which was taken back.
+            let is_empty = self.is_new && conversation.messages().is_empty();
+            let kept = match is_empty {
+                true => self.remove().await,
+                false => self.save(&conversation).await,
+            };
+            if let Err(error) = kept {
                 tracing::error!(conversation = self.id, "what was said is not kept: {error}");
             }
         })
