@@ -158,7 +158,7 @@ async fn p08_tools_are_adk_functions_under_their_own_names() {
     assert_eq!(anthropic["declarations"][1]["input_schema"], parameters);
     let openai = told(&gateway, "/tools?project=shop&format=openai").await;
     assert_eq!(openai["declarations"][0]["type"], "function");
-    assert_eq!(openai["declarations"][0]["function"]["name"], "fetch");
+    assert_eq!(openai["declarations"][2]["function"]["name"], "fetch");
     let path = "/projects/shop/tools?format=gemini";
     let refused = ask(&gateway, "GET", path, &Value::Null).await;
     assert_eq!(refused.status, 400, "{}", refused.text());
