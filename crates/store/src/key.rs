@@ -9,6 +9,7 @@ use crate::{
     error::{Error, Result},
     id::{micros, new_id, now},
     project,
+    quota::Quota,
     sql::{Filter, Key, Text, execute, page, row, rows},
 };
 
@@ -102,6 +103,9 @@ impl Store {
             key.expires_at.map(micros),
         )?;
         let row = row.ok_or_else(|| Error::conflict("key", key.name, "this very key is stored"))?;
+        if let Some(project) = key.project {
+            Quota::Keys.check(&mut tx, project, key.name).await?;
+        }
         tx.commit().await?;
         Ok(row)
     }

@@ -11,7 +11,9 @@ use crate::{
     NewServer, Put, ServerRow, Store, Time,
     error::{Error, Result},
     id::{new_id, now},
-    project, server,
+    project,
+    quota::Quota,
+    server,
     sql::{Doc, Key, Text, Tx, execute, row, rows},
     workspace,
 };
@@ -78,6 +80,7 @@ impl Store {
             server::forget(&mut tx, Key(project.as_str()), &gone).await?;
             removed.push(gone);
         }
+        Quota::Servers.check(&mut tx, project, name).await?;
         tx.commit().await?;
         let created = product.created_at == product.updated_at;
         Ok(Installed {

@@ -11,6 +11,7 @@ use crate::{
     error::{Error, Result},
     id::now,
     project,
+    quota::Quota,
     sql::{Key, execute, row, rows},
 };
 
@@ -65,6 +66,9 @@ impl Store {
         )?;
         let why = "another version of it is stored than the one that was to be replaced";
         let row = row.ok_or_else(|| Error::conflict("secret", &secret.name, why))?;
+        if row.version == 1 {
+            Quota::Secrets.check(&mut tx, project, &secret.name).await?;
+        }
         tx.commit().await?;
         Ok(row)
     }

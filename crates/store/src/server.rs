@@ -10,6 +10,7 @@ use crate::{
     error::{Error, Result},
     id::{new_id, now},
     project,
+    quota::Quota,
     sql::{Doc, Key, Text, Tx, execute, row, rows},
     workspace,
 };
@@ -90,8 +91,12 @@ impl Store {
             now(),
         )?;
         let row = row.ok_or_else(|| Error::conflict("server", &server.name, BY_PRODUCT))?;
-        tx.commit().await?;
         let created = row.created_at == row.updated_at;
+        if created {
+            let name = server.name.as_str();
+            Quota::Servers.check(&mut tx, project, name).await?;
+        }
+        tx.commit().await?;
         Ok(Put { row, created })
     }
 

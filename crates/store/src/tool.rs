@@ -10,6 +10,7 @@ use crate::{
     error::{Error, Result},
     id::now,
     project::scope,
+    quota::Quota,
     sql::{Conn, Key, Text, execute, row, rows},
 };
 
@@ -103,6 +104,7 @@ impl Store {
             now(),
         )?;
         let row = row.ok_or_else(|| Error::not_found("tool", tool))?;
+        Quota::ToolSettings.check(&mut tx, project, tool).await?;
         tx.commit().await?;
         Ok(row)
     }

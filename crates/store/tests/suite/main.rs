@@ -11,6 +11,7 @@ mod conversations;
 mod faults;
 mod hostile;
 mod keys;
+mod quotas;
 mod registry;
 mod secrets;
 mod tools;
