@@ -5,30 +5,44 @@
 //! be written is said at once to whoever waits; outcomes that could not be written are kept and written later,
 //! so far as memory is set aside for them. Nothing is ever made again. Deliberately absent: what is in the
 //! table, and how long it stays there.
+//!
+//! An intent that was handed to the writer gets its outcome, wherever the call is dropped: the place of the outcome in
+//! the queue is reserved before the intent goes into it ([`Pending`]).
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use model::{AuditBodies, ProjectId};
+use runtime::Repeats;
 use sha2::{Digest, Sha256};
 use store::{CallEnd, CallStatus, CallWrite, CallWriter, NewCall};
 use tokio::{
-    sync::{mpsc, oneshot},
+    sync::{
+        mpsc::{self, OwnedPermit, error::TrySendError},
+        oneshot,
+    },
     time::Instant,
 };
 
 use crate::secrets::hex;
 
-/// Records that wait to be written.
-const QUEUE: usize = 16_384;
+/// Records that wait to be written, and places for the outcomes of calls in flight.
+const QUEUE: usize = 32_768;
 /// The most records of one batch: two for each of as many calls as are usually in flight.
 const BATCH: usize = 256;
 /// Outcomes that are kept while they cannot be written.
 const LATE: usize = 65_536;
+/// Intents of which the database did not say whether they were written, and that are to be closed if they were. Those
+/// that come after so many failures are not written: the first failures are the ones in doubt.
+const DOUBTFUL: usize = 4_096;
+/// How long the writer waits at its end for outcomes of calls that are just being dropped.
+const LAST: Duration = Duration::from_secs(1);
 /// How often they are tried again.
 const RETRY: Duration = Duration::from_secs(1);
 /// How long a call waits for its record.
 const DEADLINE: Duration = Duration::from_secs(8);
 const STOPPING: &str = "the product is stopping";
+const TOO_MANY: &str = "too many records wait already";
+const NOT_MADE: &str = "its record was not confirmed in time, so it was not made";
 /// Longest error text that is kept, in bytes.
 const ERROR_BYTES: usize = 2_000;
 
@@ -77,11 +91,16 @@ pub(crate) struct Outcome<'a> {
 
 /// An open record. Dropped without an outcome, the call was cancelled.
 pub(crate) struct Record {
-    audit: Audit,
+    pending: Pending,
+    bodies: AuditBodies,
+}
+
+/// A call whose intent the writer has and whose outcome it does not have yet. Dropped, the call was cancelled.
+struct Pending {
+    /// The place of the outcome in the queue; `None` once it is used or not needed.
+    place: Option<OwnedPermit<Entry>>,
     id: String,
     began: Instant,
-    bodies: AuditBodies,
-    open: bool,
 }
 
 impl Audit {
@@ -118,42 +137,106 @@ impl Audit {
             arguments,
             started_at: store::now(),
         };
-        let began = Instant::now();
-        self.written(Some(CallWrite::Intent(call))).await?;
         Ok(Record {
-            audit: self.clone(),
-            id,
-            began,
+            pending: self.intend(call).await?,
             bodies: intent.bodies,
-            open: true,
         })
+    }
+
+    /// Writes an intent. If this is dropped before it is done, or nobody can tell what came of it, the intent gets an
+    /// outcome all the same.
+    async fn intend(&self, call: NewCall) -> Result<Pending, NotRecorded> {
+        let place = self
+            .records
+            .clone()
+            .try_reserve_owned()
+            .map_err(not_taken)?;
+        let mut pending = Pending {
+            place: Some(place),
+            id: call.id.clone(),
+            began: Instant::now(),
+        };
+        let written = match self.send(Some(CallWrite::Intent(call))) {
+            Ok(written) => written,
+            Err(why) => {
+                pending.place = None;
+                return Err(why);
+            }
+        };
+        match tokio::time::timeout(DEADLINE, written).await {
+            Ok(Ok(Ok(()))) => Ok(pending),
+            // The writer knows of it, and closes what is in doubt.
+            Ok(Ok(Err(why))) => {
+                pending.place = None;
+                Err(why)
+            }
+            Ok(Err(_)) => {
+                pending.place = None;
+                Err(NotRecorded(STOPPING.into()))
+            }
+            Err(_) => {
+                let error = Some(NOT_MADE.to_owned());
+                pending.give(pending.end(CallStatus::Error, error, None, None), None);
+                Err(overdue())
+            }
+        }
     }
 
     /// Waits until everything that came before is written, or cannot be. Nothing is recorded from now on.
     pub(crate) async fn end(&self) {
-        let _ = self.written(None).await;
+        let (done, ended) = oneshot::channel();
+        let entry = Entry {
+            write: None,
+            done: Some(done),
+        };
+        if self.records.send(entry).await.is_ok() {
+            let _ = ended.await;
+        }
     }
 
     /// Writes what another than a server's call has to record.
     pub(crate) async fn write(&self, write: CallWrite) -> Result<(), NotRecorded> {
-        self.written(Some(write)).await
+        match write {
+            CallWrite::Intent(call) => {
+                let mut pending = self.intend(call).await?;
+                // Its outcome comes by another way.
+                pending.place = None;
+                Ok(())
+            }
+            outcome @ CallWrite::Outcome(_) => answered(self.send(Some(outcome))?).await,
+        }
     }
 
-    async fn written(&self, write: Option<CallWrite>) -> Result<(), NotRecorded> {
-        let (done, outcome) = oneshot::channel();
+    /// Hands something to the writer, which tells what came of it.
+    fn send(&self, write: Option<CallWrite>) -> Result<Written, NotRecorded> {
+        let (done, written) = oneshot::channel();
         let done = Some(done);
         self.records
             .try_send(Entry { write, done })
-            .map_err(|error| match error {
-                mpsc::error::TrySendError::Full(_) => "too many records wait already",
-                mpsc::error::TrySendError::Closed(_) => STOPPING,
-            })
-            .map_err(|why| NotRecorded(why.into()))?;
-        match tokio::time::timeout(DEADLINE, outcome).await {
-            Ok(Ok(outcome)) => outcome,
-            Ok(Err(_)) => Err(NotRecorded(STOPPING.into())),
-            Err(_) => Err(NotRecorded("the database did not answer in time".into())),
-        }
+            .map_err(not_taken)?;
+        Ok(written)
+    }
+}
+
+type Written = oneshot::Receiver<Result<(), NotRecorded>>;
+
+fn not_taken<T>(error: TrySendError<T>) -> NotRecorded {
+    let why = match error {
+        TrySendError::Full(_) => TOO_MANY,
+        TrySendError::Closed(_) => STOPPING,
+    };
+    NotRecorded(why.into())
+}
+
+fn overdue() -> NotRecorded {
+    NotRecorded("the database did not answer in time".into())
+}
+
+async fn answered(written: Written) -> Result<(), NotRecorded> {
+    match tokio::time::timeout(DEADLINE, written).await {
+        Ok(Ok(outcome)) => outcome,
+        Ok(Err(_)) => Err(NotRecorded(STOPPING.into())),
+        Err(_) => Err(overdue()),
     }
 }
 
@@ -167,7 +250,6 @@ impl Record {
         outcome: Outcome<'_>,
         redact: &(dyn Fn(&str) -> String + Sync),
     ) -> Result<(), NotRecorded> {
-        self.open = false;
         let result = outcome
             .result
             .filter(|_| self.bodies == AuditBodies::Full)
@@ -177,10 +259,15 @@ impl Record {
             text.truncate(text.floor_char_boundary(ERROR_BYTES));
             text
         });
-        let end = self.end(outcome.status, error, outcome.result.map(digest), result);
-        self.audit.written(Some(CallWrite::Outcome(end))).await
+        let pending = &mut self.pending;
+        let end = pending.end(outcome.status, error, outcome.result.map(digest), result);
+        let (done, written) = oneshot::channel();
+        pending.give(end, Some(done));
+        answered(written).await
     }
+}
 
+impl Pending {
     fn end(
         &self,
         status: CallStatus,
@@ -198,24 +285,20 @@ impl Record {
             duration_us: i64::try_from(self.began.elapsed().as_micros()).unwrap_or(i64::MAX),
         }
     }
+
+    /// Gives the outcome to the writer; the first one counts.
+    fn give(&mut self, end: CallEnd, done: Option<Done>) {
+        if let Some(place) = self.place.take() {
+            let write = Some(CallWrite::Outcome(end));
+            place.send(Entry { write, done });
+        }
+    }
 }
 
-impl Drop for Record {
+impl Drop for Pending {
     fn drop(&mut self) {
-        if !self.open {
-            return;
-        }
-        let end = self.end(CallStatus::Cancelled, None, None, None);
-        if self
-            .audit
-            .records
-            .try_send(Entry {
-                write: Some(CallWrite::Outcome(end)),
-                done: None,
-            })
-            .is_err()
-        {
-            tracing::error!(call = self.id, "a cancelled call stays open in the records");
+        if self.place.is_some() {
+            self.give(self.end(CallStatus::Cancelled, None, None, None), None);
         }
     }
 }
@@ -224,12 +307,12 @@ fn digest(text: &[u8]) -> String {
     hex(&Sha256::digest(text))
 }
 
-async fn write(mut writer: CallWriter, mut queue: mpsc::Receiver<Entry>) {
-    let mut late: VecDeque<CallEnd> = VecDeque::new();
+async fn write(writer: CallWriter, mut queue: mpsc::Receiver<Entry>) {
+    let mut book = Book::new(writer);
     let mut batch = Vec::with_capacity(BATCH);
     let mut ending = None;
     while ending.is_none() {
-        let came = if late.is_empty() {
+        let came = if book.is_clear() {
             queue.recv_many(&mut batch, BATCH).await
         } else {
             // Who waits goes first; what is late is tried beside it.
@@ -251,47 +334,125 @@ async fn write(mut writer: CallWriter, mut queue: mpsc::Receiver<Entry>) {
                 None => ending = entry.done,
             }
         }
-        let waiting = writes.len();
-        writes.extend(late.iter().take(BATCH).cloned().map(CallWrite::Outcome));
-        let written = writer.write(&writes).await;
-        match &written {
-            Ok(()) => {
-                late.drain(..writes.len() - waiting);
-            }
-            Err(error) => {
-                tracing::error!(
-                    records = waiting,
-                    "calls cannot be recorded: {}",
-                    chain(error)
-                );
-                for write in writes.into_iter().take(waiting) {
-                    if let CallWrite::Outcome(end) = write {
-                        if late.len() >= LATE {
-                            tracing::error!(call = end.id, "its outcome is lost: it stays open");
-                        } else {
-                            late.push_back(end);
-                        }
-                    }
-                }
-            }
-        }
-        let outcome = written.map_err(|error| NotRecorded(error.to_string().into()));
+        let outcome = book.enter(writes).await;
         for done in done {
             let _ = done.send(outcome.clone());
         }
     }
+    // Calls that are dropped with the product have places in the queue yet; new ones get none.
     queue.close();
-    // One last time for what is late.
-    let rest: Vec<_> = late.drain(..).map(CallWrite::Outcome).collect();
-    if !rest.is_empty() && writer.write(&rest).await.is_err() {
-        tracing::error!(
-            records = rest.len(),
-            "outcomes of calls could not be recorded: they stay open"
+    let mut last = Vec::new();
+    let until = Instant::now() + LAST;
+    while let Ok(Some(entry)) = tokio::time::timeout_at(until, queue.recv()).await {
+        last.extend(
+            entry
+                .write
+                .filter(|write| matches!(write, CallWrite::Outcome(_))),
         );
     }
-    drop(writer);
+    book.finish(last).await;
     if let Some(ending) = ending {
         let _ = ending.send(Ok(()));
+    }
+}
+
+/// The writer's own account: what could not be written yet.
+struct Book {
+    writer: CallWriter,
+    late: VecDeque<CallEnd>,
+    doubtful: VecDeque<CallEnd>,
+    failures: Repeats,
+}
+
+impl Book {
+    fn new(writer: CallWriter) -> Self {
+        Self {
+            writer,
+            late: VecDeque::new(),
+            doubtful: VecDeque::new(),
+            failures: Repeats::default(),
+        }
+    }
+
+    fn is_clear(&self) -> bool {
+        self.late.is_empty() && self.doubtful.is_empty()
+    }
+
+    /// Writes these records, and some of those that are late.
+    async fn enter(&mut self, mut writes: Vec<CallWrite>) -> Result<(), NotRecorded> {
+        let new = writes.len();
+        let late = self.late.iter().take(BATCH);
+        writes.extend(late.cloned().map(CallWrite::Outcome));
+        let doubtful_from = writes.len();
+        let doubtful = self.doubtful.iter().take(BATCH);
+        writes.extend(doubtful.cloned().map(CallWrite::Outcome));
+        match self.writer.write(&writes).await {
+            Ok(()) => {
+                self.late.drain(..doubtful_from - new);
+                self.doubtful.drain(..writes.len() - doubtful_from);
+                Ok(())
+            }
+            Err(error) => {
+                let why = chain(&error);
+                if let Some(times) = self.failures.count(&why) {
+                    tracing::error!(records = new, "calls cannot be recorded: {why}{times}");
+                }
+                writes.truncate(new);
+                self.keep(writes);
+                Err(NotRecorded(error.to_string().into()))
+            }
+        }
+    }
+
+    /// Keeps what could not be written.
+    fn keep(&mut self, writes: Vec<CallWrite>) {
+        let mut lost = 0_u64;
+        for write in writes {
+            match write {
+                CallWrite::Outcome(end) if self.late.len() < LATE => self.late.push_back(end),
+                CallWrite::Outcome(_) => lost += 1,
+                // Its caller is told that it was not made; whether its record is there, nobody knows.
+                CallWrite::Intent(call) if self.doubtful.len() < DOUBTFUL => {
+                    self.doubtful.push_back(not_made(call));
+                }
+                CallWrite::Intent(_) => {}
+            }
+        }
+        if lost > 0
+            && let Some(times) = self.failures.count("lost")
+        {
+            tracing::error!(
+                calls = lost,
+                "outcomes of calls are lost: their records stay open{times}"
+            );
+        }
+    }
+
+    /// One last time for all that is late.
+    async fn finish(mut self, last: Vec<CallWrite>) {
+        let ends = self.late.drain(..).chain(self.doubtful.drain(..));
+        let rest: Vec<_> = last
+            .into_iter()
+            .chain(ends.map(CallWrite::Outcome))
+            .collect();
+        if !rest.is_empty() && self.writer.write(&rest).await.is_err() {
+            tracing::error!(
+                records = rest.len(),
+                "outcomes of calls could not be recorded: they stay open"
+            );
+        }
+    }
+}
+
+fn not_made(call: NewCall) -> CallEnd {
+    CallEnd {
+        id: call.id,
+        status: CallStatus::Error,
+        error: Some(NOT_MADE.to_owned()),
+        result_digest: None,
+        result: None,
+        finished_at: store::now(),
+        duration_us: 0,
     }
 }
 
@@ -300,5 +461,111 @@ fn chain(error: &store::Error) -> String {
     match error.source() {
         Some(source) => format!("{error}: {source}"),
         None => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::pin::pin;
+    use std::task::Poll;
+
+    use store::{CallFilter, CallRow, Location, Page, Store};
+
+    use super::*;
+
+    struct Office {
+        store: Store,
+        audit: Audit,
+        _dir: tempfile::TempDir,
+    }
+
+    impl Office {
+        async fn new() -> Self {
+            let dir = tempfile::tempdir().expect("a directory");
+            let location = Location::Sqlite(dir.path().join("wharf.db"));
+            let store = Store::open(&location).await.expect("a new database");
+            Self {
+                audit: Audit::new(store.call_writer()),
+                store,
+                _dir: dir,
+            }
+        }
+
+        async fn rows(&self) -> Vec<CallRow> {
+            let all = (CallFilter::default(), Page::first(1000));
+            let rows = self.store.calls_list(&all.0, &all.1).await;
+            rows.expect("the calls")
+        }
+    }
+
+    async fn open(audit: &Audit) -> Result<Record, NotRecorded> {
+        let intent = Intent {
+            project: None,
+            caller: "local",
+            server: "one",
+            tool: "echo",
+            run: None,
+            arguments: b"{}",
+            bodies: AuditBodies::Digests,
+            redact: &str::to_owned,
+        };
+        audit.open(intent).await
+    }
+
+    /// A call is dropped while its intent is on the way to the table.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn an_intent_whose_call_is_dropped_is_closed() {
+        let office = Office::new().await;
+        for _ in 0..400 {
+            let mut opening = pin!(open(&office.audit));
+            poll_fn(|cx| {
+                let _ = opening.as_mut().poll(cx);
+                Poll::Ready(())
+            })
+            .await;
+        }
+        let agents = NewCall {
+            id: store::new_id(),
+            run_id: None,
+            project: None,
+            caller: "agent".to_owned(),
+            server: "native".to_owned(),
+            tool: "show".to_owned(),
+            arguments_digest: String::new(),
+            arguments: None,
+            started_at: store::now(),
+        };
+        let mut writing = Box::pin(office.audit.write(CallWrite::Intent(agents)));
+        poll_fn(|cx| {
+            let _ = writing.as_mut().poll(cx);
+            Poll::Ready(())
+        })
+        .await;
+        drop(writing);
+        drop(open(&office.audit).await.expect("a record"));
+        office.audit.end().await;
+        let rows = office.rows().await;
+        assert_eq!(rows.len(), 402);
+        for row in rows {
+            assert_eq!(row.status, CallStatus::Cancelled, "{row:?}");
+        }
+    }
+
+    /// Calls that are in flight when the product stops are dropped after the writer was told to end.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_call_that_is_dropped_at_the_end_is_closed() {
+        let office = Office::new().await;
+        let record = open(&office.audit).await.expect("a record");
+        let mut ending = pin!(office.audit.end());
+        poll_fn(|cx| {
+            let _ = ending.as_mut().poll(cx);
+            Poll::Ready(())
+        })
+        .await;
+        drop(record);
+        ending.await;
+        assert_eq!(office.rows().await[0].status, CallStatus::Cancelled);
+        assert!(open(&office.audit).await.is_err());
     }
 }

@@ -128,11 +128,10 @@ impl Permit {
     }
 }
 
-/// Why a call gets no place.
-pub(crate) enum Full {
-    /// So many wait already.
-    Waiting(usize),
-    Timeout,
+/// Where a call stands that wants to be among those in flight.
+pub(crate) enum Place<'a> {
+    InFlight(Permit),
+    InLine(oneshot::Receiver<Permit>, InLine<'a>),
 }
 
 impl Queue {
@@ -171,41 +170,43 @@ impl Queue {
         !std::mem::replace(&mut line.takes_turns, true)
     }
 
-    /// A place among the calls in flight; the first poll gets in line.
+    /// A place among the calls in flight, or in line for one. Dropping it gives it up.
+    ///
+    /// # Errors
+    /// How many are in line already, if that is as many as may be.
+    pub(crate) fn line_up(&self, caller: CallerId, sending: Sending) -> Result<Place<'_>, usize> {
+        let mut line = self.places.line();
+        if line.waiting.is_empty() && line.has_room(self.places.limit, caller) {
+            return Ok(Place::InFlight(line.admit(&self.places, caller, sending)));
+        }
+        let ahead = self.waiting.load(Ordering::Relaxed);
+        if ahead >= self.max_waiting {
+            return Err(ahead);
+        }
+        if line.waiting.len() >= ahead + MAX_GONE {
+            line.waiting.retain(|waiter| !waiter.place.is_closed());
+        }
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let (place, given) = oneshot::channel();
+        line.waiting.push_back(Waiter {
+            caller,
+            sending,
+            place,
+        });
+        Ok(Place::InLine(given, InLine(&self.waiting)))
+    }
+
+    /// Waits for this call's turn; `None` if it does not come in time.
     ///
     /// # Cancel safety
     /// Dropped before it is done, the place in line is given up.
-    pub(crate) async fn enter(
-        &self,
-        caller: CallerId,
-        sending: Sending,
-        deadline: Instant,
-    ) -> Result<Permit, Full> {
-        let place = {
-            let mut line = self.places.line();
-            if line.waiting.is_empty() && line.has_room(self.places.limit, caller) {
-                return Ok(line.admit(&self.places, caller, sending));
+    pub(crate) async fn turn(&self, place: Place<'_>, deadline: Instant) -> Option<Permit> {
+        match place {
+            Place::InFlight(permit) => Some(permit),
+            Place::InLine(given, _in_line) => {
+                let permit = Box::pin(tokio::time::timeout_at(deadline, given)).await;
+                permit.ok()?.ok()
             }
-            let ahead = self.waiting.load(Ordering::Relaxed);
-            if ahead >= self.max_waiting {
-                return Err(Full::Waiting(ahead));
-            }
-            if line.waiting.len() >= ahead + MAX_GONE {
-                line.waiting.retain(|waiter| !waiter.place.is_closed());
-            }
-            self.waiting.fetch_add(1, Ordering::Relaxed);
-            let (place, given) = oneshot::channel();
-            line.waiting.push_back(Waiter {
-                caller,
-                sending,
-                place,
-            });
-            given
-        };
-        let _in_line = InLine(&self.waiting);
-        match Box::pin(tokio::time::timeout_at(deadline, place)).await {
-            Ok(Ok(permit)) => Ok(permit),
-            _ => Err(Full::Timeout),
         }
     }
 }
@@ -278,7 +279,8 @@ impl Drop for Permit {
     }
 }
 
-struct InLine<'a>(&'a AtomicUsize);
+/// Counts among those in line until it is dropped.
+pub(crate) struct InLine<'a>(&'a AtomicUsize);
 
 impl Drop for InLine<'_> {
     fn drop(&mut self) {
@@ -299,8 +301,10 @@ mod tests {
     }
 
     fn enter(queue: &Queue, caller: CallerId) -> impl Future<Output = Option<Permit>> {
-        let entering = queue.enter(caller, Sending::Anytime, soon());
-        let mut entering = Box::pin(async move { entering.await.ok() });
+        let mut entering = Box::pin(async move {
+            let place = queue.line_up(caller, Sending::Anytime).ok()?;
+            queue.turn(place, soon()).await
+        });
         let first = (&mut entering).now_or_never();
         async move {
             match first {
@@ -382,8 +386,8 @@ mod tests {
         let queue = Queue::new(64, 64, false);
         let [one, two] = [(); 2].map(|()| CallerId::unique());
         let enter = async |caller, sending| {
-            let permit = queue.enter(caller, sending, soon()).await;
-            permit.unwrap_or_else(|_| panic!("there is room"))
+            let place = queue.line_up(caller, sending).expect("there is room");
+            queue.turn(place, soon()).await.expect("there is room")
         };
         let mut first = enter(one, Sending::Later).await;
         let mut second = enter(one, Sending::InOrder).await;

@@ -26,7 +26,7 @@ use crate::{
     hold::{Held, Holds, Origin},
     questions::{Ask, Asks, Open, Questions, answered},
     queue::{Permit, Sending},
-    server::{Connection, Server},
+    server::{Connection, Server, Unavailable},
     shared::Shared,
     uri,
 };
@@ -51,6 +51,8 @@ enum Failure {
     Rpc(RpcError),
     Call(CallError),
     Timeout(u64),
+    /// It was turned away at once.
+    Refused(Unavailable),
     NotRecorded(NotRecorded),
 }
 
@@ -116,35 +118,25 @@ async fn recorded(
     let spec = &target.server.spec;
     let redact = |text: &str| spec.redact(text);
     let arguments = frame.param(Param::Arguments);
-    let open = async || {
+    let mut record = None;
+    let mut opening = Box::pin(async {
         let intent = Intent {
             project: caller.scope.project.as_ref().or(spec.owner.as_ref()),
             caller: &caller.principal,
             run: caller.run.as_deref(),
             server: spec.name.as_str(),
             tool: target.name.as_deref().unwrap_or_default(),
-            arguments: arguments.clone().map_or(b"{}", |span| &frame.text()[span]),
+            arguments: arguments.map_or(b"{}", |span| &frame.text()[span]),
             bodies,
             redact: &redact,
         };
-        shared.audit.open(intent).await
-    };
-    let mut record = None;
-    let mut opening = Box::pin(async {
-        record = Some(open().await?);
+        record = Some(shared.audit.open(intent).await?);
         Ok(())
     });
     let (answer, end) = carry(shared, caller, frame, &target, Some(opening.as_mut())).await;
     drop(opening);
-    if end == End::NotRecorded {
-        return answer;
-    }
-    let record = match record {
-        Some(record) => Ok(record),
-        // It was refused before it came to be.
-        None => open().await,
-    };
-    let Ok(record) = record else { return answer };
+    // A call that is turned away is counted, and makes no row: there could be any number of them.
+    let Some(record) = record else { return answer };
     let text = &answer.text;
     let object = Object::of(text);
     let result = object.as_ref().and_then(|answer| answer.raw("result"));
@@ -179,7 +171,6 @@ async fn recorded(
 enum End {
     Answered,
     TimedOut,
-    NotRecorded,
 }
 
 async fn carry(
@@ -204,7 +195,7 @@ async fn carry(
         Ok(answer) => (answer, End::Answered),
         Err(Failure::NotRecorded(why)) => {
             let what = format!("{why}; it was not made");
-            (Answer::unavailable(frame, &what), End::NotRecorded)
+            (Answer::unavailable(frame, &what), End::Answered)
         }
         Err(failure) => {
             let end = match failure {
@@ -243,20 +234,19 @@ impl Relay<'_> {
         let server = &self.target.server;
         let mut deadline = self.started + self.timeout();
         if let Some(refusal) = server.refusal() {
-            tracing::warn!(server = %server.name(), method = self.frame.method(), "refused: {refusal}");
-            return Err(refusal.to_rpc().into());
+            return Err(Failure::Refused(refusal));
         }
         let sending = match (&self.caller.session, &opening) {
             (None, _) => Sending::Anytime,
             (Some(_), None) => Sending::InOrder,
             (Some(_), Some(_)) => Sending::Later,
         };
+        let place = server.line_up(self.by, sending).map_err(Failure::Refused)?;
         let permit = match opening {
-            None => server.enter(self.by, sending, deadline).await,
+            None => server.turn(place, deadline).await,
             Some(opening) => {
                 // Together: the call keeps its place in line, and its record is not waited for in line.
-                let (permit, opened) =
-                    tokio::join!(server.enter(self.by, sending, deadline), opening);
+                let (permit, opened) = tokio::join!(server.turn(place, deadline), opening);
                 opened?;
                 permit
             }
@@ -301,10 +291,17 @@ impl Relay<'_> {
             }
             _ => server.connection(deadline).await,
         };
-        connection.map_err(|unavailable| {
-            tracing::warn!(server = %server.name(), "refused: {unavailable}");
-            unavailable.to_rpc().into()
-        })
+        connection.map_err(|unavailable| self.refused(&unavailable).into())
+    }
+
+    /// Counts and logs a request that the server does not get.
+    fn refused(&self, why: &Unavailable) -> RpcError {
+        let server = &self.target.server;
+        server.stats.refused.fetch_add(1, Ordering::Relaxed);
+        if let Some(times) = server.repeats.count(why.cause()) {
+            tracing::warn!(server = %server.name(), method = self.frame.method(), "refused: {why}{times}");
+        }
+        why.to_rpc()
     }
 
     /// Sends the request. A session that the server has forgotten is made anew, once: it did not see the
@@ -837,6 +834,7 @@ impl Relay<'_> {
         let what = self.target.name.as_deref().unwrap_or(self.frame.method());
         let (reason, message) = match failure {
             Failure::Rpc(error) => return error,
+            Failure::Refused(why) => return self.refused(&why),
             Failure::NotRecorded(why) => return RpcError::internal(why.to_string()),
             Failure::Timeout(ms) => (
                 "timeout",
@@ -852,7 +850,9 @@ impl Relay<'_> {
             ),
         };
         let message = self.target.server.spec.redact(&message);
-        tracing::warn!(server = %server, method = self.frame.method(), "{message}");
+        if let Some(times) = self.target.server.repeats.count(&(reason, what)) {
+            tracing::warn!(server = %server, method = self.frame.method(), "{message}{times}");
+        }
         let data = format!(
             "{{\"reason\":\"{reason}\",\"server\":{}}}",
             quote(server.as_str())

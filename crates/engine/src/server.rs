@@ -24,7 +24,7 @@ use mcp::{
     protocol::method,
 };
 use model::{NativeName, Pinning, ServerKey, ServerName, ServerSpec, Sharing, StartPolicy};
-use runtime::process::Handle;
+use runtime::{Repeats, process::Handle};
 use tokio::{
     sync::{Notify, watch},
     time::Instant,
@@ -39,7 +39,7 @@ use crate::{
     launch::StartError,
     memory::{Remembered, config_digest},
     questions::AskedNow,
-    queue::{Full, Permit, Queue, Sending},
+    queue::{Permit, Place, Queue, Sending},
     remember::{self, Pins},
     sessions::SessionInstances,
     shared::Shared,
@@ -130,6 +130,8 @@ pub struct Server {
     last: Mutex<Option<Handle>>,
     stderr_of_failure: Mutex<Option<String>>,
     pub stats: Stats,
+    /// What its calls would fill the log with.
+    pub(crate) repeats: Repeats,
 }
 
 /// Whether a server has a task.
@@ -146,6 +148,8 @@ pub struct Stats {
     pub calls: AtomicU64,
     pub errors: AtomicU64,
     pub starts: AtomicU64,
+    /// Requests that were turned away at once: the server was busy, down or stopped.
+    pub refused: AtomicU64,
 }
 
 /// Why a caller gets no connection.
@@ -200,6 +204,15 @@ fn in_the_way(in_flight: usize, asked: usize, turns: bool) -> String {
 }
 
 impl Unavailable {
+    /// What tells it from others in the log: without what changes from call to call.
+    pub(crate) fn cause(&self) -> &str {
+        match self {
+            Self::Down { reason, .. } => reason,
+            Self::Busy { .. } | Self::Queued { .. } => "busy",
+            Self::Timeout { .. } => "not ready",
+        }
+    }
+
     /// The JSON-RPC error for the caller.
     #[must_use]
     pub fn to_rpc(&self) -> RpcError {
@@ -256,6 +269,7 @@ impl Server {
             last: Mutex::default(),
             stderr_of_failure: Mutex::default(),
             stats: Stats::default(),
+            repeats: Repeats::default(),
             spec,
         })
     }
@@ -530,27 +544,37 @@ impl Server {
         }
     }
 
-    /// A place among the calls in flight; waits in line for it (G14).
-    pub(crate) async fn enter(
+    /// A place among the calls in flight, or in line for one, at once.
+    ///
+    /// # Errors
+    /// [`Unavailable::Busy`]: too many are in line already.
+    pub(crate) fn line_up(
         &self,
         caller: CallerId,
         sending: Sending,
-        deadline: Instant,
-    ) -> Result<Permit, Unavailable> {
-        match self.queue.enter(caller, sending, deadline).await {
-            Ok(permit) => Ok(permit),
-            Err(Full::Waiting(waiting)) => Err(Unavailable::Busy {
+    ) -> Result<Place<'_>, Unavailable> {
+        self.queue
+            .line_up(caller, sending)
+            .map_err(|waiting| Unavailable::Busy {
                 server: self.name().clone(),
                 waiting,
-            }),
-            Err(Full::Timeout) => Err(Unavailable::Queued {
-                server: self.name().clone(),
-                ms: u64::try_from(self.spec.call_timeout.as_millis()).unwrap_or(u64::MAX),
-                in_flight: self.queue.in_flight(),
-                asked: self.asked_now.count(),
-                turns: self.queue.takes_turns(),
-            }),
-        }
+            })
+    }
+
+    /// Waits in line until it is this call's turn (G14).
+    pub(crate) async fn turn(
+        &self,
+        place: Place<'_>,
+        deadline: Instant,
+    ) -> Result<Permit, Unavailable> {
+        let permit = self.queue.turn(place, deadline).await;
+        permit.ok_or_else(|| Unavailable::Queued {
+            server: self.name().clone(),
+            ms: u64::try_from(self.spec.call_timeout.as_millis()).unwrap_or(u64::MAX),
+            in_flight: self.queue.in_flight(),
+            asked: self.asked_now.count(),
+            turns: self.queue.takes_turns(),
+        })
     }
 
     /// Whether only calls of one session are in flight at a time.

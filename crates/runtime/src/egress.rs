@@ -26,7 +26,7 @@ use tokio::net::{TcpListener, TcpStream, lookup_host};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::pump::pump;
+use crate::{pump::pump, repeats::Repeats};
 
 const CONNECTIONS: usize = 128;
 const HEAD: usize = 16 << 10;
@@ -167,6 +167,11 @@ pub(crate) async fn run(listener: OwnedFd, allowed: Arc<Allowed>, label: String)
     let listener = std::net::TcpListener::from(listener);
     listener.set_nonblocking(true)?;
     let listener = TcpListener::from_std(listener)?;
+    let shared = Arc::new(Shared {
+        allowed,
+        label,
+        refused: Repeats::default(),
+    });
     let mut connections = JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
@@ -175,11 +180,18 @@ pub(crate) async fn run(listener: OwnedFd, allowed: Arc<Allowed>, label: String)
         }
         match listener.accept().await {
             Ok((client, _)) => {
-                connections.spawn(serve(client, Arc::clone(&allowed), label.clone()));
+                connections.spawn(serve(client, Arc::clone(&shared)));
             }
             Err(_) => tokio::time::sleep(PAUSE).await,
         }
     }
+}
+
+/// What the connections of a server have in common.
+struct Shared {
+    allowed: Arc<Allowed>,
+    label: String,
+    refused: Repeats,
 }
 
 /// What a client asked for.
@@ -197,10 +209,10 @@ struct Refusal {
     text: String,
 }
 
-async fn serve(mut client: TcpStream, allowed: Arc<Allowed>, label: String) {
+async fn serve(mut client: TcpStream, shared: Arc<Shared>) {
     let mut head = Vec::new();
     let result = match timeout(HEAD_TIME, read_head(&mut client, &mut head)).await {
-        Ok(Ok(Some(end))) => open(&head[..end], &allowed)
+        Ok(Ok(Some(end))) => open(&head[..end], &shared.allowed)
             .await
             .map(|opened| (opened, end)),
         Ok(Ok(None)) => Err(Refusal {
@@ -228,7 +240,10 @@ async fn serve(mut client: TcpStream, allowed: Arc<Allowed>, label: String) {
             }
         }
         Err(Refusal { status, text }) => {
-            tracing::info!(server = label, status, "egress refused: {text}");
+            if let Some(times) = shared.refused.count(&text) {
+                let label = &shared.label;
+                tracing::info!(server = label, status, "egress refused: {text}{times}");
+            }
             let answer = format!(
                 "HTTP/1.1 {status}\r\ncontent-type: text/plain\r\ncontent-length: {}\r\n\
                  connection: close\r\n\r\n{text}\n",

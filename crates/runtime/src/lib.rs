@@ -31,10 +31,12 @@ mod image;
 mod ladder;
 mod lineage;
 mod pump;
+mod repeats;
 mod stderr;
 mod turns;
 mod unit;
 
 pub use handle::{Exit, Handle};
+pub use repeats::{Repeats, Times};
 pub use stderr::{Lines, Missed};
 pub use unit::{Enforced, Error, Instance, Runtime, Stdio, Unit, Usage};

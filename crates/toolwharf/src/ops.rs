@@ -97,6 +97,12 @@ fn metrics(front: &Front, gateway: &Gateway) -> String {
         &|server| count(&server.stats.errors),
     );
     family(
+        "calls_refused_total",
+        "counter",
+        "Requests that were turned away because the server was busy or away.",
+        &|server| count(&server.stats.refused),
+    );
+    family(
         "calls_in_flight",
         "gauge",
         "Requests at the server right now.",

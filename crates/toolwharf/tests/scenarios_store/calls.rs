@@ -5,7 +5,8 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use testkit::{DEADLINE, Peer, wait_for_some};
+use testkit::{DEADLINE, Peer, peer::MODERN, wait_for, wait_for_some};
+use tokio::{io::AsyncWriteExt, net::TcpStream, task::JoinSet, time::Instant};
 
 use crate::{
     api::Api,
@@ -19,6 +20,8 @@ on_both!(
     p09_what_was_open_when_it_died_is_unknown,
     p09_bodies_are_kept_without_secrets,
     p09_a_real_servers_call_is_recorded,
+    p09_calls_that_are_cut_are_closed,
+    p09_refusals_are_counted,
 );
 
 fn digest(text: &str) -> String {
@@ -269,4 +272,115 @@ async fn p09_a_real_servers_call_is_recorded(db: &Db) {
     peer.tool("get_current_time", json!({"timezone": "Nowhere/None"}))
         .await;
     recorded(db, &gateway, "get_current_time", "tool_error").await;
+}
+
+/// A tool call in the modern era, to the byte.
+fn posted(gateway: &Gateway, project: &str, tool: &str) -> String {
+    let meta = json!({
+        "io.modelcontextprotocol/protocolVersion": MODERN,
+        "io.modelcontextprotocol/clientInfo": {"name": "t", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {},
+    });
+    let params = json!({"name": tool, "arguments": {"ms": 60000}, "_meta": meta});
+    let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
+    let body = body.to_string();
+    let host = gateway.url.strip_prefix("http://").unwrap();
+    format!(
+        "POST /mcp/{project} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n\
+         Accept: application/json, text/event-stream\r\nMCP-Protocol-Version: {MODERN}\r\n\
+         Mcp-Method: tools/call\r\nMcp-Name: {tool}\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+/// Connections that are cut as soon as their call is sent: no record stays open when nothing is in flight.
+async fn p09_calls_that_are_cut_are_closed(db: &Db) {
+    let gateway = gateway_of(db, "", scripted("one", &[])).await;
+    legacy(&gateway, "a").await.tool("echo", json!({})).await;
+    let request = posted(&gateway, "a", "slow");
+    let host = gateway.url.strip_prefix("http://").unwrap();
+    let mut cuts = JoinSet::new();
+    for yields in 0..400 {
+        let (request, host) = (request.clone(), host.to_owned());
+        cuts.spawn(async move {
+            let mut stream = TcpStream::connect(host).await.unwrap();
+            stream.write_all(request.as_bytes()).await.unwrap();
+            for _ in 0..yields % 20 {
+                tokio::task::yield_now().await;
+            }
+        });
+    }
+    cuts.join_all().await;
+    let count = "SELECT CAST(COUNT(*) AS TEXT) FROM kb.agent_run_tool_calls WHERE tool = 'slow' AND status ";
+    wait_for("the records to be closed", DEADLINE, async || {
+        let idle = |text: &str| {
+            let of_one = |line: &&str| line.contains("server=\"one\"");
+            let loads = ["toolwharf_calls_in_flight{", "toolwharf_calls_waiting{"];
+            let lines = text.lines().filter(of_one);
+            let mut lines = lines.filter(|line| loads.iter().any(|load| line.starts_with(load)));
+            lines.all(|line| line.ends_with(" 0"))
+        };
+        idle(&gateway.metrics().await)
+            && db.texts(&gateway, &format!("{count} = 'cancelled'")).await != ["0"]
+            && db.texts(&gateway, &format!("{count} = 'open'")).await == ["0"]
+    })
+    .await;
+    let others = db.texts(&gateway, &format!("{count} NOT IN ('cancelled', 'open')"));
+    assert_eq!(others.await, ["0"]);
+}
+
+/// Calls that are turned away at once make no rows and few lines in the log.
+async fn p09_refusals_are_counted(db: &Db) {
+    const REFUSED: usize = 300;
+    let entry = with(scripted("one", &[]), json!({"maxConcurrency": 1}));
+    let gateway = gateway_of(db, "[limits]\nqueue_len = 1\n", entry).await;
+    let mut peer = modern(&gateway, "a").await;
+    let slow = json!({"name": "slow", "arguments": {"ms": 60000}});
+    let mut begun = Vec::new();
+    for load in ["calls_in_flight", "calls_waiting"] {
+        begun.push(peer.begin("tools/call", slow.clone()).await);
+        let full = format!("toolwharf_{load}{{project=\"a\",server=\"one\"}} 1");
+        wait_for("the server to be busy", DEADLINE, async || {
+            gateway.metrics().await.contains(&full)
+        })
+        .await;
+    }
+    let start = Instant::now();
+    for _ in 0..REFUSED {
+        let refused = peer.tool("echo", json!({})).await;
+        let reason = &refused.response["error"]["data"]["reason"];
+        assert_eq!(reason, "server_busy", "{refused:?}");
+    }
+    let lines = || {
+        let stderr = gateway.process.stderr();
+        let lines = stderr.lines().filter(|line| line.contains("is busy"));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let seconds = usize::try_from(start.elapsed().as_secs()).unwrap();
+    assert!(lines().len() <= seconds + 1, "{:?}", lines());
+    let metrics = gateway.metrics().await;
+    let counted = format!("calls_refused_total{{project=\"a\",server=\"one\"}} {REFUSED}\n");
+    assert!(metrics.contains(&counted), "{metrics}");
+    let rows = "SELECT CAST(COUNT(*) AS TEXT) FROM kb.agent_run_tool_calls WHERE tool = 'echo'";
+    assert_eq!(db.texts(&gateway, rows).await, ["0"]);
+    // The next line says how many there were since the one before.
+    wait_for("a count in the log", DEADLINE, async || {
+        peer.tool("echo", json!({})).await;
+        lines()
+            .iter()
+            .any(|line| line.contains("times since the last such line"))
+    })
+    .await;
+    for id in begun {
+        peer.cancel(id).await;
+    }
+    wait_for("a call to be taken again", DEADLINE, async || {
+        peer.tool("echo", json!({}))
+            .await
+            .response
+            .get("result")
+            .is_some()
+    })
+    .await;
+    assert_eq!(db.texts(&gateway, rows).await, ["1"]);
 }
