@@ -147,10 +147,12 @@ impl Frame {
             Ok(()) => None,
             Err(fault @ Fault::DuplicateKey(_)) => Some(fault),
             Err(fault) => {
+                // A request gets the id null then (JSON-RPC 2.0 section 5); a response ends the call that it answers.
+                let id = answered(&text).map(|id| text.slice(id));
                 return Err(Invalid {
                     reason: fault.into(),
-                    id: None,
-                    response: false,
+                    response: id.is_some(),
+                    id,
                 });
             }
         };
@@ -494,6 +496,25 @@ impl Found {
     }
 }
 
+/// The id of the response that a text is which cannot be read as a whole: bad UTF-8, bad syntax or too much depth may
+/// stand in what it answers.
+fn answered(text: &[u8]) -> Option<Span> {
+    let start = text.len() - text.trim_ascii_start().len();
+    let mut id = None;
+    let mut response = false;
+    for member in json::members(text, start..text.len()) {
+        let key = &text[member.key];
+        if json::key_is(key, "method") || (id.is_some() && json::key_is(key, "id")) {
+            return None;
+        }
+        response |= json::key_is(key, "result") || json::key_is(key, "error");
+        if json::key_is(key, "id") {
+            id = Some(member.value);
+        }
+    }
+    id.filter(|id| response && is_id(&text[id.clone()]))
+}
+
 /// Whether `raw` is an id: a string or an integer (2026-07-28 basic "Requests").
 fn is_id(raw: &[u8]) -> bool {
     match raw {
@@ -624,6 +645,34 @@ mod tests {
             "a message needs `method`, or `id` with `result` or `error`",
             Some(b"1"),
         );
+    }
+
+    #[test]
+    fn the_id_of_an_unreadable_response_is_told() {
+        let check = |text: &[u8], id: Option<&'static [u8]>| {
+            let invalid = Frame::parse(Bytes::copy_from_slice(text), 64).expect_err("unreadable");
+            let told = (invalid.id.as_deref(), invalid.response);
+            assert_eq!(told, (id, id.is_some()), "{}", text.escape_ascii());
+        };
+        check(b"{\"id\":4,\"result\":\"\xff\"}", Some(b"4"));
+        check(b" {\"result\":\"a\0b\",\"id\":4}", Some(b"4"));
+        check(b"{\"id\":4,\"error\":{\"x\":tru}}", Some(b"4"));
+        let deep = format!(
+            "{{\"result\":{}{},\"id\":4}}",
+            "[".repeat(99),
+            "]".repeat(99)
+        );
+        check(deep.as_bytes(), Some(b"4"));
+        // Requests, texts that are cut off, and what says two things.
+        check(b"{\"id\":4,\"method\":\"\xff\"}", None);
+        check(b"{\"id\":4,\"result\":\"\xff\",\"method\":\"a\"}", None);
+        check(b"{\"id\":4,\"id\":5,\"result\":\"\xff\"}", None);
+        check(b"{\"id\":[4],\"result\":\"\xff\"}", None);
+        check(b"{\"id\":4,\"res", None);
+        check(b"{\"id\":4,\"result\"", None);
+        check(b"\xff", None);
+        check(b"", None);
+        check(b"[{\"id\":4,\"result\":\"\xff\"}]", None);
     }
 
     #[test]

@@ -1,35 +1,61 @@
 //! Messages as lines over a byte stream, of bounded length (2026-07-28 basic/transports/stdio).
+//!
+//! A line that grows costs what came of it and one piece more: nothing is copied to make room. One that is too long is
+//! told of as soon as it is, for its end may never come.
+
+use std::{io, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 /// What a reader got.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Line {
     /// A line without its end.
     Text(Bytes),
-    /// A line longer than the bound; it was thrown away while it came in, but for its beginning.
-    TooLong { bytes: u64, head: Bytes },
+    /// The beginning of a line that is longer than the bound. The rest of it is thrown away as it comes.
+    TooLong { head: Bytes },
 }
 
 /// How much of a line that is too long is kept: enough for the envelope of a message.
 const HEAD: usize = 256;
+/// How long what is too long may go on before the stream counts as broken.
+const MAX_SKIP: Duration = Duration::from_secs(30);
 
-/// The id of a message of which only the beginning is known: JSON text. `None` if it does not come before the
-/// first member that is an object or an array.
-#[must_use]
-pub fn id_in_head(head: &[u8]) -> Option<&[u8]> {
-    let mut rest = head.trim_ascii_start().strip_prefix(b"{")?;
-    loop {
-        let (key, after) = scalar(rest.trim_ascii_start())?;
-        let after = after.trim_ascii_start().strip_prefix(b":")?;
-        let (value, after) = scalar(after.trim_ascii_start())?;
-        if key == b"\"id\"" {
-            let ended = matches!(after.trim_ascii_start(), [b',' | b'}', ..]);
-            return Some(value).filter(|_| ended);
+/// What can be told of a message of which only the beginning is known: what comes before its first member that is an
+/// object or an array, or that is cut off.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Head<'a> {
+    /// JSON text.
+    pub id: Option<&'a [u8]>,
+    /// It is a request or a notification.
+    pub method: bool,
+}
+
+impl<'a> Head<'a> {
+    #[must_use]
+    pub fn of(head: &'a [u8]) -> Self {
+        let mut found = Self::default();
+        // `None` when there is nothing more to tell.
+        let _ = found.read(head);
+        found
+    }
+
+    fn read(&mut self, head: &'a [u8]) -> Option<()> {
+        let mut rest = head.trim_ascii_start().strip_prefix(b"{")?;
+        loop {
+            let (key, after) = scalar(rest.trim_ascii_start())?;
+            self.method |= matches!(key, b"\"method\"" | b"\"params\"");
+            let after = after.trim_ascii_start().strip_prefix(b":")?;
+            let (value, after) = scalar(after.trim_ascii_start())?;
+            let after = after.trim_ascii_start();
+            if key == b"\"id\"" {
+                self.id = Some(value).filter(|_| matches!(after, [b',' | b'}', ..]));
+            }
+            rest = after.strip_prefix(b",")?;
         }
-        rest = after.trim_ascii_start().strip_prefix(b",")?;
     }
 }
 
@@ -50,29 +76,35 @@ fn scalar(text: &[u8]) -> Option<(&[u8], &[u8])> {
     (end > 0).then(|| text.split_at(end))
 }
 
-/// Reads lines; holds at most one line of the bound and one read.
+/// Reads lines; holds at most one line of the bound and one piece.
 pub struct LineReader<R> {
     inner: R,
+    /// Pieces of the line that is being read.
+    pieces: Vec<Bytes>,
+    /// Bytes in them.
+    gathered: usize,
+    /// The last piece, and what was read past it.
     buffer: BytesMut,
     scanned: usize,
-    skipped: u64,
-    head: Bytes,
+    /// Since when the line that is being read is thrown away.
+    skipping: Option<Instant>,
     max_line: usize,
 }
 
 const READ_SIZE: usize = 16 * 1024;
-/// After a longer line the buffer begins anew.
-const LONG: usize = 256 * 1024;
+/// A line that is longer is gathered in pieces of this size.
+const PIECE: usize = 256 * 1024;
 
 impl<R: AsyncRead + Unpin> LineReader<R> {
     /// `max_line`: bytes of a line, its end not counted.
     pub fn new(inner: R, max_line: usize) -> Self {
         Self {
             inner,
+            pieces: Vec::new(),
+            gathered: 0,
             buffer: BytesMut::new(),
             scanned: 0,
-            skipped: 0,
-            head: Bytes::new(),
+            skipping: None,
             max_line,
         }
     }
@@ -80,46 +112,42 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
     /// The next line; `None` at the end of the stream. Empty lines are passed over.
     ///
     /// # Errors
-    /// The stream's own.
+    /// The stream's own; [`io::ErrorKind::InvalidData`] when a line that is too long does not end.
     ///
     /// # Cancel safety
     /// Cancel safe: what was read stays in the reader.
-    pub async fn next(&mut self) -> std::io::Result<Option<Line>> {
+    pub async fn next(&mut self) -> io::Result<Option<Line>> {
         loop {
             if let Some(at) = memchr::memchr(b'\n', &self.buffer[self.scanned..]) {
                 let mut line = self.buffer.split_to(self.scanned + at + 1);
                 self.scanned = 0;
-                if line.len() > LONG {
-                    // The buffer would be as long for ever, and what comes next would keep this line.
-                    self.buffer = BytesMut::from(&self.buffer[..]);
-                }
-                line.truncate(line.len() - 1);
-                if line.last() == Some(&b'\r') {
-                    line.truncate(line.len() - 1);
-                }
-                let skipped = std::mem::take(&mut self.skipped);
-                if skipped > 0 || line.len() > self.max_line {
-                    let head = match std::mem::take(&mut self.head) {
-                        none if none.is_empty() => beginning(&line),
-                        head => head,
-                    };
-                    return Ok(Some(Line::TooLong {
-                        bytes: skipped + line.len() as u64,
-                        head,
-                    }));
-                }
-                if line.iter().all(u8::is_ascii_whitespace) {
+                if self.skipping.take().is_some() {
                     continue;
                 }
-                return Ok(Some(Line::Text(line.freeze())));
+                line.truncate(line.len() - 1);
+                if let Some(line) = self.ended(line) {
+                    return Ok(Some(line));
+                }
+                continue;
             }
             self.scanned = self.buffer.len();
-            if self.buffer.len() > self.max_line {
-                if self.skipped == 0 {
-                    self.head = beginning(&self.buffer);
+            if let Some(since) = self.skipping {
+                if since.elapsed() > MAX_SKIP {
+                    let why = format!("a line of more than {} bytes has no end", self.max_line);
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, why));
                 }
-                self.skipped += self.buffer.len() as u64;
-                self.buffer = BytesMut::new();
+                self.buffer.clear();
+                self.scanned = 0;
+            } else if self.gathered + self.buffer.len() > self.max_line {
+                self.skipping = Some(Instant::now());
+                let last = self.buffer.split().freeze();
+                self.scanned = 0;
+                return Ok(Some(self.too_long(last)));
+            } else if self.buffer.len() >= PIECE {
+                self.gathered += self.buffer.len();
+                let piece =
+                    std::mem::replace(&mut self.buffer, BytesMut::with_capacity(PIECE + READ_SIZE));
+                self.pieces.push(piece.freeze());
                 self.scanned = 0;
             }
             self.buffer.reserve(READ_SIZE);
@@ -129,11 +157,43 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
             }
         }
     }
-}
 
-/// A copy, so that the rest is not kept with it.
-fn beginning(line: &[u8]) -> Bytes {
-    Bytes::copy_from_slice(&line[..line.len().min(HEAD)])
+    /// The line of which this is the last piece; `None` if it is empty.
+    fn ended(&mut self, mut last: BytesMut) -> Option<Line> {
+        let mut length = self.gathered + last.len();
+        if last.last() == Some(&b'\r') {
+            last.truncate(last.len() - 1);
+            length -= 1;
+        }
+        if length > self.max_line {
+            return Some(self.too_long(last.freeze()));
+        }
+        if self.pieces.is_empty() {
+            let empty = last.iter().all(u8::is_ascii_whitespace);
+            return (!empty).then(|| Line::Text(last.freeze()));
+        }
+        self.gathered = 0;
+        let mut line = BytesMut::with_capacity(length);
+        for piece in self.pieces.drain(..) {
+            line.extend_from_slice(&piece);
+        }
+        line.extend_from_slice(&last);
+        // The end of a piece may have been the first half of the line's end.
+        if last.is_empty() && line.last() == Some(&b'\r') {
+            line.truncate(line.len() - 1);
+        }
+        Some(Line::Text(line.freeze()))
+    }
+
+    /// Forgets all of a line but its beginning.
+    fn too_long(&mut self, last: Bytes) -> Line {
+        let first = self.pieces.first().unwrap_or(&last);
+        // A copy, so that the rest is not kept with it.
+        let head = Bytes::copy_from_slice(&first[..first.len().min(HEAD)]);
+        self.pieces = Vec::new();
+        self.gathered = 0;
+        Line::TooLong { head }
+    }
 }
 
 /// Writes each message of `messages` as a line, many in one write when many wait, until the channel or
@@ -144,7 +204,7 @@ fn beginning(line: &[u8]) -> Bytes {
 pub async fn write_lines<W: AsyncWrite + Unpin>(
     mut to: W,
     messages: &mut mpsc::Receiver<Bytes>,
-) -> std::io::Result<()> {
+) -> io::Result<()> {
     const BATCH: usize = 64;
     let mut batch = Vec::with_capacity(BATCH);
     let mut out = BytesMut::new();
@@ -166,6 +226,13 @@ pub async fn write_lines<W: AsyncWrite + Unpin>(
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        pin::Pin,
+        task::{Context, Poll},
+    };
+
+    use tokio::io::ReadBuf;
+
     use super::*;
 
     async fn read_all(input: &[u8], max_line: usize) -> Vec<Line> {
@@ -184,36 +251,76 @@ mod tests {
             read_all(b"a\r\n\n  \nbb\ncut", 8).await,
             [text("a"), text("bb")]
         );
-        let too_long = |bytes, head: &[u8]| Line::TooLong {
-            bytes,
+        let too_long = |head: &[u8]| Line::TooLong {
             head: Bytes::copy_from_slice(head),
         };
         assert_eq!(
             read_all(b"123456789\nok\n", 8).await,
-            [too_long(9, b"123456789"), text("ok")]
+            [too_long(b"123456789"), text("ok")]
         );
-        let long = [vec![b'x'; 100_000], b"\nok\n".to_vec()].concat();
-        assert_eq!(
-            read_all(&long, 1000).await,
-            [too_long(100_000, &[b'x'; HEAD]), text("ok")]
-        );
+        let long = [vec![b'x'; 1_000_000], b"\nok\n".to_vec()].concat();
+        for max in [1000, PIECE, PIECE + 1, 999_999] {
+            let expect = [too_long(&[b'x'; HEAD]), text("ok")];
+            assert_eq!(read_all(&long, max).await, expect, "{max}");
+        }
+        let cut = [&long[..900_000], b"\n\r\nok\n"].concat();
+        let whole = Line::Text(Bytes::copy_from_slice(&long[..900_000]));
+        assert_eq!(read_all(&cut, 900_000).await, [whole, text("ok")]);
+        for length in PIECE - 2..PIECE + 2 {
+            let ended = [&long[..length], b"\r\nok\n"].concat();
+            let whole = Line::Text(Bytes::copy_from_slice(&long[..length]));
+            assert_eq!(read_all(&ended, 900_000).await, [whole, text("ok")]);
+        }
+    }
+
+    /// Has always more to read, and lets others have their turn in between.
+    struct Endless(bool);
+
+    impl AsyncRead for Endless {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+            into: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            self.0 = !self.0;
+            if self.0 {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            into.put_slice(&[b'x'; 1024]);
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    /// One that never ends is told of at once, and after a while it is the stream that is broken.
+    #[tokio::test(start_paused = true)]
+    async fn a_line_without_an_end_is_an_error() {
+        let mut reader = LineReader::new(Endless(false), 1 << 20);
+        let line = reader.next().await.expect("no error yet");
+        assert!(matches!(line, Some(Line::TooLong { .. })), "{line:?}");
+        let (rest, ()) = tokio::join!(reader.next(), tokio::time::advance(2 * MAX_SKIP));
+        let error = rest.expect_err("its end");
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
     }
 
     #[test]
-    fn the_id_is_found_where_it_comes_first() {
-        let check = |head: &str, id: Option<&str>| {
-            assert_eq!(id_in_head(head.as_bytes()), id.map(str::as_bytes), "{head}");
+    fn what_a_beginning_tells() {
+        let check = |head: &str, id: Option<&str>, method: bool| {
+            let id = id.map(str::as_bytes);
+            assert_eq!(Head::of(head.as_bytes()), Head { id, method }, "{head}");
         };
-        check(r#"{"jsonrpc":"2.0","id":17,"result":{"content"#, Some("17"));
-        check(
-            r#" { "id" : "a\"b" , "jsonrpc":"2.0","re"#,
-            Some(r#""a\"b""#),
-        );
-        check(r#"{"jsonrpc":"2.0","result":{"id":1,"#, None);
-        check(r#"{"jsonrpc":"2.0","id":17"#, None);
-        check(r#"{"jsonrpc":"2.0","id":"17"#, None);
-        check(r#"{"id":{},"x":1"#, None);
-        check("xxxxxxxx", None);
-        check("", None);
+        let answer = r#"{"jsonrpc":"2.0","id":17,"result":{"content"#;
+        check(answer, Some("17"), false);
+        let spaced = r#" { "id" : "a\"b" , "jsonrpc":"2.0","re"#;
+        check(spaced, Some(r#""a\"b""#), false);
+        check(r#"{"jsonrpc":"2.0","result":{"id":1,"#, None, false);
+        check(r#"{"jsonrpc":"2.0","id":17"#, None, false);
+        check(r#"{"jsonrpc":"2.0","id":"17"#, None, false);
+        check(r#"{"id":{},"x":1"#, None, false);
+        check(r#"{"id":3,"method":"roots/li"#, Some("3"), true);
+        check(r#"{"jsonrpc":"2.0","params":{"x"#, None, true);
+        check(r#"{"jsonrpc":"2.0","method":"a","params":{"x"#, None, true);
+        check("xxxxxxxx", None, false);
+        check("", None, false);
     }
 }

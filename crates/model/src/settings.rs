@@ -52,7 +52,7 @@ pub struct Limits {
     pub max_unread_bytes: usize,
     /// Client connections at a time; fewer if the limit of open files does not allow so many.
     pub max_connections: usize,
-    /// Longest line or event from a server, in bytes; a longer one ends the connection.
+    /// Longest line or event from a server, in bytes; a longer one ends its call.
     pub max_line_bytes: usize,
     /// Deepest nesting of JSON in a message.
     pub max_depth: usize,
@@ -256,7 +256,7 @@ impl Default for Limits {
             max_bodies_bytes: 256 * 1024 * 1024,
             max_unread_bytes: 256 * 1024 * 1024,
             max_connections: 16_384,
-            max_line_bytes: 64 * 1024 * 1024,
+            max_line_bytes: 20 * 1024 * 1024,
             max_depth: 128,
             max_sessions: 16_384,
             max_subscriptions: 16_384,

@@ -91,10 +91,46 @@ async fn every_misbehaviour_ends_with_a_clear_error() {
             Text("true"),
         ),
         ("unterminated", json!({}), Error("did not answer")),
-        ("deep", json!({"depth": 100_000}), Error("deep")),
-        ("dupkeys", json!({"kind": "nested"}), Error("key")),
-        ("dupkeys", json!({"kind": "result"}), Error("key")),
-        ("dupkeys", json!({"kind": "id"}), Error("")),
+        (
+            "deep",
+            json!({"depth": 100_000}),
+            Error("nested deeper than 128 levels"),
+        ),
+        (
+            "unreadable",
+            json!({"kind": "utf8"}),
+            Error("refused: not UTF-8"),
+        ),
+        (
+            "unreadable",
+            json!({"kind": "nul"}),
+            Error("refused: not JSON"),
+        ),
+        (
+            "unreadable",
+            json!({"kind": "syntax"}),
+            Error("refused: not JSON"),
+        ),
+        (
+            "unreadable",
+            json!({"kind": "last"}),
+            Error("refused: not UTF-8"),
+        ),
+        (
+            "dupkeys",
+            json!({"kind": "nested"}),
+            Error("duplicate key \"content\""),
+        ),
+        (
+            "dupkeys",
+            json!({"kind": "result"}),
+            Error("duplicate key \"result\""),
+        ),
+        (
+            "dupkeys",
+            json!({"kind": "id"}),
+            Error("duplicate key \"id\""),
+        ),
         ("crash", json!({"code": 3}), Error("went away")),
         ("late", json!({"ms": CALL + 500}), Error("did not answer")),
         (
@@ -156,6 +192,12 @@ async fn every_misbehaviour_ends_with_a_clear_error() {
                         .as_str()
                         .unwrap_or_else(|| panic!("{what}"));
                     assert!(message.contains(part), "{what}");
+                    // What has come is not waited for.
+                    assert_eq!(
+                        response["error"]["data"]["reason"] == "timeout",
+                        *part == "did not answer",
+                        "{what}"
+                    );
                     if *tool != "rpc_error" {
                         assert!(
                             message.contains(&format!("bad{at}")),
@@ -275,6 +317,64 @@ async fn a_flood_without_a_newline_costs_bounded_memory() {
         peer.tool("bad__echo", json!({"n": 1})).await.response["result"]["structuredContent"]["n"] == 1
     })
     .await;
+}
+
+/// A line that is longer than any may be ends its call as soon as that is known, and little is kept of it.
+#[tokio::test]
+async fn a_line_that_is_too_long_ends_its_call_at_once() {
+    let bytes: u64 = if common::soak() { 1 << 30 } else { 1 << 27 };
+    let cases = [
+        ("garbage", json!({ "bytes": bytes })),
+        ("answer", json!({"bytes": bytes, "answer": true})),
+        // It ends with its server only.
+        ("endless", json!({"bytes": 1_u64 << 50, "answer": true})),
+    ];
+    let mut setup = Setup::new().settings("naming = \"always-prefix\"\n");
+    for (name, _) in &cases {
+        let options = json!({"callTimeoutMs": 60_000});
+        setup = setup.server(name, with(scripted(name, &[]), options));
+    }
+    let gateway = setup.scripted("good", &[]).serve().await;
+    let mut peer = gateway.legacy().await;
+    for name in ["garbage", "answer", "endless", "good"] {
+        gateway.up(name).await;
+        peer.tool(&format!("{name}__echo"), json!({})).await;
+    }
+    let before = gateway.memory_peak();
+    for (name, arguments) in cases {
+        let start = Instant::now();
+        let answer = peer.tool(&format!("{name}__flood"), arguments).await;
+        let took = start.elapsed();
+        let message = answer.response["error"]["message"].as_str();
+        let message = message.unwrap_or_else(|| panic!("{answer:?}"));
+        assert!(message.contains("longer than 20971520 bytes"), "{message}");
+        assert!(message.contains("max_line_bytes"), "{message}");
+        assert!(took < Duration::from_secs(5), "{name}: {took:?}");
+        let witness = peer.tool("good__echo", json!({"n": 1})).await;
+        assert_eq!(witness.result()["structuredContent"]["n"], 1);
+    }
+    let grown = gateway.memory_peak() - before;
+    assert!(grown < 24 * 1024, "{grown} KiB more for {bytes} bytes");
+    for name in ["garbage", "answer"] {
+        let usable = format!("{name} to be usable again");
+        wait_for(&usable, DEADLINE, async || {
+            let echo = peer.tool(&format!("{name}__echo"), json!({"n": 2})).await;
+            echo.response["result"]["structuredContent"]["n"] == 2
+        })
+        .await;
+    }
+}
+
+/// What a server says is text in the log, whatever it holds.
+#[tokio::test]
+async fn a_carriage_return_of_a_server_is_escaped_in_the_log() {
+    let script = "printf 'seen\\rhidden\\n' >&2; exit 3";
+    let gateway = Setup::new()
+        .server("one", json!({"command": "sh", "args": ["-c", script]}))
+        .serve()
+        .await;
+    gateway.logged("seen\\rhidden").await;
+    assert!(!gateway.process.stderr().contains('\r'));
 }
 
 /// The same flood on the standard error output.

@@ -177,14 +177,15 @@ fn open_stream(
     ambient: mpsc::Sender<Event>,
 ) -> Duplex {
     let (link, mut outbound) = Duplex::new(options.label.clone(), options.max_depth, ambient);
-    let mut lines = LineReader::new(reader, options.max_message);
+    let max = options.max_message;
+    let mut lines = LineReader::new(reader, max);
     let reading = link.clone();
     crate::client::spawn_linked(async move {
         let read = async {
             loop {
                 match lines.next().await {
                     Ok(Some(Line::Text(text))) => reading.deliver(text),
-                    Ok(Some(Line::TooLong { bytes, head })) => reading.too_long(bytes, &head),
+                    Ok(Some(Line::TooLong { head })) => reading.too_long(max, &head),
                     Ok(None) => break "the server closed its output".to_owned(),
                     Err(error) => break format!("reading from the server failed: {error}"),
                 }

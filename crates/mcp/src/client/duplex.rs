@@ -27,7 +27,7 @@ use super::{
 use crate::{
     Frame, Kind,
     frame::Invalid,
-    lines::id_in_head,
+    lines::Head,
     protocol::{meta, method},
 };
 
@@ -267,13 +267,31 @@ impl Duplex {
         }
     }
 
-    /// A message that was too long to be kept: it ends the call that it was to answer.
-    pub(crate) fn too_long(&self, bytes: u64, head: &[u8]) {
-        let what = format!("a line of {bytes} bytes is too long");
-        let id = id_in_head(head).and_then(|id| std::str::from_utf8(id).ok()?.parse().ok());
+    /// A message that is too long to be kept. It ends the call that it is to answer: the one whose id it begins with, or
+    /// the only one in flight if its id is not known.
+    pub(crate) fn too_long(&self, max: usize, head: &[u8]) {
+        let what = format!("it is longer than {max} bytes (`max_line_bytes`)");
+        let head = Head::of(head);
+        let id = match head {
+            Head { method: true, .. } => None,
+            Head { id: Some(id), .. } => {
+                std::str::from_utf8(id).ok().and_then(|id| id.parse().ok())
+            }
+            Head { id: None, .. } => self.only(),
+        };
         match id.and_then(|id: u64| self.calls().remove(&id)) {
             Some(entry) => entry.slot.end(Err(CallError::Refused(what.into()))),
             None => self.garbage(&what),
+        }
+    }
+
+    /// The one call in flight, if there is exactly one.
+    fn only(&self) -> Option<u64> {
+        let calls = self.calls();
+        let mut in_flight = calls.iter().filter(|(_, entry)| !entry.aside);
+        match (in_flight.next(), in_flight.next()) {
+            (Some((id, _)), None) => Some(*id),
+            _ => None,
         }
     }
 

@@ -10,7 +10,7 @@ use engine::{Caller, Gateway, Scope};
 use futures_util::FutureExt;
 use mcp::{
     Era, Frame, Kind, bridge,
-    lines::{Line, LineReader, id_in_head},
+    lines::{Head, Line, LineReader},
     outbox::{Bounds, Weight},
     protocol::{meta, method},
     server::{Face, Session, modern},
@@ -86,10 +86,11 @@ impl Pipe {
             let text = tokio::select! {
                 line = lines.next() => match line {
                     Ok(Some(Line::Text(text))) => text,
-                    Ok(Some(Line::TooLong { bytes, head })) => {
-                        let what = format!("a message of {bytes} bytes is too long (`max_body_bytes`)");
+                    Ok(Some(Line::TooLong { head })) => {
+                        let max = settings.limits.max_body_bytes;
+                        let what = format!("a message has more than {max} bytes (`max_body_bytes`)");
                         let error = mcp::RpcError::new(mcp::error::INVALID_REQUEST, what);
-                        let id = id_in_head(&head).unwrap_or_default();
+                        let id = Head::of(&head).id.unwrap_or_default();
                         self.send(&Frame::error(id, &error));
                         continue;
                     }

@@ -36,8 +36,8 @@ const TOOLS: &[Tool] = &[
     ("crash", "Exits in mid-call", &[("code", "integer")]),
     (
         "flood",
-        "Writes bytes without a newline, then answers on a new line",
-        &[("bytes", "integer")],
+        "Writes bytes without a newline (the beginning of its answer first, if asked to), then answers on a new line",
+        &[("bytes", "integer"), ("answer", "boolean")],
     ),
     (
         "garbage",
@@ -69,6 +69,11 @@ const TOOLS: &[Tool] = &[
     (
         "dupkeys",
         "Answers with a duplicate key (result, id or nested)",
+        &[("kind", "string")],
+    ),
+    (
+        "unreadable",
+        "Answers with what cannot be read (utf8, nul, syntax), or so with its id last (last)",
         &[("kind", "string")],
     ),
     (
@@ -293,6 +298,9 @@ pub(crate) fn call(server: &Server, id: &str, params: &Params<'_>, out: &Out, se
             std::process::exit(code);
         }
         "flood" => {
+            if flag("answer") {
+                out.raw(format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"x":""#).as_bytes());
+            }
             let chunk = vec![b'x'; 64 * 1024];
             let mut left = usize::try_from(number("bytes", 0)).unwrap_or(0);
             while left > 0 && !out.is_closed() {
@@ -335,6 +343,7 @@ pub(crate) fn call(server: &Server, id: &str, params: &Params<'_>, out: &Out, se
                 out,
             );
         }
+        "unreadable" => unreadable(id, string("kind"), out),
         "dupkeys" => duplicate_keys(server, id, string("kind"), out),
         "big" => say(&"x".repeat(usize::try_from(number("bytes", 0)).unwrap_or(0))),
         "stderr" => {
@@ -535,6 +544,29 @@ fn forged(id: &str, kind: &str) -> String {
         ("plus" | "minus" | "string" | "", None) => quote(&format!("{id}-forged")),
         (literal, _) => literal.to_owned(),
     }
+}
+
+fn unreadable(id: &str, kind: &str, out: &Out) {
+    let bad: &[u8] = match kind {
+        "nul" => b"\"a\0b\"",
+        "syntax" => b"tru",
+        _ => b"\"\xff\xfe\"",
+    };
+    let id = format!(r#""id":{id}"#);
+    let (first, last) = match kind {
+        "last" => (r#""jsonrpc":"2.0""#, id.as_str()),
+        _ => (id.as_str(), r#""jsonrpc":"2.0""#),
+    };
+    let parts: [&[u8]; 7] = [
+        b"{",
+        first.as_bytes(),
+        b",\"result\":{\"content\":[],\"x\":",
+        bad,
+        b"},",
+        last.as_bytes(),
+        b"}",
+    ];
+    out.line(&parts.concat());
 }
 
 fn duplicate_keys(server: &Server, id: &str, kind: &str, out: &Out) {
