@@ -23,7 +23,7 @@ use super::cgroup::{Group, Tree};
 use super::shim::Order;
 use super::view::{Scratch, Tmp, View};
 use super::volume::Opened;
-use super::{Inner, failed, shim, view, volume};
+use super::{Inner, failed, seccomp, shim, view, volume};
 use crate::process::Launch;
 use crate::unit::{Enforced, Error};
 
@@ -267,6 +267,16 @@ impl Inner {
             text.extend_from_slice(argument.as_encoded_bytes());
             text.push(0);
         }
+        let filter = match seccomp::program() {
+            Some(program) => Some(memory(&program)?),
+            None => None,
+        };
+        if let Some(filter) = &filter {
+            for word in [&b"--seccomp"[..], filter.as_raw_fd().to_string().as_bytes()] {
+                text.extend_from_slice(word);
+                text.push(0);
+            }
+        }
         // On its command line they would be all that `ps` shows.
         let text = memory(&text)?;
         let mut launch = Launch::new(label, BWRAP);
@@ -279,7 +289,8 @@ impl Inner {
         launch.env.insert("PATH".into(), view::PATH.into());
         launch.env.insert("HOME".into(), view::HOME.into());
         launch.cwd = Some("/".into());
-        let pass = vec![shim.into(), passwd, group, hosts, text, channel];
+        let mut pass = vec![shim.into(), passwd, group, hosts, text, channel];
+        pass.extend(filter);
         Ok((launch, pass))
     }
 

@@ -10,6 +10,7 @@ use std::path::Path;
 use model::Network;
 use rustix::process::Pid;
 
+use super::seccomp;
 use crate::unit::Enforced;
 
 /// Namespaces that are the sandbox's own in any case.
@@ -17,8 +18,8 @@ const NAMESPACES: [&str; 4] = ["pid", "mnt", "ipc", "uts"];
 /// What is writable inside: scratch, device nodes, and what only shows processes.
 const WRITABLE: [&str; 5] = ["/tmp", "/run", "/dev", "/proc", "/dev/shm"];
 
-/// Filesystem, network, privileges and kernel. `own`: paths inside that were asked for and are writable.
-pub(super) fn isolation(pid: Pid, network: &Network, own: &[&str], user: u32) -> [Enforced; 4] {
+/// Filesystem, network, privileges, system calls and kernel. `own`: paths inside that were asked for and are writable.
+pub(super) fn isolation(pid: Pid, network: &Network, own: &[&str], user: u32) -> [Enforced; 5] {
     let row = |what, found: Result<String, String>| Enforced {
         what,
         holds: found.is_ok(),
@@ -28,6 +29,7 @@ pub(super) fn isolation(pid: Pid, network: &Network, own: &[&str], user: u32) ->
         row("filesystem", filesystem(pid, own)),
         row("network", reach(pid, network)),
         row("privileges", privileges(pid, user)),
+        row("system calls", system_calls(pid)),
         row("kernel", Err(kernel())),
     ]
 }
@@ -106,15 +108,36 @@ fn plural(count: usize) -> String {
     }
 }
 
+fn field<'a>(status: &'a str, name: &str) -> Result<&'a str, String> {
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+        .map(str::trim)
+        .ok_or_else(|| format!("the kernel does not tell `{name}`"))
+}
+
+/// Whether the filter of system calls is in force. Where this process has one itself (in a container), it is one more.
+fn system_calls(pid: Pid) -> Result<String, String> {
+    let status = read(pid, "status")?;
+    if field(&status, "Seccomp")? != "2" {
+        return Err("nothing filters them".to_owned());
+    }
+    let filters = |status: &str| field(status, "Seccomp_filters").ok()?.parse::<u32>().ok();
+    let own = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    if let (Some(its), Some(own)) = (filters(&status), filters(&own))
+        && its <= own
+    {
+        return Err("no filter but that of the host's own process".to_owned());
+    }
+    Ok(format!(
+        "a filter allows {} of them; not: namespaces, ptrace, io_uring, bpf, keyctl, userfaultfd, AF_VSOCK",
+        seccomp::allowed()
+    ))
+}
+
 fn privileges(pid: Pid, user: u32) -> Result<String, String> {
     let status = read(pid, "status")?;
-    let field = |name: &str| {
-        status
-            .lines()
-            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-            .map(str::trim)
-            .ok_or_else(|| format!("the kernel does not tell `{name}`"))
-    };
+    let field = |name| field(&status, name);
     for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
         let value = field(set)?;
         if value.bytes().any(|digit| digit != b'0') {
@@ -166,7 +189,14 @@ mod tests {
         let me = rustix::process::getpid();
         let rows = isolation(me, &Network::None, &[], 12_345);
         let whats: Vec<_> = rows.iter().map(|row| row.what).collect();
-        assert_eq!(whats, ["filesystem", "network", "privileges", "kernel"]);
+        let expected = [
+            "filesystem",
+            "network",
+            "privileges",
+            "system calls",
+            "kernel",
+        ];
+        assert_eq!(whats, expected);
         for row in &rows {
             assert!(!row.holds, "{row:?}");
         }

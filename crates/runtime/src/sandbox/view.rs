@@ -2,7 +2,7 @@
 //!
 //! # What there is inside
 //!
-//! - Read-only: `/usr`, `/bin`, `/sbin`, `/lib*`, `/opt`, and of `/etc` what programs need to run, to
+//! - Read-only: `/usr`, `/bin`, `/sbin`, `/lib*`, and of `/etc` what programs need to run, to
 //!   check certificates and to tell the time.
 //! - Read-only, what the command names: its program, through links and `#!` lines, and those of its
 //!   arguments that are absolute paths of something that exists. Of each the nearest thing that is
@@ -35,7 +35,7 @@ use crate::unit::Error;
 pub(super) const HOME: &str = "/tmp/home";
 pub(super) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-const SYSTEM: [&str; 9] = [
+const SYSTEM: [&str; 8] = [
     "/usr",
     "/bin",
     "/sbin",
@@ -43,7 +43,6 @@ const SYSTEM: [&str; 9] = [
     "/lib32",
     "/lib64",
     "/libx32",
-    "/opt",
     "/nix/store",
 ];
 const ETC: [&str; 26] = [
@@ -585,6 +584,9 @@ mod tests {
             assert_eq!(whole(Path::new(hidden)), None, "{hidden}");
         }
         assert_eq!(whole(Path::new("/root/x.py")), Some("/root/x.py".into()));
+        // What is installed beside the system is there if it is named.
+        assert_eq!(whole(Path::new("/opt/server")), Some("/opt/server".into()));
+        assert_eq!(whole(Path::new("/opt/app/server")), Some("/opt/app".into()));
     }
 
     #[test]

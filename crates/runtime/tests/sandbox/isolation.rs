@@ -86,7 +86,7 @@ async fn the_hosts_files_are_not_there() {
     assert!(processes <= 5, "it sees {processes} processes");
     for name in lines {
         let known = [
-            "bin", "dev", "etc", "lib", "lib32", "lib64", "libx32", "opt", "proc", "run", "sbin",
+            "bin", "dev", "etc", "lib", "lib32", "lib64", "libx32", "nix", "proc", "run", "sbin",
             "tmp", "usr", "var",
         ];
         assert!(known.contains(&name), "{name} is there");
@@ -129,6 +129,36 @@ print(wrong, fds, socket.gethostname())
     for what in ["filesystem", "network", "privileges"] {
         assert!(row(&instance, what).holds);
     }
+}
+
+/// What kernels were attacked through is not there to be called; what programs need is.
+#[tokio::test]
+async fn system_calls_are_filtered() {
+    let ground = Ground::new();
+    let script = r#"
+import ctypes, errno, os, platform, socket, subprocess, threading
+libc = ctypes.CDLL(None, use_errno=True)
+numbers = {"x86_64": (425, 250, 321, 323, 101, 310, 272), "aarch64": (425, 219, 280, 282, 117, 270, 97)}
+names = ("io_uring_setup", "keyctl", "bpf", "userfaultfd", "ptrace", "process_vm_readv", "unshare")
+for name, number in zip(names, numbers[platform.machine()]):
+    ctypes.set_errno(0)
+    result = libc.syscall(number, 0, 0, 0, 0, 0, 0)
+    print(name, errno.errorcode.get(ctypes.get_errno(), "none") if result == -1 else "allowed")
+for family in (40, 38, 17, socket.AF_INET, socket.AF_INET6, socket.AF_UNIX):
+    try: socket.socket(family, socket.SOCK_DGRAM).close(); print(int(family), "allowed")
+    except OSError as e: print(int(family), errno.errorcode[e.errno])
+done = []
+thread = threading.Thread(target=lambda: done.append("thread")); thread.start(); thread.join()
+print(done, subprocess.run(["sh", "-c", "echo child | cat"], capture_output=True, text=True).stdout.strip())
+print(open("/proc/self/status").read().split("Seccomp:")[1].split()[0], subprocess.run(["grep", "^Seccomp:", "/proc/self/status"], capture_output=True, text=True).stdout.split()[1])
+"#;
+    let (text, instance) = ground.run(python(script)).await;
+    let expected = "io_uring_setup EPERM\nkeyctl EPERM\nbpf EPERM\nuserfaultfd EPERM\nptrace EPERM\n\
+                    process_vm_readv EPERM\nunshare EPERM\n40 EAFNOSUPPORT\n38 EAFNOSUPPORT\n17 EAFNOSUPPORT\n\
+                    2 allowed\n10 allowed\n1 allowed\n['thread'] child\n2 2\n";
+    assert_eq!(text, expected, "{}", instance.handle.stderr_tail());
+    let row = row(&instance, "system calls");
+    assert!(row.holds && row.how.contains("io_uring"), "{row:?}");
 }
 
 #[tokio::test]

@@ -26,6 +26,7 @@ async fn h16_defaults_are_enforced() {
         "filesystem",
         "network",
         "privileges",
+        "system calls",
     ] {
         assert!(row(&instance, what).holds, "{:?}", instance.enforced);
     }
@@ -40,7 +41,7 @@ async fn h16_defaults_are_enforced() {
         "{:?}",
         instance.enforced
     );
-    assert_eq!(instance.enforced.len(), 8);
+    assert_eq!(instance.enforced.len(), 9);
     let usage = instance.handle.usage().await.unwrap();
     assert!(usage.pids >= 3 && usage.memory_peak > 0, "{usage:?}");
     drop(instance.stdio.take());
