@@ -322,7 +322,7 @@ async fn a_flood_without_a_newline_costs_bounded_memory() {
 /// A line that is longer than any may be ends its call as soon as that is known, and little is kept of it.
 #[tokio::test]
 async fn a_line_that_is_too_long_ends_its_call_at_once() {
-    let bytes: u64 = if common::soak() { 1 << 30 } else { 1 << 27 };
+    let bytes: u64 = if testkit::soak() { 1 << 30 } else { 1 << 27 };
     let cases = [
         ("garbage", json!({ "bytes": bytes })),
         ("answer", json!({"bytes": bytes, "answer": true})),

@@ -6,7 +6,7 @@ mod common;
 mod kept;
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     path::Path,
     process::Stdio,
     sync::{
@@ -402,6 +402,7 @@ async fn a_full_disk_refuses_calls_and_nothing_else() {
     running.ok("PUT", "/projects/p/servers/one", entry).await;
     call(&running, 1).await.unwrap();
     let filler = inside.join("filler");
+    let begun = Instant::now();
     survives(
         &running,
         async || {
@@ -418,6 +419,21 @@ async fn a_full_disk_refuses_calls_and_nothing_else() {
         async || std::fs::remove_file(&filler).unwrap(),
     )
     .await;
+    // Each cause is logged once a second, however many calls meet it.
+    let seconds = usize::try_from(begun.elapsed().as_secs()).unwrap();
+    let stderr = running.process.stderr();
+    let mut causes: HashMap<&str, usize> = HashMap::new();
+    for line in stderr.lines() {
+        if let Some((_, cause)) = line.split_once("calls cannot be recorded: ") {
+            let cause = cause.split(" (").next().unwrap_or_default();
+            *causes.entry(cause).or_default() += 1;
+        }
+    }
+    assert!(!causes.is_empty(), "{stderr}");
+    assert!(
+        causes.values().all(|count| *count <= seconds + 1),
+        "{causes:?}"
+    );
 }
 
 /// Another master key: the start is refused with the remedy, and nothing was touched.

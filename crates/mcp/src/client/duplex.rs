@@ -288,7 +288,7 @@ impl Duplex {
     /// The one call in flight, if there is exactly one.
     fn only(&self) -> Option<u64> {
         let calls = self.calls();
-        let mut in_flight = calls.iter().filter(|(_, entry)| !entry.aside);
+        let mut in_flight = calls.iter().filter(|(_, entry)| entry.caller.is_some());
         match (in_flight.next(), in_flight.next()) {
             (Some((id, _)), None) => Some(*id),
             _ => None,

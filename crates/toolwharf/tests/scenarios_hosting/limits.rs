@@ -3,6 +3,8 @@
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use testkit::Bin;
+
 use crate::support::{Host, Platform, Site, enforced, refusal, with};
 
 on_every_platform!(
@@ -24,6 +26,10 @@ async fn all_hold(host: &Host, id: &str, platform: Platform) -> Value {
     ] {
         let (holds, how) = enforced(&told, what);
         assert!(holds, "{platform:?}: {what}: {how}");
+    }
+    if !platform.is_docker() {
+        let (holds, how) = enforced(&told, "system calls");
+        assert!(holds && how.contains("io_uring"), "{how}");
     }
     told
 }
@@ -157,5 +163,39 @@ async fn h17_the_given_limits_are_enforced(platform: Platform) {
         let told = ("fork_bomb", "forkBomb", "fork bomb");
         is_killed(&host, &narrow, bomb, told).await;
     }
+    host.stop().await;
+}
+
+/// A server that asks again and again for what it may not reach does not fill the log.
+#[tokio::test]
+async fn refused_egress_is_logged_once_a_second() {
+    let site = Site::new(Platform::Process).await;
+    let host = site.start().await;
+    let script = r#"
+import os, socket, sys
+host, port = os.environ["HTTPS_PROXY"].removeprefix("http://").split(":")
+for n in range(300):
+    proxy = socket.create_connection((host, int(port)))
+    proxy.sendall(b"CONNECT 127.0.0.1:9 HTTP/1.1\r\n\r\n")
+    while proxy.recv(1000): pass
+    proxy.close()
+os.execv(sys.argv[1], sys.argv[1:])
+"#;
+    let entry = json!({
+        "name": "egress",
+        "command": "python3",
+        "args": ["-c", script, Bin::path("testkit-scripted"), "--name", "egress"],
+        "network": {"allow": ["127.0.0.2"]},
+    });
+    let start = Instant::now();
+    host.host(entry).await;
+    let seconds = usize::try_from(start.elapsed().as_secs()).unwrap();
+    let stderr = host.running.process.stderr();
+    let lines: Vec<_> = stderr
+        .lines()
+        .filter(|line| line.contains("egress refused"))
+        .collect();
+    assert!((1..=seconds + 1).contains(&lines.len()), "{lines:?}");
+    assert!(lines[0].contains("`127.0.0.1:9`"), "{lines:?}");
     host.stop().await;
 }

@@ -121,7 +121,7 @@ async fn p09_every_outcome_is_recorded(db: &Db) {
         peer.tool("crash", json!({})).await;
         let call = recorded(db, &gateway, "crash", "error").await;
         assert!(call["error"].as_str().unwrap().contains("`one`"), "{call}");
-        testkit::wait_for("its return", DEADLINE, async || {
+        wait_for("its return", DEADLINE, async || {
             peer.tool("echo", json!({}))
                 .await
                 .response
@@ -325,8 +325,8 @@ async fn p09_calls_that_are_cut_are_closed(db: &Db) {
             && db.texts(&gateway, &format!("{count} = 'open'")).await == ["0"]
     })
     .await;
-    let others = db.texts(&gateway, &format!("{count} NOT IN ('cancelled', 'open')"));
-    assert_eq!(others.await, ["0"]);
+    let others = format!("{count} NOT IN ('cancelled', 'open')");
+    assert_eq!(db.texts(&gateway, &others).await, ["0"]);
 }
 
 /// Calls that are turned away at once make no rows and few lines in the log.
