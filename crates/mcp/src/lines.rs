@@ -92,8 +92,8 @@ pub struct LineReader<R> {
 }
 
 const READ_SIZE: usize = 16 * 1024;
-/// A line that is longer is gathered in pieces of this size.
-const PIECE: usize = 256 * 1024;
+/// A line that is longer is gathered in pieces of this size: with one read more, a size that allocators have.
+const PIECE: usize = 256 * 1024 - READ_SIZE;
 
 impl<R: AsyncRead + Unpin> LineReader<R> {
     /// `max_line`: bytes of a line, its end not counted.

@@ -329,21 +329,22 @@ async fn a_line_that_is_too_long_ends_its_call_at_once() {
         // It ends with its server only.
         ("endless", json!({"bytes": 1_u64 << 50, "answer": true})),
     ];
-    let mut setup = Setup::new().settings("naming = \"always-prefix\"\n");
-    for (name, _) in &cases {
-        let options = json!({"callTimeoutMs": 60_000});
-        setup = setup.server(name, with(scripted(name, &[]), options));
-    }
-    let gateway = setup.scripted("good", &[]).serve().await;
-    let mut peer = gateway.legacy().await;
-    for name in ["garbage", "answer", "endless", "good"] {
-        gateway.up(name).await;
-        peer.tool(&format!("{name}__echo"), json!({})).await;
-    }
-    let before = gateway.memory_peak();
     for (name, arguments) in cases {
+        let options = json!({"callTimeoutMs": 6_000});
+        let gateway = Setup::new()
+            .settings("naming = \"always-prefix\"\n")
+            .server("bad", with(scripted("bad", &[]), options))
+            .scripted("good", &[])
+            .serve()
+            .await;
+        let mut peer = gateway.legacy().await;
+        for server in ["bad", "good"] {
+            gateway.up(server).await;
+            peer.tool(&format!("{server}__echo"), json!({})).await;
+        }
+        let before = gateway.memory_peak();
         let start = Instant::now();
-        let answer = peer.tool(&format!("{name}__flood"), arguments).await;
+        let answer = peer.tool("bad__flood", arguments).await;
         let took = start.elapsed();
         let message = answer.response["error"]["message"].as_str();
         let message = message.unwrap_or_else(|| panic!("{answer:?}"));
@@ -352,29 +353,17 @@ async fn a_line_that_is_too_long_ends_its_call_at_once() {
         assert!(took < Duration::from_secs(5), "{name}: {took:?}");
         let witness = peer.tool("good__echo", json!({"n": 1})).await;
         assert_eq!(witness.result()["structuredContent"]["n"], 1);
+        let grown = gateway.memory_peak() - before;
+        assert!(grown < 24 * 1024, "{name}: {grown} KiB more");
+        if name != "endless" {
+            // What it answers in the middle of its flood is lost.
+            wait_for("the server to be usable again", DEADLINE, async || {
+                let echo = peer.tool("bad__echo", json!({"n": 2})).await;
+                echo.response["result"]["structuredContent"]["n"] == 2
+            })
+            .await;
+        }
     }
-    let grown = gateway.memory_peak() - before;
-    assert!(grown < 24 * 1024, "{grown} KiB more for {bytes} bytes");
-    for name in ["garbage", "answer"] {
-        let usable = format!("{name} to be usable again");
-        wait_for(&usable, DEADLINE, async || {
-            let echo = peer.tool(&format!("{name}__echo"), json!({"n": 2})).await;
-            echo.response["result"]["structuredContent"]["n"] == 2
-        })
-        .await;
-    }
-}
-
-/// What a server says is text in the log, whatever it holds.
-#[tokio::test]
-async fn a_carriage_return_of_a_server_is_escaped_in_the_log() {
-    let script = "printf 'seen\\rhidden\\n' >&2; exit 3";
-    let gateway = Setup::new()
-        .server("one", json!({"command": "sh", "args": ["-c", script]}))
-        .serve()
-        .await;
-    gateway.logged("seen\\rhidden").await;
-    assert!(!gateway.process.stderr().contains('\r'));
 }
 
 /// The same flood on the standard error output.
