@@ -6,8 +6,17 @@
 //! random number, so that they survive restarts. A legal name without a clash is unchanged.
 //! `Preserve` leaves every name as the server gave it, legal or not.
 //!
+//! No server can take another's name. What begins with `server__` belongs to that server
+//! alone (to the one with the longest name, if `a` and `a__b` both fit): a tool of another
+//! server is never called so, whether or not the owner has such a tool. So `server__tool` can
+//! be promised to lead there whatever others list, and under `AlwaysPrefix` a name depends on
+//! nothing but the server, its tool, and how the other servers are called.
+//!
 //! How: each name stands on a rung of a ladder. Native → `server__tool` → the same with 8 hex
-//! digits of a hash → with 16 → the whole hash. All that clash climb by one, until none does.
+//! digits of a hash → `server_tool` with 16, in which no `__` is left, so that it is nobody's →
+//! the whole hash. All that clash climb by one, until none does; but a native name that meets
+//! one of the others gives way alone. A rung that would lead into what belongs to
+//! another server is left out.
 //! The hash is over server and tool (on the first rung over the tool alone, so that the same
 //! name of two servers still counts as a clash), and a name also bears one if it had to be
 //! cut or if characters had to be replaced: else `a.b` and `a/b` would need each other's
@@ -75,17 +84,62 @@ pub fn assign(
     servers: &[(ServerName, Vec<NativeName>)],
     policy: NamingPolicy,
 ) -> Result<Assignment, Clashes> {
+    let pairs = pairs(servers);
+    let labels = Labels::of(servers);
+    match policy {
+        NamingPolicy::PrefixOnConflict => Ok(Ladder::new(pairs, &labels, legal).climb().into()),
+        NamingPolicy::AlwaysPrefix => Ok(Ladder::prefixed(pairs, &labels).climb().into()),
+        NamingPolicy::LastWins => Ok(last_wins(pairs, &labels)),
+        NamingPolicy::Preserve => preserve(pairs, &labels),
+    }
+}
+
+/// What there is where names cannot be preserved: those that clash get a prefix, the others stay as they are.
+#[must_use]
+pub fn assign_apart(servers: &[(ServerName, Vec<NativeName>)]) -> Assignment {
+    let labels = Labels::of(servers);
+    let verbatim = |native: &NativeName| native.as_str().to_owned();
+    Ladder::new(pairs(servers), &labels, verbatim)
+        .climb()
+        .into()
+}
+
+fn pairs(servers: &[(ServerName, Vec<NativeName>)]) -> Vec<Pair<'_>> {
     let mut seen = HashSet::new();
-    let pairs: Vec<Pair<'_>> = servers
+    servers
         .iter()
         .flat_map(|(server, natives)| natives.iter().map(move |native| Pair { server, native }))
         .filter(|pair| seen.insert(*pair))
-        .collect();
-    match policy {
-        NamingPolicy::PrefixOnConflict => Ok(climb(pairs, Rung::Native).into()),
-        NamingPolicy::AlwaysPrefix => Ok(climb(pairs, Rung::Prefixed).into()),
-        NamingPolicy::LastWins => Ok(last_wins(pairs)),
-        NamingPolicy::Preserve => preserve(pairs),
+        .collect()
+}
+
+/// The names of servers, which say what belongs to whom.
+#[derive(Clone, Debug, Default)]
+pub struct Labels<'a>(HashSet<&'a str>);
+
+impl<'a> Labels<'a> {
+    /// Those of these servers.
+    pub fn new(names: impl IntoIterator<Item = &'a ServerName>) -> Self {
+        Self(names.into_iter().map(ServerName::as_str).collect())
+    }
+
+    fn of(servers: &'a [(ServerName, Vec<NativeName>)]) -> Self {
+        Self::new(servers.iter().map(|(name, _)| name))
+    }
+
+    /// The server that a name belongs to, and what comes after its prefix.
+    #[must_use]
+    pub fn owner<'n>(&self, name: &'n str) -> Option<(&'n str, &'n str)> {
+        let mut end = name.len();
+        // From the end: the longest counts. Two separators may share a character.
+        while let Some(at) = name[..end].rfind(SEPARATOR) {
+            let (label, rest) = (&name[..at], &name[at + SEPARATOR.len()..]);
+            if self.0.contains(label) {
+                return Some((label, rest));
+            }
+            end = at + SEPARATOR.len() - 1;
+        }
+        None
     }
 }
 
@@ -130,13 +184,13 @@ impl Pair<'_> {
         }
     }
 
+    /// What it is called on a rung behind the first.
     fn on(self, rung: Rung) -> String {
         let prefixed = || format!("{}{SEPARATOR}{}", self.server, self.native);
         match rung {
-            Rung::Native => legal_or_hashed(self.native.as_str(), || hash(&[self.native.as_str()])),
-            Rung::Prefixed => legal_or_hashed(&prefixed(), || self.hash()),
+            Rung::Native | Rung::Prefixed => legal_or_hashed(&prefixed(), || self.hash()),
             Rung::ShortHash => with_suffix(&prefixed(), &self.hash()[..8]),
-            Rung::LongHash => with_suffix(&prefixed(), &self.hash()[..16]),
+            Rung::LongHash => nobodys(&prefixed(), &self.hash()[..16]),
             Rung::OnlyHash => self.hash(),
         }
     }
@@ -146,63 +200,149 @@ impl Pair<'_> {
     }
 }
 
-/// Moves all that clash up by one rung until none does. Ends, because each round moves at
-/// least one name up and the last rung is unique: it is the whole hash of a unique pair, and
-/// whoever was merely called like it climbs away.
-fn climb(pairs: Vec<Pair<'_>>, first: Rung) -> Vec<Named> {
-    let mut places: Vec<(Rung, String)> = pairs.iter().map(|p| (first, p.on(first))).collect();
-    loop {
-        let mut count: HashMap<&str, usize> = HashMap::with_capacity(places.len());
-        for (_, name) in &places {
-            *count.entry(name).or_default() += 1;
-        }
-        let clashing: Vec<usize> = (0..places.len())
-            .filter(|&i| count[places[i].1.as_str()] > 1 && places[i].0 != Rung::OnlyHash)
-            .collect();
-        if clashing.is_empty() {
-            break;
-        }
-        for i in clashing {
-            let rung = places[i].0.next();
-            places[i] = (rung, pairs[i].on(rung));
-        }
-    }
-    pairs
-        .into_iter()
-        .zip(places)
-        .map(|(pair, (_, name))| pair.named(name))
-        .collect()
+/// Pairs on their way to names of their own.
+struct Ladder<'a> {
+    pairs: Vec<Pair<'a>>,
+    labels: &'a Labels<'a>,
+    /// Of each pair, where it stands, and its name there.
+    places: Vec<(Rung, String)>,
 }
 
-fn last_wins(pairs: Vec<Pair<'_>>) -> Assignment {
-    let winners: HashMap<&NativeName, &ServerName> = pairs
+impl<'a> Ladder<'a> {
+    /// All with their native names, spelt as `native` does it; those that are somebody else's, prefixed.
+    fn new(
+        pairs: Vec<Pair<'a>>,
+        labels: &'a Labels<'a>,
+        native: impl Fn(&NativeName) -> String,
+    ) -> Self {
+        let known: HashSet<Pair<'_>> = pairs.iter().copied().collect();
+        let mut ladder = Self::prefixed(pairs, labels);
+        for (pair, place) in ladder.pairs.iter().zip(&mut ladder.places) {
+            let name = native(pair.native);
+            let is_free = match labels.owner(&name) {
+                None => true,
+                // Its own tool of that name may need it one day.
+                Some((owner, rest)) => {
+                    let native = &NativeName::new(rest);
+                    let server = pair.server;
+                    owner == server.as_str() && !known.contains(&Pair { server, native })
+                }
+            };
+            if is_free {
+                *place = (Rung::Native, name);
+            }
+        }
+        ladder
+    }
+
+    fn prefixed(pairs: Vec<Pair<'a>>, labels: &'a Labels<'a>) -> Self {
+        let places = pairs
+            .iter()
+            .map(|pair| place(*pair, Rung::Prefixed, labels));
+        Self {
+            places: places.collect(),
+            pairs,
+            labels,
+        }
+    }
+
+    /// Moves all that clash up by one rung until none does. Ends, because each round moves at
+    /// least one name up and the last rung is unique: it is the whole hash of a unique pair, and
+    /// whoever was merely called like it climbs away.
+    fn climb(mut self) -> Vec<Named> {
+        loop {
+            // How many are called so, and how many of these by their native names.
+            let mut count: HashMap<&str, (usize, usize)> =
+                HashMap::with_capacity(self.places.len());
+            for (rung, name) in &self.places {
+                let (all, native) = count.entry(name).or_default();
+                *all += 1;
+                *native += usize::from(*rung == Rung::Native);
+            }
+            let climbs = |(rung, name): &(Rung, String)| match (rung, count[name.as_str()]) {
+                (Rung::OnlyHash, _) | (_, (1, _)) => false,
+                (Rung::Native, _) => true,
+                // One that has no other rung to fall back to does not give way to a native name.
+                (_, (_, native)) => native == 0,
+            };
+            let clashing: Vec<usize> = (0..self.places.len())
+                .filter(|&at| climbs(&self.places[at]))
+                .collect();
+            if clashing.is_empty() {
+                break;
+            }
+            for at in clashing {
+                self.places[at] = place(self.pairs[at], self.places[at].0.next(), self.labels);
+            }
+        }
+        let names = self.pairs.into_iter().zip(self.places);
+        names.map(|(pair, (_, name))| pair.named(name)).collect()
+    }
+}
+
+/// The first rung from this one on where the name does not belong to another server, nor to nobody while it looks as
+/// if it did.
+fn place(pair: Pair<'_>, mut rung: Rung, labels: &Labels<'_>) -> (Rung, String) {
+    loop {
+        let name = pair.on(rung);
+        let is_own = || {
+            labels
+                .owner(&name)
+                .is_some_and(|(owner, _)| owner == pair.server.as_str())
+        };
+        if rung >= Rung::LongHash || is_own() {
+            return (rung, name);
+        }
+        rung = rung.next();
+    }
+}
+
+fn last_wins(pairs: Vec<Pair<'_>>, labels: &Labels<'_>) -> Assignment {
+    // By what clients see: `a.b` may come out like another server's name.
+    let names: Vec<String> = pairs.iter().map(|pair| legal(pair.native)).collect();
+    let winners: HashMap<&str, &ServerName> = names
         .iter()
-        .map(|pair| (pair.native, pair.server))
+        .zip(&pairs)
+        .map(|(name, pair)| (name.as_str(), pair.server))
         .collect();
-    let (kept, lost): (Vec<_>, Vec<_>) = pairs
-        .into_iter()
-        .partition(|pair| winners[pair.native] == pair.server);
-    Assignment {
-        replaced: lost
-            .into_iter()
-            .map(|pair| Replaced {
+    let mut kept = Vec::with_capacity(pairs.len());
+    let mut replaced = Vec::new();
+    for (pair, name) in pairs.iter().zip(&names) {
+        let winner = winners[name.as_str()];
+        if winner == pair.server {
+            kept.push(*pair);
+        } else {
+            replaced.push(Replaced {
                 native: pair.native.clone(),
                 loser: pair.server.clone(),
-                winner: winners[pair.native].clone(),
-            })
-            .collect(),
-        names: climb(kept, Rung::Native),
+                winner: winner.clone(),
+            });
+        }
+    }
+    Assignment {
+        names: Ladder::new(kept, labels, legal).climb(),
+        replaced,
     }
 }
 
-fn preserve(pairs: Vec<Pair<'_>>) -> Result<Assignment, Clashes> {
+fn preserve(pairs: Vec<Pair<'_>>, labels: &Labels<'_>) -> Result<Assignment, Clashes> {
     let mut first: BTreeMap<&NativeName, &ServerName> = BTreeMap::new();
+    let known: HashSet<(&str, &str)> = pairs
+        .iter()
+        .map(|pair| (pair.server.as_str(), pair.native.as_str()))
+        .collect();
     let mut clashes = Vec::new();
     for pair in &pairs {
-        if let Some(holder) = first.get(pair.native) {
+        // What leads to another server's tool with its prefix is that tool's name, too.
+        let owner = labels.owner(pair.native.as_str());
+        let owner = owner.filter(|owner| owner.0 != pair.server.as_str() && known.contains(owner));
+        let owner =
+            owner.and_then(|owner| pairs.iter().find(|pair| pair.server.as_str() == owner.0));
+        let holder = first.get(pair.native).copied();
+        if let Some(holder) = holder.or(owner.map(|owner| owner.server)) {
             clashes.push(Clash {
                 name: pair.native.clone(),
-                first: (*holder).clone(),
+                first: holder.clone(),
                 second: pair.server.clone(),
             });
         } else {
@@ -239,6 +379,11 @@ fn is_legal_char(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_' || c == '-'
 }
 
+/// A native name as it can be shown to clients.
+fn legal(native: &NativeName) -> String {
+    legal_or_hashed(native.as_str(), || hash(&[native.as_str()]))
+}
+
 fn legal_or_hashed(name: &str, hash: impl FnOnce() -> String) -> String {
     if is_legal(name) {
         name.to_owned()
@@ -258,6 +403,22 @@ fn with_suffix(name: &str, suffix: &str) -> String {
     out.push('_');
     out.push_str(suffix);
     out
+}
+
+/// [`with_suffix`] without a separator in it: such a name belongs to no server.
+fn nobodys(name: &str, suffix: &str) -> String {
+    let room = MAX_LEN - suffix.len() - 1;
+    let mut out = String::with_capacity(MAX_LEN);
+    for c in name.chars() {
+        let c = if is_legal_char(c) { c } else { '_' };
+        if out.len() < room && !(c == '_' && out.ends_with('_')) {
+            out.push(c);
+        }
+    }
+    if !out.ends_with('_') {
+        out.push('_');
+    }
+    out + suffix
 }
 
 /// SHA-256 in hexadecimal; a length before each part keeps `("a", "bc")` from `("ab", "c")`.

@@ -71,12 +71,56 @@ fn the_same_illegal_name_of_two_servers_is_a_clash() {
 }
 
 #[test]
-fn a_prefixed_name_that_is_taken_climbs_on() {
+fn a_name_with_a_prefix_belongs_to_the_server_of_that_name() {
     check(
         PrefixOnConflict,
         &[("a", &["x"]), ("b", &["x"]), ("c", &["a__x"])],
-        &["a__x_e8197eec", "b__x", "c__a__x"],
+        &["a__x", "b__x", "c__a__x"],
     );
+    // Whether or not the owner has such a tool, and where its name is not prefixed.
+    for policy in [PrefixOnConflict, LastWins] {
+        check(
+            policy,
+            &[("a", &["y"]), ("c", &["a__x", "c__z"])],
+            &["y", "c__a__x", "c__z"],
+        );
+    }
+    // Its own is its own, unless another of its tools may need it.
+    check(
+        PrefixOnConflict,
+        &[("c", &["c__z", "z"])],
+        &["c__c__z", "z"],
+    );
+}
+
+#[test]
+fn always_prefix_cannot_be_captured() {
+    let servers: [(&str, &[&str]); 2] = [("a", &["b__env", "x"]), ("a__b", &["env"])];
+    check(
+        AlwaysPrefix,
+        &servers,
+        &["a_b_env_d1644340891ed72b", "a__x", "a__b__env"],
+    );
+    // Neither by what comes later, nor by what is merely spelt so.
+    for env in [&["env"][..], &[]] {
+        let names = input(&[("a", &["b__env", "b__e.nv"]), ("a__b", env), ("a_", &["b"])]);
+        let names = naming::assign(&names, AlwaysPrefix).unwrap();
+        let theirs = exposed(&names);
+        assert!(
+            theirs[..2].iter().all(|name| !name.contains("__")),
+            "{theirs:?}"
+        );
+        assert_eq!(theirs.last(), Some(&"a___b"));
+    }
+}
+
+#[test]
+fn a_clash_of_two_leaves_what_others_are_called() {
+    let servers = input(&[("a", &["x", "get.it"]), ("b", &["x"]), ("c", &["a__x"])]);
+    let clashes = naming::assign(&servers, Preserve).unwrap_err();
+    assert_eq!(clashes.0.len(), 2, "{clashes}");
+    let names = naming::assign_apart(&servers);
+    assert_eq!(exposed(&names), ["a__x", "get.it", "b__x", "c__a__x"]);
 }
 
 #[test]
@@ -136,6 +180,9 @@ fn any_tool() -> impl Strategy<Value = String> {
         "(a|b|a__b)__[ab.]{1,3}",
         ".{0,80}",
         Just("ab".repeat(40)),
+        // The second is what the first is called.
+        Just("get.weather".to_owned()),
+        Just("get_weather_5052bc33".to_owned()),
     ]
 }
 
@@ -154,7 +201,76 @@ fn any_input() -> impl Strategy<Value = Input> {
     )
 }
 
+/// What clients call a tool, by its server and its own name; and the reverse.
+type Held = (
+    BTreeMap<(String, String), String>,
+    BTreeMap<String, (String, String)>,
+);
+
+fn held(servers: &Input, policy: NamingPolicy) -> Held {
+    let names = naming::assign(servers, policy).unwrap_or_else(|_| naming::assign_apart(servers));
+    let by_tool = mapping(&names);
+    let by_name = by_tool
+        .iter()
+        .map(|(tool, name)| (name.clone(), tool.clone()));
+    (by_tool.clone(), by_name.collect())
+}
+
+/// How a tool is called where nothing else is of its name.
+fn alone(tool: &str, policy: NamingPolicy) -> String {
+    let (by_tool, _) = held(&input(&[("other", &[tool])]), policy);
+    by_tool.into_values().next().unwrap()
+}
+
 proptest! {
+    /// Whatever one server lists, the names of others go on leading where they led, or nowhere; and how they are
+    /// called changes only as the policy says.
+    #[test]
+    fn no_server_takes_a_name_of_another(
+        servers in any_input(),
+        intruder: prop::sample::Index,
+        tools in prop::collection::vec(any_tool(), 0..8),
+    ) {
+        prop_assume!(!servers.is_empty());
+        let intruder = intruder.index(servers.len());
+        let mut changed = servers.clone();
+        changed[intruder].1 = tools.iter().map(|tool| NativeName::new(tool.as_str())).collect();
+        let intruder = servers[intruder].0.as_str();
+        for policy in [PrefixOnConflict, AlwaysPrefix, LastWins, Preserve] {
+            let (before, _) = held(&servers, policy);
+            let (after, leads) = held(&changed, policy);
+            let (prefixed, _) = held(&changed, AlwaysPrefix);
+            for (tool, name) in before.iter().filter(|(tool, _)| tool.0 != intruder) {
+                let offers_it = || tools.iter().any(|other| alone(other, LastWins) == alone(&tool.1, LastWins));
+                if let Some(now) = leads.get(name) {
+                    prop_assert!(now == tool || policy == LastWins && offers_it(), "{policy}: {name} of {tool:?} is {now:?}");
+                }
+                match (policy, after.get(tool)) {
+                    (AlwaysPrefix, now) => prop_assert_eq!(now, Some(name)),
+                    (LastWins, None) => prop_assert!(offers_it(), "{:?} is hidden", tool),
+                    (_, None) => prop_assert!(false, "{policy}: {:?} is hidden", tool),
+                    (_, Some(now)) => prop_assert!(
+                        now == name || *now == prefixed[tool] || *now == alone(&tool.1, policy),
+                        "{policy}: {tool:?} was {name}, is {now}"
+                    ),
+                }
+            }
+        }
+    }
+
+    /// `server__tool`, where that can be a name at all, leads to that server or nowhere, under every policy.
+    #[test]
+    fn what_begins_with_a_server_is_its_own(servers in any_input()) {
+        let labels = naming::Labels::new(servers.iter().map(|(name, _)| name));
+        for policy in [PrefixOnConflict, AlwaysPrefix, LastWins] {
+            for (name, (server, _)) in held(&servers, policy).1 {
+                if let Some((owner, _)) = labels.owner(&name) {
+                    prop_assert_eq!(owner, server, "{}: {}", policy, name);
+                }
+            }
+        }
+    }
+
     #[test]
     fn names_are_unique_legal_and_complete(servers in any_input(), always: bool) {
         let policy = if always { AlwaysPrefix } else { PrefixOnConflict };
@@ -183,7 +299,8 @@ proptest! {
     #[test]
     fn legal_names_without_a_clash_are_unchanged(tools in prop::collection::btree_set("[a-z_-]{1,64}", 0..20)) {
         let tools: Vec<_> = tools.into_iter().map(NativeName::new).collect();
-        let servers = vec![(ServerName::parse("s").unwrap(), tools)];
+        // What begins with its server's name and `__` may clash with another of its own.
+        let servers = vec![(ServerName::parse("S").unwrap(), tools)];
         for policy in [PrefixOnConflict, LastWins, Preserve] {
             for named in naming::assign(&servers, policy).unwrap().names {
                 prop_assert_eq!(named.exposed.as_str(), named.native.as_str());
