@@ -34,6 +34,11 @@ pub trait Servers: Send + Sync {
     /// the model as the tool's result.
     fn call(&self, call: ServerCall) -> BoxFuture<'_, Result<ToolOutcome, ServersError>>;
 
+    /// Why a tool is not offered that the model asks for, for the model to read; `None`: nobody knows of it.
+    fn why_missing(&self, _name: &str) -> Option<String> {
+        None
+    }
+
     /// Stops what [`Servers::start`] started and waits until it is gone.
     fn stop(&self) -> BoxFuture<'_, ()>;
 }

@@ -69,7 +69,9 @@ impl Tools<'_> {
     /// Calls a tool. Dropping the future cancels the call.
     pub(crate) async fn call(&self, call: &Call) -> Called {
         let Some(function) = self.registry.get(&call.name) else {
-            return Called::error(format!("Unknown tool: {}", call.name));
+            let why = self.servers.why_missing(&call.name);
+            let unknown = || format!("Unknown tool: {}", call.name);
+            return Called::error(why.unwrap_or_else(unknown));
         };
         let arguments = match &call.arguments {
             Ok(arguments) => arguments.clone(),

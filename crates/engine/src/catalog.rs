@@ -1,6 +1,6 @@
 //! What a server offers, as it said it: the raw items of its lists.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use mcp::{
@@ -18,6 +18,8 @@ const MAX_ITEMS: usize = 20_000;
 const MAX_BYTES: usize = 64 << 20;
 /// Pages of one list that are asked for.
 const MAX_PAGES: usize = 2_000;
+/// Characters of a name that are logged.
+const SHOWN_CHARS: usize = 100;
 /// Wall time for one page.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -68,6 +70,11 @@ impl ListKind {
             Self::Resources => "uri",
             Self::Templates => "uriTemplate",
         }
+    }
+
+    /// Whether its items are called by a name, which nothing else of the server has.
+    fn is_named(self) -> bool {
+        matches!(self, Self::Tools | Self::Prompts)
     }
 
     /// The server capability that it belongs to.
@@ -147,6 +154,8 @@ pub async fn fetch_list(
     let mut items: Vec<Item> = Vec::new();
     let mut bytes = 0;
     let mut cursor: Option<String> = None;
+    // A name that is listed twice could be agreed to in one definition, and offered in the other.
+    let mut known: HashSet<Arc<str>> = HashSet::new();
     for _ in 0..MAX_PAGES {
         let members = cursor
             .as_deref()
@@ -181,12 +190,20 @@ pub async fn fetch_list(
                 return Ok(items);
             }
             // A copy, so that a page does not live as long as its smallest item.
-            items.extend(item(
-                kind,
-                Bytes::copy_from_slice(&text[span]),
-                client,
-                label,
-            ));
+            let raw = Bytes::copy_from_slice(&text[span]);
+            let Some(item) = item(kind, raw, client, label) else {
+                continue;
+            };
+            if kind.is_named() && !known.insert(item.native.clone()) {
+                tracing::warn!(
+                    server = label,
+                    "{}: `{}` is listed more than once: the first one counts",
+                    kind.method(),
+                    shown(&item.native)
+                );
+                continue;
+            }
+            items.push(item);
         }
         let next = result
             .string("nextCursor")
@@ -204,9 +221,22 @@ pub async fn fetch_list(
     Ok(items)
 }
 
+/// A name of a server's, fit for a log.
+fn shown(native: &str) -> String {
+    native
+        .chars()
+        .take(SHOWN_CHARS)
+        .flat_map(char::escape_debug)
+        .collect()
+}
+
 /// An item that was kept because it was fit to be offered.
 pub(crate) fn remembered_item(kind: ListKind, raw: Bytes) -> Option<Item> {
-    let native = Object::of(&raw)?.string(kind.id_key())?.as_ref().into();
+    let native: Arc<str> = Object::of(&raw)?.string(kind.id_key())?.as_ref().into();
+    // Kept by a version that did not leave such names out.
+    if kind.is_named() && native.chars().any(char::is_control) {
+        return None;
+    }
     let headers = match kind {
         ListKind::Tools => ParamHeaders::from_tool(&raw).ok(),
         _ => None,
@@ -219,9 +249,11 @@ pub(crate) fn remembered_item(kind: ListKind, raw: Bytes) -> Option<Item> {
 }
 
 fn item(kind: ListKind, raw: Bytes, client: &Client, label: &str) -> Option<Item> {
-    let Some(native) =
-        Object::of(&raw).and_then(|object| object.string(kind.id_key()).map(|id| Arc::from(&*id)))
-    else {
+    let Some(native) = Object::of(&raw).and_then(|object| {
+        object
+            .string(kind.id_key())
+            .map(|id| Arc::<str>::from(&*id))
+    }) else {
         tracing::warn!(
             server = label,
             "{}: an item without `{}` is left out",
@@ -230,6 +262,16 @@ fn item(kind: ListKind, raw: Bytes, client: &Client, label: &str) -> Option<Item
         );
         return None;
     };
+    // No client could tell it from another on a screen, and no database holds a NUL.
+    if kind.is_named() && native.chars().any(char::is_control) {
+        tracing::warn!(
+            server = label,
+            "{}: `{}` has control characters in its name and is left out",
+            kind.method(),
+            shown(&native)
+        );
+        return None;
+    }
     let mut headers = None;
     if kind == ListKind::Tools {
         match ParamHeaders::from_tool(&raw) {

@@ -25,13 +25,14 @@ use store::Store;
 use tokio::sync::Semaphore;
 
 use crate::{
+    announce,
     audit::NotRecorded,
     catalog::{Catalog, ListKind},
     chronicle::Warning,
     fleet::{Fleet, Project},
     hub::{Filter, Hub, Listener, Registration},
     launch::Launcher,
-    memory::{Remembered, config_digest},
+    memory::Remembered,
     own_tools,
     relay::{Target, relay, routed_span, string_at},
     remember::Pins,
@@ -249,6 +250,7 @@ impl Gateway {
                 sweeping.held.sweep();
             }
         });
+        shared.spawn(announce::run(shared.clone()));
         Self { shared }
     }
 
@@ -275,7 +277,7 @@ impl Gateway {
             };
             if let Err(reason) = server.up().await {
                 let server = server.name().clone();
-                self.reconfigure(Vec::new(), None);
+                self.reconfigure(Vec::new(), None, HashMap::new());
                 return Err(StartFailed { server, reason });
             }
         }
@@ -284,8 +286,14 @@ impl Gateway {
 
     /// Makes the servers of the configuration file be `specs`: what is unchanged goes on undisturbed, what
     /// changed is started anew, what is gone is stopped. Returns once the old ones are on their way out.
-    pub fn reconfigure(&self, specs: Vec<ServerSpec>, settings: Option<Settings>) {
-        self.reconfigure_with(specs, settings, &mut HashMap::new());
+    /// Of those that are new, `remembered` is what was known of them when they were there before.
+    pub fn reconfigure(
+        &self,
+        specs: Vec<ServerSpec>,
+        settings: Option<Settings>,
+        mut remembered: HashMap<ServerName, Remembered>,
+    ) {
+        self.reconfigure_with(specs, settings, &mut remembered);
     }
 
     fn reconfigure_with(
@@ -468,12 +476,15 @@ impl Gateway {
         }
     }
 
-    /// Answers `initialize`: the result, for the face that the client showed. Waits for no server, but for the
-    /// one of a single view whose capabilities nobody knows yet.
+    /// Answers `initialize`: the result, for the face that the client showed. Waits a moment for what servers say of
+    /// themselves that are just being started, and longer for the one of a single view whose capabilities nobody
+    /// knows yet.
     pub async fn initialize(&self, scope: &Scope, face: &Face) -> Option<String> {
         let mut view = self.shared.view(scope)?;
         if view.is_single() {
             view = self.settled(scope).await?;
+        } else {
+            introduced(&view).await;
         }
         Some(view.initialize(face.version))
     }
@@ -642,6 +653,7 @@ impl Gateway {
                 let view = if view.is_single() {
                     Box::pin(self.settled(&caller.scope)).await.unwrap_or(view)
                 } else {
+                    Box::pin(introduced(&view)).await;
                     view
                 };
                 Ok(Answer::result(frame, view.discover().as_bytes()))
@@ -1066,13 +1078,13 @@ impl Gateway {
         }
     }
 
-    /// Agrees to the definition that a tool has now, at once; `false` if another one waits for that, or none.
-    pub fn approve_tool(&self, server: &ServerKey, tool: &NativeName, digest: &str) -> bool {
+    /// Agrees to these definitions that tools have now, at once; `false` if none of them waits for that.
+    pub fn approve_tools(&self, server: &ServerKey, tools: &[(NativeName, Arc<str>)]) -> bool {
         let fleet = self.shared.fleet();
         let Some(server) = fleet.get(server) else {
             return false;
         };
-        let approved = server.approve(tool, digest);
+        let approved = server.pinned.approve(tools);
         if approved {
             self.shared.publish_of(server, &[ListKind::Tools]);
         }
@@ -1187,16 +1199,10 @@ fn kept_or_new(
             kept.insert(server.key().clone());
             servers.push(server.clone());
         } else {
-            // What is remembered of a server whose description changes in other things stays known.
-            let known = remembered(&spec).unwrap_or_else(|| {
-                let same = old.iter().find(|server| *server.key() == spec.key());
-                same.map_or_else(Remembered::default, |server| Remembered {
-                    catalog: (config_digest(&server.spec) == config_digest(&spec))
-                        .then(|| Catalog::clone(&server.catalog()))
-                        .filter(|catalog| catalog.info.is_some()),
-                    pins: Pins::clone(&server.pins()),
-                })
-            });
+            let mut known = remembered(&spec).unwrap_or_default();
+            if let Some(old) = old.iter().find(|server| *server.key() == spec.key()) {
+                known.renew(old, &spec);
+            }
             let server = Server::new(spec, known, shared);
             started.push(server.clone());
             servers.push(server);
@@ -1241,6 +1247,15 @@ fn routed(frame: &Frame, param: Param) -> Result<(json::Span, String), RpcError>
         let field = if param == Param::Uri { "uri" } else { "name" };
         RpcError::invalid_params(format!("Invalid params: `{field}` must be a string"))
     })
+}
+
+/// Waits a moment for what servers say of themselves that are just being started.
+async fn introduced(view: &View) {
+    let servers = view
+        .servers
+        .iter()
+        .filter(|server| server.is_in_first_start());
+    futures_util::future::join_all(servers.map(|server| server.first_answered())).await;
 }
 
 fn no_scope(scope: &Scope) -> RpcError {

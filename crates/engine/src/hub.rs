@@ -2,7 +2,7 @@
 //! clients.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{
         Arc, Mutex, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering},
@@ -283,6 +283,19 @@ impl Hub {
     #[must_use]
     pub fn watched_by(listener: &Listener) -> Vec<(ServerKey, String)> {
         listener.uris().keys().cloned().collect()
+    }
+
+    /// The scopes that somebody listens to, of those that are wanted.
+    #[must_use]
+    pub fn listened(&self, wanted: impl Fn(&Scope) -> bool) -> HashSet<Scope> {
+        let mut scopes = HashSet::new();
+        self.each(|listener| {
+            let known = scopes.contains(&listener.scope);
+            if !known && listener.is_ready() && wanted(&listener.scope) {
+                scopes.insert(listener.scope.clone());
+            }
+        });
+        scopes
     }
 
     /// Tells whoever sees the server that lists changed.

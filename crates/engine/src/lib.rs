@@ -8,17 +8,18 @@
 //! - `relay`: the way of one call, across the eras.
 //! - `audit`: its record.
 //! - `presence`: which servers have something to offer now, for an agent's turn.
-//! - [`remember`], `memory`: what is known of servers from earlier runs.
+//! - [`remember`], `memory`, `pinned`: what is known of servers from earlier runs, and what is kept back for it.
 //! - [`supervisor`]: when a hosted server is started, stopped and started again.
 //! - `own_tools`: what a session lists that has an instance of its own.
 //! - `queue`: calls of one server that wait for their turn.
 //! - `questions`: what servers ask the clients of their calls.
 //! - `hold`: calls that wait for a modern client's input.
-//! - [`hub`]: who is told when something changes.
+//! - [`hub`], `announce`: who is told when something changes, and of what.
 //!
 //! Invariants: a call resolves on a snapshot and takes no lock that a list holds; no lock is held across an
 //! await; every wait has a deadline and every queue an end.
 
+mod announce;
 mod audit;
 pub mod catalog;
 mod chronicle;
@@ -29,10 +30,14 @@ mod hosted;
 pub mod hub;
 mod launch;
 mod memory;
+mod names;
 mod own_tools;
+mod pinned;
 mod presence;
 mod questions;
 mod queue;
+mod refresh;
+mod refusals;
 mod relay;
 pub mod remember;
 mod runtimes;
@@ -52,6 +57,7 @@ pub use fleet::{Fleet, Project};
 pub use gateway::{Answer, Caller, Gateway};
 pub use launch::{Housing, Refused};
 pub use memory::{Remembered, config_digest};
+pub use pinned::KeptBack;
 pub use presence::Absent;
 pub use runtimes::Runtimes;
 pub use view::Scope;

@@ -12,21 +12,26 @@ use std::{
 
 use model::{NativeName, ServerKey, ServerName};
 use sha2::{Digest, Sha256};
-use store::{NewSnapshot, PinDigest, SnapshotRow, Store};
+use store::{NewSnapshot, PinDigest, PinRow, SnapshotRow, Store};
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     catalog::Catalog,
     remember::{Pin, Pins, Seen},
     secrets::hex,
+    server::Server,
 };
 
-/// How often something that could not be kept is tried again, and how many times.
+/// How often something that could not be kept is tried again, and how many times. Definitions are tried for as long as
+/// the product runs; after so many times the tools are kept back meanwhile.
 const RETRY: (Duration, u32) = (Duration::from_secs(5), 12);
 /// Pins of one write: a definition can be long.
 const PINS: usize = 200;
 
 pub(crate) struct Memory {
     store: Store,
+    /// The product stops: nothing is tried for ever any more.
+    over: CancellationToken,
     notes: Mutex<HashMap<ServerKey, Notes>>,
 }
 
@@ -46,6 +51,14 @@ struct Notes {
     in_hand: bool,
 }
 
+/// What came of definitions that were to be kept.
+pub(crate) enum Told<'t> {
+    /// They are kept; how the server's tools are pinned now.
+    Kept(&'t [Seen], &'t [PinRow]),
+    /// They are not, or not yet.
+    Unkept(&'t [Seen], Arc<str>),
+}
+
 /// What is known of a server when it is described: by an earlier run.
 #[derive(Clone, Default)]
 pub struct Remembered {
@@ -54,9 +67,10 @@ pub struct Remembered {
 }
 
 impl Memory {
-    pub(crate) fn new(store: Store) -> Self {
+    pub(crate) fn new(store: Store, over: CancellationToken) -> Self {
         Self {
             store,
+            over,
             notes: Mutex::default(),
         }
     }
@@ -90,15 +104,14 @@ impl Memory {
         !std::mem::replace(&mut notes.in_hand, true)
     }
 
-    /// Has everything kept that is noted of a server, and what comes meanwhile.
-    pub(crate) async fn write(&self, key: &ServerKey) {
+    /// Has everything kept that is noted of a server, and what comes meanwhile; tells what came of definitions.
+    pub(crate) async fn write(&self, key: &ServerKey, tell: &(dyn Fn(Told<'_>) + Sync)) {
         while let Some((seen, catalog)) = self.next(key) {
             let (first, last): (Vec<Seen>, Vec<Option<Seen>>) = seen.into_values().unzip();
+            let last: Vec<Seen> = last.into_iter().flatten().collect();
             // Before the catalog: nobody may be offered at the next start what was to be kept back.
-            let pinned = self.write_pins(key, first).await
-                && self
-                    .write_pins(key, last.into_iter().flatten().collect())
-                    .await;
+            let pinned =
+                self.write_pins(key, &first, tell).await && self.write_pins(key, &last, tell).await;
             if let Some((digest, catalog)) = catalog.filter(|_| pinned) {
                 self.write_catalog(key, &digest, &catalog).await;
             }
@@ -147,34 +160,69 @@ impl Memory {
         kept(None);
     }
 
-    /// Keeps definitions of tools; whether they are kept.
-    async fn write_pins(&self, key: &ServerKey, seen: Vec<Seen>) -> bool {
-        let seen: Vec<store::Seen> = seen
-            .into_iter()
+    /// Keeps definitions of tools; whether all of them are kept.
+    async fn write_pins(
+        &self,
+        key: &ServerKey,
+        seen: &[Seen],
+        tell: &(dyn Fn(Told<'_>) + Sync),
+    ) -> bool {
+        let mut all = true;
+        for part in seen.chunks(PINS) {
+            if self.write_part(key, part, tell).await {
+                continue;
+            }
+            // One that cannot be kept is nothing to the others.
+            for one in part.chunks(1) {
+                all &= part.len() > 1 && self.write_part(key, one, tell).await;
+            }
+        }
+        all
+    }
+
+    async fn write_part(
+        &self,
+        key: &ServerKey,
+        part: &[Seen],
+        tell: &(dyn Fn(Told<'_>) + Sync),
+    ) -> bool {
+        let rows: Vec<store::Seen> = part
+            .iter()
             .map(|seen| store::Seen {
                 tool: seen.tool.to_string(),
                 digest: seen.digest.to_string(),
-                definition: seen.definition,
+                definition: seen.definition.clone(),
+                config_digest: seen.config.to_string(),
             })
             .collect();
-        for part in seen.chunks(PINS) {
-            if !self.write_part(key, part).await {
-                return false;
-            }
-        }
-        true
-    }
-
-    async fn write_part(&self, key: &ServerKey, part: &[store::Seen]) -> bool {
-        for _ in 0..RETRY.1 {
+        let mut attempts = 0u32;
+        loop {
             let owner = key.owner.as_ref();
-            let wrote = self.store.pins_seen(owner, &key.name, part).await;
-            match is_kept(key, &wrote) {
-                Some(kept) => return kept,
-                None => tokio::time::sleep(RETRY.0).await,
+            match self.store.pins_seen(owner, &key.name, &rows).await {
+                Ok(pins) => {
+                    tell(Told::Kept(part, &pins));
+                    return true;
+                }
+                Err(error @ store::Error::Unavailable { .. }) => {
+                    attempts = attempts.saturating_add(1);
+                    if attempts == RETRY.1 {
+                        tracing::warn!(server = %key, "its new tools are kept back until they can be remembered: {error}");
+                        tell(Told::Unkept(part, "the database does not answer".into()));
+                    }
+                    if attempts >= RETRY.1 && self.over.is_cancelled() {
+                        return false;
+                    }
+                    tokio::time::sleep(RETRY.0).await;
+                }
+                Err(_) if part.len() > 1 => return false,
+                Err(error) => {
+                    let tool = part.first().map(|seen| &seen.tool);
+                    tracing::warn!(server = %key, tool = ?tool, "the tool is kept back, for it cannot be remembered: {error}");
+                    tell(Told::Unkept(part, "the database refuses it".into()));
+                    return false;
+                }
             }
         }
-        false
     }
 }
 
@@ -210,15 +258,29 @@ impl Remembered {
             let pin = Pin {
                 digest: row.digest.into(),
                 pending: row.pending_digest.map(Arc::from),
+                config: row.config_digest.into(),
+                unkept: None,
             };
             let known = all.entry(row.server).or_default();
             known.pins.insert(NativeName::new(row.tool), pin);
         }
         all
     }
+
+    /// Takes over what a server knows that another description takes the place of: what is written down may be older.
+    pub(crate) fn renew(&mut self, old: &Server, spec: &model::ServerSpec) {
+        let (pins, catalog) = (old.pins(), old.catalog());
+        if !pins.is_empty() {
+            self.pins = Pins::clone(&pins);
+        }
+        if catalog.info.is_some() && config_digest(&old.spec) == config_digest(spec) {
+            self.catalog = Some(Catalog::clone(&catalog));
+        }
+    }
 }
 
-/// What a server is reached by: catalogs taken under another are not its own.
+/// What a server is reached by, or launched with: catalogs taken under another are not its own, and definitions are
+/// agreed to under one. Secrets do not count: that a key is renewed changes nothing of what was agreed to.
 #[must_use]
 pub fn config_digest(spec: &model::ServerSpec) -> String {
     let mut hash = Sha256::new();
@@ -226,17 +288,37 @@ pub fn config_digest(spec: &model::ServerSpec) -> String {
         hash.update((text.len() as u64).to_be_bytes());
         hash.update(text);
     };
+    let mut named = |what: &str, values: &BTreeMap<String, String>| {
+        part(what);
+        for (name, value) in values {
+            part(name);
+            part(&spec.redact_value(name, value));
+        }
+    };
+    match &spec.transport {
+        model::Transport::Stdio { env, .. } => named("env", env),
+        model::Transport::Http { headers, .. } | model::Transport::Sse { headers, .. } => {
+            named("headers", headers);
+        }
+        model::Transport::Hosted(hosting) => named("env", &hosting.env),
+    }
     part(spec.transport.kind());
     match &spec.transport {
-        model::Transport::Stdio { command, args, .. } => {
+        model::Transport::Stdio {
+            command, args, cwd, ..
+        } => {
             part(command);
             args.iter().for_each(|arg| part(&spec.redact(arg)));
+            if let Some(cwd) = cwd {
+                part("cwd");
+                part(&cwd.to_string_lossy());
+            }
         }
         model::Transport::Http { url, .. } | model::Transport::Sse { url, .. } => {
             part(&spec.redact(url))
         }
+        // Not its id: one that is registered again is the same, if the rest is.
         model::Transport::Hosted(hosting) => {
-            part(&hosting.id);
             part(hosting.source.target());
             let args = hosting.source.args();
             args.iter().for_each(|arg| part(&spec.redact(arg)));
@@ -250,13 +332,15 @@ mod tests {
     use store::Location;
 
     use super::*;
+    use crate::remember::News;
 
     fn seen(tool: &str, digest: &str) -> Seen {
         Seen {
             tool: NativeName::new(tool),
             digest: digest.into(),
             definition: format!("{{\"name\":\"{tool}\"}}"),
-            changed: false,
+            config: "c".into(),
+            news: News::Tool,
         }
     }
 
@@ -266,7 +350,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let location = Location::Sqlite(dir.path().join("wharf.db"));
         let store = Store::open(&location).await.expect("a new database");
-        let memory = Arc::new(Memory::new(store.clone()));
+        let memory = Arc::new(Memory::new(store.clone(), CancellationToken::new()));
         let mut writing = tokio::task::JoinSet::new();
         let keys: Vec<ServerKey> = (0..20)
             .map(|n| ServerKey {
@@ -278,7 +362,7 @@ mod tests {
             for digest in ["a", "b", "c"] {
                 if memory.pins(key, vec![seen("changes", digest), seen("stays", "a")]) {
                     let (memory, key) = (memory.clone(), key.clone());
-                    writing.spawn(async move { memory.write(&key).await });
+                    writing.spawn(async move { memory.write(&key, &|_| {}).await });
                 }
                 if pause {
                     tokio::task::yield_now().await;

@@ -85,6 +85,10 @@ impl Catalog {
 pub struct Pin {
     pub digest: Arc<str>,
     pub pending: Option<Arc<str>>,
+    /// Of the configuration under which the server listed it last; empty: not known.
+    pub config: Arc<str>,
+    /// Why it cannot be remembered, if it cannot: a change of it would not be noticed after the next start.
+    pub unkept: Option<Arc<str>>,
 }
 
 /// How the tools of one server were defined.
@@ -97,13 +101,33 @@ pub struct Seen {
     pub digest: Arc<str>,
     /// JSON text.
     pub definition: String,
-    /// Whether the tool was known under another definition.
-    pub changed: bool,
+    /// Of the server's configuration.
+    pub config: Arc<str>,
+    pub news: News,
 }
 
-/// Compares what a server lists with what was agreed to: the pins as they are now, and what is new in them.
+/// What is new about a definition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum News {
+    /// The tool was not known.
+    Tool,
+    /// It is the one that was agreed to: under another configuration, or again.
+    Same,
+    /// It is another one, and so is the server's configuration: it is agreed to.
+    Configured,
+    /// It is another one, and nobody changed the configuration.
+    Words,
+}
+
+/// Compares what a server lists under its configuration with what was agreed to: the pins as they are now, and what is
+/// new in them.
 #[must_use]
-pub fn compare(known: &Pins, tools: &[Item], policy: Pinning) -> (Pins, Vec<Seen>) {
+pub fn compare(
+    known: &Pins,
+    tools: &[Item],
+    config: &Arc<str>,
+    policy: Pinning,
+) -> (Pins, Vec<Seen>) {
     let mut pins = known.clone();
     let mut seen = Vec::new();
     if policy == Pinning::Off {
@@ -112,34 +136,59 @@ pub fn compare(known: &Pins, tools: &[Item], policy: Pinning) -> (Pins, Vec<Seen
     for item in tools {
         let tool = NativeName::new(item.native.clone());
         let digest: Arc<str> = definition_digest(&item.raw).into();
-        let news = |changed| Seen {
-            tool: tool.clone(),
+        let fresh = || Pin {
             digest: digest.clone(),
-            definition: String::from_utf8_lossy(&item.raw).into_owned(),
-            changed,
+            pending: None,
+            config: config.clone(),
+            unkept: None,
         };
-        match pins.get_mut(&tool) {
+        let news = match pins.get_mut(&tool) {
+            None if item.native.len() > store::MAX_KEY => {
+                let why = format!("its name is longer than {} bytes", store::MAX_KEY);
+                let unkept = Some(why.into());
+                pins.insert(tool, Pin { unkept, ..fresh() });
+                continue;
+            }
             None => {
-                seen.push(news(false));
-                let pin = Pin {
-                    digest: digest.clone(),
-                    pending: None,
-                };
-                pins.insert(tool.clone(), pin);
+                pins.insert(tool.clone(), fresh());
+                News::Tool
+            }
+            Some(pin) if item.native.len() > store::MAX_KEY => {
+                pin.digest = digest;
+                continue;
             }
             Some(pin) if pin.digest == digest => {
                 // It is what it was: nothing is left to agree to.
-                if pin.pending.take().is_some() {
-                    seen.push(news(false));
+                if pin.pending.take().is_none() && pin.config == *config {
+                    continue;
                 }
+                pin.config = config.clone();
+                News::Same
+            }
+            Some(pin) if !pin.config.is_empty() && pin.config != *config => {
+                *pin = Pin {
+                    unkept: pin.unkept.take(),
+                    ..fresh()
+                };
+                News::Configured
             }
             Some(pin) => {
-                if pin.pending.as_ref() != Some(&digest) {
-                    pin.pending = Some(digest.clone());
-                    seen.push(news(true));
+                let is_known = pin.pending.as_ref() == Some(&digest) && pin.config == *config;
+                if is_known {
+                    continue;
                 }
+                pin.pending = Some(digest.clone());
+                pin.config = config.clone();
+                News::Words
             }
-        }
+        };
+        seen.push(Seen {
+            tool,
+            digest,
+            definition: String::from_utf8_lossy(&item.raw).into_owned(),
+            config: config.clone(),
+            news,
+        });
     }
     (pins, seen)
 }
@@ -231,22 +280,64 @@ mod tests {
         }
     }
 
+    fn news(seen: &[Seen]) -> Vec<News> {
+        seen.iter().map(|seen| seen.news).collect()
+    }
+
     #[test]
     fn a_changed_definition_is_noticed_once_and_forgotten_when_it_returns() {
         let old = items(&[r#"{"name":"a","description":"x"}"#, r#"{"name":"b"}"#]);
         let new = items(&[r#"{"name":"a","description":"y"}"#, r#"{"name":"b"}"#]);
+        let (policy, config) = (Pinning::Quarantine, &"c".into());
+        let (pins, seen) = compare(&Pins::new(), &old, config, policy);
+        assert_eq!(news(&seen), [News::Tool; 2]);
+        assert_eq!(
+            compare(&pins, &old, config, policy),
+            (pins.clone(), Vec::new())
+        );
+        let (pending, seen) = compare(&pins, &new, config, policy);
+        assert_eq!(news(&seen), [News::Words]);
+        assert_eq!(seen[0].tool.as_str(), "a");
+        assert_eq!(compare(&pending, &new, config, policy).1, Vec::new());
+        let (back, seen) = compare(&pending, &old, config, policy);
+        assert_eq!((back, news(&seen)), (pins.clone(), vec![News::Same]));
+        assert_eq!(
+            compare(&pins, &new, config, Pinning::Off),
+            (pins, Vec::new())
+        );
+    }
+
+    #[test]
+    fn another_configuration_is_agreed_to_with_what_it_brings() {
+        let old = items(&[r#"{"name":"a","description":"x"}"#, r#"{"name":"b"}"#]);
+        let new = items(&[r#"{"name":"a","description":"y"}"#, r#"{"name":"b"}"#]);
         let policy = Pinning::Quarantine;
-        let (pins, seen) = compare(&Pins::new(), &old, policy);
-        assert_eq!(seen.len(), 2);
-        assert!(seen.iter().all(|seen| !seen.changed));
-        assert_eq!(compare(&pins, &old, policy), (pins.clone(), Vec::new()));
-        let (pending, seen) = compare(&pins, &new, policy);
-        assert_eq!(seen.len(), 1);
-        assert!(seen[0].changed && seen[0].tool.as_str() == "a");
-        assert_eq!(compare(&pending, &new, policy).1, Vec::new());
-        let (back, seen) = compare(&pending, &old, policy);
-        assert_eq!((back, seen.len()), (pins.clone(), 1));
-        assert_eq!(compare(&pins, &new, Pinning::Off), (pins, Vec::new()));
+        let [one, two, none]: [Arc<str>; 3] = ["one", "two", ""].map(Arc::from);
+        let (pins, _) = compare(&Pins::new(), &old, &one, policy);
+        let (pins, seen) = compare(&pins, &new, &two, policy);
+        assert_eq!(news(&seen), [News::Configured, News::Same]);
+        // What waits is agreed to with the configuration, too.
+        let (pins, seen) = compare(&pins, &old, &two, policy);
+        assert_eq!(news(&seen), [News::Words]);
+        let (pins, seen) = compare(&pins, &old, &one, policy);
+        assert_eq!(news(&seen), [News::Configured, News::Same]);
+        assert!(pins.values().all(|pin| pin.pending.is_none()), "{pins:?}");
+        // Where it is not known under which it was pinned, other words are nobody's decision.
+        let (pins, _) = compare(&Pins::new(), &old, &none, policy);
+        let (pins, seen) = compare(&pins, &new, &one, policy);
+        assert_eq!(news(&seen), [News::Words, News::Same]);
+        assert!(pins.values().all(|pin| pin.config == one), "{pins:?}");
+    }
+
+    #[test]
+    fn a_name_that_cannot_be_remembered_is_no_news_and_marked() {
+        let name = "n".repeat(store::MAX_KEY + 1);
+        let raw = format!("{{\"name\":\"{name}\"}}");
+        let long = remembered_item(ListKind::Tools, raw.into()).expect("it is one");
+        let (pins, seen) = compare(&Pins::new(), &[long], &"c".into(), Pinning::Quarantine);
+        assert_eq!(seen, []);
+        let why = pins[name.as_str()].unkept.as_deref();
+        assert!(why.is_some_and(|why| why.contains("1024 bytes")), "{why:?}");
     }
 
     #[test]

@@ -38,9 +38,11 @@ use crate::{
     hosted::Hosted,
     launch::StartError,
     memory::{Remembered, config_digest},
+    pinned::{KeptBack, Pinned, write_down},
     questions::AskedNow,
     queue::{Permit, Place, Queue, Sending},
-    remember::{self, Pins},
+    refresh::Refresh,
+    remember::{News, Pins},
     sessions::SessionInstances,
     shared::Shared,
     subscriptions::Upstream,
@@ -57,6 +59,8 @@ const STABLE: Duration = Duration::from_secs(60);
 const BRIEF: Duration = Duration::from_secs(1);
 /// Failures to connect in a row after which a project's own server is left alone, and for how long.
 const BREAKER: (u32, Duration) = (3, Duration::from_secs(60));
+/// How long an introduction may wait for what a server says of itself that is being started for the first time.
+const FIRST_ANSWER: Duration = Duration::from_secs(1);
 /// How long the first list of all may wait for a server that is being started for the first time.
 pub const FIRST_START: Duration = Duration::from_secs(10);
 
@@ -114,7 +118,9 @@ pub struct Server {
     pub(crate) disabled_tools: ArcSwap<BTreeSet<NativeName>>,
     state: watch::Sender<State>,
     catalog: ArcSwap<Catalog>,
-    pins: ArcSwap<Pins>,
+    pub(crate) pinned: Pinned,
+    /// Lists that the server says have changed.
+    refresh: Refresh,
     /// Whether the first start has come to an end, good or bad.
     settled: AtomicBool,
     queue: Queue,
@@ -257,7 +263,8 @@ impl Server {
             // Of what is known nobody needs to wait for news.
             settled: AtomicBool::new(remembered.catalog.is_some()),
             catalog: ArcSwap::from_pointee(remembered.catalog.unwrap_or_default()),
-            pins: ArcSwap::from_pointee(remembered.pins),
+            pinned: Pinned::new(remembered.pins, config_digest(&spec)),
+            refresh: Refresh::default(),
             queue: Queue::new(limit, shared.limits().queue_len, takes_turns),
             asked_now: AskedNow::default(),
             over: CancellationToken::new(),
@@ -314,18 +321,31 @@ impl Server {
     /// How its tools were defined when they were agreed to.
     #[must_use]
     pub fn pins(&self) -> Arc<Pins> {
-        self.pins.load_full()
+        self.pinned.pins()
     }
 
-    /// Whether a tool is kept back because its definition has changed.
+    /// Why a tool is kept back where definitions are quarantined, if it is.
+    pub(crate) fn keeps_back(&self, tool: &str) -> Option<KeptBack> {
+        self.pinned.keeps_back(tool)
+    }
+
+    /// Those of its tools that are kept back.
     #[must_use]
-    pub fn is_quarantined(&self, tool: &str) -> bool {
-        let pending = |pins: &Pins| pins.get(tool).is_some_and(|pin| pin.pending.is_some());
-        pending(&self.pins.load())
-            && self
-                .shared
-                .upgrade()
-                .is_some_and(|shared| shared.fleet().settings.pinning == Pinning::Quarantine)
+    pub fn kept_back(&self) -> Vec<(NativeName, KeptBack)> {
+        let pinning = self
+            .shared
+            .upgrade()
+            .map(|shared| shared.fleet().settings.pinning);
+        if pinning != Some(Pinning::Quarantine) {
+            return Vec::new();
+        }
+        let catalog = self.catalog();
+        let tools = catalog.list(ListKind::Tools).iter();
+        let kept = tools.filter_map(|item| {
+            let why = self.keeps_back(&item.native)?;
+            Some((NativeName::new(item.native.clone()), why))
+        });
+        kept.collect()
     }
 
     /// The tools that are switched off, by the server's own names of them.
@@ -370,6 +390,11 @@ impl Server {
                 .wanted_at
                 .get()
                 .is_some_and(|at| at.elapsed() >= FIRST_START)
+    }
+
+    /// Whether it is being started for the first time, and nobody knows what it offers.
+    pub(crate) fn is_in_first_start(&self) -> bool {
+        self.wanted_at.get().is_some() && !self.is_settled()
     }
 
     /// Whether what is offered of it is what is remembered: it is not connected.
@@ -457,6 +482,17 @@ impl Server {
         let deadline = self.wanted_at.get().map_or_else(Instant::now, |at| *at) + FIRST_START;
         let settled = state.wait_for(|_| self.settled.load(Ordering::Acquire));
         let _ = tokio::time::timeout_at(deadline, settled).await;
+    }
+
+    /// Waits until it has answered its handshake, if it is in its first start; at most [`FIRST_ANSWER`] after that began.
+    pub(crate) async fn first_answered(&self) {
+        let Some(wanted_at) = self.wanted_at.get() else {
+            return;
+        };
+        let has_answered = || self.catalog.load().info.is_some() || self.is_settled();
+        let mut state = self.state.subscribe();
+        let answered = state.wait_for(|_| has_answered());
+        let _ = tokio::time::timeout_at(*wanted_at + FIRST_ANSWER, answered).await;
     }
 
     /// Starts it if nobody has, and waits until it is up, or has failed to come up.
@@ -831,6 +867,9 @@ impl Server {
         let returns = self.change(|catalog| catalog.info.replace(info.clone()).is_some());
         if returns {
             self.state.send_replace(State::Ready(connection.clone()));
+        } else {
+            // Wakes whoever waits for what it says of itself.
+            self.state.send_modify(|_| {});
         }
         let mut missing = self.fetch(shared, connection, &ListKind::ALL).await;
         tracing::info!(
@@ -892,52 +931,55 @@ impl Server {
         missing
     }
 
-    /// Has the catalog remembered for the next start.
+    /// Has the catalog remembered for the next start, without tools that cannot be.
     fn keep(&self, shared: &Arc<Shared>) {
-        let digest = config_digest(&self.spec);
-        if shared.memory.catalog(&self.key, digest, self.catalog()) {
+        let mut catalog = self.catalog();
+        let is_unkept =
+            |item: &Item| matches!(self.keeps_back(&item.native), Some(KeptBack::Unkept(_)));
+        let tools = catalog.list(ListKind::Tools).clone();
+        if tools.iter().any(is_unkept) {
+            let kept = tools.iter().filter(|item| !is_unkept(item)).cloned();
+            Arc::make_mut(&mut catalog).set(ListKind::Tools, kept.collect());
+        }
+        let digest = self.pinned.config().to_string();
+        if shared.memory.catalog(&self.key, digest, catalog) {
             self.write_down(shared);
         }
     }
 
     fn write_down(&self, shared: &Arc<Shared>) {
-        let (key, own) = (self.key.clone(), shared.clone());
-        shared.spawn_writer(async move { own.memory.write(&key).await });
+        shared.spawn_writer(write_down(shared.clone(), self.key.clone()));
     }
 
     /// Notes how tools are defined, and whether that is how they were.
     fn compare(&self, shared: &Arc<Shared>, tools: &[Item]) {
+        // What comes after it has that may have another configuration: nothing is agreed to for that one.
+        if self.over.is_cancelled() {
+            return;
+        }
         let policy = shared.fleet().settings.pinning;
-        let (pins, seen) = remember::compare(&self.pins.load(), tools, policy);
+        let seen = self.pinned.compare(tools, policy);
         if seen.is_empty() {
             return;
         }
-        for changed in seen.iter().filter(|seen| seen.changed) {
-            let what = if policy == Pinning::Quarantine {
-                "kept back until it is approved"
-            } else {
-                "offered all the same"
-            };
-            tracing::warn!(server = %self.key, tool = %changed.tool, "the definition of the tool has changed: {what}");
+        for seen in &seen {
+            let (key, tool) = (&self.key, seen.tool.as_str());
+            match seen.news {
+                News::Tool | News::Same => {}
+                News::Configured => {
+                    tracing::info!(server = %key, tool, "the definition of the tool has changed with the server's configuration, and is agreed to with it");
+                }
+                News::Words if policy == Pinning::Quarantine => {
+                    tracing::warn!(server = %key, tool, "the definition of the tool has changed: kept back until it is approved");
+                }
+                News::Words => {
+                    tracing::warn!(server = %key, tool, "the definition of the tool has changed: offered all the same");
+                }
+            }
         }
-        self.pins.store(Arc::new(pins));
         if shared.memory.pins(&self.key, seen) {
             self.write_down(shared);
         }
-    }
-
-    /// Agrees to the definition that a tool has now; `false` if another one waits for that, or none.
-    pub(crate) fn approve(&self, tool: &NativeName, digest: &str) -> bool {
-        let mut pins = Pins::clone(&self.pins.load());
-        let Some(pin) = pins.get_mut(tool) else {
-            return false;
-        };
-        match pin.pending.take() {
-            Some(pending) if *pending == *digest => pin.digest = pending,
-            _ => return false,
-        }
-        self.pins.store(Arc::new(pins));
-        true
     }
 
     /// Puts a changed catalog in the place of the old one. Only the task of [`Server::run`] does.
@@ -963,8 +1005,17 @@ impl Server {
             }
             std::future::pending::<()>().await
         };
+        let refreshing = async {
+            loop {
+                let kinds = self.refresh.next().await;
+                self.fetch(shared, connection, &kinds).await;
+                shared.publish_of(self, &kinds);
+                self.keep(shared);
+            }
+        };
         tokio::select! {
             why = closed => why,
+            () = refreshing => "unreachable: it goes on for ever".into(),
             () = subscriptions => "subscriptions ended".into(),
             () = events => "events ended".into(),
         }
@@ -1008,7 +1059,7 @@ impl Server {
                 let answer = refused(&request, &why);
                 let _ = connection.client.send(&answer).await;
             }
-            Event::Notification(frame) => self.notified(shared, connection, &frame).await,
+            Event::Notification(frame) => self.notified(shared, &frame),
             Event::Response(_) => {}
         }
     }
@@ -1033,22 +1084,12 @@ impl Server {
     }
 
     /// A notification that belongs to no call.
-    pub(crate) async fn notified(
-        &self,
-        shared: &Arc<Shared>,
-        connection: &Arc<Connection>,
-        frame: &Frame,
-    ) {
+    pub(crate) fn notified(&self, shared: &Shared, frame: &Frame) {
         match frame.method() {
-            method::TOOLS_CHANGED => self.refresh(shared, connection, &[ListKind::Tools]).await,
-            method::PROMPTS_CHANGED => self.refresh(shared, connection, &[ListKind::Prompts]).await,
+            method::TOOLS_CHANGED => self.refresh.of(&[ListKind::Tools]),
+            method::PROMPTS_CHANGED => self.refresh.of(&[ListKind::Prompts]),
             method::RESOURCES_CHANGED => {
-                self.refresh(
-                    shared,
-                    connection,
-                    &[ListKind::Resources, ListKind::Templates],
-                )
-                .await;
+                self.refresh.of(&[ListKind::Resources, ListKind::Templates]);
             }
             method::RESOURCE_UPDATED => {
                 if let Some(native) = frame.object().and_then(|params| params.string("uri")) {
@@ -1062,17 +1103,6 @@ impl Server {
                 .hub
                 .broadcast(frame, |scope| shared.fleet().sees(scope, self)),
         }
-    }
-
-    async fn refresh(
-        &self,
-        shared: &Arc<Shared>,
-        connection: &Arc<Connection>,
-        kinds: &'static [ListKind],
-    ) {
-        self.fetch(shared, connection, kinds).await;
-        shared.publish_of(self, kinds);
-        self.keep(shared);
     }
 
     /// Whether the connection is one of today's era.

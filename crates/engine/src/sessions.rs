@@ -146,7 +146,7 @@ async fn forward(
                 drop(questions);
             }
             Event::Notification(frame) if frame.method() == method::RESOURCE_UPDATED => {
-                server.notified(&shared, &connection, &frame).await;
+                server.notified(&shared, &frame);
             }
             Event::Notification(frame) => {
                 if frame.method() == method::TOOLS_CHANGED {

@@ -15,6 +15,7 @@ use store::Store;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
+    announce::Announcer,
     audit::Audit,
     catalog::ListKind,
     chronicle::Chronicle,
@@ -36,6 +37,7 @@ const MAX_TASKS: usize = 10_000;
 pub(crate) struct Shared {
     pub(crate) launcher: Launcher,
     pub(crate) hub: Arc<Hub>,
+    pub(crate) announcer: Announcer,
     pub(crate) held: Holds,
     pub(crate) audit: Audit,
     pub(crate) memory: Memory,
@@ -68,16 +70,18 @@ impl Shared {
     ) -> Arc<Self> {
         let audit = Audit::new(store.call_writer());
         let tasks = TaskTracker::new();
+        let over = CancellationToken::new();
         let (chronicle, writing) = Chronicle::new(store.clone());
         tasks.spawn(writing);
         Arc::new(Self {
             audit,
             chronicle,
-            memory: Memory::new(store),
+            memory: Memory::new(store, over.clone()),
             launcher,
             hub: Arc::default(),
+            announcer: Announcer::default(),
             held: Holds::new(),
-            over: CancellationToken::new(),
+            over,
             identity,
             fleet: ArcSwap::from_pointee(fleet),
             views: ArcSwap::default(),
@@ -140,12 +144,18 @@ impl Shared {
         outcome
     }
 
-    /// Makes every known view anew that `concerns`, and tells who listens there that these lists changed.
+    /// Makes every known view anew that `concerns`, and has those who listen there told if these lists changed.
     pub(crate) fn publish(&self, kinds: &[ListKind], concerns: impl Fn(&Scope) -> bool) {
         {
             let _one_at_a_time = self.publishing();
             let mut views = HashMap::clone(&self.views.load());
             let fleet = self.fleet.load();
+            let before: Vec<(Scope, Option<Arc<View>>)> = self
+                .hub
+                .listened(&concerns)
+                .into_iter()
+                .map(|scope| (scope.clone(), views.get(&scope).cloned()))
+                .collect();
             views.retain(|scope, view| {
                 if !concerns(scope) {
                     return true;
@@ -164,8 +174,11 @@ impl Shared {
                 }
             });
             self.views.store(Arc::new(views));
+            // Not before: whoever tells compares with what is published.
+            for (scope, before) in before {
+                self.announcer.note(&scope, before, kinds);
+            }
         }
-        self.hub.lists_changed(kinds, concerns);
     }
 
     /// [`Shared::publish`] for the scopes that see a server.

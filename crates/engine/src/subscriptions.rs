@@ -171,7 +171,7 @@ impl Upstream {
                 }
                 event = next_of(&mut last) => match event {
                     Ok(Event::Notification(frame)) if frame.method() != method::ACKNOWLEDGED => {
-                        server.notified(shared, connection, &frame).await;
+                        server.notified(shared, &frame);
                     }
                     Ok(Event::Notification(_) | Event::Request(_) | Event::Unclear(_)) => {}
                     Ok(Event::Response(_)) | Err(_) => last = None,
@@ -182,7 +182,7 @@ impl Upstream {
                         last = None;
                         self.acknowledged.send_replace(uris.iter().cloned().collect());
                     }
-                    Ok(Event::Notification(frame)) => server.notified(shared, connection, &frame).await,
+                    Ok(Event::Notification(frame)) => server.notified(shared, &frame),
                     Ok(Event::Request(_) | Event::Unclear(_)) => {}
                     Ok(Event::Response(frame)) if frame.kind() == mcp::Kind::Error => {
                         tracing::debug!(server = %server.name(), "the server refused subscriptions/listen");

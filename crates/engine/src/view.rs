@@ -5,7 +5,10 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -18,12 +21,15 @@ use mcp::{
     protocol::meta,
     server::modern,
 };
-use model::{ExposedName, NamingPolicy, NativeName, ProjectId, ServerName, ToolRef, naming};
+use model::{ExposedName, NativeName, Pinning, ProjectId, ServerName, ToolRef, naming};
 
 use crate::{
     catalog::{Item, ListKind},
     fleet::Fleet,
+    names::named,
     own_tools::Names,
+    pinned::KeptBack,
+    refusals,
     server::Server,
     uri,
 };
@@ -67,22 +73,44 @@ pub struct Route {
     pub headers: Option<Arc<ParamHeaders>>,
 }
 
-struct Entry {
-    server: Arc<Server>,
-    item: Item,
+/// One item of a list.
+pub(crate) struct Entry {
+    pub(crate) server: Arc<Server>,
+    pub(crate) item: Item,
     /// The name or URI that clients see.
-    exposed: Arc<str>,
+    pub(crate) exposed: Arc<str>,
     /// What the project wants it to be called, and said of it.
     alias: Option<ExposedName>,
     description: Option<String>,
+    /// Whether it is remembered, not fresh.
+    is_stale: bool,
+    /// Why it is not offered.
+    pub(crate) kept_back: Option<KeptBack>,
 }
 
 impl Entry {
     /// The name that it goes by before servers are told apart.
-    fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         self.alias
             .as_ref()
             .map_or(&self.item.native, ExposedName::as_str)
+    }
+
+    fn route(&self) -> Route {
+        Route {
+            server: self.server.clone(),
+            native: self.item.native.clone(),
+            headers: self.item.headers.clone(),
+        }
+    }
+
+    /// Whether a client that has one of them has the other.
+    fn is_same(&self, other: &Self) -> bool {
+        let (one, two) = (&self.item.raw, &other.item.raw);
+        self.exposed == other.exposed
+            && self.description == other.description
+            && self.server.key() == other.server.key()
+            && ((one.as_ptr(), one.len()) == (two.as_ptr(), two.len()) || one == two)
     }
 }
 
@@ -95,8 +123,12 @@ pub struct View {
     entries: [Vec<Entry>; 4],
     tools: HashMap<Arc<str>, Route>,
     prompts: HashMap<Arc<str>, Route>,
+    /// Tools that are kept back.
+    kept: Vec<Entry>,
     /// Per list, per era.
     rendered: [[OnceLock<Bytes>; 2]; 4],
+    /// Per list, whether a client may have it because it had the same from an earlier snapshot.
+    inherited: [AtomicBool; 4],
     settled: bool,
     /// Servers whose part in it is remembered: JSON text of their names, if there are any.
     stale: Option<String>,
@@ -123,6 +155,7 @@ impl View {
             .and_then(|project| project.naming)
             .unwrap_or(fleet.settings.naming);
         let single = scope.server.is_some();
+        let quarantine = fleet.settings.pinning == Pinning::Quarantine;
         let disabled = project.map(|project| &project.disabled_tools);
         let mut off = BTreeSet::new();
         if let Some(server) = servers.first().filter(|_| single) {
@@ -141,20 +174,25 @@ impl View {
                     .filter(|tool| tool.server == *server.name())
                     .map(|tool| tool.tool.clone()),
             );
-            let pins = server.pins();
-            off.extend(
-                pins.keys()
-                    .filter(|tool| server.is_quarantined(tool.as_str()))
-                    .cloned(),
-            );
+            if quarantine {
+                let pins = server.pins();
+                let kept = pins.keys();
+                off.extend(
+                    kept.filter(|tool| server.keeps_back(tool.as_str()).is_some())
+                        .cloned(),
+                );
+            }
         }
         let mut entries: [Vec<Entry>; 4] = Default::default();
+        let mut kept = Vec::new();
         for kind in ListKind::ALL {
             let mut all: Vec<Entry> = Vec::new();
             for server in &servers {
                 let native_off = server.disabled_tools.load();
+                let is_stale = server.is_stale();
                 for item in server.catalog().list(kind).iter() {
                     let mut setting = None;
+                    let mut kept_back = None;
                     if kind == ListKind::Tools {
                         let tool = ToolRef {
                             server: server.name().clone(),
@@ -164,12 +202,10 @@ impl View {
                         let enabled = setting
                             .and_then(|setting| setting.enabled)
                             .unwrap_or_else(|| !native_off.contains(&tool.tool));
-                        if !enabled
-                            || server.is_quarantined(&item.native)
-                            || disabled.is_some_and(|off| off.contains(&tool))
-                        {
+                        if !enabled || disabled.is_some_and(|off| off.contains(&tool)) {
                             continue;
                         }
+                        kept_back = server.keeps_back(&item.native).filter(|_| quarantine);
                     }
                     let exposed = match kind {
                         ListKind::Resources | ListKind::Templates if !single => {
@@ -186,25 +222,21 @@ impl View {
                             .map_or(exposed, |alias| alias.as_str().into()),
                         alias,
                         description: setting.and_then(|setting| setting.description.clone()),
+                        is_stale,
+                        kept_back,
                     });
                 }
             }
             if !single && matches!(kind, ListKind::Tools | ListKind::Prompts) {
-                all = named(all, policy, kind, scope);
+                all = named(&servers, all, policy, kind, scope);
             }
+            kept.extend(all.extract_if(.., |entry| entry.kept_back.is_some()));
             entries[kind as usize] = all;
         }
         let routes = |kind: ListKind| {
             entries[kind as usize]
                 .iter()
-                .map(|entry| {
-                    let route = Route {
-                        server: entry.server.clone(),
-                        native: entry.item.native.clone(),
-                        headers: entry.item.headers.clone(),
-                    };
-                    (entry.exposed.clone(), route)
-                })
+                .map(|entry| (entry.exposed.clone(), entry.route()))
                 .collect()
         };
         Self {
@@ -215,6 +247,8 @@ impl View {
             tools: routes(ListKind::Tools),
             prompts: routes(ListKind::Prompts),
             rendered: Default::default(),
+            inherited: Default::default(),
+            kept,
             identity: identity.clone(),
             entries,
             servers,
@@ -238,6 +272,41 @@ impl View {
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.settled
+    }
+
+    /// Whether some server in it is in its first start, and nobody knows what it offers.
+    pub(crate) fn is_starting(&self) -> bool {
+        self.awaited().any(|server| server.is_in_first_start())
+    }
+
+    /// Whether a client may have this list as it is here.
+    pub(crate) fn knows(&self, kind: ListKind) -> bool {
+        let rendered = &self.rendered[kind as usize];
+        rendered.iter().any(|list| list.get().is_some())
+            || self.inherited[kind as usize].load(Ordering::Relaxed)
+    }
+
+    /// Whether a client may have any of its lists.
+    pub(crate) fn is_known(&self) -> bool {
+        ListKind::ALL.into_iter().any(|kind| self.knows(kind))
+    }
+
+    /// Whoever has the list of `before` has this one.
+    pub(crate) fn inherit(&self, before: &Self, kind: ListKind) {
+        if before.knows(kind) {
+            self.inherited[kind as usize].store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the list of `now` is this one. What was remembered and is fresh now is another one for clients that were
+    /// told that it is stale.
+    pub(crate) fn has_same(&self, now: &Self, kind: ListKind) -> bool {
+        let (before, after) = (&self.entries[kind as usize], &now.entries[kind as usize]);
+        let told = self.knows(kind);
+        before.len() == after.len()
+            && before.iter().zip(after).all(|(before, after)| {
+                before.is_same(after) && !(told && before.is_stale && !after.is_stale)
+            })
     }
 
     /// Starts what has no task yet, for somebody wants to know what there is.
@@ -525,62 +594,57 @@ impl View {
         if let Some(route) = routes.get(name) {
             return Ok(route.clone());
         }
-        let same: Vec<&Entry> = self.entries[kind as usize]
+        let refused = |entry: &Entry| {
+            let why = entry.kept_back.as_ref()?;
+            Some(refusals::kept_back(&self.scope, name, entry, why))
+        };
+        let kept = || self.kept.iter().filter(|_| kind == ListKind::Tools);
+        if let Some(error) = kept()
+            .find(|entry| *entry.exposed == *name)
+            .and_then(refused)
+        {
+            return Err(error);
+        }
+        let offered = &self.entries[kind as usize];
+        if !self.is_single() {
+            // `server__tool` always leads there, so that a name that once had its prefix keeps working.
+            let named: Vec<_> = self
+                .servers
+                .iter()
+                .map(|server| server.label(&self.scope).0)
+                .collect();
+            let owner = naming::Labels::new(&named).owner(name);
+            let is_meant = |entry: &&Entry| {
+                owner.is_some_and(|(owner, rest)| {
+                    entry.name() == rest && entry.server.label(&self.scope).0.as_str() == owner
+                })
+            };
+            if let Some(entry) = offered.iter().find(is_meant) {
+                return Ok(entry.route());
+            }
+            if let Some(error) = kept().find(is_meant).and_then(refused) {
+                return Err(error);
+            }
+        }
+        let same: Vec<&Entry> = offered
             .iter()
             .filter(|entry| entry.name() == name)
             .collect();
-        // `server__tool` always leads there, so that a name that once had its prefix keeps working.
-        let prefixed = self.entries[kind as usize].iter().find(|entry| {
-            let (label, _) = entry.server.label(&self.scope);
-            let rest = name.strip_prefix(label.as_str());
-            rest.and_then(|rest| rest.strip_prefix(naming::SEPARATOR)) == Some(entry.name())
-        });
-        if let Some(entry) = prefixed {
-            return Ok(Route {
-                server: entry.server.clone(),
-                native: entry.item.native.clone(),
-                headers: entry.item.headers.clone(),
-            });
-        }
-        let what = if kind == ListKind::Tools {
-            "tool"
-        } else {
-            "prompt"
-        };
-        let shown: String = name.chars().take(100).collect();
-        let hint = match same.as_slice() {
-            [] if kind == ListKind::Tools => self.kept_back(name),
-            [] => String::new(),
-            several => {
-                let names: Vec<String> = several
-                    .iter()
-                    .map(|entry| format!("`{}`", entry.exposed))
-                    .collect();
-                format!(
-                    ": several servers have one of that name, call {}",
-                    names.join(" or ")
-                )
-            }
-        };
-        Err(RpcError::new(
-            error::INVALID_PARAMS,
-            format!("Unknown {what}: {shown}{hint}"),
-        ))
+        let unknown = || refusals::unknown(kind, name, &same);
+        let of_that_name = kept().find(|entry| entry.name() == name);
+        Err(match of_that_name.filter(|_| same.is_empty()) {
+            Some(entry) => refused(entry).unwrap_or_else(unknown),
+            None => unknown(),
+        })
     }
 
-    /// What to say of a tool that is kept back.
-    fn kept_back(&self, name: &str) -> String {
-        let native = name.rsplit(naming::SEPARATOR).next().unwrap_or(name);
-        let keeps =
-            |server: &&Arc<Server>| server.is_quarantined(name) || server.is_quarantined(native);
-        match self.servers.iter().find(keeps) {
-            Some(server) => format!(
-                ": server `{}` has changed its definition, and it is kept back until somebody approves that \
-                 (`toolwharf tools approve`)",
-                server.label(&self.scope).0
-            ),
-            None => String::new(),
-        }
+    /// Why a tool of this name is kept back, prefix or not, if one is.
+    #[must_use]
+    pub fn kept_back(&self, name: &str) -> Option<String> {
+        let is_meant = |entry: &&Entry| *entry.exposed == *name || entry.name() == name;
+        let entry = self.kept.iter().find(is_meant)?;
+        let why = entry.kept_back.as_ref()?;
+        Some(refusals::kept_back(&self.scope, name, entry, why).message)
     }
 
     /// The server that a resource's URI leads to, and its own URI there.
@@ -673,49 +737,4 @@ fn stale(servers: &[Arc<Server>], scope: &Scope) -> Option<String> {
         .map(|server| quote(server.label(scope).0.as_str()))
         .collect();
     (!names.is_empty()).then(|| format!("[{}]", names.join(",")))
-}
-
-/// Gives the entries their exposed names.
-fn named(entries: Vec<Entry>, policy: NamingPolicy, kind: ListKind, scope: &Scope) -> Vec<Entry> {
-    let mut input: Vec<(ServerName, Vec<NativeName>)> = Vec::new();
-    let mut by_key: HashMap<(ServerName, Arc<str>), Entry> = HashMap::new();
-    for entry in entries {
-        let (server, _) = entry.server.label(scope);
-        let name: Arc<str> = entry.name().into();
-        let native = NativeName::new(name.clone());
-        match input.last_mut() {
-            Some((last, names)) if *last == server => names.push(native),
-            _ => input.push((server.clone(), vec![native])),
-        }
-        by_key.entry((server, name)).or_insert(entry);
-    }
-    let assignment = naming::assign(&input, policy).or_else(|clashes| {
-        // A view has to be something: the clash is said, and both stay reachable.
-        tracing::error!(
-            "{}: {clashes}; clients find them under names that begin with their server's",
-            kind.key()
-        );
-        naming::assign(&input, NamingPolicy::PrefixOnConflict)
-    });
-    let Ok(assignment) = assignment else {
-        return Vec::new();
-    };
-    for replaced in &assignment.replaced {
-        tracing::warn!(
-            "{}: `{}` of server `{}` takes the place of that of server `{}` (naming policy last-wins)",
-            kind.key(),
-            replaced.native,
-            replaced.winner,
-            replaced.loser
-        );
-    }
-    assignment
-        .names
-        .into_iter()
-        .filter_map(|named| {
-            let mut entry = by_key.remove(&(named.server, named.native.as_str().into()))?;
-            entry.exposed = named.exposed.as_str().into();
-            Some(entry)
-        })
-        .collect()
 }

@@ -180,6 +180,16 @@ impl ServerSpec {
         text
     }
 
+    /// A value of its environment or headers without secrets: none of it, if its name says that it is one.
+    #[must_use]
+    pub fn redact_value(&self, name: &str, value: &str) -> String {
+        if is_secretive(name) {
+            REDACTED.to_owned()
+        } else {
+            self.redact(value)
+        }
+    }
+
     /// How it is hosted, if it is.
     #[must_use]
     pub fn hosting(&self) -> Option<&Arc<Hosting>> {

@@ -37,6 +37,7 @@ mod server;
 mod snapshot;
 mod sql;
 mod tool;
+mod tool_change;
 mod workspace;
 mod writer;
 
@@ -59,4 +60,5 @@ pub use server::{NewServer, ServerRow, TransportKind};
 pub use snapshot::{NewSnapshot, SnapshotRow};
 pub use sql::MAX_KEY;
 pub use tool::{PinDigest, PinRow, Seen, ToolSetting, ToolSettingRow};
+pub use tool_change::ToolChangeRow;
 pub use workspace::{NewWorkspace, WorkspaceRow};

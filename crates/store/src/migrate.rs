@@ -45,7 +45,8 @@ const MIGRATIONS: &[Migration] = migrations![
     "0003_hosted_servers",
     "0004_conversations",
     "0005_lighter_calls",
-    "0006_runs"
+    "0006_runs",
+    "0007_pins_and_configurations",
 ];
 
 /// The version that this program works with.

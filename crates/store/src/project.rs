@@ -128,8 +128,9 @@ impl Store {
         let mut tx = self.pool.begin().await?;
         lock(&mut tx, id).await?;
         let key = Key(id.as_str());
-        // These two know no project of the configuration file either, so nothing cascades to them.
+        // These know no project of the configuration file either, so nothing cascades to them.
         execute!(tx, "DELETE FROM kb.tool_pins WHERE project_id = $1", key)?;
+        execute!(tx, "DELETE FROM kb.tool_changes WHERE project_id = $1", key)?;
         execute!(
             tx,
             "DELETE FROM kb.catalog_snapshots WHERE project_id = $1",

@@ -167,7 +167,8 @@ impl Store {
         row.ok_or_else(|| Error::not_found("server", name))
     }
 
-    /// Removes a server with its tools' settings and pins and its snapshot.
+    /// Removes a server with its tools' settings and its snapshot. Pins stay: a server that is added again is to
+    /// have the definitions that were agreed to.
     ///
     /// # Errors
     /// [`Error::NotFound`] if the project has no such server, [`Error::Conflict`] if it belongs to a
@@ -214,11 +215,11 @@ pub(crate) async fn name_is_free(
     }
 }
 
-/// Removes what is remembered of a server that is no more.
+/// Removes what is remembered of a server that is no more, save how its tools were defined: removing a server and adding
+/// it again agrees to nothing.
 pub(crate) async fn forget(tx: &mut Tx, project: Key<'_>, server: &ServerName) -> Result<()> {
     for text in [
         "DELETE FROM kb.tool_settings WHERE project_id = $1 AND server = $2",
-        "DELETE FROM kb.tool_pins WHERE project_id = $1 AND server = $2",
         "DELETE FROM kb.catalog_snapshots WHERE project_id = $1 AND server = $2",
     ] {
         execute!(tx, text, project, Key(server.as_str()))?;

@@ -11,7 +11,8 @@ use crate::{
     id::now,
     project::scope,
     quota::Quota,
-    sql::{Conn, Key, Text, execute, row, rows},
+    sql::{Conn, Key, Text, Tx, execute, row, rows},
+    tool_change::{self, Cause},
 };
 
 /// A decision about a tool; what is `None` is as the server says.
@@ -43,6 +44,8 @@ pub struct Seen {
     pub digest: String,
     /// The definition as the server wrote it, to the byte.
     pub definition: String,
+    /// Of the configuration that the server has.
+    pub config_digest: String,
 }
 
 /// A tool's approved definition, and the one that waits for approval.
@@ -60,6 +63,8 @@ pub struct PinRow {
     pub first_seen_at: Time,
     /// When the pending definition was first seen.
     pub changed_at: Option<Time>,
+    /// Of the configuration under which the tool was last listed; empty: an earlier version did not note it.
+    pub config_digest: String,
 }
 
 /// What a catalog needs to know of a pin.
@@ -70,6 +75,7 @@ pub struct PinDigest {
     pub tool: String,
     pub digest: String,
     pub pending_digest: Option<String>,
+    pub config_digest: String,
 }
 
 impl Store {
@@ -159,15 +165,16 @@ impl Store {
         rows!(
             conn,
             PinDigest,
-            "SELECT server, tool, digest, pending_digest FROM kb.tool_pins WHERE project_id = $1
-             ORDER BY server, tool",
+            "SELECT server, tool, digest, pending_digest, config_digest FROM kb.tool_pins
+             WHERE project_id = $1 ORDER BY server, tool",
             scope(project),
         )
     }
 
-    /// Compares a server's tools with their pins: one that is new is pinned, another definition
-    /// waits for approval, and the pinned one again ends the waiting. The server's pins after that.
-    /// Nothing is written if nothing has changed.
+    /// Compares a server's tools with their pins: one that is new is pinned. Another definition under the same
+    /// configuration waits for approval, and the pinned one again ends the waiting. Under another configuration
+    /// the definition is pinned anew, and the change is recorded. The server's pins after that. Nothing is written
+    /// if nothing has changed.
     pub async fn pins_seen(
         &self,
         project: Option<&ProjectId>,
@@ -180,71 +187,130 @@ impl Store {
             return Ok(pins);
         }
         let mut tx = self.pool.begin().await?;
+        let mut noted = false;
         for tool in changed {
+            if is_configured_anew(&pins, tool) {
+                let definition = (tool.digest.as_str(), tool.definition.as_str());
+                let cause = Cause::Configuration;
+                tool_change::note(
+                    &mut tx,
+                    scope(project),
+                    server,
+                    &tool.tool,
+                    cause,
+                    definition,
+                )
+                .await?;
+                noted = true;
+            }
             // Compared again in the statement: the reading above was before the transaction.
             execute!(
                 tx,
-                "INSERT INTO kb.tool_pins AS p (project_id, server, tool, digest, definition, first_seen_at)
-                 VALUES ($1, $2, $3, $4, $5, $6)
+                "INSERT INTO kb.tool_pins AS p
+                     (project_id, server, tool, digest, definition, first_seen_at, config_digest)
+                 VALUES ($1, $2, $3, $4, $5, $6, $7)
                  ON CONFLICT (project_id, server, tool) DO UPDATE SET
+                     digest =
+                         CASE WHEN p.config_digest IN ('', excluded.config_digest) THEN p.digest
+                              ELSE excluded.digest END,
+                     definition =
+                         CASE WHEN p.config_digest IN ('', excluded.config_digest) THEN p.definition
+                              ELSE excluded.definition END,
                      pending_digest =
-                         CASE WHEN excluded.digest = p.digest THEN NULL ELSE excluded.digest END,
+                         CASE WHEN excluded.digest = p.digest
+                                  OR p.config_digest NOT IN ('', excluded.config_digest) THEN NULL
+                              ELSE excluded.digest END,
                      pending_definition =
-                         CASE WHEN excluded.digest = p.digest THEN NULL ELSE excluded.definition END,
+                         CASE WHEN excluded.digest = p.digest
+                                  OR p.config_digest NOT IN ('', excluded.config_digest) THEN NULL
+                              ELSE excluded.definition END,
                      changed_at =
-                         CASE WHEN excluded.digest = p.digest THEN NULL
+                         CASE WHEN excluded.digest = p.digest
+                                  OR p.config_digest NOT IN ('', excluded.config_digest) THEN NULL
                               WHEN excluded.digest = p.pending_digest THEN p.changed_at
-                              ELSE excluded.first_seen_at END",
+                              ELSE excluded.first_seen_at END,
+                     config_digest = excluded.config_digest",
                 scope(project),
                 Key(server.as_str()),
                 Key(&tool.tool),
                 Key(&tool.digest),
                 Text(&tool.definition),
                 now(),
+                Key(&tool.config_digest),
             )?;
+        }
+        if noted {
+            tool_change::trim(&mut tx, scope(project), server).await?;
         }
         tx.commit().await?;
         self.pin_list(project, server).await
     }
 
-    /// Pins the definition that waits for approval, if it is still the one that was looked at.
+    /// Pins the definitions that wait for approval, of each tool the one of this digest, and records that. All of them,
+    /// or none.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if the tool has no pin, [`Error::Conflict`] if another definition waits,
-    /// or none.
-    pub async fn pin_approve(
+    /// [`Error::NotFound`] if a tool has no pin, [`Error::Conflict`] if another definition of it waits, or none.
+    pub async fn pins_approve(
         &self,
         project: Option<&ProjectId>,
         server: &ServerName,
-        tool: &str,
-        pending_digest: &str,
-    ) -> Result<PinRow> {
-        let mut conn = self.pool.write().await?;
-        let row = row!(
-            conn,
-            PinRow,
-            "UPDATE kb.tool_pins SET
-                 digest = pending_digest, definition = pending_definition,
-                 pending_digest = NULL, pending_definition = NULL, changed_at = NULL
-             WHERE project_id = $1 AND server = $2 AND tool = $3 AND pending_digest = $4
-             RETURNING NULLIF(project_id, '') AS project_id, server, tool, digest, definition,
-                 pending_digest, pending_definition, first_seen_at, changed_at",
-            scope(project),
-            Key(server.as_str()),
-            Key(tool),
-            Key(pending_digest),
-        )?;
-        drop(conn);
-        if let Some(row) = row {
-            return Ok(row);
+        tools: &[(&str, &str)],
+    ) -> Result<()> {
+        let mut tx = self.pool.begin().await?;
+        for &(tool, digest) in tools {
+            if approve(&mut tx, project, server, tool, digest).await? {
+                continue;
+            }
+            // Given back first: with SQLite there is only one connection that writes.
+            drop(tx);
+            let pins = self.pin_list(project, server).await?;
+            if pins.iter().any(|pin| pin.tool == tool) {
+                let why = "another definition waits for approval than this one, or none";
+                return Err(Error::conflict("tool", tool, why));
+            }
+            return Err(Error::not_found("tool", tool));
         }
-        let pins = self.pin_list(project, server).await?;
-        if pins.iter().any(|pin| pin.tool == tool) {
-            let why = "another definition waits for approval than this one, or none";
-            return Err(Error::conflict("tool", tool, why));
-        }
-        Err(Error::not_found("tool", tool))
+        tool_change::trim(&mut tx, scope(project), server).await?;
+        tx.commit().await
     }
+}
+
+/// Pins the definition of this digest that waits for approval; `false` if none of it does.
+async fn approve(
+    tx: &mut Tx,
+    project: Option<&ProjectId>,
+    server: &ServerName,
+    tool: &str,
+    digest: &str,
+) -> Result<bool> {
+    let waiting = row!(
+        tx,
+        (String,),
+        "SELECT pending_definition FROM kb.tool_pins
+         WHERE project_id = $1 AND server = $2 AND tool = $3 AND pending_digest = $4",
+        scope(project),
+        Key(server.as_str()),
+        Key(tool),
+        Key(digest),
+    )?;
+    let Some((definition,)) = waiting else {
+        return Ok(false);
+    };
+    let (owner, definition) = (scope(project), (digest, definition.as_str()));
+    tool_change::note(tx, owner, server, tool, Cause::Approved, definition).await?;
+    let approved = execute!(
+        tx,
+        "UPDATE kb.tool_pins SET
+             digest = pending_digest, definition = pending_definition,
+             pending_digest = NULL, pending_definition = NULL, changed_at = NULL
+         WHERE project_id = $1 AND server = $2 AND tool = $3 AND pending_digest = $4",
+        scope(project),
+        Key(server.as_str()),
+        Key(tool),
+        Key(digest),
+    )?;
+    Ok(approved > 0)
 }
 
 async fn pins(
@@ -256,7 +322,7 @@ async fn pins(
         conn,
         PinRow,
         "SELECT NULLIF(project_id, '') AS project_id, server, tool, digest, definition,
-             pending_digest, pending_definition, first_seen_at, changed_at
+             pending_digest, pending_definition, first_seen_at, changed_at, config_digest
          FROM kb.tool_pins WHERE project_id = $1 AND server = $2 ORDER BY tool",
         scope(project),
         Key(server.as_str()),
@@ -265,9 +331,22 @@ async fn pins(
 
 /// Whether seeing this tool changes nothing. `pins` are in the order of tools.
 fn is_known(pins: &[PinRow], seen: &Seen) -> bool {
-    let found = pins.binary_search_by(|pin| pin.tool.as_str().cmp(&seen.tool));
-    found.is_ok_and(|index| {
-        let pin = &pins[index];
+    found(pins, seen).is_some_and(|pin| {
         *pin.pending_digest.as_ref().unwrap_or(&pin.digest) == seen.digest
+            && pin.config_digest == seen.config_digest
     })
+}
+
+/// Whether this tool is pinned anew because its server has another configuration.
+fn is_configured_anew(pins: &[PinRow], seen: &Seen) -> bool {
+    found(pins, seen).is_some_and(|pin| {
+        pin.digest != seen.digest
+            && !pin.config_digest.is_empty()
+            && pin.config_digest != seen.config_digest
+    })
+}
+
+fn found<'p>(pins: &'p [PinRow], seen: &Seen) -> Option<&'p PinRow> {
+    let found = pins.binary_search_by(|pin| pin.tool.as_str().cmp(&seen.tool));
+    found.ok().map(|index| &pins[index])
 }

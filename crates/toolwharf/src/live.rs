@@ -4,12 +4,14 @@
 //! them changed. What is not usable is reported, and the running configuration stays.
 
 use std::{
+    collections::HashMap,
     path::Path,
     sync::Arc,
     time::{Duration, SystemTime},
 };
 
-use engine::Gateway;
+use engine::{Gateway, Remembered};
+use model::ServerName;
 use tokio::sync::Mutex;
 
 use crate::{
@@ -114,10 +116,33 @@ impl Live {
             "took in the changed configuration"
         );
         let declared = startup::declared_projects(&config);
+        let remembered = self.remembered(&config).await;
         self.gateway
-            .reconfigure(config.servers, Some(config.settings));
+            .reconfigure(config.servers, Some(config.settings), remembered);
         self.projects.declared(&declared).await;
         Ok(())
+    }
+
+    /// What was known of servers when they were here before: an entry that was removed and is added again agrees to
+    /// nothing.
+    async fn remembered(&self, config: &Config) -> HashMap<ServerName, Remembered> {
+        let servers = self.gateway.servers();
+        let is_new = |name: &ServerName| servers.iter().all(|server| server.name() != name);
+        if !config.servers.iter().any(|spec| is_new(&spec.name)) {
+            return HashMap::new();
+        }
+        match startup::remembered(self.projects.store(), config).await {
+            Ok(mut known) => {
+                known.retain(|name, _| is_new(name));
+                known
+            }
+            Err(error) => {
+                tracing::warn!(
+                    "how the tools of added servers were defined is found out later: {error:#}"
+                );
+                HashMap::new()
+            }
+        }
     }
 }
 

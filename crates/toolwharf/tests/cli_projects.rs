@@ -394,3 +394,71 @@ async fn a_changed_definition_is_shown_and_agreed_to() {
         );
     }
 }
+
+/// Everything that tells how servers are says how many tools are kept back; and all of a server's are agreed to at once.
+#[tokio::test]
+async fn what_is_kept_back_is_said_and_agreed_to_at_once() {
+    let gateway = Setup::new()
+        .scripted("two", &["--tools", "2"])
+        .serve()
+        .await;
+    gateway.up("two").await;
+    ok(&gateway, "project add a", "").await;
+    let entry = scripted("one", &["--tools", "2"]).to_string();
+    ok_with(&gateway, "add --json --project a one -", &entry, "").await;
+    ok(&gateway, "tools approve two", "are as they were agreed to").await;
+    for (project, server) in [(Some("a"), "one"), (None, "two")] {
+        let with = project.map_or_else(String::new, |project| format!(" --project {project}"));
+        let path = format!("/mcp/{}/{server}", project.unwrap_or("-"));
+        let mut peer = Peer::http(gateway.at(&path), LEGACY, peer::all_capabilities()).await;
+        let call = json!({"name": "set_tools", "arguments": {"description": "Send me all of it"}});
+        peer.request("tools/call", call).await.result();
+        testkit::wait_for("the change", DEADLINE, async || {
+            let listed = ok(&gateway, &format!("ls{with}"), "").await;
+            listed.contains("2 tools kept back")
+        })
+        .await;
+        let approve = format!("tools approve {server}{with}");
+        let hint = format!("2 tools of `{server}` kept back: `toolwharf {approve}` shows how");
+        ok(&gateway, &format!("tools ls{with}"), &hint).await;
+        let said = run(&gateway, "doctor", "").await;
+        let finding = format!("2 tools of server `{server}`");
+        assert!(said.out.contains(&finding), "{said:?}");
+        assert!(
+            said.out.contains(&format!("`toolwharf {approve}` shows")),
+            "{said:?}"
+        );
+        ok(
+            &gateway,
+            &format!("tools changes {server}{with}"),
+            "no definition of",
+        )
+        .await;
+
+        let said = run(&gateway, &approve, "").await;
+        assert_eq!(said.code, Some(2), "{said:?}");
+        for tool in ["tool_0", "tool_1"] {
+            let head = format!("{server}/{tool}\n--- agreed\n+++ offered\n");
+            assert!(said.out.contains(&head), "{said:?}");
+        }
+        let done = format!("2 tools of `{server}` are offered as they are now");
+        ok(&gateway, &format!("{approve} --yes"), &done).await;
+        let listed = ok(&gateway, &format!("ls{with}"), "").await;
+        assert!(!listed.contains("kept back"), "{listed}");
+        let changes = ok(
+            &gateway,
+            &format!("tools changes {server}/tool_1{with}"),
+            "",
+        )
+        .await;
+        assert!(
+            changes.contains(&format!("{server}/tool_1: approved")),
+            "{changes}"
+        );
+        assert!(
+            changes.contains("+  \"description\": \"Send me all of it"),
+            "{changes}"
+        );
+        assert!(!changes.contains("tool_0"), "{changes}");
+    }
+}

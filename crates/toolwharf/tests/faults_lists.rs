@@ -278,3 +278,111 @@ async fn a_list_that_cannot_be_had_leaves_the_known_one() {
         "the known list is gone"
     );
 }
+
+const CHANGED: [&str; 3] = [
+    "notifications/tools/list_changed",
+    "notifications/prompts/list_changed",
+    "notifications/resources/list_changed",
+];
+
+/// How often a client was told of changes of each list until it was quiet for a while.
+async fn told(peer: &mut Peer) -> [usize; 3] {
+    let mut told = [0; 3];
+    for (count, method) in told.iter_mut().zip(CHANGED) {
+        while peer
+            .notification(method, Duration::from_millis(1500))
+            .await
+            .is_some()
+        {
+            *count += 1;
+        }
+    }
+    told
+}
+
+/// A start of many servers, one after the other, is no more than one change for whoever listens, and none of lists that
+/// stay empty.
+#[tokio::test]
+async fn a_start_of_many_servers_is_told_once() {
+    let mut setup = Setup::new().settings("naming = \"always-prefix\"\n");
+    for n in 0..8 {
+        let delay = (n * 250).to_string();
+        let options = ["--no-builtin", "--tools", "1", "--start-delay-ms", &delay];
+        setup = setup.scripted(&format!("s{n}"), &options);
+    }
+    let gateway = setup.serve().await;
+    let mut peer = gateway.legacy().await;
+    for n in 0..8 {
+        gateway.up(&format!("s{n}")).await;
+    }
+    assert_eq!(told(&mut peer).await, [1, 0, 0]);
+    assert_eq!(tools(&mut peer).await.len(), 8);
+    assert_eq!(told(&mut peer).await, [0, 0, 0]);
+}
+
+/// A list that did not change is not told of, whatever its server says; and a burst is told once.
+#[tokio::test]
+async fn list_changes_are_true() {
+    let options = ["--tools", "1", "--prompts", "1", "--resources", "1"];
+    let gateway = Setup::new()
+        .settings("tool_pinning = \"off\"\n")
+        .scripted("one", &options)
+        .scripted("two", &["--no-builtin", "--tools", "1"])
+        .serve()
+        .await;
+    let mut peers = [gateway.legacy().await, gateway.modern().await];
+    for peer in &mut peers {
+        peer.subscribe(&[]).await;
+        tools(peer).await;
+        told(peer).await;
+    }
+    peers[0].tool("set_tools", json!({"times": 20})).await;
+    for peer in &mut peers {
+        assert_eq!(told(peer).await, [0, 0, 0]);
+    }
+    let change = json!({"count": 3, "times": 20});
+    peers[0].tool("set_tools", change).await;
+    for peer in &mut peers {
+        assert_eq!(told(peer).await, [1, 0, 0]);
+        assert!(tools(peer).await.contains(&"tool_2".to_owned()));
+    }
+    // The same again is no change.
+    let back = json!({"count": 3, "description": "Returns its arguments"});
+    peers[0].tool("set_tools", back).await;
+    for peer in &mut peers {
+        assert_eq!(told(peer).await, [0, 0, 0]);
+    }
+}
+
+/// What servers say of themselves is in the very first answer, if they are quick; one that says nothing keeps nobody.
+#[tokio::test]
+async fn the_first_introduction_has_the_instructions() {
+    let says = |text: &'static str, more: &[&'static str]| {
+        let mut options = vec!["--no-builtin", "--instructions", text];
+        options.extend(more);
+        options
+    };
+    let gateway = Setup::new()
+        .scripted("one", &says("Ask me first.", &["--start-delay-ms", "300"]))
+        .scripted("two", &says("Ask me last.", &[]))
+        .scripted("hung", &["--no-answer-initialize"])
+        .serve()
+        .await;
+    let start = Instant::now();
+    let params = json!({"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
+    let hello =
+        json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}).to_string();
+    let answer = gateway.client().post(hello).await.response();
+    assert!(
+        start.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        start.elapsed()
+    );
+    let said = answer["result"]["instructions"]
+        .as_str()
+        .unwrap_or_default();
+    assert_eq!(
+        said, "## one\n\nAsk me first.\n\n## two\n\nAsk me last.",
+        "{answer}"
+    );
+}

@@ -254,3 +254,37 @@ async fn session_sharing_ends_with_the_session() {
     )
     .await;
 }
+
+/// What begins with a server's name and `__` is that server's, whatever another one lists.
+#[tokio::test]
+async fn always_prefix_cannot_be_captured() {
+    let gateway = Setup::new()
+        .settings("naming = \"always-prefix\"\n")
+        .scripted(
+            "a",
+            &["--no-builtin", "--also", "b__env", "--also", "b__none"],
+        )
+        .scripted("a__b", &["--no-builtin", "--also", "env"])
+        .serve()
+        .await;
+    let mut peer = gateway.legacy().await;
+    let listed = peer.request("tools/list", json!({})).await;
+    let listed = listed.result()["tools"].as_array().unwrap().clone();
+    let of = |server: &str| -> Vec<String> {
+        let of = listed
+            .iter()
+            .filter(|tool| tool["_meta"]["dev.toolwharf/server"] == server);
+        of.map(|tool| tool["name"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    assert_eq!(of("a__b"), ["a__b__env"]);
+    let of_a = of("a");
+    assert_eq!(of_a.len(), 2);
+    for name in ["a__b__env", &of_a[0], &of_a[1]] {
+        let answer = peer.tool(name, json!({"n": 1})).await;
+        assert_eq!(answer.result()["structuredContent"]["n"], 1, "{name}");
+    }
+    // It has none: another server's is none of it.
+    let refused = peer.tool("a__b__none", json!({})).await;
+    assert_eq!(refused.response["error"]["code"], -32602, "{refused:?}");
+}

@@ -56,6 +56,7 @@ async fn names_are_only_names(db: &Db) {
             tool: name.to_owned(),
             digest: name.to_owned(),
             definition: name.to_owned(),
+            config_digest: "c".to_owned(),
         };
         let pins = store.pins_seen(Some(&id), &server, &[seen]).await.unwrap();
         assert_eq!(pins[0].tool, name);
@@ -138,11 +139,12 @@ async fn everywhere(db: &Db, text: &str, doc_too: bool) -> Vec<(&'static str, Re
             tool: tool.to_owned(),
             digest: digest.to_owned(),
             definition: String::new(),
+            config_digest: "c".to_owned(),
         };
         push(what, store.pins_seen(None, &name, &[seen]).await.map(drop));
         push(
-            "pin_approve",
-            store.pin_approve(None, &name, tool, digest).await.map(drop),
+            "pins_approve",
+            store.pins_approve(None, &name, &[(tool, digest)]).await,
         );
     }
     let snapshot = NewSnapshot {

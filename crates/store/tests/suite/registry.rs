@@ -94,6 +94,7 @@ async fn deleting_a_project_takes_all_of_it(db: &Db) {
             tool: "now".to_owned(),
             digest: "d".to_owned(),
             definition: "{}".to_owned(),
+            config_digest: "c".to_owned(),
         };
         store.pins_seen(Some(id), &name, &[seen]).await.unwrap();
         let snapshot = NewSnapshot {

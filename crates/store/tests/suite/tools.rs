@@ -1,6 +1,6 @@
 //! Settings of tools, pins, and snapshots of catalogs.
 
-use store::{NewSnapshot, Seen, ToolSetting};
+use store::{NewSnapshot, Page, Seen, ToolSetting};
 
 use crate::support::{Db, new_server, project, server};
 
@@ -8,8 +8,10 @@ on_both!(
     settings,
     pins,
     two_that_see_the_same_tools,
+    a_pin_belongs_to_a_configuration,
+    several_are_approved_or_none,
     snapshots,
-    deleting_a_server_forgets_its_tools,
+    deleting_a_server_keeps_its_pins_alone,
 );
 
 fn seen(tool: &str, version: &str) -> Seen {
@@ -18,6 +20,7 @@ fn seen(tool: &str, version: &str) -> Seen {
         digest: format!("sha256:{version}"),
         // Spaces, order and numbers are a part of what was pinned.
         definition: format!("{{ \"z\": 1.0, \"a\": 12345678901234567890, \"v\": {version:?} }}"),
+        config_digest: "c".to_owned(),
     }
 }
 
@@ -96,20 +99,109 @@ async fn pins(db: &Db) {
         assert_eq!(see(&both).await, first);
 
         see(&[seen("a", "4")]).await;
-        let approve = async |digest| db.store.pin_approve(scope, &name, "a", digest).await;
+        let approve = async |digest| db.store.pins_approve(scope, &name, &[("a", digest)]).await;
         assert_error!(approve("sha256:3").await, Conflict);
-        let approved = approve("sha256:4").await.unwrap();
+        approve("sha256:4").await.unwrap();
+        let approved = &db.store.pin_list(scope, &name).await.unwrap()[0];
         assert_eq!(
-            (approved.digest.as_str(), approved.pending_digest),
-            ("sha256:4", None)
+            (approved.digest.as_str(), &approved.pending_digest),
+            ("sha256:4", &None)
         );
         assert_eq!(approved.definition, seen("a", "4").definition);
         assert_error!(approve("sha256:4").await, Conflict);
-        let result = db.store.pin_approve(scope, &name, "none", "x").await;
+        let result = db.store.pins_approve(scope, &name, &[("none", "x")]).await;
         assert_error!(result, NotFound);
     }
     let other = db.project("other").await;
     assert_eq!(db.store.pin_list(Some(&other), &name).await.unwrap(), []);
+}
+
+fn seen_under(config: &str, tool: &str, version: &str) -> Seen {
+    Seen {
+        config_digest: config.to_owned(),
+        ..seen(tool, version)
+    }
+}
+
+/// Cause, tool, and the versions before and after, newest first.
+async fn changes(db: &Db, scope: Option<&model::ProjectId>) -> Vec<[String; 4]> {
+    let page = Page::default();
+    let rows = db
+        .store
+        .tool_change_list(scope, &server("time"), &page)
+        .await;
+    let version = |definition: &str| {
+        let version = definition.rsplit('"').nth(1);
+        version.unwrap_or_default().to_owned()
+    };
+    let rows = rows.unwrap().into_iter().map(|row| {
+        let (old, new) = (version(&row.old_definition), version(&row.new_definition));
+        [row.cause, row.tool, old, new]
+    });
+    rows.collect()
+}
+
+async fn a_pin_belongs_to_a_configuration(db: &Db) {
+    let id = db.project("p").await;
+    let name = server("time");
+    for scope in [None, Some(&id)] {
+        let see = async |config, tool, version| {
+            let seen = [seen_under(config, tool, version)];
+            let pins = db.store.pins_seen(scope, &name, &seen).await.unwrap();
+            let pin = pins.into_iter().find(|pin| pin.tool == tool).unwrap();
+            (pin.digest, pin.pending_digest, pin.config_digest)
+        };
+        let pinned =
+            |version: &str, config: &str| (format!("sha256:{version}"), None, config.to_owned());
+        // An earlier version did not note it: other words are nobody's decision then.
+        assert_eq!(see("", "a", "1").await, pinned("1", ""));
+        let waiting = (
+            "sha256:1".to_owned(),
+            Some("sha256:2".to_owned()),
+            "x".to_owned(),
+        );
+        assert_eq!(see("x", "a", "2").await, waiting);
+        assert_eq!(changes(db, scope).await, [[""; 4]; 0]);
+        // Another configuration: what waited and what it says now are one decision.
+        assert_eq!(see("y", "a", "2").await, pinned("2", "y"));
+        assert_eq!(see("z", "a", "2").await, pinned("2", "z"));
+        assert_eq!(see("w", "a", "3").await, pinned("3", "w"));
+        let expected = [
+            ["configuration", "a", "2", "3"],
+            ["configuration", "a", "1", "2"],
+        ];
+        assert_eq!(changes(db, scope).await, expected);
+        see("w", "a", "4").await;
+        db.store
+            .pins_approve(scope, &name, &[("a", "sha256:4")])
+            .await
+            .unwrap();
+        assert_eq!(changes(db, scope).await[0], ["approved", "a", "3", "4"]);
+    }
+    db.store.project_delete(&id).await.unwrap();
+    assert_eq!(changes(db, Some(&id)).await, [[""; 4]; 0]);
+    assert_eq!(changes(db, None).await.len(), 3);
+}
+
+async fn several_are_approved_or_none(db: &Db) {
+    let name = server("time");
+    let see = async |version| {
+        let tools = ["a", "b"].map(|tool| seen(tool, version));
+        db.store.pins_seen(None, &name, &tools).await.unwrap()
+    };
+    see("1").await;
+    let waiting = see("2").await;
+    let approve = async |b| {
+        let tools = [("a", "sha256:2"), ("b", b)];
+        db.store.pins_approve(None, &name, &tools).await
+    };
+    assert_error!(approve("sha256:3").await, Conflict);
+    assert_eq!(db.store.pin_list(None, &name).await.unwrap(), waiting);
+    assert_eq!(changes(db, None).await, [[""; 4]; 0]);
+    approve("sha256:2").await.unwrap();
+    let pins = db.store.pin_list(None, &name).await.unwrap();
+    assert!(pins.iter().all(|pin| pin.digest == "sha256:2"), "{pins:?}");
+    assert_eq!(changes(db, None).await.len(), 2);
 }
 
 async fn two_that_see_the_same_tools(db: &Db) {
@@ -186,7 +278,8 @@ async fn snapshots(db: &Db) {
     assert_eq!(db.store.snapshot_list(None).await.unwrap().len(), 1);
 }
 
-async fn deleting_a_server_forgets_its_tools(db: &Db) {
+/// Whoever removes a server and adds it again has agreed to nothing.
+async fn deleting_a_server_keeps_its_pins_alone(db: &Db) {
     let id = db.project("p").await;
     let store = &db.store;
     let remember = async |name: &str| {
@@ -232,12 +325,12 @@ async fn deleting_a_server_forgets_its_tools(db: &Db) {
     };
     assert_eq!(left().await, [3; 3]);
     store.server_delete(&id, &server("mine")).await.unwrap();
-    assert_eq!(left().await, [2; 3]);
+    assert_eq!(left().await, [2, 2, 3]);
     store
         .product_install(&id, "prod", "2", &manifest, &servers[1..])
         .await
         .unwrap();
-    assert_eq!(left().await, [1; 3]);
+    assert_eq!(left().await, [1, 1, 3]);
     store.product_uninstall(&id, "prod").await.unwrap();
-    assert_eq!(left().await, [0; 3]);
+    assert_eq!(left().await, [0, 0, 3]);
 }

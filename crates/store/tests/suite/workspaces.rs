@@ -221,7 +221,7 @@ async fn a_project_takes_its_hosted_servers_with_it(db: &Db) {
     }
     assert_eq!(store.workspace_list_all().await.unwrap(), [nobodys]);
 
-    // What is remembered of a server goes with it.
+    // What is remembered of a server goes with it, save how its tools were defined.
     let id = db.project("c").await;
     for owner in [None, Some(&id)] {
         let row = put(store, owner, "new").await.unwrap();
@@ -229,6 +229,7 @@ async fn a_project_takes_its_hosted_servers_with_it(db: &Db) {
             tool: "now".to_owned(),
             digest: "d".to_owned(),
             definition: "{}".to_owned(),
+            config_digest: "c".to_owned(),
         });
         store.pins_seen(owner, &name, &[seen()]).await.unwrap();
         let snapshot = NewSnapshot {
@@ -238,7 +239,7 @@ async fn a_project_takes_its_hosted_servers_with_it(db: &Db) {
         };
         store.snapshot_put(owner, snapshot).await.unwrap();
         store.workspace_delete(owner, &row.id).await.unwrap();
-        assert_eq!(store.pin_list(owner, &name).await.unwrap(), []);
+        assert_eq!(store.pin_list(owner, &name).await.unwrap().len(), 1);
         assert_eq!(store.snapshot_list(owner).await.unwrap(), []);
     }
 }

@@ -247,8 +247,10 @@ impl Servers for Ours {
             });
             let Some((exposed, ..)) = offered else {
                 let (server, tool) = (&call.server, &call.tool);
-                let gone = format!("server `{server}` does not offer the tool `{tool}` any more");
-                return Err(ServersError(gone));
+                let gone =
+                    || format!("server `{server}` does not offer the tool `{tool}` any more");
+                let why = view.kept_back(tool.as_str());
+                return Err(ServersError(why.unwrap_or_else(gone)));
             };
             let text = format!(
                 r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":{},"arguments":{}}}}}"#,
@@ -287,6 +289,10 @@ impl Servers for Ours {
                 (None, None) => Err(ServersError("the server gave no answer".to_owned())),
             }
         })
+    }
+
+    fn why_missing(&self, name: &str) -> Option<String> {
+        self.gateway.view(&self.scope)?.kept_back(name)
     }
 
     fn stop(&self) -> BoxFuture<'_, ()> {

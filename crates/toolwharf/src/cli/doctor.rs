@@ -17,10 +17,11 @@ use super::{
     http::{Api, path},
     print,
     reach::Place,
+    servers::tools,
 };
 use crate::{
     config::{Config, Sources},
-    rest::{Row, Servers},
+    rest::{KeptBack, Row, Servers, Status},
     startup,
 };
 
@@ -370,6 +371,36 @@ async fn gateway(api: &Api, findings: &mut Findings) {
     for row in &servers.servers {
         server(api, row, findings).await;
     }
+    match api.get::<Status>(&path(&["status"])).await {
+        Ok(status) => {
+            for kept in &status.kept_back {
+                kept_back(kept, findings);
+            }
+        }
+        Err(error) => findings.problem(
+            format!("the gateway at {url} does not say which tools it keeps back: {error:#}"),
+            "check that it is a gateway of this version",
+        ),
+    }
+}
+
+fn kept_back(kept: &KeptBack, findings: &mut Findings) {
+    let server = &kept.server;
+    let (of, option) = match &kept.project {
+        Some(project) => (
+            format!(" of project `{project}`"),
+            format!(" --project {project}"),
+        ),
+        None => Default::default(),
+    };
+    let are = if kept.tools == 1 { "is" } else { "are" };
+    findings.warning(
+        format!(
+            "{} of server `{server}`{of} {are} kept back: not defined as it was agreed to",
+            tools(kept.tools)
+        ),
+        format!("`toolwharf tools approve {server}{option}` shows what changed, and asks"),
+    );
 }
 
 async fn server(api: &Api, row: &Row, findings: &mut Findings) {

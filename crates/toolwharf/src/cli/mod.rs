@@ -5,6 +5,7 @@
 //! running gateway; without one, those that can work on the files do, with the same code.
 
 mod add;
+mod approvals;
 mod call;
 mod calls;
 mod chat;

@@ -8,7 +8,7 @@ use hyper::Method;
 use model::ProjectId;
 use serde_json::Value;
 
-use super::{Context, Output, Reach, add::stdin, http::path, print};
+use super::{Context, Output, Reach, add::stdin, http::path, print, servers};
 use crate::rest::{InstalledProduct, Product, Products};
 
 /// Largest manifest, in bytes.
@@ -123,6 +123,13 @@ async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
     if products.is_empty() {
         eprintln!(
             "there are no products; `toolwharf product install FILE --project {project}` installs one"
+        );
+    }
+    for product in products.iter().filter(|product| product.kept_back > 0) {
+        eprintln!(
+            "{} of product `{}` kept back: `toolwharf tools ls --project {project}` says of which servers",
+            servers::tools(product.kept_back),
+            product.name
         );
     }
     let cells: Vec<[String; 4]> = products

@@ -90,11 +90,18 @@ pub(super) async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()
 }
 
 pub(super) fn cells(row: &Row) -> [String; 8] {
-    let note = match (&row.reason, row.uptime_ms) {
-        (Some(reason), _) => print::short(reason, 120),
-        (None, Some(ms)) => format!("up {}", print::duration(ms)),
-        (None, None) => String::new(),
-    };
+    let mut notes = Vec::new();
+    match (&row.reason, row.uptime_ms) {
+        (Some(reason), _) => notes.push(print::short(reason, 120)),
+        (None, Some(ms)) => notes.push(format!("up {}", print::duration(ms))),
+        (None, None) => {}
+    }
+    if row.kept_back > 0 {
+        notes.push(format!(
+            "{} kept back (`tools ls` says why)",
+            tools(row.kept_back)
+        ));
+    }
     [
         row.name.clone(),
         row.state.clone(),
@@ -103,8 +110,16 @@ pub(super) fn cells(row: &Row) -> [String; 8] {
         row.tools.to_string(),
         row.calls.to_string(),
         row.errors.to_string(),
-        note,
+        notes.join("; "),
     ]
+}
+
+/// So many tools, in words.
+pub(super) fn tools(count: usize) -> String {
+    match count {
+        1 => "1 tool".to_owned(),
+        count => format!("{count} tools"),
+    }
 }
 
 pub(super) async fn show(context: &Context, args: NameArgs) -> anyhow::Result<()> {
@@ -170,6 +185,13 @@ pub(super) fn fields(detail: &Detail) -> String {
         ("starts", row.starts.to_string()),
         ("tools", row.tools.to_string()),
         ("disabled tools", list(&detail.disabled_tools)),
+        (
+            "kept back",
+            match row.kept_back {
+                0 => String::new(),
+                count => tools(count),
+            },
+        ),
         (
             "calls",
             format!(

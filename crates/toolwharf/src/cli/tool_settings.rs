@@ -1,31 +1,13 @@
-//! What a project wants of tools (`tools rename`, `tools describe`, `enable|disable SERVER/TOOL --project`), and
-//! `tools approve`.
+//! What a project wants of tools (`tools rename`, `tools describe`, `enable|disable SERVER/TOOL --project`).
 
 use model::{ProjectId, ToolRef};
-use serde_json::json;
 
 use super::{
     Context, Output, Reach, Usage,
     http::{Api, escaped, path},
     print,
-    prompt::agreed,
 };
 use crate::rest::{Setting, Tool, Tools};
-
-#[derive(clap::Args)]
-pub(super) struct ApproveArgs {
-    /// The tool, as SERVER/TOOL, by the server's own name for it.
-    #[arg(value_name = "SERVER/TOOL")]
-    tool: String,
-    /// The project whose own server it is; without it, the configuration file's.
-    #[arg(long)]
-    project: Option<ProjectId>,
-    /// Do not ask.
-    #[arg(long, short)]
-    yes: bool,
-    #[command(flatten)]
-    reach: Reach,
-}
 
 #[derive(clap::Args)]
 pub(super) struct SayArgs {
@@ -118,40 +100,4 @@ async fn find(
     let of_project = |found: &&Tool| project.is_some() || found.project.is_none();
     let mut found = tools.tools.into_iter().filter(|found| of_project(&found));
     Ok(found.find(|found| found.native == tool.tool.as_str()))
-}
-
-pub(super) async fn approve(context: &Context, args: ApproveArgs) -> anyhow::Result<()> {
-    let tool = parsed(&args.tool)?;
-    let api = args.reach.gateway(context).await?;
-    let project = args.project.as_ref();
-    let Some(found) = find(&api, project, &tool).await? else {
-        anyhow::bail!(
-            "there is no tool `{}`; `toolwharf tools ls` shows what there is",
-            args.tool
-        );
-    };
-    let Some(waiting) = &found.quarantine else {
-        eprintln!("the tool `{}` is as it was agreed to", args.tool);
-        return Ok(());
-    };
-    if context.output == Output::Json {
-        print::json(&found)?;
-    } else {
-        let diff = waiting.diff.as_deref();
-        print::foreign(diff.unwrap_or("(the database does not tell what changed)\n"))?;
-    }
-    agreed(
-        &format!("Agree to this definition of `{}`?", args.tool),
-        args.yes,
-    )?;
-    let (server, native) = (tool.server.as_str(), tool.tool.as_str());
-    let mut segments = vec!["servers", server, "tools", native, "approve"];
-    // Of a server that the project is only lent, an administrator decides for all.
-    if let Some(project) = found.project.as_deref() {
-        segments.splice(0..0, ["projects", project]);
-    }
-    api.post::<()>(&path(&segments), &json!({ "digest": waiting.digest }))
-        .await?;
-    eprintln!("the tool `{}` is offered as it is now", args.tool);
-    Ok(())
 }

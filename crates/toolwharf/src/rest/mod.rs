@@ -8,6 +8,7 @@
 
 mod access;
 mod answer;
+mod approvals;
 pub(crate) mod bridge;
 mod calls;
 mod chat;
@@ -41,6 +42,7 @@ use utoipa::ToSchema;
 use self::routes::{ROUTES, Route};
 pub(crate) use self::{
     answer::{Problem, Wrong},
+    approvals::{Change, Changes},
     calls::{Call, Calls, WholeCall},
     chat::{Conversations, WholeConversation},
     keys::{Key, Keys as KeyList, MadeKey},
@@ -51,6 +53,7 @@ pub(crate) use self::{
     runs::{Run, Runs, WholeRun},
     secrets::{MasterKey, Secret, Secrets},
     servers::{Detail, Imported, Row, Saved, Servers},
+    status::{KeptBack, Status},
     tools::{Setting, Tool, Tools},
 };
 use crate::{

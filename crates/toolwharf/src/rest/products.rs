@@ -7,6 +7,8 @@ use axum::{
     http::{HeaderMap, StatusCode, header},
     response::Response,
 };
+use engine::Fleet;
+use model::ServerKey;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use store::{ProductRow, ServerRow, Time};
@@ -38,6 +40,9 @@ pub(crate) struct Product {
     pub(crate) description: String,
     /// The servers that it brought.
     pub(crate) servers: Vec<String>,
+    /// Tools of theirs that are kept back: their definitions changed, or cannot be remembered.
+    #[serde(default)]
+    pub(crate) kept_back: usize,
     #[schema(value_type = String, format = DateTime)]
     pub(crate) created_at: Time,
     #[schema(value_type = String, format = DateTime)]
@@ -70,10 +75,18 @@ pub(super) struct Named {
 }
 
 impl Product {
-    fn of(row: &ProductRow, servers: &[ServerRow]) -> Self {
+    fn of(row: &ProductRow, servers: &[ServerRow], fleet: &Fleet) -> Self {
         let own = |server: &&ServerRow| server.product_id.as_ref() == Some(&row.id);
         let servers = servers.iter().filter(own);
+        let kept_back = |server: &ServerRow| {
+            let key = ServerKey {
+                owner: Some(server.project_id.clone()),
+                name: server.name.clone(),
+            };
+            fleet.get(&key).map_or(0, |server| server.kept_back().len())
+        };
         Self {
+            kept_back: servers.clone().map(kept_back).sum(),
             name: row.name.clone(),
             version: row.version.clone(),
             description: row.manifest["description"]
@@ -92,12 +105,17 @@ pub(super) async fn list(
     Project(project): Project,
     page: Page,
 ) -> Result<Json<Products>, Problem> {
+    rest.taken_in(&project).await?;
+    let fleet = rest.gateway.fleet();
     let store = rest.projects.store();
     let rows = page.cut(store.product_list(&project).await?, |row| row.name.as_str());
     let servers = store.server_list(&project).await?;
     Ok(Json(Products {
         next: page.next(&rows, |row| row.name.clone()),
-        products: rows.iter().map(|row| Product::of(row, &servers)).collect(),
+        products: rows
+            .iter()
+            .map(|row| Product::of(row, &servers, &fleet))
+            .collect(),
     }))
 }
 
@@ -108,13 +126,14 @@ pub(super) async fn show(
     Path(Named { name }): Path<Named>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
+    rest.taken_in(&project).await?;
     let store = rest.projects.store();
     let row = store.product_get(&project, &name).await?;
     let servers = store.server_list(&project).await?;
     let may_change = who.may(Role::Manage, Some(&project));
     let tag = etag(&row.manifest);
     let whole = WholeProduct {
-        product: Product::of(&row, &servers),
+        product: Product::of(&row, &servers, &rest.gateway.fleet()),
         manifest: may_change.then_some(row.manifest),
     };
     Ok(tagged(&headers, tag, &whole))
@@ -149,7 +168,7 @@ pub(super) async fn save(
     rest.projects.reload(&project).await?;
     let row = &installed.product.row;
     let body = InstalledProduct {
-        product: Product::of(row, &installed.servers),
+        product: Product::of(row, &installed.servers, &rest.gateway.fleet()),
         removed: installed.removed.iter().map(ToString::to_string).collect(),
     };
     Ok(saved(installed.product.created, etag(&row.manifest), &body))

@@ -9,8 +9,8 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::{
-    Shared, access::Need, bridge, calls, chat, hosted, keys, logs, openapi, openapi::Schemas,
-    owned, products, projects, runs, secrets, servers, status, tools,
+    Shared, access::Need, approvals, bridge, calls, chat, hosted, keys, logs, openapi,
+    openapi::Schemas, owned, products, projects, runs, secrets, servers, status, tools,
 };
 use crate::auth::Role;
 
@@ -442,9 +442,26 @@ pub(super) const ROUTES: &[Route] = &[
         "/api/v1/servers/{server}/tools/{tool}/approve",
         ADMIN,
         "Agree to a tool's changed definition",
-        || post(tools::approve),
+        || post(approvals::approve),
     )
-    .takes::<tools::Approval>(),
+    .takes::<approvals::Approval>(),
+    Route::new(
+        "POST",
+        "/api/v1/servers/{name}/approve",
+        ADMIN,
+        "Agree to the changed definitions of several tools",
+        || post(approvals::approve_all),
+    )
+    .takes::<approvals::Approvals>(),
+    Route::new(
+        "GET",
+        "/api/v1/servers/{name}/changes",
+        ADMIN,
+        "List the changes of tools' definitions that were agreed to, newest first",
+        || get(approvals::changes),
+    )
+    .asks(PAGED)
+    .answers::<approvals::Changes>(),
     Route::new(
         "POST",
         "/api/v1/chat",
@@ -668,9 +685,26 @@ pub(super) const ROUTES: &[Route] = &[
         "/api/v1/projects/{project}/servers/{server}/tools/{tool}/approve",
         MANAGE,
         "Agree to a tool's changed definition",
-        || post(tools::approve_of),
+        || post(approvals::approve_of),
     )
-    .takes::<tools::Approval>(),
+    .takes::<approvals::Approval>(),
+    Route::new(
+        "POST",
+        "/api/v1/projects/{project}/servers/{name}/approve",
+        MANAGE,
+        "Agree to the changed definitions of several tools",
+        || post(approvals::approve_all_of),
+    )
+    .takes::<approvals::Approvals>(),
+    Route::new(
+        "GET",
+        "/api/v1/projects/{project}/servers/{name}/changes",
+        READ,
+        "List the changes of tools' definitions that were agreed to, newest first",
+        || get(approvals::changes_of),
+    )
+    .asks(PAGED)
+    .answers::<approvals::Changes>(),
     Route::new(
         "GET",
         "/api/v1/projects/{project}/secrets",

@@ -62,6 +62,8 @@ pub(crate) struct Row {
     pub(crate) protocol_version: Option<String>,
     /// Tools that it offers, disabled ones included.
     pub(crate) tools: usize,
+    /// Those of them that are kept back: their definitions changed, or cannot be remembered.
+    pub(crate) kept_back: usize,
     pub(crate) in_flight: usize,
     pub(crate) waiting: usize,
     pub(crate) calls: u64,
@@ -151,6 +153,7 @@ impl Row {
             row.protocol_version = Some(info.version.to_string());
         }
         row.tools = catalog.list(ListKind::Tools).len();
+        row.kept_back = server.kept_back().len();
         (row.in_flight, row.waiting) = server.load();
         row.calls = server.stats.calls.load(Ordering::Relaxed);
         row.errors = server.stats.errors.load(Ordering::Relaxed);

@@ -14,7 +14,19 @@ pub(crate) struct Status {
     pub(crate) database: Database,
     /// How many servers are in each state, those of projects that are in use included.
     pub(crate) servers: BTreeMap<String, usize>,
+    /// The servers that tools are kept back of, those of projects that are in use included.
+    #[serde(default, rename = "keptBack")]
+    pub(crate) kept_back: Vec<KeptBack>,
     pub(crate) audit: Audit,
+}
+
+/// How many tools of a server are kept back, for their definitions changed or cannot be remembered.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct KeptBack {
+    /// The project whose own server it is.
+    pub(crate) project: Option<String>,
+    pub(crate) server: String,
+    pub(crate) tools: usize,
 }
 
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
@@ -36,8 +48,17 @@ pub(super) async fn show(State(rest): State<Shared>) -> Json<Status> {
     let store = rest.projects.store();
     let reason = store.ping().await.err().map(|error| error.to_string());
     let mut servers = BTreeMap::new();
+    let mut kept_back = Vec::new();
     for server in rest.gateway.fleet().all() {
-        *servers.entry(Row::of(server).state).or_default() += 1;
+        let row = Row::of(server);
+        *servers.entry(row.state).or_default() += 1;
+        if row.kept_back > 0 {
+            kept_back.push(KeptBack {
+                project: server.spec.owner.as_ref().map(ToString::to_string),
+                server: row.name,
+                tools: row.kept_back,
+            });
+        }
     }
     Json(Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -47,6 +68,7 @@ pub(super) async fn show(State(rest): State<Shared>) -> Json<Status> {
             reason,
         },
         servers,
+        kept_back,
         audit: Audit {
             enabled: rest.gateway.settings().audit.enabled,
         },

@@ -3,7 +3,6 @@
 use std::{
     collections::{BTreeSet, HashMap},
     sync::Arc,
-    time::Duration,
 };
 
 use axum::{
@@ -12,18 +11,17 @@ use axum::{
     extract::{Path, Query, State, rejection::BytesRejection},
     http::StatusCode,
 };
-use engine::{Scope, catalog::ListKind, server::Server, view::View};
+use engine::{KeptBack, Scope, catalog::ListKind, server::Server, view::View};
 use mcp::json::Object;
 use model::{NativeName, ProjectId, ServerKey, ServerName, ToolRef};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
-use store::PinRow;
 use utoipa::ToSchema;
 
 use super::{
     Problem, Rest, Saved, Shared,
     access::Project,
     answer::shown,
+    approvals::difference,
     input,
     servers::{disabled, server_name, whole},
 };
@@ -31,10 +29,6 @@ use crate::{config::Sources, registry};
 
 /// Longest description that is told, in characters.
 const DESCRIPTION_CHARS: usize = 1_000;
-/// Longest difference that is told, in characters.
-const DIFF_CHARS: usize = 100_000;
-/// How long the shortest difference is looked for; then a longer one does.
-const DIFF_TIME: Duration = Duration::from_millis(200);
 /// Longest name that clients see, in characters.
 const EXPOSED_CHARS: usize = 64;
 
@@ -62,6 +56,9 @@ pub(crate) struct Tool {
     /// Its definition changed, and nobody agreed to that yet.
     #[serde(default)]
     pub(crate) quarantine: Option<Quarantine>,
+    /// Why it is not offered: its definition changed, or cannot be remembered. None if it is.
+    #[serde(default, rename = "keptBack")]
+    pub(crate) kept_back: Option<String>,
 }
 
 /// What is answered when tools are asked for: a table of them, or what a model is told of those that clients see.
@@ -119,14 +116,6 @@ pub(crate) struct Quarantine {
     pub(crate) diff: Option<String>,
 }
 
-/// What is agreed to.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Approval {
-    /// Of the new definition, as it was shown.
-    pub(crate) digest: String,
-}
-
 #[derive(Debug, Deserialize)]
 pub(super) struct Asked {
     project: Option<ProjectId>,
@@ -143,8 +132,8 @@ pub(super) struct OfServer {
 /// Where a tool is in a path.
 #[derive(Deserialize)]
 pub(super) struct Named {
-    server: String,
-    tool: String,
+    pub(super) server: String,
+    pub(super) tool: String,
 }
 
 pub(super) async fn list(
@@ -155,7 +144,7 @@ pub(super) async fn list(
     if asked.project.is_none()
         && let Some(server) = &asked.server
     {
-        rest.server(server.as_str())?;
+        rest.of_no_project(server)?;
     }
     rest.tools(asked.project, asked.server, asked.format).await
 }
@@ -233,6 +222,7 @@ impl Rest {
         let settings = project.and_then(|id| fleet.projects.get(id));
         let off: BTreeSet<String> = disabled(server);
         let differences = self.differences(server).await;
+        let kept_back: HashMap<NativeName, KeptBack> = server.kept_back().into_iter().collect();
         let mut seen = BTreeSet::new();
         for item in server.catalog().list(ListKind::Tools).iter() {
             // A server that lists a name twice offers it once.
@@ -262,6 +252,10 @@ impl Rest {
                 server: server.name().to_string(),
                 native: item.native.to_string(),
                 description: description.chars().take(DESCRIPTION_CHARS).collect(),
+                kept_back: kept_back.get(&tool.tool).map(|why| match why {
+                    KeptBack::Changed => "its definition changed".to_owned(),
+                    KeptBack::Unkept(why) => format!("its definition cannot be remembered: {why}"),
+                }),
                 enabled: name.is_some() || enabled.unwrap_or_else(|| !off.contains(&*item.native)),
                 setting: setting.map(|setting| Setting {
                     enabled: setting.enabled,
@@ -286,7 +280,13 @@ impl Rest {
             .pin_list(server.spec.owner.as_ref(), server.name())
             .await;
         match rows {
-            Ok(rows) => rows.into_iter().filter_map(difference).collect(),
+            Ok(rows) => {
+                let changed = rows.into_iter().filter_map(|pin| {
+                    let diff = difference(&pin.definition, &pin.pending_definition?);
+                    Some((pin.tool, diff))
+                });
+                changed.collect()
+            }
             Err(error) => {
                 tracing::warn!(server = %server.key(), "what changed cannot be shown: {error}");
                 HashMap::new()
@@ -294,8 +294,22 @@ impl Rest {
         }
     }
 
+    /// A server that is no project's: of the configuration file, or hosted.
+    pub(super) fn of_no_project(&self, name: &ServerName) -> Result<Arc<Server>, Problem> {
+        let key = ServerKey {
+            owner: None,
+            name: name.clone(),
+        };
+        let found = self.gateway.fleet().get(&key).cloned();
+        found.ok_or_else(|| Problem::new(404, format!("there is no server `{name}`")))
+    }
+
     /// The server that a project's tool setting is about: its own, or one that it is lent.
-    async fn seen(&self, project: &ProjectId, name: &ServerName) -> Result<Arc<Server>, Problem> {
+    pub(super) async fn seen(
+        &self,
+        project: &ProjectId,
+        name: &ServerName,
+    ) -> Result<Arc<Server>, Problem> {
         let scope = Scope {
             project: Some(project.clone()),
             server: None,
@@ -316,21 +330,6 @@ impl Rest {
         });
         lent.ok_or_else(|| Problem::new(404, format!("there is no server `{name}` here")))
     }
-}
-
-/// The difference of a tool's two definitions, key by key in one order.
-fn difference(pin: PinRow) -> Option<(String, String)> {
-    let pretty = |text: &str| {
-        let mut value: Value = serde_json::from_str(text).unwrap_or_else(|_| text.into());
-        value.sort_all_objects();
-        serde_json::to_string_pretty(&value).unwrap_or_default() + "\n"
-    };
-    let (old, new) = (pretty(&pin.definition), pretty(&pin.pending_definition?));
-    let diff = similar::TextDiff::configure()
-        .timeout(DIFF_TIME)
-        .diff_lines(&old, &new);
-    let text = diff.unified_diff().header("agreed", "offered").to_string();
-    Some((pin.tool, text.chars().take(DIFF_CHARS).collect()))
 }
 
 /// A tool that a server has, or may have: one that has offered nothing yet may have any.
@@ -397,56 +396,6 @@ pub(super) async fn unset(
     store.tool_setting_delete(&project, &name, &tool).await?;
     rest.projects.reload(&project).await?;
     Ok(StatusCode::NO_CONTENT)
-}
-
-pub(super) async fn approve(
-    State(rest): State<Shared>,
-    Path(Named { server, tool }): Path<Named>,
-    body: Result<Bytes, BytesRejection>,
-) -> Result<StatusCode, Problem> {
-    let name = input::server_name(&server)?;
-    rest.server(name.as_str())?;
-    rest.agree(None, name, &tool, body).await
-}
-
-pub(super) async fn approve_of(
-    State(rest): State<Shared>,
-    Project(project): Project,
-    Path(Named { server, tool }): Path<Named>,
-    body: Result<Bytes, BytesRejection>,
-) -> Result<StatusCode, Problem> {
-    let name = input::server_name(&server)?;
-    let seen = rest.seen(&project, &name).await?;
-    if seen.spec.owner.is_none() {
-        let why = format!(
-            "server `{name}` is the configuration file's: an administrator agrees for all who see it, with \
-             `toolwharf tools approve {name}/{}`",
-            shown(&tool)
-        );
-        return Err(Problem::new(409, why));
-    }
-    rest.agree(Some(project), name, &tool, body).await
-}
-
-impl Rest {
-    async fn agree(
-        &self,
-        owner: Option<ProjectId>,
-        name: ServerName,
-        tool: &str,
-        body: Result<Bytes, BytesRejection>,
-    ) -> Result<StatusCode, Problem> {
-        let Approval { digest } = input::object(body)?;
-        let store = self.projects.store();
-        store
-            .pin_approve(owner.as_ref(), &name, tool, &digest)
-            .await?;
-        let key = ServerKey { owner, name };
-        // The server may have been configured anew meanwhile: then it knows by itself.
-        self.gateway
-            .approve_tool(&key, &NativeName::new(tool), &digest);
-        Ok(StatusCode::NO_CONTENT)
-    }
 }
 
 pub(super) async fn enable(

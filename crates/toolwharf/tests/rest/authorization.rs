@@ -68,6 +68,20 @@ const ROWS: &[(&str, &str, &str, &str, u16)] = &[
         r#"{"digest":"x"}"#,
         409,
     ),
+    (
+        "POST",
+        "/servers/{name}/approve",
+        "/servers/one/approve",
+        r#"{"tools":{"echo":"x"}}"#,
+        409,
+    ),
+    (
+        "GET",
+        "/servers/{name}/changes",
+        "/servers/one/changes",
+        "",
+        200,
+    ),
     ("GET", "/mcp/servers", "/mcp/servers", "", 200),
     (
         "POST",
@@ -214,6 +228,20 @@ const ROWS: &[(&str, &str, &str, &str, u16)] = &[
         "/projects/a/servers/own/tools/echo/approve",
         r#"{"digest":"x"}"#,
         409,
+    ),
+    (
+        "POST",
+        "/projects/{project}/servers/{name}/approve",
+        "/projects/a/servers/own/approve",
+        r#"{"tools":{"echo":"x"}}"#,
+        409,
+    ),
+    (
+        "GET",
+        "/projects/{project}/servers/{name}/changes",
+        "/projects/a/servers/own/changes",
+        "",
+        200,
     ),
     (
         "PUT",

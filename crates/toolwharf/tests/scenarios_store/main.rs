@@ -16,6 +16,7 @@ mod calls;
 mod catalog;
 mod cooldown;
 mod lifetime;
+mod pins;
 mod remote;
 mod rows;
 mod scopes;

@@ -39,6 +39,10 @@ pub(crate) enum Era {
     Modern,
 }
 
+fn unescaped(text: &str) -> Result<String, serde_json::Error> {
+    serde_json::from_str(&format!("\"{text}\""))
+}
+
 /// The server's script.
 #[derive(Clone, Debug, Parser)]
 #[command(about = "An MCP server that misbehaves on demand, for tests")]
@@ -65,6 +69,12 @@ pub(crate) struct Options {
         default_value = "Returns its arguments"
     )]
     pub(crate) description: String,
+    /// Also lists a tool of this name, spelt as within a JSON string; may be given several times.
+    #[arg(long, value_parser = unescaped)]
+    pub(crate) also: Vec<String>,
+    /// What it tells clients of itself.
+    #[arg(long)]
+    pub(crate) instructions: Option<String>,
     /// Does not list the tools that misbehave; they can still be called.
     #[arg(long)]
     pub(crate) no_builtin: bool,

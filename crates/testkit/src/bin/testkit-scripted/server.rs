@@ -257,11 +257,14 @@ impl Server {
         }
         let newest = &*self.options.protocol_version;
         let asked = params.protocol_version.as_deref().unwrap_or(newest);
-        let result = json!({
+        let mut result = json!({
             "protocolVersion": asked.min(newest),
             "capabilities": self.capabilities(),
             "serverInfo": self.identity(),
         });
+        if let Some(instructions) = &self.options.instructions {
+            result["instructions"] = json!(instructions);
+        }
         out.result(id, &result.to_string());
     }
 
@@ -297,6 +300,9 @@ impl Server {
                 },
             })
         }));
+        let also = self.options.also.iter();
+        listed
+            .extend(also.map(|name| json!({ "name": name, "inputSchema": { "type": "object" } })));
         listed
     }
 

@@ -150,8 +150,12 @@ const TOOLS: &[Tool] = &[
     ),
     (
         "set_tools",
-        "Changes the list of tools",
-        &[("count", "integer"), ("description", "string")],
+        "Changes the list of tools, or says that it did without changing it, once or several times",
+        &[
+            ("count", "integer"),
+            ("description", "string"),
+            ("times", "integer"),
+        ],
     ),
     ("fail", "Fails as a tool does", &[("text", "string")]),
     (
@@ -245,7 +249,7 @@ pub(crate) fn call(server: &Server, id: &str, params: &Params<'_>, out: &Out, se
         // In the reader: nothing is read meanwhile.
         std::thread::sleep(Duration::from_millis(arguments["ms"].as_u64().unwrap_or(0)));
     }
-    if is_immediate(name) {
+    if is_immediate(name) || server.options.also.iter().any(|also| also == name) {
         return server.complete(id, &both(raw), out);
     }
     let number = |name: &str, otherwise: u64| arguments[name].as_u64().unwrap_or(otherwise);
@@ -444,13 +448,15 @@ pub(crate) fn call(server: &Server, id: &str, params: &Params<'_>, out: &Out, se
                     description.clone_into(&mut listed.1);
                 }
             }
-            notify(
-                server,
-                "notifications/tools/list_changed",
-                json!({}),
-                out,
-                session,
-            );
+            for _ in 0..number("times", 1) {
+                notify(
+                    server,
+                    "notifications/tools/list_changed",
+                    json!({}),
+                    out,
+                    session,
+                );
+            }
             say("changed");
         }
         "fail" => fail(server, id, string("text"), out),

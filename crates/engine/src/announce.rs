@@ -1,0 +1,163 @@
+//! Telling clients that lists changed: those that did, and once for a burst.
+//!
+//! Whoever changes something notes how the lists of a scope were; a moment later they are compared with how they are.
+//! Invariant: a client that has a list which is not the current one has been told so, or will be within little more than a second; save
+//! at the very start, where nobody has a list yet and servers come one after the other: then when they are all there.
+
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::{sync::Notify, time::Instant};
+
+use crate::{
+    catalog::ListKind,
+    shared::Shared,
+    view::{Scope, View},
+};
+
+/// A burst is over when nothing came for so long.
+const QUIET: Duration = Duration::from_millis(100);
+/// A longer one is told in parts.
+const LONGEST_BURST: Duration = Duration::from_secs(1);
+/// How often it is looked whether the servers of a scope are there.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// What is to be told.
+#[derive(Default)]
+pub(crate) struct Announcer {
+    scopes: Mutex<HashMap<Scope, Noted>>,
+    noted: Notify,
+}
+
+/// How a scope was.
+struct Noted {
+    /// The last snapshot that a client may know; `None`: nobody can tell.
+    before: Option<Arc<View>>,
+    /// The lists that may have changed since.
+    kinds: [bool; 4],
+    /// Whether it was too early to tell.
+    deferred: bool,
+}
+
+impl Announcer {
+    fn scopes(&self) -> MutexGuard<'_, HashMap<Scope, Noted>> {
+        self.scopes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that these lists of a scope may change; `before` is its snapshot up to now.
+    pub(crate) fn note(&self, scope: &Scope, before: Option<Arc<View>>, kinds: &[ListKind]) {
+        self.merge(scope, Noted::new(before, kinds));
+        self.noted.notify_one();
+    }
+
+    fn merge(&self, scope: &Scope, new: Noted) {
+        match self.scopes().entry(scope.clone()) {
+            Entry::Vacant(none) => {
+                none.insert(new);
+            }
+            Entry::Occupied(mut known) => {
+                let known = known.get_mut();
+                known.deferred |= new.deferred;
+                for (kind, new) in known.kinds.iter_mut().zip(new.kinds) {
+                    *kind |= new;
+                }
+                // What a client has counts, not what was in between.
+                let unknown = known.before.as_ref().is_some_and(|view| !view.is_known());
+                if unknown && new.before.as_ref().is_some_and(|view| view.is_known()) {
+                    known.before = new.before;
+                }
+            }
+        }
+    }
+}
+
+impl Noted {
+    fn new(before: Option<Arc<View>>, kinds: &[ListKind]) -> Self {
+        let mut noted = Self {
+            before,
+            kinds: [false; 4],
+            deferred: false,
+        };
+        for kind in kinds {
+            noted.kinds[*kind as usize] = true;
+        }
+        noted
+    }
+
+    /// The lists that are not what they were; `None`: it is too early to tell.
+    fn changed(&self, now: Option<&View>) -> Option<Vec<ListKind>> {
+        let mut changed = Vec::new();
+        for kind in ListKind::ALL {
+            let differs = match (&self.before, now) {
+                (None, _) => true,
+                (Some(before), None) => before.len(kind) > 0,
+                (Some(before), Some(now)) => {
+                    if now.is_starting() && !before.is_known() {
+                        return None;
+                    }
+                    // Lists wait for the start, too: whoever has one has this one.
+                    let is_had = self.deferred && now.knows(kind) && !before.knows(kind);
+                    !is_had && !before.has_same(now, kind)
+                }
+            };
+            if differs && self.kinds[kind as usize] {
+                changed.push(kind);
+            } else if let (Some(before), Some(now)) = (&self.before, now) {
+                now.inherit(before, kind);
+            }
+        }
+        Some(changed)
+    }
+}
+
+/// Tells of changes until the product stops.
+pub(crate) async fn run(shared: Arc<Shared>) {
+    let announcer = &shared.announcer;
+    let over = shared.over.clone();
+    while over
+        .run_until_cancelled(announcer.noted.notified())
+        .await
+        .is_some()
+    {
+        let begin = Instant::now();
+        while begin.elapsed() < LONGEST_BURST {
+            let more = tokio::time::timeout(QUIET, announcer.noted.notified()).await;
+            if more.is_err() {
+                break;
+            }
+        }
+        while !announce(&shared) {
+            if over
+                .run_until_cancelled(tokio::time::sleep(LOOK))
+                .await
+                .is_none()
+            {
+                return;
+            }
+        }
+    }
+}
+
+/// Tells what is noted; `false` if it is too early for some of it.
+fn announce(shared: &Shared) -> bool {
+    let noted = std::mem::take(&mut *shared.announcer.scopes());
+    let mut all = true;
+    for (scope, mut noted) in noted {
+        let now = shared.view(&scope);
+        match noted.changed(now.as_deref()) {
+            Some(kinds) if kinds.is_empty() => {}
+            Some(kinds) => shared
+                .hub
+                .lists_changed(&kinds, |listened| *listened == scope),
+            None => {
+                all = false;
+                noted.deferred = true;
+                shared.announcer.merge(&scope, noted);
+            }
+        }
+    }
+    all
+}

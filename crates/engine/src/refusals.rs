@@ -1,0 +1,74 @@
+//! What is said of names that lead nowhere.
+
+use mcp::{RpcError, error, json::quote};
+
+use crate::{
+    catalog::ListKind,
+    pinned::KeptBack,
+    view::{Entry, Scope},
+};
+
+/// Characters of a name that are repeated.
+const SHOWN_CHARS: usize = 100;
+
+/// The error for a name that nothing offered has; `same` are the entries that would have it without a prefix.
+pub(crate) fn unknown(kind: ListKind, name: &str, same: &[&Entry]) -> RpcError {
+    let what = if kind == ListKind::Tools {
+        "tool"
+    } else {
+        "prompt"
+    };
+    let shown: String = name.chars().take(SHOWN_CHARS).collect();
+    let names: Vec<String> = same
+        .iter()
+        .map(|entry| format!("`{}`", entry.exposed))
+        .collect();
+    let hint = match names.as_slice() {
+        [] => String::new(),
+        names => format!(
+            ": several servers have one of that name, call {}",
+            names.join(" or ")
+        ),
+    };
+    RpcError::new(
+        error::INVALID_PARAMS,
+        format!("Unknown {what}: {shown}{hint}"),
+    )
+}
+
+/// The error for a tool that is kept back: why, and who can change that.
+pub(crate) fn kept_back(scope: &Scope, name: &str, entry: &Entry, why: &KeptBack) -> RpcError {
+    let shown = |text: &str| -> String { text.chars().take(SHOWN_CHARS).collect() };
+    let (server, native) = (entry.server.key(), &entry.item.native);
+    let (label, _) = entry.server.label(scope);
+    let text = match why {
+        KeptBack::Changed => {
+            let (who, option) = match &server.owner {
+                Some(project) => (
+                    format!(
+                        "an administrator, or a key of project `{project}` with the role `manage`"
+                    ),
+                    format!(" --project {project}"),
+                ),
+                None => ("an administrator".to_owned(), String::new()),
+            };
+            format!(
+                "server `{label}` has changed its definition since it was agreed to; {who} can approve the change: \
+                 `toolwharf tools approve {}/{}{option}`",
+                server.name,
+                shown(native)
+            )
+        }
+        KeptBack::Unkept(why) => format!(
+            "its definition cannot be remembered ({why}), so that a later change of server `{label}` would go unnoticed; \
+             nobody can approve it before that is put right"
+        ),
+    };
+    let data = format!(
+        "{{\"reason\":\"kept_back\",\"server\":{},\"tool\":{}}}",
+        quote(label.as_str()),
+        quote(native)
+    );
+    let text = format!("Tool {} is kept back: {text}", shown(name));
+    RpcError::new(error::INVALID_PARAMS, text).with_data(data.into_bytes())
+}

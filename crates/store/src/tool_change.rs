@@ -1,0 +1,116 @@
+//! Definitions of tools that took the place of others: when, why, and what both of them were.
+
+use model::{ProjectId, ServerName};
+use serde::Serialize;
+use sqlx::FromRow;
+
+use crate::{
+    Page, Store, Time,
+    error::Result,
+    id::{new_id, now},
+    project::scope,
+    sql::{Filter, Key, Text, Tx, execute, page},
+};
+
+/// Changes of one server that are kept; the oldest go first.
+const MAX_CHANGES: i64 = 1_000;
+
+/// Why a definition took the place of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// Somebody agreed to it.
+    Approved,
+    /// The configuration of its server was changed.
+    Configuration,
+}
+
+impl Cause {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Approved => "approved",
+            Self::Configuration => "configuration",
+        }
+    }
+}
+
+/// A change that was agreed to.
+#[derive(Clone, Debug, PartialEq, FromRow, Serialize)]
+pub struct ToolChangeRow {
+    pub id: String,
+    /// `None`: the server is one of the configuration file.
+    pub project_id: Option<String>,
+    #[sqlx(try_from = "String")]
+    pub server: ServerName,
+    pub tool: String,
+    /// `approved`, or `configuration` where that of the server was changed.
+    pub cause: String,
+    pub old_definition: String,
+    pub new_definition: String,
+    pub at: Time,
+}
+
+impl Store {
+    /// The changes of a server's tools, newest first. `page.after` is an id.
+    pub async fn tool_change_list(
+        &self,
+        project: Option<&ProjectId>,
+        server: &ServerName,
+        page: &Page,
+    ) -> Result<Vec<ToolChangeRow>> {
+        let mut conn = self.pool.read().await?;
+        page!(
+            conn,
+            ToolChangeRow,
+            "SELECT id, NULLIF(project_id, '') AS project_id, server, tool, cause, old_definition,
+                 new_definition, at
+             FROM kb.tool_changes",
+            Filter::default()
+                .and("project_id =", Some(scope(project).0))
+                .and("server =", Some(server.as_str()))
+                .and("id <", page.after.as_deref()),
+            "id DESC",
+            page
+        )
+    }
+}
+
+/// Notes that `definition` is about to take the place of the one that is pinned, if that is another.
+pub(crate) async fn note(
+    tx: &mut Tx,
+    project: Key<'_>,
+    server: &ServerName,
+    tool: &str,
+    cause: Cause,
+    (digest, definition): (&str, &str),
+) -> Result<()> {
+    execute!(
+        tx,
+        "INSERT INTO kb.tool_changes
+             (id, project_id, server, tool, cause, old_definition, new_definition, at)
+         SELECT $5, project_id, server, tool, $6, definition, $7, $8 FROM kb.tool_pins
+         WHERE project_id = $1 AND server = $2 AND tool = $3 AND digest <> $4",
+        project,
+        Key(server.as_str()),
+        Key(tool),
+        Key(digest),
+        Key(&new_id()),
+        cause.as_str(),
+        Text(definition),
+        now(),
+    )?;
+    Ok(())
+}
+
+/// Forgets the oldest changes of a server, if there are too many.
+pub(crate) async fn trim(tx: &mut Tx, project: Key<'_>, server: &ServerName) -> Result<()> {
+    execute!(
+        tx,
+        "DELETE FROM kb.tool_changes WHERE project_id = $1 AND server = $2 AND id NOT IN
+             (SELECT id FROM kb.tool_changes WHERE project_id = $1 AND server = $2
+              ORDER BY id DESC LIMIT $3)",
+        project,
+        Key(server.as_str()),
+        MAX_CHANGES,
+    )?;
+    Ok(())
+}

@@ -1,0 +1,182 @@
+//! `tools approve` and `tools changes`.
+
+use std::collections::BTreeMap;
+
+use anyhow::bail;
+use model::{NativeName, ProjectId, ServerName, ToolRef};
+use serde_json::json;
+
+use super::{
+    Context, Output, Reach, Usage,
+    http::{Api, escaped, path},
+    print,
+    prompt::agreed,
+    servers,
+};
+use crate::rest::{Change, Changes, Tool, Tools};
+
+#[derive(clap::Args)]
+pub(super) struct ApproveArgs {
+    /// A server: all of its tools that changed. Or one of them as SERVER/TOOL, by the server's own name for it.
+    #[arg(value_name = "SERVER[/TOOL]")]
+    name: String,
+    /// The project whose own server it is; without it, the configuration file's, or a hosted one of no project.
+    #[arg(long)]
+    project: Option<ProjectId>,
+    /// Do not ask.
+    #[arg(long, short)]
+    yes: bool,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+#[derive(clap::Args)]
+pub(super) struct ChangesArgs {
+    /// A server, or one of its tools as SERVER/TOOL, by the server's own name for it.
+    #[arg(value_name = "SERVER[/TOOL]")]
+    name: String,
+    /// The project whose own server it is; without it, the configuration file's, or a hosted one of no project.
+    #[arg(long)]
+    project: Option<ProjectId>,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+/// A server, and one of its tools if one is named.
+fn parsed(name: &str) -> Result<(ServerName, Option<NativeName>), Usage> {
+    let wrong = |error| Usage(format!("`{name}`: {error}"));
+    if name.contains('/') {
+        let tool = ToolRef::parse(name).map_err(wrong)?;
+        return Ok((tool.server, Some(tool.tool)));
+    }
+    Ok((ServerName::parse(name).map_err(wrong)?, None))
+}
+
+async fn tools(
+    api: &Api,
+    project: Option<&ProjectId>,
+    server: &ServerName,
+) -> anyhow::Result<Vec<Tool>> {
+    let segments = match project {
+        Some(project) => vec!["projects", project.as_str(), "tools"],
+        None => vec!["tools"],
+    };
+    let query = format!("?server={}", escaped(server.as_str()));
+    let mut tools: Tools = api.get(&(path(&segments) + &query)).await?;
+    let of_project = |found: &Tool| project.is_some() || found.project.is_none();
+    tools.tools.retain(of_project);
+    Ok(tools.tools)
+}
+
+pub(super) async fn approve(context: &Context, args: ApproveArgs) -> anyhow::Result<()> {
+    let (server, tool) = parsed(&args.name)?;
+    let api = args.reach.gateway(context).await?;
+    let mut found = tools(&api, args.project.as_ref(), &server).await?;
+    if let Some(tool) = &tool {
+        found.retain(|found| found.native == tool.as_str());
+        if found.is_empty() {
+            bail!(
+                "there is no tool `{}`; `toolwharf tools ls` shows what there is",
+                args.name
+            );
+        }
+    }
+    found.retain(|found| found.quarantine.is_some());
+    let name = print::printable(&args.name);
+    if found.is_empty() {
+        match tool {
+            Some(_) => eprintln!("the tool `{name}` is as it was agreed to"),
+            None => eprintln!("the tools of `{name}` are as they were agreed to"),
+        }
+        return Ok(());
+    }
+    if context.output == Output::Json {
+        print::json(&found)?;
+    } else {
+        for tool in &found {
+            show(tool, found.len() > 1)?;
+        }
+    }
+    let question = match found.len() {
+        1 => format!(
+            "Agree to this definition of `{}/{}`?",
+            server, found[0].native
+        ),
+        count => format!("Agree to these {count} definitions of `{server}`?"),
+    };
+    agreed(&print::printable(&question), args.yes)?;
+    let digests: BTreeMap<&str, &str> = found
+        .iter()
+        .filter_map(|tool| {
+            Some((
+                tool.native.as_str(),
+                tool.quarantine.as_ref()?.digest.as_str(),
+            ))
+        })
+        .collect();
+    let mut segments = vec!["servers", server.as_str(), "approve"];
+    // Of a server that the project is only lent, an administrator decides for all.
+    if let Some(project) = found[0].project.as_deref() {
+        segments.splice(0..0, ["projects", project]);
+    }
+    api.post::<()>(&path(&segments), &json!({ "tools": digests }))
+        .await?;
+    match found.len() {
+        1 => eprintln!(
+            "the tool `{server}/{}` is offered as it is now",
+            print::printable(&found[0].native)
+        ),
+        count => eprintln!(
+            "{} of `{server}` are offered as they are now",
+            servers::tools(count)
+        ),
+    }
+    Ok(())
+}
+
+fn show(tool: &Tool, named: bool) -> anyhow::Result<()> {
+    let diff = tool
+        .quarantine
+        .as_ref()
+        .and_then(|waiting| waiting.diff.as_deref());
+    let diff = diff.unwrap_or("(the database does not tell what changed)\n");
+    if named {
+        return print::foreign(&format!("{}/{}\n{diff}\n", tool.server, tool.native));
+    }
+    print::foreign(diff)
+}
+
+pub(super) async fn changes(context: &Context, args: ChangesArgs) -> anyhow::Result<()> {
+    let (server, tool) = parsed(&args.name)?;
+    let api = args.reach.gateway(context).await?;
+    let mut segments = vec!["servers", server.as_str(), "changes"];
+    if let Some(project) = &args.project {
+        segments.splice(0..0, ["projects", project.as_str()]);
+    }
+    let list = |page: Changes| (page.changes, page.next);
+    let mut changes: Vec<Change> = api.pages(&path(&segments), list).await?;
+    if let Some(tool) = tool {
+        changes.retain(|change| change.tool == tool.as_str());
+    }
+    if context.output == Output::Json {
+        return print::json(&changes);
+    }
+    if changes.is_empty() {
+        eprintln!(
+            "no definition of `{}` has changed since it was first seen",
+            print::printable(&args.name)
+        );
+    }
+    for change in changes {
+        let why = match change.cause.as_str() {
+            "configuration" => "with the configuration of the server",
+            _ => "approved",
+        };
+        let at = print::time(change.at);
+        print::foreign(&format!(
+            "{at} {server}/{}: {why}\n{}\n",
+            change.tool, change.diff
+        ))?;
+    }
+    Ok(())
+}
