@@ -116,6 +116,8 @@ pub struct Catalog {
     /// Whether it has asked its clients things in a way that only calls of one session at a time let us tell whom.
     pub takes_turns: bool,
     lists: [Arc<[Item]>; 4],
+    /// Native names of the tools that a legacy server only runs as tasks.
+    only_tasks: Arc<HashSet<Arc<str>>>,
 }
 
 impl Catalog {
@@ -124,7 +126,19 @@ impl Catalog {
         &self.lists[kind as usize]
     }
 
+    /// Whether a legacy server runs the tool as a task only.
+    #[must_use]
+    pub fn needs_task(&self, native: &str) -> bool {
+        self.only_tasks.contains(native)
+    }
+
     pub fn set(&mut self, kind: ListKind, items: Vec<Item>) {
+        if kind == ListKind::Tools {
+            let only =
+                |item: &&Item| mcp::tasks::support(&item.raw) == mcp::tasks::Support::Required;
+            let names = items.iter().filter(only).map(|item| item.native.clone());
+            self.only_tasks = Arc::new(names.collect());
+        }
         self.lists[kind as usize] = items.into();
     }
 }

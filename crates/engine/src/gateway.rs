@@ -39,7 +39,9 @@ use crate::{
     runtimes::Runtimes,
     server::{Server, State},
     shared::Shared,
+    skills,
     supervisor::Last,
+    tasks,
     view::{Scope, View},
 };
 
@@ -248,6 +250,7 @@ impl Gateway {
                 .is_some()
             {
                 sweeping.held.sweep();
+                sweeping.tasks.sweep();
             }
         });
         shared.spawn(announce::run(shared.clone()));
@@ -606,8 +609,15 @@ impl Gateway {
                             .ok_or_else(|| no_scope(&caller.scope))?;
                         self.tool_target(&view, frame)?
                     }
-                    target => target?,
+                    Err(unknown) => self.app_target(caller, &view, frame).ok_or(unknown)?,
+                    Ok(target) => target,
                 };
+                if view.has_views()
+                    && let Ok((_, name)) = routed(frame, Param::Name)
+                    && view.has_view(&name)
+                {
+                    self.shared.opened.note(caller, &target.server, true);
+                }
                 if let (Some(declared), Some(headers)) = (&target.headers, &caller.headers) {
                     let arguments = frame
                         .param(Param::Arguments)
@@ -641,7 +651,14 @@ impl Gateway {
             }
             method::RESOURCES_READ => {
                 let target = self.resource_target(caller, &view, frame)?;
+                let is_view = |uri: &String| uri.starts_with("ui://");
+                if view.has_views() && target.name.as_ref().is_some_and(is_view) {
+                    self.shared.opened.note(caller, &target.server, false);
+                }
                 Ok(relay(&self.shared, caller, frame, target).await)
+            }
+            asked if skills::is_of_skills(asked) && !legacy && !view.is_single() => {
+                Box::pin(self.skills(caller, frame)).await
             }
             method::COMPLETE => Box::pin(self.complete(caller, &view, frame)).await,
             method::PING if legacy => Ok(Answer::result(frame, b"{}")),
@@ -667,7 +684,9 @@ impl Gateway {
             | method::SET_LEVEL
             | method::RESOURCES_SUBSCRIBE
             | method::RESOURCES_UNSUBSCRIBE => Err(RpcError::method_not_found(frame.method())),
-            name if name.starts_with("tasks/") => Box::pin(self.task(caller, &view, frame)).await,
+            name if name.starts_with("tasks/") => {
+                Box::pin(tasks::answer(&self.shared, caller, &view, frame)).await
+            }
             name => match view.servers.as_slice() {
                 // One server as it is: what we do not know, it may.
                 [server] if view.is_single() && !name.starts_with("notifications/") => {
@@ -682,6 +701,35 @@ impl Gateway {
                 _ => Err(RpcError::method_not_found(name)),
             },
         }
+    }
+
+    async fn skills(&self, caller: &Caller, frame: &Frame) -> Result<Answer, RpcError> {
+        let view = self.settled(&caller.scope).await;
+        let view = view.ok_or_else(|| no_scope(&caller.scope))?;
+        if !view.servers.iter().any(|server| skills::has(server)) {
+            return Err(RpcError::method_not_found(frame.method()));
+        }
+        if frame.method() == method::SKILLS_LIST {
+            return skills::list(&self.shared, caller, &view, frame).await;
+        }
+        let target = self.resource_target(caller, &view, frame)?;
+        Ok(relay(&self.shared, caller, frame, target).await)
+    }
+
+    /// Where the call of an app leads that uses its server's own name for a tool.
+    fn app_target(&self, caller: &Caller, view: &View, frame: &Frame) -> Option<Target> {
+        if !view.has_views() {
+            return None;
+        }
+        let (span, name) = routed(frame, Param::Name).ok()?;
+        let server = self.shared.opened.server_of(caller, view, frame, &name)?;
+        let route = view.native_tool(&server, &name)?;
+        Some(Target {
+            rename: (*route.native != *name).then(|| (span, route.native.to_string())),
+            name: Some(route.native.to_string()),
+            server: route.server,
+            headers: route.headers,
+        })
     }
 
     fn tool_target(&self, view: &View, frame: &Frame) -> Result<Target, RpcError> {
@@ -747,7 +795,9 @@ impl Gateway {
             && kind == ListKind::Tools
             && own_tools::has_own(&view)
         {
-            let own = Box::pin(own_tools::own_tools(&self.shared, &view, session)).await;
+            let face = caller.face();
+            let asked = own_tools::own_tools(&self.shared, &view, session, &face.capabilities);
+            let own = Box::pin(asked).await;
             return Ok(Answer::shared(frame, view.own_tools(caller.era, &own)));
         }
         Ok(Answer::shared(frame, view.list(kind, caller.era).clone()))
@@ -1029,33 +1079,6 @@ impl Gateway {
         agreed
     }
 
-    /// A question about a task goes to the server that has it.
-    async fn task(&self, caller: &Caller, view: &View, frame: &Frame) -> Result<Answer, RpcError> {
-        let id = frame.object().and_then(|params| params.string("taskId"));
-        let known = id
-            .as_ref()
-            .and_then(|id| self.shared.task_server(&caller.principal, id));
-        let server = match known {
-            Some(key) => view.servers.iter().find(|server| *server.key() == key),
-            None if view.servers.len() == 1 => view.servers.first(),
-            None => None,
-        };
-        match (server, id) {
-            (Some(server), id) => {
-                let target = Target {
-                    server: server.clone(),
-                    rename: None,
-                    // The tasks extension routes by it: it is the `Mcp-Name` of these methods.
-                    name: id.map(Cow::into_owned),
-                    headers: None,
-                };
-                Ok(relay(&self.shared, caller, frame, target).await)
-            }
-            (None, Some(_)) => Err(RpcError::invalid_params("Invalid params: unknown `taskId`")),
-            (None, None) => Err(RpcError::method_not_found(frame.method())),
-        }
-    }
-
     /// Takes a notification of a client.
     pub fn notification(&self, caller: &Caller, frame: &Frame) {
         let Some(session) = &caller.session else {
@@ -1235,6 +1258,7 @@ fn uses(method: &str) -> bool {
             | method::SET_LEVEL
             | method::DISCOVER
             | method::LISTEN
+            | method::SKILLS_LIST
     )
 }
 

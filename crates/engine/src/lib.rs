@@ -13,6 +13,9 @@
 //! - `own_tools`: what a session lists that has an instance of its own.
 //! - `queue`: calls of one server that wait for their turn.
 //! - `questions`: what servers ask the clients of their calls.
+//! - `offers`: what is declared towards clients; `skills`: skills of several servers as one list.
+//! - `apps`: whose app makes a call.
+//! - `tasks`: calls whose result is fetched later.
 //! - `hold`: calls that wait for a modern client's input.
 //! - [`hub`], `announce`: who is told when something changes, and of what.
 //!
@@ -20,6 +23,7 @@
 //! await; every wait has a deadline and every queue an end.
 
 mod announce;
+mod apps;
 mod audit;
 pub mod catalog;
 mod chronicle;
@@ -31,6 +35,7 @@ pub mod hub;
 mod launch;
 mod memory;
 mod names;
+mod offers;
 mod own_tools;
 mod pinned;
 mod presence;
@@ -45,8 +50,10 @@ pub mod secrets;
 pub mod server;
 mod sessions;
 mod shared;
+mod skills;
 mod subscriptions;
 pub mod supervisor;
+mod tasks;
 mod timers;
 pub mod uri;
 pub mod view;

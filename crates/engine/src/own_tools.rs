@@ -9,6 +9,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use bytes::Bytes;
 use mcp::{Frame, outbox::Weight, protocol::method, server::Session};
 use model::Sharing;
 use tokio::sync::oneshot;
@@ -60,18 +61,21 @@ pub(crate) async fn own_tools(
     shared: &Arc<Shared>,
     view: &View,
     session: &Arc<Session>,
+    capabilities: &Bytes,
 ) -> Vec<(Arc<Server>, Names)> {
     let own = view
         .servers
         .iter()
         .filter(|server| server.spec.sharing == Sharing::Session);
-    let asked = own.map(async |server| match of_one(shared, server, session).await {
-        Ok(names) => Some((server.clone(), names)),
-        Err(why) => {
-            tracing::debug!(server = %server.key(), "the common list is shown: {why}");
-            None
-        }
-    });
+    let asked = own.map(
+        async |server| match of_one(shared, server, session, capabilities).await {
+            Ok(names) => Some((server.clone(), names)),
+            Err(why) => {
+                tracing::debug!(server = %server.key(), "the common list is shown: {why}");
+                None
+            }
+        },
+    );
     let known = futures_util::future::join_all(asked).await;
     known.into_iter().flatten().collect()
 }
@@ -82,6 +86,7 @@ async fn of_one(
     shared: &Arc<Shared>,
     server: &Arc<Server>,
     session: &Arc<Session>,
+    capabilities: &Bytes,
 ) -> Result<Names, Arc<str>> {
     let existing = server.instances.existing(session.id());
     let known = existing.and_then(|instance| instance.own_tools.known().names.clone());
@@ -90,8 +95,9 @@ async fn of_one(
     }
     let (done, told) = oneshot::channel();
     let (engine, server, session) = (shared.clone(), server.clone(), session.clone());
+    let capabilities = capabilities.clone();
     shared.spawn(async move {
-        let fetched = fetch(&engine, &server, &session).await;
+        let fetched = fetch(&engine, &server, &session, &capabilities).await;
         if let Err(Ok(_)) = done.send(fetched) {
             let changed = Frame::notification(method::TOOLS_CHANGED, None);
             let outbox = session.outbox();
@@ -108,8 +114,9 @@ async fn fetch(
     shared: &Arc<Shared>,
     server: &Arc<Server>,
     session: &Arc<Session>,
+    capabilities: &[u8],
 ) -> Result<Names, Arc<str>> {
-    let starting = server.instances.get(server, shared, session);
+    let starting = server.instances.get(server, shared, session, capabilities);
     let instance = tokio::time::timeout(server.spec.start_timeout, starting);
     let instance = instance
         .await

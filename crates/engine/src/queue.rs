@@ -75,13 +75,23 @@ pub(crate) enum Sending {
 
 /// A place among the calls in flight.
 pub(crate) struct Permit {
-    places: Arc<Places>,
+    /// `None`: it is beside the line.
+    places: Option<Arc<Places>>,
     caller: CallerId,
     /// Its number among those that are not sent yet, if it is one of them.
     unsent: Option<u64>,
 }
 
 impl Permit {
+    /// For what waits at the server without keeping it busy.
+    pub(crate) fn beside(caller: CallerId) -> Self {
+        Self {
+            places: None,
+            caller,
+            unsent: None,
+        }
+    }
+
     /// Whose call it is for.
     pub(crate) fn caller(&self) -> CallerId {
         self.caller
@@ -93,9 +103,11 @@ impl Permit {
     /// # Cancel safety
     /// Cancel safe.
     pub(crate) async fn in_order(&self) {
-        let Some(number) = self.unsent else { return };
+        let (Some(number), Some(places)) = (self.unsent, &self.places) else {
+            return;
+        };
         poll_fn(|cx| {
-            let mut line = self.places.line();
+            let mut line = places.line();
             let all = line.unsent.iter();
             let mut before = all.take_while(|unsent| unsent.number != number);
             if !before.any(|unsent| unsent.caller == self.caller) {
@@ -112,11 +124,11 @@ impl Permit {
 
     /// It is sent: the next of its session may be.
     pub(crate) fn sent(&mut self) {
-        let Some(number) = self.unsent.take() else {
+        let (Some(number), Some(places)) = (self.unsent.take(), &self.places) else {
             return;
         };
         let next = {
-            let mut line = self.places.line();
+            let mut line = places.line();
             line.unsent.retain(|unsent| unsent.number != number);
             let mut others = line.unsent.iter_mut();
             let next = others.find(|unsent| unsent.caller == self.caller);
@@ -244,7 +256,7 @@ impl Line {
             number
         });
         Permit {
-            places: places.clone(),
+            places: Some(places.clone()),
             caller,
             unsent,
         }
@@ -267,14 +279,15 @@ impl Line {
 impl Drop for Permit {
     fn drop(&mut self) {
         self.sent();
-        let mut line = self.places.line();
+        let Some(places) = &self.places else { return };
+        let mut line = places.line();
         line.in_flight -= 1;
-        while let Some(waiter) = line.next(self.places.limit) {
-            let permit = line.admit(&self.places, waiter.caller, waiter.sending);
+        while let Some(waiter) = line.next(places.limit) {
+            let permit = line.admit(places, waiter.caller, waiter.sending);
             drop(line);
             // Of one that has just gone, the permit comes back and is dropped here: then its place is given on.
             drop(waiter.place.send(permit));
-            line = self.places.line();
+            line = places.line();
         }
     }
 }

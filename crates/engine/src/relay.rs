@@ -9,12 +9,14 @@ use mcp::{
     client::{Call, CallError, CallerId, Event, Outgoing},
     elicit,
     error::METHOD_NOT_FOUND,
+    extensions,
     frame::Param,
     headers::ParamHeaders,
     json::{Object, Span, Splice, as_string, quote},
     outbox::Weight,
     protocol::{meta, method},
     server::Asked,
+    tasks,
 };
 use model::{AuditBodies, Sharing};
 use store::CallStatus;
@@ -28,13 +30,14 @@ use crate::{
     queue::{Permit, Sending},
     server::{Connection, Server, Unavailable},
     shared::Shared,
+    tasks::{created as task_created, is_wanted},
     uri,
 };
 
 /// Rounds of questions of one modern call before it is ended.
 const MAX_ROUNDS: usize = 10;
 /// The longest that progress can stretch a call.
-const LONGEST: Duration = Duration::from_secs(3600);
+pub(crate) const LONGEST: Duration = Duration::from_secs(3600);
 
 /// Where a request goes, and how it differs there.
 pub(crate) struct Target {
@@ -47,7 +50,7 @@ pub(crate) struct Target {
 }
 
 /// Why a call has no response of its server.
-enum Failure {
+pub(crate) enum Failure {
     Rpc(RpcError),
     Call(CallError),
     Timeout(u64),
@@ -68,6 +71,21 @@ impl From<NotRecorded> for Failure {
 impl From<RpcError> for Failure {
     fn from(error: RpcError) -> Self {
         Self::Rpc(error)
+    }
+}
+
+impl Failure {
+    /// What to say of it where it is no call that failed.
+    pub(crate) fn into_rpc(self, server: &Server) -> RpcError {
+        let name = server.name();
+        let message = match self {
+            Self::Rpc(error) => return error,
+            Self::Refused(why) => return why.to_rpc(),
+            Self::NotRecorded(why) => why.to_string(),
+            Self::Timeout(ms) => format!("server `{name}` did not answer within {ms} ms"),
+            Self::Call(error) => format!("server `{name}` failed: {error}"),
+        };
+        RpcError::internal(server.spec.redact(&message))
     }
 }
 
@@ -241,10 +259,15 @@ impl Relay<'_> {
             (Some(_), None) => Sending::InOrder,
             (Some(_), Some(_)) => Sending::Later,
         };
-        let place = server.line_up(self.by, sending).map_err(Failure::Refused)?;
         let permit = match opening {
-            None => server.turn(place, deadline).await,
+            // It waits for work that is done without it.
+            None if self.frame.method() == tasks::RESULT => Ok(Permit::beside(self.by)),
+            None => {
+                let place = server.line_up(self.by, sending).map_err(Failure::Refused)?;
+                server.turn(place, deadline).await
+            }
             Some(opening) => {
+                let place = server.line_up(self.by, sending).map_err(Failure::Refused)?;
                 // Together: the call keeps its place in line, and its record is not waited for in line.
                 let (permit, opened) = tokio::join!(server.turn(place, deadline), opening);
                 opened?;
@@ -252,7 +275,10 @@ impl Relay<'_> {
             }
         };
         let mut permit = permit.map_err(|full| full.to_rpc())?;
-        let connection = self.connection(deadline).await?;
+        let connection = connection(self.shared, self.caller, server, deadline).await?;
+        if let Some(refusal) = self.task_refusal(&connection) {
+            return Err(refusal.into());
+        }
         permit.in_order().await;
         if let Some(level) = self.log_level() {
             let is_own = self.is_own_instance();
@@ -265,6 +291,9 @@ impl Relay<'_> {
     }
 
     fn timeout(&self) -> Duration {
+        if self.frame.method() == tasks::RESULT {
+            return LONGEST;
+        }
         let configured = self.target.server.spec.call_timeout;
         self.caller.timeout.unwrap_or(configured)
     }
@@ -272,26 +301,6 @@ impl Relay<'_> {
     /// Whether the call goes to an instance of its session's own.
     fn is_own_instance(&self) -> bool {
         self.caller.session.is_some() && self.target.server.spec.sharing == Sharing::Session
-    }
-
-    async fn connection(&self, deadline: Instant) -> Result<Arc<Connection>, Failure> {
-        let server = &self.target.server;
-        let connection = match (&self.caller.session, server.spec.sharing) {
-            (Some(session), Sharing::Session) => {
-                let own = Box::pin(server.instances.get(server, self.shared, session));
-                match tokio::time::timeout_at(
-                    deadline.max(Instant::now() + server.spec.start_timeout),
-                    own,
-                )
-                .await
-                {
-                    Ok(connection) => connection,
-                    Err(_) => return Err(Failure::Timeout(ms(server.spec.start_timeout))),
-                }
-            }
-            _ => server.connection(deadline).await,
-        };
-        connection.map_err(|unavailable| self.refused(&unavailable).into())
     }
 
     /// Counts and logs a request that the server does not get.
@@ -344,7 +353,7 @@ impl Relay<'_> {
             }
         }
         if self.caller.era != era {
-            let face = self.caller.face();
+            let face = self.cross(connection, frame, &mut outgoing.splice);
             bridge::request_up(frame, self.caller.era, era, &face, &mut outgoing.splice);
         }
         outgoing.progress = if same {
@@ -366,6 +375,49 @@ impl Relay<'_> {
             }
         }
         connection.client.call(outgoing).await
+    }
+
+    /// What a call across the eras changes about tasks; gives what its client is said to be.
+    fn cross(
+        &self,
+        connection: &Connection,
+        frame: &Frame,
+        splice: &mut Splice<'_>,
+    ) -> bridge::ClientFace {
+        let Some(params) = frame.object() else {
+            return self.caller.face();
+        };
+        if self.caller.era == Era::Legacy {
+            if is_wanted(self.caller, frame) {
+                if let Some(task) = params.find("task") {
+                    splice.remove(frame.text(), &params.span(), &task);
+                }
+                if makes_modern_tasks(connection) {
+                    return face_with_tasks(self.caller);
+                }
+            }
+        } else if self.is_only_task() && params.find("task").is_none() {
+            splice.insert(frame.text(), &params.span(), "\"task\":{}");
+        }
+        self.caller.face()
+    }
+
+    /// Whether a legacy server runs this tool as a task only.
+    fn is_only_task(&self) -> bool {
+        let name = self.target.name.as_deref();
+        self.frame.method() == method::TOOLS_CALL
+            && name.is_some_and(|name| self.target.server.catalog().needs_task(name))
+    }
+
+    /// Why a modern client that knows no tasks cannot have this from a legacy server.
+    fn task_refusal(&self, connection: &Connection) -> Option<RpcError> {
+        let crosses = self.caller.era == Era::Modern && connection.client.info().era == Era::Legacy;
+        if !crosses || !self.is_only_task() {
+            return None;
+        }
+        let knows = extensions::declares(&self.caller.face().capabilities, extensions::TASKS);
+        let name = self.target.name.as_deref().unwrap_or_default();
+        (!knows).then(|| tasks::missing(&format!("tool `{name}`")))
     }
 
     /// Follows a call to its answer, or to the question that its client has to answer first.
@@ -411,7 +463,7 @@ impl Relay<'_> {
                     outbox.push(Weight::Notification, complete.text().clone());
                 }
                 let urls = self.urls_required(&response, era);
-                return Ok(urls.unwrap_or_else(|| self.answer(&response, era)));
+                return Ok(urls.unwrap_or_else(|| self.answer(&response, &connection)));
             }
             rounds += 1;
             if rounds > MAX_ROUNDS {
@@ -521,29 +573,8 @@ impl Relay<'_> {
 
     /// Why this client cannot be asked that.
     fn refusal(&self, request: &Frame) -> Option<RpcError> {
-        let Some(capability) = bridge::capability_for(request.method()) else {
-            return Some(RpcError::method_not_found(request.method()));
-        };
-        let face = self.caller.face();
-        let capability = if request.method() == method::ELICIT
-            && elicit::is_url(request.body())
-            && !elicit::opens_urls(&face.capabilities)
-        {
-            "elicitation.url"
-        } else {
-            capability
-        };
         let tool = self.target.name.as_deref().unwrap_or(self.frame.method());
-        let server = self.target.server.name();
-        (!bridge::declares(&face.capabilities, capability)).then(|| {
-            RpcError::new(
-                METHOD_NOT_FOUND,
-                format!(
-                    "the client does not support {}: `{tool}` of server `{server}` needs a client with the capability `{capability}`",
-                    request.method()
-                ),
-            )
-        })
+        refusal(self.caller, request, tool, &self.target.server)
     }
 
     /// Asks a legacy client on behalf of a legacy server.
@@ -566,9 +597,7 @@ impl Relay<'_> {
 
     /// Puts a question to a client with a session.
     fn ask(&self, method: &str, params: Option<&[u8]>) -> Result<Asked, RpcError> {
-        let session = self.caller.session.as_ref();
-        let session = session.ok_or_else(|| RpcError::internal("the client has no session"))?;
-        session.ask(&self.caller.outbox, method, params)
+        ask(self.caller, method, params)
     }
 
     /// Asks a legacy client what a modern server wants to know, and makes the retry.
@@ -812,7 +841,41 @@ impl Relay<'_> {
     }
 
     /// The server's response as the caller gets it.
-    fn answer(&self, response: &Frame, era: Era) -> Answer {
+    fn answer(&self, response: &Frame, connection: &Connection) -> Answer {
+        let era = connection.client.info().era;
+        let asked = self.frame.method();
+        let server = &self.target.server;
+        if asked == method::TOOLS_CALL && response.kind() == Kind::Result {
+            if let Some(created) = task_created(self.shared, self.caller, server, response, era) {
+                return Answer::result(self.frame, created.as_bytes());
+            }
+            if era == Era::Modern && is_wanted(self.caller, self.frame) {
+                return self.kept(response, connection);
+            }
+        }
+        self.plain(response, era)
+    }
+
+    /// The answer to a call that should have been a task and was none.
+    fn kept(&self, response: &Frame, connection: &Connection) -> Answer {
+        let answer = self.plain(response, Era::Modern);
+        if !makes_modern_tasks(connection) {
+            // 2025-11-25 basic/utilities/tasks "Capability Negotiation": the wish is ignored.
+            return answer;
+        }
+        let result = Object::of(&answer.text).and_then(|answer| answer.raw("result"));
+        let server = &self.target.server;
+        let kept = crate::tasks::kept(
+            self.shared,
+            self.caller,
+            server,
+            self.frame,
+            result.unwrap_or(b"{}"),
+        );
+        kept.unwrap_or_else(|error| Answer::error(self.frame, &error))
+    }
+
+    fn plain(&self, response: &Frame, era: Era) -> Answer {
         let asked = self.frame.method();
         let mut splice = Splice::new();
         bridge::response_down(response, self.caller.era, era, asked, &mut splice);
@@ -822,10 +885,6 @@ impl Relay<'_> {
         }
         let code =
             (response.kind() == Kind::Error).then(|| RpcError::from_json(response.body()).code);
-        if response.kind() == Kind::Result {
-            self.shared
-                .tasks_seen(response, &self.caller.principal, &self.target.server);
-        }
         Answer::relayed(response.rewritten(self.frame.id(), splice), code)
     }
 
@@ -861,6 +920,93 @@ impl Relay<'_> {
     }
 }
 
+/// The connection that a caller's requests to a server take.
+pub(crate) async fn connection(
+    shared: &Arc<Shared>,
+    caller: &Caller,
+    server: &Arc<Server>,
+    deadline: Instant,
+) -> Result<Arc<Connection>, Failure> {
+    let connection = match (&caller.session, server.spec.sharing) {
+        (Some(session), Sharing::Session) => {
+            let face = caller.face();
+            let own = server
+                .instances
+                .get(server, shared, session, &face.capabilities);
+            let own = Box::pin(own);
+            let start = Instant::now() + server.spec.start_timeout;
+            match tokio::time::timeout_at(deadline.max(start), own).await {
+                Ok(connection) => connection,
+                Err(_) => return Err(Failure::Timeout(ms(server.spec.start_timeout))),
+            }
+        }
+        _ => server.connection(deadline).await,
+    };
+    connection.map_err(Failure::Refused)
+}
+
+/// Whether a modern server makes tasks of calls.
+fn makes_modern_tasks(connection: &Connection) -> bool {
+    let info = connection.client.info();
+    info.era == Era::Modern && extensions::declares(&info.capabilities, extensions::TASKS)
+}
+
+/// What a modern server is told of a legacy client that asks for a task.
+pub(crate) fn face_with_tasks(caller: &Caller) -> bridge::ClientFace {
+    let mut face = caller.face();
+    let with = extensions::with(&face.capabilities, extensions::TASKS, "{}").into_owned();
+    face.capabilities = with.into();
+    face
+}
+
+/// Why a client cannot be asked that; `tool` is what needs it.
+pub(crate) fn refusal(
+    caller: &Caller,
+    request: &Frame,
+    tool: &str,
+    server: &Server,
+) -> Option<RpcError> {
+    let Some(capability) = bridge::capability_for(request.method()) else {
+        return Some(RpcError::method_not_found(request.method()));
+    };
+    let face = caller.face();
+    let capability = if request.method() == method::ELICIT
+        && elicit::is_url(request.body())
+        && !elicit::opens_urls(&face.capabilities)
+    {
+        "elicitation.url"
+    } else {
+        capability
+    };
+    let name = server.name();
+    (!bridge::declares(&face.capabilities, capability)).then(|| {
+        RpcError::new(
+            METHOD_NOT_FOUND,
+            format!(
+                "the client does not support {}: `{tool}` of server `{name}` needs a client with the capability `{capability}`",
+                request.method()
+            ),
+        )
+    })
+}
+
+/// Asks a legacy client something and waits for its answer.
+pub(crate) async fn ask_client(
+    shared: &Shared,
+    caller: &Caller,
+    method: &str,
+    params: Option<&[u8]>,
+) -> Result<Frame, RpcError> {
+    answered(ask(caller, method, params)?, shared.limits().held_call_ttl).await
+}
+
+/// Puts a question to a client with a session.
+fn ask(caller: &Caller, method: &str, params: Option<&[u8]>) -> Result<Asked, RpcError> {
+    let session = caller.session.as_ref();
+    let session = session.ok_or_else(|| RpcError::internal("the client has no session"))?;
+    session.ask(&caller.outbox, method, params)
+}
+
 /// The next answer of the client; `None` if nothing is asked any more.
 async fn next_answer(asked: &mut Option<Questions>) -> Option<Frame> {
     asked.as_mut()?.next().await
@@ -870,9 +1016,11 @@ async fn next_answer(asked: &mut Option<Questions>) -> Option<Frame> {
 pub(crate) fn routed_span(frame: &Frame) -> Option<Span> {
     match frame.method() {
         method::TOOLS_CALL | method::PROMPTS_GET => frame.param(Param::Name),
-        method::RESOURCES_READ | method::RESOURCES_SUBSCRIBE | method::RESOURCES_UNSUBSCRIBE => {
-            frame.param(Param::Uri)
-        }
+        method::RESOURCES_READ
+        | method::RESOURCES_SUBSCRIBE
+        | method::RESOURCES_UNSUBSCRIBE
+        | method::SKILLS_GET
+        | method::DIRECTORY_READ => frame.param(Param::Uri),
         method::COMPLETE => {
             let reference = frame.object()?.object("ref")?;
             reference.find("uri").or_else(|| reference.find("name"))

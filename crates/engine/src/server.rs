@@ -788,8 +788,8 @@ impl Server {
         shared: &Shared,
     ) -> Result<(Arc<Connection>, Ambient), StartError> {
         self.stats.starts.fetch_add(1, Ordering::Relaxed);
-        let capabilities = crate::launch::SHARED_CAPABILITIES;
-        let connected = shared.launcher.connect(&self.spec, capabilities).await;
+        let capabilities = shared.shared_capabilities();
+        let connected = shared.launcher.connect(&self.spec, &capabilities).await;
         let mut kept = self
             .stderr_of_failure
             .lock()
@@ -1096,6 +1096,9 @@ impl Server {
                     shared.hub.resource_updated(self, &native, frame);
                 }
             }
+            // A task is its owner's alone.
+            mcp::tasks::STATUS => crate::tasks::status(shared, self, frame),
+            mcp::tasks::STATUS_MODERN => {}
             method::MESSAGE => shared
                 .hub
                 .log_message(frame, |scope| shared.fleet().sees(scope, self)),

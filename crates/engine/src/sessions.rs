@@ -36,12 +36,13 @@ impl SessionInstances {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The instance of this session, started if there is none.
+    /// The instance of this session, started if there is none, with what its client declares (JSON text).
     pub(crate) async fn get(
         &self,
         server: &Arc<Server>,
         shared: &Arc<Shared>,
         session: &Arc<Session>,
+        capabilities: &[u8],
     ) -> Result<Arc<Connection>, Unavailable> {
         let down = |reason: Arc<str>| Unavailable::Down {
             server: server.name().clone(),
@@ -60,8 +61,7 @@ impl SessionInstances {
             slots.entry(session.id().clone()).or_default().clone()
         };
         let started = slot.get_or_try_init(|| async {
-            let capabilities = session.client_face().capabilities;
-            let capabilities = String::from_utf8_lossy(&capabilities).into_owned();
+            let capabilities = String::from_utf8_lossy(capabilities);
             let (connection, ambient) =
                 shared.launcher.connect(&server.spec, &capabilities).await?;
             let connection = Arc::new(connection);

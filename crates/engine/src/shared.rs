@@ -3,42 +3,39 @@
 //! Invariant: views are made by who changes something, under a lock that no call takes which finds its view.
 
 use std::{
-    collections::{HashMap, VecDeque},
-    sync::{Arc, LazyLock, Mutex, PoisonError},
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use arc_swap::ArcSwap;
-use mcp::{Frame, client::Identity};
-use memchr::memmem::Finder;
-use model::{AuditBodies, Limits, ServerKey, StartPolicy};
+use mcp::{client::Identity, extensions};
+use model::{AuditBodies, Limits, StartPolicy};
 use store::Store;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     announce::Announcer,
+    apps,
     audit::Audit,
     catalog::ListKind,
     chronicle::Chronicle,
     fleet::Fleet,
     hold::Holds,
     hub::Hub,
-    launch::Launcher,
+    launch::{Launcher, SHARED_CAPABILITIES},
     memory::Memory,
     server::Server,
+    tasks,
     view::{Scope, View},
 };
-
-/// Made once: it costs as much as a search.
-static TASK_ID: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new("\"taskId\""));
-
-/// Tasks whose server is remembered.
-const MAX_TASKS: usize = 10_000;
 
 pub(crate) struct Shared {
     pub(crate) launcher: Launcher,
     pub(crate) hub: Arc<Hub>,
     pub(crate) announcer: Announcer,
     pub(crate) held: Holds,
+    pub(crate) tasks: tasks::Table,
+    pub(crate) opened: apps::Opened,
     pub(crate) audit: Audit,
     pub(crate) memory: Memory,
     pub(crate) chronicle: Chronicle,
@@ -48,17 +45,9 @@ pub(crate) struct Shared {
     views: ArcSwap<HashMap<Scope, Arc<View>>>,
     /// Held while the fleet or views are changed, never by a call that finds its view.
     publishing: Mutex<()>,
-    tasks_of: Mutex<TaskTable>,
-    tasks: TaskTracker,
+    running: TaskTracker,
     /// Those that write down what is to be remembered.
     writing: TaskTracker,
-}
-
-/// Which server a task is at.
-#[derive(Default)]
-struct TaskTable {
-    servers: HashMap<(Arc<str>, String), ServerKey>,
-    order: VecDeque<(Arc<str>, String)>,
 }
 
 impl Shared {
@@ -69,10 +58,10 @@ impl Shared {
         store: Store,
     ) -> Arc<Self> {
         let audit = Audit::new(store.call_writer());
-        let tasks = TaskTracker::new();
+        let running = TaskTracker::new();
         let over = CancellationToken::new();
         let (chronicle, writing) = Chronicle::new(store.clone());
-        tasks.spawn(writing);
+        running.spawn(writing);
         Arc::new(Self {
             audit,
             chronicle,
@@ -81,13 +70,14 @@ impl Shared {
             hub: Arc::default(),
             announcer: Announcer::default(),
             held: Holds::new(),
+            tasks: tasks::Table::default(),
+            opened: apps::Opened::default(),
             over,
             identity,
             fleet: ArcSwap::from_pointee(fleet),
             views: ArcSwap::default(),
             publishing: Mutex::default(),
-            tasks_of: Mutex::default(),
-            tasks,
+            running,
             writing: TaskTracker::new(),
         })
     }
@@ -98,6 +88,16 @@ impl Shared {
 
     pub(crate) fn limits(&self) -> Limits {
         self.fleet.load().settings.limits.clone()
+    }
+
+    /// What shared servers are told that their client can do: JSON text.
+    pub(crate) fn shared_capabilities(&self) -> String {
+        let fleet = self.fleet.load();
+        let mut text = SHARED_CAPABILITIES.as_bytes().to_vec();
+        for (name, settings) in &fleet.settings.extensions {
+            text = extensions::with(&text, name, settings).into_owned();
+        }
+        String::from_utf8_lossy(&text).into_owned()
     }
 
     /// What is kept of the bodies of tool calls; `None` if calls are not recorded.
@@ -113,7 +113,7 @@ impl Shared {
 
     /// Runs a task that the engine owns: it ends with its server, its session or the product.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.tasks.spawn(task);
+        self.running.spawn(task);
     }
 
     /// The same for one that writes something down: the product does not stop before it is done, if that is soon.
@@ -208,43 +208,5 @@ impl Shared {
         views.insert(scope.clone(), view.clone());
         self.views.store(Arc::new(views));
         Some(view)
-    }
-
-    /// Notes which server a task is at, so that questions about it find their way.
-    pub(crate) fn tasks_seen(&self, response: &Frame, principal: &Arc<str>, server: &Server) {
-        if TASK_ID.find(response.body()).is_none() {
-            return;
-        }
-        let Some(result) = response.object() else {
-            return;
-        };
-        let id = result
-            .object("task")
-            .and_then(|task| task.string("taskId"))
-            .or_else(|| result.string("taskId"));
-        let Some(id) = id else { return };
-        let key = (principal.clone(), id.into_owned());
-        let mut table = self.tasks_of.lock().unwrap_or_else(PoisonError::into_inner);
-        if table
-            .servers
-            .insert(key.clone(), server.key().clone())
-            .is_none()
-        {
-            table.order.push_back(key);
-        }
-        while table.order.len() > MAX_TASKS {
-            if let Some(oldest) = table.order.pop_front() {
-                table.servers.remove(&oldest);
-            }
-        }
-    }
-
-    /// The server that a task of this principal is at.
-    pub(crate) fn task_server(&self, principal: &Arc<str>, id: &str) -> Option<ServerKey> {
-        let table = self.tasks_of.lock().unwrap_or_else(PoisonError::into_inner);
-        table
-            .servers
-            .get(&(principal.clone(), id.to_owned()))
-            .cloned()
     }
 }

@@ -1,8 +1,9 @@
 //! Resource URIs as clients see them: `resource://server/` and the server's own URI, unchanged, after it.
 //!
-//! A prefix, so that nothing is lost on the way back and templates stay templates (G06).
+//! A prefix, so that nothing is lost on the way back and templates stay templates (G06). Schemes that mean something to
+//! hosts stay in front: `ui://x` of a server is `ui://server/x`, `skill://x` is `skill://server/x`.
 
-use std::{fmt::Write, sync::LazyLock};
+use std::{borrow::Cow, fmt::Write, sync::LazyLock};
 
 use mcp::{
     Frame, Kind,
@@ -13,6 +14,8 @@ use memchr::memmem::Finder;
 use model::ServerName;
 
 const SCHEME: &str = "resource://";
+/// Schemes that hosts know by name: MCP Apps (SEP-1865), skills (SEP-2640).
+const KEPT: [&str; 2] = ["ui://", "skill://"];
 
 /// Made once: it costs as much as a search.
 static URI_KEY: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new("uri\""));
@@ -32,11 +35,36 @@ pub fn prefix(server: &ServerName) -> String {
     prefix
 }
 
-/// The server's part and the server's own URI, if `exposed` is one of ours.
+/// What follows the scheme in a [`prefix`]: the server's name and a slash.
 #[must_use]
-pub fn split(exposed: &str) -> Option<(&str, &str)> {
-    let end = exposed.strip_prefix(SCHEME)?.find('/')? + SCHEME.len() + 1;
-    Some(exposed.split_at(end))
+pub fn label(prefix: &str) -> &str {
+    prefix.strip_prefix(SCHEME).unwrap_or(prefix)
+}
+
+/// A server's own URI as clients see it.
+#[must_use]
+pub fn exposed(prefix: &str, native: &str) -> String {
+    let kept = KEPT.into_iter().find(|scheme| native.starts_with(scheme));
+    match kept {
+        Some(scheme) => format!("{scheme}{}{}", label(prefix), &native[scheme.len()..]),
+        None => format!("{prefix}{native}"),
+    }
+}
+
+/// The server's [`label`] and the server's own URI, if `exposed` is one of ours.
+#[must_use]
+pub fn split(exposed: &str) -> Option<(&str, Cow<'_, str>)> {
+    let after = |rest: &str| rest.find('/').map(|slash| slash + 1);
+    if let Some(rest) = exposed.strip_prefix(SCHEME) {
+        let (label, native) = rest.split_at(after(rest)?);
+        return Some((label, native.into()));
+    }
+    let scheme = KEPT
+        .into_iter()
+        .find(|scheme| exposed.starts_with(scheme))?;
+    let rest = &exposed[scheme.len()..];
+    let (label, native) = rest.split_at(after(rest)?);
+    Some((label, format!("{scheme}{native}").into()))
 }
 
 /// Puts `prefix` before every resource URI in the result of `asked`.
@@ -79,6 +107,20 @@ pub fn expose_result(frame: &Frame, asked: &str, prefix: &str, splice: &mut Spli
                 }
             }
         }
+        method::SKILLS_GET => {
+            if let Some(skill) = result.find("skill") {
+                expose_skill(text, skill, prefix, splice);
+            }
+        }
+        method::DIRECTORY_READ => {
+            for resource in result
+                .find("resources")
+                .into_iter()
+                .flat_map(|all| json::elements(text, all))
+            {
+                expose(Object::at(text, resource).and_then(|resource| resource.find("uri")));
+            }
+        }
         method::RESOURCES_READ => {
             for content in result
                 .find("contents")
@@ -109,11 +151,63 @@ fn block_uris(text: &[u8], block: Span, expose: &mut impl FnMut(Option<Span>)) {
     }
 }
 
-/// Puts `prefix` first into the string at `span`.
+/// Puts `prefix` before the URIs of a skill's entry.
+pub fn expose_skill(text: &[u8], entry: Span, prefix: &str, splice: &mut Splice<'_>) {
+    let Some(entry) = Object::at(text, entry) else {
+        return;
+    };
+    expose_at(text, entry.find("uri"), prefix, splice);
+    let resources = entry.find("resources").filter(|at| text[at.start] == b'[');
+    for resource in resources
+        .into_iter()
+        .flat_map(|all| json::elements(text, all))
+    {
+        let uri = Object::at(text, resource).and_then(|resource| resource.find("uri"));
+        expose_at(text, uri, prefix, splice);
+    }
+}
+
+/// Puts `prefix` before the URI of the view that a tool names in its `_meta`, in the present and in the older key
+/// (ext-apps 2026-01-26 "Resource Discovery").
+pub fn expose_tool(text: &[u8], tool: &Object<'_>, prefix: &str, splice: &mut Splice<'_>) {
+    let Some(own) = tool.object("_meta") else {
+        return;
+    };
+    let present = own.object("ui").and_then(|ui| ui.find("resourceUri"));
+    for span in [present, own.find("ui/resourceUri")] {
+        // Whatever is no `ui://` URI is not one of a view.
+        let is_view = |span: &Span| scheme_end(text, span.start + 1).is_some();
+        expose_at(text, span.filter(is_view), prefix, splice);
+    }
+}
+
+/// Where the URI at `start` (within a JSON string) goes on behind a scheme that stays in front.
+fn scheme_end(text: &[u8], start: usize) -> Option<usize> {
+    KEPT.into_iter().find_map(|scheme| {
+        let mut at = start;
+        for byte in scheme.bytes() {
+            // JSON may write a slash as `\/`.
+            if byte == b'/' && text.get(at) == Some(&b'\\') {
+                at += 1;
+            }
+            if text.get(at) != Some(&byte) {
+                return None;
+            }
+            at += 1;
+        }
+        Some(at)
+    })
+}
+
+/// Makes the URI that is the string at `span` one that clients see.
 pub fn expose_at(text: &[u8], span: Option<Span>, prefix: &str, splice: &mut Splice<'_>) {
     if let Some(span) = span.filter(|span| text.get(span.start) == Some(&b'"')) {
         let inside = span.start + 1;
-        splice.replace(inside..inside, prefix.as_bytes().to_vec());
+        let (at, with) = match scheme_end(text, inside) {
+            Some(behind) => (behind, label(prefix)),
+            None => (inside, prefix),
+        };
+        splice.replace(at..at, with.as_bytes().to_vec());
     }
 }
 
@@ -130,13 +224,24 @@ mod tests {
             ("My Server", "test://static"),
             ("a", "resource://a/resource://a/"),
             ("ü", ""),
+            ("My Server", "ui://clock/app.html"),
+            ("a", "ui://a/ui://a/"),
+            ("a", "skill://"),
+            ("a", "skill://one"),
         ] {
             let prefix = prefix(&ServerName::parse(server).expect(server));
-            let exposed = format!("{prefix}{native}");
-            assert_eq!(split(&exposed), Some((prefix.as_str(), native)));
+            let exposed = exposed(&prefix, native);
+            assert_eq!(split(&exposed), Some((label(&prefix), native.into())));
+            let kept = ["ui://", "skill://"];
+            let scheme = kept.into_iter().find(|scheme| native.starts_with(scheme));
+            assert!(
+                exposed.starts_with(scheme.unwrap_or("resource://")),
+                "{exposed}"
+            );
         }
         assert_eq!(split("file:///x"), None);
         assert_eq!(split("resource://x"), None);
+        assert_eq!(split("ui://x"), None);
     }
 
     #[test]
@@ -161,6 +266,45 @@ mod tests {
             "resources/read",
             r#"{"jsonrpc":"2.0","id":1,"result":{"contents":[{"uri":"x:2"}]}}"#,
             r#"{"jsonrpc":"2.0","id":1,"result":{"contents":[{"uri":"resource://s/x:2"}]}}"#,
+        );
+        check(
+            "resources/read",
+            r#"{"jsonrpc":"2.0","id":1,"result":{"contents":[{"uri":"ui://a"},{"uri":"ui:\/\/a\/b"},{"uri":"ui:/a"}]}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"result":{"contents":[{"uri":"ui://s/a"},{"uri":"ui:\/\/s/a\/b"},{"uri":"resource://s/ui:/a"}]}}"#,
+        );
+        check(
+            "skills/get",
+            r#"{"jsonrpc":"2.0","id":1,"result":{"skill":{"uri":"skill://t/a/SKILL.md","frontmatter":{"uri":"skill://x"},"resources":[{"uri":"skill://t/a/SKILL.md","size":1}]}}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"result":{"skill":{"uri":"skill://s/t/a/SKILL.md","frontmatter":{"uri":"skill://x"},"resources":[{"uri":"skill://s/t/a/SKILL.md","size":1}]}}}"#,
+        );
+        check(
+            "skills/get",
+            r#"{"jsonrpc":"2.0","id":1,"result":{"skill":{"uri":"github://o/r/a/SKILL.md","resources":"dynamic"}}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"result":{"skill":{"uri":"resource://s/github://o/r/a/SKILL.md","resources":"dynamic"}}}"#,
+        );
+        check(
+            "resources/directory/read",
+            r#"{"jsonrpc":"2.0","id":1,"result":{"resources":[{"uri":"skill://a/b","mimeType":"inode/directory"}]}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"result":{"resources":[{"uri":"skill://s/a/b","mimeType":"inode/directory"}]}}"#,
+        );
+    }
+
+    #[test]
+    fn g06_tools_name_their_views() {
+        let check = |tool: &str, expect: &str| {
+            let object = Object::of(tool.as_bytes()).expect(tool);
+            let mut splice = Splice::new();
+            expose_tool(tool.as_bytes(), &object, "resource://s/", &mut splice);
+            let found = splice.apply(&Bytes::copy_from_slice(tool.as_bytes()));
+            assert_eq!(found, expect);
+        };
+        check(
+            r#"{"name":"t","_meta":{"ui":{"resourceUri":"ui://a/b","visibility":["app"]},"ui/resourceUri":"ui://a/b"}}"#,
+            r#"{"name":"t","_meta":{"ui":{"resourceUri":"ui://s/a/b","visibility":["app"]},"ui/resourceUri":"ui://s/a/b"}}"#,
+        );
+        check(
+            r#"{"name":"t","_meta":{"ui":{"resourceUri":7},"ui/resourceUri":"https://a"}}"#,
+            r#"{"name":"t","_meta":{"ui":{"resourceUri":7},"ui/resourceUri":"https://a"}}"#,
         );
     }
 }

@@ -4,7 +4,7 @@
 //! says in `_meta` whose it is. The view of *one* server leaves everything as the server said it.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, HashSet},
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
@@ -24,14 +24,16 @@ use mcp::{
 use model::{ExposedName, NativeName, Pinning, ProjectId, ServerName, ToolRef, naming};
 
 use crate::{
+    apps,
     catalog::{Item, ListKind},
     fleet::Fleet,
     names::named,
+    offers,
     own_tools::Names,
     pinned::KeptBack,
     refusals,
     server::Server,
-    uri,
+    tasks, uri,
 };
 
 /// The `_meta` key that names a tool's server (G01).
@@ -125,6 +127,8 @@ pub struct View {
     prompts: HashMap<Arc<str>, Route>,
     /// Tools that are kept back.
     kept: Vec<Entry>,
+    /// Exposed names of the tools that show views, where several servers have such.
+    with_views: HashSet<Arc<str>>,
     /// Per list, per era.
     rendered: [[OnceLock<Bytes>; 2]; 4],
     /// Per list, whether a client may have it because it had the same from an earlier snapshot.
@@ -209,7 +213,7 @@ impl View {
                     }
                     let exposed = match kind {
                         ListKind::Resources | ListKind::Templates if !single => {
-                            format!("{}{}", server.uri_prefix(scope), item.native).into()
+                            uri::exposed(server.uri_prefix(scope), &item.native).into()
                         }
                         _ => item.native.clone(),
                     };
@@ -239,8 +243,10 @@ impl View {
                 .map(|entry| (entry.exposed.clone(), entry.route()))
                 .collect()
         };
+        let with_views = with_views(&entries[ListKind::Tools as usize], single);
         Self {
             scope: scope.clone(),
+            with_views,
             settled,
             sleeps,
             stale: stale(&servers, scope),
@@ -354,13 +360,13 @@ impl View {
             if at > 0 {
                 out.put_u8(b',');
             }
-            out.put_slice(&self.render_item(kind, entry));
+            out.put_slice(&self.render_item(kind, entry, era));
         }
         out.put_slice(b"]}");
         out.freeze()
     }
 
-    fn render_item(&self, kind: ListKind, entry: &Entry) -> Bytes {
+    fn render_item(&self, kind: ListKind, entry: &Entry, era: Era) -> Bytes {
         let raw = &entry.item.raw;
         let Some(object) = Object::of(raw) else {
             return raw.clone();
@@ -382,7 +388,18 @@ impl View {
                 None => added.push(format!("\"description\":{text}")),
             }
         }
+        if kind == ListKind::Tools && era == Era::Legacy {
+            added.extend(tasks::marked(&entry.server, &object).map(str::to_owned));
+        }
         if !self.is_single() {
+            if kind == ListKind::Tools {
+                uri::expose_tool(
+                    raw,
+                    &object,
+                    entry.server.uri_prefix(&self.scope),
+                    &mut splice,
+                );
+            }
             self.mark(entry, &object, &mut splice, &mut added);
         }
         if !added.is_empty() {
@@ -438,7 +455,7 @@ impl View {
     }
 
     /// What every modern result of our own carries: members without braces.
-    fn modern_members(&self, more_meta: Option<&str>) -> String {
+    pub(crate) fn modern_members(&self, more_meta: Option<&str>) -> String {
         format!(
             "\"resultType\":\"complete\",\"ttlMs\":0,\"cacheScope\":\"private\",\"_meta\":{{\"{}\":{}{}{}}}",
             meta::SERVER_INFO,
@@ -464,64 +481,13 @@ impl View {
     }
 
     /// `ServerCapabilities` towards a client: JSON text.
-    ///
-    /// A merged view declares all that it can carry, for its servers come and go. A single one declares what
-    /// its server does, and what the gateway adds to that.
     #[must_use]
     pub fn capabilities(&self, era: Era) -> String {
-        let Some(info) = self.only_info() else {
-            let extensions = self.extensions(era);
-            return format!(
-                "{{{extensions}\"logging\":{{}},\"completions\":{{}},\"prompts\":{{\"listChanged\":true}},\
-                 \"resources\":{{\"subscribe\":true,\"listChanged\":true}},\"tools\":{{\"listChanged\":true}}}}"
-            );
-        };
-        let raw = &info.capabilities;
-        let Some(object) = Object::of(raw) else {
-            return "{}".into();
-        };
-        let mut splice = Splice::new();
-        // Tools are switched on and off here, whatever the server says of its lists.
-        for capability in ["tools", "prompts", "resources"] {
-            let Some(own) = object.object(capability) else {
-                continue;
-            };
-            match own.find("listChanged") {
-                Some(flag) => splice.replace(flag, &b"true"[..]),
-                None => splice.insert(raw, &own.span(), b"\"listChanged\":true"),
-            };
+        let only = self.servers.first().filter(|_| self.is_single());
+        match (only, self.only_info()) {
+            (Some(server), Some(info)) => offers::of_one(server, &info, era),
+            _ => offers::of_many(&self.servers, era),
         }
-        let text = splice.apply(raw);
-        String::from_utf8_lossy(&text).into_owned()
-    }
-
-    /// `"extensions":{…},` of all servers that speak the client's era: the bridge does not know what an
-    /// extension would need on the other side. The first server's word on one counts.
-    fn extensions(&self, era: Era) -> String {
-        let mut seen: Vec<String> = Vec::new();
-        let mut members: Vec<String> = Vec::new();
-        for server in &self.servers {
-            let Some(info) = server.catalog().info.clone().filter(|info| info.era == era) else {
-                continue;
-            };
-            let Some(object) =
-                Object::of(&info.capabilities).and_then(|own| own.object("extensions"))
-            else {
-                continue;
-            };
-            for member in object.members() {
-                let key = String::from_utf8_lossy(&info.capabilities[member.key]).into_owned();
-                if !seen.contains(&key) {
-                    let value = String::from_utf8_lossy(&info.capabilities[member.value]);
-                    members.push(format!("\"{key}\":{value}"));
-                    seen.push(key);
-                }
-            }
-        }
-        if members.is_empty() {
-            return String::new();
-        }
-        format!("\"extensions\":{{{}}},", members.join(","))
     }
 
     /// The result of `initialize`: JSON text.
@@ -647,6 +613,33 @@ impl View {
         Some(refusals::kept_back(&self.scope, name, entry, why).message)
     }
 
+    /// Whether a tool shows a view, in a merged view in which several servers do so.
+    pub(crate) fn has_view(&self, exposed: &str) -> bool {
+        self.with_views.contains(exposed)
+    }
+
+    /// Whether it matters which views a client opens.
+    pub(crate) fn has_views(&self) -> bool {
+        !self.with_views.is_empty()
+    }
+
+    /// The servers that have a tool which they call so, if it goes by that name.
+    pub(crate) fn servers_with_tool(&self, native: &str) -> Vec<&Arc<Server>> {
+        self.entries[ListKind::Tools as usize]
+            .iter()
+            .filter(|entry| *entry.item.native == *native)
+            .map(|entry| &entry.server)
+            .collect()
+    }
+
+    /// Where a server's own name for a tool leads.
+    pub(crate) fn native_tool(&self, server: &Arc<Server>, native: &str) -> Option<Route> {
+        let entry = self.entries[ListKind::Tools as usize]
+            .iter()
+            .find(|entry| *entry.item.native == *native && Arc::ptr_eq(&entry.server, server))?;
+        self.tools.get(&entry.exposed).cloned()
+    }
+
     /// The server that a resource's URI leads to, and its own URI there.
     ///
     /// A merged view also takes a server's own URI, if it is clear whose it is.
@@ -671,13 +664,13 @@ impl View {
                 .map(|server| (server.clone(), exposed.to_owned()))
                 .ok_or_else(unknown);
         }
-        if let Some((prefix, native)) = uri::split(exposed)
+        if let Some((label, native)) = uri::split(exposed)
             && let Some(server) = self
                 .servers
                 .iter()
-                .find(|server| server.uri_prefix(&self.scope) == prefix)
+                .find(|server| uri::label(server.uri_prefix(&self.scope)) == label)
         {
-            return Ok((server.clone(), native.to_owned()));
+            return Ok((server.clone(), native.into_owned()));
         }
         let mut owners = self.entries[ListKind::Resources as usize]
             .iter()
@@ -718,6 +711,22 @@ impl View {
                 &entry.item.raw,
             )
         })
+    }
+}
+
+fn with_views(tools: &[Entry], single: bool) -> HashSet<Arc<str>> {
+    let shows: Vec<&Entry> = tools
+        .iter()
+        .filter(|entry| !single && apps::has_view(&entry.item.raw))
+        .collect();
+    let several = shows
+        .iter()
+        .any(|entry| !Arc::ptr_eq(&entry.server, &shows[0].server));
+    let names = shows.iter().map(|entry| entry.exposed.clone());
+    if several {
+        names.collect()
+    } else {
+        HashSet::new()
     }
 }
 

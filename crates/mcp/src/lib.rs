@@ -12,6 +12,7 @@ pub mod bridge;
 pub mod client;
 pub mod elicit;
 pub mod error;
+pub mod extensions;
 pub mod frame;
 pub mod headers;
 pub mod json;
@@ -20,6 +21,7 @@ pub mod outbox;
 pub mod protocol;
 pub mod server;
 pub mod sse;
+pub mod tasks;
 
 pub use error::RpcError;
 pub use frame::{Frame, Kind};

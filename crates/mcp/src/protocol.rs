@@ -102,6 +102,9 @@ pub mod method {
     pub const RESOURCES_READ: &str = "resources/read";
     pub const RESOURCES_SUBSCRIBE: &str = "resources/subscribe";
     pub const RESOURCES_UNSUBSCRIBE: &str = "resources/unsubscribe";
+    pub const SKILLS_LIST: &str = "skills/list";
+    pub const SKILLS_GET: &str = "skills/get";
+    pub const DIRECTORY_READ: &str = "resources/directory/read";
     pub const PROMPTS_LIST: &str = "prompts/list";
     pub const PROMPTS_GET: &str = "prompts/get";
     pub const COMPLETE: &str = "completion/complete";

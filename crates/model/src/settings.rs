@@ -32,6 +32,8 @@ pub struct Settings {
     pub database_url: Option<String>,
     /// Whether MCP needs a key on loopback, too.
     pub require_key: bool,
+    /// Extensions that shared servers are told of, as clients have them: name and settings, which are JSON text.
+    pub extensions: BTreeMap<String, String>,
     pub limits: Limits,
     pub audit: Audit,
     pub hosting: HostingSettings,
@@ -214,6 +216,10 @@ impl Default for Settings {
             data_dir: None,
             database_url: None,
             require_key: false,
+            extensions: BTreeMap::from([(
+                "io.modelcontextprotocol/ui".to_owned(),
+                r#"{"mimeTypes":["text/html;profile=mcp-app"]}"#.to_owned(),
+            )]),
             limits: Limits::default(),
             audit: Audit::default(),
             hosting: HostingSettings::default(),

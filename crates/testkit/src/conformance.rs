@@ -42,6 +42,9 @@ pub struct Summary {
     pub total: Counts,
     /// Counts for each scenario.
     pub scenarios: BTreeMap<String, Counts>,
+    /// What came of each check of each scenario, by the check's id; one that was made more than once
+    /// has as many outcomes, in the order of the alphabet.
+    pub checks: BTreeMap<String, BTreeMap<String, Vec<String>>>,
     /// The scenarios that the requirement set runs without scoring them.
     pub not_scored: Vec<String>,
     /// Each failed check or warning, as `scenario: check: message`.
@@ -66,8 +69,15 @@ impl Summary {
         let checks: Vec<Value> = serde_json::from_str(&text)
             .unwrap_or_else(|error| panic!("{error} in the results of {scenario}"));
         let mut counts = Counts::default();
+        let by_id = self.checks.entry(scenario.to_owned()).or_default();
         for check in checks {
             let status = check["status"].as_str().unwrap_or_default();
+            if matches!(status, "SUCCESS" | "FAILURE" | "WARNING" | "SKIPPED") {
+                let id = check["id"].as_str().unwrap_or_default();
+                let outcomes = by_id.entry(id.to_owned()).or_default();
+                outcomes.push(status.to_owned());
+                outcomes.sort();
+            }
             match status {
                 "SUCCESS" => counts.passed += 1,
                 "FAILURE" => counts.failed += 1,
@@ -151,6 +161,30 @@ pub async fn run(requirements: &str, url: &str, extra: &[&str]) -> Summary {
     summary
 }
 
+/// Runs one scenario of the server leg against `url`, in the form of a revision such as `2026-07-28`.
+///
+/// # Panics
+/// If the suite is missing, cannot run, or takes longer than five minutes.
+pub async fn run_scenario(scenario: &str, version: &str, url: &str) -> Summary {
+    let results = tempfile::tempdir().expect("a test can make a directory");
+    let arguments = [
+        "server",
+        "--url",
+        url,
+        "--scenario",
+        scenario,
+        "--spec-version",
+        version,
+        "--force",
+    ];
+    suite(&arguments, results.path()).await;
+    let checks = results_of(results.path(), &format!("server-{scenario}"))
+        .unwrap_or_else(|| panic!("the suite did not run {scenario}"));
+    let mut summary = Summary::default();
+    summary.read(scenario, &checks);
+    summary
+}
+
 /// Runs what `requirements` asks of a client, one scenario after the other, with `command` as the
 /// client: a shell command line to which the suite appends the server's URL. `wanted` says which
 /// scenarios to run.
@@ -186,6 +220,15 @@ pub async fn run_client(
         summary.read(&scenario, &checks);
     }
     summary
+}
+
+/// The scenarios of the client leg that a requirement set has, scored or not.
+///
+/// # Panics
+/// If the suite is missing.
+pub fn client_scenarios(requirements: &str) -> Vec<String> {
+    let set = Requirements::read(requirements);
+    [set.client, set.not_scored_client].concat()
 }
 
 /// Runs the suite to its end, whatever it finds.

@@ -5,6 +5,7 @@
 //! order and unknown keys. Deliberately absent: watching for changes, and what a change does.
 
 mod edit;
+mod extensions;
 mod interpolate;
 mod load;
 mod locate;

@@ -16,6 +16,7 @@ use model::{
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::extensions;
 use super::interpolate::{Unknown, Variables};
 use super::problem::{Problem, nearest};
 use super::shape::printable;
@@ -61,6 +62,10 @@ require_key = false
 # What happens to a tool whose definition its server changes after it was first seen:
 # "quarantine" (not offered until approved), "warn" or "off".
 tool_pinning = "quarantine"
+
+[extensions]
+# Servers that all clients share are told that their client has these extensions, with these settings.
+"io.modelcontextprotocol/ui" = { mimeTypes = ["text/html;profile=mcp-app"] }
 
 [limits]
 max_body_bytes = "16MiB"      # largest request body; more is answered with 413
@@ -179,6 +184,7 @@ impl Walk<'_> {
             "database_url",
             "require_key",
             "tool_pinning",
+            "extensions",
             "limits",
             "audit",
             "hosting",
@@ -272,6 +278,21 @@ impl Walk<'_> {
                         item.span(),
                         "bad `retention_days`",
                         "a whole number of days, or 0 to keep records for ever",
+                    ),
+                }
+            }
+        }
+        if let Some(table) = self.table(root, "extensions") {
+            settings.extensions.clear();
+            for (name, value) in table {
+                match extensions::to_json(value.get_ref()) {
+                    Some(json) if json.starts_with('{') => {
+                        settings.extensions.insert(name.get_ref().to_string(), json);
+                    }
+                    _ => self.wrong(
+                        value.span(),
+                        "bad settings of an extension",
+                        r#"a table, such as `"com.example/extension" = {}`"#,
                     ),
                 }
             }

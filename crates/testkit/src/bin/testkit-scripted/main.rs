@@ -126,6 +126,10 @@ pub(crate) struct Options {
     /// Serves HTTP+SSE at /sse on this address instead of stdio.
     #[arg(long, value_name = "ADDRESS", conflicts_with = "http")]
     pub(crate) sse_http: Option<SocketAddr>,
+    /// Answers methods as this JSON file says: `methods` from a method, or a method and a URI, or a method and `*`, to
+    /// a result or `{"error": …}`; `capabilities` are declared as well.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) answers: Option<PathBuf>,
     /// With --http: a session is unknown (404) after this many calls.
     #[arg(long)]
     pub(crate) expire_sessions_after: Option<u64>,

@@ -39,6 +39,10 @@ pub(crate) struct Server {
     pub(crate) cancelled: AtomicU64,
     /// Whether `sign_in` has told its client what to open.
     pub(crate) signed_in: Mutex<bool>,
+    /// What `--answers` says.
+    answers: Value,
+    /// The capabilities that the client last declared.
+    pub(crate) client: Mutex<String>,
 }
 
 /// State of one conversation.
@@ -94,7 +98,13 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Server {
     pub(crate) fn new(options: Options) -> Self {
+        let answers = options.answers.as_ref().map(|file| {
+            let text = std::fs::read_to_string(file).expect("the file of --answers is there");
+            serde_json::from_str(&text).expect("the file of --answers holds JSON")
+        });
         Self {
+            answers: answers.unwrap_or_default(),
+            client: Mutex::new("{}".to_owned()),
             listed: Mutex::new((options.tools, options.description.clone())),
             options,
             waiting: Mutex::default(),
@@ -158,6 +168,14 @@ impl Server {
 
     fn request(&self, id: &str, method: &str, params: &Params<'_>, out: &Out, session: &Session) {
         let legacy = self.options.era == Era::Legacy;
+        if let Some(meta) = &params.meta
+            && let Some(capabilities) = meta.capabilities
+        {
+            capabilities.get().clone_into(&mut lock(&self.client));
+        }
+        if self.answered_from_file(id, method, params, out) {
+            return;
+        }
         match method {
             "initialize" if legacy => self.initialize(id, params, out),
             "ping" if legacy => out.result(id, "{}"),
@@ -216,6 +234,27 @@ impl Server {
         }
     }
 
+    fn answered_from_file(&self, id: &str, method: &str, params: &Params<'_>, out: &Out) -> bool {
+        let uri = params.uri.as_deref().unwrap_or_default();
+        let keys = [
+            format!("{method} {uri}"),
+            method.to_owned(),
+            format!("{method} *"),
+        ];
+        let methods = &self.answers["methods"];
+        let found = keys.iter().find_map(|key| methods.get(key));
+        match found {
+            Some(answer) if answer.get("error").is_some() => {
+                let code = answer["error"]["code"].as_i64();
+                let code = code.and_then(|code| i32::try_from(code).ok());
+                out.error(id, code.unwrap_or(-32603), "as the file says");
+            }
+            Some(answer) => out.result(id, &answer.to_string()),
+            None => {}
+        }
+        found.is_some()
+    }
+
     /// Answers with a result of these members, marked as complete where the era wants it.
     pub(crate) fn complete(&self, id: &str, members: &str, out: &Out) {
         out.result(id, &self.completed(members));
@@ -244,6 +283,11 @@ impl Server {
         if self.options.resources > 0 {
             capabilities["resources"] = json!({ "listChanged": true, "subscribe": true });
         }
+        if let Some(more) = self.answers["capabilities"].as_object() {
+            for (name, value) in more {
+                capabilities[name] = value.clone();
+            }
+        }
         capabilities
     }
 
@@ -254,6 +298,9 @@ impl Server {
     fn initialize(&self, id: &str, params: &Params<'_>, out: &Out) {
         if self.options.no_answer_initialize {
             return;
+        }
+        if let Some(capabilities) = params.capabilities {
+            capabilities.get().clone_into(&mut lock(&self.client));
         }
         let newest = &*self.options.protocol_version;
         let asked = params.protocol_version.as_deref().unwrap_or(newest);

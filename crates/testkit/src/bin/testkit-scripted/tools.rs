@@ -89,6 +89,7 @@ const TOOLS: &[Tool] = &[
     ("env", "Returns the environment", &[]),
     ("cwd", "Returns the working directory", &[]),
     ("pid", "Returns the process id", &[]),
+    ("client", "Returns what the client declared", &[]),
     ("headers", "Returns the HTTP headers of the call", &[]),
     (
         "fork",
@@ -295,6 +296,7 @@ pub(crate) fn call(server: &Server, id: &str, params: &Params<'_>, out: &Out, se
             say("held");
         }
         "counter" => server.complete(id, &both(&server.held.report().to_string()), out),
+        "client" => server.complete(id, &both(&lock(&server.client)), out),
         "running" => say(&server.slow.report()["now"].to_string()),
         "cancelled_count" => say(&server.cancelled.load(Ordering::SeqCst).to_string()),
         "crash" => {

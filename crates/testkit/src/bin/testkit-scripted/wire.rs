@@ -43,6 +43,8 @@ pub(crate) struct Params<'a> {
     #[serde(borrow)]
     pub(crate) notifications: Option<&'a RawValue>,
     #[serde(borrow)]
+    pub(crate) capabilities: Option<&'a RawValue>,
+    #[serde(borrow)]
     pub(crate) input_responses: Option<&'a RawValue>,
     #[serde(borrow)]
     pub(crate) request_state: Option<&'a RawValue>,
@@ -56,6 +58,8 @@ pub(crate) struct Params<'a> {
 pub(crate) struct Meta<'a> {
     #[serde(borrow)]
     pub(crate) progress_token: Option<&'a RawValue>,
+    #[serde(borrow, rename = "io.modelcontextprotocol/clientCapabilities")]
+    pub(crate) capabilities: Option<&'a RawValue>,
 }
 
 /// Where the bytes of an answer go.

@@ -1,0 +1,122 @@
+//! Views of MCP Apps (SEP-1865), as far as calls depend on them.
+//!
+//! An app calls the tools of its own server by the names that this server gave them; it knows of no gateway. Where two
+//! servers have a tool of that name, it is told by what its client has opened: if only one of them has shown a view
+//! here, the call is that one's. Otherwise it is refused: nothing is ever guessed. Deliberately absent: looking into
+//! views.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use mcp::{Frame, json::Object};
+use memchr::memmem::Finder;
+use model::ServerKey;
+
+use crate::{gateway::Caller, server::Server, tasks::Owner, view::View};
+
+/// Clients whose views are remembered.
+const MAX_CLIENTS: usize = 4_096;
+/// Servers of one client that are remembered.
+const MAX_SERVERS: usize = 64;
+
+/// Whether a tool (JSON text) shows a view.
+pub(crate) fn has_view(tool: &[u8]) -> bool {
+    Finder::new("esourceUri").find(tool).is_some()
+        && Object::of(tool)
+            .and_then(|tool| tool.object("_meta"))
+            .is_some_and(|own| {
+                own.find("ui/resourceUri").is_some()
+                    || own
+                        .object("ui")
+                        .is_some_and(|ui| ui.find("resourceUri").is_some())
+            })
+}
+
+#[derive(Default)]
+struct Inner {
+    /// The servers whose views a client has: whether a tool showed it, or it was only read.
+    clients: HashMap<Owner, Vec<(ServerKey, bool)>>,
+    order: VecDeque<Owner>,
+}
+
+/// Which views clients have opened.
+#[derive(Default)]
+pub(crate) struct Opened {
+    inner: Mutex<Inner>,
+}
+
+impl Opened {
+    /// Notes that a client shows a view of a server (`called`), or has read one.
+    pub(crate) fn note(&self, caller: &Caller, server: &Server, called: bool) {
+        let owner = Owner::of(caller);
+        if owner == Owner::Bearer {
+            return;
+        }
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let Inner { clients, order } = &mut *inner;
+        let servers = clients.entry(owner.clone()).or_insert_with(|| {
+            order.push_back(owner);
+            Vec::new()
+        });
+        match servers.iter().position(|(key, _)| key == server.key()) {
+            Some(at) => servers[at].1 |= called,
+            None if servers.len() < MAX_SERVERS => servers.push((server.key().clone(), called)),
+            None => {}
+        }
+        while order.len() > MAX_CLIENTS {
+            if let Some(oldest) = order.pop_front() {
+                clients.remove(&oldest);
+            }
+        }
+    }
+
+    /// Which of these servers an app of this client belongs to, if there is no doubt.
+    fn only<'s>(&self, caller: &Caller, servers: &[&'s Arc<Server>]) -> Option<&'s Arc<Server>> {
+        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = inner.clients.get(&Owner::of(caller))?;
+        let one = |called: bool| {
+            let mut open = servers.iter().filter(|server| {
+                known
+                    .iter()
+                    .any(|(key, shown)| key == server.key() && (*shown || !called))
+            });
+            match (open.next(), open.next()) {
+                (first, None) => Some(first),
+                _ => None,
+            }
+        };
+        // Hosts may read views ahead of need; a call is the better witness.
+        match one(true) {
+            Some(Some(server)) => Some(*server),
+            Some(None) => one(false)?.copied(),
+            None => None,
+        }
+    }
+
+    /// The server whose app makes this call, for a name that several servers have.
+    pub(crate) fn server_of(
+        &self,
+        caller: &Caller,
+        view: &View,
+        frame: &Frame,
+        name: &str,
+    ) -> Option<Arc<Server>> {
+        let servers = view.servers_with_tool(name);
+        // A host may say which view the call comes from.
+        let own = frame.meta();
+        let said = own.and_then(|own| {
+            let ui = own.object("ui").and_then(|ui| ui.string("resourceUri"));
+            ui.or_else(|| own.string("ui/resourceUri"))
+        });
+        if let Some(said) = said {
+            let (server, _) = view.resource(&said, caller.era).ok()?;
+            return servers
+                .iter()
+                .any(|own| Arc::ptr_eq(own, &server))
+                .then_some(server);
+        }
+        self.only(caller, &servers).cloned()
+    }
+}

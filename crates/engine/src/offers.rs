@@ -1,0 +1,101 @@
+//! What the gateway declares towards clients: the `capabilities` of a view.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use mcp::{
+    Era,
+    client::ServerInfo,
+    extensions,
+    json::{self, Object, Splice, quote},
+    tasks::CAPABILITY as TASKS,
+};
+
+use crate::{server::Server, skills, tasks};
+
+/// `ServerCapabilities` of many servers: JSON text.
+///
+/// All that the gateway can carry is declared, for servers come and go; what only some have, if one of these does.
+pub(crate) fn of_many(servers: &[Arc<Server>], era: Era) -> String {
+    let mut members = String::new();
+    let extensions = extensions_of(servers, era);
+    if !extensions.is_empty() {
+        members.push_str(&format!("\"extensions\":{{{}}},", extensions.join(",")));
+    }
+    if era == Era::Legacy && tasks::is_offered(servers) {
+        members.push_str(TASKS);
+        members.push(',');
+    }
+    format!(
+        "{{{members}\"logging\":{{}},\"completions\":{{}},\"prompts\":{{\"listChanged\":true}},\
+         \"resources\":{{\"subscribe\":true,\"listChanged\":true}},\"tools\":{{\"listChanged\":true}}}}"
+    )
+}
+
+/// `"name":settings` of every extension that a client of the era can use. The first server's word on one counts,
+/// save for what the gateway itself answers.
+fn extensions_of(servers: &[Arc<Server>], era: Era) -> Vec<String> {
+    let mut found: BTreeMap<String, String> = BTreeMap::new();
+    let mut order: Vec<String> = Vec::new();
+    for server in servers {
+        let catalog = server.catalog();
+        let Some(info) = &catalog.info else { continue };
+        let declared = Object::of(&info.capabilities).and_then(|own| own.object("extensions"));
+        for member in declared.iter().flat_map(Object::members) {
+            let name = json::unescape(&info.capabilities[member.key]).into_owned();
+            if name == extensions::TASKS || name == extensions::SKILLS {
+                continue;
+            }
+            if !found.contains_key(&name) {
+                let settings = String::from_utf8_lossy(&info.capabilities[member.value]);
+                order.push(name.clone());
+                found.insert(name, settings.into_owned());
+            }
+        }
+    }
+    let mut members: Vec<String> = order
+        .iter()
+        .map(|name| format!("{}:{}", quote(name), found[name]))
+        .collect();
+    // 2025-11-25 has tasks of its own, and skills are for 2026-07-28 only.
+    if era == Era::Modern {
+        if tasks::is_offered(servers) {
+            members.push(format!("\"{}\":{{}}", extensions::TASKS));
+        }
+        members.extend(skills::declaration(servers));
+    }
+    members
+}
+
+/// `ServerCapabilities` of one server as it is: what it declares itself, and what the gateway adds to that.
+pub(crate) fn of_one(server: &Server, info: &ServerInfo, era: Era) -> String {
+    let raw = &info.capabilities;
+    let Some(object) = Object::of(raw) else {
+        return "{}".into();
+    };
+    let mut splice = Splice::new();
+    // Tools are switched on and off here, whatever the server says of its lists.
+    for capability in ["tools", "prompts", "resources"] {
+        let Some(own) = object.object(capability) else {
+            continue;
+        };
+        match own.find("listChanged") {
+            Some(flag) => splice.replace(flag, &b"true"[..]),
+            None => splice.insert(raw, &own.span(), b"\"listChanged\":true"),
+        };
+    }
+    // Tasks of the other era are offered as those of the client's.
+    if info.era != era && tasks::makes_tasks(server) {
+        match era {
+            Era::Legacy if object.find("tasks").is_none() => {
+                splice.insert(raw, &object.span(), TASKS);
+            }
+            Era::Modern => {
+                let text = splice.apply(raw);
+                let with = extensions::with(&text, extensions::TASKS, "{}");
+                return String::from_utf8_lossy(&with).into_owned();
+            }
+            Era::Legacy => {}
+        }
+    }
+    String::from_utf8_lossy(&splice.apply(raw)).into_owned()
+}

@@ -1,0 +1,157 @@
+//! Skills of several servers as one list (SEP-2640): `skills/list`, `skills/get`, `resources/directory/read`.
+//!
+//! A skill's URIs name its server as those of other resources do; all else of an entry stays as it is, to the byte.
+//! Deliberately absent: a cache. Lists are asked for when a client asks; nothing of a skill is read ahead of need.
+
+use std::sync::Arc;
+
+use mcp::{
+    Frame, Kind, RpcError,
+    client::CallError,
+    extensions,
+    json::{self, Object, Splice, quote},
+    protocol::method,
+};
+use tokio::time::Instant;
+
+use crate::{
+    gateway::{Answer, Caller},
+    relay,
+    server::Server,
+    shared::Shared,
+    uri,
+    view::View,
+};
+
+/// Skills of one server that are listed, the bytes of their entries, and the pages that are asked for.
+const MAX_SKILLS: usize = 20_000;
+const MAX_BYTES: usize = 16 << 20;
+const MAX_PAGES: usize = 1_000;
+
+fn settings(server: &Server) -> Option<Vec<u8>> {
+    let catalog = server.catalog();
+    let info = catalog.info.as_ref()?;
+    extensions::settings(&info.capabilities, extensions::SKILLS).map(<[u8]>::to_vec)
+}
+
+/// Whether a server has skills.
+pub(crate) fn has(server: &Server) -> bool {
+    settings(server).is_some()
+}
+
+/// What is declared of skills towards modern clients: a member of `extensions`, if any server has some.
+pub(crate) fn declaration(servers: &[Arc<Server>]) -> Option<String> {
+    let all: Vec<Vec<u8>> = servers
+        .iter()
+        .filter_map(|server| settings(server))
+        .collect();
+    if all.is_empty() {
+        return None;
+    }
+    let reads = all
+        .iter()
+        .any(|own| Object::of(own).is_some_and(|own| own.raw("directoryRead") == Some(b"true")));
+    let settings = if reads {
+        "{\"directoryRead\":true}"
+    } else {
+        "{}"
+    };
+    Some(format!("\"{}\":{settings}", extensions::SKILLS))
+}
+
+/// Answers `skills/list` of a modern client: the skills of all servers of the view. A server that cannot be asked has
+/// none.
+pub(crate) async fn list(
+    shared: &Arc<Shared>,
+    caller: &Caller,
+    view: &View,
+    frame: &Frame,
+) -> Result<Answer, RpcError> {
+    if frame.param(mcp::frame::Param::Cursor).is_some() {
+        // Lists are answered whole: there is no second page to point at.
+        return Err(RpcError::invalid_params("Invalid params: unknown `cursor`"));
+    }
+    let asked = view
+        .servers
+        .iter()
+        .filter(|server| has(server))
+        .map(|server| async move {
+            match skills_of(shared, caller, server).await {
+                Ok(entries) => entries,
+                Err(why) => {
+                    tracing::warn!(server = %server.name(), "skills/list failed: {why}");
+                    Vec::new()
+                }
+            }
+        });
+    let entries = futures_util::future::join_all(asked).await.concat();
+    let result = format!(
+        "{{{},\"skills\":[{}]}}",
+        view.modern_members(None),
+        entries.join(",")
+    );
+    Ok(Answer::result(frame, result.as_bytes()))
+}
+
+/// The entries of one server, their URIs as clients see them.
+async fn skills_of(
+    shared: &Arc<Shared>,
+    caller: &Caller,
+    server: &Arc<Server>,
+) -> Result<Vec<String>, RpcError> {
+    let deadline = Instant::now() + server.spec.call_timeout;
+    let connection = relay::connection(shared, caller, server, deadline)
+        .await
+        .map_err(|failure| failure.into_rpc(server))?;
+    let prefix = server.uri_prefix(&caller.scope);
+    let failed = |why: CallError| RpcError::internal(why.to_string());
+    let mut entries: Vec<String> = Vec::new();
+    let mut bytes = 0;
+    let mut cursor: Option<String> = None;
+    for _ in 0..MAX_PAGES {
+        let members = cursor
+            .as_deref()
+            .map(|at| format!("\"cursor\":{}", quote(at)))
+            .unwrap_or_default();
+        let page = connection.client.ask(method::SKILLS_LIST, &members);
+        let page = tokio::time::timeout_at(deadline, page)
+            .await
+            .map_err(|_| RpcError::internal("it did not answer in time"))?
+            .map_err(failed)?;
+        if page.kind() == Kind::Error {
+            return Err(RpcError::from_json(page.body()));
+        }
+        let text = page.text();
+        let object = page.object();
+        let skills = object.as_ref().and_then(|result| result.find("skills"));
+        for span in skills.into_iter().flat_map(|all| json::elements(text, all)) {
+            bytes += span.len();
+            if entries.len() >= MAX_SKILLS || bytes > MAX_BYTES {
+                tracing::warn!(server = %server.name(), "skills/list is too long: kept the first {}", entries.len());
+                return Ok(entries);
+            }
+            let mut splice = Splice::new();
+            uri::expose_skill(text, span.clone(), prefix, &mut splice);
+            let entry = splice.apply_within(text, span);
+            entries.push(String::from_utf8_lossy(&entry).into_owned());
+        }
+        let next = object
+            .as_ref()
+            .and_then(|result| result.string("nextCursor"));
+        match next.map(std::borrow::Cow::into_owned) {
+            Some(next) if !next.is_empty() && cursor.as_deref() != Some(&next) => {
+                cursor = Some(next);
+            }
+            _ => break,
+        }
+    }
+    Ok(entries)
+}
+
+/// Whether this is a method of skills.
+pub(crate) fn is_of_skills(asked: &str) -> bool {
+    matches!(
+        asked,
+        method::SKILLS_LIST | method::SKILLS_GET | method::DIRECTORY_READ
+    )
+}

@@ -1,0 +1,302 @@
+//! Which tasks there are, whose they are, and where.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+};
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use bytes::Bytes;
+use mcp::{
+    Era, Frame, RpcError,
+    client::Call,
+    json::quote,
+    server::{Session, SessionId},
+};
+use model::ServerKey;
+use tokio::time::Instant;
+
+use crate::{
+    gateway::{ANONYMOUS, Caller},
+    questions::Ask,
+    server::{Connection, Server},
+};
+
+/// Tasks that are remembered in all.
+const MAX_TASKS: usize = 10_000;
+/// Tasks of one owner that are remembered.
+const MAX_OWNED: usize = 1_000;
+/// Bytes of results that are kept for tasks of ours.
+const MAX_KEPT_BYTES: usize = 16 << 20;
+
+/// Whose a task is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Owner {
+    Principal(Arc<str>),
+    Session(SessionId),
+    /// Of whoever knows its id.
+    Bearer,
+}
+
+impl Owner {
+    pub(crate) fn of(caller: &Caller) -> Self {
+        match &caller.session {
+            _ if *caller.principal != *ANONYMOUS => Self::Principal(caller.principal.clone()),
+            Some(session) => Self::Session(session.id().clone()),
+            None => Self::Bearer,
+        }
+    }
+}
+
+/// One task.
+pub(crate) struct Task {
+    /// The id that its client knows.
+    pub(crate) id: Arc<str>,
+    /// The id that its server knows.
+    pub(crate) native: Arc<str>,
+    pub(crate) server: ServerKey,
+    /// The result, where the server gave it at once.
+    pub(crate) kept: Option<Kept>,
+    /// The questions of a legacy server to a modern client.
+    pub(crate) questions: Mutex<Questions>,
+    owner: Owner,
+    session: Weak<Session>,
+}
+
+/// A task that was over before it began.
+pub(crate) struct Kept {
+    /// The members of the legacy task, without braces.
+    pub(crate) task: String,
+    /// JSON text.
+    pub(crate) result: Bytes,
+}
+
+/// What is known of a legacy server's questions in the course of a task.
+pub(crate) enum Questions {
+    /// Nobody has asked for them.
+    None,
+    /// Somebody is asking for them.
+    Taken,
+    Open(Box<Open>),
+}
+
+/// A `tasks/result` in flight, on which a legacy server asks.
+pub(crate) struct Open {
+    pub(crate) call: Call,
+    pub(crate) connection: Arc<Connection>,
+    pub(crate) asks: Vec<Ask>,
+    /// How many were asked so far: keys are never used again (SEP-2663 "Task Update Requests").
+    pub(crate) asked: usize,
+    pub(crate) expires: Instant,
+}
+
+impl Drop for Open {
+    /// A question gets an answer, whatever becomes of its task.
+    fn drop(&mut self) {
+        for ask in &self.asks {
+            let why = RpcError::internal("the client did not answer");
+            let refusal = Frame::error(ask.request.id(), &why);
+            self.connection.client.send_behind(refusal);
+        }
+    }
+}
+
+impl Task {
+    pub(crate) fn questions(&self) -> MutexGuard<'_, Questions> {
+        self.questions
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[derive(Default)]
+struct Inner {
+    tasks: HashMap<(Owner, Arc<str>), Arc<Task>>,
+    /// The ids of each owner's, oldest first.
+    owned: HashMap<Owner, VecDeque<Arc<str>>>,
+    /// Those with a result, oldest first, and the bytes of the results.
+    kept: VecDeque<(Owner, Arc<str>)>,
+    kept_bytes: usize,
+}
+
+/// All tasks.
+#[derive(Default)]
+pub(crate) struct Table {
+    inner: Mutex<Inner>,
+}
+
+impl Table {
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes a task that a server has made; gives the id that the client knows it by.
+    pub(crate) fn add(&self, caller: &Caller, server: &Server, native: &str) -> Arc<str> {
+        let owner = Owner::of(caller);
+        let mut inner = self.inner();
+        let known = inner.tasks.get(&(owner.clone(), native.into()));
+        let id: Arc<str> = match known {
+            Some(known) if known.server == *server.key() && *known.native == *native => {
+                return known.id.clone();
+            }
+            None if owner != Owner::Bearer => native.into(),
+            // Another server's of that name, or it is all that its owner has.
+            _ => random(),
+        };
+        inner.insert(Task {
+            id: id.clone(),
+            native: native.into(),
+            server: server.key().clone(),
+            kept: None,
+            questions: Mutex::new(Questions::None),
+            owner,
+            session: session_of(caller),
+        });
+        id
+    }
+
+    /// Keeps the result of a task that was over before it began; gives its legacy members.
+    ///
+    /// # Errors
+    /// The result is too large.
+    pub(crate) fn keep(
+        &self,
+        caller: &Caller,
+        server: &Server,
+        result: &[u8],
+    ) -> Result<String, RpcError> {
+        if result.len() > MAX_KEPT_BYTES {
+            return Err(RpcError::internal(format!(
+                "server `{}` answered at once, with {} bytes; no more than {MAX_KEPT_BYTES} are kept for a task: \
+                 call it without `task`",
+                server.name(),
+                result.len()
+            )));
+        }
+        let id = random();
+        let now = quote(&store::now().to_rfc3339());
+        let task = format!(
+            "\"taskId\":{},\"status\":\"completed\",\"createdAt\":{now},\"lastUpdatedAt\":{now},\"ttl\":null",
+            quote(&id)
+        );
+        let owner = Owner::of(caller);
+        let mut inner = self.inner();
+        inner.kept_bytes += result.len();
+        inner.kept.push_back((owner.clone(), id.clone()));
+        while inner.kept_bytes > MAX_KEPT_BYTES {
+            let Some(oldest) = inner.kept.pop_front() else {
+                break;
+            };
+            inner.remove(&oldest);
+        }
+        inner.insert(Task {
+            id: id.clone(),
+            native: id.clone(),
+            server: server.key().clone(),
+            kept: Some(Kept {
+                task: task.clone(),
+                result: Bytes::copy_from_slice(result),
+            }),
+            questions: Mutex::new(Questions::None),
+            owner,
+            session: session_of(caller),
+        });
+        Ok(task)
+    }
+
+    pub(crate) fn find(&self, owner: &Owner, id: &str) -> Option<Arc<Task>> {
+        let key = (owner.clone(), id.into());
+        self.inner().tasks.get(&key).cloned()
+    }
+
+    /// The tasks of an owner, oldest first.
+    pub(crate) fn of(&self, owner: &Owner) -> Vec<Arc<Task>> {
+        let inner = self.inner();
+        let ids = inner.owned.get(owner).into_iter().flatten();
+        ids.filter_map(|id| inner.tasks.get(&(owner.clone(), id.clone())).cloned())
+            .collect()
+    }
+
+    pub(crate) fn forget(&self, task: &Task) {
+        self.inner().remove(&(task.owner.clone(), task.id.clone()));
+    }
+
+    /// The task that a server calls `native`, and the session to tell of it.
+    pub(crate) fn to_tell(
+        &self,
+        server: &ServerKey,
+        native: &str,
+    ) -> Option<(Arc<Task>, Arc<Session>)> {
+        let inner = self.inner();
+        let mut all = inner.tasks.values();
+        let task = all.find(|task| *task.native == *native && task.server == *server)?;
+        Some((task.clone(), task.session.upgrade()?))
+    }
+
+    /// Ends the questions that have waited too long: dropping the call cancels it at its server.
+    pub(crate) fn sweep(&self) {
+        let now = Instant::now();
+        let all: Vec<Arc<Task>> = self.inner().tasks.values().cloned().collect();
+        for task in all {
+            let mut questions = task.questions();
+            if matches!(&*questions, Questions::Open(open) if open.expires < now) {
+                *questions = Questions::None;
+            }
+        }
+    }
+}
+
+impl Inner {
+    fn insert(&mut self, task: Task) {
+        let owner = task.owner.clone();
+        let key = (owner.clone(), task.id.clone());
+        let order = self.owned.entry(owner.clone()).or_default();
+        order.push_back(task.id.clone());
+        let too_many = order.len() > MAX_OWNED;
+        self.tasks.insert(key, Arc::new(task));
+        let most = if too_many {
+            Some(owner)
+        } else if self.tasks.len() > MAX_TASKS {
+            let most = self.owned.iter().max_by_key(|(_, ids)| ids.len());
+            most.map(|(owner, _)| owner.clone())
+        } else {
+            None
+        };
+        let oldest = most.and_then(|owner| {
+            let id = self.owned.get(&owner)?.front()?.clone();
+            Some((owner, id))
+        });
+        if let Some(oldest) = oldest {
+            self.remove(&oldest);
+        }
+    }
+
+    fn remove(&mut self, key: &(Owner, Arc<str>)) {
+        let Some(task) = self.tasks.remove(key) else {
+            return;
+        };
+        if let Some(kept) = &task.kept {
+            self.kept_bytes -= kept.result.len();
+            self.kept.retain(|known| known != key);
+        }
+        if let Some(order) = self.owned.get_mut(&key.0) {
+            order.retain(|id| *id != key.1);
+            if order.is_empty() {
+                self.owned.remove(&key.0);
+            }
+        }
+    }
+}
+
+fn session_of(caller: &Caller) -> Weak<Session> {
+    match &caller.session {
+        Some(session) if caller.era == Era::Legacy => Arc::downgrade(session),
+        _ => Weak::new(),
+    }
+}
+
+/// 192 random bits.
+fn random() -> Arc<str> {
+    let id = URL_SAFE_NO_PAD.encode(rand::random::<[u8; 24]>());
+    format!("task-{id}").into()
+}

@@ -1,0 +1,373 @@
+//! Extensions: MCP Apps (SEP-1865), skills (SEP-2640), and what is told of extensions to either side.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "a failure in a test's helper is the test's"
+)]
+
+mod common;
+
+use common::{Gateway, LEGACY, Setup, real::npm, scripted, with};
+use serde_json::{Value, json};
+use testkit::{Peer, conformance, peer::MODERN};
+
+const UI: &str = "io.modelcontextprotocol/ui";
+
+/// A scripted server that answers as this says.
+fn answering(setup: &Setup, name: &str, options: &[&str], answers: &Value) -> Value {
+    let file = setup.folder().join(format!("{name}.answers.json"));
+    std::fs::write(&file, answers.to_string()).unwrap();
+    let file = file.display().to_string();
+    scripted(name, &[options, &["--answers", &file]].concat())
+}
+
+/// What the client of a server declared, as the server saw it.
+async fn declared(peer: &mut Peer, name: &str) -> Value {
+    let outcome = peer.tool(&format!("{name}__client"), json!({})).await;
+    outcome.result()["structuredContent"]["extensions"].clone()
+}
+
+/// `initialize` or `server/discover` of another conversation.
+async fn capabilities(gateway: &Gateway, path: &str, version: &str) -> Value {
+    let mut peer = Peer::http(gateway.at(path), version, json!({})).await;
+    let outcome = if peer.is_modern() {
+        peer.request("server/discover", json!({})).await
+    } else {
+        let params = json!({
+            "protocolVersion": version,
+            "capabilities": {},
+            "clientInfo": { "name": "test", "version": "0" },
+        });
+        peer.request("initialize", params).await
+    };
+    outcome.result()["capabilities"].clone()
+}
+
+/// A server with a tool `pid` that shows a view.
+fn app(view: &str) -> Value {
+    let mut tool = json!({ "name": "pid", "inputSchema": { "type": "object" } });
+    tool["_meta"] = json!({ "ui": { "resourceUri": view }, "ui/resourceUri": view });
+    let read = json!({
+        "resultType": "complete", "ttlMs": 0, "cacheScope": "private",
+        "contents": [{ "uri": view, "mimeType": "text/html;profile=mcp-app", "text": "<p>" }],
+    });
+    json!({
+        "capabilities": { "resources": {} },
+        "methods": {
+            "tools/list": { "tools": [tool] },
+            // It lists none.
+            "resources/list": { "resources": [] },
+            (format!("resources/read {view}")): read,
+        },
+    })
+}
+
+#[tokio::test]
+async fn apps_of_real_servers_side_by_side() {
+    let gateway = Setup::new()
+        .server(
+            "react",
+            npm("server-basic-react/dist/index.js", &["--stdio"]),
+        )
+        .server("vue", npm("server-basic-vue/dist/index.js", &["--stdio"]))
+        .serve()
+        .await;
+    gateway.up("react").await;
+    gateway.up("vue").await;
+    for mut peer in [gateway.legacy().await, gateway.modern().await] {
+        let tools = peer.request("tools/list", json!({})).await;
+        let tools = tools.result()["tools"].as_array().unwrap().clone();
+        let resources = peer.request("resources/list", json!({})).await;
+        let resources = resources.result()["resources"].as_array().unwrap().clone();
+        let mut views = Vec::new();
+        for server in ["react", "vue"] {
+            let name = format!("{server}__get-time");
+            let tool = tools.iter().find(|tool| tool["name"] == *name).unwrap();
+            let uri = format!("ui://{server}/get-time/mcp-app.html");
+            assert_eq!(tool["_meta"]["ui"]["resourceUri"], uri, "{tool}");
+            assert_eq!(tool["_meta"]["ui/resourceUri"], uri, "{tool}");
+            assert!(resources.iter().any(|resource| resource["uri"] == *uri));
+            let read = peer.request("resources/read", json!({ "uri": uri })).await;
+            let content = &read.result()["contents"][0];
+            assert_eq!(content["uri"], uri);
+            assert_eq!(content["mimeType"], "text/html;profile=mcp-app");
+            views.push(content["text"].as_str().unwrap().to_owned());
+            let called = peer.tool(&name, json!({})).await;
+            assert!(called.text().starts_with("20"), "{called:?}");
+        }
+        assert_ne!(views[0], views[1], "one server's view is the other's");
+    }
+    // An app calls its server's tool by the server's name for it.
+    for server in ["react", "vue"] {
+        let mut peer = gateway.legacy().await;
+        peer.tool(&format!("{server}__get-time"), json!({})).await;
+        let before = gateway.metric("calls_total", Some(server)).await;
+        let called = peer.tool("get-time", json!({})).await;
+        assert!(called.text().starts_with("20"), "{called:?}");
+        let after = gateway.metric("calls_total", Some(server)).await;
+        assert_eq!(after, before.map(|before| before + 1), "{server}");
+    }
+}
+
+#[tokio::test]
+async fn calls_of_apps_reach_their_own_server() {
+    let setup = Setup::new();
+    // The same URI at both, each of another era.
+    let one = answering(&setup, "one", &["--era", "legacy"], &app("ui://shown"));
+    let two = answering(&setup, "two", &["--era", "modern"], &app("ui://shown"));
+    let gateway = setup.server("one", one).server("two", two).serve().await;
+    gateway.up("one").await;
+    gateway.up("two").await;
+    let pid = async |peer: &mut Peer, name: &str, meta: Value| {
+        let params = json!({ "name": name, "arguments": {}, "_meta": meta });
+        let outcome = peer.request("tools/call", params).await;
+        outcome.response["result"]["content"][0]["text"].clone()
+    };
+    let read = async |peer: &mut Peer, server: &str| {
+        let uri = format!("ui://{server}/shown");
+        let read = peer.request("resources/read", json!({ "uri": uri })).await;
+        assert_eq!(read.result()["contents"][0]["uri"], uri);
+    };
+    let mut peer = gateway.legacy().await;
+    let one = pid(&mut peer, "one__pid", json!({})).await;
+    assert!(one.is_string());
+    // Read ahead of need: what was called is the better witness.
+    read(&mut peer, "one").await;
+    read(&mut peer, "two").await;
+    assert_eq!(pid(&mut peer, "pid", json!({})).await, one);
+    // Both are open now: nothing is guessed.
+    let two = pid(&mut peer, "two__pid", json!({})).await;
+    assert!(two.is_string() && two != one);
+    let refused = peer.tool("pid", json!({})).await;
+    let message = refused.response["error"]["message"].to_string();
+    assert!(message.contains("`one__pid` or `two__pid`"), "{message}");
+    // Unless the host says whose it is.
+    for (server, its) in [("one", &one), ("two", &two)] {
+        let said = json!({ "ui": { "resourceUri": format!("ui://{server}/shown") } });
+        assert_eq!(pid(&mut peer, "pid", said).await, *its);
+    }
+    // Another client's views are its own affair.
+    let mut peer = gateway.legacy().await;
+    assert_eq!(pid(&mut peer, "pid", json!({})).await, Value::Null);
+    read(&mut peer, "two").await;
+    assert_eq!(pid(&mut peer, "pid", json!({})).await, two);
+}
+
+#[tokio::test]
+async fn extensions_of_clients_are_told_to_servers() {
+    let own = json!({ "extensions": { "com.example/x": { "a": 1 } } });
+    let shares = json!({ "sharing": "session" });
+    let setup = Setup::new()
+        .settings("naming = \"always-prefix\"\n")
+        .scripted("shared", &[])
+        .server("own", with(scripted("own", &[]), shares.clone()));
+    let gateway = setup.serve().await;
+    let ui = json!({ UI: { "mimeTypes": ["text/html;profile=mcp-app"] } });
+    let mut peer = Peer::http(gateway.client(), LEGACY, own.clone()).await;
+    assert_eq!(declared(&mut peer, "shared").await, ui);
+    assert_eq!(declared(&mut peer, "own").await, own["extensions"]);
+
+    // A pipe of the modern era has an instance of its own, too.
+    let setup = Setup::new()
+        .settings("naming = \"always-prefix\"\n[extensions]\n\"com.example/y\" = { level = 3 }\n")
+        .scripted("shared", &[])
+        .server("own", with(scripted("own", &[]), shares));
+    let (client, _folder) = setup.stdio();
+    let mut peer = Peer::stdio(client, MODERN, own.clone()).await;
+    let set = json!({ "com.example/y": { "level": 3 } });
+    assert_eq!(declared(&mut peer, "shared").await, set);
+    assert_eq!(declared(&mut peer, "own").await, own["extensions"]);
+}
+
+#[tokio::test]
+async fn extensions_of_servers_reach_clients_of_both_eras() {
+    let setup = Setup::new();
+    let says = |name: &str| json!({ "capabilities": { "extensions": { name: { "v": 2 } } } });
+    let old = answering(&setup, "old", &["--era", "legacy"], &says("com.example/o"));
+    let new = answering(&setup, "new", &["--era", "modern"], &says("com.example/n"));
+    let gateway = setup.server("old", old).server("new", new).serve().await;
+    gateway.up("old").await;
+    gateway.up("new").await;
+    for version in [LEGACY, MODERN] {
+        let found = capabilities(&gateway, "/mcp", version).await;
+        let both = json!({ "com.example/o": { "v": 2 }, "com.example/n": { "v": 2 } });
+        assert_eq!(found["extensions"], both, "{version}");
+        for (server, name) in [("old", "com.example/o"), ("new", "com.example/n")] {
+            let path = format!("/mcp/-/{server}");
+            let found = capabilities(&gateway, &path, version).await;
+            let one = json!({ name: { "v": 2 } });
+            assert_eq!(found["extensions"], one, "{version} {server}");
+        }
+    }
+}
+
+const SKILLS: &str = "io.modelcontextprotocol/skills";
+
+/// A server with the skill `team/{name}` and one that it does not list.
+fn skills(name: &str) -> Value {
+    let digest = format!("sha256:{}", "0123456789abcdef".repeat(4));
+    let entry = |path: &str, name: &str| {
+        let file = format!("skill://{path}/SKILL.md");
+        let help = format!("skill://{path}/docs/help.md");
+        json!({
+            "uri": file,
+            "frontmatter": {
+                "name": name,
+                "description": "What it is for",
+                "metadata": { "link": "skill://left/alone", "n": 1 },
+            },
+            "resources": [
+                { "uri": file, "digest": digest, "size": 118 },
+                { "uri": help, "digest": digest, "size": 4 },
+            ],
+        })
+    };
+    let path = format!("team/{name}");
+    let text = |name: &str| {
+        format!(
+            "---\nname: {name}\ndescription: What it is for\nmetadata:\n  link: skill://left/alone\n  n: 1\n---\n\nDo it.\n"
+        )
+    };
+    let file = |path: &str| format!("skill://{path}/SKILL.md");
+    let complete = |mut members: Value| {
+        members["resultType"] = json!("complete");
+        members["ttlMs"] = json!(1000);
+        members["cacheScope"] = json!("public");
+        members
+    };
+    let read = |path: &str, name: &str| {
+        let content = json!({ "uri": file(path), "mimeType": "text/markdown", "text": text(name) });
+        complete(json!({ "contents": [content] }))
+    };
+    let listed = json!({
+        "uri": file(&path),
+        "name": name,
+        "description": "What it is for",
+        "mimeType": "text/markdown",
+    });
+    let children = json!([
+        listed,
+        {
+            "uri": format!("skill://{path}/docs"),
+            "name": "docs",
+            "mimeType": "inode/directory",
+        },
+    ]);
+    let refused = json!({ "error": { "code": -32602 } });
+    json!({
+        "capabilities": {
+            "resources": {},
+            "extensions": { SKILLS: { "directoryRead": true } },
+        },
+        "methods": {
+            "skills/list": complete(json!({ "skills": [entry(&path, name)] })),
+            (format!("skills/get {}", file(&path))): complete(json!({ "skill": entry(&path, name) })),
+            "skills/get skill://hidden/SKILL.md": complete(json!({ "skill": entry("hidden", "hidden") })),
+            "skills/get *": refused,
+            "resources/list": complete(json!({ "resources": [listed] })),
+            (format!("resources/read {}", file(&path))): read(&path, name),
+            "resources/read skill://hidden/SKILL.md": read("hidden", "hidden"),
+            (format!("resources/directory/read skill://{path}")): {
+                "resultType": "complete", "resources": children,
+            },
+            "resources/directory/read *": refused,
+        },
+    })
+}
+
+#[tokio::test]
+async fn skills_of_all_servers_are_one_list() {
+    let setup = Setup::new();
+    let modern = &["--era", "modern"];
+    let one = answering(&setup, "one", modern, &skills("refunds"));
+    let two = answering(&setup, "two", modern, &skills("refunds"));
+    let gateway = setup
+        .server("one", one)
+        .server("two", two)
+        .scripted("three", &[])
+        .serve()
+        .await;
+    for server in ["one", "two", "three"] {
+        gateway.up(server).await;
+    }
+    let mut peer = gateway.modern().await;
+    let listed = peer.request("skills/list", json!({})).await;
+    let listed = listed.result()["skills"].as_array().unwrap().clone();
+    let original = skills("refunds")["methods"]["skills/list"]["skills"][0].clone();
+    for (server, entry) in ["one", "two"].into_iter().zip(&listed) {
+        let exposed = |uri: &Value| {
+            let uri = uri.as_str().unwrap();
+            json!(uri.replace("skill://", &format!("skill://{server}/")))
+        };
+        let mut expected = original.clone();
+        expected["uri"] = exposed(&original["uri"]);
+        for at in 0..2 {
+            expected["resources"][at]["uri"] = exposed(&original["resources"][at]["uri"]);
+        }
+        assert_eq!(*entry, expected);
+        let uri = &entry["uri"];
+        let got = peer.request("skills/get", json!({ "uri": uri })).await;
+        assert_eq!(got.result()["skill"], *entry);
+        let read = peer.request("resources/read", json!({ "uri": uri })).await;
+        assert_eq!(read.result()["contents"][0]["uri"], *uri);
+        let root = uri.as_str().unwrap().strip_suffix("/SKILL.md").unwrap();
+        let params = json!({ "uri": root });
+        let children = peer.request("resources/directory/read", params).await;
+        let children = &children.result()["resources"];
+        assert_eq!(children[0]["uri"], *uri);
+        assert_eq!(children[1]["uri"], format!("{root}/docs"));
+        // One that is not listed.
+        let hidden = json!({ "uri": format!("skill://{server}/hidden/SKILL.md") });
+        let got = peer.request("skills/get", hidden.clone()).await;
+        assert_eq!(got.result()["skill"]["uri"], hidden["uri"]);
+        let read = peer.request("resources/read", hidden.clone()).await;
+        assert_eq!(read.result()["contents"][0]["uri"], hidden["uri"]);
+    }
+    assert_eq!(listed.len(), 2);
+    let missing = json!({ "uri": "skill://one/nothing/SKILL.md" });
+    for method in ["skills/get", "resources/directory/read"] {
+        let outcome = peer.request(method, missing.clone()).await;
+        assert_eq!(outcome.response["error"]["code"], -32602, "{method}");
+    }
+    let found = capabilities(&gateway, "/mcp", MODERN).await;
+    assert_eq!(
+        found["extensions"][SKILLS],
+        json!({ "directoryRead": true })
+    );
+    // They are of 2026-07-28.
+    let found = capabilities(&gateway, "/mcp", LEGACY).await;
+    assert_eq!(found.get("extensions"), None, "{found}");
+    let outcome = gateway
+        .legacy()
+        .await
+        .request("skills/list", json!({}))
+        .await;
+    assert_eq!(outcome.response["error"]["code"], -32601);
+}
+
+#[tokio::test]
+async fn skills_conform() {
+    let setup = Setup::new();
+    let modern = &["--era", "modern"];
+    let one = answering(&setup, "one", modern, &skills("refunds"));
+    let two = answering(&setup, "two", modern, &skills("returns"));
+    let gateway = setup.server("one", one).server("two", two).serve().await;
+    gateway.up("one").await;
+    gateway.up("two").await;
+    let all = format!("{}/mcp", gateway.url);
+    let single = format!("{}/mcp/-/one", gateway.url);
+    for url in [all, single] {
+        for (scenario, passes) in [
+            ("sep-2640-skills-enumeration", 25),
+            ("sep-2640-skills-manifest", 5),
+            ("sep-2640-skills-directory", 6),
+        ] {
+            let summary = conformance::run_scenario(scenario, MODERN, &url).await;
+            let complaints = summary.complaints.join("\n");
+            assert!(complaints.is_empty(), "{url}:\n{complaints}");
+            let counts = summary.total;
+            assert!(counts.passed >= passes, "{url} {scenario}: {counts:?}");
+            assert_eq!(counts.skipped, 0, "{url} {scenario}: {counts:?}");
+        }
+    }
+}

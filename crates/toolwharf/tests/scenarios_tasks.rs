@@ -1,0 +1,353 @@
+//! Tasks: whose they are, and how they are driven from the other era (G15).
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "a failure in a test's helper is the test's"
+)]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{
+    Gateway, LEGACY, Setup,
+    real::{EVERYTHING, npm},
+    with,
+};
+use serde_json::{Value, json};
+use testkit::{
+    Bin, DEADLINE, Peer, RawClient,
+    peer::{MODERN, all_capabilities},
+    wait_for, wait_for_some,
+};
+
+const RESEARCH: &str = "simulate-research-query";
+const EXTENSION: &str = "io.modelcontextprotocol/tasks";
+
+/// A server with tasks of 2025-11-25, and one with those of 2026-07-28.
+async fn gateway() -> Gateway {
+    let modern = json!({
+        "command": Bin::path("testkit-conformance"),
+        "args": ["--stdio", "--era", "modern"],
+    });
+    let gateway = Setup::new()
+        .server("old", in_p(npm(EVERYTHING, &[])))
+        .server("new", in_p(modern))
+        .serve()
+        .await;
+    gateway.up("old").await;
+    gateway.up("new").await;
+    gateway
+}
+
+/// An entry that the project `p` sees.
+fn in_p(entry: Value) -> Value {
+    with(entry, json!({ "projects": ["p"] }))
+}
+
+fn with_tasks() -> Value {
+    let mut capabilities = all_capabilities();
+    capabilities["extensions"] = json!({ EXTENSION: {} });
+    capabilities
+}
+
+async fn legacy(client: RawClient) -> Peer {
+    Peer::http(client, LEGACY, all_capabilities()).await
+}
+
+async fn modern(client: RawClient) -> Peer {
+    Peer::http(client, MODERN, with_tasks()).await
+}
+
+/// Calls a tool of a legacy client as a task.
+async fn start(peer: &mut Peer, name: &str, arguments: Value) -> Value {
+    let params = json!({ "name": name, "arguments": arguments, "task": { "ttl": 60_000 } });
+    let outcome = peer.request("tools/call", params).await;
+    let task = outcome.result()["task"].clone();
+    assert!(task["taskId"].is_string(), "{outcome:?}");
+    task
+}
+
+async fn code(peer: &mut Peer, method: &str, id: &Value) -> Value {
+    let outcome = peer.request(method, json!({ "taskId": id })).await;
+    outcome.response["error"]["code"].clone()
+}
+
+async fn listed(peer: &mut Peer) -> Vec<Value> {
+    let outcome = peer.request("tasks/list", json!({})).await;
+    let tasks = outcome.result()["tasks"].as_array().unwrap();
+    tasks.iter().map(|task| task["taskId"].clone()).collect()
+}
+
+/// The result of a REST request of the administrator.
+async fn rest(gateway: &Gateway, method: &str, path: &str, body: Value) -> Value {
+    let authorization = format!("Bearer {}", gateway.token());
+    let headers = [
+        ("authorization", &*authorization),
+        ("content-type", "application/json"),
+    ];
+    let client = gateway.at(&format!("/api/v1{path}"));
+    let reply = client
+        .send(method.parse().unwrap(), &headers, body.to_string())
+        .await;
+    let reply = reply.collect(DEADLINE).await;
+    assert!(reply.status.is_success(), "{path}: {}", reply.text());
+    serde_json::from_slice(&reply.body).unwrap()
+}
+
+#[tokio::test]
+async fn tasks_are_the_keys_that_made_them() {
+    let gateway = gateway().await;
+    rest(&gateway, "PUT", "/projects/p", json!({})).await;
+    let mut clients = Vec::new();
+    for name in ["a", "b"] {
+        let body = json!({ "name": name, "role": "call" });
+        let made = rest(&gateway, "POST", "/projects/p/keys", body).await;
+        let bearer = format!("Bearer {}", made["token"].as_str().unwrap());
+        clients.push(gateway.at("/mcp/p").with("authorization", &bearer));
+    }
+    let mut owner = legacy(clients[0].clone()).await;
+    let mut other = legacy(clients[1].clone()).await;
+    let mut modern_other = modern(clients[1].clone()).await;
+    let task = start(&mut owner, RESEARCH, json!({ "topic": "owners" })).await;
+    let id = &task["taskId"];
+    for method in ["tasks/get", "tasks/result", "tasks/cancel"] {
+        assert_eq!(code(&mut other, method, id).await, -32602, "{method}");
+    }
+    for method in ["tasks/get", "tasks/cancel"] {
+        assert_eq!(
+            code(&mut modern_other, method, id).await,
+            -32602,
+            "{method}"
+        );
+    }
+    assert_eq!(listed(&mut other).await, Vec::<Value>::new());
+    // Another session of the same key, also one of the other era.
+    let mut again = legacy(clients[0].clone()).await;
+    assert_eq!(listed(&mut again).await, [id.clone()]);
+    let mut modern_again = modern(clients[0].clone()).await;
+    let found = modern_again
+        .request("tasks/get", json!({ "taskId": id }))
+        .await;
+    assert_eq!(found.result()["taskId"], *id);
+    let result = again.request("tasks/result", json!({ "taskId": id })).await;
+    assert!(result.text().contains("owners"), "{result:?}");
+}
+
+#[tokio::test]
+async fn tasks_without_a_key_are_the_sessions() {
+    let gateway = gateway().await;
+    for path in ["/mcp", "/mcp/-/old"] {
+        let mut owner = legacy(gateway.at(path)).await;
+        let mut other = legacy(gateway.at(path)).await;
+        let mut modern_other = modern(gateway.at(path)).await;
+        let task = start(&mut owner, RESEARCH, json!({ "topic": "sessions" })).await;
+        let id = &task["taskId"];
+        for method in ["tasks/get", "tasks/result", "tasks/cancel"] {
+            assert_eq!(
+                code(&mut other, method, id).await,
+                -32602,
+                "{path} {method}"
+            );
+        }
+        assert_eq!(code(&mut modern_other, "tasks/get", id).await, -32602);
+        assert_eq!(listed(&mut other).await, Vec::<Value>::new());
+        assert_eq!(listed(&mut owner).await, [id.clone()]);
+        let cancelled = owner.request("tasks/cancel", json!({ "taskId": id })).await;
+        assert_eq!(cancelled.result()["status"], "cancelled");
+    }
+}
+
+#[tokio::test]
+async fn a_modern_client_without_a_key_has_an_unguessable_id() {
+    let gateway = gateway().await;
+    for path in ["/mcp", "/mcp/-/new"] {
+        let mut peer = modern(gateway.at(path)).await;
+        let outcome = peer.tool("slow_compute", json!({ "seconds": 600 })).await;
+        let id = outcome.result()["taskId"].clone();
+        assert_eq!(outcome.result()["resultType"], "task", "{outcome:?}");
+        // The server counts them.
+        let text = id.as_str().unwrap();
+        assert!(text.len() >= 27, "{text} can be guessed");
+        for guessed in 0..5 {
+            let guessed = json!(format!("task-{guessed}"));
+            assert_eq!(code(&mut peer, "tasks/get", &guessed).await, -32602);
+        }
+        let found = peer.request("tasks/get", json!({ "taskId": id })).await;
+        assert_eq!(found.result()["taskId"], id);
+        assert_eq!(found.result()["status"], "working");
+        let cancelled = peer.request("tasks/cancel", json!({ "taskId": id })).await;
+        assert_eq!(cancelled.result()["resultType"], "complete");
+        let found = peer.request("tasks/get", json!({ "taskId": id })).await;
+        assert_eq!(found.result()["status"], "cancelled");
+    }
+}
+
+/// What a server says of a task is for its owner, not for everybody who sees the server.
+#[tokio::test]
+async fn a_tasks_status_is_told_to_nobody_else() {
+    let gateway = Setup::new().scripted("one", &[]).serve().await;
+    let mut calls = gateway.legacy().await;
+    let mut listens = gateway.legacy().await;
+    for (method, params) in [
+        ("notifications/tasks/status", json!({ "taskId": "x" })),
+        ("notifications/tasks", json!({ "taskId": "x" })),
+        ("notifications/other", json!({})),
+    ] {
+        let arguments = json!({ "method": method, "params": params, "aside": true });
+        calls.tool("notify", arguments).await;
+    }
+    let other = listens.notification("notifications/other", DEADLINE).await;
+    assert!(other.is_some(), "what is for all is told to all");
+    for method in ["notifications/tasks/status", "notifications/tasks"] {
+        let told = listens.notification(method, Duration::ZERO).await;
+        assert_eq!(told, None);
+    }
+}
+
+#[tokio::test]
+async fn g15_a_legacy_client_drives_a_modern_servers_task() {
+    let gateway = gateway().await;
+    for path in ["/mcp", "/mcp/-/new"] {
+        let mut peer = legacy(gateway.at(path)).await;
+        let params = json!({
+            "protocolVersion": LEGACY,
+            "capabilities": all_capabilities(),
+            "clientInfo": { "name": "test", "version": "0" },
+        });
+        let mut second = legacy(gateway.at(path)).await;
+        let said = second.request("initialize", params).await;
+        let offered = &said.result()["capabilities"]["tasks"];
+        assert!(offered["requests"]["tools"]["call"].is_object(), "{said:?}");
+        let tools = peer.request("tools/list", json!({})).await;
+        let tool = tools.result()["tools"].as_array().unwrap().iter();
+        let mut tool = tool.filter(|tool| tool["name"] == "slow_compute");
+        let tool = tool.next().unwrap();
+        assert_eq!(tool["execution"]["taskSupport"], "optional");
+
+        let task = start(
+            &mut peer,
+            "slow_compute",
+            json!({ "seconds": 1, "label": "x" }),
+        )
+        .await;
+        assert_eq!(task["status"], "working");
+        assert!(task["ttl"].is_null() || task["ttl"].is_u64(), "{task}");
+        assert!(task.get("ttlMs").is_none() && task["createdAt"].is_string());
+        let id = &task["taskId"];
+        let result = peer.request("tasks/result", json!({ "taskId": id })).await;
+        assert_eq!(result.text(), "computed x");
+        let related = &result.result()["_meta"]["io.modelcontextprotocol/related-task"];
+        assert_eq!(related["taskId"], *id);
+        assert!(result.result().get("resultType").is_none(), "{result:?}");
+        let found = peer.request("tasks/get", json!({ "taskId": id })).await;
+        assert_eq!(found.result()["status"], "completed");
+        assert!(found.result().get("result").is_none(), "{found:?}");
+
+        // It asks on the way.
+        let task = start(&mut peer, "multi_input", json!({})).await;
+        let id = &task["taskId"];
+        let found = peer.request("tasks/get", json!({ "taskId": id })).await;
+        assert_eq!(found.result()["status"], "input_required");
+        let result = peer.request("tasks/result", json!({ "taskId": id })).await;
+        assert_eq!(result.text(), "multi_input is done");
+        assert_eq!(result.asked, ["elicitation/create"; 2]);
+
+        // It is over before it begins.
+        let task = start(&mut peer, "greet", json!({ "name": "you" })).await;
+        assert_eq!(task["status"], "completed");
+        let id = &task["taskId"];
+        let result = peer.request("tasks/result", json!({ "taskId": id })).await;
+        assert_eq!(result.text(), "Hello, you!");
+        assert_eq!(code(&mut peer, "tasks/cancel", id).await, -32602);
+        assert!(listed(&mut peer).await.contains(id));
+
+        // It fails as a tool does, and as a request does.
+        let task = start(&mut peer, "failing_job", json!({})).await;
+        let params = json!({ "taskId": task["taskId"] });
+        let result = peer.request("tasks/result", params).await;
+        assert_eq!(result.result()["isError"], true);
+        let task = start(&mut peer, "protocol_error_job", json!({})).await;
+        let params = json!({ "taskId": task["taskId"] });
+        let result = peer.request("tasks/result", params).await;
+        assert_eq!(result.response["error"]["message"], "The job broke");
+
+        let task = start(&mut peer, "slow_compute", json!({ "seconds": 600 })).await;
+        let params = json!({ "taskId": task["taskId"] });
+        let cancelled = peer.request("tasks/cancel", params).await;
+        assert_eq!(cancelled.result()["status"], "cancelled");
+        assert_eq!(listed(&mut peer).await.len(), 6);
+        assert_eq!(
+            code(&mut peer, "tasks/update", &task["taskId"]).await,
+            -32601
+        );
+    }
+}
+
+#[tokio::test]
+async fn g15_a_modern_client_drives_a_legacy_servers_task() {
+    let gateway = gateway().await;
+    for path in ["/mcp", "/mcp/-/old"] {
+        let mut without = Peer::http(gateway.at(path), MODERN, all_capabilities()).await;
+        let refused = without.tool(RESEARCH, json!({ "topic": "x" })).await;
+        assert_eq!(refused.response["error"]["code"], -32021, "{refused:?}");
+        let needed = &refused.response["error"]["data"]["requiredCapabilities"];
+        assert!(needed["extensions"][EXTENSION].is_object(), "{refused:?}");
+
+        let mut peer = modern(gateway.at(path)).await;
+        let said = peer.request("server/discover", json!({})).await;
+        let offered = &said.result()["capabilities"]["extensions"][EXTENSION];
+        assert!(offered.is_object(), "{said:?}");
+        for ambiguous in [false, true] {
+            let arguments = json!({ "topic": "bridges", "ambiguous": ambiguous });
+            let outcome = peer.tool(RESEARCH, arguments).await;
+            let task = outcome.result();
+            assert_eq!(task["resultType"], "task", "{outcome:?}");
+            assert!(
+                task["ttlMs"].is_u64() && task.get("ttl").is_none(),
+                "{task}"
+            );
+            let id = &task["taskId"];
+            if ambiguous {
+                let asked = wait_for_some("its question", DEADLINE, async || {
+                    let found = peer.request("tasks/get", json!({ "taskId": id })).await;
+                    let asked = found.result()["inputRequests"].as_object().cloned();
+                    asked.filter(|asked| !asked.is_empty())
+                })
+                .await;
+                let (key, question) = asked.iter().next().unwrap();
+                assert_eq!(question["method"], "elicitation/create");
+                let answer = json!({
+                    "action": "accept",
+                    "content": { "interpretation": "historical" },
+                });
+                let params = json!({ "taskId": id, "inputResponses": { key: answer } });
+                let told = peer.request("tasks/update", params).await;
+                assert_eq!(told.result()["resultType"], "complete");
+            }
+            wait_for("the end of the task", DEADLINE, async || {
+                let found = peer.request("tasks/get", json!({ "taskId": id })).await;
+                assert_eq!(found.result()["resultType"], "complete");
+                let is_over = found.result()["status"] == "completed";
+                if is_over {
+                    let text = found.result()["result"]["content"][0]["text"].to_string();
+                    assert!(text.contains("bridges"), "{text}");
+                    assert_eq!(text.contains("historical"), ambiguous, "{text}");
+                    let whole = found.result().to_string();
+                    assert!(!whole.contains("related-task"), "{whole}");
+                }
+                is_over
+            })
+            .await;
+        }
+        let outcome = peer.tool(RESEARCH, json!({ "topic": "x" })).await;
+        let id = outcome.result()["taskId"].clone();
+        let cancelled = peer.request("tasks/cancel", json!({ "taskId": id })).await;
+        assert_eq!(cancelled.result(), &json!({ "resultType": "complete" }));
+        let found = peer.request("tasks/get", json!({ "taskId": id })).await;
+        assert_eq!(found.result()["status"], "cancelled");
+        for method in ["tasks/list", "tasks/result"] {
+            assert_eq!(code(&mut peer, method, &id).await, -32601, "{method}");
+        }
+    }
+}
