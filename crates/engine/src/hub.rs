@@ -132,12 +132,10 @@ struct Watched {
 }
 
 /// Takes one off; whether it was the last one.
-fn decrement<K: std::hash::Hash + Eq, Q: std::hash::Hash + Eq + ?Sized>(
-    counts: &mut HashMap<K, usize>,
-    key: &Q,
-) -> bool
+fn decrement<K, Q>(counts: &mut HashMap<K, usize>, key: &Q) -> bool
 where
-    K: std::borrow::Borrow<Q>,
+    K: std::hash::Hash + Eq + std::borrow::Borrow<Q>,
+    Q: std::hash::Hash + Eq + ?Sized,
 {
     match counts.get_mut(key) {
         Some(count) if *count > 1 => {

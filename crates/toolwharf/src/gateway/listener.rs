@@ -1,7 +1,7 @@
 //! The accept loop: one task per connection, everything else on it a state machine.
 
 use std::{
-    future::{Future, poll_fn},
+    future::{Future, poll_fn, ready},
     io,
     net::IpAddr,
     pin::{Pin, pin},
@@ -9,10 +9,11 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    task::{Context, Poll, ready},
+    task::{self, Context, Poll},
     time::Duration,
 };
 
+use futures_util::{FutureExt as _, future::Either};
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
@@ -29,7 +30,7 @@ use super::{
     http::refusal,
     idle::{self, Takeover},
     patience::Patience,
-    wire::{AtWork, Download, Wire},
+    wire::{AtWork, Download, Upload, Wire},
 };
 use crate::{
     auth::Role,
@@ -210,11 +211,8 @@ async fn http(
         let wire = wire.clone();
         service_fn(move |request: Request<Incoming>| {
             let at_work = AtWork::begin(wire.clone());
-            let answer = answer(front.clone(), other.clone(), wire.clone(), request, cap);
-            async move {
-                let answer = answer.await?;
-                Ok::<_, io::Error>(answer.map(|body| Download::new(body, at_work)))
-            }
+            answer(&front, &other, &wire, request, cap)
+                .map(|answer| Ok::<_, io::Error>(answer.map(|body| Download::new(body, at_work))))
         })
     };
     let mut builder = http1::Builder::new();
@@ -301,7 +299,7 @@ impl AsyncWrite for Counted<'_> {
         cx: &mut Context<'_>,
         data: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let written = ready!(Pin::new(&mut *self.socket).poll_write(cx, data))?;
+        let written = task::ready!(Pin::new(&mut *self.socket).poll_write(cx, data))?;
         self.wire.sent(written);
         Poll::Ready(Ok(written))
     }
@@ -311,7 +309,7 @@ impl AsyncWrite for Counted<'_> {
         cx: &mut Context<'_>,
         data: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = ready!(Pin::new(&mut *self.socket).poll_write_vectored(cx, data))?;
+        let written = task::ready!(Pin::new(&mut *self.socket).poll_write_vectored(cx, data))?;
         self.wire.sent(written);
         Poll::Ready(Ok(written))
     }
@@ -330,41 +328,53 @@ impl AsyncWrite for Counted<'_> {
 }
 
 /// Answers a request; `cap`: the connection is beyond it.
-async fn answer(
-    front: Arc<Front>,
-    other: Arc<Other>,
-    wire: Arc<Wire>,
+///
+/// The future of what answers MCP is small, for it is moved into its connection; all others are boxed.
+fn answer(
+    front: &Arc<Front>,
+    other: &Arc<Other>,
+    wire: &Arc<Wire>,
     request: Request<Incoming>,
     cap: Option<usize>,
-) -> Result<Response<Body>, io::Error> {
+) -> impl Future<Output = Response<Body>> + use<> {
+    let request = request.map(|body| front.upload(body, wire));
     if let Some(most) = cap
-        && !is_reserved_for(&front, &request)
+        && !is_reserved_for(front, &request)
     {
         let mut response = Front::refuse(&refusal(StatusCode::SERVICE_UNAVAILABLE, &full(most)));
         let close = HeaderValue::from_static("close");
         response.headers_mut().insert(header::CONNECTION, close);
-        return Ok(response);
+        return Either::Right(Box::pin(ready(response)) as Pin<Box<dyn Future<Output = _> + Send>>);
     }
-    let request = request.map(|body| front.upload(body, &wire));
     if Front::owns(request.uri().path()) {
-        return Ok(front.answer(request, wire).await);
+        return Either::Left(front.clone().answer(request, wire.clone()));
     }
+    let beside = beside(front.clone(), other.clone(), wire.clone(), request);
+    Either::Right(Box::pin(beside))
+}
+
+/// Answers what is not MCP.
+async fn beside(
+    front: Arc<Front>,
+    other: Arc<Other>,
+    wire: Arc<Wire>,
+    request: Request<Upload>,
+) -> Response<Body> {
     if let Err(refusal) = front.guard().check(request.headers()) {
-        return Ok(Front::refuse(&refusal));
+        return Front::refuse(&refusal);
     }
     let key = request.headers().get(header::AUTHORIZATION).cloned();
-    // Boxed: what answers a call of MCP is small, for it is moved into its connection.
     let response = if let Some(id) = bridge::called(&request) {
         let account = wire.account().clone();
         Box::pin(bridge::answer(other.rest.clone(), id, account, request)).await
     } else {
         let router = other.router.clone();
-        let answer = Box::pin(router.oneshot(request.map(axum::body::Body::new)));
+        let answer = router.oneshot(request.map(axum::body::Body::new));
         match answer.await {
             Ok(response) => response.map(Body::Other),
         }
     };
-    Ok(shared(&front, key, response))
+    shared(&front, key, response)
 }
 
 /// Has an event stream end when its key is revoked.
@@ -388,7 +398,7 @@ fn shared(front: &Front, key: Option<HeaderValue>, mut response: Response<Body>)
 }
 
 /// Whether somebody may have a connection beyond the cap.
-fn is_reserved_for(front: &Front, request: &Request<Incoming>) -> bool {
+fn is_reserved_for<B>(front: &Front, request: &Request<B>) -> bool {
     if matches!(request.uri().path(), "/healthz" | "/readyz" | "/metrics") {
         return true;
     }
