@@ -5,6 +5,7 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 use bytes::Bytes;
 use mcp::{
     Kind as FrameKind, RpcError,
+    chain::Behind,
     client::{CallError, Client, ServerInfo},
     error::METHOD_NOT_FOUND,
     headers::ParamHeaders,
@@ -156,7 +157,7 @@ pub enum FetchError {
     Shape(&'static str),
 }
 
-/// Asks for all pages of a list.
+/// Asks for all pages of a list. A gateway says with it which gateways are behind it.
 ///
 /// # Errors
 /// [`FetchError`]; a server without the method has an empty list.
@@ -164,8 +165,9 @@ pub async fn fetch_list(
     client: &Client,
     kind: ListKind,
     label: &str,
-) -> Result<Vec<Item>, FetchError> {
+) -> Result<(Vec<Item>, Option<Behind>), FetchError> {
     let mut items: Vec<Item> = Vec::new();
+    let mut behind = None;
     let mut bytes = 0;
     let mut cursor: Option<String> = None;
     // A name that is listed twice could be agreed to in one definition, and offered in the other.
@@ -181,13 +183,14 @@ pub async fn fetch_list(
             let error = RpcError::from_json(frame.body());
             // Not every server that has resources has templates.
             return if error.code == METHOD_NOT_FOUND {
-                Ok(items)
+                Ok((items, behind))
             } else {
                 Err(FetchError::Rpc(error))
             };
         }
         let text = frame.text();
         let result = frame.object().ok_or(FetchError::Shape(kind.key()))?;
+        behind = behind.or_else(|| Behind::of(&result));
         let array = result
             .find(kind.key())
             .filter(|at| text[at.start] == b'[')
@@ -201,7 +204,7 @@ pub async fn fetch_list(
                     kind.method(),
                     items.len()
                 );
-                return Ok(items);
+                return Ok((items, behind));
             }
             // A copy, so that a page does not live as long as its smallest item.
             let raw = Bytes::copy_from_slice(&text[span]);
@@ -224,7 +227,7 @@ pub async fn fetch_list(
             .map(std::borrow::Cow::into_owned);
         match next {
             Some(next) if cursor.as_deref() != Some(&next) => cursor = Some(next),
-            _ => return Ok(items),
+            _ => return Ok((items, behind)),
         }
     }
     tracing::warn!(
@@ -232,7 +235,7 @@ pub async fn fetch_list(
         "{} has more than {MAX_PAGES} pages: the rest is left out",
         kind.method()
     );
-    Ok(items)
+    Ok((items, behind))
 }
 
 /// A name of a server's, fit for a log.

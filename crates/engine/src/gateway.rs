@@ -28,6 +28,7 @@ use crate::{
     announce,
     audit::NotRecorded,
     catalog::{Catalog, ListKind},
+    chain,
     chronicle::Warning,
     fleet::{Fleet, Project},
     hub::{Filter, Hub, Listener, Registration},
@@ -489,7 +490,12 @@ impl Gateway {
         } else {
             introduced(&view).await;
         }
-        Some(view.initialize(face.version))
+        let result = view.initialize(face.version);
+        if !face.is_gateway {
+            return Some(result);
+        }
+        let result = self.shared.with_chain(&result.into());
+        Some(String::from_utf8_lossy(&result).into_owned())
     }
 
     /// Records a call that no server is asked for: its intent before it is made, its outcome before anybody hears of it.
@@ -673,7 +679,11 @@ impl Gateway {
                     Box::pin(introduced(&view)).await;
                     view
                 };
-                Ok(Answer::result(frame, view.discover().as_bytes()))
+                let mut result = Bytes::from(view.discover());
+                if chain::is_asked(frame) {
+                    result = self.shared.with_chain(&result);
+                }
+                Ok(Answer::result(frame, &result))
             }
             method::LISTEN if !legacy => Box::pin(self.listen(caller, frame)).await,
             // Methods of one era have no meaning in the other, whatever the server would say to them.
@@ -791,16 +801,21 @@ impl Gateway {
                 .await
                 .ok_or_else(|| no_scope(&caller.scope))?
         };
-        if let Some(session) = &caller.session
-            && kind == ListKind::Tools
-            && own_tools::has_own(&view)
-        {
-            let face = caller.face();
-            let asked = own_tools::own_tools(&self.shared, &view, session, &face.capabilities);
-            let own = Box::pin(asked).await;
-            return Ok(Answer::shared(frame, view.own_tools(caller.era, &own)));
+        let own;
+        let list = match &caller.session {
+            Some(session) if kind == ListKind::Tools && own_tools::has_own(&view) => {
+                let face = caller.face();
+                let asked = own_tools::own_tools(&self.shared, &view, session, &face.capabilities);
+                let tools = Box::pin(asked).await;
+                own = view.own_tools(caller.era, &tools);
+                &own
+            }
+            _ => view.list(kind, caller.era),
+        };
+        if chain::is_asked(frame) {
+            return Ok(Answer::shared(frame, self.shared.with_chain(list)));
         }
-        Ok(Answer::shared(frame, view.list(kind, caller.era).clone()))
+        Ok(Answer::shared(frame, list.clone()))
     }
 
     async fn complete(

@@ -2,8 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
+use arc_swap::ArcSwapOption;
 use mcp::{
     Era,
+    chain::{self, Behind, Blocked},
     client::{Ambient, Client, ConnectError, Connector, Identity, Options, Target},
 };
 use model::{EraPolicy, Hosting, Provider, ServerSpec, Transport};
@@ -48,6 +50,8 @@ pub struct Connection {
     pub(crate) own_tools: OwnTools,
     /// Whether its server's lists were asked for: what it wanted of its own accord at its start is over.
     pub(crate) is_known: std::sync::atomic::AtomicBool,
+    /// What the server last said of itself and those behind it, if it is a gateway.
+    pub(crate) behind: ArcSwapOption<Behind>,
 }
 
 /// What runs a hosted instance, and what of it is enforced.
@@ -80,6 +84,8 @@ pub(crate) struct StartError {
     pub(crate) exit: Option<Exit>,
     /// Nothing was started: what was asked for cannot be.
     pub(crate) refused: Option<Refused>,
+    /// It is a gateway that must not be behind this one.
+    pub(crate) blocked: Option<Blocked>,
 }
 
 /// What of a registration a runtime cannot do.
@@ -132,7 +138,22 @@ impl StartError {
             stderr: None,
             exit: None,
             refused: None,
+            blocked: None,
         }
+    }
+
+    fn of(error: &ConnectError) -> Self {
+        Self {
+            blocked: blocked(error),
+            ..Self::new(error.to_string())
+        }
+    }
+}
+
+fn blocked(error: &ConnectError) -> Option<Blocked> {
+    match error {
+        ConnectError::Blocked(blocked) => Some(blocked.clone()),
+        _ => None,
     }
 }
 
@@ -205,7 +226,7 @@ impl Launcher {
         let options = self.options(spec, capabilities, era);
         match self.connector.connect(target, &options).await {
             Ok((client, ambient)) => Ok((Connection::new(client, None, None), ambient)),
-            Err(error) => Err(StartError::new(error.to_string())),
+            Err(error) => Err(StartError::of(&error)),
         }
     }
 
@@ -260,10 +281,14 @@ impl Launcher {
             }
             Err(error) => error,
         };
+        let blocked = blocked(&failure);
         // Most failures are an exit: give it the moment to be noticed, for its code says more than "closed".
-        let exit = tokio::time::timeout(Duration::from_millis(500), handle.exited())
-            .await
-            .ok();
+        let exit = match &blocked {
+            Some(_) => None,
+            None => tokio::time::timeout(Duration::from_millis(500), handle.exited())
+                .await
+                .ok(),
+        };
         let reason = match exit {
             Some(exit) => format!("it ended with {exit} before it answered the handshake"),
             None => failure.to_string(),
@@ -282,6 +307,7 @@ impl Launcher {
                 stderr: Some(stderr).filter(|text| !text.is_empty()),
                 exit,
                 refused: None,
+                blocked,
             },
         ))
     }
@@ -303,6 +329,11 @@ impl Launcher {
         let mut launch = Launch::new(spec.name.as_str(), command);
         launch.args.clone_from(args);
         launch.env.clone_from(env);
+        if let Some(own) = &self.identity.chain {
+            launch
+                .env
+                .insert(chain::VARIABLE.to_owned(), own.for_children());
+        }
         launch.cwd.clone_from(cwd);
         let instance = self.spawner.spawn(launch).await;
         let instance = instance.map_err(|error| StartError::new(chain(&error)))?;
@@ -394,6 +425,7 @@ enum ConnectErrorKind {
 
 impl Connection {
     fn new(client: Client, handle: Option<Handle>, hosted: Option<Arc<Housing>>) -> Self {
+        let behind = client.info().behind.clone().map(Arc::new);
         Self {
             client,
             handle,
@@ -401,6 +433,7 @@ impl Connection {
             level: std::sync::atomic::AtomicU8::new(u8::MAX),
             own_tools: OwnTools::default(),
             is_known: std::sync::atomic::AtomicBool::new(false),
+            behind: ArcSwapOption::new(behind),
         }
     }
 

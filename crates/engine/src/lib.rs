@@ -7,6 +7,7 @@
 //! - [`gateway`]: the front door for requests of clients.
 //! - `relay`: the way of one call, across the eras.
 //! - `audit`: its record.
+//! - `chain`: gateways behind this one, and why some must not be there.
 //! - `presence`: which servers have something to offer now, for an agent's turn.
 //! - [`remember`], `memory`, `pinned`: what is known of servers from earlier runs, and what is kept back for it.
 //! - [`supervisor`]: when a hosted server is started, stopped and started again.
@@ -26,6 +27,7 @@ mod announce;
 mod apps;
 mod audit;
 pub mod catalog;
+mod chain;
 mod chronicle;
 mod fleet;
 pub mod gateway;

@@ -124,7 +124,7 @@ async fn fetch(
     let instance = instance.map_err(|error| error.to_string())?;
     let before = instance.own_tools.known().changes;
     let items = fetch_list(&instance.client, ListKind::Tools, server.name().as_str()).await;
-    let items = items.map_err(|error| error.to_string())?;
+    let (items, _) = items.map_err(|error| error.to_string())?;
     let names: Names = Arc::new(items.into_iter().map(|item| item.native).collect());
     let mut known = instance.own_tools.known();
     if known.changes == before {

@@ -20,6 +20,7 @@ use std::{
 use arc_swap::ArcSwap;
 use mcp::{
     Era, Frame, RpcError,
+    chain::Blocked,
     client::{Ambient, CallerId, Event},
     protocol::method,
 };
@@ -135,6 +136,7 @@ pub struct Server {
     pub(crate) hosted: Option<Hosted>,
     last: Mutex<Option<Handle>>,
     stderr_of_failure: Mutex<Option<String>>,
+    pub(crate) blocked: Mutex<Option<Blocked>>,
     pub stats: Stats,
     /// What its calls would fill the log with.
     pub(crate) repeats: Repeats,
@@ -275,6 +277,7 @@ impl Server {
             hosted: spec.hosting().map(|_| Hosted::new()),
             last: Mutex::default(),
             stderr_of_failure: Mutex::default(),
+            blocked: Mutex::default(),
             stats: Stats::default(),
             repeats: Repeats::default(),
             spec,
@@ -655,6 +658,10 @@ impl Server {
                 }
                 continue;
             };
+            if let Some(blocked) = self.take_blocked() {
+                self.stay_away(&shared, &blocked).await;
+                continue;
+            }
             let held = held.unwrap_or_default();
             if held >= STABLE {
                 attempts = 0;
@@ -804,6 +811,9 @@ impl Server {
                     tracing::warn!(server = %self.key, "its stderr ends (last line first): {tail}");
                 }
                 kept.clone_from(&error.stderr);
+                if let Some(blocked) = &error.blocked {
+                    self.block(blocked.clone());
+                }
                 return Err(error);
             }
         };
@@ -872,6 +882,9 @@ impl Server {
             self.state.send_modify(|_| {});
         }
         let mut missing = self.fetch(shared, connection, &ListKind::ALL).await;
+        if self.is_blocked() {
+            return;
+        }
         tracing::info!(
             server = %self.key,
             version = %info.version,
@@ -916,8 +929,12 @@ impl Server {
                 continue;
             }
             match fetch_list(&connection.client, *kind, self.name().as_str()).await {
-                Ok(items) => {
+                Ok((items, behind)) => {
                     if *kind == ListKind::Tools {
+                        if !self.look_behind(shared, connection, behind) {
+                            connection.client.close(shared.launcher.stop_grace).await;
+                            return missing;
+                        }
                         self.compare(shared, &items);
                     }
                     self.change(|catalog| catalog.set(*kind, items));
@@ -983,7 +1000,7 @@ impl Server {
     }
 
     /// Puts a changed catalog in the place of the old one. Only the task of [`Server::run`] does.
-    fn change<T>(&self, change: impl FnOnce(&mut Catalog) -> T) -> T {
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Catalog) -> T) -> T {
         let mut catalog = Catalog::clone(&self.catalog.load());
         let outcome = change(&mut catalog);
         self.catalog.store(Arc::new(catalog));

@@ -9,6 +9,7 @@
 
 pub mod backlog;
 pub mod bridge;
+pub mod chain;
 pub mod client;
 pub mod elicit;
 pub mod error;

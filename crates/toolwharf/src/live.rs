@@ -16,6 +16,7 @@ use tokio::sync::Mutex;
 
 use crate::{
     config::{Config, ConfigError, Sources},
+    itself::Itself,
     projects::Projects,
     startup::{self, Given},
 };
@@ -31,6 +32,7 @@ pub(crate) struct Live {
     gateway: Gateway,
     projects: Arc<Projects>,
     given: Given,
+    myself: Itself,
     /// The files as they were when they were last taken in. Whoever holds it may take them in.
     seen: Mutex<Vec<Stamp>>,
 }
@@ -41,6 +43,7 @@ impl Live {
         gateway: Gateway,
         projects: Arc<Projects>,
         given: Given,
+        myself: Itself,
     ) -> Arc<Self> {
         Arc::new(Self {
             seen: Mutex::new(stamps(&sources)),
@@ -48,6 +51,7 @@ impl Live {
             gateway,
             projects,
             given,
+            myself,
         })
     }
 
@@ -83,7 +87,7 @@ impl Live {
     /// Dropped in the middle, the change is made or not; if it is, [`Live::watch`] takes it in.
     pub(crate) async fn change<T, E>(
         self: &Arc<Self>,
-        change: impl FnOnce(&Sources) -> Result<T, E> + Send + 'static,
+        change: impl FnOnce(&Sources, &Itself) -> Result<T, E> + Send + 'static,
     ) -> Result<(T, Result<(), ConfigError>), E>
     where
         T: Send + 'static,
@@ -91,7 +95,7 @@ impl Live {
     {
         let mut seen = self.seen.lock().await;
         let this = self.clone();
-        let changed = tokio::task::spawn_blocking(move || change(&this.sources));
+        let changed = tokio::task::spawn_blocking(move || change(&this.sources, &this.myself));
         let changed = match changed.await {
             Ok(outcome) => outcome?,
             Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
@@ -109,6 +113,7 @@ impl Live {
             Ok(loaded) => loaded?,
             Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
         };
+        self.myself.leave_out(&mut config);
         warn_of(&config);
         self.given.overrule(&mut config.settings);
         tracing::info!(

@@ -9,6 +9,7 @@ mod cli;
 mod config;
 mod gateway;
 mod hosting;
+mod itself;
 mod live;
 mod master;
 mod memory;

@@ -10,7 +10,11 @@ use model::{NativeName, ServerName};
 use serde_json::Value;
 
 use crate::{
-    config::{EditError, ImportReport, ServerFile, Sources, check_entry, edit},
+    config::{
+        Accepted, EditError, ImportReport, Rejected, ServerFile, Sources, Unfit, check_entry, edit,
+        foreign, switch_off,
+    },
+    itself::{self, Itself},
     startup,
 };
 
@@ -50,6 +54,7 @@ pub(crate) struct Edited {
 /// [`Error`]; [`Error::Exists`] only if it is not to be replaced.
 pub(crate) fn put(
     sources: &Sources,
+    myself: &Itself,
     name: &ServerName,
     entry: &Value,
     replace: bool,
@@ -67,7 +72,7 @@ pub(crate) fn put(
     let (created, warnings) = changed(file, |servers| {
         let created = servers.value(name)?.is_none();
         servers.add(name, entry, replace)?;
-        Ok((created, fit(file, servers, name)?))
+        Ok((created, fit(file, myself, servers, name)?))
     })?;
     Ok(Edited {
         file: file.to_owned(),
@@ -88,13 +93,14 @@ pub(crate) fn remove(sources: &Sources, name: &ServerName) -> Result<PathBuf, Er
 /// [`Error`]
 pub(crate) fn set_enabled(
     sources: &Sources,
+    myself: &Itself,
     name: &ServerName,
     enabled: bool,
 ) -> Result<PathBuf, Error> {
     let file = found(sources, name)?;
     changed(file, |servers| {
         servers.set_enabled(name, enabled)?;
-        fit(file, servers, name).map(drop)
+        fit(file, myself, servers, name).map(drop)
     })?;
     Ok(file.to_owned())
 }
@@ -103,6 +109,7 @@ pub(crate) fn set_enabled(
 /// [`Error`]
 pub(crate) fn set_tool_enabled(
     sources: &Sources,
+    myself: &Itself,
     name: &ServerName,
     tool: &NativeName,
     enabled: bool,
@@ -110,7 +117,7 @@ pub(crate) fn set_tool_enabled(
     let file = found(sources, name)?;
     changed(file, |servers| {
         servers.set_tool_enabled(name, tool.as_str(), enabled)?;
-        fit(file, servers, name).map(drop)
+        fit(file, myself, servers, name).map(drop)
     })?;
     Ok(file.to_owned())
 }
@@ -121,25 +128,45 @@ pub(crate) fn set_tool_enabled(
 /// [`Error`]. A server that cannot be had is reported, and the others are added.
 pub(crate) fn import(
     sources: &Sources,
+    myself: &Itself,
     from: &Path,
     text: &str,
 ) -> Result<(PathBuf, ImportReport), Error> {
-    let other = ServerFile::parse(from, text).map_err(|source| Error::Edit {
+    let home_dir = startup::env("HOME").map(PathBuf::from);
+    let others = foreign(from, text, home_dir.as_deref()).map_err(|source| Error::Edit {
         file: from.to_owned(),
         source,
     })?;
     let file = sources.servers.first().ok_or(Error::NoFile)?;
     let report = changed(file, |servers| {
-        servers.import(&other, |name, entry| {
+        servers.import(&others, |name, entry| {
             if let Ok(Some(there)) = home(sources, name) {
-                return Err(format!("it is in {} already", there.display()));
+                let why = format!("it is in {} already", there.display());
+                return Err(Rejected::Refused(why));
             }
-            check_entry(file, name, entry, &startup::env)
-                .map(drop)
-                .map_err(|unfit| unfit.problems.join("; "))
+            let (spec, lacks) = match check_entry(file, name, entry, &startup::env) {
+                Ok((spec, _)) => (spec, Vec::new()),
+                Err(unfit) if unfit.is_only_unfilled => {
+                    let mut off = entry.clone();
+                    switch_off(&mut off);
+                    let checked = check_entry(file, name, &off, &startup::env);
+                    let (spec, _) = checked.map_err(refused)?;
+                    (spec, unfit.problems)
+                }
+                Err(unfit) => return Err(refused(unfit)),
+            };
+            match myself.recognise(&spec.transport) {
+                Some(why) => Err(Rejected::Skipped(why)),
+                None if lacks.is_empty() => Ok(Accepted::AsItIs),
+                None => Ok(Accepted::SwitchedOff(lacks)),
+            }
         })
     })?;
     Ok((file.clone(), report))
+}
+
+fn refused(unfit: Unfit) -> Rejected {
+    Rejected::Refused(unfit.problems.join("; "))
 }
 
 fn changed<T>(
@@ -153,16 +180,24 @@ fn changed<T>(
 }
 
 /// Whether the entry can be used as it now stands; its warnings.
-fn fit(file: &Path, servers: &ServerFile, name: &ServerName) -> Result<Vec<String>, EditError> {
+fn fit(
+    file: &Path,
+    myself: &Itself,
+    servers: &ServerFile,
+    name: &ServerName,
+) -> Result<Vec<String>, EditError> {
     let Some(entry) = servers.value(name)? else {
         return Err(EditError::NoServer(name.clone()));
     };
-    match check_entry(file, name, &entry, &startup::env) {
-        Ok((_, warnings)) => Ok(warnings),
-        Err(unfit) => Err(EditError::Unfit {
-            name: name.clone(),
-            problems: unfit.problems,
-        }),
+    let unfit = |problems| EditError::Unfit {
+        name: name.clone(),
+        problems,
+    };
+    let (spec, warnings) =
+        check_entry(file, name, &entry, &startup::env).map_err(|found| unfit(found.problems))?;
+    match myself.recognise(&spec.transport).filter(|_| spec.enabled) {
+        Some(why) => Err(unfit(vec![format!("{why} ({})", itself::HELP)])),
+        None => Ok(warnings),
     }
 }
 

@@ -21,6 +21,7 @@ use crate::{
     auth::{self, Keys},
     gateway::{self, Front, Guard, Other},
     hosting::Hosting,
+    itself::Itself,
     live::{Live, warn_of},
     memory, ops,
     rest::{self, Rest},
@@ -60,7 +61,6 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     let (sources, mut config) = startup::load(named)?;
     args.given.overrule(&mut config.settings);
     startup::init_logs(&config.settings);
-    warn_of(&config);
     let data_dir = startup::open_data_dir(&config.settings)?;
     let store = startup::open_store(&config.settings, &data_dir).await?;
     startup::close_runs(&store).await?;
@@ -70,8 +70,12 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     let wanted = args.listen.as_ref().unwrap_or(&config.settings.listen);
     let listener = bind(wanted).await?;
     let address = listener.local_addr()?;
+    let myself = Itself::at(&[address]);
+    myself.leave_out(&mut config);
+    warn_of(&config);
+    let chain = startup::chain(&data_dir, false)?;
     let (gateway, projects) =
-        startup::gateway(config.settings.clone(), &data_dir, store.clone()).await?;
+        startup::gateway(config.settings.clone(), &data_dir, store.clone(), chain).await?;
     projects
         .declared(&startup::declared_projects(&config))
         .await;
@@ -92,7 +96,13 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     eprintln!("toolwharf is at {url}/mcp");
     let state = ops::announce(&data_dir, &url, &sources)?;
 
-    let live = Live::new(sources, gateway.clone(), projects.clone(), args.given);
+    let live = Live::new(
+        sources,
+        gateway.clone(),
+        projects.clone(),
+        args.given,
+        myself,
+    );
     let ready = ops::Ready::default();
     let rest = Rest::new(
         front.clone(),
@@ -158,29 +168,41 @@ pub(crate) async fn stdio(named: &[PathBuf], args: StdioArgs) -> anyhow::Result<
     let (sources, mut config) = startup::load(named)?;
     args.given.overrule(&mut config.settings);
     startup::init_logs(&config.settings);
+    let myself = Itself::at(&[]);
+    myself.leave_out(&mut config);
     warn_of(&config);
     let data_dir = startup::open_data_dir(&config.settings)?;
     let store = startup::open_store(&config.settings, &data_dir).await?;
+    let chain = startup::chain(&data_dir, true)?;
+    let refusal = chain.refusal();
+    if let Some(why) = &refusal {
+        // It answers, so that whoever started it learns why; it starts nothing.
+        tracing::error!("started without servers: {why}");
+        config.servers.clear();
+    }
     let (gateway, projects) =
-        startup::gateway(config.settings.clone(), &data_dir, store.clone()).await?;
+        startup::gateway(config.settings.clone(), &data_dir, store.clone(), chain).await?;
     projects
         .declared(&startup::declared_projects(&config))
         .await;
     let remembered = startup::remembered(&store, &config).await?;
-    let scope = Scope {
+    let mut scope = Scope {
         project: args.project,
         server: args.server,
     };
+    if refusal.is_some() {
+        scope = Scope::default();
+    }
     gateway.start(config.servers.clone(), remembered).await?;
     projects.admit(&scope).await?;
     if gateway.view(&scope).is_none() {
         gateway.shutdown(config.settings.limits.stop_grace).await;
         anyhow::bail!("there is no such project or server in the configuration");
     }
-    let live = Live::new(sources, gateway.clone(), projects, args.given);
+    let live = Live::new(sources, gateway.clone(), projects, args.given, myself);
     tokio::select! {
         () = gateway::stdio::run(&gateway, scope, tokio::io::stdin(), tokio::io::stdout()) => {}
-        () = live.watch() => {}
+        () = live.watch(), if refusal.is_none() => {}
         _ = ended() => {}
     }
     gateway

@@ -12,7 +12,10 @@ use std::{
 
 use anyhow::{Context, bail};
 use engine::{Gateway, Remembered, Runtimes};
-use mcp::client::Identity;
+use mcp::{
+    chain::{self, Chain},
+    client::Identity,
+};
 use model::{LogFormat, ProjectId, Provider, ServerName, Settings};
 use runtime::{
     Runtime,
@@ -216,11 +219,18 @@ pub(crate) async fn remembered(
     ))
 }
 
+/// The place of a gateway among gateways. `is_child`: a client may have started it, so that it is told who is above it.
+pub(crate) fn chain(data_dir: &Path, is_child: bool) -> anyhow::Result<Chain> {
+    let above = env(chain::VARIABLE).filter(|_| is_child);
+    Ok(Chain::new(&installation(data_dir)?, above.as_deref()))
+}
+
 /// A gateway that has no servers yet, and the projects of the store for it.
 pub(crate) async fn gateway(
     settings: Settings,
     data_dir: &Path,
     store: Store,
+    chain: Chain,
 ) -> anyhow::Result<(Gateway, Arc<Projects>)> {
     let sentinel = SentinelCommand::this_binary([SENTINEL]);
     let spawner =
@@ -228,6 +238,7 @@ pub(crate) async fn gateway(
     let identity = Identity {
         name: "toolwharf".into(),
         version: env!("CARGO_PKG_VERSION").into(),
+        chain: Some(chain),
     };
     let master = Master::open(&store, data_dir, &env).await?;
     let runtimes = runtimes(&settings, data_dir, &spawner)?;

@@ -676,15 +676,15 @@ async fn import_merges_what_clients_have() {
     insta::assert_snapshot!(regular(&said.out), @r"
     NAME | RESULT | NOTE
     git | added
+    unset | added, off | missing: the variable `SURELY_NOT_SET` is not set (server `unset`) (set SURELY_NOT_SET in the environment of toolwharf, or write `${SURELY_NOT_SET:-default}`)
     remote | clashing | another server has the name; it was left as it is
-    unset | refused | the variable `SURELY_NOT_SET` is not set (server `unset`) (set SURELY_NOT_SET in the environment of toolwharf, or write `${SURELY_NOT_SET:-default}`)
     a/b | refused | a server name cannot contain `/`
     ");
     let said = home
         .run(&["import", "client.json", "-o", "json"])
         .await
         .code(1);
-    assert_eq!(said.json()["unchanged"], json!(["git"]));
+    assert_eq!(said.json()["unchanged"], json!(["git", "unset"]));
     home.run(&["import", "cursor"])
         .await
         .code(1)

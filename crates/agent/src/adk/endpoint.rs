@@ -112,6 +112,7 @@ impl Endpoint {
             identity: Identity {
                 name: "toolwharf-adk".into(),
                 version: env!("CARGO_PKG_VERSION").into(),
+                chain: None,
             },
             capabilities: "{}".into(),
             // No headers that repeat the arguments.

@@ -18,11 +18,14 @@ use super::{
 };
 use crate::{
     Era, Frame, Kind, RpcError, Version,
+    chain::{self, Behind, Blocked, Chain},
     json::{self, Object, quote},
     lines::{Line, LineReader, write_lines},
     protocol::{meta, method},
 };
 
+/// How long a server may take to hear that it is left again.
+const GOODBYE: Duration = Duration::from_secs(1);
 /// Events outside of calls that may wait for their reader.
 const AMBIENT: usize = 256;
 
@@ -50,6 +53,8 @@ pub enum Target {
 pub struct Identity {
     pub name: String,
     pub version: String,
+    /// The place among gateways of whoever is one.
+    pub chain: Option<Chain>,
 }
 
 impl Identity {
@@ -102,6 +107,9 @@ pub enum ConnectError {
     /// The URL, the header or the network.
     #[error("{0}")]
     Unreachable(String),
+    /// The server is a gateway that must not be behind this one.
+    #[error("{0}")]
+    Blocked(#[from] Blocked),
 }
 
 /// Makes conversations; holds the HTTP connection pools that they share.
@@ -165,7 +173,14 @@ impl Connector {
                 sse::connect(pool, &url, &headers, options, ambient).await?
             }
         };
-        Ok((client.speaking_as(options), events))
+        let client = client.speaking_as(options);
+        if let (Some(chain), Some(behind)) = (&options.identity.chain, &client.info().behind)
+            && let Err(blocked) = chain.judge(behind)
+        {
+            client.close(GOODBYE).await;
+            return Err(blocked.into());
+        }
+        Ok((client, events))
     }
 }
 
@@ -240,12 +255,7 @@ pub(super) async fn initialize(
     client: &Client,
     options: &Options,
 ) -> Result<ServerInfo, ConnectError> {
-    let params = format!(
-        "{{\"protocolVersion\":\"{}\",\"capabilities\":{},\"clientInfo\":{}}}",
-        Version::LATEST_LEGACY,
-        options.capabilities,
-        options.identity.to_json()
-    );
+    let params = initialize_params(options);
     let frame = ask(client, method::INITIALIZE, &params).await?;
     if frame.kind() == Kind::Error {
         return Err(ConnectError::NotLegacy(RpcError::from_json(frame.body())));
@@ -255,6 +265,20 @@ pub(super) async fn initialize(
         .send(&Frame::notification(method::INITIALIZED, None))
         .await?;
     Ok(info)
+}
+
+/// `InitializeRequestParams`: JSON text.
+pub(super) fn initialize_params(options: &Options) -> String {
+    let chain = match options.identity.chain {
+        Some(_) => format!(",\"_meta\":{{{}}}", chain::question()),
+        None => String::new(),
+    };
+    format!(
+        "{{\"protocolVersion\":\"{}\",\"capabilities\":{},\"clientInfo\":{}{chain}}}",
+        Version::LATEST_LEGACY,
+        options.capabilities,
+        options.identity.to_json()
+    )
 }
 
 /// Reads an `InitializeResult`.
@@ -338,14 +362,19 @@ fn server_info(
         instructions: object
             .string("instructions")
             .map(std::borrow::Cow::into_owned),
+        behind: Behind::of(object),
         result: result.clone(),
     }
 }
 
 /// The `_meta` that every modern request of our own carries: JSON text.
 pub(super) fn modern_meta(options: &Options) -> String {
+    let chain = match options.identity.chain {
+        Some(_) => format!(",{}", chain::question()),
+        None => String::new(),
+    };
     format!(
-        "{{\"{}\":\"{}\",\"{}\":{},\"{}\":{}}}",
+        "{{\"{}\":\"{}\",\"{}\":{},\"{}\":{}{chain}}}",
         meta::PROTOCOL_VERSION,
         Version::LATEST,
         meta::CLIENT_INFO,
@@ -387,6 +416,7 @@ impl Client {
             capabilities: Bytes::from_static(b"{}"),
             implementation: None,
             instructions: None,
+            behind: None,
         };
         Self {
             inner: Arc::new(Inner {
@@ -399,7 +429,16 @@ impl Client {
 
     /// The same conversation, knowing what its era wants of our own requests.
     fn speaking_as(self, options: &Options) -> Self {
-        let own_meta = (self.info().era == Era::Modern).then(|| modern_meta(options).into());
+        let own_meta = match self.info() {
+            info if info.era == Era::Modern => Some(modern_meta(options).into()),
+            // Who is behind another gateway changes: its lists say it as well.
+            ServerInfo {
+                behind: Some(_), ..
+            } if options.identity.chain.is_some() => {
+                Some(format!("{{{}}}", chain::question()).into())
+            }
+            _ => None,
+        };
         let (link, info) = (self.inner.link.clone(), self.inner.info.clone());
         Self {
             inner: Arc::new(Inner {

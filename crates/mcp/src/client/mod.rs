@@ -24,6 +24,7 @@ use self::http::HeaderList;
 pub use self::whose::CallerId;
 use crate::{
     Era, Frame, Version,
+    chain::Behind,
     json::{Span, Splice},
 };
 
@@ -118,6 +119,8 @@ pub struct ServerInfo {
     /// `serverInfo` of it (or of its `_meta`): JSON text.
     pub implementation: Option<Bytes>,
     pub instructions: Option<String>,
+    /// What it said of its place among gateways, if it is one.
+    pub behind: Option<Behind>,
 }
 
 impl ServerInfo {

@@ -22,6 +22,7 @@ use crate::{
     Frame, RpcError, Version,
     backlog::{Account, Backlog},
     bridge::{self, ClientFace},
+    chain,
     client::CallerId,
     json::Object,
     outbox::{Bounds, Outbox, Weight},
@@ -70,6 +71,8 @@ pub struct Face {
     pub info: Bytes,
     /// `ClientCapabilities`: JSON text.
     pub capabilities: Bytes,
+    /// Whether it is a gateway that wants to know which gateways it gets behind itself.
+    pub is_gateway: bool,
 }
 
 impl Face {
@@ -95,6 +98,9 @@ impl Face {
             info: object("clientInfo")
                 .unwrap_or_else(|| Bytes::from_static(b"{\"name\":\"unknown\",\"version\":\"0\"}")),
             capabilities: object("capabilities").unwrap_or_else(|| Bytes::from_static(b"{}")),
+            is_gateway: params
+                .object("_meta")
+                .is_some_and(|meta| meta.find(chain::KEY).is_some()),
         })
     }
 }

@@ -340,6 +340,7 @@ mod tests {
             version,
             info: Bytes::new(),
             capabilities: Bytes::new(),
+            is_gateway: false,
         });
         session
     }

@@ -282,6 +282,7 @@ pub(crate) fn options() -> Options {
         identity: Identity {
             name: "tester".into(),
             version: "1".into(),
+            chain: None,
         },
         capabilities: "{}".into(),
         era: None,

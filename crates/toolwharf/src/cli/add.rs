@@ -12,7 +12,7 @@ use super::{
     Context, Output, Reach, Usage,
     http::{Api, Refused, path},
     owned, print,
-    reach::Place,
+    reach::{Place, own},
 };
 use crate::{
     registry,
@@ -99,7 +99,7 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
             Ok(())
         }
         Place::Files(sources) => {
-            let edited = registry::put(&sources, &name, &entry, args.force)
+            let edited = registry::put(&sources, &own(&sources), &name, &entry, args.force)
                 .map_err(|error| already(error.into(), args.force))?;
             warn(&edited.warnings);
             let file = edited.file.display();

@@ -68,6 +68,7 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
         identity: Identity {
             name: "toolwharf-cli".into(),
             version: env!("CARGO_PKG_VERSION").into(),
+            chain: None,
         },
         capabilities: "{}".into(),
         // One session and no headers that repeat the arguments.

@@ -4,7 +4,7 @@
 
 use std::{
     env, fs,
-    net::TcpListener,
+    net::{SocketAddr, TcpListener},
     os::unix::fs::{MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
 };
@@ -21,6 +21,7 @@ use super::{
 };
 use crate::{
     config::{Config, Sources},
+    itself::Itself,
     rest::{KeptBack, Row, Servers, Status},
     startup,
 };
@@ -90,8 +91,13 @@ impl Findings {
 
 pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
     let mut findings = Findings::default();
+    let place = args.reach.place(context).await;
+    let running = match &place {
+        Ok(Place::Gateway(api)) => api.url.trim_start_matches("http://").parse().ok(),
+        _ => None,
+    };
     let config = match Sources::locate(&context.config, &startup::env) {
-        Ok(sources) => configuration(&sources, &mut findings),
+        Ok(sources) => configuration(&sources, running, &mut findings),
         Err(error) => {
             findings.problem(error.to_string(), "set HOME, or name a file with --config");
             None
@@ -107,7 +113,7 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
             "set HOME, or write `data_dir` into toolwharf.toml",
         ),
     }
-    match args.reach.place(context).await {
+    match place {
         Ok(Place::Gateway(api)) => gateway(&api, &mut findings).await,
         Ok(Place::Files(_)) => {
             findings.ok("no gateway is running here (`toolwharf serve` starts one)");
@@ -172,9 +178,18 @@ fn text(report: &Report) -> String {
     out
 }
 
-fn configuration(sources: &Sources, findings: &mut Findings) -> Option<Config> {
+fn configuration(
+    sources: &Sources,
+    running: Option<SocketAddr>,
+    findings: &mut Findings,
+) -> Option<Config> {
     match Config::load(sources, &startup::env) {
-        Ok(config) => {
+        Ok(mut config) => {
+            let own = match running {
+                Some(address) => Itself::at(&[address]),
+                None => Itself::configured(&config.settings),
+            };
+            own.leave_out(&mut config);
             for warning in &config.warnings {
                 // Its help is part of the text.
                 findings.add(Level::Warning, warning.to_string(), None);

@@ -8,16 +8,23 @@ use std::{
 
 use anyhow::{Context as _, bail};
 
-use super::{Context, No, Output, Reach, add::stdin, add::warn, http::path, print, reach::Place};
-use crate::{registry, rest::Imported, startup};
+use super::{
+    Context, No, Output, Reach,
+    add::stdin,
+    add::warn,
+    http::path,
+    print,
+    reach::{Place, own},
+};
+use crate::{config::CLIENTS, registry, rest::Imported, startup};
 
 /// Largest file, in bytes.
 const LARGEST: u64 = 8 << 20;
 
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// A file in any shape that clients use, `-` for standard input, or one of claude-desktop, claude-code,
-    /// cursor and vscode.
+    /// A file in any shape that clients use, `-` for standard input, or one of claude-desktop, claude-code, codex,
+    /// cursor, gemini, lmstudio, opencode, vscode, windsurf and zed.
     #[arg(value_name = "FILE_OR_CLIENT")]
     from: PathBuf,
     #[command(flatten)]
@@ -32,7 +39,7 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
             api.post(&path(&["import"]), &body).await?
         }
         Place::Files(sources) => {
-            let report: Imported = registry::import(&sources, &from, &text)?.into();
+            let report: Imported = registry::import(&sources, &own(&sources), &from, &text)?.into();
             eprintln!("no gateway is running: edited {}", report.file.display());
             report
         }
@@ -44,13 +51,20 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
         print::data(&table(&report))?;
     }
     eprintln!(
-        "{} added to {}, {} unchanged, {} clashing, {} refused",
+        "{} added to {}, {} unchanged, {} clashing, {} skipped, {} refused",
         report.added.len(),
         report.file.display(),
         report.unchanged.len(),
         report.clashes.len(),
+        report.skipped.len(),
         report.refused.len()
     );
+    if !report.off.is_empty() {
+        eprintln!(
+            "{} of them switched off, for they lack something; `toolwharf enable NAME` switches one on",
+            report.off.len()
+        );
+    }
     if report.refused.is_empty() {
         Ok(())
     } else {
@@ -60,21 +74,32 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
 
 fn table(report: &Imported) -> String {
     let mut rows = Vec::new();
+    for name in &report.added {
+        let lacks = report.off.iter().find(|one| one.name == *name);
+        let (result, mut note) = match lacks {
+            Some(lacks) => ("added, off", format!("missing: {}", lacks.why)),
+            None => ("added", String::new()),
+        };
+        for more in report.notes.iter().filter(|one| one.name == *name) {
+            if !note.is_empty() {
+                note.push_str("; ");
+            }
+            note.push_str(&more.why);
+        }
+        rows.push([name.clone(), result.to_owned(), note]);
+    }
     let mut all = |names: &[String], what: &str, note: &str| {
         for name in names {
             rows.push([name.clone(), what.to_owned(), note.to_owned()]);
         }
     };
-    all(&report.added, "added", "");
     all(&report.unchanged, "unchanged", "");
     let left = "another server has the name; it was left as it is";
     all(&report.clashes, "clashing", left);
-    for refused in &report.refused {
-        rows.push([
-            refused.name.clone(),
-            "refused".to_owned(),
-            refused.why.clone(),
-        ]);
+    for (what, all) in [("skipped", &report.skipped), ("refused", &report.refused)] {
+        for one in all {
+            rows.push([one.name.clone(), what.to_owned(), one.why.clone()]);
+        }
     }
     print::table(["NAME", "RESULT", "NOTE"], &rows)
 }
@@ -83,8 +108,8 @@ fn read(from: &Path) -> anyhow::Result<(PathBuf, String)> {
     if from == Path::new("-") {
         return Ok(("standard input".into(), stdin()?));
     }
-    let known = from.to_str().and_then(places);
-    let file = match &known {
+    let known = CLIENTS.iter().find(|(client, _)| Path::new(client) == from);
+    let file = match known.map(|(_, places)| places) {
         Some(places) => {
             let home = startup::env("HOME").context("HOME is not set; name the file itself")?;
             let mut places = places.iter().map(|place| Path::new(&home).join(place));
@@ -100,7 +125,8 @@ fn read(from: &Path) -> anyhow::Result<(PathBuf, String)> {
                 }
             }
         }
-        None => from.to_owned(),
+        // Whoever reads it may stand in another folder.
+        None => std::path::absolute(from).unwrap_or_else(|_| from.to_owned()),
     };
     let cannot = || format!("cannot read {}", file.display());
     let mut text = String::new();
@@ -116,21 +142,4 @@ fn read(from: &Path) -> anyhow::Result<(PathBuf, String)> {
         );
     }
     Ok((file, text))
-}
-
-/// Where clients keep their servers, below the home directory: on Linux, then on macOS.
-fn places(client: &str) -> Option<&'static [&'static str]> {
-    match client {
-        "claude-desktop" => Some(&[
-            ".config/Claude/claude_desktop_config.json",
-            "Library/Application Support/Claude/claude_desktop_config.json",
-        ]),
-        "claude-code" => Some(&[".claude.json"]),
-        "cursor" => Some(&[".cursor/mcp.json"]),
-        "vscode" => Some(&[
-            ".config/Code/User/mcp.json",
-            "Library/Application Support/Code/User/mcp.json",
-        ]),
-        _ => None,
-    }
 }

@@ -8,11 +8,13 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
+use model::Settings;
 use tokio::net::TcpStream;
 
 use super::{Context, http::Api};
 use crate::{
     config::{Config, Sources, data_dir},
+    itself::Itself,
     ops, startup,
 };
 
@@ -37,6 +39,21 @@ pub(super) enum Place {
     Gateway(Api),
     /// No gateway runs.
     Files(Sources),
+}
+
+/// What a gateway would be known by that worked with these files.
+pub(super) fn own(sources: &Sources) -> Itself {
+    let settings = settings(sources).unwrap_or_default();
+    Itself::configured(&settings)
+}
+
+/// Only the settings: they are found where the servers are wrong as well.
+fn settings(sources: &Sources) -> Option<Settings> {
+    let only = Sources {
+        servers: Vec::new(),
+        ..sources.clone()
+    };
+    Some(Config::load(&only, &startup::env).ok()?.settings)
 }
 
 impl Reach {
@@ -128,15 +145,7 @@ impl Reach {
                 located.as_ref()
             }
         };
-        // Only the settings: where the servers are wrong, the gateway is found all the same.
-        let settings = sources.and_then(|sources| {
-            let only = Sources {
-                servers: Vec::new(),
-                ..sources.clone()
-            };
-            Config::load(&only, &startup::env).ok()
-        });
-        let settings = settings.map(|config| config.settings).unwrap_or_default();
+        let settings = sources.and_then(settings).unwrap_or_default();
         data_dir(&settings, &startup::env).ok()
     }
 

@@ -8,7 +8,7 @@ use super::{
     add::{connected, warn},
     http::{Api, path},
     owned, print,
-    reach::Place,
+    reach::{Place, own},
     tool_settings,
 };
 use crate::{
@@ -275,7 +275,7 @@ pub(super) async fn switch(
             }
         }
         Place::Files(sources) => {
-            let file = registry::set_enabled(&sources, &name, enabled)?;
+            let file = registry::set_enabled(&sources, &own(&sources), &name, enabled)?;
             let file = file.display();
             eprintln!("no gateway is running: {word}d `{name}` in {file}");
         }
@@ -302,7 +302,7 @@ async fn switch_tool(
             }
         }
         Place::Files(sources) => {
-            let file = registry::set_tool_enabled(sources, server, native, enabled)?;
+            let file = registry::set_tool_enabled(sources, &own(sources), server, native, enabled)?;
             let file = file.display();
             eprintln!("no gateway is running: {word}d the tool `{native}` of `{server}` in {file}");
         }

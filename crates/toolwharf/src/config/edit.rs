@@ -7,6 +7,7 @@ use jsonc_parser::cst::{CstArray, CstInputValue, CstNode, CstObject, CstObjectPr
 use model::{InvalidName, ServerName};
 use serde_json::Value;
 
+use super::import::{Foreign, switch_off};
 use super::load::{Unreadable, read};
 use super::problem::{ConfigError, Problem};
 use super::shape::{self, CONTAINERS, ENTRY_MARKS, PARSE_OPTIONS};
@@ -56,6 +57,29 @@ pub(crate) struct ImportReport {
     pub(crate) clashes: Vec<ServerName>,
     /// Servers that cannot be had here, and why.
     pub(crate) refused: Vec<(String, String)>,
+    /// Servers that have no place here, and why.
+    pub(crate) skipped: Vec<(String, String)>,
+    /// Those of the added servers that are switched off, and what they lack.
+    pub(crate) off: Vec<(String, String)>,
+    /// What of the added servers is not here as it was there.
+    pub(crate) notes: Vec<(String, String)>,
+}
+
+/// How a server is imported.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Accepted {
+    AsItIs,
+    /// It lacks something.
+    SwitchedOff(Vec<String>),
+}
+
+/// Why a server is not imported.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Rejected {
+    /// Something is wrong with it.
+    Refused(String),
+    /// It is right as it is, and not for here.
+    Skipped(String),
 }
 
 /// A server file in memory, as text with structure.
@@ -258,44 +282,91 @@ impl ServerFile {
         Ok(())
     }
 
-    /// Adds the servers of another file that this one has not and that `accept` has nothing against.
+    /// Adds the servers of another file that this one has not, if `accept` takes them.
     ///
     /// # Errors
     /// When this file holds a name twice. Clashes are no error, but reported.
     pub(crate) fn import(
         &mut self,
-        other: &Self,
-        accept: impl Fn(&ServerName, &Value) -> Result<(), String>,
+        others: &[Foreign],
+        accept: impl Fn(&ServerName, &Value) -> Result<Accepted, Rejected>,
     ) -> Result<ImportReport, EditError> {
         let mut report = ImportReport::default();
-        for prop in other.containers().iter().flat_map(CstObject::properties) {
-            let (Some(name), Some(entry)) = (prop.decoded_name(), prop.to_serde_value()) else {
+        for other in others {
+            let shown = shape::printable(&other.name);
+            if let Some(why) = &other.skip {
+                report.skipped.push((shown, why.clone()));
                 continue;
-            };
-            let name = match ServerName::parse(&name) {
+            }
+            let name = match ServerName::parse(&other.name) {
                 Ok(name) => name,
                 Err(error) => {
-                    report
-                        .refused
-                        .push((shape::printable(&name), error.to_string()));
+                    report.refused.push((shown, error.to_string()));
                     continue;
                 }
             };
-            match self.find(&name)? {
-                None => match accept(&name, &entry) {
-                    Ok(()) => {
-                        self.add(&name, &entry, false)?;
-                        report.added.push(name);
-                    }
-                    Err(why) => report.refused.push((name.to_string(), why)),
-                },
-                Some(there) if there.to_serde_value().as_ref() == Some(&entry) => {
+            let mut off = other.entry.clone();
+            switch_off(&mut off);
+            if let Some(there) = self.find(&name)? {
+                let there = there.to_serde_value();
+                if there.as_ref() == Some(&other.entry) || there.as_ref() == Some(&off) {
                     report.unchanged.push(name);
+                } else {
+                    report.clashes.push(name);
                 }
-                Some(_) => report.clashes.push(name),
+                continue;
             }
+            // What is missing is no matter of an entry that is switched off anyway.
+            let mut missing = other.missing.clone();
+            match accept(
+                &name,
+                if missing.is_empty() {
+                    &other.entry
+                } else {
+                    &off
+                },
+            ) {
+                Ok(Accepted::AsItIs) => {}
+                Ok(Accepted::SwitchedOff(more)) => missing.extend(more),
+                Err(Rejected::Refused(why)) => {
+                    report.refused.push((shown, why));
+                    continue;
+                }
+                Err(Rejected::Skipped(why)) => {
+                    report.skipped.push((shown, why));
+                    continue;
+                }
+            }
+            let entry = if missing.is_empty() {
+                &other.entry
+            } else {
+                &off
+            };
+            self.add(&name, entry, false)?;
+            if !missing.is_empty() {
+                report.off.push((shown.clone(), missing.join("; ")));
+            }
+            let notes = other.notes.iter().map(|note| (shown.clone(), note.clone()));
+            report.notes.extend(notes);
+            report.added.push(name);
         }
         Ok(report)
+    }
+
+    /// All servers with their names, in the order of the file.
+    pub(super) fn entries(&self) -> Vec<(String, Value)> {
+        self.containers()
+            .iter()
+            .flat_map(CstObject::properties)
+            .filter_map(|prop| Some((prop.decoded_name()?, prop.to_serde_value()?)))
+            .collect()
+    }
+
+    /// All that the file holds.
+    pub(super) fn root_value(&self) -> Value {
+        let root = self.root.value();
+        root.and_then(|root| root.to_serde_value())
+            .unwrap_or_default()
     }
 
     fn containers(&self) -> Vec<CstObject> {

@@ -28,6 +28,8 @@ pub(crate) struct Config {
     pub(crate) settings: Settings,
     /// The files that were there.
     pub(crate) sources: Vec<PathBuf>,
+    /// The file that each server is from.
+    pub(crate) origins: HashMap<ServerName, PathBuf>,
     /// What is doubtful but works.
     pub(crate) warnings: Vec<Problem>,
 }
@@ -46,6 +48,7 @@ impl Config {
             servers: Vec::new(),
             settings: Settings::default(),
             sources: Vec::new(),
+            origins: HashMap::new(),
             warnings: Vec::new(),
         };
         let mut seen: Vec<(Source, Vec<Parsed>)> = Vec::new();
@@ -80,6 +83,12 @@ impl Config {
             let file = |p: &Problem| order.iter().position(|path| *path == p.file);
             problems.sort_by_key(|problem| (file(problem), problem.at));
             return Err(problems.into());
+        }
+        for (source, parsed) in &seen {
+            let names = parsed.iter().map(|parsed| parsed.spec.name.clone());
+            config
+                .origins
+                .extend(names.map(|name| (name, source.path.clone())));
         }
         config.servers = seen
             .into_iter()

@@ -6,6 +6,7 @@
 
 mod edit;
 mod extensions;
+mod import;
 mod interpolate;
 mod load;
 mod locate;
@@ -18,11 +19,12 @@ mod source;
 mod tests;
 mod write;
 
-pub(crate) use edit::{EditError, ImportReport, ServerFile, edit};
+pub(crate) use edit::{Accepted, EditError, ImportReport, Rejected, ServerFile, edit};
+pub(crate) use import::{CLIENTS, foreign, switch_off};
 pub(crate) use interpolate::{Error as Unfilled, Unknown, Variables, is_variable};
 pub(crate) use load::Config;
 pub(crate) use locate::{Sources, data_dir};
-pub(crate) use problem::{ConfigError, nearest};
-pub(crate) use servers::{check as check_entry, check_project};
+pub(crate) use problem::{ConfigError, Problem, nearest};
+pub(crate) use servers::{Unfit, check as check_entry, check_project};
 #[cfg(test)]
 pub(crate) use settings::SAMPLE as SETTINGS_SAMPLE;

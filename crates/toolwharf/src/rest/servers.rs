@@ -30,6 +30,7 @@ use super::{
 };
 use crate::{
     config::{ConfigError, Sources},
+    itself::Itself,
     registry::{self, Edited},
 };
 
@@ -231,11 +232,20 @@ pub(crate) struct Imported {
     /// There already, and different: left as they are.
     pub(crate) clashes: Vec<String>,
     pub(crate) refused: Vec<Unusable>,
+    /// Not for here: Toolwharf itself, say.
+    #[serde(default)]
+    pub(crate) skipped: Vec<Unusable>,
+    /// Those that were added switched off, and what they lack.
+    #[serde(default)]
+    pub(crate) off: Vec<Unusable>,
+    /// What of those that were added is not taken over, or means something else here.
+    #[serde(default)]
+    pub(crate) notes: Vec<Unusable>,
     #[serde(default)]
     pub(crate) warnings: Vec<String>,
 }
 
-/// A server that was not taken.
+/// What there is to say about a server of an import.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Unusable {
     pub(crate) name: String,
@@ -245,13 +255,19 @@ pub(crate) struct Unusable {
 impl From<(PathBuf, crate::config::ImportReport)> for Imported {
     fn from((file, report): (PathBuf, crate::config::ImportReport)) -> Self {
         let words = |names: Vec<ServerName>| names.iter().map(ToString::to_string).collect();
-        let refused = report.refused.into_iter();
+        let unusable = |all: Vec<(String, String)>| {
+            let all = all.into_iter();
+            all.map(|(name, why)| Unusable { name, why }).collect()
+        };
         Self {
             file: whole(file),
             added: words(report.added),
             unchanged: words(report.unchanged),
             clashes: words(report.clashes),
-            refused: refused.map(|(name, why)| Unusable { name, why }).collect(),
+            refused: unusable(report.refused),
+            skipped: unusable(report.skipped),
+            off: unusable(report.off),
+            notes: unusable(report.notes),
             warnings: Vec::new(),
         }
     }
@@ -280,7 +296,7 @@ impl Rest {
     /// Changes the files and takes the change in; says what else is wrong with them.
     pub(super) async fn edit<T: Send + 'static>(
         &self,
-        change: impl FnOnce(&Sources) -> Result<T, registry::Error> + Send + 'static,
+        change: impl FnOnce(&Sources, &Itself) -> Result<T, registry::Error> + Send + 'static,
     ) -> Result<(T, Vec<String>), Problem> {
         let (done, taken_in) = self.live.change(change).await?;
         Ok((done, taken_in.err().iter().map(not_in_force).collect()))
@@ -343,7 +359,7 @@ pub(super) async fn save(
         .is_none_or(|tag| tag != "*");
     let wanted = name.clone();
     let (edited, more) = rest
-        .edit(move |sources| registry::put(sources, &wanted, &entry, replace))
+        .edit(move |sources, myself| registry::put(sources, myself, &wanted, &entry, replace))
         .await?;
     let status = if edited.created {
         StatusCode::CREATED
@@ -358,7 +374,9 @@ pub(super) async fn import(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Imported>, Problem> {
     let Import { from, text } = object(body)?;
-    let change = move |sources: &Sources| registry::import(sources, label(&from), &text);
+    let change = move |sources: &Sources, myself: &Itself| {
+        registry::import(sources, myself, label(&from), &text)
+    };
     let (report, warnings) = rest.edit(change).await?;
     Ok(Json(Imported {
         warnings,
@@ -380,7 +398,7 @@ pub(super) async fn remove(
 ) -> Result<Json<Saved>, Problem> {
     let name = server_name(&name)?;
     let wanted = name.clone();
-    let change = move |sources: &Sources| registry::remove(sources, &wanted);
+    let change = move |sources: &Sources, _: &Itself| registry::remove(sources, &wanted);
     let (file, warnings) = rest.edit(change).await?;
     Ok(Json(Saved {
         file: whole(file),
@@ -411,7 +429,9 @@ async fn switch(
 ) -> Result<Json<Saved>, Problem> {
     let name = server_name(&name)?;
     let wanted = name.clone();
-    let change = move |sources: &Sources| registry::set_enabled(sources, &wanted, enabled);
+    let change = move |sources: &Sources, myself: &Itself| {
+        registry::set_enabled(sources, myself, &wanted, enabled)
+    };
     let (file, more) = rest.edit(change).await?;
     let edited = Edited {
         file,

@@ -25,7 +25,7 @@ use super::{
     input,
     servers::{disabled, server_name, whole},
 };
-use crate::{config::Sources, registry};
+use crate::{config::Sources, itself::Itself, registry};
 
 /// Longest description that is told, in characters.
 const DESCRIPTION_CHARS: usize = 1_000;
@@ -424,8 +424,9 @@ async fn switch(
         known(&server, &tool)?;
     }
     let (wanted, which) = (name.clone(), tool.clone());
-    let change =
-        move |sources: &Sources| registry::set_tool_enabled(sources, &wanted, &which, enabled);
+    let change = move |sources: &Sources, myself: &Itself| {
+        registry::set_tool_enabled(sources, myself, &wanted, &which, enabled)
+    };
     let (file, warnings) = rest.edit(change).await?;
     // Where the file is not in force for another reason, this still is.
     rest.gateway.set_tool_enabled(&name, &tool, enabled);

@@ -11,7 +11,7 @@ use tokio::{sync::mpsc, time::timeout};
 use super::{
     super::{
         CallError, Client, ConnectError, Event, Link, Options, Outgoing, ServerInfo,
-        connect::{modern_meta, read_discover, read_initialize},
+        connect::{initialize_params, modern_meta, read_discover, read_initialize},
         sse,
     },
     HttpLink, Pool,
@@ -142,12 +142,7 @@ async fn legacy(
     probed: Option<ConnectError>,
 ) -> Result<Client, ConnectError> {
     let link = HttpLink::new(pool, endpoint, Mode::Handshake, options);
-    let params = format!(
-        "{{\"protocolVersion\":\"{}\",\"capabilities\":{},\"clientInfo\":{}}}",
-        Version::LATEST_LEGACY,
-        options.capabilities,
-        options.identity.to_json()
-    );
+    let params = initialize_params(options);
     let asked = ask(&link, method::INITIALIZE, &params).await;
     let error = match asked.answer {
         Ok(frame) if frame.kind() == Kind::Result => {

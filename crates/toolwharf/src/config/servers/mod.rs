@@ -40,6 +40,8 @@ pub(crate) struct Outcome {
     pub(crate) warnings: Vec<Problem>,
     /// Variables that are needed and not set; each is among the problems, too.
     unset: BTreeSet<String>,
+    /// How many of the problems are texts that could not be filled in.
+    unfilled: usize,
 }
 
 /// Why an entry cannot be used.
@@ -48,9 +50,11 @@ pub(crate) struct Unfit {
     pub(crate) problems: Vec<String>,
     /// Variables that are needed and not set.
     pub(crate) unset: BTreeSet<String>,
+    /// Whether nothing is wrong but that texts could not be filled in.
+    pub(crate) is_only_unfilled: bool,
 }
 
-const KNOWN: &[&str] = &[
+pub(super) const KNOWN: &[&str] = &[
     "command",
     "args",
     "env",
@@ -92,6 +96,7 @@ pub(crate) fn parse(source: &Source, variables: &Variables<'_>) -> Outcome {
     let mut warnings = Vec::new();
     let mut servers = Vec::new();
     let mut unset = BTreeSet::new();
+    let mut unfilled = 0;
     shape::servers(source, &mut outcome.problems, |prop, problems| {
         let mut entry = Entry {
             source,
@@ -101,6 +106,7 @@ pub(crate) fn parse(source: &Source, variables: &Variables<'_>) -> Outcome {
             problems: Vec::new(),
             warnings: Vec::new(),
             unset: BTreeSet::new(),
+            unfilled: 0,
         };
         let spec = entry.read(prop);
         if entry.problems.is_empty()
@@ -113,12 +119,14 @@ pub(crate) fn parse(source: &Source, variables: &Variables<'_>) -> Outcome {
         }
         problems.append(&mut entry.problems);
         unset.append(&mut entry.unset);
+        unfilled += entry.unfilled;
         if warnings.len() < shape::MAX_PROBLEMS {
             warnings.append(&mut entry.warnings);
         }
     });
     outcome.servers = servers;
     outcome.unset = unset;
+    outcome.unfilled = unfilled;
     outcome.warnings = warnings;
     outcome
 }
@@ -149,6 +157,8 @@ pub(crate) fn check(
     };
     let warnings = words(&outcome.warnings);
     let unset = outcome.unset;
+    let is_only_unfilled =
+        !outcome.problems.is_empty() && outcome.problems.len() == outcome.unfilled;
     match outcome.servers.into_iter().next() {
         Some(parsed) if outcome.problems.is_empty() => Ok((parsed.spec, warnings)),
         _ => Err(Unfit {
@@ -158,6 +168,7 @@ pub(crate) fn check(
                 words(&outcome.problems)
             },
             unset,
+            is_only_unfilled,
         }),
     }
 }
@@ -217,6 +228,7 @@ struct Entry<'e> {
     problems: Vec<Problem>,
     warnings: Vec<Problem>,
     unset: BTreeSet<String>,
+    unfilled: usize,
 }
 
 impl Entry<'_> {
@@ -283,7 +295,14 @@ impl Entry<'_> {
             let warning = |what: String, help: String| {
                 Problem::at(self.source, span(&prop.name), what).help(help)
             };
-            if key == "envFile" {
+            if key == "includeTools" {
+                self.warnings.push(warning(
+                    format!(
+                        "`includeTools` of server `{server}` is not read: all tools are offered"
+                    ),
+                    "list the others in `disabledTools`".to_owned(),
+                ));
+            } else if key == "envFile" {
                 self.warnings.push(warning(
                     format!("`envFile` of server `{server}` is not read"),
                     "list the variables in `env`, as `\"NAME\": \"${NAME}\"`".to_owned(),

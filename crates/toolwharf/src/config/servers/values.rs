@@ -205,7 +205,8 @@ impl Entry<'_> {
                     if let interpolate::Error::Unset(name) = &error {
                         self.unset.insert(name.clone());
                     }
-                    let problem = self.unfilled(&error, at.clone());
+                    let problem = self.unfilled_text(&error, at.clone());
+                    self.unfilled += 1;
                     self.report(problem);
                 }
                 None
@@ -213,7 +214,7 @@ impl Entry<'_> {
         }
     }
 
-    pub(super) fn unfilled(&self, error: &interpolate::Error, at: Range<usize>) -> Problem {
+    pub(super) fn unfilled_text(&self, error: &interpolate::Error, at: Range<usize>) -> Problem {
         let what = format!("{error} (server `{}`)", self.server);
         Problem::at(self.source, at, what).help(error.help())
     }

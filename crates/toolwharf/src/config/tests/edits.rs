@@ -7,7 +7,7 @@ use insta::assert_snapshot;
 use model::ServerName;
 use serde_json::json;
 
-use super::super::{EditError, ServerFile, edit};
+use super::super::{Accepted, EditError, ServerFile, edit, foreign};
 use super::Folder;
 
 const FILE: &str = r#"{
@@ -173,14 +173,15 @@ fn other_shapes_stay_what_they_are() {
 
 #[test]
 fn import_merges_and_reports() {
-    let other = ServerFile::parse(
+    let other = foreign(
         Path::new("y"),
         r#"{"servers": {"time": {"command": "uvx", "args": ["mcp-server-time"]}, "files": {"command": "z"},
             "git": {"command": "uvx", "args": ["mcp-server-git"]}, "a/b": {"command": "x"}}}"#,
+        None,
     )
     .unwrap();
     let mut file = ServerFile::parse(Path::new("x"), FILE).unwrap();
-    let report = file.import(&other, |_, _| Ok(())).unwrap();
+    let report = file.import(&other, |_, _| Ok(Accepted::AsItIs)).unwrap();
     assert_eq!(report.added, [name("git")]);
     assert_eq!(report.unchanged, [name("time")]);
     assert_eq!(report.clashes, [name("files")]);

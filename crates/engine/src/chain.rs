@@ -1,0 +1,123 @@
+//! Which gateways are behind this one, told to gateways that ask (see [`mcp::chain`]).
+
+use std::{
+    sync::{Arc, PoisonError},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use mcp::{
+    Frame,
+    chain::{Behind, Blocked, KEY},
+    json::{Object, Splice},
+};
+use tokio::time::Instant;
+
+use crate::{
+    catalog::Catalog,
+    launch::Connection,
+    server::{Server, State},
+    shared::Shared,
+};
+
+/// Whether a request comes from a gateway that wants to know.
+pub(crate) fn is_asked(request: &Frame) -> bool {
+    request.meta().is_some_and(|meta| meta.find(KEY).is_some())
+}
+
+impl Shared {
+    /// The result with what there is to say about gateways in its `_meta`.
+    pub(crate) fn with_chain(&self, result: &Bytes) -> Bytes {
+        let Some(chain) = &self.launcher.identity.chain else {
+            return result.clone();
+        };
+        let fleet = self.fleet();
+        let connected: Vec<_> = fleet
+            .all()
+            .filter_map(|server| match server.state() {
+                State::Ready(connection) => connection.behind.load_full(),
+                _ => None,
+            })
+            .collect();
+        let member = chain.answer(connected.iter().map(|behind| &**behind));
+        let Some(object) = Object::of(result) else {
+            return result.clone();
+        };
+        let mut splice = Splice::new();
+        match object.object("_meta") {
+            Some(own) => splice.insert(result, &own.span(), member),
+            None => splice.insert(result, &object.span(), format!("\"_meta\":{{{member}}}")),
+        };
+        splice.apply(result)
+    }
+}
+
+/// After so long a server is asked again that was blocked for what lies behind another gateway.
+const AGAIN: Duration = Duration::from_secs(600);
+
+impl Server {
+    /// Notes why the server must not be behind this gateway. Its connection, if there is one, is to be closed then.
+    pub(crate) fn block(&self, blocked: Blocked) {
+        *self.blocked.lock().unwrap_or_else(PoisonError::into_inner) = Some(blocked);
+    }
+
+    pub(crate) fn is_blocked(&self) -> bool {
+        let blocked = self.blocked.lock();
+        blocked.unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    pub(crate) fn take_blocked(&self) -> Option<Blocked> {
+        self.blocked
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+    }
+
+    /// Compares what another gateway says now of those behind it; `false` if it must not be connected to.
+    pub(crate) fn look_behind(
+        &self,
+        shared: &Shared,
+        connection: &Connection,
+        behind: Option<Behind>,
+    ) -> bool {
+        let (Some(chain), Some(behind)) = (&shared.launcher.identity.chain, behind) else {
+            return true;
+        };
+        if let Err(blocked) = chain.judge(&behind) {
+            self.block(blocked);
+            return false;
+        }
+        connection.behind.store(Some(Arc::new(behind)));
+        true
+    }
+
+    /// Offers nothing and leaves the server alone: until it is stopped, or, where others can put it right, for a while.
+    pub(crate) async fn stay_away(&self, shared: &Shared, blocked: &Blocked) {
+        let wait = blocked.may_change().then_some(AGAIN);
+        match wait {
+            Some(wait) => {
+                tracing::error!(server = %self.key(), retry_ms = wait.as_millis(), "left out: {blocked}");
+            }
+            None => {
+                tracing::error!(server = %self.key(), "left out and not tried again: {blocked}")
+            }
+        }
+        self.change(|catalog| *catalog = Catalog::default());
+        self.set_state(State::Down {
+            reason: blocked.to_string().into(),
+            retry_at: wait.map(|wait| Instant::now() + wait),
+            left_alone: false,
+        });
+        self.settle_and_publish(shared);
+        let again = async {
+            match wait {
+                Some(wait) => tokio::time::sleep(wait).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = again => {}
+            () = self.over.cancelled() => {}
+        }
+    }
+}

@@ -1,0 +1,448 @@
+//! Files of other clients, read with the meaning that they have there.
+//!
+//! What comes out are entries as `mcp.json` has them, each with notes on what was not taken over. Nothing is dropped
+//! without a note. What this file knows of clients is in their documentation; unknown shapes are read as in
+//! [`super::shape`].
+
+mod codex;
+mod opencode;
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use super::{
+    edit::{EditError, ServerFile},
+    interpolate::{is_variable, workspace_of},
+    servers::KNOWN,
+};
+
+/// Clients that are known by name, and where they keep the servers of a user, below the home directory.
+pub(crate) const CLIENTS: &[(&str, &[&str])] = &[
+    (
+        "claude-desktop",
+        &[
+            ".config/Claude/claude_desktop_config.json",
+            "Library/Application Support/Claude/claude_desktop_config.json",
+        ],
+    ),
+    ("claude-code", &[".claude.json"]),
+    ("codex", &[".codex/config.toml"]),
+    ("cursor", &[".cursor/mcp.json"]),
+    ("gemini", &[GEMINI]),
+    (
+        "lmstudio",
+        &[".lmstudio/mcp.json", ".cache/lm-studio/mcp.json"],
+    ),
+    (
+        "opencode",
+        &[
+            ".config/opencode/opencode.json",
+            ".config/opencode/opencode.jsonc",
+        ],
+    ),
+    (
+        "vscode",
+        &[
+            ".config/Code/User/mcp.json",
+            "Library/Application Support/Code/User/mcp.json",
+        ],
+    ),
+    ("windsurf", &[".codeium/windsurf/mcp_config.json"]),
+    ("zed", &[".config/zed/settings.json"]),
+];
+const GEMINI: &str = ".gemini/settings.json";
+
+/// Keys that only describe an entry.
+const DESCRIPTIONS: &[&str] = &[
+    "name",
+    "description",
+    "displayName",
+    "title",
+    "icon",
+    "gallery",
+    "version",
+    "registry",
+    "source",
+    "settings",
+];
+/// Keys that spare a person a question before a call.
+const APPROVALS: &[&str] = &[
+    "trust",
+    "alwaysAllow",
+    "autoApprove",
+    "autoRun",
+    "alwaysLoad",
+];
+
+/// A server of another client's file.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Foreign {
+    pub(crate) name: String,
+    /// As `mcp.json` has it.
+    pub(crate) entry: Value,
+    /// What has another meaning here, or none.
+    pub(crate) notes: Vec<String>,
+    /// Why it can only be imported switched off.
+    pub(crate) missing: Vec<String>,
+    /// Why it is not for here.
+    pub(crate) skip: Option<String>,
+}
+
+/// Where a file is, as far as it matters for what is in it.
+struct Place {
+    /// The folder that relative paths and `${workspaceFolder}` mean; `None`: the file is a user's, or not known.
+    workspace: Option<PathBuf>,
+    is_gemini: bool,
+}
+
+impl Place {
+    fn of(from: &Path, home: Option<&Path>) -> Self {
+        let of_user = home.is_some_and(|home| {
+            let places = CLIENTS.iter().flat_map(|(_, places)| *places);
+            places.into_iter().any(|place| home.join(place) == from)
+        });
+        Self {
+            workspace: (from.is_absolute() && !of_user).then(|| workspace_of(from)),
+            is_gemini: from.ends_with(GEMINI),
+        }
+    }
+}
+
+/// Reads the file `from`, whose content is `text`.
+///
+/// # Errors
+/// When it is neither JSON with comments nor, by its name or its content, TOML.
+pub(crate) fn foreign(
+    from: &Path,
+    text: &str,
+    home: Option<&Path>,
+) -> Result<Vec<Foreign>, EditError> {
+    let place = Place::of(from, home);
+    if from.extension().is_some_and(|ending| ending == "toml") || codex::is_likely(text) {
+        return codex::read(from, text, &place);
+    }
+    let file = ServerFile::parse(from, text)?;
+    let root = file.root_value();
+    let mut found: Vec<Foreign> = file
+        .entries()
+        .into_iter()
+        .map(|(name, entry)| Foreign {
+            name,
+            entry,
+            ..Foreign::default()
+        })
+        .collect();
+    found.extend(opencode::directly_under_mcp(&root));
+    gemini_choice(&root, &mut found);
+    for one in &mut found {
+        settle(one, &place);
+    }
+    of_projects(&root, &mut found);
+    Ok(found)
+}
+
+/// Gives an entry the meaning here that it has where it is from.
+fn settle(foreign: &mut Foreign, place: &Place) {
+    let Foreign {
+        entry,
+        notes,
+        missing,
+        skip,
+        ..
+    } = foreign;
+    let Some(entry) = entry.as_object_mut() else {
+        return;
+    };
+    if is_extension(entry) {
+        *skip = Some(
+            "an editor extension brings it; add it with the command that the extension runs".into(),
+        );
+        return;
+    }
+    opencode::settle(entry, notes, missing);
+    if place.is_gemini {
+        each_text(entry, &mut |text| *text = with_braces(text));
+    } else {
+        note_plain_variables(entry, notes);
+    }
+    workspace(entry, place, missing);
+    working_directory(entry, place, notes, missing);
+    if let Some(file) = entry.get("envFile").and_then(Value::as_str) {
+        missing.push(format!(
+            "the variables in `envFile` {file}, which is not read: list them in `env`"
+        ));
+    }
+    leftovers(entry, notes);
+}
+
+/// Zed lists servers that extensions bring, with their settings only.
+fn is_extension(entry: &Map<String, Value>) -> bool {
+    let runs = ["command", "url", "serverUrl", "httpUrl"];
+    let says_so = entry
+        .get("source")
+        .is_some_and(|source| source == "extension");
+    (says_so || entry.contains_key("settings")) && !runs.iter().any(|key| entry.contains_key(*key))
+}
+
+/// Names each key that is not read.
+fn leftovers(entry: &Map<String, Value>, notes: &mut Vec<String>) {
+    for (key, value) in entry {
+        let key = key.as_str();
+        if KNOWN.contains(&key) || DESCRIPTIONS.contains(&key) || key == "envFile" {
+            continue;
+        }
+        let is_empty = value.is_null()
+            || value == false
+            || value.as_array().is_some_and(Vec::is_empty)
+            || value.as_object().is_some_and(Map::is_empty);
+        if is_empty {
+            continue;
+        }
+        let why = if matches!(key, "includeTools" | "enabledTools") {
+            "all tools are offered; switch others off with `toolwharf disable NAME/TOOL`"
+        } else if APPROVALS.contains(&key) {
+            "clients ask before calls, Toolwharf does not"
+        } else if matches!(key, "oauth" | "auth" | "authProviderType") {
+            "signing in is not taken over"
+        } else {
+            "it has no meaning here"
+        };
+        notes.push(format!(
+            "`{}` is not taken over: {why}",
+            super::shape::printable(key)
+        ));
+    }
+}
+
+/// `${workspaceFolder}` where it means a folder that is known.
+fn workspace(entry: &mut Map<String, Value>, place: &Place, missing: &mut Vec<String>) {
+    const FORMS: [&str; 2] = ["${workspaceFolder}", "${workspaceFolderBasename}"];
+    let mut found = false;
+    each_text(entry, &mut |text| {
+        for form in FORMS {
+            if !text.contains(form) {
+                continue;
+            }
+            match &place.workspace {
+                Some(folder) => {
+                    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+                    let value = match form {
+                        "${workspaceFolder}" => folder.to_string_lossy(),
+                        _ => name,
+                    };
+                    *text = text.replace(form, &value.replace("${", "$${"));
+                }
+                None => found = true,
+            }
+        }
+    });
+    if found {
+        missing.push(
+            "the folder that `${workspaceFolder}` stands for: write it in its place".to_owned(),
+        );
+    }
+}
+
+/// A relative `cwd`, and a command that is relative to the folder that the client starts it in.
+fn working_directory(
+    entry: &mut Map<String, Value>,
+    place: &Place,
+    notes: &mut Vec<String>,
+    missing: &mut Vec<String>,
+) {
+    let is_relative = |text: &str| !text.starts_with(['/', '~']) && !text.starts_with("${");
+    let cwd = entry.get("cwd").and_then(Value::as_str).map(str::to_owned);
+    match (cwd, &place.workspace) {
+        (Some(cwd), Some(folder)) if is_relative(&cwd) => {
+            let whole = clean(&folder.join(&cwd));
+            notes.push(format!("`cwd` {cwd} is {whole}"));
+            entry.insert("cwd".into(), whole.into());
+        }
+        (Some(cwd), None) if is_relative(&cwd) => missing.push(format!(
+            "the folder that `cwd` {cwd} is relative to: write the whole path"
+        )),
+        (Some(_), _) => {}
+        (None, folder) => {
+            let command = entry.get("command").and_then(Value::as_str);
+            let Some(command) = command.filter(|it| it.contains('/') && is_relative(it)) else {
+                return;
+            };
+            match folder {
+                Some(folder) => {
+                    let folder = clean(folder);
+                    notes.push(format!("`command` {command} is below {folder}"));
+                    entry.insert("cwd".into(), folder.into());
+                }
+                None => missing.push(format!(
+                    "the folder that `command` {command} is relative to: write the whole path"
+                )),
+            }
+        }
+    }
+}
+
+/// A path without `.` and `..`, as far as that needs no look at the disk.
+fn clean(path: &Path) -> String {
+    use std::path::Component;
+    let mut out = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir => {
+                out.pop();
+            }
+            part => out.push(part),
+        }
+    }
+    out.display().to_string()
+}
+
+/// `$VAR` as Gemini CLI reads it, written as it is read here.
+fn with_braces(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    let mut rest = text;
+    while let Some(at) = rest.find('$') {
+        let (before, form) = rest.split_at(at);
+        out.push_str(before);
+        let name: String = form[1..]
+            .chars()
+            .take_while(|c| c.is_ascii_alphanumeric() || *c == '_')
+            .collect();
+        if is_variable(&name) {
+            out.push_str(&format!("${{{name}}}"));
+            rest = &form[1 + name.len()..];
+        } else {
+            out.push('$');
+            rest = &form[1..];
+        }
+    }
+    out.push_str(rest);
+    out
+}
+
+/// Elsewhere `$VAR` is plain text, but may have been meant as a variable.
+fn note_plain_variables(entry: &Map<String, Value>, notes: &mut Vec<String>) {
+    for key in ["env", "headers"] {
+        let texts = entry.get(key).and_then(Value::as_object);
+        for (name, value) in texts.into_iter().flatten() {
+            let meant = value.as_str().and_then(|text| text.strip_prefix('$'));
+            if let Some(meant) = meant.filter(|meant| is_variable(meant)) {
+                notes.push(format!(
+                    "`{key}.{}` is the plain text `${meant}`; write `${{{meant}}}` for the variable",
+                    super::shape::printable(name)
+                ));
+            }
+        }
+    }
+}
+
+/// Calls `change` with each text of an entry that variables are filled into.
+fn each_text(entry: &mut Map<String, Value>, change: &mut impl FnMut(&mut String)) {
+    for key in [
+        "command",
+        "args",
+        "env",
+        "cwd",
+        "url",
+        "serverUrl",
+        "httpUrl",
+        "headers",
+    ] {
+        if let Some(value) = entry.get_mut(key) {
+            texts_of(value, change);
+        }
+    }
+}
+
+fn texts_of(value: &mut Value, change: &mut impl FnMut(&mut String)) {
+    match value {
+        Value::String(text) => change(text),
+        Value::Array(items) => items.iter_mut().for_each(|item| texts_of(item, change)),
+        Value::Object(map) => map.values_mut().for_each(|item| texts_of(item, change)),
+        _ => {}
+    }
+}
+
+/// Gemini CLI's choice among all of its servers: `mcp.allowed` and `mcp.excluded`, and their older names.
+fn gemini_choice(root: &Value, found: &mut [Foreign]) {
+    let words = |value: &Value| -> Vec<String> {
+        let items = value.as_array().into_iter().flatten();
+        items.filter_map(Value::as_str).map(str::to_owned).collect()
+    };
+    let either = |new: &str, old: &str| {
+        let mut all = words(&root["mcp"][new]);
+        all.extend(words(&root[old]));
+        all
+    };
+    let allowed = either("allowed", "allowMCPServers");
+    let excluded = either("excluded", "excludeMCPServers");
+    for one in found {
+        let left_out =
+            excluded.contains(&one.name) || (!allowed.is_empty() && !allowed.contains(&one.name));
+        if left_out {
+            switch_off(&mut one.entry);
+            one.notes
+                .push("it is excluded there, and switched off here".to_owned());
+        }
+    }
+}
+
+/// Servers that Claude Code keeps for one project each. They run in the folder of the project.
+fn of_projects(root: &Value, found: &mut Vec<Foreign>) {
+    let projects = root["projects"].as_object();
+    for (path, project) in projects.into_iter().flatten() {
+        let off: Vec<&str> = ["disabledMcpServers", "disabledMcpjsonServers"]
+            .iter()
+            .filter_map(|key| project[*key].as_array())
+            .flatten()
+            .filter_map(Value::as_str)
+            .collect();
+        let servers = project["mcpServers"].as_object();
+        for (name, entry) in servers.into_iter().flatten() {
+            let mut one = Foreign {
+                name: name.clone(),
+                entry: entry.clone(),
+                ..Foreign::default()
+            };
+            let place = Place {
+                workspace: Some(path.into()),
+                is_gemini: false,
+            };
+            settle(&mut one, &place);
+            if let Some(entry) = one.entry.as_object_mut()
+                && entry.contains_key("command")
+                && !entry.contains_key("cwd")
+            {
+                entry.insert("cwd".into(), path.as_str().into());
+            }
+            if off.contains(&name.as_str()) {
+                switch_off(&mut one.entry);
+            }
+            let folder = Path::new(path).file_name().unwrap_or_default();
+            one.notes
+                .push(format!("it is the server of one project: {path}"));
+            if found
+                .iter()
+                .any(|other| other.name == one.name && other.entry != one.entry)
+            {
+                one.name = format!("{name}-{}", folder.to_string_lossy());
+                one.notes.push(format!("its name there is `{name}`"));
+            }
+            if !found
+                .iter()
+                .any(|other| other.name == one.name && other.entry == one.entry)
+            {
+                found.push(one);
+            }
+        }
+    }
+}
+
+/// Has the entry say that it is switched off.
+pub(crate) fn switch_off(entry: &mut Value) {
+    if let Some(entry) = entry.as_object_mut() {
+        entry.remove("enabled");
+        entry.insert("disabled".into(), true.into());
+    }
+}

@@ -1,0 +1,149 @@
+//! Codex: TOML, a table `[mcp_servers.NAME]` for each server. Texts are plain, variables have keys of their own.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+use toml::Table;
+
+use super::{Foreign, Place, leftovers, working_directory};
+use crate::config::{
+    edit::EditError,
+    problem::Problem,
+    source::{Source, Syntax},
+};
+
+const TABLE: &str = "mcp_servers";
+/// Keys that say how calls are run there, and nothing about the server.
+const QUIET: &[&str] = &[
+    "supports_parallel_tool_calls",
+    "required",
+    "experimental_environment",
+];
+
+/// Whether a text without a name is TOML with servers.
+pub(super) fn is_likely(text: &str) -> bool {
+    text.lines()
+        .any(|line| line.trim_start().starts_with(&format!("[{TABLE}.")))
+}
+
+pub(super) fn read(from: &Path, text: &str, place: &Place) -> Result<Vec<Foreign>, EditError> {
+    let table: Table = text.parse().map_err(|error: toml::de::Error| {
+        let what = format!("invalid TOML: {}", error.message().trim());
+        let problem = match error.span() {
+            Some(span) => {
+                let source = Source::new(from, text.to_owned(), Syntax::Toml);
+                Problem::broken(&source, span, what)
+            }
+            None => Problem::of_file(from, what),
+        };
+        EditError::Unreadable(problem.into())
+    })?;
+    let servers = table.get(TABLE).and_then(toml::Value::as_table);
+    let mut found = Vec::new();
+    for (name, server) in servers.into_iter().flatten() {
+        let Ok(Value::Object(server)) = serde_json::to_value(server) else {
+            continue;
+        };
+        let mut one = Foreign {
+            name: name.clone(),
+            ..Foreign::default()
+        };
+        let mut entry = entry(server);
+        working_directory(&mut entry, place, &mut one.notes, &mut one.missing);
+        leftovers(&entry, &mut one.notes);
+        one.entry = entry.into();
+        found.push(one);
+    }
+    Ok(found)
+}
+
+/// The entry as `mcp.json` has it.
+fn entry(server: Map<String, Value>) -> Map<String, Value> {
+    let mut out = Map::new();
+    let mut env = Map::new();
+    let mut headers = Map::new();
+    let mut ours = Map::new();
+    for (key, value) in server {
+        match (key.as_str(), value) {
+            ("env", Value::Object(texts)) => env.extend(plain_all(texts)),
+            ("env_vars", Value::Array(names)) => {
+                for name in names
+                    .iter()
+                    .filter_map(|name| name.as_str().or(name["name"].as_str()))
+                {
+                    env.insert(name.to_owned(), variable(name).into());
+                }
+            }
+            ("http_headers", Value::Object(texts)) => headers.extend(plain_all(texts)),
+            ("env_http_headers", Value::Object(names)) => {
+                for (header, name) in &names {
+                    headers.insert(
+                        header.clone(),
+                        variable(name.as_str().unwrap_or_default()).into(),
+                    );
+                }
+            }
+            ("bearer_token_env_var", Value::String(name)) => {
+                let value = format!("Bearer {}", variable(&name));
+                headers.insert("Authorization".to_owned(), value.into());
+            }
+            ("enabled", Value::Bool(enabled)) => {
+                if !enabled {
+                    out.insert("disabled".into(), true.into());
+                }
+            }
+            ("disabled_tools", tools) => {
+                out.insert("disabledTools".into(), tools);
+            }
+            ("enabled_tools", tools) => {
+                out.insert("enabledTools".into(), tools);
+            }
+            ("tool_timeout_sec", time) => {
+                ours.insert("callTimeoutMs".into(), milliseconds(&time));
+            }
+            ("startup_timeout_sec", time) => {
+                ours.insert("startTimeoutMs".into(), milliseconds(&time));
+            }
+            ("startup_timeout_ms", time) => {
+                ours.insert("startTimeoutMs".into(), time);
+            }
+            (key, _) if QUIET.contains(&key) => {}
+            (_, mut value) => {
+                super::texts_of(&mut value, &mut |text| *text = plain(text));
+                out.insert(key, value);
+            }
+        }
+    }
+    for (key, map) in [("env", env), ("headers", headers), ("toolwharf", ours)] {
+        if !map.is_empty() {
+            out.insert(key.into(), map.into());
+        }
+    }
+    out
+}
+
+fn milliseconds(seconds: &Value) -> Value {
+    let time = seconds
+        .as_f64()
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    match time.and_then(|time| u64::try_from(time.as_millis()).ok()) {
+        Some(milliseconds) => milliseconds.into(),
+        None => seconds.clone(),
+    }
+}
+
+fn variable(name: &str) -> String {
+    format!("${{{name}}}")
+}
+
+fn plain(text: &str) -> String {
+    text.replace("${", "$${")
+}
+
+fn plain_all(texts: Map<String, Value>) -> impl Iterator<Item = (String, Value)> {
+    texts.into_iter().map(|(name, mut value)| {
+        super::texts_of(&mut value, &mut |text| *text = plain(text));
+        (name, value)
+    })
+}

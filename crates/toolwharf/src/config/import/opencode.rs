@@ -1,0 +1,88 @@
+//! OpenCode: `command` is an array, variables are `{env:NAME}`, and older files keep servers right below `mcp`.
+
+use serde_json::{Map, Value};
+
+use super::{Foreign, each_text};
+
+/// The servers of a file that has them right below `mcp`.
+pub(super) fn directly_under_mcp(root: &Value) -> Vec<Foreign> {
+    let servers = root["mcp"].as_object();
+    let entries = servers.into_iter().flatten();
+    entries
+        .filter(|(_, entry)| entry.as_object().is_some_and(is_entry))
+        .map(|(name, entry)| Foreign {
+            name: name.clone(),
+            entry: entry.clone(),
+            ..Foreign::default()
+        })
+        .collect()
+}
+
+fn is_entry(entry: &Map<String, Value>) -> bool {
+    let is_typed = entry
+        .get("type")
+        .is_some_and(|kind| kind == "local" || kind == "remote");
+    is_typed || entry.get("command").is_some_and(Value::is_array)
+}
+
+/// Writes an entry of OpenCode as `mcp.json` has it.
+pub(super) fn settle(
+    entry: &mut Map<String, Value>,
+    notes: &mut Vec<String>,
+    missing: &mut Vec<String>,
+) {
+    if !is_entry(entry) {
+        return;
+    }
+    entry.remove("type");
+    if let Some(Value::Array(words)) = entry.get("command").cloned() {
+        let mut words = words.into_iter();
+        entry.insert("command".into(), words.next().unwrap_or_default());
+        let rest: Vec<Value> = words.collect();
+        if !rest.is_empty() {
+            entry.insert("args".into(), rest.into());
+        }
+    }
+    if let Some(variables) = entry.remove("environment") {
+        entry.insert("env".into(), variables);
+    }
+    if entry.remove("timeout").is_some() {
+        notes.push("`timeout` is not taken over: there it is for listing tools only".to_owned());
+    }
+    let mut files = Vec::new();
+    each_text(entry, &mut |text| *text = filled(text, &mut files));
+    for file in files {
+        missing.push(format!(
+            "the content of the file {file}: write a variable in its place"
+        ));
+    }
+}
+
+/// `{env:NAME}` as it is written here.
+fn filled(text: &str, files: &mut Vec<String>) -> String {
+    let mut out = String::with_capacity(text.len());
+    let text = text.replace("${", "$${");
+    let mut rest = text.as_str();
+    while let Some(at) = rest.find('{') {
+        let (before, form) = rest.split_at(at);
+        out.push_str(before);
+        let inside = form[1..].split_once('}');
+        match inside {
+            Some((inside, tail)) if inside.starts_with("env:") => {
+                out.push_str(&format!("${{{}}}", &inside["env:".len()..]));
+                rest = tail;
+            }
+            Some((inside, tail)) if inside.starts_with("file:") => {
+                files.push(inside["file:".len()..].to_owned());
+                out.push_str(&form[..inside.len() + 2]);
+                rest = tail;
+            }
+            _ => {
+                out.push('{');
+                rest = &form[1..];
+            }
+        }
+    }
+    out.push_str(rest);
+    out
+}
