@@ -188,7 +188,7 @@ async fn at_work(
     let mut files = Vec::new();
     while Instant::now() < until {
         sleep(Duration::from_secs(1)).await;
-        memory.push(proc::resident(place.part.pid)? as f64 / 1024.0);
+        memory.push(proc::private(place.part.pid)? as f64 / 1024.0);
         files.push(proc::descriptors(place.part.pid)? as f64);
         if memory.len().is_multiple_of(60) {
             let last = memory.last().copied().unwrap_or_default();

@@ -184,6 +184,18 @@ impl Process {
             .await
             .expect("waiting for an own child works")
     }
+
+    /// Waits until the child has exited and all that it wrote was read, for at most `limit` each.
+    ///
+    /// # Panics
+    /// After `limit`: it goes on, or something that it started holds its output open.
+    pub async fn ended(&mut self, limit: Duration) -> ExitStatus {
+        let status = self.wait(limit).await;
+        let what = format!("the end of the output of {}", self.program);
+        let read = async { while self.readers.join_next().await.is_some() {} };
+        within(&what, limit, read).await;
+        status
+    }
 }
 
 impl Drop for Process {

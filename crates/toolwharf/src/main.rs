@@ -19,7 +19,6 @@ mod registry;
 mod rest;
 mod serve;
 mod startup;
-mod trim;
 mod webhook;
 
 use std::process::ExitCode;

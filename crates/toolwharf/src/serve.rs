@@ -26,7 +26,7 @@ use crate::{
     memory, ops,
     rest::{self, Rest},
     startup::{self, Given},
-    trim, webhook,
+    webhook,
 };
 
 /// What clients have to take the last event of a chat that was cut.
@@ -131,7 +131,6 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
             () = front.reap() => {}
             () = front.follow_keys() => {}
             () = memory::give_back() => {}
-            () = trim::after_the_start() => {}
         }
         anyhow::Ok(())
     };

@@ -228,7 +228,7 @@ async fn an_unread_pipe_is_bounded_and_ends() {
     // All that can be held is held, or given up, when the child has nothing more to do.
     let mut last = (0, Instant::now());
     wait_for("the flood to be over", DEADLINE, async || {
-        let now = common::memory(gateway, "VmRSS:");
+        let now = common::private(gateway);
         if now != last.0 {
             last = (now, Instant::now());
         }

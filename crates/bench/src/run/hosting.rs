@@ -344,7 +344,7 @@ async fn at_rest(hosts: &Hosts, hosted: usize, rest: Duration) -> anyhow::Result
     let (before, since) = (used()?, Instant::now());
     sleep(rest).await;
     let share = (used()? - before) as f64 / since.elapsed().as_nanos() as f64 * 100.0;
-    let helpers = proc::helpers_resident(hosts.part.pid) as f64 / 1024.0;
+    let helpers = proc::helpers_private(hosts.part.pid) as f64 / 1024.0;
     let row = |figure, unit, product, bound, note| Row {
         case: "hosted-many",
         figure,

@@ -46,22 +46,19 @@ pub(crate) async fn servers(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
             let mut product = part::product_spawn(program, &ten_servers(0)?).await?;
             product.ready().await?;
             super::start::wait_for_tools(&mut product, 200).await?;
-            let resident = settled(product.pid).await?;
-            let helpers = proc::helpers_resident(product.pid);
+            let private = settled(product.pid).await?;
+            let helpers = proc::helpers_private(product.pid);
             product.stop().await;
-            (resident, helpers)
+            (private, helpers)
         }
     };
     let note = match helpers_kb {
         0 => String::new(),
-        kb => format!(
-            "its helper processes: {:.1} MB more, shared pages counted again",
-            kb as f64 / 1024.0
-        ),
+        kb => format!("its helper processes: {:.1} MB more", kb as f64 / 1024.0),
     };
     Ok(vec![Row {
         case: "idle-servers",
-        figure: "memory, 10 stdio servers",
+        figure: "private memory, 10 stdio servers",
         unit: "MB",
         floor: Some(floor_kb as f64 / 1024.0),
         product: product_kb as f64 / 1024.0,
@@ -145,14 +142,14 @@ async fn stream_cost(part: &Part, count: usize) -> anyhow::Result<f64> {
     Ok(after.saturating_sub(before) as f64 / count as f64)
 }
 
-/// Resident memory in KiB once it has not moved by more than 1 % for two seconds.
+/// Private memory in KiB once it has not moved by more than 1 % for two seconds.
 pub(crate) async fn settled(pid: u32) -> anyhow::Result<u64> {
     let deadline = Instant::now() + SETTLE_DEADLINE;
-    let mut last = proc::resident(pid)?;
+    let mut last = proc::private(pid)?;
     let mut still = 0;
     while still < 4 && Instant::now() < deadline {
         sleep(Duration::from_millis(500)).await;
-        let now = proc::resident(pid)?;
+        let now = proc::private(pid)?;
         still = if now.abs_diff(last) * 100 <= last {
             still + 1
         } else {

@@ -52,25 +52,27 @@ pub(crate) fn compute(work: Duration) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Resident memory of the process in KiB.
+/// Memory in KiB that is the process's alone: private and anonymous, what was swapped out included (proc(5),
+/// `smaps_rollup`). The program's own text is not in it: the kernel keeps that as it likes and gives it up when it needs
+/// room.
 ///
 /// # Errors
 ///
 /// There is no such process.
-pub(crate) fn resident(pid: u32) -> anyhow::Result<u64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).with_context(|| gone(pid))?;
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))
-        .with_context(|| gone(pid))?;
-    Ok(field(line, 0))
+pub(crate) fn private(pid: u32) -> anyhow::Result<u64> {
+    let all = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).with_context(|| gone(pid))?;
+    let number = |name: &str| {
+        let line = all.lines().find_map(|line| line.strip_prefix(name));
+        line.map(|line| field(line, 0)).with_context(|| gone(pid))
+    };
+    Ok(number("Pss_Anon:")? + number("SwapPss:")?)
 }
 
-/// Resident memory in KiB of the other processes below `pid` that run the same program: helpers
+/// [`private`] memory in KiB of the other processes below `pid` that run the same program: helpers
 /// which the product starts of itself.
-pub(crate) fn helpers_resident(pid: u32) -> u64 {
-    let resident = |pid| resident(pid).unwrap_or(0);
-    helpers(pid).into_iter().map(resident).sum()
+pub(crate) fn helpers_private(pid: u32) -> u64 {
+    let private = |pid| private(pid).unwrap_or(0);
+    helpers(pid).into_iter().map(private).sum()
 }
 
 /// CPU time in nanoseconds of the same processes, so far.
@@ -169,6 +171,6 @@ mod tests {
             }
         }
         assert!(cpu_time(pid).unwrap() > before);
-        assert!(resident(pid).unwrap() > 100);
+        assert!(private(pid).unwrap() > 100);
     }
 }

@@ -25,7 +25,7 @@ use tempfile::TempDir;
 use testkit::{
     Bin, DEADLINE, Peer, Process, RawClient, StdioClient, peer, wait_for, wait_for_some,
 };
-use tokio::{process::Command, time::Instant};
+use tokio::process::Command;
 
 /// The newest revision of the legacy era.
 pub(crate) const LEGACY: &str = "2025-11-25";
@@ -143,17 +143,7 @@ impl Setup {
     /// Runs `toolwharf serve`, which has to end by itself without success, and gives what it says.
     pub(crate) async fn spawn_and_fail(self) -> String {
         let (mut process, _dir) = self.spawn();
-        let status = process.wait(DEADLINE).await;
-        // Its end may be noticed before all that it wrote was read.
-        let mut last = (0, Instant::now());
-        wait_for("all of its words", DEADLINE, async || {
-            let read = process.stderr().len();
-            if read != last.0 {
-                last = (read, Instant::now());
-            }
-            read > 0 && last.1.elapsed() > Duration::from_millis(200)
-        })
-        .await;
+        let status = process.ended(DEADLINE).await;
         let stderr = process.stderr();
         assert!(!status.success(), "{stderr}");
         stderr
@@ -307,9 +297,10 @@ impl Gateway {
         memory(self.process.pid(), "VmHWM:")
     }
 
-    /// The memory that the gateway itself has in use, in KiB.
+    /// The memory that is the gateway's alone now, private and anonymous, in KiB: without the program's text, which the
+    /// kernel keeps as it likes.
     pub(crate) fn memory_now(&self) -> u64 {
-        memory(self.process.pid(), "VmRSS:")
+        private(self.process.pid())
     }
 }
 
@@ -337,6 +328,16 @@ pub(crate) fn memory(pid: u32, field: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find(|line| line.starts_with(field)).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// The memory that is a process's alone, what was swapped out included, in KiB (proc(5), `smaps_rollup`).
+pub(crate) fn private(pid: u32) -> u64 {
+    let all = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
+    let number = |field: &str| -> u64 {
+        let line = all.lines().find(|line| line.starts_with(field)).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    };
+    number("Pss_Anon:") + number("SwapPss:")
 }
 
 /// The entry of a scripted stdio server that names itself `name`.
