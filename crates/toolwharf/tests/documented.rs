@@ -1,0 +1,58 @@
+//! What the documentation tells people to type, typed.
+
+mod common;
+
+use std::{path::Path, process::Stdio};
+
+use common::cli;
+use tempfile::TempDir;
+use testkit::{DEADLINE, Process, within};
+use tokio::{io::AsyncWriteExt as _, process::Command};
+
+/// The command after `$ ` and the lines after `prompt` of the block of the page that has `mark` in its command.
+fn typed(page: &str, mark: &str, prompt: &str) -> (String, Vec<String>) {
+    let mut lines = page.lines().skip_while(|line| !line.contains(mark));
+    let command = lines.next().and_then(|line| line.strip_prefix("$ "));
+    let command = command.unwrap_or_else(|| panic!("no command with {mark:?}"));
+    let more = lines.map_while(|line| line.strip_prefix(prompt));
+    (command.to_owned(), more.map(str::to_owned).collect())
+}
+
+/// The tables of a gateway that runs with what is said nowhere else, read with SQLite's own shell.
+#[tokio::test]
+async fn the_tables_are_read_with_sqlites_shell() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/databases.md");
+    let page = std::fs::read_to_string(Path::new(page)).expect("the page");
+    let (command, queries) = typed(&page, "ATTACH", "sqlite> ");
+    assert!(queries.len() >= 2, "{queries:?}");
+    let home = TempDir::new().expect("a folder");
+    let mut serve = cli::toolwharf();
+    serve
+        .args(["serve", "--listen", "127.0.0.1:0"])
+        .env("HOME", home.path());
+    let mut gateway = Process::spawn(serve);
+    gateway.url().await;
+    let mut shell = Command::new("sh")
+        .args(["-c", &command])
+        .env("HOME", home.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .expect("sh");
+    let mut stdin = shell.stdin.take().expect("a pipe");
+    let input = queries.join("\n") + "\n";
+    stdin.write_all(input.as_bytes()).await.expect("it reads");
+    drop(stdin);
+    let said = within("sqlite3", DEADLINE, shell.wait_with_output()).await;
+    let said = said.expect("it ran");
+    let (out, err) = (
+        String::from_utf8_lossy(&said.stdout),
+        String::from_utf8_lossy(&said.stderr),
+    );
+    assert!(said.status.success() && err.is_empty(), "{out}{err}");
+    for table in ["projects", "agent_run_tool_calls", "secrets"] {
+        assert!(out.lines().any(|line| line == table), "{table}: {out}");
+    }
+}
