@@ -5,7 +5,7 @@
 mod support;
 
 use std::io::{BufRead as _, BufReader};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -36,10 +36,11 @@ impl Host {
         assert_eq!(line(&mut self.stdout), "ready");
     }
 
-    async fn gone(mut self, what: &str) {
-        self.child.wait().unwrap();
+    async fn gone(mut self, what: &str) -> ExitStatus {
+        let status = self.child.wait().unwrap();
         let run = self.run;
         wait_for(what, || marked(&run).is_empty()).await;
+        status
     }
 }
 
@@ -67,6 +68,10 @@ async fn kill_9_of_the_host_leaves_nothing() {
 async fn kill_9_in_the_middle_of_launches_leaves_nothing() {
     for round in 0..20 {
         let mut host = Host::start(&["storm"]);
+        // Half of the rounds end before the first launch, perhaps; the others surely do not.
+        if round % 2 == 1 {
+            wait_for("a launch", || !marked(&host.run).is_empty()).await;
+        }
         tokio::time::sleep(Duration::from_millis(7 * round)).await;
         host.child.kill().unwrap();
         host.gone("the storm to end").await;
@@ -76,8 +81,10 @@ async fn kill_9_in_the_middle_of_launches_leaves_nothing() {
 #[tokio::test]
 async fn a_host_that_just_exits_leaves_nothing() {
     let mut host = Host::start(&["exit", "3"]);
+    // Said when all families have come up.
     host.ready();
-    host.gone("the families to die").await;
+    let status = host.gone("the families to die").await;
+    assert_eq!(status.code(), Some(3), "{status}");
 }
 
 #[tokio::test]

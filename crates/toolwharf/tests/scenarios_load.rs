@@ -67,10 +67,13 @@ impl Client {
             .unwrap();
         let (head, body) = response.into_parts();
         let body = body.collect().await.unwrap().to_bytes();
-        (
-            head.headers,
-            serde_json::from_slice(&body).unwrap_or_default(),
-        )
+        let answer = if body.is_empty() {
+            Value::Null
+        } else {
+            serde_json::from_slice(&body)
+                .unwrap_or_else(|why| panic!("{why}: {}", String::from_utf8_lossy(&body)))
+        };
+        (head.headers, answer)
     }
 
     async fn initialize(&mut self) {

@@ -65,6 +65,7 @@ async fn family(spawner: &Spawner, number: usize) -> Instance {
     let mut line = String::new();
     let mut stdout = BufReader::new(&mut instance.stdout);
     stdout.read_line(&mut line).await.expect("a line");
+    assert!(!line.is_empty(), "family {number} did not come up");
     instance
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::pin::pin;
 use std::time::Duration;
 
 use model::{Mount, Network, Provider, Source};
@@ -303,6 +304,14 @@ async fn a_launch_that_nobody_waits_for_leaves_nothing() {
     for pause in [0, 5, 50, 150] {
         let launch = bench.docker.launch(unit(hosting(&["/bin/cat"])));
         let _ = timeout(Duration::from_millis(pause), launch).await;
+    }
+    // And once when there surely is something to leave.
+    {
+        let launch = pin!(bench.docker.launch(unit(hosting(&["/bin/cat"]))));
+        tokio::select! {
+            launched = launch => drop(launched.unwrap()),
+            () = bench.something_there() => {}
+        }
     }
     timeout(LONG, bench.docker.idle()).await.unwrap();
     bench.nothing_left().await;

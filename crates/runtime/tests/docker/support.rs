@@ -129,11 +129,16 @@ impl Bench {
 
     /// Nothing of this installation is left in the daemon but its volumes.
     pub(crate) async fn nothing_left(&self) {
+        wait_for("no container is left", || self.containers().is_empty()).await;
+    }
+
+    pub(crate) async fn something_there(&self) {
+        wait_for("there is a container", || !self.containers().is_empty()).await;
+    }
+
+    fn containers(&self) -> String {
         let label = format!("label=toolwharf.install={}", self.options.install);
-        wait_for("no container is left", || {
-            self.cli(&["ps", "-aq", "--filter", &label]).is_empty()
-        })
-        .await;
+        self.cli(&["ps", "-aq", "--filter", &label])
     }
 }
 

@@ -190,7 +190,10 @@ impl Host {
             "{method} {path}: {} {text}",
             reply.status
         );
-        serde_json::from_str(&text).unwrap_or_default()
+        if text.is_empty() {
+            return Value::Null;
+        }
+        serde_json::from_str(&text).unwrap_or_else(|why| panic!("{method} {path}: {why}: {text}"))
     }
 
     /// Registers a server; how it is.
@@ -373,7 +376,8 @@ pub(crate) fn unique(name: &str) -> String {
 
 /// A refusal of the API: its status, and the places in the body that it names.
 pub(crate) fn refusal(reply: &Reply) -> (u16, Vec<String>) {
-    let problem: Value = serde_json::from_str(&reply.text()).unwrap_or_default();
+    let problem: Value =
+        serde_json::from_str(&reply.text()).unwrap_or_else(|why| panic!("{why}: {}", reply.text()));
     let errors = problem["errors"].as_array().cloned().unwrap_or_default();
     let pointers = errors.iter().map(|error| error["pointer"].as_str());
     let pointers = pointers.map(|pointer| pointer.unwrap_or_default().to_owned());
