@@ -5,7 +5,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use crate::{
     docker, graph, postgres, setup,
@@ -19,6 +19,7 @@ pub(crate) fn test(workspace: &Workspace, nextest: &[String]) -> Result<ExitCode
     setup::run(workspace)?;
     fmt(workspace)?;
     dependency_graph(workspace)?;
+    deny(workspace)?;
     clippy(workspace)?;
     build(workspace)?;
     heading("examples in documentation");
@@ -42,7 +43,7 @@ pub(crate) fn soak(workspace: &Workspace, nextest: &[String]) -> Result<ExitCode
     with_services(workspace, run.env("TOOLWHARF_SOAK", "1"))
 }
 
-/// What needs no test to run. Wants nothing but the Rust toolchain; uses cargo-deny if it is there.
+/// What needs no test to run. Wants nothing but the Rust toolchain and cargo-deny.
 pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     fmt(workspace)?;
     dependency_graph(workspace)?;
@@ -103,10 +104,10 @@ fn dependency_graph(workspace: &Workspace) -> Result<()> {
 
 fn deny(workspace: &Workspace) -> Result<()> {
     heading("licences, banned crates and sources");
-    if !setup::has_subcommand("cargo-deny") {
-        eprintln!("    not checked; to check it: cargo install --locked cargo-deny");
-        return Ok(());
-    }
+    ensure!(
+        setup::has_subcommand("cargo-deny"),
+        "cargo-deny is not installed, so nothing of this was checked; `cargo xtask setup` installs it"
+    );
     // Advisories are left out: they need a database from the network. `cargo deny check` has them.
     workspace
         .cargo(&[

@@ -54,7 +54,7 @@ enum Command {
         #[arg(last = true)]
         nextest: Vec<String>,
     },
-    /// Checks formatting, lints, the dependency graph and, with cargo-deny, licences and sources
+    /// Checks formatting, lints, the dependency graph, licences and sources
     Check,
     /// Checks that crates depend on each other only as docs/architecture.md says
     Graph,

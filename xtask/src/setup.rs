@@ -25,8 +25,15 @@ use crate::{
 const PACKAGE: &str = include_str!("../deps/package.json");
 const PACKAGE_LOCK: &str = include_str!("../deps/package-lock.json");
 
-/// The version that is installed where there is none.
-const NEXTEST: &str = "0.9.143";
+/// Helpers of cargo that are built where there are none: name, version, what they are.
+const BUILT: [(&str, &str, &str); 2] = [
+    ("cargo-nextest", "0.9.143", "the test runner"),
+    (
+        "cargo-deny",
+        "0.20.2",
+        "which checks licences, banned crates and sources",
+    ),
+];
 
 /// A program that the system has to have.
 struct Tool {
@@ -309,11 +316,13 @@ fn cargo_helpers(workspace: &Workspace) -> Result<()> {
                 .run()?;
         }
     }
-    if !has_subcommand("cargo-nextest") {
-        heading("building cargo-nextest, the test runner: this takes some minutes");
-        workspace
-            .cargo(&["install", "--locked", "cargo-nextest", "--version", NEXTEST])
-            .run()?;
+    for (name, version, what) in BUILT {
+        if !has_subcommand(name) {
+            heading(&format!("building {name}, {what}: this takes some minutes"));
+            workspace
+                .cargo(&["install", "--locked", name, "--version", version])
+                .run()?;
+        }
     }
     Ok(())
 }
