@@ -35,7 +35,6 @@ pub(crate) fn of_many(servers: &[Arc<Server>], era: Era) -> String {
 /// save for what the gateway itself answers.
 fn extensions_of(servers: &[Arc<Server>], era: Era) -> Vec<String> {
     let mut found: BTreeMap<String, String> = BTreeMap::new();
-    let mut order: Vec<String> = Vec::new();
     for server in servers {
         let catalog = server.catalog();
         let Some(info) = &catalog.info else { continue };
@@ -45,16 +44,14 @@ fn extensions_of(servers: &[Arc<Server>], era: Era) -> Vec<String> {
             if name == extensions::TASKS || name == extensions::SKILLS {
                 continue;
             }
-            if !found.contains_key(&name) {
-                let settings = String::from_utf8_lossy(&info.capabilities[member.value]);
-                order.push(name.clone());
-                found.insert(name, settings.into_owned());
-            }
+            let settings =
+                || String::from_utf8_lossy(&info.capabilities[member.value]).into_owned();
+            found.entry(name).or_insert_with(settings);
         }
     }
-    let mut members: Vec<String> = order
+    let mut members: Vec<String> = found
         .iter()
-        .map(|name| format!("{}:{}", quote(name), found[name]))
+        .map(|(name, settings)| format!("{}:{settings}", quote(name)))
         .collect();
     // 2025-11-25 has tasks of its own, and skills are for 2026-07-28 only.
     if era == Era::Modern {

@@ -487,7 +487,11 @@ async fn memory_returns_after_a_peak() {
         let client = gateway.client();
         peak.spawn(async move {
             // Long answers and long requests.
-            let (bytes, pad) = if n.is_multiple_of(2) { (BIG, 1) } else { (1, BIG) };
+            let (bytes, pad) = if n.is_multiple_of(2) {
+                (BIG, 1)
+            } else {
+                (1, BIG)
+            };
             let text = call("big", &json!({"bytes": bytes, "pad": "p".repeat(pad)}));
             client.post_with(&headers("big"), text).await.status
         });

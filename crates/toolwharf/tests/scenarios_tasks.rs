@@ -124,7 +124,7 @@ async fn tasks_are_the_keys_that_made_them() {
     assert_eq!(listed(&mut other).await, Vec::<Value>::new());
     // Another session of the same key, also one of the other era.
     let mut again = legacy(clients[0].clone()).await;
-    assert_eq!(listed(&mut again).await, [id.clone()]);
+    assert_eq!(listed(&mut again).await, std::slice::from_ref(id));
     let mut modern_again = modern(clients[0].clone()).await;
     let found = modern_again
         .request("tasks/get", json!({ "taskId": id }))
@@ -152,7 +152,7 @@ async fn tasks_without_a_key_are_the_sessions() {
         }
         assert_eq!(code(&mut modern_other, "tasks/get", id).await, -32602);
         assert_eq!(listed(&mut other).await, Vec::<Value>::new());
-        assert_eq!(listed(&mut owner).await, [id.clone()]);
+        assert_eq!(listed(&mut owner).await, std::slice::from_ref(id));
         let cancelled = owner.request("tasks/cancel", json!({ "taskId": id })).await;
         assert_eq!(cancelled.result()["status"], "cancelled");
     }
