@@ -178,6 +178,9 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
             line.extend_from_slice(&piece);
         }
         line.extend_from_slice(&last);
+        // Of the last piece nothing is kept but what was read past the line.
+        self.pieces = Vec::new();
+        self.buffer = BytesMut::from(&self.buffer[..]);
         // The end of a piece may have been the first half of the line's end.
         if last.is_empty() && line.last() == Some(&b'\r') {
             line.truncate(line.len() - 1);
