@@ -11,6 +11,7 @@ mod gateway;
 mod hosting;
 mod itself;
 mod live;
+mod logs;
 mod master;
 mod memory;
 mod ops;

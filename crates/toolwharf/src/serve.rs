@@ -23,7 +23,7 @@ use crate::{
     hosting::Hosting,
     itself::Itself,
     live::{Live, warn_of},
-    memory, ops,
+    logs, memory, ops,
     rest::{self, Rest},
     startup::{self, Given},
     webhook,
@@ -60,7 +60,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     let files = runtime::process::raise_file_limit();
     let (sources, mut config) = startup::load(named)?;
     args.given.overrule(&mut config.settings);
-    startup::init_logs(&config.settings);
+    logs::init(&config.settings);
     let data_dir = startup::open_data_dir(&config.settings)?;
     let store = startup::open_store(&config.settings, &data_dir).await?;
     startup::close_runs(&store).await?;
@@ -166,7 +166,7 @@ pub(crate) async fn stdio(named: &[PathBuf], args: StdioArgs) -> anyhow::Result<
     runtime::process::raise_file_limit();
     let (sources, mut config) = startup::load(named)?;
     args.given.overrule(&mut config.settings);
-    startup::init_logs(&config.settings);
+    logs::init(&config.settings);
     let myself = Itself::at(&[]);
     myself.leave_out(&mut config);
     warn_of(&config);

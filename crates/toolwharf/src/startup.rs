@@ -16,7 +16,7 @@ use mcp::{
     chain::{self, Chain},
     client::Identity,
 };
-use model::{LogFormat, ProjectId, Provider, ServerName, Settings};
+use model::{ProjectId, Provider, ServerName, Settings};
 use runtime::{
     Runtime,
     docker::{self, Docker},
@@ -56,26 +56,6 @@ pub(crate) fn load(named: &[PathBuf]) -> anyhow::Result<(Sources, Config)> {
     let config = Config::load(&sources, &env)
         .map_err(|errors| anyhow::anyhow!("the configuration is not usable\n{errors}"))?;
     Ok((sources, config))
-}
-
-/// Logs to stderr: `RUST_LOG`, else the configured level.
-pub(crate) fn init_logs(settings: &Settings) {
-    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
-        .or_else(|_| tracing_subscriber::EnvFilter::try_new(&settings.log.level))
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"))
-        // Postgres' notices of what is there already.
-        .add_directive("sqlx=warn".parse().expect("it is a directive"));
-    let logs = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_target(false);
-    match settings.log.format {
-        LogFormat::Json => logs.json().flatten_event(true).init(),
-        LogFormat::Text => {
-            use std::io::IsTerminal;
-            logs.with_ansi(std::io::stderr().is_terminal()).init();
-        }
-    }
 }
 
 /// The data directory, made if it is not there, for this user alone. Its path is absolute, since sandboxes and

@@ -418,3 +418,66 @@ async fn half_a_request_blocks_no_one() {
         "half a request was forwarded"
     );
 }
+
+/// A stream of subscriptions that waits for what may never come costs as little as the other streams.
+#[tokio::test]
+async fn an_idle_subscription_of_a_modern_client_costs_little() {
+    const KIB_EACH: u64 = 10;
+    let (warm, count) = if testkit::soak() {
+        (500, 5_000)
+    } else {
+        (50, 500)
+    };
+    let files = rustix::process::Resource::Nofile;
+    let mut limit = rustix::process::getrlimit(files);
+    limit.current = limit.maximum;
+    rustix::process::setrlimit(files, limit).unwrap();
+    let gateway = Setup::new().scripted("one", &[]).serve().await;
+    gateway.up("one").await;
+    let open = async |count: u64| {
+        let mut streams = Vec::new();
+        for id in 0..count {
+            let meta = json!({
+                "io.modelcontextprotocol/protocolVersion": NEW,
+                "io.modelcontextprotocol/clientInfo": {"name": "t", "version": "1"},
+                "io.modelcontextprotocol/clientCapabilities": {},
+            });
+            let params = json!({"notifications": {"toolsListChanged": true}, "_meta": meta});
+            let method = "subscriptions/listen";
+            let body = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
+            let headers = [("mcp-protocol-version", NEW), ("mcp-method", method)];
+            let body = body.to_string();
+            let client = gateway.client();
+            let mut stream = client.send(http::Method::POST, &headers, body).await;
+            assert!(stream.is_event_stream(), "{}", stream.status);
+            let acknowledged = stream.next_json(DEADLINE).await.unwrap();
+            let method = &acknowledged["method"];
+            assert_eq!(method, "notifications/subscriptions/acknowledged");
+            streams.push(stream);
+        }
+        streams
+    };
+    let listeners = async |count| {
+        wait_for("as many listeners", DEADLINE, async || {
+            gateway.metric("listeners", None).await == Some(count)
+        })
+        .await;
+    };
+    drop(open(warm).await);
+    listeners(0).await;
+    let before = gateway.memory_now();
+    let mut streams = open(count).await;
+    listeners(count).await;
+    let grown = gateway.memory_now().saturating_sub(before);
+    assert!(grown <= KIB_EACH * count, "{grown} KiB more for {count}");
+    // Each of them hears of a change, and of the end.
+    let mut peer = gateway.modern().await;
+    peer.tool("set_tools", json!({"count": 2})).await;
+    for stream in &mut streams {
+        let changed = stream.next_json(DEADLINE).await.unwrap();
+        assert_eq!(changed["method"], "notifications/tools/list_changed");
+    }
+    gateway.process.signal(rustix::process::Signal::TERM);
+    let end = streams[0].next_json(DEADLINE).await.unwrap();
+    assert_eq!(end["result"]["resultType"], "complete", "{end}");
+}

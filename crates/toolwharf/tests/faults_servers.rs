@@ -366,6 +366,18 @@ async fn a_line_that_is_too_long_ends_its_call_at_once() {
     }
 }
 
+/// What a server says is text in the log, whatever it holds.
+#[tokio::test]
+async fn a_carriage_return_of_a_server_is_escaped_in_the_log() {
+    let script = "printf 'seen\\rhidden\\n' >&2; exit 3";
+    let gateway = Setup::new()
+        .server("one", json!({"command": "sh", "args": ["-c", script]}))
+        .serve()
+        .await;
+    gateway.logged("seen\\rhidden").await;
+    assert!(!gateway.process.stderr().contains('\r'));
+}
+
 /// The same flood on the standard error output.
 #[tokio::test]
 async fn a_flood_of_stderr_costs_bounded_memory() {

@@ -152,7 +152,7 @@ impl Events {
 }
 
 /// What comes next of a request: all that came before the answer, then that.
-fn poll_request(
+pub(super) fn poll_request(
     outbox: &Outbox,
     answering: &mut Option<AbortOnDropHandle<Unread>>,
     answer: &mut Option<Unread>,

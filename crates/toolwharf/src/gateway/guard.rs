@@ -8,6 +8,7 @@ use mcp::RpcError;
 use model::Settings;
 use sha2::{Digest, Sha256};
 
+use super::http::PROJECT_ID;
 use crate::auth::{self, Keys, Principal, Role};
 
 /// The rules of one listener.
@@ -56,8 +57,18 @@ impl Guard {
         }
     }
 
-    /// Checks `Host` and `Origin`, against DNS rebinding.
+    /// Checks `Host` and `Origin`, against DNS rebinding, and that nothing is said twice that decides who asks for what:
+    /// whoever is in between may have looked at the other one.
     pub(crate) fn check(&self, headers: &HeaderMap) -> Result<(), Refusal> {
+        for name in [header::HOST, header::AUTHORIZATION, PROJECT_ID] {
+            if headers.get_all(&name).iter().nth(1).is_some() {
+                let what = format!("header {name} is there more than once");
+                return Err(Refusal {
+                    status: StatusCode::BAD_REQUEST,
+                    error: RpcError::new(mcp::error::INVALID_REQUEST, what),
+                });
+            }
+        }
         let forbidden = |what: String| Refusal {
             status: StatusCode::FORBIDDEN,
             error: RpcError::new(mcp::error::INVALID_REQUEST, what),
@@ -88,11 +99,14 @@ impl Guard {
     }
 
     fn host_allowed(&self, host: &str) -> bool {
-        if self.hosts.contains(without_port(host)) {
+        let Some(name) = host_name(host) else {
+            return false;
+        };
+        if self.hosts.contains(name) {
             return true;
         }
         let host = host.to_ascii_lowercase();
-        let name = without_port(&host);
+        let name = &host[..name.len()];
         let is_ip = name
             .trim_start_matches('[')
             .trim_end_matches(']')
@@ -108,10 +122,8 @@ impl Guard {
         let host = origin
             .strip_prefix("http://")
             .or_else(|| origin.strip_prefix("https://"));
-        host.is_some_and(|host| {
-            let name = without_port(host);
-            matches!(name, "localhost" | "127.0.0.1" | "[::1]")
-        })
+        let name = host.and_then(host_name);
+        matches!(name, Some("localhost" | "127.0.0.1" | "[::1]"))
     }
 
     pub(super) fn keys(&self) -> &Keys {
@@ -190,11 +202,19 @@ fn is_of(origin: &str, host: &str) -> bool {
     of.is_some_and(|of| !of.is_empty() && of.eq_ignore_ascii_case(host))
 }
 
-fn without_port(host: &str) -> &str {
-    if host.starts_with('[') {
-        return host.find(']').map_or(host, |end| &host[..=end]);
-    }
-    host.rsplit_once(':').map_or(host, |(name, _)| name)
+/// The host of `host` or `host:port`; `None` where anything else is in it, such as a user or a path.
+fn host_name(text: &str) -> Option<&str> {
+    let end = match text.strip_prefix('[') {
+        Some(inner) => inner.find(']')? + 2,
+        None => text.find(':').unwrap_or(text.len()),
+    };
+    let (name, port) = text.split_at(end);
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~[]:".contains(&byte);
+    let has_port = match port.strip_prefix(':') {
+        Some(port) => port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok(),
+        None => port.is_empty(),
+    };
+    (name.bytes().all(plain) && has_port).then_some(name)
 }
 
 #[cfg(test)]
@@ -274,6 +294,73 @@ mod tests {
             false,
         );
         check("0.0.0.0", "evil.example.com", None, false);
+    }
+
+    #[test]
+    fn a_host_is_a_name_and_a_port_and_nothing_else() {
+        for address in ["127.0.0.1", "0.0.0.0"] {
+            for host in [
+                "user@localhost",
+                "user:password@localhost",
+                "localhost:6280:80",
+                "localhost:80x",
+                "localhost:x",
+                "localhost:",
+                "localhost:99999",
+                "localhost/evil",
+                "localhost evil",
+                "localhost, evil.example.com",
+                "localhost#evil",
+                "[::1]evil",
+                "[::1]:80evil",
+                "[::1]@evil:80",
+                "[::1",
+                "::1",
+                "127.0.0.1@evil.example.com",
+            ] {
+                check(address, host, None, false);
+            }
+            for origin in [
+                "http://user@localhost",
+                "http://localhost/path",
+                "http://localhost:80x",
+                "http://localhost:",
+                "http://localhost@evil.example.com",
+                "http://localhost:80@evil.example.com",
+                "http://[::1]evil.example.com",
+                "http://localhost evil",
+                "localhost",
+                "https://",
+                "",
+            ] {
+                check(address, "localhost", Some(origin), false);
+            }
+            check(address, "[::1]:65535", Some("https://[::1]:1"), true);
+        }
+    }
+
+    #[test]
+    fn what_decides_is_said_once() {
+        let guard = Guard::new(
+            &Settings::default(),
+            "127.0.0.1".parse().expect("an address"),
+            Arc::default(),
+        );
+        for (name, value) in [
+            ("host", "localhost"),
+            ("authorization", "Bearer a"),
+            ("x-project-id", "a"),
+        ] {
+            let name: http::HeaderName = name.parse().expect(name);
+            let mut headers = HeaderMap::new();
+            headers.insert(header::HOST, "localhost".parse().expect("a host"));
+            headers.insert(&name, value.parse().expect(value));
+            assert!(guard.check(&headers).is_ok(), "{name}");
+            headers.append(&name, value.parse().expect(value));
+            let refusal = guard.check(&headers).expect_err("it is there twice");
+            assert_eq!(refusal.status, StatusCode::BAD_REQUEST, "{name}");
+            assert!(refusal.error.message.contains(name.as_str()), "{name}");
+        }
     }
 
     #[test]

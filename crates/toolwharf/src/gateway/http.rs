@@ -44,14 +44,15 @@ use super::{
     Body,
     body::{Answering, Events},
     guard::{Guard, Refusal},
-    idle::Takeover,
+    idle::{Source, Takeover},
+    listen,
     room::{NoRoom, Room},
     sessions::Sessions,
     shares::{Share, Shares},
     wire::{Upload, Wire},
 };
 
-const PROJECT_ID: HeaderName = HeaderName::from_static("x-project-id");
+pub(super) const PROJECT_ID: HeaderName = HeaderName::from_static("x-project-id");
 
 /// Messages of one request that may wait for its reader.
 const REQUEST_BOUNDS: Bounds = Bounds {
@@ -238,7 +239,7 @@ impl Front {
         }
         let scope = self.admit(&principal, scope(path, &parts.headers)?).await?;
         match parts.method {
-            Method::POST => self.post(parts.headers, body, scope, principal).await,
+            Method::POST => self.post(parts.headers, body, scope, principal, wire).await,
             Method::GET => {
                 let session = self.named_session(&parts.headers, &scope, &principal)?;
                 let Some((session, _)) = session else {
@@ -273,9 +274,9 @@ impl Front {
                     },
                 };
                 let takeover = Takeover {
-                    stream,
+                    stream: Source::Session(stream),
                     opening: None,
-                    _share: share,
+                    share,
                     ends_session: false,
                     headers,
                 };
@@ -366,6 +367,7 @@ impl Front {
         mut body: Upload,
         scope: Scope,
         principal: Arc<Principal>,
+        wire: Arc<Wire>,
     ) -> Result<Response<Body>, Refusal> {
         if !is_json(&headers) {
             return Err(refusal(
@@ -376,7 +378,6 @@ impl Front {
         let settings = self.gateway.settings();
         let limits = &settings.limits;
         let text = collect(&mut body, &headers, limits.max_body_bytes).await?;
-        let account = body.account();
         let text = body.counted(text);
         if text.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[') {
             return Box::pin(self.batch(&headers, &text, scope, principal)).await;
@@ -387,7 +388,7 @@ impl Front {
         };
         if modern::is_modern(&headers, &frame) {
             let scope = self.rescoped(&principal, scope, &frame).await?;
-            return Ok(self.modern(headers, frame, scope, principal, account).await);
+            return Ok(self.modern(headers, frame, scope, principal, wire).await);
         }
         if frame.kind() == Kind::Request && frame.method() == method::INITIALIZE {
             let scope = self.rescoped(&principal, scope, &frame).await?;
@@ -398,6 +399,7 @@ impl Front {
         match frame.kind() {
             Kind::Request => {
                 let streams = prefers_stream(&headers);
+                let account = wire.account().clone();
                 let answer = self.legacy(session, frame, scope, principal, account, streams);
                 Ok(answer.await)
             }
@@ -576,7 +578,7 @@ impl Front {
         frame: Frame,
         scope: Scope,
         principal: Arc<Principal>,
-        account: Arc<Account>,
+        wire: Arc<Wire>,
     ) -> Response<Body> {
         let face = match modern::check(&headers, &frame) {
             Ok(face) => face,
@@ -602,16 +604,18 @@ impl Front {
                 );
             }
         }
-        let share = if frame.method() == method::LISTEN {
+        let streams = prefers_stream(&headers);
+        let capabilities = face.map(|face| Bytes::copy_from_slice(face.capabilities));
+        let (share, frame, forwarded) = if frame.method() == method::LISTEN {
             match self.stream_share(&principal) {
-                Ok(share) => Some(share),
+                // What lasts for hours keeps nothing of hyper's buffers, which the headers are parts of, too.
+                Ok(share) => (Some(share), listen::detached(frame), None),
                 Err(refusal) => return Self::refuse(&refusal),
             }
         } else {
-            None
+            (None, frame, Some(headers))
         };
-        let streams = prefers_stream(&headers);
-        let outbox = Outbox::charged(REQUEST_BOUNDS, account.clone());
+        let outbox = Outbox::charged(REQUEST_BOUNDS, wire.account().clone());
         let caller = Caller {
             era: Era::Modern,
             scope,
@@ -619,8 +623,8 @@ impl Front {
             outbox: outbox.clone(),
             principal: principal.id.clone(),
             may_use: principal.role >= Role::Call,
-            modern_capabilities: face.map(|face| Bytes::copy_from_slice(face.capabilities)),
-            headers: Some(headers),
+            modern_capabilities: capabilities,
+            headers: forwarded,
             timeout: None,
             run: None,
         };
@@ -636,6 +640,7 @@ impl Front {
             First::Message => {
                 // A task of its own from here on: a client that does not read stops its connection, and must
                 // not stop the call with it, which holds a place at its server.
+                let account = wire.account().clone();
                 let answering = AbortOnDropHandle::new(self.tasks.spawn(async move {
                     let answer = text(answering.await);
                     let length = answer.as_ref().map_or(0, Bytes::len);
@@ -643,7 +648,10 @@ impl Front {
                     account.backlog().settle();
                     (answer, Some(charge))
                 }));
-                let share = share.unwrap_or_else(|| self.streams.join(&principal.id));
+                if let Some(share) = share {
+                    match wire.leave(listen::takeover(outbox, answering, share)).await {}
+                }
+                let share = self.streams.join(&principal.id);
                 Events::of_request(outbox, Some(answering), None).until(share)
             }
         };

@@ -1,8 +1,8 @@
 //! Long streams without the HTTP machinery: a stream that says little should cost little.
 //!
-//! hyper keeps read and write buffers of 8 KB each for every connection. A `GET` stream sends nothing for
-//! hours, so the connection is taken out of hyper ([`super::listener`]) and lives on as a socket, a session
-//! and this loop.
+//! hyper keeps read and write buffers of 8 KB each for every connection. A `GET` stream and `subscriptions/listen` send
+//! nothing for hours, so the connection is taken out of hyper ([`super::listener`]) and lives on as a socket, what it
+//! carries, and this loop.
 
 use std::{fmt::Write as _, future::poll_fn, io, sync::Arc, task::Poll, time::Duration};
 
@@ -19,7 +19,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{body::KEEP_ALIVE, shares::Share};
+use super::{body::KEEP_ALIVE, listen::Listening, shares::Share};
 
 /// A reader that takes nothing for so long is gone.
 const STALLED: Duration = Duration::from_secs(60);
@@ -29,18 +29,39 @@ const COPIED: usize = 4 << 10;
 
 /// A stream that takes a connection over.
 pub(crate) struct Takeover {
-    pub(crate) stream: Reader,
+    pub(crate) stream: Source,
     /// An event before all others, ready to send.
     pub(crate) opening: Option<Bytes>,
-    /// Of all streams. Revoked, the session ends, and so does this.
-    pub(crate) _share: Share,
+    /// Of all streams. Revoked, this ends.
+    pub(crate) share: Share,
     /// The session ends with the stream (HTTP+SSE).
     pub(crate) ends_session: bool,
     /// Headers besides those of every event stream.
     pub(crate) headers: Vec<(HeaderName, String)>,
 }
 
-/// Sends the session's messages until it, the client or the product is gone.
+/// Where the events of a stream come from.
+pub(crate) enum Source {
+    /// A legacy session.
+    Session(Reader),
+    /// A request of a modern client, which is over when the client is gone.
+    Listen(Listening),
+}
+
+impl Source {
+    /// The next event, ready to send; `None` at the end.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    async fn next(&mut self) -> Option<Bytes> {
+        match self {
+            Self::Session(reader) => reader.next().await,
+            Self::Listen(listening) => listening.next().await,
+        }
+    }
+}
+
+/// Sends the stream's events until it, the client or the product is gone.
 ///
 /// # Errors
 /// The socket's own, [`io::ErrorKind::TimedOut`] for a client that does not read, and
@@ -68,11 +89,14 @@ pub(crate) async fn run(
         let event = tokio::select! {
             event = takeover.stream.next() => event,
             () = gone(socket) => return Ok(()),
+            () = cut(account) => return Err(io::ErrorKind::ConnectionAborted.into()),
+            () = takeover.share.over().cancelled() => None,
             () = tokio::time::sleep(KEEP_ALIVE) => {
                 chunk(socket, account, b": \n\n").await?;
                 continue;
             }
-            () = over.cancelled() => None,
+            // The other kind ends by itself, with an answer.
+            () = over.cancelled(), if matches!(takeover.stream, Source::Session(_)) => None,
         };
         let Some(event) = event else { break };
         chunk(socket, account, &event).await?;
@@ -98,33 +122,38 @@ async fn gone(socket: &TcpStream) {
 }
 
 async fn chunk(socket: &mut TcpStream, account: &Arc<Account>, data: &[u8]) -> io::Result<()> {
-    let head = format!("{:x}\r\n", data.len());
-    if data.len() < COPIED {
-        let mut out = head.into_bytes();
-        out.extend_from_slice(data);
-        out.extend_from_slice(b"\r\n");
-        return write(socket, &out).await;
-    }
-    let _charge = Charge::new(account, data.len());
-    account.backlog().settle();
-    let cut = poll_fn(|cx| {
-        account.register(cx.waker());
-        if account.is_cut() {
-            Poll::Ready(())
-        } else {
-            Poll::Pending
-        }
-    });
     let written = async {
+        let head = format!("{:x}\r\n", data.len());
+        if data.len() < COPIED {
+            let mut out = head.into_bytes();
+            out.extend_from_slice(data);
+            out.extend_from_slice(b"\r\n");
+            return write(socket, &out).await;
+        }
+        let _charge = Charge::new(account, data.len());
+        account.backlog().settle();
         write(socket, head.as_bytes()).await?;
         write(socket, data).await?;
         write(socket, b"\r\n").await
     };
     tokio::select! {
         biased;
-        () = cut => Err(io::ErrorKind::ConnectionAborted.into()),
+        () = cut(account) => Err(io::ErrorKind::ConnectionAborted.into()),
         written = written => written,
     }
+}
+
+/// Waits until the client is cut off: besides what is being written, what is queued for it may have been too much.
+async fn cut(account: &Account) {
+    poll_fn(|cx| {
+        account.register(cx.waker());
+        if account.is_cut() {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    })
+    .await;
 }
 
 async fn write(socket: &mut TcpStream, data: &[u8]) -> io::Result<()> {

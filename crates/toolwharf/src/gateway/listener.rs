@@ -28,7 +28,7 @@ use tower::ServiceExt;
 use super::{
     Body, Front,
     http::refusal,
-    idle::{self, Takeover},
+    idle::{self, Source, Takeover},
     patience::Patience,
     wire::{AtWork, Download, Upload, Wire},
 };
@@ -38,7 +38,7 @@ use crate::{
 };
 
 /// Bytes that a request's head may have, and that are read at a time.
-const HEAD_BYTES: usize = 64 << 10;
+pub(super) const HEAD_BYTES: usize = 64 << 10;
 
 /// Milliseconds after which data that a client does not acknowledge ends its connection.
 const UNREAD_MS: u32 = 60_000;
@@ -188,8 +188,8 @@ async fn connection(
         if let Err(error) = ended {
             tracing::debug!("a stream ended: {error}");
         }
-        if takeover.ends_session {
-            let id = takeover.stream.session().id().clone();
+        if let (Source::Session(stream), true) = (&takeover.stream, takeover.ends_session) {
+            let id = stream.session().id().clone();
             Box::pin(front.end_session(&id)).await;
         }
         Box::pin(idle::drain(&mut socket)).await;

@@ -9,6 +9,7 @@ mod body;
 mod guard;
 mod http;
 mod idle;
+mod listen;
 mod listener;
 mod patience;
 mod room;

@@ -20,7 +20,7 @@ use super::{
     Body, Front,
     guard::Refusal,
     http::{collect, empty, refusal, scope},
-    idle::Takeover,
+    idle::{Source, Takeover},
     wire::{Upload, Wire},
 };
 
@@ -77,9 +77,9 @@ impl Front {
         self.add(&session, scope)?;
         let endpoint = Bytes::from(format!("/message?sessionId={}", session.id().as_str()));
         let takeover = Takeover {
-            stream: session.listen(false),
+            stream: Source::Session(session.listen(false)),
             opening: Some(sse::encode(Some("endpoint"), None, &endpoint)),
-            _share: share,
+            share,
             ends_session: true,
             headers: Vec::new(),
         };

@@ -179,11 +179,6 @@ impl Upload {
         }
     }
 
-    /// What waits for the client on this connection.
-    pub(super) fn account(&self) -> Arc<Account> {
-        self.wire.account.clone()
-    }
-
     /// The text that was read from it, counted until nobody refers to it.
     pub(crate) fn counted(mut self, text: Bytes) -> Bytes {
         match self.held.take() {
