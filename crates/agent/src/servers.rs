@@ -20,11 +20,11 @@ pub trait Servers: Send + Sync {
     /// When the start policy says that the start failed; the message names the server. What was started is stopped.
     fn start(&self) -> BoxFuture<'_, Result<(), ServersError>>;
 
-    /// What is offered now. Called once for each message of the user. It should answer from what is known: the model
-    /// waits for it. A server that is away takes nothing from the others: it is among [`Offer::missing`].
+    /// Returns what is offered now. Called once for each message of the user. It should answer from what is known, since
+    /// the model waits for it. A server that is away takes nothing from the others: it is among [`Offer::missing`].
     ///
     /// # Errors
-    /// When there is no telling; the chat ends with the message.
+    /// If the offer cannot be determined; the chat ends with the message.
     fn tools(&self) -> BoxFuture<'_, Result<Offer, ServersError>>;
 
     /// Calls a tool and records the call. Dropping the future cancels the call at its server.

@@ -22,10 +22,10 @@ use crate::{
 const QUIET: Duration = Duration::from_millis(100);
 /// A longer one is told in parts.
 const LONGEST_BURST: Duration = Duration::from_secs(1);
-/// How often it is looked whether the servers of a scope are there.
+/// How often the servers of a scope are checked for having come up.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// What is to be told.
+/// The list changes that clients have not heard of yet.
 #[derive(Default)]
 pub(crate) struct Announcer {
     scopes: Mutex<HashMap<Scope, Noted>>,

@@ -144,7 +144,7 @@ impl Drop for Questions {
     }
 }
 
-/// What a server is told of its question: its client's answer, or why there is none.
+/// Returns the response to a server's question: the client's answer, or an error that says why there is none.
 pub(crate) async fn settled(
     question: &Frame,
     asked: Result<Asked, RpcError>,
@@ -164,7 +164,7 @@ pub(crate) async fn settled(
 /// The client's answer to something that it was asked.
 ///
 /// # Errors
-/// Why there is none.
+/// The client is gone, or did not answer in time.
 pub(crate) async fn answered(asked: Asked, wait: Duration) -> Result<Frame, RpcError> {
     match tokio::time::timeout(wait, asked.answer()).await {
         Ok(Some(frame)) => Ok(frame),

@@ -177,7 +177,7 @@ impl Queue {
     /// Has turns taken from now on; `false` if they are already.
     pub(crate) fn take_turns(&self) -> bool {
         let mut line = self.places.line();
-        // What is in flight may be of several callers: the next turn begins when all of it is over.
+        // The calls in flight may be of several callers: the next turn begins when all of them are over.
         line.turn = None;
         !std::mem::replace(&mut line.takes_turns, true)
     }
@@ -372,7 +372,7 @@ mod tests {
         let [one, two, three] = [(); 3].map(|()| CallerId::unique());
         let early = [enter(&queue, one).await, enter(&queue, two).await];
         assert!(queue.take_turns() && !queue.take_turns());
-        // What is in flight is of several: even its own callers wait until it is over.
+        // The calls in flight are of several callers: even those callers wait until all are over.
         let mut again = Box::pin(enter(&queue, one));
         assert!((&mut again).now_or_never().is_none());
         drop(early);

@@ -24,7 +24,7 @@ impl Refresh {
         self.more.notify_one();
     }
 
-    /// What is to be asked for next. Only one at a time waits for it.
+    /// Waits for the next lists to fetch, and returns them. Only one task waits at a time.
     ///
     /// # Cancel safety
     /// Nothing is lost if it is dropped before it is ready.

@@ -1,4 +1,4 @@
-//! What is said of names that lead nowhere.
+//! The errors for names that lead nowhere.
 
 use mcp::{RpcError, error, json::quote};
 

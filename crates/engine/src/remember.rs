@@ -106,7 +106,7 @@ pub struct Seen {
     pub news: News,
 }
 
-/// What is new about a definition.
+/// How a definition compares with the one that is pinned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum News {
     /// The tool was not known.

@@ -970,7 +970,7 @@ impl Server {
 
     /// Notes how tools are defined, and whether that is how they were.
     fn compare(&self, shared: &Arc<Shared>, tools: &[Item]) {
-        // What comes after it has that may have another configuration: nothing is agreed to for that one.
+        // Its successor may have another configuration: nothing is agreed to on the successor's behalf.
         if self.over.is_cancelled() {
             return;
         }
