@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::{Result, ensure};
 
 use crate::{
-    docker, graph, postgres, setup,
+    docker, graph, lengths, postgres, setup,
     shell::{Cmd, heading},
     workspace::Workspace,
 };
@@ -18,7 +18,7 @@ pub(crate) fn test(workspace: &Workspace, nextest: &[String]) -> Result<ExitCode
     heading("set-up");
     setup::run(workspace)?;
     fmt(workspace)?;
-    dependency_graph(workspace)?;
+    structure(workspace)?;
     deny(workspace)?;
     clippy(workspace)?;
     build(workspace)?;
@@ -46,7 +46,7 @@ pub(crate) fn soak(workspace: &Workspace, nextest: &[String]) -> Result<ExitCode
 /// What needs no test to run. Wants nothing but the Rust toolchain and cargo-deny.
 pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     fmt(workspace)?;
-    dependency_graph(workspace)?;
+    structure(workspace)?;
     deny(workspace)?;
     clippy(workspace)
 }
@@ -97,9 +97,12 @@ fn clippy(workspace: &Workspace) -> Result<()> {
     workspace.cargo(&lints).run()
 }
 
-fn dependency_graph(workspace: &Workspace) -> Result<()> {
+/// What depends on what, and how long files are.
+pub(crate) fn structure(workspace: &Workspace) -> Result<()> {
     heading("dependency graph");
-    graph::run(workspace)
+    graph::run(workspace)?;
+    heading("lengths of files");
+    lengths::run(workspace)
 }
 
 fn deny(workspace: &Workspace) -> Result<()> {

@@ -34,7 +34,8 @@ const RULES: &[Rule] = &[
     },
     Rule {
         krate: "mcp",
-        ours: &[],
+        // Which addresses are public, and how errors are told: once for all.
+        ours: &["model"],
         no_direct: &["rmcp"],
         no_anywhere: &["axum", "sqlx"],
     },
@@ -52,7 +53,7 @@ const RULES: &[Rule] = &[
     },
     Rule {
         krate: "agent",
-        // The client role only, for the feature `adk`.
+        // The reader of event streams; for the feature `adk`, the client role.
         ours: &["mcp", "model"],
         no_direct: &["sqlx"],
         no_anywhere: &["axum"],

@@ -12,6 +12,7 @@ mod docker;
 mod gateway;
 mod graph;
 mod http;
+mod lengths;
 mod postgres;
 mod python;
 mod recipes;
@@ -54,9 +55,9 @@ enum Command {
         #[arg(last = true)]
         nextest: Vec<String>,
     },
-    /// Checks formatting, lints, the dependency graph, licences and sources
+    /// Checks formatting, lints, the dependency graph, lengths of files, licences and sources
     Check,
-    /// Checks that crates depend on each other only as docs/architecture.md says
+    /// Checks that crates depend on each other only as docs/architecture.md says, and that no Rust file is too long
     Graph,
     /// Runs a command with a private Postgres, whose URL is in TOOLWHARF_TEST_POSTGRES
     Postgres {
@@ -134,7 +135,7 @@ fn run(command: Command) -> Result<ExitCode> {
         }
         Command::Setup => setup::run(&workspace),
         Command::Check => checks::check(&workspace),
-        Command::Graph => graph::run(&workspace),
+        Command::Graph => checks::structure(&workspace),
         Command::Demo {
             exit_after_check,
             listen,

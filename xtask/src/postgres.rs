@@ -238,7 +238,7 @@ fn as_user(program: &Path) -> Result<Cmd> {
 fn password() -> Result<String> {
     let mut bytes = [0; 16];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(hex::encode(bytes))
 }
 
 fn free_port() -> Result<u16> {

@@ -15,6 +15,10 @@ use serde_json::{Value, json};
 use shared::{KEY, endpoint, function, within};
 use std::{sync::Arc, time::Duration};
 use testkit::llm::{Llm, expecting, says, turns};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpListener,
+};
 
 fn anthropic(llm: &Llm) -> Anthropic {
     anthropic_at(&endpoint(llm.url()))
@@ -372,6 +376,32 @@ async fn nobody_there_and_nobody_who_answers() {
     );
     assert!(error.ends_with("(after 5 attempts)"), "{error}");
     assert_eq!(retries(&events).len(), 4);
+}
+
+#[tokio::test]
+async fn a_stream_that_is_none_is_refused() {
+    let long = format!("data: {}", "x".repeat(16 << 20)).into_bytes();
+    for (stream, why) in [
+        (b"data: \xff\n\n".to_vec(), "an event is not UTF-8"),
+        ([&long[..], b"x"].concat(), "longer than 16777216 bytes"),
+    ] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        let serving = async {
+            let (mut socket, _) = listener.accept().await.expect("a client");
+            let read = socket.read(&mut [0; 4096]).await;
+            assert!(read.expect("a request") > 0);
+            let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n";
+            let _ = socket.write_all(head.as_bytes()).await;
+            // It may hang up before the end.
+            let _ = socket.write_all(&stream).await;
+            socket
+        };
+        let model = anthropic_at(&endpoint(&url));
+        let ((_, reply), _socket) = tokio::join!(all(&model, request("go")), serving);
+        let error = reply.expect_err("no reply").to_string();
+        assert!(error.contains(why), "{error}");
+    }
 }
 
 #[test]

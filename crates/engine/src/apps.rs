@@ -14,7 +14,7 @@ use mcp::{Frame, json::Object};
 use memchr::memmem::Finder;
 use model::ServerKey;
 
-use crate::{gateway::Caller, server::Server, tasks::Owner, view::View};
+use crate::{exchange::Caller, server::Server, tasks::Owner, view::View};
 
 /// Clients whose views are remembered.
 const MAX_CLIENTS: usize = 4_096;

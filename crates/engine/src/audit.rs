@@ -23,8 +23,6 @@ use tokio::{
     time::Instant,
 };
 
-use crate::secrets::hex;
-
 /// Records that wait to be written, and places for the outcomes of calls in flight.
 const QUEUE: usize = 32_768;
 /// The most records of one batch: two for each of as many calls as are usually in flight.
@@ -304,7 +302,7 @@ impl Drop for Pending {
 }
 
 fn digest(text: &[u8]) -> String {
-    hex(&Sha256::digest(text))
+    hex::encode(Sha256::digest(text))
 }
 
 async fn write(writer: CallWriter, mut queue: mpsc::Receiver<Entry>) {
@@ -393,7 +391,7 @@ impl Book {
                 Ok(())
             }
             Err(error) => {
-                let why = chain(&error);
+                let why = model::with_causes(&error);
                 if let Some(times) = self.failures.count(&why) {
                     tracing::error!(records = new, "calls cannot be recorded: {why}{times}");
                 }
@@ -453,14 +451,6 @@ fn not_made(call: NewCall) -> CallEnd {
         result: None,
         finished_at: store::now(),
         duration_us: 0,
-    }
-}
-
-fn chain(error: &store::Error) -> String {
-    use std::error::Error;
-    match error.source() {
-        Some(source) => format!("{error}: {source}"),
-        None => error.to_string(),
     }
 }
 

@@ -11,10 +11,8 @@ use mcp::{
     chain::{Behind, Blocked, KEY},
     json::{Object, Splice},
 };
-use tokio::time::Instant;
 
 use crate::{
-    catalog::Catalog,
     launch::Connection,
     server::{Server, State},
     shared::Shared,
@@ -28,7 +26,7 @@ pub(crate) fn is_asked(request: &Frame) -> bool {
 impl Shared {
     /// The result with what there is to say about gateways in its `_meta`.
     pub(crate) fn with_chain(&self, result: &Bytes) -> Bytes {
-        let Some(chain) = &self.launcher.identity.chain else {
+        let Some(chain) = &self.identity.chain else {
             return result.clone();
         };
         let fleet = self.fleet();
@@ -53,7 +51,7 @@ impl Shared {
 }
 
 /// After so long a server is asked again that was blocked for what lies behind another gateway.
-const AGAIN: Duration = Duration::from_secs(600);
+pub(crate) const AGAIN: Duration = Duration::from_secs(600);
 
 impl Server {
     /// Notes why the server must not be behind this gateway. Its connection, if there is one, is to be closed then.
@@ -80,7 +78,7 @@ impl Server {
         connection: &Connection,
         behind: Option<Behind>,
     ) -> bool {
-        let (Some(chain), Some(behind)) = (&shared.launcher.identity.chain, behind) else {
+        let (Some(chain), Some(behind)) = (&shared.identity.chain, behind) else {
             return true;
         };
         if let Err(blocked) = chain.judge(&behind) {
@@ -89,35 +87,5 @@ impl Server {
         }
         connection.behind.store(Some(Arc::new(behind)));
         true
-    }
-
-    /// Offers nothing and leaves the server alone: until it is stopped, or, where others can put it right, for a while.
-    pub(crate) async fn stay_away(&self, shared: &Shared, blocked: &Blocked) {
-        let wait = blocked.may_change().then_some(AGAIN);
-        match wait {
-            Some(wait) => {
-                tracing::error!(server = %self.key(), retry_ms = wait.as_millis(), "left out: {blocked}");
-            }
-            None => {
-                tracing::error!(server = %self.key(), "left out and not tried again: {blocked}")
-            }
-        }
-        self.change(|catalog| *catalog = Catalog::default());
-        self.set_state(State::Down {
-            reason: blocked.to_string().into(),
-            retry_at: wait.map(|wait| Instant::now() + wait),
-            left_alone: false,
-        });
-        self.settle_and_publish(shared);
-        let again = async {
-            match wait {
-                Some(wait) => tokio::time::sleep(wait).await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            () = again => {}
-            () = self.over.cancelled() => {}
-        }
     }
 }

@@ -1,4 +1,4 @@
-//! Which servers there are, and who sees them: those of the configuration file, and those of projects.
+//! Which servers there are, and who sees them.
 //!
 //! Invariants: a value never changes, only the next one takes its place; what a project owns is seen by this
 //! project and by callers that name none, and by nobody else. Deliberately absent: where the descriptions
@@ -9,76 +9,98 @@ use std::{
     sync::Arc,
 };
 
-use model::{ProjectId, ProjectView, ServerKey, Settings, ToolRef, ToolSetting};
+use model::{Declared, ProjectId, ProjectView, ServerKey, Settings, ToolRef, ToolSetting};
 
 use crate::{server::Server, view::Scope};
 
-/// What a project has of its own.
+/// What is set for a project.
 #[derive(Clone, Default)]
 pub struct Project {
-    /// What it sees of the configuration file's servers, and how names are made.
+    /// What it sees of the servers that are nobody's own, and how names are made.
     pub view: ProjectView,
     pub tools: HashMap<ToolRef, ToolSetting>,
-    pub(crate) servers: Vec<Arc<Server>>,
 }
 
-impl Project {
-    #[must_use]
-    pub fn new(view: ProjectView, tools: HashMap<ToolRef, ToolSetting>) -> Self {
-        Self {
-            view,
-            tools,
-            servers: Vec::new(),
-        }
-    }
-
-    #[must_use]
-    pub fn servers(&self) -> &[Arc<Server>] {
-        &self.servers
-    }
-}
-
-/// All servers.
+/// All servers, in one order: those of the configuration file as it has them, those that were registered, those that
+/// projects declared.
 #[derive(Clone, Default)]
 pub struct Fleet {
     pub settings: Arc<Settings>,
-    /// Of the configuration file, in its order.
-    pub shared: Vec<Arc<Server>>,
-    /// Those that were registered to be hosted, a project's own among them.
-    pub hosted: Vec<Arc<Server>>,
+    /// By who owns them.
+    servers: BTreeMap<Option<ProjectId>, Vec<Arc<Server>>>,
     pub projects: BTreeMap<ProjectId, Arc<Project>>,
 }
 
 impl Fleet {
-    /// All servers, those of the configuration file first.
-    pub fn all(&self) -> impl Iterator<Item = &Arc<Server>> {
-        let owned = self.projects.values().flat_map(|project| &project.servers);
-        self.shared.iter().chain(&self.hosted).chain(owned)
+    /// No servers yet.
+    pub(crate) fn new(settings: Settings) -> Self {
+        Self {
+            settings: Arc::new(settings),
+            ..Self::default()
+        }
     }
 
+    /// All servers, those of nobody first.
+    pub fn all(&self) -> impl Iterator<Item = &Arc<Server>> {
+        self.servers.values().flatten()
+    }
+
+    /// Those of the configuration file, in its order.
+    pub fn of_file(&self) -> impl Iterator<Item = &Arc<Server>> {
+        declared(self.of(None), Declared::File)
+    }
+
+    /// Those that were registered, of all projects and of none.
+    pub fn registered(&self) -> impl Iterator<Item = &Arc<Server>> {
+        let is = |server: &&Arc<Server>| server.spec.declared == Declared::Registered;
+        self.all().filter(is)
+    }
+
+    /// Those of a project; `None`: of no project.
+    pub(crate) fn of(&self, owner: Option<&ProjectId>) -> &[Arc<Server>] {
+        let servers = self.servers.get(&owner.cloned());
+        servers.map_or(&[], Vec::as_slice)
+    }
+
+    /// Puts servers in the place of those that `is_old`; gives these.
+    pub(crate) fn replace(
+        &mut self,
+        is_old: impl Fn(&Server) -> bool,
+        fresh: Vec<Arc<Server>>,
+    ) -> Vec<Arc<Server>> {
+        let mut gone = Vec::new();
+        for servers in self.servers.values_mut() {
+            let (old, kept) = servers.drain(..).partition(|server| is_old(server));
+            *servers = kept;
+            gone.extend::<Vec<_>>(old);
+        }
+        for server in fresh {
+            let owner = server.key().owner.clone();
+            self.servers.entry(owner).or_default().push(server);
+        }
+        self.servers.retain(|_, servers| !servers.is_empty());
+        for servers in self.servers.values_mut() {
+            servers.sort_by_key(|server| server.spec.declared);
+        }
+        gone
+    }
+
+    /// The server of that key; of two the one that hides the other.
     #[must_use]
     pub fn get(&self, key: &ServerKey) -> Option<&Arc<Server>> {
-        let list = match &key.owner {
-            Some(project) => self.projects.get(project).map(|project| project.servers()),
-            None => Some(self.shared.as_slice()),
-        };
-        let listed = list.unwrap_or_default();
-        let hosted = self.hosted.iter().filter(|server| *server.key() == *key);
-        let mut named = listed
-            .iter()
-            .filter(|server| *server.name() == key.name)
-            .chain(hosted);
-        named.next()
+        let servers = self.of(key.owner.as_ref()).iter();
+        let named = servers.filter(|server| *server.name() == key.name);
+        named.min_by_key(|server| server.spec.declared == Declared::Registered)
     }
 
-    /// The server that is hosted under this id.
+    /// The server that was registered under this id.
     #[must_use]
-    pub fn hosted(&self, id: &str) -> Option<&Arc<Server>> {
+    pub fn by_id(&self, id: &str) -> Option<&Arc<Server>> {
         let is = |server: &&Arc<Server>| {
             let hosting = server.spec.hosting();
             hosting.is_some_and(|hosting| hosting.id == id)
         };
-        self.hosted.iter().find(is)
+        self.registered().find(is)
     }
 
     /// Whether anything says that there is such a project.
@@ -92,8 +114,7 @@ impl Fleet {
     pub fn declares(&self, id: &ProjectId) -> bool {
         self.settings.projects.contains_key(id)
             || self
-                .shared
-                .iter()
+                .of_file()
                 .any(|server| server.spec.projects.contains(id))
     }
 
@@ -157,39 +178,40 @@ impl Fleet {
         {
             return None;
         }
-        let own = scope.project.as_ref().and_then(|id| self.projects.get(id));
-        let own = own.map_or(&[][..], |project| &project.servers);
-        // A project's own server takes the place of one of the configuration file, and that the place of a hosted
-        // one of its name and owner.
-        let shadowed = |server: &Server| {
-            let named = |other: &Arc<Server>| other.name() == server.name();
-            let hosted = server.spec.hosting().is_some();
-            match &server.spec.owner {
-                None => own.iter().any(named) || (hosted && self.shared.iter().any(named)),
-                Some(owner) if hosted => {
-                    let project = self.projects.get(owner);
-                    project.is_some_and(|project| project.servers.iter().any(named))
-                }
-                Some(_) => false,
+        let is_seen = |server: &&Arc<Server>| {
+            server.spec.enabled && self.sees(scope, server) && !self.is_hidden(scope, server)
+        };
+        let seen: Vec<Arc<Server>> = match &scope.project {
+            None => self.all().filter(is_seen).cloned().collect(),
+            project => {
+                let own = self.of(project.as_ref()).iter();
+                let all = self.of(None).iter().chain(own);
+                all.filter(is_seen).cloned().collect()
             }
         };
-        let all_projects = self
-            .projects
-            .values()
-            .filter(|_| scope.project.is_none())
-            .flat_map(|project| &project.servers);
-        let seen: Vec<Arc<Server>> = self
-            .shared
-            .iter()
-            .chain(&self.hosted)
-            .chain(own)
-            .chain(all_projects)
-            .filter(|server| server.spec.enabled && self.sees(scope, server) && !shadowed(server))
-            .cloned()
-            .collect();
         if scope.server.is_some() && seen.is_empty() {
             return None;
         }
         Some(seen)
     }
+
+    /// Whether another of the same name takes the server's place: one of the file that of a registered one, one that a
+    /// project declared both.
+    fn is_hidden(&self, scope: &Scope, server: &Server) -> bool {
+        let is_named = |other: &Arc<Server>| {
+            other.name() == server.name() && other.spec.declared != Declared::Registered
+        };
+        let owner = server.key().owner.as_ref();
+        let registered = server.spec.declared == Declared::Registered;
+        let by_own = owner.is_none()
+            && scope.project.is_some()
+            && self.of(scope.project.as_ref()).iter().any(is_named);
+        by_own || (registered && self.of(owner).iter().any(is_named))
+    }
+}
+
+fn declared(servers: &[Arc<Server>], by: Declared) -> impl Iterator<Item = &Arc<Server>> {
+    servers
+        .iter()
+        .filter(move |server| server.spec.declared == by)
 }

@@ -1,12 +1,17 @@
 //! From a server's description to a live connection.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+    time::Duration,
+};
 
 use arc_swap::ArcSwapOption;
+use futures_util::future::BoxFuture;
 use mcp::{
     Era,
     chain::{self, Behind, Blocked},
-    client::{Ambient, Client, ConnectError, Connector, Identity, Options, Target},
+    client::{Ambient, Client, ConnectError, Connector, Identity, Options, Stray, Target},
 };
 use model::{EraPolicy, Hosting, Provider, ServerSpec, Transport};
 use runtime::{
@@ -22,10 +27,47 @@ use crate::{own_tools::OwnTools, runtimes::Runtimes};
 pub(crate) const SHARED_CAPABILITIES: &str =
     r#"{"sampling":{},"elicitation":{"form":{},"url":{}},"roots":{"listChanged":true}}"#;
 
+/// As much is told of a line that is no message.
+const PRINTED_CHARS: usize = 200;
 /// From one attempt to reach a hosted HTTP server that is starting to the next.
 const KNOCK: Duration = Duration::from_millis(50);
 
-/// Makes connections; holds what they share.
+/// From one look at whether the host has what a server needs to the next.
+const LOOK_AGAIN: Duration = Duration::from_secs(60);
+const LOOK_AGAIN_SOON: Duration = Duration::from_secs(5);
+
+/// From a server's description to a live conversation with an instance of it. [`Launcher`] does it for real; tests put
+/// scripted servers here.
+pub trait Connect: Send + Sync {
+    /// Starts or reaches the server and makes a conversation with it, in which `capabilities` (JSON text) are declared.
+    /// No secret of `spec` is in the error's reason.
+    ///
+    /// # Cancel safety
+    /// What was started is ended if this is dropped before it is done; whoever has to know when takes it from `launched`.
+    fn connect<'a>(
+        &'a self,
+        spec: &'a ServerSpec,
+        capabilities: &'a str,
+        launched: &'a Launched,
+    ) -> BoxFuture<'a, Result<(Connection, Ambient), StartError>>;
+}
+
+/// The instance that was started last on the way to a connection.
+#[derive(Default)]
+pub struct Launched(Mutex<Option<Handle>>);
+
+impl Launched {
+    pub fn put(&self, handle: &Handle) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(handle.clone());
+    }
+
+    pub(crate) fn take(&self) -> Option<Handle> {
+        let mut launched = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        launched.take()
+    }
+}
+
+/// Makes connections to processes, hosted instances and URLs; holds what they share.
 pub(crate) struct Launcher {
     pub(crate) spawner: Spawner,
     pub(crate) runtimes: Arc<Runtimes>,
@@ -69,23 +111,77 @@ pub struct Housing {
 struct Started {
     target: Target,
     handle: Handle,
+    /// What it printed where messages belong.
+    printed: Printed,
     hosted: Option<Arc<Housing>>,
+}
+
+/// The first line of a server's standard output that is no message, cut short.
+#[derive(Clone, Default)]
+struct Printed(Arc<OnceLock<String>>);
+
+impl Printed {
+    /// Has such lines written to the instance's log, too.
+    fn of(&self, handle: &Handle) -> Stray {
+        let (first, note) = (self.0.clone(), handle.note());
+        Box::new(move |line| {
+            let line = String::from_utf8_lossy(line);
+            first.get_or_init(|| line.chars().take(PRINTED_CHARS).collect());
+            note(&format!("[stdout] {line}"));
+        })
+    }
+}
+
+impl fmt::Display for Printed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.get() {
+            Some(line) => write!(
+                f,
+                "; it printed `{line}` on its standard output, where only messages belong (diagnostics go to standard error)"
+            ),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Why a server could not be started or reached.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{reason}")]
-pub(crate) struct StartError {
+pub struct StartError {
     /// Fit for clients: no output of the server in it.
-    pub(crate) reason: Arc<str>,
+    pub reason: Arc<str>,
     /// The end of its stderr, for logs and operators.
-    pub(crate) stderr: Option<String>,
+    pub stderr: Option<String>,
     /// How the instance ended, if it did by itself.
-    pub(crate) exit: Option<Exit>,
+    pub exit: Option<Exit>,
     /// Nothing was started: what was asked for cannot be.
-    pub(crate) refused: Option<Refused>,
+    pub refused: Option<Refused>,
+    /// What waiting alone does not put right.
+    pub hindrance: Option<Hindrance>,
     /// It is a gateway that must not be behind this one.
-    pub(crate) blocked: Option<Blocked>,
+    pub blocked: Option<Blocked>,
+}
+
+/// What keeps a server from being started, and is no fault of the server's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hindrance {
+    /// Its description lacks something, such as a secret: whoever puts that right declares it anew.
+    Description,
+    /// The host lacks something, or has something else: a command, an image, a limit that it can enforce.
+    Host,
+    /// The same of a port, which may be free soon.
+    Port,
+}
+
+impl Hindrance {
+    /// When to look again.
+    pub(crate) fn again(self) -> Option<Duration> {
+        match self {
+            Self::Description => None,
+            Self::Host => Some(LOOK_AGAIN),
+            Self::Port => Some(LOOK_AGAIN_SOON),
+        }
+    }
 }
 
 /// What of a registration a runtime cannot do.
@@ -132,13 +228,33 @@ impl Refused {
 }
 
 impl StartError {
-    fn new(reason: impl Into<Arc<str>>) -> Self {
+    /// An error of which nothing but the reason is known.
+    #[must_use]
+    pub fn new(reason: impl Into<Arc<str>>) -> Self {
         Self {
             reason: reason.into(),
             stderr: None,
             exit: None,
             refused: None,
+            hindrance: None,
             blocked: None,
+        }
+    }
+
+    /// What keeps it from being started, if waiting alone does not change that.
+    pub(crate) fn hindrance(&self) -> Option<Hindrance> {
+        let refused = self.refused.as_ref();
+        let of_host = refused.map(|refused| match refused.pointer {
+            "/ports" => Hindrance::Port,
+            _ => Hindrance::Host,
+        });
+        self.hindrance.or(of_host)
+    }
+
+    pub(crate) fn hindered(reason: impl Into<Arc<str>>, hindrance: Hindrance) -> Self {
+        Self {
+            hindrance: Some(hindrance),
+            ..Self::new(reason)
         }
     }
 
@@ -157,6 +273,29 @@ fn blocked(error: &ConnectError) -> Option<Blocked> {
     }
 }
 
+impl Connect for Launcher {
+    fn connect<'a>(
+        &'a self,
+        spec: &'a ServerSpec,
+        capabilities: &'a str,
+        launched: &'a Launched,
+    ) -> BoxFuture<'a, Result<(Connection, Ambient), StartError>> {
+        Box::pin(async move {
+            let connecting = self.connect_as_configured(spec, capabilities, launched);
+            let connected = connecting.await;
+            // Reasons name the command or the URL, and secrets may have been filled in there (P04).
+            connected.map_err(|error| StartError {
+                reason: spec.redact(&error.reason).into(),
+                refused: error.refused.map(|refused| Refused {
+                    why: spec.redact(&refused.why).into(),
+                    ..refused
+                }),
+                ..error
+            })
+        })
+    }
+}
+
 impl Launcher {
     fn options(&self, spec: &ServerSpec, capabilities: &str, era: Option<Era>) -> Options {
         Options {
@@ -171,31 +310,14 @@ impl Launcher {
         }
     }
 
-    /// Starts or reaches the server and makes a conversation with it.
-    pub(crate) async fn connect(
-        &self,
-        spec: &ServerSpec,
-        capabilities: &str,
-    ) -> Result<(Connection, Ambient), StartError> {
-        let connected = self.connect_as_configured(spec, capabilities).await;
-        // Reasons name the command or the URL, and secrets may have been filled in there (P04).
-        connected.map_err(|error| StartError {
-            reason: spec.redact(&error.reason).into(),
-            refused: error.refused.map(|refused| Refused {
-                why: spec.redact(&refused.why).into(),
-                ..refused
-            }),
-            ..error
-        })
-    }
-
     async fn connect_as_configured(
         &self,
         spec: &ServerSpec,
         capabilities: &str,
+        launched: &Launched,
     ) -> Result<(Connection, Ambient), StartError> {
         if let Some(why) = &spec.unusable {
-            return Err(StartError::new(why.as_str()));
+            return Err(StartError::hindered(why.as_str(), Hindrance::Description));
         }
         let era = match spec.era {
             EraPolicy::Auto => None,
@@ -209,10 +331,16 @@ impl Launcher {
                 .collect()
         };
         let target = match &spec.transport {
-            Transport::Stdio { .. } => return self.connect_instance(spec, capabilities, era).await,
+            Transport::Stdio { .. } => {
+                return self
+                    .connect_instance(spec, capabilities, era, launched)
+                    .await;
+            }
             Transport::Hosted(_) => {
                 let _turn = self.starting.acquire().await;
-                return self.connect_instance(spec, capabilities, era).await;
+                return self
+                    .connect_instance(spec, capabilities, era, launched)
+                    .await;
             }
             Transport::Http { url, headers: own } => Target::Http {
                 url: url.clone(),
@@ -235,13 +363,17 @@ impl Launcher {
         spec: &ServerSpec,
         capabilities: &str,
         era: Option<Era>,
+        launched: &Launched,
     ) -> Result<(Connection, Ambient), StartError> {
-        match self.connect_instance_once(spec, capabilities, era).await {
+        match self
+            .connect_instance_once(spec, capabilities, era, launched)
+            .await
+        {
             // It refused `initialize` and did not answer `server/discover` after it either: perhaps because it
             // ended. A fresh process that has heard nothing else decides.
             Err((ConnectErrorKind::NotLegacy, refusal)) if era.is_none() => {
                 match self
-                    .connect_instance_once(spec, capabilities, Some(Era::Modern))
+                    .connect_instance_once(spec, capabilities, Some(Era::Modern), launched)
                     .await
                 {
                     Ok(connected) => Ok(connected),
@@ -259,6 +391,7 @@ impl Launcher {
         spec: &ServerSpec,
         capabilities: &str,
         era: Option<Era>,
+        launched: &Launched,
     ) -> Result<(Connection, Ambient), (ConnectErrorKind, StartError)> {
         let started = match &spec.transport {
             Transport::Hosted(hosting) => self.start_hosted(spec, hosting).await,
@@ -268,8 +401,10 @@ impl Launcher {
         let Started {
             target,
             handle,
+            printed,
             hosted,
         } = started;
+        launched.put(&handle);
         let options = self.options(spec, capabilities, era);
         let connected = match target {
             Target::Http { url, .. } => self.knock(url, &options, &handle).await,
@@ -290,8 +425,8 @@ impl Launcher {
                 .ok(),
         };
         let reason = match exit {
-            Some(exit) => format!("it ended with {exit} before it answered the handshake"),
-            None => failure.to_string(),
+            Some(exit) => format!("it ended with {exit} before it answered the handshake{printed}"),
+            None => format!("{failure}{printed}"),
         };
         handle.stop(self.stop_grace).await;
         // Whole only now.
@@ -307,6 +442,7 @@ impl Launcher {
                 stderr: Some(stderr).filter(|text| !text.is_empty()),
                 exit,
                 refused: None,
+                hindrance: None,
                 blocked,
             },
         ))
@@ -336,12 +472,18 @@ impl Launcher {
         }
         launch.cwd.clone_from(cwd);
         let instance = self.spawner.spawn(launch).await;
-        let instance = instance.map_err(|error| StartError::new(chain(&error)))?;
+        let instance = instance.map_err(|error| match error.is_lasting() {
+            true => StartError::hindered(model::with_causes(&error), Hindrance::Host),
+            false => StartError::new(model::with_causes(&error)),
+        })?;
+        let printed = Printed::default();
         Ok(Started {
             target: Target::Stream {
                 reader: Box::new(instance.stdout),
                 writer: Box::new(instance.stdin),
+                stray: Some(printed.of(&instance.handle)),
             },
+            printed,
             handle: instance.handle,
             hosted: None,
         })
@@ -361,12 +503,14 @@ impl Launcher {
         let launched = choice.runtime.launch(unit).await;
         let instance = launched.map_err(|error| StartError {
             refused: Refused::of(&error),
-            ..StartError::new(chain(&error))
+            ..StartError::new(model::with_causes(&error))
         })?;
+        let printed = Printed::default();
         let target = match instance.stdio {
             Some(stdio) => Target::Stream {
                 reader: stdio.stdout,
                 writer: stdio.stdin,
+                stray: Some(printed.of(&instance.handle)),
             },
             None => {
                 let first = hosting.ports.first();
@@ -381,6 +525,7 @@ impl Launcher {
         };
         Ok(Started {
             target,
+            printed,
             handle: instance.handle,
             hosted: Some(Arc::new(Housing {
                 provider: choice.provider,
@@ -424,7 +569,9 @@ enum ConnectErrorKind {
 }
 
 impl Connection {
-    fn new(client: Client, handle: Option<Handle>, hosted: Option<Arc<Housing>>) -> Self {
+    /// A conversation that was just made; `handle` and `hosted` as in the fields of these names.
+    #[must_use]
+    pub fn new(client: Client, handle: Option<Handle>, hosted: Option<Arc<Housing>>) -> Self {
         let behind = client.info().behind.clone().map(Arc::new);
         Self {
             client,
@@ -476,16 +623,4 @@ impl Connection {
             Err(_) => tracing::debug!("logging/setLevel had no answer"),
         }
     }
-}
-
-/// An error and its sources, on one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(inner) = source {
-        text.push_str(": ");
-        text.push_str(&inner.to_string());
-        source = inner.source();
-    }
-    text
 }

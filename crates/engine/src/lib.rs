@@ -1,16 +1,19 @@
 //! What Toolwharf decides: which servers run, what they offer, who sees what, and where a call goes.
 //!
 //! - [`server`]: one configured server: its process or peer, its connection, its queue.
+//! - `launch`: from a server's description to a connection ([`Connect`]).
 //! - [`catalog`]: what a server offers, as it said it.
 //! - [`view`]: what one caller sees of all catalogs: an immutable snapshot.
 //! - `fleet`, `shared`: which servers there are, and the views of them.
-//! - [`gateway`]: the front door for requests of clients.
+//! - `exchange`: who asks, and what they get.
+//! - [`gateway`]: the front door for requests of clients; `declare`: what changes the fleet; `watch`: what clients watch.
 //! - `relay`: the way of one call, across the eras.
 //! - `audit`: its record.
 //! - `chain`: gateways behind this one, and why some must not be there.
 //! - `presence`: which servers have something to offer now, for an agent's turn.
 //! - [`remember`], `memory`, `pinned`: what is known of servers from earlier runs, and what is kept back for it.
-//! - [`supervisor`]: when a hosted server is started, stopped and started again.
+//! - [`lifecycle`]: when a server is started, stopped and started again; `drive`: the loop that does it.
+//! - `stock`: what a server says of itself; `status`: how it is.
 //! - `own_tools`: what a session lists that has an instance of its own.
 //! - `queue`: calls of one server that wait for their turn.
 //! - `questions`: what servers ask the clients of their calls.
@@ -29,15 +32,19 @@ mod audit;
 pub mod catalog;
 mod chain;
 mod chronicle;
+mod declare;
+mod drive;
+mod exchange;
 mod fleet;
 pub mod gateway;
 mod hold;
-mod hosted;
 pub mod hub;
 mod launch;
+pub mod lifecycle;
 mod memory;
 mod names;
 mod offers;
+mod orders;
 mod own_tools;
 mod pinned;
 mod presence;
@@ -53,18 +60,22 @@ pub mod server;
 mod sessions;
 mod shared;
 mod skills;
+mod status;
+mod stock;
 mod subscriptions;
-pub mod supervisor;
 mod tasks;
 mod timers;
+mod unavailable;
 pub mod uri;
 pub mod view;
+mod watch;
 
 pub use audit::NotRecorded;
 pub use chronicle::Warning;
+pub use exchange::{ANONYMOUS, Answer, Caller};
 pub use fleet::{Fleet, Project};
-pub use gateway::{Answer, Caller, Gateway};
-pub use launch::{Housing, Refused};
+pub use gateway::Gateway;
+pub use launch::{Connect, Hindrance, Housing, Launched, Refused, StartError};
 pub use memory::{Remembered, config_digest};
 pub use pinned::KeptBack;
 pub use presence::Absent;

@@ -18,7 +18,6 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     catalog::Catalog,
     remember::{Pin, Pins, Seen},
-    secrets::hex,
     server::Server,
 };
 
@@ -324,7 +323,7 @@ pub fn config_digest(spec: &model::ServerSpec) -> String {
             args.iter().for_each(|arg| part(&spec.redact(arg)));
         }
     }
-    hex(&hash.finalize()[..16])
+    hex::encode(&hash.finalize()[..16])
 }
 
 #[cfg(test)]

@@ -54,7 +54,7 @@ impl View {
 impl Server {
     /// Tries a server of which nobody knows whether it works, and waits for what comes of that.
     async fn attempted(self: &Arc<Self>) {
-        if self.hosted.is_some() || !self.is_idle() || !self.is_doubtful() {
+        if !self.is_idle() || !self.is_doubtful() {
             return self.first_settled().await;
         }
         let mut state = self.subscribe();
@@ -79,6 +79,6 @@ impl Server {
 
     /// Whether it may well not work: it was never reached, or not when that was last tried.
     fn is_doubtful(&self) -> bool {
-        self.catalog().info.is_none() || self.failures() > 0
+        self.catalog().info.is_none() || self.status().failures > 0
     }
 }

@@ -16,10 +16,7 @@ use mcp::{
 use model::{NativeName, Pinning};
 use sha2::{Digest, Sha256};
 
-use crate::{
-    catalog::{Catalog, Item, ListKind, remembered_item},
-    secrets::hex,
-};
+use crate::catalog::{Catalog, Item, ListKind, remembered_item};
 
 /// What a snapshot of a catalog may have, in bytes; a larger one is not kept.
 const MAX_SNAPSHOT: usize = 16 << 20;
@@ -198,7 +195,7 @@ pub fn compare(
 pub fn definition_digest(raw: &[u8]) -> String {
     let mut canonical = String::with_capacity(raw.len());
     canonical_value(raw, true, &mut canonical);
-    hex(&Sha256::digest(canonical.as_bytes()))
+    hex::encode(Sha256::digest(canonical.as_bytes()))
 }
 
 /// Sorted keys, no space, each string in one spelling. Depth is bounded: the text was validated.

@@ -91,23 +91,14 @@ impl MasterKey {
     pub fn parse(text: &str) -> Result<Self, NotAKey> {
         let digits = text.trim().as_bytes();
         let mut key = Zeroizing::new([0; KEY_BYTES]);
-        if digits.len() != 2 * KEY_BYTES || !digits.is_ascii() {
-            return Err(NotAKey);
-        }
-        for (byte, pair) in key.iter_mut().zip(digits.chunks_exact(2)) {
-            let digit = |digit: u8| char::from(digit).to_digit(16);
-            let (Some(high), Some(low)) = (digit(pair[0]), digit(pair[1])) else {
-                return Err(NotAKey);
-            };
-            *byte = u8::try_from(high << 4 | low).map_err(|_| NotAKey)?;
-        }
+        hex::decode_to_slice(digits, &mut *key).map_err(|_| NotAKey)?;
         Ok(Self(Key(key)))
     }
 
     /// The 64 digits, to be kept safe.
     #[must_use]
     pub fn to_text(&self) -> Zeroizing<String> {
-        Zeroizing::new(hex(&*self.0.0))
+        Zeroizing::new(hex::encode(self.0.0.as_slice()))
     }
 
     /// What the key is known by: says nothing of the key.
@@ -116,7 +107,7 @@ impl MasterKey {
         let mut hash = Sha256::new();
         hash.update(b"toolwharf master key\0");
         hash.update(*self.0.0);
-        hex(&hash.finalize()[..8])
+        hex::encode(&hash.finalize()[..8])
     }
 
     /// What only this key opens, to be kept with what it wraps.
@@ -220,16 +211,6 @@ impl fmt::Debug for DataKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("DataKey(…)")
     }
-}
-
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let mut text = String::with_capacity(bytes.len() * 2);
-    for byte in bytes {
-        text.push(DIGITS[usize::from(byte >> 4)].into());
-        text.push(DIGITS[usize::from(byte & 15)].into());
-    }
-    text
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use mcp::{
 use tokio::sync::OnceCell;
 
 use crate::{
-    launch::{Connection, StartError},
+    launch::{Connection, Launched, StartError},
     questions::{Open, Questions},
     server::{Server, Unavailable},
     shared::Shared,
@@ -62,8 +62,10 @@ impl SessionInstances {
         };
         let started = slot.get_or_try_init(|| async {
             let capabilities = String::from_utf8_lossy(capabilities);
-            let (connection, ambient) =
-                shared.launcher.connect(&server.spec, &capabilities).await?;
+            let (connection, ambient) = shared
+                .connect
+                .connect(&server.spec, &capabilities, &Launched::default())
+                .await?;
             let connection = Arc::new(connection);
             shared.spawn(forward(
                 server.clone(),
@@ -161,11 +163,9 @@ async fn forward(
     }
     let instances = &server.instances;
     if let Some(session) = session.upgrade() {
-        instances
-            .close(session.id(), shared.launcher.stop_grace)
-            .await;
+        instances.close(session.id(), shared.stop_grace).await;
     }
-    connection.close(shared.launcher.stop_grace).await;
+    connection.close(shared.stop_grace).await;
     instances.slots().retain(|_, slot| {
         slot.get()
             .is_none_or(|kept| !Arc::ptr_eq(kept, &connection))

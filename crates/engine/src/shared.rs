@@ -3,14 +3,16 @@
 //! Invariant: views are made by who changes something, under a lock that no call takes which finds its view.
 
 use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Mutex, OnceLock, PoisonError, Weak},
+    time::Duration,
 };
 
 use arc_swap::ArcSwap;
 use mcp::{client::Identity, extensions};
-use model::{AuditBodies, Limits, StartPolicy};
+use model::{AuditBodies, Limits, ServerKey, StartPolicy};
 use store::Store;
+use tokio::time::Instant;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
@@ -22,15 +24,20 @@ use crate::{
     fleet::Fleet,
     hold::Holds,
     hub::Hub,
-    launch::{Launcher, SHARED_CAPABILITIES},
+    launch::{Connect, SHARED_CAPABILITIES},
     memory::Memory,
+    runtimes::Runtimes,
     server::Server,
     tasks,
     view::{Scope, View},
 };
 
 pub(crate) struct Shared {
-    pub(crate) launcher: Launcher,
+    pub(crate) connect: Arc<dyn Connect>,
+    pub(crate) runtimes: Arc<Runtimes>,
+    /// From the polite request to end an instance until the kill, save where somebody says otherwise.
+    pub(crate) stop_grace: Duration,
+    pub(crate) identity: Identity,
     pub(crate) hub: Arc<Hub>,
     pub(crate) announcer: Announcer,
     pub(crate) held: Holds,
@@ -40,7 +47,12 @@ pub(crate) struct Shared {
     pub(crate) memory: Memory,
     pub(crate) chronicle: Chronicle,
     pub(crate) over: CancellationToken,
-    identity: Identity,
+    /// Nothing is launched any more.
+    pub(crate) closing: CancellationToken,
+    /// When the last server has to be gone, once the product stops.
+    pub(crate) stop_by: OnceLock<Instant>,
+    /// Servers that are no more, and may not be gone yet.
+    parting: Mutex<BTreeMap<ServerKey, Weak<Server>>>,
     fleet: ArcSwap<Fleet>,
     views: ArcSwap<HashMap<Scope, Arc<View>>>,
     /// Held while the fleet or views are changed, never by a call that finds its view.
@@ -53,8 +65,9 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(
         fleet: Fleet,
-        launcher: Launcher,
         identity: Identity,
+        connect: Arc<dyn Connect>,
+        runtimes: Arc<Runtimes>,
         store: Store,
     ) -> Arc<Self> {
         let audit = Audit::new(store.call_writer());
@@ -66,14 +79,19 @@ impl Shared {
             audit,
             chronicle,
             memory: Memory::new(store, over.clone()),
-            launcher,
+            connect,
+            runtimes,
+            stop_grace: fleet.settings.limits.stop_grace,
+            identity,
             hub: Arc::default(),
             announcer: Announcer::default(),
             held: Holds::new(),
             tasks: tasks::Table::default(),
             opened: apps::Opened::default(),
             over,
-            identity,
+            closing: CancellationToken::new(),
+            stop_by: OnceLock::new(),
+            parting: Mutex::default(),
             fleet: ArcSwap::from_pointee(fleet),
             views: ArcSwap::default(),
             publishing: Mutex::default(),
@@ -133,6 +151,21 @@ impl Shared {
         self.publishing
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Remembers a server until it is gone.
+    pub(crate) fn parts(&self, server: &Arc<Server>) {
+        let parting = self.parting.lock();
+        let mut parting = parting.unwrap_or_else(PoisonError::into_inner);
+        parting.retain(|_, server| server.strong_count() > 0);
+        parting.insert(server.key().clone(), Arc::downgrade(server));
+    }
+
+    /// The server of that key that is no more, if it is not gone yet.
+    pub(crate) fn parting(&self, key: &ServerKey) -> Option<Arc<Server>> {
+        let parting = self.parting.lock();
+        let parting = parting.unwrap_or_else(PoisonError::into_inner);
+        parting.get(key)?.upgrade()
     }
 
     /// Puts a changed fleet in the place of the old one. One at a time does.

@@ -15,7 +15,7 @@ use mcp::{
 use tokio::time::Instant;
 
 use crate::{
-    gateway::{Answer, Caller},
+    exchange::{Answer, Caller},
     relay,
     server::Server,
     shared::Shared,

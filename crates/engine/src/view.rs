@@ -75,6 +75,12 @@ pub struct Route {
     pub headers: Option<Arc<ParamHeaders>>,
 }
 
+/// What a name leads to.
+enum Meant<'v> {
+    Offered(&'v Entry),
+    KeptBack(&'v Entry, &'v KeptBack),
+}
+
 /// One item of a list.
 pub(crate) struct Entry {
     pub(crate) server: Arc<Server>,
@@ -560,54 +566,72 @@ impl View {
         if let Some(route) = routes.get(name) {
             return Ok(route.clone());
         }
-        let refused = |entry: &Entry| {
-            let why = entry.kept_back.as_ref()?;
-            Some(refusals::kept_back(&self.scope, name, entry, why))
-        };
-        let kept = || self.kept.iter().filter(|_| kind == ListKind::Tools);
-        if let Some(error) = kept()
-            .find(|entry| *entry.exposed == *name)
-            .and_then(refused)
-        {
-            return Err(error);
+        match self.meant(kind, name) {
+            Some(Meant::Offered(entry)) => return Ok(entry.route()),
+            Some(Meant::KeptBack(entry, why)) => {
+                return Err(refusals::kept_back(&self.scope, name, entry, why));
+            }
+            None => {}
         }
+        let offered = self.entries[kind as usize].iter();
+        let same: Vec<&Entry> = offered.filter(|entry| entry.name() == name).collect();
+        Err(refusals::unknown(kind, name, &same))
+    }
+
+    /// What a name that is nobody's exposed one leads to. `server__tool` always leads there, so that a name that once had
+    /// its prefix keeps working; a server's own name for a tool only if nothing that is offered has it.
+    fn meant(&self, kind: ListKind, name: &str) -> Option<Meant<'_>> {
         let offered = &self.entries[kind as usize];
+        let kept = || {
+            let kept = self.kept.iter().filter(|_| kind == ListKind::Tools);
+            kept.filter_map(|entry| Some((entry, entry.kept_back.as_ref()?)))
+        };
+        let found = |(entry, why)| Meant::KeptBack(entry, why);
+        if let Some(exposed) = kept().find(|(entry, _)| *entry.exposed == *name) {
+            return Some(found(exposed));
+        }
         if !self.is_single() {
-            // `server__tool` always leads there, so that a name that once had its prefix keeps working.
             let named: Vec<_> = self
                 .servers
                 .iter()
                 .map(|server| server.label(&self.scope).0)
                 .collect();
-            let owner = naming::Labels::new(&named).owner(name);
-            let is_meant = |entry: &&Entry| {
-                owner.is_some_and(|(owner, rest)| {
+            let labels = naming::Labels::new(&named);
+            if let Some((owner, rest)) = labels.owner(name) {
+                let is_meant = |entry: &Entry| {
                     entry.name() == rest && entry.server.label(&self.scope).0.as_str() == owner
-                })
-            };
-            if let Some(entry) = offered.iter().find(is_meant) {
-                return Ok(entry.route());
-            }
-            if let Some(error) = kept().find(is_meant).and_then(refused) {
-                return Err(error);
+                };
+                if let Some(entry) = offered.iter().find(|entry| is_meant(entry)) {
+                    return Some(Meant::Offered(entry));
+                }
+                if let Some(meant) = kept().find(|(entry, _)| is_meant(entry)) {
+                    return Some(found(meant));
+                }
             }
         }
-        let same: Vec<&Entry> = offered
-            .iter()
-            .filter(|entry| entry.name() == name)
-            .collect();
-        let unknown = || refusals::unknown(kind, name, &same);
-        let of_that_name = kept().find(|entry| entry.name() == name);
-        Err(match of_that_name.filter(|_| same.is_empty()) {
-            Some(entry) => refused(entry).unwrap_or_else(unknown),
-            None => unknown(),
-        })
+        if offered.iter().any(|entry| entry.name() == name) {
+            return None;
+        }
+        kept().find(|(entry, _)| entry.name() == name).map(found)
     }
 
-    /// Why a tool of this name is kept back, prefix or not, if one is.
+    /// Why a tool of this name is kept back, if it leads to one that is.
     #[must_use]
     pub fn kept_back(&self, name: &str) -> Option<String> {
-        let is_meant = |entry: &&Entry| *entry.exposed == *name || entry.name() == name;
+        match self.meant(ListKind::Tools, name)? {
+            Meant::KeptBack(entry, why) => {
+                Some(refusals::kept_back(&self.scope, name, entry, why).message)
+            }
+            Meant::Offered(_) => None,
+        }
+    }
+
+    /// Why this tool of a server is kept back, if it is; `name`: as the server or its project calls it.
+    #[must_use]
+    pub fn kept_back_of(&self, server: &ServerName, name: &str) -> Option<String> {
+        let is_meant = |entry: &&Entry| {
+            entry.server.name() == server && [&*entry.exposed, entry.name()].contains(&name)
+        };
         let entry = self.kept.iter().find(is_meant)?;
         let why = entry.kept_back.as_ref()?;
         Some(refusals::kept_back(&self.scope, name, entry, why).message)

@@ -8,7 +8,7 @@
 //! A gateway's name is random for each run. It ends with a digest of that and of the installation, so that another
 //! process of the same installation is recognised and nobody else learns which installation it is.
 
-use std::{fmt::Write as _, sync::Arc};
+use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
@@ -80,7 +80,7 @@ impl Chain {
             .take(MAX_BEHIND)
             .map(str::to_owned)
             .collect();
-        let random = hex(&rand::random::<[u8; 8]>());
+        let random = hex::encode(rand::random::<[u8; 8]>());
         let mark = mark(&random, installation);
         Self {
             own: format!("{random}-{mark}").into(),
@@ -217,15 +217,7 @@ fn mark(random: &str, installation: &str) -> String {
     hash.update(random);
     hash.update([0]);
     hash.update(installation);
-    hex(&hash.finalize()[..8])
-}
-
-fn hex(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len() * 2);
-    for byte in bytes {
-        write!(text, "{byte:02x}").expect("a string takes all");
-    }
-    text
+    hex::encode(&hash.finalize()[..8])
 }
 
 #[cfg(test)]

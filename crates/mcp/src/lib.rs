@@ -15,6 +15,7 @@ pub mod elicit;
 pub mod error;
 pub mod extensions;
 pub mod frame;
+pub mod gather;
 pub mod headers;
 pub mod json;
 pub mod lines;

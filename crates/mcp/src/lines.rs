@@ -1,7 +1,7 @@
 //! Messages as lines over a byte stream, of bounded length (2026-07-28 basic/transports/stdio).
 //!
-//! A line that grows costs what came of it and one piece more: nothing is copied to make room. One that is too long is
-//! told of as soon as it is, for its end may never come.
+//! A line that goes beyond what is read at once is gathered ([`Gather`]). One that is too long is told of as soon as it
+//! is, for its end may never come.
 
 use std::{io, time::Duration};
 
@@ -9,6 +9,8 @@ use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
+
+use crate::gather::{Gather, TooLong};
 
 /// What a reader got.
 #[derive(Debug, PartialEq, Eq)]
@@ -19,8 +21,6 @@ pub enum Line {
     TooLong { head: Bytes },
 }
 
-/// How much of a line that is too long is kept: enough for the envelope of a message.
-const HEAD: usize = 256;
 /// How long what is too long may go on before the stream counts as broken.
 const MAX_SKIP: Duration = Duration::from_secs(30);
 
@@ -76,34 +76,33 @@ fn scalar(text: &[u8]) -> Option<(&[u8], &[u8])> {
     (end > 0).then(|| text.split_at(end))
 }
 
-/// Reads lines; holds at most one line of the bound and one piece.
+/// Reads lines; holds at most what was read at once and one line of the bound.
 pub struct LineReader<R> {
     inner: R,
-    /// Pieces of the line that is being read.
-    pieces: Vec<Bytes>,
-    /// Bytes in them.
-    gathered: usize,
-    /// The last piece, and what was read past it.
+    /// What was read and is not used yet.
     buffer: BytesMut,
+    /// Bytes of it that hold no end of a line.
     scanned: usize,
+    /// The beginning of the line that goes on in the buffer.
+    line: Gather,
     /// Since when the line that is being read is thrown away.
     skipping: Option<Instant>,
     max_line: usize,
 }
 
-const READ_SIZE: usize = 16 * 1024;
-/// A line that is longer is gathered in pieces of this size: with one read more, a size that allocators have.
-const PIECE: usize = 256 * 1024 - READ_SIZE;
+/// Room for one read: in general, and within a long line.
+const READ: usize = 16 * 1024;
+const READ_ON: usize = 64 * 1024;
 
 impl<R: AsyncRead + Unpin> LineReader<R> {
     /// `max_line`: bytes of a line, its end not counted.
     pub fn new(inner: R, max_line: usize) -> Self {
         Self {
             inner,
-            pieces: Vec::new(),
-            gathered: 0,
             buffer: BytesMut::new(),
             scanned: 0,
+            // A carriage return belongs to the end.
+            line: Gather::new(max_line.saturating_add(1)),
             skipping: None,
             max_line,
         }
@@ -119,38 +118,41 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
     pub async fn next(&mut self) -> io::Result<Option<Line>> {
         loop {
             if let Some(at) = memchr::memchr(b'\n', &self.buffer[self.scanned..]) {
-                let mut line = self.buffer.split_to(self.scanned + at + 1);
+                let mut last = self.buffer.split_to(self.scanned + at + 1);
                 self.scanned = 0;
                 if self.skipping.take().is_some() {
+                    self.forget_room();
                     continue;
                 }
-                line.truncate(line.len() - 1);
-                if let Some(line) = self.ended(line) {
+                last.truncate(last.len() - 1);
+                if let Some(line) = self.ended(last) {
                     return Ok(Some(line));
                 }
                 continue;
             }
-            self.scanned = self.buffer.len();
+            let mut room = READ;
             if let Some(since) = self.skipping {
                 if since.elapsed() > MAX_SKIP {
                     let why = format!("a line of more than {} bytes has no end", self.max_line);
                     return Err(io::Error::new(io::ErrorKind::InvalidData, why));
                 }
                 self.buffer.clear();
-                self.scanned = 0;
-            } else if self.gathered + self.buffer.len() > self.max_line {
-                self.skipping = Some(Instant::now());
-                let last = self.buffer.split().freeze();
-                self.scanned = 0;
-                return Ok(Some(self.too_long(last)));
-            } else if self.buffer.len() >= PIECE {
-                self.gathered += self.buffer.len();
-                let piece =
-                    std::mem::replace(&mut self.buffer, BytesMut::with_capacity(PIECE + READ_SIZE));
-                self.pieces.push(piece.freeze());
-                self.scanned = 0;
+                room = READ_ON;
+            } else if self.line.len() + self.buffer.len()
+                >= READ.min(self.max_line.saturating_add(1))
+            {
+                let gathered = self.line.push(&self.buffer);
+                self.buffer.clear();
+                if let Err(too_long) = gathered {
+                    self.scanned = 0;
+                    self.skipping = Some(Instant::now());
+                    let head = too_long.head;
+                    return Ok(Some(Line::TooLong { head }));
+                }
+                room = READ_ON;
             }
-            self.buffer.reserve(READ_SIZE);
+            self.scanned = self.buffer.len();
+            self.buffer.reserve(room);
             if self.inner.read_buf(&mut self.buffer).await? == 0 {
                 // A last line without its end was cut off in mid-writing: it is no message.
                 return Ok(None);
@@ -158,44 +160,39 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
         }
     }
 
-    /// The line of which this is the last piece; `None` if it is empty.
-    fn ended(&mut self, mut last: BytesMut) -> Option<Line> {
-        let mut length = self.gathered + last.len();
-        if last.last() == Some(&b'\r') {
-            last.truncate(last.len() - 1);
-            length -= 1;
-        }
-        if length > self.max_line {
-            return Some(self.too_long(last.freeze()));
-        }
-        if self.pieces.is_empty() {
-            let empty = last.iter().all(u8::is_ascii_whitespace);
-            return (!empty).then(|| Line::Text(last.freeze()));
-        }
-        self.gathered = 0;
-        let mut line = BytesMut::with_capacity(length);
-        for piece in self.pieces.drain(..) {
-            line.extend_from_slice(&piece);
-        }
-        line.extend_from_slice(&last);
-        // Of the last piece nothing is kept but what was read past the line.
-        self.pieces = Vec::new();
+    /// What was read past a long line does not keep the memory of a long read.
+    fn forget_room(&mut self) {
         self.buffer = BytesMut::from(&self.buffer[..]);
-        // The end of a piece may have been the first half of the line's end.
-        if last.is_empty() && line.last() == Some(&b'\r') {
-            line.truncate(line.len() - 1);
-        }
-        Some(Line::Text(line.freeze()))
     }
 
-    /// Forgets all of a line but its beginning.
-    fn too_long(&mut self, last: Bytes) -> Line {
-        let first = self.pieces.first().unwrap_or(&last);
-        // A copy, so that the rest is not kept with it.
-        let head = Bytes::copy_from_slice(&first[..first.len().min(HEAD)]);
-        self.pieces = Vec::new();
-        self.gathered = 0;
-        Line::TooLong { head }
+    /// The line that ends so; `None` if it is empty.
+    fn ended(&mut self, last: BytesMut) -> Option<Line> {
+        let mut line = last.freeze();
+        if !self.line.is_empty() || line.len() > self.max_line {
+            self.forget_room();
+            match self.long(&line) {
+                Ok(long) => line = long,
+                Err(TooLong { head, .. }) => return Some(Line::TooLong { head }),
+            }
+        }
+        if let Some((b'\r', rest)) = line.split_last() {
+            line.truncate(rest.len());
+        }
+        let empty = line.iter().all(u8::is_ascii_whitespace);
+        (!empty).then_some(Line::Text(line))
+    }
+
+    /// All of a line that was gathered but for its last part.
+    fn long(&mut self, last: &[u8]) -> Result<Bytes, TooLong> {
+        self.line.push(last)?;
+        let returns = usize::from(self.line.last() == Some(b'\r'));
+        if self.line.len() - returns > self.max_line {
+            let head = self.line.head();
+            self.line.clear();
+            let max = self.max_line;
+            return Err(TooLong { max, head });
+        }
+        Ok(self.line.take())
     }
 }
 
@@ -237,6 +234,7 @@ mod tests {
     use tokio::io::ReadBuf;
 
     use super::*;
+    use crate::gather::HEAD;
 
     async fn read_all(input: &[u8], max_line: usize) -> Vec<Line> {
         let mut reader = LineReader::new(input, max_line);
@@ -261,15 +259,19 @@ mod tests {
             read_all(b"123456789\nok\n", 8).await,
             [too_long(b"123456789"), text("ok")]
         );
+        assert_eq!(
+            read_all(b"123456789\r\n12345678\r\nok\n", 8).await,
+            [too_long(b"123456789\r"), text("12345678"), text("ok")]
+        );
         let long = [vec![b'x'; 1_000_000], b"\nok\n".to_vec()].concat();
-        for max in [1000, PIECE, PIECE + 1, 999_999] {
+        for max in [1000, READ, READ + 1, 999_999] {
             let expect = [too_long(&[b'x'; HEAD]), text("ok")];
             assert_eq!(read_all(&long, max).await, expect, "{max}");
         }
         let cut = [&long[..900_000], b"\n\r\nok\n"].concat();
         let whole = Line::Text(Bytes::copy_from_slice(&long[..900_000]));
         assert_eq!(read_all(&cut, 900_000).await, [whole, text("ok")]);
-        for length in PIECE - 2..PIECE + 2 {
+        for length in (READ - 2..READ + 2).chain(READ_ON + READ - 2..READ_ON + READ + 2) {
             let ended = [&long[..length], b"\r\nok\n"].concat();
             let whole = Line::Text(Bytes::copy_from_slice(&long[..length]));
             assert_eq!(read_all(&ended, 900_000).await, [whole, text("ok")]);

@@ -1,8 +1,10 @@
 //! Server-sent events: an incremental parser and an encoder (WHATWG HTML "Server-sent events").
 //!
-//! The parser's memory is bounded by the length of one event.
+//! The parser holds what came last and one event of the bound.
 
 use bytes::{BufMut, Bytes, BytesMut};
+
+use crate::gather::{self, Gather};
 
 /// One event.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -20,17 +22,47 @@ pub struct Event {
 #[error("an event is longer than {0} bytes")]
 pub struct TooLong(pub usize);
 
+impl From<gather::TooLong> for TooLong {
+    fn from(error: gather::TooLong) -> Self {
+        Self(error.max)
+    }
+}
+
+/// How much of a line is kept that is no data. What stands in it beyond that is of no use.
+const MAX_FIELD: usize = 2048;
+
 /// Reads events from chunks of a stream.
 pub struct Parser {
-    buffer: BytesMut,
-    scanned: usize,
-    data: BytesMut,
+    /// What came in and is not read yet.
+    input: Bytes,
+    /// The last byte was a carriage return: a line feed after it belongs to it.
+    returned: bool,
+    /// Nothing but a byte order mark may have come before.
+    begins: bool,
+    /// The beginning of the line, unless it is data.
+    line: Vec<u8>,
+    /// Bytes of the line so far.
+    length: usize,
+    part: Part,
+    data: Gather,
     has_data: bool,
     event: String,
     id: Option<String>,
     retry: Option<u64>,
     max_event: usize,
-    started: bool,
+}
+
+/// Where in a line the input stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// Before its colon.
+    Name,
+    /// Right behind the colon of `data:`.
+    Space,
+    /// In the value of `data`.
+    Data,
+    /// In the value of another field.
+    Value,
 }
 
 impl Parser {
@@ -38,27 +70,28 @@ impl Parser {
     #[must_use]
     pub fn new(max_event: usize) -> Self {
         Self {
-            buffer: BytesMut::new(),
-            scanned: 0,
-            data: BytesMut::new(),
+            input: Bytes::new(),
+            returned: false,
+            begins: true,
+            line: Vec::new(),
+            length: 0,
+            part: Part::Name,
+            data: Gather::new(max_event),
             has_data: false,
             event: String::new(),
             id: None,
             retry: None,
             max_event,
-            started: false,
         }
     }
 
     /// Adds what came in.
-    pub fn push(&mut self, chunk: &[u8]) {
-        self.buffer.extend_from_slice(chunk);
-        if !self.started && self.buffer.len() >= 3 {
-            self.started = true;
-            if self.buffer.starts_with(b"\xef\xbb\xbf") {
-                let _ = self.buffer.split_to(3);
-            }
-        }
+    pub fn push(&mut self, chunk: Bytes) {
+        self.input = if self.input.is_empty() {
+            chunk
+        } else {
+            [&self.input[..], &chunk].concat().into()
+        };
     }
 
     /// The next whole event; `None` until more comes in.
@@ -66,54 +99,109 @@ impl Parser {
     /// # Errors
     /// [`TooLong`]; the stream is of no use after it.
     pub fn next_event(&mut self) -> Result<Option<Event>, TooLong> {
-        loop {
-            let Some(at) = memchr::memchr2(b'\n', b'\r', &self.buffer[self.scanned..]) else {
-                self.scanned = self.buffer.len();
-                return if self.buffer.len() + self.data.len() > self.max_event + 64 {
-                    Err(TooLong(self.max_event))
+        let input = std::mem::take(&mut self.input);
+        let mut rest = &input[..];
+        while !rest.is_empty() {
+            if std::mem::take(&mut self.returned) && rest[0] == b'\n' {
+                rest = &rest[1..];
+                continue;
+            }
+            let Some(end) = memchr::memchr2(b'\n', b'\r', rest) else {
+                self.read(rest)?;
+                break;
+            };
+            self.read(&rest[..end])?;
+            self.returned = rest[end] == b'\r';
+            rest = &rest[end + 1..];
+            if let Some(event) = self.line_ended()? {
+                self.input = input.slice(input.len() - rest.len()..);
+                return Ok(Some(event));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Some of a line.
+    fn read(&mut self, mut text: &[u8]) -> Result<(), TooLong> {
+        if self.part == Part::Name && !text.is_empty() {
+            let colon = memchr::memchr(b':', text);
+            let (name, rest) = text.split_at(colon.map_or(text.len(), |at| at + 1));
+            self.keep(name)?;
+            text = rest;
+            if colon.is_some() {
+                self.part = if without_mark(&self.line, self.begins) == b"data:" {
+                    self.data_line()?;
+                    Part::Space
                 } else {
-                    Ok(None)
+                    Part::Value
                 };
-            };
-            let end = self.scanned + at;
-            let ending = match self.buffer[end] {
-                b'\n' => 1,
-                // A carriage return may be the first half of a line end: its second half has to come first.
-                _ if end + 1 == self.buffer.len() => {
-                    self.scanned = end;
-                    return Ok(None);
-                }
-                _ if self.buffer[end + 1] == b'\n' => 2,
-                _ => 1,
-            };
-            let mut line = self.buffer.split_to(end + ending);
-            line.truncate(end);
-            self.scanned = 0;
-            if line.is_empty() {
-                let retry = self.retry.take();
-                let event = std::mem::take(&mut self.event);
-                if !std::mem::take(&mut self.has_data) && retry.is_none() {
-                    self.data.clear();
-                    continue;
-                }
-                let data = self.data.split().freeze();
-                return Ok(Some(Event {
-                    event,
-                    data,
-                    id: self.id.clone(),
-                    retry,
-                }));
             }
-            self.field(&line);
-            if self.data.len() > self.max_event {
-                return Err(TooLong(self.max_event));
-            }
+        }
+        if self.part == Part::Space && !text.is_empty() {
+            text = text.strip_prefix(b" ").unwrap_or(text);
+            self.part = Part::Data;
+        }
+        match self.part {
+            Part::Data => Ok(self.data.push(text)?),
+            Part::Value => self.keep(text),
+            Part::Name | Part::Space => Ok(()),
         }
     }
 
+    /// Some of a line that is no data.
+    fn keep(&mut self, text: &[u8]) -> Result<(), TooLong> {
+        self.length += text.len();
+        let room = MAX_FIELD - self.line.len();
+        self.line.extend_from_slice(&text[..text.len().min(room)]);
+        // Little is kept of it, but it has an end, too.
+        if self.length > self.max_event {
+            return Err(TooLong(self.max_event));
+        }
+        Ok(())
+    }
+
+    /// A line of data begins.
+    fn data_line(&mut self) -> Result<(), TooLong> {
+        if std::mem::replace(&mut self.has_data, true) {
+            self.data.push(b"\n")?;
+        }
+        Ok(())
+    }
+
+    fn line_ended(&mut self) -> Result<Option<Event>, TooLong> {
+        let part = std::mem::replace(&mut self.part, Part::Name);
+        let line = std::mem::take(&mut self.line);
+        let text = without_mark(&line, std::mem::take(&mut self.begins));
+        let mut ended = None;
+        match part {
+            Part::Name if text.is_empty() => ended = self.event_ended(),
+            Part::Name if text == b"data" => self.data_line()?,
+            Part::Name | Part::Value => self.field(text),
+            Part::Space | Part::Data => {}
+        }
+        self.line = line;
+        self.line.clear();
+        self.length = 0;
+        Ok(ended)
+    }
+
+    fn event_ended(&mut self) -> Option<Event> {
+        let retry = self.retry.take();
+        let event = std::mem::take(&mut self.event);
+        if !std::mem::take(&mut self.has_data) && retry.is_none() {
+            return None;
+        }
+        Some(Event {
+            event,
+            data: self.data.take(),
+            id: self.id.clone(),
+            retry,
+        })
+    }
+
+    /// A field other than data.
     fn field(&mut self, line: &[u8]) {
         let (name, value) = match memchr::memchr(b':', line) {
-            Some(0) => return,
             Some(colon) => {
                 let value = &line[colon + 1..];
                 (&line[..colon], value.strip_prefix(b" ").unwrap_or(value))
@@ -121,13 +209,6 @@ impl Parser {
             None => (line, &b""[..]),
         };
         match name {
-            b"data" => {
-                if self.has_data {
-                    self.data.put_u8(b'\n');
-                }
-                self.has_data = true;
-                self.data.extend_from_slice(value);
-            }
             b"event" => {
                 self.event = String::from_utf8_lossy(&value[..value.len().min(256)]).into_owned()
             }
@@ -138,6 +219,14 @@ impl Parser {
             b"retry" => self.retry = std::str::from_utf8(value).ok().and_then(|v| v.parse().ok()),
             _ => {}
         }
+    }
+}
+
+/// A line without the mark that a stream may begin with.
+fn without_mark(line: &[u8], begins: bool) -> &[u8] {
+    match line.strip_prefix("\u{feff}".as_bytes()) {
+        Some(rest) if begins => rest,
+        _ => line,
     }
 }
 
@@ -177,7 +266,7 @@ mod tests {
         let mut parser = Parser::new(64);
         let mut events = Vec::new();
         for chunk in chunks {
-            parser.push(chunk);
+            parser.push(Bytes::copy_from_slice(chunk));
             while let Some(event) = parser.next_event().expect("short events") {
                 events.push((
                     event.event,
@@ -202,8 +291,23 @@ mod tests {
     #[test]
     fn is_bounded() {
         let mut parser = Parser::new(64);
-        parser.push(&[b'x'; 1000]);
+        parser.push(vec![b'x'; 1000].into());
         assert_eq!(parser.next_event(), Err(TooLong(64)));
+        for part in ["data:", "data: x\ndata:", ": ", "event: ", "other"] {
+            let mut parser = Parser::new(64);
+            parser.push(part.into());
+            let mut length = 0;
+            let error = loop {
+                parser.push("y".into());
+                match parser.next_event() {
+                    Ok(event) => assert_eq!(event, None),
+                    Err(error) => break error,
+                }
+                length += 1;
+            };
+            assert_eq!(error, TooLong(64));
+            assert!((50..=64).contains(&length), "{part}: {length}");
+        }
     }
 
     #[test]

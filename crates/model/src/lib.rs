@@ -1,9 +1,12 @@
-//! The words of the domain: ids, server specifications, policies, settings and exposed names.
+//! The words of the domain: ids, server specifications, policies, settings and exposed names; and what all crates have
+//! to say alike: which addresses are public, how an error is told.
 //!
 //! Invariants: every value here is already valid (parsing happens at the edge, in the types'
 //! constructors), and nothing in a `Debug` output is a secret. Deliberately absent: tokio, SQL,
 //! HTTP, files and any behaviour that needs a clock.
 
+mod address;
+mod causes;
 mod hidden;
 mod hosting;
 mod id;
@@ -13,14 +16,16 @@ mod server;
 mod settings;
 mod share;
 
+pub use address::is_public;
+pub use causes::with_causes;
 pub use hidden::Hidden;
 pub use hosting::{Heartbeat, Hosting, Mount, Network, ResourceLimits, Source};
 pub use id::{ExposedName, InvalidName, NativeName, ProjectId, ServerKey, ServerName, ToolRef};
 pub use policy::{
-    AuditBodies, EraPolicy, NamingPolicy, Pinning, Provider, RestartPolicy, Sharing, StartPolicy,
-    UnknownWord,
+    AuditBodies, Breaker, EraPolicy, NamingPolicy, Pinning, Provider, RestartPolicy, Sharing,
+    StartPolicy, UnknownWord,
 };
-pub use server::{Secrets, ServerSpec, ToolSetting, Transport, url_for_display};
+pub use server::{Declared, Secrets, ServerSpec, ToolSetting, Transport, url_for_display};
 pub use settings::{
     AgentSettings, Audit, HostingSettings, Limits, Log, LogFormat, ModelApi, ProjectView, Settings,
 };

@@ -428,5 +428,5 @@ fn hash(parts: &[&str]) -> String {
         sha.update((part.len() as u64).to_be_bytes());
         sha.update(part.as_bytes());
     }
-    sha.finalize().iter().map(|b| format!("{b:02x}")).collect()
+    hex::encode(sha.finalize())
 }

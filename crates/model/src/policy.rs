@@ -4,6 +4,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -175,6 +176,23 @@ words! {
         No = "no"
     }
     StartPolicy { Sequential = "sequential", Parallel = "parallel", Lazy = "lazy" }
+}
+
+/// When a project's own server that does not start is left alone (P12).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Breaker {
+    /// Starts in a row that came to nothing; 0 is taken as 1.
+    pub failures: u32,
+    pub cooldown: Duration,
+}
+
+impl Default for Breaker {
+    fn default() -> Self {
+        Self {
+            failures: 3,
+            cooldown: Duration::from_secs(60),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::{
-    EraPolicy, ExposedName, Hosting, NativeName, ProjectId, ServerKey, ServerName, Sharing,
+    Breaker, EraPolicy, ExposedName, Hosting, NativeName, ProjectId, ServerKey, ServerName, Sharing,
 };
 
 /// What stands in the place of a secret.
@@ -63,12 +63,25 @@ pub enum Transport {
     Hosted(Arc<Hosting>),
 }
 
+/// Where a server is declared. Of several that see each other they stand in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Declared {
+    /// In the configuration file.
+    File,
+    /// It was registered to be kept running.
+    Registered,
+    /// Among the servers of a project.
+    Project,
+}
+
 /// A server as configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerSpec {
     pub name: ServerName,
-    /// The project whose own server it is; `None`: of the configuration file. A project's server is connected
-    /// at its first use, and left alone for a while after some failures in a row.
+    /// Where that is said of it which stands here.
+    pub declared: Declared,
+    /// The project whose own server it is. One that the project declared is connected at its first use, and left alone for
+    /// a while after some failures in a row.
     pub owner: Option<ProjectId>,
     pub transport: Transport,
     pub enabled: bool,
@@ -89,6 +102,8 @@ pub struct ServerSpec {
     pub public_only: bool,
     /// Why it cannot be started or reached as it stands, for instance a secret that is not set.
     pub unusable: Option<String>,
+    /// When it is left alone after starts that failed, where it is a project's own; `None`: as the settings say.
+    pub breaker: Option<Breaker>,
     /// Values of secrets that were filled in.
     pub secrets: Secrets,
 }
@@ -123,6 +138,7 @@ impl ServerSpec {
     pub fn new(name: ServerName, transport: Transport) -> Self {
         Self {
             name,
+            declared: Declared::File,
             owner: None,
             transport,
             enabled: true,
@@ -135,6 +151,7 @@ impl ServerSpec {
             projects: BTreeSet::new(),
             public_only: false,
             unusable: None,
+            breaker: None,
             secrets: Secrets::default(),
         }
     }

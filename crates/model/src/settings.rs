@@ -10,8 +10,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    AuditBodies, Hidden, NamingPolicy, Pinning, ProjectId, Provider, ServerName, StartPolicy,
-    ToolRef,
+    AuditBodies, Breaker, Hidden, NamingPolicy, Pinning, ProjectId, Provider, ServerName,
+    StartPolicy, ToolRef,
 };
 
 /// Settings of one running Toolwharf.
@@ -34,6 +34,8 @@ pub struct Settings {
     pub require_key: bool,
     /// Extensions that shared servers are told of, as clients have them: name and settings, which are JSON text.
     pub extensions: BTreeMap<String, String>,
+    /// Of servers that name none.
+    pub breaker: Breaker,
     pub limits: Limits,
     pub audit: Audit,
     pub hosting: HostingSettings,
@@ -220,6 +222,7 @@ impl Default for Settings {
                 "io.modelcontextprotocol/ui".to_owned(),
                 r#"{"mimeTypes":["text/html;profile=mcp-app"]}"#.to_owned(),
             )]),
+            breaker: Breaker::default(),
             limits: Limits::default(),
             audit: Audit::default(),
             hosting: HostingSettings::default(),

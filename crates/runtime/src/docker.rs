@@ -54,6 +54,7 @@
 
 mod engine;
 mod holder;
+mod images;
 mod launch;
 mod readback;
 mod reaper;

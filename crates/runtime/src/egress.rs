@@ -15,17 +15,25 @@
 //!
 //! Looking into TLS, caches, authentication, more than one request on a connection.
 
-use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
-use std::time::Duration;
+mod allowed;
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream, lookup_host};
-use tokio::task::JoinSet;
-use tokio::time::timeout;
+use std::{
+    io,
+    net::{IpAddr, Ipv6Addr, SocketAddr},
+    os::fd::OwnedFd,
+    sync::Arc,
+    time::Duration,
+};
 
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream, lookup_host},
+    task::JoinSet,
+    time::timeout,
+};
+
+pub(crate) use self::allowed::Allowed;
+use self::allowed::plausible;
 use crate::{pump::pump, repeats::Repeats};
 
 const CONNECTIONS: usize = 128;
@@ -34,10 +42,13 @@ const HEAD_TIME: Duration = Duration::from_secs(15);
 const RESOLVE_TIME: Duration = Duration::from_secs(10);
 const CONNECT_TIME: Duration = Duration::from_secs(10);
 const ANSWER_TIME: Duration = Duration::from_secs(10);
+
 /// How much of what a refused client still sends is read, so that it can read its answer.
 const LEFTOVER: usize = 256 << 10;
+
 /// Addresses of one name that are tried.
 const ADDRESSES: usize = 4;
+
 /// After a failed `accept`, which is for want of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -57,109 +68,6 @@ pub(crate) fn variables(proxy: SocketAddr) -> impl Iterator<Item = (&'static str
     // Node looks at the variables only if it is told to.
     let node = ("NODE_USE_ENV_PROXY", "1".to_owned());
     proxies.into_iter().chain(without).chain([node])
-}
-
-/// Hosts that may be reached.
-#[derive(Debug)]
-pub(crate) struct Allowed(Vec<Entry>);
-
-#[derive(Debug, PartialEq, Eq)]
-struct Entry {
-    host: Host,
-    /// `None`: every port.
-    port: Option<u16>,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum Host {
-    Address(IpAddr),
-    Name(String),
-    /// With the dot that it begins with.
-    Below(String),
-}
-
-impl Allowed {
-    /// # Errors
-    ///
-    /// What is wrong with which entry.
-    pub(crate) fn parse(entries: &[String]) -> Result<Self, String> {
-        entries
-            .iter()
-            .map(|entry| Entry::parse(entry))
-            .collect::<Result<_, _>>()
-            .map(Self)
-    }
-
-    fn name(&self, name: &str, port: u16) -> bool {
-        self.0.iter().any(|entry| {
-            let host = match &entry.host {
-                Host::Name(allowed) => allowed == name,
-                Host::Below(domain) => name.len() > domain.len() && name.ends_with(domain.as_str()),
-                Host::Address(_) => false,
-            };
-            host && entry.port.is_none_or(|allowed| allowed == port)
-        })
-    }
-
-    fn address(&self, address: SocketAddr) -> bool {
-        let ip = address.ip().to_canonical();
-        self.0.iter().any(|entry| {
-            entry.host == Host::Address(ip)
-                && entry.port.is_none_or(|allowed| allowed == address.port())
-        })
-    }
-}
-
-impl Entry {
-    fn parse(text: &str) -> Result<Self, String> {
-        let wrong = || {
-            format!(
-                "`{}` is not `host`, `host:port` or `*.domain`",
-                text.escape_debug()
-            )
-        };
-        if let Ok(ip) = text.parse::<IpAddr>() {
-            let host = Host::Address(ip.to_canonical());
-            return Ok(Self { host, port: None });
-        }
-        let (host, port) = match text.rsplit_once(':') {
-            Some((host, port)) => (host, Some(port.parse().map_err(|_| wrong())?)),
-            None => (text, None),
-        };
-        let bare = host
-            .strip_prefix('[')
-            .and_then(|host| host.strip_suffix(']'));
-        let host = match bare.unwrap_or(host).parse::<IpAddr>() {
-            Ok(ip) => Host::Address(ip.to_canonical()),
-            Err(_) => {
-                let (name, below) = match host.strip_prefix('*') {
-                    Some(domain) => (domain.strip_prefix('.').ok_or_else(wrong)?, true),
-                    None => (host, false),
-                };
-                if !plausible(name) {
-                    return Err(wrong());
-                }
-                let name = name.to_ascii_lowercase();
-                if below {
-                    Host::Below(format!(".{name}"))
-                } else {
-                    Host::Name(name)
-                }
-            }
-        };
-        Ok(Self { host, port })
-    }
-}
-
-fn plausible(name: &str) -> bool {
-    let label = |label: &str| {
-        !label.is_empty()
-            && label.len() <= 63
-            && label
-                .bytes()
-                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
-    };
-    name.len() <= 253 && name.split('.').all(label)
 }
 
 /// Serves until it is dropped.
@@ -347,7 +255,7 @@ async fn addresses(asked: &Asked, allowed: &Allowed) -> Result<Vec<SocketAddr>, 
     };
     let (good, bad): (Vec<_>, Vec<_>) = found
         .into_iter()
-        .partition(|&address| public(address.ip()) || allowed.address(address));
+        .partition(|&address| model::is_public(address.ip()) || allowed.address(address));
     match (good.is_empty(), bad.first()) {
         (true, Some(bad)) => Err(forbidden(format!(
             "`{host}` leads to {}, which is not public; name that address in the server's \
@@ -428,91 +336,9 @@ fn authority(text: &str, default: Option<u16>) -> Option<(String, u16)> {
     good.then_some((host, port))
 }
 
-/// Whether an address belongs to the internet at large (the registries of RFC 6890).
-fn public(ip: IpAddr) -> bool {
-    match ip.to_canonical() {
-        IpAddr::V4(ip) => public_v4(ip),
-        IpAddr::V6(ip) => public_v6(ip),
-    }
-}
-
-fn public_v4(ip: Ipv4Addr) -> bool {
-    let [a, b, c, _] = ip.octets();
-    let special = ip.is_private()
-        || ip.is_loopback()
-        || ip.is_link_local()
-        || ip.is_documentation()
-        || ip.is_multicast()
-        || a == 0
-        || a >= 240
-        || a == 100 && (64..128).contains(&b)
-        || a == 192 && b == 0 && c == 0
-        || a == 198 && (b == 18 || b == 19);
-    !special
-}
-
-fn public_v6(ip: Ipv6Addr) -> bool {
-    let s = ip.segments();
-    // What stands for an address of version 4 is what that one is.
-    let embedded = |high: u16, low: u16| {
-        let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());
-        public_v4(Ipv4Addr::new(a, b, c, d))
-    };
-    match s[0] {
-        0x64 if s[1] == 0xff9b && s[2..6] == [0; 4] => embedded(s[6], s[7]),
-        0x2002 => embedded(s[1], s[2]),
-        0x2001 if s[1] == 0xdb8 || s[1] < 0x200 => false,
-        // Of global unicast, and nothing else.
-        first => first & 0xe000 == 0x2000,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn allowed(entries: &[&str]) -> Allowed {
-        let entries: Vec<_> = entries.iter().map(|&entry| entry.to_owned()).collect();
-        Allowed::parse(&entries).unwrap()
-    }
-
-    #[test]
-    fn names_are_allowed_as_they_are_written() {
-        let list = allowed(&["api.example.com", "db.example.com:5432", "*.example.org"]);
-        for (name, port, expected) in [
-            ("api.example.com", 443, true),
-            ("api.example.com", 80, true),
-            ("x.api.example.com", 443, false),
-            ("example.com", 443, false),
-            ("db.example.com", 5432, true),
-            ("db.example.com", 443, false),
-            ("a.b.example.org", 1, true),
-            ("example.org", 1, false),
-            ("evilexample.org", 1, false),
-        ] {
-            assert_eq!(list.name(name, port), expected, "{name}:{port}");
-        }
-        let list = allowed(&["10.0.0.1:80", "[::1]:9", "2001:db8::1"]);
-        for (address, expected) in [
-            ("10.0.0.1:80", true),
-            ("10.0.0.1:81", false),
-            ("[::ffff:10.0.0.1]:80", true),
-            ("[::1]:9", true),
-            ("[2001:db8::1]:7", true),
-        ] {
-            assert_eq!(
-                list.address(address.parse().unwrap()),
-                expected,
-                "{address}"
-            );
-        }
-        for wrong in [
-            "", "*", "*x.com", "a b", "a:99999", "a:", "http://a", "a/b", "*.*.a", "a..b",
-        ] {
-            let error = Allowed::parse(&[wrong.to_owned()]).unwrap_err();
-            assert!(error.contains(wrong), "{error}");
-        }
-    }
 
     #[test]
     fn requests_are_rewritten_and_nothing_else_is_taken() {
@@ -546,42 +372,6 @@ mod tests {
                 None,
                 "{wrong}"
             );
-        }
-    }
-
-    #[test]
-    fn private_addresses_are_not_public() {
-        for private in [
-            "127.0.0.1",
-            "10.1.2.3",
-            "172.16.0.1",
-            "192.168.1.1",
-            "169.254.169.254",
-            "100.64.0.1",
-            "0.0.0.0",
-            "224.0.0.1",
-            "255.255.255.255",
-            "198.18.0.1",
-            "::1",
-            "::",
-            "fe80::1",
-            "fc00::1",
-            "ff02::1",
-            "::ffff:127.0.0.1",
-            "64:ff9b::7f00:1",
-            "2002:7f00:1::",
-            "2001:db8::1",
-            "2001::1",
-        ] {
-            assert!(!public(private.parse().unwrap()), "{private}");
-        }
-        for good in [
-            "1.1.1.1",
-            "2606:4700::1111",
-            "64:ff9b::101:101",
-            "2001:4860:4860::8888",
-        ] {
-            assert!(public(good.parse().unwrap()), "{good}");
         }
     }
 }

@@ -185,6 +185,12 @@ impl Handle {
         self.shared().log.tail()
     }
 
+    /// Adds lines to what it writes to stderr. Does not keep it alive.
+    pub fn note(&self) -> impl Fn(&str) + Send + Sync + 'static {
+        let shared = Arc::clone(&self.0.0);
+        move |line| shared.log.note(line)
+    }
+
     /// What it writes to stderr from now on. A reader that lags misses lines.
     #[must_use]
     pub fn subscribe_stderr(&self) -> Lines {

@@ -5,6 +5,7 @@
 //! - [`docker`]: an instance is a container of a Docker daemon, in gVisor where that is wanted.
 //! - [`e2b`]: an instance is a command in a sandbox of E2B's.
 //! - [`Runtime`]: what runs hosted servers, in sandboxes.
+//! - [`Remote`]: an instance that somebody else runs.
 //! - [`sentinel`]: the helper process that kills every instance when this process dies
 //!   without being able to do so itself (`kill -9`, the out-of-memory killer).
 //!
@@ -31,12 +32,14 @@ mod image;
 mod ladder;
 mod lineage;
 mod pump;
+mod remote;
 mod repeats;
 mod stderr;
 mod turns;
 mod unit;
 
 pub use handle::{Exit, Handle};
+pub use remote::{Remote, Request};
 pub use repeats::{Repeats, Times};
 pub use stderr::{Lines, Missed};
 pub use unit::{Enforced, Error, Instance, Runtime, Stdio, Unit, Usage};

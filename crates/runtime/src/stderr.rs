@@ -74,6 +74,13 @@ impl Log {
         splitter.finish(|line| self.push(line));
     }
 
+    /// Adds a line that it did not write here.
+    pub(crate) fn note(&self, line: &str) {
+        let mut splitter = Splitter::default();
+        splitter.push(line.as_bytes(), |line| self.push(line));
+        splitter.finish(|line| self.push(line));
+    }
+
     pub(crate) fn push(&self, line: Arc<str>) {
         let mut state = self.lock();
         state.bytes += line.len() + 1;

@@ -18,6 +18,14 @@ use crate::{
     sql::{Filter, Key, Text, execute, page, row},
 };
 
+/// The columns of a [`CallRow`].
+macro_rules! columns {
+    () => {
+        "id, run_id, project_id, caller, server, tool, arguments_digest, status, error, result_digest, started_at,
+         finished_at, duration_us"
+    };
+}
+
 /// What became of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -119,46 +127,41 @@ impl Store {
     pub async fn calls_list(&self, filter: &CallFilter, page: &Page) -> Result<Vec<CallRow>> {
         let mut conn = self.pool.read().await?;
         let (since, until) = (filter.since.map(floor), filter.until.map(floor));
-        let conditions = Filter::default()
-            .and(
-                "project_id =",
-                filter.project.as_ref().map(ProjectId::as_str),
-            )
+        let conditions = Filter::newest_first(filter.project.as_ref(), page)
             .and("server =", filter.server.as_deref())
             .and("tool =", filter.tool.as_deref())
             .and("caller =", filter.caller.as_deref())
             .and("run_id =", filter.run.as_deref())
             .and("status =", filter.status.map(CallStatus::as_str))
             .and("id >=", since.as_deref())
-            .and("id <", until.as_deref())
-            .and("id <", page.after.as_deref());
+            .and("id <", until.as_deref());
         page!(
             conn,
             CallRow,
-            "SELECT id, run_id, project_id, caller, server, tool, arguments_digest, status, error,
-                 result_digest, started_at, finished_at, duration_us
-             FROM kb.agent_run_tool_calls",
+            concat!("SELECT ", columns!(), " FROM kb.agent_run_tool_calls"),
             conditions,
             "id DESC",
             page
         )
     }
 
-    /// The calls of [`CallFilter::run`], in the order that they were begun; other conditions but the project are not
-    /// looked at. `page.after` is an id.
-    pub async fn calls_of_run(&self, filter: &CallFilter, page: &Page) -> Result<Vec<CallRow>> {
+    /// The calls of a run, in the order that they were begun: of this project, or of any if none is named. `page.after`
+    /// is an id.
+    pub async fn calls_of_run(
+        &self,
+        project: Option<&ProjectId>,
+        run: &str,
+        page: &Page,
+    ) -> Result<Vec<CallRow>> {
         let mut conn = self.pool.read().await?;
-        let project = filter.project.as_ref().map(ProjectId::as_str);
         let conditions = Filter::default()
-            .and("project_id =", project)
-            .and("run_id =", Some(filter.run.as_deref().unwrap_or_default()))
+            .and("project_id =", project.map(ProjectId::as_str))
+            .and("run_id =", Some(run))
             .and("id >", page.after.as_deref());
         page!(
             conn,
             CallRow,
-            "SELECT id, run_id, project_id, caller, server, tool, arguments_digest, status, error,
-                 result_digest, started_at, finished_at, duration_us
-             FROM kb.agent_run_tool_calls",
+            concat!("SELECT ", columns!(), " FROM kb.agent_run_tool_calls"),
             conditions,
             "id",
             page
@@ -174,9 +177,12 @@ impl Store {
         let row = row!(
             conn,
             CallDetail,
-            "SELECT id, run_id, project_id, caller, server, tool, arguments_digest, status, error,
-                 result_digest, started_at, finished_at, duration_us, arguments, result
-             FROM kb.agent_run_tool_calls WHERE id = $1 AND ($2 = '' OR project_id = $2)",
+            concat!(
+                "SELECT ",
+                columns!(),
+                ", arguments, result
+                 FROM kb.agent_run_tool_calls WHERE id = $1 AND ($2 = '' OR project_id = $2)"
+            ),
             Key(id),
             crate::project::scope(project),
         )?;

@@ -4,7 +4,7 @@
 //! On SQLite there is a connection of its own that is used on the spot: sqlx has a thread for each connection, and the way
 //! there and back, through two channels for each statement, takes longer than the statement.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use chrono::SecondsFormat;
 use rusqlite::{Connection, TransactionBehavior, params};
@@ -17,6 +17,7 @@ use crate::{
     id::micros,
     open::{CHECKPOINT, LOG},
     sql::{Pool, within},
+    writer::Writer,
 };
 
 /// The most rows of one statement.
@@ -34,7 +35,7 @@ enum Way {
 
 #[derive(Debug)]
 struct File {
-    path: Arc<str>,
+    others: Writer,
     conn: Option<Connection>,
 }
 
@@ -43,7 +44,7 @@ impl Store {
     pub fn call_writer(&self) -> CallWriter {
         CallWriter(match &self.pool {
             Pool::Sqlite { write, .. } => Way::Sqlite(File {
-                path: write.path().clone(),
+                others: write.clone(),
                 conn: None,
             }),
             Pool::Postgres(pool) => Way::Postgres(pool.clone()),
@@ -55,8 +56,8 @@ impl CallWriter {
     /// Writes a batch: all of it or nothing, durable on return. Intents go before outcomes, in
     /// whichever order they stand. An outcome without an intent changes nothing.
     ///
-    /// With SQLite it blocks the thread, as long as the disk takes and at most a second more where another process
-    /// writes: run it on a thread that has nothing else to do.
+    /// With SQLite it waits for what else this process writes, 2 s at most, and then blocks the thread, as long as the
+    /// disk takes and at most a second more where another process writes: run it on a thread that has nothing else to do.
     ///
     /// # Errors
     /// [`crate::Error::Unavailable`]: the batch can be written again.
@@ -73,7 +74,10 @@ impl CallWriter {
             }
         }
         match &mut self.0 {
-            Way::Sqlite(file) => file.write(&intents, &outcomes),
+            Way::Sqlite(file) => {
+                let _turn = file.others.clone().turn().await?;
+                file.write(&intents, &outcomes)
+            }
             Way::Postgres(pool) => within(into_postgres(pool, intents, outcomes)).await,
         }
     }
@@ -82,7 +86,7 @@ impl CallWriter {
 impl File {
     fn conn(&mut self) -> rusqlite::Result<&mut Connection> {
         if self.conn.is_none() {
-            self.conn = Some(open(&self.path)?);
+            self.conn = Some(open(self.others.path())?);
         }
         Ok(self.conn.as_mut().expect("it was opened"))
     }
@@ -254,6 +258,38 @@ impl CallWriter {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What is written meanwhile is waited for, however long its transaction takes.
+    #[tokio::test]
+    async fn it_takes_turns_with_what_else_is_written() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let location = crate::Location::Sqlite(dir.path().join("wharf.db"));
+        let store = Store::open(&location).await.expect("a new database");
+        let Pool::Sqlite { write, .. } = &store.pool else {
+            panic!("it is a file");
+        };
+        let mut writing = write.acquire().await.expect("the connection");
+        writing.begin().await.expect("a transaction");
+        let mut writer = store.call_writer();
+        let end = CallWrite::Outcome(CallEnd {
+            id: crate::new_id(),
+            status: CallStatus::Ok,
+            error: None,
+            result_digest: None,
+            result: None,
+            finished_at: crate::now(),
+            duration_us: 1,
+        });
+        let ends = [end];
+        let mut written = std::pin::pin!(writer.write(&ends));
+        tokio::select! {
+            biased;
+            result = &mut written => panic!("it did not wait: {result:?}"),
+            () = std::future::ready(()) => {}
+        }
+        writing.commit().await.expect("the end of the transaction");
+        written.await.expect("its turn");
+    }
 
     #[test]
     fn rows_are_filled_up() {

@@ -145,9 +145,7 @@ impl Store {
             conn,
             ConversationRow,
             "SELECT id, project_id, title, revision, created_at, updated_at FROM kb.conversations",
-            Filter::default()
-                .and("project_id =", project.map(ProjectId::as_str))
-                .and("id <", page.after.as_deref()),
+            Filter::newest_first(project, page),
             "id DESC",
             page
         )

@@ -9,7 +9,7 @@ use crate::{
     Page, Store, Time,
     error::Result,
     id::{floor, new_id, now},
-    sql::{Doc, Filter, Key, Text, execute, page},
+    sql::{Doc, Filter, Key, Text, execute, page, rows},
 };
 
 /// Something that happened.
@@ -62,13 +62,35 @@ impl Store {
             conn,
             EventRow,
             "SELECT id, project_id, server, kind, detail, at FROM kb.server_events",
-            Filter::default()
-                .and("project_id =", project.map(ProjectId::as_str))
-                .and("server =", server)
-                .and("id <", page.after.as_deref()),
+            Filter::newest_first(project, page).and("server =", server),
             "id DESC",
             page
         )
+    }
+
+    /// The last crash of each server that is registered to be hosted.
+    pub async fn crash_list(&self) -> Result<Vec<EventRow>> {
+        let mut conn = self.pool.read().await?;
+        rows!(
+            conn,
+            EventRow,
+            "SELECT event.id, event.project_id, event.server, event.kind, event.detail, event.at
+             FROM kb.agent_workspaces AS hosted JOIN kb.server_events AS event ON event.id =
+                 (SELECT last.id FROM kb.server_events AS last
+                  WHERE last.server = hosted.id AND last.kind = 'crashed'
+                  ORDER BY last.id DESC LIMIT 1)",
+        )
+    }
+
+    /// Forgets all events of a server.
+    pub async fn events_remove(&self, server: &str) -> Result<()> {
+        let mut conn = self.pool.write().await?;
+        execute!(
+            conn,
+            "DELETE FROM kb.server_events WHERE server = $1",
+            Key(server),
+        )?;
+        Ok(())
     }
 
     /// Forgets some of the events before this time, the oldest first; how many. Call it until it

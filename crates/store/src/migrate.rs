@@ -165,8 +165,7 @@ fn text(migration: &Migration, tx: &Tx) -> &'static str {
 }
 
 fn checksum(text: &str) -> String {
-    let digest = Sha256::digest(text.as_bytes());
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(Sha256::digest(text.as_bytes()))
 }
 
 #[cfg(test)]

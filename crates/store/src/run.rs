@@ -11,6 +11,14 @@ use crate::{
     sql::{Filter, Key, Text, execute, page, row},
 };
 
+/// The columns of a [`RunRow`].
+macro_rules! columns {
+    () => {
+        "id, project_id, agent, model, status, turns, input_tokens, output_tokens, cost_micros, error, started_at,
+         finished_at, conversation_id"
+    };
+}
+
 /// A run of an agent.
 #[derive(Clone, Debug, PartialEq, FromRow, Serialize)]
 pub struct RunRow {
@@ -66,11 +74,13 @@ impl Store {
         let row = row!(
             conn,
             RunRow,
-            "INSERT INTO kb.agent_runs (id, project_id, agent, model, status, turns, input_tokens,
-                 output_tokens, cost_micros, started_at, conversation_id)
-             VALUES ($1, $2, $3, $4, 'running', 0, 0, 0, 0, $5, $6)
-             RETURNING id, project_id, agent, model, status, turns, input_tokens, output_tokens,
-                 cost_micros, error, started_at, finished_at, conversation_id",
+            concat!(
+                "INSERT INTO kb.agent_runs (id, project_id, agent, model, status, turns, input_tokens,
+                     output_tokens, cost_micros, started_at, conversation_id)
+                 VALUES ($1, $2, $3, $4, 'running', 0, 0, 0, 0, $5, $6)
+                 RETURNING ",
+                columns!()
+            ),
             Key(&new_id()),
             run.project.map(|project| Key(project.as_str())),
             Text(run.agent),
@@ -95,11 +105,13 @@ impl Store {
         let row = row!(
             conn,
             RunRow,
-            "UPDATE kb.agent_runs SET status = $3, turns = $4, input_tokens = $5, output_tokens = $6,
-                 cost_micros = $7, error = $8, finished_at = $9
-             WHERE id = $1 AND COALESCE(project_id, '') = $2
-             RETURNING id, project_id, agent, model, status, turns, input_tokens, output_tokens,
-                 cost_micros, error, started_at, finished_at, conversation_id",
+            concat!(
+                "UPDATE kb.agent_runs SET status = $3, turns = $4, input_tokens = $5, output_tokens = $6,
+                     cost_micros = $7, error = $8, finished_at = $9
+                 WHERE id = $1 AND COALESCE(project_id, '') = $2
+                 RETURNING ",
+                columns!()
+            ),
             Key(id),
             crate::project::scope(project),
             Text(&end.status),
@@ -119,17 +131,10 @@ impl Store {
         page!(
             conn,
             RunRow,
-            "SELECT id, project_id, agent, model, status, turns, input_tokens, output_tokens,
-                 cost_micros, error, started_at, finished_at, conversation_id
-             FROM kb.agent_runs",
-            Filter::default()
-                .and(
-                    "project_id =",
-                    filter.project.as_ref().map(ProjectId::as_str)
-                )
+            concat!("SELECT ", columns!(), " FROM kb.agent_runs"),
+            Filter::newest_first(filter.project.as_ref(), page)
                 .and("status =", filter.status.as_deref())
-                .and("conversation_id =", filter.conversation.as_deref())
-                .and("id <", page.after.as_deref()),
+                .and("conversation_id =", filter.conversation.as_deref()),
             "id DESC",
             page
         )
@@ -171,9 +176,11 @@ impl Store {
         let row = row!(
             conn,
             RunRow,
-            "SELECT id, project_id, agent, model, status, turns, input_tokens, output_tokens,
-                 cost_micros, error, started_at, finished_at, conversation_id
-             FROM kb.agent_runs WHERE id = $1 AND ($2 = '' OR project_id = $2)",
+            concat!(
+                "SELECT ",
+                columns!(),
+                " FROM kb.agent_runs WHERE id = $1 AND ($2 = '' OR project_id = $2)"
+            ),
             Key(id),
             crate::project::scope(project),
         )?;

@@ -9,6 +9,7 @@
 
 use std::time::Duration;
 
+use model::ProjectId;
 use serde_json::Value;
 use sqlx::{
     Database, Encode, PgConnection, PgPool, Postgres, Sqlite, SqliteConnection, SqlitePool,
@@ -17,6 +18,7 @@ use sqlx::{
 };
 
 use crate::{
+    Page,
     error::{Error, Result},
     writer::{Writer, Writing},
 };
@@ -206,6 +208,13 @@ pub(crate) struct Filter<'a> {
 }
 
 impl<'a> Filter<'a> {
+    /// Of a list that has the newest first: what is of this project, or of any, and comes after the page before.
+    pub(crate) fn newest_first(project: Option<&'a ProjectId>, page: &'a Page) -> Self {
+        Self::default()
+            .and("project_id =", project.map(ProjectId::as_str))
+            .and("id <", page.after.as_deref())
+    }
+
     /// Adds `condition`, a column and an operator, if there is a value for it.
     pub(crate) fn and(mut self, condition: &'static str, value: Option<&'a str>) -> Self {
         self.conditions

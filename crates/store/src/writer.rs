@@ -1,4 +1,5 @@
-//! The one connection that writes to a SQLite file, but for records of calls ([`crate::CallWriter`]).
+//! The one connection that writes to a SQLite file, but for records of calls ([`crate::CallWriter`]), which take turns
+//! with it.
 //!
 //! A pool of one would do, but a pool asks its connection for a sign of life each time it gets it back, from a task of
 //! its own: a way to the connection's thread and back more for each statement.
@@ -25,7 +26,7 @@ pub(crate) struct Writer {
 }
 
 #[derive(Default)]
-struct Slot {
+pub(crate) struct Slot {
     conn: Option<SqliteConnection>,
     closed: bool,
 }
@@ -47,6 +48,16 @@ impl Writer {
 
     pub(crate) fn path(&self) -> &Arc<str> {
         &self.path
+    }
+
+    /// Waits until nobody else of this process writes, 2 s at most. Left to themselves, connections ask again and again for
+    /// the file's lock, and whoever is unlucky gives up.
+    pub(crate) async fn turn(&self) -> sqlx::Result<OwnedMutexGuard<Slot>> {
+        if let Ok(turn) = self.slot.clone().try_lock_owned() {
+            return Ok(turn);
+        }
+        let turn = tokio::time::timeout(ACQUIRE, self.slot.clone().lock_owned()).await;
+        turn.map_err(|_| sqlx::Error::PoolTimedOut)
     }
 
     /// Waits for the connection, 2 s at most, and opens it if it is not open.

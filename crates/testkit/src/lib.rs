@@ -47,4 +47,4 @@ pub use site::Site;
 pub use soak::soak;
 pub use sse::{Event, EventParser};
 pub use stdio::StdioClient;
-pub use wait::{DEADLINE, wait_for, wait_for_some, within};
+pub use wait::{DEADLINE, at_once, wait_for, wait_for_some, within};

@@ -8,6 +8,20 @@ use tokio::time::{Instant, sleep, timeout};
 /// machines stall; it is only ever spent by a test that fails.
 pub const DEADLINE: Duration = Duration::from_secs(30);
 
+/// Longer than what is at once takes on a machine that has other things to do, and half of the shortest time that the
+/// product waits for a server (the 10 s of a first start).
+const AT_ONCE: Duration = Duration::from_secs(5);
+
+/// Asserts that what began at `start` was not made to wait. Where an order of events can show it, let that show it.
+///
+/// # Panics
+/// If it was, with a message that names `what`.
+#[track_caller]
+pub fn at_once(what: &str, start: Instant) {
+    let took = start.elapsed();
+    assert!(took < AT_ONCE, "{what} was made to wait: {took:?}");
+}
+
 /// Polls `check` until it says `true`.
 ///
 /// # Panics

@@ -292,7 +292,7 @@ impl From<store::Role> for Role {
 /// A new key.
 pub(crate) fn new_token() -> String {
     let random: [u8; 24] = rand::random();
-    format!("{PREFIX}{}", hex(&random))
+    format!("{PREFIX}{}", hex::encode(random))
 }
 
 /// Makes sure that the token in the data directory is an administrator's; the first run makes both. The second
@@ -356,7 +356,7 @@ fn digest(token: &str) -> Digest {
 
 /// What the database knows a key by.
 pub(crate) fn hash(token: &str) -> String {
-    hex(&digest(token))
+    hex::encode(digest(token))
 }
 
 /// What its owner can tell a key from others by.
@@ -365,18 +365,9 @@ pub(crate) fn hint(token: &str) -> &str {
     &token[from..]
 }
 
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 fn from_hex(text: &str) -> Option<Digest> {
-    if text.len() != 64 || !text.is_ascii() {
-        return None;
-    }
     let mut digest = Digest::default();
-    for (at, byte) in digest.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&text[at * 2..at * 2 + 2], 16).ok()?;
-    }
+    hex::decode_to_slice(text, &mut digest).ok()?;
     Some(digest)
 }
 

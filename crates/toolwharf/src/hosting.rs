@@ -6,14 +6,19 @@
 mod entry;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     path::PathBuf,
     sync::Arc,
 };
 
-use engine::{Gateway, Remembered, server::Server, supervisor::Last};
+use engine::{
+    Gateway, Remembered,
+    lifecycle::Last,
+    server::{Crash, Left, Server},
+};
 use model::{Mount, ProjectId, Provider, ServerKey, ServerName, ServerSpec, Source};
-use store::{NewWorkspace, Store, WorkspaceRow};
+use runtime::Exit;
+use store::{EventRow, NewWorkspace, Store, WorkspaceRow};
 use tokio::sync::Mutex;
 
 pub(crate) use self::entry::Entry;
@@ -97,7 +102,12 @@ impl Hosting {
     async fn take_in_rows(&self, rows: &[WorkspaceRow]) -> Result<(), Error> {
         let mut secrets: HashMap<ProjectId, HashMap<String, String>> = HashMap::new();
         let mut hosted = Vec::with_capacity(rows.len());
+        let mut crashes = self.crashes().await?;
+        let resting = self.resting(rows).await?;
         for row in rows {
+            if entry::owner(row).is_some_and(|project| resting.contains(&project)) {
+                continue;
+            }
             let known = match entry::owner(row) {
                 Some(project) if !secrets.contains_key(&project) => {
                     let values = self.projects.secret_values(&project).await?;
@@ -107,7 +117,7 @@ impl Hosting {
                 None => &mut HashMap::new(),
             };
             match Entry::kept(row, known) {
-                Ok(spec) => hosted.push((spec, Last::from_word(&row.status))),
+                Ok(spec) => hosted.push((spec, left(row, &mut crashes))),
                 Err(wrong) => {
                     let wrong: Vec<&str> = wrong.iter().map(|one| one.detail.as_str()).collect();
                     let why = wrong.join("; ");
@@ -120,13 +130,35 @@ impl Hosting {
         Ok(())
     }
 
+    /// Those of the owners of rows that are switched off, with all that is theirs.
+    async fn resting(&self, rows: &[WorkspaceRow]) -> Result<BTreeSet<ProjectId>, Error> {
+        let owners: BTreeSet<ProjectId> = rows.iter().filter_map(entry::owner).collect();
+        let mut resting = BTreeSet::new();
+        for owner in owners {
+            match self.store.project_get(&owner).await {
+                Ok(project) if project.enabled => {}
+                Ok(_) | Err(store::Error::NotFound { .. }) => {
+                    resting.insert(owner);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(resting)
+    }
+
     pub(crate) async fn rows(&self) -> Result<Vec<WorkspaceRow>, Error> {
         Ok(self.store.workspace_list_all().await?)
     }
 
+    /// The last crash of each server that is registered.
+    async fn crashes(&self) -> Result<HashMap<String, Crash>, Error> {
+        let rows = self.store.crash_list().await?.into_iter();
+        Ok(rows.map(|row| (row.server.clone(), crash(row))).collect())
+    }
+
     async fn remembered(
         &self,
-        hosted: &[(ServerSpec, Option<Last>)],
+        hosted: &[(ServerSpec, Option<Left>)],
     ) -> Result<HashMap<ServerKey, Remembered>, Error> {
         let mut owners: BTreeMap<Option<ProjectId>, Vec<&ServerSpec>> = BTreeMap::new();
         for (spec, _) in hosted {
@@ -215,17 +247,25 @@ impl Hosting {
         Ok(())
     }
 
+    /// Forgets a server that was registered just now and cannot be: it never ran, and nothing of it is to stay.
+    ///
+    /// # Errors
+    /// [`Error`]
+    pub(crate) async fn withdraw(&self, id: &str) -> Result<(), Error> {
+        self.delete(id, true).await?;
+        // What was on its way into the store is there now.
+        self.gateway.chronicled().await;
+        Ok(self.store.events_remove(id).await?)
+    }
+
     pub(crate) fn server(&self, id: &str) -> Option<Arc<Server>> {
-        self.gateway.fleet().hosted(id).cloned()
+        self.gateway.fleet().by_id(id).cloned()
     }
 
     /// The one server that is hosted under this name, over all projects.
     pub(crate) fn only(&self, name: &str) -> Option<Arc<Server>> {
         let fleet = self.gateway.fleet();
-        let mut named = fleet
-            .hosted
-            .iter()
-            .filter(|one| one.name().as_str() == name);
+        let mut named = fleet.registered().filter(|one| one.name().as_str() == name);
         let only = named.next()?;
         named.next().is_none().then(|| only.clone())
     }
@@ -292,6 +332,36 @@ impl Hosting {
             Some(_) => Err(Error::Taken(entry.name.clone())),
             None => Ok(()),
         }
+    }
+}
+
+/// How a server was left by an earlier run, if it ever ran.
+fn left(row: &WorkspaceRow, crashes: &mut HashMap<String, Crash>) -> Option<Left> {
+    Some(Left {
+        last: Last::from_word(&row.status)?,
+        crash: crashes.remove(&row.id),
+    })
+}
+
+/// What was written down of a crash.
+fn crash(row: EventRow) -> Crash {
+    let number = |key: &str| {
+        let number = row.detail[key].as_i64()?;
+        i32::try_from(number).ok()
+    };
+    let (code, signal) = (number("exitCode"), number("signal"));
+    let exit = Exit {
+        code,
+        signal,
+        out_of_memory: row.detail["outOfMemory"] == true,
+        fork_bomb: row.detail["forkBomb"] == true,
+    };
+    let text = |key: &str| row.detail[key].as_str().unwrap_or_default().to_owned();
+    Crash {
+        at: row.at.into(),
+        cause: text("cause"),
+        exit: (code.is_some() || signal.is_some()).then_some(exit),
+        stderr: text("stderr"),
     }
 }
 

@@ -11,6 +11,7 @@ mod gateway;
 mod hosting;
 mod itself;
 mod live;
+mod lock;
 mod logs;
 mod master;
 mod memory;
@@ -20,6 +21,7 @@ mod registry;
 mod rest;
 mod serve;
 mod startup;
+mod stdio;
 mod webhook;
 
 use std::process::ExitCode;
@@ -38,5 +40,6 @@ fn main() -> ExitCode {
         }
         _ => {}
     }
+    mcp::gather::on_release(memory::give_back_here);
     cli::main()
 }

@@ -61,6 +61,11 @@ pub(crate) async fn give_back() {
     std::future::pending().await
 }
 
+/// Gives back what this thread has to spare, and what was freed in large pieces by whichever thread.
+pub(crate) fn give_back_here() {
+    mi_collect(true);
+}
+
 /// Has every worker collect.
 async fn collect() {
     let workers = Handle::current().metrics().num_workers();

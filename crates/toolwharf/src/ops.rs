@@ -2,29 +2,21 @@
 
 use std::{
     fmt::Write,
-    fs,
-    os::unix::fs::MetadataExt,
-    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
 };
 
-use anyhow::Context;
 use axum::{Router, http::StatusCode, routing::get};
 use engine::{
     Fleet, Gateway,
     catalog::ListKind,
+    lifecycle::Phase,
     server::{Server, State, Status},
-    supervisor::Phase,
 };
-use serde::{Deserialize, Serialize};
 
-use crate::{config::Sources, gateway::Front};
-
-/// The file in the data directory that says where a running gateway is.
-const STATE_FILE: &str = "serve.json";
+use crate::gateway::Front;
 
 /// Whether the start is over.
 #[derive(Clone, Default)]
@@ -184,89 +176,25 @@ fn hosted_metrics(fleet: &Fleet, out: &mut String) {
             out,
             "# HELP toolwharf_{name} {help}\n# TYPE toolwharf_{name} {kind}"
         );
-        for server in &fleet.hosted {
-            if let Some(status) = server.hosted_status() {
-                let _ = writeln!(
-                    out,
-                    "toolwharf_{name}{{{}}} {}",
-                    labels(server),
-                    value(&status)
-                );
-            }
+        for server in fleet.registered() {
+            let _ = writeln!(
+                out,
+                "toolwharf_{name}{{{}}} {}",
+                labels(server),
+                value(&server.status())
+            );
         }
     }
     let _ = writeln!(
         out,
         "# HELP toolwharf_hosted_state Which state it is in.\n# TYPE toolwharf_hosted_state gauge"
     );
-    for server in &fleet.hosted {
-        if let Some(status) = server.hosted_status() {
-            let state = status.phase.word();
-            let _ = writeln!(
-                out,
-                "toolwharf_hosted_state{{{},state=\"{state}\"}} 1",
-                labels(server)
-            );
-        }
+    for server in fleet.registered() {
+        let state = server.status().phase.word();
+        let _ = writeln!(
+            out,
+            "toolwharf_hosted_state{{{},state=\"{state}\"}} 1",
+            labels(server)
+        );
     }
-}
-
-/// Removed when the gateway ends.
-pub(crate) struct Announced(PathBuf);
-
-impl Drop for Announced {
-    fn drop(&mut self) {
-        // Another gateway may have started on this data directory since.
-        if read(&self.0).is_some_and(|there| there.pid == std::process::id()) {
-            let _ = fs::remove_file(&self.0);
-        }
-    }
-}
-
-/// Where a running gateway is, and what it was started with.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Whereabouts {
-    pub(crate) url: String,
-    pub(crate) pid: u32,
-    /// Its configuration files, absolute.
-    #[serde(default)]
-    pub(crate) config: Vec<PathBuf>,
-}
-
-/// Says in the data directory where the gateway is, for the command line.
-pub(crate) fn announce(dir: &Path, url: &str, sources: &Sources) -> anyhow::Result<Announced> {
-    let path = dir.join(STATE_FILE);
-    let whereabouts = Whereabouts {
-        url: url.to_owned(),
-        pid: std::process::id(),
-        config: absolute(sources),
-    };
-    let text = serde_json::to_string(&whereabouts)? + "\n";
-    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
-    Ok(Announced(path))
-}
-
-/// The gateway that runs on this data directory, if one does.
-///
-/// A file that a killed gateway left behind does not count: its port may be somebody else's by now, who is
-/// not to be sent the token.
-pub(crate) fn whereabouts(dir: &Path) -> Option<Whereabouts> {
-    let path = dir.join(STATE_FILE);
-    let found = read(&path)?;
-    let uid = |path: &Path| Some(fs::metadata(path).ok()?.uid());
-    let process = PathBuf::from(format!("/proc/{}", found.pid));
-    // Without /proc the answer on the port has to do.
-    let alive = !Path::new("/proc/self").exists() || uid(&process) == uid(&path);
-    alive.then_some(found)
-}
-
-fn read(path: &Path) -> Option<Whereabouts> {
-    serde_json::from_str(&fs::read_to_string(path).ok()?).ok()
-}
-
-pub(crate) fn absolute(sources: &Sources) -> Vec<PathBuf> {
-    sources
-        .files()
-        .map(|file| std::path::absolute(file).unwrap_or_else(|_| file.to_owned()))
-        .collect()
 }

@@ -202,7 +202,8 @@ impl Projects {
         };
         let depth = self.gateway.settings().limits.max_depth;
         let remembered = Remembered::of_rows(snapshots, pins, digest, depth);
-        let project = Project::new(self.view(id, &row), tools);
+        let view = self.view(id, &row);
+        let project = Project { view, tools };
         self.gateway.project_set(id, project, specs, remembered);
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! `serve` and `stdio`: the gateway at work.
+//! `serve`: the gateway at work.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -8,11 +8,10 @@ use std::{
 };
 
 use anyhow::Context;
-use engine::Scope;
-use model::{ProjectId, ServerName};
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
+    time::Instant,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -23,6 +22,7 @@ use crate::{
     hosting::Hosting,
     itself::Itself,
     live::{Live, warn_of},
+    lock::Lock,
     logs, memory, ops,
     rest::{self, Rest},
     startup::{self, Given},
@@ -31,8 +31,10 @@ use crate::{
 
 /// What clients have to take the last event of a chat that was cut.
 const LAST_EVENTS: Duration = Duration::from_secs(2);
-/// What hosted servers have from `SIGTERM` to `SIGKILL` when the product stops (H11).
-const HOSTED_GRACE: Duration = Duration::from_secs(30);
+/// From the signal to stop to the last `SIGKILL` (H11): half a minute in all, with a second for what is to be written down.
+pub(crate) const STOPPING: Duration = Duration::from_secs(29);
+/// What of that is the servers', whatever calls and turns there are.
+const LEAST_GRACE: Duration = Duration::from_secs(10);
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -43,18 +45,6 @@ pub(crate) struct Args {
     given: Given,
 }
 
-#[derive(clap::Args)]
-pub(crate) struct StdioArgs {
-    #[command(flatten)]
-    given: Given,
-    /// Only the servers of this project.
-    #[arg(long)]
-    project: Option<ProjectId>,
-    /// Only this server, its names unprefixed.
-    #[arg(long)]
-    server: Option<ServerName>,
-}
-
 /// Runs the gateway over HTTP until SIGTERM or SIGINT.
 pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     let files = runtime::process::raise_file_limit();
@@ -62,8 +52,9 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     args.given.overrule(&mut config.settings);
     logs::init(&config.settings);
     let data_dir = startup::open_data_dir(&config.settings)?;
+    let lock = Lock::take(&data_dir).await?;
     let store = startup::open_store(&config.settings, &data_dir).await?;
-    startup::close_runs(&store).await?;
+    startup::close_open(&store).await?;
     let (token, new) = auth::bootstrap(&store, &data_dir).await?;
     let keys = Arc::<Keys>::default();
     keys.refresh(&store).await?;
@@ -94,7 +85,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
         );
     }
     eprintln!("toolwharf is at {url}/mcp");
-    let state = ops::announce(&data_dir, &url, &sources)?;
+    let announced = lock.announce(&url, &sources)?;
 
     let live = Live::new(
         sources,
@@ -116,7 +107,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     let router = ops::router(front.clone(), gateway.clone(), ready.clone());
     let router = router.merge(rest::router(rest.clone()));
     let other = Arc::new(Other { router, rest });
-    let drain = config.settings.limits.drain;
+    let drain = config.settings.limits.drain.min(STOPPING - LEAST_GRACE);
     let serving = gateway::serve(listener, front.clone(), other, over.clone(), drain);
     let working = async {
         hosting.boot().await?;
@@ -143,72 +134,23 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
             Ok(())
         }
     };
+    let by = Instant::now() + STOPPING;
     front.stop(&over);
     agents.close();
+    gateway.close(by);
     // First the calls and turns in flight, which need their servers; then the servers.
-    gateway.stop_listening();
     let connections = serving.await;
-    if agents.stop(drain).await > 0 {
+    let left = (by - LEAST_GRACE).saturating_duration_since(Instant::now());
+    if agents.stop(drain.min(left)).await > 0 {
         // Their last events are on the way to their clients.
         let _ = tokio::time::timeout(LAST_EVENTS, connections.wait()).await;
     }
-    gateway
-        .shutdown(config.settings.limits.stop_grace.max(HOSTED_GRACE) + Duration::from_secs(5))
-        .await;
+    gateway.shutdown(by).await;
     keys.touch(&store).await;
     store.close().await;
-    drop(state);
+    drop(announced);
+    drop(lock);
     outcome
-}
-
-/// Runs the gateway on standard input and output.
-pub(crate) async fn stdio(named: &[PathBuf], args: StdioArgs) -> anyhow::Result<()> {
-    runtime::process::raise_file_limit();
-    let (sources, mut config) = startup::load(named)?;
-    args.given.overrule(&mut config.settings);
-    logs::init(&config.settings);
-    let myself = Itself::at(&[]);
-    myself.leave_out(&mut config);
-    warn_of(&config);
-    let data_dir = startup::open_data_dir(&config.settings)?;
-    let store = startup::open_store(&config.settings, &data_dir).await?;
-    let chain = startup::chain(&data_dir, true)?;
-    let refusal = chain.refusal();
-    if let Some(why) = &refusal {
-        // It answers, so that whoever started it learns why; it starts nothing.
-        tracing::error!("started without servers: {why}");
-        config.servers.clear();
-    }
-    let (gateway, projects) =
-        startup::gateway(config.settings.clone(), &data_dir, store.clone(), chain).await?;
-    projects
-        .declared(&startup::declared_projects(&config))
-        .await;
-    let remembered = startup::remembered(&store, &config).await?;
-    let mut scope = Scope {
-        project: args.project,
-        server: args.server,
-    };
-    if refusal.is_some() {
-        scope = Scope::default();
-    }
-    gateway.start(config.servers.clone(), remembered).await?;
-    projects.admit(&scope).await?;
-    if gateway.view(&scope).is_none() {
-        gateway.shutdown(config.settings.limits.stop_grace).await;
-        anyhow::bail!("there is no such project or server in the configuration");
-    }
-    let live = Live::new(sources, gateway.clone(), projects, args.given, myself);
-    tokio::select! {
-        () = gateway::stdio::run(&gateway, scope, tokio::io::stdin(), tokio::io::stdout()) => {}
-        () = live.watch(), if refusal.is_none() => {}
-        _ = ended() => {}
-    }
-    gateway
-        .shutdown(config.settings.limits.stop_grace + Duration::from_secs(5))
-        .await;
-    store.close().await;
-    Ok(())
 }
 
 /// As many connections as are wanted, if an eighth of all files stays for servers, their pipes and the database.
@@ -237,7 +179,7 @@ fn dialable(address: SocketAddr) -> SocketAddr {
 }
 
 /// Waits for SIGTERM or SIGINT; says which.
-async fn ended() -> &'static str {
+pub(crate) async fn ended() -> &'static str {
     let (Ok(mut term), Ok(mut int)) = (
         signal(SignalKind::terminate()),
         signal(SignalKind::interrupt()),

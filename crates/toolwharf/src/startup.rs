@@ -58,6 +58,17 @@ pub(crate) fn load(named: &[PathBuf]) -> anyhow::Result<(Sources, Config)> {
     Ok((sources, config))
 }
 
+/// Only the settings: they are found where the servers are wrong as well.
+pub(crate) fn settings(sources: &Sources) -> anyhow::Result<Settings> {
+    let only = Sources {
+        servers: Vec::new(),
+        ..sources.clone()
+    };
+    let config = Config::load(&only, &env)
+        .map_err(|errors| anyhow::anyhow!("the configuration is not usable\n{errors}"))?;
+    Ok(config.settings)
+}
+
 /// The data directory, made if it is not there, for this user alone. Its path is absolute, since sandboxes and
 /// containers are told of it who work elsewhere.
 pub(crate) fn open_data_dir(settings: &Settings) -> anyhow::Result<PathBuf> {
@@ -85,7 +96,7 @@ pub(crate) fn admin_token(dir: &Path) -> anyhow::Result<(Arc<str>, bool)> {
         Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
     }
     let random: [u8; 24] = rand::random();
-    let token: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    let token = hex::encode(random);
     let written = fs::OpenOptions::new()
         .write(true)
         .create_new(true)
@@ -142,27 +153,23 @@ pub(crate) fn location(settings: &Settings, data_dir: &Path) -> Location {
     }
 }
 
-/// Opens the database, for a gateway that begins to work with it.
+/// Opens the database.
 pub(crate) async fn open_store(settings: &Settings, data_dir: &Path) -> anyhow::Result<Store> {
-    let store = Store::open(&location(settings, data_dir)).await?;
-    let closed = store
-        .calls_close_open(store::now(), "the product ended before it was answered")
-        .await?;
-    if closed > 0 {
-        tracing::warn!(
-            calls = closed,
-            "what became of calls of an earlier run is unknown"
-        );
-    }
-    Ok(store)
+    Ok(Store::open(&location(settings, data_dir)).await?)
 }
 
-/// Closes the runs of agents that an earlier gateway left open.
-pub(crate) async fn close_runs(store: &Store) -> anyhow::Result<()> {
+/// Closes what an earlier gateway left open: records of calls, and runs of agents. Only for whoever holds the lock of
+/// the data directory: what another gateway has open is not left behind.
+pub(crate) async fn close_open(store: &Store) -> anyhow::Result<()> {
+    let why = "the product ended before it was answered";
+    let calls = store.calls_close_open(store::now(), why).await?;
+    if calls > 0 {
+        tracing::warn!(calls, "what became of calls of an earlier run is unknown");
+    }
     let why = "the product ended before the turn had";
-    let closed = store.run_interrupt_open(store::now(), why).await?;
-    if closed > 0 {
-        tracing::warn!(runs = closed, "turns of agents were interrupted");
+    let runs = store.run_interrupt_open(store::now(), why).await?;
+    if runs > 0 {
+        tracing::warn!(runs, "turns of agents were interrupted");
     }
     Ok(())
 }
@@ -292,7 +299,7 @@ fn installation(data_dir: &Path) -> anyhow::Result<String> {
         return Ok(text.trim().to_owned());
     }
     let random: [u8; 6] = rand::random();
-    let id: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    let id = hex::encode(random);
     fs::write(&path, &id).with_context(|| format!("cannot write {}", path.display()))?;
     Ok(id)
 }

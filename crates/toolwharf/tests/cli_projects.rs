@@ -462,3 +462,28 @@ async fn what_is_kept_back_is_said_and_agreed_to_at_once() {
         assert!(!changes.contains("tool_0"), "{changes}");
     }
 }
+
+/// As many rows as are asked for, whatever the API gives at a time; and it is said that there are more.
+#[tokio::test]
+async fn lists_go_on_from_page_to_page() {
+    const CALLS: usize = 503;
+    let gateway = Setup::new().scripted("one", &[]).connected().await;
+    let mut peer = gateway.modern().await;
+    for _ in 0..CALLS {
+        peer.tool("echo", json!({})).await.result();
+    }
+    let all = json_of(&gateway, &format!("calls ls -n {CALLS}")).await;
+    let mut ids: Vec<&str> = all
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|call| call["id"].as_str().unwrap())
+        .collect();
+    assert!(ids.is_sorted_by(|newer, older| newer > older));
+    ids.dedup();
+    assert_eq!(ids.len(), CALLS);
+    let less = format!("calls ls -n {}", CALLS - 1);
+    let table = ok(&gateway, &less, "there are older ones").await;
+    // With its head.
+    assert_eq!(table.lines().count(), CALLS);
+}

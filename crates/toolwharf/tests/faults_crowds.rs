@@ -428,7 +428,11 @@ async fn unread_answers_of_many_clients_take_bounded_memory() {
         .settings(&format!("[limits]\nmax_unread_bytes = \"{room}MiB\"\n"))
         .server(
             "one",
-            with(scripted("one", &[]), json!({"maxConcurrency": 1})),
+            // One after the other: the last one waits long for its turn.
+            with(
+                scripted("one", &[]),
+                json!({"maxConcurrency": 1, "callTimeoutMs": 600_000}),
+            ),
         )
         .serve()
         .await;
@@ -438,7 +442,7 @@ async fn unread_answers_of_many_clients_take_bounded_memory() {
     for n in 0..count {
         dead.extend(ask_and_forget(&gateway, n, bytes).await);
     }
-    wait_for("all answers", DEADLINE * 4, async || {
+    wait_for("all answers", DEADLINE * 20, async || {
         gateway.metric("calls_total", Some("one")).await == Some(count as u64)
             && gateway.metric("calls_in_flight", Some("one")).await == Some(0)
     })

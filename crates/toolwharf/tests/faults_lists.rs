@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use common::{Gateway, LEGACY, Setup, names, scripted, tools, with};
 use serde_json::{Value, json};
-use testkit::{DEADLINE, Peer, peer, wait_for, within};
+use testkit::{DEADLINE, Peer, at_once, peer, wait_for, within};
 use tokio::time::Instant;
 
 fn plain(name: &str, count: &str) -> Value {
@@ -25,15 +25,11 @@ fn plain(name: &str, count: &str) -> Value {
     )
 }
 
-async fn everything_of_the_good_one(gateway: &Gateway, limit: Duration) {
+async fn everything_of_the_good_one(gateway: &Gateway) {
     let start = Instant::now();
     for version in [LEGACY, peer::MODERN] {
         let mut peer = Peer::http(gateway.client(), version, json!({})).await;
-        assert!(
-            start.elapsed() < Duration::from_secs(2),
-            "the handshake took {:?}",
-            start.elapsed()
-        );
+        at_once("the handshake", start);
         let answer = peer.tool("tool_1", json!({"n": 1})).await;
         assert_eq!(answer.result()["structuredContent"]["n"], 1);
         assert_eq!(tools(&mut peer).await, ["tool_0", "tool_1"]);
@@ -56,7 +52,7 @@ async fn everything_of_the_good_one(gateway: &Gateway, limit: Duration) {
             .is_empty()
         );
     }
-    assert!(start.elapsed() < limit, "{:?}", start.elapsed());
+    at_once("one of the requests", start);
 }
 
 #[tokio::test]
@@ -78,7 +74,7 @@ async fn dead_servers_neither_delay_nor_empty_the_lists() {
         .server("good", plain("good", "2"))
         .serve()
         .await;
-    everything_of_the_good_one(&gateway, Duration::from_secs(4)).await;
+    everything_of_the_good_one(&gateway).await;
     // Each of them says in the log what is wrong with it.
     for server in [
         "missing", "exits", "discover", "refused", "sse", "silent", "chatty",
@@ -86,12 +82,18 @@ async fn dead_servers_neither_delay_nor_empty_the_lists() {
         wait_for(&format!("a word on {server}"), DEADLINE, async || {
             let stderr = gateway.process.stderr();
             stderr.lines().any(|line| {
-                line.contains(&format!("server={server} ")) && line.contains("not connected: ")
+                let says = [
+                    "did not start: ",
+                    "cannot be started as it stands: ",
+                    "it crashed: ",
+                ];
+                line.contains(&format!("server={server}"))
+                    && says.iter().any(|it| line.contains(it))
             })
         })
         .await;
     }
-    everything_of_the_good_one(&gateway, Duration::from_secs(2)).await;
+    everything_of_the_good_one(&gateway).await;
 }
 
 /// A server that never answers its handshake: handshakes, calls, prompts and reads of others do not wait for
@@ -125,21 +127,17 @@ async fn a_hung_server_neither_delays_nor_empties_the_lists() {
         let uri = "resource://good/scripted://0";
         let read = peer.request("resources/read", json!({"uri": uri})).await;
         assert_eq!(read.result()["contents"][0]["uri"], uri);
-        let took = start.elapsed();
-        assert!(
-            took < Duration::from_secs(2),
-            "it waited for another server: {took:?} ({version})"
-        );
+        at_once("one of the requests", start);
     }
     // The first list may wait for a first start, for at most ten seconds of it.
     let mut peer = gateway.legacy().await;
     let listed = within("the first list", Duration::from_secs(12), tools(&mut peer)).await;
     assert_eq!(listed, ["tool_0", "tool_1"]);
-    everything_of_the_good_one(&gateway, Duration::from_secs(2)).await;
+    everything_of_the_good_one(&gateway).await;
     let start = Instant::now();
     let mut single = Peer::http(gateway.at("/mcp/-/good"), LEGACY, json!({})).await;
     assert_eq!(tools(&mut single).await.len(), 2);
-    assert!(start.elapsed() < Duration::from_secs(1));
+    at_once("the list of one server", start);
 }
 
 /// All pages, of every list, in their order.
@@ -226,17 +224,9 @@ async fn a_slow_list_follows_when_it_is_there() {
     let start = Instant::now();
     let answer = peer.tool("good__tool_0", json!({"n": 1})).await;
     assert_eq!(answer.result()["structuredContent"]["n"], 1);
-    assert!(
-        start.elapsed() < Duration::from_secs(1),
-        "{:?}",
-        start.elapsed()
-    );
+    at_once("the call", start);
+    // It comes before the slow one's list does.
     let first = tools(&mut peer).await;
-    assert!(
-        start.elapsed() < Duration::from_secs(11),
-        "{:?}",
-        start.elapsed()
-    );
     assert_eq!(first, ["good__tool_0"]);
     let told = peer
         .notification("notifications/tools/list_changed", Duration::from_secs(10))
@@ -259,7 +249,7 @@ async fn a_list_that_cannot_be_had_leaves_the_known_one() {
     let gateway = setup
         .server("odd", entry)
         .scripted("good", &["--no-builtin", "--tools", "0"])
-        .serve()
+        .connected()
         .await;
     let mut peer = gateway.legacy().await;
     assert_eq!(tools(&mut peer).await, ["tool_0", "tool_1"]);
@@ -328,7 +318,7 @@ async fn list_changes_are_true() {
         .settings("tool_pinning = \"off\"\n")
         .scripted("one", &options)
         .scripted("two", &["--no-builtin", "--tools", "1"])
-        .serve()
+        .connected()
         .await;
     let mut peers = [gateway.legacy().await, gateway.modern().await];
     for peer in &mut peers {
@@ -373,11 +363,7 @@ async fn the_first_introduction_has_the_instructions() {
     let hello =
         json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}).to_string();
     let answer = gateway.client().post(hello).await.response();
-    assert!(
-        start.elapsed() < Duration::from_secs(2),
-        "{:?}",
-        start.elapsed()
-    );
+    at_once("the introduction", start);
     let said = answer["result"]["instructions"]
         .as_str()
         .unwrap_or_default();

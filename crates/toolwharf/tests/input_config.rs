@@ -177,7 +177,7 @@ async fn a_file_that_is_not_there_or_not_readable() {
 async fn on_a_change_the_running_configuration_stays() {
     let mut gateway = Setup::new()
         .server("good", scripted("good", &["--tools", "1"]))
-        .serve()
+        .connected()
         .await;
     let mut peer = gateway.legacy().await;
     let pid = peer.tool("pid", json!({})).await.text().to_owned();

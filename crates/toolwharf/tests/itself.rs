@@ -44,7 +44,7 @@ async fn down(gateway: &Gateway, server: &str, why: &str) -> Value {
     wait_for_some(&format!("{server} is down: {why}"), DEADLINE, async || {
         let row = row(gateway, server).await;
         let reason = row["reason"].as_str().unwrap_or_default();
-        (row["state"] == "down" && reason.contains(why)).then_some(row)
+        (row["state"] == "blocked" && reason.contains(why)).then_some(row)
     })
     .await
 }

@@ -65,7 +65,7 @@ async fn a_question_that_nobody_can_be_asked_is_refused() {
     let gateway = Setup::new()
         .scripted("one", &[])
         .settings("[limits]\nheld_call_ttl = \"1s\"\nstop_grace = \"2s\"\n")
-        .serve()
+        .connected()
         .await;
     let mut peer = gateway.modern().await;
     let mut count = 0;

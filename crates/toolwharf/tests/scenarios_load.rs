@@ -250,7 +250,7 @@ async fn g14_the_concurrency_limit_holds() {
             with(scripted("one", &[]), json!({"maxConcurrency": 1})),
         )
         .settings("naming = \"always-prefix\"\n")
-        .serve()
+        .connected()
         .await;
     let mut peers = [gateway.legacy().await, gateway.modern().await];
     for (server, limit) in [("three", 3), ("one", 1)] {

@@ -186,7 +186,7 @@ async fn a_modern_client_without_a_key_has_an_unguessable_id() {
 /// What a server says of a task is for its owner, not for everybody who sees the server.
 #[tokio::test]
 async fn a_tasks_status_is_told_to_nobody_else() {
-    let gateway = Setup::new().scripted("one", &[]).serve().await;
+    let gateway = Setup::new().scripted("one", &[]).connected().await;
     let mut calls = gateway.legacy().await;
     let mut listens = gateway.legacy().await;
     for (method, params) in [

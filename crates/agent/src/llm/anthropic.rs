@@ -16,8 +16,7 @@ use serde_json::{Map, Value};
 use super::{
     ApiKey, BadArguments, Call, Client, Endpoint, Model, ModelError, ModelEvent, ModelRequest,
     Reply, Stop, Usage,
-    http::{Broken, Decoder, Fault},
-    sse::Event,
+    http::{Broken, Decoder, Event, Fault},
 };
 use crate::{
     message::{Block, CacheControl, Marked, Message, Role},

@@ -20,6 +20,7 @@ use hyper_util::{
     client::legacy::{self, connect::HttpConnector},
     rt::{TokioExecutor, TokioTimer},
 };
+use mcp::sse::{self, Parser};
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::time::{Instant, timeout};
@@ -27,10 +28,11 @@ use tokio::time::{Instant, timeout};
 use super::{
     ApiKey, ModelError, ModelEvent, Retry,
     retry::{self, millis},
-    sse::{Event, Reader},
 };
 use crate::generate::{Emitter, generate};
 
+/// The longest event, in bytes: far beyond what one block of an answer takes.
+const MAX_EVENT: usize = 16 * 1024 * 1024;
 /// How much of an error's body is read, in bytes.
 const ERROR_BODY: usize = 64 * 1024;
 /// How long that may take.
@@ -123,6 +125,27 @@ pub(super) trait Decoder: Default + Send + 'static {
     fn end(&mut self, out: &mut VecDeque<ModelEvent>) -> Result<(), Fault>;
     /// Whether content was passed on, so that the request cannot be repeated.
     fn begun(&self) -> bool;
+}
+
+/// One event of an answer.
+#[derive(Debug)]
+pub(super) struct Event {
+    /// Empty: `message`.
+    pub(super) name: String,
+    pub(super) data: String,
+}
+
+impl Event {
+    /// `None`: it is about the stream and not of the answer.
+    fn new(event: sse::Event) -> Result<Option<Self>, Fault> {
+        if event.retry.is_some() && event.data.is_empty() {
+            return Ok(None);
+        }
+        let data = String::from_utf8(event.data.into())
+            .map_err(|_| protocol("an event is not UTF-8".to_owned()))?;
+        let name = event.event;
+        Ok(Some(Self { name, data }))
+    }
 }
 
 /// What ends an attempt.
@@ -388,7 +411,7 @@ impl Inner {
             return Err(self.refusal(response).await);
         }
         let mut body = response.into_body();
-        let mut reader = Reader::default();
+        let mut parser = Parser::new(MAX_EVENT);
         let mut events = VecDeque::new();
         let mut bytes = 0;
         loop {
@@ -404,23 +427,26 @@ impl Inner {
                     true
                 }
                 Some(Ok(frame)) => {
-                    let bad = |why: String| Fault::Lasting(ModelError::Protocol(why));
-                    if let Some(chunk) = frame.data_ref() {
+                    if let Ok(chunk) = frame.into_data() {
                         bytes += chunk.len();
                         if bytes > self.max_answer {
                             let most = self.max_answer;
-                            return Err(bad(format!(
+                            return Err(protocol(format!(
                                 "it is longer than {most} bytes (`max_answer_bytes`)"
                             )));
                         }
-                        reader.push(chunk);
+                        parser.push(chunk);
                     }
                     let mut fault = Ok(());
                     while let (Ok(()), Some(event)) = (
                         &fault,
-                        reader.next().map_err(|error| bad(error.to_string()))?,
+                        parser
+                            .next_event()
+                            .map_err(|error| protocol(error.to_string()))?,
                     ) {
-                        fault = decoder.event(event, &mut events);
+                        if let Some(event) = Event::new(event)? {
+                            fault = decoder.event(event, &mut events);
+                        }
                     }
                     // What came before what is wrong is the reader's.
                     if fault.is_err() {
@@ -432,7 +458,7 @@ impl Inner {
                 Some(Err(error)) => {
                     return Err(Fault::Passing {
                         kind: "connection".to_owned(),
-                        message: format!("the connection broke: {}", causes(&error)),
+                        message: format!("the connection broke: {}", model::with_causes(&error)),
                         broken: Broken::Cut,
                     });
                 }
@@ -460,7 +486,7 @@ impl Inner {
             Ok(Ok(response)) => Ok(response),
             Ok(Err(error)) => Err(Fault::Passing {
                 kind: "connection".to_owned(),
-                message: causes(&error),
+                message: model::with_causes(&error),
                 broken: Broken::Unreachable,
             }),
             Err(_) => Err(Fault::Lasting(ModelError::Stalled {
@@ -547,6 +573,11 @@ impl Inner {
     }
 }
 
+/// The answer is not what its API says.
+fn protocol(why: String) -> Fault {
+    Fault::Lasting(ModelError::Protocol(why))
+}
+
 /// Gives the events to the reader; whether the last of all was among them.
 async fn pass_on(events: &mut VecDeque<ModelEvent>, out: &Out) -> bool {
     let mut done = false;
@@ -555,18 +586,4 @@ async fn pass_on(events: &mut VecDeque<ModelEvent>, out: &Out) -> bool {
         out.emit(Ok(event)).await;
     }
     done
-}
-
-/// An error and what caused it, in one line.
-fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.ends_with(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
 }

@@ -12,7 +12,6 @@ mod http;
 mod key;
 pub mod openai;
 mod retry;
-mod sse;
 
 use std::{sync::Arc, time::Duration};
 

@@ -15,8 +15,7 @@ use serde_json::{Map, Value, json};
 use super::{
     ApiKey, Call, Client, Endpoint, Model, ModelError, ModelEvent, ModelRequest, Reply, Stop,
     Usage, anthropic,
-    http::{Broken, Decoder, Fault},
-    sse::Event,
+    http::{Broken, Decoder, Event, Fault},
 };
 use crate::{
     message::{Block, Image, ImageSource, Message, Part, Role},

@@ -203,10 +203,7 @@ impl Books {
 
 fn unhex(text: &str) -> Option<[u8; 32]> {
     let mut bytes = [0; 32];
-    (text.len() == 64 && text.is_ascii()).then_some(())?;
-    for (byte, at) in bytes.iter_mut().zip((0..64).step_by(2)) {
-        *byte = u8::from_str_radix(&text[at..at + 2], 16).ok()?;
-    }
+    hex::decode_to_slice(text, &mut bytes).ok()?;
     Some(bytes)
 }
 

@@ -17,7 +17,7 @@ use super::{
     table::{Open, Questions},
 };
 use crate::{
-    gateway::{Answer, Caller},
+    exchange::{Answer, Caller},
     questions::Ask,
     relay::{self, LONGEST},
     server::{Connection, Server},

@@ -19,7 +19,7 @@ use memchr::memmem::Finder;
 pub(crate) use self::table::{Owner, Table, Task};
 use crate::{
     catalog::ListKind,
-    gateway::{Answer, Caller},
+    exchange::{Answer, Caller},
     relay::{Target, relay},
     server::Server,
     shared::Shared,

@@ -17,7 +17,7 @@ use model::ServerKey;
 use tokio::time::Instant;
 
 use crate::{
-    gateway::{ANONYMOUS, Caller},
+    exchange::{ANONYMOUS, Caller},
     questions::Ask,
     server::{Connection, Server},
 };

@@ -35,6 +35,8 @@ pub enum Target {
     Stream {
         reader: Box<dyn AsyncRead + Send + Unpin>,
         writer: Box<dyn AsyncWrite + Send + Unpin>,
+        /// Is told each line that cannot be a message.
+        stray: Option<Stray>,
     },
     /// Streamable HTTP in either era, or (found out by asking) HTTP+SSE.
     Http {
@@ -47,6 +49,9 @@ pub enum Target {
         headers: Vec<(String, String)>,
     },
 }
+
+/// Takes a line of a server that is no message.
+pub type Stray = Box<dyn Fn(&[u8]) + Send + Sync>;
 
 /// Who we say we are: `clientInfo`.
 #[derive(Debug, Clone)]
@@ -162,8 +167,12 @@ impl Connector {
             &self.http
         };
         let client = match target {
-            Target::Stream { reader, writer } => {
-                let link = open_stream(reader, writer, options, ambient);
+            Target::Stream {
+                reader,
+                writer,
+                stray,
+            } => {
+                let link = open_stream(reader, writer, stray, options, ambient);
                 handshake(Link::Duplex(link), options).await?
             }
             Target::Http { url, headers } => {
@@ -188,6 +197,7 @@ impl Connector {
 fn open_stream(
     reader: Box<dyn AsyncRead + Send + Unpin>,
     writer: Box<dyn AsyncWrite + Send + Unpin>,
+    stray: Option<Stray>,
     options: &Options,
     ambient: mpsc::Sender<Event>,
 ) -> Duplex {
@@ -199,7 +209,14 @@ fn open_stream(
         let read = async {
             loop {
                 match lines.next().await {
-                    Ok(Some(Line::Text(text))) => reading.deliver(text),
+                    Ok(Some(Line::Text(text))) => {
+                        if let Some(stray) = &stray
+                            && text.trim_ascii_start().first() != Some(&b'{')
+                        {
+                            stray(&text);
+                        }
+                        reading.deliver(text);
+                    }
                     Ok(Some(Line::TooLong { head })) => reading.too_long(max, &head),
                     Ok(None) => break "the server closed its output".to_owned(),
                     Err(error) => break format!("reading from the server failed: {error}"),

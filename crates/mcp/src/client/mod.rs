@@ -19,7 +19,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
-pub use self::connect::{ConnectError, Connector, Identity, Options, Target};
+pub use self::connect::{ConnectError, Connector, Identity, Options, Stray, Target};
 use self::http::HeaderList;
 pub use self::whose::CallerId;
 use crate::{

@@ -127,7 +127,7 @@ impl Stream {
             match self.body.frame().await {
                 Some(Ok(frame)) => {
                     if let Some(data) = frame.data_ref() {
-                        self.parser.push(data);
+                        self.parser.push(data.clone());
                     }
                 }
                 Some(Err(error)) => {

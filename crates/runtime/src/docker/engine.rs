@@ -197,7 +197,7 @@ pub(super) async fn call<T>(
         })) => Err(Call::Daemon(status_code, message.trim().to_owned())),
         Ok(Err(error)) => Err(Call::Other(Error::Failed(format!(
             "cannot {what}: {}",
-            chain(&error)
+            model::with_causes(&error)
         )))),
         Err(_) => Err(Call::Other(Error::Timeout {
             what,
@@ -222,19 +222,4 @@ pub(super) fn found<T>(result: Result<T, Call>) -> Result<Option<T>, Error> {
         Err(Call::Daemon(404, _)) => Ok(None),
         Err(error) => Err(error.into()),
     }
-}
-
-/// hyper says what happened only in an error's sources.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text.push_str(": ");
-            text.push_str(&more);
-        }
-        source = error.source();
-    }
-    text
 }

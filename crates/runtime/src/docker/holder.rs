@@ -32,7 +32,8 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::engine::{CHANGE, Call, Client, call};
-use super::launch::{import, inspect_image, start};
+use super::images::{import, inspect_image};
+use super::launch::start;
 use super::spec::{self, Host};
 use super::{Inner, Options};
 use crate::unit::Error;

@@ -1,39 +1,49 @@
 //! From a unit to a container that runs, and the calls around it.
 
-use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
 
-use bollard::models::{ContainerInspectResponse, SystemInfo};
-use bollard::query_parameters::{
-    AttachContainerOptionsBuilder, CreateContainerOptionsBuilder, CreateImageOptionsBuilder,
-    InspectNetworkOptions, StartContainerOptions,
+use bollard::{
+    models::{ContainerInspectResponse, SystemInfo},
+    query_parameters::{
+        AttachContainerOptionsBuilder, CreateContainerOptionsBuilder, InspectNetworkOptions,
+        StartContainerOptions,
+    },
 };
 use futures_util::StreamExt as _;
 use model::{Network, Provider, Source};
-use tokio::process::Command;
-use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::AbortOnDropHandle;
+use tokio::{process::Command, sync::watch};
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
-use super::engine::{CHANGE, Call, Client, LABEL_INSTALL, LABEL_RUN, call, found, within};
-use super::holder::{self, Held};
-use super::readback::{self, Meter};
-use super::reaper::{Egress, Reaper};
-use super::spec::{self, Host, Image};
-use super::volumes::Volumes;
-use super::{Inner, stdio};
-use crate::egress::{self, Allowed};
-use crate::handle::{Handle, Shared};
-use crate::unit::{Error, Instance, Stdio, Unit};
+use super::{
+    Inner,
+    engine::{CHANGE, Call, Client, LABEL_INSTALL, LABEL_RUN, call, found, within},
+    holder::{self, Held},
+    images::{import, inspect_image, pull},
+    readback::{self, Meter},
+    reaper::{Egress, Reaper},
+    spec::{self, Host, Image},
+    stdio,
+    volumes::Volumes,
+};
+use crate::{
+    egress::{self, Allowed},
+    handle::{Handle, Shared},
+    unit::{Error, Instance, Stdio, Unit},
+};
 
-/// For an image from a registry.
-const PULL: Duration = Duration::from_secs(300);
 const VERSION: Duration = Duration::from_secs(5);
+
 /// An image without anything in it: what runs is the daemon's own init.
 const PROBE_IMAGE: (&str, &str) = ("toolwharf/probe", "empty");
 const INIT: &str = "/sbin/docker-init";
+
 /// The end of an archive: two empty blocks.
 const EMPTY_TAR: [u8; 1024] = [0; 1024];
 
@@ -470,29 +480,6 @@ impl Inner {
     }
 }
 
-/// Makes an image of an archive.
-pub(super) async fn import(
-    client: &Client,
-    what: &'static str,
-    (name, tag): (&str, &str),
-    archive: Vec<u8>,
-) -> Result<(), Error> {
-    let options = CreateImageOptionsBuilder::default()
-        .from_src("-")
-        .repo(name)
-        .tag(tag)
-        .build();
-    let body = bollard::body_full(archive.into());
-    let mut import = client.docker.create_image(Some(options), Some(body), None);
-    within(what, CHANGE, async {
-        while let Some(progress) = import.next().await {
-            progress?;
-        }
-        Ok(())
-    })
-    .await
-}
-
 pub(super) async fn start(client: &Client, id: &str) -> Result<(), Call> {
     let options = None::<StartContainerOptions>;
     call(
@@ -501,56 +488,6 @@ pub(super) async fn start(client: &Client, id: &str) -> Result<(), Call> {
         client.docker.start_container(id, options),
     )
     .await
-}
-
-pub(super) async fn inspect_image(client: &Client, image: &str) -> Result<Option<Image>, Error> {
-    let inspected = client.docker.inspect_image(image);
-    match call("inspect an image", CHANGE, inspected).await {
-        // A text that is no image's name after all.
-        Err(Call::Daemon(400, why)) => Err(Error::Refused {
-            field: "image",
-            why: format!("`{image}`: {why}"),
-        }),
-        other => Ok(found(other)?.map(|image| Image {
-            volumes: image
-                .config
-                .and_then(|config| config.volumes)
-                .unwrap_or_default(),
-        })),
-    }
-}
-
-async fn pull(client: &Client, image: &str) -> Result<Image, Error> {
-    // Without a tag the daemon would fetch them all.
-    let last = image.rsplit('/').next().unwrap_or(image);
-    let tagged = match last.contains([':', '@']) {
-        true => image.to_owned(),
-        false => format!("{image}:latest"),
-    };
-    let options = CreateImageOptionsBuilder::default()
-        .from_image(&tagged)
-        .build();
-    let mut progress = client.docker.create_image(Some(options), None, None);
-    let pulled = call("pull an image", PULL, async {
-        while let Some(step) = progress.next().await {
-            step?;
-        }
-        Ok(())
-    })
-    .await;
-    let why = match pulled {
-        Ok(()) => match inspect_image(client, image).await? {
-            Some(image) => return Ok(image),
-            None => "it is not there after it was pulled".to_owned(),
-        },
-        Err(Call::Daemon(_, why)) => why,
-        Err(Call::Other(Error::Failed(why))) => why,
-        Err(Call::Other(error)) => return Err(error),
-    };
-    Err(Error::Refused {
-        field: "image",
-        why: format!("`{image}` is not on this host and cannot be pulled: {why}"),
-    })
 }
 
 /// The daemon's word on which part of the request it is that cannot be.

@@ -352,13 +352,22 @@ impl Api {
         request: Request<Full<Bytes>>,
     ) -> Result<Response<Incoming>, Call> {
         let response = self.http.request(request).await;
-        response.map_err(|error| failed(format!("cannot {what}: {}", self.blot(&chain(&error)))))
+        response.map_err(|error| {
+            failed(format!(
+                "cannot {what}: {}",
+                self.blot(&model::with_causes(&error))
+            ))
+        })
     }
 
     pub(super) async fn read(&self, what: &str, body: Incoming) -> Result<Bytes, Call> {
         let read = Limited::new(body, ANSWER).collect().await;
-        let read =
-            read.map_err(|error| failed(format!("cannot {what}: {}", self.blot(&chain(&*error)))))?;
+        let read = read.map_err(|error| {
+            failed(format!(
+                "cannot {what}: {}",
+                self.blot(&model::with_causes(&*error))
+            ))
+        })?;
         Ok(read.to_bytes())
     }
 
@@ -428,21 +437,6 @@ fn is_id(text: &str) -> bool {
 fn is_domain(text: &str) -> bool {
     let label = |label: &str| !label.is_empty() && label.bytes().all(is_plain);
     text.len() <= 200 && text.split('.').all(label)
-}
-
-/// hyper says what happened only in an error's sources.
-fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text.push_str(": ");
-            text.push_str(&more);
-        }
-        source = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

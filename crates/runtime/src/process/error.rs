@@ -60,6 +60,18 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether it will be the same the next time, unless somebody changes the configuration or the host.
+    #[must_use]
+    pub fn is_lasting(&self) -> bool {
+        matches!(
+            self,
+            Self::NotFound { .. }
+                | Self::NotExecutable { .. }
+                | Self::Cwd { .. }
+                | Self::Invalid { .. }
+        )
+    }
+
     pub(super) fn spawn(launch: &Launch, source: io::Error) -> Self {
         let way_out = match Errno::from_io_error(&source) {
             Some(Errno::MFILE | Errno::NFILE) => {

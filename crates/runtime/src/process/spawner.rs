@@ -6,7 +6,6 @@
 //! - A launch that nobody waits for any more ends in the drop of its [`Leader`], which kills it.
 
 use std::collections::HashMap;
-use std::fmt::Write as _;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -365,9 +364,5 @@ fn marker(run: &str, serial: u64, label: &str) -> String {
 fn random_id() -> io::Result<String> {
     let mut bytes = [0; 16];
     getrandom(&mut bytes, GetRandomFlags::empty())?;
-    let mut text = String::with_capacity(2 * bytes.len());
-    for byte in bytes {
-        let _ = write!(text, "{byte:02x}");
-    }
-    Ok(text)
+    Ok(hex::encode(bytes))
 }

@@ -45,6 +45,7 @@ async fn a_daemon_that_hangs_is_not_waited_for() {
             let error = error.unwrap();
             assert!(matches!(error, Error::Timeout { .. }), "{error}");
         }
+        // Each of them has a deadline of its own of 10 s, and none of them waits for another.
         assert!(start.elapsed() < Duration::from_secs(20));
     };
     tokio::select! {

@@ -158,11 +158,9 @@ async fn h09_the_death_of_a_container_is_noticed() {
             (Some(9), false),
             "{provider:?}"
         );
-        assert!(
-            start.elapsed() < Duration::from_secs(5),
-            "{:?}",
-            start.elapsed()
-        );
+        // H09 promises another instance by then.
+        let took = start.elapsed();
+        assert!(took < Duration::from_secs(5), "{took:?}");
         bench.nothing_left().await;
     }
 }

@@ -157,12 +157,9 @@ while True:
     bomb.limits.pids = 20;
     let mut instance = ground.launch(bomb).await.unwrap();
     assert_eq!(line(&mut instance).await, "lit");
-    let lit = Instant::now();
     let exit = timeout(LONG, instance.handle.exited()).await.unwrap();
-    let took = lit.elapsed();
     assert!(exit.fork_bomb && !exit.out_of_memory, "{exit}");
     assert!(exit.to_string().contains("(fork bomb: "), "{exit}");
-    assert!(took < Duration::from_secs(2), "{took:?}");
     assert_eq!(ground.left(), [] as [PathBuf; 0]);
 }
 

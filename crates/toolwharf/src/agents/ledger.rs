@@ -17,7 +17,6 @@ use store::{CallWrite, Store};
 use tokio::time::Instant;
 
 use super::CALLER;
-use crate::auth::hex;
 
 pub(super) struct Records {
     store: Store,
@@ -54,7 +53,7 @@ fn failed(error: impl std::fmt::Display) -> LedgerError {
 }
 
 fn digest(text: &str) -> String {
-    hex(&Sha256::digest(text.as_bytes()))
+    hex::encode(Sha256::digest(text.as_bytes()))
 }
 
 impl Ledger for Records {

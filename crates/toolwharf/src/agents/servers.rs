@@ -249,7 +249,7 @@ impl Servers for Ours {
                 let (server, tool) = (&call.server, &call.tool);
                 let gone =
                     || format!("server `{server}` does not offer the tool `{tool}` any more");
-                let why = view.kept_back(tool.as_str());
+                let why = view.kept_back_of(server, tool.as_str());
                 return Err(ServersError(why.unwrap_or_else(gone)));
             };
             let text = format!(
@@ -263,16 +263,9 @@ impl Servers for Ours {
                 ServersError(format!("the arguments are not acceptable: {error}"))
             })?;
             let caller = Caller {
-                era: Era::Legacy,
-                scope: self.scope.clone(),
-                session: None,
-                outbox: Outbox::new(BOUNDS),
-                principal: CALLER.into(),
                 may_use: true,
-                modern_capabilities: None,
-                headers: None,
-                timeout: None,
                 run: call.run.map(|run| run.0),
+                ..Caller::legacy(self.scope.clone(), CALLER.into(), Outbox::new(BOUNDS))
             };
             let answer = self.gateway.request(&caller, &frame).await.into_text();
             let unreadable =

@@ -4,18 +4,30 @@ use model::ProjectId;
 use serde_json::Value;
 use store::Time;
 
-use super::{Context, Output, Reach, Usage, http, print};
-use crate::rest::{Call, Calls, WholeCall};
+use super::{
+    Context, Output, Reach, Usage,
+    pages::{self, Lines, Named},
+    print,
+};
+use crate::rest::{Call, WholeCall};
 
-/// Calls of one page.
-const PAGE: usize = 500;
+const HEAD: [&str; 8] = [
+    "BEGUN",
+    "ID",
+    "PROJECT",
+    "CALLER",
+    "SERVER/TOOL",
+    "STATUS",
+    "TOOK",
+    "NOTE",
+];
 
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
     /// List calls, newest first.
     Ls(ListArgs),
     /// Show one call.
-    Get(NameArgs),
+    Get(Named),
 }
 
 #[derive(clap::Args)]
@@ -41,20 +53,8 @@ pub(super) struct ListArgs {
     /// Only begun before, written in the same way.
     #[arg(long, value_name = "TIME")]
     until: Option<String>,
-    /// How many.
-    #[arg(long = "lines", short = 'n', value_name = "N", default_value_t = 50)]
-    lines: usize,
     #[command(flatten)]
-    reach: Reach,
-}
-
-#[derive(clap::Args)]
-pub(super) struct NameArgs {
-    /// As `calls ls` shows it.
-    id: String,
-    /// The project that it is of; only an administrator can do without.
-    #[arg(long)]
-    project: Option<ProjectId>,
+    lines: Lines,
     #[command(flatten)]
     reach: Reach,
 }
@@ -66,68 +66,28 @@ pub(super) async fn run(context: &Context, command: Command) -> anyhow::Result<(
     }
 }
 
-fn segments(project: Option<&ProjectId>) -> Vec<&str> {
-    match project {
-        Some(project) => vec!["projects", project.as_str(), "calls"],
-        None => vec!["calls"],
-    }
-}
-
 async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
-    let mut query = Vec::new();
-    let mut ask = |key: &str, value: Option<&str>| {
-        if let Some(value) = value {
-            query.push(format!("{key}={}", http::escaped(value)));
-        }
-    };
-    ask("server", args.server.as_deref());
-    ask("tool", args.tool.as_deref());
-    ask("status", args.status.as_deref());
-    ask("caller", args.caller.as_deref());
-    for (key, text) in [("since", &args.since), ("until", &args.until)] {
-        let time = text.as_deref().map(moment).transpose()?;
-        ask(key, time.as_deref());
-    }
+    let since = args.since.as_deref().map(moment).transpose()?;
+    let until = args.until.as_deref().map(moment).transpose()?;
     let api = args.reach.gateway(context).await?;
-    let of_calls = http::path(&segments(args.project.as_ref()));
-    let mut calls: Vec<Call> = Vec::new();
-    let mut after: Option<String> = None;
-    while calls.len() < args.lines {
-        let mut asked = query.clone();
-        asked.push(format!("limit={}", (args.lines - calls.len()).min(PAGE)));
-        if let Some(after) = &after {
-            asked.push(format!("after={}", http::escaped(after)));
-        }
-        let page: Calls = api.get(&format!("{of_calls}?{}", asked.join("&"))).await?;
-        calls.extend(page.calls);
-        match page.next {
-            Some(next) => after = Some(next),
-            None => break,
-        }
-    }
-    if context.output == Output::Json {
-        return print::json(&calls);
-    }
-    if calls.is_empty() {
-        eprintln!("there are no such calls");
-    }
-    print::data(&table(&calls))
+    let query = [
+        ("server", args.server.as_deref()),
+        ("tool", args.tool.as_deref()),
+        ("status", args.status.as_deref()),
+        ("caller", args.caller.as_deref()),
+        ("since", since.as_deref()),
+        ("until", until.as_deref()),
+    ];
+    let of_calls = pages::of(args.project.as_ref(), "calls", None);
+    let none = "there are no such calls";
+    let listed = pages::list(&api, &of_calls, &query, &args.lines).await?;
+    listed.print(context, none, HEAD, cells)
 }
 
 /// Calls, a line for each.
 pub(super) fn table(calls: &[Call]) -> String {
-    let cells: Vec<[String; 8]> = calls.iter().map(cells).collect();
-    let head = [
-        "BEGUN",
-        "ID",
-        "PROJECT",
-        "CALLER",
-        "SERVER/TOOL",
-        "STATUS",
-        "TOOK",
-        "NOTE",
-    ];
-    print::table(head, &cells)
+    let cells: Vec<_> = calls.iter().map(cells).collect();
+    print::table(HEAD, &cells)
 }
 
 /// A time before now, or one as the API has it.
@@ -173,11 +133,9 @@ fn cells(call: &Call) -> [String; 8] {
     ]
 }
 
-async fn show(context: &Context, args: NameArgs) -> anyhow::Result<()> {
+async fn show(context: &Context, args: Named) -> anyhow::Result<()> {
     let api = args.reach.gateway(context).await?;
-    let mut segments = segments(args.project.as_ref());
-    segments.push(&args.id);
-    let of_call = http::path(&segments);
+    let of_call = pages::of(args.project.as_ref(), "calls", Some(&args.id));
     if context.output == Output::Json {
         return print::json(&api.get::<Value>(&of_call).await?);
     }

@@ -225,7 +225,7 @@ impl Chat {
             let Ok(chunk) = frame.into_data() else {
                 continue;
             };
-            parser.push(&chunk);
+            parser.push(chunk);
             while let Some(event) = parser.next_event()? {
                 let mut data: Value = serde_json::from_slice(&event.data)
                     .context("the gateway's answer is none of this version of Toolwharf")?;

@@ -4,8 +4,13 @@ use anyhow::anyhow;
 use model::ProjectId;
 use serde_json::Value;
 
-use super::{Context, Output, Reach, http, http::Refused, print, screen};
-use crate::rest::{Conversations, WholeConversation};
+use super::{
+    Context, Output, Reach,
+    http::Refused,
+    pages::{self, Lines},
+    print, screen,
+};
+use crate::rest::{ConversationInfo, WholeConversation};
 
 /// Longest line of a call or of its result, in characters.
 const LINE: usize = 200;
@@ -25,9 +30,8 @@ pub(super) struct ListArgs {
     /// Only of this project; without it, all that there are.
     #[arg(long)]
     project: Option<ProjectId>,
-    /// How many.
-    #[arg(long = "lines", short = 'n', value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=500))]
-    lines: u32,
+    #[command(flatten)]
+    lines: Lines,
     #[command(flatten)]
     reach: Reach,
 }
@@ -45,11 +49,7 @@ pub(super) struct NameArgs {
 
 /// Where all conversations are, or one.
 pub(super) fn of(project: Option<&ProjectId>, id: Option<&str>) -> String {
-    let project = project.map(|project| ["projects", project.as_str()]);
-    let mut segments: Vec<&str> = project.into_iter().flatten().collect();
-    segments.push("conversations");
-    segments.extend(id);
-    http::path(&segments)
+    pages::of(project, "conversations", id)
 }
 
 /// With where to look, if what is wrong is that there is no such conversation.
@@ -86,32 +86,20 @@ pub(super) async fn run(context: &Context, command: Command) -> anyhow::Result<(
 
 async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
     let api = args.reach.gateway(context).await?;
-    let page = format!("{}?limit={}", of(args.project.as_ref(), None), args.lines);
-    let page: Conversations = api.get(&page).await?;
-    if context.output == Output::Json {
-        return print::json(&page.conversations);
-    }
-    if page.conversations.is_empty() {
-        eprintln!("there are no conversations yet; `toolwharf chat` begins one");
-    }
-    if page.next.is_some() {
-        eprintln!("there are older ones; --lines shows up to 500");
-    }
-    let cells: Vec<[String; 5]> = page
-        .conversations
-        .iter()
-        .map(|one| {
-            [
-                one.id.clone(),
-                one.project.clone().unwrap_or_default(),
-                print::time(one.created_at),
-                print::time(one.updated_at),
-                one.title.clone(),
-            ]
-        })
-        .collect();
+    let cells = |one: &ConversationInfo| {
+        [
+            one.id.clone(),
+            one.project.clone().unwrap_or_default(),
+            print::time(one.created_at),
+            print::time(one.updated_at),
+            one.title.clone(),
+        ]
+    };
     let head = ["ID", "PROJECT", "BEGUN", "LAST", "TITLE"];
-    print::data(&print::table(head, &cells))
+    let all = of(args.project.as_ref(), None);
+    let none = "there are no conversations yet; `toolwharf chat` begins one";
+    let listed = pages::list(&api, &all, &[], &args.lines).await?;
+    listed.print(context, none, head, cells)
 }
 
 async fn show(context: &Context, args: NameArgs) -> anyhow::Result<()> {

@@ -3,6 +3,7 @@
 //! It changes nothing and starts no server.
 
 use std::{
+    collections::BTreeMap,
     env, fs,
     net::{SocketAddr, TcpListener},
     os::unix::fs::{MetadataExt, PermissionsExt},
@@ -22,9 +23,13 @@ use super::{
 use crate::{
     config::{Config, Sources},
     itself::Itself,
-    rest::{KeptBack, Row, Servers, Status},
+    lock::{self, Holder},
+    rest::{HostedServers, KeptBack, OwnedServer, OwnedServers, ProjectList, Row, Servers, Status},
     startup,
 };
+
+/// Lines of a server's stderr that are shown with its problem.
+const LOG_LINES: usize = 5;
 
 #[derive(clap::Args)]
 pub(super) struct Args {
@@ -56,6 +61,9 @@ struct Report {
     warnings: usize,
     findings: Vec<Finding>,
 }
+
+/// By server: why its command cannot be started from here.
+type Missing = BTreeMap<String, Finding>;
 
 #[derive(Default)]
 struct Findings(Vec<Finding>);
@@ -103,27 +111,38 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
             None
         }
     };
-    for spec in config.iter().flat_map(|config| &config.servers) {
-        command(spec, &mut findings);
-    }
-    match args.reach.dir(context, None) {
-        Some(dir) => data_dir(&dir, &mut findings),
+    let specs = config.iter().flat_map(|config| &config.servers);
+    let missing: Missing = specs
+        .filter_map(|spec| Some((spec.name.to_string(), command(spec)?)))
+        .collect();
+    let dir = args.reach.dir(context, None);
+    match &dir {
+        Some(dir) => data_dir(dir, &mut findings),
         None => findings.problem(
             "there is no place for the data directory",
             "set HOME, or write `data_dir` into toolwharf.toml",
         ),
     }
     match place {
-        Ok(Place::Gateway(api)) => gateway(&api, &mut findings).await,
+        Ok(Place::Gateway(api)) => gateway(&api, missing, &mut findings).await,
         Ok(Place::Files(_)) => {
-            findings.ok("no gateway is running here (`toolwharf serve` starts one)");
-            let settings = config.map(|config| config.settings).unwrap_or_default();
-            port(&settings, &mut findings);
+            findings.0.extend(missing.into_values());
+            match dir.as_deref().and_then(lock::holder) {
+                Some(holder) => held(&holder, &mut findings),
+                None => {
+                    findings.ok("no gateway is running here (`toolwharf serve` starts one)");
+                    let settings = config.map(|config| config.settings).unwrap_or_default();
+                    port(&settings, &mut findings);
+                }
+            }
         }
-        Err(error) => findings.problem(
-            format!("{error:#}"),
-            "check --url, --token-file and --config",
-        ),
+        Err(error) => {
+            findings.0.extend(missing.into_values());
+            findings.problem(
+                format!("{error:#}"),
+                "check --url, --token-file and --config",
+            );
+        }
     }
     let report = Report {
         problems: findings.count(Level::Problem),
@@ -230,48 +249,53 @@ fn configuration(
     }
 }
 
-/// Whether a server's command is there. What it needs itself only shows when it runs.
-fn command(spec: &ServerSpec, findings: &mut Findings) {
+/// Why a server's command cannot be started, if it cannot. What it needs itself only shows when it runs.
+fn command(spec: &ServerSpec) -> Option<Finding> {
     let Transport::Stdio {
         command, env, cwd, ..
     } = &spec.transport
     else {
-        return;
+        return None;
     };
     if !spec.enabled {
-        return;
+        return None;
     }
+    let problem = |what: String, help: String| {
+        Some(Finding {
+            level: Level::Problem,
+            what,
+            help: Some(help),
+        })
+    };
     let name = &spec.name;
     if let Some(cwd) = cwd.as_ref().filter(|cwd| !cwd.is_dir()) {
-        findings.problem(
+        return problem(
             format!(
                 "the `cwd` of server `{name}` is no directory: {}",
                 cwd.display()
             ),
-            "make it, or put another into `cwd`",
+            "make it, or put another into `cwd`".to_owned(),
         );
-        return;
     }
     if command.contains('/') {
         let file = cwd.clone().unwrap_or_default().join(command);
-        match fs::metadata(&file) {
-            Ok(meta) if is_executable(&meta) => {}
-            Ok(_) => findings.problem(
+        return match fs::metadata(&file) {
+            Ok(meta) if is_executable(&meta) => None,
+            Ok(_) => problem(
                 format!(
                     "the command of server `{name}` is not executable: {}",
                     file.display()
                 ),
                 format!("chmod +x {}", file.display()),
             ),
-            Err(_) => findings.problem(
+            Err(_) => problem(
                 format!(
                     "the command of server `{name}` does not exist: {}",
                     file.display()
                 ),
-                "check the path",
+                "check the path".to_owned(),
             ),
-        }
-        return;
+        };
     }
     let path = env
         .get("PATH")
@@ -281,18 +305,19 @@ fn command(spec: &ServerSpec, findings: &mut Findings) {
     let found = env::split_paths(&path)
         .map(|dir| dir.join(command))
         .any(|file| fs::metadata(file).is_ok_and(|meta| is_executable(&meta)));
-    if !found {
-        let install = match command.as_str() {
-            "uvx" | "uv" => "; uv brings it: `pip install uv`",
-            "npx" | "node" => "; Node.js brings it",
-            "docker" => "; install Docker, or use another way to run the server",
-            _ => "",
-        };
-        findings.problem(
-            format!("the command `{command}` of server `{name}` is not in PATH"),
-            format!("install it, or write its whole path into `command`{install}"),
-        );
+    if found {
+        return None;
     }
+    let install = match command.as_str() {
+        "uvx" | "uv" => "; uv brings it: `pip install uv`",
+        "npx" | "node" => "; Node.js brings it",
+        "docker" => "; install Docker, or use another way to run the server",
+        _ => "",
+    };
+    problem(
+        format!("the command `{command}` of server `{name}` is not in PATH"),
+        format!("install it, or write its whole path into `command`{install}"),
+    )
 }
 
 fn is_executable(meta: &fs::Metadata) -> bool {
@@ -370,11 +395,41 @@ fn port(settings: &Settings, findings: &mut Findings) {
     }
 }
 
-async fn gateway(api: &Api, findings: &mut Findings) {
+/// What a gateway that has the data directory means, where it is not the one that is meant or does not answer.
+fn held(holder: &Holder, findings: &mut Findings) {
+    match &holder.at {
+        None => findings.warning(
+            format!("the data directory belongs to {holder}"),
+            "look again in a while",
+        ),
+        Some(at) => {
+            let files: Vec<_> = at
+                .config
+                .iter()
+                .map(|file| file.display().to_string())
+                .collect();
+            findings.problem(
+                format!(
+                    "the data directory belongs to {holder}, which does not answer or has other files: {}",
+                    files.join(", ")
+                ),
+                format!(
+                    "name the same files with --config; or end it with `kill {}`, or use another --data-dir",
+                    at.pid
+                ),
+            );
+        }
+    }
+}
+
+/// What a running gateway says of its servers. Its word goes before what was looked up from here: each problem is told
+/// once.
+async fn gateway(api: &Api, mut missing: Missing, findings: &mut Findings) {
     let url = &api.url;
     let servers: Servers = match api.get(&path(&["servers"])).await {
         Ok(servers) => servers,
         Err(error) => {
+            findings.0.extend(missing.into_values());
             findings.problem(
                 format!("the gateway at {url} does not say how it is: {error:#}"),
                 "check that it is a gateway of this version, and the token",
@@ -384,10 +439,35 @@ async fn gateway(api: &Api, findings: &mut Findings) {
     };
     findings.ok(format!("a gateway is running at {url}"));
     for row in &servers.servers {
-        server(api, row, findings).await;
+        let here = missing.remove(&row.name);
+        server(api, row, here, findings).await;
+    }
+    // Of entries that it has not taken in.
+    findings.0.extend(missing.into_values());
+    if let Err(error) = hosted(api, findings).await {
+        findings.problem(
+            format!("the gateway at {url} does not say how its hosted servers are: {error:#}"),
+            "check that it is a gateway of this version, and that the key is an administrator's",
+        );
+    }
+    if let Err(error) = owned(api, findings).await {
+        findings.problem(
+            format!("the gateway at {url} does not say how the servers of projects are: {error:#}"),
+            "check that it is a gateway of this version, and that the key is an administrator's",
+        );
     }
     match api.get::<Status>(&path(&["status"])).await {
         Ok(status) => {
+            if !status.database.answers {
+                let why = status.database.reason.unwrap_or_default();
+                findings.problem(
+                    format!(
+                        "the database ({}) does not answer: {why}",
+                        status.database.kind
+                    ),
+                    "check that it runs and can be reached from the gateway",
+                );
+            }
             for kept in &status.kept_back {
                 kept_back(kept, findings);
             }
@@ -397,6 +477,78 @@ async fn gateway(api: &Api, findings: &mut Findings) {
             "check that it is a gateway of this version",
         ),
     }
+}
+
+/// Hosted servers.
+async fn hosted(api: &Api, findings: &mut Findings) -> anyhow::Result<()> {
+    let all: HostedServers = api.get(&path(&["mcp", "servers"])).await?;
+    for row in &all.servers {
+        let name = &row.name;
+        let (of, named) = match &row.project {
+            Some(project) => (format!(" of project `{project}`"), &row.id),
+            None => (String::new(), name),
+        };
+        let what = format!("hosted server `{name}`{of} is {}", row.status);
+        match row.status.as_str() {
+            "running" => findings.ok(format!("{what}, {}", tools(row.tools))),
+            "disabled" | "stopped" => findings.ok(what),
+            "starting" | "restarting" | "stopping" => findings.warning(
+                what,
+                format!("look again in a while; `toolwharf host get {named}` shows more"),
+            ),
+            _ => {
+                let reason = row.reason.as_deref().unwrap_or("the reason is not known");
+                let mut what = format!("{what}: {reason}");
+                let stderr = row.last_crash.iter().flat_map(|crash| crash.stderr.lines());
+                let lines: Vec<&str> = stderr.collect();
+                for line in &lines[lines.len().saturating_sub(LOG_LINES)..] {
+                    what.push_str("\n| ");
+                    what.push_str(line);
+                }
+                findings.problem(
+                    what,
+                    format!(
+                        "`toolwharf host logs {named}` and `toolwharf host events {named}` show more; put its \
+                         registration right, or `toolwharf host stop {named}`"
+                    ),
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Servers that projects have of their own, as far as something is wrong with them.
+async fn owned(api: &Api, findings: &mut Findings) -> anyhow::Result<()> {
+    let projects = |list: ProjectList| (list.projects, list.next);
+    for project in api.pages(&path(&["projects"]), projects).await? {
+        let of = &project.id;
+        let servers = |list: OwnedServers| (list.servers, list.next);
+        let servers: Vec<OwnedServer> = api
+            .pages(&path(&["projects", of, "servers"]), servers)
+            .await?;
+        for row in servers.iter().map(|owned| &owned.server.row) {
+            let is_bad = matches!(
+                row.state.as_str(),
+                "backoff" | "unavailable" | "blocked" | "failed" | "unresponsive" | "unknown"
+            );
+            if project.enabled && row.enabled && (is_bad || row.reason.is_some()) {
+                let name = &row.name;
+                let reason = row.reason.as_deref().unwrap_or("the reason is not known");
+                findings.problem(
+                    format!(
+                        "server `{name}` of project `{of}` is {}: {reason}",
+                        row.state
+                    ),
+                    format!(
+                        "`toolwharf get {name} --project {of}` shows more; put its entry right, or \
+                         `toolwharf disable {name} --project {of}`"
+                    ),
+                );
+            }
+        }
+    }
+    Ok(())
 }
 
 fn kept_back(kept: &KeptBack, findings: &mut Findings) {
@@ -418,10 +570,15 @@ fn kept_back(kept: &KeptBack, findings: &mut Findings) {
     );
 }
 
-async fn server(api: &Api, row: &Row, findings: &mut Findings) {
+/// `here`: why it could not be started from here, if it could not.
+async fn server(api: &Api, row: &Row, here: Option<Finding>, findings: &mut Findings) {
     let name = &row.name;
     match row.state.as_str() {
-        "running" => findings.ok(format!("server `{name}` is running, {} tools", row.tools)),
+        // Whether it is idle or was tried in vain: that says best what to do.
+        state if here.is_some() && !matches!(state, "running" | "starting" | "disabled") => {
+            findings.0.extend(here);
+        }
+        "running" => findings.ok(format!("server `{name}` is running, {}", tools(row.tools))),
         "disabled" => findings.ok(format!("server `{name}` is disabled")),
         "idle" => findings.ok(format!("server `{name}` starts at its first use")),
         "starting" => findings.warning(
@@ -430,8 +587,13 @@ async fn server(api: &Api, row: &Row, findings: &mut Findings) {
         ),
         state => {
             let reason = row.reason.as_deref().unwrap_or("the reason is not known");
+            let state = if state == "backoff" {
+                "in backoff"
+            } else {
+                state
+            };
             let mut what = format!("server `{name}` is {state}: {reason}");
-            let logs = format!("{}?tail=5", path(&["servers", name, "logs"]));
+            let logs = format!("{}?tail={LOG_LINES}", path(&["servers", name, "logs"]));
             for line in api.text(&logs).await.unwrap_or_default().lines() {
                 what.push_str("\n| ");
                 what.push_str(line);

@@ -62,7 +62,7 @@ pub(super) async fn show(
         let Ok(chunk) = frame.into_data() else {
             continue;
         };
-        parser.push(&chunk);
+        parser.push(chunk);
         while let Some(event) = parser.next_event()? {
             let text = String::from_utf8_lossy(&event.data);
             if event.event == NOTICE {

@@ -17,6 +17,7 @@ mod import;
 mod keys;
 mod logs;
 mod owned;
+mod pages;
 mod print;
 mod products;
 mod projects;
@@ -34,7 +35,7 @@ use std::{path::PathBuf, process::ExitCode};
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 
 use self::reach::Reach;
-use crate::serve;
+use crate::{serve, stdio};
 
 /// One endpoint over many MCP servers.
 #[derive(Parser)]
@@ -60,8 +61,8 @@ enum Output {
 enum Command {
     /// Run the gateway over HTTP.
     Serve(serve::Args),
-    /// Run the gateway on standard input and output, for clients that start commands.
-    Stdio(serve::StdioArgs),
+    /// Speak MCP on standard input and output, for clients that start commands: for the running gateway, else as one.
+    Stdio(stdio::Args),
     /// Add a server: `add NAME -- COMMAND ARGS…` or `add NAME URL`.
     Add(add::Args),
     /// Add the servers of another file, or of a client.
@@ -171,7 +172,7 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
     };
     match cli.command {
         Command::Serve(args) => serve::serve(&context.config, args).await,
-        Command::Stdio(args) => serve::stdio(&context.config, args).await,
+        Command::Stdio(args) => stdio::run(&context.config, args).await,
         Command::Add(args) => add::run(&context, args).await,
         Command::Import(args) => import::run(&context, args).await,
         Command::Ls(args) => servers::list(&context, args).await,

@@ -8,14 +8,13 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use model::Settings;
 use tokio::net::TcpStream;
 
 use super::{Context, http::Api};
 use crate::{
-    config::{Config, Sources, data_dir},
+    config::{Sources, data_dir},
     itself::Itself,
-    ops, startup,
+    lock, startup,
 };
 
 /// How long a gateway on this machine may take to accept a connection.
@@ -43,17 +42,8 @@ pub(super) enum Place {
 
 /// What a gateway would be known by that worked with these files.
 pub(super) fn own(sources: &Sources) -> Itself {
-    let settings = settings(sources).unwrap_or_default();
+    let settings = startup::settings(sources).unwrap_or_default();
     Itself::configured(&settings)
-}
-
-/// Only the settings: they are found where the servers are wrong as well.
-fn settings(sources: &Sources) -> Option<Settings> {
-    let only = Sources {
-        servers: Vec::new(),
-        ..sources.clone()
-    };
-    Some(Config::load(&only, &startup::env).ok()?.settings)
 }
 
 impl Reach {
@@ -111,14 +101,14 @@ impl Reach {
         let Some(dir) = self.dir(context, sources) else {
             return Ok(None);
         };
-        let Some(found) = ops::whereabouts(&dir) else {
+        let Some(found) = lock::whereabouts(&dir) else {
             return Ok(None);
         };
         // Files that were named are meant: a gateway that has others is not the one.
         let is_named = !context.config.is_empty()
             || startup::env("TOOLWHARF_CONFIG").is_some_and(|v| !v.is_empty());
         if let Some(sources) = sources.filter(|_| is_named)
-            && !ops::absolute(sources)
+            && !lock::absolute(sources)
                 .iter()
                 .all(|file| found.config.contains(file))
         {
@@ -145,7 +135,9 @@ impl Reach {
                 located.as_ref()
             }
         };
-        let settings = sources.and_then(settings).unwrap_or_default();
+        let settings = sources
+            .and_then(|sources| startup::settings(sources).ok())
+            .unwrap_or_default();
         data_dir(&settings, &startup::env).ok()
     }
 

@@ -3,15 +3,19 @@
 use model::ProjectId;
 use serde_json::Value;
 
-use super::{Context, Output, Reach, calls, http, print};
-use crate::rest::{Run, Runs, WholeRun};
+use super::{
+    Context, Output, Reach, calls,
+    pages::{self, Lines, Named},
+    print,
+};
+use crate::rest::{Run, WholeRun};
 
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
     /// List runs, newest first.
     Ls(ListArgs),
     /// Show one run with its calls.
-    Get(NameArgs),
+    Get(Named),
 }
 
 #[derive(clap::Args)]
@@ -25,20 +29,8 @@ pub(super) struct ListArgs {
     /// Only of this conversation.
     #[arg(long, value_name = "ID")]
     conversation: Option<String>,
-    /// How many.
-    #[arg(long = "lines", short = 'n', value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    lines: u32,
     #[command(flatten)]
-    reach: Reach,
-}
-
-#[derive(clap::Args)]
-pub(super) struct NameArgs {
-    /// As `runs ls` shows it.
-    id: String,
-    /// The project that it is of; only an administrator can do without.
-    #[arg(long)]
-    project: Option<ProjectId>,
+    lines: Lines,
     #[command(flatten)]
     reach: Reach,
 }
@@ -50,40 +42,19 @@ pub(super) async fn run(context: &Context, command: Command) -> anyhow::Result<(
     }
 }
 
-fn segments(project: Option<&ProjectId>) -> Vec<&str> {
-    match project {
-        Some(project) => vec!["projects", project.as_str(), "runs"],
-        None => vec!["runs"],
-    }
-}
-
 async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
-    let mut query = format!("limit={}", args.lines);
-    for (key, value) in [
-        ("status", &args.status),
-        ("conversation", &args.conversation),
-    ] {
-        if let Some(value) = value {
-            query.push_str(&format!("&{key}={}", http::escaped(value)));
-        }
-    }
     let api = args.reach.gateway(context).await?;
-    let of_runs = http::path(&segments(args.project.as_ref()));
-    let page: Runs = api.get(&format!("{of_runs}?{query}")).await?;
-    if context.output == Output::Json {
-        return print::json(&page.runs);
-    }
-    if page.runs.is_empty() {
-        eprintln!("there are no such runs");
-    }
-    if page.next.is_some() {
-        eprintln!("there are older ones; --lines shows up to 1000");
-    }
-    let cells: Vec<[String; 8]> = page.runs.iter().map(cells).collect();
+    let query = [
+        ("status", args.status.as_deref()),
+        ("conversation", args.conversation.as_deref()),
+    ];
     let head = [
         "BEGUN", "ID", "PROJECT", "MODEL", "STATUS", "TOOK", "TOKENS", "NOTE",
     ];
-    print::data(&print::table(head, &cells))
+    let of_runs = pages::of(args.project.as_ref(), "runs", None);
+    let none = "there are no such runs";
+    let listed = pages::list(&api, &of_runs, &query, &args.lines).await?;
+    listed.print(context, none, head, cells)
 }
 
 fn cells(run: &Run) -> [String; 8] {
@@ -106,11 +77,9 @@ fn took(run: &Run) -> String {
     })
 }
 
-async fn show(context: &Context, args: NameArgs) -> anyhow::Result<()> {
+async fn show(context: &Context, args: Named) -> anyhow::Result<()> {
     let api = args.reach.gateway(context).await?;
-    let mut segments = segments(args.project.as_ref());
-    segments.push(&args.id);
-    let of_run = http::path(&segments);
+    let of_run = pages::of(args.project.as_ref(), "runs", Some(&args.id));
     if context.output == Output::Json {
         return print::json(&api.get::<Value>(&of_run).await?);
     }

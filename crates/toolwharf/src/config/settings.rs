@@ -3,137 +3,32 @@
 //! Unknown keys are errors, because nobody else keeps anything in this file. Durations are
 //! written `500ms`, `30s`, `5m`, `2h`; sizes as a number of bytes or `64KiB`, `16MiB`.
 
-use std::collections::BTreeSet;
-use std::ops::Range;
-use std::path::Path;
-use std::str::FromStr;
-use std::time::Duration;
+mod agent;
+mod sample;
+mod values;
+mod walk;
+
+use std::{collections::BTreeSet, path::Path, time::Duration};
 
 use model::{
-    AgentSettings, AuditBodies, Hidden, LogFormat, ModelApi, NamingPolicy, Pinning, ProjectId,
-    ProjectView, Provider, ServerName, Settings, StartPolicy, ToolRef,
+    AuditBodies, LogFormat, NamingPolicy, Pinning, ProjectId, ProjectView, Provider, ServerName,
+    Settings, StartPolicy, ToolRef,
 };
-use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use toml::{
+    Spanned,
+    de::{DeTable, DeValue},
+};
 
-use super::extensions;
-use super::interpolate::{Unknown, Variables};
-use super::problem::{Problem, nearest};
-use super::shape::printable;
-use super::source::Source;
-use crate::agents;
+use self::{
+    values::{duration, integer, is_address, is_host, is_private_address, origin, own_words, size},
+    walk::Walk,
+};
+use super::{extensions, interpolate::Variables, problem::Problem, source::Source};
 
-/// Every setting with its default: for the documentation and for `toolwharf.toml` itself.
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "the documentation and a test read it")
-)]
-pub(crate) const SAMPLE: &str = r#"# Settings of Toolwharf. All are optional; what stands here is the default.
+#[cfg(test)]
+pub(crate) use self::sample::SAMPLE;
 
-# Address and port of the one listener. Loopback unless you mean to serve others.
-listen = "127.0.0.1:6280"
-
-# How tools of several servers are named: "prefix-on-conflict", "always-prefix",
-# "last-wins" or "preserve" (then two tools of one name are an error).
-naming = "prefix-on-conflict"
-
-# How servers are started: "parallel", "sequential" (the first failure fails the start) or
-# "lazy" (each at its first use).
-start = "parallel"
-
-# Origins, besides those of loopback, whose web pages may call.
-# Written as "https://app.example.com".
-allowed_origins = []
-
-# Names, besides loopback and `listen`, under which clients may call, such as
-# "tools.example.com"; without a port every port.
-allowed_hosts = []
-
-# Where state is kept; by default $XDG_DATA_HOME/toolwharf or ~/.local/share/toolwharf.
-# data_dir = "/var/lib/toolwharf"
-
-# The database; by default a SQLite file in the data directory. A URL with a password is better
-# given as the variable TOOLWHARF_DATABASE_URL.
-# database_url = "postgres://toolwharf@db.example.com/toolwharf"
-
-# Whether MCP needs a key on loopback, too. Elsewhere it always does.
-require_key = false
-
-# What happens to a tool whose definition its server changes after it was first seen:
-# "quarantine" (not offered until approved), "warn" or "off".
-tool_pinning = "quarantine"
-
-[extensions]
-# Servers that all clients share are told that their client has these extensions, with these settings.
-"io.modelcontextprotocol/ui" = { mimeTypes = ["text/html;profile=mcp-app"] }
-
-[limits]
-max_body_bytes = "16MiB"      # largest request body; more is answered with 413
-max_bodies_bytes = "256MiB"   # request bodies of all connections; more is answered with 503
-max_unread_bytes = "256MiB"   # what waits for clients to read it; then the slowest are cut off
-max_connections = 16384       # client connections at a time; fewer if files are limited to fewer
-max_line_bytes = "20MiB"      # longest line or event of a server
-max_depth = 128               # deepest nesting of JSON in a message
-max_sessions = 16384          # client sessions at a time
-max_subscriptions = 16384     # resources that clients watch at a time
-max_session_instances = 16    # instances of one server with sharing "session"
-queue_len = 256               # calls that wait for one server
-client_queue_len = 256        # messages that wait for one slow client
-session_idle = "30m"          # an unused client session ends after this
-server_idle = "30m"           # a server started at its first use is stopped when unused for this
-held_call_ttl = "5m"          # how long a call waits for the client's input
-max_held_calls = 1024         # calls that wait like that at a time
-stop_grace = "10s"            # from the request to stop until the kill
-drain = "30s"                 # how long calls in flight may finish at the end
-
-[audit]
-enabled = true                # tool calls are recorded before and after they are made
-bodies = "digests"            # of arguments and results, or "full" texts without secrets
-retention_days = 90           # 0 keeps records for ever
-
-[hosting]
-# What hosted servers may run on; each gets the strongest that works and suits it. "runc" is
-# weaker than "gvisor", and only used where it stands here.
-providers = ["gvisor", "firecracker", "e2b", "process"]
-# docker_host = "unix:///var/run/docker.sock"
-docker_network = "bridge"     # of servers that may reach everything
-gvisor_runtime = "runsc"      # as Docker knows it
-firecracker_runtime = "kata-fc"
-runc_runtime = "runc"
-# e2b_api_key = "${E2B_API_KEY}"   # without one there is no "e2b"; better not in plain text
-e2b_url = "https://api.e2b.app"
-# e2b_sandbox_url = "https://sandbox.example.com"   # where one address serves all sandboxes
-mounts = []                   # paths of this host below which servers may mount something
-# webhook = "https://alerts.example.com/toolwharf"   # health warnings are posted there
-
-# The agent that `POST /api/v1/chat` talks to; there is none without a model.
-# [agent]
-# api = "anthropic"           # or "openai": chat completions, which local model servers speak too
-# model = "claude-sonnet-4-5"
-# api_key = "${ANTHROPIC_API_KEY}"   # without it: the secret or the variable of that name
-# base_url = "https://api.anthropic.com"
-# system = "You keep recipes."       # or system_file = "prompt.md", beside this file
-# max_tokens = 8192           # of one answer
-# max_turns = 20              # requests to the model for one message
-# max_chats = 32              # at a time; one more is answered with 503
-# start = "sequential"        # a server that does not start fails the chat; with "parallel" it is left out
-# native = ["display_recipe"] # tools of Toolwharf's own
-# [agent.prices."claude-sonnet-4-5"]   # of a million tokens
-# input = 3.0
-# output = 15.0
-# cache_read = 0.3
-# cache_write = 3.75
-
-[log]
-level = "info"                # or a filter such as "info,engine=debug"
-format = "text"               # or "json"
-
-# What callers of one project see. Without a section they see every server.
-# [projects.my-project]
-# servers = ["github", "time"]
-# naming = "preserve"
-# disabled_tools = ["github/delete_repository"]
-"#;
+const TIME: &str = r#"a time such as "500ms", "30s", "5m" or "2h", at most a week"#;
 
 /// Reads the settings; what is wrong goes to `problems`, and the default stands in for it.
 /// `variables` fill in what may be a secret.
@@ -161,15 +56,6 @@ pub(crate) fn parse(
     settings
 }
 
-/// Longest system prompt, in bytes.
-const SYSTEM_BYTES: usize = 256 << 10;
-
-struct Walk<'w> {
-    source: &'w Source,
-    variables: &'w Variables<'w>,
-    problems: &'w mut Vec<Problem>,
-}
-
 type Item<'v, 'i> = &'v Spanned<DeValue<'i>>;
 
 impl Walk<'_> {
@@ -186,6 +72,7 @@ impl Walk<'_> {
             "tool_pinning",
             "extensions",
             "limits",
+            "breaker",
             "audit",
             "hosting",
             "agent",
@@ -256,6 +143,26 @@ impl Walk<'_> {
         }
         if let Some(limits) = self.table(root, "limits") {
             self.limits(limits, settings);
+        }
+        if let Some(breaker) = self.table(root, "breaker") {
+            self.unknown_keys(breaker, "breaker.", &["failures", "cooldown"]);
+            let into = &mut settings.breaker;
+            if let Some(item) = breaker.get("failures") {
+                match integer(item.get_ref()).and_then(|count| u32::try_from(count).ok()) {
+                    Some(count @ 1..=1000) => into.failures = count,
+                    _ => self.wrong(
+                        item.span(),
+                        "bad `failures`",
+                        "a whole number from 1 to 1000",
+                    ),
+                }
+            }
+            if let Some(item) = breaker.get("cooldown") {
+                match item.get_ref().as_str().and_then(duration) {
+                    Some(time) => into.cooldown = time,
+                    None => self.wrong(item.span(), "bad `cooldown`", TIME),
+                }
+            }
         }
         if let Some(hosting) = self.table(root, "hosting") {
             self.hosting(hosting, settings);
@@ -388,11 +295,7 @@ impl Walk<'_> {
             let Some(item) = table.get(key) else { continue };
             match item.get_ref().as_str().and_then(duration) {
                 Some(time) => *slot = time,
-                None => self.wrong(
-                    item.span(),
-                    &format!("bad `{key}`"),
-                    r#"a time such as "500ms", "30s", "5m" or "2h", at most a week"#,
-                ),
+                None => self.wrong(item.span(), &format!("bad `{key}`"), TIME),
             }
         }
     }
@@ -499,151 +402,6 @@ impl Walk<'_> {
         }
     }
 
-    /// How the servers that an agent uses are started at its first chat.
-    fn agent_start(&mut self, table: &DeTable<'_>) -> Option<StartPolicy> {
-        let (word, span) = self.string(table, "start")?;
-        match word.as_str() {
-            "sequential" => Some(StartPolicy::Sequential),
-            "parallel" => Some(StartPolicy::Parallel),
-            _ => {
-                self.wrong(span, "bad `start`", "`sequential` or `parallel`");
-                None
-            }
-        }
-    }
-
-    fn agent(&mut self, table: &DeTable<'_>) -> Option<AgentSettings> {
-        let mut into = AgentSettings::default();
-        let known = [
-            "api",
-            "model",
-            "api_key",
-            "base_url",
-            "system",
-            "system_file",
-            "max_tokens",
-            "max_turns",
-            "max_chats",
-            "start",
-            "native",
-            "prices",
-        ];
-        self.unknown_keys(table, "agent.", &known);
-        if let Some((word, span)) = self.string(table, "api") {
-            match word.as_str() {
-                "anthropic" => into.api = ModelApi::Anthropic,
-                "openai" => into.api = ModelApi::OpenAi,
-                _ => self.wrong(span, "bad `api`", "`anthropic` or `openai`"),
-            }
-        }
-        into.start = self.agent_start(table).unwrap_or(into.start);
-        into.api_key = self.secret(table, "api_key");
-        if let Some((url, span)) = self.string(table, "base_url") {
-            if url.starts_with("http://") || url.starts_with("https://") {
-                into.base_url = Some(url);
-            } else {
-                self.wrong(span, "bad `base_url`", r#""https://…""#);
-            }
-        }
-        into.system = self.string(table, "system").map(|(text, _)| text);
-        if let Some((file, span)) = self.string(table, "system_file") {
-            let path = self
-                .source
-                .path
-                .parent()
-                .unwrap_or(Path::new(""))
-                .join(file);
-            let short = |text: &String| text.len() <= SYSTEM_BYTES;
-            match std::fs::read_to_string(&path).ok().filter(short) {
-                Some(text) => into.system = Some(text),
-                None => {
-                    let what = format!(
-                        "{} cannot be read, is no text, or is too long",
-                        path.display()
-                    );
-                    self.wrong(
-                        span,
-                        &what,
-                        "a text file of at most 256 KiB, beside this one",
-                    );
-                }
-            }
-        }
-        for (key, most) in [
-            ("max_tokens", 1_000_000),
-            ("max_turns", 1_000),
-            ("max_chats", 10_000),
-        ] {
-            let Some(item) = table.get(key) else { continue };
-            let count = integer(item.get_ref()).and_then(|n| u32::try_from(n).ok());
-            match count.filter(|count| (1..=most).contains(count)) {
-                Some(count) => match key {
-                    "max_turns" => into.max_turns = count,
-                    "max_chats" => into.max_chats = count as usize,
-                    _ => into.max_tokens = Some(count),
-                },
-                None => self.wrong(
-                    item.span(),
-                    &format!("bad `{key}`"),
-                    &format!("a whole number from 1 to {most}"),
-                ),
-            }
-        }
-        for (name, span) in self.strings(table, "native") {
-            if agents::NATIVE.contains(&name.as_str()) {
-                into.native.insert(name);
-            } else {
-                let known = agents::NATIVE.join("`, `");
-                self.wrong(span, "bad `native`", &format!("some of `{known}`"));
-            }
-        }
-        if let Some(prices) = self.table(table, "prices") {
-            for (model, item) in prices {
-                let Some(price) = item.get_ref().as_table() else {
-                    self.wrong(
-                        item.span(),
-                        "bad price",
-                        "a table with `input` and `output`",
-                    );
-                    continue;
-                };
-                let kinds = ["input", "output", "cache_read", "cache_write"];
-                self.unknown_keys(price, "agent.prices.*.", &kinds);
-                let of = kinds.map(|kind| {
-                    price
-                        .get(kind)
-                        .map(|item| (item.span(), micros(item.get_ref())))
-                });
-                let mut all = [0; 4];
-                for (slot, given) in all.iter_mut().zip(of) {
-                    match given {
-                        None => {}
-                        Some((_, Some(micros))) => *slot = micros,
-                        Some((span, None)) => {
-                            self.wrong(span, "bad price", "a number, such as 3.0")
-                        }
-                    }
-                }
-                into.prices.insert(model.get_ref().to_string(), all);
-            }
-        }
-        match self.string(table, "model") {
-            Some((model, _)) if !model.trim().is_empty() => {
-                into.model = model;
-                Some(into)
-            }
-            _ => {
-                let span = table.values().next().map_or(0..0, Spanned::span);
-                self.wrong(
-                    span,
-                    "`[agent]` has no `model`",
-                    r#"`model = "claude-sonnet-4-5"`, for instance"#,
-                );
-                None
-            }
-        }
-    }
-
     fn project(
         &mut self,
         key: &Spanned<std::borrow::Cow<'_, str>>,
@@ -700,272 +458,4 @@ impl Walk<'_> {
         }
         settings.projects.insert(id, view);
     }
-
-    fn unknown_keys(&mut self, table: &DeTable<'_>, prefix: &str, known: &[&str]) {
-        let mut unknown: Vec<_> = table
-            .keys()
-            .filter(|key| !known.contains(&key.get_ref().as_ref()))
-            .collect();
-        unknown.sort_by_key(|key| key.span().start);
-        for key in unknown {
-            let what = format!(
-                "`{prefix}{}` is not a known setting",
-                printable(key.get_ref())
-            );
-            let help = match nearest(key.get_ref(), known) {
-                Some(meant) => format!("did you mean `{meant}`?"),
-                None => format!("known are {}", known.join(", ")),
-            };
-            self.problems
-                .push(Problem::at(self.source, key.span(), what).help(help));
-        }
-    }
-
-    /// Whether the key was there and valid.
-    fn word<P: FromStr>(
-        &mut self,
-        table: &DeTable<'_>,
-        key: &str,
-        words: &[&str],
-        slot: &mut P,
-    ) -> bool {
-        let Some((word, span)) = self.string(table, key) else {
-            return false;
-        };
-        match word.parse() {
-            Ok(value) => {
-                *slot = value;
-                true
-            }
-            Err(_) => {
-                self.wrong(
-                    span,
-                    &format!("bad `{key}`"),
-                    &format!("one of `{}`", words.join("`, `")),
-                );
-                false
-            }
-        }
-    }
-
-    fn flag(&mut self, table: &DeTable<'_>, key: &str, slot: &mut bool) {
-        let Some(item) = table.get(key) else { return };
-        match item.get_ref().as_bool() {
-            Some(value) => *slot = value,
-            None => self.wrong(item.span(), &format!("bad `{key}`"), "`true` or `false`"),
-        }
-    }
-
-    fn string(&mut self, table: &DeTable<'_>, key: &str) -> Option<(String, Range<usize>)> {
-        let item = table.get(key)?;
-        match item.get_ref().as_str() {
-            Some(text) => Some((text.to_owned(), item.span())),
-            None => {
-                self.wrong(
-                    item.span(),
-                    &format!("`{key}` is not a string"),
-                    "it in double quotes",
-                );
-                None
-            }
-        }
-    }
-
-    /// A text that no problem shows, variables filled in.
-    fn secret(&mut self, table: &DeTable<'_>, key: &str) -> Option<Hidden> {
-        let item = table.get(key)?;
-        let Some(text) = item.get_ref().as_str() else {
-            let problem = Problem::at(self.source, item.span(), format!("`{key}` is not a string"));
-            self.problems
-                .push(problem.help("write it in double quotes, or better a variable: \"${…}\""));
-            return None;
-        };
-        match self.variables.fill(text, Unknown::Refuse) {
-            Ok(text) if text.is_empty() => {
-                let problem = Problem::at(self.source, item.span(), format!("`{key}` is empty"));
-                self.problems
-                    .push(problem.help("leave it out, or set the variable"));
-                None
-            }
-            Ok(text) => Some(Hidden::new(text)),
-            Err(errors) => {
-                for error in errors {
-                    let what = format!("{error} (`{key}`)");
-                    let problem = Problem::at(self.source, item.span(), what);
-                    self.problems.push(problem.help(error.help()));
-                }
-                None
-            }
-        }
-    }
-
-    fn strings(&mut self, table: &DeTable<'_>, key: &str) -> Vec<(String, Range<usize>)> {
-        let Some(item) = table.get(key) else {
-            return Vec::new();
-        };
-        let Some(array) = item.get_ref().as_array() else {
-            self.wrong(
-                item.span(),
-                &format!("`{key}` is not a list"),
-                &format!(r#"{key} = ["one", "two"]"#),
-            );
-            return Vec::new();
-        };
-        let mut out = Vec::new();
-        for item in array {
-            match item.get_ref().as_str() {
-                Some(text) => out.push((text.to_owned(), item.span())),
-                None => self.wrong(
-                    item.span(),
-                    &format!("`{key}` holds something that is not a string"),
-                    "it in double quotes",
-                ),
-            }
-        }
-        out
-    }
-
-    fn table<'t, 'i>(&mut self, table: &'t DeTable<'i>, key: &str) -> Option<&'t DeTable<'i>> {
-        let item = table.get(key)?;
-        let found = item.get_ref().as_table();
-        if found.is_none() {
-            self.wrong(
-                item.span(),
-                &format!("`{key}` is not a table"),
-                &format!("[{key}] above its settings"),
-            );
-        }
-        found
-    }
-
-    fn wrong(&mut self, span: Range<usize>, what: &str, write: &str) {
-        let problem = Problem::showing(self.source, span, what);
-        self.problems.push(problem.help(format!("write {write}")));
-    }
-}
-
-/// The parser's message up to where it quotes the text: only punctuation is quoted on.
-fn own_words(message: &str) -> String {
-    let mut out = String::new();
-    for (i, part) in message
-        .lines()
-        .next()
-        .unwrap_or_default()
-        .split('`')
-        .enumerate()
-    {
-        if i % 2 == 0 {
-            out.push_str(part);
-        } else if part.chars().any(char::is_alphanumeric) {
-            break;
-        } else {
-            out.push_str(&format!("`{part}`"));
-        }
-    }
-    out.trim().to_owned()
-}
-
-fn integer(value: &DeValue<'_>) -> Option<usize> {
-    let integer = value.as_integer()?;
-    usize::from_str_radix(integer.as_str(), integer.radix()).ok()
-}
-
-/// An amount of money in millionths.
-fn micros(value: &DeValue<'_>) -> Option<u64> {
-    let amount: f64 = match value {
-        DeValue::Integer(_) => integer(value)? as f64,
-        DeValue::Float(float) => float.as_str().parse().ok()?,
-        _ => return None,
-    };
-    (0.0..=1e6)
-        .contains(&amount)
-        .then(|| (amount * 1e6).round() as u64)
-}
-
-fn size(value: &DeValue<'_>) -> Option<usize> {
-    let Some(text) = value.as_str() else {
-        return integer(value);
-    };
-    let (number, unit) = split_unit(text);
-    let factor: usize = match unit {
-        "" | "B" => 1,
-        "KiB" => 1 << 10,
-        "MiB" => 1 << 20,
-        "GiB" => 1 << 30,
-        "kB" | "KB" => 1_000,
-        "MB" => 1_000_000,
-        "GB" => 1_000_000_000,
-        _ => return None,
-    };
-    number.parse::<usize>().ok()?.checked_mul(factor)
-}
-
-fn duration(text: &str) -> Option<Duration> {
-    let (number, unit) = split_unit(text);
-    let factor: u64 = match unit {
-        "ms" => 1,
-        "s" => 1_000,
-        "m" | "min" => 60_000,
-        "h" => 3_600_000,
-        "d" => 86_400_000,
-        _ => return None,
-    };
-    let ms = number.parse::<u64>().ok()?.checked_mul(factor)?;
-    // Longer is a slip, and sums of deadlines must not overflow.
-    (ms <= 7 * 86_400_000).then(|| Duration::from_millis(ms))
-}
-
-fn split_unit(text: &str) -> (&str, &str) {
-    let text = text.trim();
-    let end = text
-        .find(|c: char| !c.is_ascii_digit())
-        .unwrap_or(text.len());
-    (&text[..end], text[end..].trim())
-}
-
-fn is_address(text: &str) -> bool {
-    if text.parse::<std::net::SocketAddr>().is_ok() {
-        return true;
-    }
-    text.rsplit_once(':').is_some_and(|(host, port)| {
-        !host.is_empty()
-            && host
-                .bytes()
-                .all(|b| b.is_ascii_alphanumeric() || b == b'.' || b == b'-')
-            && port.parse::<u16>().is_ok()
-    })
-}
-
-/// An address that nobody else listens to: TLS, or this machine.
-fn is_private_address(text: &str) -> bool {
-    let Ok(url) = url::Url::parse(text) else {
-        return false;
-    };
-    let loopback = match url.host() {
-        Some(url::Host::Ipv4(ip)) => ip.is_loopback(),
-        Some(url::Host::Ipv6(ip)) => ip.is_loopback(),
-        Some(url::Host::Domain(name)) => name == "localhost",
-        None => return false,
-    };
-    let bare = url.query().is_none() && url.fragment().is_none() && url.username().is_empty();
-    bare && (url.scheme() == "https" || url.scheme() == "http" && loopback)
-}
-
-fn is_host(text: &str) -> bool {
-    url::Url::parse(&format!("http://{text}/")).is_ok_and(|url| {
-        url.path() == "/"
-            && url.username().is_empty()
-            && url.password().is_none()
-            && url.query().is_none()
-    }) && !text.contains(['*', '/', '@', '#', '?'])
-}
-
-fn origin(text: &str) -> Option<String> {
-    let url = url::Url::parse(text).ok()?;
-    let rest = text.split_once("://")?.1;
-    let bare = url.host().is_some()
-        && !rest
-            .trim_end_matches('/')
-            .contains(['/', '?', '#', '@', '*']);
-    (bare && url.origin().is_tuple()).then(|| url.origin().ascii_serialization())
 }

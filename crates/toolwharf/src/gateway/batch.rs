@@ -9,7 +9,7 @@ use bytes::{Bytes, BytesMut};
 use engine::{Caller, Scope};
 use futures_util::{StreamExt as _, future::Either, stream};
 use http::{HeaderMap, Response, StatusCode};
-use mcp::{Era, Frame, Kind, RpcError, Version, error, frame::Invalid, json};
+use mcp::{Frame, Kind, RpcError, Version, error, frame::Invalid, json};
 
 use super::{
     Body, Front,
@@ -80,16 +80,9 @@ impl Front {
                 }
             };
             let caller = Caller {
-                era: Era::Legacy,
-                scope,
                 session: Some(session.clone()),
-                outbox: session.outbox().clone(),
-                principal: principal.id.clone(),
                 may_use: principal.role >= Role::Call,
-                modern_capabilities: None,
-                headers: None,
-                timeout: None,
-                run: None,
+                ..Caller::legacy(scope, principal.id.clone(), session.outbox().clone())
             };
             let gateway = self.gateway.clone();
             answers.push(Either::Right(Box::pin(async move {

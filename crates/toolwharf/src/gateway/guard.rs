@@ -53,7 +53,7 @@ impl Guard {
             any_ip: address.is_unspecified(),
             keys,
             closed: settings.require_key || !address.is_loopback(),
-            anonymous: passer_by(engine::gateway::ANONYMOUS.into()),
+            anonymous: passer_by(engine::ANONYMOUS.into()),
         }
     }
 
@@ -149,11 +149,7 @@ impl Guard {
             return Err(unauthorized(UNKNOWN_KEY));
         }
         let digest = Sha256::digest(bearer.as_bytes());
-        let digest: String = digest
-            .iter()
-            .take(16)
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
+        let digest = hex::encode(&digest[..16]);
         Ok(passer_by(format!("bearer:{digest}").into()))
     }
 

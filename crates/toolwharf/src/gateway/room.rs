@@ -55,24 +55,29 @@ impl NoRoom {
 #[derive(Debug)]
 pub(crate) struct Held {
     room: Arc<Room>,
+    /// Bytes of the room.
+    limit: usize,
+    /// Bytes of the longest body there may be.
+    longest: usize,
     bytes: usize,
 }
 
 impl Held {
-    pub(crate) fn new(room: Arc<Room>) -> Self {
-        Self { room, bytes: 0 }
+    /// Takes nothing yet of a room of `limit` bytes.
+    pub(crate) fn new(room: Arc<Room>, limit: usize, longest: usize) -> Self {
+        Self {
+            room,
+            limit,
+            longest,
+            bytes: 0,
+        }
     }
 
-    /// Takes more of the room, which has `limit` bytes; a single body of up to `longest` fits in any case.
-    pub(crate) fn grow(
-        &mut self,
-        bytes: usize,
-        limit: usize,
-        longest: usize,
-    ) -> Result<(), NoRoom> {
-        let limit = limit.max(longest);
+    /// Takes more of the room; a single body of up to `longest` bytes fits in any case.
+    pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), NoRoom> {
+        let limit = self.limit.max(self.longest);
         let limit = if self.bytes + bytes > SMALL {
-            (limit / 4 * 3).max(longest)
+            (limit / 4 * 3).max(self.longest)
         } else {
             limit
         };
@@ -116,23 +121,21 @@ mod tests {
     fn large_bodies_leave_room_for_small_ones() {
         const MIB: usize = 1 << 20;
         let room = Arc::<Room>::default();
-        let held = || Held::new(room.clone());
+        let held = || Held::new(room.clone(), 16 * MIB, 4 * MIB);
         let mut bodies = Vec::new();
         loop {
             let mut body = held();
-            if body.grow(MIB, 16 * MIB, 4 * MIB).is_err() {
+            if body.grow(MIB).is_err() {
                 break;
             }
             bodies.push(body);
         }
         assert_eq!(bodies.len(), 12);
         let mut small = held();
-        small.grow(SMALL, 16 * MIB, 4 * MIB).expect("room");
-        small
-            .grow(1, 16 * MIB, 4 * MIB)
-            .expect_err("it is large now");
+        small.grow(SMALL).expect("room");
+        small.grow(1).expect_err("it is large now");
         drop(bodies);
-        small.grow(MIB, 16 * MIB, 4 * MIB).expect("room again");
+        small.grow(MIB).expect("room again");
         // It is held as long as a part of its text is.
         let text = small.with(Bytes::from_static(b"some text"));
         let part = text.slice(5..);
@@ -142,7 +145,7 @@ mod tests {
         drop(part);
         assert_eq!(room.held.load(Ordering::Relaxed), 0);
         // One body that is as long as a body may be fits even into too small a room.
-        let mut longest = held();
-        longest.grow(4 * MIB, 1, 4 * MIB).expect("it fits");
+        let mut longest = Held::new(room.clone(), 1, 4 * MIB);
+        longest.grow(4 * MIB).expect("it fits");
     }
 }

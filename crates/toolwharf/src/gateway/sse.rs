@@ -7,7 +7,7 @@ use bytes::Bytes;
 use engine::{Caller, Scope};
 use http::{Method, Response, StatusCode, request::Parts};
 use mcp::{
-    Era, Frame, Kind,
+    Frame, Kind,
     outbox::Weight,
     protocol::method,
     server::{Face, Session},
@@ -57,7 +57,7 @@ impl Front {
                 let settings = self.gateway.settings();
                 let max_depth = settings.limits.max_depth;
                 let limit = settings.limits.max_body_bytes;
-                let text = collect(&mut body, &parts.headers, limit).await?;
+                let text = collect(&mut body, limit).await?;
                 let text = body.counted(text);
                 self.message(session, scope, principal, text, max_depth)
                     .await
@@ -134,16 +134,9 @@ impl Front {
             }
         };
         let caller = Caller {
-            era: Era::Legacy,
-            scope,
-            outbox: session.outbox().clone(),
             session: Some(session.clone()),
-            principal: principal.id.clone(),
             may_use: principal.role >= Role::Call,
-            modern_capabilities: None,
-            headers: None,
-            timeout: None,
-            run: None,
+            ..Caller::legacy(scope, principal.id.clone(), session.outbox().clone())
         };
         let gateway = self.gateway.clone();
         // Ends with its answer, its deadline or its session, whichever comes first.

@@ -11,7 +11,7 @@ use futures_util::FutureExt;
 use mcp::{
     Era, Frame, Kind, bridge,
     lines::{Head, Line, LineReader},
-    outbox::{Bounds, Weight},
+    outbox::{Bounds, Outbox, Weight},
     protocol::{meta, method},
     server::{Face, Session, modern},
 };
@@ -21,13 +21,13 @@ use tokio::{
 };
 
 /// Messages that may wait for the client to read them.
-const BOUNDS: Bounds = Bounds {
+pub(crate) const BOUNDS: Bounds = Bounds {
     messages: 4096,
     bytes: 64 << 20,
 };
 /// Once the client has closed its end: how long requests in flight may still be answered, and then how long
 /// their answers may take to be read.
-const LINGER: Duration = Duration::from_secs(5);
+pub(crate) const LINGER: Duration = Duration::from_secs(5);
 
 /// Serves one client until it closes its end, or stops reading.
 pub(crate) async fn run(
@@ -38,7 +38,7 @@ pub(crate) async fn run(
 ) {
     let session = Session::new("stdio".into(), BOUNDS);
     let registration = gateway.attach(scope.clone(), &session);
-    let writing = write(session.clone(), output);
+    let writing = write(session.outbox(), output);
     let reading = async {
         let mut pipe = Pipe {
             gateway: gateway.clone(),
@@ -60,8 +60,9 @@ pub(crate) async fn run(
     gateway.detach(registration).await;
 }
 
-async fn write(session: Arc<Session>, mut output: impl AsyncWrite + Unpin) {
-    while let Some(message) = session.outbox().next().await {
+/// Writes each message as a line, until the box is closed and empty, or nobody reads.
+pub(crate) async fn write(outbox: &Outbox, mut output: impl AsyncWrite + Unpin) {
+    while let Some(message) = outbox.next().await {
         let mut line = Vec::with_capacity(message.len() + 1);
         line.extend_from_slice(&mcp::json::one_line(&message));
         line.push(b'\n');
@@ -168,17 +169,14 @@ impl Pipe {
     }
 
     fn caller(&self, era: Era, modern_capabilities: Option<Bytes>) -> Caller {
+        let session = self.session.clone();
+        let (principal, outbox) = (session.principal().clone(), session.outbox().clone());
         Caller {
             era,
-            scope: self.scope.clone(),
-            session: Some(self.session.clone()),
-            outbox: self.session.outbox().clone(),
+            session: Some(session),
             may_use: true,
-            principal: self.session.principal().clone(),
             modern_capabilities,
-            headers: None,
-            timeout: None,
-            run: None,
+            ..Caller::legacy(self.scope.clone(), principal, outbox)
         }
     }
 

@@ -16,13 +16,12 @@ use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use mcp::backlog::{Account, Backlog};
-use model::Limits;
 
 use super::{
-    Body,
+    Body, Front,
     idle::Takeover,
     patience::{Phase, Progress},
-    room::{Held, Room},
+    room::Held,
 };
 
 /// A piece of an answer of fewer bytes is not charged: a connection holds one at a time.
@@ -160,21 +159,18 @@ impl Drop for AtWork {
 pub(crate) struct Upload {
     body: Incoming,
     wire: Arc<Wire>,
-    room: Arc<Room>,
-    limit: usize,
-    longest: usize,
+    /// Asked for its room and its limits when they are needed, which they mostly are not.
+    front: Arc<Front>,
     /// From the first piece on, unless that is all, as it mostly is.
     held: Option<Held>,
 }
 
 impl Upload {
-    pub(super) fn new(body: Incoming, wire: Arc<Wire>, room: Arc<Room>, limits: &Limits) -> Self {
+    pub(super) fn new(body: Incoming, wire: Arc<Wire>, front: Arc<Front>) -> Self {
         Self {
             body,
             wire,
-            room,
-            limit: limits.max_bodies_bytes,
-            longest: limits.max_body_bytes,
+            front,
             held: None,
         }
     }
@@ -209,10 +205,8 @@ impl http_body::Body for Upload {
             if this.held.is_none() && this.body.is_end_stream() {
                 return Poll::Ready(Some(Ok(frame)));
             }
-            let held = this
-                .held
-                .get_or_insert_with(|| Held::new(this.room.clone()));
-            held.grow(data.len(), this.limit, this.longest)?;
+            let held = this.held.get_or_insert_with(|| this.front.hold());
+            held.grow(data.len())?;
         }
         Poll::Ready(Some(Ok(frame)))
     }

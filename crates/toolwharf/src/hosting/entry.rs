@@ -3,32 +3,28 @@
 //! Invariant: everything that is wrong is told, each with its place. A registration that was kept is readable
 //! for as long as there are servers of its kind. Deliberately absent: whether this host can do it.
 
+mod reader;
+
 use std::{
     cell::RefCell,
     collections::{BTreeMap, BTreeSet, HashMap},
     num::NonZeroU32,
     path::PathBuf,
     sync::Arc,
-    time::Duration,
 };
 
 use model::{
-    Heartbeat, Hosting, Mount, Network, ProjectId, Provider, ResourceLimits, RestartPolicy,
-    Secrets, ServerName, ServerSpec, Source, Transport,
+    Declared, Heartbeat, Hosting, Mount, Network, ProjectId, Provider, ResourceLimits,
+    RestartPolicy, Secrets, ServerName, ServerSpec, Source, Transport,
 };
 use serde_json::{Map, Value};
 use store::WorkspaceRow;
 
+use self::reader::{MOST, Reader, TEXT, fits, texts};
 use crate::{
     config::{Unfilled, Unknown, Variables, is_variable},
     rest::Wrong,
 };
-
-/// Of each list: ports, volumes, mounts, hosts, variables, arguments.
-const MOST: usize = 256;
-/// Longest text, in bytes.
-const TEXT: usize = 32 << 10;
-const TIMES: std::ops::RangeInclusive<u64> = 1..=86_400_000;
 
 /// A registration that was read.
 #[derive(Debug)]
@@ -160,127 +156,6 @@ fn filled(mut spec: ServerSpec, secrets: &HashMap<String, String>) -> ServerSpec
     spec
 }
 
-/// Reads members of an object, and notes what is wrong.
-struct Reader<'a> {
-    at: String,
-    members: &'a Map<String, Value>,
-    errors: &'a mut Vec<Wrong>,
-}
-
-impl<'a> Reader<'a> {
-    fn wrong(&mut self, key: &str, detail: impl Into<String>) {
-        self.errors
-            .push(Wrong::new(format!("{}/{key}", self.at), detail));
-    }
-
-    fn known(&mut self, keys: &[&str]) {
-        let unknown: Vec<&String> = self
-            .members
-            .keys()
-            .filter(|key| !keys.contains(&key.as_str()))
-            .collect();
-        for key in unknown {
-            self.wrong(
-                &key.replace('~', "~0").replace('/', "~1"),
-                format!("is not known here; there are {}", keys.join(", ")),
-            );
-        }
-    }
-
-    fn get(&self, key: &str) -> Option<&'a Value> {
-        self.members.get(key).filter(|value| !value.is_null())
-    }
-
-    fn text(&mut self, key: &str) -> Option<String> {
-        match self.get(key)? {
-            Value::String(text) if fits(text) => Some(text.clone()),
-            _ => {
-                self.wrong(key, "is a text that is not empty and has no NUL");
-                None
-            }
-        }
-    }
-
-    fn flag(&mut self, key: &str) -> Option<bool> {
-        let value = self.get(key)?;
-        if !value.is_boolean() {
-            self.wrong(key, "is true or false");
-        }
-        value.as_bool()
-    }
-
-    fn number(&mut self, key: &str, range: std::ops::RangeInclusive<u64>) -> Option<u64> {
-        let value = self.get(key)?;
-        let number = value.as_u64().filter(|number| range.contains(number));
-        if number.is_none() {
-            let (least, most) = (range.start(), range.end());
-            self.wrong(key, format!("is a whole number from {least} to {most}"));
-        }
-        number
-    }
-
-    fn time(&mut self, key: &str) -> Option<Duration> {
-        self.number(key, TIMES).map(Duration::from_millis)
-    }
-
-    fn word<T: std::str::FromStr<Err = model::UnknownWord>>(&mut self, key: &str) -> Option<T> {
-        let value = self.get(key)?;
-        let parsed = value.as_str().unwrap_or_default().parse();
-        match parsed {
-            Ok(word) => Some(word),
-            Err(error) => {
-                self.wrong(key, error.to_string());
-                None
-            }
-        }
-    }
-
-    /// A list, each item read by `item`, which says what it must be.
-    fn list<T>(
-        &mut self,
-        key: &str,
-        must: &str,
-        item: impl Fn(&Value) -> Option<T>,
-    ) -> Option<Vec<T>> {
-        let value = self.get(key)?;
-        let Some(values) = value.as_array().filter(|values| values.len() <= MOST) else {
-            self.wrong(key, format!("is a list of at most {MOST}"));
-            return None;
-        };
-        let mut items = Vec::with_capacity(values.len());
-        for (at, value) in values.iter().enumerate() {
-            match item(value) {
-                Some(item) => items.push(item),
-                None => self.wrong(&format!("{key}/{at}"), must),
-            }
-        }
-        Some(items)
-    }
-
-    fn inner(&mut self, key: &str) -> Option<Reader<'_>> {
-        match self.get(key)? {
-            Value::Object(members) => Some(Reader {
-                at: format!("{}/{key}", self.at),
-                members,
-                errors: self.errors,
-            }),
-            _ => {
-                self.wrong(key, "is an object");
-                None
-            }
-        }
-    }
-}
-
-fn fits(text: &str) -> bool {
-    !text.is_empty() && text.len() <= TEXT && !text.contains('\0')
-}
-
-fn texts(value: &Value) -> Option<String> {
-    let text = value.as_str()?;
-    (text.len() <= TEXT && !text.contains('\0')).then(|| text.to_owned())
-}
-
 const KEYS: &[&str] = &[
     "description",
     "image",
@@ -362,7 +237,7 @@ fn spec(
     }
     heartbeat(&mut reader, &mut hosting);
     let mut spec = ServerSpec::new(name.clone(), Transport::Hosted(Arc::new(hosting)));
-    spec.owner = project.cloned();
+    (spec.declared, spec.owner) = (Declared::Registered, project.cloned());
     if let Some(time) = reader.time("call_timeout_ms") {
         spec.call_timeout = time;
     }

@@ -15,7 +15,7 @@ use engine::{Answer, Caller, Scope};
 use futures_util::stream;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use mcp::{
-    Era, Frame, Kind,
+    Frame, Kind,
     backlog::Account,
     json::{Object, quote},
     outbox::{Bounds, Outbox},
@@ -121,7 +121,7 @@ where
         let limits = &rest.gateway.settings().limits;
         (limits.max_body_bytes, limits.max_depth)
     };
-    let text = collect(&mut body, headers, most).await?;
+    let text = collect(&mut body, most).await?;
     let streams = prefers_stream(headers);
     let quick = if streams { None } else { plain(&text, depth) };
     let (frame, timeout) = match quick {
@@ -132,20 +132,14 @@ where
         }
     };
     let server = rest.callable(id).await?;
+    let scope = Scope {
+        project: None,
+        server: Some(server.name().clone()),
+    };
     let caller = Caller {
-        era: Era::Legacy,
-        scope: Scope {
-            project: None,
-            server: Some(server.name().clone()),
-        },
-        session: None,
-        outbox: outbox.clone(),
-        principal: who.id.clone(),
         may_use: true,
-        modern_capabilities: None,
-        headers: None,
         timeout,
-        run: None,
+        ..Caller::legacy(scope, who.id.clone(), outbox.clone())
     };
     let gateway = rest.gateway.clone();
     let name = server.name().clone();

@@ -196,8 +196,7 @@ pub(super) fn etag(config: &Value) -> String {
     let mut canonical = String::new();
     write_canonical(config, &mut canonical);
     let digest = Sha256::digest(canonical.as_bytes());
-    let hex: String = digest.iter().take(16).map(|b| format!("{b:02x}")).collect();
-    format!("\"{hex}\"")
+    format!("\"{}\"", hex::encode(&digest[..16]))
 }
 
 fn write_canonical(value: &Value, out: &mut String) {

@@ -2,7 +2,7 @@
 //!
 //! Invariants: every route needs a key, unknown ones included (the pages `/docs` and `/chat` are none of them); every
 //! error is a problem detail (RFC 9457); no answer holds the value of a secret, and only those who may change a server
-//! are told its entry. [`ROUTES`] is the one list of what there is. Changes of configuration are made one at a time, so
+//! are told its entry. [`routes`] is the one list of what there is. Changes of configuration are made one at a time, so
 //! that a condition (`If-Match`) still holds when the change is made; other processes on the same database are not held
 //! off. Deliberately absent: anything that has no use yet.
 
@@ -22,6 +22,7 @@ mod owned;
 mod page;
 mod products;
 mod projects;
+mod route;
 mod routes;
 mod runs;
 mod schemas;
@@ -39,18 +40,19 @@ use tokio::sync::{Mutex, MutexGuard, Semaphore};
 use tokio_util::sync::CancellationToken;
 use utoipa::ToSchema;
 
-use self::routes::{ROUTES, Route};
+use self::route::Route;
 pub(crate) use self::{
     answer::{Problem, Wrong},
     approvals::{Change, Changes},
-    calls::{Call, Calls, WholeCall},
-    chat::{Conversations, WholeConversation},
+    calls::{Call, WholeCall},
+    chat::{ConversationInfo, WholeConversation},
+    hosted::HostedServers,
     keys::{Key, Keys as KeyList, MadeKey},
     logs::NOTICE,
     owned::{OwnedServer, OwnedServers},
     products::{InstalledProduct, Product, Products},
     projects::{Project, ProjectConfig, Projects as ProjectList},
-    runs::{Run, Runs, WholeRun},
+    runs::{Run, WholeRun},
     secrets::{MasterKey, Secret, Secrets},
     servers::{Detail, Imported, Row, Saved, Servers},
     status::{KeptBack, Status},
@@ -126,13 +128,13 @@ impl Rest {
 struct Index {
     version: &'static str,
     #[schema(value_type = Vec<std::collections::BTreeMap<String, String>>)]
-    routes: &'static [Route],
+    routes: Vec<&'static Route>,
 }
 
 async fn index() -> Json<Index> {
     Json(Index {
         version: env!("CARGO_PKG_VERSION"),
-        routes: ROUTES,
+        routes: routes::all().collect(),
     })
 }
 
@@ -140,7 +142,7 @@ pub(crate) fn router(rest: Shared) -> Router {
     let unknown = async || Problem::new(404, "there is no such route; see GET /api/v1");
     let not_allowed = async || Problem::new(405, "the route has other methods; see GET /api/v1");
     let mut routes = Router::new();
-    for route in ROUTES {
+    for route in routes::all() {
         let state = (rest.clone(), route.need);
         let admit = middleware::from_fn_with_state(state, access::admit);
         routes = routes.route(route.path, routes::handler(route).route_layer(admit));

@@ -1,4 +1,4 @@
-//! `/openapi.json`: the documentation that follows from [`ROUTES`], and `/docs`, which renders it.
+//! `/openapi.json`: the documentation that follows from [`routes`], and `/docs`, which renders it.
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
@@ -16,8 +16,8 @@ use utoipa::ToSchema;
 use super::{
     Problem,
     access::{Need, word},
-    routes::{Answer, Body, Kind, Parameter, ROUTES, Route},
-    schemas,
+    route::{Answer, Body, Kind, Parameter, Route},
+    routes, schemas,
 };
 
 /// The schemas that are referred to, by name.
@@ -41,7 +41,7 @@ pub(super) fn document() -> Value {
     let mut schemas = Schemas::new();
     reference::<Problem>(&mut schemas);
     let mut paths: Map<String, Value> = Map::new();
-    for route in ROUTES {
+    for route in routes::all() {
         let item = paths.entry(route.path).or_insert_with(|| json!({}));
         item[route.method.to_ascii_lowercase()] = operation(route, &mut schemas);
     }

@@ -1,5 +1,7 @@
 //! The servers of projects: their entries as in `mcp.json`, kept as they were given.
 
+use std::time::Duration;
+
 use axum::{
     Extension, Json,
     body::Bytes,
@@ -7,7 +9,7 @@ use axum::{
     http::{HeaderMap, StatusCode},
     response::Response,
 };
-use engine::Scope;
+use engine::{Scope, server::Order};
 use model::{ProjectId, ServerKey, ServerName};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -27,6 +29,9 @@ use crate::{
     config::check_project,
     projects::{BY_PROJECT, REGISTERED_BY, entry},
 };
+
+/// How long an order is waited for.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct OwnedServers {
@@ -373,12 +378,16 @@ pub(super) async fn restart(
         owner: Some(project),
         name,
     };
-    if !row.enabled || !rest.gateway.restart(&key) {
+    let server = rest.gateway.fleet().get(&key).cloned();
+    let server = server.filter(|server| row.enabled && server.spec.enabled);
+    let Some(server) = server else {
         let why = format!(
             "server `{}` is not enabled, or its project is not",
             key.name
         );
         return Err(Problem::new(409, why));
-    }
+    };
+    // It goes on by itself.
+    let _ = tokio::time::timeout(PATIENCE, server.obey(Order::Restart)).await;
     Ok(Json(rest.with_product(&who, row).await?))
 }

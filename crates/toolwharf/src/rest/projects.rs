@@ -166,6 +166,8 @@ pub(super) async fn save(
     };
     let put = store.project_put(&project).await?;
     rest.projects.reload(&project.id).await?;
+    // Switched off or on, with all that is its own.
+    rest.hosting.reload().await?;
     let project = Project::of(put.row);
     Ok(saved(put.created, project.etag(), &project))
 }

@@ -6,7 +6,7 @@ use axum::{
 };
 use model::ProjectId;
 use serde::{Deserialize, Serialize};
-use store::{CallFilter, Page as Part, RunFilter, RunRow, Time};
+use store::{Page as Part, RunFilter, RunRow, Time};
 use utoipa::ToSchema;
 
 use super::{
@@ -158,12 +158,7 @@ async fn shown(
 ) -> Result<Json<WholeRun>, Problem> {
     let store = rest.agents.store();
     let run = store.run_get(project, id).await?;
-    let of_run = CallFilter {
-        project: project.cloned(),
-        run: Some(id.to_owned()),
-        ..CallFilter::default()
-    };
-    let rows = store.calls_of_run(&of_run, &Part::default()).await?;
+    let rows = store.calls_of_run(project, id, &Part::default()).await?;
     Ok(Json(WholeRun {
         run: run.into(),
         calls: rows.into_iter().map(Call::from).collect(),

@@ -16,7 +16,7 @@ use axum::{
 };
 use engine::{
     catalog::ListKind,
-    server::{Server, State as Phase},
+    server::{Server, State as Place},
 };
 use model::{ServerName, Transport};
 use serde::{Deserialize, Serialize};
@@ -52,11 +52,11 @@ pub(crate) struct Row {
     /// The command without arguments, the URL without secrets, or the image.
     pub(crate) target: String,
     pub(crate) enabled: bool,
-    /// `running`, `starting`, `idle`, `down`, `unavailable` (left alone after failures), `stopped`, `disabled`; `not running` where no gateway does.
+    /// `running`, `starting`, `idle`, `backoff` (tried again by itself), `unavailable` (left alone after failures), `blocked` (waiting alone does not help), `unresponsive`, `restarting`, `stopping`, `stopped`, `failed`, `unknown`, `disabled`; `not running` where no gateway does.
     pub(crate) state: String,
-    /// Why it is down.
+    /// Why it is not up.
     pub(crate) reason: Option<String>,
-    /// Until the next attempt, while it is down.
+    /// Until the next attempt, if one is due.
     pub(crate) retry_ms: Option<u64>,
     /// `legacy` or `modern`, once it is known.
     pub(crate) era: Option<String>,
@@ -119,30 +119,24 @@ impl Row {
 
     pub(super) fn of(server: &Server) -> Self {
         let mut row = Self::configured(&server.spec);
-        let phase = server.state();
+        let status = server.status();
         if server.spec.enabled {
-            phase.word().clone_into(&mut row.state);
+            status.phase.word().clone_into(&mut row.state);
         }
-        match &phase {
-            Phase::Down {
-                reason, retry_at, ..
-            } => {
-                let now = tokio::time::Instant::now();
-                let wait = retry_at.map(|at| at.saturating_duration_since(now));
-                row.reason = Some(reason.chars().take(REASON_CHARS).collect());
-                row.retry_ms = wait.and_then(|wait| u64::try_from(wait.as_millis()).ok());
-            }
-            Phase::Ready(connection) => {
-                if let Some(handle) = &connection.handle {
-                    row.pid = handle.pid();
-                    let since = handle.started_at().duration_since(UNIX_EPOCH);
-                    row.started_at = since.ok().map(|since| since.as_secs());
-                    row.uptime_ms = u64::try_from(handle.uptime().as_millis()).ok();
-                }
-            }
-            Phase::Idle | Phase::Starting | Phase::Stopped => {
-                row.reason = server.spec.unusable.clone();
-            }
+        let reason = status.reason.as_deref().or(server.spec.unusable.as_deref());
+        row.reason = reason.map(|reason| reason.chars().take(REASON_CHARS).collect());
+        let wait = status.next_attempt.map(|at| {
+            let now = tokio::time::Instant::now();
+            at.saturating_duration_since(now)
+        });
+        row.retry_ms = wait.and_then(|wait| u64::try_from(wait.as_millis()).ok());
+        if let Place::Ready(connection) = server.state()
+            && let Some(handle) = &connection.handle
+        {
+            row.pid = handle.pid();
+            let since = handle.started_at().duration_since(UNIX_EPOCH);
+            row.started_at = since.ok().map(|since| since.as_secs());
+            row.uptime_ms = u64::try_from(handle.uptime().as_millis()).ok();
         }
         let catalog = server.catalog();
         if let Some(info) = &catalog.info {

@@ -173,6 +173,17 @@ impl Setup {
         gateway
     }
 
+    /// Runs `toolwharf serve` until all servers of its file are connected. A first request waits for them for ten seconds,
+    /// which can be too short on a machine that has other things to do.
+    pub(crate) async fn connected(self) -> Gateway {
+        let servers: Vec<String> = self.servers.keys().cloned().collect();
+        let gateway = self.serve().await;
+        for server in servers {
+            gateway.up(&server).await;
+        }
+        gateway
+    }
+
     /// Runs `toolwharf stdio`; the folder has to live as long as the client.
     pub(crate) fn stdio(self) -> (StdioClient, TempDir) {
         let mut command = self.command("stdio");
@@ -295,6 +306,11 @@ impl Gateway {
     /// The most memory that the gateway itself ever had in use, in KiB.
     pub(crate) fn memory_peak(&self) -> u64 {
         memory(self.process.pid(), "VmHWM:")
+    }
+
+    /// The most memory that ever was the gateway's alone, in KiB: without what of the program is in memory by now.
+    pub(crate) fn private_peak(&self) -> u64 {
+        self.memory_peak() - memory(self.process.pid(), "RssFile:")
     }
 
     /// The memory that is the gateway's alone now, private and anonymous, in KiB: without the program's text, which the

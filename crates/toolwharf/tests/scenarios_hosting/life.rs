@@ -212,6 +212,7 @@ async fn h10_a_crash_loop_backs_off_and_warns(platform: Platform) {
         &["--exit-at-start", "--stderr-at-start", "no configuration"],
     );
     let told = host.register(entry).await;
+    let told_at = Instant::now();
     let id = told["id"].as_str().unwrap().to_owned();
     assert_eq!(told["status"], "backoff", "{told:#}");
     assert_eq!(told["restart_count"], 3);
@@ -226,14 +227,13 @@ async fn h10_a_crash_loop_backs_off_and_warns(platform: Platform) {
             .contains("no configuration"),
         "{told:#}"
     );
-    // Calls are not kept waiting for it.
-    let start = Instant::now();
+    // Calls are not kept waiting for it: the answer comes before the next attempt.
     let refused = host.call(&id, "echo", json!({})).await;
     assert_eq!(refused.status, 503, "{}", refused.text());
+    let after = told_at.elapsed();
     assert!(
-        start.elapsed() < Duration::from_secs(1),
-        "{:?}",
-        start.elapsed()
+        after < Duration::from_millis(wait),
+        "{after:?} of {wait} ms"
     );
     let retry: u64 = refused.header("retry-after").unwrap().parse().unwrap();
     assert!((1..=5).contains(&retry), "{retry}");
@@ -333,7 +333,8 @@ async fn h11_sigterm_stops_all_and_drops_no_call(platform: Platform) {
         "{status}: {}",
         host.running.process.stderr()
     );
-    assert!(took < Duration::from_secs(60), "{took:?}");
+    // Half a minute in all, calls that are let finish included; what is killed takes its time to be gone on a busy machine.
+    assert!(took < Duration::from_secs(33), "{took:?}");
     assert!(
         took > Duration::from_secs(20),
         "what ignores SIGTERM had {took:?} only"

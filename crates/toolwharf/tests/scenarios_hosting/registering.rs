@@ -41,6 +41,22 @@ async fn row(site: &Site, id: &str) -> Option<(String, String, String, String)> 
     row
 }
 
+/// How many events of servers are written down.
+async fn events(site: &Site) -> i64 {
+    if let Some(database) = &site.kept.database {
+        let mut conn = PgConnection::connect(database.url()).await.unwrap();
+        let count = sqlx::query_scalar("SELECT count(*) FROM kb.server_events");
+        return count.fetch_one(&mut conn).await.unwrap();
+    }
+    let file = site.kept.data("toolwharf.db");
+    let options = SqliteConnectOptions::new().filename(file).read_only(true);
+    let mut conn: SqliteConnection = options.connect().await.unwrap();
+    let count = sqlx::query_scalar("SELECT count(*) FROM server_events");
+    let count = count.fetch_one(&mut conn).await.unwrap();
+    conn.close().await.unwrap();
+    count
+}
+
 async fn h01_a_registration_makes_an_instance_a_bridge_and_a_row(platform: Platform) {
     let site = Site::new(platform).await;
     let host = site.start().await;
@@ -227,7 +243,12 @@ async fn h13_the_status_says_how_it_is(platform: Platform) {
         "{crash}"
     );
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let age = now.unwrap().as_secs() - crash["at"].as_u64().unwrap();
+    let at = crash["at"]
+        .as_str()
+        .unwrap()
+        .parse::<store::Time>()
+        .unwrap();
+    let age = now.unwrap().as_secs() - u64::try_from(at.timestamp()).unwrap();
     assert!(age < LONG.as_secs(), "{age}");
     assert_eq!((&told["calls"], &told["errors"]), (&json!(2), &json!(1)));
     assert_eq!(told["error_rate"], 0.5);
@@ -533,6 +554,10 @@ async fn bad_registrations_are_refused_by_their_fields(platform: Platform) {
     }
     let list = host.ok("GET", "", Value::Null).await;
     assert_eq!(list["servers"], json!([]));
+    // Nor of what happened to it, which nobody is warned of.
+    assert_eq!(events(&site).await, 0);
+    let log = host.running.process.stderr();
+    assert!(!log.contains("next attempt in"), "{log}");
     // A name once.
     let id = host.host(good()).await;
     let reply = host.ask("POST", "", good()).await;

@@ -25,8 +25,7 @@ on_both!(
 );
 
 fn digest(text: &str) -> String {
-    let digest = Sha256::digest(text.as_bytes());
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(Sha256::digest(text.as_bytes()))
 }
 
 async fn gateway_of(db: &Db, settings: &str, entry: Value) -> Gateway {

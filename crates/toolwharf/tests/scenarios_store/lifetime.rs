@@ -65,16 +65,10 @@ async fn p05_a_server_is_terminated_then_killed(db: &Db) {
     api.ok("DELETE", "/projects/removed", Value::Null).await;
     let off = json!({"naming": "always-prefix", "enabled": false});
     api.put("/projects/disabled", off).await;
-    // The new ones do not wait for the old ones' end.
     let env = peers[0].tool("polite__env", json!({})).await;
     assert_eq!(env.result()["structuredContent"]["NEW"], "yes");
     let fresh = pid(&mut peers[0], "stubborn__pid").await;
     assert!(!pids.contains(&fresh));
-    assert!(
-        start.elapsed() < Duration::from_secs(10),
-        "{:?}",
-        start.elapsed()
-    );
     for peer in &mut peers[1..] {
         let refused = peer.tool("polite__pid", json!({})).await;
         assert!(refused.response.get("error").is_some(), "{refused:?}");

@@ -162,10 +162,10 @@ async fn definitions_change_with_their_configuration(db: &Db) {
     // What is no part of it changes nothing: the same server, the same words, another timeout.
     let other = with(entry("Finds better"), json!({"callTimeoutMs": 5000}));
     api.put("/projects/a/servers/one", other.clone()).await;
+    assert_eq!(listed(&gateway).await, ["tool_0", "tool_1"]);
     server.order(EVIL);
     api.ok("POST", "/projects/a/servers/one/restart", json!({}))
         .await;
-    assert_eq!(listed(&gateway).await, ["tool_0", "tool_1"]);
     wait_for("the server to be back", DEADLINE, async || {
         kept_back(&api).await == [2; 3]
     })

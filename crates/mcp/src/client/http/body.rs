@@ -1,14 +1,9 @@
-//! Reading a response: what it is, and a whole body within a bound.
+//! Reading a response: what it is, and what its status means.
 
-use bytes::{Bytes, BytesMut};
 use http::{
     HeaderMap,
     header::{CONTENT_TYPE, LOCATION, WWW_AUTHENTICATE},
 };
-use http_body::Body as _;
-use http_body_util::BodyExt;
-
-use super::pool::Body;
 
 /// What a body is, by its `Content-Type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,73 +28,6 @@ pub(in crate::client) fn media(headers: &HeaderMap) -> Media {
         Media::Events
     } else {
         Media::Other
-    }
-}
-
-/// A body as it comes in. One piece is not copied.
-pub(super) struct Gather {
-    body: Body,
-    first: Bytes,
-    more: BytesMut,
-    max: usize,
-}
-
-pub(super) enum GatherError {
-    TooLong,
-    Broken(hyper::Error),
-}
-
-impl Gather {
-    pub(super) fn new(body: Body, max: usize) -> Self {
-        Self {
-            body,
-            first: Bytes::new(),
-            more: BytesMut::new(),
-            max,
-        }
-    }
-
-    /// The whole body.
-    ///
-    /// # Cancel safety
-    /// Cancel safe: what was read stays here.
-    pub(super) async fn whole(&mut self) -> Result<Bytes, GatherError> {
-        if self.body.size_hint().lower() > self.max as u64 {
-            return Err(GatherError::TooLong);
-        }
-        while !self.body.is_end_stream() {
-            let Some(frame) = self.body.frame().await else {
-                break;
-            };
-            let Ok(data) = frame.map_err(GatherError::Broken)?.into_data() else {
-                continue;
-            };
-            if self.first.len() + self.more.len() + data.len() > self.max {
-                return Err(GatherError::TooLong);
-            }
-            if self.first.is_empty() && self.more.is_empty() {
-                self.first = data;
-                continue;
-            }
-            if self.more.is_empty() {
-                let left = usize::try_from(self.body.size_hint().lower()).unwrap_or(0);
-                let known = self.first.len() + data.len() + left;
-                self.more.reserve(known.min(self.max));
-                self.more
-                    .extend_from_slice(&std::mem::take(&mut self.first));
-            }
-            self.more.extend_from_slice(&data);
-        }
-        Ok(self.so_far())
-    }
-
-    /// What came before [`GatherError::TooLong`].
-    pub(super) fn so_far(&mut self) -> Bytes {
-        if self.more.is_empty() {
-            std::mem::take(&mut self.first)
-        } else {
-            self.more.split().freeze()
-        }
     }
 }
 

@@ -12,7 +12,7 @@ use tokio::time::{Sleep, sleep};
 
 use super::{
     super::{CallError, CallerId, Event, slot::Slot},
-    body::{Gather, GatherError, Media, media, status_hint},
+    body::{Media, media, status_hint},
     endpoint::SESSION_ID,
     link::{Core, HttpLink, cause},
     pool::{Answering, Body},
@@ -20,6 +20,7 @@ use super::{
 use crate::{
     Era, Frame, Kind, RpcError,
     frame::Invalid,
+    gather::{Unread, Whole},
     json::{self, Splice},
     protocol::method,
     sse::{self, Parser},
@@ -27,6 +28,8 @@ use crate::{
 
 /// Bytes that are read of an error that is no JSON.
 const MAX_ERROR: usize = 16 * 1024;
+/// What the bound of a message is called in the settings.
+const BOUND: &str = " (`max_line_bytes`)";
 /// Bytes of a session id.
 const MAX_SESSION: usize = 1024;
 /// Attempts in a row to take a stream up again that failed.
@@ -78,8 +81,8 @@ enum Linger {
 
 enum Stage {
     Asking(Answering),
-    Json(Gather),
-    Failing(Box<Parts>, Gather),
+    Json(Whole<Body>),
+    Failing(Box<Parts>, Whole<Body>),
     Events(Body, Box<Parser>),
     Pausing(Pin<Box<Sleep>>),
     Resuming(Answering),
@@ -262,14 +265,14 @@ impl Exchange {
                     return Err(core.broken(&error));
                 }
             },
-            Stage::Json(gather) => {
-                let text = gather.whole().await.map_err(|error| unread(core, &error))?;
+            Stage::Json(body) => {
+                let text = body.read().await.map_err(|error| unread(core, &error))?;
                 return self.whole(core, text).map(Some);
             }
-            Stage::Failing(parts, gather) => {
-                let text = match gather.whole().await {
+            Stage::Failing(parts, body) => {
+                let text = match body.read().await {
                     Ok(text) => text,
-                    Err(_) => gather.so_far(),
+                    Err(_) => body.so_far(),
                 };
                 let (status, hint) = (parts.status, status_hint(parts.status, &parts.headers));
                 return self.failed(core, status, hint, &text).map(Some);
@@ -277,7 +280,7 @@ impl Exchange {
             Stage::Events(body, parser) => loop {
                 let event = parser
                     .next_event()
-                    .map_err(|error| CallError::Refused(error.to_string().into()))?;
+                    .map_err(|error| CallError::Refused(format!("{error}{BOUND}").into()))?;
                 if let Some(event) = event {
                     let event = self.event(core, event)?;
                     return Ok(event);
@@ -285,7 +288,7 @@ impl Exchange {
                 match body.frame().await {
                     Some(Ok(frame)) => {
                         if let Some(data) = frame.data_ref() {
-                            parser.push(data);
+                            parser.push(data.clone());
                         }
                     }
                     None => {
@@ -326,7 +329,7 @@ impl Exchange {
                 Media::Json | Media::Unknown => core.max_message,
                 Media::Events | Media::Other => MAX_ERROR.min(core.max_message),
             };
-            return Ok(Stage::Failing(Box::new(parts), Gather::new(body, max)));
+            return Ok(Stage::Failing(Box::new(parts), Whole::new(body, max)));
         }
         if self.handshake && core.era == Era::Legacy {
             self.session = session(response.headers())?;
@@ -338,10 +341,9 @@ impl Exchange {
             return Err(CallError::Refused(text.into()));
         }
         match media {
-            Media::Json | Media::Unknown => Ok(Stage::Json(Gather::new(
-                response.into_body(),
-                core.max_message,
-            ))),
+            Media::Json | Media::Unknown => Ok(Stage::Json(
+                Whole::new(response.into_body(), core.max_message).in_one_place(),
+            )),
             Media::Events => Ok(events(core, response.into_body())),
             Media::Other => Err(CallError::Refused(
                 "it is neither JSON nor an event stream".into(),
@@ -531,12 +533,12 @@ fn refused(invalid: &Invalid) -> CallError {
     CallError::Refused(invalid.to_string().into())
 }
 
-fn unread(core: &Core, error: &GatherError) -> CallError {
+fn unread(core: &Core, error: &Unread<hyper::Error>) -> CallError {
     match error {
-        GatherError::TooLong => {
-            CallError::Refused(format!("it is longer than {} bytes", core.max_message).into())
-        }
-        GatherError::Broken(error) => {
+        Unread::TooLong => CallError::Refused(
+            format!("it is longer than {} bytes{BOUND}", core.max_message).into(),
+        ),
+        Unread::Broken(error) => {
             CallError::Closed(format!("the answer broke off: {}", cause(error)).into())
         }
     }

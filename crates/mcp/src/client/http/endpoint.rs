@@ -8,6 +8,7 @@ use http::{
     header::{ACCEPT, AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING},
     uri::{Authority, Parts, Scheme},
 };
+use percent_encoding::percent_decode_str;
 
 use super::super::ConnectError;
 
@@ -114,7 +115,10 @@ impl Endpoint {
         if let Some((userinfo, _)) = authority.as_str().rsplit_once('@')
             && !map.contains_key(AUTHORIZATION)
         {
-            let basic = format!("Basic {}", STANDARD.encode(percent_decoded(userinfo)));
+            let basic = format!(
+                "Basic {}",
+                STANDARD.encode(percent_decode_str(userinfo).collect::<Vec<u8>>())
+            );
             let mut value = HeaderValue::from_str(&basic).expect("Base64 is plain ASCII");
             value.set_sensitive(true);
             map.insert(AUTHORIZATION, value);
@@ -264,21 +268,6 @@ fn without_dots(path_and_query: &str) -> String {
         text.push_str(query);
     }
     text
-}
-
-fn percent_decoded(text: &str) -> Vec<u8> {
-    let bytes = text.as_bytes();
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while let Some(byte) = bytes.get(at) {
-        let escaped = (*byte == b'%')
-            .then(|| text.get(at + 1..at + 3))
-            .flatten()
-            .and_then(|digits| u8::from_str_radix(digits, 16).ok());
-        out.push(escaped.unwrap_or(*byte));
-        at += if escaped.is_some() { 3 } else { 1 };
-    }
-    out
 }
 
 #[cfg(test)]

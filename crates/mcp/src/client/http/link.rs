@@ -498,23 +498,7 @@ fn method_header(name: &str) -> Result<HeaderValue, CallError> {
 
 /// The causes below an error, from the outer to the inner.
 pub(in crate::client) fn cause(error: &(dyn Error + 'static)) -> String {
-    let mut text = String::new();
-    let mut at = error.source();
-    while let Some(error) = at {
-        let this = error.to_string();
-        // Many errors repeat their source.
-        if !text.contains(&this) {
-            if !text.is_empty() {
-                text.push_str(": ");
-            }
-            text.push_str(&this);
-        }
-        at = error.source();
-    }
-    if text.is_empty() {
-        text = error.to_string();
-    }
-    text
+    model::with_causes(error.source().unwrap_or(error))
 }
 
 /// Reads bodies to their end.

@@ -113,7 +113,7 @@ impl Listener {
             let Some(data) = frame.data_ref() else {
                 continue;
             };
-            parser.push(data);
+            parser.push(data.clone());
             loop {
                 let event = match parser.next_event() {
                     Ok(Some(event)) => event,

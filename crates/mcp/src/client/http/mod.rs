@@ -10,6 +10,7 @@ mod detect;
 mod endpoint;
 mod link;
 mod listen;
+mod passage;
 mod pool;
 mod tcp;
 mod wire;
@@ -21,5 +22,9 @@ pub(super) use self::{
     link::{HttpLink, cause},
     pool::Body,
 };
-pub use self::{call::HttpCall, pool::Pool};
+pub use self::{
+    call::HttpCall,
+    passage::{Passage, PassageError, Reply},
+    pool::Pool,
+};
 pub use crate::headers::HeaderList;

@@ -3,7 +3,7 @@
 
 use std::{
     io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, SocketAddr},
     pin::Pin,
     task::{Context, Poll},
     time::Duration,
@@ -15,6 +15,7 @@ use hyper_util::{
     client::legacy::connect::{HttpConnector, dns::Name},
     rt::TokioIo,
 };
+use model::is_public;
 use tokio::net::TcpStream;
 use tower_service::Service;
 
@@ -104,96 +105,9 @@ fn not_public() -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, why)
 }
 
-/// Whether an address is one of the public internet (the special-purpose registries of IANA, RFC 6890).
-fn is_public(ip: IpAddr) -> bool {
-    match ip {
-        IpAddr::V4(ip) => is_public_v4(ip),
-        IpAddr::V6(ip) => is_public_v6(ip),
-    }
-}
-
-fn is_public_v4(ip: Ipv4Addr) -> bool {
-    let [a, b, c, _] = ip.octets();
-    !(ip.is_private()
-        || ip.is_loopback()
-        || ip.is_link_local()
-        || ip.is_broadcast()
-        || ip.is_documentation()
-        || ip.is_multicast()
-        || a == 0
-        || a >= 240
-        || (a == 100 && (64..128).contains(&b))
-        || (a == 192 && b == 0 && c == 0)
-        || (a == 192 && b == 88 && c == 99)
-        || (a == 198 && (18..20).contains(&b)))
-}
-
-fn is_public_v6(ip: Ipv6Addr) -> bool {
-    // What carries an IPv4 address leads where that leads: mapped, compatible, NAT64, 6to4.
-    let parts = ip.segments();
-    let v4 = |high: u16, low: u16| {
-        let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());
-        is_public_v4(Ipv4Addr::new(a, b, c, d))
-    };
-    match parts {
-        [0, 0, 0, 0, 0, 0 | 0xffff, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] => {
-            v4(high, low)
-        }
-        [0x2002, high, low, ..] => v4(high, low),
-        // Global unicast, without documentation, Teredo and benchmarking.
-        [first, second, ..] => {
-            first & 0xe000 == 0x2000
-                && !(first == 0x2001 && (second < 0x200 || second == 0xdb8))
-                && first != 0x3fff
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_the_public_internet_is_public() {
-        for ip in [
-            "1.1.1.1",
-            "93.184.216.34",
-            "100.128.0.1",
-            "2606:4700::1",
-            "::ffff:8.8.8.8",
-            "2002:808:808::1",
-        ] {
-            assert!(is_public(ip.parse().expect(ip)), "{ip}");
-        }
-        for ip in [
-            "127.0.0.1",
-            "10.1.2.3",
-            "172.16.0.1",
-            "192.168.1.1",
-            "169.254.169.254",
-            "0.0.0.0",
-            "100.64.0.1",
-            "192.0.0.1",
-            "198.18.0.1",
-            "224.0.0.1",
-            "240.0.0.1",
-            "255.255.255.255",
-            "::",
-            "::1",
-            "fe80::1",
-            "fc00::1",
-            "fd00:ec2::254",
-            "ff02::1",
-            "::ffff:127.0.0.1",
-            "::127.0.0.1",
-            "64:ff9b::a00:1",
-            "2002:7f00:1::",
-            "2001:db8::1",
-            "2001::1",
-        ] {
-            assert!(!is_public(ip.parse().expect(ip)), "{ip}");
-        }
-    }
 
     #[tokio::test]
     async fn a_guarded_connection_reaches_nothing_local() {

@@ -36,8 +36,13 @@ const TOOLS: &[Tool] = &[
     ("crash", "Exits in mid-call", &[("code", "integer")]),
     (
         "flood",
-        "Writes bytes without a newline (the beginning of its answer first, if asked to), then answers on a new line",
-        &[("bytes", "integer"), ("answer", "boolean")],
+        "Writes bytes without a newline (the beginning of its answer first, if asked to), then answers on a new line; makes a file before it goes beyond so many",
+        &[
+            ("bytes", "integer"),
+            ("answer", "boolean"),
+            ("mark", "string"),
+            ("at", "integer"),
+        ],
     ),
     (
         "garbage",
@@ -308,9 +313,14 @@ pub(crate) fn call(server: &Server, id: &str, params: &Params<'_>, out: &Out, se
                 out.raw(format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"x":""#).as_bytes());
             }
             let chunk = vec![b'x'; 64 * 1024];
-            let mut left = usize::try_from(number("bytes", 0)).unwrap_or(0);
+            let bytes = usize::try_from(number("bytes", 0)).unwrap_or(0);
+            let mut at = usize::try_from(number("at", u64::MAX)).ok();
+            let mut left = bytes;
             while left > 0 && !out.is_closed() {
                 let count = left.min(chunk.len());
+                if at.take_if(|at| bytes - left + count > *at).is_some() {
+                    let _ = std::fs::write(string("mark"), "");
+                }
                 out.raw(&chunk[..count]);
                 left -= count;
             }

@@ -18,7 +18,7 @@ use std::path::Path;
 
 use jsonc_parser::ast::{Object, ObjectProp, Value};
 use jsonc_parser::common::Ranged;
-use model::{EraPolicy, ProjectId, Secrets, ServerName, ServerSpec, Sharing};
+use model::{Breaker, Declared, EraPolicy, ProjectId, Secrets, ServerName, ServerSpec, Sharing};
 
 use super::interpolate::{Variables, workspace_of};
 use super::problem::{Problem, nearest};
@@ -87,6 +87,8 @@ const OURS: &[&str] = &[
     "era",
     "callTimeoutMs",
     "startTimeoutMs",
+    "breakerFailures",
+    "breakerCooldownMs",
     "projects",
     "disabledTools",
 ];
@@ -215,7 +217,7 @@ pub(crate) fn check_project(
         }
     };
     spec.secrets = Secrets(filled.into_inner());
-    spec.owner = Some(project.clone());
+    (spec.declared, spec.owner) = (Declared::Project, Some(project.clone()));
     Ok(spec)
 }
 
@@ -337,6 +339,18 @@ impl Entry<'_> {
         enabled.unwrap_or(true) && !disabled.unwrap_or(false)
     }
 
+    /// A whole number from 1 to `most`.
+    fn count(&mut self, ours: &Object<'_>, key: &str, most: u32) -> Option<NonZeroU32> {
+        let prop = ours.get(key)?;
+        let number = prop.value.as_number_lit();
+        let number = number.and_then(|number| number.value.parse::<NonZeroU32>().ok());
+        let fits = number.filter(|number| number.get() <= most);
+        if fits.is_none() {
+            self.wrong_value(prop, &format!("a whole number from 1 to {most}"));
+        }
+        fits
+    }
+
     fn ours(&mut self, entry: &Object<'_>, spec: &mut ServerSpec) {
         let Some(prop) = entry.get("toolwharf") else {
             return;
@@ -365,15 +379,15 @@ impl Entry<'_> {
                 self.report(Problem::at(self.source, span(&prop.name), what).help(help));
             }
         }
-        if let Some(prop) = ours.get("maxConcurrency") {
-            let number = prop
-                .value
-                .as_number_lit()
-                .and_then(|n| n.value.parse::<NonZeroU32>().ok());
-            match number {
-                Some(number) if number.get() <= 10_000 => spec.max_concurrency = Some(number),
-                _ => self.wrong_value(prop, "a whole number from 1 to 10000"),
-            }
+        spec.max_concurrency = self.count(ours, "maxConcurrency", 10_000);
+        let failures = self.count(ours, "breakerFailures", 1000);
+        let cooldown = self.timeout(ours, "breakerCooldownMs", false);
+        if failures.is_some() || cooldown.is_some() {
+            let usual = Breaker::default();
+            spec.breaker = Some(Breaker {
+                failures: failures.map_or(usual.failures, NonZeroU32::get),
+                cooldown: cooldown.unwrap_or(usual.cooldown),
+            });
         }
         if let Some(era) = self.policy::<EraPolicy>(ours, "era", EraPolicy::WORDS) {
             spec.era = era;

@@ -204,7 +204,8 @@ fn our_own_options() {
     let config = load(
         r#"{"mcpServers": {"a": {"command": "a", "disabledTools": ["x"], "toolwharf": {
           "maxConcurrency": 8, "sharing": "session", "era": "legacy", "callTimeoutMs": 500,
-          "startTimeoutMs": 90000, "projects": ["p", "q"], "disabledTools": ["y"]
+          "startTimeoutMs": 90000, "projects": ["p", "q"], "disabledTools": ["y"],
+          "breakerFailures": 5, "breakerCooldownMs": 2000
         }}}}"#,
     );
     let spec = &config.servers[0];
@@ -215,6 +216,11 @@ fn our_own_options() {
     );
     assert_eq!(spec.call_timeout, Duration::from_millis(500));
     assert_eq!(spec.start_timeout, Duration::from_secs(90));
+    let breaker = spec.breaker.expect("it is named");
+    assert_eq!(
+        (breaker.failures, breaker.cooldown),
+        (5, Duration::from_secs(2))
+    );
     assert!(spec.projects.contains("p") && spec.projects.contains("q"));
     assert!(spec.disabled_tools.contains("x") && spec.disabled_tools.contains("y"));
 }

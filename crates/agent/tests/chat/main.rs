@@ -1,0 +1,13 @@
+//! The loop of a chat: real HTTP to a scripted model, servers whose tools are functions.
+
+mod support;
+
+#[path = "../shared/mod.rs"]
+mod shared;
+
+mod content;
+mod dropping;
+mod keeping;
+mod routing;
+mod servers;
+mod turns;

@@ -1,0 +1,758 @@
+//! A server at work: does what [`lifecycle::step`] decides, and tells it what comes of that. One loop for every server.
+//!
+//! [`Server::drive`] is the loop. A *life* is from the launch of an instance, or of a connection to what is not ours, to
+//! its end; there is one at a time, and it is polled by the loop that owns it. Invariants: the loop never waits for the
+//! store or for a client; what callers see ([`State`]) follows from the phase; once the product stops nothing is
+//! launched.
+
+use std::{
+    pin::Pin,
+    sync::{Arc, PoisonError, atomic::Ordering},
+    time::{Duration, SystemTime},
+};
+
+use mcp::{Era, client::Ambient, client::CallError, protocol::method};
+use runtime::Handle;
+use serde_json::{Value, json};
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    time::Instant,
+};
+
+use crate::{
+    catalog::{Catalog, ListKind},
+    chain,
+    chronicle::Write,
+    launch::{Connection, Hindrance, Launched, StartError},
+    lifecycle::{self, Action, Cause, Event, Last, Note, Phase, step},
+    orders::{Order, Ordered},
+    server::{Server, State},
+    shared::Shared,
+    status::Crash,
+};
+
+/// From `SIGTERM` to `SIGKILL` when somebody stops a server that was registered.
+const STOP_GRACE: Duration = Duration::from_secs(10);
+/// Longer than every grace and what follows it: whoever runs the instance does not answer.
+const UNREACHABLE: Duration = Duration::from_secs(10);
+/// An instance that ended may have said something last.
+const LAST_WORDS: Duration = Duration::from_millis(50);
+/// Lines of stderr that are kept of a crash, and their length in all, in bytes.
+const TAIL: (usize, usize) = (20, 4096);
+
+/// How an earlier run of the product left a server.
+#[derive(Clone, Debug)]
+pub struct Left {
+    pub last: Last,
+    /// The last one that was written down.
+    pub crash: Option<Crash>,
+}
+
+/// How a server begins.
+#[derive(Clone, Debug)]
+pub(crate) enum Begin {
+    /// It takes the place of one that ran, or was to run.
+    New,
+    /// The product started, and finds it so.
+    Left(Last),
+    /// It takes the place of one that was not to run.
+    Resting,
+}
+
+type Life = Pin<Box<dyn Future<Output = Event> + Send>>;
+
+/// Everything that a loop works on.
+struct Driver<'a> {
+    server: &'a Arc<Server>,
+    shared: &'a Arc<Shared>,
+    state: lifecycle::State,
+    life: Option<Life>,
+    /// The grace of the stop that was asked of the life there is.
+    stop: watch::Sender<Option<Duration>>,
+    /// What a life says in its course.
+    tell: mpsc::Sender<Event>,
+    timer: Option<Instant>,
+    /// Who waits for an order to be followed.
+    waiting: Vec<oneshot::Sender<()>>,
+    over: bool,
+}
+
+impl Server {
+    /// Has it start when `before` is gone, which was a server of the same name.
+    pub(crate) fn waits_for(&self, before: &Arc<Self>) {
+        let mut waiting = self.before.lock().unwrap_or_else(PoisonError::into_inner);
+        *waiting = Some(Arc::downgrade(before));
+    }
+
+    /// Has it take the place of the same server as it was declared before.
+    pub(crate) fn comes_after(&self, before: &Arc<Self>) {
+        let rested = matches!(before.status().phase, Phase::Stopped | Phase::Failed);
+        let _ = self.begin.set(match rested && before.spec.enabled {
+            true => Begin::Resting,
+            false => Begin::New,
+        });
+        self.known.status().last_crash = before.status().last_crash;
+        self.waits_for(before);
+    }
+
+    /// How an earlier run of the product left it. Only before it begins.
+    pub(crate) fn was_left(&self, left: Left) {
+        if self.begin.set(Begin::Left(left.last)).is_ok() {
+            self.known.status().last_crash = left.crash;
+        }
+    }
+
+    /// Follows an order, and returns when what it asked for has come about or failed; `false` if the server is switched
+    /// off or over, or too many orders wait already.
+    ///
+    /// # Cancel safety
+    /// The order is followed all the same.
+    pub async fn obey(self: &Arc<Self>, order: Order) -> bool {
+        let (done, followed) = oneshot::channel();
+        if !self.spec.enabled || !self.inbox.push((order, done)) {
+            return false;
+        }
+        self.wake();
+        followed.await.is_ok()
+    }
+
+    /// Runs the server, until the product or its declaration ends or nobody needs it for long.
+    pub(crate) async fn drive(self: Arc<Self>, shared: Arc<Shared>, state: lifecycle::State) {
+        let before = {
+            let mut before = self.before.lock().unwrap_or_else(PoisonError::into_inner);
+            before.take()
+        };
+        // What is dropped has no loop, and so no instance.
+        if let Some(before) = before.and_then(|before| before.upgrade()) {
+            before.stopped().await;
+        }
+        let (tell, mut told) = mpsc::channel(8);
+        let mut driver = Driver {
+            server: &self,
+            shared: &shared,
+            state,
+            life: None,
+            stop: watch::Sender::new(None),
+            tell,
+            timer: None,
+            waiting: Vec::new(),
+            over: false,
+        };
+        // Only the first time: a server that rested goes on as it was.
+        let begin = self.begin.get().filter(|_| driver.state.is_new());
+        let mut next = match begin {
+            _ if self.over.is_cancelled() => driver.shutdown(),
+            Some(Begin::Left(last)) => Event::Boot { last: *last },
+            Some(Begin::Resting) => Event::StopRequested { grace: STOP_GRACE },
+            Some(Begin::New) | None => driver.wanted(),
+        };
+        let mut ending = matches!(next, Event::Shutdown { .. });
+        loop {
+            driver.take(next);
+            if driver.over {
+                break;
+            }
+            if driver.state.phase() == Phase::Idle {
+                if self.rests_until_wanted(&driver.state) {
+                    return;
+                }
+                ending |= self.over.is_cancelled();
+                next = match ending {
+                    true => driver.shutdown(),
+                    false => driver.wanted(),
+                };
+                continue;
+            }
+            let closing = !ending && !driver.is_up();
+            next = tokio::select! {
+                biased;
+                // What a life said comes before its end.
+                Some(event) = told.recv() => event,
+                event = lived(&mut driver.life) => {
+                    driver.life = None;
+                    event
+                }
+                () = self.over.cancelled(), if !ending => {
+                    ending = true;
+                    driver.shutdown()
+                }
+                // Who answers calls goes on to, for a while.
+                () = shared.closing.cancelled(), if closing => {
+                    ending = true;
+                    driver.shutdown()
+                }
+                () = elapsed(driver.timer) => {
+                    driver.timer = None;
+                    Event::TimerFired
+                }
+                order = self.inbox.next() => driver.ordered(order),
+            };
+        }
+        drop(driver);
+        self.inbox.close();
+        self.is_over();
+        self.end(&shared).await;
+    }
+
+    /// From a launch to its end, and what that was.
+    async fn one_life(
+        self: Arc<Self>,
+        shared: Arc<Shared>,
+        tell: mpsc::Sender<Event>,
+        mut stop: watch::Receiver<Option<Duration>>,
+    ) -> Event {
+        let launched = Instant::now();
+        let started = Launched::default();
+        let connected = tokio::select! {
+            biased;
+            grace = asked(&mut stop) => Err(grace),
+            connected = self.connect(&shared, &started) => Ok(connected),
+        };
+        let started = started.take();
+        let connected = match (connected, started) {
+            (Ok(connected), _) => connected,
+            (Err(_), None) => return Event::Stopped,
+            (Err(grace), Some(handle)) => {
+                let stopping = async {
+                    handle.stop(grace).await;
+                };
+                return match cleared(stopping, grace, Some(&handle), &tell).await {
+                    true => Event::Stopped,
+                    false => Event::RuntimeBack { alive: false },
+                };
+            }
+        };
+        let (connection, ambient) = match connected {
+            Ok(connected) => connected,
+            Err(error) => return self.not_started(error),
+        };
+        {
+            let mut status = self.known.status();
+            status.housing.clone_from(&connection.hosted);
+            status.refused = None;
+        }
+        let grace = tokio::select! {
+            biased;
+            grace = asked(&mut stop) => Err(grace),
+            why = self.conversation(&shared, &connection, ambient, launched, &tell) => Ok(why),
+        };
+        if let Ok(why) = &grace {
+            self.say(why.clone());
+            // Nobody new is sent there while what is left of it is cleared away.
+            let patient = self.rules(&shared).patient;
+            let reason = why.clone();
+            self.set_state(match patient {
+                true => State::Starting,
+                false => State::Down {
+                    reason,
+                    retry_at: Some(Instant::now()),
+                },
+            });
+        }
+        *self.live() = None;
+        let patience = grace.as_ref().err().copied();
+        let patience = patience.unwrap_or(shared.stop_grace);
+        let closing = connection.close(patience);
+        if !cleared(closing, patience, connection.handle.as_ref(), &tell).await {
+            return Event::RuntimeBack { alive: false };
+        }
+        if let Some(blocked) = self.take_blocked() {
+            return self.blocked(&blocked);
+        }
+        let Ok(why) = grace else {
+            return Event::Stopped;
+        };
+        let cause = match &connection.handle {
+            Some(handle) => {
+                let exit = handle.exited().await;
+                self.say(format!("the process ended with {exit}"));
+                Cause::Exit(exit)
+            }
+            None => Cause::Closed(why.to_string()),
+        };
+        let answered = connection.is_known.load(Ordering::Relaxed);
+        Event::Ended { cause, answered }
+    }
+
+    /// Why it is not up, for callers and operators.
+    fn say(&self, reason: impl Into<Arc<str>>) {
+        self.known.status().reason = Some(reason.into());
+    }
+
+    /// All that goes on while it is connected; why it ended, without secrets.
+    async fn conversation(
+        self: &Arc<Self>,
+        shared: &Arc<Shared>,
+        connection: &Arc<Connection>,
+        ambient: Ambient,
+        launched: Instant,
+        tell: &mpsc::Sender<Event>,
+    ) -> Arc<str> {
+        *self.live() = Some(connection.clone());
+        let ready = || {
+            // A life tells little; there is always room.
+            let _ = tell.try_send(Event::Ready);
+        };
+        let resting = async {
+            if self.rules(shared).lazy {
+                self.unused(shared).await;
+                let grace = shared.stop_grace;
+                let _ = tell.try_send(Event::Unused { grace });
+            }
+            std::future::pending::<()>().await
+        };
+        let gone = async {
+            match &connection.handle {
+                Some(handle) => handle.exited().await,
+                None => return std::future::pending().await,
+            };
+            tokio::time::sleep(LAST_WORDS).await;
+        };
+        let why = tokio::select! {
+            why = self.converse(shared, connection, ambient, launched, ready) => why,
+            () = gone => "the process ended".into(),
+            () = self.heartbeats(connection, tell) => "unreachable: it goes on for ever".into(),
+            () = resting => "unreachable: it pends".into(),
+        };
+        self.spec.redact(&why).into()
+    }
+
+    /// The connection of the life there is.
+    fn live(&self) -> std::sync::MutexGuard<'_, Option<Arc<Connection>>> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What it means that it did not start.
+    fn not_started(&self, error: StartError) -> Event {
+        if let Some(blocked) = self.take_blocked() {
+            return self.blocked(&blocked);
+        }
+        self.known.status().refused.clone_from(&error.refused);
+        self.say(error.reason.clone());
+        let why = error.reason.to_string();
+        if let Some(hindrance) = error.hindrance() {
+            let again = hindrance.again();
+            return Event::Refused { why, again };
+        }
+        let cause = match error.exit {
+            Some(exit) if !exit.success() => Cause::Exit(exit),
+            _ => Cause::Start(why),
+        };
+        let answered = false;
+        Event::Ended { cause, answered }
+    }
+
+    /// It is a gateway that must not be behind this one: nothing of it is offered.
+    fn blocked(&self, blocked: &mcp::chain::Blocked) -> Event {
+        self.change(|catalog| *catalog = Catalog::default());
+        let why = format!("left out: {blocked}");
+        self.say(why.as_str());
+        Event::Refused {
+            why,
+            again: blocked.may_change().then_some(chain::AGAIN),
+        }
+    }
+
+    /// Makes a connection, and notes what came of it.
+    async fn connect(
+        &self,
+        shared: &Shared,
+        launched: &Launched,
+    ) -> Result<(Arc<Connection>, Ambient), StartError> {
+        if let Some(why) = &self.spec.unusable {
+            return Err(StartError::hindered(why.as_str(), Hindrance::Description));
+        }
+        self.stats.starts.fetch_add(1, Ordering::Relaxed);
+        let capabilities = shared.shared_capabilities();
+        let connecting = shared.connect.connect(&self.spec, &capabilities, launched);
+        let connected = connecting.await;
+        let mut kept = self
+            .stderr_of_failure
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let (connection, ambient) = match connected {
+            Ok((connection, ambient)) => (Arc::new(connection), ambient),
+            Err(error) => {
+                kept.clone_from(&error.stderr);
+                if let Some(blocked) = &error.blocked {
+                    self.block(blocked.clone());
+                }
+                return Err(error);
+            }
+        };
+        self.was_up.store(true, Ordering::Relaxed);
+        if connection.handle.is_some() {
+            *kept = None;
+            self.last
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone_from(&connection.handle);
+        }
+        Ok((connection, ambient))
+    }
+
+    /// Returns once nobody has used the server for as long as the settings say, or nobody uses it and it is told to
+    /// rest.
+    async fn unused(&self, shared: &Shared) {
+        let mut calls = u64::MAX;
+        loop {
+            let told = tokio::select! {
+                () = tokio::time::sleep(shared.limits().server_idle) => false,
+                () = self.resting.notified() => true,
+            };
+            let seen = self.stats.calls.load(Ordering::Relaxed);
+            let (in_flight, waiting) = self.load();
+            let quiet = in_flight + waiting == 0 && !self.upstream.is_watching();
+            if quiet && (told || seen == calls) && matches!(self.state(), State::Ready(_)) {
+                return;
+            }
+            calls = seen;
+        }
+    }
+
+    /// Asks the server now and then whether it still answers, while nobody calls it (H15).
+    async fn heartbeats(&self, connection: &Connection, tell: &mpsc::Sender<Event>) {
+        let Some(heartbeat) = self.spec.hosting().and_then(|hosting| hosting.heartbeat) else {
+            return std::future::pending().await;
+        };
+        let asked = match connection.client.info().era {
+            Era::Legacy => method::PING,
+            Era::Modern => method::DISCOVER,
+        };
+        loop {
+            tokio::time::sleep(heartbeat.interval).await;
+            if self.load().0 > 0 {
+                continue;
+            }
+            let answer = connection.client.ask(asked, "");
+            let event = match tokio::time::timeout(heartbeat.timeout, answer).await {
+                Err(_) => Event::HeartbeatMissed,
+                // That it is gone is seen elsewhere.
+                Ok(Err(CallError::Closed(_))) => continue,
+                Ok(_) => Event::HeartbeatAnswered,
+            };
+            let _ = tell.try_send(event);
+        }
+    }
+
+    /// Clears away what is left of it.
+    async fn end(&self, shared: &Shared) {
+        let grace = shared.stop_grace;
+        let last = self.state.send_replace(State::Stopped);
+        self.settle();
+        self.instances.close_all(grace).await;
+        if let State::Ready(connection) = last {
+            connection.close(grace).await;
+        }
+        // A connection that was about to be made, or to be cleared away, when the stop came.
+        if let Some(process) = self.process() {
+            process.stop(grace).await;
+        }
+        self.gone.cancel();
+    }
+
+    /// The end of its stderr, without secrets.
+    fn last_words(&self) -> String {
+        let all = self.spec.redact(&self.stderr_tail());
+        let mut tail = String::new();
+        let lines: Vec<&str> = all.lines().rev().take(TAIL.0).collect();
+        for line in lines.into_iter().rev() {
+            tail.push_str(line);
+            tail.push('\n');
+        }
+        let mut from = tail.len().saturating_sub(TAIL.1);
+        while !tail.is_char_boundary(from) {
+            from += 1;
+        }
+        tail.split_off(from)
+    }
+}
+
+impl Driver<'_> {
+    /// Whether it may answer calls now.
+    fn is_up(&self) -> bool {
+        matches!(
+            self.state.phase(),
+            Phase::Running { .. } | Phase::Unresponsive
+        )
+    }
+
+    fn shutdown(&self) -> Event {
+        let own = match self.server.spec.hosting() {
+            Some(_) if self.shared.stop_by.get().is_none() => STOP_GRACE,
+            Some(_) => Duration::MAX,
+            None => self.shared.stop_grace,
+        };
+        let left = self.shared.stop_by.get();
+        let left = left.map_or(Duration::MAX, |by| {
+            by.saturating_duration_since(Instant::now())
+        });
+        let grace = own.min(left);
+        Event::Shutdown { grace }
+    }
+
+    /// What is asked of it, if it is wanted.
+    fn wanted(&mut self) -> Event {
+        match self.server.inbox.pop() {
+            Some(order) => self.ordered(order),
+            None => Event::Wanted,
+        }
+    }
+
+    fn ordered(&mut self, (order, done): Ordered) -> Event {
+        self.waiting.push(done);
+        match order {
+            Order::Start => Event::StartRequested,
+            Order::Stop => Event::StopRequested { grace: STOP_GRACE },
+            Order::Restart => Event::RestartRequested,
+        }
+    }
+
+    /// Lets it be decided, and does what is to be done.
+    fn take(&mut self, event: Event) {
+        let before = self.state.phase();
+        let (state, actions) = step(self.state.clone(), event, Instant::now());
+        self.state = state;
+        for action in actions {
+            self.act(action);
+        }
+        let phase = self.state.phase();
+        let changed = std::mem::discriminant(&before) != std::mem::discriminant(&phase);
+        let reason = {
+            let mut status = self.server.known.status();
+            status.phase = phase;
+            status.restarts = self.state.restarts();
+            status.failures = self.state.failures();
+            status.next_attempt = self.state.next_attempt();
+            if changed {
+                status.since = SystemTime::now();
+            }
+            match phase {
+                Phase::Unavailable { .. } if changed => {
+                    let why = status.reason.as_deref().unwrap_or("it did not start");
+                    let failures = self.state.failures();
+                    let why = format!("{why} ({failures} attempts in a row failed)");
+                    status.reason = Some(why.into());
+                }
+                Phase::Idle | Phase::Stopped | Phase::Running { .. } => status.reason = None,
+                Phase::Unknown { .. } => {
+                    status.reason = Some("what runs it does not answer".into());
+                }
+                _ => {}
+            }
+            status.reason.clone()
+        };
+        if changed {
+            self.show(reason.unwrap_or_else(|| "it has not run".into()));
+        }
+        let moving = matches!(
+            phase,
+            Phase::Starting { .. } | Phase::Restarting | Phase::Stopping | Phase::Ending
+        );
+        if !moving {
+            for done in self.waiting.drain(..) {
+                // Nobody waits any more if it fails.
+                let _ = done.send(());
+            }
+        }
+    }
+
+    /// Lets callers see the phase.
+    fn show(&self, reason: Arc<str>) {
+        let down = |retry_at| State::Down { reason, retry_at };
+        let state = match self.state.phase() {
+            Phase::Starting { patient: true } | Phase::Restarting | Phase::Parting => {
+                return self.server.set_state(State::Starting);
+            }
+            Phase::Starting { patient: false } => {
+                let now = Instant::now();
+                return self.server.set_state(down(Some(now)));
+            }
+            Phase::Running { .. } => {
+                let live = self.server.live().clone();
+                return live.into_iter().for_each(|connection| {
+                    self.server.set_state(State::Ready(connection));
+                });
+            }
+            Phase::Unresponsive | Phase::Idle => return,
+            Phase::Backoff { until } | Phase::Unavailable { until } => down(Some(until)),
+            Phase::Blocked { until } => down(until),
+            Phase::Failed | Phase::Unknown { .. } => down(None),
+            Phase::Stopping | Phase::Stopped => State::Stopped,
+            Phase::Ending | Phase::Over => {
+                self.server.set_state(State::Stopped);
+                return self.server.settle();
+            }
+        };
+        self.server.set_state(state);
+        self.server.settle();
+        self.shared.publish_of(self.server, &ListKind::ALL);
+    }
+
+    fn act(&mut self, action: Action) {
+        match action {
+            // Nothing is launched any more: it is as good as stopped.
+            Action::Launch | Action::Attach if self.shared.closing.is_cancelled() => {
+                self.stop = watch::Sender::new(None);
+                let mut stop = self.stop.subscribe();
+                self.life = Some(Box::pin(async move {
+                    asked(&mut stop).await;
+                    Event::Stopped
+                }));
+            }
+            // An instance whose connection broke is gone before anybody hears of it.
+            Action::Launch | Action::Attach => {
+                self.stop = watch::Sender::new(None);
+                let server = self.server.clone();
+                let life = server.one_life(
+                    self.shared.clone(),
+                    self.tell.clone(),
+                    self.stop.subscribe(),
+                );
+                self.life = Some(Box::pin(life));
+            }
+            Action::Stop { grace } => {
+                self.stop.send_replace(Some(grace));
+            }
+            Action::SetTimer { at } => self.timer = Some(at),
+            Action::CancelTimer => self.timer = None,
+            Action::Save(word) => {
+                if let Some(hosting) = self.server.spec.hosting() {
+                    let id = hosting.id.clone();
+                    self.shared.chronicle.write(Write::Status { id, word });
+                }
+            }
+            Action::Record(note) => self.record(&note),
+            Action::End => self.over = true,
+        }
+    }
+
+    fn record(&self, note: &Note) {
+        let server = self.server.key();
+        let mut detail = self.detail(note);
+        // Who has just registered it is told so.
+        let is_answer = matches!(note, Note::Blocked { .. })
+            && self.server.begin.get().is_none()
+            && self.server.stats.starts.load(Ordering::Relaxed) <= 1;
+        let warns = note.is_warning() && !is_answer;
+        {
+            let mut status = self.server.known.status();
+            match note {
+                Note::Ready => status.ready_at = Some(SystemTime::now()),
+                Note::Responsive | Note::Unresponsive { .. } | Note::Recovered { .. } => {}
+                _ => status.ready_at = None,
+            }
+            if let Note::Crashed { cause } = note {
+                let exit = match cause {
+                    Cause::Exit(exit) => Some(*exit),
+                    Cause::Start(_) | Cause::Closed(_) | Cause::Lost => None,
+                };
+                let stderr = self.server.last_words();
+                detail["cause"] = cause.to_string().into();
+                detail["stderr"] = stderr.as_str().into();
+                status.last_crash = Some(Crash {
+                    at: SystemTime::now(),
+                    cause: cause.to_string(),
+                    exit,
+                    stderr,
+                });
+            }
+            if warns {
+                status.warnings += 1;
+            }
+        }
+        match note {
+            Note::Crashed { .. } => {
+                let stderr = detail["stderr"].as_str().filter(|text| !text.is_empty());
+                tracing::warn!(%server, stderr, "{note}");
+            }
+            // That it is connected is in the log already.
+            Note::Ready => tracing::debug!(%server, "{note}"),
+            Note::Blocked { .. } => tracing::error!(%server, "{note}"),
+            Note::Backoff { wait, .. } | Note::Unavailable { wait, .. } => {
+                let retry_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+                tracing::warn!(%server, retry_ms, "{note}");
+            }
+            _ if note.is_warning() => tracing::warn!(%server, "{note}"),
+            _ => tracing::info!(%server, "{note}"),
+        }
+        let Some(hosting) = self.server.spec.hosting() else {
+            return;
+        };
+        self.shared.chronicle.write(Write::Event {
+            project: self.server.spec.owner.clone(),
+            id: hosting.id.clone(),
+            name: self.server.name().clone(),
+            kind: note.kind(),
+            warning: warns,
+            detail,
+        });
+    }
+
+    fn detail(&self, note: &Note) -> Value {
+        let mut detail =
+            json!({ "name": self.server.name().as_str(), "message": note.to_string() });
+        match note {
+            Note::Crashed {
+                cause: Cause::Exit(exit),
+            } => {
+                detail["exitCode"] = exit.code.into();
+                detail["signal"] = exit.signal.into();
+                detail["outOfMemory"] = exit.out_of_memory.into();
+                detail["forkBomb"] = exit.fork_bomb.into();
+            }
+            Note::Backoff { wait, .. } | Note::Unavailable { wait, .. } => {
+                detail["waitSeconds"] = match wait.subsec_nanos() {
+                    0 => wait.as_secs().into(),
+                    _ => wait.as_secs_f64().into(),
+                };
+            }
+            Note::Unresponsive { missed } => detail["missed"] = (*missed).into(),
+            _ => {}
+        }
+        detail
+    }
+}
+
+/// Waits until an instance is gone, or whoever runs it has been silent for too long, which is told; then until it is gone
+/// all the same. Whether it went in time.
+async fn cleared(
+    closing: impl Future<Output = ()>,
+    patience: Duration,
+    handle: Option<&Handle>,
+    tell: &mpsc::Sender<Event>,
+) -> bool {
+    let closed = tokio::time::timeout(patience.saturating_add(UNREACHABLE), closing).await;
+    match (closed, handle) {
+        (Err(_), Some(handle)) => {
+            let _ = tell.try_send(Event::RuntimeLost);
+            handle.exited().await;
+            false
+        }
+        _ => true,
+    }
+}
+
+/// The end of the life there is.
+async fn lived(life: &mut Option<Life>) -> Event {
+    match life {
+        Some(life) => life.await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn elapsed(timer: Option<Instant>) {
+    match timer {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The grace of a stop, once it is asked for.
+async fn asked(stop: &mut watch::Receiver<Option<Duration>>) -> Duration {
+    match stop.wait_for(Option::is_some).await {
+        Ok(grace) => grace.unwrap_or_default(),
+        // The loop is gone, and with it everything.
+        Err(_) => Duration::ZERO,
+    }
+}

@@ -1,0 +1,186 @@
+//! Who asks, and what they get.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use mcp::{
+    Era, Frame, RpcError, bridge::ClientFace, client::CallerId, outbox::Outbox, protocol::meta,
+    server::Session,
+};
+
+use crate::view::Scope;
+
+/// The principal of whoever comes without a key.
+pub const ANONYMOUS: &str = "anonymous";
+
+/// Who asks, and where messages go that belong to the request.
+pub struct Caller {
+    pub era: Era,
+    pub scope: Scope,
+    /// The legacy conversation, or the stdio pipe.
+    pub session: Option<Arc<Session>>,
+    pub outbox: Arc<Outbox>,
+    pub principal: Arc<str>,
+    /// Whether they may use what there is, and not only see it.
+    pub may_use: bool,
+    /// A modern request's client, where the request is all that is known.
+    pub modern_capabilities: Option<Bytes>,
+    /// The HTTP headers of a modern request: `Mcp-Param-*` are checked against its arguments.
+    pub headers: Option<http::HeaderMap>,
+    /// How long a server may take; `None`: as it is configured.
+    pub timeout: Option<Duration>,
+    /// The run of an agent that the record of a call belongs to.
+    pub run: Option<Arc<str>>,
+}
+
+impl Caller {
+    /// A caller that speaks a legacy version, outside of a session and of a run. It may see what there is and use
+    /// nothing; its calls take as long as is configured.
+    #[must_use]
+    pub fn legacy(scope: Scope, principal: Arc<str>, outbox: Arc<Outbox>) -> Self {
+        Self {
+            era: Era::Legacy,
+            scope,
+            session: None,
+            outbox,
+            principal,
+            may_use: false,
+            modern_capabilities: None,
+            headers: None,
+            timeout: None,
+            run: None,
+        }
+    }
+
+    /// The same of one that speaks a modern version.
+    #[must_use]
+    pub fn modern(scope: Scope, principal: Arc<str>, outbox: Arc<Outbox>) -> Self {
+        Self {
+            era: Era::Modern,
+            ..Self::legacy(scope, principal, outbox)
+        }
+    }
+
+    /// On whose behalf the request is made. Two requests of one session are of the same caller, and so are two of one
+    /// run, or of one client that shows the same key and name; any other is of a caller of its own.
+    pub(crate) fn id(&self, frame: &Frame) -> CallerId {
+        if let Some(session) = &self.session {
+            return session.caller();
+        }
+        if let Some(run) = &self.run {
+            return CallerId::of(("run", run));
+        }
+        // Whoever comes without a key may be anybody.
+        if self.modern_capabilities.is_none() || &*self.principal == ANONYMOUS {
+            return CallerId::unique();
+        }
+        let info = frame.meta().and_then(|own| own.raw(meta::CLIENT_INFO));
+        info.map_or_else(CallerId::unique, |info| {
+            CallerId::of((&self.principal, info))
+        })
+    }
+
+    pub(crate) fn face(&self) -> ClientFace {
+        match (&self.modern_capabilities, &self.session) {
+            (Some(capabilities), _) => ClientFace {
+                info: Bytes::from_static(b"{}"),
+                capabilities: capabilities.clone(),
+                log_level: None,
+            },
+            (None, Some(session)) => session.client_face(),
+            (None, None) => ClientFace {
+                info: Bytes::from_static(b"{}"),
+                capabilities: Bytes::from_static(b"{}"),
+                log_level: None,
+            },
+        }
+    }
+}
+
+/// What a request comes to.
+#[derive(Debug)]
+pub struct Answer {
+    /// The response: JSON text. Of a list, only what comes before `shared`.
+    pub(crate) text: Bytes,
+    /// A list that every caller gets, out of the snapshot; one closing brace follows it.
+    pub(crate) shared: Option<Bytes>,
+    /// Its JSON-RPC error code, if it is an error.
+    pub code: Option<i64>,
+    /// The client cancelled the request and expects nothing more.
+    pub silent: bool,
+    /// The HTTP status, where it is neither the usual one nor one of the protocol.
+    pub status: Option<http::StatusCode>,
+}
+
+impl Answer {
+    #[must_use]
+    pub fn ok(text: Bytes) -> Self {
+        Self {
+            text,
+            shared: None,
+            code: None,
+            silent: false,
+            status: None,
+        }
+    }
+
+    /// A result that lives in a snapshot: it is sent from there, not copied.
+    #[must_use]
+    pub fn shared(frame: &Frame, result: Bytes) -> Self {
+        let id = frame.id();
+        let mut head = Vec::with_capacity(id.len() + 40);
+        head.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
+        head.extend_from_slice(id);
+        head.extend_from_slice(b",\"result\":");
+        Self {
+            shared: Some(result),
+            ..Self::ok(head.into())
+        }
+    }
+
+    /// The pieces of the response, in order.
+    #[must_use]
+    pub fn pieces(self) -> [Bytes; 3] {
+        match self.shared {
+            Some(shared) => [self.text, shared, Bytes::from_static(b"}")],
+            None => [self.text, Bytes::new(), Bytes::new()],
+        }
+    }
+
+    /// The response in one piece.
+    #[must_use]
+    pub fn into_text(self) -> Bytes {
+        match &self.shared {
+            None => self.text,
+            Some(_) => self.pieces().concat().into(),
+        }
+    }
+
+    pub(crate) fn relayed(text: Bytes, code: Option<i64>) -> Self {
+        Self {
+            code,
+            ..Self::ok(text)
+        }
+    }
+
+    #[must_use]
+    pub fn result(frame: &Frame, result: &[u8]) -> Self {
+        Self::ok(Frame::result(frame.id(), result).text().clone())
+    }
+
+    pub(crate) fn unavailable(frame: &Frame, what: &str) -> Self {
+        let error = RpcError::internal(what).with_data(br#"{"reason":"unavailable"}"#.to_vec());
+        Self {
+            status: Some(http::StatusCode::SERVICE_UNAVAILABLE),
+            ..Self::error(frame, &error)
+        }
+    }
+
+    #[must_use]
+    pub fn error(frame: &Frame, error: &RpcError) -> Self {
+        Self {
+            code: Some(error.code),
+            ..Self::ok(Frame::error(frame.id(), error).text().clone())
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! The rules of servers that were not registered, one by one.
+
+use super::*;
+
+/// Ends of a server that had answered are followed by a start at once, ten a minute.
+#[test]
+fn u02_a_healthy_process_is_started_at_once() {
+    let mut story = Story::of(Rules::PROCESS);
+    story.tell(Event::Wanted);
+    for _ in 0..300 {
+        story.tell(Event::Ready);
+        assert_eq!(launches(&story.after(secs(7), CRASH)), 1);
+        let phase = story.state.phase();
+        assert_eq!(phase, Phase::Starting { patient: true });
+    }
+    for _ in 0..10 {
+        story.tell(Event::Ready);
+        story.tell(CRASH);
+    }
+    assert_eq!(story.word(), "backoff");
+}
+
+/// Who ran longer than it had waited, and answered, waits no more: one misfortune is not remembered for ever.
+#[test]
+fn a_wait_is_forgiven() {
+    let mut story = Story::of(Rules::PROCESS);
+    story.tell(Event::Wanted);
+    for _ in 0..4 {
+        story.tell(start_failed());
+        let next = story.state.next_attempt().expect("it waits");
+        assert!(next > story.now);
+        story.now = next;
+        assert_eq!(launches(&story.tell(Event::TimerFired)), 1);
+        // Callers have the reason meanwhile.
+        assert_eq!(story.state.phase(), Phase::Starting { patient: false });
+    }
+    story.tell(Event::Ready);
+    assert_eq!(launches(&story.after(secs(5), CRASH)), 1);
+    assert!(!story.state.ladder.is_rung());
+}
+
+/// One that ends as soon as it has answered is not started without an end.
+#[test]
+fn a_process_that_keeps_ending_waits_longer_and_longer() {
+    let mut story = Story::of(Rules::PROCESS);
+    story.tell(Event::Wanted);
+    let start = story.now;
+    let mut starts = 0;
+    while story.now - start < secs(3600) {
+        story.tell(Event::Ready);
+        story.after(Duration::from_millis(100), CRASH);
+        starts += 1;
+        if let Some(next) = story.state.next_attempt() {
+            story.now = next;
+            story.tell(Event::TimerFired);
+        }
+    }
+    assert!(starts < 100, "{starts}");
+}
+
+/// Half of each wait is fixed, half is chance, and the chance is the state's own.
+#[test]
+fn p07_waits_double_up_to_a_minute() {
+    let waits = |seed| {
+        let mut story = Story::of(Rules::REMOTE);
+        story.state = State::new(Rules::REMOTE, seed);
+        story.tell(Event::Wanted);
+        let mut waits = Vec::new();
+        for whole in [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0] {
+            story.tell(start_failed());
+            let next = story.state.next_attempt().expect("it waits");
+            let wait = (next - story.now).as_secs_f64();
+            assert!((whole / 2.0..=whole).contains(&wait), "{wait} of {whole}");
+            waits.push(wait);
+            story.now = next;
+            story.tell(Event::TimerFired);
+        }
+        waits
+    };
+    assert_eq!(waits(1), waits(1));
+    assert_ne!(waits(1), waits(2));
+}
+
+#[test]
+fn p07_a_connection_that_held_is_made_again_at_once() {
+    let closed = || Event::Ended {
+        cause: Cause::Closed("reset".to_owned()),
+        answered: true,
+    };
+    let mut story = Story::of(Rules::REMOTE);
+    story.tell(Event::Wanted);
+    story.tell(Event::Ready);
+    assert_eq!(launches(&story.after(secs(2), closed())), 1);
+    // Nobody waits for that.
+    assert_eq!(story.state.phase(), Phase::Starting { patient: false });
+    story.tell(Event::Ready);
+    assert_eq!(launches(&story.after(secs(2), closed())), 0);
+    assert_eq!(story.word(), "backoff");
+}
+
+#[test]
+fn p12_three_starts_that_came_to_nothing() {
+    let (_, rules) = kinds()[3];
+    let mut story = Story::of(rules);
+    story.tell(Event::Wanted);
+    for _ in 0..2 {
+        assert_eq!(notes(&story.tell(start_failed())), ["crashed", "backoff"]);
+        story.now = story.state.next_attempt().expect("it waits");
+        story.tell(Event::TimerFired);
+    }
+    assert_eq!(
+        notes(&story.tell(start_failed())),
+        ["crashed", "unavailable"]
+    );
+    assert_eq!(story.state.next_attempt(), Some(story.now + secs(60)));
+    assert_eq!(story.after(secs(59), Event::Wanted), []);
+    assert_eq!(story.after(secs(1), Event::TimerFired), []);
+    assert_eq!(story.word(), "idle");
+    // Who comes next finds out; one more failure is enough.
+    assert_eq!(launches(&story.tell(Event::Wanted)), 1);
+    assert_eq!(
+        notes(&story.tell(start_failed())),
+        ["crashed", "unavailable"]
+    );
+    story.after(secs(60), Event::TimerFired);
+    story.tell(Event::Wanted);
+    story.tell(Event::Ready);
+    assert_eq!(story.state.failures(), 0);
+}
+
+/// What waiting does not put right is told once, and is no crash.
+#[test]
+fn u04_what_cannot_be_started_is_blocked() {
+    for (_, rules) in kinds() {
+        let mut story = Story::of(rules);
+        story.tell(Event::Wanted);
+        assert_eq!(notes(&story.tell(refused(Some(60)))), ["blocked"]);
+        for _ in 0..100 {
+            let actions = story.after(secs(60), Event::TimerFired);
+            assert_eq!(launches(&actions), 1);
+            assert_eq!(notes(&story.tell(refused(Some(60)))), [""; 0]);
+        }
+        assert_eq!((story.word(), story.state.failures()), ("blocked", 0));
+        assert_eq!(story.state.restarts(), 0);
+        // It starts by itself when that is mended.
+        story.after(secs(60), Event::TimerFired);
+        assert_eq!(notes(&story.tell(Event::Ready)), ["ready"]);
+        // It is news again when it comes again.
+        story.tell(Event::RestartRequested);
+        story.tell(Event::Stopped);
+        assert_eq!(notes(&story.tell(refused(None))), ["blocked"]);
+        assert_eq!(story.state.timer(), None);
+        assert_eq!(launches(&story.tell(Event::StartRequested)), 1);
+    }
+}
+
+#[test]
+fn p10_nobody_uses_it() {
+    let (_, lazy) = kinds()[2];
+    let unused = || Event::Unused { grace: GRACE };
+    let mut story = Story::of(lazy);
+    story.tell(Event::Wanted);
+    story.tell(Event::Ready);
+    assert_eq!(story.tell(unused()), [Action::Stop { grace: GRACE }]);
+    assert_eq!(story.tell(Event::Stopped), []);
+    assert_eq!(story.word(), "idle");
+    assert_eq!(launches(&story.tell(Event::Wanted)), 1);
+
+    let mut busy = Story::of(Rules::PROCESS);
+    busy.tell(Event::Wanted);
+    busy.tell(Event::Ready);
+    assert_eq!(busy.tell(unused()), []);
+}

@@ -1,0 +1,228 @@
+//! The rules of registered servers, one by one.
+
+use super::*;
+
+#[test]
+fn h08_what_boots() {
+    use Last::{ByHand, Failed, Finished, Up};
+    let starts: [(RestartPolicy, &[Last]); 4] = [
+        (RestartPolicy::Always, &[Up, ByHand, Finished, Failed]),
+        (RestartPolicy::UnlessStopped, &[Up, Finished, Failed]),
+        (RestartPolicy::OnFailure, &[Up, Failed]),
+        (RestartPolicy::No, &[]),
+    ];
+    for (policy, starting) in starts {
+        for last in [Up, ByHand, Finished, Failed] {
+            let mut story = Story::new(policy);
+            let actions = story.tell(Event::Boot { last });
+            let expect = usize::from(starting.contains(&last));
+            assert_eq!(launches(&actions), expect, "{policy} after {last:?}");
+            let saved = Last::from_word(story.state.saved);
+            assert!(saved == Some(story.state.last), "{saved:?}");
+        }
+    }
+    assert_eq!(Last::from_word("registered"), None);
+}
+
+#[test]
+fn h09_the_policies_are_dockers() {
+    // Whether it is started again after: code 0, another code, a signal, a start that failed.
+    for (policy, expect) in [
+        (RestartPolicy::Always, [true, true, true, true]),
+        (RestartPolicy::UnlessStopped, [true, true, true, true]),
+        (RestartPolicy::OnFailure, [false, true, true, true]),
+        (RestartPolicy::No, [false, false, false, false]),
+    ] {
+        for (event, expect) in [CLEAN, CRASH, killed(), start_failed()]
+            .into_iter()
+            .zip(expect)
+        {
+            let mut story = Story::new(policy);
+            story.tell(Event::StartRequested);
+            let crash = event != CLEAN;
+            let actions = story.tell(event.clone());
+            assert_eq!(launches(&actions) == 1, expect, "{policy}: {event:?}");
+            let note = if crash { "crashed" } else { "exited" };
+            assert_eq!(notes(&actions), [note], "{event:?}");
+            let word = match (expect, crash) {
+                (true, _) => "starting",
+                (false, true) => "failed",
+                (false, false) => "stopped",
+            };
+            assert_eq!(story.word(), word, "{policy}: {event:?}");
+            assert_eq!(story.state.restarts(), u64::from(expect));
+        }
+    }
+}
+
+#[test]
+fn h09_a_stop_by_hand_is_not_undone() {
+    for policy in POLICIES {
+        for end in [CLEAN, CRASH, killed(), Event::Stopped] {
+            let mut story = Story::running(policy);
+            let actions = story.tell(Event::StopRequested { grace: GRACE });
+            assert_eq!(
+                actions,
+                [Action::Save("stopped"), Action::Stop { grace: GRACE }]
+            );
+            let actions = story.tell(end);
+            assert_eq!(notes(&actions), ["stopped"]);
+            assert_eq!(story.word(), "stopped");
+            assert_eq!(story.after(secs(9999), Event::TimerFired), []);
+        }
+    }
+}
+
+#[test]
+fn h10_more_than_three_crashes_in_a_minute() {
+    let mut story = Story::running(RestartPolicy::Always);
+    for _ in 0..3 {
+        let actions = story.after(secs(20), CRASH);
+        assert_eq!((notes(&actions), launches(&actions)), (vec!["crashed"], 1));
+        assert!(!story.state.ladder.is_rung());
+        story.tell(Event::Ready);
+    }
+    // The fourth is 60 s after the first.
+    for (index, wait) in [5, 15, 45, 120, 300, 300, 300].into_iter().enumerate() {
+        let actions = story.after(secs(if index == 0 { 20 } else { 599 }), CRASH);
+        assert_eq!(notes(&actions), ["crashed", "backoff"], "rung {index}");
+        assert_eq!(launches(&actions), 0);
+        assert_eq!(story.word(), "backoff");
+        assert_eq!(story.state.next_attempt(), Some(story.now + secs(wait)));
+        assert_eq!(story.state.ladder.rung(), Some(index.min(4)));
+        let actions = story.after(secs(wait), Event::TimerFired);
+        assert_eq!(deeds(actions), [Action::Launch]);
+        story.tell(Event::Ready);
+    }
+    // A stable time forgives, and says so.
+    let actions = story.after(Rules::REGISTERED.stable, Event::TimerFired);
+    assert_eq!(notes(&actions), ["recovered"]);
+    assert!(!story.state.ladder.is_rung());
+    assert_eq!(launches(&story.tell(CRASH)), 1);
+    assert_eq!(story.state.restarts(), 3 + 7 + 1);
+}
+
+#[test]
+fn h10_slow_crashes_are_no_loop() {
+    let mut story = Story::running(RestartPolicy::Always);
+    for _ in 0..100 {
+        assert_eq!(launches(&story.after(secs(21), CRASH)), 1);
+    }
+}
+
+#[test]
+fn h10_a_start_by_hand_forgives() {
+    for by_hand in [Event::StartRequested, Event::RestartRequested] {
+        let mut story = Story::running(RestartPolicy::Always);
+        for _ in 0..4 {
+            story.tell(killed());
+        }
+        assert_eq!(story.word(), "backoff");
+        assert_eq!(
+            deeds(story.after(secs(1), by_hand)),
+            [Action::Launch, Action::CancelTimer]
+        );
+        assert_eq!(
+            (story.state.ladder.rung(), story.state.restarts()),
+            (None, 0)
+        );
+        for _ in 0..3 {
+            assert_eq!(launches(&story.tell(killed())), 1);
+        }
+        assert_eq!(launches(&story.tell(killed())), 0);
+    }
+}
+
+#[test]
+fn h11_the_product_stops() {
+    let shutdown = || Event::Shutdown { grace: GRACE };
+    let mut story = Story::running(RestartPolicy::Always);
+    assert_eq!(story.tell(shutdown()), [Action::Stop { grace: GRACE }]);
+    assert_eq!(story.tell(Event::StartRequested), []);
+    assert_eq!(story.tell(CRASH), [Action::End]);
+    assert_eq!(story.tell(Event::StartRequested), []);
+    assert_eq!(
+        story.state.last,
+        Last::Up,
+        "it starts with the product again"
+    );
+
+    let mut waiting = Story::running(RestartPolicy::Always);
+    for _ in 0..4 {
+        waiting.tell(CRASH);
+    }
+    assert_eq!(waiting.tell(shutdown()), [Action::End, Action::CancelTimer]);
+}
+
+#[test]
+fn h12_a_restart_by_hand() {
+    let mut story = Story::running(RestartPolicy::No);
+    let grace = secs(10);
+    assert_eq!(
+        deeds(story.tell(Event::RestartRequested)),
+        [Action::Stop { grace }]
+    );
+    assert_eq!(story.word(), "restarting");
+    assert_eq!(deeds(story.tell(killed())), [Action::Launch]);
+    assert_eq!(notes(&story.tell(Event::Ready)), ["ready"]);
+}
+
+#[test]
+fn h15_a_server_that_does_not_answer() {
+    let mut story = Story::running(RestartPolicy::Always);
+    assert_eq!(story.tell(Event::HeartbeatMissed), []);
+    assert_eq!(story.tell(Event::HeartbeatMissed), []);
+    assert_eq!(story.tell(Event::HeartbeatAnswered), []);
+    assert_eq!(story.tell(Event::HeartbeatMissed), []);
+    assert_eq!(story.tell(Event::HeartbeatMissed), []);
+    let warning = Note::Unresponsive { missed: 3 };
+    assert!(warning.is_warning());
+    assert_eq!(
+        story.tell(Event::HeartbeatMissed),
+        [Action::Record(warning)]
+    );
+    assert_eq!(story.word(), "unresponsive");
+    for _ in 0..100 {
+        assert_eq!(story.after(secs(30), Event::HeartbeatMissed), []);
+    }
+    assert_eq!(notes(&story.tell(Event::HeartbeatAnswered)), ["responsive"]);
+    assert_eq!(story.word(), "running");
+}
+
+#[test]
+fn nothing_is_started_twice_when_the_runtime_was_lost() {
+    let back = |alive| Event::RuntimeBack { alive };
+    let mut story = Story::running(RestartPolicy::Always);
+    assert_eq!(notes(&story.tell(Event::RuntimeLost)), ["runtime-lost"]);
+    assert_eq!(story.word(), "unknown");
+    for ignored in [
+        Event::StartRequested,
+        CRASH,
+        Event::Ready,
+        Event::TimerFired,
+    ] {
+        assert_eq!(story.tell(ignored), []);
+    }
+    let actions = story.tell(back(true));
+    assert_eq!(
+        (launches(&actions), actions.last()),
+        (0, Some(&Action::Attach))
+    );
+    story.tell(Event::Ready);
+
+    // However often: that it is gone is not its own fault.
+    for _ in 0..10 {
+        story.tell(Event::RuntimeLost);
+        assert_eq!(launches(&story.tell(back(false))), 1);
+    }
+    story.tell(Event::RuntimeLost);
+    story.tell(Event::RestartRequested);
+    let actions = story.tell(back(true));
+    assert_eq!(
+        actions.last(),
+        Some(&Action::Stop {
+            grace: RESTART_GRACE
+        })
+    );
+    assert_eq!(story.word(), "restarting");
+}

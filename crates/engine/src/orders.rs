@@ -1,0 +1,74 @@
+//! What somebody wants of a server, kept until its loop gets to it.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{Notify, oneshot};
+
+/// Orders that wait; one more is refused.
+const ORDERS: usize = 16;
+
+/// What somebody wants of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    Start,
+    Stop,
+    Restart,
+}
+
+/// An order, and who is told when the server has settled.
+pub(crate) type Ordered = (Order, oneshot::Sender<()>);
+
+/// Orders for a server, whether it has a loop or not.
+pub(crate) struct Inbox {
+    /// `None`: nobody will follow any.
+    orders: Mutex<Option<Vec<Ordered>>>,
+    bell: Notify,
+}
+
+impl Default for Inbox {
+    fn default() -> Self {
+        Self {
+            orders: Mutex::new(Some(Vec::new())),
+            bell: Notify::new(),
+        }
+    }
+}
+
+impl Inbox {
+    fn orders(&self) -> MutexGuard<'_, Option<Vec<Ordered>>> {
+        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn push(&self, order: Ordered) -> bool {
+        let mut orders = self.orders();
+        let Some(waiting) = orders.as_mut().filter(|waiting| waiting.len() < ORDERS) else {
+            return false;
+        };
+        waiting.push(order);
+        self.bell.notify_one();
+        true
+    }
+
+    pub(crate) fn pop(&self) -> Option<Ordered> {
+        let mut orders = self.orders();
+        let waiting = orders.as_mut()?;
+        (!waiting.is_empty()).then(|| waiting.remove(0))
+    }
+
+    pub(crate) async fn next(&self) -> Ordered {
+        loop {
+            if let Some(order) = self.pop() {
+                return order;
+            }
+            self.bell.notified().await;
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.orders().as_ref().is_none_or(Vec::is_empty)
+    }
+
+    pub(crate) fn close(&self) {
+        *self.orders() = None;
+    }
+}

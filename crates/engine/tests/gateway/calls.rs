@@ -1,0 +1,303 @@
+//! One server, many calls: queues, timeouts, ids and cancellation.
+
+use std::{num::NonZeroU32, time::Duration};
+
+use model::ServerSpec;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::support::{ERAS, World, client::Client, hosted, quiet, stdio, takes, until};
+
+fn limited(spec: ServerSpec, limit: u32) -> ServerSpec {
+    ServerSpec {
+        max_concurrency: NonZeroU32::new(limit),
+        ..spec
+    }
+}
+
+fn numbers(held: &[Value]) -> Vec<u64> {
+    held.iter()
+        .map(|call| call["n"].as_u64().unwrap())
+        .collect()
+}
+
+/// The caller gets an error when the time is up, and nobody gets the late answer.
+#[tokio::test(start_paused = true)]
+async fn h06_a_late_answer_is_nobodys() {
+    for spec in [stdio("one"), hosted("one", |_| {})] {
+        for era in ERAS {
+            let world = World::new();
+            let one = world.scripted("one");
+            one.script(|script| script.era = era);
+            match spec.hosting() {
+                Some(_) => world.host([spec.clone()]),
+                None => world.configure(std::slice::from_ref(&spec)),
+            }
+            world.up(&["one"]).await;
+            for era in ERAS {
+                let client = world.client(era).await;
+                let began = Instant::now();
+                let reply = client.tool("hold", json!({ "n": 1 })).await;
+                assert_eq!(began.elapsed(), ServerSpec::DEFAULT_CALL_TIMEOUT);
+                assert_eq!(reply.reason(), "timeout");
+                assert!(reply.message().contains("`hold`"), "{}", reply.raw);
+                // It is told that nobody waits any more; and it answers all the same, while the next one waits.
+                quiet().await;
+                assert!(one.held().is_empty());
+                let next = client.begin_tool("hold", json!({ "n": 2 }));
+                until("the next call is there", || !one.held().is_empty()).await;
+                assert_eq!(one.release(), 2);
+                assert_eq!(next.reply().await.json()["n"], 2);
+            }
+            assert_eq!((one.starts(), one.cancelled().len()), (1, 2));
+            assert_eq!(world.server("one").load(), (0, 0));
+        }
+    }
+}
+
+/// A caller may bring another time than the server's, and progress stretches it.
+#[tokio::test(start_paused = true)]
+async fn h06_the_time_is_the_servers_own() {
+    let world = World::new();
+    let mut spec = stdio("one");
+    spec.call_timeout = Duration::from_secs(5);
+    world.configure(&[spec]);
+    world.up(&["one"]).await;
+    let began = Instant::now();
+    let reply = world.legacy().await.tool("hold", json!({})).await;
+    assert_eq!(began.elapsed(), Duration::from_secs(5));
+    assert!(reply.message().contains("5000 ms"), "{}", reply.raw);
+}
+
+/// One call at a time for a bridged server, the rest in line; and a line that is full says so at once.
+#[tokio::test(start_paused = true)]
+async fn h07_a_hosted_server_has_one_call_in_flight_and_a_bounded_line() {
+    let world = World::with(|settings| settings.limits.queue_len = 3);
+    let one = world.scripted("one");
+    world.host([hosted("one", |_| {})]);
+    world.up(&["one"]).await;
+    let client = world.legacy().await;
+    let mut calls: Vec<_> = (0..4)
+        .map(|n| client.begin_tool("hold", json!({ "n": n })))
+        .collect();
+    quiet().await;
+    assert_eq!(numbers(&one.held()), [0]);
+    assert_eq!(world.server("one").load(), (1, 3));
+    let began = Instant::now();
+    let refused = client.tool("hold", json!({ "n": 4 })).await;
+    assert!(began.elapsed().is_zero());
+    assert_eq!(refused.reason(), "server_busy");
+    assert_eq!(refused.error()["data"]["retryAfterMs"], 1000);
+    for n in 0..4 {
+        assert_eq!(numbers(&one.held()), [n]);
+        one.release();
+        assert_eq!(calls.remove(0).reply().await.json()["n"], n);
+        quiet().await;
+    }
+}
+
+/// What waits in line for too long was never sent.
+#[tokio::test(start_paused = true)]
+async fn h07_time_in_line_counts() {
+    let world = World::new();
+    let one = world.scripted("one");
+    world.host([hosted("one", |_| {})]);
+    world.up(&["one"]).await;
+    let client = world.legacy().await;
+    let first = client.begin_tool("hold", json!({ "n": 0 }));
+    quiet().await;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let second = client.begin_tool("hold", json!({ "n": 1 }));
+    assert_eq!(first.reply().await.reason(), "timeout");
+    quiet().await;
+    assert_eq!(numbers(&one.held()), [1]);
+    let third = client.begin_tool("hold", json!({ "n": 2 }));
+    let (second, third) = tokio::join!(second.reply(), third.reply());
+    assert_eq!(second.reason(), "timeout");
+    // It came when the second was sent already, and gets the rest of its own time.
+    assert_eq!(third.reason(), "timeout");
+    assert_eq!(one.heard("tools/call").len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn g14_a_limit_holds_and_the_rest_is_in_order() {
+    for era in ERAS {
+        let world = World::new();
+        let one = world.scripted("one");
+        one.script(|script| script.era = era);
+        world.configure(&[limited(stdio("one"), 3)]);
+        world.up(&["one"]).await;
+        for era in ERAS {
+            let client = world.client(era).await;
+            let calls: Vec<_> = (0..12)
+                .map(|n| client.begin_tool("hold", json!({ "n": n })))
+                .collect();
+            for batch in 0..4 {
+                quiet().await;
+                let first = batch * 3;
+                assert_eq!(numbers(&one.held()), [first, first + 1, first + 2]);
+                one.release();
+            }
+            for (n, call) in calls.into_iter().enumerate() {
+                assert_eq!(call.reply().await.json()["n"], n);
+            }
+        }
+    }
+}
+
+/// Clients number their requests alike; the server sees each number once.
+#[tokio::test(start_paused = true)]
+async fn a02_a_thousand_calls_with_colliding_ids() {
+    let world = World::new();
+    let one = world.scripted("one");
+    world.configure(&[limited(stdio("one"), 1000)]);
+    world.up(&["one"]).await;
+    let mut calls = Vec::new();
+    for number in 0..10 {
+        let client = world.client(ERAS[number % 2]).await;
+        for id in 0..100 {
+            let params = json!({ "name": "hold", "arguments": { "client": number, "id": id } });
+            calls.push((number, id, client.begin_as(id, "tools/call", params)));
+        }
+    }
+    until("all are there", || one.held().len() == 1000).await;
+    let heard = one.heard("tools/call");
+    let ids: std::collections::BTreeSet<_> = heard
+        .iter()
+        .map(|heard| heard.frame["id"].as_u64())
+        .collect();
+    assert_eq!(ids.len(), 1000);
+    one.release();
+    for (number, id, call) in calls {
+        let reply = call.reply().await;
+        assert_eq!(reply.frame["id"], id);
+        assert_eq!(reply.json(), json!({ "client": number, "id": id }));
+    }
+}
+
+/// An id that is in use by a request of the same session is refused, and the request in flight goes on.
+#[tokio::test(start_paused = true)]
+async fn a02_an_id_in_use_is_refused() {
+    let world = World::new();
+    let one = world.scripted("one");
+    world.configure(&[stdio("one")]);
+    world.up(&["one"]).await;
+    let client = world.legacy().await;
+    let params = json!({ "name": "hold", "arguments": {} });
+    let first = client.begin_as(7, "tools/call", params.clone());
+    let again = client.begin_as(7, "tools/call", params).reply().await;
+    assert_eq!(again.error()["code"], -32600);
+    quiet().await;
+    assert_eq!(one.release(), 1);
+    first.reply().await.result();
+}
+
+/// What a cancelled call leaves behind: nothing.
+async fn cancelled(world: &World, client: &Client, pending: crate::support::client::Pending) {
+    if let Some(pending) = client.cancel(pending) {
+        assert_eq!(pending.reply().await.frame, Value::Null);
+    }
+    quiet().await;
+    assert_eq!(world.server("one").load().1, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn g15_a_call_in_line_is_cancelled() {
+    for era in ERAS {
+        let world = World::new();
+        let one = world.scripted("one");
+        world.host([hosted("one", |_| {})]);
+        world.up(&["one"]).await;
+        let client = world.client(era).await;
+        let first = client.begin_tool("hold", json!({ "n": 0 }));
+        quiet().await;
+        let second = client.begin_tool("hold", json!({ "n": 1 }));
+        quiet().await;
+        assert_eq!(world.server("one").load(), (1, 1));
+        cancelled(&world, &client, second).await;
+        one.release();
+        assert_eq!(first.reply().await.json()["n"], 0);
+        assert_eq!(client.tool("echo", json!({ "n": 2 })).await.json()["n"], 2);
+        assert_eq!(numbers(&heard(&world)), [0, 2]);
+        assert!(one.cancelled().is_empty());
+    }
+}
+
+fn heard(world: &World) -> Vec<Value> {
+    let heard = world.scripted("one").heard("tools/call");
+    let arguments = heard
+        .iter()
+        .map(|heard| &heard.frame["params"]["arguments"]);
+    arguments.cloned().collect()
+}
+
+/// At its first start, of which nobody knows what it will offer, and at a later one.
+#[tokio::test(start_paused = true)]
+async fn g15_a_call_is_cancelled_while_its_server_starts() {
+    for era in ERAS {
+        let world = World::with(|settings| {
+            settings.start = model::StartPolicy::Lazy;
+            settings.limits.server_idle = Duration::from_secs(60);
+        });
+        let one = world.scripted("one");
+        one.script(|script| script.start_delay = Duration::from_secs(8));
+        world.configure(&[stdio("one")]);
+        let client = world.client(era).await;
+        for start in 1..=2 {
+            let call = client.begin_tool("echo", json!({ "n": 0 }));
+            quiet().await;
+            assert_eq!((world.state("one"), one.starts()), ("starting", start));
+            cancelled(&world, &client, call).await;
+            // The start goes on: somebody else may want it.
+            takes(world.until_state("one", "running").await, 7.9, 8.1);
+            assert_eq!(client.tool("echo", json!({ "n": 1 })).await.json()["n"], 1);
+            takes(world.until_state("one", "idle").await, 60.0, 121.0);
+        }
+        assert_eq!(numbers(&heard(&world)), [1, 1]);
+        assert_eq!((one.starts(), one.cancelled().len()), (2, 0));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn g15_a_call_in_flight_is_cancelled_at_its_server() {
+    for server in ERAS {
+        let world = World::new();
+        let one = world.scripted("one");
+        one.script(|script| script.era = server);
+        world.configure(&[limited(stdio("one"), 1)]);
+        world.up(&["one"]).await;
+        for (times, era) in ERAS.into_iter().enumerate() {
+            let client = world.client(era).await;
+            let call = client.begin_tool("hold", json!({ "n": 0 }));
+            quiet().await;
+            assert_eq!(one.held().len(), 1);
+            cancelled(&world, &client, call).await;
+            let told = one.cancelled();
+            assert_eq!(told.len(), times + 1);
+            assert_eq!(told[times]["params"]["name"], "hold");
+            // Its place is free.
+            assert_eq!(world.server("one").load(), (0, 0));
+            assert_eq!(client.tool("echo", json!({ "n": 1 })).await.json()["n"], 1);
+        }
+    }
+}
+
+/// A session that ends takes its calls with it.
+#[tokio::test(start_paused = true)]
+async fn g15_calls_end_with_their_session() {
+    let world = World::new();
+    let one = world.scripted("one");
+    world.configure(&[stdio("one")]);
+    world.up(&["one"]).await;
+    let client = world.legacy().await;
+    let calls = [1, 2, 3].map(|n| client.begin_tool("hold", json!({ "n": n })));
+    quiet().await;
+    assert_eq!(one.held().len(), 3);
+    client.leave().await;
+    for call in calls {
+        assert_eq!(call.reply().await.frame, Value::Null);
+    }
+    quiet().await;
+    assert_eq!((one.held().len(), one.cancelled().len()), (0, 3));
+    assert_eq!(one.running(), 1);
+}

@@ -1,0 +1,389 @@
+//! What holds for every server, wherever it is declared and however it is reached.
+
+use std::time::Duration;
+
+use engine::server::Order;
+use model::{NativeName, ServerSpec, StartPolicy};
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::support::{
+    ERAS, World, hosted, owned, quiet, renewed, server_name, stdio, takes, until, url,
+};
+
+async fn world(spec: ServerSpec) -> World {
+    let world = World::new();
+    put(&world, spec);
+    world
+}
+
+fn put(world: &World, spec: ServerSpec) {
+    match spec.hosting() {
+        Some(_) => world.host([spec]),
+        None => world.configure(&[spec]),
+    }
+}
+
+/// Callers wait for a restart at once.
+#[tokio::test(start_paused = true)]
+async fn h09_callers_wait_for_a_free_restart() {
+    for era in ERAS {
+        let world = world(stdio("one")).await;
+        let one = world.scripted("one");
+        world.up(&["one"]).await;
+        let client = world.client(era).await;
+        client.tool("echo", json!({})).await.result();
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        one.script(|script| script.start_delay = Duration::from_secs(3))
+            .exit(7);
+        quiet().await;
+        let began = Instant::now();
+        let reply = client.tool("echo", json!({ "n": 1 })).await;
+        assert_eq!(reply.json()["n"], 1);
+        takes(began.elapsed(), 2.9, 3.1);
+    }
+}
+
+/// A process of `mcp.json` that had answered a request since its start is started again at once, ten times a minute.
+#[tokio::test(start_paused = true)]
+async fn h09_a_process_has_ten_free_restarts_a_minute() {
+    let world = world(stdio("one")).await;
+    let one = world.scripted("one");
+    world.up(&["one"]).await;
+    let client = world.legacy().await;
+    for restart in 1..=10 {
+        client.tool("echo", json!({})).await.result();
+        one.exit(1);
+        quiet().await;
+        assert_eq!((world.state("one"), one.starts()), ("running", restart + 1));
+    }
+    client.tool("echo", json!({})).await.result();
+    one.exit(1);
+    quiet().await;
+    assert_ne!(world.state("one"), "running");
+    takes(world.until_state("one", "running").await, 0.2, 1.1);
+}
+
+/// One that ended before it had answered what it was asked at its start waits before the next.
+#[tokio::test(start_paused = true)]
+async fn h09_a_process_that_answered_nothing_waits() {
+    let world = world(stdio("one")).await;
+    let one = world.scripted("one");
+    world.up(&["one"]).await;
+    one.script(|script| script.dies_at_start = Some(1)).exit(1);
+    quiet().await;
+    assert_eq!(world.state("one"), "backoff");
+    one.script(|script| script.dies_at_start = None);
+    takes(world.until_state("one", "running").await, 0.2, 1.1);
+}
+
+/// Nobody waits for a start that comes after a backoff.
+#[tokio::test(start_paused = true)]
+async fn h10_nobody_waits_for_a_start_after_a_backoff() {
+    let world = world(hosted("one", |_| {})).await;
+    let one = world.scripted("one");
+    world.up(&["one"]).await;
+    one.script(|script| script.dies_at_start = Some(1)).exit(1);
+    world.until_phase("one", "backoff").await;
+    one.script(|script| {
+        script.dies_at_start = None;
+        script.start_delay = Duration::from_secs(8);
+    });
+    let starts = one.starts();
+    until("it is being started", || one.starts() > starts).await;
+    let client = world.modern().await;
+    let began = Instant::now();
+    let reply = client.tool("echo", json!({})).await;
+    assert!(began.elapsed().is_zero());
+    assert_eq!(reply.reason(), "server_unavailable");
+}
+
+/// What is unusable as it is described is blocked: no attempt, no crash, no rung, one event; and it starts by itself
+/// when that is mended.
+#[tokio::test(start_paused = true)]
+async fn u04_a_missing_secret_blocks() {
+    let why = "the secret `API_KEY` of server `one` is not set";
+    for spec in [stdio("one"), url("one"), hosted("one", |_| {})] {
+        let broken = ServerSpec {
+            unusable: Some(why.to_owned()),
+            ..spec.clone()
+        };
+        let world = World::new();
+        let one = world.scripted("one");
+        put(&world, spec.clone());
+        world.up(&["one"]).await;
+        let mut warnings = world.gateway.warnings();
+        put(&world, broken);
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        assert_eq!(world.state("one"), "blocked");
+        assert_eq!((one.starts(), one.running()), (1, 0));
+        assert_eq!(one.attempts().len(), 1, "nothing is tried that cannot be");
+        let told = std::iter::from_fn(|| warnings.try_recv().ok()).count();
+        assert!(told <= 1, "{told} warnings");
+        let client = world.legacy().await;
+        let began = Instant::now();
+        let reply = client.tool("echo", json!({})).await;
+        assert!(began.elapsed().is_zero());
+        assert_eq!(reply.reason(), "server_unavailable");
+        assert!(reply.message().contains(why), "{}", reply.raw);
+        put(&world, spec);
+        quiet().await;
+        assert_eq!((world.state("one"), one.starts()), ("running", 2));
+    }
+}
+
+/// A project's server that is blocked is not unavailable after the cooldown, but when it is mended: on demand.
+#[tokio::test(start_paused = true)]
+async fn u04_a_projects_missing_secret_blocks() {
+    let world = World::new();
+    let one = world.owned("p", "one");
+    let spec = owned("p", stdio("one"));
+    world.project("p", std::slice::from_ref(&spec));
+    let client = world.client_in(mcp::Era::Legacy, "p").await;
+    client.tool("echo", json!({})).await.result();
+    let broken = ServerSpec {
+        unusable: Some("the secret `API_KEY` is not set".to_owned()),
+        ..spec.clone()
+    };
+    world.project("p", &[broken]);
+    for _ in 0..5 {
+        let reply = client.tool("echo", json!({})).await;
+        assert!(reply.message().contains("`API_KEY`"), "{}", reply.raw);
+        tokio::time::sleep(Duration::from_secs(5)).await;
+    }
+    assert_eq!(world.state("one"), "blocked");
+    assert_eq!(one.attempts().len(), 1);
+    world.project("p", &[spec]);
+    quiet().await;
+    assert_eq!(world.state("one"), "idle");
+    client.tool("echo", json!({})).await.result();
+}
+
+/// A command or image that is not there is looked at again every minute, and told once.
+#[tokio::test(start_paused = true)]
+async fn u04_what_is_refused_is_looked_at_every_minute() {
+    for spec in [stdio("one"), hosted("one", |_| {})] {
+        let world = World::new();
+        let one = world.scripted("one");
+        one.script(|script| script.refused = Some("no such command: `scripted`".to_owned()));
+        let mut warnings = world.gateway.warnings();
+        put(&world, spec);
+        quiet().await;
+        assert_eq!(world.state("one"), "blocked");
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        let attempts = one.attempts();
+        assert!((10..=12).contains(&attempts.len()), "{}", attempts.len());
+        for pair in attempts.windows(2) {
+            takes(pair[1] - pair[0], 59.9, 60.1);
+        }
+        let told = std::iter::from_fn(|| warnings.try_recv().ok()).count();
+        assert!(told <= 1, "{told} warnings");
+        one.script(|script| script.refused = None);
+        takes(world.until_state("one", "running").await, 0.0, 60.5);
+    }
+}
+
+/// An order to start has it looked at at once, and one to stop ends that.
+#[tokio::test(start_paused = true)]
+async fn u04_orders_to_a_blocked_server() {
+    for order in [Order::Start, Order::Restart, Order::Stop] {
+        let world = World::new();
+        let one = world.scripted("one");
+        one.script(|script| script.refused = Some("no such image".to_owned()));
+        world.host([hosted("one", |_| {})]);
+        quiet().await;
+        assert_eq!(world.phase("one"), "blocked");
+        one.script(|script| script.refused = None);
+        world.order("one", order).await;
+        let (phase, starts) = match order {
+            Order::Stop => ("stopped", 0),
+            Order::Start | Order::Restart => ("running", 1),
+        };
+        tokio::time::sleep(Duration::from_secs(300)).await;
+        assert_eq!((world.phase("one"), one.starts()), (phase, starts));
+    }
+}
+
+/// A changed server of `mcp.json` never runs twice, and callers wait for the new one.
+#[tokio::test(start_paused = true)]
+async fn u05_a_reload_never_runs_two() {
+    let world = world(stdio("one")).await;
+    let one = world.scripted("one");
+    world.up(&["one"]).await;
+    one.script(|script| script.is_stubborn = true);
+    let client = world.legacy().await;
+    let began = Instant::now();
+    world.configure(&[renewed(stdio("one"))]);
+    let reply = client.tool("echo", json!({ "n": 1 })).await;
+    assert_eq!(reply.json()["n"], 1);
+    takes(began.elapsed(), 9.9, 10.2);
+    assert_eq!((one.starts(), one.running(), one.most_running()), (2, 1, 1));
+}
+
+/// Removed and put back before the old instance has gone: still never two.
+#[tokio::test(start_paused = true)]
+async fn u05_removed_and_put_back_never_runs_two() {
+    for spec in [stdio("one"), hosted("one", |_| {})] {
+        let world = world(spec.clone()).await;
+        let one = world.scripted("one");
+        world.up(&["one"]).await;
+        one.script(|script| script.is_stubborn = true);
+        match spec.hosting() {
+            Some(_) => world.unhost("one"),
+            None => world.configure(&[]),
+        }
+        quiet().await;
+        put(&world, spec);
+        world.up(&["one"]).await;
+        assert_eq!((one.starts(), one.running(), one.most_running()), (2, 1, 1));
+    }
+}
+
+/// A changed registration has the grace of a restart, and callers wait for the new instance.
+#[tokio::test(start_paused = true)]
+async fn u05_a_changed_registration_has_ten_seconds() {
+    let world = world(hosted("one", |_| {})).await;
+    let one = world.scripted("one");
+    world.up(&["one"]).await;
+    one.script(|script| script.is_stubborn = true);
+    let client = world.legacy().await;
+    let began = Instant::now();
+    world.host([renewed(hosted("one", |_| {}))]);
+    let reply = client.tool("echo", json!({ "n": 1 })).await;
+    assert_eq!(reply.json()["n"], 1);
+    takes(began.elapsed(), 9.9, 10.2);
+    assert_eq!(one.most_running(), 1);
+}
+
+/// The same for one that is removed.
+#[tokio::test(start_paused = true)]
+async fn g11_a_removed_registration_has_ten_seconds() {
+    let world = world(hosted("one", |_| {})).await;
+    let one = world.scripted("one");
+    world.up(&["one"]).await;
+    one.script(|script| script.is_stubborn = true);
+    world.unhost("one");
+    takes(until("it is gone", || one.running() == 0).await, 9.8, 10.2);
+}
+
+/// A restart while it starts waits until what was started is gone.
+#[tokio::test(start_paused = true)]
+async fn h12_a_restart_during_the_start_never_runs_two() {
+    for orders in [vec![Order::Restart], vec![Order::Stop, Order::Start]] {
+        let world = World::new();
+        let one = world.scripted("one");
+        one.script(|script| {
+            script.start_delay = Duration::from_secs(5);
+            script.death = Duration::from_secs(2);
+        });
+        world.host([hosted("one", |_| {})]);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        for order in orders {
+            world.order("one", order).await;
+        }
+        world.up(&["one"]).await;
+        assert_eq!((one.starts(), one.most_running()), (2, 1));
+    }
+}
+
+/// Nothing is launched once the product stops.
+#[tokio::test(start_paused = true)]
+async fn h11_nothing_is_launched_once_stopping() {
+    let world = World::with(|settings| settings.start = StartPolicy::Lazy);
+    for name in ["one", "slow"] {
+        world
+            .scripted(name)
+            .script(|script| script.is_stubborn = true);
+    }
+    world.configure(&[stdio("slow"), stdio("one")]);
+    let client = world.legacy().await;
+    client.tools().await;
+    let starts = world.scripted("one").starts();
+    let late = async {
+        quiet().await;
+        // Neither a change of the configuration nor a request starts anything now.
+        world.configure(&[stdio("slow"), renewed(stdio("one")), stdio("new")]);
+        client.tools().await;
+        world.server("new").want();
+    };
+    tokio::join!(
+        late,
+        world
+            .gateway
+            .shutdown(Instant::now() + Duration::from_secs(30))
+    );
+    quiet().await;
+    assert_eq!(world.scripted("new").starts(), 0);
+    assert_eq!(world.scripted("one").starts(), starts);
+    assert_eq!(world.scripted("one").running(), 0);
+}
+
+/// One look-up of servers for all: a tool of a hosted server is switched off as any other.
+#[tokio::test(start_paused = true)]
+async fn g12_a_tool_of_a_hosted_server_is_switched_off() {
+    let world = world(hosted("one", |_| {})).await;
+    let one = world.scripted("one");
+    world.up(&["one"]).await;
+    let client = world.legacy().await;
+    let (server, tool) = (server_name("one"), NativeName::new("echo"));
+    assert!(world.gateway.set_tool_enabled(&server, &tool, false));
+    assert_eq!(client.tools().await, ["hold"]);
+    client.tool("echo", json!({})).await.error();
+    assert!(world.gateway.set_tool_enabled(&server, &tool, true));
+    client.tool("echo", json!({})).await.result();
+    assert_eq!(one.starts(), 1);
+}
+
+/// All take orders.
+#[tokio::test(start_paused = true)]
+async fn h12_every_server_takes_orders() {
+    for spec in [stdio("one"), url("one")] {
+        let world = world(spec).await;
+        let one = world.scripted("one");
+        world.up(&["one"]).await;
+        let client = world.legacy().await;
+        world.order("one", Order::Restart).await;
+        assert_eq!((world.state("one"), one.starts()), ("running", 2));
+        world.order("one", Order::Stop).await;
+        assert_eq!((world.state("one"), one.running()), ("stopped", 0));
+        tokio::time::sleep(Duration::from_secs(400)).await;
+        let refused = client.tool("echo", json!({})).await;
+        assert_eq!((refused.reason(), one.starts()), ("server_unavailable", 2));
+        world.order("one", Order::Start).await;
+        client.tool("echo", json!({})).await.result();
+        assert_eq!(one.starts(), 3);
+    }
+}
+
+/// A server that its policy does not start at boot is saved as stopped.
+#[tokio::test]
+async fn h08_what_is_not_started_at_boot_is_saved_as_stopped() {
+    use crate::recorded::{eventually, left, registered};
+    let world = World::recorded().await;
+    let spec = registered(&world, "once", model::RestartPolicy::No).await;
+    world.host_left([spec], Some(engine::lifecycle::Last::Up));
+    eventually("it is saved", async || {
+        left(&world, "once").await == "stopped"
+    })
+    .await;
+    assert_eq!(world.scripted("once").starts(), 0);
+}
+
+/// A server that ends while the product lets calls finish is not started again, and keeps nobody waiting.
+#[tokio::test(start_paused = true)]
+async fn h11_what_ends_while_calls_finish_stays_away() {
+    for spec in [stdio("one"), url("one"), hosted("one", |_| {})] {
+        let world = world(spec).await;
+        let one = world.scripted("one");
+        world.up(&["one"]).await;
+        let by = Instant::now() + Duration::from_secs(29);
+        world.gateway.close(by);
+        quiet().await;
+        assert_eq!(one.running(), 1, "calls may finish");
+        one.exit(1);
+        quiet().await;
+        world.server("one").stopped().await;
+        assert!(by - Instant::now() > Duration::from_secs(28));
+        assert_eq!((one.starts(), one.running()), (1, 0));
+    }
+}

@@ -1,0 +1,565 @@
+//! H: hosted servers, from their launch to their end.
+
+use std::time::Duration;
+
+use engine::{
+    Warning,
+    lifecycle::{Last, Rules},
+    server::Order,
+};
+use model::{Heartbeat, Hosting, RestartPolicy};
+use serde_json::{Value, json};
+use tokio::{sync::broadcast::Receiver, time::Instant};
+
+use crate::support::{ERAS, World, hosted, quiet, renewed, server::Scripted, stdio, takes, until};
+
+/// Longer than every wait before a start.
+const LONG: Duration = Duration::from_secs(400);
+
+/// A world with the hosted server `one`.
+async fn world(change: impl FnOnce(&mut Hosting)) -> (World, Scripted) {
+    let world = World::new();
+    let one = world.scripted("one");
+    world.host([hosted("one", change)]);
+    (world, one)
+}
+
+/// Such a world, and the server runs.
+async fn running(change: impl FnOnce(&mut Hosting)) -> (World, Scripted) {
+    let (world, one) = world(change).await;
+    world.up(&["one"]).await;
+    (world, one)
+}
+
+fn warned(warnings: &mut Receiver<Warning>) -> Vec<(&'static str, Value)> {
+    let all = std::iter::from_fn(|| warnings.try_recv().ok());
+    all.map(|warning| (warning.kind, warning.detail)).collect()
+}
+
+/// Calls wait for the first start.
+#[tokio::test(start_paused = true)]
+async fn h01_calls_wait_for_the_first_start() {
+    for era in ERAS {
+        let (world, one) = world(|_| {}).await;
+        one.script(|script| script.start_delay = Duration::from_secs(8));
+        let client = world.client(era).await;
+        quiet().await;
+        assert_eq!(world.phase("one"), "starting");
+        let began = Instant::now();
+        let reply = client.tool("echo", json!({ "n": 1 })).await;
+        assert_eq!(reply.json()["n"], 1);
+        // The client has waited a second for what the server says of itself.
+        takes(began.elapsed(), 6.9, 8.1);
+        let status = world.status("one");
+        assert_eq!((status.phase.word(), status.restarts), ("running", 0));
+        assert!(status.ready_at.is_some() && status.housing.is_some());
+    }
+}
+
+/// As they were left, all at once.
+#[tokio::test(start_paused = true)]
+async fn h08_registered_servers_are_back_when_the_product_is() {
+    use RestartPolicy::{Always, No, OnFailure, UnlessStopped};
+    for (last, up) in [
+        (Last::Up, vec![Always, UnlessStopped, OnFailure]),
+        (Last::ByHand, vec![Always]),
+        (Last::Finished, vec![Always, UnlessStopped]),
+        (Last::Failed, vec![Always, UnlessStopped, OnFailure]),
+    ] {
+        let world = World::new();
+        let policies = [Always, UnlessStopped, OnFailure, No];
+        let began = Instant::now();
+        for policy in policies {
+            let server = world.scripted(policy.as_str());
+            server.script(|script| script.start_delay = Duration::from_secs(2));
+        }
+        let specs =
+            policies.map(|policy| hosted(policy.as_str(), |hosting| hosting.restart = policy));
+        world.host_left(specs, Some(last));
+        for policy in policies {
+            let name = policy.as_str();
+            if up.contains(&policy) {
+                world.up(&[name]).await;
+                continue;
+            }
+            quiet().await;
+            let expected = match last {
+                Last::Failed => "failed",
+                _ => "stopped",
+            };
+            assert_eq!(world.phase(name), expected, "{name}, left {last:?}");
+            assert_eq!(world.scripted(name).starts(), 0);
+        }
+        takes(began.elapsed(), 1.9, 2.1);
+    }
+}
+
+/// A server that ends is back at once, and callers wait for that; its end is on its status.
+#[tokio::test(start_paused = true)]
+async fn h09_a_server_that_crashed_is_back_at_once() {
+    for era in ERAS {
+        let (world, one) = running(|_| {}).await;
+        one.script(|script| {
+            script.era = era;
+            script.tools.push("exit".to_owned());
+            script.start_delay = Duration::from_secs(3);
+        });
+        world.order("one", Order::Restart).await;
+        let client = world.client(era).await;
+        for crashes in 1..=2 {
+            let lost = client.begin_tool("exit", json!({ "code": 7 }));
+            let waiting = client.begin_tool("echo", json!({ "n": crashes }));
+            let began = Instant::now();
+            let lost = lost.reply().await;
+            assert_eq!(lost.reason(), "server_unavailable");
+            assert!(
+                lost.message().contains("went away during `exit`"),
+                "{}",
+                lost.raw
+            );
+            assert!(began.elapsed().is_zero());
+            assert_eq!(waiting.reply().await.json()["n"], crashes);
+            takes(began.elapsed(), 2.9, 3.1);
+            let status = world.status("one");
+            assert_eq!((status.phase.word(), status.restarts), ("running", crashes));
+            let crash = status.last_crash.unwrap();
+            assert_eq!(crash.exit.unwrap().code, Some(7));
+            let end = format!("instance {} ends with exit code 7", crashes + 1);
+            assert!(crash.stderr.contains(&end), "{}", crash.stderr);
+            assert_eq!(status.warnings, 0);
+        }
+        assert_eq!(one.most_running(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn h09_restart_policies_are_as_docker_has_them() {
+    use RestartPolicy::{Always, No, OnFailure, UnlessStopped};
+    for (policy, after_0, after_3) in [
+        (Always, "running", "running"),
+        (OnFailure, "stopped", "running"),
+        (UnlessStopped, "running", "running"),
+        (No, "stopped", "failed"),
+    ] {
+        for (code, phase) in [(0, after_0), (3, after_3)] {
+            let (world, one) = running(|hosting| hosting.restart = policy).await;
+            one.exit(code);
+            quiet().await;
+            assert_eq!(world.phase("one"), phase, "{policy} after {code}");
+            let client = world.legacy().await;
+            let reply = client.tool("echo", json!({ "n": 1 })).await;
+            if phase == "running" {
+                assert_eq!(reply.json()["n"], 1);
+            } else {
+                assert_eq!(reply.reason(), "server_unavailable");
+                // It stays so until somebody starts it by hand.
+                tokio::time::sleep(LONG).await;
+                assert_eq!(world.phase("one"), phase);
+                assert_eq!(one.starts(), 1);
+                world.order("one", Order::Start).await;
+                client.tool("echo", json!({})).await.result();
+            }
+            assert_eq!(one.starts(), 2);
+        }
+    }
+}
+
+/// More than three ends in a minute: the waits grow, each is warned of once, and calls meanwhile fail at once with the time.
+#[tokio::test(start_paused = true)]
+async fn h10_a_crash_loop_backs_off_and_warns() {
+    let (world, one) = running(|_| {}).await;
+    let client = world.legacy().await;
+    let mut warnings = world.gateway.warnings();
+    one.script(|script| script.dies_at_start = Some(1)).exit(1);
+    let waits = Rules::LADDER;
+    for (rung, wait) in waits.iter().copied().chain([waits[4]]).enumerate() {
+        world.until_phase("one", "backoff").await;
+        quiet().await;
+        assert_eq!(one.starts(), 1 + Rules::REGISTERED.free.most + rung);
+        let status = world.status("one");
+        let left = status.next_attempt.unwrap() - Instant::now();
+        takes(left, wait.as_secs_f64() * 0.98 - 0.1, wait.as_secs_f64());
+        let began = Instant::now();
+        let reply = client.tool("echo", json!({})).await;
+        assert!(began.elapsed().is_zero());
+        assert_eq!(reply.reason(), "server_unavailable");
+        let retry = reply.error()["data"]["retryAfterMs"].as_u64().unwrap();
+        assert!(
+            u128::from(retry).abs_diff(left.as_millis()) <= 1,
+            "{retry} ms"
+        );
+        let told = warned(&mut warnings);
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert_eq!(
+            (told[0].0, &told[0].1["waitSeconds"]),
+            ("backoff", &json!(wait.as_secs()))
+        );
+        assert_eq!(status.warnings, rung as u64 + 1);
+        tokio::time::sleep(left).await;
+        quiet().await;
+    }
+    // It works again. Only when it has been stable it is forgiven.
+    one.script(|script| script.dies_at_start = None);
+    world.up(&["one"]).await;
+    tokio::time::sleep(Rules::REGISTERED.stable / 2).await;
+    one.exit(1);
+    quiet().await;
+    assert_eq!(world.phase("one"), "backoff");
+    world.up(&["one"]).await;
+    tokio::time::sleep(Rules::REGISTERED.stable + Duration::from_secs(1)).await;
+    one.exit(1);
+    quiet().await;
+    assert_eq!(world.phase("one"), "running");
+    assert_eq!(one.most_running(), 1);
+}
+
+/// An order to start forgives, one to stop ends the attempts.
+#[tokio::test(start_paused = true)]
+async fn h10_orders_during_a_backoff() {
+    for order in [Order::Start, Order::Restart, Order::Stop] {
+        let (world, one) = world(|_| {}).await;
+        one.script(|script| script.dies_at_start = Some(1));
+        world.until_phase("one", "backoff").await;
+        let starts = one.starts();
+        one.script(|script| script.dies_at_start = None);
+        let began = Instant::now();
+        world.order("one", order).await;
+        assert!(began.elapsed() < Duration::from_millis(10));
+        let status = world.status("one");
+        if order == Order::Stop {
+            tokio::time::sleep(LONG).await;
+            assert_eq!((world.phase("one"), one.starts()), ("stopped", starts));
+            continue;
+        }
+        assert_eq!((status.phase.word(), status.restarts), ("running", 0));
+        // Forgiven: it has its starts at once again.
+        one.exit(1);
+        quiet().await;
+        assert_eq!((world.phase("one"), one.starts()), ("running", starts + 2));
+    }
+}
+
+/// All are asked to end, and those that do not are killed after thirty seconds in all. Calls get an answer.
+#[tokio::test(start_paused = true)]
+async fn h11_nothing_outlives_the_gateway() {
+    let world = World::new();
+    let all = ["polite", "stubborn", "crashing", "stopped", "file"];
+    for name in ["stubborn", "file"] {
+        let server = world.scripted(name);
+        server.script(|script| script.is_stubborn = true);
+    }
+    world
+        .scripted("crashing")
+        .script(|script| script.dies_at_start = Some(1));
+    world.configure(&[stdio("file")]);
+    world.host(all[..4].iter().map(|name| hosted(name, |_| {})));
+    world.up(&["polite", "stubborn", "stopped", "file"]).await;
+    world.until_phase("crashing", "backoff").await;
+    world.order("stopped", Order::Stop).await;
+    let client = world.legacy().await;
+    let calls = ["polite__hold", "stubborn__hold", "file__hold"];
+    let calls = calls.map(|tool| client.begin_tool(tool, json!({})));
+    quiet().await;
+    let count = |of: fn(&Scripted) -> usize| all.map(|name| of(&world.scripted(name)));
+    let starts = count(Scripted::starts);
+    let ended = async {
+        let polite = world.scripted("polite");
+        let took = until("the polite one is gone", || polite.running() == 0).await;
+        takes(took, 0.0, 0.1);
+        let gone = || count(Scripted::running) == [0; 5];
+        until("all are gone", gone).await + took
+    };
+    let (took, ()) = tokio::join!(
+        ended,
+        world
+            .gateway
+            .shutdown(Instant::now() + Duration::from_secs(30))
+    );
+    takes(took, 29.9, 30.2);
+    for call in calls {
+        assert_eq!(call.reply().await.reason(), "server_unavailable");
+    }
+    tokio::time::sleep(LONG).await;
+    assert_eq!(count(Scripted::starts), starts);
+    assert_eq!(count(Scripted::running), [0; 5]);
+}
+
+/// A new instance, ten seconds at the latest, and the counters begin anew. Callers wait for it.
+#[tokio::test(start_paused = true)]
+async fn h12_a_restart_by_hand_makes_a_new_instance() {
+    for (is_stubborn, death, from, to) in [
+        (false, 0, 0.0, 0.1),
+        (true, 0, 9.9, 10.1),
+        (true, 2, 11.9, 12.1),
+    ] {
+        let (world, one) = running(|_| {}).await;
+        one.exit(1);
+        world.up(&["one"]).await;
+        assert_eq!(world.status("one").restarts, 1);
+        one.script(|script| {
+            script.is_stubborn = is_stubborn;
+            script.death = Duration::from_secs(death);
+        });
+        let client = world.legacy().await;
+        let lost = client.begin_tool("hold", json!({}));
+        quiet().await;
+        let server = world.server("one");
+        let began = Instant::now();
+        let call = async {
+            quiet().await;
+            let phase = if is_stubborn { "restarting" } else { "running" };
+            assert_eq!(world.phase("one"), phase);
+            client.tool("echo", json!({ "n": 1 })).await
+        };
+        let (followed, reply) = tokio::join!(server.obey(Order::Restart), call);
+        assert!(followed);
+        takes(began.elapsed(), from, to);
+        assert_eq!(lost.reply().await.reason(), "server_unavailable");
+        assert_eq!(reply.json()["n"], 1);
+        let status = world.status("one");
+        assert_eq!((status.phase.word(), status.restarts), ("running", 0));
+        assert_eq!((one.starts(), one.most_running()), (3, 1));
+    }
+}
+
+/// What was stopped by hand answers at once, with the reason, and starts by hand only.
+#[tokio::test(start_paused = true)]
+async fn h12_a_stopped_server_stays_stopped() {
+    let (world, one) = running(|_| {}).await;
+    world.order("one", Order::Stop).await;
+    assert_eq!((world.phase("one"), one.running()), ("stopped", 0));
+    for era in ERAS {
+        let client = world.client(era).await;
+        let began = Instant::now();
+        let reply = client.tool("echo", json!({})).await;
+        assert!(began.elapsed().is_zero());
+        assert_eq!(reply.reason(), "server_unavailable");
+        assert!(reply.message().contains("stopped"), "{}", reply.raw);
+        assert_eq!(client.tools().await, ["echo", "hold"]);
+    }
+    tokio::time::sleep(LONG).await;
+    assert_eq!(one.starts(), 1);
+    world.order("one", Order::Start).await;
+    assert_eq!((world.phase("one"), one.starts()), ("running", 2));
+}
+
+/// Whatever is asked for while it starts or stops: there is one instance at most, and the last word counts.
+#[tokio::test(start_paused = true)]
+async fn h12_the_last_order_counts() {
+    use Order::{Restart, Start, Stop};
+    for (orders, phase) in [
+        (vec![Stop], "stopped"),
+        (vec![Stop, Start], "running"),
+        (vec![Stop, Restart, Stop], "stopped"),
+        (vec![Restart, Stop], "stopped"),
+        (vec![Restart, Restart, Start], "running"),
+        (vec![Start, Stop, Stop, Start], "running"),
+    ] {
+        for delay in [0, 20] {
+            let (world, one) = world(|_| {}).await;
+            one.script(|script| {
+                script.is_stubborn = true;
+                script.start_delay = Duration::from_secs(delay);
+            });
+            // While it starts, and while it runs.
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            let server = world.server("one");
+            let following = orders.iter().map(|order| server.obey(*order));
+            let followed = futures_util::future::join_all(following).await;
+            assert_eq!(followed, vec![true; orders.len()]);
+            assert_eq!(world.phase("one"), phase, "{orders:?} after {delay} s");
+            assert_eq!(one.most_running(), 1, "{orders:?} after {delay} s");
+            assert_eq!(one.running(), usize::from(phase == "running"));
+        }
+    }
+}
+
+/// Three heartbeats without an answer: unresponsive, warned of, and left as it is; calls are still sent.
+#[tokio::test(start_paused = true)]
+async fn h15_a_silent_server_is_unresponsive_and_not_restarted() {
+    for era in ERAS {
+        let world = World::new();
+        let one = world.scripted("one");
+        one.script(|script| script.era = era);
+        world.host([hosted("one", |_| {})]);
+        world.up(&["one"]).await;
+        let mut warnings = world.gateway.warnings();
+        let client = world.legacy().await;
+        one.script(|script| script.is_silent = true);
+        // Each is sent 30 s after the last was answered or missed, which takes 10 s.
+        takes(world.until_phase("one", "unresponsive").await, 119.0, 122.0);
+        let asked = match era {
+            mcp::Era::Legacy => "ping",
+            mcp::Era::Modern => "server/discover",
+        };
+        let before = usize::from(era == mcp::Era::Modern);
+        assert_eq!(one.heard(asked).len(), before + 3);
+        let call = client.begin_tool("hold", json!({ "n": 1 }));
+        quiet().await;
+        assert_eq!(one.heard("tools/call").len(), 1);
+        assert_eq!(call.reply().await.reason(), "timeout");
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        let told = warned(&mut warnings);
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert_eq!(
+            (told[0].0, &told[0].1["missed"]),
+            ("unresponsive", &json!(3))
+        );
+        one.script(|script| script.is_silent = false);
+        takes(world.until_phase("one", "running").await, 0.0, 40.0);
+        client.tool("echo", json!({})).await.result();
+        let status = world.status("one");
+        assert_eq!((one.starts(), status.restarts, status.warnings), (1, 0, 1));
+        assert!(warned(&mut warnings).is_empty());
+    }
+}
+
+/// A server that is busy with a call is not asked, and a slow one that answers in time is not unresponsive.
+#[tokio::test(start_paused = true)]
+async fn h15_a_busy_server_is_not_asked() {
+    let world = World::new();
+    let one = world.scripted("one");
+    let mut spec = hosted("one", |hosting| {
+        hosting.heartbeat = Some(Heartbeat {
+            interval: Duration::from_secs(1),
+            timeout: Duration::from_secs(1),
+            misses: 1,
+        });
+    });
+    spec.call_timeout = Duration::from_secs(600);
+    world.host([spec]);
+    world.up(&["one"]).await;
+    let client = world.legacy().await;
+    let call = client.begin_tool("hold", json!({}));
+    quiet().await;
+    let asked = one.heard("ping").len();
+    one.script(|script| script.is_silent = true);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(
+        (world.phase("one"), one.heard("ping").len()),
+        ("running", asked)
+    );
+    one.release();
+    call.reply().await.result();
+    takes(world.until_phase("one", "unresponsive").await, 0.9, 3.1);
+}
+
+/// What runs it does not answer: nothing is started next to what may still be there.
+#[tokio::test(start_paused = true)]
+async fn h12_a_lost_instance_is_not_started_a_second_time() {
+    let (world, one) = running(|_| {}).await;
+    let mut warnings = world.gateway.warnings();
+    one.script(|script| {
+        script.is_stubborn = true;
+        script.is_lost = true;
+    });
+    let server = world.server("one");
+    let ordered = tokio::time::timeout(Duration::from_secs(60), server.obey(Order::Restart)).await;
+    assert_eq!(ordered, Ok(true));
+    assert_eq!(world.phase("one"), "unknown");
+    let told = warned(&mut warnings);
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!(told[0].0, "runtime-lost");
+    let client = world.legacy().await;
+    let began = Instant::now();
+    assert_eq!(
+        client.tool("echo", json!({})).await.reason(),
+        "server_unavailable"
+    );
+    assert!(began.elapsed().is_zero());
+    tokio::time::sleep(LONG).await;
+    assert_eq!((world.phase("one"), one.starts()), ("unknown", 1));
+    one.exit(137);
+    world.up(&["one"]).await;
+    assert_eq!((one.starts(), one.most_running()), (2, 1));
+}
+
+/// A registration that changes: calls in flight end with a clear error, new ones wait for the new instance.
+#[tokio::test(start_paused = true)]
+async fn u05_a_changed_registration_in_mid_call() {
+    for era in ERAS {
+        let (world, one) = running(|_| {}).await;
+        one.script(|script| script.start_delay = Duration::from_secs(3));
+        let client = world.client(era).await;
+        let lost = client.begin_tool("hold", json!({}));
+        quiet().await;
+        let began = Instant::now();
+        world.host([renewed(hosted("one", |_| {}))]);
+        let waiting = client.begin_tool("echo", json!({ "n": 1 }));
+        assert_eq!(lost.reply().await.reason(), "server_unavailable");
+        takes(began.elapsed(), 0.0, 0.1);
+        assert_eq!(waiting.reply().await.json()["n"], 1);
+        takes(began.elapsed(), 2.9, 3.1);
+        assert_eq!((one.starts(), one.running(), one.most_running()), (2, 1, 1));
+    }
+}
+
+/// The new instance is not started before the old one has ended, however long that takes.
+#[tokio::test(start_paused = true)]
+async fn u05_a_changed_registration_never_runs_twice() {
+    let (world, one) = running(|_| {}).await;
+    one.script(|script| script.is_stubborn = true);
+    world.host([renewed(hosted("one", |_| {}))]);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!((one.starts(), one.running()), (1, 1));
+    world.up(&["one"]).await;
+    assert_eq!((one.starts(), one.running(), one.most_running()), (2, 1, 1));
+}
+
+/// A change forgives what failed, and does not start what somebody stopped.
+#[tokio::test(start_paused = true)]
+async fn u05_a_change_of_a_server_that_does_not_run() {
+    let (world, one) = world(|_| {}).await;
+    one.script(|script| script.dies_at_start = Some(1));
+    world.until_phase("one", "backoff").await;
+    let starts = one.starts();
+    one.script(|script| script.dies_at_start = None);
+    world.host([renewed(hosted("one", |_| {}))]);
+    quiet().await;
+    assert_eq!((world.phase("one"), one.starts()), ("running", starts + 1));
+    assert_eq!(world.status("one").restarts, 0);
+
+    world.order("one", Order::Stop).await;
+    world.host([hosted("one", |_| {})]);
+    tokio::time::sleep(LONG).await;
+    assert_eq!((world.phase("one"), one.running()), ("stopped", 0));
+    let client = world.legacy().await;
+    let refused = client.tool("echo", json!({})).await;
+    assert_eq!(refused.reason(), "server_unavailable");
+}
+
+/// The same registration again changes nothing.
+#[tokio::test(start_paused = true)]
+async fn u05_a_registration_that_is_repeated() {
+    let (world, one) = running(|_| {}).await;
+    let client = world.modern().await;
+    let call = client.begin_tool("hold", json!({ "n": 1 }));
+    quiet().await;
+    world.host([hosted("one", |_| {}), hosted("two", |_| {})]);
+    world.up(&["one", "two"]).await;
+    one.release();
+    assert_eq!(call.reply().await.json()["n"], 1);
+    assert_eq!(one.starts(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn g11_a_registration_ends_in_mid_call() {
+    for era in ERAS {
+        let (world, one) = running(|_| {}).await;
+        let client = world.client(era).await;
+        let calls = [1, 2].map(|n| client.begin_tool("hold", json!({ "n": n })));
+        quiet().await;
+        let server = world.server("one");
+        let began = Instant::now();
+        world.unhost("one");
+        assert!(client.tools().await.is_empty());
+        for call in calls {
+            assert_eq!(call.reply().await.reason(), "server_unavailable");
+        }
+        server.stopped().await;
+        takes(began.elapsed(), 0.0, 0.1);
+        // The second was in line and never sent.
+        assert_eq!((one.running(), one.heard("tools/call").len()), (0, 1));
+        assert!(!server.obey(Order::Start).await);
+    }
+}

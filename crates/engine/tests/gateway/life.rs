@@ -1,0 +1,369 @@
+//! Servers of `mcp.json`, processes and URLs, from their start to their end.
+
+use std::{collections::HashMap, time::Duration};
+
+use engine::server::State;
+use model::{Sharing, StartPolicy};
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::support::{ERAS, World, quiet, renewed, stdio, takes, until, url};
+
+/// It is tried again after waits that grow to a minute. A call meanwhile fails at once.
+#[tokio::test(start_paused = true)]
+async fn p07_a_connection_that_drops_is_made_again_with_growing_waits() {
+    for spec in [url("one"), stdio("one")] {
+        let world = World::new();
+        let one = world.scripted("one");
+        world.configure(&[spec]);
+        let client = world.legacy().await;
+        client.tool("echo", json!({})).await.result();
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        one.script(|script| script.refusals = 9).exit(0);
+        until("the last attempt was refused", || {
+            one.attempts().len() == 10
+        })
+        .await;
+        let began = Instant::now();
+        let reply = client.tool("echo", json!({})).await;
+        assert!(began.elapsed().is_zero());
+        assert_eq!(reply.reason(), "server_unavailable");
+        let wait = reply.error()["data"]["retryAfterMs"].as_u64().unwrap();
+        assert!((15_000..=60_000).contains(&wait), "{wait} ms");
+        let back = world.until_state("one", "running").await;
+        takes(back, 15.0, 60.5);
+        client.tool("echo", json!({})).await.result();
+        let attempts = one.attempts();
+        // What held for more than a second is tried again at once.
+        let gaps: Vec<f64> = attempts
+            .windows(2)
+            .map(|pair| (pair[1] - pair[0]).as_secs_f64())
+            .collect();
+        assert!((2.0..2.2).contains(&gaps[0]), "{gaps:?}");
+        for (doublings, gap) in gaps[1..].iter().enumerate() {
+            let longest = 2f64.powi(i32::try_from(doublings).unwrap()).min(60.0);
+            assert!((longest / 4.0..=longest + 0.01).contains(gap), "{gaps:?}");
+        }
+        assert_eq!((one.starts(), one.most_running()), (2, 1));
+    }
+}
+
+/// Also while it is connected again at once: what is behind a URL may be away for long.
+#[tokio::test(start_paused = true)]
+async fn p07_calls_do_not_wait_for_a_url_to_come_back() {
+    for era in ERAS {
+        let world = World::new();
+        let one = world.scripted("one");
+        one.script(|script| script.era = era);
+        world.configure(&[url("one")]);
+        world.up(&["one"]).await;
+        let client = world.client(era).await;
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        one.script(|script| script.start_delay = Duration::from_secs(5))
+            .exit(0);
+        quiet().await;
+        assert_eq!(one.attempts().len(), 2);
+        let began = Instant::now();
+        let reply = client.tool("echo", json!({})).await;
+        assert!(began.elapsed().is_zero());
+        assert_eq!(reply.reason(), "server_unavailable");
+        takes(world.until_state("one", "running").await, 4.9, 5.1);
+        client.tool("echo", json!({})).await.result();
+    }
+}
+
+/// A change forgives what failed.
+#[tokio::test(start_paused = true)]
+async fn u05_a_change_of_a_server_that_is_away() {
+    for spec in [url("one"), stdio("one")] {
+        let world = World::new();
+        let one = world.scripted("one");
+        one.script(|script| script.refusals = 9);
+        world.configure(std::slice::from_ref(&spec));
+        until("it has failed", || one.attempts().len() == 9).await;
+        quiet().await;
+        assert_eq!((world.state("one"), one.starts()), ("backoff", 0));
+        one.script(|script| script.refusals = 0);
+        world.configure(&[renewed(spec.clone())]);
+        quiet().await;
+        assert_eq!((world.state("one"), one.starts()), ("running", 1));
+    }
+}
+
+/// An instance for each session, which ends with it; and what one does concerns no other.
+#[tokio::test(start_paused = true)]
+async fn s05_sessions_have_instances_of_their_own() {
+    let world = World::new();
+    let one = world.scripted("one");
+    let mut spec = stdio("one");
+    spec.sharing = Sharing::Session;
+    world.configure(&[spec]);
+    world.up(&["one"]).await;
+    let (ada, bob) = (world.legacy().await, world.legacy().await);
+    // Racing first calls of a session start one.
+    let calls = [&ada, &bob, &ada, &bob].map(|client| client.begin_tool("hold", json!({})));
+    quiet().await;
+    let instances = || {
+        let heard = one.heard("tools/call");
+        heard.iter().map(|heard| heard.instance).collect::<Vec<_>>()
+    };
+    assert_eq!(one.starts(), 3);
+    let seen = instances();
+    assert_eq!((seen[0], seen[1]), (seen[2], seen[3]));
+    assert_ne!(seen[0], seen[1]);
+    ada.leave().await;
+    quiet().await;
+    assert_eq!(one.running(), 2);
+    one.release();
+    let [first, second, third, fourth] = calls;
+    for (call, is_over) in [
+        (first, true),
+        (second, false),
+        (third, true),
+        (fourth, false),
+    ] {
+        assert_eq!(call.reply().await.frame.get("result").is_none(), is_over);
+    }
+    // All end: the next call gets another.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    one.exit(1);
+    quiet().await;
+    bob.tool("echo", json!({})).await.result();
+    assert!(instances()[4] > 3);
+    bob.leave().await;
+    quiet().await;
+    assert_eq!(one.running(), 1);
+}
+
+/// After a minute of running it is as if it had never failed.
+#[tokio::test(start_paused = true)]
+async fn p07_a_minute_of_running_is_stable() {
+    let world = World::new();
+    let one = world.scripted("one");
+    one.script(|script| script.refusals = 6);
+    world.configure(&[url("one")]);
+    world.up(&["one"]).await;
+    for (held, at_once) in [(59, false), (61, true), (61, true)] {
+        tokio::time::sleep(Duration::from_secs(held)).await;
+        one.exit(0);
+        quiet().await;
+        assert_eq!(world.state("one") == "running", at_once, "after {held} s");
+        world.up(&["one"]).await;
+    }
+}
+
+/// One that ends again and again within a second is not started in a tight loop.
+#[tokio::test(start_paused = true)]
+async fn p07_what_flaps_waits() {
+    let world = World::new();
+    let one = world.scripted("one");
+    one.script(|script| script.dies_at_start = Some(1));
+    world.configure(&[stdio("one")]);
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    let starts = one.starts();
+    assert!((12..=30).contains(&starts), "{starts} starts in 10 min");
+    assert_eq!(world.state("one"), "backoff");
+    let State::Down { reason, .. } = world.server("one").state() else {
+        panic!("it is down");
+    };
+    assert!(reason.contains("exit code 1"), "{reason}");
+    assert!(world.server("one").stderr_tail().contains("instance"));
+}
+
+/// The end of a server ends its calls with the reason, in whichever state they are.
+#[tokio::test(start_paused = true)]
+async fn g05_calls_in_flight_end_with_their_server() {
+    for spec in [url("one"), stdio("one")] {
+        for era in ERAS {
+            let world = World::new();
+            let one = world.scripted("one");
+            one.script(|script| script.era = era);
+            world.configure(std::slice::from_ref(&spec));
+            world.up(&["one"]).await;
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            let client = world.client(era).await;
+            let calls = [1, 2].map(|n| client.begin_tool("hold", json!({ "n": n })));
+            quiet().await;
+            let began = Instant::now();
+            one.exit(7);
+            for call in calls {
+                let reply = call.reply().await;
+                assert_eq!(reply.reason(), "server_unavailable");
+                assert!(
+                    reply.message().contains("went away during `hold`"),
+                    "{}",
+                    reply.raw
+                );
+            }
+            assert!(began.elapsed().is_zero());
+            world.up(&["one"]).await;
+            client.tool("echo", json!({})).await.result();
+            assert_eq!(world.server("one").load(), (0, 0));
+        }
+    }
+}
+
+/// What a reload does not change goes on undisturbed, its calls included.
+#[tokio::test(start_paused = true)]
+async fn u05_a_reload_leaves_alone_what_it_does_not_change() {
+    let world = World::new();
+    let one = world.scripted("one");
+    world.configure(&[stdio("one")]);
+    world.up(&["one"]).await;
+    let client = world.legacy().await;
+    let call = client.begin_tool("hold", json!({ "n": 1 }));
+    quiet().await;
+    let mut without = stdio("one");
+    without
+        .disabled_tools
+        .insert(model::NativeName::new("echo"));
+    world.configure(&[stdio("two"), without]);
+    world.up(&["one", "two"]).await;
+    assert_eq!(client.tools().await, ["echo", "two__hold", "one__hold"]);
+    world.configure(&[stdio("one")]);
+    quiet().await;
+    assert_eq!(one.release(), 1);
+    assert_eq!(call.reply().await.json()["n"], 1);
+    assert_eq!(one.starts(), 1);
+}
+
+/// A server that a reload changes is started anew: its calls end with a clear error, new ones find the new instance.
+#[tokio::test(start_paused = true)]
+async fn u05_a_reload_in_mid_call() {
+    for spec in [url("one"), stdio("one")] {
+        for era in ERAS {
+            let world = World::new();
+            let one = world.scripted("one");
+            world.configure(std::slice::from_ref(&spec));
+            let client = world.client(era).await;
+            client.tool("echo", json!({})).await.result();
+            let call = client.begin_tool("hold", json!({ "n": 1 }));
+            quiet().await;
+            one.script(|script| script.start_delay = Duration::from_secs(3));
+            world.configure(&[renewed(spec.clone())]);
+            let began = Instant::now();
+            let reply = call.reply().await;
+            assert_eq!(reply.reason(), "server_unavailable");
+            takes(began.elapsed(), 0.0, 0.1);
+            // Its tools stay on offer meanwhile, and a call waits for it.
+            assert_eq!(client.tools().await, ["echo", "hold"]);
+            let reply = client.tool("echo", json!({ "n": 2 })).await;
+            assert_eq!(reply.json()["n"], 2);
+            takes(began.elapsed(), 2.9, 3.1);
+            assert_eq!(one.heard("tools/call").last().unwrap().instance, 2);
+            quiet().await;
+            assert_eq!((one.starts(), one.running()), (2, 1));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn g11_a_server_is_removed_in_mid_call() {
+    for era in ERAS {
+        let world = World::new();
+        let one = world.scripted("one");
+        world.scripted("two").tools(&["other"]);
+        world.configure(&[stdio("one"), stdio("two")]);
+        world.up(&["one", "two"]).await;
+        let client = world.client(era).await;
+        let call = client.begin_tool("hold", json!({ "n": 1 }));
+        quiet().await;
+        let began = Instant::now();
+        world.configure(&[stdio("two")]);
+        assert_eq!(client.tools().await, ["other"]);
+        let gone = client.tool("hold", json!({})).await;
+        assert_eq!(gone.error()["code"], -32602);
+        assert_eq!(call.reply().await.reason(), "server_unavailable");
+        takes(began.elapsed(), 0.0, 0.1);
+        quiet().await;
+        assert_eq!((one.starts(), one.running()), (1, 0));
+        assert_eq!(one.heard("tools/call").len(), 1);
+    }
+}
+
+/// One that does not end when its input does gets `SIGTERM`, and `SIGKILL` after the grace (P05).
+#[tokio::test(start_paused = true)]
+async fn p05_what_does_not_end_is_killed() {
+    let world = World::new();
+    let one = world.scripted("one");
+    one.script(|script| script.is_stubborn = true);
+    world.configure(&[stdio("one")]);
+    world.up(&["one"]).await;
+    let server = world.server("one");
+    let began = Instant::now();
+    world.configure(&[]);
+    server.stopped().await;
+    takes(began.elapsed(), 9.9, 10.2);
+    assert_eq!(one.running(), 0);
+    assert!(
+        server.stderr_tail().contains("signal 9"),
+        "{}",
+        server.stderr_tail()
+    );
+}
+
+/// Sequential start: one after the other, and the first that fails stops those before it.
+#[tokio::test(start_paused = true)]
+async fn a10_the_first_failure_fails_the_start() {
+    let world = World::with(|settings| settings.start = StartPolicy::Sequential);
+    let all = ["one", "two", "three"];
+    for name in all {
+        let server = world.scripted(name);
+        server.script(|script| script.start_delay = Duration::from_secs(2));
+    }
+    world.scripted("two").script(|script| script.refusals = 1);
+    let specs = || all.map(stdio).to_vec();
+    let failed = world.gateway.start(specs(), HashMap::new()).await;
+    let failed = failed.unwrap_err().to_string();
+    assert!(
+        failed.contains("`two`") && failed.contains("connection refused"),
+        "{failed}"
+    );
+    quiet().await;
+    let starts = all.map(|name| world.scripted(name).starts());
+    let running = all.map(|name| world.scripted(name).running());
+    assert_eq!((starts, running), ([1, 0, 0], [0, 0, 0]));
+
+    let began = Instant::now();
+    world.gateway.start(specs(), HashMap::new()).await.unwrap();
+    takes(began.elapsed(), 5.9, 6.1);
+    let first = all.map(|name| *world.scripted(name).attempts().last().unwrap() - began);
+    for (first, at) in first.into_iter().zip([0.0, 2.0, 4.0]) {
+        takes(first, at, at + 0.1);
+    }
+}
+
+/// The product stops: nothing is left, and no call is without an answer.
+#[tokio::test(start_paused = true)]
+async fn a11_nothing_outlives_the_gateway() {
+    let world = World::new();
+    let all = ["one", "two", "stubborn"];
+    let stubborn = world.scripted("stubborn");
+    stubborn.script(|script| script.is_stubborn = true);
+    world.scripted("one").tools(&["hold"]);
+    world.configure(&[stdio("one"), url("two"), stdio("stubborn")]);
+    world.up(&all).await;
+    let client = world.legacy().await;
+    let call = client.begin_tool("one__hold", json!({}));
+    quiet().await;
+    let ended = async {
+        let began = Instant::now();
+        let gone = || all.iter().all(|name| world.scripted(name).running() == 0);
+        until("all are gone", gone).await;
+        began.elapsed()
+    };
+    let (took, ()) = tokio::join!(
+        ended,
+        world
+            .gateway
+            .shutdown(Instant::now() + Duration::from_secs(30))
+    );
+    takes(took, 9.9, 30.2);
+    assert_eq!(call.reply().await.reason(), "server_unavailable");
+    assert_eq!(
+        client.tool("one__hold", json!({})).await.reason(),
+        "server_unavailable"
+    );
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert_eq!(all.map(|name| world.scripted(name).starts()), [1, 1, 1]);
+}

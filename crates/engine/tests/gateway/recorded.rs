@@ -1,0 +1,208 @@
+//! What is written down: calls (P09), the state that a hosted server was left in, and its events. On the clock that
+//! everybody has, with a store that works.
+
+use std::time::Duration;
+
+use engine::server::Order;
+use model::{RestartPolicy, ServerSpec};
+use serde_json::json;
+use store::{CallFilter, CallRow, CallStatus, NewWorkspace, Page};
+use tokio::time::Instant;
+
+use crate::support::{ERAS, World, hosted, stdio};
+
+/// How long something may take to be written.
+const SOON: Duration = Duration::from_secs(20);
+
+/// Waits until something is so.
+pub(crate) async fn eventually(what: &str, is: impl AsyncFn() -> bool) {
+    let start = Instant::now();
+    while !is().await {
+        assert!(start.elapsed() < SOON, "not within {SOON:?}: {what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// The records of calls, in the order of their coming.
+async fn calls(world: &World) -> Vec<CallRow> {
+    let (filter, page) = (CallFilter::default(), Page::first(100));
+    let mut calls = world.store.calls_list(&filter, &page).await.unwrap();
+    calls.sort_by(|one, other| one.id.cmp(&other.id));
+    calls
+}
+
+async fn statuses(world: &World) -> Vec<CallStatus> {
+    let calls = calls(world).await;
+    calls.into_iter().map(|call| call.status).collect()
+}
+
+async fn up(world: &World, name: &str) {
+    eventually("it runs", async || world.state(name) == "running").await;
+}
+
+/// The intent is there before the server hears of the call, the outcome before its caller does.
+#[tokio::test]
+async fn p09_an_intent_comes_before_the_call_and_its_outcome_before_the_answer() {
+    let world = World::recorded().await;
+    let one = world.scripted("one");
+    world.configure(&[stdio("one")]);
+    up(&world, "one").await;
+    for (before, era) in ERAS.into_iter().enumerate() {
+        let client = world.client(era).await;
+        let call = client.begin_tool("hold", json!({ "n": 1 }));
+        eventually("the server has it", async || one.held().len() == 1).await;
+        let row = calls(&world).await.pop().unwrap();
+        assert_eq!(calls(&world).await.len(), before + 1);
+        assert_eq!(
+            (&*row.server, &*row.tool, &*row.caller),
+            ("one", "hold", "tester")
+        );
+        assert_eq!((row.status, row.finished_at), (CallStatus::Open, None));
+        one.release();
+        call.reply().await.result();
+        let row = calls(&world).await.pop().unwrap();
+        assert_eq!(row.status, CallStatus::Ok);
+        assert!(row.finished_at.is_some() && row.result_digest.is_some());
+    }
+}
+
+#[tokio::test]
+async fn p09_whatever_becomes_of_a_call_is_its_outcome() {
+    let world = World::recorded().await;
+    let one = world.scripted("one");
+    one.tools(&["echo", "hold", "fail", "rpc_error", "exit"]);
+    let mut spec = stdio("one");
+    spec.call_timeout = Duration::from_millis(200);
+    world.configure(&[spec]);
+    up(&world, "one").await;
+    let client = world.modern().await;
+    for tool in ["echo", "fail", "rpc_error", "hold", "exit"] {
+        client.tool(tool, json!({ "code": 3 })).await;
+    }
+    eventually("it is back", async || world.state("one") == "running").await;
+    let cancelled = client.begin_tool("hold", json!({}));
+    eventually("the server has it", async || !one.held().is_empty()).await;
+    client.cancel(cancelled);
+    use CallStatus::{Cancelled, Error, Ok, Timeout, ToolError};
+    let expected = [Ok, ToolError, Error, Timeout, Error, Cancelled];
+    eventually("all have outcomes", async || {
+        statuses(&world).await == expected
+    })
+    .await;
+}
+
+/// What is turned away at once is not recorded: there could be any number of it.
+#[tokio::test]
+async fn p09_what_is_refused_makes_no_row() {
+    let world = World::recorded().await;
+    world.host([hosted("one", |_| {})]);
+    up(&world, "one").await;
+    let client = world.legacy().await;
+    world.order("one", Order::Stop).await;
+    assert_eq!(
+        client.tool("echo", json!({})).await.reason(),
+        "server_unavailable"
+    );
+    client.tool("no_such_tool", json!({})).await.error();
+    world.order("one", Order::Start).await;
+    client.tool("echo", json!({})).await.result();
+    assert_eq!(statuses(&world).await, [CallStatus::Ok]);
+}
+
+/// A hosted server with its row.
+pub(crate) async fn registered(world: &World, name: &str, restart: RestartPolicy) -> ServerSpec {
+    let name = crate::support::server_name(name);
+    let config = json!({});
+    let new = NewWorkspace {
+        project: None,
+        name: &name,
+        status: "ready",
+        image: "scripted",
+        config: &config,
+    };
+    let row = world.store.workspace_put(new).await.unwrap();
+    hosted(name.as_str(), |hosting| {
+        hosting.id = row.id;
+        hosting.restart = restart;
+    })
+}
+
+/// How its row says that it was left.
+pub(crate) async fn left(world: &World, name: &str) -> String {
+    let rows = world.store.workspace_list_all().await.unwrap();
+    let row = rows.into_iter().find(|row| row.name.as_str() == name);
+    row.unwrap().status
+}
+
+/// For the next start of the product.
+#[tokio::test]
+async fn h08_the_row_says_how_a_server_was_left() {
+    use RestartPolicy::{Always, No};
+    let world = World::recorded().await;
+    let (one, once) = (world.scripted("one"), world.scripted("once"));
+    let specs = [
+        registered(&world, "one", Always).await,
+        registered(&world, "once", No).await,
+    ];
+    world.host(specs);
+    up(&world, "one").await;
+    up(&world, "once").await;
+    let is = async |name: &str, expected: &str| {
+        let what = format!("`{name}` is left as {expected}");
+        eventually(&what, async || left(&world, name).await == expected).await;
+    };
+    for (order, expected) in [(Order::Stop, "stopped"), (Order::Start, "ready")] {
+        world.order("one", order).await;
+        is("one", expected).await;
+    }
+    once.exit(0);
+    is("once", "exited").await;
+    world.order("once", Order::Start).await;
+    is("once", "ready").await;
+    once.exit(1);
+    is("once", "failed").await;
+    // Whoever is to run is left so, though the product stops it.
+    world.gateway.shutdown(Instant::now() + SOON).await;
+    assert_eq!((one.running(), once.running()), (0, 0));
+    assert_eq!(left(&world, "one").await, "ready");
+    assert_eq!(left(&world, "once").await, "failed");
+}
+
+/// In their order, each with what tells why.
+#[tokio::test]
+async fn h09_what_happens_to_a_server_is_an_event() {
+    let world = World::recorded().await;
+    let one = world.scripted("one");
+    let spec = registered(&world, "one", RestartPolicy::Always).await;
+    let id = spec.hosting().unwrap().id.clone();
+    world.host([spec]);
+    up(&world, "one").await;
+    one.script(|script| script.dies_at_start = Some(7)).exit(3);
+    eventually("it waits", async || world.phase("one") == "backoff").await;
+    world.order("one", Order::Stop).await;
+    let events = async || {
+        let page = Page::first(100);
+        let mut events = world
+            .store
+            .event_list(None, Some(&id), &page)
+            .await
+            .unwrap();
+        events.sort_by(|one, other| one.id.cmp(&other.id));
+        events
+    };
+    let expected = [
+        "ready", "crashed", "crashed", "crashed", "crashed", "backoff", "stopped",
+    ];
+    eventually("all are written down", async || {
+        events().await.len() == expected.len()
+    })
+    .await;
+    let events = events().await;
+    let kinds: Vec<_> = events.iter().map(|event| event.kind.as_str()).collect();
+    assert_eq!(kinds, expected);
+    assert_eq!(events[1].detail["exitCode"], 3);
+    assert_eq!(events[2].detail["exitCode"], 7);
+    let stderr = events[1].detail["stderr"].as_str().unwrap();
+    assert!(stderr.contains("ends with exit code 3"), "{stderr}");
+    assert_eq!(events[5].detail["waitSeconds"], 5);
+}

@@ -1,0 +1,439 @@
+//! Clients of both eras, at the door that surfaces use: [`Gateway::request`], a [`Session`] and an [`Outbox`].
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use engine::{Caller, Gateway, Scope, hub::Registration};
+use futures_util::FutureExt;
+use mcp::{
+    Era, Frame,
+    outbox::{Bounds, Outbox},
+    server::{Face, Session},
+};
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
+
+const BOUNDS: Bounds = Bounds {
+    messages: 4096,
+    bytes: 16 << 20,
+};
+/// Rounds of `input_required` before a test has gone wrong.
+const ROUNDS: usize = 10;
+
+/// A client, and its conversation with the gateway.
+#[derive(Clone)]
+pub(crate) struct Client(Arc<Inner>);
+
+struct Inner {
+    gateway: Gateway,
+    scope: Scope,
+    /// Of a legacy one.
+    session: Option<Arc<Session>>,
+    capabilities: Value,
+    next_id: AtomicU64,
+    inbox: Mutex<Inbox>,
+    /// Whether it answers what it is asked as soon as it is asked.
+    answers: AtomicBool,
+    tasks: TaskTracker,
+    registration: Mutex<Option<Registration>>,
+    _reading: Option<AbortOnDropHandle<()>>,
+}
+
+/// What came outside of answers.
+#[derive(Default)]
+struct Inbox {
+    notifications: Vec<Value>,
+    questions: VecDeque<Value>,
+}
+
+/// What became of a request.
+#[derive(Clone, Debug)]
+pub(crate) struct Reply {
+    /// The response; `null` if the client cancelled the request.
+    pub(crate) frame: Value,
+    /// The same, to the byte.
+    pub(crate) raw: String,
+    /// Notifications that came to a modern client in the course of it.
+    pub(crate) notifications: Vec<Value>,
+}
+
+/// A request in flight. Dropped, the client has gone away from it.
+pub(crate) struct Pending {
+    pub(crate) id: u64,
+    answering: AbortOnDropHandle<Reply>,
+}
+
+impl Pending {
+    pub(crate) async fn reply(self) -> Reply {
+        self.answering.await.expect("a request does not panic")
+    }
+
+    pub(crate) fn is_finished(&self) -> bool {
+        self.answering.is_finished()
+    }
+}
+
+impl Reply {
+    pub(crate) fn result(&self) -> &Value {
+        let result = self.frame.get("result");
+        result.unwrap_or_else(|| panic!("no result: {}", self.frame))
+    }
+
+    pub(crate) fn error(&self) -> &Value {
+        let error = self.frame.get("error");
+        error.unwrap_or_else(|| panic!("no error: {}", self.frame))
+    }
+
+    /// The text of the result's first content.
+    pub(crate) fn text(&self) -> &str {
+        let text = self.result()["content"][0]["text"].as_str();
+        text.unwrap_or_else(|| panic!("no text: {}", self.frame))
+    }
+
+    /// The text of a tool's result, which is JSON.
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(self.text()).unwrap()
+    }
+
+    pub(crate) fn message(&self) -> &str {
+        self.error()["message"].as_str().unwrap()
+    }
+
+    /// `error.data.reason`: what kind of failure it is.
+    pub(crate) fn reason(&self) -> &str {
+        let reason = self.error()["data"]["reason"].as_str();
+        reason.unwrap_or_else(|| panic!("no reason: {}", self.frame))
+    }
+}
+
+fn info() -> Value {
+    json!({ "name": "client", "version": "1" })
+}
+
+fn all_capabilities() -> Value {
+    json!({ "sampling": {}, "elicitation": { "form": {} }, "roots": { "listChanged": true } })
+}
+
+/// What a client answers to a question of this method.
+pub(crate) fn answer(method: &str) -> Value {
+    match method {
+        "sampling/createMessage" => json!({
+            "role": "assistant", "model": "m", "content": { "type": "text", "text": "Well." },
+        }),
+        "elicitation/create" => json!({ "action": "accept", "content": { "name": "Ada" } }),
+        _ => json!({ "roots": [{ "uri": "file:///work" }] }),
+    }
+}
+
+fn frame(value: &Value) -> Frame {
+    Frame::parse(Bytes::from(value.to_string()), 64).expect("a frame")
+}
+
+impl Client {
+    /// One of the era, introduced.
+    pub(crate) async fn new(
+        era: Era,
+        gateway: &Gateway,
+        scope: Scope,
+        tasks: &TaskTracker,
+    ) -> Self {
+        let session = (era == Era::Legacy).then(|| Session::new("tester".into(), BOUNDS));
+        let client = Arc::new_cyclic(|client| {
+            let client = client.clone();
+            let reading = session.clone().map(|session| {
+                AbortOnDropHandle::new(tasks.spawn(async move {
+                    while let Some(text) = session.outbox().next().await {
+                        let Some(client) = client.upgrade().map(Client) else {
+                            return;
+                        };
+                        client.take(serde_json::from_slice(&text).unwrap());
+                    }
+                }))
+            });
+            Inner {
+                gateway: gateway.clone(),
+                scope,
+                session,
+                capabilities: all_capabilities(),
+                next_id: AtomicU64::new(1),
+                inbox: Mutex::default(),
+                answers: AtomicBool::new(true),
+                tasks: tasks.clone(),
+                registration: Mutex::default(),
+                _reading: reading,
+            }
+        });
+        let client = Self(client);
+        let this = &client.0;
+        if let Some(session) = &this.session {
+            *this.registration.lock().unwrap() = Some(gateway.attach(this.scope.clone(), session));
+            let params = json!({
+                "protocolVersion": "2025-11-25",
+                "capabilities": this.capabilities,
+                "clientInfo": info(),
+            });
+            let hello =
+                json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params });
+            let face = Face::from_initialize(&frame(&hello)).expect("a face");
+            let result = gateway.initialize(&this.scope, &face).await;
+            result.expect("there is such a scope");
+            session.introduce(face);
+        }
+        client
+    }
+
+    pub(crate) fn is_modern(&self) -> bool {
+        self.0.session.is_none()
+    }
+
+    fn inbox(&self) -> MutexGuard<'_, Inbox> {
+        self.0.inbox.lock().unwrap()
+    }
+
+    /// Takes something that came outside of an answer.
+    fn take(&self, message: Value) {
+        if message.get("id").is_none() {
+            self.inbox().notifications.push(message);
+            return;
+        }
+        if self.0.answers.load(Ordering::Relaxed) {
+            self.answer(&message);
+        } else {
+            self.inbox().questions.push_back(message);
+        }
+    }
+
+    /// Lets questions wait for [`Client::answer`].
+    pub(crate) fn thinks(&self) -> &Self {
+        self.0.answers.store(false, Ordering::Relaxed);
+        self
+    }
+
+    /// The next question that waits.
+    pub(crate) fn question(&self) -> Option<Value> {
+        self.inbox().questions.pop_front()
+    }
+
+    pub(crate) fn answer(&self, question: &Value) {
+        let result = answer(question["method"].as_str().unwrap());
+        let answer = json!({ "jsonrpc": "2.0", "id": question["id"], "result": result });
+        let session = self.0.session.as_ref().expect("it is asked over a session");
+        session.answered(frame(&answer));
+    }
+
+    /// Takes the notifications of a method that have come so far.
+    pub(crate) fn notifications(&self, method: &str) -> Vec<Value> {
+        let mut inbox = self.inbox();
+        let (of, others) = std::mem::take(&mut inbox.notifications)
+            .into_iter()
+            .partition(|message| message["method"] == method);
+        inbox.notifications = others;
+        of
+    }
+
+    fn caller(&self, outbox: Arc<Outbox>) -> Caller {
+        let this = &self.0;
+        Caller {
+            era: if self.is_modern() {
+                Era::Modern
+            } else {
+                Era::Legacy
+            },
+            scope: this.scope.clone(),
+            session: this.session.clone(),
+            outbox,
+            principal: "tester".into(),
+            may_use: true,
+            modern_capabilities: self
+                .is_modern()
+                .then(|| Bytes::from(this.capabilities.to_string())),
+            headers: None,
+            timeout: None,
+            run: None,
+        }
+    }
+
+    /// Sends a request.
+    pub(crate) fn begin(&self, method: &str, params: Value) -> Pending {
+        let id = self.0.next_id.fetch_add(1, Ordering::Relaxed);
+        self.begin_as(id, method, params)
+    }
+
+    /// Sends a request under an id of the test's own.
+    pub(crate) fn begin_as(&self, id: u64, method: &str, mut params: Value) -> Pending {
+        if self.is_modern() {
+            let own = &mut params["_meta"];
+            own["io.modelcontextprotocol/protocolVersion"] = json!("2026-07-28");
+            own["io.modelcontextprotocol/clientInfo"] = info();
+            own["io.modelcontextprotocol/clientCapabilities"] = self.0.capabilities.clone();
+        }
+        let request = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
+        let request = frame(&request);
+        let outbox = match &self.0.session {
+            Some(session) => session.outbox().clone(),
+            None => Outbox::new(BOUNDS),
+        };
+        let (client, caller) = (self.clone(), self.caller(outbox.clone()));
+        let mut answering = Box::pin(async move {
+            let answer = client.0.gateway.request(&caller, &request).await;
+            let mut notifications = Vec::new();
+            if client.is_modern() {
+                while let Some((_, text)) = outbox.take() {
+                    notifications.push(serde_json::from_slice(&text).unwrap());
+                }
+            }
+            let raw = match answer.silent {
+                true => "null".to_owned(),
+                false => String::from_utf8(answer.into_text().to_vec()).unwrap(),
+            };
+            Reply {
+                frame: serde_json::from_str(&raw).unwrap(),
+                raw,
+                notifications,
+            }
+        });
+        // As a pipe does it: requests get in line in the order of their coming.
+        let ready = (&mut answering).now_or_never();
+        let answering: JoinHandle<Reply> = self.0.tasks.spawn(async move {
+            match ready {
+                Some(reply) => reply,
+                None => answering.await,
+            }
+        });
+        Pending {
+            id,
+            answering: AbortOnDropHandle::new(answering),
+        }
+    }
+
+    /// Sends a request and sees it through: a modern client answers what it is asked.
+    pub(crate) async fn request(&self, method: &str, params: Value) -> Reply {
+        let mut asked = params.clone();
+        for _ in 0..ROUNDS {
+            let reply = self.begin(method, asked).reply().await;
+            let result = &reply.frame["result"];
+            let Some(wanted) = result["inputRequests"].as_object() else {
+                return reply;
+            };
+            let answers = wanted
+                .iter()
+                .map(|(key, question)| (key.clone(), answer(question["method"].as_str().unwrap())));
+            asked = params.clone();
+            asked["inputResponses"] = answers.collect();
+            asked["requestState"] = result["requestState"].clone();
+        }
+        panic!("{method} still wants input after {ROUNDS} rounds");
+    }
+
+    pub(crate) fn begin_tool(&self, name: &str, arguments: Value) -> Pending {
+        self.begin(
+            "tools/call",
+            json!({ "name": name, "arguments": arguments }),
+        )
+    }
+
+    /// Calls a tool and sees it through.
+    pub(crate) async fn tool(&self, name: &str, arguments: Value) -> Reply {
+        let params = json!({ "name": name, "arguments": arguments });
+        self.request("tools/call", params).await
+    }
+
+    /// What a list says, item for item.
+    pub(crate) async fn list(&self, list: &str) -> Vec<Value> {
+        let reply = self.request(&format!("{list}/list"), json!({})).await;
+        reply.result()[list].as_array().unwrap().clone()
+    }
+
+    /// The names of the tools that it is offered.
+    pub(crate) async fn tools(&self) -> Vec<String> {
+        let tools = self.list("tools").await;
+        let names = tools.iter().map(|tool| tool["name"].as_str().unwrap());
+        names.map(str::to_owned).collect()
+    }
+
+    /// Cancels a request in the way of its era.
+    pub(crate) fn cancel(&self, pending: Pending) -> Option<Pending> {
+        if self.is_modern() {
+            drop(pending);
+            return None;
+        }
+        let params = json!({ "requestId": pending.id });
+        self.notify("notifications/cancelled", &params);
+        Some(pending)
+    }
+
+    pub(crate) fn notify(&self, method: &str, params: &Value) {
+        let session = self.0.session.as_ref().expect("it has a session");
+        let caller = self.caller(session.outbox().clone());
+        let message = json!({ "jsonrpc": "2.0", "method": method, "params": params });
+        self.0.gateway.notification(&caller, &frame(&message));
+    }
+
+    /// Has a modern client told of changes of all lists and of these resources; a legacy one only has to subscribe.
+    pub(crate) async fn listen(&self, uris: &[&str]) -> Option<Listening> {
+        if !self.is_modern() {
+            for uri in uris {
+                let reply = self
+                    .request("resources/subscribe", json!({ "uri": uri }))
+                    .await;
+                reply.result();
+            }
+            return None;
+        }
+        let filter = json!({
+            "toolsListChanged": true,
+            "promptsListChanged": true,
+            "resourcesListChanged": true,
+            "resourceSubscriptions": uris,
+        });
+        let id = self.0.next_id.fetch_add(1, Ordering::Relaxed);
+        let own = json!({
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientInfo": info(),
+            "io.modelcontextprotocol/clientCapabilities": self.0.capabilities,
+        });
+        let params = json!({ "_meta": own, "notifications": filter });
+        let method = "subscriptions/listen";
+        let request =
+            frame(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }));
+        let outbox = Outbox::new(BOUNDS);
+        let (client, caller) = (self.clone(), self.caller(outbox.clone()));
+        let listening = self.0.tasks.spawn(async move {
+            client.0.gateway.request(&caller, &request).await;
+        });
+        let first = outbox.next().await.unwrap();
+        let first: Value = serde_json::from_slice(&first).unwrap();
+        assert_eq!(first["method"], "notifications/subscriptions/acknowledged");
+        let client = self.clone();
+        let reading = self.0.tasks.spawn(async move {
+            while let Some(text) = outbox.next().await {
+                client.take(serde_json::from_slice(&text).unwrap());
+            }
+        });
+        Some(Listening {
+            _listening: AbortOnDropHandle::new(listening),
+            _reading: AbortOnDropHandle::new(reading),
+        })
+    }
+
+    /// Ends its session.
+    pub(crate) async fn leave(&self) {
+        let registration = self.0.registration.lock().unwrap().take();
+        if let Some(registration) = registration {
+            self.0.gateway.detach(registration).await;
+        }
+    }
+}
+
+/// A stream of what has changed, for as long as it is held.
+pub(crate) struct Listening {
+    _listening: AbortOnDropHandle<()>,
+    _reading: AbortOnDropHandle<()>,
+}

@@ -1,0 +1,150 @@
+//! What takes the launcher's place: instances of [`Scripted`] servers instead of processes, containers and URLs.
+//!
+//! The conversation is real: [`mcp::client::Connector`] holds it over byte streams. What `engine::launch` does around it
+//! is done here likewise: no use of what is unusable, and a failure waits for the exit that explains it.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use engine::{Connect, Housing, Launched, Refused, StartError, server::Connection};
+use futures_util::future::BoxFuture;
+use mcp::client::{Ambient, Connector, Identity, Options, Target};
+use model::{EraPolicy, Provider, ServerKey, ServerSpec, Transport};
+use runtime::Remote;
+use tokio_util::task::TaskTracker;
+
+use super::server::Scripted;
+
+/// Bytes on the way in either direction.
+const PIPE: usize = 1 << 20;
+
+pub(crate) struct Scene {
+    connector: Connector,
+    identity: Identity,
+    stop_grace: Duration,
+    servers: Mutex<HashMap<ServerKey, Scripted>>,
+    running: TaskTracker,
+}
+
+impl Scene {
+    pub(crate) fn new(identity: Identity, stop_grace: Duration) -> Self {
+        Self {
+            connector: Connector::new(),
+            identity,
+            stop_grace,
+            servers: Mutex::default(),
+            running: TaskTracker::new(),
+        }
+    }
+
+    /// The server that is behind the key, whatever its description says.
+    pub(crate) fn server(&self, key: &ServerKey) -> Scripted {
+        let mut servers = self.servers.lock().unwrap();
+        let server = servers.entry(key.clone()).or_insert_with(Scripted::new);
+        server.clone()
+    }
+
+    async fn start(
+        &self,
+        spec: &ServerSpec,
+        capabilities: &str,
+        launched: &Launched,
+    ) -> Result<(Connection, Ambient), StartError> {
+        let server = self.server(&spec.key());
+        let refuses = server.attempted();
+        if let Some(why) = &spec.unusable {
+            return Err(StartError::new(why.as_str()));
+        }
+        if let Some(why) = server.refused() {
+            let refused = Refused {
+                pointer: "/command",
+                why: why.as_str().into(),
+            };
+            return Err(StartError {
+                refused: Some(refused),
+                ..StartError::new(why)
+            });
+        }
+        if refuses {
+            return Err(StartError::new("connection refused"));
+        }
+        let (writer, input) = tokio::io::duplex(PIPE);
+        let (output, reader) = tokio::io::duplex(PIPE);
+        let (handle, remote) = Remote::new(spec.name.as_str());
+        launched.put(&handle);
+        self.running.spawn(server.run(remote, input, output));
+        let target = Target::Stream {
+            reader: Box::new(reader),
+            writer: Box::new(writer),
+            stray: None,
+        };
+        let options = Options {
+            label: spec.name.as_str().into(),
+            identity: self.identity.clone(),
+            capabilities: capabilities.to_owned(),
+            era: match spec.era {
+                EraPolicy::Auto => None,
+                EraPolicy::Legacy => Some(mcp::Era::Legacy),
+                EraPolicy::Modern => Some(mcp::Era::Modern),
+            },
+            max_message: 1 << 20,
+            max_depth: 64,
+            timeout: spec.start_timeout,
+            public_only: false,
+        };
+        match self.connector.connect(target, &options).await {
+            Ok((client, ambient)) => {
+                let hosted = spec.hosting().map(|_| {
+                    Arc::new(Housing {
+                        provider: Provider::Process,
+                        why: "there is no other".into(),
+                        enforced: Arc::default(),
+                        ports: Vec::new(),
+                    })
+                });
+                let is_url = matches!(
+                    spec.transport,
+                    Transport::Http { .. } | Transport::Sse { .. }
+                );
+                // Nobody owns what is behind a URL: it ends with its streams.
+                let handle = if is_url {
+                    self.running.spawn(async move {
+                        handle.exited().await;
+                    });
+                    None
+                } else {
+                    Some(handle)
+                };
+                Ok((Connection::new(client, handle, hosted), ambient))
+            }
+            Err(error) => {
+                let exited = tokio::time::timeout(Duration::from_millis(500), handle.exited());
+                let exit = exited.await.ok();
+                let reason = match exit {
+                    Some(exit) => format!("it ended with {exit} before it answered the handshake"),
+                    None => error.to_string(),
+                };
+                handle.stop(self.stop_grace).await;
+                Err(StartError {
+                    stderr: Some(handle.stderr_tail()),
+                    exit,
+                    ..StartError::new(reason)
+                })
+            }
+        }
+    }
+}
+
+impl Connect for Scene {
+    fn connect<'a>(
+        &'a self,
+        spec: &'a ServerSpec,
+        capabilities: &'a str,
+        launched: &'a Launched,
+    ) -> BoxFuture<'a, Result<(Connection, Ambient), StartError>> {
+        Box::pin(self.start(spec, capabilities, launched))
+    }
+}

@@ -1,0 +1,345 @@
+//! A whole gateway in one thread: real but for processes, sockets and the clock.
+//!
+//! - [`server`]: scripted MCP servers. [`connect`]: what starts them, behind [`engine::Connect`]. [`client`]: clients of
+//!   both eras.
+//! - [`World`] puts them together: servers of the configuration file, hosted ones, those of projects.
+//!
+//! # Time
+//!
+//! Tests run with `#[tokio::test(start_paused = true)]`: one thread, and a clock that moves on to the next timer when
+//! no task can run. So a wait of minutes takes microseconds, and [`quiet`] (a millisecond of that clock) returns when all
+//! that could happen without waiting has happened. What takes no timer takes no time: durations can be compared exactly.
+//!
+//! This holds as long as no other thread does any work, since the clock would run on meanwhile and time out what waits for it. The
+//! store has such threads. So it is a closed one: what the engine wants to write in the background is refused at once and
+//! in the same thread, and it goes on as it does when the database is away. Calls are not recorded and definitions not
+//! pinned. (A store that works would need the clock held while its threads work, by a task of `spawn_blocking`, and moved
+//! on by hand.)
+//!
+//! What is written down is tested in a [`World::recorded`], with a store that works and the clock that everybody has
+//! (`#[tokio::test]`): such tests wait for what they assert, and for nothing that takes long.
+
+pub(crate) mod client;
+pub(crate) mod connect;
+pub(crate) mod server;
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::{Arc, LazyLock, Mutex},
+    time::Duration,
+};
+
+use engine::{
+    Gateway, Project, Runtimes, Scope,
+    lifecycle::Last,
+    server::{Left, Order, Server, Status},
+};
+use mcp::{Era, client::Identity};
+use model::{
+    Declared, Hosting, Pinning, ProjectId, ServerKey, ServerName, ServerSpec, Settings, Source,
+    Transport,
+};
+use store::{Location, Store};
+use tempfile::TempDir;
+use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
+
+use self::{client::Client, connect::Scene, server::Scripted};
+
+/// The longest that anything is waited for, by the paused clock.
+const LONGEST: Duration = Duration::from_secs(3600);
+
+pub(crate) const ERAS: [Era; 2] = [Era::Legacy, Era::Modern];
+
+/// A gateway, and all there is around it.
+pub(crate) struct World {
+    pub(crate) gateway: Gateway,
+    scene: Arc<Scene>,
+    hosted: Mutex<Vec<ServerSpec>>,
+    tasks: TaskTracker,
+    /// Closed, unless the world is a recorded one.
+    pub(crate) store: Store,
+    _dir: Option<TempDir>,
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    /// One with other settings.
+    pub(crate) fn with(change: impl FnOnce(&mut Settings)) -> Self {
+        let mut settings = Settings {
+            pinning: Pinning::Off,
+            ..Settings::default()
+        };
+        settings.audit.enabled = false;
+        change(&mut settings);
+        Self::of(settings, CLOSED.clone(), None)
+    }
+
+    /// One that writes down what it does, for tests whose clock is not paused.
+    pub(crate) async fn recorded() -> Self {
+        let (store, dir) = open_store().await;
+        Self::of(Settings::default(), store, Some(dir))
+    }
+
+    fn of(settings: Settings, store: Store, dir: Option<TempDir>) -> Self {
+        let identity = Identity {
+            name: "toolwharf".to_owned(),
+            version: "1".to_owned(),
+            chain: None,
+        };
+        let scene = Arc::new(Scene::new(identity.clone(), settings.limits.stop_grace));
+        let runtimes = Arc::new(Runtimes::new(BTreeMap::new(), BTreeSet::new()));
+        let gateway = Gateway::with(settings, identity, scene.clone(), runtimes, store.clone());
+        Self {
+            gateway,
+            scene,
+            hosted: Mutex::default(),
+            tasks: TaskTracker::new(),
+            store,
+            _dir: dir,
+        }
+    }
+
+    /// Has these servers in the configuration file, instead of those that are in it.
+    pub(crate) fn configure(&self, specs: &[ServerSpec]) {
+        self.gateway
+            .reconfigure(specs.to_vec(), None, HashMap::new());
+    }
+
+    /// Has these servers registered, besides those that are.
+    pub(crate) fn host(&self, specs: impl IntoIterator<Item = ServerSpec>) {
+        self.host_left(specs, None);
+    }
+
+    /// The same for those that an earlier run left like this.
+    pub(crate) fn host_left(
+        &self,
+        specs: impl IntoIterator<Item = ServerSpec>,
+        last: Option<Last>,
+    ) {
+        let mut hosted = self.hosted.lock().unwrap();
+        for spec in specs {
+            hosted.retain(|known| known.key() != spec.key());
+            hosted.push(spec);
+        }
+        let left = last.map(|last| Left { last, crash: None });
+        let hosted = hosted.iter().map(|spec| (spec.clone(), left.clone()));
+        self.gateway.host(hosted.collect(), HashMap::new());
+    }
+
+    /// Ends a registration.
+    pub(crate) fn unhost(&self, name: &str) {
+        let mut hosted = self.hosted.lock().unwrap();
+        hosted.retain(|spec| spec.name.as_str() != name);
+        let hosted = hosted.iter().map(|spec| (spec.clone(), None));
+        self.gateway.host(hosted.collect(), HashMap::new());
+    }
+
+    /// Has a project with these servers of its own.
+    pub(crate) fn project(&self, id: &str, specs: &[ServerSpec]) {
+        let project = Project::default();
+        self.gateway
+            .project_set(&project_id(id), project, specs.to_vec(), HashMap::new());
+    }
+
+    /// What is behind a name that no project owns.
+    pub(crate) fn scripted(&self, name: &str) -> Scripted {
+        let (owner, name) = (None, server_name(name));
+        self.scene.server(&ServerKey { owner, name })
+    }
+
+    /// What is behind a project's own server.
+    pub(crate) fn owned(&self, project: &str, name: &str) -> Scripted {
+        let (owner, name) = (Some(project_id(project)), server_name(name));
+        self.scene.server(&ServerKey { owner, name })
+    }
+
+    /// A server as the gateway has it; the first of that name.
+    pub(crate) fn server(&self, name: &str) -> Arc<Server> {
+        let fleet = self.gateway.fleet();
+        let found = fleet.all().find(|server| server.name().as_str() == name);
+        found.expect("there is such a server").clone()
+    }
+
+    /// The word for its state.
+    pub(crate) fn state(&self, name: &str) -> &'static str {
+        self.phase(name)
+    }
+
+    /// Waits until it is in this state; how long that took.
+    pub(crate) async fn until_state(&self, name: &str, state: &str) -> Duration {
+        let what = format!("`{name}` is {state}");
+        until(&what, || self.state(name) == state).await
+    }
+
+    /// Waits until these are connected.
+    pub(crate) async fn up(&self, names: &[&str]) {
+        for name in names {
+            self.until_state(name, "running").await;
+        }
+        quiet().await;
+    }
+
+    /// How a hosted server is.
+    pub(crate) fn status(&self, name: &str) -> Status {
+        self.server(name).status()
+    }
+
+    pub(crate) fn phase(&self, name: &str) -> &'static str {
+        self.status(name).phase.word()
+    }
+
+    pub(crate) async fn until_phase(&self, name: &str, phase: &str) -> Duration {
+        let what = format!("`{name}` is {phase}");
+        until(&what, || self.phase(name) == phase).await
+    }
+
+    pub(crate) async fn order(&self, name: &str, order: Order) {
+        assert!(self.server(name).obey(order).await, "it is hosted");
+    }
+
+    pub(crate) async fn client(&self, era: Era) -> Client {
+        self.client_of(era, Scope::default()).await
+    }
+
+    /// A client of a project.
+    pub(crate) async fn client_in(&self, era: Era, project: &str) -> Client {
+        let scope = Scope {
+            project: Some(project_id(project)),
+            server: None,
+        };
+        self.client_of(era, scope).await
+    }
+
+    async fn client_of(&self, era: Era, scope: Scope) -> Client {
+        Client::new(era, &self.gateway, scope, &self.tasks).await
+    }
+
+    pub(crate) async fn legacy(&self) -> Client {
+        self.client(Era::Legacy).await
+    }
+
+    pub(crate) async fn modern(&self) -> Client {
+        self.client(Era::Modern).await
+    }
+}
+
+/// A store that refuses everything at once, of all worlds of this process.
+static CLOSED: LazyLock<Store> = LazyLock::new(|| {
+    let opening = std::thread::spawn(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        runtime.block_on(async {
+            let (store, _dir) = open_store().await;
+            store.close().await;
+            store
+        })
+    });
+    // Blocks the thread of the test, and with it the test's clock.
+    opening.join().expect("it does not panic")
+});
+
+async fn open_store() -> (Store, TempDir) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let location = Location::Sqlite(dir.path().join("wharf.db"));
+    let store = Store::open(&location).await.expect("a new database");
+    (store, dir)
+}
+
+pub(crate) fn server_name(name: &str) -> ServerName {
+    ServerName::parse(name).expect("a name")
+}
+
+pub(crate) fn project_id(id: &str) -> ProjectId {
+    ProjectId::parse(id).expect("an id")
+}
+
+/// A secret that every server here is given.
+fn key(value: &str) -> BTreeMap<String, String> {
+    BTreeMap::from([("API_KEY".to_owned(), value.to_owned())])
+}
+
+/// The same server with another key: it has to be started anew, and what it offers is known still.
+pub(crate) fn renewed(mut spec: ServerSpec) -> ServerSpec {
+    match &mut spec.transport {
+        Transport::Stdio { env, .. } => *env = key("renewed"),
+        Transport::Http { headers, .. } | Transport::Sse { headers, .. } => {
+            *headers = key("renewed");
+        }
+        Transport::Hosted(hosting) => Arc::make_mut(hosting).env = key("renewed"),
+    }
+    spec
+}
+
+/// A process of `mcp.json`.
+pub(crate) fn stdio(name: &str) -> ServerSpec {
+    let transport = Transport::Stdio {
+        command: "scripted".to_owned(),
+        args: Vec::new(),
+        env: key("first"),
+        cwd: None,
+    };
+    ServerSpec::new(server_name(name), transport)
+}
+
+/// A server at a URL.
+pub(crate) fn url(name: &str) -> ServerSpec {
+    let transport = Transport::Sse {
+        url: format!("http://{name}.test/sse"),
+        headers: key("first"),
+    };
+    ServerSpec::new(server_name(name), transport)
+}
+
+/// A registered server, with what `change` makes of its hosting.
+pub(crate) fn hosted(name: &str, change: impl FnOnce(&mut Hosting)) -> ServerSpec {
+    let source = Source::Command {
+        program: "scripted".to_owned(),
+        args: Vec::new(),
+    };
+    let mut hosting = Hosting::new(format!("{name}-0"), source);
+    hosting.env = key("first");
+    change(&mut hosting);
+    ServerSpec {
+        declared: Declared::Registered,
+        ..ServerSpec::new(server_name(name), Transport::Hosted(Arc::new(hosting)))
+    }
+}
+
+/// The same server as a project's own.
+pub(crate) fn owned(project: &str, spec: ServerSpec) -> ServerSpec {
+    ServerSpec {
+        declared: Declared::Project,
+        owner: Some(project_id(project)),
+        ..spec
+    }
+}
+
+/// Returns when nothing happens any more without the clock moving on.
+pub(crate) async fn quiet() {
+    tokio::time::sleep(Duration::from_millis(1)).await;
+}
+
+/// Waits until something is so; how long that took, to about a hundredth.
+pub(crate) async fn until(what: &str, is: impl Fn() -> bool) -> Duration {
+    let start = Instant::now();
+    let mut step = Duration::from_millis(1);
+    while !is() {
+        assert!(start.elapsed() < LONGEST, "not within an hour: {what}");
+        tokio::time::sleep(step).await;
+        step = step.max(start.elapsed() / 200);
+    }
+    start.elapsed()
+}
+
+/// Whether a duration is between these numbers of seconds.
+#[track_caller]
+pub(crate) fn takes(took: Duration, from: f64, to: f64) {
+    let seconds = took.as_secs_f64();
+    assert!((from..=to).contains(&seconds), "{seconds} s");
+}

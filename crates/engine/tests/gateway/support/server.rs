@@ -1,0 +1,636 @@
+//! A scripted MCP server in this process: a test sets what it does, and reads what it heard.
+//!
+//! [`Scripted`] is the server, whatever number of instances it has had. An instance speaks lines of JSON over two
+//! byte streams as a process does, ends when its input ends or when it is asked to, and can be told to do neither.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
+
+use futures_util::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
+use mcp::Era;
+use runtime::{Exit, Remote, Request};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream},
+    sync::{mpsc, oneshot},
+    time::Instant,
+};
+
+/// What a server does.
+#[derive(Clone, Debug)]
+pub(crate) struct Script {
+    pub(crate) era: Era,
+    pub(crate) tools: Vec<String>,
+    pub(crate) resources: Vec<String>,
+    pub(crate) prompts: Vec<String>,
+    /// Attempts to connect that are to fail before anything runs.
+    pub(crate) refusals: u32,
+    /// What it says of its tools.
+    pub(crate) description: &'static str,
+    /// Why nothing can be started at all, as it is described.
+    pub(crate) refused: Option<String>,
+    /// From the launch to the answer of the handshake.
+    pub(crate) start_delay: Duration,
+    /// Instances end with this code instead of answering the handshake.
+    pub(crate) dies_at_start: Option<i32>,
+    /// It answers nothing any more, not even a ping.
+    pub(crate) is_silent: bool,
+    /// The end of its input and `SIGTERM` do not end it.
+    pub(crate) is_stubborn: bool,
+    /// From `SIGKILL` to the end.
+    pub(crate) death: Duration,
+    /// What runs it does not answer: not even `SIGKILL` ends it.
+    pub(crate) is_lost: bool,
+}
+
+/// Something that an instance was sent.
+#[derive(Clone, Debug)]
+pub(crate) struct Heard {
+    /// Counts from 1.
+    pub(crate) instance: usize,
+    pub(crate) frame: Value,
+}
+
+/// A server and all of its instances.
+#[derive(Clone)]
+pub(crate) struct Scripted(Arc<Mutex<Inner>>);
+
+struct Inner {
+    script: Script,
+    /// When somebody tried to connect.
+    attempts: Vec<Instant>,
+    starts: usize,
+    running: HashMap<usize, mpsc::UnboundedSender<Command>>,
+    /// The most instances that ever ran at a time.
+    most_running: usize,
+    heard: Vec<Heard>,
+    held: Vec<Held>,
+    /// Questions to clients, by id.
+    asked: HashMap<String, oneshot::Sender<Value>>,
+    /// Open `subscriptions/listen` requests.
+    listening: Vec<(usize, Value)>,
+}
+
+enum Command {
+    Say(String),
+    Exit(Exit),
+}
+
+/// A call of the tool `hold` that has no answer yet.
+#[derive(Clone)]
+struct Held {
+    instance: usize,
+    id: Value,
+    arguments: Value,
+    cancelled: bool,
+}
+
+impl Default for Script {
+    fn default() -> Self {
+        Self {
+            era: Era::Legacy,
+            tools: ["echo", "hold"].map(str::to_owned).to_vec(),
+            resources: Vec::new(),
+            prompts: Vec::new(),
+            refusals: 0,
+            description: "",
+            refused: None,
+            start_delay: Duration::ZERO,
+            dies_at_start: None,
+            is_silent: false,
+            is_stubborn: false,
+            death: Duration::ZERO,
+            is_lost: false,
+        }
+    }
+}
+
+fn code(code: i32) -> Exit {
+    Exit {
+        code: Some(code),
+        ..Exit::default()
+    }
+}
+
+fn signal(signal: i32) -> Exit {
+    Exit {
+        signal: Some(signal),
+        ..Exit::default()
+    }
+}
+
+impl Scripted {
+    pub(crate) fn new() -> Self {
+        Self(Arc::new(Mutex::new(Inner {
+            script: Script::default(),
+            attempts: Vec::new(),
+            starts: 0,
+            running: HashMap::new(),
+            most_running: 0,
+            heard: Vec::new(),
+            held: Vec::new(),
+            asked: HashMap::new(),
+            listening: Vec::new(),
+        })))
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap()
+    }
+
+    /// Changes what it does from now on.
+    pub(crate) fn script(&self, change: impl FnOnce(&mut Script)) -> &Self {
+        change(&mut self.inner().script);
+        self
+    }
+
+    /// Offers these tools. Nobody is told: see [`Scripted::changed`].
+    pub(crate) fn tools(&self, tools: &[&str]) -> &Self {
+        self.script(|script| script.tools = tools.iter().map(|&tool| tool.into()).collect())
+    }
+
+    /// Says that a list has changed (`tools`, `resources` or `prompts`), in the way of its era.
+    pub(crate) fn changed(&self, list: &str) {
+        self.notify(
+            &format!("notifications/{list}/list_changed"),
+            &json!({}),
+            true,
+        );
+    }
+
+    /// Says that a resource has changed.
+    pub(crate) fn updated(&self, uri: &str) {
+        self.notify(
+            "notifications/resources/updated",
+            &json!({ "uri": uri }),
+            true,
+        );
+    }
+
+    fn notify(&self, method: &str, params: &Value, is_subscribed: bool) {
+        let (is_modern, streams) = {
+            let inner = self.inner();
+            (inner.script.era == Era::Modern, inner.listening.clone())
+        };
+        let mut frame = json!({ "jsonrpc": "2.0", "method": method, "params": params });
+        if !(is_modern && is_subscribed) {
+            return self.say(None, &frame);
+        }
+        for (instance, id) in streams {
+            frame["params"]["_meta"] = json!({ "io.modelcontextprotocol/subscriptionId": id });
+            self.say(Some(instance), &frame);
+        }
+    }
+
+    /// Has an instance, or all that run, send something.
+    fn say(&self, instance: Option<usize>, frame: &Value) {
+        let inner = self.inner();
+        for (number, commands) in &inner.running {
+            if instance.is_none_or(|instance| instance == *number) {
+                let _ = commands.send(Command::Say(frame.to_string()));
+            }
+        }
+    }
+
+    /// All instances end with this code, whatever they are doing.
+    pub(crate) fn exit(&self, code: i32) {
+        let inner = self.inner();
+        assert!(!inner.running.is_empty(), "nothing runs that could end");
+        for commands in inner.running.values() {
+            let _ = commands.send(Command::Exit(self::code(code)));
+        }
+    }
+
+    /// Answers all calls of `hold`, also those that were cancelled meanwhile; how many those were.
+    pub(crate) fn release(&self) -> usize {
+        let held = std::mem::take(&mut self.inner().held);
+        for call in &held {
+            let answer = text_result(&call.arguments.to_string());
+            let frame = json!({ "jsonrpc": "2.0", "id": call.id, "result": answer });
+            self.say(Some(call.instance), &frame);
+        }
+        held.len()
+    }
+
+    /// The arguments of calls of `hold` that wait for an answer, in the order of their coming.
+    pub(crate) fn held(&self) -> Vec<Value> {
+        let inner = self.inner();
+        let open = inner.held.iter().filter(|call| !call.cancelled);
+        open.map(|call| call.arguments.clone()).collect()
+    }
+
+    pub(crate) fn attempts(&self) -> Vec<Instant> {
+        self.inner().attempts.clone()
+    }
+
+    /// How many instances there have been.
+    pub(crate) fn starts(&self) -> usize {
+        self.inner().starts
+    }
+
+    /// How many there are now.
+    pub(crate) fn running(&self) -> usize {
+        self.inner().running.len()
+    }
+
+    pub(crate) fn most_running(&self) -> usize {
+        self.inner().most_running
+    }
+
+    /// What it was sent of a method, in order.
+    pub(crate) fn heard(&self, method: &str) -> Vec<Heard> {
+        let inner = self.inner();
+        let of = |heard: &&Heard| heard.frame["method"] == method;
+        inner.heard.iter().filter(of).cloned().collect()
+    }
+
+    /// The requests that it was told are cancelled, by what they were.
+    pub(crate) fn cancelled(&self) -> Vec<Value> {
+        let inner = self.inner();
+        let told = |heard: &&Heard| heard.frame["method"] == "notifications/cancelled";
+        let request = |cancelled: &Heard| {
+            let id = &cancelled.frame["params"]["requestId"];
+            let is = |heard: &&Heard| {
+                heard.instance == cancelled.instance
+                    && heard.frame["id"] == *id
+                    && heard.frame["method"].is_string()
+            };
+            let found = inner.heard.iter().find(is);
+            found.map_or(Value::Null, |heard| heard.frame.clone())
+        };
+        inner.heard.iter().filter(told).map(request).collect()
+    }
+
+    /// Notes an attempt to connect; whether it is to fail.
+    pub(crate) fn attempted(&self) -> bool {
+        let mut inner = self.inner();
+        inner.attempts.push(Instant::now());
+        let refuses = inner.script.refusals > 0;
+        inner.script.refusals = inner.script.refusals.saturating_sub(1);
+        refuses
+    }
+
+    pub(crate) fn refused(&self) -> Option<String> {
+        self.inner().script.refused.clone()
+    }
+
+    /// Runs an instance to its end.
+    pub(crate) async fn run(self, remote: Remote, input: DuplexStream, output: DuplexStream) {
+        let (commands, inbox) = mpsc::unbounded_channel();
+        let number = {
+            let mut inner = self.inner();
+            inner.starts += 1;
+            let number = inner.starts;
+            inner.running.insert(number, commands.clone());
+            inner.most_running = inner.most_running.max(inner.running.len());
+            number
+        };
+        remote.log(&format!("instance {number} starts"));
+        let instance = Instance {
+            server: self.clone(),
+            number,
+            say: commands,
+        };
+        instance.run(remote, inbox, input, output).await;
+    }
+}
+
+/// One run of the server.
+struct Instance {
+    server: Scripted,
+    number: usize,
+    say: mpsc::UnboundedSender<Command>,
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        let mut inner = self.server.inner();
+        inner.running.remove(&self.number);
+        inner.held.retain(|call| call.instance != self.number);
+        inner
+            .listening
+            .retain(|(instance, _)| *instance != self.number);
+    }
+}
+
+type Work = BoxFuture<'static, Option<Exit>>;
+
+impl Instance {
+    async fn run(
+        self,
+        mut remote: Remote,
+        mut inbox: mpsc::UnboundedReceiver<Command>,
+        input: DuplexStream,
+        mut output: DuplexStream,
+    ) {
+        let mut lines = BufReader::new(input).lines();
+        let mut is_open = true;
+        let mut working: FuturesUnordered<Work> = FuturesUnordered::new();
+        let exit = loop {
+            tokio::select! {
+                biased;
+                command = inbox.recv() => match command {
+                    Some(Command::Say(text)) => {
+                        // Whoever does not listen any more has closed the input, too.
+                        let _ = output.write_all(format!("{text}\n").as_bytes()).await;
+                    }
+                    Some(Command::Exit(exit)) => break exit,
+                    None => break Exit::default(),
+                },
+                Some(Some(exit)) = working.next(), if !working.is_empty() => break exit,
+                line = lines.next_line(), if is_open => match line {
+                    Ok(Some(line)) => working.extend(self.take(&line)),
+                    _ => {
+                        is_open = false;
+                        if !self.script().is_stubborn {
+                            break code(0);
+                        }
+                    }
+                },
+                request = remote.requested() => match request {
+                    Request::Terminate if self.script().is_stubborn => {}
+                    Request::Terminate => break signal(15),
+                    Request::Kill if self.script().is_lost => {}
+                    Request::Kill => {
+                        tokio::time::sleep(self.script().death).await;
+                        break signal(9);
+                    }
+                },
+            }
+        };
+        remote.log(&format!("instance {} ends with {exit}", self.number));
+        drop((self, lines, output));
+        remote.ended(exit);
+    }
+
+    fn script(&self) -> Script {
+        self.server.inner().script.clone()
+    }
+
+    /// Takes one message; what is left to do about it.
+    fn take(&self, line: &str) -> Option<Work> {
+        let frame: Value = serde_json::from_str(line).expect("the gateway writes JSON");
+        self.server.inner().heard.push(Heard {
+            instance: self.number,
+            frame: frame.clone(),
+        });
+        let Some(method) = frame["method"].as_str().map(str::to_owned) else {
+            let asked = frame["id"].as_str().unwrap_or_default();
+            if let Some(waiting) = self.server.inner().asked.remove(asked) {
+                let _ = waiting.send(frame);
+            }
+            return None;
+        };
+        let Some(id) = frame.get("id").cloned() else {
+            if method == "notifications/cancelled" {
+                self.cancelled(&frame["params"]["requestId"]);
+            }
+            return None;
+        };
+        if self.script().is_silent {
+            return None;
+        }
+        self.request(&method, id, &frame["params"])
+    }
+
+    fn cancelled(&self, id: &Value) {
+        let mut inner = self.server.inner();
+        let number = self.number;
+        inner
+            .listening
+            .retain(|(instance, open)| *instance != number || open != id);
+        for call in &mut inner.held {
+            call.cancelled |= call.instance == number && call.id == *id;
+        }
+    }
+
+    fn send(&self, frame: &Value) {
+        let _ = self.say.send(Command::Say(frame.to_string()));
+    }
+
+    fn respond(&self, id: &Value, mut result: Value) {
+        if self.script().era == Era::Modern && result["resultType"].is_null() {
+            result["resultType"] = json!("complete");
+        }
+        self.send(&json!({ "jsonrpc": "2.0", "id": id, "result": result }));
+    }
+
+    fn fail(&self, id: &Value, error: &Value) {
+        self.send(&json!({ "jsonrpc": "2.0", "id": id, "error": error }));
+    }
+
+    fn request(&self, method: &str, id: Value, params: &Value) -> Option<Work> {
+        let script = self.script();
+        let is_modern = script.era == Era::Modern;
+        let answer = match method {
+            "initialize" if !is_modern => return Some(self.introduce(id, &script)),
+            "server/discover" if is_modern => return Some(self.introduce(id, &script)),
+            "tools/call" => return self.tool(&id, params, is_modern),
+            "subscriptions/listen" if is_modern => {
+                let own = json!({ "io.modelcontextprotocol/subscriptionId": id });
+                let params = json!({ "_meta": own, "notifications": params["notifications"] });
+                let method = "notifications/subscriptions/acknowledged";
+                self.send(&json!({ "jsonrpc": "2.0", "method": method, "params": params }));
+                self.server.inner().listening.push((self.number, id));
+                return None;
+            }
+            "ping" | "logging/setLevel" | "resources/subscribe" | "resources/unsubscribe"
+                if !is_modern =>
+            {
+                json!({})
+            }
+            "tools/list" => {
+                let tool = |name: &String| {
+                    let mut tool = json!({ "name": name, "inputSchema": { "type": "object" }, "x-unknown": 1 });
+                    if !script.description.is_empty() {
+                        tool["description"] = script.description.into();
+                    }
+                    tool
+                };
+                json!({ "tools": script.tools.iter().map(tool).collect::<Vec<_>>() })
+            }
+            "resources/list" => {
+                let resource = |uri: &String| json!({ "uri": uri, "name": uri });
+                json!({ "resources": script.resources.iter().map(resource).collect::<Vec<_>>() })
+            }
+            "prompts/list" => {
+                let prompt = |name: &String| json!({ "name": name });
+                json!({ "prompts": script.prompts.iter().map(prompt).collect::<Vec<_>>() })
+            }
+            "resources/read" => {
+                json!({ "contents": [{ "uri": params["uri"], "text": "what is in it" }] })
+            }
+            "prompts/get" => {
+                let content = json!({ "type": "text", "text": params["name"] });
+                json!({ "messages": [{ "role": "user", "content": content }] })
+            }
+            "completion/complete" => json!({ "completion": { "values": [params["ref"]["name"]] } }),
+            _ => {
+                self.fail(
+                    &id,
+                    &json!({ "code": -32601, "message": "Method not found" }),
+                );
+                return None;
+            }
+        };
+        self.respond(&id, answer);
+        None
+    }
+
+    /// Answers the handshake.
+    fn introduce(&self, id: Value, script: &Script) -> Work {
+        let mut capabilities = json!({ "tools": { "listChanged": true }, "logging": {} });
+        if !script.resources.is_empty() {
+            capabilities["resources"] = json!({ "listChanged": true, "subscribe": true });
+        }
+        if !script.prompts.is_empty() {
+            capabilities["prompts"] = json!({ "listChanged": true });
+            capabilities["completions"] = json!({});
+        }
+        let identity = json!({ "name": "scripted", "version": "1" });
+        let mut result = json!({ "capabilities": capabilities });
+        if script.era == Era::Modern {
+            result["resultType"] = json!("complete");
+            result["supportedVersions"] = json!(["2026-07-28"]);
+            result["_meta"] = json!({ "io.modelcontextprotocol/serverInfo": identity });
+        } else {
+            result["protocolVersion"] = json!("2025-11-25");
+            result["serverInfo"] = identity;
+        }
+        let text = json!({ "jsonrpc": "2.0", "id": id, "result": result }).to_string();
+        let (delay, dies, say) = (script.start_delay, script.dies_at_start, self.say.clone());
+        Box::pin(async move {
+            tokio::time::sleep(delay).await;
+            if dies.is_none() {
+                let _ = say.send(Command::Say(text));
+            }
+            dies.map(code)
+        })
+    }
+
+    fn tool(&self, id: &Value, params: &Value, is_modern: bool) -> Option<Work> {
+        let arguments = params["arguments"].clone();
+        match params["name"].as_str().unwrap_or_default() {
+            "hold" => {
+                self.server.inner().held.push(Held {
+                    instance: self.number,
+                    id: id.clone(),
+                    arguments,
+                    cancelled: false,
+                });
+                None
+            }
+            "fail" => {
+                let mut result = text_result("it did not work");
+                result["isError"] = json!(true);
+                self.respond(id, result);
+                None
+            }
+            "rich" => {
+                let id = id.to_string();
+                let text = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{{RICH}}}}}"#);
+                let _ = self.say.send(Command::Say(text));
+                None
+            }
+            "rpc_error" => {
+                let error = json!({ "code": -32050, "message": "no such book", "data": arguments });
+                self.fail(id, &error);
+                None
+            }
+            "exit" => {
+                let status = arguments["code"].as_i64().unwrap_or(1);
+                let status = i32::try_from(status).expect("a code");
+                Some(Box::pin(async move { Some(code(status)) }))
+            }
+            "progress" => {
+                let token = &params["_meta"]["progressToken"];
+                for step in 1..=3 {
+                    let progress = json!({ "progressToken": token, "progress": step, "total": 3 });
+                    let method = "notifications/progress";
+                    self.send(&json!({ "jsonrpc": "2.0", "method": method, "params": progress }));
+                }
+                self.respond(id, text_result("done"));
+                None
+            }
+            "log" => {
+                let message = json!({ "level": "warning", "data": "it is warm" });
+                let method = "notifications/message";
+                self.send(&json!({ "jsonrpc": "2.0", "method": method, "params": message }));
+                self.respond(id, text_result("done"));
+                None
+            }
+            "ask" if is_modern => {
+                let answer = &params["inputResponses"]["question"];
+                if answer.is_null() {
+                    let wanted = question(&arguments);
+                    self.respond(
+                        id,
+                        json!({
+                            "resultType": "input_required",
+                            "inputRequests": { "question": wanted },
+                            "requestState": "the state",
+                        }),
+                    );
+                } else {
+                    assert_eq!(params["requestState"], "the state");
+                    self.respond(id, text_result(&answer.to_string()));
+                }
+                None
+            }
+            "ask" => Some(self.ask(id.clone(), &arguments)),
+            _ => {
+                self.respond(id, text_result(&arguments.to_string()));
+                None
+            }
+        }
+    }
+
+    /// Asks the client of a call something, and answers the call with what it says.
+    fn ask(&self, id: Value, arguments: &Value) -> Work {
+        let wanted = question(arguments);
+        let asked = format!("{}-{id}", self.number);
+        let (answer, answered) = oneshot::channel();
+        self.server.inner().asked.insert(asked.clone(), answer);
+        self.send(&json!({
+            "jsonrpc": "2.0", "id": asked, "method": wanted["method"], "params": wanted["params"],
+        }));
+        let say = self.say.clone();
+        Box::pin(async move {
+            let answer = answered.await.unwrap_or_default();
+            let said = match answer.get("result") {
+                Some(result) => result.to_string(),
+                None => answer["error"].to_string(),
+            };
+            let frame = json!({ "jsonrpc": "2.0", "id": id, "result": text_result(&said) });
+            let _ = say.send(Command::Say(frame.to_string()));
+            None
+        })
+    }
+}
+
+/// What the tool `rich` answers, within braces: nothing of it may change on its way.
+pub(crate) const RICH: &str = r#""content":[{"type":"image","data":"AAEC","mimeType":"image/png","own":1.0}],"structuredContent":{"z":12345678901234567890123,"a":"\u00e9"},"_meta":{"own/key":[ ]},"resultType":"complete","unknown":null"#;
+
+/// What the tool `ask` asks: `{"method": "sampling/createMessage"}`, or anything else for a form.
+fn question(arguments: &Value) -> Value {
+    match arguments["method"].as_str() {
+        Some(method @ "sampling/createMessage") => {
+            let message = json!({ "role": "user", "content": { "type": "text", "text": "Well?" } });
+            json!({ "method": method, "params": { "messages": [message], "maxTokens": 10 } })
+        }
+        Some(method @ "roots/list") => json!({ "method": method, "params": {} }),
+        _ => {
+            let schema =
+                json!({ "type": "object", "properties": { "name": { "type": "string" } } });
+            let params = json!({ "mode": "form", "message": "Who?", "requestedSchema": schema });
+            json!({ "method": "elicitation/create", "params": params })
+        }
+    }
+}
+
+fn text_result(text: &str) -> Value {
+    json!({ "content": [{ "type": "text", "text": text }] })
+}

@@ -1,0 +1,213 @@
+//! Which addresses are of the public internet: where servers that no administrator registered may be, and what an
+//! allow-list's names may resolve to.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Whether an address is of the public internet, by IANA's registries of special-purpose addresses (RFC 6890).
+///
+/// An address of version 6 that carries one of version 4 is as public as that one. What the registries do not mention,
+/// and what is not unicast, is not public. Nor are the few services in `192.0.0.0/24` and `2001::/23` that the
+/// registries call global: no server is there.
+#[must_use]
+pub fn is_public(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => is_public_v4(ip),
+        IpAddr::V6(ip) => is_public_v6(ip),
+    }
+}
+
+fn is_public_v4(ip: Ipv4Addr) -> bool {
+    let [a, b, c, _] = ip.octets();
+    !(ip.is_private()
+        || ip.is_loopback()
+        || ip.is_link_local()
+        || ip.is_documentation()
+        || ip.is_multicast()
+        // "This network".
+        || a == 0
+        // Shared between a provider and its customers.
+        || (a == 100 && (64..128).contains(&b))
+        // Assignments of the IETF.
+        || (a == 192 && b == 0 && c == 0)
+        // Relays of 6to4, withdrawn.
+        || (a == 192 && b == 88 && c == 99)
+        // Benchmarks.
+        || (a == 198 && (b == 18 || b == 19))
+        // Reserved, and broadcast.
+        || a >= 240)
+}
+
+fn is_public_v6(ip: Ipv6Addr) -> bool {
+    let carried = |high: u16, low: u16| {
+        let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());
+        is_public_v4(Ipv4Addr::new(a, b, c, d))
+    };
+    match ip.segments() {
+        // Mapped, and NAT64.
+        [0, 0, 0, 0, 0, 0xffff, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] => {
+            carried(high, low)
+        }
+        // 6to4.
+        [0x2002, high, low, ..] => carried(high, low),
+        // Assignments of the IETF, with Teredo and benchmarks; documentation.
+        [0x2001, second, ..] if second < 0x200 || second == 0xdb8 => false,
+        [0x3fff, second, ..] if second < 0x1000 => false,
+        // Global unicast, and nothing else.
+        [first, ..] => first & 0xe000 == 0x2000,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The registries, each block by its first and last address, and what stands next to it.
+    #[test]
+    fn special_purpose_addresses_are_not_public() {
+        let check = |expected: bool, addresses: &[&str]| {
+            for ip in addresses {
+                assert_eq!(is_public(ip.parse().expect(ip)), expected, "{ip}");
+            }
+        };
+        for (block, inside, outside) in [
+            ("0.0.0.0/8", ["0.0.0.0", "0.255.255.255"], ["1.0.0.0"; 2]),
+            (
+                "10.0.0.0/8",
+                ["10.0.0.0", "10.255.255.255"],
+                ["9.255.255.255", "11.0.0.0"],
+            ),
+            (
+                "100.64.0.0/10",
+                ["100.64.0.0", "100.127.255.255"],
+                ["100.63.255.255", "100.128.0.0"],
+            ),
+            (
+                "127.0.0.0/8",
+                ["127.0.0.0", "127.255.255.255"],
+                ["126.255.255.255", "128.0.0.0"],
+            ),
+            (
+                "169.254.0.0/16",
+                ["169.254.0.0", "169.254.169.254"],
+                ["169.253.255.255", "169.255.0.0"],
+            ),
+            (
+                "172.16.0.0/12",
+                ["172.16.0.0", "172.31.255.255"],
+                ["172.15.255.255", "172.32.0.0"],
+            ),
+            (
+                "192.0.0.0/24",
+                ["192.0.0.0", "192.0.0.255"],
+                ["191.255.255.255", "192.0.1.0"],
+            ),
+            (
+                "192.0.2.0/24",
+                ["192.0.2.0", "192.0.2.255"],
+                ["192.0.1.255", "192.0.3.0"],
+            ),
+            (
+                "192.88.99.0/24",
+                ["192.88.99.0", "192.88.99.255"],
+                ["192.88.98.255", "192.88.100.0"],
+            ),
+            (
+                "192.168.0.0/16",
+                ["192.168.0.0", "192.168.255.255"],
+                ["192.167.255.255", "192.169.0.0"],
+            ),
+            (
+                "198.18.0.0/15",
+                ["198.18.0.0", "198.19.255.255"],
+                ["198.17.255.255", "198.20.0.0"],
+            ),
+            (
+                "198.51.100.0/24",
+                ["198.51.100.0", "198.51.100.255"],
+                ["198.51.99.255", "198.51.101.0"],
+            ),
+            (
+                "203.0.113.0/24",
+                ["203.0.113.0", "203.0.113.255"],
+                ["203.0.112.255", "203.0.114.0"],
+            ),
+            (
+                "multicast and reserved",
+                ["224.0.0.0", "255.255.255.255"],
+                ["223.255.255.255"; 2],
+            ),
+            (
+                "2001::/23",
+                ["2001::", "2001:1ff:ffff::"],
+                ["2001:200::", "2000:ffff::"],
+            ),
+            (
+                "2001:db8::/32",
+                ["2001:db8::", "2001:db8:ffff::1"],
+                ["2001:db7:ffff::", "2001:db9::"],
+            ),
+            (
+                "3fff::/20",
+                ["3fff::", "3fff:fff:ffff::1"],
+                ["3ffe:ffff::", "3fff:1000::"],
+            ),
+        ] {
+            check(false, &inside);
+            check(true, &outside);
+            // The same as they are carried by addresses of version 6.
+            for (ips, expected) in [(inside, false), (outside, true)] {
+                for ip in ips.iter().filter_map(|ip| ip.parse::<Ipv4Addr>().ok()) {
+                    let [a, b, c, d] = ip.octets();
+                    let (high, low) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+                    for ip in [
+                        ip.to_ipv6_mapped(),
+                        Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, high, low),
+                        Ipv6Addr::new(0x2002, high, low, 0, 0, 0, 0, 1),
+                    ] {
+                        assert_eq!(is_public(ip.into()), expected, "{block}: {ip}");
+                    }
+                    // Withdrawn, and Teredo: whatever they carry.
+                    assert!(!is_public(ip.to_ipv6_compatible().into()), "{ip}");
+                    let teredo = Ipv6Addr::new(0x2001, 0, high, low, 0, 0, !high, !low);
+                    assert!(!is_public(teredo.into()), "{teredo}");
+                }
+            }
+        }
+        check(
+            false,
+            &[
+                "::",
+                "::1",
+                // NAT64 of one's own.
+                "64:ff9b:1::1.1.1.1",
+                "64:ff9b::1:101:101",
+                // Discard-only, and a dummy prefix.
+                "100::1",
+                "100:0:0:1::1",
+                // Segment routing.
+                "5f00::1",
+                // Unique local, link-local, site-local, multicast.
+                "fc00::1",
+                "fd00:ec2::254",
+                "fe80::1",
+                "fec0::1",
+                "ff02::1",
+                // Not allocated.
+                "4000::1",
+            ],
+        );
+        check(
+            true,
+            &[
+                "1.1.1.1",
+                "93.184.216.34",
+                "::ffff:8.8.8.8",
+                "64:ff9b::101:101",
+                "2001:4860:4860::8888",
+                "2002:808:808::1",
+                "2606:4700::1111",
+                "2620:4f:8000::1",
+            ],
+        );
+    }
+}

@@ -1,0 +1,67 @@
+//! Files and directories of control groups.
+
+use std::{collections::BTreeSet, fmt::Display, fs, io, path::Path};
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use crate::lineage::parse_pid;
+
+/// Writes a value. What did not take is seen when it is read back.
+pub(super) fn set(path: &Path, value: impl Display) {
+    let _ = fs::write(path, value.to_string());
+}
+
+pub(super) fn words(path: &Path) -> BTreeSet<String> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    text.split_ascii_whitespace().map(str::to_owned).collect()
+}
+
+pub(super) fn number(path: &Path) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+pub(super) fn field(path: &Path, name: &str) -> Option<u64> {
+    field_of(&fs::read_to_string(path).ok()?, name)
+}
+
+/// A number of a file that has a name and a number in each line.
+pub(super) fn field_of(text: &str, name: &str) -> Option<u64> {
+    text.lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
+}
+
+pub(super) fn members(path: &Path) -> Vec<Pid> {
+    let text = fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
+    text.lines().filter_map(parse_pid).collect()
+}
+
+/// Kills what is in one group. To be repeated until it is empty, for they fork.
+pub(super) fn kill_all(path: &Path) {
+    if fs::write(path.join("cgroup.kill"), "1").is_ok() {
+        return;
+    }
+    for pid in members(path) {
+        // It is looked for again, for the number may be a stranger's by now.
+        if let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty())
+            && members(path).contains(&pid)
+        {
+            let _ = pidfd_send_signal(&pidfd, Signal::KILL);
+        }
+    }
+}
+
+/// Removes a group, and those that were made inside of it.
+pub(super) fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => {
+            let inner = fs::read_dir(path).into_iter().flatten().flatten();
+            for entry in inner.filter(|e| e.file_type().is_ok_and(|t| t.is_dir())) {
+                kill_all(&entry.path());
+                remove(&entry.path())?;
+            }
+            fs::remove_dir(path).map_err(|_| error)
+        }
+        Ok(()) => Ok(()),
+    }
+}

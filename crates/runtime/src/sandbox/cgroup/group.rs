@@ -1,0 +1,270 @@
+//! One instance's groups: its limits, what it uses, its end.
+
+use std::{
+    collections::BTreeSet,
+    fs::{self, File, OpenOptions},
+    io,
+    os::{fd::OwnedFd, unix::fs::FileExt as _},
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
+};
+
+use model::ResourceLimits;
+use rustix::process::Pid;
+use tokio::time::Instant;
+
+use super::{
+    PAUSE, Version,
+    files::{field, field_of, kill_all, members, number, remove, set},
+    v1, v2,
+};
+use crate::{
+    lineage::Stat,
+    unit::{Enforced, Usage},
+};
+
+/// Microseconds; the kernel's own default.
+pub(super) const PERIOD: u64 = 100_000;
+
+/// How long a group may stay busy when all that was in it is dead.
+const BUSY: Duration = Duration::from_millis(500);
+
+/// One instance's groups.
+#[derive(Debug)]
+pub(in crate::sandbox) struct Group {
+    pub(super) name: String,
+    pub(super) cpu: Result<(PathBuf, Version), String>,
+    pub(super) accounts: Option<PathBuf>,
+    pub(super) memory: Result<(PathBuf, Version), String>,
+    pub(super) pids: Result<(PathBuf, Version), String>,
+    pub(super) kill: Option<PathBuf>,
+    pub(super) directories: BTreeSet<PathBuf>,
+    /// The kernel's count of refused processes. Kept open, for it is looked at again and again.
+    pub(super) events: Option<File>,
+    /// Whether it was killed as a fork bomb.
+    pub(super) bombed: AtomicBool,
+    pub(super) removed: AtomicBool,
+}
+
+/// The files that tell how much memory is used, and the field of `memory.stat` for what of it the kernel can take back.
+pub(super) struct Memory {
+    pub(super) now: &'static str,
+    pub(super) peak: &'static str,
+    pub(super) cache: &'static str,
+}
+
+impl Group {
+    pub(super) fn limit(&self, limits: &ResourceLimits, extra: u32) {
+        if let Ok((path, version)) = &self.memory {
+            match version {
+                Version::One => v1::limit_memory(path, limits.memory),
+                Version::Two => v2::limit_memory(path, limits.memory),
+            }
+        }
+        if let Ok((path, version)) = &self.cpu {
+            match version {
+                Version::One => v1::limit_cpu(path, quota(limits)),
+                Version::Two => v2::limit_cpu(path, quota(limits)),
+            }
+        }
+        if let Ok((path, _)) = &self.pids {
+            set(
+                &path.join("pids.max"),
+                u64::from(limits.pids) + u64::from(extra),
+            );
+        }
+    }
+
+    /// What the kernel says of the limits of cpu, memory and processes.
+    pub(in crate::sandbox) fn enforced(
+        &self,
+        limits: &ResourceLimits,
+        extra: u32,
+    ) -> [Enforced; 3] {
+        let cpu = self.cpu.clone().and_then(|(path, version)| {
+            let (file, expected) = match version {
+                Version::One => v1::cpu_limit(quota(limits)),
+                Version::Two => v2::cpu_limit(quota(limits)),
+            };
+            check(&path, file, &expected, version)
+        });
+        let memory = self.memory.clone().and_then(|(path, version)| {
+            // The kernel counts in pages.
+            let expected = (limits.memory & !(page() - 1)).to_string();
+            match version {
+                Version::One => v1::memory_enforced(&path, &expected),
+                Version::Two => v2::memory_enforced(&path, &expected),
+            }
+        });
+        let pids = self.pids.clone().and_then(|(path, version)| {
+            let expected = (u64::from(limits.pids) + u64::from(extra)).to_string();
+            let how = check(&path, "pids.max", &expected, version)?;
+            Ok(format!("{how}, {extra} of them the sandbox's own"))
+        });
+        [("cpu", cpu), ("memory", memory), ("pids", pids)].map(|(what, found)| Enforced {
+            what,
+            holds: found.is_ok(),
+            how: found.unwrap_or_else(|why| why),
+        })
+    }
+
+    /// Files for joining all of its groups by writing `0`.
+    pub(in crate::sandbox) fn doors(&self) -> io::Result<Vec<OwnedFd>> {
+        self.directories
+            .iter()
+            .map(|path| {
+                let file = OpenOptions::new()
+                    .write(true)
+                    .open(path.join("cgroup.procs"))?;
+                Ok(file.into())
+            })
+            .collect()
+    }
+
+    /// Whether `pid` is in every one of its groups.
+    pub(in crate::sandbox) fn holds(&self, pid: Pid) -> bool {
+        let number = pid.as_raw_pid().to_string();
+        self.directories.iter().all(|path| {
+            fs::read_to_string(path.join("cgroup.procs"))
+                .is_ok_and(|procs| procs.lines().any(|line| line == number))
+        })
+    }
+
+    pub(in crate::sandbox) fn kill(&self) {
+        match &self.kill {
+            Some(path) if fs::write(path.join("cgroup.kill"), "1").is_ok() => {}
+            _ => self.directories.iter().for_each(|path| kill_all(path)),
+        }
+    }
+
+    /// Whether no living process is in it. The dead that wait to be reaped do not count.
+    pub(in crate::sandbox) fn empty(&self) -> bool {
+        self.directories.iter().all(|path| {
+            members(path)
+                .into_iter()
+                .all(|pid| Stat::read(pid).is_none_or(|stat| stat.zombie))
+        })
+    }
+
+    /// How many of its processes were killed for want of memory.
+    pub(in crate::sandbox) fn out_of_memory(&self) -> u64 {
+        let Ok((path, version)) = &self.memory else {
+            return 0;
+        };
+        let file = match version {
+            Version::One => v1::OUT_OF_MEMORY,
+            Version::Two => v2::OUT_OF_MEMORY,
+        };
+        field(&path.join(file), "oom_kill").unwrap_or(0)
+    }
+
+    /// How many processes it was refused so far, if that is counted.
+    pub(in crate::sandbox) fn refused(&self) -> Option<u64> {
+        let mut text = [0; 256];
+        let length = self.events.as_ref()?.read_at(&mut text, 0).ok()?;
+        field_of(std::str::from_utf8(&text[..length]).ok()?, "max")
+    }
+
+    /// Kills what is in it for what it was refused.
+    pub(in crate::sandbox) fn end_bomb(&self) {
+        self.bombed.store(true, Ordering::Release);
+        self.kill();
+    }
+
+    /// Whether that was done.
+    pub(in crate::sandbox) fn fork_bomb(&self) -> bool {
+        self.bombed.load(Ordering::Acquire)
+    }
+
+    /// Whether there is anything that counts.
+    pub(in crate::sandbox) fn counts(&self) -> bool {
+        self.accounts.is_some()
+    }
+
+    pub(in crate::sandbox) fn usage(&self) -> Option<Usage> {
+        let mut usage = Usage::default();
+        let accounts = self.accounts.as_ref()?;
+        usage.cpu = match number(&accounts.join("cpuacct.usage")) {
+            Some(nanos) => Duration::from_nanos(nanos),
+            None => Duration::from_micros(field(&accounts.join("cpu.stat"), "usage_usec")?),
+        };
+        if let Ok((path, version)) = &self.memory {
+            let Memory { now, peak, cache } = match version {
+                Version::One => v1::MEMORY,
+                Version::Two => v2::MEMORY,
+            };
+            let now = number(&path.join(now))?;
+            // Older kernels of version 2 keep no peak.
+            usage.memory_peak = number(&path.join(peak)).unwrap_or(0).max(now);
+            // Pages of files that the kernel can take back at any time are no need of the server's.
+            let cache = field(&path.join("memory.stat"), cache).unwrap_or(0);
+            usage.memory = now.saturating_sub(cache);
+        }
+        usage.pids = match &self.pids {
+            Ok((path, _)) => number(&path.join("pids.current"))?.try_into().ok()?,
+            Err(_) => members(accounts).len().try_into().ok()?,
+        };
+        Some(usage)
+    }
+
+    /// Removes it, if it is empty or soon is.
+    pub(in crate::sandbox) fn remove(&self) {
+        if self.removed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let deadline = Instant::now() + BUSY;
+        for path in &self.directories {
+            while let Err(error) = remove(path) {
+                if Instant::now() >= deadline {
+                    tracing::warn!(group = self.name, %error, "control group cannot be removed");
+                    break;
+                }
+                self.kill();
+                thread::sleep(PAUSE);
+            }
+        }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.remove();
+    }
+}
+
+/// Microseconds of a [`PERIOD`].
+fn quota(limits: &ResourceLimits) -> u64 {
+    u64::from(limits.cpu_millis) * PERIOD / 1000
+}
+
+fn page() -> u64 {
+    rustix::param::page_size() as u64
+}
+
+pub(super) fn check(
+    path: &Path,
+    file: &str,
+    expected: &str,
+    version: Version,
+) -> Result<String, String> {
+    let version = match version {
+        Version::One => "v1",
+        Version::Two => "v2",
+    };
+    match fs::read_to_string(path.join(file)) {
+        Ok(found) if found.trim() == expected => {
+            Ok(format!("{file} = {expected} (cgroup {version})"))
+        }
+        Ok(found) => Err(format!(
+            "the kernel keeps {file} at {} and not at {expected} (cgroup {version})",
+            found.trim()
+        )),
+        Err(error) => Err(format!("{file}: {error} (cgroup {version})")),
+    }
+}
+
+pub(super) fn swapping() -> bool {
+    fs::read_to_string("/proc/swaps").map_or(true, |swaps| swaps.lines().count() > 1)
+}

@@ -1,0 +1,178 @@
+//! What version 2 has its own names and rules for.
+
+use std::{
+    collections::BTreeSet,
+    fs::{self, OpenOptions},
+    io,
+    path::Path,
+};
+
+use rustix::process::Pid;
+
+use super::{
+    Mount, Place, TOP, Version,
+    files::{members, set, words},
+    group::{Memory, PERIOD, check, swapping},
+};
+use crate::lineage::{Stat, parse_pid};
+
+/// Where this process goes when its own group has to become one that only has children.
+const HOST: &str = "toolwharf-host";
+
+const CONTROLLERS: [&str; 3] = ["memory", "cpu", "pids"];
+
+/// How far up a process looks for who started it.
+const GENERATIONS: usize = 64;
+
+pub(super) const OUT_OF_MEMORY: &str = "memory.events";
+pub(super) const MEMORY: Memory = Memory {
+    now: "memory.current",
+    peak: "memory.peak",
+    cache: "inactive_file",
+};
+
+/// A usable hierarchy of version 2.
+pub(super) struct Unified {
+    pub(super) place: Place,
+    pub(super) controllers: BTreeSet<String>,
+}
+
+/// Where groups can be made in version 2, with controllers as far as they are delegated.
+pub(super) fn unified(mount: &Mount, own: &str, install: &str) -> Result<Unified, String> {
+    let own = own
+        .lines()
+        .find_map(|line| line.strip_prefix("0::/"))
+        .unwrap_or_default();
+    let mut bases = vec![mount.at.clone()];
+    if !own.is_empty() && !own.contains("..") {
+        // An earlier run may have moved there already.
+        let own = own.strip_suffix(HOST).unwrap_or(own);
+        bases.push(mount.at.join(own.trim_end_matches('/')));
+    }
+    let mut why = String::new();
+    for base in bases {
+        match delegated(&base, install) {
+            Ok(unified) => return Ok(unified),
+            Err(error) => why = format!("`{}` is not ours to divide: {error}", base.display()),
+        }
+    }
+    Err(why + "; run it as root, or as a systemd service with `Delegate=yes`")
+}
+
+fn delegated(base: &Path, install: &str) -> io::Result<Unified> {
+    let top = base.join(TOP);
+    let root = top.join(install);
+    fs::create_dir_all(&root)?;
+    // Without this nobody may be moved here, whatever else is allowed.
+    OpenOptions::new()
+        .write(true)
+        .open(base.join("cgroup.procs"))?;
+    let offered = words(&base.join("cgroup.controllers"));
+    let wanted: Vec<_> = CONTROLLERS
+        .iter()
+        .filter(|controller| offered.contains(**controller))
+        .collect();
+    // Only the first group of all may have processes beside groups. It alone has no events. With
+    // processes elsewhere some controllers could be had all the same, and spoil it for the others.
+    let divided = !wanted.is_empty() && base.join("cgroup.events").exists();
+    if divided && !members(base).is_empty() {
+        make_way(base)?;
+    }
+    for controller in wanted {
+        for level in [base, &top, &root] {
+            fs::write(
+                level.join("cgroup.subtree_control"),
+                format!("+{controller}"),
+            )?;
+        }
+    }
+    let controllers = words(&root.join("cgroup.subtree_control"));
+    let place = Place {
+        root,
+        version: Version::Two,
+    };
+    Ok(Unified { place, controllers })
+}
+
+/// A group of version 2 with processes of its own hands no controllers on, save the first of all.
+/// If there is none in it but this one and its descendants, they move on.
+fn make_way(base: &Path) -> io::Result<()> {
+    let me = rustix::process::getpid();
+    let members = members(base);
+    let ours = |&pid: &Pid| descends(pid, me);
+    if !members.iter().all(ours) {
+        return Err(io::Error::other("others run in the same control group"));
+    }
+    let host = base.join(HOST);
+    match fs::create_dir(&host) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    for pid in members {
+        fs::write(host.join("cgroup.procs"), pid.as_raw_pid().to_string())?;
+    }
+    Ok(())
+}
+
+/// Whether a process is `ancestor` or one of its descendants, or gone.
+pub(super) fn descends(pid: Pid, ancestor: Pid) -> bool {
+    let mut next = Some(pid);
+    for _ in 0..GENERATIONS {
+        match next {
+            Some(pid) if pid == ancestor => return true,
+            Some(pid) => match Stat::read(pid) {
+                Some(stat) => next = u32::try_from(stat.parent).ok().and_then(numbered),
+                None => return true,
+            },
+            None => return false,
+        }
+    }
+    false
+}
+
+fn numbered(number: u32) -> Option<Pid> {
+    parse_pid(&number.to_string())
+}
+
+pub(super) fn limit_memory(path: &Path, bytes: u64) {
+    set(&path.join("memory.max"), bytes);
+    set(&path.join("memory.swap.max"), 0);
+}
+
+pub(super) fn memory_enforced(path: &Path, expected: &str) -> Result<String, String> {
+    let how = check(path, "memory.max", expected, Version::Two)?;
+    match fs::read_to_string(path.join("memory.swap.max")) {
+        Ok(found) if found.trim() == "0" => Ok(how + ", no swap"),
+        _ if !swapping() => Ok(how + ", no swap in use"),
+        _ => Err(format!("{how}, but swap is not limited; switch swap off")),
+    }
+}
+
+pub(super) fn limit_cpu(path: &Path, quota: u64) {
+    let (file, value) = cpu_limit(quota);
+    set(&path.join(file), value);
+}
+
+/// The file of the limit, and what stands in it.
+pub(super) fn cpu_limit(quota: u64) -> (&'static str, String) {
+    ("cpu.max", format!("{quota} {PERIOD}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descent_is_followed_upwards() {
+        let me = rustix::process::getpid();
+        let mut child = std::process::Command::new("cat")
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let pid = Pid::from_child(&child);
+        assert!(descends(me, me) && descends(pid, me));
+        assert!(!descends(me, pid));
+        drop(child.stdin.take());
+        child.wait().unwrap();
+    }
+}

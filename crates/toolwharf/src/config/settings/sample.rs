@@ -1,0 +1,117 @@
+//! The file with all its defaults.
+
+/// Every setting with its default: for the documentation and for `toolwharf.toml` itself.
+#[cfg_attr(
+    not(test),
+    expect(dead_code, reason = "the documentation and a test read it")
+)]
+pub(crate) const SAMPLE: &str = r#"# Settings of Toolwharf. All are optional; what stands here is the default.
+
+# Address and port of the one listener. Loopback unless you mean to serve others.
+listen = "127.0.0.1:6280"
+
+# How tools of several servers are named: "prefix-on-conflict", "always-prefix",
+# "last-wins" or "preserve" (then two tools of one name are an error).
+naming = "prefix-on-conflict"
+
+# How servers are started: "parallel", "sequential" (the first failure fails the start) or
+# "lazy" (each at its first use).
+start = "parallel"
+
+# Origins, besides those of loopback, whose web pages may call.
+# Written as "https://app.example.com".
+allowed_origins = []
+
+# Names, besides loopback and `listen`, under which clients may call, such as
+# "tools.example.com"; without a port every port.
+allowed_hosts = []
+
+# Where state is kept; by default $XDG_DATA_HOME/toolwharf or ~/.local/share/toolwharf.
+# data_dir = "/var/lib/toolwharf"
+
+# The database; by default a SQLite file in the data directory. A URL with a password is better
+# given as the variable TOOLWHARF_DATABASE_URL.
+# database_url = "postgres://toolwharf@db.example.com/toolwharf"
+
+# Whether MCP needs a key on loopback, too. Elsewhere it always does.
+require_key = false
+
+# What happens to a tool whose definition its server changes after it was first seen:
+# "quarantine" (not offered until approved), "warn" or "off".
+tool_pinning = "quarantine"
+
+[extensions]
+# Servers that all clients share are told that their client has these extensions, with these settings.
+"io.modelcontextprotocol/ui" = { mimeTypes = ["text/html;profile=mcp-app"] }
+
+[limits]
+max_body_bytes = "16MiB"      # largest request body; more is answered with 413
+max_bodies_bytes = "256MiB"   # request bodies of all connections; more is answered with 503
+max_unread_bytes = "256MiB"   # what waits for clients to read it; then the slowest are cut off
+max_connections = 16384       # client connections at a time; fewer if files are limited to fewer
+max_line_bytes = "20MiB"      # longest line or event of a server
+max_depth = 128               # deepest nesting of JSON in a message
+max_sessions = 16384          # client sessions at a time
+max_subscriptions = 16384     # resources that clients watch at a time
+max_session_instances = 16    # instances of one server with sharing "session"
+queue_len = 256               # calls that wait for one server
+client_queue_len = 256        # messages that wait for one slow client
+session_idle = "30m"          # an unused client session ends after this
+server_idle = "30m"           # a server started at its first use is stopped when unused for this
+held_call_ttl = "5m"          # how long a call waits for the client's input
+max_held_calls = 1024         # calls that wait like that at a time
+stop_grace = "10s"            # from the request to stop until the kill
+drain = "30s"                 # how long calls in flight may finish at the end, 19 seconds at most
+
+[breaker]
+failures = 3                  # starts in a row that fail, after which a project's own server is left alone
+cooldown = "60s"              # for so long; an entry may say otherwise
+
+[audit]
+enabled = true                # tool calls are recorded before and after they are made
+bodies = "digests"            # of arguments and results, or "full" texts without secrets
+retention_days = 90           # 0 keeps records for ever
+
+[hosting]
+# What hosted servers may run on; each gets the strongest that works and suits it. "runc" is
+# weaker than "gvisor", and only used where it stands here.
+providers = ["gvisor", "firecracker", "e2b", "process"]
+# docker_host = "unix:///var/run/docker.sock"
+docker_network = "bridge"     # of servers that may reach everything
+gvisor_runtime = "runsc"      # as Docker knows it
+firecracker_runtime = "kata-fc"
+runc_runtime = "runc"
+# e2b_api_key = "${E2B_API_KEY}"   # without one there is no "e2b"; better not in plain text
+e2b_url = "https://api.e2b.app"
+# e2b_sandbox_url = "https://sandbox.example.com"   # where one address serves all sandboxes
+mounts = []                   # paths of this host below which servers may mount something
+# webhook = "https://alerts.example.com/toolwharf"   # health warnings are posted there
+
+# The agent that `POST /api/v1/chat` talks to; there is none without a model.
+# [agent]
+# api = "anthropic"           # or "openai": chat completions, which local model servers speak too
+# model = "claude-sonnet-4-5"
+# api_key = "${ANTHROPIC_API_KEY}"   # without it: the secret or the variable of that name
+# base_url = "https://api.anthropic.com"
+# system = "You keep recipes."       # or system_file = "prompt.md", beside this file
+# max_tokens = 8192           # of one answer
+# max_turns = 20              # requests to the model for one message
+# max_chats = 32              # at a time; one more is answered with 503
+# start = "sequential"        # a server that does not start fails the chat; with "parallel" it is left out
+# native = ["display_recipe"] # tools of Toolwharf's own
+# [agent.prices."claude-sonnet-4-5"]   # of a million tokens
+# input = 3.0
+# output = 15.0
+# cache_read = 0.3
+# cache_write = 3.75
+
+[log]
+level = "info"                # or a filter such as "info,engine=debug"
+format = "text"               # or "json"
+
+# What callers of one project see. Without a section they see every server.
+# [projects.my-project]
+# servers = ["github", "time"]
+# naming = "preserve"
+# disabled_tools = ["github/delete_repository"]
+"#;

@@ -1,0 +1,119 @@
+//! What values are written like: sizes, times, addresses, origins.
+
+use std::time::Duration;
+
+use toml::de::DeValue;
+
+/// The parser's message up to where it quotes the text: only punctuation is quoted on.
+pub(super) fn own_words(message: &str) -> String {
+    let mut out = String::new();
+    for (i, part) in message
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .split('`')
+        .enumerate()
+    {
+        if i % 2 == 0 {
+            out.push_str(part);
+        } else if part.chars().any(char::is_alphanumeric) {
+            break;
+        } else {
+            out.push_str(&format!("`{part}`"));
+        }
+    }
+    out.trim().to_owned()
+}
+
+pub(super) fn integer(value: &DeValue<'_>) -> Option<usize> {
+    let integer = value.as_integer()?;
+    usize::from_str_radix(integer.as_str(), integer.radix()).ok()
+}
+
+pub(super) fn size(value: &DeValue<'_>) -> Option<usize> {
+    let Some(text) = value.as_str() else {
+        return integer(value);
+    };
+    let (number, unit) = split_unit(text);
+    let factor: usize = match unit {
+        "" | "B" => 1,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        "kB" | "KB" => 1_000,
+        "MB" => 1_000_000,
+        "GB" => 1_000_000_000,
+        _ => return None,
+    };
+    number.parse::<usize>().ok()?.checked_mul(factor)
+}
+
+pub(super) fn duration(text: &str) -> Option<Duration> {
+    let (number, unit) = split_unit(text);
+    let factor: u64 = match unit {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" | "min" => 60_000,
+        "h" => 3_600_000,
+        "d" => 86_400_000,
+        _ => return None,
+    };
+    let ms = number.parse::<u64>().ok()?.checked_mul(factor)?;
+    // Longer is a slip, and sums of deadlines must not overflow.
+    (ms <= 7 * 86_400_000).then(|| Duration::from_millis(ms))
+}
+
+fn split_unit(text: &str) -> (&str, &str) {
+    let text = text.trim();
+    let end = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    (&text[..end], text[end..].trim())
+}
+
+pub(super) fn is_address(text: &str) -> bool {
+    if text.parse::<std::net::SocketAddr>().is_ok() {
+        return true;
+    }
+    text.rsplit_once(':').is_some_and(|(host, port)| {
+        !host.is_empty()
+            && host
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b == b'.' || b == b'-')
+            && port.parse::<u16>().is_ok()
+    })
+}
+
+/// An address that nobody else listens to: TLS, or this machine.
+pub(super) fn is_private_address(text: &str) -> bool {
+    let Ok(url) = url::Url::parse(text) else {
+        return false;
+    };
+    let loopback = match url.host() {
+        Some(url::Host::Ipv4(ip)) => ip.is_loopback(),
+        Some(url::Host::Ipv6(ip)) => ip.is_loopback(),
+        Some(url::Host::Domain(name)) => name == "localhost",
+        None => return false,
+    };
+    let bare = url.query().is_none() && url.fragment().is_none() && url.username().is_empty();
+    bare && (url.scheme() == "https" || url.scheme() == "http" && loopback)
+}
+
+pub(super) fn is_host(text: &str) -> bool {
+    url::Url::parse(&format!("http://{text}/")).is_ok_and(|url| {
+        url.path() == "/"
+            && url.username().is_empty()
+            && url.password().is_none()
+            && url.query().is_none()
+    }) && !text.contains(['*', '/', '@', '#', '?'])
+}
+
+pub(super) fn origin(text: &str) -> Option<String> {
+    let url = url::Url::parse(text).ok()?;
+    let rest = text.split_once("://")?.1;
+    let bare = url.host().is_some()
+        && !rest
+            .trim_end_matches('/')
+            .contains(['/', '?', '#', '@', '*']);
+    (bare && url.origin().is_tuple()).then(|| url.origin().ascii_serialization())
+}

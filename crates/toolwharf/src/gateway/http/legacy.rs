@@ -1,0 +1,215 @@
+//! Legacy requests: sessions, how they are opened and named, and what is sent in them.
+
+use std::sync::Arc;
+
+use engine::{Answer, Caller, Scope};
+use futures_util::FutureExt as _;
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use mcp::{
+    Era, Frame, Version,
+    backlog::Account,
+    outbox::{Bounds, Outbox},
+    server::{Face, Session, modern},
+};
+
+use super::{
+    Front, REQUEST_BOUNDS,
+    reply::{json, json_body, refusal},
+    scope::no_scope,
+    streams::{First, event_stream, first, text},
+};
+use crate::{
+    auth::{Principal, Role},
+    gateway::{
+        Body,
+        body::{Answering, Events},
+        guard::Refusal,
+    },
+};
+
+/// Bytes that may wait for one session's reader; how many messages is a setting.
+const SESSION_BYTES: usize = 32 << 20;
+
+impl Front {
+    pub(in crate::gateway) fn session_bounds(&self) -> Bounds {
+        Bounds {
+            messages: self.gateway.settings().limits.client_queue_len,
+            bytes: SESSION_BYTES,
+        }
+    }
+
+    /// The session that the headers name; `None` if they name none.
+    pub(super) fn named_session(
+        &self,
+        headers: &HeaderMap,
+        scope: &Scope,
+        principal: &Arc<Principal>,
+    ) -> Result<Option<(Arc<Session>, Scope)>, Refusal> {
+        let Some(id) = headers.get(modern::SESSION_ID) else {
+            return Ok(None);
+        };
+        let session = id
+            .to_str()
+            .ok()
+            .and_then(|id| self.sessions.find(id, &principal.id, scope));
+        // 2025-11-25 basic/transports "Session Management": the client starts anew on 404.
+        session.map(Some).ok_or_else(|| {
+            refusal(
+                StatusCode::NOT_FOUND,
+                "Session not found: send `initialize` again",
+            )
+        })
+    }
+
+    /// The session of a legacy message, and its version checked.
+    pub(in crate::gateway) fn session(
+        &self,
+        headers: &HeaderMap,
+        scope: &Scope,
+        principal: &Arc<Principal>,
+    ) -> Result<(Arc<Session>, Scope), Refusal> {
+        let session = self
+            .named_session(headers, scope, principal)?
+            .ok_or_else(|| {
+                refusal(
+                    StatusCode::BAD_REQUEST,
+                    "header Mcp-Session-Id is missing: send `initialize` first",
+                )
+            })?;
+        if let Some(version) = headers.get(modern::PROTOCOL_VERSION) {
+            let known = version.to_str().ok().and_then(Version::parse);
+            if known.is_none_or(|version| version.era() == Era::Modern) {
+                let what =
+                    "header MCP-Protocol-Version names a version that this session does not speak";
+                return Err(refusal(StatusCode::BAD_REQUEST, what));
+            }
+        }
+        Ok(session)
+    }
+
+    /// A notification or a response of a legacy client.
+    pub(in crate::gateway) fn take_in(
+        &self,
+        session: Arc<Session>,
+        frame: &Frame,
+        scope: Scope,
+        principal: Arc<Principal>,
+    ) {
+        if frame.is_response() {
+            session.answered(frame.clone());
+            return;
+        }
+        let outbox = session.outbox().clone();
+        let caller = Caller {
+            session: Some(session),
+            may_use: principal.role >= Role::Call,
+            ..Caller::legacy(scope, principal.id.clone(), outbox)
+        };
+        self.gateway.notification(&caller, frame);
+    }
+
+    /// Opens a session (2025-11-25 basic/lifecycle "Initialization").
+    pub(super) async fn initialize(
+        &self,
+        frame: &Frame,
+        scope: Scope,
+        principal: Arc<Principal>,
+    ) -> Result<Response<Body>, Refusal> {
+        let (session, answer) = self.open(frame, scope, principal).await?;
+        let mut response = json(StatusCode::OK, answer.into_text());
+        if let Some(session) = session {
+            let id = HeaderValue::from_str(session.id().as_str()).expect("an id is base64");
+            response.headers_mut().insert(modern::SESSION_ID, id);
+        }
+        Ok(response)
+    }
+
+    /// Adds a session. The one that has to go for it does so on its own time.
+    pub(in crate::gateway) fn add(
+        &self,
+        session: &Arc<Session>,
+        scope: Scope,
+    ) -> Result<(), Refusal> {
+        let limit = self.gateway.settings().limits.max_sessions;
+        let Some(ended) = self.sessions.add(&self.gateway, session, scope, limit) else {
+            let what = format!("{limit} client sessions are open already (`max_sessions`)");
+            return Err(refusal(StatusCode::SERVICE_UNAVAILABLE, &what));
+        };
+        if let Some(ended) = ended {
+            let gateway = self.gateway.clone();
+            self.tasks.spawn(async move { ended.end(&gateway).await });
+        }
+        Ok(())
+    }
+
+    /// Makes a session for `initialize`, and its answer.
+    pub(in crate::gateway) async fn open(
+        &self,
+        frame: &Frame,
+        scope: Scope,
+        principal: Arc<Principal>,
+    ) -> Result<(Option<Arc<Session>>, Answer), Refusal> {
+        let face = match Face::from_initialize(frame) {
+            Ok(face) => face,
+            Err(error) => return Ok((None, Answer::error(frame, &error))),
+        };
+        let result = self
+            .gateway
+            .initialize(&scope, &face)
+            .await
+            .ok_or_else(|| no_scope(&scope))?;
+        let session = Session::charged(principal.id.clone(), self.session_bounds(), &self.backlog);
+        session.introduce(face);
+        self.add(&session, scope)?;
+        Ok((Some(session), Answer::result(frame, result.as_bytes())))
+    }
+
+    pub(super) async fn legacy(
+        &self,
+        session: Arc<Session>,
+        frame: Frame,
+        scope: Scope,
+        principal: Arc<Principal>,
+        account: Arc<Account>,
+        streams: bool,
+    ) -> Response<Body> {
+        let outbox = Outbox::charged(REQUEST_BOUNDS, account);
+        let caller = Caller {
+            session: Some(session.clone()),
+            may_use: principal.role >= Role::Call,
+            ..Caller::legacy(scope, principal.id.clone(), outbox.clone())
+        };
+        let gateway = self.gateway.clone();
+        let mut answering: Answering =
+            Box::pin(async move { gateway.request(&caller, &frame).await });
+        // Who can come back is given what it takes at once.
+        let first = if streams && session.is_primed() {
+            answering.as_mut().now_or_never().map(First::Answer)
+        } else {
+            Some(first(&outbox, &mut answering).await)
+        };
+        let (answerer, reader) = match first {
+            Some(First::Answer(answer))
+                if outbox.is_empty() && (!streams || answer.code.is_some()) =>
+            {
+                let status = answer.status.unwrap_or(StatusCode::OK);
+                return json_body(status, Body::answer(answer));
+            }
+            Some(First::Answer(answer)) => {
+                let (answerer, reader) = session.open_stream(outbox);
+                answerer.answer(text(answer));
+                return event_stream(Events::of_session(reader));
+            }
+            Some(First::Message) | None => session.open_stream(outbox),
+        };
+        // Ends with its answer, its deadline, its session, or when nobody comes back for it.
+        self.tasks.spawn(async move {
+            let answer = tokio::select! {
+                answer = answering => answer,
+                () = answerer.abandoned() => return,
+            };
+            answerer.answer(text(answer));
+        });
+        event_stream(Events::of_session(reader))
+    }
+}

@@ -1,0 +1,54 @@
+//! Responses without a stream.
+
+use bytes::Bytes;
+use http::{HeaderValue, Response, StatusCode, header};
+use mcp::{Frame, RpcError, error, frame::Invalid};
+
+use crate::gateway::{Body, guard::Refusal};
+
+pub(in crate::gateway) fn refusal(status: StatusCode, what: &str) -> Refusal {
+    Refusal {
+        status,
+        error: RpcError::new(error::INVALID_REQUEST, what),
+    }
+}
+
+pub(in crate::gateway) fn unreadable(invalid: &Invalid) -> Response<Body> {
+    let id = if invalid.response {
+        Bytes::new()
+    } else {
+        invalid.id.clone().unwrap_or_default()
+    };
+    json(
+        StatusCode::BAD_REQUEST,
+        Frame::error(&id, &invalid.to_rpc()).text().clone(),
+    )
+}
+
+pub(in crate::gateway) fn json(status: StatusCode, text: Bytes) -> Response<Body> {
+    json_body(status, Body::text(text))
+}
+
+pub(crate) fn json_body(status: StatusCode, body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    response.headers_mut().insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    );
+    response
+}
+
+pub(in crate::gateway) fn empty(status: StatusCode) -> Response<Body> {
+    let mut response = Response::new(Body::Text(None));
+    *response.status_mut() = status;
+    response
+}
+
+pub(super) fn method_not_allowed() -> Response<Body> {
+    let mut response = empty(StatusCode::METHOD_NOT_ALLOWED);
+    response
+        .headers_mut()
+        .insert(header::ALLOW, HeaderValue::from_static("POST"));
+    response
+}

@@ -1,0 +1,139 @@
+//! Event streams: when an answer becomes one, and what a `GET` opens.
+
+use std::{
+    future::poll_fn,
+    sync::{Arc, LazyLock},
+    task::Poll,
+};
+
+use bytes::Bytes;
+use engine::{Answer, Scope};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use mcp::{
+    outbox::Outbox,
+    server::{Lost, modern},
+};
+use memchr::memmem::Finder;
+
+use super::{
+    Front,
+    reply::{method_not_allowed, refusal},
+};
+use crate::{
+    auth::Principal,
+    gateway::{
+        Body,
+        body::{Answering, Events},
+        guard::Refusal,
+        idle::{Source, Takeover},
+        wire::Wire,
+    },
+};
+
+/// Made once: they cost as much as a search.
+static STREAM: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new("text/event-stream"));
+
+static JSON: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new("application/json"));
+
+impl Front {
+    /// What a `GET` opens: a new event stream of a session, or the rest of one that broke off.
+    pub(super) async fn stream(
+        &self,
+        headers: &HeaderMap,
+        scope: &Scope,
+        principal: &Arc<Principal>,
+        wire: &Wire,
+    ) -> Result<Response<Body>, Refusal> {
+        let session = self.named_session(headers, scope, principal)?;
+        let Some((session, _)) = session else {
+            return Ok(method_not_allowed());
+        };
+        let accept = headers
+            .get(header::ACCEPT)
+            .and_then(|accept| accept.to_str().ok());
+        if !accept
+            .is_some_and(|accept| accept.contains("text/event-stream") || accept.contains("*/*"))
+        {
+            let what = "a GET here opens an event stream: send `Accept: text/event-stream`";
+            return Err(refusal(StatusCode::NOT_ACCEPTABLE, what));
+        }
+        let share = self.stream_share(principal)?;
+        let stream = match last_event(headers) {
+            None => session.listen(true),
+            Some(id) => match session.resume(id) {
+                Ok(stream) => stream,
+                // The one answer by which every official SDK stops asking, and quietly: their
+                // TypeScript client comes back even after an answer, if that was an error.
+                Err(Lost::Over) => return Ok(method_not_allowed()),
+                // Not 404, which ends the session, and no new stream, which would be taken for the
+                // one that was asked for.
+                Err(Lost::Unknown) => {
+                    let what = "header Last-Event-ID names no event of this session after which \
+                                its stream can be taken up again: it is unknown, or too long ago";
+                    return Err(refusal(StatusCode::BAD_REQUEST, what));
+                }
+            },
+        };
+        let takeover = Takeover {
+            stream: Source::Session(stream),
+            opening: None,
+            share,
+            ends_session: false,
+            headers: vec![(modern::SESSION_ID, session.id().as_str().to_owned())],
+        };
+        match wire.leave(takeover).await {}
+    }
+}
+
+/// Whether a client would rather have a stream than JSON: it names that first, or that alone.
+pub(crate) fn prefers_stream(headers: &HeaderMap) -> bool {
+    let accept = headers
+        .get(header::ACCEPT)
+        .map_or(&b""[..], HeaderValue::as_bytes);
+    let Some(stream) = STREAM.find(accept) else {
+        return false;
+    };
+    let json = JSON
+        .find(accept)
+        .or_else(|| memchr::memmem::find(accept, b"*/*"));
+    json.is_none_or(|json| stream < json)
+}
+
+/// What happens first to a request: the answer alone is JSON, anything before it opens a stream.
+pub(super) enum First {
+    Answer(Answer),
+    /// It is in the outbox.
+    Message,
+}
+
+pub(super) async fn first(outbox: &Outbox, answering: &mut Answering) -> First {
+    poll_fn(|cx| match answering.as_mut().poll(cx) {
+        Poll::Ready(answer) => Poll::Ready(First::Answer(answer)),
+        Poll::Pending => outbox.poll_filled(cx).map(|()| First::Message),
+    })
+    .await
+}
+
+/// What a stream ends with.
+pub(super) fn text(answer: Answer) -> Option<Bytes> {
+    (!answer.silent).then(|| answer.into_text())
+}
+
+pub(super) fn event_stream(events: Events) -> Response<Body> {
+    let mut response = Response::new(Body::Events(Box::new(events)));
+    let headers = response.headers_mut();
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("text/event-stream"),
+    );
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    response
+}
+
+/// The event after which a client wants to take a stream up again.
+fn last_event(headers: &HeaderMap) -> Option<&str> {
+    let id = headers.get("last-event-id")?;
+    // What is no text is no id of ours.
+    Some(id.to_str().unwrap_or("?")).filter(|id| !id.is_empty())
+}

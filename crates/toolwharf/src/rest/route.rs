@@ -1,0 +1,158 @@
+//! What a route is, and how one is written down.
+
+use axum::routing::MethodRouter;
+use serde::Serialize;
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use super::{
+    Shared,
+    access::Need,
+    openapi::{self, Schemas},
+};
+use crate::auth::Role;
+
+/// One operation.
+#[derive(Serialize)]
+pub(super) struct Route {
+    pub(super) method: &'static str,
+    pub(super) path: &'static str,
+    #[serde(rename = "role")]
+    pub(super) need: Need,
+    pub(super) summary: &'static str,
+    #[serde(skip)]
+    pub(super) serve: fn() -> MethodRouter<Shared>,
+    #[serde(skip)]
+    pub(super) body: Option<Body>,
+    #[serde(skip)]
+    pub(super) answer: Answer,
+    /// May make what was not there: 201.
+    #[serde(skip)]
+    pub(super) creates: bool,
+    /// Answers with a tag, and takes conditions about it.
+    #[serde(skip)]
+    pub(super) tagged: bool,
+    #[serde(skip)]
+    pub(super) query: &'static [Parameter],
+}
+
+type SchemaOf = fn(&mut Schemas) -> Value;
+
+#[derive(Clone, Copy)]
+pub(super) enum Body {
+    Json(SchemaOf),
+    /// A server's entry, or a product's manifest: anything that is an object.
+    Object(&'static [&'static str]),
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum Answer {
+    /// 204
+    Nothing,
+    Json(SchemaOf),
+    /// Text, or a stream of events.
+    Text,
+}
+
+/// Something behind the `?`.
+pub(super) struct Parameter {
+    pub(super) name: &'static str,
+    pub(super) about: &'static str,
+    pub(super) kind: Kind,
+}
+
+pub(super) enum Kind {
+    Text,
+    Server,
+    Number,
+    Lines,
+    Boolean,
+    Time,
+    Status,
+    Format,
+    Project,
+}
+
+pub(super) const fn parameter(name: &'static str, kind: Kind, about: &'static str) -> Parameter {
+    Parameter { name, about, kind }
+}
+
+pub(super) const LIMIT: Parameter = parameter(
+    "limit",
+    Kind::Number,
+    "The most rows, 1 to 1000; 100 without it",
+);
+pub(super) const AFTER: Parameter = parameter("after", Kind::Text, "`next` of the page before");
+pub(super) const PAGED: &[Parameter] = &[LIMIT, AFTER];
+
+pub(super) const ADMIN: Need = Need::Administrator;
+pub(super) const READ: Need = Need::Project(Role::Read);
+pub(super) const CALL: Need = Need::Project(Role::Call);
+pub(super) const MANAGE: Need = Need::Project(Role::Manage);
+/// In a project, but not for its own keys.
+pub(super) const OWNER: Need = Need::Project(Role::Admin);
+
+impl Route {
+    pub(super) const fn new(
+        method: &'static str,
+        path: &'static str,
+        need: Need,
+        summary: &'static str,
+        serve: fn() -> MethodRouter<Shared>,
+    ) -> Self {
+        Self {
+            method,
+            path,
+            need,
+            summary,
+            serve,
+            body: None,
+            answer: Answer::Nothing,
+            creates: false,
+            tagged: false,
+            query: &[],
+        }
+    }
+
+    pub(super) const fn takes<T: ToSchema>(mut self) -> Self {
+        self.body = Some(Body::Json(openapi::reference::<T>));
+
+        self
+    }
+
+    pub(super) const fn takes_object(mut self, kinds: &'static [&'static str]) -> Self {
+        self.body = Some(Body::Object(kinds));
+
+        self
+    }
+
+    pub(super) const fn answers<T: ToSchema>(mut self) -> Self {
+        self.answer = Answer::Json(openapi::reference::<T>);
+
+        self
+    }
+
+    pub(super) const fn answers_text(mut self) -> Self {
+        self.answer = Answer::Text;
+
+        self
+    }
+
+    pub(super) const fn creates(mut self) -> Self {
+        self.creates = true;
+
+        self
+    }
+
+    pub(super) const fn tagged(mut self) -> Self {
+        self.tagged = true;
+
+        self
+    }
+
+    pub(super) const fn asks(mut self, query: &'static [Parameter]) -> Self {
+        self.query = query;
+
+        self
+    }
+}

@@ -1,0 +1,138 @@
+//! Chats, runs, tools, calls and keys of the whole installation, in projects and outside of them.
+
+use axum::routing::{delete, get, post};
+
+use super::DECLARED;
+use crate::rest::{
+    calls, chat, keys,
+    route::{ADMIN, AFTER, Kind, LIMIT, PAGED, Parameter, Route, parameter},
+    runs, tools,
+};
+
+const OF_ALL_RUNS: &[Parameter] = &[
+    LIMIT,
+    AFTER,
+    parameter("project", Kind::Project, "Only of this project"),
+    parameter("status", Kind::Text, "Only with this outcome"),
+    parameter("conversation", Kind::Text, "Only of this conversation"),
+];
+
+const OF_ALL_TOOLS: &[Parameter] = &[
+    parameter("project", Kind::Project, "As this project sees them"),
+    parameter("server", Kind::Server, "Only of this server"),
+    DECLARED,
+];
+
+const OF_ALL_CALLS: &[Parameter] = &[
+    LIMIT,
+    AFTER,
+    parameter("project", Kind::Project, "Only of this project"),
+    parameter("server", Kind::Text, "Only of this server"),
+    parameter(
+        "tool",
+        Kind::Text,
+        "Only of this tool, by its server's name for it",
+    ),
+    parameter("status", Kind::Status, "Only with this outcome"),
+    parameter("caller", Kind::Text, "Only by this caller"),
+    parameter("run", Kind::Text, "Only of this run of an agent"),
+    parameter("since", Kind::Time, "Only begun at this time or later"),
+    parameter("until", Kind::Time, "Only begun before this time"),
+];
+
+pub(super) const EVERYWHERE: &[Route] = &[
+    Route::new(
+        "POST",
+        "/api/v1/chat",
+        ADMIN,
+        "Say something to the agent that has all servers; what comes of it is an event stream",
+        || post(chat::chat),
+    )
+    .takes::<chat::ChatRequest>()
+    .answers_text(),
+    Route::new(
+        "GET",
+        "/api/v1/conversations",
+        ADMIN,
+        "List all conversations with agents, newest first",
+        || get(chat::list),
+    )
+    .asks(PAGED)
+    .answers::<chat::Conversations>(),
+    Route::new(
+        "GET",
+        "/api/v1/conversations/{conversation}",
+        ADMIN,
+        "A conversation of no project, with all that was said",
+        || get(chat::show),
+    )
+    .answers::<chat::WholeConversation>(),
+    Route::new(
+        "DELETE",
+        "/api/v1/conversations/{conversation}",
+        ADMIN,
+        "Forget a conversation of no project",
+        || delete(chat::remove),
+    ),
+    Route::new(
+        "GET",
+        "/api/v1/runs",
+        ADMIN,
+        "List the runs of agents, newest first",
+        || get(runs::list_all),
+    )
+    .asks(OF_ALL_RUNS)
+    .answers::<runs::Runs>(),
+    Route::new(
+        "GET",
+        "/api/v1/runs/{run}",
+        ADMIN,
+        "Show one run with its calls",
+        || get(runs::show_any),
+    )
+    .answers::<runs::WholeRun>(),
+    Route::new("GET", "/api/v1/tools", ADMIN, "List the tools", || {
+        get(tools::list)
+    })
+    .asks(OF_ALL_TOOLS)
+    .answers::<tools::Offered>(),
+    Route::new(
+        "GET",
+        "/api/v1/calls",
+        ADMIN,
+        "List the calls of tools, newest first",
+        || get(calls::list_all),
+    )
+    .asks(OF_ALL_CALLS)
+    .answers::<calls::Calls>(),
+    Route::new(
+        "GET",
+        "/api/v1/calls/{call}",
+        ADMIN,
+        "Show one call",
+        || get(calls::show_any),
+    )
+    .answers::<calls::WholeCall>(),
+    Route::new("GET", "/api/v1/keys", ADMIN, "List all keys", || {
+        get(keys::list_all)
+    })
+    .asks(PAGED)
+    .answers::<keys::Keys>(),
+    Route::new(
+        "POST",
+        "/api/v1/keys",
+        ADMIN,
+        "Make an administrator's key",
+        || post(keys::make_admin),
+    )
+    .takes::<keys::WantedAdminKey>()
+    .creates()
+    .answers::<keys::MadeKey>(),
+    Route::new(
+        "DELETE",
+        "/api/v1/keys/{key}",
+        ADMIN,
+        "Revoke a key",
+        || delete(keys::revoke_any),
+    ),
+];

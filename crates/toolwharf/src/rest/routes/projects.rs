@@ -1,0 +1,353 @@
+//! Projects, and what is their own.
+
+use axum::{
+    extract::DefaultBodyLimit,
+    routing::{delete, get, post, put},
+};
+
+use super::{DECLARED, ENTRY_BYTES, JSON};
+use crate::rest::{
+    access::Need,
+    approvals, calls, chat, keys, owned, products, projects,
+    route::{
+        ADMIN, AFTER, CALL, Kind, LIMIT, MANAGE, OWNER, PAGED, Parameter, READ, Route, parameter,
+    },
+    runs, secrets, tools,
+};
+
+const MANIFEST: &[&str] = &["application/json", "application/yaml"];
+
+const OF_RUNS: &[Parameter] = &[
+    LIMIT,
+    AFTER,
+    parameter("status", Kind::Text, "Only with this outcome"),
+    parameter("conversation", Kind::Text, "Only of this conversation"),
+];
+
+const OF_CALLS: &[Parameter] = &[
+    LIMIT,
+    AFTER,
+    parameter("server", Kind::Text, "Only of this server"),
+    parameter(
+        "tool",
+        Kind::Text,
+        "Only of this tool, by its server's name for it",
+    ),
+    parameter("status", Kind::Status, "Only with this outcome"),
+    parameter("caller", Kind::Text, "Only by this caller"),
+    parameter("run", Kind::Text, "Only of this run of an agent"),
+    parameter("since", Kind::Time, "Only begun at this time or later"),
+    parameter("until", Kind::Time, "Only begun before this time"),
+];
+
+const OF_TOOLS: &[Parameter] = &[
+    parameter("server", Kind::Server, "Only of this server"),
+    DECLARED,
+];
+
+pub(super) const PROJECTS: &[Route] = &[
+    Route::new(
+        "GET",
+        "/api/v1/projects",
+        ADMIN,
+        "List the projects",
+        || get(projects::list),
+    )
+    .asks(PAGED)
+    .answers::<projects::Projects>(),
+    Route::new(
+        "GET",
+        "/api/v1/projects/{project}",
+        READ,
+        "Show a project",
+        || get(projects::show),
+    )
+    .tagged()
+    .answers::<projects::Project>(),
+    Route::new(
+        "PUT",
+        "/api/v1/projects/{project}",
+        Need::NewProject,
+        "Add or change a project",
+        || put(projects::save),
+    )
+    .takes::<projects::ProjectConfig>()
+    .creates()
+    .tagged()
+    .answers::<projects::Project>(),
+    Route::new(
+        "DELETE",
+        "/api/v1/projects/{project}",
+        OWNER,
+        "Remove a project and all that is its own",
+        || delete(projects::remove),
+    )
+    .tagged(),
+    Route::new(
+        "GET",
+        "/api/v1/projects/{project}/servers",
+        READ,
+        "List the project's servers and how they are",
+        || get(owned::list),
+    )
+    .asks(PAGED)
+    .answers::<owned::OwnedServers>(),
+    Route::new(
+        "GET",
+        "/api/v1/projects/{project}/servers/{name}",
+        READ,
+        "Show one server",
+        || get(owned::show),
+    )
+    .tagged()
+    .answers::<owned::OwnedServer>(),
+    Route::new(
+        "PUT",
+        "/api/v1/projects/{project}/servers/{name}",
+        MANAGE,
+        "Add or replace a server; its entry as in mcp.json, besides `description` and `enabled`",
+        || put(owned::save).layer(DefaultBodyLimit::max(ENTRY_BYTES)),
+    )
+    .takes_object(JSON)
+    .creates()
+    .tagged()
+    .answers::<owned::OwnedServer>(),
+    Route::new(
+        "DELETE",
+        "/api/v1/projects/{project}/servers/{name}",
+        MANAGE,
+        "Remove a server",
+        || delete(owned::remove),
+    )
+    .tagged(),
+    Route::new(
+        "POST",
+        "/api/v1/projects/{project}/servers/{name}/enable",
+        MANAGE,
+        "Switch a server on",
+        || post(owned::enable),
+    )
+    .answers::<owned::OwnedServer>(),
+    Route::new(
+        "POST",
+        "/api/v1/projects/{project}/servers/{name}/disable",
+        MANAGE,
+        "Switch a server off",
+        || post(owned::disable),
+    )
+    .answers::<owned::OwnedServer>(),
+    Route::new(
+        "POST",
+        "/api/v1/projects/{project}/servers/{name}/restart",
+        MANAGE,
+        "Start a server anew",
+        || post(owned::restart),
+    )
+    .answers::<owned::OwnedServer>(),
+    Route::new(
+        "GET",
+        "/api/v1/projects/{project}/tools",
+        READ,
+        "List the tools that the project sees",
+        || get(tools::list_of),
+    )
+    .asks(OF_TOOLS)
+    .answers::<tools::Offered>(),
+    Route::new(
+        "PUT",
+        "/api/v1/projects/{project}/servers/{server}/tools/{tool}/setting",
+        MANAGE,
+        "Switch, rename or re-describe a tool for the project",
+        || put(tools::set),
+    )
+    .takes::<tools::Setting>()
+    .answers::<tools::Setting>(),
+    Route::new(
+        "DELETE",
+        "/api/v1/projects/{project}/servers/{server}/tools/{tool}/setting",
+        MANAGE,
+        "Have a tool as its server says",
+        || delete(tools::unset),
+    ),
+    Route::new(
+        "POST",
+        "/api/v1/projects/{project}/servers/{server}/tools/{tool}/approve",
+        MANAGE,
+        "Agree to a tool's changed definition",
+        || post(approvals::approve_of),
+    )
+    .takes::<approvals::Approval>(),
+    Route::new(
+        "POST",
+        "/api/v1/projects/{project}/servers/{name}/approve",
+        MANAGE,
+        "Agree to the changed definitions of several tools",
+        || post(approvals::approve_all_of),
+    )
+    .takes::<approvals::Approvals>(),
+    Route::new(
+        "GET",
+        "/api/v1/projects/{project}/servers/{name}/changes",
+        READ,
+        "List the changes of tools' definitions that were agreed to, newest first",
+        || get(approvals::changes_of),
+    )
+    .asks(PAGED)
+    .answers::<approvals::Changes>(),
+    Route::new(
+        "GET",
+        "/api/v1/projects/{project}/secrets",
+        READ,
+        "List the secrets, without their values",
+        || get(secrets::list),
+    )
+    .asks(PAGED)
+    .answers::<secrets::Secrets>(),
+    Route::new(
+        "PUT",
+        "/api/v1/projects/{project}/secrets/{name}",
+        MANAGE,
+        "Set a secret",
+        || put(secrets::save),
+    )
+    .takes::<secrets::SecretValue>()
+    .creates()
+    .answers::<secrets::Secret>(),
+    Route::new(
+        "DELETE",
+        "/api/v1/projects/{project}/secrets/{name}",
+        MANAGE,
+        "Remove a secret",
+        || delete(secrets::remove),
+    ),
+    Route::new(
+        "GET",
+        "/api/v1/projects/{project}/products",
+        READ,
+        "List the products",
+        || get(products::list),
+    )
+    .asks(PAGED)
+    .answers::<products::Products>(),
+    Route::new(
+        "GET",
+        "/api/v1/projects/{project}/products/{name}",
+        READ,
+        "Show one product",
+        || get(products::show),
+    )
+    .tagged()
+    .answers::<products::WholeProduct>(),
+    Route::new(
+        "PUT",
+        "/api/v1/projects/{project}/products/{name}",
+        OWNER,
+        "Install or update a product",
+        || put(products::save),
+    )
+    .takes_object(MANIFEST)
+    .creates()
+    .tagged()
+    .answers::<products::InstalledProduct>(),
+    Route::new(
+        "DELETE",
+        "/api/v1/projects/{project}/products/{name}",
+        OWNER,
+        "Remove a product with its servers",
+        || delete(products::remove),
+    )
+    .tagged(),
+    Route::new(
+        "POST",
+        "/api/v1/projects/{project}/chat",
+        CALL,
+        "Say something to the agent of the project; what comes of it is an event stream",
+        || post(chat::chat_in_project),
+    )
+    .takes::<chat::ChatRequest>()
+    .answers_text(),
+    Route::new(
+        "GET",
+        "/api/v1/projects/{project}/conversations",
+        CALL,
+        "List the project's conversations, newest first",
+        || get(chat::list_in_project),
+    )
+    .asks(PAGED)
+    .answers::<chat::Conversations>(),
+    Route::new(
+        "GET",
+        "/api/v1/projects/{project}/conversations/{conversation}",
+        CALL,
+        "A conversation of the project, with all that was said",
+        || get(chat::show_in_project),
+    )
+    .answers::<chat::WholeConversation>(),
+    Route::new(
+        "DELETE",
+        "/api/v1/projects/{project}/conversations/{conversation}",
+        CALL,
+        "Forget a conversation of the project",
+        || delete(chat::remove_in_project),
+    ),
+    Route::new(
+        "GET",
+        "/api/v1/projects/{project}/runs",
+        READ,
+        "List the runs of the project's agent, newest first",
+        || get(runs::list),
+    )
+    .asks(OF_RUNS)
+    .answers::<runs::Runs>(),
+    Route::new(
+        "GET",
+        "/api/v1/projects/{project}/runs/{run}",
+        READ,
+        "Show one run with its calls",
+        || get(runs::show),
+    )
+    .answers::<runs::WholeRun>(),
+    Route::new(
+        "GET",
+        "/api/v1/projects/{project}/calls",
+        READ,
+        "List the calls of tools, newest first",
+        || get(calls::list),
+    )
+    .asks(OF_CALLS)
+    .answers::<calls::Calls>(),
+    Route::new(
+        "GET",
+        "/api/v1/projects/{project}/calls/{call}",
+        READ,
+        "Show one call",
+        || get(calls::show),
+    )
+    .answers::<calls::WholeCall>(),
+    Route::new(
+        "GET",
+        "/api/v1/projects/{project}/keys",
+        MANAGE,
+        "List the project's keys",
+        || get(keys::list),
+    )
+    .asks(PAGED)
+    .answers::<keys::Keys>(),
+    Route::new(
+        "POST",
+        "/api/v1/projects/{project}/keys",
+        MANAGE,
+        "Make a key of the project",
+        || post(keys::make),
+    )
+    .takes::<keys::WantedKey>()
+    .creates()
+    .answers::<keys::MadeKey>(),
+    Route::new(
+        "DELETE",
+        "/api/v1/projects/{project}/keys/{key}",
+        MANAGE,
+        "Revoke a key of the project",
+        || delete(keys::revoke),
+    ),
+];

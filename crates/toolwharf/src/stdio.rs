@@ -1,0 +1,118 @@
+//! `stdio`: MCP on standard input and output.
+//!
+//! Where a gateway runs on the data directory, this process is its client ([`bridge`]): it starts no server and keeps
+//! no record. Where none runs, or if told to be `--standalone`, it is a gateway of its own. Such a one never takes the
+//! lock of the data directory, starts no hosted server, and leaves alone what another gateway may still need:
+//! sandboxes, containers, records of calls that are open.
+
+mod bridge;
+mod link;
+mod params;
+
+use std::path::PathBuf;
+
+use anyhow::bail;
+use engine::Scope;
+use model::{ProjectId, ServerName, Settings};
+use tokio::time::Instant;
+
+use self::link::Finder;
+use crate::{
+    config::Sources,
+    gateway,
+    itself::Itself,
+    live::{Live, warn_of},
+    logs,
+    serve::{STOPPING, ended},
+    startup::{self, Given},
+};
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    given: Given,
+    /// Only the servers of this project.
+    #[arg(long)]
+    project: Option<ProjectId>,
+    /// Only this server, its names unprefixed.
+    #[arg(long)]
+    server: Option<ServerName>,
+    /// Be a gateway of its own, with instances of its own, even if one runs on the data directory.
+    #[arg(long)]
+    standalone: bool,
+}
+
+/// Speaks MCP on standard input and output until its end, SIGTERM or SIGINT.
+pub(crate) async fn run(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
+    runtime::process::raise_file_limit();
+    let sources = Sources::locate(named, &startup::env)?;
+    // The servers may be wrong: it is the running gateway that knows what they are.
+    let mut settings = startup::settings(&sources)?;
+    args.given.overrule(&mut settings);
+    logs::init(&settings);
+    let data_dir = startup::open_data_dir(&settings)?;
+    let is_below_itself = startup::chain(&data_dir, true)?.refusal().is_some();
+    if !args.standalone && !is_below_itself {
+        let finder = Finder {
+            dir: data_dir.clone(),
+            sources: sources.clone(),
+            scope: Scope {
+                project: args.project.clone(),
+                server: args.server.clone(),
+            },
+            max_message: settings.limits.max_body_bytes,
+            // What the gateway takes of a server, and the names that it gives to what is in it.
+            max_answer: 2 * settings.limits.max_line_bytes,
+        };
+        if let Some(place) = finder.wait().await? {
+            return bridge::run(finder, place, ended()).await;
+        }
+    }
+    own(named, args, settings).await
+}
+
+/// Is a gateway of its own.
+async fn own(named: &[PathBuf], args: Args, settings: Settings) -> anyhow::Result<()> {
+    let (sources, mut config) = startup::load(named)?;
+    config.settings = settings;
+    let myself = Itself::at(&[]);
+    myself.leave_out(&mut config);
+    warn_of(&config);
+    let data_dir = startup::open_data_dir(&config.settings)?;
+    let store = startup::open_store(&config.settings, &data_dir).await?;
+    let chain = startup::chain(&data_dir, true)?;
+    let refusal = chain.refusal();
+    if let Some(why) = &refusal {
+        // It answers, so that whoever started it learns why; it starts nothing.
+        tracing::error!("started without servers: {why}");
+        config.servers.clear();
+    }
+    let (gateway, projects) =
+        startup::gateway(config.settings.clone(), &data_dir, store.clone(), chain).await?;
+    projects
+        .declared(&startup::declared_projects(&config))
+        .await;
+    let remembered = startup::remembered(&store, &config).await?;
+    let mut scope = Scope {
+        project: args.project,
+        server: args.server,
+    };
+    if refusal.is_some() {
+        scope = Scope::default();
+    }
+    gateway.start(config.servers.clone(), remembered).await?;
+    projects.admit(&scope).await?;
+    if gateway.view(&scope).is_none() {
+        gateway.shutdown(Instant::now() + STOPPING).await;
+        bail!("there is no such project or server in the configuration");
+    }
+    let live = Live::new(sources, gateway.clone(), projects, args.given, myself);
+    tokio::select! {
+        () = gateway::stdio::run(&gateway, scope, tokio::io::stdin(), tokio::io::stdout()) => {}
+        () = live.watch(), if refusal.is_none() => {}
+        _ = ended() => {}
+    }
+    gateway.shutdown(Instant::now() + STOPPING).await;
+    store.close().await;
+    Ok(())
+}

@@ -1,0 +1,454 @@
+//! A pipe on one side, the endpoint of the running gateway on the other.
+//!
+//! Frames pass as text, in both directions, with the ids that their senders gave them. The era is told by each message
+//! itself: a legacy client has one session, whose stream is kept open; a modern request says everything, and what it
+//! says is mirrored into headers. A cancelled request is cancelled at the gateway, and not answered.
+//!
+//! When the gateway goes, each request in flight is answered with an error: what became of it is unknown. Later ones
+//! wait a while for its return. The end of the pipe ends the session and what is in flight.
+//!
+//! Bounded: requests in flight, the length of each message, and what waits for the client to read it
+//! ([`crate::gateway::stdio::BOUNDS`]). Deliberately absent: an order between requests that are in flight together,
+//! for each travels on a connection of its own; notifications and answers go out in their order, each before what
+//! follows it is read.
+
+use std::{
+    future::Future,
+    pin::pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::HeaderValue;
+use mcp::{
+    Frame, Kind, RpcError, bridge,
+    client::http::{HeaderList, Passage, PassageError, Reply},
+    error,
+    frame::Param,
+    headers::mcp_name,
+    json,
+    lines::{Head, Line, LineReader},
+    outbox::Outbox,
+    protocol::{meta, method},
+    server::modern,
+};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    link::{Finder, Life, Link, MAX_DEPTH, message, said},
+    params::Params,
+};
+use crate::gateway::stdio::{BOUNDS, LINGER, write};
+
+/// Requests in flight; each may take a message's length of memory.
+const MAX_IN_FLIGHT: usize = 256;
+/// Pause before a request is sent again that was not sent.
+const PAUSE: Duration = Duration::from_millis(100);
+/// How long the end of an answered stream is waited for: it saves a connection.
+const DRAIN: Duration = Duration::from_secs(1);
+
+/// Passes messages on until the client closes its end, or stops reading, or `ended`.
+///
+/// # Errors
+/// When the gateway does not have what is wanted of it.
+pub(super) async fn run<T>(
+    finder: Finder,
+    passage: Passage,
+    ended: impl Future<Output = T>,
+) -> anyhow::Result<()> {
+    let max_message = finder.max_message;
+    let outbox = Outbox::new(BOUNDS);
+    let link = Arc::new(Link::new(finder, passage, outbox.clone()));
+    link.check().await?;
+    tracing::info!("connected to the running gateway");
+    let mut pipe = Pipe {
+        shared: Arc::new(Shared {
+            link: link.clone(),
+            params: Params::default(),
+            flights: Mutex::default(),
+        }),
+        requests: JoinSet::new(),
+    };
+    let reading = async {
+        pipe.read(tokio::io::stdin(), max_message).await;
+        let finished = async { while pipe.requests.join_next().await.is_some() {} };
+        let _ = timeout(LINGER, finished).await;
+        pipe.requests.abort_all();
+        link.end().await;
+        outbox.close();
+        // The writer ends by itself once all is written; of a client that reads nothing it never is.
+        sleep(LINGER).await;
+    };
+    tokio::select! {
+        () = write(&outbox, tokio::io::stdout()) => {}
+        () = reading => return Ok(()),
+        () = link.keep() => {}
+        () = link.listen() => {}
+        // The writer waits for the client, for ever.
+        () = link.stuck.cancelled() => tracing::error!("the client does not read: given up"),
+        _ = ended => {}
+    }
+    link.end().await;
+    Ok(())
+}
+
+/// What all requests share.
+struct Shared {
+    link: Arc<Link>,
+    params: Params,
+    flights: Mutex<Vec<Flight>>,
+}
+
+/// A request in flight.
+struct Flight {
+    /// JSON text.
+    id: Bytes,
+    is_modern: bool,
+    /// It was cancelled: it is not answered any more.
+    muted: CancellationToken,
+    /// The gateway knows, or it has ended by itself.
+    over: CancellationToken,
+}
+
+struct Pipe {
+    shared: Arc<Shared>,
+    requests: JoinSet<()>,
+}
+
+impl Pipe {
+    async fn read(&mut self, input: impl tokio::io::AsyncRead + Unpin, max_message: usize) {
+        let mut lines = LineReader::new(input, max_message);
+        loop {
+            let text = tokio::select! {
+                line = lines.next() => match line {
+                    Ok(Some(Line::Text(text))) => text,
+                    Ok(Some(Line::TooLong { head })) => {
+                        let what = format!(
+                            "a message has more than {max_message} bytes (`max_body_bytes`)"
+                        );
+                        let error = RpcError::new(error::INVALID_REQUEST, what);
+                        self.shared.refuse(Head::of(&head).id.unwrap_or_default(), &error);
+                        continue;
+                    }
+                    Ok(None) | Err(_) => return,
+                },
+                Some(_) = self.requests.join_next(), if !self.requests.is_empty() => continue,
+            };
+            match Frame::parse(text, MAX_DEPTH) {
+                Ok(frame) => self.take(frame).await,
+                Err(invalid) if invalid.response => {}
+                Err(invalid) => {
+                    let id = invalid.id.clone().unwrap_or_default();
+                    self.shared.refuse(&id, &invalid.to_rpc());
+                }
+            }
+        }
+    }
+
+    async fn take(&mut self, frame: Frame) {
+        let shared = &self.shared;
+        let is_modern = frame
+            .meta()
+            .is_some_and(|own| own.find(meta::PROTOCOL_VERSION).is_some());
+        match frame.kind() {
+            Kind::Notification if frame.method() == method::CANCELLED => {
+                shared.cancel(&frame).await;
+            }
+            Kind::Notification if is_modern => {
+                if let Ok(headers) = modern_headers(&frame) {
+                    shared.link.tell(headers, &frame, false).await;
+                }
+            }
+            Kind::Notification | Kind::Result | Kind::Error => {
+                shared.link.tell(HeaderList::new(), &frame, true).await;
+            }
+            Kind::Request if is_modern => self.start(frame, true),
+            Kind::Request if frame.method() == method::INITIALIZE => {
+                match shared.link.initialize(&frame).await {
+                    Ok(answer) => shared.answer(&frame, &answer),
+                    Err(why) => shared.refuse(frame.id(), &RpcError::internal(why)),
+                }
+            }
+            Kind::Request if frame.method() == method::DISCOVER => {
+                // Without its `_meta` it is malformed, and must not be taken for a legacy request.
+                if let Err(error) = bridge::modern_face(&frame) {
+                    shared.refuse(frame.id(), &error);
+                }
+            }
+            Kind::Request => {
+                let is_new = shared.link.now().is_some_and(|life| !life.has_session());
+                if is_new && frame.method() == method::PING {
+                    // Allowed before the handshake, where there is no session yet that could be asked.
+                    shared.link.deliver(&Frame::result(frame.id(), b"{}"));
+                    return;
+                }
+                shared.link.remember(&frame);
+                self.start(frame, false);
+            }
+        }
+    }
+
+    fn start(&mut self, frame: Frame, is_modern: bool) {
+        let (muted, over) = (CancellationToken::new(), CancellationToken::new());
+        let is_full = {
+            let mut flights = self.shared.flights();
+            let is_full = flights.len() >= MAX_IN_FLIGHT;
+            if !is_full {
+                flights.push(Flight {
+                    id: Bytes::copy_from_slice(frame.id()),
+                    is_modern,
+                    muted: muted.clone(),
+                    over: over.clone(),
+                });
+            }
+            is_full
+        };
+        if is_full {
+            let what = format!("{MAX_IN_FLIGHT} requests of this client are in flight already");
+            self.shared.refuse(frame.id(), &RpcError::internal(what));
+            return;
+        }
+        let landing = Landing {
+            shared: self.shared.clone(),
+            muted,
+            over: over.clone(),
+        };
+        self.requests.spawn(async move {
+            let mut request = pin!(landing.shared.request(&frame, is_modern));
+            tokio::select! {
+                biased;
+                () = landing.muted.cancelled() => {}
+                () = &mut request => return,
+            }
+            // What it would get now is for nobody. Dropped in mid-way, it closes its connection.
+            over.cancelled().await;
+        });
+    }
+}
+
+/// Takes a request off the list of those in flight, however it ends.
+struct Landing {
+    shared: Arc<Shared>,
+    muted: CancellationToken,
+    over: CancellationToken,
+}
+
+impl Drop for Landing {
+    fn drop(&mut self) {
+        self.over.cancel();
+        let mut flights = self.shared.flights();
+        flights.retain(|flight| !flight.over.is_cancelled());
+    }
+}
+
+/// What became of a request that was sent.
+enum Sent {
+    Answered,
+    /// The gateway did not take it.
+    Not(String),
+    /// The gateway may have taken it.
+    Lost(String),
+    /// Headers are missing that only the tool's definition tells of.
+    Headers(Frame),
+}
+
+impl Shared {
+    fn flights(&self) -> MutexGuard<'_, Vec<Flight>> {
+        self.flights.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn refuse(&self, id: &[u8], error: &RpcError) {
+        self.link.deliver(&Frame::error(id, error));
+    }
+
+    /// Gives the client the answer to its request. An error that the gateway gave before it knew the id gets it here.
+    fn answer(&self, request: &Frame, answer: &Frame) {
+        if matches!(answer.id(), b"" | b"null") {
+            self.refuse(request.id(), &RpcError::from_json(answer.body()));
+        } else {
+            self.link.deliver(answer);
+        }
+    }
+
+    /// Cancels a request: at the gateway by a notification in the legacy era, by its closed connection in the modern
+    /// one (2026-07-28 basic/transports/streamable-http "Cancellation").
+    async fn cancel(&self, frame: &Frame) {
+        let Some(id) = frame.param(Param::RequestId) else {
+            return;
+        };
+        let id = &frame.text()[id];
+        let (is_legacy, over) = {
+            let flights = self.flights();
+            let own = flights.iter().filter(|flight| flight.id == id);
+            let over: Vec<_> = own.clone().map(|own| own.over.clone()).collect();
+            own.clone().for_each(|own| own.muted.cancel());
+            (own.clone().any(|own| !own.is_modern), over)
+        };
+        if is_legacy {
+            self.link.tell(HeaderList::new(), frame, true).await;
+        }
+        for over in over {
+            over.cancel();
+        }
+    }
+
+    /// Sees a request through to its answer.
+    async fn request(&self, frame: &Frame, is_modern: bool) {
+        let until = Link::patience();
+        let mut has_learnt = false;
+        let why = loop {
+            let life = match self.link.up(until).await {
+                Ok(life) => life,
+                Err(why) => break format!("the gateway is away: {why}"),
+            };
+            match self.send(&life, frame, is_modern).await {
+                Sent::Answered => return,
+                Sent::Not(why) => {
+                    self.link.lose(&life, &why);
+                    if Instant::now() >= until {
+                        break format!("the gateway is away: {why}");
+                    }
+                    sleep(PAUSE).await;
+                }
+                Sent::Lost(why) => {
+                    break format!(
+                        "the gateway did not answer, and what became of the request is unknown: {why}"
+                    );
+                }
+                Sent::Headers(refusal) => {
+                    if has_learnt || !self.params.learn(&life, frame).await {
+                        return self.answer(frame, &refusal);
+                    }
+                    has_learnt = true;
+                }
+            }
+        };
+        self.refuse(frame.id(), &RpcError::internal(why));
+    }
+
+    async fn send(&self, life: &Arc<Life>, frame: &Frame, is_modern: bool) -> Sent {
+        let mut headers = HeaderList::new();
+        if is_modern {
+            match modern_headers(frame) {
+                Ok(own) => headers = own,
+                Err(error) => {
+                    self.refuse(frame.id(), &error);
+                    return Sent::Answered;
+                }
+            }
+            if frame.method() == method::TOOLS_CALL {
+                headers.extend(self.params.of(frame));
+            }
+        }
+        match life.post(headers, frame.text().clone(), !is_modern).await {
+            Ok(reply) if reply.is_stream() => self.stream(frame, reply).await,
+            Ok(reply) => self.whole(life, frame, is_modern, reply).await,
+            Err(PassageError::NotSent(why)) => Sent::Not(why),
+            Err(error) => Sent::Lost(error.to_string()),
+        }
+    }
+
+    /// What belongs to the request, and then its answer.
+    async fn stream(&self, frame: &Frame, mut reply: Reply) -> Sent {
+        loop {
+            match reply.event().await {
+                Ok(Some(event)) => {
+                    let Some(message) = message(&event) else {
+                        continue;
+                    };
+                    if message.is_response() && same_id(message.id(), frame.id()) {
+                        self.link.deliver(&message);
+                        let _ = timeout(DRAIN, reply.event()).await;
+                        return Sent::Answered;
+                    }
+                    self.link.deliver(&message);
+                }
+                Ok(None) => return Sent::Lost("the answer ended early".to_owned()),
+                Err(error @ PassageError::TooLong(_)) => {
+                    self.refuse(frame.id(), &RpcError::internal(error.to_string()));
+                    return Sent::Answered;
+                }
+                Err(error) => return Sent::Lost(error.to_string()),
+            }
+        }
+    }
+
+    async fn whole(&self, life: &Arc<Life>, frame: &Frame, is_modern: bool, reply: Reply) -> Sent {
+        let status = reply.status;
+        let text = match reply.whole().await {
+            Ok(text) => text,
+            Err(error @ PassageError::TooLong(_)) => {
+                self.refuse(frame.id(), &RpcError::internal(error.to_string()));
+                return Sent::Answered;
+            }
+            Err(error) => return Sent::Lost(error.to_string()),
+        };
+        let answer = Frame::parse(text.clone(), MAX_DEPTH).ok();
+        let answer = answer.filter(Frame::is_response);
+        let has_id = answer
+            .as_ref()
+            .is_some_and(|answer| !answer.id().is_empty());
+        if !is_modern && life.has_session() && status == http::StatusCode::NOT_FOUND && !has_id {
+            return Sent::Not("it no longer knows the session".to_owned());
+        }
+        match answer {
+            Some(answer) => {
+                let is_refused = is_modern
+                    && frame.method() == method::TOOLS_CALL
+                    && answer.kind() == Kind::Error
+                    && RpcError::from_json(answer.body()).code == error::HEADER_MISMATCH;
+                if is_refused {
+                    return Sent::Headers(answer);
+                }
+                self.answer(frame, &answer);
+            }
+            None => self.refuse(frame.id(), &RpcError::internal(said(status, &text))),
+        }
+        Sent::Answered
+    }
+}
+
+/// Whether two ids are one, as JSON texts.
+fn same_id(one: &[u8], other: &[u8]) -> bool {
+    one == other
+        || json::as_string(one)
+            .zip(json::as_string(other))
+            .is_some_and(|(one, other)| one == other)
+}
+
+/// What of a modern message its headers say (2026-07-28 basic/transports/streamable-http "Request Metadata").
+///
+/// # Errors
+/// When its method cannot stand in a header.
+pub(super) fn modern_headers(frame: &Frame) -> Result<HeaderList, RpcError> {
+    let mut headers = HeaderList::with_capacity(4);
+    let wrong = |what: &str| {
+        RpcError::new(
+            error::INVALID_REQUEST,
+            format!("Invalid request: {what} cannot stand in a header"),
+        )
+    };
+    let version = frame
+        .meta()
+        .and_then(|own| own.string(meta::PROTOCOL_VERSION));
+    if let Some(version) = version {
+        let version = HeaderValue::from_str(&version).map_err(|_| wrong("the version"))?;
+        headers.push((modern::PROTOCOL_VERSION, version));
+    }
+    let method = HeaderValue::from_str(frame.method()).map_err(|_| wrong("the method"))?;
+    headers.push((modern::METHOD, method));
+    let member = match frame.method() {
+        method::TOOLS_CALL | method::PROMPTS_GET => "name",
+        method::RESOURCES_READ => "uri",
+        "tasks/get" | "tasks/update" | "tasks/cancel" => "taskId",
+        _ => return Ok(headers),
+    };
+    let name = frame.object().and_then(|params| params.string(member));
+    headers.extend(name.map(|name| (modern::NAME, mcp_name(&name))));
+    Ok(headers)
+}

@@ -1,0 +1,660 @@
+//! The running gateway as its client sees it: found by the lock of the data directory, reached over its own endpoint,
+//! lost and found again.
+//!
+//! Invariants: the token goes only to the process that holds the lock. A request that may have reached the gateway is
+//! never sent twice. What a legacy client told its session is told again when the gateway is back, by itself: the client
+//! only hears that lists may have changed.
+
+use std::{
+    fs,
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use anyhow::{Context, bail};
+use bytes::Bytes;
+use engine::Scope;
+use http::{HeaderName, HeaderValue, Method, StatusCode, header::CONTENT_TYPE};
+use mcp::{
+    Frame, Kind, Version,
+    client::http::{HeaderList, Passage, PassageError, Reply},
+    frame::Param,
+    json::{Object, Splice},
+    outbox::{Outbox, Weight},
+    protocol::method,
+    server::modern,
+};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    config::Sources,
+    lock::{self, Holder},
+    startup::TOKEN_FILE,
+};
+
+/// How long a gateway that has the lock may take to say where it listens.
+const STARTING: Duration = Duration::from_secs(20);
+/// How long a message waits for a gateway that is away.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Pauses between looks for a gateway that is away.
+const MIN_PAUSE: Duration = Duration::from_millis(100);
+const MAX_PAUSE: Duration = Duration::from_secs(1);
+/// Wall time for a message that is answered at once: notifications, answers, the end of the session.
+const AT_ONCE: Duration = Duration::from_secs(30);
+/// Wall time for a handshake.
+const HANDSHAKE: Duration = Duration::from_secs(60);
+/// Resources that are watched again when the gateway is back.
+const MAX_WATCHED: usize = 1024;
+/// Levels of a message: the gateway has a bound of its own.
+pub(super) const MAX_DEPTH: usize = 10_000;
+
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+const EVENTS: &str = "text/event-stream";
+const BOTH: &str = "application/json, text/event-stream";
+const ANY: &str = "*/*";
+/// The id of requests of our own: none of them is in flight beside another.
+pub(super) const OWN_ID: &str = "\"toolwharf-stdio\"";
+/// The list changes, and the capability that announces each.
+const CHANGES: [(&str, &str); 3] = [
+    ("tools", method::TOOLS_CHANGED),
+    ("prompts", method::PROMPTS_CHANGED),
+    ("resources", method::RESOURCES_CHANGED),
+];
+
+/// Which gateway is meant, and what of it.
+pub(super) struct Finder {
+    /// Absolute.
+    pub(super) dir: PathBuf,
+    pub(super) sources: Sources,
+    pub(super) scope: Scope,
+    /// Bytes of a message of the client.
+    pub(super) max_message: usize,
+    /// Bytes of a message of the gateway.
+    pub(super) max_answer: usize,
+}
+
+impl Finder {
+    /// The gateway that runs, once it says where; `None` if none runs.
+    ///
+    /// # Errors
+    /// When it is not the one that is meant, or cannot be used.
+    pub(super) async fn wait(&self) -> anyhow::Result<Option<Passage>> {
+        let start = Instant::now();
+        loop {
+            let Some(holder) = lock::holder(&self.dir) else {
+                return Ok(None);
+            };
+            if holder.at.is_some() {
+                return self.reach(&holder).map(Some);
+            }
+            if start.elapsed() > STARTING {
+                bail!(
+                    "the data directory {} belongs to {holder}: try again when it is up, or give --standalone for a \
+                     gateway of its own",
+                    self.dir.display()
+                );
+            }
+            sleep(MIN_PAUSE).await;
+        }
+    }
+
+    /// The gateway that runs now.
+    fn look(&self) -> anyhow::Result<Passage> {
+        match lock::holder(&self.dir) {
+            Some(holder) => self.reach(&holder),
+            None => bail!(
+                "no gateway runs on {}: start it with `toolwharf serve`",
+                self.dir.display()
+            ),
+        }
+    }
+
+    fn reach(&self, holder: &Holder) -> anyhow::Result<Passage> {
+        let Some(at) = &holder.at else {
+            bail!("the data directory belongs to {holder}");
+        };
+        let named = !self.sources.optional;
+        if named && !at.works_with(&self.sources) {
+            let files = |files: &[PathBuf]| {
+                let files: Vec<_> = files
+                    .iter()
+                    .map(|file| file.display().to_string())
+                    .collect();
+                files.join(", ")
+            };
+            bail!(
+                "the gateway on {} ({holder}) works with other files: {} instead of {}. Give the same --config as it \
+                 has, or --standalone for a gateway of its own beside it",
+                self.dir.display(),
+                files(&at.config),
+                files(&lock::absolute(&self.sources)),
+            );
+        }
+        let file = self.dir.join(TOKEN_FILE);
+        let token = fs::read_to_string(&file)
+            .with_context(|| format!("cannot read the token in {}", file.display()))?;
+        let mut url = url::Url::parse(&at.url).context("the gateway's address is no URL")?;
+        if let Ok(mut path) = url.path_segments_mut() {
+            path.clear().push("mcp");
+            let Scope { project, server } = &self.scope;
+            match (project, server) {
+                (Some(project), _) => drop(path.push(project.as_str())),
+                (None, Some(_)) => drop(path.push("-")),
+                (None, None) => {}
+            }
+            if let Some(server) = server {
+                path.push(server.as_str());
+            }
+        }
+        let token = (
+            "Authorization".to_owned(),
+            format!("Bearer {}", token.trim()),
+        );
+        Ok(Passage::new(url.as_str(), &[token], self.max_answer)?)
+    }
+}
+
+/// A conversation with the gateway, from being found to being lost.
+pub(super) struct Life {
+    passage: Arc<Passage>,
+    /// Of a legacy client that has introduced itself.
+    session: Option<Session>,
+    over: CancellationToken,
+}
+
+struct Session {
+    id: HeaderValue,
+    /// For versions that have the header (since 2025-06-18).
+    version: Option<HeaderValue>,
+}
+
+impl Life {
+    pub(super) fn has_session(&self) -> bool {
+        self.session.is_some()
+    }
+
+    /// The headers of messages of its session.
+    fn headers(&self) -> HeaderList {
+        let mut headers = HeaderList::new();
+        if let Some(session) = &self.session {
+            headers.push((modern::SESSION_ID, session.id.clone()));
+            let version = session.version.clone();
+            headers.extend(version.map(|version| (modern::PROTOCOL_VERSION, version)));
+        }
+        headers
+    }
+
+    pub(super) async fn post(
+        &self,
+        mut headers: HeaderList,
+        text: Bytes,
+        is_legacy: bool,
+    ) -> Result<Reply, PassageError> {
+        if is_legacy {
+            headers.extend(self.headers());
+        }
+        headers.push((CONTENT_TYPE, HeaderValue::from_static("application/json")));
+        self.passage.send(Method::POST, BOTH, headers, text).await
+    }
+}
+
+#[derive(Clone)]
+enum State {
+    Up(Arc<Life>),
+    /// Why.
+    Away(Arc<str>),
+}
+
+/// What a legacy client has told its session.
+#[derive(Default)]
+struct Told {
+    initialize: Option<Frame>,
+    initialized: Option<Frame>,
+    level: Option<Frame>,
+    /// By URI.
+    watched: Vec<(String, Frame)>,
+}
+
+/// The gateway, whether it is there or not.
+pub(super) struct Link {
+    finder: Finder,
+    state: watch::Sender<State>,
+    told: Mutex<Told>,
+    outbox: Arc<Outbox>,
+    /// The client does not read, and more waits for it than may.
+    pub(super) stuck: CancellationToken,
+}
+
+impl Link {
+    pub(super) fn new(finder: Finder, passage: Passage, outbox: Arc<Outbox>) -> Self {
+        let life = Life {
+            passage: Arc::new(passage),
+            session: None,
+            over: CancellationToken::new(),
+        };
+        Self {
+            finder,
+            state: watch::Sender::new(State::Up(Arc::new(life))),
+            told: Mutex::default(),
+            outbox,
+            stuck: CancellationToken::new(),
+        }
+    }
+
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The gateway, if it is there.
+    pub(super) fn now(&self) -> Option<Arc<Life>> {
+        match &*self.state.borrow() {
+            State::Up(life) => Some(life.clone()),
+            State::Away(_) => None,
+        }
+    }
+
+    /// The gateway; waits a while for one that is away.
+    ///
+    /// # Errors
+    /// Why it is away.
+    pub(super) async fn up(&self, until: Instant) -> Result<Arc<Life>, Arc<str>> {
+        let mut state = self.state.subscribe();
+        let up = state.wait_for(|state| matches!(state, State::Up(_)));
+        let _ = tokio::time::timeout_at(until, up).await;
+        match &*self.state.borrow() {
+            State::Up(life) => Ok(life.clone()),
+            State::Away(why) => Err(why.clone()),
+        }
+    }
+
+    /// Until when a message waits that comes now.
+    pub(super) fn patience() -> Instant {
+        Instant::now() + PATIENCE
+    }
+
+    /// Notes that a conversation is of no more use.
+    pub(super) fn lose(&self, life: &Arc<Life>, why: &str) {
+        let lost = self.state.send_if_modified(|state| {
+            let is_it = matches!(state, State::Up(now) if Arc::ptr_eq(now, life));
+            if is_it {
+                *state = State::Away(why.into());
+            }
+            is_it
+        });
+        if lost {
+            life.over.cancel();
+            tracing::warn!("lost the gateway: {why}");
+        }
+    }
+
+    fn replace(&self, life: Arc<Life>) {
+        if let State::Up(before) = self.state.send_replace(State::Up(life)) {
+            before.over.cancel();
+        }
+    }
+
+    /// Finds the gateway again whenever it is lost, for ever.
+    pub(super) async fn keep(&self) {
+        let mut state = self.state.subscribe();
+        loop {
+            // The sender is ours: it does not go.
+            let _ = state
+                .wait_for(|state| matches!(state, State::Away(_)))
+                .await;
+            let mut pause = MIN_PAUSE;
+            loop {
+                match self.find_again().await {
+                    Ok((life, capabilities)) => {
+                        tracing::info!("the gateway is there again");
+                        self.replace(life);
+                        self.tell_changes(&capabilities);
+                        break;
+                    }
+                    Err(error) => {
+                        let why = format!("{error:#}");
+                        tracing::debug!("the gateway is away: {why}");
+                        self.state.send_replace(State::Away(why.into()));
+                    }
+                }
+                sleep(pause).await;
+                pause = (2 * pause).min(MAX_PAUSE);
+            }
+        }
+    }
+
+    /// A new conversation, and the capabilities that the gateway has in it for a legacy client.
+    async fn find_again(&self) -> anyhow::Result<(Arc<Life>, Bytes)> {
+        let passage = Arc::new(self.finder.look()?);
+        let (initialize, rest) = {
+            let told = self.told();
+            let watched = told.watched.iter().map(|(_, frame)| frame.clone());
+            let rest = told.initialized.iter().chain(&told.level).cloned();
+            (
+                told.initialize.clone(),
+                rest.chain(watched).collect::<Vec<_>>(),
+            )
+        };
+        let Some(initialize) = initialize else {
+            let life = Life {
+                passage,
+                session: None,
+                over: CancellationToken::new(),
+            };
+            return Ok((Arc::new(life), Bytes::new()));
+        };
+        let text = initialize.rewritten(OWN_ID.as_bytes(), Splice::new());
+        let (life, answer) = open(&passage, text).await?;
+        let Some(life) = life else {
+            let why = String::from_utf8_lossy(answer.body());
+            bail!("the gateway refuses the session: {why}");
+        };
+        for frame in rest {
+            let text = frame.rewritten(OWN_ID.as_bytes(), Splice::new());
+            let sent = timeout(AT_ONCE, async {
+                life.post(HeaderList::new(), text, true)
+                    .await?
+                    .whole()
+                    .await
+            });
+            sent.await.context("the gateway does not answer")??;
+        }
+        let capabilities = answer
+            .object()
+            .and_then(|result| Some(answer.text().slice(result.object("capabilities")?.span())));
+        Ok((life, capabilities.unwrap_or_default()))
+    }
+
+    /// Tells a legacy client that lists may have changed while nobody was there to say so.
+    fn tell_changes(&self, capabilities: &Bytes) {
+        let Some(capabilities) = Object::of(capabilities) else {
+            return;
+        };
+        for (capability, change) in CHANGES {
+            let own = capabilities.object(capability);
+            if own.is_some_and(|own| own.raw("listChanged") == Some(b"true")) {
+                self.deliver(&Frame::notification(change, None));
+            }
+        }
+    }
+
+    /// Opens the session of a legacy client; gives the answer.
+    ///
+    /// # Errors
+    /// What to tell the client.
+    pub(super) async fn initialize(&self, frame: &Frame) -> Result<Frame, String> {
+        let until = Self::patience();
+        loop {
+            let life = self.up(until).await.map_err(|why| why.to_string())?;
+            match open(&life.passage, frame.text().clone()).await {
+                Ok((None, answer)) => return Ok(answer),
+                Ok((Some(new), answer)) => {
+                    *self.told() = Told {
+                        initialize: Some(kept(frame)),
+                        ..Told::default()
+                    };
+                    self.replace(new);
+                    goodbye(&life).await;
+                    return Ok(answer);
+                }
+                Err(error) => {
+                    let not_sent = matches!(
+                        error.downcast_ref::<PassageError>(),
+                        Some(PassageError::NotSent(_))
+                    );
+                    if !not_sent || Instant::now() >= until {
+                        return Err(format!("{error:#}"));
+                    }
+                    self.lose(&life, &format!("{error:#}"));
+                }
+            }
+        }
+    }
+
+    /// Passes on a notification or an answer of the client. One that comes while the gateway is away, or that it knows
+    /// no session for, has nobody whom it could concern.
+    pub(super) async fn tell(&self, headers: HeaderList, frame: &Frame, is_legacy: bool) {
+        if is_legacy && frame.method() == method::INITIALIZED {
+            self.told().initialized = Some(kept(frame));
+        }
+        let Some(life) = self.now() else { return };
+        if is_legacy && !life.has_session() {
+            return;
+        }
+        let sent = timeout(AT_ONCE, life.post(headers, frame.text().clone(), is_legacy));
+        match sent.await {
+            Ok(Ok(reply)) if is_legacy && reply.status == StatusCode::NOT_FOUND => {
+                self.lose(&life, "it no longer knows the session");
+            }
+            Ok(Ok(reply)) => {
+                // Read to its end, its connection can be used again.
+                let _ = timeout(AT_ONCE, reply.whole()).await;
+            }
+            Ok(Err(error @ PassageError::NotSent(_))) => self.lose(&life, &error.to_string()),
+            Ok(Err(error)) => tracing::debug!("a message may not have arrived: {error}"),
+            Err(_) => tracing::warn!("the gateway did not take a message in time"),
+        }
+    }
+
+    /// Remembers what a request of a legacy client changes in its session.
+    pub(super) fn remember(&self, frame: &Frame) {
+        let uri = || frame.param_string(Param::Uri).map(String::from);
+        match frame.method() {
+            method::SET_LEVEL => self.told().level = Some(kept(frame)),
+            method::RESOURCES_SUBSCRIBE => {
+                if let Some(uri) = uri() {
+                    let mut told = self.told();
+                    told.watched.retain(|(known, _)| *known != uri);
+                    if told.watched.len() < MAX_WATCHED {
+                        told.watched.push((uri, kept(frame)));
+                    }
+                }
+            }
+            method::RESOURCES_UNSUBSCRIBE => {
+                if let Some(uri) = uri() {
+                    self.told().watched.retain(|(known, _)| *known != uri);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Gives the client a message. If the client does not read, notifications are dropped first; past that the
+    /// outbox closes, and the conversation ends.
+    pub(super) fn deliver(&self, frame: &Frame) {
+        let weight = match frame.kind() {
+            Kind::Notification if CHANGES.iter().any(|(_, own)| *own == frame.method()) => {
+                Weight::Signal
+            }
+            Kind::Notification => Weight::Notification,
+            Kind::Request | Kind::Result | Kind::Error => Weight::Must,
+        };
+        if !self.outbox.push(weight, frame.text().clone()) && self.outbox.is_closed() {
+            self.stuck.cancel();
+        }
+    }
+
+    /// Passes on what the gateway says on the stream of the session, for ever.
+    pub(super) async fn listen(&self) {
+        let mut state = self.state.subscribe();
+        loop {
+            let found = state.wait_for(|state| matches!(state, State::Up(life) if life.has_session() && !life.over.is_cancelled()));
+            let life = match found.await.as_deref() {
+                Ok(State::Up(life)) => life.clone(),
+                _ => return,
+            };
+            tokio::select! {
+                () = self.listen_to(&life) => {}
+                () = life.over.cancelled() => {}
+            }
+        }
+    }
+
+    /// Ends when the conversation is lost.
+    async fn listen_to(&self, life: &Arc<Life>) {
+        let mut last: Option<HeaderValue> = None;
+        loop {
+            let mut headers = life.headers();
+            headers.extend(last.clone().map(|last| (LAST_EVENT_ID, last)));
+            let opened = life
+                .passage
+                .send(Method::GET, EVENTS, headers, Bytes::new());
+            match opened.await {
+                Ok(reply) if reply.is_stream() => self.read(reply, &mut last).await,
+                Ok(reply) if reply.status == StatusCode::NOT_FOUND => {
+                    return self.lose(life, "it no longer knows the session");
+                }
+                // The place in the stream is lost, and with it what came meanwhile.
+                Ok(_) => last = None,
+                Err(error @ PassageError::NotSent(_)) => {
+                    return self.lose(life, &error.to_string());
+                }
+                // Whether it is gone shows at the next attempt.
+                Err(_) => {}
+            }
+            sleep(MIN_PAUSE).await;
+        }
+    }
+
+    async fn read(&self, mut reply: Reply, last: &mut Option<HeaderValue>) {
+        loop {
+            match reply.event().await {
+                Ok(Some(event)) => {
+                    if let Some(id) = &event.id {
+                        *last = HeaderValue::from_str(id).ok();
+                    }
+                    if let Some(frame) = message(&event) {
+                        self.deliver(&frame);
+                    }
+                }
+                Ok(None) | Err(PassageError::NotSent(_) | PassageError::Broken(_)) => return,
+                Err(error @ PassageError::TooLong(_)) => {
+                    tracing::warn!("a message of the gateway is left out: {error}");
+                    *last = None;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Ends the session, and with it what is in flight.
+    pub(super) async fn end(&self) {
+        if let Some(life) = self.now() {
+            goodbye(&life).await;
+        }
+    }
+
+    /// Asks whether the gateway has what is wanted of it.
+    ///
+    /// # Errors
+    /// What it says if it has not. One that is away is not asked.
+    pub(super) async fn check(&self) -> anyhow::Result<()> {
+        let Some(life) = self.now() else {
+            return Ok(());
+        };
+        let version = Version::LATEST;
+        let discover = format!(
+            "{{\"_meta\":{{\"{}\":\"{version}\",\"{}\":{{\"name\":\"toolwharf stdio\",\"version\":\"{}\"}},\"{}\":{{}}}}}}",
+            mcp::protocol::meta::PROTOCOL_VERSION,
+            mcp::protocol::meta::CLIENT_INFO,
+            env!("CARGO_PKG_VERSION"),
+            mcp::protocol::meta::CLIENT_CAPABILITIES,
+        );
+        let frame = Frame::request(OWN_ID, method::DISCOVER, Some(discover.as_bytes()));
+        let headers = vec![
+            (
+                modern::PROTOCOL_VERSION,
+                HeaderValue::from_static(version.as_str()),
+            ),
+            (modern::METHOD, HeaderValue::from_static(method::DISCOVER)),
+        ];
+        let answer = timeout(HANDSHAKE, async {
+            let reply = life.post(headers, frame.text().clone(), false).await?;
+            let status = reply.status;
+            Ok::<_, PassageError>((status, reply.whole().await?))
+        });
+        match answer.await.context("the gateway does not answer")? {
+            Ok((status, _)) if status.is_success() => Ok(()),
+            Ok((status, text)) => bail!("{}", said(status, &text)),
+            Err(error) => {
+                self.lose(&life, &error.to_string());
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Introduces a legacy client: its session, unless the gateway refuses, and the answer.
+async fn open(passage: &Arc<Passage>, text: Bytes) -> anyhow::Result<(Option<Arc<Life>>, Frame)> {
+    let mut life = Life {
+        passage: passage.clone(),
+        session: None,
+        over: CancellationToken::new(),
+    };
+    let (status, id, text) = timeout(HANDSHAKE, async {
+        let reply = life.post(HeaderList::new(), text, true).await?;
+        let id = reply.header(&modern::SESSION_ID).cloned();
+        Ok::<_, PassageError>((reply.status, id, reply.whole().await?))
+    })
+    .await
+    .context("the gateway does not answer")??;
+    let answer = Frame::parse(text.clone(), MAX_DEPTH);
+    let Ok(answer) = answer else {
+        bail!("{}", said(status, &text));
+    };
+    if answer.kind() != Kind::Result {
+        return Ok((None, answer));
+    }
+    let version = answer
+        .object()
+        .and_then(|result| Version::parse(&result.string("protocolVersion")?))
+        .filter(|version| *version >= Version::V2025_06_18);
+    life.session = id.map(|mut id| {
+        id.set_sensitive(true);
+        Session {
+            id,
+            version: version.map(|version| HeaderValue::from_static(version.as_str())),
+        }
+    });
+    Ok((Some(Arc::new(life)), answer))
+}
+
+async fn goodbye(life: &Life) {
+    if life.has_session() {
+        let deleted = life
+            .passage
+            .send(Method::DELETE, ANY, life.headers(), Bytes::new());
+        let _ = timeout(Duration::from_secs(2), deleted).await;
+    }
+}
+
+/// The message that an event carries.
+pub(super) fn message(event: &mcp::sse::Event) -> Option<Frame> {
+    if event.data.is_empty() || !matches!(&*event.event, "" | "message") {
+        return None;
+    }
+    let frame = Frame::parse(event.data.clone(), MAX_DEPTH);
+    frame
+        .inspect_err(|invalid| tracing::warn!("a message of the gateway is left out: {invalid}"))
+        .ok()
+}
+
+/// What an answer says that is none of JSON-RPC, or an error without the id of a request.
+pub(super) fn said(status: StatusCode, text: &Bytes) -> String {
+    let error = Frame::parse(text.clone(), MAX_DEPTH).ok();
+    let error = error.filter(|frame| frame.kind() == Kind::Error);
+    match error {
+        Some(error) => mcp::RpcError::from_json(error.body()).message,
+        None => format!("the gateway answered HTTP {}", status.as_u16()),
+    }
+}
+
+/// A copy that keeps nothing but itself.
+fn kept(frame: &Frame) -> Frame {
+    let text = Bytes::copy_from_slice(frame.text());
+    Frame::parse(text, MAX_DEPTH).unwrap_or_else(|_| frame.clone())
+}

@@ -1,0 +1,111 @@
+//! `Mcp-Param-*`: arguments that a tool's definition wants mirrored into headers, for calls that came without headers.
+//!
+//! Which arguments these are stands in the list of tools, which the client may have from an earlier conversation. So it
+//! is looked up when the gateway says that headers are missing, and remembered until it says so again: a call that is
+//! refused for its headers was not made.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use bytes::Bytes;
+use mcp::{
+    Frame, Kind,
+    client::http::{HeaderList, Reply},
+    frame::Param,
+    headers::ParamHeaders,
+    json::{self, Object, quote},
+    protocol::method,
+};
+
+use super::{
+    bridge::modern_headers,
+    link::{Life, MAX_DEPTH, OWN_ID, message},
+};
+
+/// Tools whose headers are remembered.
+const MAX_TOOLS: usize = 1024;
+/// Pages of the list that are looked through.
+const MAX_PAGES: usize = 64;
+
+/// The headers of tools, by name.
+#[derive(Default)]
+pub(super) struct Params(Mutex<HashMap<String, Arc<ParamHeaders>>>);
+
+impl Params {
+    /// The headers of a call, as far as they are known.
+    pub(super) fn of(&self, call: &Frame) -> HeaderList {
+        let Some(name) = call.param_string(Param::Name) else {
+            return HeaderList::new();
+        };
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = known.get(&*name).cloned();
+        known.map_or_else(HeaderList::new, |known| extract(&known, call))
+    }
+
+    /// Looks up which headers a call has to have; `false` if they are what was sent already.
+    pub(super) async fn learn(&self, life: &Arc<Life>, call: &Frame) -> bool {
+        let Some(name) = call.param_string(Param::Name) else {
+            return false;
+        };
+        let before = self.of(call);
+        let Some(found) = definition(life, call, &name).await else {
+            return false;
+        };
+        let after = extract(&found, call);
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= MAX_TOOLS {
+            known.clear();
+        }
+        known.insert(name.into_owned(), Arc::new(found));
+        after != before
+    }
+}
+
+fn extract(known: &ParamHeaders, call: &Frame) -> HeaderList {
+    let arguments = call.param(Param::Arguments);
+    known.extract(arguments.map(|span| &call.text()[span]))
+}
+
+/// The headers that a tool's definition asks for.
+async fn definition(life: &Arc<Life>, call: &Frame, name: &str) -> Option<ParamHeaders> {
+    let meta = call.meta()?.span();
+    let meta = std::str::from_utf8(&call.text()[meta]).ok()?;
+    let mut cursor = String::new();
+    for _ in 0..MAX_PAGES {
+        let params = format!("{{\"_meta\":{meta}{cursor}}}");
+        let list = Frame::request(OWN_ID, method::TOOLS_LIST, Some(params.as_bytes()));
+        let headers = modern_headers(&list).ok()?;
+        let reply = life.post(headers, list.text().clone(), false).await.ok()?;
+        let answer = if reply.is_stream() {
+            last(reply).await?
+        } else {
+            Frame::parse(reply.whole().await.ok()?, MAX_DEPTH).ok()?
+        };
+        let result = answer.object().filter(|_| answer.kind() == Kind::Result)?;
+        let text: &Bytes = answer.text();
+        for tool in json::elements(text, result.find("tools")?) {
+            let is_it = Object::at(text, tool.clone())
+                .and_then(|tool| tool.string("name"))
+                .is_some_and(|own| own == name);
+            if is_it {
+                return ParamHeaders::from_tool(&text[tool]).ok();
+            }
+        }
+        cursor = format!(",\"cursor\":{}", quote(&result.string("nextCursor")?));
+    }
+    None
+}
+
+/// The response at the end of a stream.
+async fn last(mut reply: Reply) -> Option<Frame> {
+    while let Some(event) = reply.event().await.ok()? {
+        if let Some(frame) = message(&event)
+            && frame.is_response()
+        {
+            return Some(frame);
+        }
+    }
+    None
+}

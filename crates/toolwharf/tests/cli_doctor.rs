@@ -1,0 +1,136 @@
+//! `toolwharf doctor` beside a running gateway: it says what the gateway knows, and each problem once.
+
+mod common;
+
+use std::path::Path;
+
+use common::{
+    Gateway, Setup,
+    cli::{self, Said},
+};
+use serde_json::{Value, json};
+use testkit::{Bin, DEADLINE, wait_for};
+
+async fn on(gateway: &Gateway, arguments: &[&str]) -> Said {
+    let mut command = cli::toolwharf();
+    command
+        .args(arguments)
+        .env("HOME", gateway.folder())
+        .current_dir(gateway.folder());
+    cli::said(command, "").await
+}
+
+async fn doctor(gateway: &Gateway) -> Said {
+    let line = [
+        "doctor",
+        "--config",
+        "mcp.json",
+        "--config",
+        "toolwharf.toml",
+        "--data-dir",
+        "data",
+        "-o",
+        "json",
+    ];
+    on(gateway, &line).await
+}
+
+/// The findings that speak of this, but for those that are fine.
+fn problems(report: &Value, of: &str) -> Vec<String> {
+    let findings = report["findings"].as_array().expect("findings");
+    let of = format!("`{of}`");
+    let text = |finding: &Value| finding["what"].as_str().unwrap_or_default().to_owned();
+    let bad = findings.iter().filter(|finding| finding["level"] != "ok");
+    bad.map(text).filter(|what| what.contains(&of)).collect()
+}
+
+#[tokio::test]
+async fn a_hosted_server_that_does_not_come_up_is_a_problem() {
+    let gateway = Setup::new().serve().await;
+    let scripted = Bin::path("testkit-scripted").display().to_string();
+    let host = |words: &[&str]| {
+        let mut line = vec!["host", "add", "--data-dir", "data"];
+        line.extend(words);
+        line.iter()
+            .map(|word| (*word).to_owned())
+            .collect::<Vec<_>>()
+    };
+    let good = host(&["good", "--", &scripted]);
+    let good: Vec<&str> = good.iter().map(String::as_str).collect();
+    on(&gateway, &good).await.code(0);
+    let said = doctor(&gateway).await.code(0);
+    assert!(
+        said.out.contains("hosted server `good` is running"),
+        "{said:?}"
+    );
+    let bad = host(&[
+        "bad",
+        "--",
+        &scripted,
+        "--exit-at-start",
+        "--stderr-at-start",
+        "no licence",
+    ]);
+    let bad: Vec<&str> = bad.iter().map(String::as_str).collect();
+    on(&gateway, &bad).await;
+    wait_for("its backoff", DEADLINE, async || {
+        let line = ["host", "get", "bad", "--data-dir", "data", "-o", "json"];
+        on(&gateway, &line).await.json()["status"] == "backoff"
+    })
+    .await;
+    let said = doctor(&gateway).await.code(1);
+    let report = said.json();
+    assert_eq!(report["problems"], 1, "{said:?}");
+    let own = problems(&report, "bad");
+    assert_eq!(own.len(), 1, "{said:?}");
+    assert!(
+        own[0].contains("exit code 5") && own[0].contains("| no licence"),
+        "{own:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_missing_command_is_one_problem() {
+    let gateway = Setup::new()
+        .server("gone", json!({ "command": "surely-not-there" }))
+        .server("path", json!({ "command": "/surely/not" }))
+        .scripted("one", &[])
+        .serve()
+        .await;
+    gateway.up("one").await;
+    let said = doctor(&gateway).await.code(1);
+    let report = said.json();
+    assert_eq!(report["problems"], 2, "{said:?}");
+    for server in ["gone", "path"] {
+        assert_eq!(problems(&report, server).len(), 1, "{server}: {said:?}");
+    }
+    assert!(said.out.contains("not in PATH"), "{said:?}");
+}
+
+/// The running gateway's word counts: it may find what this shell does not.
+#[tokio::test]
+async fn what_runs_is_no_problem() {
+    let bin = Bin::path("testkit-scripted");
+    let folder = bin.parent().map(Path::to_owned).unwrap_or_default();
+    let path = std::env::var("PATH").unwrap_or_default();
+    let gateway = Setup::new()
+        .env("PATH", &format!("{}:{path}", folder.display()))
+        .server("one", json!({ "command": "testkit-scripted" }))
+        .serve()
+        .await;
+    gateway.up("one").await;
+    let said = doctor(&gateway).await.code(0);
+    assert_eq!(said.json()["problems"], 0, "{said:?}");
+}
+
+#[tokio::test]
+async fn a_gateway_with_other_files_is_named() {
+    let gateway = Setup::new().serve().await;
+    std::fs::write(gateway.folder().join("other.json"), r#"{"mcpServers":{}}"#).expect("a file");
+    let line = ["doctor", "--config", "other.json", "--data-dir", "data"];
+    let said = on(&gateway, &line).await.code(1);
+    let pid = gateway.process.pid().to_string();
+    for part in [&*gateway.url, &*pid, "mcp.json", "--config"] {
+        assert!(said.out.contains(part), "{part}: {said:?}");
+    }
+}

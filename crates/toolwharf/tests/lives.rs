@@ -1,0 +1,238 @@
+//! How servers of the file live: what waiting does not put right, changes in mid-call, and ends of healthy ones. Variants are
+//! in the engine's own tests, with time of their own; these are through the binary.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{LEGACY, Setup, process_state, scripted, tools};
+use serde_json::{Value, json};
+use testkit::{DEADLINE, Peer, soak, wait_for, wait_for_some};
+use tokio::{task::JoinSet, time::Instant};
+
+async fn read(gateway: &common::Gateway, path: &str) -> String {
+    let client = gateway.at(path);
+    let client = client.with("authorization", &format!("Bearer {}", gateway.token()));
+    client.get(&[]).await.collect(DEADLINE).await.text()
+}
+
+/// The one server's row, as `GET /api/v1/servers` has it.
+async fn row(gateway: &common::Gateway, name: &str) -> Value {
+    serde_json::from_str(&read(gateway, &format!("/api/v1/servers/{name}")).await)
+        .expect("a server")
+}
+
+async fn pid(gateway: &common::Gateway, name: &str) -> u32 {
+    wait_for_some("its process", DEADLINE, async || {
+        let row = row(gateway, name).await;
+        (row["state"] == "running").then(|| row["pid"].as_u64())?
+    })
+    .await
+    .try_into()
+    .expect("a process id")
+}
+
+fn kill(pid: u32) {
+    let pid = rustix::process::Pid::from_raw(pid.cast_signed()).expect("a process id");
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it runs");
+}
+
+/// A command that is not there is no crash: the server is blocked, which is told once, and it starts by itself when its
+/// entry is put right.
+#[tokio::test]
+async fn u04_a_command_that_is_not_there_blocks_its_server() {
+    let mut gateway = Setup::new()
+        .server("lost", json!({"command": "surely-not-there"}))
+        .scripted("good", &["--no-builtin", "--tools", "1"])
+        .serve()
+        .await;
+    gateway.up("good").await;
+    let told = wait_for_some("the reason", DEADLINE, async || {
+        let told = row(&gateway, "lost").await;
+        (told["state"] == "blocked").then_some(told)
+    })
+    .await;
+    let reason = told["reason"].as_str().unwrap();
+    assert!(reason.contains("`surely-not-there` not found"), "{told:#}");
+    assert!(told["retryMs"].as_u64().unwrap() <= 60_000, "{told:#}");
+    let mut peer = gateway.legacy().await;
+    assert_eq!(tools(&mut peer).await, ["tool_0"]);
+    // Calls neither wait nor start it.
+    for _ in 0..20 {
+        let mut single = Peer::http(gateway.at("/mcp/-/lost"), LEGACY, json!({})).await;
+        let answer = single.tool("echo", json!({})).await.response;
+        let message = answer["error"]["message"].as_str().unwrap();
+        assert!(message.contains("not found"), "{answer}");
+    }
+    let told = row(&gateway, "lost").await;
+    assert_eq!(told["starts"], 1, "{told:#}");
+    let log = gateway.process.stderr();
+    let told = log.matches("cannot be started as it stands: server `lost`");
+    assert_eq!(told.count(), 1, "{log}");
+    gateway.edit(|servers| {
+        servers.insert("lost".to_owned(), scripted("lost", &[]));
+    });
+    gateway.up("lost").await;
+}
+
+/// A server that answered is started at once when it is killed, however often; who calls meanwhile waits for that.
+#[tokio::test]
+async fn a_healthy_server_that_is_killed_is_there_for_the_next_call() {
+    let gateway = Setup::new().scripted("good", &[]).serve().await;
+    let mut peer = gateway.legacy().await;
+    for round in 0..8 {
+        let old = pid(&gateway, "good").await;
+        kill(old);
+        wait_for("its end", DEADLINE, async || {
+            process_state(old).is_none_or(|state| state == 'Z')
+        })
+        .await;
+        let answer = wait_for_some("an answer", DEADLINE, async || {
+            let answer = peer.tool("echo", json!({"n": round})).await.response;
+            // It was killed, and that may not be known yet.
+            let went = answer["error"]["message"].as_str();
+            (!went.is_some_and(|why| why.contains("went away during"))).then_some(answer)
+        })
+        .await;
+        let echo = &answer["result"]["structuredContent"]["n"];
+        assert_eq!(*echo, round, "{answer}");
+    }
+    assert_eq!(row(&gateway, "good").await["starts"], 9);
+}
+
+/// Never two processes of a server whose entry changes; the call in flight has a clear end, new ones wait for the new one.
+#[tokio::test]
+async fn u05_a_change_in_mid_call_makes_no_second_process() {
+    let options = ["--ignore-eof", "--ignore-sigterm"];
+    let mut gateway = Setup::new()
+        .server("one", scripted("one", &options))
+        .settings("[limits]\nstop_grace = \"1s\"\n")
+        .serve()
+        .await;
+    let old = pid(&gateway, "one").await;
+    let mut peer = gateway.legacy().await;
+    let mut other = gateway.legacy().await;
+    let cut = peer
+        .begin(
+            "tools/call",
+            json!({"name": "slow", "arguments": {"ms": 600_000}}),
+        )
+        .await;
+    wait_for("the call in flight", DEADLINE, async || {
+        row(&gateway, "one").await["inFlight"] == 1
+    })
+    .await;
+    gateway.edit(|servers| {
+        let mut changed = scripted("one", &options);
+        changed["env"] = json!({"NEW": "yes"});
+        servers.insert("one".to_owned(), changed);
+    });
+    let cut = peer.finish_within(cut, DEADLINE).await.expect("it hangs");
+    let message = cut["error"]["message"].as_str().unwrap();
+    assert!(message.contains("`one` went away during `slow`"), "{cut}");
+    // It takes its time to go; who calls meanwhile waits.
+    let env = other.tool("env", json!({})).await;
+    assert_eq!(env.result()["structuredContent"]["NEW"], "yes");
+    assert_eq!(process_state(old), None, "the old one is still there");
+}
+
+/// What a server prints where messages belong is in the reason and in its log.
+#[tokio::test]
+async fn text_on_standard_output_is_shown() {
+    let gateway = Setup::new()
+        .server(
+            "chatty",
+            json!({"command": "echo", "args": ["Usage: chatty [--help]"]}),
+        )
+        .serve()
+        .await;
+    let told = wait_for_some("the reason", DEADLINE, async || {
+        let told = row(&gateway, "chatty").await;
+        told["reason"].is_string().then_some(told)
+    })
+    .await;
+    let reason = told["reason"].as_str().unwrap();
+    assert!(
+        reason.contains("it printed `Usage: chatty [--help]`"),
+        "{told:#}"
+    );
+    let logs = read(&gateway, "/api/v1/servers/chatty/logs").await;
+    assert!(logs.contains("[stdout] Usage: chatty"), "{logs}");
+}
+
+fn descriptors(pid: u32) -> usize {
+    let open = std::fs::read_dir(format!("/proc/{pid}/fd"));
+    open.expect("it runs").count()
+}
+
+/// One of ten servers is killed every two seconds, under calls to all of them; ten minutes of it in a soak.
+#[tokio::test]
+async fn servers_that_are_killed_cost_few_calls() {
+    const CLIENTS: usize = 8;
+    let names: Vec<String> = (0..10).map(|n| format!("s{n}")).collect();
+    let mut setup = Setup::new().settings("naming = \"always-prefix\"\n");
+    for name in &names {
+        setup = setup.scripted(name, &[]);
+    }
+    let gateway = setup.connected().await;
+    let length = Duration::from_secs(if soak() { 600 } else { 12 });
+    let until = Instant::now() + length;
+    let mut clients = JoinSet::new();
+    for client in 0..CLIENTS {
+        let (mut peer, names) = (gateway.legacy().await, names.clone());
+        clients.spawn(async move {
+            let (mut good, mut bad) = (0u64, Vec::new());
+            for round in client.. {
+                if Instant::now() >= until {
+                    break;
+                }
+                let name = &names[round % names.len()];
+                let answer = peer
+                    .tool(&format!("{name}__echo"), json!({"n": round}))
+                    .await;
+                match answer.response["result"]["structuredContent"]["n"] == round {
+                    true => good += 1,
+                    false => bad.push(answer.response["error"]["message"].clone()),
+                }
+            }
+            (good, bad)
+        });
+    }
+    // Once each, so that what restarts cost once is not counted as growth.
+    let (mut kills, mut before) = (0, None);
+    let mut tick = tokio::time::interval(Duration::from_secs(2));
+    while Instant::now() < until {
+        tick.tick().await;
+        kill(pid(&gateway, &names[kills % names.len()]).await);
+        kills += 1;
+        if kills == names.len() {
+            before = Some((gateway.memory_now(), descriptors(gateway.process.pid())));
+        }
+    }
+    let (mut good, mut bad) = (0, Vec::new());
+    for (some, others) in clients.join_all().await {
+        good += some;
+        bad.extend(others);
+    }
+    let share = good as f64 / (good + bad.len() as u64) as f64;
+    println!(
+        "{kills} kills, {good} calls, {} failed: {share:.4}",
+        bad.len()
+    );
+    assert!(good > 1000, "{good}");
+    assert!(share >= 0.97, "{share}: {:?}", bad.last());
+    for name in &names {
+        gateway.up(name).await;
+    }
+    if let Some((memory, files)) = before {
+        wait_for(
+            "what the kills cost to be given back",
+            DEADLINE,
+            async || {
+                gateway.memory_now() <= memory * 6 / 5
+                    && descriptors(gateway.process.pid()) <= files + 4
+            },
+        )
+        .await;
+    }
+}

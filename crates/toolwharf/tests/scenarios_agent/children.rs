@@ -1,0 +1,345 @@
+//! Servers as child processes: their ids, variables, memory, and their end.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use testkit::{
+    DEADLINE,
+    llm::{Llm, asks, says, turns},
+    wait_for,
+};
+
+use super::support::{frames, recorded, with_agent};
+use crate::common::{
+    Gateway, Setup,
+    chat::{say, text},
+    gone, scripted, tools, with,
+};
+
+/// Two servers under their names, each its own child, each with its answered handshake.
+#[tokio::test]
+async fn a01_stdio_servers_run_as_own_children() {
+    let gateway = Setup::new()
+        .scripted("alpha", &[])
+        .scripted("beta", &[])
+        .settings("naming = \"always-prefix\"\n")
+        .connected()
+        .await;
+    let mut peer = gateway.legacy().await;
+    let listed = tools(&mut peer).await;
+    let mut pids = Vec::new();
+    for server in ["alpha", "beta"] {
+        assert!(listed.contains(&format!("{server}__echo")), "{listed:?}");
+        let pid = peer.tool(&format!("{server}__pid"), json!({})).await;
+        pids.push(pid.text().parse::<u32>().unwrap());
+    }
+    assert_ne!(pids[0], pids[1]);
+    for pid in pids {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        let parent = stat.rsplit_once(") ").unwrap().1.split(' ').nth(1).unwrap();
+        assert_eq!(parent, gateway.process.pid().to_string(), "{stat}");
+    }
+}
+
+/// A duplicate name is refused before anything runs, and both lines are named.
+#[tokio::test]
+async fn a01_a_duplicate_name_is_refused_at_load() {
+    let setup = Setup::new();
+    let file = setup.folder().join("twice.json");
+    let marker = setup.folder().join("started");
+    let text = format!(
+        "{{\n  \"mcpServers\": {{\n    \"time\": {{\"command\": \"touch\", \"args\": [{:?}]}},\n    \
+         \"other\": {{\"command\": \"true\"}},\n    \"time\": {{\"command\": \"true\"}}\n  }}\n}}\n",
+        marker.display().to_string()
+    );
+    std::fs::write(&file, text).unwrap();
+    let stderr = setup.config(&file).refused().await;
+    for part in ["twice.json:5", "`time`", "twice.json:3", "rename or remove"] {
+        assert!(stderr.contains(part), "{part} is missing: {stderr}");
+    }
+    assert!(!marker.exists(), "a server was started all the same");
+}
+
+/// Each server sees ids of its own sequence, none twice, whatever ids the clients use.
+#[tokio::test]
+async fn a02_each_server_has_its_own_sequence_of_ids() {
+    let setup = Setup::new().settings("naming = \"always-prefix\"\n");
+    let files = ["alpha", "beta"].map(|name| setup.folder().join(name));
+    let setup = setup
+        .server(
+            "alpha",
+            with(recorded("alpha", &files[0]), json!({"maxConcurrency": 8})),
+        )
+        .server(
+            "beta",
+            with(recorded("beta", &files[1]), json!({"maxConcurrency": 8})),
+        );
+    let gateway = setup.connected().await;
+    // Two clients that number their requests alike.
+    let mut clients = [gateway.legacy().await, gateway.modern().await];
+    let mut begun = Vec::new();
+    for n in 0..40 {
+        for (at, client) in clients.iter_mut().enumerate() {
+            for server in ["alpha", "beta"] {
+                let params =
+                    json!({"name": format!("{server}__echo"), "arguments": {"from": at, "n": n}});
+                begun.push((at, n, client.begin("tools/call", params).await));
+            }
+        }
+    }
+    for (at, n, id) in begun {
+        let response = clients[at].finish(id).await;
+        assert_eq!(
+            response["result"]["structuredContent"],
+            json!({"from": at, "n": n})
+        );
+    }
+    for file in &files {
+        let requests: Vec<Value> = frames(file)
+            .into_iter()
+            .filter(|frame| frame.get("id").is_some())
+            .collect();
+        let mut ids: Vec<u64> = requests
+            .iter()
+            .map(|frame| frame["id"].as_u64().unwrap())
+            .collect();
+        assert!(ids.len() >= 80, "{}", ids.len());
+        ids.sort_unstable();
+        let sequence: Vec<u64> = (ids[0]..).take(ids.len()).collect();
+        assert_eq!(
+            ids, sequence,
+            "not one sequence without gaps and repetitions"
+        );
+        assert!(
+            ids[0] <= 2,
+            "the sequence is shared with another server: it begins at {}",
+            ids[0]
+        );
+    }
+}
+
+/// A child sees its own variables and a few harmless ones: nothing of the host's, nothing of a sibling's.
+#[tokio::test]
+async fn a09_a_child_sees_its_own_variables_only() {
+    let mut alpha = scripted("alpha", &[]);
+    alpha["env"] = json!({"ALPHA_KEY": "alpha-value", "FILLED": "${HOST_GIVEN}"});
+    let mut beta = scripted("beta", &[]);
+    beta["env"] = json!({"BETA_KEY": "beta-value"});
+    let gateway = Setup::new()
+        .settings("naming = \"always-prefix\"\n")
+        .env("HOST_SECRET", "hunter2")
+        .env("AWS_SECRET_ACCESS_KEY", "hunter2")
+        .env("TOOLWHARF_SECRET", "hunter2")
+        .env("LD_PRELOAD_X", "hunter2")
+        .env("HOST_GIVEN", "given-on-purpose")
+        .server("alpha", alpha)
+        .server("beta", beta)
+        .connected()
+        .await;
+    let mut peer = gateway.legacy().await;
+    let alpha = peer.tool("alpha__env", json!({})).await;
+    let beta = peer.tool("beta__env", json!({})).await;
+    let alpha = alpha.result()["structuredContent"].as_object().unwrap();
+    let beta = beta.result()["structuredContent"].as_object().unwrap();
+    assert_eq!(alpha["ALPHA_KEY"], "alpha-value");
+    assert_eq!(alpha["FILLED"], "given-on-purpose");
+    assert_eq!(beta["BETA_KEY"], "beta-value");
+    assert!(!alpha.contains_key("BETA_KEY") && !beta.contains_key("ALPHA_KEY"));
+    let token = gateway.token();
+    for (name, value) in alpha.iter().chain(beta) {
+        let value = value.as_str().unwrap();
+        assert!(!value.contains("hunter2"), "{name} reached the child");
+        assert!(
+            !value.contains(&token),
+            "{name} holds the administrator's token"
+        );
+    }
+    assert!(!beta.contains_key("HOST_GIVEN") && !beta.contains_key("FILLED"));
+    // What is there beside its own: nothing that a test machine may have made up.
+    let harmless = [
+        "PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "TMPDIR", "TZ", "LANG", "PWD",
+    ];
+    for name in beta.keys() {
+        let known = harmless.contains(&name.as_str())
+            || name.starts_with("LC_")
+            || name.starts_with("TOOLWHARF_")
+            || name == "BETA_KEY";
+        assert!(known, "{name} reached the child");
+    }
+}
+
+/// The processes of two servers: their own, a child of each, and a child that left its process group.
+async fn family(gateway: &Gateway) -> (Vec<u32>, Vec<u32>) {
+    let mut peer = gateway.legacy().await;
+    let (mut children, mut grandchildren) = (Vec::new(), Vec::new());
+    let calls = [
+        ("pid", json!({})),
+        ("fork", json!({})),
+        ("fork", json!({"setsid": true})),
+        ("fork", json!({"hold_stdout": true})),
+    ];
+    for server in ["alpha", "beta"] {
+        for (tool, arguments) in &calls {
+            let outcome = peer
+                .tool(&format!("{server}__{tool}"), arguments.clone())
+                .await;
+            let pid: u32 = outcome.text().parse().unwrap();
+            assert!(
+                crate::common::process_state(pid).is_some(),
+                "{pid} is not there"
+            );
+            if *tool == "pid" {
+                &mut children
+            } else {
+                &mut grandchildren
+            }
+            .push(pid);
+        }
+    }
+    (children, grandchildren)
+}
+
+fn two_servers() -> Setup {
+    Setup::new()
+        .settings("naming = \"always-prefix\"\n[limits]\nstop_grace = \"2s\"\ndrain = \"2s\"\n")
+        .scripted("alpha", &[])
+        // One that does not go when it is asked to.
+        .scripted("beta", &["--ignore-sigterm", "--ignore-eof"])
+}
+
+/// SIGTERM ends the gateway, every child, and every child of a child.
+#[tokio::test]
+async fn a11_sigterm_leaves_no_process() {
+    let mut gateway = two_servers().serve().await;
+    let (children, grandchildren) = family(&gateway).await;
+    gateway.process.signal(Signal::TERM);
+    let status = gateway.process.wait(Duration::from_secs(15)).await;
+    assert!(status.success(), "{status}: {}", gateway.process.stderr());
+    // At once: the gateway waits for its children before it ends.
+    gone(&children, false, Duration::from_secs(1)).await;
+    gone(&grandchildren, true, Duration::from_secs(2)).await;
+}
+
+/// Nothing survives the gateway when it is killed without a word.
+#[tokio::test]
+async fn a11_kill_9_leaves_no_process() {
+    let mut gateway = two_servers().serve().await;
+    let (children, grandchildren) = family(&gateway).await;
+    gateway.process.signal(Signal::KILL);
+    gateway.process.wait(DEADLINE).await;
+    gone(&children, true, Duration::from_secs(5)).await;
+    gone(&grandchildren, true, Duration::from_secs(5)).await;
+}
+
+/// The same for the gateway on standard input and output, when its client closes its end.
+#[tokio::test]
+async fn a11_a_stdio_gateway_ends_with_its_client() {
+    let (mut client, _dir) = two_servers().stdio();
+    let hello = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
+    client
+        .ask(json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}))
+        .await;
+    client
+        .send_json(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}))
+        .await;
+    let mut pids = Vec::new();
+    for (id, name) in [(2, "alpha__pid"), (3, "beta__pid"), (4, "beta__fork")] {
+        let call =
+            json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"name": name}});
+        let answer = client.ask(call).await;
+        let text = answer["result"]["content"][0]["text"]
+            .as_str()
+            .unwrap_or_else(|| panic!("{answer}"));
+        pids.push(text.parse::<u32>().unwrap());
+    }
+    let status = client.finish(Duration::from_secs(15)).await;
+    assert!(status.success(), "{status}");
+    gone(&pids, true, Duration::from_secs(2)).await;
+}
+
+/// A call in flight is answered before its server is stopped; a listening stream holds nothing up.
+#[tokio::test]
+async fn calls_in_flight_finish_when_the_gateway_stops() {
+    let mut gateway = Setup::new().scripted("alpha", &[]).serve().await;
+    let mut listening = gateway.modern().await;
+    let filter = json!({ "notifications": { "toolsListChanged": true } });
+    listening.begin("subscriptions/listen", filter).await;
+    let mut peer = gateway.legacy().await;
+    let params = json!({ "name": "slow", "arguments": { "ms": 1500 } });
+    let call = peer.begin("tools/call", params).await;
+    wait_for("the call to be at its server", DEADLINE, async || {
+        gateway.metric("calls_in_flight", Some("alpha")).await == Some(1)
+    })
+    .await;
+    gateway.process.signal(Signal::TERM);
+    let response = peer.finish(call).await;
+    assert!(response["result"].is_object(), "{response}");
+    let status = gateway.process.wait(Duration::from_secs(10)).await;
+    assert!(status.success(), "{status}: {}", gateway.process.stderr());
+}
+
+/// What the host needs for itself, all its processes but the servers, after chats that called both. The promise is 50 MB;
+/// a release build is to stay below 20. Pages of the program's file count in release builds only: without optimisations it
+/// is several times as large.
+#[tokio::test]
+async fn a14_the_host_with_two_servers_adds_less_than_50_mb() {
+    let mut script = Vec::new();
+    for n in 0..20 {
+        let id = format!("t{n}");
+        let tool = if n % 2 == 0 { "echo" } else { "tool_0" };
+        script.push(asks(&[(&id, tool, json!({ "n": n }))]));
+        script.push(says("Done."));
+    }
+    let llm = Llm::start(&turns(&script)).await;
+    let setup = Setup::new()
+        .scripted("alpha", &[])
+        .scripted("beta", &["--no-builtin", "--tools", "1"]);
+    let gateway = with_agent(setup, &llm, "", "").await;
+    for _ in 0..20 {
+        assert_eq!(text(&say(&gateway, "Go").await), "Done.");
+    }
+    let pid = gateway.process.pid();
+    let (mut servers, mut own) = (0, vec![pid]);
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let mut all: Vec<u32> = tasks
+        .flat_map(|task| {
+            let children = task.unwrap().path().join("children");
+            let children = std::fs::read_to_string(children).unwrap_or_default();
+            children
+                .split_whitespace()
+                .map(|pid| pid.parse().unwrap())
+                .collect::<Vec<u32>>()
+        })
+        .collect();
+    all.sort_unstable();
+    all.dedup();
+    for child in all {
+        let command = std::fs::read_to_string(format!("/proc/{child}/cmdline")).unwrap();
+        match command.contains("testkit-scripted") {
+            true => servers += 1,
+            false => own.push(child),
+        }
+    }
+    assert_eq!(servers, 2);
+    let sum = |field: &str| own.iter().map(|pid| rollup(*pid, field)).sum::<u64>();
+    let (all, anonymous) = (sum("Pss:"), sum("Pss_Anon:"));
+    let mb = |kib: u64| kib as f64 * 1024.0 / 1e6;
+    println!(
+        "the host needs {:.1} MB in {} processes, {:.1} MB of it without its program's pages",
+        mb(all),
+        own.len(),
+        mb(anonymous)
+    );
+    assert!(mb(anonymous) < 20.0, "{anonymous} KiB");
+    if !cfg!(debug_assertions) {
+        assert!(mb(all) < 50.0, "{all} KiB");
+    }
+}
+
+/// One field of what the kernel adds up of a process's memory, in KiB; `Pss` shares out what processes have in common.
+fn rollup(pid: u32, field: &str) -> u64 {
+    let all = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
+    let line = all.lines().find(|line| line.starts_with(field)).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}

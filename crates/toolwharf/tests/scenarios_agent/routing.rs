@@ -1,0 +1,178 @@
+//! Which tools the model is offered, and who is asked when it calls one.
+
+use serde_json::json;
+use testkit::{
+    Bin,
+    llm::{Llm, asks, expecting, says, turns},
+};
+
+use super::support::{
+    NATIVE, calls, frames, offered, recipe, recorded, recorded_with, routed, with_agent,
+};
+use crate::common::{
+    Setup,
+    chat::{of, say, text, told},
+    real::python,
+};
+
+/// The recipe server has five tools, the official fetch server one.
+#[tokio::test]
+async fn a03_the_model_is_offered_the_tools_of_all_servers_and_native_ones() {
+    let llm = Llm::start(&turns(&[says("Hello.")])).await;
+    let setup = Setup::new();
+    let file = setup.folder().join("recipes.db");
+    let recipes =
+        json!({ "command": Bin::path("toolwharf-example-recipes"), "args": ["--file", file] });
+    let setup = setup
+        .server("recipes", recipes)
+        .server("fetch", python("mcp-server-fetch", &[]));
+    let gateway = with_agent(setup, &llm, "", NATIVE).await;
+    // The first chat itself waits for them: nobody else has.
+    assert_eq!(text(&say(&gateway, "Hi").await), "Hello.");
+    let requests = llm.requests().await;
+    let all = [
+        "create_recipe",
+        "delete_recipe",
+        "display_recipe",
+        "fetch",
+        "get_recipe",
+        "list_recipes",
+        "read_result",
+        "update_recipe",
+    ];
+    assert_eq!(offered(&requests[0]), all);
+    let tools = requests[0]["body"]["tools"].as_array().unwrap();
+    for tool in tools {
+        assert_eq!(tool["input_schema"]["type"], "object", "{tool}");
+    }
+}
+
+/// Each call goes where the registry says: to the server of the tool, to this process, or nowhere.
+#[tokio::test]
+async fn a04_a_tool_leads_to_its_server_or_to_native() {
+    let calls = asks(&[
+        ("t1", "echo", json!({})),
+        ("t2", "tool_0", json!({})),
+        ("t3", "display_recipe", recipe()),
+        ("t4", "nowhere", json!({})),
+    ]);
+    let llm = Llm::start(&turns(&[calls, says("Done.")])).await;
+    let setup = Setup::new()
+        .scripted("alpha", &[])
+        .scripted("beta", &["--no-builtin", "--tools", "1"]);
+    let gateway = with_agent(setup, &llm, "", NATIVE).await;
+    let events = say(&gateway, "Go").await;
+    let expect = [
+        ("echo", "alpha"),
+        ("tool_0", "beta"),
+        ("display_recipe", "native"),
+        ("nowhere", "nobody"),
+    ];
+    assert_eq!(routed(&events), expect, "{events:?}");
+    // The records say the same; what is nowhere is no call.
+    let recorded = told(&gateway, "/calls").await;
+    let mut recorded: Vec<_> = recorded["calls"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|call| {
+            (
+                call["tool"].as_str().unwrap(),
+                call["server"].as_str().unwrap(),
+            )
+        })
+        .collect();
+    recorded.sort_unstable();
+    let mut expect = expect[..3].to_vec();
+    expect.sort_unstable();
+    assert_eq!(recorded, expect);
+}
+
+/// One name of two servers: the later one's tool is offered and called, and the log names both, once.
+#[tokio::test]
+async fn a05_the_later_server_wins_a_name_and_a_warning_names_both() {
+    let setup = Setup::new();
+    // Names in another order than that of the file.
+    let files = ["zeta", "beta"].map(|name| setup.folder().join(name));
+    let options = |name: &str| format!("--no-builtin --tools 1 --description Of-{name}");
+    let setup = setup
+        .server("zeta", recorded_with("zeta", &files[0], &options("zeta")))
+        .server("beta", recorded_with("beta", &files[1], &options("beta")));
+    let call = asks(&[("t1", "tool_0", json!({ "n": 7 }))]);
+    let answered =
+        json!({ "tools": ["tool_0", "read_result"], "tool_results": [{ "contains": "7" }] });
+    let llm = Llm::start(&turns(&[
+        call,
+        expecting(says("Done."), answered),
+        says("Again."),
+    ]))
+    .await;
+    let gateway = with_agent(setup, &llm, "", "").await;
+    let events = say(&gateway, "Go").await;
+    assert_eq!(text(&events), "Done.", "{events:?}");
+    assert_eq!(routed(&events), [("tool_0", "beta")]);
+    assert_eq!((calls(&files[0]).len(), calls(&files[1]).len()), (0, 1));
+    let requests = llm.requests().await;
+    let described = &requests[0]["body"]["tools"][0]["description"];
+    assert!(
+        described.as_str().unwrap().starts_with("Of-beta"),
+        "{described}"
+    );
+    assert_eq!(text(&say(&gateway, "Again").await), "Again.");
+    gateway.logged("both offer the tool `tool_0`").await;
+    let log = gateway.process.stderr();
+    let mut warnings = log
+        .lines()
+        .filter(|line| line.contains("both offer the tool"));
+    let warning = warnings.next().unwrap();
+    for part in ["WARN", "`zeta`", "`beta`", "the agent uses that of `beta`"] {
+        assert!(warning.contains(part), "{part} is missing: {warning}");
+    }
+    assert_eq!(warnings.next(), None);
+}
+
+/// `tools/call` reaches the tool's server alone, and its result the model.
+#[tokio::test]
+async fn a06_only_the_server_of_a_tool_is_asked() {
+    let setup = Setup::new();
+    let files = ["alpha", "beta"].map(|name| setup.folder().join(name));
+    let setup = setup.server("alpha", recorded("alpha", &files[0])).server(
+        "beta",
+        recorded_with("beta", &files[1], "--no-builtin --tools 1"),
+    );
+    let call = asks(&[("t1", "tool_0", json!({ "only": "beta" }))]);
+    let answered =
+        json!({ "tool_results": [{ "id": "t1", "contains": "only", "is_error": false }] });
+    let llm = Llm::start(&turns(&[call, expecting(says("Done."), answered)])).await;
+    let gateway = with_agent(setup, &llm, "", "").await;
+    let events = say(&gateway, "Go").await;
+    assert_eq!(text(&events), "Done.", "{events:?}");
+    assert_eq!(calls(&files[1]), ["tool_0"]);
+    assert_eq!(calls(&files[0]), [""; 0]);
+}
+
+/// A native tool is done in this process: the servers hear nothing of it.
+#[tokio::test]
+async fn a07_a_native_tool_makes_no_traffic_to_servers() {
+    let setup = Setup::new();
+    let file = setup.folder().join("alpha");
+    let setup = setup.server("alpha", recorded("alpha", &file));
+    let call = asks(&[("t1", "display_recipe", recipe())]);
+    let shown = json!({ "tool_results": [{ "contains": "shown", "is_error": false }] });
+    let llm = Llm::start(&turns(&[
+        says("Ready."),
+        call,
+        expecting(says("Done."), shown),
+    ]))
+    .await;
+    let gateway = with_agent(setup, &llm, "", NATIVE).await;
+    assert_eq!(text(&say(&gateway, "Hi").await), "Ready.");
+    let before = frames(&file).len();
+    let events = say(&gateway, "Go").await;
+    assert_eq!(text(&events), "Done.", "{events:?}");
+    assert_eq!(of(&events, "native")[0]["payload"], recipe());
+    assert_eq!(frames(&file).len(), before, "the server was sent something");
+    // What it was sent last is what it was sent before: a call of its own gets through after all of that.
+    gateway.legacy().await.tool("echo", json!({})).await;
+    assert_eq!(calls(&file), ["echo"]);
+}

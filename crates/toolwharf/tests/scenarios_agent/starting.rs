@@ -1,0 +1,102 @@
+//! When an agent starts its servers, and what if one does not start.
+
+use serde_json::Value;
+use testkit::{
+    DEADLINE,
+    llm::{Llm, says, turns},
+    wait_for,
+};
+
+use super::support::{error, noted, offered, started, with_agent};
+use crate::common::{
+    Setup,
+    chat::{of, say, text},
+    gone,
+};
+
+/// The agent's start is sequential if nothing is said: the first chat fails with the first server that does, which it
+/// names; what was started for it is stopped; what is behind it is not started. Who comes next tries again.
+#[tokio::test]
+async fn a10_the_first_server_that_does_not_start_fails_the_first_chat() {
+    let setup = Setup::new();
+    let notes = setup.folder().join("notes");
+    let mended = setup.folder().join("mended");
+    let broken = format!("test -e {:?} || exit 5;", mended.display().to_string());
+    let setup = setup
+        .server("a-first", noted("a-first", &notes, ""))
+        .server("b-broken", noted("b-broken", &notes, &broken))
+        .server("c-never", noted("c-never", &notes, ""));
+    let llm = Llm::start(&turns(&[says("Hello.")])).await;
+    let gateway = with_agent(setup, &llm, "start = \"lazy\"\n", "").await;
+    let events = say(&gateway, "Hi").await;
+    let (kind, why) = error(&events);
+    assert_eq!(kind, "servers", "{why}");
+    for part in [
+        "`b-broken` did not start",
+        "exit code 5",
+        "start = \"parallel\"",
+    ] {
+        assert!(why.contains(part), "{part} is missing: {why}");
+    }
+    assert_eq!(of(&events, "started").len(), 0, "{events:?}");
+    assert!(llm.requests().await.is_empty());
+    let all = started(&notes);
+    assert_eq!(all[0].0, "a-first", "{all:?}");
+    assert!(all.iter().all(|(name, _)| name != "c-never"), "{all:?}");
+    gone(&[all[0].1], false, DEADLINE).await;
+
+    std::fs::write(&mended, "").unwrap();
+    wait_for("a chat with all three", DEADLINE, async || {
+        text(&say(&gateway, "Hi").await) == "Hello."
+    })
+    .await;
+    let all = started(&notes);
+    assert_eq!(all.last().unwrap().0, "c-never", "{all:?}");
+}
+
+/// What the gateway itself starts in parallel is looked at by the agent in the same way; and `parallel` goes on without
+/// the servers that fail.
+#[tokio::test]
+async fn a10_a_failing_server_is_named_or_left_out_as_the_settings_say() {
+    let two = || {
+        Setup::new()
+            .scripted("broken", &["--exit-at-start"])
+            .scripted("good", &["--no-builtin", "--tools", "1"])
+    };
+    let llm = Llm::start(&turns(&[says("Hello.")])).await;
+    let sequential = with_agent(two(), &llm, "", "").await;
+    let events = say(&sequential, "Hi").await;
+    let (kind, why) = error(&events);
+    assert!(
+        kind == "servers" && why.contains("`broken` did not start"),
+        "{why}"
+    );
+    let parallel = with_agent(two(), &llm, "", "start = \"parallel\"\n").await;
+    assert_eq!(text(&say(&parallel, "Hi").await), "Hello.");
+    assert_eq!(offered(&llm.requests().await[0]), ["read_result", "tool_0"]);
+}
+
+/// Servers that nobody needed yet are started by the first chats, each once; later chats use them as they are.
+#[tokio::test]
+async fn a12_racing_first_chats_start_each_server_once() {
+    let setup = Setup::new();
+    let notes = setup.folder().join("notes");
+    let setup = setup
+        .server("a", noted("a", &notes, "sleep 0.3;"))
+        .server("b", noted("b", &notes, "sleep 0.1;"));
+    let says: Vec<Value> = (0..9).map(|_| says("Hello.")).collect();
+    let llm = Llm::start(&turns(&says)).await;
+    let gateway = with_agent(setup, &llm, "start = \"lazy\"\n", "").await;
+    assert!(started(&notes).is_empty(), "a start without a chat");
+    let racing = (0..8).map(|_| say(&gateway, "Hi"));
+    for events in futures_util::future::join_all(racing).await {
+        assert_eq!(text(&events), "Hello.", "{events:?}");
+    }
+    let names = || -> Vec<String> { started(&notes).into_iter().map(|(name, _)| name).collect() };
+    assert_eq!(names(), ["a", "b"]);
+    assert_eq!(text(&say(&gateway, "Hi").await), "Hello.");
+    assert_eq!(names(), ["a", "b"]);
+    for request in llm.requests().await {
+        assert_eq!(offered(&request), ["read_result", "tool_0"]);
+    }
+}

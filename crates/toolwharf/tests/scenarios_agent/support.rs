@@ -1,0 +1,105 @@
+//! Servers that write down what they are asked, agents on them, and what is read of both.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use testkit::{Bin, llm::Llm};
+
+use crate::common::{
+    Gateway, Setup,
+    chat::{agent, of},
+};
+
+/// A scripted server whose input is also written to `file`.
+pub(super) fn recorded(name: &str, file: &Path) -> Value {
+    recorded_with(name, file, "")
+}
+
+/// The same with options of its command line.
+pub(super) fn recorded_with(name: &str, file: &Path, options: &str) -> Value {
+    let script = format!("tee \"$0\" | exec \"$1\" --name \"$2\" {options}");
+    json!({
+        "command": "sh",
+        "args": ["-c", script, file, Bin::path("testkit-scripted"), name],
+    })
+}
+
+/// The methods of what a recorded server was asked to do with tools.
+pub(super) fn calls(file: &Path) -> Vec<String> {
+    let calls = frames(file).into_iter();
+    let calls = calls.filter(|frame| frame["method"] == "tools/call");
+    calls
+        .map(|frame| frame["params"]["name"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+/// Starts a gateway with an agent on this model.
+pub(super) async fn with_agent(setup: Setup, llm: &Llm, before: &str, more: &str) -> Gateway {
+    let settings = format!("{before}{}", agent(llm, more));
+    let setup = setup.settings(&settings);
+    setup.env("ANTHROPIC_API_KEY", "sk-test").serve().await
+}
+
+/// The names of the tools that the model was offered with a request.
+pub(super) fn offered(request: &Value) -> Vec<String> {
+    let tools = request["body"]["tools"].as_array().unwrap();
+    let mut names: Vec<String> = tools
+        .iter()
+        .map(|tool| tool["name"].as_str().unwrap().to_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+/// Of each call of a tool in these events: the tool, and the server that it was routed to.
+pub(super) fn routed(events: &[Value]) -> Vec<(&str, &str)> {
+    let calls = of(events, "tool_call").into_iter();
+    calls
+        .map(|call| {
+            let server = call["server"].as_str().unwrap_or("nobody");
+            (call["name"].as_str().unwrap(), server)
+        })
+        .collect()
+}
+
+/// The one error that ended a turn: its kind and its words.
+pub(super) fn error(events: &[Value]) -> (&str, &str) {
+    let last = events.last().unwrap();
+    assert_eq!(last["type"], "error", "{events:?}");
+    (
+        last["kind"].as_str().unwrap(),
+        last["message"].as_str().unwrap(),
+    )
+}
+
+pub(super) fn frames(file: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(file).unwrap();
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+pub(super) const NATIVE: &str = "native = [\"display_recipe\"]\n";
+
+pub(super) fn recipe() -> Value {
+    json!({ "title": "Soup", "ingredients": ["leeks"], "steps": ["Cook."] })
+}
+
+/// A server that writes down its start and its process, and then does `rest`.
+pub(super) fn noted(name: &str, notes: &Path, rest: &str) -> Value {
+    let script = format!(
+        "echo {name} $$ >> \"$0\"; {rest} exec \"$1\" --name {name} --no-builtin --tools 1"
+    );
+    json!({"command": "sh", "args": ["-c", script, notes, Bin::path("testkit-scripted")]})
+}
+
+/// The servers that were started, and their processes.
+pub(super) fn started(notes: &Path) -> Vec<(String, u32)> {
+    let text = std::fs::read_to_string(notes).unwrap_or_default();
+    text.lines()
+        .map(|line| {
+            let (name, pid) = line.split_once(' ').unwrap();
+            (name.to_owned(), pid.parse().unwrap())
+        })
+        .collect()
+}

@@ -1,0 +1,196 @@
+//! The turns of a chat, and what ends them.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use testkit::{
+    Bin, DEADLINE,
+    llm::{Llm, asks, expecting, says, turns},
+};
+
+use super::support::{NATIVE, calls, error, recorded, with_agent};
+use crate::common::{
+    Setup,
+    chat::{begin, chat, of, say, text, told},
+    gone, scripted, with,
+};
+
+/// A chat with a call in flight ends with the gateway, and so does the server.
+#[tokio::test]
+async fn a11_the_gateway_stops_in_mid_chat_and_leaves_no_process() {
+    let call = asks(&[
+        ("t1", "pid", json!({})),
+        ("t2", "slow", json!({ "ms": 600_000 })),
+    ]);
+    let llm = Llm::start(&turns(&[call])).await;
+    let entry = with(scripted("alpha", &[]), json!({ "maxConcurrency": 2 }));
+    let setup = Setup::new().server("alpha", entry);
+    let mut gateway = with_agent(setup, &llm, "", "").await;
+    let message = json!({ "message": "Go" });
+    let mut streaming = begin(&gateway, "POST", "/chat", &message).await;
+    let (mut pid, mut run) = (None, None);
+    while pid.is_none() {
+        let event = streaming.next_event(DEADLINE).await.unwrap();
+        let data: Value = serde_json::from_str(&event.data).unwrap();
+        if data["type"] == "started" {
+            run = Some(data["run"].as_str().unwrap().to_owned());
+        }
+        if data["type"] == "tool_result" {
+            assert_eq!(data["id"], "t1", "{data}");
+            pid = Some(data["preview"].as_str().unwrap().parse::<u32>().unwrap());
+        }
+    }
+    gateway.process.signal(Signal::TERM);
+    let mut last = Value::Null;
+    while let Some(event) = streaming.next_event(DEADLINE).await {
+        last = serde_json::from_str(&event.data).unwrap();
+    }
+    assert_eq!(
+        (&last["type"], &last["kind"]),
+        (&json!("error"), &json!("stopped")),
+        "{last}"
+    );
+    let status = gateway.process.wait(Duration::from_secs(20)).await;
+    assert!(status.success(), "{status}: {}", gateway.process.stderr());
+    gone(&[pid.unwrap()], false, Duration::from_secs(1)).await;
+    // What is recorded of it is closed: the run, and the call that was cut.
+    let gateway = gateway.restarted().await;
+    let run = told(&gateway, &format!("/runs/{}", run.unwrap())).await;
+    assert_eq!(run["status"], "interrupted", "{run}");
+    let calls = run["calls"].as_array().unwrap().iter();
+    let mut calls: Vec<_> = calls
+        .map(|call| (call["tool"].as_str(), call["status"].as_str()))
+        .collect();
+    calls.sort_unstable();
+    assert_eq!(
+        calls,
+        [(Some("pid"), Some("ok")), (Some("slow"), Some("cancelled"))],
+        "{run}"
+    );
+}
+
+/// Calls of one answer are made, their results go back in order, and so on until the model ends its turn; what it says
+/// comes while it says it.
+#[tokio::test]
+async fn a13_a_turn_goes_on_until_the_model_ends_it_and_streams() {
+    let two = asks(&[
+        ("t1", "echo", json!({ "n": 1 })),
+        ("t2", "echo", json!({ "n": 2 })),
+    ]);
+    let results = json!({ "tool_results": [{ "id": "t1", "contains": "1" }, { "id": "t2", "contains": "2" }] });
+    let more = expecting(asks(&[("t3", "echo", json!({ "n": 3 }))]), results);
+    let last = json!({ "tool_results": [{ "id": "t3", "contains": "3" }] });
+    // It waits before its end: what comes meanwhile was passed on before it was whole.
+    let answer =
+        json!({ "reply": { "blocks": [{ "text": "It is six.", "deltas": 3 }], "pause_ms": 300 } });
+    let llm = Llm::start(&turns(&[two, more, expecting(answer, last)])).await;
+    let setup = Setup::new().scripted("alpha", &[]);
+    let gateway = with_agent(setup, &llm, "", "").await;
+    let message = json!({ "message": "Sum up" });
+    let mut streaming = begin(&gateway, "POST", "/chat", &message).await;
+    let mut kinds = Vec::new();
+    let mut complete = None;
+    while let Some(event) = streaming.next_event(DEADLINE).await {
+        let kind = event.event.unwrap();
+        if kind == "text_delta" && complete.is_none() {
+            let requests = llm.requests().await;
+            complete = Some(requests[2]["outcome"] == "complete");
+        }
+        kinds.push(kind);
+    }
+    let count = |kind: &str| kinds.iter().filter(|one| *one == kind).count();
+    assert_eq!(
+        (count("tool_call"), count("tool_result"), count("done")),
+        (3, 3, 1),
+        "{kinds:?}"
+    );
+    assert!(count("text_delta") > 1, "{kinds:?}");
+    assert_eq!(complete, Some(false), "the answer was held back");
+}
+
+/// A model that asks for tools without end is stopped, with a message that says so; the conversation can go on.
+#[tokio::test]
+async fn a13_a_runaway_loop_ends_at_the_turn_limit() {
+    let forever = json!({
+        "turns": [{ "reply": { "blocks": [{ "tool_use": "echo", "input": { "again": true } }] } }],
+        "repeat_last": true,
+    });
+    let llm = Llm::start(&forever).await;
+    let setup = Setup::new();
+    let file = setup.folder().join("alpha");
+    let setup = setup.server("alpha", recorded("alpha", &file));
+    let gateway = with_agent(setup, &llm, "", "max_turns = 3\n").await;
+    let events = say(&gateway, "Go").await;
+    let (kind, why) = error(&events);
+    assert_eq!(kind, "turn_limit");
+    assert!(
+        why.contains("3 turns") && why.contains("`max_turns`"),
+        "{why}"
+    );
+    assert_eq!(llm.requests().await.len(), 3);
+    assert_eq!(
+        calls(&file),
+        ["echo", "echo"],
+        "the last ask was not to be met"
+    );
+    llm.script(&turns(&[says("Sorry.")])).await;
+    let on = json!({ "conversation": events[0]["id"], "message": "Stop it" });
+    assert_eq!(text(&chat(&gateway, "/chat", &on).await), "Sorry.");
+}
+
+/// A model that falls silent in mid-answer ends the turn with an error; what it had called is kept, half an answer is
+/// not, and nothing is done twice.
+#[tokio::test]
+async fn a13_a_model_that_stops_in_mid_stream_ends_the_turn_and_the_conversation_goes_on() {
+    let cut = json!({
+        "reply": { "blocks": [{ "text": "As I was saying", "deltas": 3 }], "after": { "events": 4, "then": "cut" } },
+    });
+    let llm = Llm::start(&turns(&[asks(&[("t1", "echo", json!({ "n": 1 }))]), cut])).await;
+    let setup = Setup::new();
+    let file = setup.folder().join("alpha");
+    let setup = setup.server("alpha", recorded("alpha", &file));
+    let gateway = with_agent(setup, &llm, "", "").await;
+    let events = say(&gateway, "Go").await;
+    assert_eq!(error(&events).0, "model", "{events:?}");
+    assert!(text(&events).starts_with("As"), "{events:?}");
+    let expect = json!({
+        "last_text": "Again",
+        "body": { "/messages/2/content/0/tool_use_id": "t1", "/messages/2/content/1/text": "Again" },
+        "absent": ["/messages/3"],
+    });
+    llm.script(&turns(&[expecting(says("Here."), expect)]))
+        .await;
+    let on = json!({ "conversation": events[0]["id"], "message": "Again" });
+    let events = chat(&gateway, "/chat", &on).await;
+    assert_eq!(text(&events), "Here.", "{events:?}");
+    assert_eq!(calls(&file), ["echo"]);
+}
+
+/// Arguments that do not match are the call's result, for native tools as for those of servers; no call is made of what
+/// is no object.
+#[tokio::test]
+async fn a13_arguments_that_do_not_match_are_told_to_the_model() {
+    let wrong = json!({ "reply": { "blocks": [
+        { "tool_use": "display_recipe", "id": "t1", "input": { "title": "", "steps": [] } },
+        { "tool_use": "create_recipe", "id": "t2", "input": { "title": 7 } },
+        { "tool_use": "create_recipe", "id": "t3", "input_raw": "{\"title\": \"So" },
+    ] } });
+    let told = json!({ "tool_results": [
+        { "id": "t1", "contains": "ingredients", "is_error": true },
+        { "id": "t2", "is_error": true },
+        { "id": "t3", "is_error": true },
+    ] });
+    let llm = Llm::start(&turns(&[wrong, expecting(says("I see."), told)])).await;
+    let setup = Setup::new();
+    let file = setup.folder().join("recipes.db");
+    let recipes =
+        json!({ "command": Bin::path("toolwharf-example-recipes"), "args": ["--file", file] });
+    let gateway = with_agent(setup.server("recipes", recipes), &llm, "", NATIVE).await;
+    let events = say(&gateway, "Go").await;
+    assert_eq!(text(&events), "I see.", "{events:?}");
+    assert_eq!(of(&events, "native").len(), 0);
+    let mut peer = gateway.legacy().await;
+    let listed = peer.tool("list_recipes", json!({})).await;
+    assert_eq!(listed.result()["structuredContent"]["recipes"], json!([]));
+}

@@ -1,0 +1,579 @@
+//! `toolwharf stdio` beside `toolwharf serve` on one data directory: it is the running gateway's client, in both eras
+//! and both directions; and one `serve` only has a data directory.
+
+mod common;
+
+use std::{fs, time::Duration};
+
+use common::{
+    Gateway, LEGACY, Setup,
+    cli::{self, Said},
+    names, scripted, tools, with,
+};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use testkit::{DEADLINE, Peer, Process, StdioClient, peer, wait_for};
+use tokio::process::Command;
+
+const ERAS: [&str; 3] = ["2024-11-05", LEGACY, peer::MODERN];
+
+/// A verb on the gateway's data directory, without its configuration being named.
+fn verb(gateway: &Gateway, verb: &[&str]) -> Command {
+    let mut command = cli::toolwharf();
+    command
+        .args(verb)
+        .arg("--data-dir")
+        .arg(gateway.folder().join("data"))
+        .env("HOME", gateway.folder())
+        .env_remove("RUST_LOG")
+        .current_dir(gateway.folder());
+    command
+}
+
+/// `toolwharf stdio` with the gateway's own configuration.
+fn beside(gateway: &Gateway, options: &[&str]) -> StdioClient {
+    let mut command = cli::toolwharf();
+    command
+        .arg("--config")
+        .arg(gateway.servers_file())
+        .arg("--config")
+        .arg(gateway.settings_file())
+        .args(["stdio", "--data-dir", "data"])
+        .args(options)
+        .env("HOME", gateway.folder())
+        .env_remove("RUST_LOG")
+        .current_dir(gateway.folder());
+    StdioClient::spawn(command)
+}
+
+async fn peer_beside(gateway: &Gateway, version: &str, options: &[&str]) -> Peer {
+    let client = beside(gateway, options);
+    Peer::stdio(client, version, peer::all_capabilities()).await
+}
+
+/// The records of calls of a tool, the newest first.
+async fn calls(gateway: &Gateway, tool: &str) -> Vec<Value> {
+    let said = run(verb(gateway, &["calls", "ls", "-o", "json"])).await;
+    let all = said.code(0).json();
+    let all = all.as_array().cloned().unwrap_or_default();
+    let is_it = |call: &Value| call["tool"] == tool;
+    all.into_iter().filter(is_it).collect()
+}
+
+async fn run(command: Command) -> Said {
+    cli::said(command, "").await
+}
+
+async fn in_flight(gateway: &Gateway, server: &str, count: u64) {
+    wait_for(&format!("{count} calls in flight"), DEADLINE, async || {
+        gateway.metric("calls_in_flight", Some(server)).await == Some(count)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn u07_a_second_serve_is_refused() {
+    let gateway = Setup::new().scripted("one", &[]).serve().await;
+    gateway.up("one").await;
+    let pid = gateway.process.pid().to_string();
+    let data = gateway.folder().join("data").display().to_string();
+    // Whatever database it names: the directory is what is shared.
+    for database in [None, Some("postgres://nobody@127.0.0.1:1/none")] {
+        let mut second = verb(&gateway, &["serve", "--listen", "127.0.0.1:0"]);
+        if let Some(database) = database {
+            second.args(["--database-url", database]);
+        }
+        let said = run(second).await.code(1);
+        for part in [&*data, &*pid, &*gateway.url, "--data-dir", "kill"] {
+            assert!(said.err.contains(part), "{part}: {said:?}");
+        }
+        assert!(!said.err.contains("toolwharf is at"), "{said:?}");
+    }
+    // The first is found as before.
+    let listed = run(verb(&gateway, &["ls", "-o", "json"])).await.code(0);
+    assert_eq!(
+        listed.json()["servers"][0]["state"],
+        "running",
+        "{listed:?}"
+    );
+    // What was killed holds nothing.
+    let gateway = gateway.restarted_after(Signal::KILL).await;
+    gateway.up("one").await;
+    let listed = run(verb(&gateway, &["ls", "-o", "json"])).await.code(0);
+    assert_eq!(
+        listed.json()["servers"][0]["state"],
+        "running",
+        "{listed:?}"
+    );
+}
+
+/// Commands look at the lock, all the time, and keep nobody from starting.
+#[tokio::test]
+async fn u07_whoever_looks_is_in_nobodys_way() {
+    let mut gateway = Setup::new().serve().await;
+    for _ in 0..3 {
+        let looks: Vec<_> = (0..4)
+            .map(|_| run(verb(&gateway, &["ls", "-o", "json"])))
+            .collect();
+        let (said, again) = tokio::join!(
+            async {
+                let mut all = Vec::new();
+                for look in looks {
+                    all.push(look.await);
+                }
+                all
+            },
+            gateway.restarted()
+        );
+        gateway = again;
+        for said in said {
+            assert!(!said.err.contains("lock"), "{said:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn u07_stdio_is_a_client_of_the_running_serve() {
+    let gateway = Setup::new().scripted("one", &[]).serve().await;
+    gateway.up("one").await;
+    let pid = gateway.legacy().await.tool("pid", json!({})).await;
+    for (made, version) in ERAS.into_iter().enumerate() {
+        let mut peer = peer_beside(&gateway, version, &[]).await;
+        // The very instance, not one more.
+        let own = peer.tool("pid", json!({})).await;
+        assert_eq!(own.text(), pid.text(), "{version}");
+        let listed = tools(&mut peer).await;
+        assert!(listed.iter().any(|tool| tool == "echo"), "{listed:?}");
+        // To the digit: the text passes.
+        let big = json!({ "n": 12345678901234567890u64, "text": "grüß\u{2028}" });
+        let echoed = peer.tool("echo", big.clone()).await;
+        assert_eq!(echoed.result()["structuredContent"], big, "{version}");
+        // An error is the server's, with its code.
+        let failed = peer
+            .tool("rpc_error", json!({ "code": -32050, "message": "no" }))
+            .await;
+        assert_eq!(failed.response["error"]["code"], -32050, "{failed:?}");
+        let none = peer.tool("surely_not", json!({})).await;
+        assert!(none.response["error"].is_object(), "{none:?}");
+        // In the one record of calls.
+        assert_eq!(calls(&gateway, "echo").await.len(), made + 1);
+    }
+    assert_eq!(
+        gateway.metric("server_starts_total", Some("one")).await,
+        Some(1)
+    );
+}
+
+#[tokio::test]
+async fn u07_a_hosted_server_is_called_through_stdio() {
+    let gateway = Setup::new().serve().await;
+    let mut add = verb(&gateway, &["host", "add", "housed"]);
+    add.arg("--").arg(testkit::Bin::path("testkit-scripted"));
+    run(add).await.code(0).says("running");
+    for version in [LEGACY, peer::MODERN] {
+        let mut peer = peer_beside(&gateway, version, &[]).await;
+        let echoed = peer.tool("echo", json!({ "from": version })).await;
+        assert_eq!(echoed.result()["structuredContent"]["from"], version);
+    }
+    let recorded = calls(&gateway, "echo").await;
+    assert_eq!(recorded.len(), 2, "{recorded:?}");
+    assert!(recorded.iter().all(|call| call["server"] == "housed"));
+    // One that stands alone has none.
+    let mut alone = peer_beside(&gateway, LEGACY, &["--standalone"]).await;
+    assert_eq!(tools(&mut alone).await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn u07_what_servers_say_and_ask_passes_both_ways() {
+    let gateway = Setup::new().scripted("one", &[]).serve().await;
+    gateway.up("one").await;
+    for version in ERAS {
+        let mut peer = peer_beside(&gateway, version, &[]).await;
+        let question = json!({
+            "message": "Name?",
+            "requestedSchema": { "type": "object", "properties": {} },
+        });
+        // In mid-call.
+        let asked = peer
+            .tool(
+                "server_request",
+                json!({ "method": "elicitation/create", "params": question }),
+            )
+            .await;
+        assert_eq!(asked.asked, ["elicitation/create"], "{version}: {asked:?}");
+        assert!(asked.text().contains("Alice"), "{version}: {asked:?}");
+        // Progress belongs to its call.
+        let params = json!({
+            "name": "progress", "arguments": { "count": 3, "ms": 20 },
+            "_meta": { "progressToken": "mine" },
+        });
+        let progress = peer.request("tools/call", params).await;
+        assert!(progress.response["result"].is_object(), "{progress:?}");
+        let tokens: Vec<_> = progress
+            .notifications
+            .iter()
+            .filter(|one| one["method"] == "notifications/progress")
+            .map(|one| one["params"]["progressToken"].clone())
+            .collect();
+        assert_eq!(tokens, ["mine"; 3], "{version}: {progress:?}");
+        // Log messages.
+        peer.log_level("debug").await;
+        let logged = json!({
+            "method": "notifications/message",
+            "params": { "level": "warning", "data": "said so" },
+        });
+        peer.tool("notify", logged).await;
+        let message = peer.notification("notifications/message", DEADLINE).await;
+        assert_eq!(message.expect(version)["params"]["data"], "said so");
+        // Changes of lists, beside any call.
+        let listening = peer.subscribe(&[]).await;
+        let count = peer.tool("counter", json!({})).await;
+        assert!(count.response["result"].is_object(), "{count:?}");
+        let before = tools(&mut peer).await.len();
+        gateway
+            .legacy()
+            .await
+            .tool("set_tools", json!({ "count": before + 1 }))
+            .await;
+        let change = "notifications/tools/list_changed";
+        assert!(
+            peer.notification(change, DEADLINE).await.is_some(),
+            "{version}"
+        );
+        if let Some(listening) = listening {
+            peer.cancel(listening).await;
+        }
+        gateway
+            .legacy()
+            .await
+            .tool("set_tools", json!({ "count": 0 }))
+            .await;
+    }
+}
+
+#[tokio::test]
+async fn u07_a_cancelled_call_is_cancelled_at_its_server() {
+    let gateway = Setup::new().scripted("one", &[]).serve().await;
+    gateway.up("one").await;
+    for (cancelled, version) in ERAS.into_iter().enumerate() {
+        let mut peer = peer_beside(&gateway, version, &[]).await;
+        let slow = json!({ "name": "slow", "arguments": { "ms": 60_000 } });
+        let id = peer.begin("tools/call", slow).await;
+        wait_for("the call at the server", DEADLINE, async || {
+            peer.tool("running", json!({})).await.text() == "1"
+        })
+        .await;
+        peer.cancel(id).await;
+        in_flight(&gateway, "one", 0).await;
+        let count = (cancelled + 1).to_string();
+        wait_for("the server to hear of it", DEADLINE, async || {
+            peer.tool("cancelled_count", json!({})).await.text() == count
+        })
+        .await;
+        let answer = peer.finish_within(id, Duration::from_millis(200)).await;
+        assert_eq!(answer, None, "{version}");
+        let recorded = calls(&gateway, "slow").await;
+        assert_eq!(recorded[0]["status"], "cancelled", "{recorded:?}");
+    }
+}
+
+#[tokio::test]
+async fn u07_the_end_of_the_pipe_ends_the_session_and_its_calls() {
+    let gateway = Setup::new().scripted("one", &[]).serve().await;
+    gateway.up("one").await;
+    let mut client = beside(&gateway, &[]);
+    let initialize = json!({
+        "jsonrpc": "2.0", "id": "a", "method": "initialize",
+        "params": {
+            "protocolVersion": LEGACY, "capabilities": {},
+            "clientInfo": { "name": "t", "version": "1" },
+        },
+    });
+    // Allowed before the handshake.
+    let ping = client
+        .ask(json!({ "jsonrpc": "2.0", "id": 0, "method": "ping" }))
+        .await;
+    assert_eq!(ping["result"], json!({}), "{ping}");
+    let early = client
+        .ask(json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list" }))
+        .await;
+    assert!(early["error"]["message"].is_string(), "{early}");
+    client.send("{").await;
+    let refused = client.receive_json().await;
+    assert_eq!(refused["error"]["code"], -32700, "{refused}");
+    let answer = client.ask(initialize).await;
+    assert_eq!(answer["result"]["protocolVersion"], LEGACY, "{answer}");
+    client
+        .send(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#)
+        .await;
+    assert_eq!(gateway.metric("sessions", None).await, Some(1));
+    let call = json!({
+        "jsonrpc": "2.0", "id": 2, "method": "tools/call",
+        "params": { "name": "slow", "arguments": { "ms": 60_000 } },
+    });
+    client.send_json(&call).await;
+    in_flight(&gateway, "one", 1).await;
+    let status = client.finish(DEADLINE).await;
+    assert!(status.success(), "{status}");
+    in_flight(&gateway, "one", 0).await;
+    assert_eq!(gateway.metric("sessions", None).await, Some(0));
+}
+
+#[tokio::test]
+async fn u07_a_killed_serve_is_waited_for() {
+    let [first, second, third] = ERAS.map(killed);
+    tokio::join!(first, second, third);
+}
+
+async fn killed(version: &str) {
+    let gateway = Setup::new()
+        .scripted("one", &["--resources", "1"])
+        .serve()
+        .await;
+    gateway.up("one").await;
+    let mut peer = peer_beside(&gateway, version, &[]).await;
+    let uris = names(&mut peer, "resources/list", "resources", "uri").await;
+    if version == LEGACY {
+        peer.subscribe(&[&uris[0]]).await;
+    }
+    let slow = json!({ "name": "slow", "arguments": { "ms": 60_000 } });
+    let id = peer.begin("tools/call", slow).await;
+    in_flight(&gateway, "one", 1).await;
+    let (gateway, answer) = tokio::join!(gateway.restarted_after(Signal::KILL), peer.finish(id));
+    let why = answer["error"]["message"].as_str().unwrap_or_default();
+    assert!(why.contains("unknown"), "{version}: {answer}");
+    gateway.up("one").await;
+    let echoed = peer.tool("echo", json!({ "again": true })).await;
+    assert_eq!(
+        echoed.result()["structuredContent"]["again"],
+        true,
+        "{version}: {echoed:?}"
+    );
+    if version == LEGACY {
+        // Nobody could say meanwhile whether they did.
+        let changed = "notifications/tools/list_changed";
+        assert!(peer.notification(changed, DEADLINE).await.is_some());
+        // Its session is a new one, with the stream of its own.
+        let before = tools(&mut peer).await.len();
+        gateway
+            .legacy()
+            .await
+            .tool("set_tools", json!({ "count": before + 1 }))
+            .await;
+        assert!(peer.notification(changed, DEADLINE).await.is_some());
+        // What it watched is watched again.
+        let updated = "notifications/resources/updated";
+        let update = json!({ "method": updated, "params": { "uri": "scripted://0" } });
+        gateway.legacy().await.tool("notify", update).await;
+        let told = peer.notification(updated, DEADLINE).await;
+        assert_eq!(told.expect(updated)["params"]["uri"], *uris[0]);
+    }
+    // Asked to end, it does, and what waits then is told that nobody is there.
+    let mut gateway = gateway;
+    gateway.process.signal(Signal::TERM);
+    gateway.process.wait(DEADLINE).await;
+    let refused = peer.tool("echo", json!({})).await;
+    let why = refused.response["error"]["message"]
+        .as_str()
+        .unwrap_or_default();
+    assert!(why.contains("toolwharf serve"), "{version}: {refused:?}");
+}
+
+#[tokio::test]
+async fn u07_a_project_and_a_server_choose_the_view() {
+    let games = with(
+        scripted("dice", &["--no-builtin", "--also", "roll"]),
+        json!({ "projects": ["games"] }),
+    );
+    let work = with(
+        scripted(
+            "mail",
+            &["--no-builtin", "--also", "send", "--also", "read"],
+        ),
+        json!({ "projects": ["office"] }),
+    );
+    let gateway = Setup::new()
+        .server("dice", games)
+        .server("mail", work)
+        .serve()
+        .await;
+    gateway.up("dice").await;
+    gateway.up("mail").await;
+    for version in [LEGACY, peer::MODERN] {
+        let mut peer = peer_beside(&gateway, version, &["--project", "games"]).await;
+        assert_eq!(tools(&mut peer).await, ["roll"], "{version}");
+        let other = peer.tool("send", json!({})).await;
+        assert!(other.response["error"].is_object(), "{other:?}");
+        let options = ["--project", "office", "--server", "mail"];
+        let mut peer = peer_beside(&gateway, version, &options).await;
+        assert_eq!(tools(&mut peer).await, ["send", "read"], "{version}");
+        let mut peer = peer_beside(&gateway, version, &["--server", "dice"]).await;
+        assert_eq!(tools(&mut peer).await, ["roll"], "{version}");
+    }
+    let said = run(verb(&gateway, &["stdio", "--project", "surely-not"])).await;
+    said.code(1).says("surely-not");
+}
+
+#[tokio::test]
+async fn u07_another_configuration_is_refused_and_may_stand_alone() {
+    let gateway = Setup::new().scripted("one", &[]).serve().await;
+    gateway.up("one").await;
+    let pid = gateway.legacy().await.tool("pid", json!({})).await;
+    let other = gateway.folder().join("other.json");
+    let text = json!({ "mcpServers": { "two": scripted("two", &[]) } });
+    fs::write(&other, text.to_string()).expect("a file");
+    let with_other = |options: &[&str]| {
+        let mut command = verb(&gateway, &["stdio"]);
+        command.args(options).arg("--config").arg(&other);
+        command
+    };
+    let said = run(with_other(&[])).await.code(1);
+    for part in ["--standalone", "other.json", "mcp.json", &gateway.url] {
+        assert!(said.err.contains(part), "{part}: {said:?}");
+    }
+    // A call of the running gateway that is open stays so, whoever starts beside it.
+    let mut busy = gateway.legacy().await;
+    let slow = json!({ "name": "slow", "arguments": { "ms": 60_000 } });
+    let slow = busy.begin("tools/call", slow).await;
+    in_flight(&gateway, "one", 1).await;
+    for options in [&["--standalone"][..], &["--standalone", "--server", "two"]] {
+        let client = StdioClient::spawn(with_other(options));
+        let mut alone = Peer::stdio(client, LEGACY, peer::all_capabilities()).await;
+        let own = alone.tool("pid", json!({})).await;
+        assert_ne!(own.text(), pid.text());
+    }
+    // The same servers, started once more, since it was asked for.
+    let mut alone = peer_beside(&gateway, LEGACY, &["--standalone"]).await;
+    assert_ne!(alone.tool("pid", json!({})).await.text(), pid.text());
+    drop(alone);
+    assert_eq!(calls(&gateway, "slow").await[0]["status"], "open");
+    busy.cancel(slow).await;
+    // It did not take the gateway's place either. Settings are the gateway's, if none are named.
+    let mut command = verb(&gateway, &["stdio", "--config", "mcp.json"]);
+    command.env("TOOLWHARF_CONFIG", "other.json");
+    let client = StdioClient::spawn(command);
+    let mut peer = Peer::stdio(client, LEGACY, peer::all_capabilities()).await;
+    assert_eq!(peer.tool("pid", json!({})).await.text(), pid.text());
+}
+
+/// A file that the gateway would not take in any more does not keep its clients out.
+#[tokio::test]
+async fn u07_stdio_needs_no_servers_of_its_own_to_be_right() {
+    let gateway = Setup::new().scripted("one", &[]).serve().await;
+    gateway.up("one").await;
+    gateway.replace(&gateway.servers_file(), "{ no json");
+    let mut peer = peer_beside(&gateway, LEGACY, &[]).await;
+    assert!(peer.tool("pid", json!({})).await.response["result"].is_object());
+}
+
+/// Without a `serve`, each is a gateway of its own, and none is in the way of a `serve`.
+#[tokio::test]
+async fn u07_several_stdio_without_a_serve() {
+    let home = TempDir::new().expect("a folder");
+    let text = json!({ "mcpServers": { "one": scripted("one", &[]) } });
+    fs::write(home.path().join("mcp.json"), text.to_string()).expect("a file");
+    let command = |words: &[&str]| {
+        let mut command = cli::toolwharf();
+        command
+            .args(["--config", "mcp.json"])
+            .args(words)
+            .args(["--data-dir", "data"])
+            .env("HOME", home.path())
+            .env_remove("RUST_LOG")
+            .current_dir(home.path());
+        command
+    };
+    let mut pids = Vec::new();
+    let mut peers = Vec::new();
+    for _ in 0..2 {
+        let client = StdioClient::spawn(command(&["stdio"]));
+        let mut peer = Peer::stdio(client, LEGACY, peer::all_capabilities()).await;
+        pids.push(peer.tool("pid", json!({})).await.text().to_owned());
+        peers.push(peer);
+    }
+    assert_ne!(pids[0], pids[1]);
+    let mut serve = Process::spawn(command(&["serve", "--listen", "127.0.0.1:0"]));
+    serve.url().await;
+    // They go on; the next one is its client.
+    for (peer, pid) in peers.iter_mut().zip(&pids) {
+        assert_eq!(peer.tool("pid", json!({})).await.text(), pid);
+    }
+    let client = StdioClient::spawn(command(&["stdio"]));
+    let mut client = Peer::stdio(client, peer::MODERN, peer::all_capabilities()).await;
+    let own = client.tool("pid", json!({})).await;
+    assert!(!pids.iter().any(|pid| pid == own.text()), "{own:?}");
+    serve.signal(Signal::TERM);
+    assert!(serve.wait(DEADLINE).await.success());
+}
+
+/// What a tool wants mirrored into headers is found out from its definition.
+#[tokio::test]
+async fn u07_calls_get_the_headers_that_a_definition_asks_for() {
+    let setup = Setup::new();
+    let answers = setup.folder().join("answers.json");
+    let schema = json!({
+        "type": "object",
+        "properties": { "region": { "type": "string", "x-mcp-header": "Region" } },
+    });
+    let text = json!({ "methods": { "tools/list": {
+        "tools": [{ "name": "echo", "inputSchema": schema }],
+        "resultType": "complete", "ttlMs": 0, "cacheScope": "private",
+    } } });
+    fs::write(&answers, text.to_string()).expect("a file");
+    let answers = answers.display().to_string();
+    let gateway = setup
+        .scripted("one", &["--era", "modern", "--answers", &answers])
+        .serve()
+        .await;
+    gateway.up("one").await;
+    // Without them, the gateway refuses.
+    let arguments = json!({ "region": "süd" });
+    let refused = gateway.modern().await.tool("echo", arguments.clone()).await;
+    assert_eq!(refused.response["error"]["code"], -32020, "{refused:?}");
+    let mut peer = peer_beside(&gateway, peer::MODERN, &[]).await;
+    for _ in 0..2 {
+        let echoed = peer.tool("echo", arguments.clone()).await;
+        assert_eq!(echoed.result()["structuredContent"], arguments);
+    }
+    assert_eq!(calls(&gateway, "echo").await.len(), 2);
+}
+
+/// A client that stops reading costs a bounded amount, and goes.
+#[tokio::test]
+async fn u07_a_client_that_does_not_read_is_given_up() {
+    // One answer after the other.
+    let one = with(scripted("one", &[]), json!({ "maxConcurrency": 1 }));
+    let gateway = Setup::new().server("one", one).serve().await;
+    gateway.up("one").await;
+    let mut client = beside(&gateway, &[]);
+    let meta = json!({
+        "io.modelcontextprotocol/protocolVersion": peer::MODERN,
+        "io.modelcontextprotocol/clientInfo": { "name": "t", "version": "1" },
+        "io.modelcontextprotocol/clientCapabilities": {},
+    });
+    let calls = (0..100).map(|id| {
+        let call = json!({
+            "jsonrpc": "2.0", "id": id, "method": "tools/call",
+            "params": { "name": "big", "arguments": { "bytes": 1_000_000 }, "_meta": meta },
+        });
+        format!("{call}\n")
+    });
+    // They fit into the pipe, so that no write meets its end.
+    let calls = calls.collect::<String>();
+    assert!(calls.len() < 64 << 10);
+    client.send_bytes(calls.as_bytes()).await;
+    let pid = client.process().pid();
+    let mut most = 0;
+    wait_for("its end", 4 * DEADLINE, async || {
+        // It may be gone at any time.
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let line = status.lines().find(|line| line.starts_with("RssAnon:"));
+        let held = line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
+        most = most.max(held.unwrap_or_default());
+        !client.process().is_running()
+    })
+    .await;
+    // 64 MiB may wait, in whole answers.
+    assert!(most > 32 << 10 && most < 160 << 10, "{most} KiB");
+}
