@@ -11,12 +11,9 @@ use std::{
 };
 
 use tokio::{sync::Notify, time::Instant};
+use tokio_util::sync::CancellationToken;
 
-use crate::{
-    catalog::ListKind,
-    shared::Shared,
-    view::{Scope, View},
-};
+use crate::{catalog::ListKind, scope::Scope, view::View};
 
 /// A burst is over when nothing came for so long.
 const QUIET: Duration = Duration::from_millis(100);
@@ -113,51 +110,57 @@ impl Noted {
     }
 }
 
-/// Tells of changes until the product stops.
-pub(crate) async fn run(shared: Arc<Shared>) {
-    let announcer = &shared.announcer;
-    let over = shared.over.clone();
-    while over
-        .run_until_cancelled(announcer.noted.notified())
-        .await
-        .is_some()
-    {
-        let begin = Instant::now();
-        while begin.elapsed() < LONGEST_BURST {
-            let more = tokio::time::timeout(QUIET, announcer.noted.notified()).await;
-            if more.is_err() {
-                break;
+impl Announcer {
+    /// Tells of changes until the product stops: `view` gives the snapshot that a scope has now, `tell` tells who listens there.
+    pub(crate) async fn run(
+        &self,
+        over: CancellationToken,
+        view: impl Fn(&Scope) -> Option<Arc<View>>,
+        tell: impl Fn(&Scope, &[ListKind]),
+    ) {
+        while over
+            .run_until_cancelled(self.noted.notified())
+            .await
+            .is_some()
+        {
+            let begin = Instant::now();
+            while begin.elapsed() < LONGEST_BURST {
+                if tokio::time::timeout(QUIET, self.noted.notified())
+                    .await
+                    .is_err()
+                {
+                    break;
+                }
             }
-        }
-        while !announce(&shared) {
-            if over
-                .run_until_cancelled(tokio::time::sleep(LOOK))
-                .await
-                .is_none()
-            {
-                return;
+            while !self.announce(&view, &tell) {
+                let waited = over.run_until_cancelled(tokio::time::sleep(LOOK)).await;
+                if waited.is_none() {
+                    return;
+                }
             }
         }
     }
-}
 
-/// Tells what is noted; `false` if it is too early for some of it.
-fn announce(shared: &Shared) -> bool {
-    let noted = std::mem::take(&mut *shared.announcer.scopes());
-    let mut all = true;
-    for (scope, mut noted) in noted {
-        let now = shared.view(&scope);
-        match noted.changed(now.as_deref()) {
-            Some(kinds) if kinds.is_empty() => {}
-            Some(kinds) => shared
-                .hub
-                .lists_changed(&kinds, |listened| *listened == scope),
-            None => {
-                all = false;
-                noted.deferred = true;
-                shared.announcer.merge(&scope, noted);
+    /// Tells what is noted; `false` if it is too early for some of it.
+    fn announce(
+        &self,
+        view: impl Fn(&Scope) -> Option<Arc<View>>,
+        tell: impl Fn(&Scope, &[ListKind]),
+    ) -> bool {
+        let noted = std::mem::take(&mut *self.scopes());
+        let mut all = true;
+        for (scope, mut noted) in noted {
+            let now = view(&scope);
+            match noted.changed(now.as_deref()) {
+                Some(kinds) if kinds.is_empty() => {}
+                Some(kinds) => tell(&scope, &kinds),
+                None => {
+                    all = false;
+                    noted.deferred = true;
+                    self.merge(&scope, noted);
+                }
             }
         }
+        all
     }
-    all
 }

@@ -10,29 +10,19 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use mcp::{Frame, json::Object};
-use memchr::memmem::Finder;
+use mcp::Frame;
 use model::ServerKey;
 
-use crate::{exchange::Caller, server::Server, tasks::Owner, view::View};
+use crate::{
+    exchange::{Caller, Owner},
+    server::Server,
+    view::View,
+};
 
 /// Clients whose views are remembered.
 const MAX_CLIENTS: usize = 4_096;
 /// Servers of one client that are remembered.
 const MAX_SERVERS: usize = 64;
-
-/// Whether a tool (JSON text) shows a view.
-pub(crate) fn has_view(tool: &[u8]) -> bool {
-    Finder::new("esourceUri").find(tool).is_some()
-        && Object::of(tool)
-            .and_then(|tool| tool.object("_meta"))
-            .is_some_and(|own| {
-                own.find("ui/resourceUri").is_some()
-                    || own
-                        .object("ui")
-                        .is_some_and(|ui| ui.find("resourceUri").is_some())
-            })
-}
 
 #[derive(Default)]
 struct Inner {

@@ -12,6 +12,7 @@ use mcp::{
     json::{self, Object, quote},
     protocol::method,
 };
+use memchr::memmem::Finder;
 
 /// Items of one list that are kept; what a server offers beyond that is left out, with a warning.
 const MAX_ITEMS: usize = 20_000;
@@ -310,4 +311,17 @@ fn item(kind: ListKind, raw: Bytes, client: &Client, label: &str) -> Option<Item
         raw,
         headers,
     })
+}
+
+/// Whether a tool (JSON text) shows a view.
+pub(crate) fn has_view(tool: &[u8]) -> bool {
+    Finder::new("esourceUri").find(tool).is_some()
+        && Object::of(tool)
+            .and_then(|tool| tool.object("_meta"))
+            .is_some_and(|own| {
+                own.find("ui/resourceUri").is_some()
+                    || own
+                        .object("ui")
+                        .is_some_and(|ui| ui.find("resourceUri").is_some())
+            })
 }

@@ -13,7 +13,7 @@ use mcp::{
 };
 
 use crate::{
-    launch::Connection,
+    connection::Connection,
     server::{Server, State},
     shared::Shared,
 };

@@ -17,10 +17,12 @@ use crate::{
     Gateway,
     catalog::ListKind,
     fleet::{Fleet, Project},
-    memory::Remembered,
-    server::{Left, Server},
+    lifecycle::Rules,
+    memory::{Remembered, config_digest},
+    scope::Scope,
+    server::Server,
     shared::Shared,
-    view::Scope,
+    status::Left,
 };
 
 /// How long the product waits for what was killed to be gone when it stops.
@@ -172,8 +174,13 @@ impl Gateway {
             shared.parts(&server);
             server.stop();
         }
+        let settings = shared.fleet().settings.clone();
         for server in change.started {
-            server.begin();
+            let rules = Rules::of(&server.spec, &settings);
+            shared.spawn(server.clone().drive(shared.clone()));
+            if server.spec.enabled && !rules.lazy {
+                server.want();
+            }
         }
     }
 
@@ -278,9 +285,11 @@ fn put(
         }
         let mut known = remembered(&spec).unwrap_or_default();
         if let Some(before) = before {
-            known.renew(before, &spec);
+            let catalog = before.catalog();
+            let is_same = config_digest(&before.spec) == config_digest(&spec);
+            known.renew(&before.pins(), is_same.then_some(&*catalog));
         }
-        let server = Server::new(spec, known, shared);
+        let server = Server::new(spec, known, fleet.settings.limits.queue_len);
         match before {
             Some(before) => server.comes_after(before),
             None => {

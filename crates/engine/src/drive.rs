@@ -23,12 +23,13 @@ use crate::{
     catalog::{Catalog, ListKind},
     chain,
     chronicle::Write,
-    launch::{Connection, Hindrance, Launched, StartError},
-    lifecycle::{self, Action, Cause, Event, Last, Note, Phase, step},
+    connection::Connection,
+    launch::{Hindrance, Launched, StartError},
+    lifecycle::{self, Action, Cause, Event, Note, Phase, Rules, step},
     orders::{Order, Ordered},
     server::{Server, State},
     shared::Shared,
-    status::Crash,
+    status::{Begin, Crash},
 };
 
 /// From `SIGTERM` to `SIGKILL` when somebody stops a server that was registered.
@@ -39,25 +40,6 @@ const UNREACHABLE: Duration = Duration::from_secs(10);
 const LAST_WORDS: Duration = Duration::from_millis(50);
 /// Lines of stderr that are kept of a crash, and their length in all, in bytes.
 const TAIL: (usize, usize) = (20, 4096);
-
-/// How an earlier run of the product left a server.
-#[derive(Clone, Debug)]
-pub struct Left {
-    pub last: Last,
-    /// The last one that was written down.
-    pub crash: Option<Crash>,
-}
-
-/// How a server begins.
-#[derive(Clone, Debug)]
-pub(crate) enum Begin {
-    /// It takes the place of one that ran, or was to run.
-    New,
-    /// The product started, and finds it so.
-    Left(Last),
-    /// It takes the place of one that was not to run.
-    Resting,
-}
 
 type Life = Pin<Box<dyn Future<Output = Event> + Send>>;
 
@@ -78,46 +60,48 @@ struct Driver<'a> {
 }
 
 impl Server {
-    /// Has it start when `before` is gone, which was a server of the same name.
-    pub(crate) fn waits_for(&self, before: &Arc<Self>) {
-        let mut waiting = self.before.lock().unwrap_or_else(PoisonError::into_inner);
-        *waiting = Some(Arc::downgrade(before));
+    /// Runs the server whenever somebody wants it, until the product or its declaration ends.
+    pub(crate) async fn drive(self: Arc<Self>, shared: Arc<Shared>) {
+        let rules = self.rules(&shared);
+        let mut rested = Some(lifecycle::State::new(rules, rand::random::<u64>()));
+        while let Some(state) = rested
+            && self.is_wanted(&shared).await
+        {
+            // Boxed: a server that nobody wants has no room for it.
+            rested = Box::pin(self.drive_until_idle(&shared, state)).await;
+        }
+        self.inbox.close();
+        self.end(&shared).await;
     }
 
-    /// Has it take the place of the same server as it was declared before.
-    pub(crate) fn comes_after(&self, before: &Arc<Self>) {
-        let rested = matches!(before.status().phase, Phase::Stopped | Phase::Failed);
-        let _ = self.begin.set(match rested && before.spec.enabled {
-            true => Begin::Resting,
-            false => Begin::New,
-        });
-        self.known.status().last_crash = before.status().last_crash;
-        self.waits_for(before);
+    fn rules(&self, shared: &Shared) -> Rules {
+        Rules::of(&self.spec, &shared.fleet().settings)
     }
 
-    /// How an earlier run of the product left it. Only before it begins.
-    pub(crate) fn was_left(&self, left: Left) {
-        if self.begin.set(Begin::Left(left.last)).is_ok() {
-            self.known.status().last_crash = left.crash;
+    /// Waits until somebody wants it; `false` if it is not to run any more.
+    async fn is_wanted(&self, shared: &Shared) -> bool {
+        // Who waits for it subscribes before looking at the state: nobody is missed.
+        if self.state.receiver_count() > 0 && self.is_now_wanted() {
+            return true;
+        }
+        tokio::select! {
+            biased;
+            () = self.over.cancelled() => false,
+            () = shared.closing.cancelled() => false,
+            () = self.wanted.notified() => true,
+            () = self.inbox.filled() => {
+                self.is_now_wanted();
+                true
+            }
         }
     }
 
-    /// Follows an order, and returns when what it asked for has come about or failed; `false` if the server is switched
-    /// off or over, or too many orders wait already.
-    ///
-    /// # Cancel safety
-    /// The order is followed all the same.
-    pub async fn obey(self: &Arc<Self>, order: Order) -> bool {
-        let (done, followed) = oneshot::channel();
-        if !self.spec.enabled || !self.inbox.push((order, done)) {
-            return false;
-        }
-        self.wake();
-        followed.await.is_ok()
-    }
-
-    /// Runs the server, until the product or its declaration ends or nobody needs it for long.
-    pub(crate) async fn drive(self: Arc<Self>, shared: Arc<Shared>, state: lifecycle::State) {
+    /// Runs the server until it rests, or is over: then there is no state.
+    async fn drive_until_idle(
+        self: &Arc<Self>,
+        shared: &Arc<Shared>,
+        state: lifecycle::State,
+    ) -> Option<lifecycle::State> {
         let before = {
             let mut before = self.before.lock().unwrap_or_else(PoisonError::into_inner);
             before.take()
@@ -128,8 +112,8 @@ impl Server {
         }
         let (tell, mut told) = mpsc::channel(8);
         let mut driver = Driver {
-            server: &self,
-            shared: &shared,
+            server: self,
+            shared,
             state,
             life: None,
             stop: watch::Sender::new(None),
@@ -153,15 +137,8 @@ impl Server {
                 break;
             }
             if driver.state.phase() == Phase::Idle {
-                if self.rests_until_wanted(&driver.state) {
-                    return;
-                }
-                ending |= self.over.is_cancelled();
-                next = match ending {
-                    true => driver.shutdown(),
-                    false => driver.wanted(),
-                };
-                continue;
+                self.set_state(State::Idle);
+                return Some(driver.state);
             }
             let closing = !ending && !driver.is_up();
             next = tokio::select! {
@@ -188,10 +165,7 @@ impl Server {
                 order = self.inbox.next() => driver.ordered(order),
             };
         }
-        drop(driver);
-        self.inbox.close();
-        self.is_over();
-        self.end(&shared).await;
+        None
     }
 
     /// From a launch to its end, and what that was.

@@ -4,11 +4,15 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use mcp::{
-    Era, Frame, RpcError, bridge::ClientFace, client::CallerId, outbox::Outbox, protocol::meta,
-    server::Session,
+    Era, Frame, RpcError,
+    bridge::ClientFace,
+    client::CallerId,
+    outbox::Outbox,
+    protocol::meta,
+    server::{Session, SessionId},
 };
 
-use crate::view::Scope;
+use crate::scope::Scope;
 
 /// The principal of whoever comes without a key.
 pub const ANONYMOUS: &str = "anonymous";
@@ -93,6 +97,25 @@ impl Caller {
                 capabilities: Bytes::from_static(b"{}"),
                 log_level: None,
             },
+        }
+    }
+}
+
+/// Whose it is what a request leaves behind: a task, an opened view.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Owner {
+    Principal(Arc<str>),
+    Session(SessionId),
+    /// Of whoever knows its id.
+    Bearer,
+}
+
+impl Owner {
+    pub(crate) fn of(caller: &Caller) -> Self {
+        match &caller.session {
+            _ if *caller.principal != *ANONYMOUS => Self::Principal(caller.principal.clone()),
+            Some(session) => Self::Session(session.id().clone()),
+            None => Self::Bearer,
         }
     }
 }

@@ -9,9 +9,12 @@ use std::{
     sync::Arc,
 };
 
-use model::{Declared, ProjectId, ProjectView, ServerKey, Settings, ToolRef, ToolSetting};
+use model::{
+    Declared, NativeName, Pinning, ProjectId, ProjectView, ServerKey, Settings, ToolRef,
+    ToolSetting,
+};
 
-use crate::{server::Server, view::Scope};
+use crate::{catalog::ListKind, pinned::KeptBack, scope::Scope, server::Server};
 
 /// What is set for a project.
 #[derive(Clone, Default)]
@@ -193,6 +196,21 @@ impl Fleet {
             return None;
         }
         Some(seen)
+    }
+
+    /// Those of a server's tools that are kept back.
+    #[must_use]
+    pub fn kept_back(&self, server: &Server) -> Vec<(NativeName, KeptBack)> {
+        if self.settings.pinning != Pinning::Quarantine {
+            return Vec::new();
+        }
+        let catalog = server.catalog();
+        let tools = catalog.list(ListKind::Tools).iter();
+        let kept = tools.filter_map(|item| {
+            let why = server.keeps_back(&item.native)?;
+            Some((NativeName::new(item.native.clone()), why))
+        });
+        kept.collect()
     }
 
     /// Whether another of the same name takes the server's place: one of the file that of a registered one, one that a

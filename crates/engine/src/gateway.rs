@@ -18,7 +18,6 @@ use store::Store;
 use tokio::sync::Semaphore;
 
 use crate::{
-    announce,
     audit::NotRecorded,
     catalog::ListKind,
     chain,
@@ -27,13 +26,14 @@ use crate::{
     fleet::Fleet,
     hub::{Filter, Listener, Registration},
     launch::{Connect, Launcher},
-    own_tools,
+    offers, own_instances,
     relay::{Target, relay, routed_span, string_at},
     runtimes::Runtimes,
+    scope::Scope,
     server::{Server, State},
     shared::Shared,
-    skills, tasks,
-    view::{Scope, View},
+    skills, task_requests,
+    view::View,
 };
 
 /// Hosted servers that are being started at a time.
@@ -96,7 +96,15 @@ impl Gateway {
                 sweeping.tasks.sweep();
             }
         });
-        shared.spawn(announce::run(shared.clone()));
+        let announcing = shared.clone();
+        shared.spawn(async move {
+            let view = |scope: &Scope| announcing.view(scope);
+            let tell = |scope: &Scope, kinds: &[ListKind]| {
+                announcing.hub.lists_changed(kinds, |other| other == scope);
+            };
+            let over = announcing.over.clone();
+            announcing.announcer.run(over, view, tell).await;
+        });
         Self { shared }
     }
 
@@ -173,7 +181,8 @@ impl Gateway {
         if view.is_settled() {
             return Some(view);
         }
-        futures_util::future::join_all(view.awaited().map(Server::first_settled)).await;
+        let settling = view.awaited().map(|server| server.first_settled());
+        futures_util::future::join_all(settling).await;
         // What was learnt may be about to be published; and a server that used up its time without coming up
         // publishes nothing.
         match self.shared.view(scope)? {
@@ -371,7 +380,7 @@ impl Gateway {
             | method::RESOURCES_SUBSCRIBE
             | method::RESOURCES_UNSUBSCRIBE => Err(RpcError::method_not_found(frame.method())),
             name if name.starts_with("tasks/") => {
-                Box::pin(tasks::answer(&self.shared, caller, &view, frame)).await
+                Box::pin(task_requests::answer(&self.shared, caller, &view, frame)).await
             }
             name => match view.servers.as_slice() {
                 // One server as it is: what we do not know, it may.
@@ -392,7 +401,7 @@ impl Gateway {
     async fn skills(&self, caller: &Caller, frame: &Frame) -> Result<Answer, RpcError> {
         let view = self.settled(&caller.scope).await;
         let view = view.ok_or_else(|| no_scope(&caller.scope))?;
-        if !view.servers.iter().any(|server| skills::has(server)) {
+        if !view.servers.iter().any(|server| offers::has_skills(server)) {
             return Err(RpcError::method_not_found(frame.method()));
         }
         if frame.method() == method::SKILLS_LIST {
@@ -479,9 +488,10 @@ impl Gateway {
         };
         let own;
         let list = match &caller.session {
-            Some(session) if kind == ListKind::Tools && own_tools::has_own(&view) => {
+            Some(session) if kind == ListKind::Tools && own_instances::has_own(&view) => {
                 let face = caller.face();
-                let asked = own_tools::own_tools(&self.shared, &view, session, &face.capabilities);
+                let asked =
+                    own_instances::own_tools(&self.shared, &view, session, &face.capabilities);
                 let tools = Box::pin(asked).await;
                 own = view.own_tools(caller.era, &tools);
                 &own

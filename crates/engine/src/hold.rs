@@ -14,12 +14,7 @@ use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use mcp::client::Call;
 use tokio::time::Instant;
 
-use crate::{
-    questions::Asks,
-    queue::Permit,
-    server::{Connection, Server},
-    view::Scope,
-};
+use crate::{connection::Connection, questions::Asks, queue::Permit, scope::Scope, server::Server};
 
 /// What our own states begin with; other ones belong to modern servers.
 const MARK: &str = "twh1.";

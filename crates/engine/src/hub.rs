@@ -19,7 +19,7 @@ use mcp::{
 };
 use model::{ServerKey, fair_share};
 
-use crate::{catalog::ListKind, server::Server, view::Scope};
+use crate::{catalog::ListKind, scope::Scope};
 
 /// What a listener wants to hear of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -322,8 +322,8 @@ impl Hub {
     }
 
     /// Tells whoever watches the resource that it changed.
-    pub fn resource_updated(&self, server: &Server, native: &str, frame: &Frame) {
-        let key = (server.key().clone(), native.to_owned());
+    pub fn resource_updated(&self, server: &ServerKey, native: &str, frame: &Frame) {
+        let key = (server.clone(), native.to_owned());
         self.each(|listener| {
             let Some(exposed) = listener.uris().get(&key).cloned() else {
                 return;

@@ -6,21 +6,23 @@ use std::{
     time::Duration,
 };
 
-use arc_swap::ArcSwapOption;
 use futures_util::future::BoxFuture;
 use mcp::{
     Era,
-    chain::{self, Behind, Blocked},
+    chain::{self, Blocked},
     client::{Ambient, Client, ConnectError, Connector, Identity, Options, Stray, Target},
 };
-use model::{EraPolicy, Hosting, Provider, ServerSpec, Transport};
+use model::{EraPolicy, Hosting, ServerSpec, Transport};
 use runtime::{
-    Enforced, Exit, Handle, Unit,
+    Exit, Handle, Unit,
     process::{Launch, Spawner},
 };
 use tokio::{sync::Semaphore, time::Instant};
 
-use crate::{own_tools::OwnTools, runtimes::Runtimes};
+use crate::{
+    connection::{Connection, Housing},
+    runtimes::Runtimes,
+};
 
 /// What a shared connection declares for whichever client is calling: a request for something that this
 /// client has not declared is refused for it, one by one.
@@ -78,33 +80,6 @@ pub(crate) struct Launcher {
     pub(crate) max_message: usize,
     pub(crate) max_depth: usize,
     pub(crate) stop_grace: Duration,
-}
-
-/// A live conversation with an instance.
-pub struct Connection {
-    pub client: Client,
-    /// The instance, where it is ours.
-    pub handle: Option<Handle>,
-    /// What runs it, where it is hosted.
-    pub hosted: Option<Arc<Housing>>,
-    pub(crate) level: std::sync::atomic::AtomicU8,
-    /// The tools that it lists, where it is a session's own.
-    pub(crate) own_tools: OwnTools,
-    /// Whether its server's lists were asked for: what it wanted of its own accord at its start is over.
-    pub(crate) is_known: std::sync::atomic::AtomicBool,
-    /// What the server last said of itself and those behind it, if it is a gateway.
-    pub(crate) behind: ArcSwapOption<Behind>,
-}
-
-/// What runs a hosted instance, and what of it is enforced.
-#[derive(Clone, Debug)]
-pub struct Housing {
-    pub provider: Provider,
-    /// Why it is this provider.
-    pub why: Arc<str>,
-    pub enforced: Arc<[Enforced]>,
-    /// Where its ports are reached on this host.
-    pub ports: Vec<(u16, std::net::SocketAddr)>,
 }
 
 /// An instance that was started, not spoken to yet.
@@ -566,61 +541,4 @@ impl Launcher {
 enum ConnectErrorKind {
     NotLegacy,
     Other,
-}
-
-impl Connection {
-    /// A conversation that was just made; `handle` and `hosted` as in the fields of these names.
-    #[must_use]
-    pub fn new(client: Client, handle: Option<Handle>, hosted: Option<Arc<Housing>>) -> Self {
-        let behind = client.info().behind.clone().map(Arc::new);
-        Self {
-            client,
-            handle,
-            hosted,
-            level: std::sync::atomic::AtomicU8::new(u8::MAX),
-            own_tools: OwnTools::default(),
-            is_known: std::sync::atomic::AtomicBool::new(false),
-            behind: ArcSwapOption::new(behind),
-        }
-    }
-
-    /// Ends the conversation, and the instance behind it if it is ours.
-    pub(crate) async fn close(&self, grace: Duration) {
-        self.client.close(grace).await;
-        if let Some(handle) = &self.handle {
-            handle.stop(grace).await;
-        }
-    }
-
-    /// Asks the server to log from `level` on, if it is one session's own. A shared one is asked for all that it has: each
-    /// client gets of that what it wants, and one that set no level what the server would send it.
-    pub(crate) async fn ensure_level(&self, level: &'static str, is_own: bool) {
-        use std::sync::atomic::Ordering;
-        let info = self.client.info();
-        let level = if is_own {
-            level
-        } else {
-            mcp::bridge::LOG_LEVELS[0]
-        };
-        let Some(rank) = mcp::bridge::LOG_LEVELS
-            .iter()
-            .position(|known| *known == level)
-        else {
-            return;
-        };
-        let rank = u8::try_from(rank).unwrap_or(u8::MAX);
-        if info.era == Era::Modern
-            || !info.has("logging")
-            || self.level.swap(rank, Ordering::Relaxed) == rank
-        {
-            return;
-        }
-        let members = format!("\"level\":\"{level}\"");
-        let asked = self.client.ask(mcp::protocol::method::SET_LEVEL, &members);
-        match tokio::time::timeout(Duration::from_secs(5), asked).await {
-            Ok(Ok(_)) => {}
-            Ok(Err(error)) => tracing::debug!("logging/setLevel failed: {error}"),
-            Err(_) => tracing::debug!("logging/setLevel had no answer"),
-        }
-    }
 }

@@ -18,7 +18,6 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     catalog::Catalog,
     remember::{Pin, Pins, Seen},
-    server::Server,
 };
 
 /// How often something that could not be kept is tried again, and how many times. Definitions are tried for as long as
@@ -267,13 +266,12 @@ impl Remembered {
     }
 
     /// Takes over what a server knows that another description takes the place of: what is written down may be older.
-    pub(crate) fn renew(&mut self, old: &Server, spec: &model::ServerSpec) {
-        let (pins, catalog) = (old.pins(), old.catalog());
+    pub(crate) fn renew(&mut self, pins: &Pins, catalog: Option<&Catalog>) {
         if !pins.is_empty() {
-            self.pins = Pins::clone(&pins);
+            self.pins = pins.clone();
         }
-        if catalog.info.is_some() && config_digest(&old.spec) == config_digest(spec) {
-            self.catalog = Some(Catalog::clone(&catalog));
+        if let Some(catalog) = catalog.filter(|catalog| catalog.info.is_some()) {
+            self.catalog = Some(catalog.clone());
         }
     }
 }

@@ -4,11 +4,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use model::{NamingPolicy, NativeName, ServerName, naming};
 
-use crate::{
-    catalog::ListKind,
-    server::Server,
-    view::{Entry, Scope},
-};
+use crate::{catalog::ListKind, entry::Entry, scope::Scope, server::Server};
 
 /// Gives the entries their exposed names. Those of tools that are kept back have theirs, too, so that nothing is called
 /// otherwise when somebody agrees to them; save where the later server wins: there they stand in nobody's place.

@@ -7,10 +7,10 @@ use mcp::{
     client::ServerInfo,
     extensions,
     json::{self, Object, Splice, quote},
-    tasks::CAPABILITY as TASKS,
+    tasks::{self, CAPABILITY as TASKS},
 };
 
-use crate::{server::Server, skills, tasks};
+use crate::{catalog::ListKind, server::Server};
 
 /// `ServerCapabilities` of many servers: JSON text.
 ///
@@ -21,7 +21,7 @@ pub(crate) fn of_many(servers: &[Arc<Server>], era: Era) -> String {
     if !extensions.is_empty() {
         members.push_str(&format!("\"extensions\":{{{}}},", extensions.join(",")));
     }
-    if era == Era::Legacy && tasks::is_offered(servers) {
+    if era == Era::Legacy && servers.iter().any(|server| makes_tasks(server)) {
         members.push_str(TASKS);
         members.push(',');
     }
@@ -55,10 +55,10 @@ fn extensions_of(servers: &[Arc<Server>], era: Era) -> Vec<String> {
         .collect();
     // 2025-11-25 has tasks of its own, and skills are for 2026-07-28 only.
     if era == Era::Modern {
-        if tasks::is_offered(servers) {
+        if servers.iter().any(|server| makes_tasks(server)) {
             members.push(format!("\"{}\":{{}}", extensions::TASKS));
         }
-        members.extend(skills::declaration(servers));
+        members.extend(skills(servers));
     }
     members
 }
@@ -81,7 +81,7 @@ pub(crate) fn of_one(server: &Server, info: &ServerInfo, era: Era) -> String {
         };
     }
     // Tasks of the other era are offered as those of the client's.
-    if info.era != era && tasks::makes_tasks(server) {
+    if info.era != era && makes_tasks(server) {
         match era {
             Era::Legacy if object.find("tasks").is_none() => {
                 splice.insert(raw, &object.span(), TASKS);
@@ -95,4 +95,63 @@ pub(crate) fn of_one(server: &Server, info: &ServerInfo, era: Era) -> String {
         }
     }
     String::from_utf8_lossy(&splice.apply(raw)).into_owned()
+}
+
+/// Whether a server makes tasks of tool calls.
+pub(crate) fn makes_tasks(server: &Server) -> bool {
+    let catalog = server.catalog();
+    let Some(info) = &catalog.info else {
+        return false;
+    };
+    match info.era {
+        Era::Modern => extensions::declares(&info.capabilities, extensions::TASKS),
+        Era::Legacy => {
+            info.has("tasks")
+                && catalog
+                    .list(ListKind::Tools)
+                    .iter()
+                    .any(|tool| tasks::support(&tool.raw) != tasks::Support::None)
+        }
+    }
+}
+
+/// A tool of a modern server that makes tasks, as a legacy client has to see it to call it as one.
+pub(crate) fn marked_as_task(server: &Server, tool: &Object<'_>) -> Option<&'static str> {
+    let catalog = server.catalog();
+    let info = catalog.info.as_ref()?;
+    let marks = info.era == Era::Modern
+        && tool.find("execution").is_none()
+        && extensions::declares(&info.capabilities, extensions::TASKS);
+    marks.then_some("\"execution\":{\"taskSupport\":\"optional\"}")
+}
+
+fn skill_settings(server: &Server) -> Option<Vec<u8>> {
+    let catalog = server.catalog();
+    let info = catalog.info.as_ref()?;
+    extensions::settings(&info.capabilities, extensions::SKILLS).map(<[u8]>::to_vec)
+}
+
+/// Whether a server has skills.
+pub(crate) fn has_skills(server: &Server) -> bool {
+    skill_settings(server).is_some()
+}
+
+/// What is declared of skills towards modern clients: a member of `extensions`, if any server has some.
+fn skills(servers: &[Arc<Server>]) -> Option<String> {
+    let all: Vec<Vec<u8>> = servers
+        .iter()
+        .filter_map(|server| skill_settings(server))
+        .collect();
+    if all.is_empty() {
+        return None;
+    }
+    let reads = all
+        .iter()
+        .any(|own| Object::of(own).is_some_and(|own| own.raw("directoryRead") == Some(b"true")));
+    let settings = if reads {
+        "{\"directoryRead\":true}"
+    } else {
+        "{}"
+    };
+    Some(format!("\"{}\":{settings}", extensions::SKILLS))
 }

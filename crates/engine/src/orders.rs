@@ -64,7 +64,14 @@ impl Inbox {
         }
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Waits until there is an order.
+    pub(crate) async fn filled(&self) {
+        while self.is_empty() {
+            self.bell.notified().await;
+        }
+    }
+
+    fn is_empty(&self) -> bool {
         self.orders().as_ref().is_none_or(Vec::is_empty)
     }
 

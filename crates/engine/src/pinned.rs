@@ -6,13 +6,12 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use model::{NativeName, Pinning, ServerKey};
+use model::{NativeName, Pinning};
 
 use crate::{
-    catalog::{Item, ListKind},
+    catalog::Item,
     memory::Told,
     remember::{self, News, Pins, Seen},
-    shared::Shared,
 };
 
 pub(crate) struct Pinned {
@@ -84,7 +83,7 @@ impl Pinned {
     }
 
     /// Takes in what came of writing them down; whether that keeps back another set of tools.
-    fn told(&self, told: &Told<'_>) -> bool {
+    pub(crate) fn told(&self, told: &Told<'_>) -> bool {
         self.edit(|pins| {
             let mut any = false;
             match told {
@@ -131,26 +130,16 @@ impl Pinned {
     }
 }
 
-/// Writes down what is noted of a server, and takes in what comes of it.
-pub(crate) async fn write_down(shared: Arc<Shared>, key: ServerKey) {
-    let tell = |told: Told<'_>| {
-        let fleet = shared.fleet();
-        if let Some(server) = fleet.get(&key)
-            && server.pinned.told(&told)
-        {
-            shared.publish_of(server, &[ListKind::Tools]);
-        }
-    };
-    shared.memory.write(&key, &tell).await;
-}
-
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
     use store::{Location, Store};
 
     use super::*;
-    use crate::{catalog::remembered_item, remember::Pin};
+    use crate::{
+        catalog::{ListKind, remembered_item},
+        remember::Pin,
+    };
 
     fn item(text: &'static str) -> Item {
         let item = remembered_item(ListKind::Tools, Bytes::from_static(text.as_bytes()));

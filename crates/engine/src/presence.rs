@@ -9,8 +9,9 @@ use model::{ServerKey, ServerName};
 
 use crate::{
     Gateway,
+    scope::Scope,
     server::{FIRST_START, Server, State},
-    view::{Scope, View},
+    view::View,
 };
 
 /// A server of a scope that has nothing to offer now.

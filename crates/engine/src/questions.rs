@@ -19,7 +19,9 @@ use mcp::{
     server::Asked,
 };
 
-use crate::{launch::Connection, server::Server, shared::Shared};
+use tokio_util::task::TaskTracker;
+
+use crate::connection::Connection;
 
 /// The callers that are being asked something by one server.
 #[derive(Default)]
@@ -46,21 +48,19 @@ impl AskedNow {
 
 /// Counts a question as open until it is dropped.
 pub(crate) struct Open {
-    server: Arc<Server>,
+    asked_now: Arc<AskedNow>,
     caller: CallerId,
 }
 
 impl Open {
-    pub(crate) fn new(server: &Arc<Server>, caller: CallerId) -> Self {
-        let mut callers = server.asked_now.callers();
+    /// `asked_now` is that of the server that asks.
+    pub(crate) fn new(asked_now: &Arc<AskedNow>, caller: CallerId) -> Self {
+        let mut callers = asked_now.callers();
         callers.push(caller);
-        server
-            .asked_now
-            .count
-            .store(callers.len(), Ordering::Relaxed);
+        asked_now.count.store(callers.len(), Ordering::Relaxed);
         drop(callers);
         Self {
-            server: server.clone(),
+            asked_now: asked_now.clone(),
             caller,
         }
     }
@@ -68,29 +68,28 @@ impl Open {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        let mut callers = self.server.asked_now.callers();
+        let mut callers = self.asked_now.callers();
         if let Some(at) = callers.iter().position(|known| *known == self.caller) {
             callers.swap_remove(at);
         }
-        self.server
-            .asked_now
-            .count
-            .store(callers.len(), Ordering::Relaxed);
+        let count = &self.asked_now.count;
+        count.store(callers.len(), Ordering::Relaxed);
     }
 }
 
 /// Questions of one call that its client has been asked. When it is dropped, those without an answer are waited for in
 /// the background: the call may be over before they are.
 pub(crate) struct Questions {
-    shared: Arc<Shared>,
+    running: TaskTracker,
     connection: Arc<Connection>,
     waiting: FuturesUnordered<BoxFuture<'static, Frame>>,
 }
 
 impl Questions {
-    pub(crate) fn new(shared: &Arc<Shared>, connection: &Arc<Connection>) -> Self {
+    /// `running` are the tasks that the engine owns.
+    pub(crate) fn new(running: &TaskTracker, connection: &Arc<Connection>) -> Self {
         Self {
-            shared: shared.clone(),
+            running: running.clone(),
             connection: connection.clone(),
             waiting: FuturesUnordered::new(),
         }
@@ -130,7 +129,7 @@ impl Drop for Questions {
         }
         let mut waiting = std::mem::take(&mut self.waiting);
         let connection = self.connection.clone();
-        self.shared.spawn(async move {
+        self.running.spawn(async move {
             let answering = async {
                 while let Some(answer) = waiting.next().await {
                     let _ = connection.client.send(&answer).await;

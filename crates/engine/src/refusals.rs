@@ -2,11 +2,7 @@
 
 use mcp::{RpcError, error, json::quote};
 
-use crate::{
-    catalog::ListKind,
-    pinned::KeptBack,
-    view::{Entry, Scope},
-};
+use crate::{catalog::ListKind, entry::Entry, pinned::KeptBack, scope::Scope};
 
 /// Characters of a name that are repeated.
 const SHOWN_CHARS: usize = 100;

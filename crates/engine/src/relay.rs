@@ -21,12 +21,14 @@ use tokio::time::Instant;
 
 use crate::{
     audit::{Intent, NotRecorded, Outcome},
+    connection::Connection,
     exchange::{Answer, Caller},
+    own_instances::instance,
     questions::Questions,
     queue::{Permit, Sending},
-    server::{Connection, Server, Unavailable},
+    server::Server,
     shared::Shared,
-    tasks::{created as task_created, is_wanted},
+    unavailable::Unavailable,
     uri,
 };
 
@@ -231,6 +233,15 @@ fn progress_token(frame: &Frame) -> Option<Span> {
     frame.meta().and_then(|own| own.find(meta::PROGRESS_TOKEN))
 }
 
+/// Whether a legacy client wants this call to be a task.
+fn wants_task(caller: &Caller, frame: &Frame) -> bool {
+    caller.era == Era::Legacy
+        && frame.method() == method::TOOLS_CALL
+        && frame
+            .object()
+            .is_some_and(|params| params.object("task").is_some())
+}
+
 impl Relay<'_> {
     async fn run(&self, opening: Option<Opening<'_>>) -> Result<Answer, Failure> {
         if self.caller.era == Era::Modern
@@ -386,7 +397,7 @@ impl Relay<'_> {
             return self.caller.face();
         };
         if self.caller.era == Era::Legacy {
-            if is_wanted(self.caller, frame) {
+            if wants_task(self.caller, frame) {
                 if let Some(task) = params.find("task") {
                     splice.remove(frame.text(), &params.span(), &task);
                 }
@@ -511,7 +522,7 @@ impl Relay<'_> {
                         }
                     }
                     Event::Request(request) => {
-                        let asked = asked.get_or_insert_with(|| Questions::new(self.shared, connection));
+                        let asked = asked.get_or_insert_with(|| Questions::new(self.shared.running(), connection));
                         self.ask_legacy(request, connection, asked, by);
                     }
                     Event::Unclear(_) => {}
@@ -591,10 +602,14 @@ impl Relay<'_> {
         let asked = self.frame.method();
         let server = &self.target.server;
         if asked == method::TOOLS_CALL && response.kind() == Kind::Result {
-            if let Some(created) = task_created(self.shared, self.caller, server, response, era) {
+            if let Some(created) = self
+                .shared
+                .tasks
+                .created(self.caller, server, response, era)
+            {
                 return Answer::result(self.frame, created.as_bytes());
             }
-            if era == Era::Modern && is_wanted(self.caller, self.frame) {
+            if era == Era::Modern && wants_task(self.caller, self.frame) {
                 return self.kept(response, connection);
             }
         }
@@ -610,13 +625,8 @@ impl Relay<'_> {
         }
         let result = Object::of(&answer.text).and_then(|answer| answer.raw("result"));
         let server = &self.target.server;
-        let kept = crate::tasks::kept(
-            self.shared,
-            self.caller,
-            server,
-            self.frame,
-            result.unwrap_or(b"{}"),
-        );
+        let result = result.unwrap_or(b"{}");
+        let kept = (self.shared.tasks).kept(self.caller, server, self.frame, result);
         kept.unwrap_or_else(|error| Answer::error(self.frame, &error))
     }
 
@@ -675,10 +685,7 @@ pub(crate) async fn connection(
     let connection = match (&caller.session, server.spec.sharing) {
         (Some(session), Sharing::Session) => {
             let face = caller.face();
-            let own = server
-                .instances
-                .get(server, shared, session, &face.capabilities);
-            let own = Box::pin(own);
+            let own = Box::pin(instance(shared, server, session, &face.capabilities));
             let start = Instant::now() + server.spec.start_timeout;
             match tokio::time::timeout_at(deadline.max(start), own).await {
                 Ok(connection) => connection,

@@ -15,37 +15,32 @@ use std::{
 
 use arc_swap::ArcSwap;
 use mcp::{Era, chain::Blocked, client::CallerId};
-use model::{NativeName, Pinning, ServerKey, ServerName, ServerSpec, Sharing};
+use model::{NativeName, ServerKey, ServerName, ServerSpec, Sharing};
 use runtime::{Repeats, process::Handle};
 use tokio::{
-    sync::{Notify, watch},
+    sync::{Notify, oneshot, watch},
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
 
-pub use crate::drive::Left;
-pub use crate::launch::Connection;
-pub use crate::orders::Order;
-pub use crate::status::{Crash, Load, Status};
-pub use crate::unavailable::Unavailable;
 use crate::{
-    catalog::{Catalog, ListKind},
-    drive::Begin,
-    lifecycle::{self, Phase, Rules},
+    catalog::Catalog,
+    connection::Connection,
+    lifecycle::Phase,
     memory::{Remembered, config_digest},
-    orders::Inbox,
+    orders::{Inbox, Order},
     pinned::{KeptBack, Pinned},
     questions::AskedNow,
     queue::{Permit, Place, Queue, Sending},
     refresh::Refresh,
     remember::Pins,
+    scope::Scope,
     sessions::SessionInstances,
-    shared::Shared,
-    status::Known,
+    status::{Begin, Known, Left, Load, Status},
     subscriptions::Upstream,
     timers::Timers,
+    unavailable::Unavailable,
     uri,
-    view::Scope,
 };
 
 /// How long an introduction may wait for what a server says of itself that is being started for the first time.
@@ -90,8 +85,8 @@ pub struct Server {
     uri_prefix: String,
     /// The same where servers of several projects stand beside each other.
     qualified_uri_prefix: String,
-    pub(crate) shared: Weak<Shared>,
-    life: Mutex<Life>,
+    /// [`Server::want`]
+    pub(crate) wanted: Notify,
     /// How it begins, where that is not as soon as it is wanted.
     pub(crate) begin: OnceLock<Begin>,
     /// What has to be gone before this one starts: it is the same server, as it was declared before.
@@ -112,7 +107,7 @@ pub struct Server {
     pub(crate) settled: AtomicBool,
     pub(crate) queue: Queue,
     /// Whom it is asking something.
-    pub(crate) asked_now: AskedNow,
+    pub(crate) asked_now: Arc<AskedNow>,
     pub(crate) over: CancellationToken,
     pub(crate) gone: CancellationToken,
     pub(crate) upstream: Upstream,
@@ -128,14 +123,6 @@ pub struct Server {
     pub(crate) repeats: Repeats,
 }
 
-/// Whether a server has a loop.
-enum Life {
-    /// With what is known of it from when it had one.
-    Resting(Option<Box<lifecycle::State>>),
-    Driven,
-    Over,
-}
-
 /// Counts since the product started.
 #[derive(Default)]
 pub struct Stats {
@@ -147,7 +134,8 @@ pub struct Stats {
 }
 
 impl Server {
-    pub(crate) fn new(spec: ServerSpec, remembered: Remembered, shared: &Arc<Shared>) -> Arc<Self> {
+    /// `queue_len` calls wait in line at most.
+    pub(crate) fn new(spec: ServerSpec, remembered: Remembered, queue_len: usize) -> Arc<Self> {
         let limit = usize::try_from(spec.max_concurrency_or_default()).unwrap_or(1);
         // Whoever sets a limit knows how many calls the server can tell apart.
         let takes_turns = spec.max_concurrency.is_none()
@@ -158,8 +146,7 @@ impl Server {
             uri_prefix: uri::prefix(&key.name),
             qualified_uri_prefix: uri::prefix(&key.qualified()),
             key,
-            shared: Arc::downgrade(shared),
-            life: Mutex::new(Life::Resting(None)),
+            wanted: Notify::new(),
             begin: OnceLock::new(),
             before: Mutex::default(),
             inbox: Inbox::default(),
@@ -174,8 +161,8 @@ impl Server {
             catalog: ArcSwap::from_pointee(remembered.catalog.unwrap_or_default()),
             pinned: Pinned::new(remembered.pins, config_digest(&spec)),
             refresh: Refresh::default(),
-            queue: Queue::new(limit, shared.limits().queue_len, takes_turns),
-            asked_now: AskedNow::default(),
+            queue: Queue::new(limit, queue_len, takes_turns),
+            asked_now: Arc::default(),
             over: CancellationToken::new(),
             gone: CancellationToken::new(),
             upstream: Upstream::default(),
@@ -237,25 +224,6 @@ impl Server {
     /// Why a tool is kept back where definitions are quarantined, if it is.
     pub(crate) fn keeps_back(&self, tool: &str) -> Option<KeptBack> {
         self.pinned.keeps_back(tool)
-    }
-
-    /// Those of its tools that are kept back.
-    #[must_use]
-    pub fn kept_back(&self) -> Vec<(NativeName, KeptBack)> {
-        let pinning = self
-            .shared
-            .upgrade()
-            .map(|shared| shared.fleet().settings.pinning);
-        if pinning != Some(Pinning::Quarantine) {
-            return Vec::new();
-        }
-        let catalog = self.catalog();
-        let tools = catalog.list(ListKind::Tools).iter();
-        let kept = tools.filter_map(|item| {
-            let why = self.keeps_back(&item.native)?;
-            Some((NativeName::new(item.native.clone()), why))
-        });
-        kept.collect()
     }
 
     /// The tools that are switched off, by the server's own names of them.
@@ -328,80 +296,30 @@ impl Server {
         matches!(*self.state.borrow(), State::Idle)
     }
 
-    pub(crate) fn rules(&self, shared: &Shared) -> Rules {
-        let fleet = shared.fleet();
-        Rules::of(&self.spec, &fleet.settings)
-    }
-
-    fn life(&self) -> std::sync::MutexGuard<'_, Life> {
-        self.life.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Starts it, unless it is lazy or switched off.
-    pub(crate) fn begin(self: &Arc<Self>) {
-        let Some(shared) = self.shared.upgrade() else {
-            return;
-        };
-        if self.spec.enabled && !self.rules(&shared).lazy {
-            self.want();
-        }
-    }
-
     /// Starts it if nobody has.
-    pub fn want(self: &Arc<Self>) {
-        if self.is_idle() {
-            self.wake();
+    pub fn want(&self) {
+        if self.is_now_wanted() {
+            self.wanted.notify_one();
         }
     }
 
-    /// Has its loop run, if it is not switched off or over.
-    pub(crate) fn wake(self: &Arc<Self>) {
-        let Some(shared) = self.shared.upgrade().filter(|_| self.spec.enabled) else {
-            return;
-        };
-        let state = {
-            let mut life = self.life();
-            let Life::Resting(state) = &mut *life else {
-                return;
-            };
-            if self.over.is_cancelled() || shared.closing.is_cancelled() {
-                return;
+    /// Has its callers see that it starts, if nobody wanted it so far; whether that is so.
+    pub(crate) fn is_now_wanted(&self) -> bool {
+        let begins = |state: &mut State| {
+            let begins = matches!(state, State::Idle) && self.spec.enabled;
+            if begins {
+                *state = State::Starting;
             }
-            let state = state.take();
-            *life = Life::Driven;
-            state
+            begins
         };
-        let state = state.map_or_else(
-            || lifecycle::State::new(self.rules(&shared), rand::random::<u64>()),
-            |state| *state,
-        );
+        if !self.state.send_if_modified(begins) {
+            return false;
+        }
         let _ = self.wanted_at.set(Instant::now());
-        self.set_state(State::Starting);
         if matches!(self.begin.get(), None | Some(Begin::New)) {
             self.known.status().phase = Phase::Starting { patient: true };
         }
-        shared.spawn(self.clone().drive(shared.clone(), state));
-    }
-
-    /// Whether the loop may end, until somebody wants the server; not if it is to stop, or somebody waits for it
-    /// already. Who waits subscribes before looking at the state: nobody is missed.
-    pub(crate) fn rests_until_wanted(&self, state: &lifecycle::State) -> bool {
-        let mut life = self.life();
-        if self.over.is_cancelled() || !self.inbox.is_empty() {
-            return false;
-        }
-        self.set_state(State::Idle);
-        if self.state.receiver_count() > 0 {
-            self.set_state(State::Starting);
-            return false;
-        }
-        *life = Life::Resting(Some(Box::new(state.clone())));
         true
-    }
-
-    /// The last thing that its loop does.
-    pub(crate) fn is_over(&self) {
-        *self.life() = Life::Over;
     }
 
     pub(crate) fn set_state(&self, state: State) {
@@ -427,7 +345,7 @@ impl Server {
     }
 
     /// Waits until the first start has come to an end; at most [`FIRST_START`] after it began.
-    pub(crate) async fn first_settled(self: &Arc<Self>) {
+    pub(crate) async fn first_settled(&self) {
         if self.is_settled() {
             return;
         }
@@ -453,7 +371,7 @@ impl Server {
     ///
     /// # Errors
     /// Why it did not.
-    pub async fn up(self: &Arc<Self>) -> Result<(), Arc<str>> {
+    pub async fn up(&self) -> Result<(), Arc<str>> {
         let mut state = self.state.subscribe();
         self.want();
         let state = state
@@ -463,6 +381,66 @@ impl Server {
             Ok(State::Down { reason, .. }) => Err(reason.clone()),
             _ => Ok(()),
         }
+    }
+
+    /// Has it start when `before` is gone, which was a server of the same name.
+    pub(crate) fn waits_for(&self, before: &Arc<Self>) {
+        let mut waiting = self.before.lock().unwrap_or_else(PoisonError::into_inner);
+        *waiting = Some(Arc::downgrade(before));
+    }
+
+    /// Has it take the place of the same server as it was declared before.
+    pub(crate) fn comes_after(&self, before: &Arc<Self>) {
+        let rested = matches!(before.status().phase, Phase::Stopped | Phase::Failed);
+        let _ = self.begin.set(match rested && before.spec.enabled {
+            true => Begin::Resting,
+            false => Begin::New,
+        });
+        self.known.status().last_crash = before.status().last_crash;
+        self.waits_for(before);
+    }
+
+    /// How an earlier run of the product left it. Only before it begins.
+    pub(crate) fn was_left(&self, left: Left) {
+        if self.begin.set(Begin::Left(left.last)).is_ok() {
+            self.known.status().last_crash = left.crash;
+        }
+    }
+
+    /// Follows an order, and returns when what it asked for has come about or failed; `false` if the server is switched
+    /// off or over, or too many orders wait already.
+    ///
+    /// # Cancel safety
+    /// The order is followed all the same.
+    pub async fn obey(&self, order: Order) -> bool {
+        let (done, followed) = oneshot::channel();
+        if !self.spec.enabled || !self.inbox.push((order, done)) {
+            return false;
+        }
+        followed.await.is_ok()
+    }
+
+    /// How it is.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        self.known.status().clone()
+    }
+
+    /// What its instance uses, if it runs and somebody counts.
+    pub async fn usage(&self) -> Option<Load> {
+        let State::Ready(connection) = self.state() else {
+            return None;
+        };
+        let usage = connection.handle.as_ref()?.usage().await?;
+        let now = Instant::now();
+        let measured = self.known.measured.lock();
+        let mut measured = measured.unwrap_or_else(PoisonError::into_inner);
+        let cores = measured.replace((now, usage)).and_then(|(at, before)| {
+            let time = now.duration_since(at).as_secs_f64();
+            let used = usage.cpu.checked_sub(before.cpu)?.as_secs_f64();
+            (time > 0.05).then(|| used / time)
+        });
+        Some(Load { usage, cores })
     }
 
     fn unavailable(&self, state: &State) -> Unavailable {
@@ -483,7 +461,7 @@ impl Server {
 
     /// The shared connection: at once if it is up or down, within `deadline` while it is starting.
     pub(crate) async fn connection(
-        self: &Arc<Self>,
+        &self,
         deadline: Instant,
     ) -> Result<Arc<Connection>, Unavailable> {
         if let State::Ready(connection) = &*self.state.borrow() {
@@ -574,13 +552,6 @@ impl Server {
     /// Ends it; [`Server::stopped`] tells when all is gone.
     pub(crate) fn stop(&self) {
         self.over.cancel();
-        let mut life = self.life();
-        if matches!(*life, Life::Resting(_)) {
-            *life = Life::Over;
-            self.inbox.close();
-            self.set_state(State::Stopped);
-            self.gone.cancel();
-        }
     }
 
     /// Waits until it has been stopped for good.

@@ -1,4 +1,4 @@
-//! Instances of their own for client sessions: servers with `sharing = "session"`.
+//! Which sessions have an instance of their own of a server: one with `sharing = "session"`.
 
 use std::{
     collections::HashMap,
@@ -6,83 +6,44 @@ use std::{
     time::Duration,
 };
 
-use mcp::{
-    client::{Ambient, Event},
-    outbox::Weight,
-    protocol::method,
-    server::{Session, SessionId},
-};
+use mcp::server::SessionId;
 use tokio::sync::OnceCell;
 
-use crate::{
-    launch::{Connection, Launched, StartError},
-    questions::{Open, Questions},
-    server::{Server, Unavailable},
-    shared::Shared,
-};
+use crate::connection::Connection;
+
+/// A session's own instance, once it is started.
+pub(crate) type Slot = Arc<OnceCell<Arc<Connection>>>;
 
 /// The session instances of one server.
 #[derive(Default)]
 pub(crate) struct SessionInstances {
-    by_session: Mutex<HashMap<SessionId, Arc<OnceCell<Arc<Connection>>>>>,
+    by_session: Mutex<HashMap<SessionId, Slot>>,
 }
 
 impl SessionInstances {
-    fn slots(
-        &self,
-    ) -> std::sync::MutexGuard<'_, HashMap<SessionId, Arc<OnceCell<Arc<Connection>>>>> {
+    fn slots(&self) -> std::sync::MutexGuard<'_, HashMap<SessionId, Slot>> {
         self.by_session
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The instance of this session, started if there is none, with what its client declares (JSON text).
-    pub(crate) async fn get(
-        &self,
-        server: &Arc<Server>,
-        shared: &Arc<Shared>,
-        session: &Arc<Session>,
-        capabilities: &[u8],
-    ) -> Result<Arc<Connection>, Unavailable> {
-        let down = |reason: Arc<str>| Unavailable::Down {
-            server: server.name().clone(),
-            reason,
-            retry_ms: None,
-        };
-        let slot = {
-            let mut slots = self.slots();
-            let limit = shared.limits().max_session_instances;
-            if !slots.contains_key(session.id()) && slots.len() >= limit {
-                let why = format!(
-                    "{limit} sessions have an instance of it already (`max_session_instances`)"
-                );
-                return Err(down(why.into()));
-            }
-            slots.entry(session.id().clone()).or_default().clone()
-        };
-        let started = slot.get_or_try_init(|| async {
-            let capabilities = String::from_utf8_lossy(capabilities);
-            let (connection, ambient) = shared
-                .connect
-                .connect(&server.spec, &capabilities, &Launched::default())
-                .await?;
-            let connection = Arc::new(connection);
-            shared.spawn(forward(
-                server.clone(),
-                shared.clone(),
-                Arc::downgrade(session),
-                connection.clone(),
-                ambient,
-            ));
-            Ok::<_, StartError>(connection)
-        });
-        match started.await {
-            Ok(connection) => Ok(connection.clone()),
-            Err(error) => {
-                self.slots().remove(session.id());
-                Err(down(error.reason))
-            }
+    /// The place of a session's instance, made if there is none; `None`: `limit` sessions have one already.
+    pub(crate) fn slot(&self, session: &SessionId, limit: usize) -> Option<Slot> {
+        let mut slots = self.slots();
+        if !slots.contains_key(session) && slots.len() >= limit {
+            return None;
         }
+        Some(slots.entry(session.clone()).or_default().clone())
+    }
+
+    pub(crate) fn forget(&self, session: &SessionId) {
+        self.slots().remove(session);
+    }
+
+    /// Forgets an instance that is gone, whichever session had it.
+    pub(crate) fn forget_gone(&self, gone: &Arc<Connection>) {
+        let is_kept = |slot: &Slot| slot.get().is_none_or(|kept| !Arc::ptr_eq(kept, gone));
+        self.slots().retain(|_, slot| is_kept(slot));
     }
 
     /// Ends the instance of a session that is over.
@@ -110,64 +71,4 @@ impl SessionInstances {
             .get(session)
             .and_then(|slot| slot.get().cloned())
     }
-}
-
-/// Carries what comes outside of calls to the session, until either is gone.
-async fn forward(
-    server: Arc<Server>,
-    shared: Arc<Shared>,
-    session: std::sync::Weak<Session>,
-    connection: Arc<Connection>,
-    mut ambient: Ambient,
-) {
-    let Some(over) = session.upgrade().map(|session| session.over().clone()) else {
-        return;
-    };
-    loop {
-        let event = tokio::select! {
-            event = ambient.recv() => event,
-            _ = connection.client.closed() => None,
-            () = over.cancelled() => None,
-        };
-        let (Some(event), Some(session)) = (event, session.upgrade()) else {
-            break;
-        };
-        match event {
-            // All that it asks is for its one session, whatever is in flight.
-            Event::Request(request) | Event::Unclear(request) => {
-                let asked = session.ask(
-                    session.outbox(),
-                    request.method(),
-                    Some(request.body()).filter(|b| !b.is_empty()),
-                );
-                let wait = shared.limits().held_call_ttl;
-                let questions = Questions::new(&shared, &connection);
-                let open = Open::new(&server, session.caller());
-                questions.push(request, asked, wait, open);
-                // Dropped, it waits for the answer in the background.
-                drop(questions);
-            }
-            Event::Notification(frame) if frame.method() == method::RESOURCE_UPDATED => {
-                server.notified(&shared, &frame);
-            }
-            Event::Notification(frame) => {
-                if frame.method() == method::TOOLS_CHANGED {
-                    connection.own_tools.forget();
-                }
-                session
-                    .outbox()
-                    .push(Weight::Notification, frame.text().clone());
-            }
-            Event::Response(_) => {}
-        }
-    }
-    let instances = &server.instances;
-    if let Some(session) = session.upgrade() {
-        instances.close(session.id(), shared.stop_grace).await;
-    }
-    connection.close(shared.stop_grace).await;
-    instances.slots().retain(|_, slot| {
-        slot.get()
-            .is_none_or(|kept| !Arc::ptr_eq(kept, &connection))
-    });
 }

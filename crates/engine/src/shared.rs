@@ -27,9 +27,10 @@ use crate::{
     launch::{Connect, SHARED_CAPABILITIES},
     memory::Memory,
     runtimes::Runtimes,
+    scope::Scope,
     server::Server,
-    tasks,
-    view::{Scope, View},
+    tasks::Tasks,
+    view::View,
 };
 
 pub(crate) struct Shared {
@@ -41,7 +42,7 @@ pub(crate) struct Shared {
     pub(crate) hub: Arc<Hub>,
     pub(crate) announcer: Announcer,
     pub(crate) held: Holds,
-    pub(crate) tasks: tasks::Table,
+    pub(crate) tasks: Tasks,
     pub(crate) opened: apps::Opened,
     pub(crate) audit: Audit,
     pub(crate) memory: Memory,
@@ -86,7 +87,7 @@ impl Shared {
             hub: Arc::default(),
             announcer: Announcer::default(),
             held: Holds::new(),
-            tasks: tasks::Table::default(),
+            tasks: Tasks::default(),
             opened: apps::Opened::default(),
             over,
             closing: CancellationToken::new(),
@@ -127,6 +128,10 @@ impl Shared {
 
     pub(crate) fn start_policy(&self) -> StartPolicy {
         self.fleet.load().settings.start
+    }
+
+    pub(crate) fn running(&self) -> &TaskTracker {
+        &self.running
     }
 
     /// Runs a task that the engine owns: it ends with its server, its session or the product.

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use mcp::{
     Frame, Kind, RpcError,
     client::CallError,
-    extensions,
-    json::{self, Object, Splice, quote},
+    json::{self, Splice, quote},
     protocol::method,
 };
 use tokio::time::Instant;
 
 use crate::{
     exchange::{Answer, Caller},
+    offers::has_skills,
     relay,
     server::Server,
     shared::Shared,
@@ -27,37 +27,6 @@ use crate::{
 const MAX_SKILLS: usize = 20_000;
 const MAX_BYTES: usize = 16 << 20;
 const MAX_PAGES: usize = 1_000;
-
-fn settings(server: &Server) -> Option<Vec<u8>> {
-    let catalog = server.catalog();
-    let info = catalog.info.as_ref()?;
-    extensions::settings(&info.capabilities, extensions::SKILLS).map(<[u8]>::to_vec)
-}
-
-/// Whether a server has skills.
-pub(crate) fn has(server: &Server) -> bool {
-    settings(server).is_some()
-}
-
-/// What is declared of skills towards modern clients: a member of `extensions`, if any server has some.
-pub(crate) fn declaration(servers: &[Arc<Server>]) -> Option<String> {
-    let all: Vec<Vec<u8>> = servers
-        .iter()
-        .filter_map(|server| settings(server))
-        .collect();
-    if all.is_empty() {
-        return None;
-    }
-    let reads = all
-        .iter()
-        .any(|own| Object::of(own).is_some_and(|own| own.raw("directoryRead") == Some(b"true")));
-    let settings = if reads {
-        "{\"directoryRead\":true}"
-    } else {
-        "{}"
-    };
-    Some(format!("\"{}\":{settings}", extensions::SKILLS))
-}
 
 /// Answers `skills/list` of a modern client: the skills of all servers of the view. A server that cannot be asked has
 /// none.
@@ -74,7 +43,7 @@ pub(crate) async fn list(
     let asked = view
         .servers
         .iter()
-        .filter(|server| has(server))
+        .filter(|server| has_skills(server))
         .map(|server| async move {
             match skills_of(shared, caller, server).await {
                 Ok(entries) => entries,

@@ -9,9 +9,9 @@ use runtime::{Exit, Usage};
 use tokio::time::Instant;
 
 use crate::{
-    launch::{Housing, Refused},
-    lifecycle::Phase,
-    server::{Server, State},
+    connection::Housing,
+    launch::Refused,
+    lifecycle::{Last, Phase},
 };
 
 /// How a server is.
@@ -46,6 +46,25 @@ pub struct Crash {
     pub stderr: String,
 }
 
+/// How an earlier run of the product left a server.
+#[derive(Clone, Debug)]
+pub struct Left {
+    pub last: Last,
+    /// The last one that was written down.
+    pub crash: Option<Crash>,
+}
+
+/// How a server begins.
+#[derive(Clone, Debug)]
+pub(crate) enum Begin {
+    /// It takes the place of one that ran, or was to run.
+    New,
+    /// The product started, and finds it so.
+    Left(Last),
+    /// It takes the place of one that was not to run.
+    Resting,
+}
+
 /// What an instance uses now.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
@@ -57,7 +76,7 @@ pub struct Load {
 /// What is known of a server besides its connection.
 pub(crate) struct Known {
     status: Mutex<Status>,
-    measured: Mutex<Option<(Instant, Usage)>>,
+    pub(crate) measured: Mutex<Option<(Instant, Usage)>>,
 }
 
 impl Default for Known {
@@ -84,30 +103,5 @@ impl Default for Known {
 impl Known {
     pub(crate) fn status(&self) -> MutexGuard<'_, Status> {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Server {
-    /// How it is.
-    #[must_use]
-    pub fn status(&self) -> Status {
-        self.known.status().clone()
-    }
-
-    /// What its instance uses, if it runs and somebody counts.
-    pub async fn usage(&self) -> Option<Load> {
-        let State::Ready(connection) = self.state() else {
-            return None;
-        };
-        let usage = connection.handle.as_ref()?.usage().await?;
-        let now = Instant::now();
-        let measured = self.known.measured.lock();
-        let mut measured = measured.unwrap_or_else(PoisonError::into_inner);
-        let cores = measured.replace((now, usage)).and_then(|(at, before)| {
-            let time = now.duration_since(at).as_secs_f64();
-            let used = usage.cpu.checked_sub(before.cpu)?.as_secs_f64();
-            (time > 0.05).then(|| used / time)
-        });
-        Some(Load { usage, cores })
     }
 }

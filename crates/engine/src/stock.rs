@@ -8,13 +8,14 @@ use mcp::{
     client::{Ambient, Event},
     protocol::method,
 };
-use model::{Pinning, Sharing};
+use model::{Pinning, ServerKey, Sharing};
 use tokio::time::Instant;
 
 use crate::{
     catalog::{Catalog, Item, ListKind, fetch_list},
-    launch::Connection,
-    pinned::{KeptBack, write_down},
+    connection::Connection,
+    memory::Told,
+    pinned::KeptBack,
     remember::News,
     server::{Server, State},
     shared::Shared,
@@ -200,7 +201,9 @@ impl Server {
         mut ambient: Ambient,
     ) -> Arc<str> {
         let closed = connection.client.closed();
-        let subscriptions = self.upstream.run(self, shared, connection);
+        let subscriptions = self.upstream.run(self.name(), connection, |frame| {
+            self.notified(shared, frame)
+        });
         let events = async {
             while let Some(event) = ambient.recv().await {
                 self.ambient(shared, connection, event).await;
@@ -295,11 +298,11 @@ impl Server {
             }
             method::RESOURCE_UPDATED => {
                 if let Some(native) = frame.object().and_then(|params| params.string("uri")) {
-                    shared.hub.resource_updated(self, &native, frame);
+                    shared.hub.resource_updated(self.key(), &native, frame);
                 }
             }
             // A task is its owner's alone.
-            mcp::tasks::STATUS => crate::tasks::status(shared, self, frame),
+            mcp::tasks::STATUS => shared.tasks.tell(self.key(), frame),
             mcp::tasks::STATUS_MODERN => {}
             method::MESSAGE => shared
                 .hub
@@ -309,6 +312,19 @@ impl Server {
                 .broadcast(frame, |scope| shared.fleet().sees(scope, self)),
         }
     }
+}
+
+/// Writes down what is noted of a server, and takes in what comes of it.
+async fn write_down(shared: Arc<Shared>, key: ServerKey) {
+    let tell = |told: Told<'_>| {
+        let fleet = shared.fleet();
+        if let Some(server) = fleet.get(&key)
+            && server.pinned.told(&told)
+        {
+            shared.publish_of(server, &[ListKind::Tools]);
+        }
+    };
+    shared.memory.write(&key, &tell).await;
 }
 
 /// The answer to a question that nobody can be asked.

@@ -6,7 +6,7 @@
 
 use std::{
     collections::BTreeSet,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Mutex, PoisonError},
     time::Duration,
 };
 
@@ -16,9 +16,10 @@ use mcp::{
     json::quote,
     protocol::method,
 };
+use model::ServerName;
 use tokio::sync::{Notify, watch};
 
-use crate::{launch::Connection, server::Server, shared::Shared};
+use crate::connection::Connection;
 
 /// Resources of one server that clients may watch at a time.
 const MAX_URIS: usize = 10_000;
@@ -89,12 +90,12 @@ impl Upstream {
         }
     }
 
-    /// Keeps the subscriptions of one connection up; never ends by itself.
+    /// Keeps the subscriptions of one connection up, and tells what comes of them; never ends by itself.
     pub(crate) async fn run(
         &self,
-        server: &Server,
-        shared: &Arc<Shared>,
-        connection: &Arc<Connection>,
+        server: &ServerName,
+        connection: &Connection,
+        notified: impl Fn(&Frame) + Sync,
     ) {
         // What an earlier connection had is gone with it.
         self.acknowledged.send_replace(BTreeSet::new());
@@ -107,7 +108,7 @@ impl Upstream {
                         .ask(method::RESOURCES_SUBSCRIBE, &members)
                         .await
                     {
-                        tracing::warn!(server = %server.name(), "resubscribing failed: {error}");
+                        tracing::warn!(%server, "resubscribing failed: {error}");
                     }
                 }
                 std::future::pending().await
@@ -115,7 +116,7 @@ impl Upstream {
             Era::Modern => {
                 let mut last = None;
                 loop {
-                    last = self.listen(server, shared, connection, last).await;
+                    last = self.listen(server, connection, &notified, last).await;
                 }
             }
         }
@@ -125,9 +126,9 @@ impl Upstream {
     /// acknowledged; what is returned is to go on likewise.
     async fn listen(
         &self,
-        server: &Server,
-        shared: &Arc<Shared>,
-        connection: &Arc<Connection>,
+        server: &ServerName,
+        connection: &Connection,
+        notified: &(impl Fn(&Frame) + Sync),
         mut last: Option<Call>,
     ) -> Option<Call> {
         let info = connection.client.info();
@@ -154,7 +155,7 @@ impl Upstream {
         let mut stream = match connection.client.call(outgoing).await {
             Ok(stream) => stream,
             Err(error) => {
-                tracing::debug!(server = %server.name(), "subscriptions/listen failed: {error}");
+                tracing::debug!(%server, "subscriptions/listen failed: {error}");
                 tokio::time::sleep(Duration::from_secs(5)).await;
                 return None;
             }
@@ -171,7 +172,7 @@ impl Upstream {
                 }
                 event = next_of(&mut last) => match event {
                     Ok(Event::Notification(frame)) if frame.method() != method::ACKNOWLEDGED => {
-                        server.notified(shared, &frame);
+                        notified(&frame);
                     }
                     Ok(Event::Notification(_) | Event::Request(_) | Event::Unclear(_)) => {}
                     Ok(Event::Response(_)) | Err(_) => last = None,
@@ -182,10 +183,10 @@ impl Upstream {
                         last = None;
                         self.acknowledged.send_replace(uris.iter().cloned().collect());
                     }
-                    Ok(Event::Notification(frame)) => server.notified(shared, &frame),
+                    Ok(Event::Notification(frame)) => notified(&frame),
                     Ok(Event::Request(_) | Event::Unclear(_)) => {}
                     Ok(Event::Response(frame)) if frame.kind() == mcp::Kind::Error => {
-                        tracing::debug!(server = %server.name(), "the server refused subscriptions/listen");
+                        tracing::debug!(%server, "the server refused subscriptions/listen");
                         // It has none: nothing to try again until something else is wanted.
                         self.acknowledged.send_replace(uris.iter().cloned().collect());
                         self.changed.notified().await;

@@ -16,24 +16,24 @@ use mcp::{
     Era, RpcError, Version,
     client::Identity,
     error,
-    headers::ParamHeaders,
     json::{Object, Splice, quote},
     protocol::meta,
     server::modern,
 };
-use model::{ExposedName, NativeName, Pinning, ProjectId, ServerName, ToolRef, naming};
+use model::{NativeName, Pinning, ServerName, ToolRef, naming};
 
 use crate::{
-    apps,
-    catalog::{Item, ListKind},
+    catalog::{ListKind, has_view},
+    connection::Names,
+    entry::{Entry, Route},
     fleet::Fleet,
     names::named,
     offers,
-    own_tools::Names,
     pinned::KeptBack,
     refusals,
+    scope::Scope,
     server::Server,
-    tasks, uri,
+    uri,
 };
 
 /// The `_meta` key that names a tool's server (G01).
@@ -46,80 +46,10 @@ pub const STALE_KEY: &str = "dev.toolwharf/stale";
 /// Projects' own servers that one list over all projects may start; where there are more, it starts none.
 const WOKEN: usize = 64;
 
-/// Which part of everything a caller addresses.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
-pub struct Scope {
-    /// `None`: all servers.
-    pub project: Option<ProjectId>,
-    /// One server alone, as it is.
-    pub server: Option<ServerName>,
-}
-
-impl Scope {
-    /// What to say to whoever addresses a scope that there is not.
-    #[must_use]
-    pub fn missing(&self) -> String {
-        match (&self.project, &self.server) {
-            (_, Some(server)) => format!("no server `{server}` is enabled here"),
-            (Some(project), None) => format!("there is no project `{project}`"),
-            (None, None) => "there is nothing here".to_owned(),
-        }
-    }
-}
-
-/// Where a name leads.
-#[derive(Clone)]
-pub struct Route {
-    pub server: Arc<Server>,
-    pub native: Arc<str>,
-    pub headers: Option<Arc<ParamHeaders>>,
-}
-
 /// What a name leads to.
 enum Meant<'v> {
     Offered(&'v Entry),
     KeptBack(&'v Entry, &'v KeptBack),
-}
-
-/// One item of a list.
-pub(crate) struct Entry {
-    pub(crate) server: Arc<Server>,
-    pub(crate) item: Item,
-    /// The name or URI that clients see.
-    pub(crate) exposed: Arc<str>,
-    /// What the project wants it to be called, and said of it.
-    alias: Option<ExposedName>,
-    description: Option<String>,
-    /// Whether it is remembered, not fresh.
-    is_stale: bool,
-    /// Why it is not offered.
-    pub(crate) kept_back: Option<KeptBack>,
-}
-
-impl Entry {
-    /// The name that it goes by before servers are told apart.
-    pub(crate) fn name(&self) -> &str {
-        self.alias
-            .as_ref()
-            .map_or(&self.item.native, ExposedName::as_str)
-    }
-
-    fn route(&self) -> Route {
-        Route {
-            server: self.server.clone(),
-            native: self.item.native.clone(),
-            headers: self.item.headers.clone(),
-        }
-    }
-
-    /// Whether a client that has one of them has the other.
-    fn is_same(&self, other: &Self) -> bool {
-        let (one, two) = (&self.item.raw, &other.item.raw);
-        self.exposed == other.exposed
-            && self.description == other.description
-            && self.server.key() == other.server.key()
-            && ((one.as_ptr(), one.len()) == (two.as_ptr(), two.len()) || one == two)
-    }
 }
 
 /// A snapshot.
@@ -142,7 +72,7 @@ pub struct View {
     settled: bool,
     /// Servers whose part in it is remembered: JSON text of their names, if there are any.
     stale: Option<String>,
-    /// Whether some server in it has no task, and is to be woken by who wants a list.
+    /// Whether nobody has needed some server in it: whoever wants a list starts it.
     sleeps: bool,
     /// Tools of the one server of a single view that are switched off, for all or for the project.
     off: BTreeSet<NativeName>,
@@ -321,10 +251,10 @@ impl View {
             })
     }
 
-    /// Starts what has no task yet, for somebody wants to know what there is.
+    /// Starts what nobody has needed yet, for somebody wants to know what there is.
     pub(crate) fn wake(&self) {
         if self.sleeps {
-            self.awaited().for_each(Server::want);
+            self.awaited().for_each(|server| server.want());
         }
     }
 
@@ -395,7 +325,7 @@ impl View {
             }
         }
         if kind == ListKind::Tools && era == Era::Legacy {
-            added.extend(tasks::marked(&entry.server, &object).map(str::to_owned));
+            added.extend(offers::marked_as_task(&entry.server, &object).map(str::to_owned));
         }
         if !self.is_single() {
             if kind == ListKind::Tools {
@@ -741,7 +671,7 @@ impl View {
 fn with_views(tools: &[Entry], single: bool) -> HashSet<Arc<str>> {
     let shows: Vec<&Entry> = tools
         .iter()
-        .filter(|entry| !single && apps::has_view(&entry.item.raw))
+        .filter(|entry| !single && has_view(&entry.item.raw))
         .collect();
     let several = shows
         .iter()

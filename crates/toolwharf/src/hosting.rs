@@ -11,11 +11,7 @@ use std::{
     sync::Arc,
 };
 
-use engine::{
-    Gateway, Remembered,
-    lifecycle::Last,
-    server::{Crash, Left, Server},
-};
+use engine::{Crash, Gateway, Left, Remembered, lifecycle::Last, server::Server};
 use model::{Mount, ProjectId, Provider, ServerKey, ServerName, ServerSpec, Source};
 use runtime::Exit;
 use store::{EventRow, NewWorkspace, Store, WorkspaceRow};

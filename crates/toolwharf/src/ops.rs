@@ -10,10 +10,10 @@ use std::{
 
 use axum::{Router, http::StatusCode, routing::get};
 use engine::{
-    Fleet, Gateway,
+    Fleet, Gateway, Status,
     catalog::ListKind,
     lifecycle::Phase,
-    server::{Server, State, Status},
+    server::{Server, State},
 };
 
 use crate::gateway::Front;

@@ -18,11 +18,12 @@ use tokio::time::Instant;
 
 use super::{Failure, Relay, Step};
 use crate::{
+    connection::Connection,
     exchange::{Answer, Caller},
     hold::{Held, Holds, Origin},
     questions::{Ask, Asks, Open, Questions, answered},
     queue::Permit,
-    server::{Connection, Server},
+    server::Server,
     shared::Shared,
 };
 
@@ -81,7 +82,7 @@ impl Relay<'_> {
         }
         let params = Some(question.body()).filter(|params| !params.is_empty());
         let asking = self.ask(question.method(), params);
-        let open = Open::new(&self.target.server, by);
+        let open = Open::new(&self.target.server.asked_now, by);
         asked.push(question, asking, self.shared.limits().held_call_ttl, open);
     }
 
@@ -202,7 +203,7 @@ impl Relay<'_> {
             })
             .collect();
         let server = self.target.server.clone();
-        let open = Open::new(&server, permit.caller());
+        let open = Open::new(&server.asked_now, permit.caller());
         let asks = Asks::new(&connection.client, asks, open);
         self.put(Held {
             call,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use engine::server::Order;
+use engine::Order;
 use model::{NativeName, ServerSpec, StartPolicy};
 use serde_json::json;
 use tokio::time::Instant;

@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use engine::{
-    Warning,
+    Order, Warning,
     lifecycle::{Last, Rules},
-    server::Order,
 };
 use model::{Heartbeat, Hosting, RestartPolicy};
 use serde_json::{Value, json};

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use engine::server::Order;
+use engine::Order;
 use model::{RestartPolicy, ServerSpec};
 use serde_json::json;
 use store::{CallFilter, CallRow, CallStatus, NewWorkspace, Page};

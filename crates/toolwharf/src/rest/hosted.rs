@@ -17,7 +17,7 @@ use axum::{
     http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use engine::server::{Order, Server};
+use engine::{Order, server::Server};
 use futures_util::{StreamExt as _, stream};
 use model::ServerName;
 use serde::Deserialize;

@@ -9,7 +9,7 @@ use axum::{
     http::{HeaderMap, StatusCode},
     response::Response,
 };
-use engine::{Scope, server::Order};
+use engine::{Order, Scope};
 use model::{ProjectId, ServerKey, ServerName};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -169,7 +169,7 @@ impl Rest {
         };
         let fleet = self.gateway.fleet();
         let server = match fleet.get(&key) {
-            Some(server) => Detail::of(server),
+            Some(server) => Detail::of(server, &fleet),
             None => Detail::of_row(&row),
         };
         let may_change = who.may(Role::Manage, Some(&row.project_id));

@@ -83,7 +83,9 @@ impl Product {
                 owner: Some(server.project_id.clone()),
                 name: server.name.clone(),
             };
-            fleet.get(&key).map_or(0, |server| server.kept_back().len())
+            fleet
+                .get(&key)
+                .map_or(0, |server| fleet.kept_back(server).len())
         };
         Self {
             kept_back: servers.clone().map(kept_back).sum(),

@@ -15,6 +15,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use engine::{
+    Fleet,
     catalog::ListKind,
     server::{Server, State as Place},
 };
@@ -117,7 +118,7 @@ impl Row {
         }
     }
 
-    pub(super) fn of(server: &Server) -> Self {
+    pub(super) fn of(server: &Server, fleet: &Fleet) -> Self {
         let mut row = Self::configured(&server.spec);
         let status = server.status();
         if server.spec.enabled {
@@ -148,7 +149,7 @@ impl Row {
             row.protocol_version = Some(info.version.to_string());
         }
         row.tools = catalog.list(ListKind::Tools).len();
-        row.kept_back = server.kept_back().len();
+        row.kept_back = fleet.kept_back(server).len();
         (row.in_flight, row.waiting) = server.load();
         row.calls = server.stats.calls.load(Ordering::Relaxed);
         row.errors = server.stats.errors.load(Ordering::Relaxed);
@@ -158,9 +159,9 @@ impl Row {
 }
 
 impl Detail {
-    pub(super) fn of(server: &Server) -> Self {
+    pub(super) fn of(server: &Server, fleet: &Fleet) -> Self {
         Self {
-            row: Row::of(server),
+            row: Row::of(server, fleet),
             disabled_tools: disabled(server).into_iter().collect(),
             one_session_at_a_time: server.takes_turns(),
             ..Self::configured(&server.spec)
@@ -305,7 +306,7 @@ impl Rest {
             server: self
                 .server(name.as_str())
                 .ok()
-                .map(|server| Row::of(&server)),
+                .map(|server| Row::of(&server, &self.gateway.fleet())),
         }
     }
 }
@@ -326,9 +327,10 @@ pub(super) fn server_name(name: &str) -> Result<ServerName, Problem> {
 }
 
 pub(super) async fn list(State(rest): State<Shared>) -> Json<Servers> {
-    let servers = rest.gateway.servers();
+    let fleet = rest.gateway.fleet();
+    let servers = fleet.of_file().map(|server| Row::of(server, &fleet));
     Json(Servers {
-        servers: servers.iter().map(|server| Row::of(server)).collect(),
+        servers: servers.collect(),
     })
 }
 
@@ -336,7 +338,10 @@ pub(super) async fn show(
     State(rest): State<Shared>,
     UrlPath(name): UrlPath<String>,
 ) -> Result<Json<Detail>, Problem> {
-    Ok(Json(Detail::of(&*rest.server(&name)?)))
+    Ok(Json(Detail::of(
+        &*rest.server(&name)?,
+        &rest.gateway.fleet(),
+    )))
 }
 
 pub(super) async fn save(

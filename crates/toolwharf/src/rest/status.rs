@@ -49,8 +49,9 @@ pub(super) async fn show(State(rest): State<Shared>) -> Json<Status> {
     let reason = store.ping().await.err().map(|error| error.to_string());
     let mut servers = BTreeMap::new();
     let mut kept_back = Vec::new();
-    for server in rest.gateway.fleet().all() {
-        let row = Row::of(server);
+    let fleet = rest.gateway.fleet();
+    for server in fleet.all() {
+        let row = Row::of(server, &fleet);
         *servers.entry(row.state).or_default() += 1;
         if row.kept_back > 0 {
             kept_back.push(KeptBack {

@@ -222,7 +222,8 @@ impl Rest {
         let settings = project.and_then(|id| fleet.projects.get(id));
         let off: BTreeSet<String> = disabled(server);
         let differences = self.differences(server).await;
-        let kept_back: HashMap<NativeName, KeptBack> = server.kept_back().into_iter().collect();
+        let kept_back: HashMap<NativeName, KeptBack> =
+            fleet.kept_back(server).into_iter().collect();
         let mut seen = BTreeSet::new();
         for item in server.catalog().list(ListKind::Tools).iter() {
             // A server that lists a name twice offers it once.

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use engine::{Connect, Housing, Launched, Refused, StartError, server::Connection};
+use engine::{Connect, Connection, Housing, Launched, Refused, StartError};
 use futures_util::future::BoxFuture;
 use mcp::client::{Ambient, Connector, Identity, Options, Target};
 use model::{EraPolicy, Provider, ServerKey, ServerSpec, Transport};

@@ -30,9 +30,7 @@ use std::{
 };
 
 use engine::{
-    Gateway, Project, Runtimes, Scope,
-    lifecycle::Last,
-    server::{Left, Order, Server, Status},
+    Gateway, Left, Order, Project, Runtimes, Scope, Status, lifecycle::Last, server::Server,
 };
 use mcp::{Era, client::Identity};
 use model::{

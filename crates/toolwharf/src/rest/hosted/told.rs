@@ -2,10 +2,7 @@
 
 use std::{sync::atomic::Ordering, time::Duration};
 
-use engine::{
-    lifecycle::Phase,
-    server::{Load, Server},
-};
+use engine::{Load, lifecycle::Phase, server::Server};
 use model::Network;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};

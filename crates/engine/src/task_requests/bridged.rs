@@ -12,16 +12,14 @@ use mcp::{
 };
 use tokio::time::Instant;
 
-use super::{
-    Task,
-    table::{Open, Questions},
-};
 use crate::{
+    connection::Connection,
     exchange::{Answer, Caller},
     questions::Ask,
     relay::{self, LONGEST},
-    server::{Connection, Server},
+    server::Server,
     shared::Shared,
+    tasks::{Open, Questions, Task},
 };
 
 /// How long a legacy server may take to ask what it says it wants to know.

@@ -1,4 +1,9 @@
-//! Which tasks there are, whose they are, and where.
+//! Tasks: calls whose result is fetched later. Which there are, whose they are, and where.
+//!
+//! Invariants: a task is its owner's alone: of the key that made it, without a key of the session, and without either
+//! of whoever knows its id, which then is a random one of ours. The table is bounded; whoever has most loses the
+//! oldest. Deliberately absent: surviving a restart, `notifications/tasks` of modern servers; how requests about tasks are
+//! answered ([`crate::task_requests`]).
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -10,17 +15,23 @@ use bytes::Bytes;
 use mcp::{
     Era, Frame, RpcError,
     client::Call,
-    json::quote,
-    server::{Session, SessionId},
+    json::{Splice, quote},
+    server::Session,
 };
+use memchr::memmem::Finder;
 use model::ServerKey;
 use tokio::time::Instant;
 
 use crate::{
-    exchange::{ANONYMOUS, Caller},
+    connection::Connection,
+    exchange::{Answer, Caller, Owner},
     questions::Ask,
-    server::{Connection, Server},
+    server::Server,
 };
+
+/// Made once: it costs as much as a search.
+static TASK_ID: std::sync::LazyLock<Finder<'_>> =
+    std::sync::LazyLock::new(|| Finder::new("\"taskId\""));
 
 /// Tasks that are remembered in all.
 const MAX_TASKS: usize = 10_000;
@@ -28,25 +39,6 @@ const MAX_TASKS: usize = 10_000;
 const MAX_OWNED: usize = 1_000;
 /// Bytes of results that are kept for tasks of ours.
 const MAX_KEPT_BYTES: usize = 16 << 20;
-
-/// Whose a task is.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) enum Owner {
-    Principal(Arc<str>),
-    Session(SessionId),
-    /// Of whoever knows its id.
-    Bearer,
-}
-
-impl Owner {
-    pub(crate) fn of(caller: &Caller) -> Self {
-        match &caller.session {
-            _ if *caller.principal != *ANONYMOUS => Self::Principal(caller.principal.clone()),
-            Some(session) => Self::Session(session.id().clone()),
-            None => Self::Bearer,
-        }
-    }
-}
 
 /// One task.
 pub(crate) struct Task {
@@ -121,17 +113,17 @@ struct Inner {
 
 /// All tasks.
 #[derive(Default)]
-pub(crate) struct Table {
+pub(crate) struct Tasks {
     inner: Mutex<Inner>,
 }
 
-impl Table {
+impl Tasks {
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes a task that a server has made; gives the id that the client knows it by.
-    pub(crate) fn add(&self, caller: &Caller, server: &Server, native: &str) -> Arc<str> {
+    fn add(&self, caller: &Caller, server: &Server, native: &str) -> Arc<str> {
         let owner = Owner::of(caller);
         let mut inner = self.inner();
         let known = inner.tasks.get(&(owner.clone(), native.into()));
@@ -159,12 +151,7 @@ impl Table {
     ///
     /// # Errors
     /// The result is too large.
-    pub(crate) fn keep(
-        &self,
-        caller: &Caller,
-        server: &Server,
-        result: &[u8],
-    ) -> Result<String, RpcError> {
+    fn keep(&self, caller: &Caller, server: &Server, result: &[u8]) -> Result<String, RpcError> {
         if result.len() > MAX_KEPT_BYTES {
             return Err(RpcError::internal(format!(
                 "server `{}` answered at once, with {} bytes; no more than {MAX_KEPT_BYTES} are kept for a task: \
@@ -222,15 +209,61 @@ impl Table {
     }
 
     /// The task that a server calls `native`, and the session to tell of it.
-    pub(crate) fn to_tell(
-        &self,
-        server: &ServerKey,
-        native: &str,
-    ) -> Option<(Arc<Task>, Arc<Session>)> {
+    fn to_tell(&self, server: &ServerKey, native: &str) -> Option<(Arc<Task>, Arc<Session>)> {
         let inner = self.inner();
         let mut all = inner.tasks.values();
         let task = all.find(|task| *task.native == *native && task.server == *server)?;
         Some((task.clone(), task.session.upgrade()?))
+    }
+
+    /// The answer to a tool call that made a task, for the client's era; `None` if it made none.
+    pub(crate) fn created(
+        &self,
+        caller: &Caller,
+        server: &Server,
+        response: &Frame,
+        era: Era,
+    ) -> Option<String> {
+        TASK_ID.find(response.body())?;
+        let native = mcp::tasks::created(response, era)?;
+        let id = self.add(caller, server, &native);
+        if era == caller.era && *id == *native {
+            // As it is.
+            return None;
+        }
+        mcp::tasks::creation(response, era, caller.era, &id)
+    }
+
+    /// What a legacy client gets whose server answered at once although a task was wanted: a task that is over.
+    ///
+    /// # Errors
+    /// The result is too large to be kept.
+    pub(crate) fn kept(
+        &self,
+        caller: &Caller,
+        server: &Server,
+        frame: &Frame,
+        result: &[u8],
+    ) -> Result<Answer, RpcError> {
+        let task = self.keep(caller, server, result)?;
+        let result = format!("{{\"task\":{{{task}}}}}");
+        Ok(Answer::result(frame, result.as_bytes()))
+    }
+
+    /// Tells a task's owner what its server says of it, and nobody else.
+    pub(crate) fn tell(&self, server: &ServerKey, frame: &Frame) {
+        let id = frame.object().and_then(|params| params.string("taskId"));
+        let Some((task, session)) = id.and_then(|id| self.to_tell(server, &id)) else {
+            return;
+        };
+        let mut splice = Splice::new();
+        if task.id != task.native {
+            mcp::tasks::rename(frame, &task.id, &mut splice);
+        }
+        session.outbox().push(
+            mcp::outbox::Weight::Notification,
+            splice.apply(frame.text()),
+        );
     }
 
     /// Ends the questions that have waited too long: dropping the call cancels it at its server.

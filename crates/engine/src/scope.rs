@@ -1,0 +1,24 @@
+//! Which part of everything a caller addresses.
+
+use model::{ProjectId, ServerName};
+
+/// Which part of everything a caller addresses.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct Scope {
+    /// `None`: all servers.
+    pub project: Option<ProjectId>,
+    /// One server alone, as it is.
+    pub server: Option<ServerName>,
+}
+
+impl Scope {
+    /// What to say to whoever addresses a scope that there is not.
+    #[must_use]
+    pub fn missing(&self) -> String {
+        match (&self.project, &self.server) {
+            (_, Some(server)) => format!("no server `{server}` is enabled here"),
+            (Some(project), None) => format!("there is no project `{project}`"),
+            (None, None) => "there is nothing here".to_owned(),
+        }
+    }
+}
