@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::{Result, ensure};
 
 use crate::{
-    docker, graph, lengths, postgres, setup,
+    docker, graph, lengths, modules, postgres, setup,
     shell::{Cmd, heading},
     workspace::Workspace,
 };
@@ -97,12 +97,14 @@ fn clippy(workspace: &Workspace) -> Result<()> {
     workspace.cargo(&lints).run()
 }
 
-/// What depends on what, and how long files are.
+/// What depends on what, crates and modules, and how long files are.
 pub(crate) fn structure(workspace: &Workspace) -> Result<()> {
     heading("dependency graph");
     graph::run(workspace)?;
     heading("lengths of files");
-    lengths::run(workspace)
+    lengths::run(workspace)?;
+    heading("modules");
+    modules::run(workspace)
 }
 
 fn deny(workspace: &Workspace) -> Result<()> {

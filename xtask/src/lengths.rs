@@ -1,4 +1,4 @@
-//! `cargo xtask graph`, second half: no Rust file is longer than [`MAX_LINES`], tests included.
+//! `cargo xtask graph`, second part: no Rust file is longer than [`MAX_LINES`], tests included.
 //!
 //! A file that long holds several things, and nobody finds the one that they look for.
 
@@ -44,7 +44,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     )
 }
 
-fn rust_files(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+pub(crate) fn rust_files(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     let entries = fs::read_dir(folder);
     for entry in entries.with_context(|| format!("cannot read {}", folder.display()))? {
         let entry = entry?;

@@ -13,6 +13,7 @@ mod gateway;
 mod graph;
 mod http;
 mod lengths;
+mod modules;
 mod postgres;
 mod python;
 mod recipes;
@@ -57,7 +58,8 @@ enum Command {
     },
     /// Checks formatting, lints, the dependency graph, lengths of files, licences and sources
     Check,
-    /// Checks that crates depend on each other only as docs/architecture.md says, and that no Rust file is too long
+    /// Checks that crates depend on each other only as docs/architecture.md says, that no Rust file is too long, and that
+    /// modules use each other in no circle
     Graph,
     /// Runs a command with a private Postgres, whose URL is in TOOLWHARF_TEST_POSTGRES
     Postgres {

@@ -1,27 +1,28 @@
 //! What Toolwharf decides: which servers run, what they offer, who sees what, and where a call goes.
 //!
-//! - [`server`]: one configured server: its process or peer, its connection, its queue.
-//! - `launch`: from a server's description to a connection ([`Connect`]).
-//! - [`catalog`]: what a server offers, as it said it.
-//! - [`view`]: what one caller sees of all catalogs: an immutable snapshot.
-//! - `fleet`, `shared`: which servers there are, and the views of them.
-//! - `exchange`: who asks, and what they get.
-//! - [`gateway`]: the front door for requests of clients; `declare`: what changes the fleet; `watch`: what clients watch.
-//! - `relay`: the way of one call, across the eras.
-//! - `audit`: its record.
-//! - `chain`: gateways behind this one, and why some must not be there.
-//! - `presence`: which servers have something to offer now, for an agent's turn.
+//! The modules, from the bottom up; each uses only what stands above it in this list, and `cargo xtask graph` checks that
+//! there is no circle.
+//!
+//! - `scope`: which part of everything a caller addresses; `exchange`: who asks, and what they get.
+//! - [`catalog`]: what a server offers, as it said it; [`uri`]: what resources are called where several servers have some.
 //! - [`remember`], `memory`, `pinned`: what is known of servers from earlier runs, and what is kept back for it.
-//! - [`lifecycle`]: when a server is started, stopped and started again; `drive`: the loop that does it.
-//! - `stock`: what a server says of itself; `status`: how it is.
-//! - `own_tools`: what a session lists that has an instance of its own.
-//! - `queue`: calls of one server that wait for their turn.
-//! - `questions`: what servers ask the clients of their calls.
-//! - `offers`: what is declared towards clients; `skills`: skills of several servers as one list.
-//! - `apps`: whose app makes a call.
-//! - `tasks`: calls whose result is fetched later.
-//! - `hold`: calls that wait for a modern client's input.
-//! - [`hub`], `announce`: who is told when something changes, and of what.
+//! - [`lifecycle`]: when a server is started, stopped and started again, as a pure function.
+//! - `runtimes`: what runs a sandboxed server; `connection`: a conversation with an instance; `launch`: how one is made
+//!   ([`Connect`]).
+//! - `status`: how a server is; `orders`: what somebody wants of it; `queue`: calls that wait for their turn; `questions`: what
+//!   it asks the clients of its calls; `subscriptions`: what is watched at it; `sessions`: who has an instance of their own.
+//! - [`server`]: one server, which has all of these; `unavailable`: why its callers get no connection.
+//! - `fleet`: which servers there are, and who sees them; `offers`: what is declared towards clients.
+//! - `entry`, `names`, `refusals`, [`view`]: what one caller sees of all catalogs, as an immutable snapshot.
+//! - [`hub`], `announce`: who is told when something changes, and of what. `audit`: the records of calls; `chronicle`: those of
+//!   servers. `hold`: calls that wait for a modern client's input; `tasks`: calls whose result is fetched later; `apps`: whose
+//!   app makes a call.
+//! - `shared`: all of this, for all tasks.
+//! - `stock`: what a server says of itself; `chain`: gateways behind this one; `drive`: the loop that runs a server.
+//! - `own_instances`: instances of a session's own; `relay`: the way of one call, across the eras; `skills` and `task_requests`:
+//!   requests that are not relayed as they are.
+//! - [`gateway`]: the front door for requests of clients. `declare`: what changes the fleet; `watch`: what clients watch;
+//!   `presence`: which servers have something to offer now, for an agent's turn. [`secrets`]: sealing.
 //!
 //! Invariants: a call resolves on a snapshot and takes no lock that a list holds; no lock is held across an
 //! await; every wait has a deadline and every queue an end.
