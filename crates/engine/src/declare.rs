@@ -258,8 +258,7 @@ fn is_own(server: &Server, project: &ProjectId) -> bool {
     server.spec.declared == Declared::Project && server.key().owner.as_ref() == Some(project)
 }
 
-/// Has the servers of these descriptions in the place of those that `is_old`: the old ones where nothing changed but the
-/// tools that are switched off.
+/// Replaces the servers that `is_old` by those of `specs`. An old one stays if nothing but its disabled tools changed.
 fn put(
     fleet: &mut Fleet,
     is_old: impl Fn(&Server) -> bool,

@@ -54,7 +54,7 @@ struct Driver<'a> {
     /// What a life says in its course.
     tell: mpsc::Sender<Event>,
     timer: Option<Instant>,
-    /// Who waits for an order to be followed.
+    /// Those to be told when their order has been carried out.
     waiting: Vec<oneshot::Sender<()>>,
     over: bool,
 }
@@ -80,7 +80,7 @@ impl Server {
 
     /// Waits until somebody wants it; `false` if it is not to run any more.
     async fn is_wanted(&self, shared: &Shared) -> bool {
-        // Who waits for it subscribes before looking at the state: nobody is missed.
+        // Callers subscribe to the state before they look at it, so none is missed here.
         if self.state.receiver_count() > 0 && self.is_now_wanted() {
             return true;
         }
@@ -106,7 +106,7 @@ impl Server {
             let mut before = self.before.lock().unwrap_or_else(PoisonError::into_inner);
             before.take()
         };
-        // What is dropped has no loop, and so no instance.
+        // A server that was dropped has no task any more, and so no instance.
         if let Some(before) = before.and_then(|before| before.upgrade()) {
             before.stopped().await;
         }
@@ -153,7 +153,7 @@ impl Server {
                     ending = true;
                     driver.shutdown()
                 }
-                // Who answers calls goes on to, for a while.
+                // A server that answers calls may go on until `over`.
                 () = shared.closing.cancelled(), if closing => {
                     ending = true;
                     driver.shutdown()
@@ -296,7 +296,7 @@ impl Server {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What it means that it did not start.
+    /// Turns a failed start into an event.
     fn not_started(&self, error: StartError) -> Event {
         if let Some(blocked) = self.take_blocked() {
             return self.blocked(&blocked);
@@ -465,7 +465,7 @@ impl Driver<'_> {
         Event::Shutdown { grace }
     }
 
-    /// What is asked of it, if it is wanted.
+    /// The event that wakes it: the first order that waits, or that somebody needs it.
     fn wanted(&mut self) -> Event {
         match self.server.inbox.pop() {
             Some(order) => self.ordered(order),
@@ -604,7 +604,7 @@ impl Driver<'_> {
     fn record(&self, note: &Note) {
         let server = self.server.key();
         let mut detail = self.detail(note);
-        // Who has just registered it is told so.
+        // The answer to its registration says so already.
         let is_answer = matches!(note, Note::Blocked { .. })
             && self.server.begin.get().is_none()
             && self.server.stats.starts.load(Ordering::Relaxed) <= 1;

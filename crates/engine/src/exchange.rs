@@ -1,4 +1,4 @@
-//! Who asks, and what they get.
+//! The caller of a request, and the answer that they get.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,7 +17,7 @@ use crate::scope::Scope;
 /// The principal of whoever comes without a key.
 pub const ANONYMOUS: &str = "anonymous";
 
-/// Who asks, and where messages go that belong to the request.
+/// The caller of a request, and where messages about the request are sent.
 pub struct Caller {
     pub era: Era,
     pub scope: Scope,

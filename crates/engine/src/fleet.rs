@@ -16,10 +16,10 @@ use model::{
 
 use crate::{catalog::ListKind, pinned::KeptBack, scope::Scope, server::Server};
 
-/// What is set for a project.
+/// The settings of a project.
 #[derive(Clone, Default)]
 pub struct Project {
-    /// What it sees of the servers that are nobody's own, and how names are made.
+    /// Which of the shared servers it sees, and how names are made.
     pub view: ProjectView,
     pub tools: HashMap<ToolRef, ToolSetting>,
 }
@@ -121,7 +121,7 @@ impl Fleet {
                 .any(|server| server.spec.projects.contains(id))
     }
 
-    /// What is set for a project: its own word, else the configuration file's.
+    /// The settings of a project: its own, else those of the configuration file.
     pub(crate) fn project_view(&self, id: &ProjectId) -> Option<&ProjectView> {
         match self.projects.get(id) {
             Some(project) => Some(&project.view),

@@ -86,7 +86,7 @@ pub(crate) struct Launcher {
 struct Started {
     target: Target,
     handle: Handle,
-    /// What it printed where messages belong.
+    /// What it printed on its standard output besides messages.
     printed: Printed,
     hosted: Option<Arc<Housing>>,
 }
@@ -96,7 +96,7 @@ struct Started {
 struct Printed(Arc<OnceLock<String>>);
 
 impl Printed {
-    /// Has such lines written to the instance's log, too.
+    /// Writes such lines to the instance's log, too.
     fn of(&self, handle: &Handle) -> Stray {
         let (first, note) = (self.0.clone(), handle.note());
         Box::new(move |line| {

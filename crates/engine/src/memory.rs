@@ -102,7 +102,7 @@ impl Memory {
         !std::mem::replace(&mut notes.in_hand, true)
     }
 
-    /// Has everything kept that is noted of a server, and what comes meanwhile; tells what came of definitions.
+    /// Writes down all that is noted of a server, and what comes meanwhile; tells what became of its definitions.
     pub(crate) async fn write(&self, key: &ServerKey, tell: &(dyn Fn(Told<'_>) + Sync)) {
         while let Some((seen, catalog)) = self.next(key) {
             let (first, last): (Vec<Seen>, Vec<Option<Seen>>) = seen.into_values().unzip();

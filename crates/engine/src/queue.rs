@@ -174,7 +174,7 @@ impl Queue {
         self.places.line().takes_turns
     }
 
-    /// Has turns taken from now on; `false` if they are already.
+    /// Takes turns from now on; `false` if it does already.
     pub(crate) fn take_turns(&self) -> bool {
         let mut line = self.places.line();
         // The calls in flight may be of several callers: the next turn begins when all of them are over.

@@ -303,7 +303,7 @@ impl Server {
         }
     }
 
-    /// Has its callers see that it starts, if nobody wanted it so far; whether that is so.
+    /// Shows callers that it starts, unless somebody wanted it before; returns whether it was the first.
     pub(crate) fn is_now_wanted(&self) -> bool {
         let begins = |state: &mut State| {
             let begins = matches!(state, State::Idle) && self.spec.enabled;
@@ -338,8 +338,8 @@ impl Server {
         self.catalog.load().info.as_ref().map(|info| info.era)
     }
 
-    /// Has the connection of a lazy server given up, soon, if nobody uses it now; what it offered stays offered. Others
-    /// go on, and so does one that is not connected.
+    /// Asks a lazy server to give up its connection soon, if nobody uses it now; what it offered stays offered. This does nothing
+    /// to other servers, and to one that is not connected.
     pub fn rest(&self) {
         self.resting.notify_waiters();
     }
@@ -383,13 +383,13 @@ impl Server {
         }
     }
 
-    /// Has it start when `before` is gone, which was a server of the same name.
+    /// Makes its start wait until `before` is gone, a server of the same name.
     pub(crate) fn waits_for(&self, before: &Arc<Self>) {
         let mut waiting = self.before.lock().unwrap_or_else(PoisonError::into_inner);
         *waiting = Some(Arc::downgrade(before));
     }
 
-    /// Has it take the place of the same server as it was declared before.
+    /// Lets it take the place of the same server as it was declared before.
     pub(crate) fn comes_after(&self, before: &Arc<Self>) {
         let rested = matches!(before.status().phase, Phase::Stopped | Phase::Failed);
         let _ = self.begin.set(match rested && before.spec.enabled {

@@ -134,7 +134,7 @@ impl Server {
         missing
     }
 
-    /// Has the catalog remembered for the next start, without tools that cannot be.
+    /// Saves the catalog for the next start, without the tools that cannot be remembered.
     fn keep(&self, shared: &Arc<Shared>) {
         let mut catalog = self.catalog();
         let is_unkept =
@@ -269,8 +269,8 @@ impl Server {
         }
     }
 
-    /// Has calls of one session at a time go to the server from now on, unless its limit was set by hand: it asks its
-    /// clients things, and does not say in which call. Whether that is so.
+    /// Sends it the calls of one session at a time from now on, unless its limit was set by hand: it asks its clients things,
+    /// and does not say in which call. Returns whether it takes turns.
     fn take_turns(&self, shared: &Arc<Shared>) -> bool {
         // Where sessions have instances of their own, whoever uses the common one has no session to be asked.
         if self.spec.max_concurrency.is_some() || self.spec.sharing == Sharing::Session {

@@ -13,6 +13,7 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 use engine::Scope;
+use mcp::chain::Chain;
 use model::{ProjectId, ServerName, Settings};
 use tokio::time::Instant;
 
@@ -51,8 +52,8 @@ pub(crate) async fn run(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     args.given.overrule(&mut settings);
     logs::init(&settings);
     let data_dir = startup::open_data_dir(&settings)?;
-    let is_below_itself = startup::chain(&data_dir, true)?.refusal().is_some();
-    if !args.standalone && !is_below_itself {
+    let chain = startup::chain(&data_dir, true)?;
+    if !args.standalone && chain.refusal().is_none() {
         let finder = Finder {
             dir: data_dir.clone(),
             sources: sources.clone(),
@@ -68,19 +69,23 @@ pub(crate) async fn run(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
             return bridge::run(finder, place, ended()).await;
         }
     }
-    own(named, args, settings).await
+    own(named, args, settings, data_dir, chain).await
 }
 
 /// Is a gateway of its own.
-async fn own(named: &[PathBuf], args: Args, settings: Settings) -> anyhow::Result<()> {
+async fn own(
+    named: &[PathBuf],
+    args: Args,
+    settings: Settings,
+    data_dir: PathBuf,
+    chain: Chain,
+) -> anyhow::Result<()> {
     let (sources, mut config) = startup::load(named)?;
     config.settings = settings;
     let myself = Itself::at(&[]);
     myself.leave_out(&mut config);
     warn_of(&config);
-    let data_dir = startup::open_data_dir(&config.settings)?;
     let store = startup::open_store(&config.settings, &data_dir).await?;
-    let chain = startup::chain(&data_dir, true)?;
     let refusal = chain.refusal();
     if let Some(why) = &refusal {
         // It answers, so that whoever started it learns why; it starts nothing.

@@ -1,4 +1,4 @@
-//! Who drops the stream of a chat ends what it does, at any event.
+//! Dropping the stream of a chat ends its work, whatever event it had reached.
 
 use std::sync::atomic::Ordering;
 
