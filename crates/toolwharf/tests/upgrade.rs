@@ -1,0 +1,130 @@
+//! A data directory that an older version left is taken over whole: pins, secrets, keys, volumes, and what was stopped.
+//!
+//! `upgrade_fixtures` was made by the version before every server had one life (2026-11): its database as SQLite's shell
+//! dumps it, with `@SERVER@` where the path of the scripted server stood, and the files beside it. It had a server of
+//! the file (`files`), one of project `shop` with a secret (`own`), a hosted one with a volume (`notes`), and one that
+//! was stopped by hand (`stopped`).
+
+mod kept;
+
+use std::{
+    fs,
+    io::Write,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use kept::Kept;
+use serde_json::{Value, json};
+use testkit::{Bin, DEADLINE, wait_for_some};
+
+const NOTES: &str = "01a207a1-e3dc-74ed-bd13-517fde8229d5";
+const STOPPED: &str = "01a207a1-e46b-703e-97ea-ccb73da5579f";
+
+fn fixture(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/upgrade_fixtures");
+    folder.join(name)
+}
+
+/// Runs a program with this input; its output.
+fn output(program: &str, args: &[&str], input: &[u8]) -> Vec<u8> {
+    let spawned = Command::new(program)
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn();
+    let mut child = spawned
+        .unwrap_or_else(|why| panic!("{program}: {why}; install it with `cargo xtask setup`"));
+    let (mut stdin, input) = (child.stdin.take().unwrap(), input.to_vec());
+    let writing = std::thread::spawn(move || stdin.write_all(&input));
+    let output = child.wait_with_output().unwrap();
+    writing.join().unwrap().unwrap();
+    assert!(output.status.success(), "{program} {args:?}");
+    output.stdout
+}
+
+/// The data directory as the older version left it, and the configuration that it ran with.
+async fn left() -> Kept {
+    let mut kept = Kept::sqlite().await;
+    let server = Bin::path("testkit-scripted");
+    kept.set_env("PROGRAM", server.to_str());
+    // A path that is no part of what was agreed to, for it is called a key: it may differ from run to run.
+    kept.servers(json!({"files": {
+        "command": "sh",
+        "args": ["-c", "exec \"$PROGRAM_KEY\" --name files --no-builtin --tools 2"],
+        "env": {"PROGRAM_KEY": "${PROGRAM}"},
+    }}));
+    kept.settings("[limits]\nstop_grace = \"2s\"\n[hosting]\nproviders = [\"process\"]\n");
+    let volume = kept.data("hosting/process/volumes").join(NOTES);
+    fs::create_dir_all(&volume).unwrap();
+    for name in ["master.key", "installation", "admin-token"] {
+        fs::copy(fixture(name), kept.data(name)).unwrap();
+    }
+    let tables = fs::read_to_string(fixture("tables.sql")).unwrap();
+    let tables = tables.replace("@SERVER@", server.to_str().unwrap());
+    let database = kept.data("toolwharf.db");
+    output("sqlite3", &[database.to_str().unwrap()], tables.as_bytes());
+    let packed = fs::read(fixture("disk.ext4.gz")).unwrap();
+    fs::write(volume.join("disk.ext4"), output("gzip", &["-dc"], &packed)).unwrap();
+    kept
+}
+
+#[tokio::test]
+async fn what_an_older_version_left_is_taken_over_whole() {
+    let mut kept = left().await;
+    let gateway = kept.start().await;
+
+    let row = async |path: &str, state: &str| {
+        wait_for_some(&format!("{path} to be {state}"), DEADLINE, async || {
+            let row = gateway.ok("GET", path, Value::Null).await;
+            let word = row.get("state").unwrap_or(&row["status"]);
+            (word == state).then_some(row)
+        })
+        .await
+    };
+    let files = row("/servers/files", "running").await;
+    assert_eq!(
+        (&files["tools"], &files["keptBack"]),
+        (&json!(2), &json!(0))
+    );
+    // The volume has what the older version wrote.
+    row(&format!("/mcp/servers/{NOTES}"), "running").await;
+    let read = json!({"method": "tools/call", "params": {"name": "read", "arguments": {"path": "/data/kept"}}});
+    let call = format!("/mcp/servers/{NOTES}/call");
+    let text = gateway.ok("POST", &call, read).await["result"]["content"][0]["text"].clone();
+    assert_eq!(text, "written by an older version");
+    // What was stopped by hand stays so.
+    row(&format!("/mcp/servers/{STOPPED}"), "stopped").await;
+    // The project's server starts, so its secret was opened.
+    let listed = gateway
+        .try_mcp("shop", "tools/list", json!({}))
+        .await
+        .unwrap();
+    assert!(listed.text().contains("tool_0"), "{}", listed.text());
+    let own = row("/projects/shop/servers/own", "running").await;
+    assert_eq!((&own["tools"], &own["keptBack"]), (&json!(1), &json!(0)));
+    let events = format!("/mcp/servers/{NOTES}/events");
+    let events = gateway.ok("GET", &events, Value::Null).await;
+    let ready = events["events"].as_array().unwrap().iter();
+    assert_eq!(ready.filter(|event| event["kind"] == "ready").count(), 2);
+    drop(gateway);
+
+    // Definitions that were agreed to under the older version still are what others are compared with.
+    let other = kept.dir.path().join("other");
+    let server = Bin::path("testkit-scripted");
+    let script = format!(
+        "#!/bin/sh\nexec {} --name other --no-builtin --tools 2\n",
+        server.display()
+    );
+    fs::write(&other, script).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(&other, mode).unwrap();
+    kept.set_env("PROGRAM", other.to_str());
+    let gateway = kept.start().await;
+    let files = wait_for_some("its tools to be kept back", DEADLINE, async || {
+        let row = gateway.ok("GET", "/servers/files", Value::Null).await;
+        (row["keptBack"] != 0).then_some(row)
+    })
+    .await;
+    assert_eq!(files["keptBack"], 2, "{files:#}");
+}
