@@ -326,6 +326,7 @@ pub fn config_digest(spec: &model::ServerSpec) -> String {
 
 #[cfg(test)]
 mod tests {
+    use model::ServerSpec;
     use store::Location;
 
     use super::*;
@@ -339,6 +340,76 @@ mod tests {
             config: "c".into(),
             news: News::Tool,
         }
+    }
+
+    fn texts(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        let pairs = pairs.iter();
+        pairs
+            .map(|&(name, value)| (name.to_owned(), value.to_owned()))
+            .collect()
+    }
+
+    /// Pins and snapshots in users' databases hang on these: another digest would keep every tool back.
+    #[test]
+    fn digests_of_configurations_never_change() {
+        let env = || texts(&[("API_KEY", "hunter2"), ("REGION", "europe")]);
+        let args = || vec!["-y".to_owned(), "--token=filled-in".to_owned()];
+        let check = |transport: model::Transport, expected: &str| {
+            let mut spec = ServerSpec::new(ServerName::parse("s").expect("a name"), transport);
+            spec.secrets.0.insert("filled-in".to_owned());
+            assert_eq!(config_digest(&spec), expected, "{spec:?}");
+        };
+        for (cwd, expected) in [
+            (None, "590730af7a558bd649563fe7df3f7392"),
+            (Some("/srv/data"), "4e076977ca7c7a2f82401c8c98f98243"),
+        ] {
+            let command = "npx".to_owned();
+            let cwd = cwd.map(Into::into);
+            check(
+                model::Transport::Stdio {
+                    command,
+                    args: args(),
+                    env: env(),
+                    cwd,
+                },
+                expected,
+            );
+        }
+        let headers = || texts(&[("Authorization", "Bearer x"), ("X-Team", "filled-in blue")]);
+        let url = || "https://example.com/mcp?key=filled-in".to_owned();
+        let (web, old) = (url(), url());
+        let http = model::Transport::Http {
+            url: web,
+            headers: headers(),
+        };
+        check(http, "f86b4c585e891cd4a8dd5812e5484da4");
+        let sse = model::Transport::Sse {
+            url: old,
+            headers: headers(),
+        };
+        check(sse, "292c87837f1aef3ee17168f1e0b8f322");
+        let hosted = |source| {
+            let mut hosting = model::Hosting::new("one-0", source);
+            hosting.env = env();
+            hosting.volumes = vec!["/data".to_owned()];
+            model::Transport::Hosted(hosting.into())
+        };
+        let program = "npx".to_owned();
+        check(
+            hosted(model::Source::Command {
+                program,
+                args: args(),
+            }),
+            "0d9fce1353ab24883eeacf4e4a82b377",
+        );
+        let image = "notes:1".to_owned();
+        check(
+            hosted(model::Source::Image {
+                image,
+                command: args(),
+            }),
+            "59169cc6beb1e18103a6a28285e8a679",
+        );
     }
 
     /// What was seen first stays what is agreed to, however fast the next definition follows.
