@@ -19,7 +19,7 @@ pub struct Connection {
     pub client: Client,
     /// The instance, where it is ours.
     pub handle: Option<Handle>,
-    /// What runs it, where it is hosted.
+    /// What its sandbox is made by, where it has one.
     pub hosted: Option<Arc<Housing>>,
     pub(crate) level: AtomicU8,
     /// The tools that it lists, where it is a session's own.
@@ -30,7 +30,7 @@ pub struct Connection {
     pub(crate) behind: ArcSwapOption<Behind>,
 }
 
-/// What runs a hosted instance, and what of it is enforced.
+/// What an instance's sandbox is made by, and what of it is enforced.
 #[derive(Clone, Debug)]
 pub struct Housing {
     pub provider: Provider,

@@ -12,6 +12,7 @@ use std::{
 };
 
 use mcp::{Era, client::Ambient, client::CallError, protocol::method};
+use model::Declared;
 use runtime::Handle;
 use serde_json::{Value, json};
 use tokio::{
@@ -386,7 +387,7 @@ impl Server {
 
     /// Asks the server now and then whether it still answers, while nobody calls it (H15).
     async fn heartbeats(&self, connection: &Connection, tell: &mpsc::Sender<Event>) {
-        let Some(heartbeat) = self.spec.hosting().and_then(|hosting| hosting.heartbeat) else {
+        let Some(heartbeat) = self.spec.heartbeat else {
             return std::future::pending().await;
         };
         let asked = match connection.client.info().era {
@@ -452,10 +453,10 @@ impl Driver<'_> {
     }
 
     fn shutdown(&self) -> Event {
-        let own = match self.server.spec.hosting() {
-            Some(_) if self.shared.stop_by.get().is_none() => STOP_GRACE,
-            Some(_) => Duration::MAX,
-            None => self.shared.stop_grace,
+        let own = match self.server.spec.declared {
+            Declared::Registered if self.shared.stop_by.get().is_none() => STOP_GRACE,
+            Declared::Registered => Duration::MAX,
+            Declared::File | Declared::Project => self.shared.stop_grace,
         };
         let left = self.shared.stop_by.get();
         let left = left.map_or(Duration::MAX, |by| {
@@ -591,8 +592,8 @@ impl Driver<'_> {
             Action::SetTimer { at } => self.timer = Some(at),
             Action::CancelTimer => self.timer = None,
             Action::Save(word) => {
-                if let Some(hosting) = self.server.spec.hosting() {
-                    let id = hosting.id.clone();
+                if let Some(id) = self.server.spec.registered_as() {
+                    let id = id.to_owned();
                     self.shared.chronicle.write(Write::Status { id, word });
                 }
             }
@@ -650,12 +651,12 @@ impl Driver<'_> {
             _ if note.is_warning() => tracing::warn!(%server, "{note}"),
             _ => tracing::info!(%server, "{note}"),
         }
-        let Some(hosting) = self.server.spec.hosting() else {
+        let Some(id) = self.server.spec.registered_as() else {
             return;
         };
         self.shared.chronicle.write(Write::Event {
             project: self.server.spec.owner.clone(),
-            id: hosting.id.clone(),
+            id: id.to_owned(),
             name: self.server.name().clone(),
             kind: note.kind(),
             warning: warns,

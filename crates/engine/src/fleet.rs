@@ -99,10 +99,7 @@ impl Fleet {
     /// The server that was registered under this id.
     #[must_use]
     pub fn by_id(&self, id: &str) -> Option<&Arc<Server>> {
-        let is = |server: &&Arc<Server>| {
-            let hosting = server.spec.hosting();
-            hosting.is_some_and(|hosting| hosting.id == id)
-        };
+        let is = |server: &&Arc<Server>| server.spec.registered_as() == Some(id);
         self.registered().find(is)
     }
 

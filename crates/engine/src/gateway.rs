@@ -13,7 +13,6 @@ use mcp::{
     server::{Face, Session},
 };
 use model::Settings;
-use runtime::process::Spawner;
 use store::Store;
 use tokio::sync::Semaphore;
 
@@ -49,18 +48,11 @@ pub struct Gateway {
 impl Gateway {
     /// A gateway without servers yet.
     #[must_use]
-    pub fn new(
-        settings: Settings,
-        identity: Identity,
-        spawner: Spawner,
-        runtimes: Runtimes,
-        store: Store,
-    ) -> Self {
+    pub fn new(settings: Settings, identity: Identity, runtimes: Runtimes, store: Store) -> Self {
         let limits = &settings.limits;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let runtimes = Arc::new(runtimes);
         let launcher = Launcher {
-            spawner,
             runtimes: runtimes.clone(),
             starting: Semaphore::new((cores * STARTS_PER_CORE).max(LEAST_STARTS)),
             connector: Connector::new(),
@@ -119,7 +111,7 @@ impl Gateway {
         self.shared.chronicle.warnings()
     }
 
-    /// What runs hosted servers.
+    /// What runs servers.
     #[must_use]
     pub fn runtimes(&self) -> &Runtimes {
         &self.shared.runtimes

@@ -1,7 +1,9 @@
 //! From a server's description to a live connection.
 
 use std::{
+    collections::BTreeMap,
     fmt,
+    net::SocketAddr,
     sync::{Arc, Mutex, OnceLock, PoisonError},
     time::Duration,
 };
@@ -12,11 +14,8 @@ use mcp::{
     chain::{self, Blocked},
     client::{Ambient, Client, ConnectError, Connector, Identity, Options, Stray, Target},
 };
-use model::{EraPolicy, Hosting, ServerSpec, Transport};
-use runtime::{
-    Exit, Handle, Unit,
-    process::{Launch, Spawner},
-};
+use model::{EraPolicy, Launch, Origin, Place, Reach, ServerSpec};
+use runtime::{Exit, Handle, Unit};
 use tokio::{sync::Semaphore, time::Instant};
 
 use crate::{
@@ -31,7 +30,7 @@ pub(crate) const SHARED_CAPABILITIES: &str =
 
 /// As much is told of a line that is no message.
 const PRINTED_CHARS: usize = 200;
-/// From one attempt to reach a hosted HTTP server that is starting to the next.
+/// From one attempt to reach an HTTP server of ours that is starting to the next.
 const KNOCK: Duration = Duration::from_millis(50);
 
 /// From one look at whether the host has what a server needs to the next.
@@ -69,11 +68,10 @@ impl Launched {
     }
 }
 
-/// Makes connections to processes, hosted instances and URLs; holds what they share.
+/// Makes connections to instances of ours and to URLs; holds what they share.
 pub(crate) struct Launcher {
-    pub(crate) spawner: Spawner,
     pub(crate) runtimes: Arc<Runtimes>,
-    /// Hosted servers that are being started: so many at a time, for each needs the processor for a moment.
+    /// Sandboxes that are being started: so many at a time, for each needs the processor for a moment.
     pub(crate) starting: Semaphore,
     pub(crate) connector: Connector,
     pub(crate) identity: Identity,
@@ -281,7 +279,7 @@ impl Launcher {
             max_message: self.max_message,
             max_depth: self.max_depth,
             timeout: spec.start_timeout,
-            public_only: spec.public_only,
+            public_only: matches!(&spec.origin, Origin::Remote(remote) if remote.public_only),
         }
     }
 
@@ -299,32 +297,23 @@ impl Launcher {
             EraPolicy::Legacy => Some(Era::Legacy),
             EraPolicy::Modern => Some(Era::Modern),
         };
-        let headers = |headers: &std::collections::BTreeMap<String, String>| {
-            headers
-                .iter()
-                .map(|(name, value)| (name.clone(), value.clone()))
-                .collect()
+        let remote = match &spec.origin {
+            Origin::Remote(remote) => remote,
+            Origin::Launch(launch) => {
+                let _turn = match launch.sandbox() {
+                    Some(_) => Some(self.starting.acquire().await),
+                    None => None,
+                };
+                return self
+                    .connect_instance(spec, launch, capabilities, era, launched)
+                    .await;
+            }
         };
-        let target = match &spec.transport {
-            Transport::Stdio { .. } => {
-                return self
-                    .connect_instance(spec, capabilities, era, launched)
-                    .await;
-            }
-            Transport::Hosted(_) => {
-                let _turn = self.starting.acquire().await;
-                return self
-                    .connect_instance(spec, capabilities, era, launched)
-                    .await;
-            }
-            Transport::Http { url, headers: own } => Target::Http {
-                url: url.clone(),
-                headers: headers(own),
-            },
-            Transport::Sse { url, headers: own } => Target::Sse {
-                url: url.clone(),
-                headers: headers(own),
-            },
+        let url = remote.url.clone();
+        let headers = remote.headers.clone().into_iter().collect();
+        let target = match remote.sse {
+            true => Target::Sse { url, headers },
+            false => Target::Http { url, headers },
         };
         let options = self.options(spec, capabilities, era);
         match self.connector.connect(target, &options).await {
@@ -336,19 +325,20 @@ impl Launcher {
     async fn connect_instance(
         &self,
         spec: &ServerSpec,
+        launch: &Arc<Launch>,
         capabilities: &str,
         era: Option<Era>,
         launched: &Launched,
     ) -> Result<(Connection, Ambient), StartError> {
         match self
-            .connect_instance_once(spec, capabilities, era, launched)
+            .connect_instance_once(spec, launch, capabilities, era, launched)
             .await
         {
             // It refused `initialize` and did not answer `server/discover` after it either: perhaps because it
             // ended. A fresh process that has heard nothing else decides.
             Err((ConnectErrorKind::NotLegacy, refusal)) if era.is_none() => {
                 match self
-                    .connect_instance_once(spec, capabilities, Some(Era::Modern), launched)
+                    .connect_instance_once(spec, launch, capabilities, Some(Era::Modern), launched)
                     .await
                 {
                     Ok(connected) => Ok(connected),
@@ -364,14 +354,12 @@ impl Launcher {
     async fn connect_instance_once(
         &self,
         spec: &ServerSpec,
+        launch: &Arc<Launch>,
         capabilities: &str,
         era: Option<Era>,
         launched: &Launched,
     ) -> Result<(Connection, Ambient), (ConnectErrorKind, StartError)> {
-        let started = match &spec.transport {
-            Transport::Hosted(hosting) => self.start_hosted(spec, hosting).await,
-            transport => self.start_process(spec, transport).await,
-        };
+        let started = self.start(spec, launch).await;
         let started = started.map_err(|error| (ConnectErrorKind::Other, error))?;
         let Started {
             target,
@@ -423,61 +411,22 @@ impl Launcher {
         ))
     }
 
-    async fn start_process(
-        &self,
-        spec: &ServerSpec,
-        transport: &Transport,
-    ) -> Result<Started, StartError> {
-        let Transport::Stdio {
-            command,
-            args,
-            env,
-            cwd,
-        } = transport
-        else {
-            return Err(StartError::new("not a stdio server"));
-        };
-        let mut launch = Launch::new(spec.name.as_str(), command);
-        launch.args.clone_from(args);
-        launch.env.clone_from(env);
-        if let Some(own) = &self.identity.chain {
-            launch
-                .env
-                .insert(chain::VARIABLE.to_owned(), own.for_children());
-        }
-        launch.cwd.clone_from(cwd);
-        let instance = self.spawner.spawn(launch).await;
-        let instance = instance.map_err(|error| match error.is_lasting() {
-            true => StartError::hindered(model::with_causes(&error), Hindrance::Host),
-            false => StartError::new(model::with_causes(&error)),
-        })?;
-        let printed = Printed::default();
-        Ok(Started {
-            target: Target::Stream {
-                reader: Box::new(instance.stdout),
-                writer: Box::new(instance.stdin),
-                stray: Some(printed.of(&instance.handle)),
-            },
-            printed,
-            handle: instance.handle,
-            hosted: None,
-        })
-    }
-
-    async fn start_hosted(
-        &self,
-        spec: &ServerSpec,
-        hosting: &Arc<Hosting>,
-    ) -> Result<Started, StartError> {
-        let choice = self.runtimes.choose(hosting).await;
+    async fn start(&self, spec: &ServerSpec, launch: &Arc<Launch>) -> Result<Started, StartError> {
+        let choice = self.runtimes.choose(launch).await;
         let choice = choice.map_err(StartError::new)?;
-        let unit = Unit {
+        let mut unit = Unit {
             label: spec.name.to_string(),
-            hosting: hosting.clone(),
+            launch: launch.clone(),
         };
-        let launched = choice.runtime.launch(unit).await;
-        let instance = launched.map_err(|error| StartError {
+        // A gateway that is our child learns from it who is above it.
+        if let (Place::Host, Some(own)) = (&launch.place, &self.identity.chain) {
+            let env = &mut Arc::make_mut(&mut unit.launch).env;
+            env.insert(chain::VARIABLE.to_owned(), own.for_children());
+        }
+        let instance = choice.runtime.launch(unit).await;
+        let instance = instance.map_err(|error| StartError {
             refused: Refused::of(&error),
+            hindrance: matches!(error, runtime::Error::Lasting(_)).then_some(Hindrance::Host),
             ..StartError::new(model::with_causes(&error))
         })?;
         let printed = Printed::default();
@@ -487,27 +436,25 @@ impl Launcher {
                 writer: stdio.stdin,
                 stray: Some(printed.of(&instance.handle)),
             },
-            None => {
-                let first = hosting.ports.first();
-                let reached = first.and_then(|port| instance.ports.get(port));
-                let reached =
-                    reached.ok_or_else(|| StartError::new("its port is not reachable"))?;
-                Target::Http {
-                    url: format!("http://{reached}{}", hosting.path),
-                    headers: Vec::new(),
-                }
-            }
+            None => Target::Http {
+                url: url(launch, &instance.ports)
+                    .ok_or_else(|| StartError::new("its port is not reachable"))?,
+                headers: Vec::new(),
+            },
         };
+        let hosted = choice.provider.map(|(provider, why)| {
+            Arc::new(Housing {
+                provider,
+                why,
+                enforced: instance.enforced,
+                ports: instance.ports.into_iter().collect(),
+            })
+        });
         Ok(Started {
             target,
             printed,
             handle: instance.handle,
-            hosted: Some(Arc::new(Housing {
-                provider: choice.provider,
-                why: choice.why,
-                enforced: instance.enforced,
-                ports: instance.ports.into_iter().collect(),
-            })),
+            hosted,
         })
     }
 
@@ -536,6 +483,15 @@ impl Launcher {
             tokio::time::sleep(KNOCK).await;
         }
     }
+}
+
+/// Where an instance is that is reached at a port.
+fn url(launch: &Launch, ports: &BTreeMap<u16, SocketAddr>) -> Option<String> {
+    let Reach::Port { path } = &launch.reach else {
+        return None;
+    };
+    let reached = ports.get(launch.sandbox()?.ports.first()?)?;
+    Some(format!("http://{reached}{path}"))
 }
 
 enum ConnectErrorKind {

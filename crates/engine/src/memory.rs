@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use model::{NativeName, ServerKey, ServerName};
+use model::{NativeName, Origin, ServerKey, ServerName};
 use sha2::{Digest, Sha256};
 use store::{NewSnapshot, PinDigest, PinRow, SnapshotRow, Store};
 use tokio_util::sync::CancellationToken;
@@ -292,33 +292,22 @@ pub fn config_digest(spec: &model::ServerSpec) -> String {
             part(&spec.redact_value(name, value));
         }
     };
-    match &spec.transport {
-        model::Transport::Stdio { env, .. } => named("env", env),
-        model::Transport::Http { headers, .. } | model::Transport::Sse { headers, .. } => {
-            named("headers", headers);
-        }
-        model::Transport::Hosted(hosting) => named("env", &hosting.env),
+    match &spec.origin {
+        Origin::Remote(remote) => named("headers", &remote.headers),
+        Origin::Launch(launch) => named("env", &launch.env),
     }
-    part(spec.transport.kind());
-    match &spec.transport {
-        model::Transport::Stdio {
-            command, args, cwd, ..
-        } => {
-            part(command);
+    part(spec.origin.kind());
+    match &spec.origin {
+        Origin::Remote(remote) => part(&spec.redact(&remote.url)),
+        // Not its sandbox, and not the id there: one that is registered again is the same, if the rest is.
+        Origin::Launch(launch) => {
+            part(launch.program.target());
+            let args = launch.program.args();
             args.iter().for_each(|arg| part(&spec.redact(arg)));
-            if let Some(cwd) = cwd {
+            if let Some(cwd) = &launch.cwd {
                 part("cwd");
                 part(&cwd.to_string_lossy());
             }
-        }
-        model::Transport::Http { url, .. } | model::Transport::Sse { url, .. } => {
-            part(&spec.redact(url))
-        }
-        // Not its id: one that is registered again is the same, if the rest is.
-        model::Transport::Hosted(hosting) => {
-            part(hosting.source.target());
-            let args = hosting.source.args();
-            args.iter().for_each(|arg| part(&spec.redact(arg)));
         }
     }
     hex::encode(&hash.finalize()[..16])
@@ -326,7 +315,7 @@ pub fn config_digest(spec: &model::ServerSpec) -> String {
 
 #[cfg(test)]
 mod tests {
-    use model::ServerSpec;
+    use model::{Launch, Place, Program, Remote, Sandbox, ServerSpec};
     use store::Location;
 
     use super::*;
@@ -354,62 +343,65 @@ mod tests {
     fn digests_of_configurations_never_change() {
         let env = || texts(&[("API_KEY", "hunter2"), ("REGION", "europe")]);
         let args = || vec!["-y".to_owned(), "--token=filled-in".to_owned()];
-        let check = |transport: model::Transport, expected: &str| {
-            let mut spec = ServerSpec::new(ServerName::parse("s").expect("a name"), transport);
+        let check = |origin: Origin, expected: &str| {
+            let mut spec = ServerSpec::new(ServerName::parse("s").expect("a name"), origin);
             spec.secrets.0.insert("filled-in".to_owned());
             assert_eq!(config_digest(&spec), expected, "{spec:?}");
         };
-        for (cwd, expected) in [
-            (None, "590730af7a558bd649563fe7df3f7392"),
-            (Some("/srv/data"), "4e076977ca7c7a2f82401c8c98f98243"),
+        let sandbox = || {
+            let mut sandbox = Sandbox::new("one-0");
+            sandbox.volumes = vec!["/data".to_owned()];
+            Place::Sandbox(sandbox)
+        };
+        let command = || Program::Command {
+            program: "npx".to_owned(),
+            args: args(),
+        };
+        let image = || Program::Image {
+            image: "notes:1".to_owned(),
+            command: args(),
+        };
+        for (program, cwd, place, expected) in [
+            (
+                command(),
+                None,
+                Place::Host,
+                "590730af7a558bd649563fe7df3f7392",
+            ),
+            (
+                command(),
+                Some("/srv/data"),
+                Place::Host,
+                "4e076977ca7c7a2f82401c8c98f98243",
+            ),
+            (
+                command(),
+                None,
+                sandbox(),
+                "0d9fce1353ab24883eeacf4e4a82b377",
+            ),
+            (image(), None, sandbox(), "59169cc6beb1e18103a6a28285e8a679"),
         ] {
-            let command = "npx".to_owned();
-            let cwd = cwd.map(Into::into);
-            check(
-                model::Transport::Stdio {
-                    command,
-                    args: args(),
-                    env: env(),
-                    cwd,
-                },
-                expected,
-            );
+            let launch = Launch {
+                env: env(),
+                cwd: cwd.map(Into::into),
+                ..Launch::new(program, place)
+            };
+            check(Origin::Launch(launch.into()), expected);
         }
         let headers = || texts(&[("Authorization", "Bearer x"), ("X-Team", "filled-in blue")]);
-        let url = || "https://example.com/mcp?key=filled-in".to_owned();
-        let (web, old) = (url(), url());
-        let http = model::Transport::Http {
-            url: web,
-            headers: headers(),
-        };
-        check(http, "f86b4c585e891cd4a8dd5812e5484da4");
-        let sse = model::Transport::Sse {
-            url: old,
-            headers: headers(),
-        };
-        check(sse, "292c87837f1aef3ee17168f1e0b8f322");
-        let hosted = |source| {
-            let mut hosting = model::Hosting::new("one-0", source);
-            hosting.env = env();
-            hosting.volumes = vec!["/data".to_owned()];
-            model::Transport::Hosted(hosting.into())
-        };
-        let program = "npx".to_owned();
-        check(
-            hosted(model::Source::Command {
-                program,
-                args: args(),
-            }),
-            "0d9fce1353ab24883eeacf4e4a82b377",
-        );
-        let image = "notes:1".to_owned();
-        check(
-            hosted(model::Source::Image {
-                image,
-                command: args(),
-            }),
-            "59169cc6beb1e18103a6a28285e8a679",
-        );
+        for (sse, expected) in [
+            (false, "f86b4c585e891cd4a8dd5812e5484da4"),
+            (true, "292c87837f1aef3ee17168f1e0b8f322"),
+        ] {
+            let remote = Remote {
+                url: "https://example.com/mcp?key=filled-in".to_owned(),
+                headers: headers(),
+                sse,
+                public_only: false,
+            };
+            check(Origin::Remote(remote), expected);
+        }
     }
 
     /// What was seen first stays what is agreed to, however fast the next definition follows.

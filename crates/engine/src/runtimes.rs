@@ -1,7 +1,8 @@
-//! What can run hosted servers here, and which of it a server gets (H18).
+//! What can run servers here, and which of it a server gets (H18).
 //!
 //! Stronger isolation comes first. Which providers may be used at all is a setting; that one works is found out
-//! by trying, and remembered for a while. Invariant: a server that names a provider gets this one or none.
+//! by trying, and remembered for a while. Invariants: a server that names a provider gets this one or
+//! none; one that asks for a sandbox never runs on the host itself.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use model::{Hosting, Provider, Source};
+use model::{Launch, Program, Provider};
 use runtime::{Error, Runtime};
 use tokio::time::Instant;
 
@@ -28,6 +29,9 @@ const PROBE: Duration = Duration::from_secs(30);
 
 /// The runtimes of this product.
 pub struct Runtimes {
+    /// What runs servers on the host itself.
+    host: Arc<dyn Runtime>,
+    /// What runs them in sandboxes.
     all: BTreeMap<Provider, Arc<dyn Runtime>>,
     allowed: BTreeSet<Provider>,
     probes: Mutex<BTreeMap<Provider, Probe>>,
@@ -39,25 +43,30 @@ struct Probe {
     until: Instant,
 }
 
-/// The runtime of a server, and why it is this one.
+/// The runtime of a server.
 pub(crate) struct Choice {
-    pub(crate) provider: Provider,
     pub(crate) runtime: Arc<dyn Runtime>,
-    pub(crate) why: Arc<str>,
+    /// The provider of its sandbox, and why it is this one; `None`: it has no sandbox.
+    pub(crate) provider: Option<(Provider, Arc<str>)>,
 }
 
 /// What runs something of this kind, strongest first.
-fn fitting(source: &Source) -> impl Iterator<Item = Provider> {
-    let is_image = matches!(source, Source::Image { .. });
+fn fitting(program: &Program) -> impl Iterator<Item = Provider> {
+    let is_image = matches!(program, Program::Image { .. });
     let all = PREFERENCE.into_iter();
     all.filter(move |provider| is_image != (*provider == Provider::Process))
 }
 
 impl Runtimes {
-    /// Those that there are, and the providers that may be used.
+    /// What runs servers on the host itself, what there is to run them in sandboxes, and the providers that may be used.
     #[must_use]
-    pub fn new(all: BTreeMap<Provider, Arc<dyn Runtime>>, allowed: BTreeSet<Provider>) -> Self {
+    pub fn new(
+        host: impl Runtime,
+        all: BTreeMap<Provider, Arc<dyn Runtime>>,
+        allowed: BTreeSet<Provider>,
+    ) -> Self {
         Self {
+            host: Arc::new(host),
             all,
             allowed,
             probes: Mutex::default(),
@@ -83,8 +92,8 @@ impl Runtimes {
 
     /// Why nothing that may be used here can run this, as far as that is known without trying.
     #[must_use]
-    pub fn refusal_of(&self, source: &Source) -> Option<String> {
-        let all = fitting(source).map(|provider| self.refusal(provider));
+    pub fn refusal_of(&self, program: &Program) -> Option<String> {
+        let all = fitting(program).map(|provider| self.refusal(provider));
         let all: Option<Vec<String>> = all.collect();
         all.map(|all| all.join("; "))
     }
@@ -93,10 +102,16 @@ impl Runtimes {
     ///
     /// # Errors
     /// There is none: the text says what was tried, and why it did not do.
-    pub(crate) async fn choose(&self, hosting: &Hosting) -> Result<Choice, String> {
-        let candidates: Vec<Provider> = match hosting.provider {
+    pub(crate) async fn choose(&self, launch: &Launch) -> Result<Choice, String> {
+        let Some(sandbox) = launch.sandbox() else {
+            return Ok(Choice {
+                runtime: self.host.clone(),
+                provider: None,
+            });
+        };
+        let candidates: Vec<Provider> = match sandbox.provider {
             Some(provider) => vec![provider],
-            None => fitting(&hosting.source).collect(),
+            None => fitting(&launch.program).collect(),
         };
         let mut tried = Vec::new();
         for provider in candidates {
@@ -109,7 +124,7 @@ impl Runtimes {
             };
             match self.probe(provider, runtime).await {
                 Ok(what) => {
-                    let asked = match hosting.provider {
+                    let asked = match sandbox.provider {
                         Some(_) => "asked for",
                         None if tried.is_empty() => "the strongest there is",
                         None => "the strongest that works here",
@@ -120,9 +135,8 @@ impl Runtimes {
                         why.push_str(&other);
                     }
                     return Ok(Choice {
-                        provider,
                         runtime: runtime.clone(),
-                        why: why.into(),
+                        provider: Some((provider, why.into())),
                     });
                 }
                 Err(error) => tried.push(format!("provider `{provider}` does not work: {error}")),
@@ -203,5 +217,46 @@ impl Runtimes {
             outcome = outcome.and(runtime.volumes_remove(id).await);
         }
         outcome
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::future::BoxFuture;
+    use model::{Place, Sandbox};
+    use runtime::{Instance, Unit};
+
+    use super::*;
+
+    struct Works;
+
+    impl Runtime for Works {
+        fn probe(&self) -> BoxFuture<'_, Result<String, Error>> {
+            Box::pin(async { Ok("it works".to_owned()) })
+        }
+
+        fn launch(&self, _unit: Unit) -> BoxFuture<'_, Result<Instance, Error>> {
+            Box::pin(async { Err(Error::Failed("nothing is run here".to_owned())) })
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_host_is_for_servers_that_ask_for_no_sandbox() {
+        let command = || Program::Command {
+            program: "x".to_owned(),
+            args: Vec::new(),
+        };
+        let sandboxed = Launch::new(command(), Place::Sandbox(Sandbox::new("one")));
+        let nothing = Runtimes::new(Works, BTreeMap::new(), BTreeSet::new());
+        let bare = nothing.choose(&Launch::new(command(), Place::Host)).await;
+        assert_eq!(bare.map(|choice| choice.provider), Ok(None));
+        assert!(nothing.choose(&sandboxed).await.is_err());
+        let all: BTreeMap<_, Arc<dyn Runtime>> =
+            BTreeMap::from([(Provider::Process, Arc::new(Works) as _)]);
+        let all = Runtimes::new(Works, all, BTreeSet::from([Provider::Process]));
+        let chosen = all.choose(&sandboxed).await.map(|choice| choice.provider);
+        let (provider, why) = chosen.expect("it works").expect("it is a sandbox");
+        assert_eq!(provider, Provider::Process);
+        assert!(why.ends_with(": it works"), "{why}");
     }
 }

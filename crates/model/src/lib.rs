@@ -8,10 +8,11 @@
 mod address;
 mod causes;
 mod hidden;
-mod hosting;
 mod id;
 pub mod naming;
+mod origin;
 mod policy;
+mod sandbox;
 mod server;
 mod settings;
 mod share;
@@ -19,13 +20,14 @@ mod share;
 pub use address::is_public;
 pub use causes::with_causes;
 pub use hidden::Hidden;
-pub use hosting::{Heartbeat, Hosting, Mount, Network, ResourceLimits, Source};
 pub use id::{ExposedName, InvalidName, NativeName, ProjectId, ServerKey, ServerName, ToolRef};
+pub use origin::{Launch, Origin, Place, Program, Reach, Remote, url_for_display};
 pub use policy::{
-    AuditBodies, Breaker, EraPolicy, NamingPolicy, Pinning, Provider, RestartPolicy, Sharing,
-    StartPolicy, UnknownWord,
+    AuditBodies, Breaker, EraPolicy, Heartbeat, NamingPolicy, Pinning, Provider, RestartPolicy,
+    Sharing, StartPolicy, UnknownWord,
 };
-pub use server::{Declared, Secrets, ServerSpec, ToolSetting, Transport, url_for_display};
+pub use sandbox::{Mount, Network, ResourceLimits, Sandbox};
+pub use server::{Declared, Secrets, ServerSpec, ToolSetting};
 pub use settings::{
     AgentSettings, Audit, HostingSettings, Limits, Log, LogFormat, ModelApi, ProjectView, Settings,
 };

@@ -195,6 +195,27 @@ impl Default for Breaker {
     }
 }
 
+/// How to find out whether a server that runs still answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heartbeat {
+    /// From one answer to the next question.
+    pub interval: Duration,
+    /// An answer that takes longer is a miss.
+    pub timeout: Duration,
+    /// Misses in a row after which it is unresponsive.
+    pub misses: u32,
+}
+
+impl Default for Heartbeat {
+    fn default() -> Self {
+        Self {
+            interval: Duration::from_secs(30),
+            timeout: Duration::from_secs(10),
+            misses: 3,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

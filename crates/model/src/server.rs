@@ -1,18 +1,16 @@
 //! What is known about a configured server before it runs.
 //!
 //! Invariants: two specs are equal exactly when a hot reload may leave the running instance
-//! alone. Values of `env` and `headers`, arguments and the user part of a URL can hold
-//! secrets, so `Debug` shows none of them. Deliberately absent: any state of the instance.
+//! alone, and `Debug` shows no secrets. Deliberately absent: any state of the instance.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::num::NonZeroU32;
-use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::{
-    Breaker, EraPolicy, ExposedName, Hosting, NativeName, ProjectId, ServerKey, ServerName, Sharing,
+    Breaker, EraPolicy, ExposedName, Heartbeat, Launch, NativeName, Origin, ProjectId, Reach,
+    RestartPolicy, Sandbox, ServerKey, ServerName, Sharing,
 };
 
 /// What stands in the place of a secret.
@@ -39,30 +37,6 @@ fn is_secretive(name: &str) -> bool {
     .any(|word| name.contains(word))
 }
 
-/// How a server is reached.
-#[derive(Clone, PartialEq, Eq)]
-pub enum Transport {
-    /// A child process, spoken to over its standard input and output.
-    Stdio {
-        command: String,
-        args: Vec<String>,
-        env: BTreeMap<String, String>,
-        cwd: Option<PathBuf>,
-    },
-    /// Streamable HTTP. A server that turns out to speak HTTP+SSE is found out on connecting.
-    Http {
-        url: String,
-        headers: BTreeMap<String, String>,
-    },
-    /// HTTP+SSE of 2024-11-05.
-    Sse {
-        url: String,
-        headers: BTreeMap<String, String>,
-    },
-    /// An instance in a sandbox of ours, over its standard streams or at its port.
-    Hosted(Arc<Hosting>),
-}
-
 /// Where a server is declared. Of several that see each other they stand in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Declared {
@@ -83,7 +57,7 @@ pub struct ServerSpec {
     /// The project whose own server it is. One that the project declared is connected at its first use, and left alone for
     /// a while after some failures in a row.
     pub owner: Option<ProjectId>,
-    pub transport: Transport,
+    pub origin: Origin,
     pub enabled: bool,
     pub era: EraPolicy,
     pub sharing: Sharing,
@@ -97,11 +71,12 @@ pub struct ServerSpec {
     pub disabled_tools: BTreeSet<NativeName>,
     /// The projects that see the server; empty means all that see servers of the configuration file.
     pub projects: BTreeSet<ProjectId>,
-    /// Whether its URL may only lead to addresses of the public internet: it was not an administrator who
-    /// named it.
-    pub public_only: bool,
     /// Why it cannot be started or reached as it stands, for instance a secret that is not set.
     pub unusable: Option<String>,
+    /// What happens when it ends; `None`: as its kind has it.
+    pub restart: Option<RestartPolicy>,
+    /// `None`: it is not asked whether it still answers.
+    pub heartbeat: Option<Heartbeat>,
     /// When it is left alone after starts that failed, where it is a project's own; `None`: as the settings say.
     pub breaker: Option<Breaker>,
     /// Values of secrets that were filled in.
@@ -135,12 +110,12 @@ impl ServerSpec {
 
     /// An enabled server with every option at its default.
     #[must_use]
-    pub fn new(name: ServerName, transport: Transport) -> Self {
+    pub fn new(name: ServerName, origin: Origin) -> Self {
         Self {
             name,
             declared: Declared::File,
             owner: None,
-            transport,
+            origin,
             enabled: true,
             era: EraPolicy::default(),
             sharing: Sharing::default(),
@@ -149,8 +124,9 @@ impl ServerSpec {
             start_timeout: Self::DEFAULT_START_TIMEOUT,
             disabled_tools: BTreeSet::new(),
             projects: BTreeSet::new(),
-            public_only: false,
             unusable: None,
+            restart: None,
+            heartbeat: None,
             breaker: None,
             secrets: Secrets::default(),
         }
@@ -160,10 +136,9 @@ impl ServerSpec {
     /// says so in its environment and headers. Plain, or escaped as in JSON, also in JSON within JSON.
     #[must_use]
     pub fn redact(&self, text: &str) -> String {
-        let named: &BTreeMap<String, String> = match &self.transport {
-            Transport::Stdio { env, .. } => env,
-            Transport::Http { headers, .. } | Transport::Sse { headers, .. } => headers,
-            Transport::Hosted(hosting) => &hosting.env,
+        let named: &BTreeMap<String, String> = match &self.origin {
+            Origin::Remote(remote) => &remote.headers,
+            Origin::Launch(launch) => &launch.env,
         };
         let named = named
             .iter()
@@ -207,12 +182,27 @@ impl ServerSpec {
         }
     }
 
-    /// How it is hosted, if it is.
+    /// What is launched for it, if we run it.
     #[must_use]
-    pub fn hosting(&self) -> Option<&Arc<Hosting>> {
-        match &self.transport {
-            Transport::Hosted(hosting) => Some(hosting),
-            _ => None,
+    pub fn launch(&self) -> Option<&Launch> {
+        match &self.origin {
+            Origin::Remote(_) => None,
+            Origin::Launch(launch) => Some(launch),
+        }
+    }
+
+    /// What confines it, if anything does.
+    #[must_use]
+    pub fn sandbox(&self) -> Option<&Sandbox> {
+        self.launch()?.sandbox()
+    }
+
+    /// The id that it is registered under, if it is.
+    #[must_use]
+    pub fn registered_as(&self) -> Option<&str> {
+        match self.declared {
+            Declared::Registered => Some(&self.sandbox()?.id),
+            Declared::File | Declared::Project => None,
         }
     }
 
@@ -224,18 +214,20 @@ impl ServerSpec {
         }
     }
 
-    /// [`Transport::target`] without secrets that were filled in.
+    /// [`Origin::target`] without secrets that were filled in.
     #[must_use]
     pub fn target(&self) -> String {
-        self.redact(&self.transport.target())
+        self.redact(&self.origin.target())
     }
 
-    /// 1 for a bridged server (H07), 64 for all others: as many as a client of its own might send.
+    /// 1 for a registered server that is spoken to over its streams (H07), 64 for all others: as many as a client of its
+    /// own might send.
     #[must_use]
     pub fn max_concurrency_or_default(&self) -> u32 {
-        match (&self.max_concurrency, &self.transport) {
+        let has_streams = || self.launch().is_some_and(|it| it.reach == Reach::Streams);
+        match (self.max_concurrency, self.declared) {
             (Some(limit), _) => limit.get(),
-            (None, Transport::Hosted(hosting)) if hosting.bridge => 1,
+            (None, Declared::Registered) if has_streams() => 1,
             (None, _) => 64,
         }
     }
@@ -250,118 +242,30 @@ impl ServerSpec {
     }
 }
 
-impl Transport {
-    /// The word that configuration uses.
-    #[must_use]
-    pub fn kind(&self) -> &'static str {
-        match self {
-            Self::Stdio { .. } => "stdio",
-            Self::Http { .. } => "http",
-            Self::Sse { .. } => "sse",
-            Self::Hosted(_) => "hosted",
-        }
-    }
-
-    /// The command without its arguments, the URL without user, query and fragment, or the image: fit
-    /// for lists and logs.
-    #[must_use]
-    pub fn target(&self) -> String {
-        match self {
-            Self::Stdio { command, .. } => command.clone(),
-            Self::Http { url, .. } | Self::Sse { url, .. } => url_for_display(url),
-            Self::Hosted(hosting) => hosting.source.target().to_owned(),
-        }
-    }
-}
-
-impl fmt::Debug for Transport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Stdio {
-                command,
-                args,
-                env,
-                cwd,
-            } => f
-                .debug_struct("Stdio")
-                .field("command", command)
-                .field("args", &format_args!("[{} hidden]", args.len()))
-                .field("env", &env.keys())
-                .field("cwd", cwd)
-                .finish(),
-            Self::Http { url, headers } => debug_remote(f, "Http", url, headers),
-            Self::Sse { url, headers } => debug_remote(f, "Sse", url, headers),
-            Self::Hosted(hosting) => hosting.fmt(f),
-        }
-    }
-}
-
-fn debug_remote(
-    f: &mut fmt::Formatter<'_>,
-    kind: &str,
-    url: &str,
-    headers: &BTreeMap<String, String>,
-) -> fmt::Result {
-    f.debug_struct(kind)
-        .field("url", &url_for_display(url))
-        .field("headers", &headers.keys())
-        .finish()
-}
-
-/// A URL without the parts that carry secrets: user, query and fragment.
-#[must_use]
-pub fn url_for_display(url: &str) -> String {
-    let end = url.find(['?', '#']).unwrap_or(url.len());
-    let (shown, cut) = url.split_at(end);
-    let authority = shown.find("://").map_or(0, |at| at + 3);
-    let path = shown[authority..]
-        .find('/')
-        .map_or(shown.len(), |at| authority + at);
-    let host = shown[authority..path]
-        .rfind('@')
-        .map_or(authority, |at| authority + at + 1);
-    let tail = if cut.len() > 1 { "?…" } else { "" };
-    format!("{}{}{tail}", &shown[..authority], &shown[host..])
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Place, Program, Remote};
 
-    fn spec(transport: Transport) -> ServerSpec {
-        ServerSpec::new(ServerName::parse("s").unwrap(), transport)
-    }
-
-    #[test]
-    fn debug_shows_no_secret() {
-        let secret = || "hunter2".to_owned();
-        let stdio = spec(Transport::Stdio {
-            command: "npx".into(),
-            args: vec![secret()],
-            env: BTreeMap::from([("API_KEY".into(), secret())]),
-            cwd: None,
-        });
-        let http = spec(Transport::Http {
-            url: "https://me:hunter2@example.com/mcp?key=hunter2".into(),
-            headers: BTreeMap::from([("Authorization".into(), secret())]),
-        });
-        let text = format!("{stdio:?} {http:?} {}", http.transport.target());
-        assert!(!text.contains("hunter2"), "{text}");
-        assert!(text.contains("API_KEY") && text.contains("example.com/mcp"));
+    /// A process of this host, with these variables.
+    fn process(env: &[(&str, &str)]) -> ServerSpec {
+        let program = Program::Command {
+            program: "npx".into(),
+            args: vec![],
+        };
+        let mut launch = Launch::new(program, Place::Host);
+        let env = env.iter();
+        launch.env = env
+            .map(|&(name, value)| (name.into(), value.into()))
+            .collect();
+        let name = ServerName::parse("s").unwrap();
+        ServerSpec::new(name, Origin::Launch(launch.into()))
     }
 
     #[test]
     fn secrets_are_blotted_out() {
-        let mut stdio = spec(Transport::Stdio {
-            command: "npx".into(),
-            args: vec![],
-            env: BTreeMap::from([
-                ("API_KEY".into(), "tea\"pot".into()),
-                ("REGION".into(), "europe".into()),
-            ]),
-            cwd: None,
-        });
-        stdio.secrets.0.extend([
+        let mut spec = process(&[("API_KEY", "tea\"pot"), ("REGION", "europe")]);
+        spec.secrets.0.extend([
             "hunter2".into(),
             "hunter22".into(),
             "a".into(),
@@ -384,41 +288,26 @@ mod tests {
             ),
             ("nothing", "nothing"),
         ] {
-            assert_eq!(stdio.redact(text), expect);
+            assert_eq!(spec.redact(text), expect);
         }
-        assert!(!format!("{stdio:?}").contains("hunter"));
+        assert!(!format!("{spec:?}").contains("hunter"));
     }
 
     #[test]
-    fn one_call_at_a_time_is_for_bridged_servers() {
-        let mut stdio = spec(Transport::Stdio {
-            command: "x".into(),
-            args: vec![],
-            env: BTreeMap::new(),
-            cwd: None,
-        });
-        assert_eq!(stdio.max_concurrency_or_default(), 64);
-        stdio.max_concurrency = NonZeroU32::new(8);
-        assert_eq!(stdio.max_concurrency_or_default(), 8);
-        let http = spec(Transport::Http {
+    fn one_call_at_a_time_is_for_registered_servers_with_streams() {
+        let mut spec = process(&[]);
+        assert_eq!(spec.max_concurrency_or_default(), 64);
+        spec.declared = Declared::Registered;
+        assert_eq!(spec.max_concurrency_or_default(), 1);
+        spec.max_concurrency = NonZeroU32::new(8);
+        assert_eq!(spec.max_concurrency_or_default(), 8);
+        spec.max_concurrency = None;
+        spec.origin = Origin::Remote(Remote {
             url: "http://localhost".into(),
             headers: BTreeMap::new(),
+            sse: false,
+            public_only: false,
         });
-        assert_eq!(http.max_concurrency_or_default(), 64);
-    }
-
-    #[test]
-    fn urls_for_display() {
-        for (url, expect) in [
-            ("http://h:1/p", "http://h:1/p"),
-            ("http://u:p@h/p@q", "http://h/p@q"),
-            ("http://u:a/b@h/p", "http://u:a/b@h/p"),
-            ("http://h?k=v", "http://h?…"),
-            ("http://h/#f", "http://h/?…"),
-            ("no url", "no url"),
-            ("", ""),
-        ] {
-            assert_eq!(url_for_display(url), expect, "{url}");
-        }
+        assert_eq!(spec.max_concurrency_or_default(), 64);
     }
 }

@@ -11,7 +11,7 @@
 //!   else of the host: no devices, no host namespaces.
 //! - No capability, no new privileges, the daemon's seccomp profile, an init that passes signals
 //!   on and reaps (without one, PID 1 ignores `SIGTERM`).
-//! - The environment of the hosting and that of the image. Labels of an image grant nothing, and
+//! - The environment of the server and that of the image. Labels of an image grant nothing, and
 //!   its health check is not run.
 //! - A volume is an ext4 file system of limited size in a file under [`Options::dir`], where this
 //!   process may set up loop devices and the daemon sees the same `/dev`; else an ordinary volume
@@ -32,7 +32,7 @@
 //! # Invariants
 //!
 //! - No engine call is without a deadline.
-//! - A container is named by its hosting: the daemon itself sees to it that there are never two.
+//! - A container is named by its server's id: the daemon itself sees to it that there are never two.
 //! - What runs is looked at, not believed: some daemons ignore the runtime that is asked for
 //!   (podman's does). A process that is not of that runtime is killed, and the launch fails.
 //! - A daemon that is gone is waited for; until it has answered, the instance has not ended, but

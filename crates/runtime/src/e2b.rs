@@ -2,16 +2,16 @@
 //!
 //! [`E2b`] speaks two interfaces over HTTPS: E2B's REST API, which makes and kills sandboxes, and that of the program
 //! `envd` in each of them, a Connect service by which a command is started, spoken to and signalled. Both as E2B has
-//! published them (its OpenAPI document, `process.proto`), and only what a hosted server needs of them.
+//! published them (its OpenAPI document, `process.proto`), and only what a server needs of them.
 //!
 //! # What a server gets
 //!
-//! - A sandbox of its own, made of the template that the hosting names as its image, and removed when the server ends.
-//! - Its command, as the template's user, with the variables of the hosting. These go into the command and not into the
+//! - A sandbox of its own, made of the template that the launch names as its image, and removed when the server ends.
+//! - Its command, as the template's user, with the variables of the server. These go into the command and not into the
 //!   sandbox.
 //! - No internet, unless its network is open: that is asked for, and read back.
 //! - Processors, memory and disk of its template: nobody can set them for a sandbox. [`Instance::enforced`] says whether
-//!   they are within the hosting's limits.
+//!   they are within the server's limits.
 //!
 //! # Invariants
 //!
@@ -20,7 +20,7 @@
 //! - A server's end is E2B's word: that of `envd`, with a code; or of the API, that there is no such sandbox any more. An
 //!   API that does not answer is asked until it does. Till then the instance has not ended, killed or not, unless its
 //!   lease is over: then it has, whatever E2B says.
-//! - Of a hosting there is one sandbox: another one is killed before one is made.
+//! - Of a server there is one sandbox: another one is killed before one is made.
 //! - The key goes to the API and nowhere else, not even to `envd`, which has a token of its own for each sandbox. Neither
 //!   is in errors, logs or `Debug`.
 //! - What breaks off is not taken up again: bytes may have been lost, and half a line is worse than an end.
@@ -73,7 +73,7 @@ impl Options {
     pub const LEASE: Duration = Duration::from_secs(300);
 }
 
-/// Runs hosted servers in sandboxes of E2B's. Clones are the same.
+/// Runs servers in sandboxes of E2B's. Clones are the same.
 #[derive(Clone)]
 pub struct E2b(Arc<Inner>);
 

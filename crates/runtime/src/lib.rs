@@ -1,10 +1,10 @@
 //! Instances of servers: launched, attached, stopped, reaped.
 //!
-//! - [`process`]: an instance is a child process of this one.
-//! - [`sandbox`]: hosted servers as processes in namespaces and control groups.
+//! - [`process`]: an instance is a child process of this one, on the host itself.
+//! - [`sandbox`]: servers as processes in namespaces and control groups.
 //! - [`docker`]: an instance is a container of a Docker daemon, in gVisor where that is wanted.
 //! - [`e2b`]: an instance is a command in a sandbox of E2B's.
-//! - [`Runtime`]: what runs hosted servers, in sandboxes.
+//! - [`Runtime`]: what runs servers.
 //! - [`Remote`]: an instance that somebody else runs.
 //! - [`sentinel`]: the helper process that kills every instance when this process dies
 //!   without being able to do so itself (`kill -9`, the out-of-memory killer).

@@ -1,11 +1,12 @@
 //! Instances that are child processes, spoken to over their standard streams.
 //!
-//! [`Spawner`] → [`Instance`] (two pipes and a [`Handle`]) → [`Exit`].
+//! [`Spawner`] → [`Instance`] (two pipes and a [`Handle`]) → [`Exit`]. As a [`Runtime`](crate::Runtime) the spawner runs
+//! servers on the host itself.
 //!
 //! # What a child gets
 //!
 //! - A cleared environment: the few variables without which programs do not run at all (see
-//!   [`Launch::env`]), its own, and the marker `TOOLWHARF_INSTANCE=<run>:<serial>:<label>`.
+//!   `environment`), its own, and the marker `TOOLWHARF_INSTANCE=<run>:<serial>:<label>`.
 //! - Pipes as its three standard streams, and no other descriptor of the host's.
 //! - A session of its own, hence a process group of its own and no terminal: a program that
 //!   wants to ask for a password fails at once, it does not stop for ever.
@@ -29,10 +30,11 @@
 //! `Cage`; the rest holds for it unchanged.
 
 mod cage;
+mod environment;
 mod error;
 mod files;
 mod fork;
-mod launch;
+mod host;
 mod leader;
 mod reaper;
 mod spawner;
@@ -43,7 +45,6 @@ pub(crate) use self::cage::{Cage, Caged, Door};
 pub use self::error::Error;
 pub use self::files::raise_file_limit;
 pub(crate) use self::fork::{inherited, seal_inherited};
-pub use self::launch::Launch;
 pub use self::spawner::Spawner;
 pub use crate::handle::{Exit, Handle};
 pub use crate::sentinel::SentinelCommand;

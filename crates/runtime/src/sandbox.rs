@@ -1,18 +1,18 @@
-//! Hosted servers as sandboxed processes: [`Provider::Process`], with bubblewrap and control groups.
+//! Servers as sandboxed processes: [`Provider::Process`], with bubblewrap and control groups.
 //!
-//! [`Sandbox`] is a [`Runtime`] that needs nothing but a kernel and bubblewrap.
+//! [`Bubblewrap`] is a [`Runtime`] that needs nothing but a kernel and bubblewrap.
 //!
 //! # What a server gets
 //!
 //! - Namespaces of its own: mounts, processes, IPC, host name, control groups, and network unless that
-//!   is open. As root of the host it runs as a user that nobody else is, one for each hosting;
+//!   is open. As root of the host it runs as a user that nobody else is, one for each server;
 //!   otherwise in a user namespace, as the user that runs this. In both cases without capabilities,
 //!   and with no way to gain any.
 //! - The files that `view` lists.
 //! - Control groups with its limits of processors, memory and processes. It is in them before its
 //!   first instruction. The two processes of bubblewrap count to its memory, which is less than a
 //!   MiB, and not to its processes.
-//! - An environment with nothing but `hosting.env`, `PATH`, `HOME`, `LANG`, the marker, and the
+//! - An environment with nothing but the launch's own, `PATH`, `HOME`, `LANG`, the marker, and the
 //!   variables of its proxy if it has one.
 //!
 //! # The disk limit
@@ -35,8 +35,8 @@
 //!
 //! - Nothing of the server runs before what it is to be confined by was read back from the kernel.
 //!   Isolation that is not there is an error always, a limit that does not hold is one if
-//!   `hosting.strict`.
-//! - Neither arguments nor variables of a hosting reach a program that runs outside of the sandbox.
+//!   `strict`.
+//! - Neither arguments nor variables of a server reach a program that runs outside of the sandbox.
 //! - When an instance has ended, its processes, groups, mounts and listeners are gone. When this
 //!   process was killed, the processes are; [`Runtime::sweep`] removes the rest.
 //!
@@ -71,7 +71,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use model::{Hosting, Network, Provider, Source};
+use model::{Network, Sandbox};
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -83,7 +83,7 @@ use self::prepare::{BWRAP, Prepared, check_id, disk, forwards, judge};
 use self::volume::Volumes;
 use crate::egress::{self, Allowed};
 use crate::process::{self, Caged, Door, SentinelCommand, Spawner};
-use crate::unit::{Enforced, Error, Instance, Runtime, Stdio, Unit};
+use crate::unit::{Confined, Enforced, Error, Instance, Runtime, Stdio, Unit};
 
 pub use self::shim::shim_main;
 
@@ -92,7 +92,7 @@ const START: Duration = Duration::from_secs(30);
 /// How long what failed to start may take to be gone.
 const GONE: Duration = Duration::from_secs(6);
 
-/// What a [`Sandbox`] is told once.
+/// What a [`Bubblewrap`] is told once.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// For volumes. It is made if it is not there, for this user alone.
@@ -104,9 +104,9 @@ pub struct Options {
     pub shim: SentinelCommand,
 }
 
-/// Runs hosted servers as sandboxed processes. Clones are the same.
+/// Runs servers as sandboxed processes. Clones are the same.
 #[derive(Clone)]
-pub struct Sandbox(Arc<Inner>);
+pub struct Bubblewrap(Arc<Inner>);
 
 struct Inner {
     spawner: Spawner,
@@ -121,7 +121,7 @@ struct Inner {
     bombs: Arc<bomb::Watch>,
 }
 
-impl Sandbox {
+impl Bubblewrap {
     #[must_use]
     pub fn new(spawner: Spawner, options: Options) -> Self {
         let privileged = rustix::process::geteuid().is_root();
@@ -154,8 +154,9 @@ impl Sandbox {
     }
 
     async fn start(&self, unit: Unit) -> Result<Instance, Error> {
-        let hosting = Arc::clone(&unit.hosting);
-        let allowed = match &hosting.network {
+        let confined = unit.confined()?;
+        let sandbox = confined.sandbox;
+        let allowed = match &sandbox.network {
             Network::Allow(entries) => {
                 let refused = |why| Error::Refused {
                     field: "network",
@@ -166,13 +167,15 @@ impl Sandbox {
             Network::None | Network::Open => None,
         };
         let prepared = {
-            let hosting = Arc::clone(&hosting);
-            self.blocking("preparing a sandbox", move |inner| inner.prepare(&hosting))
-                .await?
+            let unit = unit.clone();
+            self.blocking("preparing a sandbox", move |inner| {
+                inner.prepare(unit.confined()?)
+            })
+            .await?
         };
-        let order = self.0.order(&hosting, &prepared);
+        let order = self.0.order(confined, &prepared);
         let (mut channel, theirs) = Channel::pair().map_err(failed("cannot make a socket"))?;
-        let (launch, pass) = self.0.bwrap(&unit.label, &hosting, &prepared, theirs)?;
+        let (bwrap, pass) = self.0.bwrap(confined, &prepared, theirs)?;
         let Prepared {
             group,
             opened,
@@ -187,7 +190,7 @@ impl Sandbox {
                 .doors()
                 .map_err(failed("cannot open control groups"))?,
             pass,
-            merge: !hosting.bridge,
+            merge: !confined.has_streams(),
         };
         let cell = Arc::new(Cell::new(Arc::clone(&group), opened));
         self.0.bombs.add(&group);
@@ -199,7 +202,7 @@ impl Sandbox {
         let child = self
             .0
             .spawner
-            .spawn_caged(launch, Some(caged))
+            .spawn_caged(bwrap, Some(caged))
             .await
             .map_err(spawn)?;
         let until_ready = async {
@@ -209,11 +212,11 @@ impl Sandbox {
                 Ok(Err(_)) => return Err(self.explain(&child).await),
                 Err(_) => return Err(late("the start of a sandbox")),
             };
-            let mut enforced = group.enforced(&hosting.limits, extra).to_vec();
+            let mut enforced = group.enforced(&sandbox.limits, extra).to_vec();
             enforced.insert(2, disk);
-            enforced.extend(verified(&ready, &group, &hosting, user, &cell)?);
-            judge(&enforced, hosting.strict)?;
-            let ports = connect(ready, &hosting, allowed, &unit.label, &cell).await?;
+            enforced.extend(verified(&ready, &group, sandbox, user, &cell)?);
+            judge(&enforced, sandbox.strict)?;
+            let ports = connect(ready, confined, allowed, &cell).await?;
             match timeout(START, channel.go()).await {
                 Ok(Ok(Ok(()))) => Ok((enforced, ports)),
                 Ok(Ok(Err(why))) => Err(Error::Refused {
@@ -231,7 +234,7 @@ impl Sandbox {
                     stdout,
                     handle,
                 } = child;
-                let stdio = if hosting.bridge {
+                let stdio = if confined.has_streams() {
                     Some(Stdio {
                         stdin: Box::new(stdin),
                         stdout: Box::new(stdout),
@@ -244,7 +247,6 @@ impl Sandbox {
                     stdio,
                     ports,
                     handle,
-                    provider: Provider::Process,
                     enforced: enforced.into(),
                 })
             }
@@ -280,14 +282,7 @@ impl Inner {
                 "{why}; `apt-get install bubblewrap` (also `dnf`, `apk add`, `pacman -S`, `zypper install`)"
             ))
         })?;
-        let hosting = Hosting::new(
-            "probe",
-            Source::Command {
-                program: "true".into(),
-                args: Vec::new(),
-            },
-        );
-        let mut arguments = self.namespaces(&hosting);
+        let mut arguments = self.namespaces(&Network::None);
         arguments.extend([
             "--ro-bind",
             "/",
@@ -339,7 +334,7 @@ impl Inner {
         Ok(gone.len().max(mounts))
     }
 }
-impl Runtime for Sandbox {
+impl Runtime for Bubblewrap {
     fn probe(&self) -> BoxFuture<'_, Result<String, Error>> {
         self.blocking("trying bubblewrap", Inner::probe).boxed()
     }
@@ -362,9 +357,9 @@ impl Runtime for Sandbox {
     }
 }
 
-impl fmt::Debug for Sandbox {
+impl fmt::Debug for Bubblewrap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sandbox")
+        f.debug_struct("Bubblewrap")
             .field("options", &self.0.options)
             .field("run", &self.0.run)
             .finish_non_exhaustive()
@@ -375,7 +370,7 @@ impl fmt::Debug for Sandbox {
 fn verified(
     ready: &Ready,
     group: &Group,
-    hosting: &Hosting,
+    sandbox: &Sandbox,
     user: u32,
     cell: &Cell,
 ) -> Result<[Enforced; 5], Error> {
@@ -388,17 +383,17 @@ fn verified(
             "the process in the sandbox is not in its control groups".to_owned(),
         ));
     }
-    let mut writable: Vec<_> = hosting.volumes.iter().map(String::as_str).collect();
-    let mounts = hosting.mounts.iter().filter(|mount| !mount.read_only);
+    let mut writable: Vec<_> = sandbox.volumes.iter().map(String::as_str).collect();
+    let mounts = sandbox.mounts.iter().filter(|mount| !mount.read_only);
     writable.extend(mounts.map(|mount| mount.inside.as_str()));
     let writable: Vec<_> = writable
         .iter()
         .map(|path| path.trim_end_matches('/'))
         .collect();
-    let rows = verify::isolation(pid, &hosting.network, &writable, user);
+    let rows = verify::isolation(pid, &sandbox.network, &writable, user);
     let expected = |row: &&Enforced| match row.what {
         "kernel" => false,
-        "network" => hosting.network != Network::Open,
+        "network" => sandbox.network != Network::Open,
         "system calls" => seccomp::KNOWN,
         _ => true,
     };
@@ -416,32 +411,32 @@ fn verified(
 /// Starts what serves the sockets that came from inside; where ports are reached.
 async fn connect(
     ready: Ready,
-    hosting: &Hosting,
+    unit: Confined<'_>,
     allowed: Option<Arc<Allowed>>,
-    label: &str,
     cell: &Cell,
 ) -> Result<BTreeMap<u16, SocketAddr>, Error> {
     let missing = || Error::Failed("the shim did not send its sockets".to_owned());
     let mut sockets = ready.sockets.into_iter();
     if let Some(allowed) = allowed {
         let listener = sockets.next().ok_or_else(missing)?;
-        let label = label.to_owned();
+        let label = unit.label.to_owned();
         cell.own(own_task(async move {
             if let Err(error) = egress::run(listener, allowed, label.clone()).await {
                 tracing::error!(server = label, %error, "the egress proxy cannot listen");
             }
         }));
     }
-    if forwards(hosting) {
+    let ports = &unit.sandbox.ports;
+    if forwards(unit) {
         let helper = sockets.next().ok_or_else(missing)?;
-        let made = Forward::new(helper, &hosting.ports).await;
+        let made = Forward::new(helper, ports).await;
         let (forward, addresses) = made.map_err(failed("cannot listen for its ports"))?;
         cell.own(own_task(forward.run()));
         return Ok(addresses);
     }
-    if hosting.network == Network::Open && !hosting.bridge {
+    if unit.sandbox.network == Network::Open && !unit.has_streams() {
         let local = |&port: &u16| (port, SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
-        return Ok(hosting.ports.iter().map(local).collect());
+        return Ok(ports.iter().map(local).collect());
     }
     Ok(BTreeMap::new())
 }

@@ -1,4 +1,4 @@
-//! One launch of a hosting at a time: two would take each other's volumes away, or each other.
+//! One launch of a server at a time: two would take each other's volumes away, or each other.
 //!
 //! A launch that nobody waits for any more goes on to its end before the next one begins.
 
@@ -18,7 +18,7 @@ const WAIT: Duration = Duration::from_secs(180);
 pub(crate) struct Turns(Mutex<HashMap<String, Weak<Semaphore>>>);
 
 impl Turns {
-    /// Whoever holds this is the only one that works on the hosting.
+    /// Whoever holds this is the only one that works on the server.
     pub(crate) async fn turn(&self, id: &str) -> Result<OwnedSemaphorePermit, Error> {
         let turn = self.of(id).acquire_owned();
         match timeout(WAIT, turn).await {

@@ -1,4 +1,4 @@
-//! One hosted server to run, whatever runs it: [`Unit`] → [`Runtime`] → [`Instance`].
+//! One server to run, whatever runs it: [`Unit`] → [`Runtime`] → [`Instance`].
 //!
 //! # Invariants
 //!
@@ -15,28 +15,36 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use model::{Hosting, Provider};
+use model::{Launch, Reach, Sandbox};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::handle::Handle;
 
-/// A hosted server, about to be run.
+/// A server, about to be run.
 #[derive(Clone, Debug)]
 pub struct Unit {
     /// The server's name, for errors and logs.
     pub label: String,
-    /// `hosting.id` names whatever is made for it.
-    pub hosting: Arc<Hosting>,
+    pub launch: Arc<Launch>,
 }
 
-/// A running hosted server.
+/// A [`Unit`] that is to run in a sandbox.
+#[derive(Clone, Copy)]
+pub(crate) struct Confined<'a> {
+    pub(crate) label: &'a str,
+    pub(crate) launch: &'a Launch,
+    /// Its `id` names whatever is made for it.
+    pub(crate) sandbox: &'a Sandbox,
+}
+
+/// A running server.
 pub struct Instance {
-    /// Its standard streams, if it is bridged.
+    /// Its standard streams, if it is spoken to over them.
     pub stdio: Option<Stdio>,
     /// Where each of its ports is reached from here.
     pub ports: BTreeMap<u16, SocketAddr>,
     pub handle: Handle,
-    pub provider: Provider,
+    /// Empty without a sandbox.
     pub enforced: Arc<[Enforced]>,
 }
 
@@ -79,6 +87,9 @@ pub enum Error {
     /// A limit that must hold cannot be enforced on this host.
     #[error("`{what}` cannot be enforced here: {why}; set `\"strict\": false` to run it without")]
     NotEnforced { what: &'static str, why: String },
+    /// It will be the same the next time, unless somebody changes the configuration or the host.
+    #[error("{0}")]
+    Lasting(String),
     #[error("no answer within {} s to: {what}", .within.as_secs())]
     Timeout {
         what: &'static str,
@@ -88,7 +99,7 @@ pub enum Error {
     Failed(String),
 }
 
-/// Something that runs hosted servers.
+/// Something that runs servers.
 pub trait Runtime: Send + Sync + 'static {
     /// Whether it works here and now, found out by trying. The text names what it is:
     /// `runsc (gVisor) release-20221121 on Docker 20.10.24`.
@@ -103,10 +114,14 @@ pub trait Runtime: Send + Sync + 'static {
 
     /// Removes what earlier runs of this installation left behind, and nothing of this run; how many instances that
     /// were.
-    fn sweep(&self) -> BoxFuture<'_, Result<usize, Error>>;
+    fn sweep(&self) -> BoxFuture<'_, Result<usize, Error>> {
+        Box::pin(async { Ok(0) })
+    }
 
-    /// Removes all volumes of a hosting.
-    fn volumes_remove<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<(), Error>>;
+    /// Removes all volumes of the sandbox of this id.
+    fn volumes_remove<'a>(&'a self, _id: &'a str) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(async { Ok(()) })
+    }
 }
 
 /// Tells what an instance uses.
@@ -114,11 +129,31 @@ pub(crate) trait Meter: Send + Sync {
     fn read(&self) -> BoxFuture<'_, Option<Usage>>;
 }
 
+impl Unit {
+    /// # Errors
+    /// It is to run in no sandbox.
+    pub(crate) fn confined(&self) -> Result<Confined<'_>, Error> {
+        let why = "it is to run on the host itself, and not in a sandbox";
+        let refused = || Error::Lasting(why.to_owned());
+        Ok(Confined {
+            label: &self.label,
+            launch: &self.launch,
+            sandbox: self.launch.sandbox().ok_or_else(refused)?,
+        })
+    }
+}
+
+impl Confined<'_> {
+    /// Whether it is spoken to over its standard streams.
+    pub(crate) fn has_streams(self) -> bool {
+        self.launch.reach == Reach::Streams
+    }
+}
+
 impl fmt::Debug for Instance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Instance")
             .field("handle", &self.handle)
-            .field("provider", &self.provider)
             .finish_non_exhaustive()
     }
 }

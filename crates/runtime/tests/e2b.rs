@@ -5,18 +5,22 @@
     reason = "a failure in a test's helper is the test's"
 )]
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use model::{Hidden, Hosting, Network, Provider, Source};
+use model::{Hidden, Network, Program};
 use runtime::e2b::{E2b, Options};
-use runtime::{Error, Exit, Instance, Runtime as _, Stdio, Unit};
+use runtime::{Error, Exit, Instance, Runtime as _, Stdio};
 use rustix::process::Signal;
 use testkit::{Process, wait_for};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
+
+use self::server::Server;
+
+#[path = "support/server.rs"]
+mod server;
 
 const KEY: &str = "e2b_1f2e3d4c5b6a79880123456789abcdef01234567";
 /// Nothing here takes that long unless it is broken.
@@ -56,8 +60,8 @@ impl Bench {
         E2b::new(options).unwrap()
     }
 
-    async fn launch(&self, hosting: Hosting) -> Result<Instance, Error> {
-        launch(&self.e2b, hosting).await
+    async fn launch(&self, server: Server) -> Result<Instance, Error> {
+        launch(&self.e2b, server).await
     }
 
     /// One request to the stand-in: status and body.
@@ -99,22 +103,18 @@ impl Bench {
     }
 }
 
-async fn launch(e2b: &E2b, hosting: Hosting) -> Result<Instance, Error> {
-    let unit = Unit {
-        label: "test".into(),
-        hosting: Arc::new(hosting),
-    };
-    timeout(LONG, e2b.launch(unit)).await.unwrap()
+async fn launch(e2b: &E2b, server: Server) -> Result<Instance, Error> {
+    timeout(LONG, e2b.launch(server.unit())).await.unwrap()
 }
 
-fn hosting(command: &[&str]) -> Hosting {
+fn running(command: &[&str]) -> Server {
     let command = command.iter().map(|&word| word.to_owned()).collect();
     let image = "base".to_owned();
-    Hosting::new("h1", Source::Image { image, command })
+    Server::new("h1", Program::Image { image, command })
 }
 
-fn sh(script: &str) -> Hosting {
-    hosting(&["/bin/sh", "-c", script])
+fn sh(script: &str) -> Server {
+    running(&["/bin/sh", "-c", script])
 }
 
 fn stdio(instance: &mut Instance) -> &mut Stdio {
@@ -153,7 +153,6 @@ async fn a_server_in_a_sandbox_is_spoken_to_over_its_streams() {
     let mut server = sh("echo \"$SECRET\"; echo words >&2; cat; echo end; exit 3");
     server.env = [("SECRET".to_owned(), "from us".to_owned())].into();
     let mut instance = bench.launch(server).await.unwrap();
-    assert_eq!(instance.provider, Provider::E2b);
     assert_eq!(instance.handle.pid(), None);
     said(&mut instance, "from us\n").await;
     for number in 0..20 {
@@ -184,7 +183,7 @@ async fn a_server_in_a_sandbox_is_spoken_to_over_its_streams() {
 #[tokio::test]
 async fn much_of_it_arrives_as_it_was() {
     let bench = Bench::new(&[]).await;
-    let mut instance = bench.launch(hosting(&["cat"])).await.unwrap();
+    let mut instance = bench.launch(running(&["cat"])).await.unwrap();
     let line = "0123456789abcde\n";
     let text = line.repeat((4 << 20) / line.len());
     let Stdio { stdin, stdout } = stdio(&mut instance);
@@ -214,8 +213,8 @@ async fn a_flood_that_nobody_reads_waits_and_holds_up_no_end() {
     })
     .await;
     // Another one's streams are its own.
-    let mut other = hosting(&["cat"]);
-    other.id = "h2".into();
+    let mut other = running(&["cat"]);
+    other.sandbox.id = "h2".into();
     let mut other = bench.launch(other).await.unwrap();
     write(&mut other, "there\n").await;
     said(&mut other, "there\n").await;
@@ -382,7 +381,7 @@ async fn a_lease_is_renewed_while_it_is_wanted_and_no_longer() {
     let bench = Bench::new(&[]).await;
     let lease = Duration::from_secs(1);
     let e2b = bench.other(|options| options.lease = lease);
-    let mut instance = launch(&e2b, hosting(&["cat"])).await.unwrap();
+    let mut instance = launch(&e2b, running(&["cat"])).await.unwrap();
     let start = Instant::now();
     while start.elapsed() < 3 * lease {
         write(&mut instance, "x\n").await;
@@ -400,8 +399,8 @@ async fn a_lease_is_renewed_while_it_is_wanted_and_no_longer() {
             .build()
             .unwrap();
         runtime.block_on(async {
-            let mut other = hosting(&["cat"]);
-            other.id = "h2".into();
+            let mut other = running(&["cat"]);
+            other.sandbox.id = "h2".into();
             let e2b = E2b::new(options).unwrap();
             std::mem::forget(launch(&e2b, other).await.unwrap());
         });
@@ -421,9 +420,9 @@ async fn what_earlier_runs_left_is_swept_and_nothing_else() {
     // Pages of one, so that there are some.
     let bench = Bench::new(&["--page", "1"]).await;
     let named = |id: &str| {
-        let mut hosting = hosting(&["cat"]);
-        hosting.id = id.into();
-        hosting
+        let mut server = running(&["cat"]);
+        server.sandbox.id = id.into();
+        server
     };
     let next = bench.other(|options| options.run = "next".into());
     let stranger = bench.other(|options| options.install = "another".into());
@@ -453,22 +452,18 @@ async fn what_earlier_runs_left_is_swept_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn of_a_hosting_there_is_one_sandbox() {
+async fn of_a_server_there_is_one_sandbox() {
     let bench = Bench::new(&[]).await;
-    let first = bench.launch(hosting(&["cat"])).await.unwrap();
+    let first = bench.launch(running(&["cat"])).await.unwrap();
     let next = bench.other(|options| options.run = "next".into());
-    let mut second = launch(&next, hosting(&["cat"])).await.unwrap();
+    let mut second = launch(&next, running(&["cat"])).await.unwrap();
     exited(&first).await;
     bench.only().await;
     write(&mut second, "there\n").await;
     said(&mut second, "there\n").await;
     // A launch that nobody waits for to its end leaves nothing.
     drop(second);
-    let unit = Unit {
-        label: "test".into(),
-        hosting: Arc::new(hosting(&["cat"])),
-    };
-    drop(next.launch(unit));
+    drop(next.launch(running(&["cat"]).unit()));
     timeout(LONG, next.idle()).await.unwrap();
     bench.nothing_left().await;
 }
@@ -476,9 +471,9 @@ async fn of_a_hosting_there_is_one_sandbox() {
 #[tokio::test]
 async fn what_cannot_be_is_refused_and_leaves_nothing() {
     let bench = Bench::new(&[]).await;
-    let mut unknown = hosting(&["cat"]);
+    let mut unknown = running(&["cat"]);
     let (image, command) = ("no-such".to_owned(), vec!["cat".to_owned()]);
-    unknown.source = Source::Image { image, command };
+    unknown.program = Program::Image { image, command };
     let error = bench.launch(unknown).await.unwrap_err();
     let Error::Refused {
         field: "image",
@@ -489,7 +484,7 @@ async fn what_cannot_be_is_refused_and_leaves_nothing() {
     };
     assert!(why.contains("no-such") && why.contains("404"), "{why}");
     let error = bench
-        .launch(hosting(&["/no/such/program"]))
+        .launch(running(&["/no/such/program"]))
         .await
         .unwrap_err();
     assert!(
@@ -502,15 +497,15 @@ async fn what_cannot_be_is_refused_and_leaves_nothing() {
         ),
         "{error}"
     );
-    let mut volumes = hosting(&["cat"]);
-    volumes.volumes = vec!["/data".into()];
+    let mut volumes = running(&["cat"]);
+    volumes.sandbox.volumes = vec!["/data".into()];
     let error = bench.launch(volumes).await.unwrap_err();
     assert!(
         error.to_string().contains("would not outlast the sandbox"),
         "{error}"
     );
-    let mut allow = hosting(&["cat"]);
-    allow.network = Network::Allow(vec!["example.com".into()]);
+    let mut allow = running(&["cat"]);
+    allow.sandbox.network = Network::Allow(vec!["example.com".into()]);
     let error = bench.launch(allow).await.unwrap_err();
     assert!(
         matches!(
@@ -522,8 +517,8 @@ async fn what_cannot_be_is_refused_and_leaves_nothing() {
         ),
         "{error}"
     );
-    let mut strict = hosting(&["cat"]);
-    strict.strict = true;
+    let mut strict = running(&["cat"]);
+    strict.sandbox.strict = true;
     let error = bench.launch(strict).await.unwrap_err();
     assert!(
         matches!(error, Error::NotEnforced { what: "cpu", .. }),
@@ -535,7 +530,7 @@ async fn what_cannot_be_is_refused_and_leaves_nothing() {
 #[tokio::test]
 async fn limits_that_e2b_does_not_set_are_told() {
     let bench = Bench::new(&[]).await;
-    let instance = bench.launch(hosting(&["cat"])).await.unwrap();
+    let instance = bench.launch(running(&["cat"])).await.unwrap();
     let row = |what: &str| {
         let row = instance.enforced.iter().find(|row| row.what == what);
         let row = row.unwrap_or_else(|| panic!("nothing is said of {what}"));
@@ -569,7 +564,7 @@ async fn the_key_is_never_shown() {
     let error = other.probe().await.unwrap_err();
     assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
     let mut shown = format!("{error} {error:?} {other:?} {:?}", bench.options);
-    let error = launch(&other, hosting(&["cat"])).await.unwrap_err();
+    let error = launch(&other, running(&["cat"])).await.unwrap_err();
     shown.push_str(&format!("{error} {error:?}"));
     let nowhere = bench.other(|options| options.url = "http://127.0.0.1:1".into());
     let error = nowhere.probe().await.unwrap_err();

@@ -3,9 +3,13 @@
 mod support;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-use runtime::process::{Exit, Missed};
+use model::{Launch, Place, Program, Reach, Sandbox};
+use runtime::process::{Exit, Missed, SentinelCommand};
+use runtime::sandbox::{Bubblewrap, Options};
+use runtime::{Error, Runtime, Unit};
 use support::{
     LONG, alive, children, command, descriptors, family, marked, peak_memory, read_to_end,
     read_until, sh, spawner, wait_for,
@@ -43,18 +47,19 @@ async fn a09_a_child_sees_its_own_variables_only() {
     let spawner = spawner();
     let mut first = command("env", &["-0"]);
     first.label = "first".into();
-    first.env = BTreeMap::from([("FIRST_KEY".into(), "one\ntwo".into())]);
+    Arc::make_mut(&mut first.launch).env =
+        BTreeMap::from([("FIRST_KEY".into(), "one\ntwo".into())]);
     let mut second = command("env", &["-0"]);
-    second.env = BTreeMap::from([("SECOND_KEY".into(), "2".into())]);
+    Arc::make_mut(&mut second.launch).env = BTreeMap::from([("SECOND_KEY".into(), "2".into())]);
 
     let basic = [
         "HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER",
     ];
     // The runner of this test gives it dozens of others.
     assert!(std::env::vars().any(|(name, _)| name.starts_with("CARGO")));
-    for (launch, own) in [(first, "FIRST_KEY"), (second, "SECOND_KEY")] {
-        let expected = launch.env[own].clone();
-        let mut instance = spawner.spawn(launch).await.unwrap();
+    for (unit, own) in [(first, "FIRST_KEY"), (second, "SECOND_KEY")] {
+        let expected = unit.launch.env[own].clone();
+        let mut instance = spawner.spawn(unit).await.unwrap();
         let text = read_to_end(&mut instance).await;
         let seen: BTreeMap<&str, &str> = text
             .split_terminator('\0')
@@ -214,13 +219,13 @@ async fn who_ignores_sigterm_is_killed_after_the_grace() {
 #[tokio::test]
 async fn the_child_of_a_wrapper_has_its_grace_too() {
     let directory = tempfile::tempdir().unwrap();
-    let mut launch = sh(
+    let mut unit = sh(
         "sh -c 'trap \"sleep 0.3; echo saved > saved; exit\" TERM; echo up; \
          while :; do sleep 0.01; done' & wait",
     );
-    launch.cwd = Some(directory.path().into());
+    Arc::make_mut(&mut unit.launch).cwd = Some(directory.path().into());
     let spawner = spawner();
-    let mut instance = spawner.spawn(launch).await.unwrap();
+    let mut instance = spawner.spawn(unit).await.unwrap();
     read_until(&mut instance, "up").await;
     let exit = instance.handle.stop(LONG).await;
     assert_eq!(exit.signal, SIGTERM);
@@ -453,10 +458,10 @@ async fn errors_say_what_to_do() {
     std::os::unix::fs::symlink("/nonexistent", here.join("dangling")).unwrap();
 
     let check = async |program: &str, cwd: Option<&str>, expected: &[&str]| {
-        let mut launch = command(program, &[]);
-        launch.label = "weather".into();
-        launch.cwd = cwd.map(|cwd| here.join(cwd));
-        let error = spawner.spawn(launch).await.unwrap_err().to_string();
+        let mut unit = command(program, &[]);
+        unit.label = "weather".into();
+        Arc::make_mut(&mut unit.launch).cwd = cwd.map(|cwd| here.join(cwd));
+        let error = spawner.spawn(unit).await.unwrap_err().to_string();
         for part in ["server `weather`"].iter().chain(expected) {
             assert!(error.contains(part), "{error:?} lacks {part:?}");
         }
@@ -500,9 +505,8 @@ async fn errors_say_what_to_do() {
     .await;
     check("", None, &["the command is empty"]).await;
 
-    let mut launch = command("true", &[]);
-    launch.args = vec!["x".repeat(8 << 20)];
-    let error = spawner.spawn(launch).await.unwrap_err().to_string();
+    let long = command("true", &[&"x".repeat(8 << 20)]);
+    let error = spawner.spawn(long).await.unwrap_err().to_string();
     assert!(error.contains("too long together"), "{error}");
     assert_eq!(children().len(), 1, "only the sentinel is left");
     assert!(spawner.spawn(command("true", &[])).await.is_ok());
@@ -512,9 +516,69 @@ async fn errors_say_what_to_do() {
 async fn the_path_of_the_server_counts() {
     let directory = tempfile::tempdir().unwrap();
     std::os::unix::fs::symlink("/bin/echo", directory.path().join("my-own-tool")).unwrap();
-    let mut launch = command("my-own-tool", &["hello"]);
+    let mut unit = command("my-own-tool", &["hello"]);
     let path = directory.path().display().to_string();
-    launch.env.insert("PATH".into(), path);
-    let mut instance = spawner().spawn(launch).await.unwrap();
+    let env = &mut Arc::make_mut(&mut unit.launch).env;
+    env.insert("PATH".into(), path);
+    let mut instance = spawner().spawn(unit).await.unwrap();
     assert_eq!(read_to_end(&mut instance).await, "hello\n");
+}
+
+/// As a runtime the spawner runs commands of the host, and nothing that asks for more or less than that.
+#[tokio::test]
+async fn the_host_runs_commands_and_no_sandboxes() {
+    let spawner = spawner();
+    let directory = tempfile::tempdir().unwrap();
+    let bubblewrap = Bubblewrap::new(
+        spawner.clone(),
+        Options {
+            dir: directory.path().to_owned(),
+            install: "test".to_owned(),
+            shim: SentinelCommand {
+                program: support::VICTIM.into(),
+                args: vec!["shim".into()],
+            },
+        },
+    );
+    let mut shell = sh("echo $NAME; pwd");
+    let launch = Arc::make_mut(&mut shell.launch);
+    launch.env = BTreeMap::from([("NAME".into(), "value".into())]);
+    launch.cwd = Some("/usr".into());
+    let instance = spawner.launch(shell.clone()).await.unwrap();
+    let mut text = String::new();
+    let mut stdio = instance.stdio.unwrap();
+    stdio.stdout.read_to_string(&mut text).await.unwrap();
+    assert_eq!(text, "value\n/usr\n");
+    assert!(instance.ports.is_empty() && instance.enforced.is_empty());
+    instance.handle.exited().await;
+
+    let lasts = async |runtime: &dyn Runtime, unit: Unit, expected: &str| match runtime
+        .launch(unit)
+        .await
+        .unwrap_err()
+    {
+        Error::Lasting(why) => assert!(why.contains(expected), "{why}"),
+        other => panic!("{other}"),
+    };
+    let missing = command("no-such-program", &[]);
+    let expected = "server `test`: command `no-such-program` not found in PATH";
+    lasts(&spawner, missing, expected).await;
+    let other = |change: &dyn Fn(&mut Launch)| {
+        let mut unit = shell.clone();
+        change(Arc::make_mut(&mut unit.launch));
+        unit
+    };
+    let image = other(&|launch| {
+        let (image, command) = ("one".to_owned(), Vec::new());
+        launch.program = Program::Image { image, command };
+    });
+    let port = other(&|launch| {
+        let path = "/".to_owned();
+        launch.reach = Reach::Port { path };
+    });
+    let sandboxed = other(&|launch| launch.place = Place::Sandbox(Sandbox::new("one")));
+    for unit in [image, port, sandboxed] {
+        lasts(&spawner, unit, "on the host itself").await;
+    }
+    lasts(&bubblewrap, shell, "not in a sandbox").await;
 }

@@ -12,7 +12,7 @@ use std::{
 };
 
 use engine::{Crash, Gateway, Left, Remembered, lifecycle::Last, server::Server};
-use model::{Mount, ProjectId, Provider, ServerKey, ServerName, ServerSpec, Source};
+use model::{Mount, Program, ProjectId, Provider, ServerKey, ServerName, ServerSpec};
 use runtime::Exit;
 use store::{EventRow, NewWorkspace, Store, WorkspaceRow};
 use tokio::sync::Mutex;
@@ -190,7 +190,7 @@ impl Hosting {
             project: entry.project.as_ref(),
             name: &entry.name,
             status: REGISTERED,
-            image: entry.hosting().source.target(),
+            image: entry.parts().0.program.target(),
             config: &entry.config,
         };
         let put = self.store.workspace_put(new).await;
@@ -215,7 +215,7 @@ impl Hosting {
                 "a server keeps its name and its project; register another, and delete this one";
             return Err(Error::Unfit(vec![Wrong::new("/name", why)]));
         }
-        let image = entry.hosting().source.target();
+        let image = entry.parts().0.program.target();
         let row = self
             .store
             .workspace_set_config(None, id, image, &entry.config)
@@ -268,31 +268,31 @@ impl Hosting {
 
     /// Whether this installation lets it be hosted so, as far as can be told without trying.
     fn permitted(&self, entry: &Entry) -> Result<(), Error> {
-        let hosting = entry.hosting();
+        let (launch, sandbox) = entry.parts();
         let mut wrong = Vec::new();
-        if let Some(provider) = hosting.provider {
+        if let Some(provider) = sandbox.provider {
             if let Some(why) = self.gateway.runtimes().refusal(provider) {
                 wrong.push(Wrong::new("/provider", why));
             }
-            match (&hosting.source, provider) {
-                (Source::Image { .. }, Provider::Process) => wrong.push(Wrong::new(
+            match (&launch.program, provider) {
+                (Program::Image { .. }, Provider::Process) => wrong.push(Wrong::new(
                     "/provider",
                     "`process` runs commands of this host, not images",
                 )),
-                (Source::Command { .. }, other) if other != Provider::Process => {
+                (Program::Command { .. }, other) if other != Provider::Process => {
                     let why = format!("`{other}` runs images; a command runs under `process`");
                     wrong.push(Wrong::new("/provider", why));
                 }
                 _ => {}
             }
         }
-        if hosting.provider.is_none()
-            && let Some(why) = self.gateway.runtimes().refusal_of(&hosting.source)
+        if sandbox.provider.is_none()
+            && let Some(why) = self.gateway.runtimes().refusal_of(&launch.program)
         {
             wrong.push(Wrong::new("/provider", why));
         }
         let settings = self.gateway.settings();
-        for (at, mount) in hosting.mounts.iter().enumerate() {
+        for (at, mount) in sandbox.mounts.iter().enumerate() {
             if !allows(&settings.hosting.mounts, mount) {
                 let why = format!(
                     "`{}` of the host may not be mounted: the setting `[hosting] mounts` does not name it",

@@ -4,13 +4,12 @@
 //! connecting ([`mcp::chain`]). An entry that names another configuration or data directory is another Toolwharf.
 
 use std::{
-    collections::BTreeMap,
     env, fs,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     path::{Path, PathBuf},
 };
 
-use model::{Settings, Transport};
+use model::{Launch, Origin, Program, Settings};
 
 use crate::config::{Config, Problem};
 
@@ -62,23 +61,17 @@ impl Itself {
     }
 
     /// Why an entry is this Toolwharf itself, if it is.
-    pub(crate) fn recognise(&self, transport: &Transport) -> Option<String> {
-        match transport {
-            Transport::Stdio {
-                command,
-                args,
-                env,
-                cwd,
-            } => self
-                .is_own_command(command, args, env, cwd.as_deref())
+    pub(crate) fn recognise(&self, origin: &Origin) -> Option<String> {
+        match origin {
+            Origin::Launch(launch) => self
+                .is_own_command(launch)
                 .then(|| "it starts this Toolwharf itself".to_owned()),
-            Transport::Http { url, .. } | Transport::Sse { url, .. } => {
-                let own = self.own_listener(url)?;
+            Origin::Remote(remote) => {
+                let own = self.own_listener(&remote.url)?;
                 Some(format!(
                     "it is the address of this Toolwharf itself ({own})"
                 ))
             }
-            Transport::Hosted(_) => None,
         }
     }
 
@@ -91,7 +84,7 @@ impl Itself {
             ..
         } = config;
         servers.retain(|spec| {
-            let why = self.recognise(&spec.transport).filter(|_| spec.enabled);
+            let why = self.recognise(&spec.origin).filter(|_| spec.enabled);
             let Some(why) = why else {
                 return true;
             };
@@ -104,14 +97,15 @@ impl Itself {
         });
     }
 
-    fn is_own_command(
-        &self,
-        command: &str,
-        args: &[String],
-        env: &BTreeMap<String, String>,
-        cwd: Option<&Path>,
-    ) -> bool {
-        let rest = if self.is_program(command, env, cwd) {
+    fn is_own_command(&self, launch: &Launch) -> bool {
+        let Program::Command {
+            program: command,
+            args,
+        } = &launch.program
+        else {
+            return false;
+        };
+        let rest = if self.is_program(command, launch) {
             args
         } else if RUNNERS.contains(&base(command)) {
             // `npx -y toolwharf@latest stdio`
@@ -131,15 +125,12 @@ impl Itself {
         };
         rest.iter().any(|arg| arg == "stdio")
             && !rest.iter().any(is_other)
-            && !OTHER_VARIABLES.iter().any(|name| env.contains_key(*name))
+            && !OTHER_VARIABLES
+                .iter()
+                .any(|name| launch.env.contains_key(*name))
     }
 
-    fn is_program(
-        &self,
-        command: &str,
-        env: &BTreeMap<String, String>,
-        cwd: Option<&Path>,
-    ) -> bool {
+    fn is_program(&self, command: &str, launch: &Launch) -> bool {
         if base(command) == PROGRAM {
             return true;
         }
@@ -148,9 +139,10 @@ impl Itself {
         };
         let is_own = |file: PathBuf| fs::canonicalize(file).is_ok_and(|file| file == *own);
         if command.contains('/') {
-            return is_own(cwd.unwrap_or(Path::new("")).join(command));
+            return is_own(launch.cwd.clone().unwrap_or_default().join(command));
         }
-        let path = env
+        let path = launch
+            .env
             .get("PATH")
             .map(Into::into)
             .or_else(|| env::var_os("PATH"));
@@ -209,18 +201,23 @@ fn dialled(ip: IpAddr) -> IpAddr {
 
 #[cfg(test)]
 mod tests {
+    use std::{collections::BTreeMap, sync::Arc};
+
+    use model::{Place, Remote};
+
     use super::*;
 
-    fn command(line: &[&str], env: &[(&str, &str)]) -> Transport {
-        Transport::Stdio {
-            command: line[0].to_owned(),
+    fn command(line: &[&str], env: &[(&str, &str)]) -> Origin {
+        let program = Program::Command {
+            program: line[0].to_owned(),
             args: line[1..].iter().map(|arg| (*arg).to_owned()).collect(),
-            env: env
-                .iter()
-                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
-                .collect(),
-            cwd: None,
-        }
+        };
+        let env = env.iter();
+        let env = env.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        Origin::Launch(Arc::new(Launch {
+            env: env.collect(),
+            ..Launch::new(program, Place::Host)
+        }))
     }
 
     #[test]
@@ -264,12 +261,14 @@ mod tests {
                 listen: listen.to_owned(),
                 ..Settings::default()
             };
-            let transport = Transport::Http {
+            let remote = Remote {
                 url: url.to_owned(),
                 headers: BTreeMap::new(),
+                sse: false,
+                public_only: false,
             };
             Itself::configured(&settings)
-                .recognise(&transport)
+                .recognise(&Origin::Remote(remote))
                 .is_some()
         };
         for (listen, url, expect) in [

@@ -16,7 +16,9 @@ use engine::{
     Gateway, Project, Remembered, Scope,
     secrets::{DataKey, Sealed},
 };
-use model::{ExposedName, NativeName, ProjectId, ProjectView, ServerSpec, ToolRef, ToolSetting};
+use model::{
+    ExposedName, NativeName, Origin, ProjectId, ProjectView, ServerSpec, ToolRef, ToolSetting,
+};
 use serde_json::Value;
 use store::{Page, ProjectRow, SealedSecret, SecretRow, ServerRow, Store};
 use tokio::sync::Mutex;
@@ -387,7 +389,9 @@ fn spec(
     match check_project(project, &server.name, &entry(server), secrets) {
         Ok(mut spec) => {
             spec.enabled = server.enabled;
-            spec.public_only = server.config[REGISTERED_BY] == BY_PROJECT;
+            if let Origin::Remote(remote) = &mut spec.origin {
+                remote.public_only = server.config[REGISTERED_BY] == BY_PROJECT;
+            }
             Some(spec)
         }
         Err(problems) => {

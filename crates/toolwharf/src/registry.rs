@@ -155,7 +155,7 @@ pub(crate) fn import(
                 }
                 Err(unfit) => return Err(refused(unfit)),
             };
-            match myself.recognise(&spec.transport) {
+            match myself.recognise(&spec.origin) {
                 Some(why) => Err(Rejected::Skipped(why)),
                 None if lacks.is_empty() => Ok(Accepted::AsItIs),
                 None => Ok(Accepted::SwitchedOff(lacks)),
@@ -195,7 +195,7 @@ fn fit(
     };
     let (spec, warnings) =
         check_entry(file, name, &entry, &startup::env).map_err(|found| unfit(found.problems))?;
-    match myself.recognise(&spec.transport).filter(|_| spec.enabled) {
+    match myself.recognise(&spec.origin).filter(|_| spec.enabled) {
         Some(why) => Err(unfit(vec![format!("{why} ({})", itself::HELP)])),
         None => Ok(warnings),
     }

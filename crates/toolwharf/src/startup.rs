@@ -22,7 +22,7 @@ use runtime::{
     docker::{self, Docker},
     e2b::{self, E2b},
     process::Spawner,
-    sandbox::{self, Sandbox},
+    sandbox::{self, Bubblewrap},
     sentinel::SentinelCommand,
 };
 use store::{Location, Store};
@@ -228,14 +228,14 @@ pub(crate) async fn gateway(
         chain: Some(chain),
     };
     let master = Master::open(&store, data_dir, &env).await?;
-    let runtimes = runtimes(&settings, data_dir, &spawner)?;
-    let gateway = Gateway::new(settings, identity, spawner, runtimes, store.clone());
+    let runtimes = runtimes(&settings, data_dir, spawner)?;
+    let gateway = Gateway::new(settings, identity, runtimes, store.clone());
     let projects = Projects::new(store, gateway.clone(), master);
     Ok((gateway, projects))
 }
 
-/// What can run hosted servers here; whether it works is found out when one is to run.
-fn runtimes(settings: &Settings, data_dir: &Path, spawner: &Spawner) -> anyhow::Result<Runtimes> {
+/// What can run servers here; whether it works is found out when one is to run.
+fn runtimes(settings: &Settings, data_dir: &Path, spawner: Spawner) -> anyhow::Result<Runtimes> {
     let hosting = &settings.hosting;
     let install = installation(data_dir)?;
     let dir = data_dir.join("hosting");
@@ -247,7 +247,7 @@ fn runtimes(settings: &Settings, data_dir: &Path, spawner: &Spawner) -> anyhow::
     };
     all.insert(
         Provider::Process,
-        Arc::new(Sandbox::new(spawner.clone(), options)),
+        Arc::new(Bubblewrap::new(spawner.clone(), options)),
     );
     let host = hosting.docker_host.clone();
     let host = host.unwrap_or_else(docker::Options::default_host);
@@ -284,7 +284,7 @@ fn runtimes(settings: &Settings, data_dir: &Path, spawner: &Spawner) -> anyhow::
             Err(error) => tracing::warn!(provider = %Provider::E2b, "not available: {error}"),
         }
     }
-    Ok(Runtimes::new(all, hosting.providers.clone()))
+    Ok(Runtimes::new(spawner, all, hosting.providers.clone()))
 }
 
 /// What tells this installation from others on the same host; made at the first run.

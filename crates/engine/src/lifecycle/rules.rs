@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use model::{Breaker, RestartPolicy, ServerSpec, Settings, StartPolicy, Transport};
+use model::{Breaker, Declared, Origin, RestartPolicy, ServerSpec, Settings, StartPolicy};
 
 /// What is decided by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,22 +123,22 @@ impl Rules {
     /// What holds for a server.
     #[must_use]
     pub fn of(spec: &ServerSpec, settings: &Settings) -> Self {
-        let rules = match &spec.transport {
-            Transport::Hosted(hosting) => {
-                return Self {
-                    restart: hosting.restart,
-                    misses: hosting.heartbeat.map_or(1, |heartbeat| heartbeat.misses),
-                    ..Self::REGISTERED
-                };
-            }
-            Transport::Stdio { .. } => Self::PROCESS,
-            Transport::Http { .. } | Transport::Sse { .. } => Self::REMOTE,
+        let rules = match (spec.declared, &spec.origin) {
+            (Declared::Registered, _) => Self::REGISTERED,
+            (_, Origin::Launch(_)) => Self::PROCESS,
+            (_, Origin::Remote(_)) => Self::REMOTE,
         };
         // A project's own is somebody else's: it is connected at its first use, and not tried for ever.
-        let is_owned = spec.owner.is_some();
+        let is_owned = spec.declared == Declared::Project;
         Self {
+            restart: spec.restart.unwrap_or(rules.restart),
+            misses: spec.heartbeat.map_or(1, |heartbeat| heartbeat.misses),
             breaker: is_owned.then(|| spec.breaker.unwrap_or(settings.breaker)),
-            lazy: is_owned || settings.start == StartPolicy::Lazy,
+            lazy: match spec.declared {
+                Declared::File => settings.start == StartPolicy::Lazy,
+                Declared::Registered => false,
+                Declared::Project => true,
+            },
             ..rules
         }
     }

@@ -2,7 +2,7 @@
 
 use std::{num::NonZeroU32, time::Duration};
 
-use model::ServerSpec;
+use model::{Declared, ServerSpec};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -29,9 +29,9 @@ async fn h06_a_late_answer_is_nobodys() {
             let world = World::new();
             let one = world.scripted("one");
             one.script(|script| script.era = era);
-            match spec.hosting() {
-                Some(_) => world.host([spec.clone()]),
-                None => world.configure(std::slice::from_ref(&spec)),
+            match spec.declared {
+                Declared::Registered => world.host([spec.clone()]),
+                _ => world.configure(std::slice::from_ref(&spec)),
             }
             world.up(&["one"]).await;
             for era in ERAS {

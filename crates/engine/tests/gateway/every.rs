@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use engine::Order;
-use model::{NativeName, ServerSpec, StartPolicy};
+use model::{Declared, NativeName, ServerSpec, StartPolicy};
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -18,9 +18,9 @@ async fn world(spec: ServerSpec) -> World {
 }
 
 fn put(world: &World, spec: ServerSpec) {
-    match spec.hosting() {
-        Some(_) => world.host([spec]),
-        None => world.configure(&[spec]),
+    match spec.declared {
+        Declared::Registered => world.host([spec]),
+        _ => world.configure(&[spec]),
     }
 }
 
@@ -228,9 +228,9 @@ async fn u05_removed_and_put_back_never_runs_two() {
         let one = world.scripted("one");
         world.up(&["one"]).await;
         one.script(|script| script.is_stubborn = true);
-        match spec.hosting() {
-            Some(_) => world.unhost("one"),
-            None => world.configure(&[]),
+        match spec.declared {
+            Declared::Registered => world.unhost("one"),
+            _ => world.configure(&[]),
         }
         quiet().await;
         put(&world, spec);

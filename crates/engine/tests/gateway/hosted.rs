@@ -6,7 +6,7 @@ use engine::{
     Order, Warning,
     lifecycle::{Last, Rules},
 };
-use model::{Heartbeat, Hosting, RestartPolicy};
+use model::{Heartbeat, RestartPolicy, ServerSpec};
 use serde_json::{Value, json};
 use tokio::{sync::broadcast::Receiver, time::Instant};
 
@@ -16,7 +16,7 @@ use crate::support::{ERAS, World, hosted, quiet, renewed, server::Scripted, stdi
 const LONG: Duration = Duration::from_secs(400);
 
 /// A world with the hosted server `one`.
-async fn world(change: impl FnOnce(&mut Hosting)) -> (World, Scripted) {
+async fn world(change: impl FnOnce(&mut ServerSpec)) -> (World, Scripted) {
     let world = World::new();
     let one = world.scripted("one");
     world.host([hosted("one", change)]);
@@ -24,7 +24,7 @@ async fn world(change: impl FnOnce(&mut Hosting)) -> (World, Scripted) {
 }
 
 /// Such a world, and the server runs.
-async fn running(change: impl FnOnce(&mut Hosting)) -> (World, Scripted) {
+async fn running(change: impl FnOnce(&mut ServerSpec)) -> (World, Scripted) {
     let (world, one) = world(change).await;
     world.up(&["one"]).await;
     (world, one)
@@ -73,7 +73,7 @@ async fn h08_registered_servers_are_back_when_the_product_is() {
             server.script(|script| script.start_delay = Duration::from_secs(2));
         }
         let specs =
-            policies.map(|policy| hosted(policy.as_str(), |hosting| hosting.restart = policy));
+            policies.map(|policy| hosted(policy.as_str(), |spec| spec.restart = Some(policy)));
         world.host_left(specs, Some(last));
         for policy in policies {
             let name = policy.as_str();
@@ -141,7 +141,7 @@ async fn h09_restart_policies_are_as_docker_has_them() {
         (No, "stopped", "failed"),
     ] {
         for (code, phase) in [(0, after_0), (3, after_3)] {
-            let (world, one) = running(|hosting| hosting.restart = policy).await;
+            let (world, one) = running(|spec| spec.restart = Some(policy)).await;
             one.exit(code);
             quiet().await;
             assert_eq!(world.phase("one"), phase, "{policy} after {code}");
@@ -418,8 +418,8 @@ async fn h15_a_silent_server_is_unresponsive_and_not_restarted() {
 async fn h15_a_busy_server_is_not_asked() {
     let world = World::new();
     let one = world.scripted("one");
-    let mut spec = hosted("one", |hosting| {
-        hosting.heartbeat = Some(Heartbeat {
+    let mut spec = hosted("one", |spec| {
+        spec.heartbeat = Some(Heartbeat {
             interval: Duration::from_secs(1),
             timeout: Duration::from_secs(1),
             misses: 1,

@@ -9,7 +9,7 @@ use serde_json::json;
 use store::{CallFilter, CallRow, CallStatus, NewWorkspace, Page};
 use tokio::time::Instant;
 
-use crate::support::{ERAS, World, hosted, stdio};
+use crate::support::{ERAS, World, hosted, hosted_as, stdio};
 
 /// How long something may take to be written.
 const SOON: Duration = Duration::from_secs(20);
@@ -121,10 +121,7 @@ pub(crate) async fn registered(world: &World, name: &str, restart: RestartPolicy
         config: &config,
     };
     let row = world.store.workspace_put(new).await.unwrap();
-    hosted(name.as_str(), |hosting| {
-        hosting.id = row.id;
-        hosting.restart = restart;
-    })
+    hosted_as(name.as_str(), &row.id, |spec| spec.restart = Some(restart))
 }
 
 /// How its row says that it was left.
@@ -174,7 +171,7 @@ async fn h09_what_happens_to_a_server_is_an_event() {
     let world = World::recorded().await;
     let one = world.scripted("one");
     let spec = registered(&world, "one", RestartPolicy::Always).await;
-    let id = spec.hosting().unwrap().id.clone();
+    let id = spec.registered_as().unwrap().to_owned();
     world.host([spec]);
     up(&world, "one").await;
     one.script(|script| script.dies_at_start = Some(7)).exit(3);

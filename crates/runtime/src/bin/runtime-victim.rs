@@ -13,9 +13,9 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use model::{Hosting, Source};
-use runtime::process::{Instance, Launch, SentinelCommand, Spawner};
-use runtime::sandbox::{Options, Sandbox};
+use model::{Launch, Place, Program, Sandbox};
+use runtime::process::{Instance, SentinelCommand, Spawner};
+use runtime::sandbox::{Bubblewrap, Options};
 use runtime::{Runtime as _, Unit};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 
@@ -59,9 +59,8 @@ fn say(line: &str) {
 }
 
 async fn family(spawner: &Spawner, number: usize) -> Instance {
-    let mut launch = Launch::new(format!("family {number}"), "sh");
-    launch.args = vec!["-c".into(), FAMILY.into()];
-    let mut instance = spawner.spawn(launch).await.expect("sh runs");
+    let unit = unit(&format!("family {number}"), FAMILY, Place::Host);
+    let mut instance = spawner.spawn(unit).await.expect("sh runs");
     let mut line = String::new();
     let mut stdout = BufReader::new(&mut instance.stdout);
     stdout.read_line(&mut line).await.expect("a line");
@@ -87,9 +86,8 @@ fn code() -> ExitCode {
     let spawner = spawner();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
-        let mut launch = Launch::new("seven", "sh");
-        launch.args = vec!["-c".into(), "exit 7".into()];
-        let instance = spawner.spawn(launch).await.expect("sh runs");
+        let unit = unit("seven", "exit 7", Place::Host);
+        let instance = spawner.spawn(unit).await.expect("sh runs");
         say(&instance.handle.exited().await.to_string());
     });
     ExitCode::SUCCESS
@@ -110,27 +108,32 @@ async fn storm() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn ground(spawner: &Spawner, install: &str, dir: &str) -> Sandbox {
+fn ground(spawner: &Spawner, install: &str, dir: &str) -> Bubblewrap {
     let options = Options {
         dir: dir.into(),
         install: install.to_owned(),
         shim: SentinelCommand::this_binary(["shim"]),
     };
-    Sandbox::new(spawner.clone(), options)
+    Bubblewrap::new(spawner.clone(), options)
 }
 
-fn unit(id: &str, script: &str) -> Unit {
-    let source = Source::Command {
+fn unit(label: &str, script: &str, place: Place) -> Unit {
+    let program = Program::Command {
         program: "sh".into(),
         args: vec!["-c".into(), script.into()],
     };
-    let mut hosting = Hosting::new(id, source);
-    hosting.volumes = vec!["/data".into()];
-    hosting.limits.disk = 32 << 20;
     Unit {
-        label: id.into(),
-        hosting: hosting.into(),
+        label: label.into(),
+        launch: Launch::new(program, place).into(),
     }
+}
+
+fn confined(id: &str, script: &str, strict: bool) -> Unit {
+    let mut sandbox = Sandbox::new(id);
+    sandbox.volumes = vec!["/data".into()];
+    sandbox.limits.disk = 32 << 20;
+    sandbox.strict = strict;
+    unit(id, script, Place::Sandbox(sandbox))
 }
 
 #[tokio::main]
@@ -139,9 +142,10 @@ async fn sandbox(install: &str, dir: &str, count: &str, script: &str) -> ExitCod
     let sandbox = ground(&spawner, install, &format!("{dir}/state"));
     let mut instances = Vec::new();
     for number in 0..count.parse().expect("a count") {
-        let unit = unit(
+        let unit = confined(
             &format!("server-{number}"),
             &format!("{script} echo up; wait"),
+            false,
         );
         let mut instance = sandbox.launch(unit).await.expect("it starts");
         let stdio = instance.stdio.as_mut().expect("it is bridged");
@@ -162,7 +166,7 @@ async fn rootless(dir: &str, script: &str) -> ExitCode {
         Ok(text) => say(&format!("probe {text}")),
         Err(error) => say(&format!("probe failed: {error}")),
     }
-    match sandbox.launch(unit("server", script)).await {
+    match sandbox.launch(confined("server", script, false)).await {
         Ok(mut instance) => {
             let stdio = instance.stdio.as_mut().expect("it is bridged");
             let usage = instance.handle.usage().await;
@@ -186,11 +190,7 @@ async fn rootless(dir: &str, script: &str) -> ExitCode {
         }
         Err(error) => say(&format!("launch failed: {error}")),
     }
-    let mut strict = unit("strict", "true");
-    let mut hosting = (*strict.hosting).clone();
-    hosting.strict = true;
-    strict.hosting = hosting.into();
-    match sandbox.launch(strict).await {
+    match sandbox.launch(confined("strict", "true", true)).await {
         Ok(_) => say("strict started"),
         Err(error) => say(&format!("strict {error}")),
     }

@@ -17,7 +17,7 @@ use bollard::{
     },
 };
 use futures_util::StreamExt as _;
-use model::{Network, Provider, Source};
+use model::{Network, Program, Provider, Sandbox};
 use tokio::{process::Command, sync::watch};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
@@ -35,7 +35,7 @@ use super::{
 use crate::{
     egress::{self, Allowed},
     handle::{Handle, Shared},
-    unit::{Error, Instance, Stdio, Unit},
+    unit::{Confined, Error, Instance, Stdio, Unit},
 };
 
 const VERSION: Duration = Duration::from_secs(5);
@@ -184,10 +184,11 @@ impl Inner {
         unit: &Unit,
         unwanted: impl Future<Output = ()>,
     ) -> Result<Instance, Error> {
-        let hosting = &unit.hosting;
-        let image = match &hosting.source {
-            Source::Image { image, .. } => image,
-            Source::Command { program, .. } => {
+        let unit = unit.confined()?;
+        let sandbox = unit.sandbox;
+        let image = match &unit.launch.program {
+            Program::Image { image, .. } => image,
+            Program::Command { program, .. } => {
                 return Err(Error::Refused {
                     field: "command",
                     why: format!(
@@ -197,12 +198,12 @@ impl Inner {
                 });
             }
         };
-        spec::check_id(&hosting.id)?;
+        spec::check_id(&sandbox.id)?;
         spec::check_image(image)?;
-        let _turn = self.turns.turn(&hosting.id).await?;
+        let _turn = self.turns.turn(&sandbox.id).await?;
         let client = self.engine.connect().await?;
         let host = self.host(&client).await?;
-        let allowed = self.network(&client, &host, unit).await?;
+        let allowed = self.network(&client, &host, sandbox).await?;
         let there = match inspect_image(&client, image).await? {
             Some(there) => there,
             None => tokio::select! {
@@ -210,11 +211,11 @@ impl Inner {
                 () = unwanted => return Err(Error::Failed("nobody waits for it".to_owned())),
             },
         };
-        let name = spec::name(&hosting.id, &self.options.install);
+        let name = spec::name(&sandbox.id, &self.options.install);
         self.make_room(&client, &name).await?;
-        let volumes = self.volumes(&client, hosting).await?;
+        let volumes = self.volumes(&client, sandbox).await?;
         let held = match &allowed {
-            Some(_) => match self.hold(&client, &hosting.id).await {
+            Some(_) => match self.hold(&client, &sandbox.id).await {
                 Ok(held) => Some(held),
                 Err(error) => {
                     volumes.release().await;
@@ -231,7 +232,7 @@ impl Inner {
         if launched.is_err()
             && let Some(id) = holder
         {
-            client.remove_or_warn(&unit.label, &id).await;
+            client.remove_or_warn(unit.label, &id).await;
         }
         launched
     }
@@ -240,12 +241,12 @@ impl Inner {
         self: &Arc<Self>,
         client: &Client,
         host: &Host,
-        unit: &Unit,
+        unit: Confined<'_>,
         volumes: &Volumes,
         image: &Image,
         held: Option<(Allowed, Held)>,
     ) -> Result<Instance, Error> {
-        let name = spec::name(&unit.hosting.id, &self.options.install);
+        let name = spec::name(&unit.sandbox.id, &self.options.install);
         let body = spec::body(
             &self.options,
             host,
@@ -275,7 +276,7 @@ impl Inner {
         };
         let launched = self.start(client, host, unit, &id, volumes, held).await;
         if launched.is_err() {
-            client.remove_or_warn(&unit.label, &id).await;
+            client.remove_or_warn(unit.label, &id).await;
         }
         launched
     }
@@ -284,15 +285,15 @@ impl Inner {
         self: &Arc<Self>,
         client: &Client,
         host: &Host,
-        unit: &Unit,
+        unit: Confined<'_>,
         id: &str,
         volumes: &Volumes,
         held: Option<(Allowed, Held)>,
     ) -> Result<Instance, Error> {
-        let hosting = &unit.hosting;
+        let Confined { label, sandbox, .. } = unit;
         let attach = AttachContainerOptionsBuilder::default()
             .stream(true)
-            .stdin(hosting.bridge)
+            .stdin(unit.has_streams())
             .stdout(true)
             .stderr(true);
         let attached = within(
@@ -307,9 +308,9 @@ impl Inner {
             .await?
             .ok_or_else(|| Error::Failed("the container was removed by somebody else".into()))?;
         let space = held.as_ref().map(|(_, held)| held.space);
-        let enforced = readback::rows(&self.options, host, unit, volumes, &container, space)?;
+        let enforced = readback::rows(&self.options, host, sandbox, volumes, &container, space)?;
         let wanted = |what| what != "kernel" || self.options.provider != Provider::Runc;
-        if hosting.strict
+        if sandbox.strict
             && let Some(row) = enforced.iter().find(|row| !row.holds && wanted(row.what))
         {
             return Err(Error::NotEnforced {
@@ -322,11 +323,11 @@ impl Inner {
         let meter = Meter::new(client.clone(), id.to_owned());
         let shared = Arc::new(Shared::new(
             None,
-            unit.label.clone(),
+            label.to_owned(),
             Some(Box::new(meter)),
             ended,
         ));
-        let (stdio, pump) = if hosting.bridge {
+        let (stdio, pump) = if unit.has_streams() {
             let (stdin, stdout, pump) = stdio::bridged(attached);
             let stdio = Stdio {
                 stdin: Box::new(stdin),
@@ -337,7 +338,7 @@ impl Inner {
             (None, stdio::logged(attached))
         };
         let egress = held.map(|(allowed, held)| {
-            let label = unit.label.clone();
+            let label = label.to_owned();
             let proxy = self.tasks.spawn(async move {
                 let served = egress::run(held.listener, Arc::new(allowed), label.clone()).await;
                 if let Err(error) = served {
@@ -359,7 +360,7 @@ impl Inner {
             shared: Arc::clone(&shared),
             pump,
             killed,
-            bridged: hosting.bridge,
+            bridged: unit.has_streams(),
             egress,
             exit,
         };
@@ -368,7 +369,6 @@ impl Inner {
             stdio,
             ports,
             handle: Handle::new(shared),
-            provider: self.options.provider,
             enforced: enforced.into(),
         })
     }
@@ -378,18 +378,18 @@ impl Inner {
         &self,
         client: &Client,
         host: &Host,
-        unit: &Unit,
+        sandbox: &Sandbox,
     ) -> Result<Option<Allowed>, Error> {
         let refused = |field, why: String| Err(Error::Refused { field, why });
         let name = &self.options.network;
-        match &unit.hosting.network {
-            Network::None if unit.hosting.ports.is_empty() => Ok(None),
+        match &sandbox.network {
+            Network::None if sandbox.ports.is_empty() => Ok(None),
             Network::None => refused(
                 "ports",
                 "a container without a network has none; give it `\"network\": \"open\"`, or bridge its stdio"
                     .to_owned(),
             ),
-            Network::Allow(_) if !unit.hosting.ports.is_empty() => refused(
+            Network::Allow(_) if !sandbox.ports.is_empty() => refused(
                 "ports",
                 "a container with an allow-list has none; give it `\"network\": \"open\"`, or bridge its stdio"
                     .to_owned(),

@@ -13,7 +13,7 @@ use bollard::models::{ContainerInspectResponse, HostConfig};
 use bollard::query_parameters::StatsOptionsBuilder;
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt as _, StreamExt as _};
-use model::{Network, Provider};
+use model::{Network, Provider, Sandbox};
 use tokio::time::timeout;
 
 use super::Options;
@@ -21,7 +21,7 @@ use super::engine::Client;
 use super::holder::Space;
 use super::spec::{Host, PERIOD, pids};
 use super::volumes::{Limit, Volumes};
-use crate::unit::{self, Enforced, Error, Unit, Usage};
+use crate::unit::{self, Enforced, Error, Usage};
 
 const STATS: Duration = Duration::from_secs(5);
 const DIRS: [&str; 4] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"];
@@ -46,7 +46,7 @@ pub(super) fn locate(program: &str) -> Option<PathBuf> {
 pub(super) fn rows(
     options: &Options,
     host: &Host,
-    unit: &Unit,
+    sandbox: &Sandbox,
     volumes: &Volumes,
     container: &ContainerInspectResponse,
     space: Option<Space>,
@@ -54,7 +54,7 @@ pub(super) fn rows(
     let empty = HostConfig::default();
     let config = container.host_config.as_ref().unwrap_or(&empty);
     let seen = Seen::look(container);
-    let limits = unit.hosting.limits;
+    let limits = sandbox.limits;
     let mut rows = Vec::with_capacity(8);
     let mut row = |what, holds, how: String| rows.push(Enforced { what, holds, how });
 
@@ -72,7 +72,7 @@ pub(super) fn rows(
     );
     row("memory", holds && memory > 0, how);
 
-    let mounts = &unit.hosting.mounts;
+    let mounts = &sandbox.mounts;
     let unknown = container.mounts.iter().flatten().find(|mount| {
         let name = mount.name.as_deref().unwrap_or_default();
         mount.typ.as_deref() == Some("volume") && !volumes.has(name)
@@ -119,7 +119,7 @@ pub(super) fn rows(
     );
 
     let mode = config.network_mode.as_deref().unwrap_or_default();
-    let (holds, how) = match (&unit.hosting.network, space) {
+    let (holds, how) = match (&sandbox.network, space) {
         (Network::Allow(entries), Some(space)) => seen.proxied(space, entries)?,
         (network, _) => (
             *network == Network::Open || mode == "none",

@@ -9,21 +9,21 @@ use bollard::models::{
     Mount, MountBindOptions, MountBindOptionsPropagationEnum, MountTmpfsOptions, MountType,
     PortBinding, RestartPolicy, RestartPolicyNameEnum,
 };
-use model::{Network, Provider, Source};
+use model::{Network, Program, Provider};
 
 use super::Options;
 use super::engine::{LABEL_HOSTING, LABEL_INSTALL, LABEL_RUN};
 use super::holder::{Held, PROGRAM};
 use super::volumes::Volumes;
 use crate::egress::variables;
-use crate::unit::{Error, Unit};
+use crate::unit::{Confined, Error};
 
 /// With fewer gVisor does not start: the threads of its own kernel count too.
 const GVISOR_PIDS: u32 = 256;
 /// Microseconds that a processor quota is for.
 pub(super) const PERIOD: i64 = 100_000;
 const RUN: u64 = 16 << 20;
-/// What names of holders have after the hosting. The dot is in no hosting.
+/// What names of holders have after the server's id. The dot is in no id.
 const HOLDER: &str = ".net";
 
 /// What the daemon says of itself.
@@ -45,7 +45,7 @@ pub(super) struct Image {
     pub(super) volumes: Vec<String>,
 }
 
-/// One for each hosting and installation, so that two can never run. The dot is in neither.
+/// One for each server and installation, so that two can never run. The dot is in neither.
 pub(super) fn name(id: &str, install: &str) -> String {
     format!("toolwharf-{id}.{install}")
 }
@@ -106,23 +106,23 @@ pub(super) fn pids(provider: Provider, asked: u32) -> u32 {
 pub(super) fn body(
     options: &Options,
     host: &Host,
-    unit: &Unit,
+    unit: Confined<'_>,
     volumes: &Volumes,
     image: &Image,
     held: Option<&Held>,
 ) -> Result<ContainerCreateBody, Error> {
     let declared = image.volumes.iter().map(|path| path.trim_end_matches('/'));
     let declared = declared.filter(|path| !path.is_empty());
-    let hosting = &unit.hosting;
-    let limits = hosting.limits;
-    let Source::Image {
+    let (launch, sandbox) = (unit.launch, unit.sandbox);
+    let limits = sandbox.limits;
+    let Program::Image {
         image: name,
         command,
-    } = &hosting.source
+    } = &launch.program
     else {
         unreachable!("launch refuses commands");
     };
-    for (name, value) in &hosting.env {
+    for (name, value) in &launch.env {
         let sound = !name.is_empty() && !name.contains(['=', '\0']) && !value.contains('\0');
         if !sound {
             return Err(Error::Refused {
@@ -147,7 +147,7 @@ pub(super) fn body(
     let tmp = limits.disk.min(limits.memory / 2);
     config.shm_size = Some(signed(tmp));
     let mut mounts = volumes.mounts();
-    for mount in &hosting.mounts {
+    for mount in &sandbox.mounts {
         let Some(source) = mount.host.to_str() else {
             return Err(Error::Refused {
                 field: "mounts",
@@ -177,7 +177,7 @@ pub(super) fn body(
             }),
     );
     config.mounts = Some(mounts);
-    if hosting.network == Network::Open {
+    if sandbox.network == Network::Open {
         config.network_mode = Some(options.network.clone());
         let loopback = |port: &u16| {
             let binding = PortBinding {
@@ -186,14 +186,14 @@ pub(super) fn body(
             };
             (format!("{port}/tcp"), Some(vec![binding]))
         };
-        config.port_bindings = Some(hosting.ports.iter().map(loopback).collect());
+        config.port_bindings = Some(sandbox.ports.iter().map(loopback).collect());
     }
     if let Some(held) = held {
         config.network_mode = Some(format!("container:{}", held.id));
     }
-    let exposed = hosting.ports.iter().map(|port| format!("{port}/tcp"));
+    let exposed = sandbox.ports.iter().map(|port| format!("{port}/tcp"));
     let mut env: BTreeMap<&str, Cow<'_, str>> = BTreeMap::new();
-    for (name, value) in &hosting.env {
+    for (name, value) in &launch.env {
         env.insert(name, Cow::Borrowed(value));
     }
     for (name, value) in held.into_iter().flat_map(|held| variables(held.address)) {
@@ -205,12 +205,12 @@ pub(super) fn body(
         cmd: (!command.is_empty()).then(|| command.clone()),
         env: Some(env.collect()),
         exposed_ports: Some(exposed.collect()),
-        attach_stdin: Some(hosting.bridge),
-        open_stdin: Some(hosting.bridge),
-        stdin_once: Some(hosting.bridge),
+        attach_stdin: Some(unit.has_streams()),
+        open_stdin: Some(unit.has_streams()),
+        stdin_once: Some(unit.has_streams()),
         attach_stdout: Some(true),
         attach_stderr: Some(true),
-        labels: Some(labels(options, &hosting.id)),
+        labels: Some(labels(options, &sandbox.id)),
         host_config: Some(config),
         ..unhealthy()
     })
@@ -246,7 +246,7 @@ pub(super) fn probe(options: &Options, image: &str, init: &str) -> ContainerCrea
 
 /// A container that has a network and does nothing with it. Under runc, whatever the server runs under: it is our
 /// program that runs, and a namespace of the host's kernel that is wanted.
-pub(super) fn holder(options: &Options, image: &str, hosting: &str) -> ContainerCreateBody {
+pub(super) fn holder(options: &Options, image: &str, server: &str) -> ContainerCreateBody {
     let mut config = locked_down(options);
     config.runtime = Some("runc".to_owned());
     config.memory = Some(16 << 20);
@@ -254,7 +254,7 @@ pub(super) fn holder(options: &Options, image: &str, hosting: &str) -> Container
     ContainerCreateBody {
         image: Some(image.to_owned()),
         entrypoint: Some(vec![PROGRAM.to_owned()]),
-        labels: Some(labels(options, hosting)),
+        labels: Some(labels(options, server)),
         host_config: Some(config),
         ..unhealthy()
     }
@@ -298,11 +298,11 @@ fn unhealthy() -> ContainerCreateBody {
     }
 }
 
-fn labels(options: &Options, hosting: &str) -> HashMap<String, String> {
+fn labels(options: &Options, server: &str) -> HashMap<String, String> {
     let pairs = [
         (LABEL_INSTALL, options.install.as_str()),
         (LABEL_RUN, &options.run),
-        (LABEL_HOSTING, hosting),
+        (LABEL_HOSTING, server),
     ];
     pairs
         .map(|(name, value)| (name.into(), value.into()))

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use bollard::models::{Mount, MountType, VolumeCreateRequest};
 use bollard::query_parameters::{ListVolumesOptionsBuilder, RemoveVolumeOptions};
-use model::Hosting;
+use model::Sandbox;
 use tokio::fs;
 use tokio::process::Command;
 use tokio::time::timeout;
@@ -91,21 +91,21 @@ impl Volumes {
 }
 
 impl Inner {
-    /// Makes the volumes of a hosting ready to be mounted. No container of it may be there.
+    /// Makes the volumes of a server ready to be mounted. No container of it may be there.
     pub(super) async fn volumes(
         &self,
         client: &Client,
-        hosting: &Hosting,
+        sandbox: &Sandbox,
     ) -> Result<Volumes, Error> {
         let mut ready = Volumes::default();
-        if hosting.volumes.is_empty() {
+        if sandbox.volumes.is_empty() {
             return Ok(ready);
         }
-        let share = hosting.limits.disk / hosting.volumes.len() as u64;
+        let share = sandbox.limits.disk / sandbox.volumes.len() as u64;
         ready.limit = Limit::Each(share);
-        for inside in &hosting.volumes {
+        for inside in &sandbox.volumes {
             match self
-                .volume(client, hosting, inside, share, &mut ready)
+                .volume(client, sandbox, inside, share, &mut ready)
                 .await
             {
                 Ok(()) => {}
@@ -121,12 +121,12 @@ impl Inner {
     async fn volume(
         &self,
         client: &Client,
-        hosting: &Hosting,
+        sandbox: &Sandbox,
         inside: &str,
         share: u64,
         ready: &mut Volumes,
     ) -> Result<(), Error> {
-        let id = hosting.id.as_str();
+        let id = sandbox.id.as_str();
         let slug = slug(inside);
         let name = format!("toolwharf.{}.{id}.{slug}", self.options.install);
         if name.len() > NAME_MAX {
@@ -180,7 +180,7 @@ impl Inner {
             Err(error) => {
                 // What is there of it is empty, and would be taken for data the next time.
                 let _ = fs::remove_file(&file).await;
-                if hosting.strict {
+                if sandbox.strict {
                     return Err(Error::NotEnforced {
                         what: "disk",
                         why: format!("a volume with a limit cannot be made: {error}"),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::{Hosting, Network, Provider, Source};
+use model::{Network, Program, Sandbox};
 use tokio::io::duplex;
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -15,7 +15,7 @@ use super::api::{Call, Detail, LABEL_HOSTING, LABEL_INSTALL, LABEL_RUN, Made, Ne
 use super::envd::Envd;
 use super::life::{self, Life};
 use crate::handle::{Handle, Shared};
-use crate::unit::{Enforced, Error, Instance, Stdio, Unit};
+use crate::unit::{Confined, Enforced, Error, Instance, Stdio, Unit};
 
 /// As much as a pipe holds.
 const BUFFER: usize = 64 << 10;
@@ -54,19 +54,20 @@ impl Inner {
     }
 
     pub(super) async fn launch(self: &Arc<Self>, unit: &Unit) -> Result<Instance, Error> {
-        let hosting = &unit.hosting;
-        let (template, command) = asked(hosting)?;
-        let _turn = self.turns.turn(&hosting.id).await?;
-        self.make_room(&hosting.id).await?;
+        let unit = unit.confined()?;
+        let (template, command) = asked(unit)?;
+        let id = &unit.sandbox.id;
+        let _turn = self.turns.turn(id).await?;
+        self.make_room(id).await?;
         let new = New {
             template,
             timeout: self.options.lease.as_secs(),
             secure: true,
-            allow_internet_access: hosting.network == Network::Open,
+            allow_internet_access: unit.sandbox.network == Network::Open,
             metadata: BTreeMap::from([
                 (LABEL_INSTALL, self.options.install.as_str()),
                 (LABEL_RUN, &self.options.run),
-                (LABEL_HOSTING, &hosting.id),
+                (LABEL_HOSTING, id),
             ]),
         };
         let made = match self.api.make(&new).await {
@@ -74,7 +75,7 @@ impl Inner {
             Err(error) => {
                 // It may be made yet.
                 if matches!(error, Call::Other(_)) {
-                    let _ = timeout(TIDY, self.make_room(&hosting.id)).await;
+                    let _ = timeout(TIDY, self.make_room(id)).await;
                 }
                 return Err(match error {
                     Call::Answer(status @ (400 | 403 | 404), why) if why.contains("emplate") => {
@@ -105,16 +106,15 @@ impl Inner {
 
     async fn start(
         self: &Arc<Self>,
-        unit: &Unit,
+        unit: Confined<'_>,
         made: &Made,
         (cmd, args): (&str, &[String]),
     ) -> Result<Instance, Error> {
-        let hosting = &unit.hosting;
         let detail = self.api.get(&made.id).await?;
         let detail = detail.ok_or_else(|| Error::Failed("the sandbox ended at once".to_owned()))?;
-        let enforced = rows(hosting, &detail);
+        let enforced = rows(unit.sandbox, &detail);
         let limited = |row: &&Enforced| !matches!(row.what, "filesystem" | "privileges");
-        if hosting.strict
+        if unit.sandbox.strict
             && let Some(row) = enforced.iter().filter(limited).find(|row| !row.holds)
         {
             return Err(Error::NotEnforced {
@@ -123,7 +123,7 @@ impl Inner {
             });
         }
         let envd = Envd::new(Arc::clone(self), made)?;
-        let started = envd.start(cmd, args, &hosting.env).await;
+        let started = envd.start(cmd, args, &unit.launch.env).await;
         let started = started.map_err(|error| match error {
             Call::Answer(400, why) => Error::Refused {
                 field: "command",
@@ -136,7 +136,7 @@ impl Inner {
             Call::Other(error) => error,
         })?;
         let (exit, ended) = watch::channel(None);
-        let shared = Arc::new(Shared::new(None, unit.label.clone(), None, ended));
+        let shared = Arc::new(Shared::new(None, unit.label.to_owned(), None, ended));
         let (stdin, input) = duplex(BUFFER);
         let (output, stdout) = duplex(BUFFER);
         let killed = CancellationToken::new();
@@ -162,16 +162,15 @@ impl Inner {
             }),
             ports: BTreeMap::new(),
             handle: Handle::new(shared),
-            provider: Provider::E2b,
             enforced: enforced.into(),
         })
     }
 
-    /// Kills what there is of a hosting: an instance of an earlier run, or one that was given up.
-    async fn make_room(&self, hosting: &str) -> Result<(), Error> {
+    /// Kills what there is of a server: an instance of an earlier run, or one that was given up.
+    async fn make_room(&self, server: &str) -> Result<(), Error> {
         let labels = [
             (LABEL_INSTALL, self.options.install.as_str()),
-            (LABEL_HOSTING, hosting),
+            (LABEL_HOSTING, server),
         ];
         for sandbox in self.api.list(&labels).await? {
             if labels
@@ -186,11 +185,12 @@ impl Inner {
 }
 
 /// The template and the command, if it can be done at all.
-fn asked(hosting: &Hosting) -> Result<(&str, (&str, &[String])), Error> {
+fn asked(unit: Confined<'_>) -> Result<(&str, (&str, &[String])), Error> {
+    let (launch, sandbox) = (unit.launch, unit.sandbox);
     let refused = |field, why: String| Err(Error::Refused { field, why });
-    let (template, command) = match &hosting.source {
-        Source::Image { image, command } => (image, command),
-        Source::Command { program, .. } => {
+    let (template, command) = match &launch.program {
+        Program::Image { image, command } => (image, command),
+        Program::Command { program, .. } => {
             return refused(
                 "command",
                 format!(
@@ -201,8 +201,8 @@ fn asked(hosting: &Hosting) -> Result<(&str, (&str, &[String])), Error> {
         }
     };
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    if !(1..=100).contains(&hosting.id.len()) || !hosting.id.bytes().all(plain) {
-        let id = hosting.id.escape_debug();
+    if !(1..=100).contains(&sandbox.id.len()) || !sandbox.id.bytes().all(plain) {
+        let id = sandbox.id.escape_debug();
         return refused("id", format!("`{id}` is not 1 to 100 of a-z, 0-9 and `-`"));
     }
     let sound = |byte: u8| byte.is_ascii_alphanumeric() || b"._-/:".contains(&byte);
@@ -219,19 +219,19 @@ fn asked(hosting: &Hosting) -> Result<(&str, (&str, &[String])), Error> {
             "a template of E2B's does not say what is run in it; give the command that is the server".to_owned(),
         );
     };
-    if !hosting.bridge {
+    if !unit.has_streams() {
         return refused(
             "ports",
             "a server in a sandbox of E2B's is spoken to over its standard streams only".to_owned(),
         );
     }
-    if !hosting.ports.is_empty() {
+    if !sandbox.ports.is_empty() {
         return refused(
             "ports",
             "those of a sandbox of E2B's are not brought here".to_owned(),
         );
     }
-    if let Some(volume) = hosting.volumes.first() {
+    if let Some(volume) = sandbox.volumes.first() {
         return refused(
             "volumes",
             format!(
@@ -240,14 +240,14 @@ fn asked(hosting: &Hosting) -> Result<(&str, (&str, &[String])), Error> {
             ),
         );
     }
-    if let Some(mount) = hosting.mounts.first() {
+    if let Some(mount) = sandbox.mounts.first() {
         let why = format!(
             "`{}` is a path of this host, and E2B's sandboxes are elsewhere",
             mount.inside
         );
         return refused("mounts", why);
     }
-    if let Network::Allow(_) = hosting.network {
+    if let Network::Allow(_) = sandbox.network {
         return refused(
             "network",
             "an allow-list is not enforced in sandboxes of E2B's; `none` and `open` are".to_owned(),
@@ -256,10 +256,10 @@ fn asked(hosting: &Hosting) -> Result<(&str, (&str, &[String])), Error> {
     Ok((template, (cmd, args)))
 }
 
-/// What of the hosting's promises a sandbox keeps, by E2B's word.
-fn rows(hosting: &Hosting, sandbox: &Detail) -> Vec<Enforced> {
+/// What of a server's sandbox holds there, by E2B's word.
+fn rows(asked: &Sandbox, found: &Detail) -> Vec<Enforced> {
     const MIB: u64 = 1 << 20;
-    let limits = hosting.limits;
+    let limits = asked.limits;
     let row = |what, holds, how| Enforced { what, holds, how };
     let size = |has: String, limit: String, within: bool| match within {
         true => format!("the template has {has}"),
@@ -267,12 +267,12 @@ fn rows(hosting: &Hosting, sandbox: &Detail) -> Vec<Enforced> {
             format!("the template has {has} and E2B sets no less for a sandbox; asked for: {limit}")
         }
     };
-    let cpu = u64::from(sandbox.cpu_count) * 1000 <= u64::from(limits.cpu_millis);
+    let cpu = u64::from(found.cpu_count) * 1000 <= u64::from(limits.cpu_millis);
     let cores = f64::from(limits.cpu_millis) / 1000.0;
-    let memory = sandbox.memory_mb.saturating_mul(MIB);
-    let disk = sandbox.disk_size_mb.saturating_mul(MIB);
-    let asked_open = hosting.network == Network::Open;
-    let (network, how) = match (asked_open, sandbox.allow_internet_access) {
+    let memory = found.memory_mb.saturating_mul(MIB);
+    let disk = found.disk_size_mb.saturating_mul(MIB);
+    let asked_open = asked.network == Network::Open;
+    let (network, how) = match (asked_open, found.allow_internet_access) {
         (true, _) => (true, "open".to_owned()),
         (false, Some(allowed)) => (
             !allowed,
@@ -288,7 +288,7 @@ fn rows(hosting: &Hosting, sandbox: &Detail) -> Vec<Enforced> {
             "cpu",
             cpu,
             size(
-                format!("{} cores", sandbox.cpu_count),
+                format!("{} cores", found.cpu_count),
                 format!("{cores} cores"),
                 cpu,
             ),
@@ -333,44 +333,62 @@ fn rows(hosting: &Hosting, sandbox: &Detail) -> Vec<Enforced> {
 
 #[cfg(test)]
 mod tests {
+    use model::{Launch, Place, Reach};
+
     use super::*;
 
-    fn hosting(command: &[&str]) -> Hosting {
+    fn image(command: &[&str]) -> Launch {
         let command = command.iter().map(|&word| word.to_owned()).collect();
         let image = "base".to_owned();
-        Hosting::new("h1", Source::Image { image, command })
+        Launch::new(Program::Image { image, command }, Place::Host)
     }
 
     #[test]
     fn what_a_sandbox_cannot_do_is_refused_by_its_field() {
-        let check = |field: &str, change: &dyn Fn(&mut Hosting)| {
-            let mut hosting = hosting(&["cat"]);
-            change(&mut hosting);
-            match asked(&hosting) {
+        let with = |launch: &Launch, sandbox: &Sandbox| {
+            let asked = asked(Confined {
+                label: "h1",
+                launch,
+                sandbox,
+            });
+            let owned = |(template, (cmd, args)): (&str, (&str, &[String]))| {
+                format!("{template} {cmd} {args:?}")
+            };
+            asked.map(owned)
+        };
+        let check = |field: &str, launch: Launch, change: &dyn Fn(&mut Sandbox)| {
+            let mut sandbox = Sandbox::new("h1");
+            change(&mut sandbox);
+            match with(&launch, &sandbox) {
                 Err(Error::Refused { field: found, .. }) => assert_eq!(found, field),
                 other => panic!("{field}: {other:?}"),
             }
         };
-        assert_eq!(
-            asked(&hosting(&["cat", "-u"])).unwrap(),
-            ("base", ("cat", &["-u".to_owned()][..]))
-        );
-        check("command", &|it| it.source = hosting(&[]).source);
-        check("command", &|it| {
-            let (program, args) = ("cat".into(), Vec::new());
-            it.source = Source::Command { program, args };
-        });
-        check("image", &|it| {
-            let (image, command) = ("a b".into(), vec!["cat".into()]);
-            it.source = Source::Image { image, command };
-        });
-        check("volumes", &|it| it.volumes = vec!["/data".into()]);
-        check("ports", &|it| it.bridge = false);
-        check("ports", &|it| it.ports = vec![80]);
-        check("network", &|it| {
+        let cat = || image(&["cat"]);
+        let asked = with(&image(&["cat", "-u"]), &Sandbox::new("h1"));
+        assert_eq!(asked.unwrap(), r#"base cat ["-u"]"#);
+        check("command", image(&[]), &|_| {});
+        let mut command = cat();
+        let (program, args) = ("cat".into(), Vec::new());
+        command.program = Program::Command { program, args };
+        check("command", command, &|_| {});
+        let mut spaced = cat();
+        let (image, words) = ("a b".into(), vec!["cat".into()]);
+        spaced.program = Program::Image {
+            image,
+            command: words,
+        };
+        check("image", spaced, &|_| {});
+        let mut port = cat();
+        let path = "/mcp".into();
+        port.reach = Reach::Port { path };
+        check("ports", port, &|_| {});
+        check("ports", cat(), &|it| it.ports = vec![80]);
+        check("volumes", cat(), &|it| it.volumes = vec!["/data".into()]);
+        check("network", cat(), &|it| {
             it.network = Network::Allow(vec!["x.example".into()])
         });
-        check("id", &|it| it.id = "A/B".into());
+        check("id", cat(), &|it| it.id = "A/B".into());
     }
 
     #[test]
@@ -381,9 +399,9 @@ mod tests {
             disk_size_mb: 512,
             allow_internet_access: Some(false),
         };
-        let mut asked = hosting(&["cat"]);
-        let held = |hosting: &Hosting, detail: &Detail| {
-            let rows = rows(hosting, detail);
+        let mut asked = Sandbox::new("h1");
+        let held = |asked: &Sandbox, detail: &Detail| {
+            let rows = rows(asked, detail);
             let held = rows.iter().filter(|row| row.holds);
             held.map(|row| row.what).collect::<Vec<_>>()
         };

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-use super::Launch;
 use crate::sentinel;
+use crate::unit::Unit;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -72,7 +72,7 @@ impl Error {
         )
     }
 
-    pub(super) fn spawn(launch: &Launch, source: io::Error) -> Self {
+    pub(super) fn spawn(unit: &Unit, source: io::Error) -> Self {
         let way_out = match Errno::from_io_error(&source) {
             Some(Errno::MFILE | Errno::NFILE) => {
                 ": too many open files; raise the limit (`ulimit -n`)"
@@ -85,8 +85,8 @@ impl Error {
             _ => "",
         };
         Self::Spawn {
-            label: launch.label.clone(),
-            program: launch.program.display().to_string(),
+            label: unit.label.clone(),
+            program: unit.launch.program.target().to_owned(),
             way_out,
             source,
         }
@@ -95,7 +95,7 @@ impl Error {
     /// Finds out what it was that `fork`, `chdir` or `exec` did not like: they say `ENOENT`
     /// and nothing more for four different mistakes.
     pub(super) fn explain(
-        launch: &Launch,
+        unit: &Unit,
         environment: &BTreeMap<OsString, OsString>,
         source: io::Error,
     ) -> Self {
@@ -107,28 +107,28 @@ impl Error {
                 | io::ErrorKind::NotADirectory
         );
         if !doubtful {
-            return Self::spawn(launch, source);
+            return Self::spawn(unit, source);
         }
-        if let Some(why) = launch.cwd.as_deref().and_then(directory_fault) {
-            let label = launch.label.clone();
-            let cwd = launch.cwd.clone().unwrap_or_default();
+        if let Some(why) = unit.launch.cwd.as_deref().and_then(directory_fault) {
+            let label = unit.label.clone();
+            let cwd = unit.launch.cwd.clone().unwrap_or_default();
             return Self::Cwd { label, cwd, why };
         }
-        let found = find(launch, environment.get(OsStr::new("PATH")));
+        let found = find(unit, environment.get(OsStr::new("PATH")));
         match found {
-            None => Self::not_found(launch),
+            None => Self::not_found(unit),
             Some(path) => Self::NotExecutable {
-                label: launch.label.clone(),
+                label: unit.label.clone(),
                 program: path.display().to_string(),
                 why: file_fault(&path, kind),
             },
         }
     }
 
-    fn not_found(launch: &Launch) -> Self {
-        let program = launch.program.display().to_string();
+    fn not_found(unit: &Unit) -> Self {
+        let program = unit.launch.program.target().to_owned();
         let named = !program.contains('/');
-        let place = match (named, &launch.cwd) {
+        let place = match (named, &unit.launch.cwd) {
             (true, _) => "in PATH".to_owned(),
             (false, Some(cwd)) if !program.starts_with('/') => {
                 format!("from `{}`", cwd.display())
@@ -146,7 +146,7 @@ impl Error {
             None => "install it or correct the path".to_owned(),
         };
         Self::NotFound {
-            label: launch.label.clone(),
+            label: unit.label.clone(),
             program,
             place,
             way_out,
@@ -170,13 +170,13 @@ fn directory_fault(cwd: &Path) -> Option<String> {
     }
 }
 
-fn find(launch: &Launch, path: Option<&OsString>) -> Option<PathBuf> {
-    let program = Path::new(&launch.program);
-    let from_cwd = |path: &Path| match &launch.cwd {
+fn find(unit: &Unit, path: Option<&OsString>) -> Option<PathBuf> {
+    let program = Path::new(unit.launch.program.target());
+    let from_cwd = |path: &Path| match &unit.launch.cwd {
         Some(cwd) => cwd.join(path),
         None => path.to_owned(),
     };
-    if launch.program.as_encoded_bytes().contains(&b'/') {
+    if unit.launch.program.target().contains('/') {
         let path = from_cwd(program);
         return path.symlink_metadata().is_ok().then_some(path);
     }

@@ -24,12 +24,14 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::cage::{Cage, Caged, Door};
+use super::environment::{check, environment};
 use super::fork::{bind, keep_the_dead, seal_inherited};
 use super::leader::Leader;
 use super::reaper::Reaper;
-use super::{Error, Instance, Launch};
+use super::{Error, Instance};
 use crate::handle::{Handle, Shared, Stop};
 use crate::sentinel::{self, Link, SentinelCommand};
+use crate::unit::Unit;
 
 /// Launches that wait for their turn; those beyond wait to wait.
 const QUEUE: usize = 64;
@@ -60,7 +62,7 @@ struct Registry {
 
 enum Job {
     Launch {
-        launch: Box<Launch>,
+        unit: Unit,
         caged: Option<(Door, Arc<dyn Cage>)>,
         marker: String,
         large: bool,
@@ -128,14 +130,14 @@ impl Spawner {
     /// # Cancel safety
     ///
     /// What was launched is killed if this is dropped before it returns.
-    pub async fn spawn(&self, launch: Launch) -> Result<Instance, Error> {
-        self.spawn_caged(launch, None).await
+    pub async fn spawn(&self, unit: Unit) -> Result<Instance, Error> {
+        self.spawn_caged(unit, None).await
     }
 
     /// Launches a process in what is around it.
     pub(crate) async fn spawn_caged(
         &self,
-        launch: Launch,
+        unit: Unit,
         caged: Option<Caged>,
     ) -> Result<Instance, Error> {
         let (caged, meter) = match caged {
@@ -144,7 +146,7 @@ impl Spawner {
         };
         let inner = &self.0;
         let serial = inner.serial.fetch_add(1, Ordering::Relaxed);
-        let label = launch.label.clone();
+        let label = unit.label.clone();
         let stopping = || Error::Stopping {
             label: label.clone(),
         };
@@ -155,11 +157,11 @@ impl Spawner {
             }
             registry.live.len() < LARGE_PIPES
         };
-        launch.check()?;
-        let marker = marker(&inner.run, serial, &launch.label);
+        check(&unit)?;
+        let marker = marker(&inner.run, serial, &unit.label);
         let (reply, answer) = oneshot::channel();
         let job = Job::Launch {
-            launch: Box::new(launch.clone()),
+            unit: unit.clone(),
             caged,
             marker,
             large,
@@ -169,7 +171,7 @@ impl Spawner {
         inner.jobs.send(job).await.map_err(|_| stopping())?;
         let launched = answer.await.map_err(|_| stopping())??;
 
-        let failed = |error| Error::spawn(&launch, error);
+        let failed = |error| Error::spawn(&unit, error);
         let stdin = pipe::Sender::from_owned_fd(launched.stdin).map_err(failed)?;
         let stdout = pipe::Receiver::from_owned_fd(launched.stdout).map_err(failed)?;
         let stderr = pipe::Receiver::from_owned_fd(launched.stderr).map_err(failed)?;
@@ -274,7 +276,7 @@ fn work(mut queue: mpsc::Receiver<Job>, link: &Arc<Link>) {
     while let Some(job) = queue.blocking_recv() {
         match job {
             Job::Launch {
-                launch,
+                unit,
                 caged,
                 marker,
                 large,
@@ -284,7 +286,7 @@ fn work(mut queue: mpsc::Receiver<Job>, link: &Arc<Link>) {
                     continue;
                 }
                 // The end of this thread would kill every child.
-                let start = || start(&launch, caged, marker, large, link);
+                let start = || start(&unit, caged, marker, large, link);
                 let result = catch_unwind(AssertUnwindSafe(start));
                 if let Ok(result) = result {
                     // An unwanted one is dropped, and so killed.
@@ -299,14 +301,15 @@ fn work(mut queue: mpsc::Receiver<Job>, link: &Arc<Link>) {
 }
 
 fn start(
-    launch: &Launch,
+    unit: &Unit,
     caged: Option<(Door, Arc<dyn Cage>)>,
     marker: String,
     large: bool,
     link: &Arc<Link>,
 ) -> Result<Launched, Error> {
-    let environment = launch.environment(std::env::vars_os(), &marker);
-    let failed = |error: io::Error| Error::spawn(launch, error);
+    let launch = &unit.launch;
+    let environment = environment(&launch.env, std::env::vars_os(), &marker);
+    let failed = |error: io::Error| Error::spawn(unit, error);
     let (their_stdin, stdin) = pipe_with(PipeFlags::CLOEXEC).map_err(|e| failed(e.into()))?;
     let (stdout, their_stdout) = pipe_with(PipeFlags::CLOEXEC).map_err(|e| failed(e.into()))?;
     let (stderr, their_stderr) = pipe_with(PipeFlags::CLOEXEC).map_err(|e| failed(e.into()))?;
@@ -321,9 +324,9 @@ fn start(
         _ => &their_stdout,
     };
     let spawned = link.spawn(|socket| {
-        let mut command = Command::new(&launch.program);
+        let mut command = Command::new(launch.program.target());
         command
-            .args(&launch.args)
+            .args(launch.program.args())
             .env_clear()
             .envs(&environment)
             .stdin(their_stdin.try_clone()?)
@@ -338,9 +341,9 @@ fn start(
     });
     let child = match spawned {
         Ok(Ok(child)) => child,
-        Ok(Err(error)) => return Err(Error::explain(launch, &environment, error)),
+        Ok(Err(error)) => return Err(Error::explain(unit, &environment, error)),
         Err(source) => {
-            let label = launch.label.clone();
+            let label = unit.label.clone();
             return Err(Error::Sentinel { label, source });
         }
     };

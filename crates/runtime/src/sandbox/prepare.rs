@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! - What is made goes away when [`Prepared`] is dropped.
-//! - Neither arguments nor variables of a hosting are in the command that is made here.
+//! - Neither arguments nor variables of a server are in the command that is made here.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use model::{Hosting, Network, Source};
+use model::{Launch, Network, Place, Program};
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::cgroup::{Group, Tree};
@@ -24,15 +24,14 @@ use super::shim::Order;
 use super::view::{Scratch, Tmp, View};
 use super::volume::Opened;
 use super::{Inner, failed, seccomp, shim, view, volume};
-use crate::process::Launch;
-use crate::unit::{Enforced, Error};
+use crate::unit::{Confined, Enforced, Error, Unit};
 
 pub(super) const BWRAP: &str = "bwrap";
 /// Processes that are the sandbox's: bubblewrap, twice.
 const OWN: u32 = 2;
 /// The helper for ports, twice at its start.
 const HELPER: u32 = 2;
-/// Users for hostings begin here: far above those that people and containers are given.
+/// Users for servers begin here: far above those that people and containers are given.
 const USERS: u32 = 1_900_000_000;
 const USERS_COUNT: u32 = 200_000_000;
 const INSTALL: usize = 64;
@@ -66,25 +65,26 @@ impl Inner {
         Ok(())
     }
 
-    pub(super) fn prepare(&self, hosting: &Hosting) -> Result<Prepared, Error> {
+    pub(super) fn prepare(&self, unit: Confined<'_>) -> Result<Prepared, Error> {
+        let (launch, sandbox) = (unit.launch, unit.sandbox);
         self.check_install()?;
-        check_id(&hosting.id)?;
-        let Source::Command { program, .. } = &hosting.source else {
+        check_id(&sandbox.id)?;
+        let Program::Command { program, .. } = &launch.program else {
             return Err(Error::Refused {
                 field: "image",
                 why: "images need Docker; give a command, or set up Docker".to_owned(),
             });
         };
-        check_text(hosting)?;
-        view::check(hosting)?;
-        if hosting.ports.len() > usize::from(u8::MAX) {
+        check_text(launch)?;
+        view::check(sandbox)?;
+        if sandbox.ports.len() > usize::from(u8::MAX) {
             return Err(Error::Refused {
                 field: "ports",
                 why: "there are more than 255".to_owned(),
             });
         }
-        if hosting.network == Network::Open && !hosting.bridge {
-            for &port in &hosting.ports {
+        if sandbox.network == Network::Open && !unit.has_streams() {
+            for &port in &sandbox.ports {
                 if let Err(error) = TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
                     return Err(Error::Refused {
                         field: "ports",
@@ -93,7 +93,7 @@ impl Inner {
                 }
             }
         }
-        let program = view::resolve(program, &search(hosting))?;
+        let program = view::resolve(program, &search(launch))?;
         volume::private(&self.options.dir).map_err(|error| {
             Error::Failed(format!(
                 "cannot use `{}`: {error}",
@@ -101,20 +101,20 @@ impl Inner {
             ))
         })?;
         let serial = self.serial.fetch_add(1, Ordering::Relaxed);
-        let name = format!("{}.{}-{serial}", hosting.id, self.run);
+        let name = format!("{}.{}-{serial}", sandbox.id, self.run);
         let user = if self.privileged {
-            user_of(&self.options.install, &hosting.id)
+            user_of(&self.options.install, &sandbox.id)
         } else {
             rustix::process::geteuid().as_raw()
         };
-        let extra = if forwards(hosting) { OWN + HELPER } else { OWN };
-        let limits = &hosting.limits;
+        let extra = if forwards(unit) { OWN + HELPER } else { OWN };
+        let limits = &sandbox.limits;
         let group = self.tree().group(&name, limits, extra);
         let group = group.map_err(failed("cannot make a control group"))?;
         let enforced = group.enforced(limits, extra);
-        judge(&enforced, hosting.strict)?;
+        judge(&enforced, sandbox.strict)?;
         let mut scratch = scratch(limits.disk, limits.memory);
-        let opened = if hosting.volumes.is_empty() {
+        let opened = if sandbox.volumes.is_empty() {
             None
         } else {
             let size = limits.disk.saturating_sub(scratch.run + scratch.shm);
@@ -123,13 +123,13 @@ impl Inner {
             let owner = self.privileged.then_some(user);
             let opened = self
                 .volumes
-                .open(&hosting.id, &name, &hosting.volumes, size, owner)?;
+                .open(&sandbox.id, &name, &sandbox.volumes, size, owner)?;
             if let Some(directory) = &opened.scratch {
                 scratch.tmp = Tmp::Disk(directory.clone());
             }
             Some(opened)
         };
-        judge(&[disk(&scratch, opened.as_ref())], hosting.strict)?;
+        judge(&[disk(&scratch, opened.as_ref())], sandbox.strict)?;
         Ok(Prepared {
             group: Arc::new(group),
             opened,
@@ -186,26 +186,27 @@ impl Inner {
         }
     }
 
-    pub(super) fn order(&self, hosting: &Hosting, prepared: &Prepared) -> Order {
+    pub(super) fn order(&self, unit: Confined<'_>, prepared: &Prepared) -> Order {
+        let (launch, sandbox) = (unit.launch, unit.sandbox);
         let mut env = BTreeMap::from([
             ("HOME".to_owned(), view::HOME.to_owned()),
             ("LANG".to_owned(), "C.UTF-8".to_owned()),
-            ("PATH".to_owned(), inside_path(hosting, prepared)),
+            ("PATH".to_owned(), inside_path(launch, prepared)),
             ("TMPDIR".to_owned(), "/tmp".to_owned()),
             ("USER".to_owned(), "server".to_owned()),
         ]);
-        env.extend(hosting.env.clone());
+        env.extend(launch.env.clone());
         Order {
             user: self.privileged.then_some(prepared.user),
-            proxy: matches!(hosting.network, Network::Allow(_)),
-            ports: if forwards(hosting) {
-                hosting.ports.clone()
+            proxy: matches!(sandbox.network, Network::Allow(_)),
+            ports: if forwards(unit) {
+                sandbox.ports.clone()
             } else {
                 Vec::new()
             },
             cwd: view::HOME.to_owned(),
             program: prepared.program.clone().into(),
-            args: hosting.source.args().to_vec(),
+            args: launch.program.args().to_vec(),
             env,
         }
     }
@@ -213,11 +214,11 @@ impl Inner {
     /// The command that makes the sandbox and starts the shim in it, and the descriptors it needs.
     pub(super) fn bwrap(
         &self,
-        label: &str,
-        hosting: &Hosting,
+        unit: Confined<'_>,
         prepared: &Prepared,
         channel: OwnedFd,
-    ) -> Result<(Launch, Vec<OwnedFd>), Error> {
+    ) -> Result<(Unit, Vec<OwnedFd>), Error> {
+        let network = &unit.sandbox.network;
         let memory =
             |text: &[u8]| memory_file(text).map_err(failed("cannot make a file in memory"));
         let shim = prepared
@@ -236,7 +237,7 @@ impl Inner {
         )?;
         let group = format!("root:x:0:\nserver:x:{user}:\nnogroup:x:65534:\n");
         let group = memory(group.as_bytes())?;
-        let hosts = if hosting.network == Network::Open {
+        let hosts = if *network == Network::Open {
             fs::read("/etc/hosts").unwrap_or_default()
         } else {
             b"127.0.0.1 localhost\n::1 localhost\n".to_vec()
@@ -250,9 +251,9 @@ impl Inner {
         let nothing = BTreeMap::new();
         let directories = prepared.opened.as_ref().map(|opened| &opened.directories);
         let view = View {
-            hosting,
+            unit,
             program: &prepared.program,
-            search: &search(hosting),
+            search: &search(unit.launch),
             scratch: &prepared.scratch,
             volumes: directories.unwrap_or(&nothing),
             data: &self.options.dir,
@@ -260,7 +261,7 @@ impl Inner {
             files: &files,
         };
         let mut arguments: Vec<OsString> =
-            self.namespaces(hosting).iter().map(Into::into).collect();
+            self.namespaces(network).iter().map(Into::into).collect();
         arguments.extend(view::arguments(&view));
         let mut text = Vec::new();
         for argument in &arguments {
@@ -279,22 +280,32 @@ impl Inner {
         }
         // On its command line they would be all that `ps` shows.
         let text = memory(&text)?;
-        let mut launch = Launch::new(label, BWRAP);
-        launch.args = vec!["--args".into(), text.as_raw_fd().to_string(), "--".into()];
-        launch.args.push(shim::INSIDE.into());
-        for argument in &self.options.shim.args {
-            launch.args.push(argument.to_string_lossy().into_owned());
-        }
-        launch.args.push(channel.as_raw_fd().to_string());
-        launch.env.insert("PATH".into(), view::PATH.into());
-        launch.env.insert("HOME".into(), view::HOME.into());
-        launch.cwd = Some("/".into());
+        let shim_args = self.options.shim.args.iter();
+        let args = ["--args".to_owned(), text.as_raw_fd().to_string()]
+            .into_iter()
+            .chain(["--".to_owned(), shim::INSIDE.to_owned()])
+            .chain(shim_args.map(|arg| arg.to_string_lossy().into_owned()))
+            .chain([channel.as_raw_fd().to_string()]);
+        let program = Program::Command {
+            program: BWRAP.to_owned(),
+            args: args.collect(),
+        };
+        let env = [("PATH", view::PATH), ("HOME", view::HOME)];
+        let launch = Launch {
+            env: env.map(|(name, value)| (name.into(), value.into())).into(),
+            cwd: Some("/".into()),
+            ..Launch::new(program, Place::Host)
+        };
+        let bwrap = Unit {
+            label: unit.label.to_owned(),
+            launch: Arc::new(launch),
+        };
         let mut pass = vec![shim.into(), passwd, group, hosts, text, channel];
         pass.extend(filter);
-        Ok((launch, pass))
+        Ok((bwrap, pass))
     }
 
-    pub(super) fn namespaces(&self, hosting: &Hosting) -> Vec<&'static str> {
+    pub(super) fn namespaces(&self, network: &Network) -> Vec<&'static str> {
         let mut arguments = vec![
             "--unshare-pid",
             "--unshare-ipc",
@@ -306,7 +317,7 @@ impl Inner {
             "--cap-drop",
             "ALL",
         ];
-        if hosting.network != Network::Open {
+        if *network != Network::Open {
             arguments.push("--unshare-net");
         }
         if self.privileged {
@@ -322,8 +333,9 @@ impl Inner {
 }
 
 /// Whether its ports are inside of a network of its own.
-pub(super) fn forwards(hosting: &Hosting) -> bool {
-    !hosting.bridge && !hosting.ports.is_empty() && hosting.network != Network::Open
+pub(super) fn forwards(unit: Confined<'_>) -> bool {
+    let sandbox = unit.sandbox;
+    !unit.has_streams() && !sandbox.ports.is_empty() && sandbox.network != Network::Open
 }
 
 /// Refuses to go on without a limit that must hold.
@@ -367,7 +379,7 @@ pub(super) fn scratch(disk: u64, memory: u64) -> Scratch {
     Scratch { run, shm, tmp }
 }
 
-/// A user that no person and no other hosting is, always the same one for the same hosting.
+/// A user that no person and no other server is, always the same one for the same server.
 pub(super) fn user_of(install: &str, id: &str) -> u32 {
     // FNV-1a: it has to be the same in every version of this program.
     let mut hash: u32 = 0x811c_9dc5;
@@ -389,9 +401,9 @@ pub(super) fn check_id(id: &str) -> Result<(), Error> {
 }
 
 /// Refuses what cannot be passed on.
-pub(super) fn check_text(hosting: &Hosting) -> Result<(), Error> {
+pub(super) fn check_text(launch: &Launch) -> Result<(), Error> {
     let refused = |field, why: String| Err(Error::Refused { field, why });
-    for (name, value) in &hosting.env {
+    for (name, value) in &launch.env {
         if name.is_empty() || name.contains(['=', '\0']) {
             return refused(
                 "environment",
@@ -405,29 +417,25 @@ pub(super) fn check_text(hosting: &Hosting) -> Result<(), Error> {
             );
         }
     }
-    let target = hosting.source.target();
+    let target = launch.program.target();
     if target.is_empty() || target.contains('\0') {
         return refused(
             "command",
             "it is empty, or contains a NUL character".to_owned(),
         );
     }
-    if let Some(place) = hosting
-        .source
-        .args()
-        .iter()
-        .position(|arg| arg.contains('\0'))
-    {
+    let args = launch.program.args();
+    if let Some(place) = args.iter().position(|arg| arg.contains('\0')) {
         return refused(
             "command",
             format!("argument {} contains a NUL character", place + 1),
         );
     }
-    let sizes = hosting
+    let sizes = launch
         .env
         .iter()
         .map(|(name, value)| name.len() + value.len() + 2);
-    let sizes = sizes.chain(hosting.source.args().iter().map(|arg| arg.len() + 1));
+    let sizes = sizes.chain(args.iter().map(|arg| arg.len() + 1));
     if sizes.sum::<usize>() > shim::ORDER_LIMIT / 2 {
         return refused(
             "command",
@@ -438,16 +446,16 @@ pub(super) fn check_text(hosting: &Hosting) -> Result<(), Error> {
 }
 
 /// Where names of programs are looked for on the host.
-pub(super) fn search(hosting: &Hosting) -> OsString {
-    match hosting.env.get("PATH") {
+pub(super) fn search(launch: &Launch) -> OsString {
+    match launch.env.get("PATH") {
         Some(path) => path.into(),
         None => std::env::var_os("PATH").unwrap_or_else(|| view::PATH.into()),
     }
 }
 
 /// The server's `PATH`: where its own program is, and the system's.
-pub(super) fn inside_path(hosting: &Hosting, prepared: &Prepared) -> String {
-    let named = !hosting.source.target().contains('/');
+pub(super) fn inside_path(launch: &Launch, prepared: &Prepared) -> String {
+    let named = !launch.program.target().contains('/');
     match prepared.program.parent().and_then(|parent| parent.to_str()) {
         Some(own) if named && !view::PATH.split(':').any(|one| one == own) => {
             format!("{own}:{}", view::PATH)
@@ -487,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn every_hosting_is_another_user() {
+    fn every_server_is_another_user() {
         let users: BTreeSet<_> = (0..1000).map(|n| user_of("a", &format!("s-{n}"))).collect();
         assert!(users.len() > 990);
         assert!(

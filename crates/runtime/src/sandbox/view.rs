@@ -9,7 +9,7 @@
 //!   whole: the project around `node_modules`, the virtual environment, the installation prefix of a
 //!   version manager, else the directory it is in, or the file alone where that directory is
 //!   somebody's home, hidden, or the system's.
-//! - Mounts and volumes of the hosting.
+//! - Mounts and volumes of its own.
 //! - Its own `/proc`, a `/dev` with the harmless few, and scratch that ends with the instance: `/tmp`
 //!   (also as `/var/tmp`; `HOME` is `/tmp/home`), `/run` and `/dev/shm`.
 //!
@@ -28,11 +28,11 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-use model::{Hosting, Network};
+use model::{Network, Sandbox};
 
 pub(super) use self::program::resolve;
 use self::program::{chain, whole};
-use crate::unit::Error;
+use crate::unit::{Confined, Error};
 
 /// The server's home.
 pub(super) const HOME: &str = "/tmp/home";
@@ -116,7 +116,7 @@ pub(super) enum Tmp {
 
 /// Everything that [`arguments`] needs.
 pub(super) struct View<'a> {
-    pub(super) hosting: &'a Hosting,
+    pub(super) unit: Confined<'a>,
     pub(super) program: &'a Path,
     pub(super) search: &'a OsStr,
     pub(super) scratch: &'a Scratch,
@@ -161,14 +161,15 @@ pub(super) fn arguments(view: &View<'_>) -> Vec<OsString> {
             path,
         ]);
     }
-    if view.hosting.network == Network::Open {
+    let (launch, sandbox) = (view.unit.launch, view.unit.sandbox);
+    if sandbox.network == Network::Open {
         let path = Path::new("/etc/resolv.conf");
         if let Ok(real) = path.canonicalize() {
             arguments.bind("--ro-bind", &real, path);
         }
     }
     let mut named: BTreeSet<PathBuf> = chain(view.program, view.search);
-    named.extend(view.hosting.source.args().iter().filter_map(|arg| {
+    named.extend(launch.program.args().iter().filter_map(|arg| {
         let path = Path::new(arg);
         (path.is_absolute() && path.exists()).then(|| path.to_owned())
     }));
@@ -188,7 +189,7 @@ pub(super) fn arguments(view: &View<'_>) -> Vec<OsString> {
         arguments.words(["--remount-ro"]);
         arguments.list.push(view.data.into());
     }
-    for mount in &view.hosting.mounts {
+    for mount in &sandbox.mounts {
         let flag = if mount.read_only {
             "--ro-bind"
         } else {
@@ -216,10 +217,10 @@ pub(super) fn arguments(view: &View<'_>) -> Vec<OsString> {
 }
 
 /// Refuses paths inside that are not paths, or are somebody else's.
-pub(super) fn check(hosting: &Hosting) -> Result<(), Error> {
+pub(super) fn check(sandbox: &Sandbox) -> Result<(), Error> {
     let mut seen = BTreeSet::new();
-    let volumes = hosting.volumes.iter().map(|path| ("volumes", path));
-    let mounts = hosting.mounts.iter().map(|mount| ("mounts", &mount.inside));
+    let volumes = sandbox.volumes.iter().map(|path| ("volumes", path));
+    let mounts = sandbox.mounts.iter().map(|mount| ("mounts", &mount.inside));
     for (field, inside) in volumes.chain(mounts) {
         let refused = |why: &str| {
             Err(Error::Refused {
@@ -255,7 +256,7 @@ pub(super) fn check(hosting: &Hosting) -> Result<(), Error> {
         }
         seen.insert(path);
     }
-    for mount in &hosting.mounts {
+    for mount in &sandbox.mounts {
         if !mount.host.exists() {
             return Err(Error::Refused {
                 field: "mounts",
@@ -330,18 +331,14 @@ impl Arguments {
 
 #[cfg(test)]
 mod tests {
-    use model::{Mount, Source};
+    use model::Mount;
 
     use super::*;
 
-    fn hosting(volumes: &[&str]) -> Hosting {
-        let source = Source::Command {
-            program: "sh".into(),
-            args: Vec::new(),
-        };
-        let mut hosting = Hosting::new("x", source);
-        hosting.volumes = volumes.iter().map(|&path| path.into()).collect();
-        hosting
+    fn sandbox(volumes: &[&str]) -> Sandbox {
+        let mut sandbox = Sandbox::new("x");
+        sandbox.volumes = volumes.iter().map(|&path| path.into()).collect();
+        sandbox
     }
 
     #[test]
@@ -351,7 +348,7 @@ mod tests {
             &["/home/me/x", "/tmp/cache"],
             &["/data", "/data2"],
         ] {
-            check(&hosting(good)).unwrap();
+            check(&sandbox(good)).unwrap();
         }
         for bad in [
             &["data"][..],
@@ -368,7 +365,7 @@ mod tests {
             &["/a\nb"],
             &[""],
         ] {
-            let error = check(&hosting(bad)).unwrap_err();
+            let error = check(&sandbox(bad)).unwrap_err();
             assert!(
                 matches!(
                     error,
@@ -380,7 +377,7 @@ mod tests {
                 "{bad:?}"
             );
         }
-        let mut mounted = hosting(&["/data"]);
+        let mut mounted = sandbox(&["/data"]);
         mounted.mounts.push(Mount {
             host: "/usr".into(),
             inside: "/data".into(),

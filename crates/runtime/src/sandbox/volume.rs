@@ -1,4 +1,4 @@
-//! Volumes of hosted servers: directories that outlive instances, within a size where that can be.
+//! Volumes of servers: directories that outlive instances, within a size where that can be.
 //!
 //! # Where they are
 //!

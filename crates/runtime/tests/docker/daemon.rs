@@ -17,7 +17,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-use crate::support::{Bench, LONG, bench, hosting, rest, unit, wait_for};
+use crate::support::{Bench, LONG, bench, rest, running, wait_for};
 
 #[tokio::test]
 async fn a_daemon_that_hangs_is_not_waited_for() {
@@ -37,7 +37,7 @@ async fn a_daemon_that_hangs_is_not_waited_for() {
         let start = Instant::now();
         let (probe, launch, sweep, remove) = tokio::join!(
             docker.probe(),
-            docker.launch(unit(hosting(&["/bin/cat"]))),
+            docker.launch(running(&["/bin/cat"]).unit()),
             docker.sweep(),
             docker.volumes_remove("h2"),
         );
@@ -151,9 +151,9 @@ async fn with_moods<F: Future<Output = ()>>(
 async fn a_daemon_that_goes_away_in_mid_run_is_waited_for() {
     with_moods(Provider::Runc, |bench, docker, mood| async move {
         let launch = async |command: &[&str], id: &str| {
-            let mut hosting = hosting(command);
-            hosting.id = id.into();
-            timeout(LONG, docker.launch(unit(hosting))).await.unwrap()
+            let mut server = running(command);
+            server.sandbox.id = id.into();
+            timeout(LONG, docker.launch(server.unit())).await.unwrap()
         };
         let mut polite = launch(&["/bin/cat"], "h1").await.unwrap();
         let deaf = launch(&["/bin/sleep", "1000"], "h2").await.unwrap();
@@ -188,7 +188,7 @@ async fn a_daemon_that_goes_away_in_mid_run_is_waited_for() {
 #[tokio::test]
 async fn a_stop_while_the_daemon_is_gone_has_an_end() {
     with_moods(Provider::Runc, |bench, docker, mood| async move {
-        let launch = docker.launch(unit(hosting(&["/bin/sleep", "1000"])));
+        let launch = docker.launch(running(&["/bin/sleep", "1000"]).unit());
         let instance = timeout(LONG, launch).await.unwrap().unwrap();
         mood.send_replace(Mood::Gone);
         let exit = timeout(Duration::from_secs(8), instance.handle.stop(Duration::ZERO)).await;
@@ -204,7 +204,7 @@ async fn a_stop_while_the_daemon_is_gone_has_an_end() {
 async fn a_start_that_hangs_leaves_nothing() {
     with_moods(Provider::Gvisor, |bench, docker, mood| async move {
         mood.send_replace(Mood::HangsAtStart);
-        let launch = docker.launch(unit(hosting(&["/bin/cat"])));
+        let launch = docker.launch(running(&["/bin/cat"]).unit());
         let error = timeout(LONG, launch).await.unwrap().unwrap_err();
         assert!(matches!(error, Error::Timeout { .. }), "{error}");
         assert!(error.to_string().contains("start a container"), "{error}");

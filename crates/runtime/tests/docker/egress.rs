@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd as _;
 use std::time::Duration;
 
-use model::{Hosting, Mount, Network, Provider};
+use model::{Mount, Network, Provider};
 use runtime::docker::{Docker, Options};
 use runtime::{Error, Instance, Runtime as _};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -19,7 +19,8 @@ use tokio::net::TcpListener;
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::support::{Bench, LONG, bench, holds, read_until, sh, unit, wait_for};
+use crate::server::Server;
+use crate::support::{Bench, LONG, bench, holds, read_until, sh, wait_for};
 
 /// gVisor with the network of its namespace, as [`register`] makes it known to the daemon.
 const HOST_NETWORK: &str = "runsc-host-network";
@@ -46,7 +47,7 @@ async fn host() -> (SocketAddr, AbortOnDropHandle<()>) {
 }
 
 /// Tells what it gets to, from its very first moment on, and stays.
-fn prober(allowed: SocketAddr, forbidden: SocketAddr) -> Hosting {
+fn prober(allowed: SocketAddr, forbidden: SocketAddr) -> Server {
     let script = r#"
 proxy="${HTTPS_PROXY#http://}"; at="${proxy%:*} ${proxy#*:}"
 echo "tunnel: $(printf 'CONNECT ALLOWED HTTP/1.1\r\n\r\nGET / HTTP/1.0\r\n\r\n' | nc $at | tr '\r\n' '  ')"
@@ -64,12 +65,12 @@ exec cat"#;
         .replace("FORBIDDEN", &forbidden.to_string())
         .replace("HOST", &allowed.ip().to_string())
         .replace("PORT", &allowed.port().to_string());
-    let mut hosting = sh(&script);
-    hosting.network = Network::Allow(vec![allowed.to_string(), "*.example.org".into()]);
-    hosting.env = [("OWN", "kept"), ("HTTPS_PROXY", "http://another:1")]
+    let mut server = sh(&script);
+    server.sandbox.network = Network::Allow(vec![allowed.to_string(), "*.example.org".into()]);
+    server.env = [("OWN", "kept"), ("HTTPS_PROXY", "http://another:1")]
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .into();
-    hosting
+    server
 }
 
 /// Tells the daemon of `cargo xtask docker` of one more runtime: its configuration is beside its socket.
@@ -184,7 +185,7 @@ async fn egress_ends_with_its_container_and_leaves_nothing() {
         let mut before = None;
         for round in 0..3 {
             let mut server = sh("echo $HTTP_PROXY; exec cat");
-            server.network = Network::Allow(vec![allowed.to_string()]);
+            server.sandbox.network = Network::Allow(vec![allowed.to_string()]);
             let mut instance = bench.launch(server).await.unwrap();
             let proxy = read_until(&mut instance, "\n").await;
             let proxy: SocketAddr = proxy.trim().trim_start_matches("http://").parse().unwrap();
@@ -212,9 +213,9 @@ async fn egress_ends_with_its_container_and_leaves_nothing() {
 #[tokio::test]
 async fn egress_is_refused_where_nothing_enforces_it() {
     let allow = || {
-        let mut hosting = sh("exec cat");
-        hosting.network = Network::Allow(vec!["example.com".into()]);
-        hosting
+        let mut server = sh("exec cat");
+        server.sandbox.network = Network::Allow(vec!["example.com".into()]);
+        server
     };
     let gvisor = bench(Provider::Gvisor);
     let (field, why) = gvisor.refused(allow()).await;
@@ -226,19 +227,19 @@ async fn egress_is_refused_where_nothing_enforces_it() {
     gvisor.nothing_left().await;
     let runc = bench(Provider::Runc);
     let mut wrong = allow();
-    wrong.network = Network::Allow(vec!["http://example.com/".into()]);
+    wrong.sandbox.network = Network::Allow(vec!["http://example.com/".into()]);
     let (field, why) = runc.refused(wrong).await;
     assert!(
         field == "network" && why.contains("http://example.com/"),
         "{why}"
     );
     let mut listening = allow();
-    listening.ports = vec![80];
+    listening.sandbox.ports = vec![80];
     let (field, _) = runc.refused(listening).await;
     assert_eq!(field, "ports");
     // What fails after its network was made leaves that behind neither.
     let mut missing = allow();
-    missing.mounts.push(Mount {
+    missing.sandbox.mounts.push(Mount {
         host: "/no/such/directory".into(),
         inside: "/data".into(),
         read_only: true,
@@ -262,7 +263,7 @@ async fn egress_is_refused_where_nothing_enforces_it() {
 async fn egress_that_an_earlier_run_left_is_swept_as_one() {
     let bench = bench(Provider::Runc);
     let mut server = sh("exec sleep 1000");
-    server.network = Network::Allow(vec!["example.com".into()]);
+    server.sandbox.network = Network::Allow(vec!["example.com".into()]);
     let instance = bench.launch(server.clone()).await.unwrap();
     let label = format!("label=toolwharf.install={}", bench.options.install);
     let there = || bench.cli(&["ps", "-q", "--filter", &label]).lines().count();
@@ -278,7 +279,7 @@ async fn egress_that_an_earlier_run_left_is_swept_as_one() {
     let instance = bench.launch(server.clone()).await.unwrap();
     let again = Docker::new(next)
         .unwrap()
-        .launch(unit(server))
+        .launch(server.unit())
         .await
         .unwrap();
     timeout(LONG, instance.handle.exited()).await.unwrap();

@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use std::pin::pin;
 use std::time::Duration;
 
-use model::{Mount, Network, Provider, Source};
+use model::{Mount, Network, Program, Provider, Reach};
 use runtime::docker::Docker;
 use runtime::{Error, Runtime as _, Stdio};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::support::{BOTH, GRACE, IMAGE, LONG, bench, hosting, read_until, sh, stdio, unit};
+use crate::support::{BOTH, GRACE, IMAGE, LONG, bench, read_until, running, sh, stdio};
 
 #[tokio::test]
 async fn a_probe_says_what_it_is() {
@@ -39,7 +39,7 @@ async fn a_probe_says_what_it_is() {
 async fn bytes_go_through_untouched() {
     for provider in BOTH {
         let bench = bench(provider);
-        let mut instance = bench.launch(hosting(&["/bin/cat"])).await.unwrap();
+        let mut instance = bench.launch(running(&["/bin/cat"])).await.unwrap();
         let Stdio {
             mut stdin,
             mut stdout,
@@ -82,9 +82,9 @@ async fn stderr_is_kept_and_apart_from_stdout() {
         assert_eq!(text, "out\n");
         assert_eq!(instance.handle.stderr_tail(), "one\ntwo\n");
         assert_eq!((exit.code, exit.signal), (Some(4), None));
-        let mut hosting = sh("echo out; echo err >&2");
-        hosting.bridge = false;
-        let instance = bench.launch(hosting).await.unwrap();
+        let mut server = sh("echo out; echo err >&2");
+        server.reach = Reach::Port { path: "/".into() };
+        let instance = bench.launch(server).await.unwrap();
         assert!(instance.stdio.is_none());
         timeout(LONG, instance.handle.exited()).await.unwrap();
         let tail = instance.handle.stderr_tail();
@@ -97,7 +97,7 @@ async fn stderr_is_kept_and_apart_from_stdout() {
 async fn h03_a_container_sees_its_own_variables_only() {
     for provider in BOTH {
         let bench = bench(provider);
-        let mut first = hosting(&["/bin/env"]);
+        let mut first = running(&["/bin/env"]);
         first.env = BTreeMap::from([("FIRST_KEY".into(), "one two".into())]);
         let (text, ..) = bench.run(first).await;
         let names: BTreeSet<&str> = text
@@ -110,7 +110,7 @@ async fn h03_a_container_sees_its_own_variables_only() {
             "{text}"
         );
         assert!(text.contains("FIRST_KEY=one two\n"), "{text}");
-        let mut second = hosting(&["/bin/env"]);
+        let mut second = running(&["/bin/env"]);
         second.env = BTreeMap::from([("A=B".into(), "secret".into())]);
         let (field, why) = bench.refused(second).await;
         assert!(field == "environment" && why.contains("A=B") && !why.contains("secret"));
@@ -172,10 +172,10 @@ async fn h02_a_port_is_published_on_loopback_only() {
     let docker = Docker::new(options.clone()).unwrap();
     let script = "mkdir /tmp/www; echo hello > /tmp/www/index.html; httpd -f -p 8080 -h /tmp/www";
     let mut server = sh(script);
-    server.bridge = false;
-    server.ports = vec![8080];
-    server.network = Network::Open;
-    let instance = timeout(LONG, docker.launch(unit(server.clone())))
+    server.reach = Reach::Port { path: "/".into() };
+    server.sandbox.ports = vec![8080];
+    server.sandbox.network = Network::Open;
+    let instance = timeout(LONG, docker.launch(server.clone().unit()))
         .await
         .unwrap()
         .unwrap();
@@ -211,9 +211,9 @@ async fn h02_a_port_is_published_on_loopback_only() {
         field == "network" && why.contains("--network=none"),
         "{why}"
     );
-    server.network = Network::None;
+    server.sandbox.network = Network::None;
     assert_eq!(without.refused(server.clone()).await.0, "ports");
-    server.network = Network::Allow(vec!["example.com".into()]);
+    server.sandbox.network = Network::Allow(vec!["example.com".into()]);
     assert_eq!(without.refused(server).await.0, "ports");
     without.nothing_left().await;
 }
@@ -221,8 +221,8 @@ async fn h02_a_port_is_published_on_loopback_only() {
 #[tokio::test]
 async fn what_cannot_be_is_refused_by_its_field() {
     let bench = bench(Provider::Runc);
-    let mut unknown = hosting(&["/bin/cat"]);
-    unknown.source = Source::Image {
+    let mut unknown = running(&["/bin/cat"]);
+    unknown.program = Program::Image {
         image: "toolwharf-test/missing:1".into(),
         command: Vec::new(),
     };
@@ -231,13 +231,13 @@ async fn what_cannot_be_is_refused_by_its_field() {
         field == "image" && why.contains("toolwharf-test/missing:1"),
         "{why}"
     );
-    unknown.source = Source::Image {
+    unknown.program = Program::Image {
         image: "Not An Image".into(),
         command: Vec::new(),
     };
     let (field, why) = bench.refused(unknown.clone()).await;
     assert!(field == "image" && why.contains("Not An Image"), "{why}");
-    unknown.source = Source::Command {
+    unknown.program = Program::Command {
         program: "npx".into(),
         args: vec!["secret".into()],
     };
@@ -247,14 +247,14 @@ async fn what_cannot_be_is_refused_by_its_field() {
         "{why}"
     );
     // That is the container's own init's to find out.
-    let (_, exit, instance) = bench.run(hosting(&["/bin/missing"])).await;
+    let (_, exit, instance) = bench.run(running(&["/bin/missing"])).await;
     let stderr = instance.handle.stderr_tail();
     assert!(
         exit.code == Some(127) && stderr.contains("/bin/missing"),
         "{exit}: {stderr}"
     );
-    let mut mounted = hosting(&["/bin/cat"]);
-    mounted.mounts = vec![Mount {
+    let mut mounted = running(&["/bin/cat"]);
+    mounted.sandbox.mounts = vec![Mount {
         host: PathBuf::from("/missing/directory"),
         inside: "/mnt".into(),
         read_only: true,
@@ -268,7 +268,7 @@ async fn what_cannot_be_is_refused_by_its_field() {
 }
 
 #[tokio::test]
-async fn there_are_never_two_of_one_hosting() {
+async fn there_are_never_two_of_one_server() {
     let bench = bench(Provider::Runc);
     let mut first = bench.launch(sh("echo up; sleep 1000")).await.unwrap();
     read_until(&mut first, "up").await;
@@ -288,7 +288,7 @@ async fn there_are_never_two_of_one_hosting() {
         IMAGE,
     ]);
     let mut other = sh("true");
-    other.id = "h2".into();
+    other.sandbox.id = "h2".into();
     let (field, why) = bench.refused(other).await;
     assert!(field == "id" && why.contains(&foreign), "{why}");
     bench.cli(&["rm", &foreign]);
@@ -300,12 +300,12 @@ async fn there_are_never_two_of_one_hosting() {
 async fn a_launch_that_nobody_waits_for_leaves_nothing() {
     let bench = bench(Provider::Runc);
     for pause in [0, 5, 50, 150] {
-        let launch = bench.docker.launch(unit(hosting(&["/bin/cat"])));
+        let launch = bench.docker.launch(running(&["/bin/cat"]).unit());
         let _ = timeout(Duration::from_millis(pause), launch).await;
     }
     // And once when there surely is something to leave.
     {
-        let launch = pin!(bench.docker.launch(unit(hosting(&["/bin/cat"]))));
+        let launch = pin!(bench.docker.launch(running(&["/bin/cat"]).unit()));
         tokio::select! {
             launched = launch => drop(launched.unwrap()),
             () = bench.something_there() => {}
@@ -320,9 +320,9 @@ async fn a_sweep_removes_what_earlier_runs_left() {
     let bench = bench(Provider::Runc);
     let mut instances = Vec::new();
     for id in ["h1", "h2", "h3"] {
-        let mut hosting = sh("echo up; sleep 1000");
-        hosting.id = id.into();
-        let mut instance = bench.launch(hosting).await.unwrap();
+        let mut server = sh("echo up; sleep 1000");
+        server.sandbox.id = id.into();
+        let mut instance = bench.launch(server).await.unwrap();
         read_until(&mut instance, "up").await;
         instances.push(instance);
     }
@@ -345,12 +345,12 @@ async fn h01_real_servers_answer_through_their_streams() {
     for provider in BOTH {
         for (image, tool) in [("scripted", "echo"), ("everything", "get-sum")] {
             let bench = bench(provider);
-            let mut server = hosting(&[]);
-            server.source = Source::Image {
+            let mut server = running(&[]);
+            server.program = Program::Image {
                 image: format!("toolwharf-test/{image}"),
                 command: Vec::new(),
             };
-            server.limits.cpu_millis = 2000;
+            server.sandbox.limits.cpu_millis = 2000;
             let mut instance = bench.launch(server).await.unwrap();
             let initialize = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}"#;
             let initialized = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;

@@ -9,15 +9,15 @@ use runtime::docker::Docker;
 use runtime::{Error, Runtime as _};
 use tokio::time::{Instant, timeout};
 
-use crate::support::{BOTH, LONG, bench, holds, hosting, read_until, sh};
+use crate::support::{BOTH, LONG, bench, holds, read_until, running, sh};
 
 #[tokio::test]
 async fn h16_the_default_limits_are_enforced() {
     for provider in BOTH {
         let bench = bench(provider);
-        let mut hosting = hosting(&["/bin/cat"]);
-        hosting.volumes = vec!["/data".into()];
-        let instance = bench.launch(hosting).await.unwrap();
+        let mut server = running(&["/bin/cat"]);
+        server.sandbox.volumes = vec!["/data".into()];
+        let instance = bench.launch(server).await.unwrap();
         for what in [
             "cpu",
             "memory",
@@ -58,7 +58,7 @@ async fn h17_a_memory_hog_is_killed_and_that_is_told() {
         let bench = bench(provider);
         // tail keeps a line until it ends, and this one does not end.
         let mut hog = sh("echo up; tail -n 1 /dev/zero; echo survived");
-        hog.limits.memory = 64 << 20;
+        hog.sandbox.limits.memory = 64 << 20;
         let start = Instant::now();
         let (text, exit, instance) = bench.run(hog).await;
         assert!(holds(&instance, "memory"));
@@ -83,14 +83,14 @@ async fn h17_the_given_limits_are_enforced() {
             dd if=/dev/zero of=/tmp/x bs=65536 count=2000 2>&1;
             dd if=/dev/zero of=/image-volume/x bs=65536 count=2000 2>&1;
             echo x > /x; echo end";
-        let mut hosting = sh(script);
-        hosting.volumes = vec!["/data".into()];
-        hosting.limits.disk = 32 << 20;
-        hosting.limits.cpu_millis = 1000;
-        hosting.limits.memory = 128 << 20;
-        hosting.limits.pids = 256;
-        hosting.strict = true;
-        let (text, exit, instance) = bench.run(hosting).await;
+        let mut server = sh(script);
+        server.sandbox.volumes = vec!["/data".into()];
+        server.sandbox.limits.disk = 32 << 20;
+        server.sandbox.limits.cpu_millis = 1000;
+        server.sandbox.limits.memory = 128 << 20;
+        server.sandbox.limits.pids = 256;
+        server.sandbox.strict = true;
+        let (text, exit, instance) = bench.run(server).await;
         assert!(exit.success(), "{provider:?}: {exit}: {text}");
         assert_eq!(
             text.matches("No space left").count(),
@@ -111,13 +111,13 @@ async fn h17_the_given_limits_are_enforced() {
 async fn strict_leaves_nothing_of_what_it_refuses() {
     // Fewer processes than gVisor itself has.
     let bench = bench(Provider::Gvisor);
-    let mut few = hosting(&["/bin/cat"]);
-    few.limits.pids = 16;
+    let mut few = running(&["/bin/cat"]);
+    few.sandbox.limits.pids = 16;
     let instance = bench.launch(few.clone()).await.unwrap();
     assert!(!holds(&instance, "pids"));
     drop(instance);
     bench.nothing_left().await;
-    few.strict = true;
+    few.sandbox.strict = true;
     let error = bench.launch(few).await.unwrap_err();
     assert!(
         matches!(error, Error::NotEnforced { what: "pids", .. }),
@@ -144,10 +144,10 @@ async fn h19_h20_volumes_survive_their_instances() {
     for provider in BOTH {
         let bench = bench(provider);
         let with_volumes = |script| {
-            let mut hosting = sh(script);
-            hosting.volumes = vec!["/data".into(), "/var/lib/x".into()];
-            hosting.limits.disk = 64 << 20;
-            hosting
+            let mut server = sh(script);
+            server.sandbox.volumes = vec!["/data".into(), "/var/lib/x".into()];
+            server.sandbox.limits.disk = 64 << 20;
+            server
         };
         let write = "echo one > /data/file; echo two > /var/lib/x/file; sync; echo up; sleep 1000";
         let mut instance = bench.launch(with_volumes(write)).await.unwrap();
@@ -162,7 +162,7 @@ async fn h19_h20_volumes_survive_their_instances() {
 
         // A higher limit makes them larger, with what is in them.
         let mut larger = with_volumes("cat /data/file; df -m /data | tail -n 1");
-        larger.limits.disk = 256 << 20;
+        larger.sandbox.limits.disk = 256 << 20;
         let (text, _, instance) = bench.run(larger).await;
         assert!(
             text.starts_with("one\n") && holds(&instance, "disk"),
@@ -215,20 +215,20 @@ async fn a_mount_is_read_only_if_it_is_said_so() {
         let bench = bench(provider);
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("file"), "from the host\n").unwrap();
-        let mut hosting = sh("cat /mnt/file; echo changed > /mnt/file");
-        hosting.mounts = vec![Mount {
+        let mut server = sh("cat /mnt/file; echo changed > /mnt/file");
+        server.sandbox.mounts = vec![Mount {
             host: dir.path().to_owned(),
             inside: "/mnt".into(),
             read_only: true,
         }];
-        let (text, exit, _) = bench.run(hosting.clone()).await;
+        let (text, exit, _) = bench.run(server.clone()).await;
         assert_eq!(
             (text.as_str(), exit.code),
             ("from the host\n", Some(1)),
             "{provider:?}"
         );
-        hosting.mounts[0].read_only = false;
-        let (_, exit, instance) = bench.run(hosting).await;
+        server.sandbox.mounts[0].read_only = false;
+        let (_, exit, instance) = bench.run(server).await;
         assert!(exit.success(), "{exit}: {}", instance.handle.stderr_tail());
         let text = fs::read_to_string(dir.path().join("file")).unwrap();
         assert_eq!(text, "changed\n", "{provider:?}");
@@ -240,7 +240,7 @@ async fn a_mount_is_read_only_if_it_is_said_so() {
 async fn h17_a_fork_bomb_is_contained() {
     let bench = bench(Provider::Runc);
     let mut bomb = sh("for i in $(seq 100); do sleep 1000 & done; echo survived");
-    bomb.limits.pids = 16;
+    bomb.sandbox.limits.pids = 16;
     let (text, exit, instance) = bench.run(bomb).await;
     assert!(
         holds(&instance, "pids") && !exit.success(),
@@ -256,7 +256,7 @@ async fn a_flood_is_bounded() {
     for provider in BOTH {
         let bench = bench(provider);
         let mut loud = sh("yes $(seq 300) | head -c 64000000 >&2; yes");
-        loud.limits.cpu_millis = 2000;
+        loud.sandbox.limits.cpu_millis = 2000;
         let mut instance = bench.launch(loud).await.unwrap();
         // All of stderr is taken, and stdout stalls when nobody reads it.
         read_until(&mut instance, "y\n").await;
@@ -284,7 +284,7 @@ async fn h18_what_is_not_gvisor_is_not_believed() {
     let mut bench = bench(Provider::Gvisor);
     bench.options.runtime = "not-runsc".into();
     bench.docker = Docker::new(bench.options.clone()).unwrap();
-    let error = bench.launch(hosting(&["/bin/cat"])).await.unwrap_err();
+    let error = bench.launch(running(&["/bin/cat"])).await.unwrap_err();
     let text = error.to_string();
     assert!(
         matches!(error, Error::Unavailable(_)) && text.contains("not-runsc"),
@@ -301,9 +301,9 @@ async fn volumes_without_a_limit_are_told_and_kept() {
     let without = Docker::new(bench.options.clone()).unwrap();
     let with = std::mem::replace(&mut bench.docker, without);
     let mut writer = sh("echo kept > /data/file");
-    writer.volumes = vec!["/data".into()];
+    writer.sandbox.volumes = vec!["/data".into()];
     let mut strict = writer.clone();
-    strict.strict = true;
+    strict.sandbox.strict = true;
     let error = bench.launch(strict).await.unwrap_err();
     assert!(
         matches!(error, Error::NotEnforced { what: "disk", .. }),
@@ -317,7 +317,7 @@ async fn volumes_without_a_limit_are_told_and_kept() {
     // Where a limit could be had, what is there is not shadowed by something empty.
     bench.docker = with;
     let mut reader = sh("cat /data/file");
-    reader.volumes = writer.volumes;
+    reader.sandbox.volumes = writer.sandbox.volumes;
     let (text, _, instance) = bench.run(reader).await;
     assert!(text == "kept\n" && !holds(&instance, "disk"), "{text}");
     bench.docker.volumes_remove("h1").await.unwrap();

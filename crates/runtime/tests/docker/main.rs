@@ -7,4 +7,6 @@ mod daemon;
 mod egress;
 mod life;
 mod limits;
+#[path = "../support/server.rs"]
+mod server;
 mod support;

@@ -6,15 +6,16 @@
 )]
 
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use model::{Hosting, Provider, Source};
+use model::{Program, Provider};
 use runtime::docker::{Docker, Options};
-use runtime::{Error, Exit, Instance, Runtime as _, Stdio, Unit};
+use runtime::{Error, Exit, Instance, Runtime as _, Stdio};
 use tokio::io::AsyncReadExt as _;
 use tokio::time::{Instant, sleep, timeout};
+
+use crate::server::Server;
 
 const VARIABLE: &str = "TOOLWHARF_TEST_DOCKER";
 pub(crate) const IMAGE: &str = "toolwharf-test/busybox";
@@ -59,43 +60,36 @@ pub(crate) fn bench(provider: Provider) -> Bench {
     }
 }
 
-pub(crate) fn hosting(command: &[&str]) -> Hosting {
+pub(crate) fn running(command: &[&str]) -> Server {
     let command = command.iter().map(|&word| word.to_owned()).collect();
-    let source = Source::Image {
+    let source = Program::Image {
         image: IMAGE.into(),
         command,
     };
-    Hosting::new("h1", source)
+    Server::new("h1", source)
 }
 
-pub(crate) fn sh(script: &str) -> Hosting {
-    hosting(&["/bin/sh", "-c", script])
-}
-
-pub(crate) fn unit(hosting: Hosting) -> Unit {
-    Unit {
-        label: "test".into(),
-        hosting: Arc::new(hosting),
-    }
+pub(crate) fn sh(script: &str) -> Server {
+    running(&["/bin/sh", "-c", script])
 }
 
 impl Bench {
-    pub(crate) async fn launch(&self, hosting: Hosting) -> Result<Instance, Error> {
-        timeout(LONG, self.docker.launch(unit(hosting)))
+    pub(crate) async fn launch(&self, server: Server) -> Result<Instance, Error> {
+        timeout(LONG, self.docker.launch(server.unit()))
             .await
             .unwrap()
     }
 
     /// What a container said until it ended, and how it ended.
-    pub(crate) async fn run(&self, hosting: Hosting) -> (String, Exit, Instance) {
-        let mut instance = self.launch(hosting).await.unwrap();
+    pub(crate) async fn run(&self, server: Server) -> (String, Exit, Instance) {
+        let mut instance = self.launch(server).await.unwrap();
         let text = rest(&mut instance).await;
         let exit = timeout(LONG, instance.handle.exited()).await.unwrap();
         (text, exit, instance)
     }
 
-    pub(crate) async fn refused(&self, hosting: Hosting) -> (&'static str, String) {
-        match self.launch(hosting).await {
+    pub(crate) async fn refused(&self, server: Server) -> (&'static str, String) {
+        match self.launch(server).await {
             Err(Error::Refused { field, why }) => (field, why),
             other => panic!("not refused: {other:?}"),
         }

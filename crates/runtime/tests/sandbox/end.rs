@@ -5,14 +5,13 @@ use std::io::{BufRead as _, BufReader};
 use std::os::fd::AsRawFd as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::time::Duration;
 
-use runtime::sandbox::Sandbox;
-use runtime::{Runtime as _, Unit};
+use runtime::Runtime as _;
+use runtime::sandbox::Bubblewrap;
 use tokio::time::{Instant, timeout};
 
-use crate::ground::{Ground, hosting, line, options, read, say, sh};
+use crate::ground::{Ground, line, options, read, running, say, sh};
 use crate::support::{LONG, VICTIM, children, descriptors, marked, wait_for};
 use testkit::soak;
 
@@ -24,12 +23,12 @@ async fn a_stop_lets_it_save_its_data() {
     let ground = Ground::new();
     let mut server =
         sh("trap 'echo saved > /data/file; exit 5' TERM; echo up; while :; do sleep 0.05; done");
-    server.volumes = vec!["/data".into()];
+    server.sandbox.volumes = vec!["/data".into()];
     let mut instance = ground.launch(server.clone()).await.unwrap();
     assert_eq!(line(&mut instance).await, "up");
     let exit = instance.handle.stop(LONG).await;
     assert_eq!(exit.code, Some(5), "{exit}");
-    server.source = sh("cat /data/file").source;
+    server.program = sh("cat /data/file").program;
     assert_eq!(ground.run(server).await.0, "saved\n");
 }
 
@@ -102,9 +101,9 @@ async fn many_leave_no_zombie_no_descriptor_and_no_group() {
     let most = if soak() { 10_000 } else { 200 };
     for _ in 0..most / 8 {
         let runs = (0..8).map(|number| {
-            let mut hosting = sh("cat /etc/passwd | wc -l");
-            hosting.id = format!("server-{number}");
-            ground.run(hosting)
+            let mut server = sh("cat /etc/passwd | wc -l");
+            server.sandbox.id = format!("server-{number}");
+            ground.run(server)
         });
         for (text, _) in futures_util::future::join_all(runs).await {
             assert_eq!(text, "3\n");
@@ -189,7 +188,7 @@ async fn kill_9_of_the_host_leaves_nothing_that_runs_and_a_sweep_the_rest() {
 impl Ground {
     async fn run_kept(&self) -> runtime::Instance {
         let mut kept = sh("echo up; read line");
-        kept.id = "kept".into();
+        kept.sandbox.id = "kept".into();
         let mut instance = self.launch(kept).await.unwrap();
         assert_eq!(line(&mut instance).await, "up");
         instance
@@ -219,16 +218,13 @@ async fn a_program_that_was_replaced_starts_servers_all_the_same() {
     let ground = Ground::new();
     let copy = ground.directory.path().join("copy");
     fs::copy(VICTIM, &copy).unwrap();
-    let running = fs::File::open(&copy).unwrap();
+    let program = fs::File::open(&copy).unwrap();
     fs::remove_file(&copy).unwrap();
     let mut options = options(&ground.install, ground.directory.path());
-    options.shim.program = format!("/proc/self/fd/{}", running.as_raw_fd()).into();
-    let sandbox = Sandbox::new(ground.spawner.clone(), options);
+    options.shim.program = format!("/proc/self/fd/{}", program.as_raw_fd()).into();
+    let sandbox = Bubblewrap::new(ground.spawner.clone(), options);
     for _ in 0..2 {
-        let unit = Unit {
-            label: "s".into(),
-            hosting: Arc::new(hosting("/bin/sh", &["-c", "echo up"])),
-        };
+        let unit = running("/bin/sh", &["-c", "echo up"]).unit();
         let mut instance = timeout(LONG, sandbox.launch(unit)).await.unwrap().unwrap();
         assert_eq!(read(&mut instance).await, "up\n");
         timeout(LONG, instance.handle.exited()).await.unwrap();
@@ -244,7 +240,7 @@ async fn a_program_that_was_replaced_starts_servers_all_the_same() {
     assert_eq!(copies(), 1);
     let next = Ground::at(ground.install.clone(), tempfile::tempdir().unwrap());
     let options = crate::ground::options(&ground.install, ground.directory.path());
-    Sandbox::new(next.spawner.clone(), options)
+    Bubblewrap::new(next.spawner.clone(), options)
         .sweep()
         .await
         .unwrap();

@@ -2,21 +2,21 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use model::{Hosting, Source};
+use model::Program;
 use runtime::process::{SentinelCommand, Spawner};
-use runtime::sandbox::{Options, Sandbox};
-use runtime::{Error, Instance, Runtime as _, Unit};
+use runtime::sandbox::{Bubblewrap, Options};
+use runtime::{Error, Instance, Runtime as _};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
 
+use crate::server::Server;
 use crate::support::{LONG, VICTIM, spawner};
 
 /// A sandbox with an installation of its own.
 pub(crate) struct Ground {
-    pub(crate) sandbox: Sandbox,
+    pub(crate) sandbox: Bubblewrap,
     pub(crate) spawner: Spawner,
     pub(crate) install: String,
     pub(crate) directory: TempDir,
@@ -45,23 +45,21 @@ impl Ground {
         let spawner = spawner();
         let options = options(&install, directory.path());
         Self {
-            sandbox: Sandbox::new(spawner.clone(), options),
+            sandbox: Bubblewrap::new(spawner.clone(), options),
             spawner,
             install,
             directory,
         }
     }
 
-    pub(crate) async fn launch(&self, hosting: Hosting) -> Result<Instance, Error> {
-        let unit = Unit {
-            label: hosting.id.clone(),
-            hosting: Arc::new(hosting),
-        };
-        timeout(LONG, self.sandbox.launch(unit)).await.unwrap()
+    pub(crate) async fn launch(&self, server: Server) -> Result<Instance, Error> {
+        timeout(LONG, self.sandbox.launch(server.unit()))
+            .await
+            .unwrap()
     }
 
-    pub(crate) async fn run(&self, hosting: Hosting) -> (String, Instance) {
-        let mut instance = self.launch(hosting).await.unwrap();
+    pub(crate) async fn run(&self, server: Server) -> (String, Instance) {
+        let mut instance = self.launch(server).await.unwrap();
         let text = read(&mut instance).await;
         timeout(LONG, instance.handle.exited()).await.unwrap();
         (text, instance)
@@ -114,20 +112,20 @@ pub(crate) fn options(install: &str, directory: &Path) -> Options {
     }
 }
 
-pub(crate) fn hosting(program: &str, args: &[&str]) -> Hosting {
-    let source = Source::Command {
+pub(crate) fn running(program: &str, args: &[&str]) -> Server {
+    let source = Program::Command {
         program: program.into(),
         args: args.iter().map(|&arg| arg.into()).collect(),
     };
-    Hosting::new("server", source)
+    Server::new("server", source)
 }
 
-pub(crate) fn sh(script: &str) -> Hosting {
-    hosting("sh", &["-c", script])
+pub(crate) fn sh(script: &str) -> Server {
+    running("sh", &["-c", script])
 }
 
-pub(crate) fn python(script: &str) -> Hosting {
-    hosting("/usr/bin/python3", &["-c", script])
+pub(crate) fn python(script: &str) -> Server {
+    running("/usr/bin/python3", &["-c", script])
 }
 
 pub(crate) async fn read(instance: &mut Instance) -> String {

@@ -5,10 +5,11 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
-use model::{Hosting, Mount, Source};
+use model::{Mount, Program};
 use runtime::{Error, Runtime as _};
 
-use crate::ground::{Ground, hosting, line, python, read, row, sh};
+use crate::ground::{Ground, line, python, read, row, running, sh};
+use crate::server::Server;
 use crate::support::numbers;
 
 #[tokio::test]
@@ -23,7 +24,7 @@ async fn h03_variables_are_in_that_process_only() {
     let ground = Ground::new();
     let value = format!("secret-of-{}", ground.install);
     let mut first = sh("env; echo up; read line");
-    first.id = "first".into();
+    first.sandbox.id = "first".into();
     first.env = BTreeMap::from([("API_KEY".into(), value.clone())]);
     // A program that ran outside of the sandbox with this would not even start.
     first.env.insert("LD_PRELOAD".into(), String::new());
@@ -178,7 +179,7 @@ async fn what_the_command_names_is_there() {
         "console.log(require('../../other.js'), require('fs').readdirSync('/').includes('root'))",
     )
     .unwrap();
-    let (text, instance) = ground.run(hosting("node", &[main.to_str().unwrap()])).await;
+    let (text, instance) = ground.run(running("node", &[main.to_str().unwrap()])).await;
     assert_eq!(text, "other false\n", "{}", instance.handle.stderr_tail());
 
     let tool = project.join("tool");
@@ -187,7 +188,7 @@ async fn what_the_command_names_is_there() {
     let link = ground.directory.path().join("link");
     std::os::unix::fs::symlink(&tool, &link).unwrap();
     // Whatever `python3` is here: of the system, or a version manager's in somebody's home.
-    let (text, instance) = ground.run(hosting(link.to_str().unwrap(), &[])).await;
+    let (text, instance) = ground.run(running(link.to_str().unwrap(), &[])).await;
     assert_eq!(text, "from a script\n", "{}", instance.handle.stderr_tail());
 }
 
@@ -208,7 +209,7 @@ async fn what_it_is_shown_never_holds_the_data_of_others() {
         state.display(),
     );
     fs::write(&main, program).unwrap();
-    let (text, instance) = ground.run(hosting("node", &[main.to_str().unwrap()])).await;
+    let (text, instance) = ground.run(running("node", &[main.to_str().unwrap()])).await;
     let expected = "[ 'node_modules', 'state' ]\nEACCES\n";
     assert_eq!(text, expected, "{}", instance.handle.stderr_tail());
 }
@@ -221,13 +222,13 @@ async fn mounts_are_as_they_were_permitted() {
     fs::write(shared.join("file"), "shown").unwrap();
     fs::set_permissions(&shared, Permissions::from_mode(0o777)).unwrap();
     for read_only in [true, false] {
-        let mut hosting = sh("cat /shared/file; touch /shared/new");
-        hosting.mounts = vec![Mount {
+        let mut server = sh("cat /shared/file; touch /shared/new");
+        server.sandbox.mounts = vec![Mount {
             host: shared.clone(),
             inside: "/shared".into(),
             read_only,
         }];
-        let (text, instance) = ground.run(hosting).await;
+        let (text, instance) = ground.run(server).await;
         assert_eq!(text, "shown");
         assert_eq!(
             shared.join("new").exists(),
@@ -241,10 +242,10 @@ async fn mounts_are_as_they_were_permitted() {
 #[tokio::test]
 async fn what_cannot_be_is_refused_and_leaves_nothing() {
     let ground = Ground::new();
-    let check = async |expected: &str, text: &str, change: &dyn Fn(&mut Hosting)| {
-        let mut hosting = sh("true");
-        change(&mut hosting);
-        match ground.launch(hosting).await.unwrap_err() {
+    let check = async |expected: &str, text: &str, change: &dyn Fn(&mut Server)| {
+        let mut server = sh("true");
+        change(&mut server);
+        match ground.launch(server).await.unwrap_err() {
             Error::Refused { field, why } => {
                 assert_eq!(field, expected, "{why}");
                 assert!(why.contains(text), "{why}");
@@ -254,36 +255,39 @@ async fn what_cannot_be_is_refused_and_leaves_nothing() {
         assert_eq!(ground.left(), [] as [PathBuf; 0]);
     };
     check("image", "Docker", &|h| {
-        h.source = Source::Image {
+        h.program = Program::Image {
             image: "x".into(),
             command: Vec::new(),
         };
     })
     .await;
     check("command", "not found", &|h| {
-        h.source = hosting("no-such-program", &[]).source
+        h.program = running("no-such-program", &[]).program
     })
     .await;
     check("command", "not executable", &|h| {
-        h.source = hosting("/etc/passwd", &[]).source
+        h.program = running("/etc/passwd", &[]).program
     })
     .await;
-    check("volumes", "..", &|h| h.volumes = vec!["/a/../etc".into()]).await;
+    check("volumes", "..", &|h| {
+        h.sandbox.volumes = vec!["/a/../etc".into()]
+    })
+    .await;
     check("volumes", "twice", &|h| {
-        h.volumes = vec!["/a".into(), "/a/".into()]
+        h.sandbox.volumes = vec!["/a".into(), "/a/".into()]
     })
     .await;
     check("volumes", "system", &|h| {
-        h.volumes = vec!["/usr/share".into()]
+        h.sandbox.volumes = vec!["/usr/share".into()]
     })
     .await;
-    check("id", "a-z", &|h| h.id = "../x".into()).await;
+    check("id", "a-z", &|h| h.sandbox.id = "../x".into()).await;
     check("environment", "NUL", &|h| {
         drop(h.env.insert("A".into(), "\0secret".into()))
     })
     .await;
     check("network", "a/b", &|h| {
-        h.network = model::Network::Allow(vec!["a/b".into()])
+        h.sandbox.network = model::Network::Allow(vec!["a/b".into()])
     })
     .await;
     // It is found, may be executed, and is no program.
@@ -292,7 +296,7 @@ async fn what_cannot_be_is_refused_and_leaves_nothing() {
     fs::set_permissions(&broken, Permissions::from_mode(0o755)).unwrap();
     let broken = broken.to_str().unwrap();
     check("command", "cannot run", &|h| {
-        h.source = hosting(broken, &[]).source
+        h.program = running(broken, &[]).program
     })
     .await;
 }
@@ -301,7 +305,7 @@ async fn what_cannot_be_is_refused_and_leaves_nothing() {
 async fn bytes_go_through_untouched() {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     let ground = Ground::new();
-    let mut instance = ground.launch(hosting("cat", &[])).await.unwrap();
+    let mut instance = ground.launch(running("cat", &[])).await.unwrap();
     let mut stdio = instance.stdio.take().unwrap();
     let sent: Vec<u8> = (0..500_000_u32).flat_map(u32::to_le_bytes).collect();
     let mut received = Vec::new();

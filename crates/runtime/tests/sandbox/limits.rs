@@ -60,7 +60,7 @@ async fn h16_defaults_are_enforced() {
 async fn h17_a_memory_hog_is_killed_and_that_is_what_is_said() {
     let ground = Ground::new();
     let mut hog = python("b = []\nwhile True: b.append(bytearray(1 << 20))");
-    hog.limits.memory = 64 * MIB;
+    hog.sandbox.limits.memory = 64 * MIB;
     let instance = ground.launch(hog).await.unwrap();
     let exit = timeout(LONG, instance.handle.exited()).await.unwrap();
     assert!(
@@ -83,7 +83,7 @@ sys.stdin.readline()
 sys.exit(3)
 "#;
     let mut server = python(script);
-    server.limits.memory = 96 * MIB;
+    server.sandbox.limits.memory = 96 * MIB;
     let mut instance = ground.launch(server).await.unwrap();
     assert_eq!(line(&mut instance).await, "-9", "the child was killed");
     assert_eq!(instance.handle.exit_status(), None, "the server was not");
@@ -102,7 +102,7 @@ async fn a_stop_after_a_childs_death_is_not_out_of_memory() {
     let ground = Ground::new();
     let script = "trap '' TERM; python3 -c 'b = []\nwhile True: b.append(bytearray(1 << 20))'; echo $?; read line; read line";
     let mut server = sh(script);
-    server.limits.memory = 64 * MIB;
+    server.sandbox.limits.memory = 64 * MIB;
     server.env.insert("PATH".into(), "/usr/bin:/bin".into());
     let mut instance = ground.launch(server).await.unwrap();
     assert_eq!(line(&mut instance).await, "137");
@@ -129,13 +129,13 @@ print(count, "no more", flush=True)
 sys.stdin.readline()
 "#;
     let mut bomb = python(script);
-    bomb.limits.pids = 20;
+    bomb.sandbox.limits.pids = 20;
     let mut instance = ground.launch(bomb).await.unwrap();
     assert_eq!(line(&mut instance).await, "20 no more");
     assert_eq!(instance.handle.usage().await.unwrap().pids, 22);
     // Another one has its own count.
     let mut other = sh("true & wait; echo fine");
-    other.id = "other".into();
+    other.sandbox.id = "other".into();
     assert_eq!(ground.run(other).await.0, "fine\n");
     instance.handle.kill_now();
     timeout(LONG, instance.handle.exited()).await.unwrap();
@@ -154,7 +154,7 @@ while True:
     if pid == 0: time.sleep(1000)
 "#;
     let mut bomb = python(script);
-    bomb.limits.pids = 20;
+    bomb.sandbox.limits.pids = 20;
     let mut instance = ground.launch(bomb).await.unwrap();
     assert_eq!(line(&mut instance).await, "lit");
     let exit = timeout(LONG, instance.handle.exited()).await.unwrap();
@@ -178,11 +178,11 @@ print(total)
 async fn a_disk_filler_gets_an_error_on_scratch() {
     let ground = Ground::new();
     let mut filler = python(FILL);
-    let model::Source::Command { args, .. } = &mut filler.source else {
+    let model::Program::Command { args, .. } = &mut filler.program else {
         panic!("it is a command");
     };
     args.extend(["/tmp", "/var/tmp", "/tmp/home", "/dev/shm", "/run"].map(str::to_owned));
-    filler.limits.disk = 32 * MIB;
+    filler.sandbox.limits.disk = 32 * MIB;
     let (text, instance) = ground.run(filler).await;
     let lines: Vec<_> = text.lines().collect();
     assert_eq!(lines.len(), 6, "{text} {}", instance.handle.stderr_tail());
@@ -197,13 +197,13 @@ async fn a_disk_filler_gets_an_error_on_scratch() {
 async fn a_disk_filler_gets_an_error_on_its_volumes_and_scratch_together() {
     let ground = Ground::new();
     let mut filler = python(FILL);
-    filler.volumes = vec!["/data".into(), "/cache/deep".into()];
-    let model::Source::Command { args, .. } = &mut filler.source else {
+    filler.sandbox.volumes = vec!["/data".into(), "/cache/deep".into()];
+    let model::Program::Command { args, .. } = &mut filler.program else {
         panic!("it is a command");
     };
     args.extend(["/data", "/cache/deep", "/tmp", "/dev/shm", "/run"].map(str::to_owned));
-    filler.limits.disk = 64 * MIB;
-    filler.strict = true;
+    filler.sandbox.limits.disk = 64 * MIB;
+    filler.sandbox.strict = true;
     let (text, instance) = ground.run(filler).await;
     let lines: Vec<_> = text.lines().collect();
     assert_eq!(lines.len(), 6, "{text} {}", instance.handle.stderr_tail());
@@ -220,7 +220,7 @@ async fn a_disk_filler_gets_an_error_on_its_volumes_and_scratch_together() {
 async fn a_volume_is_written_past_the_cache_of_the_host() {
     let ground = Ground::new();
     let mut server = sh("echo up; read line");
-    server.volumes = vec!["/data".into()];
+    server.sandbox.volumes = vec!["/data".into()];
     let mut instance = ground.launch(server).await.unwrap();
     assert_eq!(line(&mut instance).await, "up");
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
@@ -235,7 +235,7 @@ async fn a_volume_is_written_past_the_cache_of_the_host() {
 async fn a_burner_has_its_share_of_the_processors() {
     let ground = Ground::new();
     let mut burner = sh("(while :; do :; done) & echo up; while :; do :; done");
-    burner.limits.cpu_millis = 200;
+    burner.sandbox.limits.cpu_millis = 200;
     let mut instance = ground.launch(burner).await.unwrap();
     assert_eq!(line(&mut instance).await, "up");
     let first = instance.handle.usage().await.unwrap().cpu;
@@ -276,13 +276,13 @@ async fn usage_grows() {
 async fn h19_a_volume_survives_restarts() {
     let ground = Ground::new();
     let with = |script: &str, disk: u64| {
-        let mut hosting = sh(script);
-        hosting.volumes = vec!["/data".into()];
-        hosting.limits = ResourceLimits {
+        let mut server = sh(script);
+        server.sandbox.volumes = vec!["/data".into()];
+        server.sandbox.limits = ResourceLimits {
             disk,
-            ..hosting.limits
+            ..server.sandbox.limits
         };
-        hosting
+        server
     };
     let (text, _) = ground
         .run(with(
@@ -304,7 +304,7 @@ async fn h19_a_volume_survives_restarts() {
     assert!(size(&text) <= 32 * MIB);
     // Of a server of another name it is none of the business.
     let mut other = with("ls /data", 32 * MIB);
-    other.id = "other".into();
+    other.sandbox.id = "other".into();
     assert_eq!(ground.run(other).await.0, "");
     // Larger, and smaller.
     for disk in [80 * MIB, 24 * MIB] {
@@ -322,11 +322,11 @@ async fn h19_a_volume_survives_restarts() {
 async fn h20_what_was_written_before_a_crash_is_read_after_it() {
     let ground = Ground::new();
     let mut server = sh("seq 100000 > /data/numbers; echo written; kill -9 $$");
-    server.volumes = vec!["/data".into()];
+    server.sandbox.volumes = vec!["/data".into()];
     let mut instance = ground.launch(server.clone()).await.unwrap();
     assert_eq!(read(&mut instance).await, "written\n");
     assert_eq!(instance.handle.exited().await.code, Some(137));
-    server.source = sh("tail -n 1 /data/numbers; wc -l < /data/numbers").source;
+    server.program = sh("tail -n 1 /data/numbers; wc -l < /data/numbers").program;
     assert_eq!(ground.run(server).await.0, "100000\n100000\n");
 }
 
@@ -334,7 +334,7 @@ async fn h20_what_was_written_before_a_crash_is_read_after_it() {
 async fn an_instance_that_ends_takes_no_volume_from_the_next() {
     let ground = Ground::new();
     let mut server = sh("echo up; read line; echo $line >> /data/file; sync; cat /data/file");
-    server.volumes = vec!["/data".into()];
+    server.sandbox.volumes = vec!["/data".into()];
     let mut old = ground.launch(server.clone()).await.unwrap();
     assert_eq!(line(&mut old).await, "up");
     let mut new = ground.launch(server).await.unwrap();
@@ -352,7 +352,7 @@ async fn an_instance_that_ends_takes_no_volume_from_the_next() {
 async fn volumes_in_use_are_not_removed() {
     let ground = Ground::new();
     let mut server = sh("echo up; read line");
-    server.volumes = vec!["/data".into()];
+    server.sandbox.volumes = vec!["/data".into()];
     let mut instance = ground.launch(server).await.unwrap();
     assert_eq!(line(&mut instance).await, "up");
     let error = ground.sandbox.volumes_remove("server").await.unwrap_err();
@@ -378,8 +378,8 @@ async fn strict_does_not_start_without_a_limit() {
     let data = ground.directory.path().join("state/volumes/server/data");
     fs::create_dir_all(&data).unwrap();
     let mut server = sh("echo ran > /data/ran");
-    server.volumes = vec!["/data".into()];
-    server.strict = true;
+    server.sandbox.volumes = vec!["/data".into()];
+    server.sandbox.strict = true;
     let error = ground.launch(server.clone()).await.unwrap_err();
     assert!(
         matches!(error, Error::NotEnforced { what: "disk", .. }),
@@ -387,7 +387,7 @@ async fn strict_does_not_start_without_a_limit() {
     );
     assert_eq!(ground.left(), [] as [PathBuf; 0]);
     assert!(!data.join("%2Fdata/ran").exists());
-    server.strict = false;
+    server.sandbox.strict = false;
     let (_, instance) = ground.run(server).await;
     assert!(!row(&instance, "disk").holds);
     assert!(

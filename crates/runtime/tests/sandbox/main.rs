@@ -8,5 +8,7 @@ mod isolation;
 mod limits;
 mod network;
 mod rootless;
+#[path = "../support/server.rs"]
+mod server;
 #[path = "../support/mod.rs"]
 mod support;

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use model::{Hosting, Network};
+use model::{Network, Reach};
 use runtime::Error;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -11,6 +11,7 @@ use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::ground::{Ground, python, row};
+use crate::server::Server;
 use crate::support::LONG;
 
 /// An HTTP server on the host's loopback that says `from the host` and what it was asked.
@@ -40,7 +41,7 @@ async fn host() -> (SocketAddr, AbortOnDropHandle<()>) {
 }
 
 /// Tries to get at `address`: directly, as its variables say, and with `CONNECT`.
-fn prober(address: SocketAddr, network: Network) -> Hosting {
+fn prober(address: SocketAddr, network: Network) -> Server {
     let script = r#"
 import os, socket, urllib.request, urllib.error
 host, port = "HOST", PORT
@@ -63,9 +64,9 @@ if proxy:
         print("tunnel:", b"".join(iter(lambda: s.recv(1000), b"")).decode().split("\r\n")[-1])
 "#
     .replace("\"HOST\", PORT", &format!("\"{}\", {}", address.ip(), address.port()));
-    let mut hosting = python(&script);
-    hosting.network = network;
-    hosting
+    let mut server = python(&script);
+    server.sandbox.network = network;
+    server
 }
 
 #[tokio::test]
@@ -116,7 +117,7 @@ async fn allow_reaches_what_is_listed_through_the_proxy_only() {
         address.port()
     );
     let mut rebound = python(&script);
-    rebound.network = others;
+    rebound.sandbox.network = others;
     let (text, instance) = ground.run(rebound).await;
     assert!(
         text.starts_with("403 `localhost` leads to "),
@@ -141,7 +142,7 @@ async fn open_reaches_what_the_host_reaches() {
 }
 
 /// An HTTP server at a port of its own, which says who asked.
-fn served(port: u16, network: Network) -> Hosting {
+fn served(port: u16, network: Network) -> Server {
     let script = r#"
 import http.server, os, sys
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -154,11 +155,11 @@ print("listening", flush=True)
 server.serve_forever()
 "#
     .replace("PORT", &port.to_string());
-    let mut hosting = python(&script);
-    hosting.bridge = false;
-    hosting.ports = vec![port];
-    hosting.network = network;
-    hosting
+    let mut server = python(&script);
+    server.reach = Reach::Port { path: "/".into() };
+    server.sandbox.ports = vec![port];
+    server.sandbox.network = network;
+    server
 }
 
 async fn get(address: SocketAddr, path: &str) -> std::io::Result<String> {
@@ -190,7 +191,7 @@ async fn a_port_inside_is_reached_from_the_host() {
     for network in [Network::None, Network::Allow(vec!["example.com".into()])] {
         // The same port twice at a time: each has its own network.
         let mut second = served(8000, network.clone());
-        second.id = "second".into();
+        second.sandbox.id = "second".into();
         let instances = [
             ground.launch(served(8000, network.clone())).await.unwrap(),
             ground.launch(second).await.unwrap(),
@@ -222,8 +223,8 @@ async fn a_port_inside_is_reached_from_the_host() {
 async fn a_port_that_nobody_listens_on_is_closed() {
     let ground = Ground::new();
     let mut idle = python("import time; print('listening', flush=True); time.sleep(1000)");
-    idle.bridge = false;
-    idle.ports = vec![8000];
+    idle.reach = Reach::Port { path: "/".into() };
+    idle.sandbox.ports = vec![8000];
     let instance = ground.launch(idle).await.unwrap();
     listening(&instance).await;
     for _ in 0..3 {

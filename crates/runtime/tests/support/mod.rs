@@ -7,9 +7,12 @@
 )]
 
 use std::fs;
+use std::sync::Arc;
 use std::time::Duration;
 
-use runtime::process::{Instance, Launch, SentinelCommand, Spawner};
+use model::{Launch, Place, Program};
+use runtime::Unit;
+use runtime::process::{Instance, SentinelCommand, Spawner};
 use tokio::io::AsyncReadExt as _;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -25,13 +28,18 @@ pub(crate) fn spawner() -> Spawner {
     .unwrap()
 }
 
-pub(crate) fn command(program: &str, args: &[&str]) -> Launch {
-    let mut launch = Launch::new("test", program);
-    launch.args = args.iter().map(|&arg| arg.into()).collect();
-    launch
+pub(crate) fn command(program: &str, args: &[&str]) -> Unit {
+    let program = Program::Command {
+        program: program.to_owned(),
+        args: args.iter().map(|&arg| arg.into()).collect(),
+    };
+    Unit {
+        label: "test".to_owned(),
+        launch: Arc::new(Launch::new(program, Place::Host)),
+    }
 }
 
-pub(crate) fn sh(script: &str) -> Launch {
+pub(crate) fn sh(script: &str) -> Unit {
     command("sh", &["-c", script])
 }
 

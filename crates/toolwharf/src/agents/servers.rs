@@ -28,7 +28,7 @@ use mcp::{
     Era, Frame, json,
     outbox::{Bounds, Outbox},
 };
-use model::{ExposedName, NativeName, StartPolicy};
+use model::{Declared, ExposedName, NativeName, StartPolicy};
 use serde::Deserialize;
 
 use super::CALLER;
@@ -144,9 +144,8 @@ impl Ours {
         let view = self.gateway.view(&self.scope);
         let view = view.ok_or_else(|| ServersError(self.scope.missing()))?;
         let mut started: Vec<&Arc<Server>> = Vec::new();
-        let of_the_file = |server: &&Arc<Server>| {
-            server.spec.owner.is_none() && server.spec.hosting().is_none() && !server.was_up()
-        };
+        let of_the_file =
+            |server: &&Arc<Server>| server.spec.declared == Declared::File && !server.was_up();
         for server in view.awaited().filter(of_the_file) {
             if matches!(server.state(), State::Idle) {
                 started.push(server);

@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use model::{ServerSpec, Settings, Transport};
+use model::{Program, ServerSpec, Settings};
 use serde::Serialize;
 
 use super::{
@@ -251,9 +251,10 @@ fn configuration(
 
 /// Why a server's command cannot be started, if it cannot. What it needs itself only shows when it runs.
 fn command(spec: &ServerSpec) -> Option<Finding> {
-    let Transport::Stdio {
-        command, env, cwd, ..
-    } = &spec.transport
+    let launch = spec.launch()?;
+    let Program::Command {
+        program: command, ..
+    } = &launch.program
     else {
         return None;
     };
@@ -268,7 +269,7 @@ fn command(spec: &ServerSpec) -> Option<Finding> {
         })
     };
     let name = &spec.name;
-    if let Some(cwd) = cwd.as_ref().filter(|cwd| !cwd.is_dir()) {
+    if let Some(cwd) = launch.cwd.as_ref().filter(|cwd| !cwd.is_dir()) {
         return problem(
             format!(
                 "the `cwd` of server `{name}` is no directory: {}",
@@ -278,7 +279,7 @@ fn command(spec: &ServerSpec) -> Option<Finding> {
         );
     }
     if command.contains('/') {
-        let file = cwd.clone().unwrap_or_default().join(command);
+        let file = launch.cwd.clone().unwrap_or_default().join(command);
         return match fs::metadata(&file) {
             Ok(meta) if is_executable(&meta) => None,
             Ok(_) => problem(
@@ -297,7 +298,8 @@ fn command(spec: &ServerSpec) -> Option<Finding> {
             ),
         };
     }
-    let path = env
+    let path = launch
+        .env
         .get("PATH")
         .map(Into::into)
         .or_else(|| env::var_os("PATH"))

@@ -14,8 +14,8 @@ use std::{
 };
 
 use model::{
-    Declared, Heartbeat, Hosting, Mount, Network, ProjectId, Provider, ResourceLimits,
-    RestartPolicy, Secrets, ServerName, ServerSpec, Source, Transport,
+    Declared, Heartbeat, Launch, Mount, Network, Origin, Place, Program, ProjectId, Provider,
+    Reach, ResourceLimits, RestartPolicy, Sandbox, Secrets, ServerName, ServerSpec,
 };
 use serde_json::{Map, Value};
 use store::WorkspaceRow;
@@ -98,8 +98,9 @@ impl Entry {
     }
 
     /// What is told of it before it has run.
-    pub(crate) fn hosting(&self) -> &Hosting {
-        self.spec.hosting().expect("an entry is of a hosted server")
+    pub(crate) fn parts(&self) -> (&Launch, &Sandbox) {
+        let parts = self.spec.launch().zip(self.spec.sandbox());
+        parts.expect("an entry is of a server in a sandbox")
     }
 }
 
@@ -111,10 +112,10 @@ pub(super) fn owner(row: &WorkspaceRow) -> Option<ProjectId> {
 
 /// Fills in the secrets of its project.
 fn filled(mut spec: ServerSpec, secrets: &HashMap<String, String>) -> ServerSpec {
-    let Some(hosting) = spec.hosting() else {
+    let Origin::Launch(launch) = &mut spec.origin else {
         return spec;
     };
-    let mut hosting = Hosting::clone(hosting);
+    let launch = Arc::make_mut(launch);
     let used = RefCell::new(BTreeSet::new());
     let mut missing = BTreeSet::new();
     let secret = |name: &str| {
@@ -133,9 +134,9 @@ fn filled(mut spec: ServerSpec, secrets: &HashMap<String, String>) -> ServerSpec
             _ => None,
         })),
     };
-    hosting.env.values_mut().for_each(&mut fill);
-    match &mut hosting.source {
-        Source::Image { command: args, .. } | Source::Command { args, .. } => {
+    launch.env.values_mut().for_each(&mut fill);
+    match &mut launch.program {
+        Program::Image { command: args, .. } | Program::Command { args, .. } => {
             args.iter_mut().for_each(&mut fill);
         }
     }
@@ -152,7 +153,6 @@ fn filled(mut spec: ServerSpec, secrets: &HashMap<String, String>) -> ServerSpec
             ),
         });
     }
-    spec.transport = Transport::Hosted(Arc::new(hosting));
     spec
 }
 
@@ -196,48 +196,47 @@ fn spec(
     {
         reader.wrong("description", "is too long");
     }
-    let source = source(&mut reader)?;
-    let mut hosting = Hosting::new(id, source);
-    if let Some(bridge) = reader.flag("stdio_bridge") {
-        hosting.bridge = bridge;
-    }
+    let program = program(&mut reader)?;
+    let mut sandbox = Sandbox::new(id);
+    let has_streams = reader.flag("stdio_bridge").unwrap_or(true);
     let port = |value: &Value| u16::try_from(value.as_u64()?).ok().filter(|port| *port > 0);
-    hosting.ports = reader
+    sandbox.ports = reader
         .list("ports", "is a port, 1 to 65535", port)
         .unwrap_or_default();
-    if !hosting.bridge
-        && hosting.ports.is_empty()
-        && reader.get("ports").is_none_or(Value::is_array)
-    {
+    if !has_streams && sandbox.ports.is_empty() && reader.get("ports").is_none_or(Value::is_array) {
         reader.wrong(
             "ports",
             "a server without `stdio_bridge` needs the port that it listens on",
         );
     }
     let mut seen = BTreeSet::new();
-    if !hosting.ports.iter().all(|port| seen.insert(*port)) {
+    if !sandbox.ports.iter().all(|port| seen.insert(*port)) {
         reader.wrong("ports", "names a port twice");
     }
-    if let Some(path) = reader.text("path") {
-        if path.starts_with('/') && path.bytes().all(|byte| byte.is_ascii_graphic()) {
-            hosting.path = path;
-        } else {
-            reader.wrong("path", "is the path of a URL and begins with `/`");
-        }
+    let path = reader.text("path").unwrap_or_else(|| "/mcp".to_owned());
+    if !path.starts_with('/') || !path.bytes().all(|byte| byte.is_ascii_graphic()) {
+        reader.wrong("path", "is the path of a URL and begins with `/`");
     }
-    environment(&mut reader, &mut hosting.env);
-    volumes(&mut reader, &mut hosting);
-    limits(&mut reader, &mut hosting);
-    network(&mut reader, &mut hosting);
-    if let Some(provider) = reader.word::<Provider>("provider") {
-        hosting.provider = Some(provider);
-    }
-    if let Some(restart) = reader.word::<RestartPolicy>("restart_policy") {
-        hosting.restart = restart;
-    }
-    heartbeat(&mut reader, &mut hosting);
-    let mut spec = ServerSpec::new(name.clone(), Transport::Hosted(Arc::new(hosting)));
+    let env = environment(&mut reader);
+    volumes(&mut reader, &mut sandbox);
+    limits(&mut reader, &mut sandbox);
+    sandbox.network = network(&mut reader);
+    sandbox.provider = reader.word::<Provider>("provider");
+    let restart = reader.word::<RestartPolicy>("restart_policy");
+    let heartbeat = heartbeat(&mut reader);
+    let launch = Launch {
+        program,
+        env,
+        cwd: None,
+        reach: match has_streams {
+            true => Reach::Streams,
+            false => Reach::Port { path },
+        },
+        place: Place::Sandbox(sandbox),
+    };
+    let mut spec = ServerSpec::new(name.clone(), Origin::Launch(Arc::new(launch)));
     (spec.declared, spec.owner) = (Declared::Registered, project.cloned());
+    (spec.restart, spec.heartbeat) = (Some(restart.unwrap_or_default()), heartbeat);
     if let Some(time) = reader.time("call_timeout_ms") {
         spec.call_timeout = time;
     }
@@ -253,7 +252,7 @@ fn spec(
     Some(spec)
 }
 
-fn source(reader: &mut Reader<'_>) -> Option<Source> {
+fn program(reader: &mut Reader<'_>) -> Option<Program> {
     let args = reader.list("args", "is a text", texts);
     let command = match reader.get("command") {
         Some(Value::Array(_)) => reader.list("command", "is a text", texts),
@@ -262,14 +261,14 @@ fn source(reader: &mut Reader<'_>) -> Option<Source> {
     };
     let given = reader.get("command").is_some();
     match (reader.get("image").is_some(), given) {
-        (true, _) => Some(Source::Image {
+        (true, _) => Some(Program::Image {
             image: reader.text("image")?,
             command: command.into_iter().chain(args).flatten().collect(),
         }),
         (false, true) => {
             let mut words = command?.into_iter();
             match words.next().filter(|program| fits(program)) {
-                Some(program) => Some(Source::Command {
+                Some(program) => Some(Program::Command {
                     program,
                     args: words.chain(args.into_iter().flatten()).collect(),
                 }),
@@ -286,9 +285,10 @@ fn source(reader: &mut Reader<'_>) -> Option<Source> {
     }
 }
 
-fn environment(reader: &mut Reader<'_>, env: &mut BTreeMap<String, String>) {
+fn environment(reader: &mut Reader<'_>) -> BTreeMap<String, String> {
+    let mut env = BTreeMap::new();
     let Some(mut reader) = reader.inner("environment") else {
-        return;
+        return env;
     };
     if reader.members.len() > MOST {
         reader.wrong("", format!("has at most {MOST} variables"));
@@ -305,12 +305,13 @@ fn environment(reader: &mut Reader<'_>, env: &mut BTreeMap<String, String>) {
             _ => reader.wrong(name, "is a text"),
         }
     }
+    env
 }
 
-fn volumes(reader: &mut Reader<'_>, hosting: &mut Hosting) {
+fn volumes(reader: &mut Reader<'_>, sandbox: &mut Sandbox) {
     const MUST: &str = "is an absolute path without `..`, and not one that the system has";
     let path = |value: &Value| inside(value.as_str()?);
-    hosting.volumes = reader.list("volumes", MUST, path).unwrap_or_default();
+    sandbox.volumes = reader.list("volumes", MUST, path).unwrap_or_default();
     let mount = |value: &Value| {
         let members = value.as_object()?;
         let known = ["host", "path", "read_only"];
@@ -333,10 +334,10 @@ fn volumes(reader: &mut Reader<'_>, hosting: &mut Hosting) {
     };
     let must =
         "is {\"host\": PATH, \"path\": PATH, \"read_only\": true}, both absolute and without `..`";
-    hosting.mounts = reader.list("mounts", must, mount).unwrap_or_default();
+    sandbox.mounts = reader.list("mounts", must, mount).unwrap_or_default();
     let mut seen = BTreeSet::new();
-    let insides = hosting.mounts.iter().map(|mount| &mount.inside);
-    let twice = hosting
+    let insides = sandbox.mounts.iter().map(|mount| &mount.inside);
+    let twice = sandbox
         .volumes
         .iter()
         .chain(insides)
@@ -361,12 +362,12 @@ fn inside(path: &str) -> Option<String> {
     (plain && writable && !control && !SYSTEM.contains(&first)).then(|| trimmed.to_owned())
 }
 
-fn limits(reader: &mut Reader<'_>, hosting: &mut Hosting) {
+fn limits(reader: &mut Reader<'_>, sandbox: &mut Sandbox) {
     let Some(mut reader) = reader.inner("resource_limits") else {
         return;
     };
     reader.known(&["cpu", "memory", "disk", "pids", "strict"]);
-    let limits = &mut hosting.limits;
+    let limits = &mut sandbox.limits;
     if let Some(value) = reader.get("cpu") {
         match cores(value) {
             Some(millis) => limits.cpu_millis = millis,
@@ -396,7 +397,7 @@ fn limits(reader: &mut Reader<'_>, hosting: &mut Hosting) {
     if let Some(pids) = reader.number("pids", least.into()..=most.into()) {
         limits.pids = u32::try_from(pids).unwrap_or(most);
     }
-    hosting.strict = reader.flag("strict").unwrap_or_default();
+    sandbox.strict = reader.flag("strict").unwrap_or_default();
 }
 
 /// Thousandths of a core: `"0.5"`, `"500m"`, `2`.
@@ -459,15 +460,15 @@ fn decimal(text: &str) -> Option<f64> {
     digits.then(|| text.parse().ok())?
 }
 
-fn network(reader: &mut Reader<'_>, hosting: &mut Hosting) {
+fn network(reader: &mut Reader<'_>) -> Network {
     let must = "is \"none\", \"open\", or {\"allow\": [\"host\", \"host:port\", \"*.domain\"]}";
-    hosting.network = match reader.get("network") {
-        None => return,
+    match reader.get("network") {
+        None => Network::None,
         Some(Value::String(word)) if word == "none" => Network::None,
         Some(Value::String(word)) if word == "open" => Network::Open,
         Some(Value::Object(_)) => {
             let Some(mut reader) = reader.inner("network") else {
-                return;
+                return Network::None;
             };
             reader.known(&["allow"]);
             let hosts = reader.list("allow", "is `host`, `host:port` or `*.domain`", |value| {
@@ -475,8 +476,11 @@ fn network(reader: &mut Reader<'_>, hosting: &mut Hosting) {
             });
             Network::Allow(hosts.unwrap_or_default())
         }
-        Some(_) => return reader.wrong("network", must),
-    };
+        Some(_) => {
+            reader.wrong("network", must);
+            Network::None
+        }
+    }
 }
 
 fn allowed_host(text: &str) -> Option<String> {
@@ -494,16 +498,14 @@ fn allowed_host(text: &str) -> Option<String> {
     fine.then_some(text)
 }
 
-fn heartbeat(reader: &mut Reader<'_>, hosting: &mut Hosting) {
+fn heartbeat(reader: &mut Reader<'_>) -> Option<Heartbeat> {
+    let mut heartbeat = Heartbeat::default();
     match reader.get("heartbeat") {
         None => {}
-        Some(Value::Bool(false)) => hosting.heartbeat = None,
+        Some(Value::Bool(false)) => return None,
         Some(_) => {
-            let Some(mut reader) = reader.inner("heartbeat") else {
-                return;
-            };
+            let mut reader = reader.inner("heartbeat")?;
             reader.known(&["interval_ms", "timeout_ms", "misses"]);
-            let mut heartbeat = Heartbeat::default();
             if let Some(time) = reader.time("interval_ms") {
                 heartbeat.interval = time;
             }
@@ -513,7 +515,7 @@ fn heartbeat(reader: &mut Reader<'_>, hosting: &mut Hosting) {
             if let Some(misses) = reader.number("misses", 1..=1000) {
                 heartbeat.misses = u32::try_from(misses).unwrap_or(1);
             }
-            hosting.heartbeat = Some(heartbeat);
         }
     }
+    Some(heartbeat)
 }

@@ -119,7 +119,7 @@ impl Entry {
         };
         members.remove("enabled");
         members.remove("disabled");
-        let transport = match spec.transport.kind() {
+        let transport = match spec.origin.kind() {
             "sse" => TransportKind::Sse,
             "http" => TransportKind::Http,
             _ => TransportKind::Stdio,

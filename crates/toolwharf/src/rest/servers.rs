@@ -19,7 +19,7 @@ use engine::{
     catalog::ListKind,
     server::{Server, State as Place},
 };
-use model::{ServerName, Transport};
+use model::{Origin, ServerName};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -105,7 +105,7 @@ impl Row {
     pub(crate) fn configured(spec: &model::ServerSpec) -> Self {
         Self {
             name: spec.name.to_string(),
-            transport: spec.transport.kind().to_owned(),
+            transport: spec.origin.kind().to_owned(),
             target: spec.target(),
             enabled: spec.enabled,
             state: if spec.enabled {
@@ -171,17 +171,12 @@ impl Detail {
     /// A server that no gateway runs.
     pub(crate) fn configured(spec: &model::ServerSpec) -> Self {
         let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        let (env, headers, arguments) = match &spec.transport {
-            Transport::Stdio { args, env, .. } => {
-                (env.keys().cloned().collect(), Vec::new(), args.len())
-            }
-            Transport::Http { headers, .. } | Transport::Sse { headers, .. } => {
-                (Vec::new(), headers.keys().cloned().collect(), 0)
-            }
-            Transport::Hosted(hosting) => (
-                hosting.env.keys().cloned().collect(),
+        let (env, headers, arguments) = match &spec.origin {
+            Origin::Remote(remote) => (Vec::new(), remote.headers.keys().cloned().collect(), 0),
+            Origin::Launch(launch) => (
+                launch.env.keys().cloned().collect(),
                 Vec::new(),
-                hosting.source.args().len(),
+                launch.program.args().len(),
             ),
         };
         Self {

@@ -12,14 +12,27 @@ use std::{
 use engine::{Connect, Connection, Housing, Launched, Refused, StartError};
 use futures_util::future::BoxFuture;
 use mcp::client::{Ambient, Connector, Identity, Options, Target};
-use model::{EraPolicy, Provider, ServerKey, ServerSpec, Transport};
-use runtime::Remote;
+use model::{EraPolicy, Origin, Provider, ServerKey, ServerSpec};
+use runtime::{Instance, Remote, Runtime, Unit};
 use tokio_util::task::TaskTracker;
 
 use super::server::Scripted;
 
 /// Bytes on the way in either direction.
 const PIPE: usize = 1 << 20;
+
+/// A runtime that runs nothing: the scene takes its place.
+pub(crate) struct Nothing;
+
+impl Runtime for Nothing {
+    fn probe(&self) -> BoxFuture<'_, Result<String, runtime::Error>> {
+        Box::pin(async { Err(runtime::Error::Failed("nothing is run".to_owned())) })
+    }
+
+    fn launch(&self, _unit: Unit) -> BoxFuture<'_, Result<Instance, runtime::Error>> {
+        Box::pin(async { Err(runtime::Error::Failed("nothing is run".to_owned())) })
+    }
+}
 
 pub(crate) struct Scene {
     connector: Connector,
@@ -97,7 +110,7 @@ impl Scene {
         };
         match self.connector.connect(target, &options).await {
             Ok((client, ambient)) => {
-                let hosted = spec.hosting().map(|_| {
+                let hosted = spec.sandbox().map(|_| {
                     Arc::new(Housing {
                         provider: Provider::Process,
                         why: "there is no other".into(),
@@ -105,12 +118,8 @@ impl Scene {
                         ports: Vec::new(),
                     })
                 });
-                let is_url = matches!(
-                    spec.transport,
-                    Transport::Http { .. } | Transport::Sse { .. }
-                );
                 // Nobody owns what is behind a URL: it ends with its streams.
-                let handle = if is_url {
+                let handle = if let Origin::Remote(_) = spec.origin {
                     self.running.spawn(async move {
                         handle.exited().await;
                     });

@@ -34,15 +34,19 @@ use engine::{
 };
 use mcp::{Era, client::Identity};
 use model::{
-    Declared, Hosting, Pinning, ProjectId, ServerKey, ServerName, ServerSpec, Settings, Source,
-    Transport,
+    Declared, Heartbeat, Launch, Origin, Pinning, Place, Program, ProjectId, Remote, Sandbox,
+    ServerKey, ServerName, ServerSpec, Settings,
 };
 use store::{Location, Store};
 use tempfile::TempDir;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use self::{client::Client, connect::Scene, server::Scripted};
+use self::{
+    client::Client,
+    connect::{Nothing, Scene},
+    server::Scripted,
+};
 
 /// The longest that anything is waited for, by the paused clock.
 const LONGEST: Duration = Duration::from_secs(3600);
@@ -89,7 +93,7 @@ impl World {
             chain: None,
         };
         let scene = Arc::new(Scene::new(identity.clone(), settings.limits.stop_grace));
-        let runtimes = Arc::new(Runtimes::new(BTreeMap::new(), BTreeSet::new()));
+        let runtimes = Arc::new(Runtimes::new(Nothing, BTreeMap::new(), BTreeSet::new()));
         let gateway = Gateway::with(settings, identity, scene.clone(), runtimes, store.clone());
         Self {
             gateway,
@@ -264,49 +268,55 @@ fn key(value: &str) -> BTreeMap<String, String> {
 
 /// The same server with another key: it has to be started anew, and what it offers is known still.
 pub(crate) fn renewed(mut spec: ServerSpec) -> ServerSpec {
-    match &mut spec.transport {
-        Transport::Stdio { env, .. } => *env = key("renewed"),
-        Transport::Http { headers, .. } | Transport::Sse { headers, .. } => {
-            *headers = key("renewed");
-        }
-        Transport::Hosted(hosting) => Arc::make_mut(hosting).env = key("renewed"),
+    match &mut spec.origin {
+        Origin::Remote(remote) => remote.headers = key("renewed"),
+        Origin::Launch(launch) => Arc::make_mut(launch).env = key("renewed"),
     }
     spec
 }
 
+fn launch(place: Place) -> Origin {
+    let program = Program::Command {
+        program: "scripted".to_owned(),
+        args: Vec::new(),
+    };
+    Origin::Launch(Arc::new(Launch {
+        env: key("first"),
+        ..Launch::new(program, place)
+    }))
+}
+
 /// A process of `mcp.json`.
 pub(crate) fn stdio(name: &str) -> ServerSpec {
-    let transport = Transport::Stdio {
-        command: "scripted".to_owned(),
-        args: Vec::new(),
-        env: key("first"),
-        cwd: None,
-    };
-    ServerSpec::new(server_name(name), transport)
+    ServerSpec::new(server_name(name), launch(Place::Host))
 }
 
 /// A server at a URL.
 pub(crate) fn url(name: &str) -> ServerSpec {
-    let transport = Transport::Sse {
+    let remote = Remote {
         url: format!("http://{name}.test/sse"),
         headers: key("first"),
+        sse: true,
+        public_only: false,
     };
-    ServerSpec::new(server_name(name), transport)
+    ServerSpec::new(server_name(name), Origin::Remote(remote))
 }
 
-/// A registered server, with what `change` makes of its hosting.
-pub(crate) fn hosted(name: &str, change: impl FnOnce(&mut Hosting)) -> ServerSpec {
-    let source = Source::Command {
-        program: "scripted".to_owned(),
-        args: Vec::new(),
-    };
-    let mut hosting = Hosting::new(format!("{name}-0"), source);
-    hosting.env = key("first");
-    change(&mut hosting);
-    ServerSpec {
+/// A registered server, with what `change` makes of it.
+pub(crate) fn hosted(name: &str, change: impl FnOnce(&mut ServerSpec)) -> ServerSpec {
+    hosted_as(name, &format!("{name}-0"), change)
+}
+
+/// A server that is registered under this id.
+pub(crate) fn hosted_as(name: &str, id: &str, change: impl FnOnce(&mut ServerSpec)) -> ServerSpec {
+    let sandbox = Place::Sandbox(Sandbox::new(id));
+    let mut spec = ServerSpec {
         declared: Declared::Registered,
-        ..ServerSpec::new(server_name(name), Transport::Hosted(Arc::new(hosting)))
-    }
+        heartbeat: Some(Heartbeat::default()),
+        ..ServerSpec::new(server_name(name), launch(sandbox))
+    };
+    change(&mut spec);
+    spec
 }
 
 /// The same server as a project's own.

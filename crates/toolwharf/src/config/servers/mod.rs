@@ -8,7 +8,7 @@
 //! `timeout` is in milliseconds, as in Claude Code and Gemini CLI. Below 1000 it is in
 //! seconds, as in Cline: nobody means half a second, and Claude Code ignores such values.
 
-mod transport;
+mod origin;
 mod values;
 
 use std::cell::RefCell;
@@ -270,8 +270,8 @@ impl Entry<'_> {
 
         let enabled = self.enabled(entry);
         self.active = enabled;
-        let transport = self.transport(prop, entry);
-        let mut spec = ServerSpec::new(name?, transport?);
+        let origin = self.origin(prop, entry);
+        let mut spec = ServerSpec::new(name?, origin?);
         spec.enabled = enabled;
         for key in ["disabledTools", "excludeTools"] {
             spec.disabled_tools.extend(self.tools(entry, key));
@@ -456,14 +456,14 @@ mod tests {
             (serde_json::json!({"url": "${URL}"}), "https://x.invalid"),
         ] {
             let spec = check(entry.clone(), &[]).expect("its form is right");
-            assert_eq!(spec.transport.target(), target, "{entry}");
+            assert_eq!(spec.origin.target(), target, "{entry}");
             let why = spec.unusable.expect("it lacks something");
             assert!(why.contains("toolwharf secret set"), "{why}");
         }
         let entry = serde_json::json!({"url": "${BASE}/mcp"});
         let spec = check(entry.clone(), &[("BASE", "http://real:8")]).expect("usable");
         assert_eq!(
-            (spec.transport.target().as_str(), spec.unusable),
+            (spec.origin.target().as_str(), spec.unusable),
             ("http://real:8/mcp", None)
         );
         // A secret that does not fit is the project's matter, not the entry's.

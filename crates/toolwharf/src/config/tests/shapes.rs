@@ -4,22 +4,20 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use model::{EraPolicy, ServerSpec, Sharing, Transport};
+use model::{EraPolicy, Launch, Origin, Place, Program, ServerSpec, Sharing};
 
 use super::{Folder, load};
 
 fn line(spec: &ServerSpec) -> String {
     let state = if spec.enabled { "" } else { " (off)" };
-    let rest = match &spec.transport {
-        Transport::Stdio {
-            command, args, env, ..
-        } => format!("{command} {args:?} {env:?}"),
-        Transport::Http { url, headers } | Transport::Sse { url, headers } => {
-            format!("{url} {headers:?}")
+    let rest = match &spec.origin {
+        Origin::Remote(remote) => format!("{} {:?}", remote.url, remote.headers),
+        Origin::Launch(launch) => {
+            let program = &launch.program;
+            format!("{} {:?} {:?}", program.target(), program.args(), launch.env)
         }
-        Transport::Hosted(hosting) => unreachable!("no file has one: {hosting:?}"),
     };
-    format!("{}{state}: {} {rest}", spec.name, spec.transport.kind())
+    format!("{}{state}: {} {rest}", spec.name, spec.origin.kind())
 }
 
 fn check(text: &str, expect: &[&str]) {
@@ -190,11 +188,7 @@ fn words_for_transports() {
             let text = format!(
                 r#"{{"mcpServers": {{"a": {{"{key}": "{word}", "command": "c", "url": "http://h"}}}}}}"#
             );
-            assert_eq!(
-                load(&text).servers[0].transport.kind(),
-                kind,
-                "{key} {word}"
-            );
+            assert_eq!(load(&text).servers[0].origin.kind(), kind, "{key} {word}");
         }
     }
 }
@@ -236,18 +230,24 @@ fn variables_and_folders() {
         }}}"#,
     )]);
     let config = folder.load(&[".vscode/mcp.json"]).unwrap();
-    let root = folder.root().display().to_string();
+    let program = Program::Command {
+        program: "/home/me/bin/tool".into(),
+        args: vec![
+            folder.root().display().to_string(),
+            "${x%.*}".into(),
+            "${TOKEN}".into(),
+        ],
+    };
     assert_eq!(
-        config.servers[0].transport,
-        Transport::Stdio {
-            command: "/home/me/bin/tool".into(),
-            args: vec![root, "${x%.*}".into(), "${TOKEN}".into()],
+        config.servers[0].launch(),
+        Some(&Launch {
             env: BTreeMap::from([
                 ("T".into(), "hunter2".into()),
                 ("H".into(), "/home/me".into())
             ]),
             cwd: Some(folder.path("sub")),
-        }
+            ..Launch::new(program, Place::Host)
+        })
     );
 }
 

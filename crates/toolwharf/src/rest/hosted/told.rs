@@ -3,7 +3,7 @@
 use std::{sync::atomic::Ordering, time::Duration};
 
 use engine::{Load, lifecycle::Phase, server::Server};
-use model::Network;
+use model::{Network, Program, Reach};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use store::{Time, WorkspaceRow};
@@ -171,26 +171,26 @@ impl HostedServer {
     /// What it was registered as.
     fn configured(&mut self, server: &Server) {
         let spec = &server.spec;
-        let Some(hosting) = spec.hosting() else {
+        let (Some(launch), Some(sandbox)) = (spec.launch(), spec.sandbox()) else {
             return;
         };
         let target = Some(spec.target());
-        match &hosting.source {
-            model::Source::Image { .. } => self.image = target,
-            model::Source::Command { .. } => self.command = target,
+        match &launch.program {
+            Program::Image { .. } => self.image = target,
+            Program::Command { .. } => self.command = target,
         }
-        self.stdio_bridge = hosting.bridge;
-        self.restart_policy = hosting.restart.to_string();
-        let limits = &hosting.limits;
+        self.stdio_bridge = launch.reach == Reach::Streams;
+        self.restart_policy = spec.restart.unwrap_or_default().to_string();
+        let limits = &sandbox.limits;
         self.resource_limits = Limits {
             cpu: f64::from(limits.cpu_millis) / 1000.0,
             memory: limits.memory,
             disk: limits.disk,
             pids: limits.pids,
         };
-        self.volumes.clone_from(&hosting.volumes);
-        self.environment = hosting.env.keys().cloned().collect();
-        self.network = match &hosting.network {
+        self.volumes.clone_from(&sandbox.volumes);
+        self.environment = launch.env.keys().cloned().collect();
+        self.network = match &sandbox.network {
             Network::None => "none".into(),
             Network::Open => "open".into(),
             Network::Allow(hosts) => json!({ "allow": hosts }),
@@ -201,7 +201,7 @@ impl HostedServer {
             port: *port,
             address: None,
         };
-        self.ports = hosting.ports.iter().map(unreached).collect();
+        self.ports = sandbox.ports.iter().map(unreached).collect();
     }
 
     /// How it is.

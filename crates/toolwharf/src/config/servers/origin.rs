@@ -1,10 +1,11 @@
-//! How a server is reached: `command` and its company, or `url` and `headers`.
+//! Where a server's instances come from: `command` and its company, or `url` and `headers`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use jsonc_parser::ast::{Object, ObjectProp, Value};
-use model::Transport;
+use model::{Launch, Origin, Place, Program, Remote};
 
 use super::super::interpolate::Unknown;
 use super::super::problem::{Problem, nearest};
@@ -26,11 +27,7 @@ const URL_SLIPS: &[&str] = &[
 const TRANSPORTS: &str = "`stdio`, `http` (also `streamable-http`) or `sse`";
 
 impl Entry<'_> {
-    pub(super) fn transport(
-        &mut self,
-        prop: &ObjectProp<'_>,
-        entry: &Object<'_>,
-    ) -> Option<Transport> {
+    pub(super) fn origin(&mut self, prop: &ObjectProp<'_>, entry: &Object<'_>) -> Option<Origin> {
         let url = ["url", "serverUrl", "httpUrl"]
             .iter()
             .find_map(|key| entry.get(key));
@@ -44,12 +41,9 @@ impl Entry<'_> {
             (Some("stdio"), Some(command), _) | (None, Some(command), None) => {
                 self.stdio(entry, command)
             }
-            (Some("sse"), _, Some(url)) => self
-                .remote(entry, url)
-                .map(|(url, headers)| Transport::Sse { url, headers }),
             (Some(_), _, Some(url)) | (None, None, Some(url)) => self
-                .remote(entry, url)
-                .map(|(url, headers)| Transport::Http { url, headers }),
+                .remote(entry, url, named == Some("sse"))
+                .map(Origin::Remote),
             (None, Some(command), Some(_)) => {
                 let what = format!("server `{}` has both a `command` and a `url`", self.server);
                 let help =
@@ -107,7 +101,7 @@ impl Entry<'_> {
         key: &str,
         slips: &[&str],
         example: &str,
-    ) -> Option<Transport> {
+    ) -> Option<Origin> {
         let what = format!("server `{}` has no `{key}`", self.server);
         let problem = match slip(entry, key, slips) {
             Some(slip) => Problem::at(self.source, span(&slip.name), what).help(format!(
@@ -120,7 +114,7 @@ impl Entry<'_> {
         None
     }
 
-    fn neither(&mut self, prop: &ObjectProp<'_>, entry: &Object<'_>) -> Option<Transport> {
+    fn neither(&mut self, prop: &ObjectProp<'_>, entry: &Object<'_>) -> Option<Origin> {
         for (key, slips) in [("command", COMMAND_SLIPS), ("url", URL_SLIPS)] {
             if slip(entry, key, slips).is_some() {
                 return self.missing(prop, entry, key, slips, "");
@@ -135,7 +129,7 @@ impl Entry<'_> {
         None
     }
 
-    fn stdio(&mut self, entry: &Object<'_>, command: &ObjectProp<'_>) -> Option<Transport> {
+    fn stdio(&mut self, entry: &Object<'_>, command: &ObjectProp<'_>) -> Option<Origin> {
         // Zed's older files nest: {"command": {"path": …, "args": …, "env": …}}.
         let (holder, command) = match &command.value {
             Value::Object(nested) => {
@@ -180,12 +174,11 @@ impl Entry<'_> {
             self.report(Problem::at(self.source, span(&command.name), what).help("remove it"));
             return None;
         }
-        Some(Transport::Stdio {
-            command: program,
-            args,
+        Some(Origin::Launch(Arc::new(Launch {
             env,
             cwd,
-        })
+            ..Launch::new(Program::Command { program, args }, Place::Host)
+        })))
     }
 
     fn args(&mut self, entry: &Object<'_>) -> Vec<String> {
@@ -233,22 +226,26 @@ impl Entry<'_> {
         Some(self.variables.workspace.join(path))
     }
 
-    fn remote(
-        &mut self,
-        entry: &Object<'_>,
-        prop: &ObjectProp<'_>,
-    ) -> Option<(String, BTreeMap<String, String>)> {
+    fn remote(&mut self, entry: &Object<'_>, prop: &ObjectProp<'_>, sse: bool) -> Option<Remote> {
         let headers = self.texts(entry, "headers");
         self.check_headers(entry, &headers);
         let text = self.string(prop, r#"write "url": "https://…""#)?;
         let text = self.fill(text, span(&prop.value), Unknown::Refuse)?;
+        let remote = |url: &str| {
+            Some(Remote {
+                url: url.to_owned(),
+                headers,
+                sse,
+                public_only: false,
+            })
+        };
         if !self.active {
-            return Some((text, headers));
+            return remote(&text);
         }
         let server = &self.server;
         let (what, help) = match url::Url::parse(text.trim()) {
             Ok(url) if matches!(url.scheme(), "http" | "https") => {
-                return Some((text.trim().to_owned(), headers));
+                return remote(text.trim());
             }
             Ok(url) if matches!(url.scheme(), "ws" | "wss") => (
                 format!("the `url` of server `{server}` is a WebSocket, which is no MCP transport"),

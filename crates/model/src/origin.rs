@@ -1,0 +1,229 @@
+//! Where a server's instances come from: somebody else runs them, or we start them.
+//!
+//! Invariant: values of variables and headers, arguments and the user part of a URL may be secrets, so `Debug` shows none
+//! of them. Deliberately absent: any state.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::Sandbox;
+
+/// Where a server's instances come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    Remote(Remote),
+    Launch(Arc<Launch>),
+}
+
+/// An endpoint that somebody else runs.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Remote {
+    pub url: String,
+    pub headers: BTreeMap<String, String>,
+    /// Whether it speaks HTTP+SSE of 2024-11-05. If not, it is asked for Streamable HTTP first.
+    pub sse: bool,
+    /// Whether its URL may only lead to addresses of the public internet: it was not an administrator who named it.
+    pub public_only: bool,
+}
+
+/// A program that we start.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Launch {
+    pub program: Program,
+    pub env: BTreeMap<String, String>,
+    /// The directory that it is started in on the host; `None`: our own. A sandbox has its own.
+    pub cwd: Option<PathBuf>,
+    pub reach: Reach,
+    pub place: Place,
+}
+
+/// What is started.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Program {
+    /// A program of this host.
+    Command { program: String, args: Vec<String> },
+    /// An image of a container, and what to run in it instead of what it says itself, if that is not empty.
+    Image { image: String, command: Vec<String> },
+}
+
+/// How an instance is spoken to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Over its standard streams.
+    Streams,
+    /// Over HTTP, at the first of its sandbox's ports. `path` is where its MCP endpoint is, and begins with `/`.
+    Port { path: String },
+}
+
+/// Where an instance runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// On this host, as any program of its user.
+    Host,
+    Sandbox(Sandbox),
+}
+
+impl Origin {
+    /// The word that is shown for it.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Remote(Remote { sse: false, .. }) => "http",
+            Self::Remote(Remote { sse: true, .. }) => "sse",
+            Self::Launch(launch) => match launch.place {
+                Place::Host => "stdio",
+                Place::Sandbox(_) => "hosted",
+            },
+        }
+    }
+
+    /// The command without its arguments, the URL without user, query and fragment, or the image: fit
+    /// for lists and logs.
+    #[must_use]
+    pub fn target(&self) -> String {
+        match self {
+            Self::Remote(remote) => url_for_display(&remote.url),
+            Self::Launch(launch) => launch.program.target().to_owned(),
+        }
+    }
+}
+
+impl Launch {
+    /// A program that is spoken to over its standard streams, with nothing in its environment.
+    #[must_use]
+    pub fn new(program: Program, place: Place) -> Self {
+        Self {
+            program,
+            env: BTreeMap::new(),
+            cwd: None,
+            reach: Reach::Streams,
+            place,
+        }
+    }
+
+    #[must_use]
+    pub fn sandbox(&self) -> Option<&Sandbox> {
+        match &self.place {
+            Place::Host => None,
+            Place::Sandbox(sandbox) => Some(sandbox),
+        }
+    }
+}
+
+impl Program {
+    /// The image, or the command without its arguments: fit for lists and logs.
+    #[must_use]
+    pub fn target(&self) -> &str {
+        match self {
+            Self::Command { program, .. } => program,
+            Self::Image { image, .. } => image,
+        }
+    }
+
+    /// What may hold secrets.
+    #[must_use]
+    pub fn args(&self) -> &[String] {
+        match self {
+            Self::Command { args, .. } => args,
+            Self::Image { command, .. } => command,
+        }
+    }
+}
+
+impl fmt::Debug for Remote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Remote")
+            .field("url", &url_for_display(&self.url))
+            .field("headers", &self.headers.keys())
+            .field("sse", &self.sse)
+            .field("public_only", &self.public_only)
+            .finish()
+    }
+}
+
+impl fmt::Debug for Launch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let args = self.program.args().len();
+        f.debug_struct("Launch")
+            .field("program", &self.program.target())
+            .field("args", &format_args!("[{args} hidden]"))
+            .field("env", &self.env.keys())
+            .field("cwd", &self.cwd)
+            .field("reach", &self.reach)
+            .field("place", &self.place)
+            .finish()
+    }
+}
+
+/// A URL without the parts that carry secrets: user, query and fragment.
+#[must_use]
+pub fn url_for_display(url: &str) -> String {
+    let end = url.find(['?', '#']).unwrap_or(url.len());
+    let (shown, cut) = url.split_at(end);
+    let authority = shown.find("://").map_or(0, |at| at + 3);
+    let path = shown[authority..]
+        .find('/')
+        .map_or(shown.len(), |at| authority + at);
+    let host = shown[authority..path]
+        .rfind('@')
+        .map_or(authority, |at| authority + at + 1);
+    let tail = if cut.len() > 1 { "?…" } else { "" };
+    format!("{}{}{tail}", &shown[..authority], &shown[host..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn debug_shows_no_secret() {
+        let secrets = |name: &str| BTreeMap::from([(name.to_owned(), "hunter2".to_owned())]);
+        let args = || vec!["hunter2".to_owned()];
+        for program in [
+            Program::Command {
+                program: "npx".into(),
+                args: args(),
+            },
+            Program::Image {
+                image: "npx".into(),
+                command: args(),
+            },
+        ] {
+            for place in [Place::Host, Place::Sandbox(Sandbox::new("one"))] {
+                let launch = Launch {
+                    env: secrets("API_KEY"),
+                    ..Launch::new(program.clone(), place)
+                };
+                let text = format!("{:?}", Origin::Launch(launch.into()));
+                assert!(!text.contains("hunter2"), "{text}");
+                assert!(text.contains("API_KEY") && text.contains("npx"), "{text}");
+            }
+        }
+        let remote = Origin::Remote(Remote {
+            url: "https://me:hunter2@example.com/mcp?key=hunter2".into(),
+            headers: secrets("Authorization"),
+            sse: false,
+            public_only: false,
+        });
+        let text = format!("{remote:?} {}", remote.target());
+        assert!(!text.contains("hunter2"), "{text}");
+        assert!(text.contains("Authorization") && text.contains("example.com/mcp"));
+    }
+
+    #[test]
+    fn urls_for_display() {
+        for (url, expect) in [
+            ("http://h:1/p", "http://h:1/p"),
+            ("http://u:p@h/p@q", "http://h/p@q"),
+            ("http://u:a/b@h/p", "http://u:a/b@h/p"),
+            ("http://h?k=v", "http://h?…"),
+            ("http://h/#f", "http://h/?…"),
+            ("no url", "no url"),
+            ("", ""),
+        ] {
+            assert_eq!(url_for_display(url), expect, "{url}");
+        }
+    }
+}

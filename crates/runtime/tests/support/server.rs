@@ -1,0 +1,39 @@
+//! A server that is to run in a sandbox.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use model::{Launch, Place, Program, Reach, Sandbox};
+use runtime::Unit;
+
+#[derive(Clone)]
+pub(crate) struct Server {
+    pub(crate) program: Program,
+    pub(crate) env: BTreeMap<String, String>,
+    pub(crate) reach: Reach,
+    pub(crate) sandbox: Sandbox,
+}
+
+impl Server {
+    pub(crate) fn new(id: &str, program: Program) -> Self {
+        Self {
+            program,
+            env: BTreeMap::new(),
+            reach: Reach::Streams,
+            sandbox: Sandbox::new(id),
+        }
+    }
+
+    pub(crate) fn unit(self) -> Unit {
+        Unit {
+            label: "test".to_owned(),
+            launch: Arc::new(Launch {
+                program: self.program,
+                env: self.env,
+                cwd: None,
+                reach: self.reach,
+                place: Place::Sandbox(self.sandbox),
+            }),
+        }
+    }
+}
