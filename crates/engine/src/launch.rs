@@ -413,7 +413,10 @@ impl Launcher {
 
     async fn start(&self, spec: &ServerSpec, launch: &Arc<Launch>) -> Result<Started, StartError> {
         let choice = self.runtimes.choose(launch).await;
-        let choice = choice.map_err(StartError::new)?;
+        let choice = choice.map_err(|none| match none.is_lasting {
+            true => StartError::hindered(none.why, Hindrance::Host),
+            false => StartError::new(none.why),
+        })?;
         let mut unit = Unit {
             label: spec.name.to_string(),
             launch: launch.clone(),

@@ -296,7 +296,11 @@ pub fn config_digest(spec: &model::ServerSpec) -> String {
         Origin::Remote(remote) => named("headers", &remote.headers),
         Origin::Launch(launch) => named("env", &launch.env),
     }
-    part(spec.origin.kind());
+    // The word that it had when the first pins were taken.
+    part(match spec.sandbox() {
+        Some(_) => "hosted",
+        None => spec.origin.transport(),
+    });
     match &spec.origin {
         Origin::Remote(remote) => part(&spec.redact(&remote.url)),
         // Not its sandbox, and not the id there: one that is registered again is the same, if the rest is.

@@ -12,7 +12,7 @@ use std::{
 
 use model::{Launch, Program, Provider};
 use runtime::{Error, Runtime};
-use tokio::time::Instant;
+use tokio::{sync::OnceCell, time::Instant};
 
 /// Strongest first.
 const PREFERENCE: [Provider; 5] = [
@@ -34,6 +34,10 @@ pub struct Runtimes {
     /// What runs them in sandboxes.
     all: BTreeMap<Provider, Arc<dyn Runtime>>,
     allowed: BTreeSet<Provider>,
+    /// Why there are no sandboxes here, if that is so.
+    closed: Option<&'static str>,
+    /// What an earlier run left on this host is removed before the first sandbox is started.
+    prepared: OnceCell<()>,
     probes: Mutex<BTreeMap<Provider, Probe>>,
 }
 
@@ -48,6 +52,14 @@ pub(crate) struct Choice {
     pub(crate) runtime: Arc<dyn Runtime>,
     /// The provider of its sandbox, and why it is this one; `None`: it has no sandbox.
     pub(crate) provider: Option<(Provider, Arc<str>)>,
+}
+
+/// Why no runtime can run a server.
+#[derive(Debug)]
+pub(crate) struct NoRuntime {
+    pub(crate) why: String,
+    /// Whether that is so until somebody changes a setting.
+    pub(crate) is_lasting: bool,
 }
 
 /// What runs something of this kind, strongest first.
@@ -69,13 +81,27 @@ impl Runtimes {
             host: Arc::new(host),
             all,
             allowed,
+            closed: None,
+            prepared: OnceCell::new(),
             probes: Mutex::default(),
+        }
+    }
+
+    /// Only what runs servers on the host itself. `why` is told of servers that want a sandbox.
+    #[must_use]
+    pub fn without_sandboxes(host: impl Runtime, why: &'static str) -> Self {
+        Self {
+            closed: Some(why),
+            ..Self::new(host, BTreeMap::new(), BTreeSet::new())
         }
     }
 
     /// Why `provider` cannot be what a server asks for, as far as that is known without trying.
     #[must_use]
     pub fn refusal(&self, provider: Provider) -> Option<String> {
+        if let Some(why) = self.closed {
+            return Some(why.to_owned());
+        }
         if !self.allowed.contains(&provider) {
             let why = "the settings do not allow it: see `[hosting] providers`";
             return Some(format!("provider `{provider}` is not used here: {why}"));
@@ -102,7 +128,7 @@ impl Runtimes {
     ///
     /// # Errors
     /// There is none: the text says what was tried, and why it did not do.
-    pub(crate) async fn choose(&self, launch: &Launch) -> Result<Choice, String> {
+    pub(crate) async fn choose(&self, launch: &Launch) -> Result<Choice, NoRuntime> {
         let Some(sandbox) = launch.sandbox() else {
             return Ok(Choice {
                 runtime: self.host.clone(),
@@ -113,10 +139,14 @@ impl Runtimes {
             Some(provider) => vec![provider],
             None => fitting(&launch.program).collect(),
         };
+        self.prepared.get_or_init(|| self.prepare()).await;
         let mut tried = Vec::new();
+        let mut is_lasting = true;
         for provider in candidates {
             if let Some(why) = self.refusal(provider) {
-                tried.push(why);
+                if !tried.contains(&why) {
+                    tried.push(why);
+                }
                 continue;
             }
             let Some(runtime) = self.all.get(&provider) else {
@@ -139,13 +169,17 @@ impl Runtimes {
                         provider: Some((provider, why.into())),
                     });
                 }
-                Err(error) => tried.push(format!("provider `{provider}` does not work: {error}")),
+                Err(error) => {
+                    is_lasting = false;
+                    tried.push(format!("provider `{provider}` does not work: {error}"));
+                }
             }
         }
-        Err(match tried.is_empty() {
+        let why = match tried.is_empty() {
             true => "nothing here can run it".to_owned(),
             false => tried.join("; "),
-        })
+        };
+        Err(NoRuntime { why, is_lasting })
     }
 
     async fn probe(&self, provider: Provider, runtime: &Arc<dyn Runtime>) -> Result<String, Error> {
@@ -172,9 +206,9 @@ impl Runtimes {
         self.probes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes ready what needs it before anything is started, and removes what an earlier run left on this host. What
-    /// is elsewhere may take its time: see [`Runtimes::sweep_elsewhere`].
-    pub async fn prepare(&self) {
+    /// Removes what an earlier run left on this host. What is elsewhere may take its time: see
+    /// [`Runtimes::sweep_elsewhere`].
+    async fn prepare(&self) {
         if let Some(runtime) = self.all.get(&Provider::Process)
             && self.allowed.contains(&Provider::Process)
             && self.probe(Provider::Process, runtime).await.is_ok()

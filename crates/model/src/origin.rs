@@ -66,16 +66,13 @@ pub enum Place {
 }
 
 impl Origin {
-    /// The word that is shown for it.
+    /// How it is spoken to: `stdio`, `http` or `sse`.
     #[must_use]
-    pub fn kind(&self) -> &'static str {
+    pub fn transport(&self) -> &'static str {
         match self {
-            Self::Remote(Remote { sse: false, .. }) => "http",
             Self::Remote(Remote { sse: true, .. }) => "sse",
-            Self::Launch(launch) => match launch.place {
-                Place::Host => "stdio",
-                Place::Sandbox(_) => "hosted",
-            },
+            Self::Launch(launch) if launch.reach == Reach::Streams => "stdio",
+            Self::Remote(_) | Self::Launch(_) => "http",
         }
     }
 

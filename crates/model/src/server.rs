@@ -73,6 +73,8 @@ pub struct ServerSpec {
     pub projects: BTreeSet<ProjectId>,
     /// Why it cannot be started or reached as it stands, for instance a secret that is not set.
     pub unusable: Option<String>,
+    /// Whether it is started at its first use only; `None`: as its kind and the settings have it.
+    pub lazy: Option<bool>,
     /// What happens when it ends; `None`: as its kind has it.
     pub restart: Option<RestartPolicy>,
     /// `None`: it is not asked whether it still answers.
@@ -125,6 +127,7 @@ impl ServerSpec {
             disabled_tools: BTreeSet::new(),
             projects: BTreeSet::new(),
             unusable: None,
+            lazy: None,
             restart: None,
             heartbeat: None,
             breaker: None,

@@ -7,18 +7,20 @@ mod entry;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    path::PathBuf,
     sync::Arc,
 };
 
 use engine::{Crash, Gateway, Left, Remembered, lifecycle::Last, server::Server};
-use model::{Mount, Program, ProjectId, Provider, ServerKey, ServerName, ServerSpec};
+use model::{Program, ProjectId, Provider, ServerKey, ServerName, ServerSpec};
 use runtime::Exit;
 use store::{EventRow, NewWorkspace, Store, WorkspaceRow};
 use tokio::sync::Mutex;
 
 pub(crate) use self::entry::Entry;
-use crate::{projects::Projects, rest::Wrong};
+use crate::{
+    config::{Wrong, is_mountable, not_mountable},
+    projects::Projects,
+};
 
 /// What a row says before its server ever ran.
 const REGISTERED: &str = "registered";
@@ -61,28 +63,13 @@ impl Hosting {
         &self.store
     }
 
-    /// Starts what is registered (H08).
-    ///
-    /// # Errors
-    /// The store does not tell what that is.
-    pub(crate) async fn boot(&self) -> Result<(), Error> {
-        let _one_at_a_time = self.edits.lock().await;
-        // Who hosts nothing is not kept waiting.
-        let rows = self.rows().await?;
-        if rows.is_empty() {
-            return Ok(());
-        }
-        self.gateway.runtimes().prepare().await;
-        self.take_in_rows(&rows).await
-    }
-
     /// Removes what an earlier run left behind and nobody needs, and is never done.
     pub(crate) async fn sweep(&self) {
         self.gateway.runtimes().sweep_elsewhere().await;
         std::future::pending().await
     }
 
-    /// Takes in what the rows say now; who is not concerned goes on undisturbed.
+    /// Takes in what the rows say now (H08): what is new or changed is started, the others go on undisturbed.
     ///
     /// # Errors
     /// The store does not tell.
@@ -92,15 +79,12 @@ impl Hosting {
     }
 
     async fn take_in(&self) -> Result<(), Error> {
-        self.take_in_rows(&self.rows().await?).await
-    }
-
-    async fn take_in_rows(&self, rows: &[WorkspaceRow]) -> Result<(), Error> {
+        let rows = self.rows().await?;
         let mut secrets: HashMap<ProjectId, HashMap<String, String>> = HashMap::new();
         let mut hosted = Vec::with_capacity(rows.len());
         let mut crashes = self.crashes().await?;
-        let resting = self.resting(rows).await?;
-        for row in rows {
+        let resting = self.resting(&rows).await?;
+        for row in &rows {
             if entry::owner(row).is_some_and(|project| resting.contains(&project)) {
                 continue;
             }
@@ -190,7 +174,7 @@ impl Hosting {
             project: entry.project.as_ref(),
             name: &entry.name,
             status: REGISTERED,
-            image: entry.parts().0.program.target(),
+            image: entry.launch().program.target(),
             config: &entry.config,
         };
         let put = self.store.workspace_put(new).await;
@@ -215,7 +199,7 @@ impl Hosting {
                 "a server keeps its name and its project; register another, and delete this one";
             return Err(Error::Unfit(vec![Wrong::new("/name", why)]));
         }
-        let image = entry.parts().0.program.target();
+        let image = entry.launch().program.target();
         let row = self
             .store
             .workspace_set_config(None, id, image, &entry.config)
@@ -268,7 +252,7 @@ impl Hosting {
 
     /// Whether this installation lets it be hosted so, as far as can be told without trying.
     fn permitted(&self, entry: &Entry) -> Result<(), Error> {
-        let (launch, sandbox) = entry.parts();
+        let (launch, sandbox) = (entry.launch(), entry.sandbox());
         let mut wrong = Vec::new();
         if let Some(provider) = sandbox.provider {
             if let Some(why) = self.gateway.runtimes().refusal(provider) {
@@ -293,12 +277,8 @@ impl Hosting {
         }
         let settings = self.gateway.settings();
         for (at, mount) in sandbox.mounts.iter().enumerate() {
-            if !allows(&settings.hosting.mounts, mount) {
-                let why = format!(
-                    "`{}` of the host may not be mounted: the setting `[hosting] mounts` does not name it",
-                    mount.host.display()
-                );
-                wrong.push(Wrong::new(format!("/mounts/{at}"), why));
+            if !is_mountable(&settings.hosting.mounts, mount) {
+                wrong.push(Wrong::new(format!("/mounts/{at}"), not_mountable(mount)));
             }
         }
         if wrong.is_empty() {
@@ -359,16 +339,4 @@ fn crash(row: EventRow) -> Crash {
         exit: (code.is_some() || signal.is_some()).then_some(exit),
         stderr: text("stderr"),
     }
-}
-
-/// Whether the host's path, followed to its end, lies under one that an administrator named.
-fn allows(allowed: &[PathBuf], mount: &Mount) -> bool {
-    let Ok(real) = mount.host.canonicalize() else {
-        return false;
-    };
-    let within = |allowed: &PathBuf| {
-        let allowed = allowed.canonicalize();
-        allowed.is_ok_and(|allowed| real.starts_with(allowed))
-    };
-    allowed.iter().any(within)
 }

@@ -6,6 +6,7 @@
 use std::{
     collections::HashMap,
     hash::{BuildHasher, BuildHasherDefault, DefaultHasher},
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -23,7 +24,10 @@ use serde_json::Value;
 use store::{Page, ProjectRow, SealedSecret, SecretRow, ServerRow, Store};
 use tokio::sync::Mutex;
 
-use crate::{config::check_project, master::Master};
+use crate::{
+    config::{check_project, is_mountable, not_mountable},
+    master::Master,
+};
 
 /// Locks that projects share by chance.
 const LOCKS: usize = 64;
@@ -179,9 +183,10 @@ impl Projects {
         let snapshots = self.store.snapshot_list(owner).await?;
         let pins = self.store.pin_digest_list(owner).await?;
         let secrets = self.secrets(id, &servers).await?;
+        let mounts = self.gateway.settings().hosting.mounts.clone();
         let specs: Vec<ServerSpec> = servers
             .iter()
-            .filter_map(|server| spec(id, server, &secrets))
+            .filter_map(|server| spec(id, server, &secrets, &mounts))
             .collect();
         let tools: HashMap<ToolRef, ToolSetting> = settings
             .into_iter()
@@ -385,12 +390,20 @@ fn spec(
     project: &ProjectId,
     server: &ServerRow,
     secrets: &HashMap<String, String>,
+    allowed: &[PathBuf],
 ) -> Option<ServerSpec> {
     match check_project(project, &server.name, &entry(server), secrets) {
         Ok(mut spec) => {
             spec.enabled = server.enabled;
             if let Origin::Remote(remote) = &mut spec.origin {
                 remote.public_only = server.config[REGISTERED_BY] == BY_PROJECT;
+            }
+            let mut mounts = spec
+                .sandbox()
+                .into_iter()
+                .flat_map(|sandbox| &sandbox.mounts);
+            if let Some(mount) = mounts.find(|mount| !is_mountable(allowed, mount)) {
+                spec.unusable = Some(not_mountable(mount));
             }
             Some(spec)
         }

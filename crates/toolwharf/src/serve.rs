@@ -65,8 +65,14 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     myself.leave_out(&mut config);
     warn_of(&config);
     let chain = startup::chain(&data_dir, false)?;
-    let (gateway, projects) =
-        startup::gateway(config.settings.clone(), &data_dir, store.clone(), chain).await?;
+    let (gateway, projects) = startup::gateway(
+        config.settings.clone(),
+        &data_dir,
+        store.clone(),
+        chain,
+        true,
+    )
+    .await?;
     projects
         .declared(&startup::declared_projects(&config))
         .await;
@@ -110,7 +116,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     let drain = config.settings.limits.drain.min(STOPPING - LEAST_GRACE);
     let serving = gateway::serve(listener, front.clone(), other, over.clone(), drain);
     let working = async {
-        hosting.boot().await?;
+        hosting.reload().await?;
         gateway.start(config.servers.clone(), remembered).await?;
         ready.set();
         tokio::select! {

@@ -35,6 +35,8 @@ use crate::{
 
 /// The argument that makes this binary a sentinel.
 pub(crate) const SENTINEL: &str = "sentinel";
+/// Why a gateway starts no sandbox that does not hold the lock of its data directory.
+const NOT_OWNED: &str = "it is to run in a sandbox, and only `toolwharf serve` runs those: start that, and this is its client";
 /// The argument that makes this binary the first program in a sandbox.
 pub(crate) const SHIM: &str = "sandbox-shim";
 /// The file in the data directory that tells this installation from others.
@@ -212,12 +214,14 @@ pub(crate) fn chain(data_dir: &Path, is_child: bool) -> anyhow::Result<Chain> {
     Ok(Chain::new(&installation(data_dir)?, above.as_deref()))
 }
 
-/// A gateway that has no servers yet, and the projects of the store for it.
+/// A gateway that has no servers yet, and the projects of the store for it. `owns`: this process holds the lock of the
+/// data directory, and so may run sandboxes.
 pub(crate) async fn gateway(
     settings: Settings,
     data_dir: &Path,
     store: Store,
     chain: Chain,
+    owns: bool,
 ) -> anyhow::Result<(Gateway, Arc<Projects>)> {
     let sentinel = SentinelCommand::this_binary([SENTINEL]);
     let spawner =
@@ -228,7 +232,10 @@ pub(crate) async fn gateway(
         chain: Some(chain),
     };
     let master = Master::open(&store, data_dir, &env).await?;
-    let runtimes = runtimes(&settings, data_dir, spawner)?;
+    let runtimes = match owns {
+        true => runtimes(&settings, data_dir, spawner)?,
+        false => Runtimes::without_sandboxes(spawner, NOT_OWNED),
+    };
     let gateway = Gateway::new(settings, identity, runtimes, store.clone());
     let projects = Projects::new(store, gateway.clone(), master);
     Ok((gateway, projects))

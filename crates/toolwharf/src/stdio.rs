@@ -92,8 +92,14 @@ async fn own(
         tracing::error!("started without servers: {why}");
         config.servers.clear();
     }
-    let (gateway, projects) =
-        startup::gateway(config.settings.clone(), &data_dir, store.clone(), chain).await?;
+    let (gateway, projects) = startup::gateway(
+        config.settings.clone(),
+        &data_dir,
+        store.clone(),
+        chain,
+        false,
+    )
+    .await?;
     projects
         .declared(&startup::declared_projects(&config))
         .await;

@@ -5,6 +5,11 @@
 //! the file (`files`), one of project `shop` with a secret (`own`), a hosted one with a volume (`notes`), and one that
 //! was stopped by hand (`stopped`).
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "a failure in a test's helper is the test's"
+)]
+
 mod kept;
 
 use std::{

@@ -125,6 +125,9 @@ impl Rules {
     pub fn of(spec: &ServerSpec, settings: &Settings) -> Self {
         let rules = match (spec.declared, &spec.origin) {
             (Declared::Registered, _) => Self::REGISTERED,
+            (_, Origin::Launch(launch)) if spec.restart.is_some() || launch.sandbox().is_some() => {
+                Self::REGISTERED
+            }
             (_, Origin::Launch(_)) => Self::PROCESS,
             (_, Origin::Remote(_)) => Self::REMOTE,
         };
@@ -134,11 +137,11 @@ impl Rules {
             restart: spec.restart.unwrap_or(rules.restart),
             misses: spec.heartbeat.map_or(1, |heartbeat| heartbeat.misses),
             breaker: is_owned.then(|| spec.breaker.unwrap_or(settings.breaker)),
-            lazy: match spec.declared {
+            lazy: spec.lazy.unwrap_or(match spec.declared {
                 Declared::File => settings.start == StartPolicy::Lazy,
                 Declared::Registered => false,
                 Declared::Project => true,
-            },
+            }),
             ..rules
         }
     }

@@ -39,6 +39,21 @@ pub(super) struct Args {
     /// The entry as in mcp.json stands behind the name; `-` reads it from standard input.
     #[arg(long, conflicts_with_all = ["env", "header", "transport"])]
     json: bool,
+    /// Run it in a sandbox: no network, and of this host's files only what its program is made of.
+    #[arg(long, conflicts_with = "json")]
+    sandbox: bool,
+    /// A path inside of the sandbox that is kept; may be given several times.
+    #[arg(long, value_name = "PATH", requires = "sandbox")]
+    volume: Vec<String>,
+    /// A folder of this host that the sandbox sees, HOST:PATH or HOST:PATH:rw; may be given several times.
+    #[arg(long, value_name = "HOST:PATH", requires = "sandbox")]
+    mount: Vec<String>,
+    /// A host that it may reach, host or host:port, or `open`; may be given several times.
+    #[arg(long, value_name = "HOST", requires = "sandbox")]
+    network: Vec<String>,
+    /// What it may use at most, for instance 512M.
+    #[arg(long, value_name = "SIZE", requires = "sandbox")]
+    memory: Option<String>,
     /// Replace a server of that name.
     #[arg(long)]
     force: bool,
@@ -230,7 +245,15 @@ fn entry(args: &Args) -> Result<Value, Usage> {
         if !env.is_empty() {
             entry.insert("env".into(), env.into());
         }
+        if args.sandbox {
+            entry.insert("toolwharf".into(), sandbox(args));
+        }
         return Ok(entry.into());
+    }
+    if args.sandbox {
+        return Err(Usage(
+            "--sandbox is for a command: what runs at a URL is somebody else's".into(),
+        ));
     }
     if !is_url {
         return Err(Usage(format!(
@@ -255,6 +278,31 @@ fn entry(args: &Args) -> Result<Value, Usage> {
         entry.insert("headers".into(), headers.into());
     }
     Ok(entry.into())
+}
+
+/// What of an entry says how it is confined.
+fn sandbox(args: &Args) -> Value {
+    let mut ours = Map::new();
+    let sandbox = match &args.memory {
+        Some(memory) => json!({ "memory": memory }),
+        None => true.into(),
+    };
+    ours.insert("sandbox".into(), sandbox);
+    for (key, list) in [("volumes", &args.volume), ("mounts", &args.mount)] {
+        if !list.is_empty() {
+            ours.insert(key.into(), list.as_slice().into());
+        }
+    }
+    match args.network.as_slice() {
+        [] => {}
+        [word] if word == "open" || word == "none" => {
+            ours.insert("network".into(), word.as_str().into());
+        }
+        hosts => {
+            ours.insert("network".into(), hosts.into());
+        }
+    }
+    ours.into()
 }
 
 /// Without repeating what was written: it may be a secret.

@@ -14,7 +14,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::{net::TcpStream, task::JoinSet, time::timeout};
 
-use crate::rest::{Problem, Wrong};
+use crate::{config::Wrong, rest::Problem};
 
 /// Wall time until an answer is there; the gateway itself may wait for servers and for a lock on a file.
 const ANSWER: Duration = Duration::from_secs(60);

@@ -30,7 +30,7 @@ pub(super) async fn list(context: &Context, api: &Api, project: &ProjectId) -> a
             "project `{project}` has no servers; `toolwharf add --project {project} NAME …` adds one"
         );
     }
-    let rows: Vec<[String; 8]> = servers
+    let rows: Vec<[String; 9]> = servers
         .iter()
         .map(|server| cells(&server.server.row))
         .collect();

@@ -18,10 +18,11 @@ use crate::{
     startup,
 };
 
-pub(super) const HEAD: [&str; 8] = [
+pub(super) const HEAD: [&str; 9] = [
     "NAME",
     "STATE",
     "TRANSPORT",
+    "SANDBOX",
     "TARGET",
     "TOOLS",
     "CALLS",
@@ -85,11 +86,11 @@ pub(super) async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()
     if rows.is_empty() {
         eprintln!("there are no servers yet; `toolwharf add NAME -- COMMAND` adds one");
     }
-    let cells: Vec<[String; 8]> = rows.iter().map(cells).collect();
+    let cells: Vec<[String; 9]> = rows.iter().map(cells).collect();
     print::data(&print::table(HEAD, &cells))
 }
 
-pub(super) fn cells(row: &Row) -> [String; 8] {
+pub(super) fn cells(row: &Row) -> [String; 9] {
     let mut notes = Vec::new();
     match (&row.reason, row.uptime_ms) {
         (Some(reason), _) => notes.push(print::short(reason, 120)),
@@ -106,6 +107,7 @@ pub(super) fn cells(row: &Row) -> [String; 8] {
         row.name.clone(),
         row.state.clone(),
         row.transport.clone(),
+        row.sandbox.clone().unwrap_or_default(),
         print::short(&row.target, 48),
         row.tools.to_string(),
         row.calls.to_string(),
@@ -160,11 +162,24 @@ pub(super) fn fields(detail: &Detail) -> String {
     let row = &detail.row;
     let some = |text: &Option<String>| text.clone().unwrap_or_default();
     let list = |names: &[String]| names.join(", ");
+    let enforced = |holds: bool| {
+        let all = detail.enforced.iter().filter(|one| one.holds == holds);
+        let words: Vec<String> = match holds {
+            true => all.map(|one| one.what.clone()).collect(),
+            false => all
+                .map(|one| format!("{} ({})", one.what, one.how))
+                .collect(),
+        };
+        words.join(", ")
+    };
     let rows = [
         ("name", row.name.clone()),
         ("state", row.state.clone()),
         ("reason", some(&row.reason)),
         ("transport", row.transport.clone()),
+        ("sandbox", some(&row.sandbox)),
+        ("enforced", enforced(true)),
+        ("not enforced", enforced(false)),
         ("target", row.target.clone()),
         (
             "arguments",

@@ -10,7 +10,9 @@ mod import;
 mod interpolate;
 mod load;
 mod locate;
+mod members;
 mod problem;
+mod sandbox;
 mod servers;
 mod settings;
 mod shape;
@@ -24,7 +26,11 @@ pub(crate) use import::{CLIENTS, foreign, switch_off};
 pub(crate) use interpolate::{Error as Unfilled, Unknown, Variables, is_variable};
 pub(crate) use load::Config;
 pub(crate) use locate::{Sources, data_dir};
+pub(crate) use members::{MOST, Reader, TEXT, Wrong, fits, texts};
 pub(crate) use problem::{ConfigError, Problem, nearest};
+pub(crate) use sandbox::{
+    heartbeat, is_mountable, limits, network, not_mountable, path, ports, volumes,
+};
 pub(crate) use servers::{Unfit, check as check_entry, check_project};
 #[cfg(test)]
 pub(crate) use settings::SAMPLE as SETTINGS_SAMPLE;

@@ -10,7 +10,12 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::schemas;
-use crate::{config::EditError, gateway::Refusal, projects::SecretError, registry};
+use crate::{
+    config::{EditError, Wrong},
+    gateway::Refusal,
+    projects::SecretError,
+    registry,
+};
 
 /// Seconds after which what the database could not do is worth another try.
 const RETRY_AFTER: HeaderValue = HeaderValue::from_static("2");
@@ -47,23 +52,6 @@ pub(crate) struct McpError {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(schema_with = schemas::any)]
     pub(crate) data: Option<serde_json::Value>,
-}
-
-/// One thing that is wrong.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Wrong {
-    /// A JSON pointer into the body.
-    pub(crate) pointer: String,
-    pub(crate) detail: String,
-}
-
-impl Wrong {
-    pub(crate) fn new(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
-        Self {
-            pointer: pointer.into(),
-            detail: detail.into(),
-        }
-    }
 }
 
 impl Problem {

@@ -23,7 +23,7 @@ use model::ServerName;
 use serde::Deserialize;
 use store::WorkspaceRow;
 
-pub(crate) use self::told::{Events, Happened, HostedServer, HostedServers};
+pub(crate) use self::told::{Enforced, Events, Happened, HostedServer, HostedServers};
 use super::{
     Problem, Rest, Shared,
     input::{self, Conditions, etag},

@@ -61,7 +61,7 @@ where
         let pointer = pointer(error.path());
         let why = error.into_inner();
         let mut problem = not_json(&why);
-        problem.errors.push(super::answer::Wrong {
+        problem.errors.push(crate::config::Wrong {
             pointer,
             detail: why.to_string(),
         });

@@ -11,11 +11,10 @@ use serde_json::{Map, Value, json};
 use store::NewServer;
 
 use super::{
-    Problem,
-    answer::Wrong,
-    input,
+    Problem, input,
     owned::{Entry, unfit},
 };
+use crate::config::Wrong;
 
 /// Servers of one product.
 const SERVERS: usize = 200;

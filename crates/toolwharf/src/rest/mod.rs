@@ -42,7 +42,7 @@ use utoipa::ToSchema;
 
 use self::route::Route;
 pub(crate) use self::{
-    answer::{Problem, Wrong},
+    answer::Problem,
     approvals::{Change, Changes},
     calls::{Call, WholeCall},
     chat::{ConversationInfo, WholeConversation},

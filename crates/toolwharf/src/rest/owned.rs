@@ -10,7 +10,7 @@ use axum::{
     response::Response,
 };
 use engine::{Order, Scope};
-use model::{ProjectId, ServerKey, ServerName};
+use model::{Origin, ProjectId, ServerKey, ServerName};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use store::{NewServer, ServerRow, Time, TransportKind};
@@ -19,14 +19,13 @@ use utoipa::ToSchema;
 use super::{
     Detail, Problem, Rest, Shared,
     access::{Project, Who},
-    answer::Wrong,
     input::{self, Conditions, Page, etag, server_name},
     projects::{saved, tagged},
     schemas,
 };
 use crate::{
     auth::{Principal, Role},
-    config::check_project,
+    config::{Wrong, check_project},
     projects::{BY_PROJECT, REGISTERED_BY, entry},
 };
 
@@ -119,10 +118,10 @@ impl Entry {
         };
         members.remove("enabled");
         members.remove("disabled");
-        let transport = match spec.origin.kind() {
-            "sse" => TransportKind::Sse,
-            "http" => TransportKind::Http,
-            _ => TransportKind::Stdio,
+        let transport = match &spec.origin {
+            Origin::Launch(_) => TransportKind::Stdio,
+            Origin::Remote(remote) if remote.sse => TransportKind::Sse,
+            Origin::Remote(_) => TransportKind::Http,
         };
         Ok(Self {
             server: NewServer {

@@ -27,6 +27,7 @@ use utoipa::ToSchema;
 use super::{
     Problem, Rest, Shared,
     answer::shown,
+    hosted::Enforced,
     input::{json, object},
 };
 use crate::{
@@ -48,8 +49,11 @@ pub(crate) struct Servers {
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct Row {
     pub(crate) name: String,
-    /// `stdio`, `http`, `sse` or `hosted`.
+    /// `stdio`, `http` or `sse`.
     pub(crate) transport: String,
+    /// The provider of its sandbox, of the instance that runs or ran last; before the first start, the one that it asks for,
+    /// or `any`. `null`: nothing confines it.
+    pub(crate) sandbox: Option<String>,
     /// The command without arguments, the URL without secrets, or the image.
     pub(crate) target: String,
     pub(crate) enabled: bool,
@@ -83,6 +87,10 @@ pub(crate) struct Row {
 pub(crate) struct Detail {
     #[serde(flatten)]
     pub(crate) row: Row,
+    /// Why its sandbox is that provider's.
+    pub(crate) sandbox_reason: Option<String>,
+    /// What of its sandbox holds, and what does not.
+    pub(crate) enforced: Vec<Enforced>,
     pub(crate) disabled_tools: Vec<String>,
     pub(crate) sharing: String,
     pub(crate) max_concurrency: u32,
@@ -105,7 +113,8 @@ impl Row {
     pub(crate) fn configured(spec: &model::ServerSpec) -> Self {
         Self {
             name: spec.name.to_string(),
-            transport: spec.origin.kind().to_owned(),
+            transport: spec.origin.transport().to_owned(),
+            sandbox: spec.sandbox().map(asked_for),
             target: spec.target(),
             enabled: spec.enabled,
             state: if spec.enabled {
@@ -126,6 +135,9 @@ impl Row {
         }
         let reason = status.reason.as_deref().or(server.spec.unusable.as_deref());
         row.reason = reason.map(|reason| reason.chars().take(REASON_CHARS).collect());
+        if let Some(housing) = &status.housing {
+            row.sandbox = Some(housing.provider.to_string());
+        }
         let wait = status.next_attempt.map(|at| {
             let now = tokio::time::Instant::now();
             at.saturating_duration_since(now)
@@ -160,8 +172,12 @@ impl Row {
 
 impl Detail {
     pub(super) fn of(server: &Server, fleet: &Fleet) -> Self {
+        let status = server.status();
+        let housing = status.housing.as_deref();
         Self {
             row: Row::of(server, fleet),
+            sandbox_reason: housing.map(|housing| housing.why.to_string()),
+            enforced: housing.map_or_else(Vec::new, Enforced::all),
             disabled_tools: disabled(server).into_iter().collect(),
             one_session_at_a_time: server.takes_turns(),
             ..Self::configured(&server.spec)
@@ -181,6 +197,8 @@ impl Detail {
         };
         Self {
             row: Row::configured(spec),
+            sandbox_reason: None,
+            enforced: Vec::new(),
             disabled_tools: spec
                 .disabled_tools
                 .iter()
@@ -197,6 +215,12 @@ impl Detail {
             arguments,
         }
     }
+}
+
+/// The provider that a sandbox is asked of.
+fn asked_for(sandbox: &model::Sandbox) -> String {
+    let named = sandbox.provider.map(|provider| provider.to_string());
+    named.unwrap_or_else(|| "any".to_owned())
 }
 
 /// What saving a server did.

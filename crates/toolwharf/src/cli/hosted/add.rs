@@ -16,7 +16,7 @@ use crate::{
         Context, Reach, Usage,
         http::{Refused, path},
     },
-    rest::Wrong,
+    config::Wrong,
 };
 
 #[derive(clap::Args)]

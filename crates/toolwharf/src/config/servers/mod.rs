@@ -2,12 +2,13 @@
 //!
 //! Keys of an entry: `command`, `args`, `env`, `cwd`, `type` or `transport`, `url` (also
 //! `serverUrl`, `httpUrl`), `headers`, `disabled` or `enabled`, `timeout`, `disabledTools`
-//! (also `excludeTools`), and ours under `toolwharf`. Other keys belong to other clients and
+//! (also `excludeTools`), and ours under `toolwharf`. Those of [`confined`] stand flat as well. Other keys belong to other clients and
 //! are left alone; a warning follows if one looks like a slip of the pen.
 //!
 //! `timeout` is in milliseconds, as in Claude Code and Gemini CLI. Below 1000 it is in
 //! seconds, as in Cline: nobody means half a second, and Claude Code ignores such values.
 
+mod confined;
 mod origin;
 mod values;
 
@@ -22,8 +23,10 @@ use model::{Breaker, Declared, EraPolicy, ProjectId, Secrets, ServerName, Server
 
 use super::interpolate::{Variables, workspace_of};
 use super::problem::{Problem, nearest};
+use super::sandbox;
 use super::shape::{self, duplicates, kind, printable, span};
 use super::source::{Source, Syntax};
+use confined::{CONFINING, Confining};
 
 /// A server and where its name stands.
 #[derive(Debug)]
@@ -218,6 +221,7 @@ pub(crate) fn check_project(
     };
     spec.secrets = Secrets(filled.into_inner());
     (spec.declared, spec.owner) = (Declared::Project, Some(project.clone()));
+    sandbox::name(&mut spec);
     Ok(spec)
 }
 
@@ -270,7 +274,8 @@ impl Entry<'_> {
 
         let enabled = self.enabled(entry);
         self.active = enabled;
-        let origin = self.origin(prop, entry);
+        let confining = Confining::of(entry, entry.get_object("toolwharf"));
+        let origin = self.origin(prop, entry, &confining);
         let mut spec = ServerSpec::new(name?, origin?);
         spec.enabled = enabled;
         for key in ["disabledTools", "excludeTools"] {
@@ -280,6 +285,8 @@ impl Entry<'_> {
             spec.call_timeout = timeout;
         }
         self.ours(entry, &mut spec);
+        self.confine(&confining, &mut spec);
+        sandbox::name(&mut spec);
         Some(spec)
     }
 
@@ -290,7 +297,8 @@ impl Entry<'_> {
     fn unknown_keys(&mut self, entry: &Object<'_>) {
         for prop in &entry.properties {
             let key = prop.name.as_str();
-            if KNOWN.contains(&key) || FOREIGN.contains(&key) {
+            let lists = [KNOWN, FOREIGN, CONFINING];
+            if lists.iter().any(|known| known.contains(&key)) {
                 continue;
             }
             let server = &self.server;
@@ -366,15 +374,16 @@ impl Entry<'_> {
         duplicates(self.source, ours, &mut self.problems);
         for prop in &ours.properties {
             let key = prop.name.as_str();
-            if !OURS.contains(&key) {
+            if !OURS.contains(&key) && !CONFINING.contains(&key) {
                 let what = format!(
                     "`toolwharf.{}` of server `{}` is not a known option",
                     printable(key),
                     self.server
                 );
-                let help = match nearest(key, OURS) {
+                let known = [OURS, CONFINING].concat();
+                let help = match nearest(key, &known) {
                     Some(known) => format!("did you mean `{known}`?"),
-                    None => format!("known are {}", OURS.join(", ")),
+                    None => format!("known are {}", known.join(", ")),
                 };
                 self.report(Problem::at(self.source, span(&prop.name), what).help(help));
             }

@@ -10,7 +10,7 @@ use model::{Launch, Origin, Place, Program, Remote};
 use super::super::interpolate::Unknown;
 use super::super::problem::{Problem, nearest};
 use super::super::shape::{duplicates, kind, printable, span};
-use super::{Entry, KNOWN};
+use super::{Entry, KNOWN, confined::Confining};
 
 const COMMAND_SLIPS: &[&str] = &[
     "cmd",
@@ -27,7 +27,12 @@ const URL_SLIPS: &[&str] = &[
 const TRANSPORTS: &str = "`stdio`, `http` (also `streamable-http`) or `sse`";
 
 impl Entry<'_> {
-    pub(super) fn origin(&mut self, prop: &ObjectProp<'_>, entry: &Object<'_>) -> Option<Origin> {
+    pub(super) fn origin(
+        &mut self,
+        prop: &ObjectProp<'_>,
+        entry: &Object<'_>,
+        confining: &Confining<'_, '_>,
+    ) -> Option<Origin> {
         let url = ["url", "serverUrl", "httpUrl"]
             .iter()
             .find_map(|key| entry.get(key));
@@ -37,6 +42,9 @@ impl Entry<'_> {
             Some(word) => Some(self.transport_word(word)?),
             None => None,
         };
+        if let (Some(image), None) = (confining.get("image"), url) {
+            return self.image(entry, image, command);
+        }
         match (named, command, url) {
             (Some("stdio"), Some(command), _) | (None, Some(command), None) => {
                 self.stdio(entry, command)
@@ -178,6 +186,31 @@ impl Entry<'_> {
             env,
             cwd,
             ..Launch::new(Program::Command { program, args }, Place::Host)
+        })))
+    }
+
+    /// An image of a container, and what to run in it instead of what it says itself.
+    fn image(
+        &mut self,
+        entry: &Object<'_>,
+        image: &ObjectProp<'_>,
+        command: Option<&ObjectProp<'_>>,
+    ) -> Option<Origin> {
+        let text = self.string(image, r#"write "image": "name:tag""#)?;
+        let text = self.fill(text, span(&image.value), Unknown::Keep);
+        let mut words = Vec::new();
+        if let Some(command) = command {
+            let program = self.string(command, r#"write "command": "program""#)?;
+            words.extend(self.fill(program, span(&command.value), Unknown::Keep));
+        }
+        words.extend(self.args(entry));
+        let program = Program::Image {
+            image: text?,
+            command: words,
+        };
+        Some(Origin::Launch(Arc::new(Launch {
+            env: self.texts(entry, "env"),
+            ..Launch::new(program, Place::Host)
         })))
     }
 

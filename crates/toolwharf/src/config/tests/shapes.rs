@@ -17,7 +17,7 @@ fn line(spec: &ServerSpec) -> String {
             format!("{} {:?} {:?}", program.target(), program.args(), launch.env)
         }
     };
-    format!("{}{state}: {} {rest}", spec.name, spec.origin.kind())
+    format!("{}{state}: {} {rest}", spec.name, spec.origin.transport())
 }
 
 fn check(text: &str, expect: &[&str]) {
@@ -188,7 +188,11 @@ fn words_for_transports() {
             let text = format!(
                 r#"{{"mcpServers": {{"a": {{"{key}": "{word}", "command": "c", "url": "http://h"}}}}}}"#
             );
-            assert_eq!(load(&text).servers[0].origin.kind(), kind, "{key} {word}");
+            assert_eq!(
+                load(&text).servers[0].origin.transport(),
+                kind,
+                "{key} {word}"
+            );
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{sync::atomic::Ordering, time::Duration};
 
-use engine::{Load, lifecycle::Phase, server::Server};
+use engine::{Housing, Load, lifecycle::Phase, server::Server};
 use model::{Network, Program, Reach};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -77,6 +77,18 @@ pub(crate) struct Enforced {
     pub(crate) what: String,
     pub(crate) holds: bool,
     pub(crate) how: String,
+}
+
+impl Enforced {
+    /// What holds for an instance, and what does not.
+    pub(in crate::rest) fn all(housing: &Housing) -> Vec<Self> {
+        let told = |one: &runtime::Enforced| Self {
+            what: one.what.to_owned(),
+            holds: one.holds,
+            how: one.how.clone(),
+        };
+        housing.enforced.iter().map(told).collect()
+    }
 }
 
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
@@ -240,15 +252,7 @@ impl HostedServer {
         if let Some(housing) = &status.housing {
             self.provider = Some(housing.provider.to_string());
             self.provider_reason = Some(housing.why.to_string());
-            self.enforced = housing
-                .enforced
-                .iter()
-                .map(|one| Enforced {
-                    what: one.what.to_owned(),
-                    holds: one.holds,
-                    how: one.how.clone(),
-                })
-                .collect();
+            self.enforced = Enforced::all(housing);
             for port in &mut self.ports {
                 let reached = housing.ports.iter().find(|(known, _)| *known == port.port);
                 port.address = reached.filter(|_| up).map(|(_, at)| at.to_string());

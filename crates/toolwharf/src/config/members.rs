@@ -2,31 +2,48 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-
-use crate::rest::Wrong;
+use utoipa::ToSchema;
 
 /// Of each list: ports, volumes, mounts, hosts, variables, arguments.
-pub(super) const MOST: usize = 256;
+pub(crate) const MOST: usize = 256;
 
 /// Longest text, in bytes.
-pub(super) const TEXT: usize = 32 << 10;
+pub(crate) const TEXT: usize = 32 << 10;
 const TIMES: std::ops::RangeInclusive<u64> = 1..=86_400_000;
 
+/// One thing that is wrong.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Wrong {
+    /// A JSON pointer into the body.
+    pub(crate) pointer: String,
+    pub(crate) detail: String,
+}
+
+impl Wrong {
+    pub(crate) fn new(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self {
+            pointer: pointer.into(),
+            detail: detail.into(),
+        }
+    }
+}
+
 /// Reads members of an object, and notes what is wrong.
-pub(super) struct Reader<'a> {
-    pub(super) at: String,
-    pub(super) members: &'a Map<String, Value>,
-    pub(super) errors: &'a mut Vec<Wrong>,
+pub(crate) struct Reader<'a> {
+    pub(crate) at: String,
+    pub(crate) members: &'a Map<String, Value>,
+    pub(crate) errors: &'a mut Vec<Wrong>,
 }
 
 impl<'a> Reader<'a> {
-    pub(super) fn wrong(&mut self, key: &str, detail: impl Into<String>) {
+    pub(crate) fn wrong(&mut self, key: &str, detail: impl Into<String>) {
         self.errors
             .push(Wrong::new(format!("{}/{key}", self.at), detail));
     }
 
-    pub(super) fn known(&mut self, keys: &[&str]) {
+    pub(crate) fn known(&mut self, keys: &[&str]) {
         let unknown: Vec<&String> = self
             .members
             .keys()
@@ -40,11 +57,11 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub(super) fn get(&self, key: &str) -> Option<&'a Value> {
+    pub(crate) fn get(&self, key: &str) -> Option<&'a Value> {
         self.members.get(key).filter(|value| !value.is_null())
     }
 
-    pub(super) fn text(&mut self, key: &str) -> Option<String> {
+    pub(crate) fn text(&mut self, key: &str) -> Option<String> {
         match self.get(key)? {
             Value::String(text) if fits(text) => Some(text.clone()),
             _ => {
@@ -54,7 +71,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub(super) fn flag(&mut self, key: &str) -> Option<bool> {
+    pub(crate) fn flag(&mut self, key: &str) -> Option<bool> {
         let value = self.get(key)?;
         if !value.is_boolean() {
             self.wrong(key, "is true or false");
@@ -62,7 +79,7 @@ impl<'a> Reader<'a> {
         value.as_bool()
     }
 
-    pub(super) fn number(
+    pub(crate) fn number(
         &mut self,
         key: &str,
         range: std::ops::RangeInclusive<u64>,
@@ -76,11 +93,11 @@ impl<'a> Reader<'a> {
         number
     }
 
-    pub(super) fn time(&mut self, key: &str) -> Option<Duration> {
+    pub(crate) fn time(&mut self, key: &str) -> Option<Duration> {
         self.number(key, TIMES).map(Duration::from_millis)
     }
 
-    pub(super) fn word<T: std::str::FromStr<Err = model::UnknownWord>>(
+    pub(crate) fn word<T: std::str::FromStr<Err = model::UnknownWord>>(
         &mut self,
         key: &str,
     ) -> Option<T> {
@@ -96,7 +113,7 @@ impl<'a> Reader<'a> {
     }
 
     /// A list, each item read by `item`, which says what it must be.
-    pub(super) fn list<T>(
+    pub(crate) fn list<T>(
         &mut self,
         key: &str,
         must: &str,
@@ -117,7 +134,7 @@ impl<'a> Reader<'a> {
         Some(items)
     }
 
-    pub(super) fn inner(&mut self, key: &str) -> Option<Reader<'_>> {
+    pub(crate) fn inner(&mut self, key: &str) -> Option<Reader<'_>> {
         match self.get(key)? {
             Value::Object(members) => Some(Reader {
                 at: format!("{}/{key}", self.at),
@@ -132,11 +149,11 @@ impl<'a> Reader<'a> {
     }
 }
 
-pub(super) fn fits(text: &str) -> bool {
+pub(crate) fn fits(text: &str) -> bool {
     !text.is_empty() && text.len() <= TEXT && !text.contains('\0')
 }
 
-pub(super) fn texts(value: &Value) -> Option<String> {
+pub(crate) fn texts(value: &Value) -> Option<String> {
     let text = value.as_str()?;
     (text.len() <= TEXT && !text.contains('\0')).then(|| text.to_owned())
 }

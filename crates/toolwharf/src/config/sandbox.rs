@@ -1,0 +1,299 @@
+//! What confines a server, as entries say it, wherever they stand: sizes, volumes, mounts, the network.
+
+use std::{
+    collections::BTreeSet,
+    path::{Component, PathBuf},
+    sync::Arc,
+};
+
+use model::{Heartbeat, Mount, Network, Origin, Place, ResourceLimits, Sandbox, ServerSpec};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use super::members::{Reader, fits};
+
+/// Letters of a server's name that are in its sandbox's.
+const SHOWN: usize = 40;
+
+/// Names the sandbox of a server that is not registered: the same at each start, and no other server's.
+pub(crate) fn name(spec: &mut ServerSpec) {
+    let key = spec.key();
+    let Origin::Launch(launch) = &mut spec.origin else {
+        return;
+    };
+    if let Place::Sandbox(sandbox) = &mut Arc::make_mut(launch).place {
+        let digest = Sha256::digest(key.to_string());
+        let letters = key.name.as_str().to_ascii_lowercase();
+        let letters = letters
+            .chars()
+            .filter(|c| c.is_ascii_alphanumeric() || *c == '-');
+        let name: String = letters.take(SHOWN).collect();
+        sandbox.id = format!("{}-{}", name.trim_matches('-'), hex::encode(&digest[..6]));
+        sandbox.id = sandbox.id.trim_start_matches('-').to_owned();
+    }
+}
+
+/// Ports that the server listens on inside.
+pub(crate) fn ports(reader: &mut Reader<'_>, sandbox: &mut Sandbox) {
+    let port = |value: &Value| u16::try_from(value.as_u64()?).ok().filter(|port| *port > 0);
+    let ports = reader.list("ports", "is a port, 1 to 65535", port);
+    sandbox.ports = ports.unwrap_or_default();
+    let mut seen = BTreeSet::new();
+    if !sandbox.ports.iter().all(|port| seen.insert(*port)) {
+        reader.wrong("ports", "names a port twice");
+    }
+}
+
+/// Where the MCP endpoint of a server is that is reached at a port.
+pub(crate) fn path(reader: &mut Reader<'_>) -> String {
+    let path = reader.text("path").unwrap_or_else(|| "/mcp".to_owned());
+    if !path.starts_with('/') || !path.bytes().all(|byte| byte.is_ascii_graphic()) {
+        reader.wrong("path", "is the path of a URL and begins with `/`");
+    }
+    path
+}
+
+/// `volumes` and `mounts`. A mount is `{"host": PATH, "path": PATH, "read_only": true}` or `"HOST:PATH:rw"`.
+pub(crate) fn volumes(reader: &mut Reader<'_>, sandbox: &mut Sandbox) {
+    const MUST: &str = "is an absolute path without `..`, and not one that the system has";
+    let path = |value: &Value| inside(value.as_str()?);
+    sandbox.volumes = reader.list("volumes", MUST, path).unwrap_or_default();
+    let must = "is \"HOST:PATH\", \"HOST:PATH:rw\" or {\"host\": PATH, \"path\": PATH, \"read_only\": true}, both absolute \
+                and without `..`";
+    sandbox.mounts = reader.list("mounts", must, mount).unwrap_or_default();
+    let mut seen = BTreeSet::new();
+    let insides = sandbox.mounts.iter().map(|mount| &mount.inside);
+    let mut all = sandbox.volumes.iter().chain(insides);
+    if let Some(path) = all.find(|path| !seen.insert(path.as_str())) {
+        let why = format!("`{path}` stands there twice");
+        reader.wrong("volumes", why);
+    }
+}
+
+fn mount(value: &Value) -> Option<Mount> {
+    let (host, path, read_only) = match value {
+        Value::String(text) => {
+            let (text, read_only) = match text.rsplit_once(':') {
+                Some((text, "ro")) => (text, true),
+                Some((text, "rw")) => (text, false),
+                _ => (text.as_str(), true),
+            };
+            let (host, path) = text.rsplit_once(':')?;
+            (host, path, read_only)
+        }
+        value => {
+            let members = value.as_object()?;
+            let known = ["host", "path", "read_only"];
+            if members.keys().any(|key| !known.contains(&key.as_str())) {
+                return None;
+            }
+            let read_only = members
+                .get("read_only")
+                .map_or(Some(true), Value::as_bool)?;
+            let text = |key: &str| members.get(key)?.as_str();
+            (text("host")?, text("path")?, read_only)
+        }
+    };
+    let host = PathBuf::from(host);
+    let plain = host.is_absolute() && host.components().all(|part| part != Component::ParentDir);
+    Some(Mount {
+        host: plain.then_some(host)?,
+        inside: inside(path)?,
+        read_only,
+    })
+}
+
+/// Whether the host's path, followed to its end, lies under one that an administrator named.
+pub(crate) fn is_mountable(allowed: &[PathBuf], mount: &Mount) -> bool {
+    let Ok(real) = mount.host.canonicalize() else {
+        return false;
+    };
+    let within = |allowed: &PathBuf| {
+        let allowed = allowed.canonicalize();
+        allowed.is_ok_and(|allowed| real.starts_with(allowed))
+    };
+    allowed.iter().any(within)
+}
+
+/// Why a path of the host is not mounted that [`is_mountable`] does not have.
+pub(crate) fn not_mountable(mount: &Mount) -> String {
+    format!(
+        "`{}` of the host may not be mounted: the setting `[hosting] mounts` does not name it",
+        mount.host.display()
+    )
+}
+
+/// A path inside of a sandbox that can be a volume.
+fn inside(path: &str) -> Option<String> {
+    const SYSTEM: [&str; 11] = [
+        "proc", "sys", "dev", "bin", "sbin", "lib", "lib64", "usr", "etc", "run", "boot",
+    ];
+    let trimmed = path.trim_end_matches('/');
+    let mut parts = trimmed.strip_prefix('/')?.split('/');
+    let first = parts.clone().next()?;
+    let plain = parts.all(|part| !matches!(part, "" | "." | ".."));
+    let writable = fits(trimmed) && trimmed.len() <= 4096 && !trimmed.contains([':', ',']);
+    let control = trimmed.chars().any(char::is_control);
+    (plain && writable && !control && !SYSTEM.contains(&first)).then(|| trimmed.to_owned())
+}
+
+/// What a server may use at most: the members of `resource_limits`, or of `sandbox`.
+pub(crate) fn limits(reader: &mut Reader<'_>, sandbox: &mut Sandbox) {
+    let limits = &mut sandbox.limits;
+    if let Some(value) = reader.get("cpu") {
+        match cores(value) {
+            Some(millis) => limits.cpu_millis = millis,
+            None => reader.wrong(
+                "cpu",
+                "is a number of cores from 0.01 to 512, as \"0.5\" or \"500m\"",
+            ),
+        }
+    }
+    for (key, place, range) in [
+        ("memory", &mut limits.memory, ResourceLimits::MEMORY),
+        ("disk", &mut limits.disk, ResourceLimits::DISK),
+    ] {
+        let Some(value) = reader.get(key) else {
+            continue;
+        };
+        match size(value).filter(|size| range.contains(size)) {
+            Some(size) => *place = size,
+            None => {
+                let (least, most) = (range.start() >> 20, range.end() >> 30);
+                let must = format!("is a size from {least}M to {most}G, as \"512M\" or \"1Gi\"");
+                reader.wrong(key, must);
+            }
+        }
+    }
+    let (least, most) = (*ResourceLimits::PIDS.start(), *ResourceLimits::PIDS.end());
+    if let Some(pids) = reader.number("pids", least.into()..=most.into()) {
+        limits.pids = u32::try_from(pids).unwrap_or(most);
+    }
+    sandbox.strict = reader.flag("strict").unwrap_or_default();
+}
+
+/// Thousandths of a core: `"0.5"`, `"500m"`, `2`.
+fn cores(value: &Value) -> Option<u32> {
+    let millis = match value {
+        Value::String(text) => match text.strip_suffix('m') {
+            Some(millis) => millis.parse::<u32>().ok()?.into(),
+            None => decimal(text)? * 1000.0,
+        },
+        number => number.as_f64()? * 1000.0,
+    };
+    let (least, most) = (
+        f64::from(*ResourceLimits::CPU_MILLIS.start()),
+        f64::from(*ResourceLimits::CPU_MILLIS.end()),
+    );
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "it is within the range"
+    )]
+    (least..=most)
+        .contains(&millis)
+        .then(|| millis.round() as u32)
+}
+
+/// Bytes: `"512M"`, `"1Gi"`, `1048576`. Powers of 1024, as Docker has it.
+fn size(value: &Value) -> Option<u64> {
+    let text = match value {
+        Value::String(text) => text.as_str(),
+        number => return number.as_u64(),
+    };
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit.to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "ki" | "kib" => 10,
+        "m" | "mb" | "mi" | "mib" => 20,
+        "g" | "gb" | "gi" | "gib" => 30,
+        "t" | "tb" | "ti" | "tib" => 40,
+        _ => return None,
+    };
+    let bytes = decimal(number)?
+        * f64::from(1_u32 << shift.min(30))
+        * if shift == 40 { 1024.0 } else { 1.0 };
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "it is not negative and far below the largest"
+    )]
+    (bytes < 1e18).then_some(bytes as u64)
+}
+
+/// A number in digits; not `1e3`, `inf` or `-0`.
+fn decimal(text: &str) -> Option<f64> {
+    let digits = text
+        .bytes()
+        .all(|byte| byte.is_ascii_digit() || byte == b'.');
+    digits.then(|| text.parse().ok())?
+}
+
+/// `"none"`, `"open"`, a list of hosts, or `{"allow": […]}`.
+pub(crate) fn network(reader: &mut Reader<'_>) -> Network {
+    const HOST: &str = "is `host`, `host:port` or `*.domain`";
+    let host = |value: &Value| allowed_host(value.as_str()?);
+    match reader.get("network") {
+        None => Network::None,
+        Some(Value::String(word)) if word == "none" => Network::None,
+        Some(Value::String(word)) if word == "open" => Network::Open,
+        Some(Value::Array(_)) => {
+            let hosts = reader.list("network", HOST, host);
+            Network::Allow(hosts.unwrap_or_default())
+        }
+        Some(Value::Object(_)) => {
+            let Some(mut reader) = reader.inner("network") else {
+                return Network::None;
+            };
+            reader.known(&["allow"]);
+            let hosts = reader.list("allow", HOST, host);
+            Network::Allow(hosts.unwrap_or_default())
+        }
+        Some(_) => {
+            let must = "is \"none\", \"open\", or the hosts that it may reach: [\"host\", \"host:port\", \"*.domain\"]";
+            reader.wrong("network", must);
+            Network::None
+        }
+    }
+}
+
+fn allowed_host(text: &str) -> Option<String> {
+    let text = text.to_ascii_lowercase();
+    let (host, port) = match text.rsplit_once(':') {
+        Some((host, port)) if !host.contains(':') || host.ends_with(']') => (host, Some(port)),
+        _ => (text.as_str(), None),
+    };
+    if let Some(port) = port {
+        port.parse::<u16>().ok().filter(|port| *port > 0)?;
+    }
+    let name = host.strip_prefix("*.").unwrap_or(host);
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_[]:".contains(&byte);
+    let fine = !name.is_empty() && name.len() <= 253 && name.bytes().all(plain);
+    fine.then_some(text)
+}
+
+/// `None`: it is not asked whether it still answers.
+pub(crate) fn heartbeat(reader: &mut Reader<'_>) -> Option<Heartbeat> {
+    let mut heartbeat = Heartbeat::default();
+    match reader.get("heartbeat") {
+        None | Some(Value::Bool(true)) => {}
+        Some(Value::Bool(false)) => return None,
+        Some(_) => {
+            let mut reader = reader.inner("heartbeat")?;
+            reader.known(&["interval_ms", "timeout_ms", "misses"]);
+            if let Some(time) = reader.time("interval_ms") {
+                heartbeat.interval = time;
+            }
+            if let Some(time) = reader.time("timeout_ms") {
+                heartbeat.timeout = time;
+            }
+            if let Some(misses) = reader.number("misses", 1..=1000) {
+                heartbeat.misses = u32::try_from(misses).unwrap_or(1);
+            }
+        }
+    }
+    Some(heartbeat)
+}

@@ -1,0 +1,215 @@
+//! What an entry says of its sandbox, and of how its server is kept running. These keys stand flat in the entry or under
+//! `toolwharf`, in camel case or in snake case, and mean what they mean in a registration.
+
+use std::sync::Arc;
+
+use jsonc_parser::ast::{Object, ObjectProp, Value};
+use model::{
+    Launch, Origin, Place, Program, Provider, Reach, RestartPolicy, Sandbox, ServerSpec, Sharing,
+};
+use serde_json::Map;
+
+use super::super::interpolate::Unknown;
+use super::super::members::{Reader, Wrong};
+use super::super::problem::Problem;
+use super::super::sandbox;
+use super::super::shape::span;
+use super::Entry;
+
+/// What only a server has that we launch.
+pub(super) const CONFINING: &[&str] = &[
+    "image",
+    "sandbox",
+    "volumes",
+    "mounts",
+    "network",
+    "port",
+    "path",
+    "start",
+    "restart",
+    "heartbeat",
+];
+/// Whoever says one of these wants a sandbox.
+const SANDBOXED: [&str; 5] = ["image", "volumes", "mounts", "network", "port"];
+
+/// The keys of one entry that it has.
+pub(super) struct Confining<'o, 'a>(Vec<&'o ObjectProp<'a>>);
+
+impl<'o, 'a> Confining<'o, 'a> {
+    /// Those under `toolwharf` come first: they are meant for us.
+    pub(super) fn of(entry: &'o Object<'a>, ours: Option<&'o Object<'a>>) -> Self {
+        let is_one = |prop: &&ObjectProp<'_>| CONFINING.contains(&prop.name.as_str());
+        let all = ours
+            .into_iter()
+            .chain([entry])
+            .flat_map(|object| &object.properties);
+        Self(all.filter(is_one).collect())
+    }
+
+    pub(super) fn get(&self, key: &str) -> Option<&'o ObjectProp<'a>> {
+        self.0
+            .iter()
+            .find(|prop| prop.name.as_str() == key)
+            .copied()
+    }
+}
+
+impl Entry<'_> {
+    /// Puts a server that is launched where its entry wants it.
+    pub(super) fn confine(&mut self, confining: &Confining<'_, '_>, spec: &mut ServerSpec) {
+        let Origin::Launch(launch) = &mut spec.origin else {
+            return self.refuse(confining);
+        };
+        let launch = Arc::make_mut(launch);
+        let mut members = Map::new();
+        for prop in &confining.0 {
+            let key = prop.name.as_str();
+            if !members.contains_key(key) {
+                let value = self.json(&prop.value);
+                members.insert(key.to_owned(), value);
+            }
+        }
+        if let Some(port) = members.remove("port") {
+            members.insert("ports".to_owned(), vec![port].into());
+        }
+        let mut errors = Vec::new();
+        let mut reader = Reader {
+            at: String::new(),
+            members: &members,
+            errors: &mut errors,
+        };
+        let wanted = match reader.get("sandbox") {
+            Some(serde_json::Value::Bool(wanted)) => Some(*wanted),
+            Some(_) => Some(true),
+            None => None,
+        };
+        let is_sandboxed =
+            wanted.unwrap_or_else(|| SANDBOXED.iter().any(|key| confining.get(key).is_some()));
+        if is_sandboxed {
+            sandboxed(&mut reader, launch);
+        } else if let Some(key) = SANDBOXED.iter().find(|key| confining.get(key).is_some()) {
+            reader.wrong(
+                key,
+                "is of servers in a sandbox: remove it, or `\"sandbox\": false`",
+            );
+        }
+        spec.lazy = match reader.get("start").and_then(serde_json::Value::as_str) {
+            Some("boot") => Some(false),
+            Some("demand") => Some(true),
+            _ => None,
+        };
+        if spec.lazy.is_none() && reader.get("start").is_some() {
+            reader.wrong("start", "is \"boot\" or \"demand\"");
+        }
+        spec.restart = reader.word::<RestartPolicy>("restart");
+        // A program of this host may take its time: it is asked only where somebody wants that.
+        if is_sandboxed || reader.get("heartbeat").is_some() {
+            spec.heartbeat = sandbox::heartbeat(&mut reader);
+        }
+        if is_sandboxed
+            && spec.sharing == Sharing::Session
+            && launch.sandbox().is_some_and(|own| !own.volumes.is_empty())
+        {
+            reader.wrong("volumes", "cannot be shared by the instances of several sessions: use `\"sharing\": \"shared\"`");
+        }
+        if is_sandboxed && launch.cwd.take().is_some() {
+            reader.wrong("sandbox", "has no `cwd`: name a folder of the host in `mounts`, and its path inside in `args`");
+        }
+        for wrong in errors {
+            self.misread(confining, &wrong);
+        }
+    }
+
+    /// Says of each key that it means nothing here. Other programs have some of them, too: flat ones are left alone.
+    fn refuse(&mut self, confining: &Confining<'_, '_>) {
+        for key in ["sandbox", "image", "volumes", "mounts"] {
+            if let Some(prop) = confining.get(key) {
+                let what = format!(
+                    "`{key}` of server `{}` is of servers that are launched here",
+                    self.server
+                );
+                let help = "remove it: what runs at a `url` is somebody else's";
+                self.report(Problem::at(self.source, span(&prop.name), what).help(help));
+            }
+        }
+    }
+
+    fn misread(&mut self, confining: &Confining<'_, '_>, wrong: &Wrong) {
+        let path = wrong.pointer.trim_start_matches('/').replace('/', ".");
+        let key = path.split('.').next().unwrap_or_default();
+        let key = if key == "ports" { "port" } else { key };
+        let Some(prop) = confining.get(key) else {
+            return;
+        };
+        let what = format!(
+            "`{}` of server `{}` is not usable",
+            path.replace("ports.0", "port"),
+            self.server
+        );
+        let help = format!("it {}", wrong.detail);
+        self.report(Problem::at(self.source, span(&prop.value), what).help(help));
+    }
+
+    /// A value as JSON: texts are filled in, and keys are in snake case.
+    fn json(&mut self, value: &Value<'_>) -> serde_json::Value {
+        match value {
+            Value::StringLit(text) => self.fill(&text.value, span(value), Unknown::Keep).into(),
+            Value::NumberLit(number) => serde_json::from_str(number.value).unwrap_or_default(),
+            Value::BooleanLit(boolean) => boolean.value.into(),
+            Value::Array(array) => array.elements.iter().map(|one| self.json(one)).collect(),
+            Value::Object(object) => {
+                let members = object.properties.iter();
+                members
+                    .map(|prop| (snake(prop.name.as_str()), self.json(&prop.value)))
+                    .collect()
+            }
+            Value::NullKeyword(_) => serde_json::Value::Null,
+        }
+    }
+}
+
+/// Puts a program into the sandbox that its entry describes.
+fn sandboxed(reader: &mut Reader<'_>, launch: &mut Launch) {
+    let mut sandbox = Sandbox::new("");
+    if reader
+        .get("sandbox")
+        .is_some_and(|value| !value.is_boolean())
+        && let Some(mut reader) = reader.inner("sandbox")
+    {
+        reader.known(&["provider", "cpu", "memory", "disk", "pids", "strict"]);
+        sandbox.provider = reader.word::<Provider>("provider");
+        sandbox::limits(&mut reader, &mut sandbox);
+    }
+    sandbox::volumes(reader, &mut sandbox);
+    sandbox.network = sandbox::network(reader);
+    sandbox::ports(reader, &mut sandbox);
+    if sandbox.ports.is_empty() {
+        launch.reach = Reach::Streams;
+    } else {
+        launch.reach = Reach::Port {
+            path: sandbox::path(reader),
+        };
+    }
+    let is_image = matches!(launch.program, Program::Image { .. });
+    if sandbox
+        .provider
+        .is_some_and(|provider| is_image == (provider == Provider::Process))
+    {
+        reader.wrong(
+            "sandbox",
+            "names a provider that cannot run it: `process` runs commands, all others run images",
+        );
+    }
+    launch.place = Place::Sandbox(sandbox);
+}
+
+fn snake(key: &str) -> String {
+    let mut snake = String::with_capacity(key.len());
+    for c in key.chars() {
+        if c.is_ascii_uppercase() {
+            snake.push('_');
+        }
+        snake.push(c.to_ascii_lowercase());
+    }
+    snake
+}

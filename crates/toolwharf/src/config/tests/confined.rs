@@ -1,0 +1,217 @@
+//! Entries that say how their server is confined and kept running.
+
+use std::path::PathBuf;
+
+use model::{Heartbeat, Mount, Network, Program, Provider, Reach, RestartPolicy, ServerSpec};
+use serde_json::json;
+
+use super::load;
+
+fn spec(entry: &serde_json::Value) -> ServerSpec {
+    let mut config = load(&json!({"mcpServers": {"notes": entry}}).to_string());
+    config.servers.remove(0)
+}
+
+/// What is said of the entry, without places.
+fn said(entry: &serde_json::Value) -> String {
+    super::errors(
+        "mcp.json",
+        &json!({"mcpServers": {"notes": entry}}).to_string(),
+    )
+}
+
+#[test]
+fn a_sandbox_has_the_defaults_of_a_registration() {
+    for ours in [
+        json!({"command": "c", "sandbox": true}),
+        json!({"command": "c", "toolwharf": {"sandbox": true}}),
+        json!({"command": "c", "toolwharf": {"sandbox": {}}}),
+        json!({"command": "c", "volumes": []}),
+    ] {
+        let spec = spec(&ours);
+        let sandbox = spec.sandbox().expect("it is confined");
+        let mut plain = model::Sandbox::new(sandbox.id.clone());
+        plain.id.clone_from(&sandbox.id);
+        assert_eq!(*sandbox, plain, "{ours}");
+        assert_eq!(spec.heartbeat, Some(Heartbeat::default()), "{ours}");
+        assert!(sandbox.id.starts_with("notes-"), "{}", sandbox.id);
+    }
+    for ours in [
+        json!({"command": "c"}),
+        json!({"command": "c", "sandbox": false}),
+    ] {
+        let spec = spec(&ours);
+        assert_eq!((spec.sandbox(), spec.heartbeat), (None, None), "{ours}");
+    }
+}
+
+#[test]
+fn everything_that_can_be_said_of_a_sandbox_is_read() {
+    let spec = spec(&json!({
+        "image": "notes:1", "args": ["--quiet"], "env": {"TOKEN": "${TOKEN}"},
+        "toolwharf": {
+            "sandbox": {"provider": "gvisor", "cpu": "1.5", "memory": "256M", "disk": "2Gi", "pids": 64, "strict": true},
+            "volumes": ["/notes"], "mounts": ["/srv/data:/in", {"host": "/srv/out", "path": "/out", "readOnly": false}],
+            "network": ["api.example.com:443"], "port": 9000, "path": "/v1/mcp",
+            "start": "demand", "restart": "on-failure", "heartbeat": {"intervalMs": 5000, "misses": 2},
+        },
+    }));
+    let launch = spec.launch().expect("it is launched");
+    let image = Program::Image {
+        image: "notes:1".to_owned(),
+        command: vec!["--quiet".to_owned()],
+    };
+    assert!(launch.program == image);
+    assert_eq!(launch.env["TOKEN"], "hunter2");
+    assert_eq!(
+        launch.reach,
+        Reach::Port {
+            path: "/v1/mcp".to_owned()
+        }
+    );
+    let sandbox = spec.sandbox().expect("it is confined");
+    assert_eq!(sandbox.provider, Some(Provider::Gvisor));
+    let limits = &sandbox.limits;
+    let numbers = (limits.cpu_millis, limits.memory, limits.disk, limits.pids);
+    assert_eq!(numbers, (1500, 256 << 20, 2 << 30, 64));
+    assert!(sandbox.strict);
+    assert_eq!(
+        (&*sandbox.volumes, &*sandbox.ports),
+        (&["/notes".to_owned()][..], &[9000][..])
+    );
+    let mount = |host: &str, inside: &str, read_only| Mount {
+        host: PathBuf::from(host),
+        inside: inside.to_owned(),
+        read_only,
+    };
+    assert_eq!(
+        sandbox.mounts,
+        [
+            mount("/srv/data", "/in", true),
+            mount("/srv/out", "/out", false)
+        ]
+    );
+    assert_eq!(
+        sandbox.network,
+        Network::Allow(vec!["api.example.com:443".to_owned()])
+    );
+    assert_eq!(
+        (spec.lazy, spec.restart),
+        (Some(true), Some(RestartPolicy::OnFailure))
+    );
+    let heartbeat = spec.heartbeat.expect("it is asked");
+    assert_eq!((heartbeat.interval.as_secs(), heartbeat.misses), (5, 2));
+}
+
+#[test]
+fn how_a_plain_server_is_kept_running_can_be_said_too() {
+    let spec = spec(
+        &json!({"command": "c", "restart": "no", "toolwharf": {"start": "boot", "heartbeat": true}}),
+    );
+    assert_eq!((spec.sandbox(), spec.lazy), (None, Some(false)));
+    assert_eq!(
+        (spec.restart, spec.heartbeat),
+        (Some(RestartPolicy::No), Some(Heartbeat::default()))
+    );
+}
+
+#[test]
+fn names_of_sandboxes_are_fit_for_containers_and_nobody_elses() {
+    let name = |name: &str| {
+        let config =
+            load(&json!({"mcpServers": {name: {"command": "c", "sandbox": true}}}).to_string());
+        config.servers[0]
+            .sandbox()
+            .expect("it is confined")
+            .id
+            .clone()
+    };
+    let long = "x".repeat(64);
+    let names = ["notes", "Notes", "no tes", "日本", "-", &long].map(name);
+    for (at, one) in names.iter().enumerate() {
+        let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        assert!(one.chars().all(fits) && one.len() <= 60, "{one}");
+        assert!(
+            one.starts_with(|c: char| c.is_ascii_alphanumeric()),
+            "{one}"
+        );
+        assert!(!names[..at].contains(one), "{one}");
+    }
+    assert_eq!(name("notes"), names[0]);
+}
+
+#[test]
+fn what_cannot_be_is_said_with_its_place() {
+    for (entry, parts) in [
+        (
+            json!({"command": "c", "sandbox": {"memory": "1 potato"}}),
+            &["`sandbox.memory` of server `notes`", "it is a size from 8M"][..],
+        ),
+        (
+            json!({"command": "c", "sandbox": {"cores": 1}}),
+            &["`sandbox.cores`", "there are provider, cpu"],
+        ),
+        (
+            json!({"command": "c", "sandbox": "yes"}),
+            &["`sandbox` of server `notes`", "an object"],
+        ),
+        (
+            json!({"command": "c", "volumes": ["etc"]}),
+            &["`volumes.0`", "absolute path"],
+        ),
+        (
+            json!({"command": "c", "mounts": ["/a"]}),
+            &["`mounts.0`", "HOST:PATH"],
+        ),
+        (
+            json!({"command": "c", "network": "some"}),
+            &["`network`", "\"none\", \"open\""],
+        ),
+        (
+            json!({"command": "c", "port": 0}),
+            &["`port`", "1 to 65535"],
+        ),
+        (
+            json!({"command": "c", "start": "never"}),
+            &["`start`", "\"boot\" or \"demand\""],
+        ),
+        (json!({"command": "c", "restart": "maybe"}), &["`restart`"]),
+        (
+            json!({"command": "c", "sandbox": false, "volumes": ["/v"]}),
+            &["`volumes`", "servers in a sandbox"],
+        ),
+        (
+            json!({"command": "c", "sandbox": {"provider": "gvisor"}}),
+            &["`sandbox`", "run images"],
+        ),
+        (
+            json!({"image": "i", "sandbox": {"provider": "process"}}),
+            &["`sandbox`", "run images"],
+        ),
+        (
+            json!({"image": "i", "sandbox": false}),
+            &["`image`", "servers in a sandbox"],
+        ),
+        (
+            json!({"command": "c", "cwd": "/tmp", "sandbox": true}),
+            &["`sandbox`", "no `cwd`"],
+        ),
+        (
+            json!({"url": "https://h/mcp", "sandbox": true}),
+            &["`sandbox`", "launched here"],
+        ),
+        (
+            json!({"command": "c", "volumes": ["/v"], "toolwharf": {"sharing": "session"}}),
+            &["`volumes`", "several sessions"],
+        ),
+        (
+            json!({"command": "c", "toolwharf": {"sandboxx": true}}),
+            &["did you mean `sandbox`?"],
+        ),
+    ] {
+        let said = said(&entry);
+        for part in parts {
+            assert!(said.contains(part), "{entry}: {part}: {said}");
+        }
+    }
+}

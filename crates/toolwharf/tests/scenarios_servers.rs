@@ -1,0 +1,205 @@
+//! U01 and U02: one entry of a server, wherever it stands.
+
+mod kept;
+
+#[path = "common/cli.rs"]
+#[expect(dead_code, reason = "each test binary uses its own part of it")]
+mod cli;
+
+use std::fs;
+
+use kept::{Kept, Running};
+use serde_json::{Value, json};
+use testkit::{Bin, DEADLINE, wait_for_some};
+
+/// What a sandboxed server may not read.
+const SECRET: &str = "of the host";
+
+fn kept_with(kept: &Kept, servers: Value) {
+    kept.settings("[limits]\nstop_grace = \"2s\"\n[hosting]\nproviders = [\"process\"]\n");
+    kept.servers(servers);
+    fs::write(kept.dir.path().join("secret"), SECRET).expect("a file");
+}
+
+/// The entry of a scripted server.
+fn entry(name: &str, ours: Value) -> Value {
+    let server = Bin::path("testkit-scripted");
+    json!({"command": server, "args": ["--name", name], "toolwharf": ours})
+}
+
+async fn row(gateway: &Running, path: &str, state: &str) -> Value {
+    let what = format!("{path} to be {state}");
+    wait_for_some(&what, DEADLINE, async || {
+        let row = gateway.ok("GET", path, Value::Null).await;
+        let word = row.get("state").unwrap_or(&row["status"]);
+        (word == state).then_some(row)
+    })
+    .await
+}
+
+/// What a tool of a server says, and whether that is an error; the server is seen from this project.
+async fn called(gateway: &Running, scope: &str, tool: &str, arguments: Value) -> (String, bool) {
+    let params = json!({"name": tool, "arguments": arguments});
+    let reply = gateway
+        .try_mcp(scope, "tools/call", params)
+        .await
+        .expect("an answer");
+    let answer: Value = serde_json::from_str(&reply.text()).expect("JSON");
+    let text = answer["result"]["content"][0]["text"].as_str();
+    let text = text.unwrap_or_else(|| panic!("{tool}: {answer}"));
+    (text.to_owned(), answer["result"]["isError"] == true)
+}
+
+#[tokio::test]
+async fn u01_an_entry_of_the_file_runs_confined() {
+    let kept = Kept::sqlite().await;
+    kept_with(
+        &kept,
+        json!({
+            "plain": entry("plain", json!({})),
+            "notes": entry("notes", json!({"sandbox": true, "volumes": ["/notes"]})),
+        }),
+    );
+    let secret = json!({"path": kept.dir.path().join("secret")});
+    let gateway = kept.start().await;
+    row(&gateway, "/servers/plain", "running").await;
+    let notes = row(&gateway, "/servers/notes", "running").await;
+    assert_eq!(
+        (&notes["transport"], &notes["sandbox"]),
+        (&json!("stdio"), &json!("process"))
+    );
+    let enforced = notes["enforced"].as_array().unwrap();
+    let holds =
+        |what: &str| enforced.iter().find(|one| one["what"] == what).unwrap()["holds"].clone();
+    for what in [
+        "cpu",
+        "memory",
+        "disk",
+        "pids",
+        "filesystem",
+        "network",
+        "privileges",
+    ] {
+        assert_eq!(holds(what), true, "{what}: {notes:#}");
+    }
+    assert_eq!(holds("kernel"), false);
+    let (text, failed) = called(&gateway, "-/plain", "read", secret.clone()).await;
+    assert_eq!((text.as_str(), failed), (SECRET, false));
+    let (text, failed) = called(&gateway, "-/notes", "read", secret).await;
+    assert!(failed && text.contains("No such file"), "{text}");
+    // The command line says it, too.
+    let listed = said(&kept, &gateway, &["ls"]).await;
+    let line = listed
+        .lines()
+        .find(|line| line.starts_with("notes"))
+        .unwrap();
+    assert!(line.contains(" process "), "{listed}");
+    let shown = said(&kept, &gateway, &["get", "notes"]).await;
+    let not = shown
+        .lines()
+        .find(|line| line.starts_with("not enforced"))
+        .unwrap();
+    assert!(not.contains("kernel (shared with the host"), "{shown}");
+
+    // What it keeps is there after a restart of the product.
+    let write = json!({"path": "/notes/one", "text": "kept"});
+    let (text, _) = called(&gateway, "-/notes", "write", write).await;
+    assert_eq!(text, "written");
+    drop(gateway);
+    let gateway = kept.start().await;
+    row(&gateway, "/servers/notes", "running").await;
+    let (text, _) = called(&gateway, "-/notes", "read", json!({"path": "/notes/one"})).await;
+    assert_eq!(text, "kept");
+}
+
+#[tokio::test]
+async fn u02_the_same_entry_is_the_same_server_wherever_it_stands() {
+    let kept = Kept::sqlite().await;
+    let ours = json!({"sandbox": {"memory": "128M"}, "volumes": ["/v"], "start": "boot"});
+    kept_with(&kept, json!({"file": entry("file", ours.clone())}));
+    let gateway = kept.start().await;
+    gateway.ok("PUT", "/projects/shop", json!({})).await;
+    let path = "/projects/shop/servers/own";
+    gateway.ok("PUT", path, entry("own", ours.clone())).await;
+    let manifest =
+        json!({"name": "p", "version": "1", "mcp": {"servers": {"made": entry("made", ours)}}});
+    gateway
+        .ok("PUT", "/projects/shop/products/p", manifest)
+        .await;
+    let server = Bin::path("testkit-scripted");
+    let registration = json!({
+        "name": "registered", "command": server, "args": ["--name", "registered"], "volumes": ["/v"],
+        "resource_limits": {"memory": "128M"},
+    });
+    let id = gateway.ok("POST", "/mcp/servers", registration).await["id"].clone();
+    let server = server.to_str().unwrap();
+    let added = [
+        "add",
+        "added",
+        "--sandbox",
+        "--memory",
+        "128M",
+        "--volume",
+        "/v",
+        "--",
+        server,
+        "--name",
+        "added",
+    ];
+    said(&kept, &gateway, &added).await;
+
+    let registered = format!("/mcp/servers/{}", id.as_str().unwrap());
+    let mut all = Vec::new();
+    for path in [
+        "/servers/file",
+        "/projects/shop/servers/own",
+        "/projects/shop/servers/made",
+        &registered,
+        "/servers/added",
+    ] {
+        let row = row(&gateway, path, "running").await;
+        // The same is promised of each, and holds, or does not, for the same reason.
+        let told = |one: &Value| {
+            let how = match one["what"] == "privileges" {
+                true => Value::Null,
+                false => one["how"].clone(),
+            };
+            (one["what"].clone(), one["holds"].clone(), how)
+        };
+        let enforced: Vec<_> = row["enforced"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(told)
+            .collect();
+        let provider = row.get("sandbox").unwrap_or(&row["provider"]).clone();
+        all.push((provider, row["tools"].clone(), enforced));
+    }
+    assert_eq!(all[0].0, "process");
+    assert!(all.iter().all(|one| *one == all[0]), "{all:#?}");
+    // One that a project's manifest describes may not see more of the host than the settings say.
+    let mounts = entry("own", json!({"sandbox": true, "mounts": ["/etc:/in"]}));
+    gateway.ok("PUT", path, mounts).await;
+    let blocked = wait_for_some("the reason", DEADLINE, async || {
+        let row = gateway.ok("GET", path, Value::Null).await;
+        row["reason"].as_str().map(str::to_owned)
+    });
+    let reason = blocked.await;
+    assert!(
+        reason.contains("`/etc` of the host may not be mounted"),
+        "{reason}"
+    );
+}
+
+/// What the command line prints.
+async fn said(kept: &Kept, gateway: &Running, words: &[&str]) -> String {
+    let mut command = cli::toolwharf();
+    command
+        .args(words.iter().take(1))
+        .args(["--url", &gateway.url])
+        .args(words.iter().skip(1));
+    command
+        .env("TOOLWHARF_TOKEN", &gateway.token)
+        .env("HOME", kept.dir.path());
+    cli::said(command, "").await.code(0).out
+}
