@@ -1,4 +1,4 @@
-//! What happens to hosted servers, written down: one task writes, in order, and nobody waits for it.
+//! What happens to servers, written down: one task writes, in order, and nobody waits for it.
 //!
 //! Bounded: `QUEUE` writes wait. Where the store does not keep up, events are lost and counted; the last status of a
 //! server is kept and tried again until it is written. Deliberately absent: when something is written.
@@ -38,7 +38,7 @@ pub(crate) enum Write {
     Flush(oneshot::Sender<()>),
 }
 
-/// A health warning of a hosted server (H10, H15).
+/// A health warning of a server (H10, H15).
 #[derive(Clone, Debug)]
 pub struct Warning {
     pub project: Option<ProjectId>,
@@ -89,7 +89,7 @@ impl Chronicle {
         }
         if self.writes.try_send(write).is_err() {
             let lost = self.lost.fetch_add(1, Ordering::Relaxed) + 1;
-            tracing::error!(lost, "what happened to a hosted server is not written down");
+            tracing::error!(lost, "what happened to a server is not written down");
         }
     }
 

@@ -651,12 +651,9 @@ impl Driver<'_> {
             _ if note.is_warning() => tracing::warn!(%server, "{note}"),
             _ => tracing::info!(%server, "{note}"),
         }
-        let Some(id) = self.server.spec.registered_as() else {
-            return;
-        };
         self.shared.chronicle.write(Write::Event {
             project: self.server.spec.owner.clone(),
-            id: id.to_owned(),
+            id: self.server.spec.id(),
             name: self.server.name().clone(),
             kind: note.kind(),
             warning: warns,

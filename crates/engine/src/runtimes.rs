@@ -283,7 +283,7 @@ mod tests {
         let sandboxed = Launch::new(command(), Place::Sandbox(Sandbox::new("one")));
         let nothing = Runtimes::new(Works, BTreeMap::new(), BTreeSet::new());
         let bare = nothing.choose(&Launch::new(command(), Place::Host)).await;
-        assert_eq!(bare.map(|choice| choice.provider), Ok(None));
+        assert_eq!(bare.map(|choice| choice.provider).ok(), Some(None));
         assert!(nothing.choose(&sandboxed).await.is_err());
         let all: BTreeMap<_, Arc<dyn Runtime>> =
             BTreeMap::from([(Provider::Process, Arc::new(Works) as _)]);

@@ -209,6 +209,13 @@ impl ServerSpec {
         }
     }
 
+    /// What its events are kept under: the id that it is registered under, else its owner and name.
+    #[must_use]
+    pub fn id(&self) -> String {
+        let registered = self.registered_as().map(str::to_owned);
+        registered.unwrap_or_else(|| self.key().to_string())
+    }
+
     #[must_use]
     pub fn key(&self) -> ServerKey {
         ServerKey {

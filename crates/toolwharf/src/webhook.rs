@@ -1,4 +1,4 @@
-//! Health warnings of hosted servers, posted to a URL that an administrator named (H10, H15).
+//! Health warnings of servers, posted to a URL that an administrator named (H10, H15).
 //!
 //! One at a time and in order, each tried three times. Bounded: who is slower than the warnings misses some, and that
 //! is logged. Deliberately absent: following redirects.

@@ -9,7 +9,7 @@ use serde_json::json;
 use store::{CallFilter, CallRow, CallStatus, NewWorkspace, Page};
 use tokio::time::Instant;
 
-use crate::support::{ERAS, World, hosted, hosted_as, stdio};
+use crate::support::{ERAS, World, hosted, hosted_as, owned, stdio};
 
 /// How long something may take to be written.
 const SOON: Duration = Duration::from_secs(20);
@@ -202,4 +202,35 @@ async fn h09_what_happens_to_a_server_is_an_event() {
     let stderr = events[1].detail["stderr"].as_str().unwrap();
     assert!(stderr.contains("ends with exit code 3"), "{stderr}");
     assert_eq!(events[5].detail["waitSeconds"], 5);
+}
+
+/// Whoever declared it: a server that is not registered has its events under its owner and name.
+#[tokio::test]
+async fn what_happens_to_any_server_is_an_event() {
+    let world = World::recorded().await;
+    let file = world.scripted("one");
+    let shops = world.owned("shop", "one");
+    world.configure(&[stdio("one")]);
+    world.project("shop", &[owned("shop", stdio("one"))]);
+    up(&world, "one").await;
+    file.exit(3);
+    let client = world.client_in(ERAS[0], "shop").await;
+    client.tools().await;
+    eventually("the project's runs", async || shops.running() == 1).await;
+    let kinds = async |id: &str| {
+        let page = Page::first(100);
+        let events = world.store.event_list(None, Some(id), &page).await;
+        let mut events = events.unwrap();
+        events.sort_by(|one, other| one.id.cmp(&other.id));
+        let of = events.iter().map(|event| event.project_id.clone());
+        let projects: Vec<Option<String>> = of.collect();
+        let kinds: Vec<String> = events.into_iter().map(|event| event.kind).collect();
+        (kinds.join(" "), projects)
+    };
+    eventually("they are written down", async || {
+        kinds("one").await.0 == "ready crashed ready" && kinds("shop/one").await.0 == "ready"
+    })
+    .await;
+    assert_eq!(kinds("one").await.1, [None, None, None]);
+    assert_eq!(kinds("shop/one").await.1, [Some("shop".to_owned())]);
 }
