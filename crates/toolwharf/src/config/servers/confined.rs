@@ -29,7 +29,7 @@ pub(super) const CONFINING: &[&str] = &[
     "restart",
     "heartbeat",
 ];
-/// Whoever says one of these wants a sandbox.
+/// An entry that has one of these wants a sandbox.
 const SANDBOXED: [&str; 5] = ["image", "volumes", "mounts", "network", "port"];
 
 /// The keys of one entry that it has.
@@ -120,7 +120,7 @@ impl Entry<'_> {
         }
     }
 
-    /// Says of each key that it means nothing here. Other programs have some of them, too: flat ones are left alone.
+    /// Refuses the keys that mean nothing beside a `url`. The others may be meant for another program.
     fn refuse(&mut self, confining: &Confining<'_, '_>) {
         for key in ["sandbox", "image", "volumes", "mounts"] {
             if let Some(prop) = confining.get(key) {
@@ -138,7 +138,8 @@ impl Entry<'_> {
         let path = wrong.pointer.trim_start_matches('/').replace('/', ".");
         let key = path.split('.').next().unwrap_or_default();
         let key = if key == "ports" { "port" } else { key };
-        let Some(prop) = confining.get(key) else {
+        // Two keys may be at odds, of which it names the other.
+        let Some(prop) = confining.get(key).or_else(|| confining.0.first().copied()) else {
             return;
         };
         let what = format!(

@@ -164,6 +164,10 @@ fn what_cannot_be_is_said_with_its_place() {
             &["`mounts.0`", "HOST:PATH"],
         ),
         (
+            json!({"command": "c", "mounts": ["/a:/in", "/b:/in"]}),
+            &["`/in` stands there twice"],
+        ),
+        (
             json!({"command": "c", "network": "some"}),
             &["`network`", "\"none\", \"open\""],
         ),
