@@ -117,8 +117,9 @@ impl Gateway {
         &self.shared.runtimes
     }
 
-    /// Carries one request to a server by its own names, whatever views say of it. What comes in the course of it goes
-    /// to the caller's outbox.
+    /// Carries one request to a server under its native names. A tool that is switched off or kept back in the server's
+    /// view is refused; nothing else depends on views. `caller.scope` names the server and its owner. Messages that come
+    /// before the answer go to the caller's outbox.
     ///
     /// # Cancel safety
     /// Dropping the future cancels the request at its server.
@@ -128,11 +129,20 @@ impl Gateway {
             method::RESOURCES_READ => Some(Param::Uri),
             _ => None,
         };
+        let name = param.and_then(|param| frame.param_string(param).map(Cow::into_owned));
+        let mut headers = None;
+        if let (method::TOOLS_CALL, Some(name)) = (frame.method(), &name) {
+            let view = self.shared.view_of(&caller.scope, server);
+            match view.native_route(server, name) {
+                Ok(route) => headers = route.and_then(|route| route.headers),
+                Err(refusal) => return Answer::error(frame, &refusal),
+            }
+        }
         let target = Target {
             server: server.clone(),
             rename: None,
-            name: param.and_then(|param| frame.param_string(param).map(Cow::into_owned)),
-            headers: None,
+            name,
+            headers,
         };
         relay(&self.shared, caller, frame, target).await
     }

@@ -238,6 +238,18 @@ impl Shared {
         self.view_anew(scope)
     }
 
+    /// The view of this one server, even if others of its name are in the scope or take its place there.
+    pub(crate) fn view_of(&self, scope: &Scope, server: &Arc<Server>) -> Arc<View> {
+        match self.view(scope) {
+            Some(view) if matches!(&*view.servers, [only] if Arc::ptr_eq(only, server)) => view,
+            // Rare, and not kept: a scope has one view.
+            _ => {
+                let (fleet, servers) = (self.fleet(), vec![server.clone()]);
+                Arc::new(View::build(scope, servers, &fleet, &self.identity))
+            }
+        }
+    }
+
     /// [`Shared::view`], made now.
     pub(crate) fn view_anew(&self, scope: &Scope) -> Option<Arc<View>> {
         let _one_at_a_time = self.publishing();

@@ -586,6 +586,37 @@ impl View {
             .collect()
     }
 
+    /// Where a native name leads in the view of this one server, whatever clients see the tool as; `None` if the server
+    /// does not list the tool.
+    ///
+    /// # Errors
+    /// -32602 for a tool that is switched off or kept back.
+    pub(crate) fn native_route(
+        &self,
+        server: &Arc<Server>,
+        native: &str,
+    ) -> Result<Option<Route>, RpcError> {
+        // Most tools are offered under their native names.
+        if let Some(route) = self.tools.get(native)
+            && *route.native == *native
+        {
+            return Ok(Some(route.clone()));
+        }
+        if let Some(route) = self.native_tool(server, native) {
+            return Ok(Some(route));
+        }
+        let mut kept = self.kept.iter();
+        if let Some(entry) = kept.find(|entry| *entry.item.native == *native)
+            && let Some(why) = &entry.kept_back
+        {
+            return Err(refusals::kept_back(&self.scope, native, entry, why));
+        }
+        if self.is_off(native) {
+            return Err(refusals::unknown(ListKind::Tools, native, &[]));
+        }
+        Ok(None)
+    }
+
     /// Where a server's own name for a tool leads.
     pub(crate) fn native_tool(&self, server: &Arc<Server>, native: &str) -> Option<Route> {
         let entry = self.entries[ListKind::Tools as usize]

@@ -133,9 +133,11 @@ where
     };
     let server = rest.callable(id).await?;
     let scope = Scope {
-        project: None,
+        project: server.spec.owner.clone(),
         server: Some(server.name().clone()),
     };
+    // The project's settings say which tools are switched off.
+    rest.projects.admit(&scope).await?;
     let caller = Caller {
         may_use: true,
         timeout,
