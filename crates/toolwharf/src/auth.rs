@@ -91,8 +91,12 @@ struct Key {
 impl Principal {
     /// Whether they may do in that project what takes that role. Without a project: what is of no project.
     pub(crate) fn may(&self, role: Role, project: Option<&ProjectId>) -> bool {
-        let reaches = self.project.as_ref().is_none_or(|own| Some(own) == project);
-        reaches && self.role >= role
+        self.reaches(project) && self.role >= role
+    }
+
+    /// Whether that project exists for them; `None`: what is of no project.
+    pub(crate) fn reaches(&self, project: Option<&ProjectId>) -> bool {
+        self.project.as_ref().is_none_or(|own| Some(own) == project)
     }
 }
 

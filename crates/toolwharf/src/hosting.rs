@@ -16,8 +16,9 @@ use runtime::Exit;
 use store::{EventRow, NewWorkspace, Store, WorkspaceRow};
 use tokio::sync::Mutex;
 
-pub(crate) use self::entry::Entry;
+pub(crate) use self::entry::{Entry, owner};
 use crate::{
+    auth::Principal,
     config::{Wrong, is_mountable, not_mountable},
     projects::Projects,
 };
@@ -85,10 +86,10 @@ impl Hosting {
         let mut crashes = self.crashes().await?;
         let resting = self.resting(&rows).await?;
         for row in &rows {
-            if entry::owner(row).is_some_and(|project| resting.contains(&project)) {
+            if owner(row).is_some_and(|project| resting.contains(&project)) {
                 continue;
             }
-            let known = match entry::owner(row) {
+            let known = match owner(row) {
                 Some(project) if !secrets.contains_key(&project) => {
                     let values = self.projects.secret_values(&project).await?;
                     secrets.entry(project).or_insert(values)
@@ -112,7 +113,7 @@ impl Hosting {
 
     /// Those of the owners of rows that are switched off, with all that is theirs.
     async fn resting(&self, rows: &[WorkspaceRow]) -> Result<BTreeSet<ProjectId>, Error> {
-        let owners: BTreeSet<ProjectId> = rows.iter().filter_map(entry::owner).collect();
+        let owners: BTreeSet<ProjectId> = rows.iter().filter_map(owner).collect();
         let mut resting = BTreeSet::new();
         for owner in owners {
             match self.store.project_get(&owner).await {
@@ -194,7 +195,7 @@ impl Hosting {
         self.permitted(&entry)?;
         let _one_at_a_time = self.edits.lock().await;
         let old = self.store.workspace_get(None, id).await?;
-        if (&old.name, entry::owner(&old)) != (&entry.name, entry.project.clone()) {
+        if (&old.name, owner(&old)) != (&entry.name, entry.project.clone()) {
             let why =
                 "a server keeps its name and its project; register another, and delete this one";
             return Err(Error::Unfit(vec![Wrong::new("/name", why)]));
@@ -242,12 +243,29 @@ impl Hosting {
         self.gateway.fleet().by_id(id).cloned()
     }
 
-    /// The one server that is hosted under this name, over all projects.
-    pub(crate) fn only(&self, name: &str) -> Option<Arc<Server>> {
+    /// A server that `who` reaches, by its id or by a name that only one of these has.
+    pub(crate) fn find(&self, who: &Principal, id: &str) -> Option<Arc<Server>> {
         let fleet = self.gateway.fleet();
-        let mut named = fleet.registered().filter(|one| one.name().as_str() == name);
+        let reaches = |server: &&Arc<Server>| who.reaches(server.spec.owner.as_ref());
+        if let Some(server) = fleet.by_id(id) {
+            return Some(server).filter(reaches).cloned();
+        }
+        let mut named = fleet
+            .registered()
+            .filter(|server| server.name().as_str() == id)
+            .filter(reaches);
         let only = named.next()?;
         named.next().is_none().then(|| only.clone())
+    }
+
+    /// The rows of the servers that `who` reaches.
+    ///
+    /// # Errors
+    /// The store does not tell.
+    pub(crate) async fn rows_of(&self, who: &Principal) -> Result<Vec<WorkspaceRow>, Error> {
+        let mut rows = self.rows().await?;
+        rows.retain(|row| who.reaches(owner(row).as_ref()));
+        Ok(rows)
     }
 
     /// Whether this installation lets it be hosted so, as far as can be told without trying.

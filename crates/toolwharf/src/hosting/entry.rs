@@ -104,7 +104,7 @@ impl Entry {
 }
 
 /// The project that a hosted server belongs to.
-pub(super) fn owner(row: &WorkspaceRow) -> Option<ProjectId> {
+pub(crate) fn owner(row: &WorkspaceRow) -> Option<ProjectId> {
     let id = row.project_id.as_ref()?;
     Some(ProjectId::parse(id).expect("the table refers to a project"))
 }

@@ -1,7 +1,8 @@
 //! Who may do what: the key first, then the role that the route needs.
 //!
 //! Invariants: nothing else of a request is looked at before its key is. For the key of a project all other
-//! projects do not exist, in the same words as those that do not.
+//! projects do not exist, in the same words as those that do not. The same holds for hosted servers that are not the
+//! project's own.
 
 use std::sync::Arc;
 
@@ -14,6 +15,7 @@ use axum::{
 };
 use model::ProjectId;
 use serde::{Serialize, Serializer};
+use store::WorkspaceRow;
 
 use super::{Problem, Shared};
 use crate::auth::{Principal, Role};
@@ -27,13 +29,15 @@ pub(crate) enum Need {
     Project(Role),
     /// The same, but the project need not exist.
     NewProject,
+    /// That role in the project that owns the hosted server of the path. If the path names no server: in any project.
+    Hosted(Role),
 }
 
 impl Need {
     pub(super) fn role(self) -> Role {
         match self {
             Self::Administrator | Self::NewProject => Role::Admin,
-            Self::Project(role) => role,
+            Self::Project(role) | Self::Hosted(role) => role,
         }
     }
 }
@@ -55,12 +59,29 @@ impl<S: Sync> FromRequestParts<S> for Project {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        let project = parts.extensions.get::<Self>();
-        // A route that is asked for it names it: the table's test sees to that.
-        project
-            .cloned()
-            .ok_or_else(|| Problem::new(500, "this route has no project"))
+        admitted(parts, "project")
     }
+}
+
+/// The hosted server of the path.
+#[derive(Clone)]
+pub(super) struct Registration(pub(super) WorkspaceRow);
+
+impl<S: Sync> FromRequestParts<S> for Registration {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        admitted(parts, "hosted server")
+    }
+}
+
+/// What [`admit`] found in the path.
+fn admitted<T: Clone + Send + Sync + 'static>(parts: &Parts, what: &str) -> Result<T, Problem> {
+    let found = parts.extensions.get::<T>();
+    // A route that is asked for it names it: the table's test sees to that.
+    found
+        .cloned()
+        .ok_or_else(|| Problem::new(500, format!("this route has no {what}")))
 }
 
 /// Nothing is looked at before the key is.
@@ -87,15 +108,22 @@ pub(super) async fn admit(
     next: Next,
 ) -> Result<Response, Problem> {
     let params = params.map_err(|rejection| Problem::new(400, rejection.body_text()))?;
-    let named = params
-        .iter()
-        .find(|(key, _)| *key == "project")
-        .map(|(_, id)| id);
-    let Some(named) = named else {
-        reaches(&who, need)?;
+    let named = |what: &str| params.iter().find(|(key, _)| *key == what);
+    let role = need.role();
+    if let Need::Hosted(_) = need {
+        match named("id") {
+            Some((_, id)) => {
+                let row = rest.workspace(&who, role, id).await?;
+                request.extensions_mut().insert(Registration(row));
+            }
+            None => permit(&who, role, who.project.as_ref())?,
+        }
+        return Ok(next.run(request).await);
+    }
+    let Some((_, named)) = named("project") else {
+        permit(&who, role, None)?;
         return Ok(next.run(request).await);
     };
-    let role = need.role();
     let project = match ProjectId::parse(named) {
         Ok(project) => project,
         // Whoever may make one is told why it cannot be.
@@ -104,16 +132,10 @@ pub(super) async fn admit(
         }
         Err(_) => return Err(Problem::no_project(named)),
     };
-    if who.project.as_ref().is_some_and(|own| *own != project) {
+    if !who.reaches(Some(&project)) {
         return Err(Problem::no_project(named));
     }
-    if !who.may(role, Some(&project)) {
-        let why = match role {
-            Role::Admin => "this needs an administrator's key".to_owned(),
-            _ => format!("this needs a key with the role `{}` or more", word(role)),
-        };
-        return Err(Problem::forbidden(why));
-    }
+    permit(&who, role, Some(&project))?;
     if need != Need::NewProject {
         rest.projects.store().project_get(&project).await?;
     }
@@ -121,13 +143,19 @@ pub(super) async fn admit(
     Ok(next.run(request).await)
 }
 
-/// Whether somebody may use a route of no project.
-pub(super) fn reaches(who: &Principal, need: Need) -> Result<(), Problem> {
-    if who.may(need.role(), None) {
-        Ok(())
-    } else {
-        Err(Problem::forbidden("this needs an administrator's key"))
+/// Whether somebody may do what takes that role in a project, or outside of projects.
+pub(super) fn permit(
+    who: &Principal,
+    role: Role,
+    project: Option<&ProjectId>,
+) -> Result<(), Problem> {
+    if who.may(role, project) {
+        return Ok(());
     }
+    Err(Problem::forbidden(match role {
+        Role::Admin => "this needs an administrator's key".to_owned(),
+        _ => format!("this needs a key with the role `{}` or more", word(role)),
+    }))
 }
 
 pub(super) fn word(role: Role) -> &'static str {

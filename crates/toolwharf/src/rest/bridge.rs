@@ -1,17 +1,13 @@
-//! Calls to hosted servers by their own names: one request as HTTP has it, its answer as HTTP has it (H04 to H07).
+//! Calls to hosted servers by their own names: one request as HTTP has it, its answer as HTTP has it (H04 to H07, U06).
 //!
 //! They are many where other requests of the API are few, so the listener hands them over past the router; only a
 //! path that is written in an unusual way comes through it.
 
 use std::{convert::Infallible, num::NonZeroU32, sync::Arc, time::Duration};
 
-use axum::{
-    BoxError, Extension,
-    extract::{Path, State},
-    response::IntoResponse,
-};
+use axum::{BoxError, Extension, extract::State, response::IntoResponse};
 use bytes::Bytes;
-use engine::{Answer, Caller, Scope};
+use engine::{Answer, Caller, Scope, server::Server};
 use futures_util::stream;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use mcp::{
@@ -28,7 +24,7 @@ use utoipa::ToSchema;
 
 use super::{
     Problem, Shared,
-    access::{self, Need, Who},
+    access::{Registration, Who},
     answer::McpError,
     input, schemas,
 };
@@ -83,10 +79,10 @@ where
 {
     let answered = async {
         let who = rest.front.guard().key(request.headers())?;
-        access::reaches(&who, Need::Administrator)?;
+        let server = rest.callable(&who, &id).await?;
         let (parts, body) = request.into_parts();
         let outbox = Outbox::charged(BOUNDS, account);
-        call(rest, &who, &id, &parts.headers, body, outbox).await
+        call(rest, &who, server, &parts.headers, body, outbox).await
     };
     match answered.await {
         Ok(response) => response,
@@ -98,18 +94,19 @@ where
 pub(super) async fn routed(
     State(rest): State<Shared>,
     Extension(who): Who,
-    Path(id): Path<String>,
+    Registration(row): Registration,
     headers: HeaderMap,
     body: axum::body::Body,
 ) -> Result<Response<axum::body::Body>, Problem> {
-    let response = call(rest, &who, &id, &headers, body, Outbox::new(BOUNDS)).await?;
+    let server = rest.enabled(&row)?;
+    let response = call(rest, &who, server, &headers, body, Outbox::new(BOUNDS)).await?;
     Ok(response.map(axum::body::Body::new))
 }
 
 async fn call<B>(
     rest: Shared,
     who: &Principal,
-    id: &str,
+    server: Arc<Server>,
     headers: &HeaderMap,
     mut body: B,
     outbox: Arc<Outbox>,
@@ -131,7 +128,6 @@ where
             (request(&asked, streams, depth)?, timeout(&asked)?)
         }
     };
-    let server = rest.callable(id).await?;
     let scope = Scope {
         project: server.spec.owner.clone(),
         server: Some(server.name().clone()),

@@ -8,10 +8,10 @@ mod told;
 use std::{sync::Arc, time::Duration};
 
 use axum::{
-    Json,
+    Extension, Json,
     body::Bytes,
     extract::{
-        Path, Query, State,
+        Query, State,
         rejection::{BytesRejection, QueryRejection},
     },
     http::{HeaderMap, StatusCode, header},
@@ -26,10 +26,14 @@ use store::WorkspaceRow;
 pub(crate) use self::told::{Enforced, Events, Happened, HostedServer, HostedServers};
 use super::{
     Problem, Rest, Shared,
+    access::{Registration, Who, permit},
     input::{self, Conditions, etag},
     owned::unfit,
 };
-use crate::hosting::{Entry, Error};
+use crate::{
+    auth::{Principal, Role},
+    hosting::{self, Entry, Error},
+};
 
 /// How long registering waits until the server is up or has failed to come up.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -71,13 +75,29 @@ impl From<Error> for Problem {
 }
 
 impl Rest {
-    /// The row of an id, or of the one server that is called so.
-    pub(super) async fn workspace(&self, id: &str) -> Result<WorkspaceRow, Problem> {
+    /// The row of a server that `who` reaches, by its id or by a name that only one of these has.
+    ///
+    /// # Errors
+    /// 404 for servers that do not exist for `who`, 403 if the role in the server's project is too low, 409 for a name
+    /// that several have.
+    pub(super) async fn workspace(
+        &self,
+        who: &Principal,
+        role: Role,
+        id: &str,
+    ) -> Result<WorkspaceRow, Problem> {
+        let row = self.reached(who, id).await?;
+        permit(who, role, hosting::owner(&row).as_ref())?;
+        Ok(row)
+    }
+
+    async fn reached(&self, who: &Principal, id: &str) -> Result<WorkspaceRow, Problem> {
         let missing = || {
             let shown: String = id.chars().take(100).collect();
             Problem::new(404, format!("there is no hosted server `{shown}`"))
         };
-        match self.hosting.store().workspace_get(None, id).await {
+        let own = who.project.as_ref();
+        match self.hosting.store().workspace_get(own, id).await {
             Ok(row) => return Ok(row),
             Err(store::Error::NotFound { .. } | store::Error::Invalid { .. }) => {}
             Err(error) => return Err(error.into()),
@@ -85,7 +105,7 @@ impl Rest {
         let Ok(name) = ServerName::parse(id) else {
             return Err(missing());
         };
-        let mut named = self.hosting.rows().await?;
+        let mut named = self.hosting.rows_of(who).await?;
         named.retain(|row| row.name == name);
         match named.len() {
             0 => Err(missing()),
@@ -104,10 +124,9 @@ impl Rest {
     }
 
     /// One that is hosted, and not switched off.
-    async fn enabled(&self, id: &str) -> Result<(WorkspaceRow, Arc<Server>), Problem> {
-        let row = self.workspace(id).await?;
+    pub(super) fn enabled(&self, row: &WorkspaceRow) -> Result<Arc<Server>, Problem> {
         match self.hosting.server(&row.id) {
-            Some(server) if server.spec.enabled => Ok((row, server)),
+            Some(server) if server.spec.enabled => Ok(server),
             Some(_) => {
                 let way_out = "register it with `\"enabled\": true`";
                 let why = format!("server `{}` is not enabled: {way_out}", row.name);
@@ -124,11 +143,14 @@ impl Rest {
     }
 
     /// The same for a call, which must not wait for the database: what the gateway hosts is what the rows say.
-    pub(super) async fn callable(&self, id: &str) -> Result<Arc<Server>, Problem> {
-        match self.hosting.server(id).or_else(|| self.hosting.only(id)) {
-            Some(server) if server.spec.enabled => Ok(server),
+    pub(super) async fn callable(&self, who: &Principal, id: &str) -> Result<Arc<Server>, Problem> {
+        match self.hosting.find(who, id) {
+            Some(server) if server.spec.enabled => {
+                permit(who, Role::Call, server.spec.owner.as_ref())?;
+                Ok(server)
+            }
             // Why not, the rows know.
-            _ => Ok(self.enabled(id).await?.1),
+            _ => self.enabled(&self.workspace(who, Role::Call, id).await?),
         }
     }
 
@@ -156,8 +178,11 @@ fn tag(row: &WorkspaceRow) -> String {
     etag(&row.config)
 }
 
-pub(super) async fn list(State(rest): State<Shared>) -> Result<Json<HostedServers>, Problem> {
-    let rows = rest.hosting.rows().await?;
+pub(super) async fn list(
+    State(rest): State<Shared>,
+    Extension(who): Who,
+) -> Result<Json<HostedServers>, Problem> {
+    let rows = rest.hosting.rows_of(&who).await?;
     // Each is a look at files of the kernel on a thread of its own, or a question to a daemon.
     let told = rows.into_iter().map(|row| {
         let rest = rest.clone();
@@ -194,9 +219,8 @@ pub(super) async fn register(
 
 pub(super) async fn show(
     State(rest): State<Shared>,
-    Path(id): Path<String>,
+    Registration(row): Registration,
 ) -> Result<Response, Problem> {
-    let row = rest.workspace(&id).await?;
     let told = rest.told(&row).await;
     // What is told changes all the time; the tag is of the registration.
     let headers = [
@@ -208,12 +232,11 @@ pub(super) async fn show(
 
 pub(super) async fn update(
     State(rest): State<Shared>,
-    Path(id): Path<String>,
+    Registration(row): Registration,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
     let entry = Entry::read(input::json(body)?).map_err(Error::Unfit)?;
-    let row = rest.workspace(&id).await?;
     Conditions::of(&headers).permit(Some(&tag(&row)))?;
     let row = rest.hosting.update(&row.id, entry).await?;
     rest.settled(&row.id).await;
@@ -223,42 +246,41 @@ pub(super) async fn update(
 
 pub(super) async fn remove(
     State(rest): State<Shared>,
-    Path(id): Path<String>,
+    Registration(row): Registration,
     query: Result<Query<Deleting>, QueryRejection>,
 ) -> Result<StatusCode, Problem> {
     let Query(asked) = query.map_err(|rejection| Problem::new(400, rejection.body_text()))?;
-    let row = rest.workspace(&id).await?;
     rest.hosting.delete(&row.id, asked.volumes).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 pub(super) async fn start(
     rest: State<Shared>,
-    id: Path<String>,
+    row: Registration,
 ) -> Result<Json<HostedServer>, Problem> {
-    order(rest, id, Order::Start).await
+    order(rest, row, Order::Start).await
 }
 
 pub(super) async fn stop(
     rest: State<Shared>,
-    id: Path<String>,
+    row: Registration,
 ) -> Result<Json<HostedServer>, Problem> {
-    order(rest, id, Order::Stop).await
+    order(rest, row, Order::Stop).await
 }
 
 pub(super) async fn restart(
     rest: State<Shared>,
-    id: Path<String>,
+    row: Registration,
 ) -> Result<Json<HostedServer>, Problem> {
-    order(rest, id, Order::Restart).await
+    order(rest, row, Order::Restart).await
 }
 
 async fn order(
     State(rest): State<Shared>,
-    Path(id): Path<String>,
+    Registration(row): Registration,
     order: Order,
 ) -> Result<Json<HostedServer>, Problem> {
-    let (row, server) = rest.enabled(&id).await?;
+    let server = rest.enabled(&row)?;
     let obeyed = tokio::time::timeout(PATIENCE, server.obey(order)).await;
     match obeyed {
         Ok(true) => Ok(Json(rest.told(&row).await)),
@@ -276,10 +298,9 @@ async fn order(
 
 pub(super) async fn events(
     State(rest): State<Shared>,
-    Path(id): Path<String>,
+    Registration(row): Registration,
     page: input::Page,
 ) -> Result<Json<Events>, Problem> {
-    let row = rest.workspace(&id).await?;
     let rows = rest
         .hosting
         .store()

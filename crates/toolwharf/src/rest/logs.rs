@@ -16,7 +16,7 @@ use runtime::process::Lines;
 use serde::Deserialize;
 use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 
-use super::{Problem, Rest, Shared};
+use super::{Problem, Rest, Shared, access::Registration};
 use crate::gateway::KEEP_ALIVE;
 
 /// Lines that are told where nothing else is asked.
@@ -63,10 +63,9 @@ pub(super) async fn read(
 
 pub(super) async fn read_hosted(
     State(rest): State<Shared>,
-    Path(id): Path<String>,
+    Registration(row): Registration,
     query: Result<Query<Asked>, QueryRejection>,
 ) -> Result<Response, Problem> {
-    let row = rest.workspace(&id).await?;
     answer(rest, Whose::Hosted(row.id), query)
 }
 

@@ -74,6 +74,12 @@ fn operation(route: &Route, schemas: &mut Schemas) -> Value {
     let whose = match route.need {
         Need::Administrator => "an administrator's key".to_owned(),
         _ if role == "admin" => "an administrator's key".to_owned(),
+        Need::Hosted(_) if !route.path.contains('{') => format!(
+            "a key with the role `{role}` or more; a project's key sees its project's servers only"
+        ),
+        Need::Hosted(_) => format!(
+            "a key of the server's project with the role `{role}` or more, or an administrator's"
+        ),
         _ => format!("a key of the project with the role `{role}` or more, or an administrator's"),
     };
     let segments = route

@@ -83,19 +83,14 @@ const ROWS: &[(&str, &str, &str, &str, u16)] = &[
         200,
     ),
     ("GET", "/mcp/servers", "/mcp/servers", "", 200),
-    (
-        "POST",
-        "/mcp/servers",
-        "/mcp/servers",
-        r#"{"name":"h","command":"true","enabled":false}"#,
-        201,
-    ),
+    ("DELETE", "/mcp/servers/{id}", "/mcp/servers/h", "", 204),
+    ("POST", "/mcp/servers", "/mcp/servers", HOSTED, 201),
     ("GET", "/mcp/servers/{id}", "/mcp/servers/h", "", 200),
     (
         "PUT",
         "/mcp/servers/{id}",
         "/mcp/servers/h",
-        r#"{"name":"h","command":"false","enabled":false}"#,
+        r#"{"name":"h","project":"a","command":"false","enabled":false}"#,
         200,
     ),
     (
@@ -140,7 +135,6 @@ const ROWS: &[(&str, &str, &str, &str, u16)] = &[
         "",
         200,
     ),
-    ("DELETE", "/mcp/servers/{id}", "/mcp/servers/h", "", 204),
     ("GET", "/tools", "/tools", "", 200),
     ("GET", "/runs", "/runs", "", 200),
     ("GET", "/runs/{run}", "/runs/none", "", 404),
@@ -388,6 +382,9 @@ const ROWS: &[(&str, &str, &str, &str, u16)] = &[
     ("DELETE", "/projects/{project}", "/projects/a", "", 204),
 ];
 
+/// A hosted server of the project that is asked for.
+const HOSTED: &str = r#"{"name":"h","project":"a","command":"true","enabled":false}"#;
+
 const ROLES: [&str; 4] = ["read", "call", "manage", "admin"];
 
 /// Who asks.
@@ -416,11 +413,17 @@ fn expected(caller: Caller, route: &str, role: &str) -> Expected {
             .position(|known| *known == role)
             .expect("a role")
     };
-    let in_project = route.contains("{project}");
+    let in_project = ["{project}", "/mcp/servers/{id}"]
+        .iter()
+        .any(|of| route.contains(of));
     match caller {
         Caller::Nobody | Caller::Revoked | Caller::Expired => Expected::Refused(401),
         Caller::Admin => Expected::Allowed,
         Caller::Own(own) if in_project && rank(own) >= rank(role) => Expected::Allowed,
+        // A list that shows each key what is its project's.
+        Caller::Own(_) | Caller::Other(_) if route == "/mcp/servers" && role == "read" => {
+            Expected::Allowed
+        }
         Caller::Own(_) => Expected::Refused(403),
         Caller::Other(_) if in_project => Expected::Refused(404),
         Caller::Other(_) => Expected::Refused(403),
@@ -439,6 +442,8 @@ async fn prepare(admin: &Api<'_>) {
             .await;
         admin.get(&format!("/projects/{project}/tools")).await;
     }
+    let hosted = serde_json::from_str(HOSTED).expect("JSON");
+    admin.ok("POST", "/mcp/servers", hosted).await;
 }
 
 async fn send(
@@ -449,6 +454,9 @@ async fn send(
 ) -> Reply {
     let (method, _, path, body, _) = row;
     let mut path = path.replace("/projects/a", &format!("/projects/{project}"));
+    if project == "none" {
+        path = path.replace("/mcp/servers/h", "/mcp/servers/none");
+    }
     if path.ends_with("NEW") {
         let (id, _) = admin.key("a", "read").await;
         path = path.replace("NEW", &id);
@@ -528,7 +536,8 @@ async fn every_route_with_every_key() {
                 // Exactly as if it did not exist.
                 404 => {
                     let none = problem(&send(api, &admin, row, "none").await, 404);
-                    let none = none.to_string().replace("`none`", "`a`");
+                    let asked = if row.1.contains("{id}") { "`h`" } else { "`a`" };
+                    let none = none.to_string().replace("`none`", asked);
                     assert_eq!(said.to_string(), none, "{caller:?} {row:?}");
                 }
                 _ => {}

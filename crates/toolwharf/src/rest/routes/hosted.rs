@@ -6,10 +6,20 @@ use axum::{
 };
 
 use super::{ENTRY_BYTES, JSON, OF_LOGS};
-use crate::rest::{
-    bridge, hosted, logs,
-    route::{ADMIN, Kind, PAGED, Parameter, Route, parameter},
+use crate::{
+    auth::Role,
+    rest::{
+        access::Need,
+        bridge, hosted, logs,
+        route::{ADMIN, Kind, PAGED, Parameter, Route, parameter},
+    },
 };
+
+const READ: Need = Need::Hosted(Role::Read);
+const CALL: Need = Need::Hosted(Role::Call);
+const MANAGE: Need = Need::Hosted(Role::Manage);
+/// For no key of the project that owns the server.
+const OWNER: Need = Need::Hosted(Role::Admin);
 
 const OF_REGISTERING: &[Parameter] = &[parameter(
     "wait",
@@ -27,7 +37,7 @@ pub(super) const HOSTED: &[Route] = &[
     Route::new(
         "GET",
         "/api/v1/mcp/servers",
-        ADMIN,
+        READ,
         "List the hosted servers and how they are",
         || get(hosted::list),
     )
@@ -46,7 +56,7 @@ pub(super) const HOSTED: &[Route] = &[
     Route::new(
         "GET",
         "/api/v1/mcp/servers/{id}",
-        ADMIN,
+        READ,
         "Show one hosted server, by its id or name",
         || get(hosted::show),
     )
@@ -54,7 +64,7 @@ pub(super) const HOSTED: &[Route] = &[
     Route::new(
         "PUT",
         "/api/v1/mcp/servers/{id}",
-        ADMIN,
+        OWNER,
         "Replace a registration; the server is started anew",
         || put(hosted::update).layer(DefaultBodyLimit::max(ENTRY_BYTES)),
     )
@@ -63,7 +73,7 @@ pub(super) const HOSTED: &[Route] = &[
     Route::new(
         "DELETE",
         "/api/v1/mcp/servers/{id}",
-        ADMIN,
+        OWNER,
         "Stop a hosted server and forget it",
         || delete(hosted::remove),
     )
@@ -71,7 +81,7 @@ pub(super) const HOSTED: &[Route] = &[
     Route::new(
         "POST",
         "/api/v1/mcp/servers/{id}/call",
-        ADMIN,
+        CALL,
         "Send a hosted server one request; as an event stream if that is accepted",
         || post(bridge::routed),
     )
@@ -80,7 +90,7 @@ pub(super) const HOSTED: &[Route] = &[
     Route::new(
         "POST",
         "/api/v1/mcp/servers/{id}/restart",
-        ADMIN,
+        MANAGE,
         "Stop a hosted server and start it anew",
         || post(hosted::restart),
     )
@@ -88,7 +98,7 @@ pub(super) const HOSTED: &[Route] = &[
     Route::new(
         "POST",
         "/api/v1/mcp/servers/{id}/start",
-        ADMIN,
+        MANAGE,
         "Start a hosted server",
         || post(hosted::start),
     )
@@ -96,7 +106,7 @@ pub(super) const HOSTED: &[Route] = &[
     Route::new(
         "POST",
         "/api/v1/mcp/servers/{id}/stop",
-        ADMIN,
+        MANAGE,
         "Stop a hosted server",
         || post(hosted::stop),
     )
@@ -104,7 +114,7 @@ pub(super) const HOSTED: &[Route] = &[
     Route::new(
         "GET",
         "/api/v1/mcp/servers/{id}/logs",
-        ADMIN,
+        MANAGE,
         "What a hosted server writes to stderr",
         || get(logs::read_hosted),
     )
@@ -113,7 +123,7 @@ pub(super) const HOSTED: &[Route] = &[
     Route::new(
         "GET",
         "/api/v1/mcp/servers/{id}/events",
-        ADMIN,
+        READ,
         "What happened to a hosted server, newest first",
         || get(hosted::events),
     )
