@@ -457,6 +457,27 @@ async fn u07_another_configuration_is_refused_and_may_stand_alone() {
     assert_eq!(peer.tool("pid", json!({})).await.text(), pid.text());
 }
 
+/// A gateway that does not own the data directory runs no sandbox: the server is blocked, and says what to do.
+#[tokio::test]
+async fn u07_a_gateway_of_its_own_runs_no_sandbox() {
+    let mut confined = scripted("confined", &[]);
+    confined["sandbox"] = true.into();
+    let gateway = Setup::new()
+        .server("confined", confined)
+        .scripted("plain", &[])
+        .serve()
+        .await;
+    gateway.up("confined").await;
+    let options = ["--standalone", "--server", "confined"];
+    let mut alone = peer_beside(&gateway, LEGACY, &options).await;
+    let answer = alone.tool("pid", json!({})).await.response;
+    let why = answer["error"]["message"].as_str().expect("a refusal");
+    assert!(why.contains("only `toolwharf serve` runs those"), "{why}");
+    // The one that the gateway runs goes on.
+    let mut peer = peer_beside(&gateway, LEGACY, &["--server", "confined"]).await;
+    peer.tool("pid", json!({})).await.result();
+}
+
 /// A file that the gateway would not take in any more does not keep its clients out.
 #[tokio::test]
 async fn u07_stdio_needs_no_servers_of_its_own_to_be_right() {

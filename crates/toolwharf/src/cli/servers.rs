@@ -107,7 +107,7 @@ pub(super) fn cells(row: &Row) -> [String; 9] {
         row.name.clone(),
         row.state.clone(),
         row.transport.clone(),
-        row.sandbox.clone().unwrap_or_default(),
+        row.sandbox.as_deref().unwrap_or("-").to_owned(),
         print::short(&row.target, 48),
         row.tools.to_string(),
         row.calls.to_string(),

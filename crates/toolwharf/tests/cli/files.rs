@@ -49,11 +49,11 @@ async fn without_a_gateway_the_files_are_edited() {
     let said = home.run(&["ls"]).await.code(0);
     let table = said.out.replace(&scripted, "[scripted]");
     insta::assert_snapshot!(regular(&table), @r"
-    NAME | STATE | TRANSPORT | TARGET | TOOLS | CALLS | ERRORS | NOTE
-    first | not running | stdio | [scripted] | 0 | 0 | 0
-    second | disabled | stdio | uvx | 0 | 0 | 0
-    third | not running | http | https://example.com/mcp?… | 0 | 0 | 0
-    fourth | not running | stdio | y | 0 | 0 | 0
+    NAME | STATE | TRANSPORT | SANDBOX | TARGET | TOOLS | CALLS | ERRORS | NOTE
+    first | not running | stdio | - | [scripted] | 0 | 0 | 0
+    second | disabled | stdio | - | uvx | 0 | 0 | 0
+    third | not running | http | - | https://example.com/mcp?… | 0 | 0 | 0
+    fourth | not running | stdio | - | y | 0 | 0 | 0
     ");
     let rows = home.run(&["ls", "-o", "json"]).await.code(0).json();
     assert_eq!(rows["servers"][2]["transport"], "http");
