@@ -34,6 +34,7 @@ mod lineage;
 mod pump;
 mod remote;
 mod repeats;
+mod search;
 mod stderr;
 mod turns;
 mod unit;

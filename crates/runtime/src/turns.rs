@@ -1,4 +1,5 @@
-//! One launch of a server at a time: two would take each other's volumes away, or each other.
+//! One at a time of what has the same name. Two launches of a server would take each other's volumes away, or each
+//! other; two installations of a package would be one too many.
 //!
 //! A launch that nobody waits for any more goes on to its end before the next one begins.
 
@@ -12,26 +13,45 @@ use tokio::time::timeout;
 use crate::unit::Error;
 
 /// Longer than what a launch may take, but for pulling an image, which stops when it is unwanted.
-const WAIT: Duration = Duration::from_secs(180);
+const LAUNCH: Duration = Duration::from_secs(180);
 
-#[derive(Default)]
-pub(crate) struct Turns(Mutex<HashMap<String, Weak<Semaphore>>>);
+pub(crate) struct Turns {
+    known: Mutex<HashMap<String, Weak<Semaphore>>>,
+    /// What is waited for, and for how long.
+    what: &'static str,
+    within: Duration,
+}
+
+/// Launches of servers.
+impl Default for Turns {
+    fn default() -> Self {
+        Self::new("an earlier launch of the same server", LAUNCH)
+    }
+}
 
 impl Turns {
-    /// Whoever holds this is the only one that works on the server.
+    pub(crate) fn new(what: &'static str, within: Duration) -> Self {
+        Self {
+            known: Mutex::default(),
+            what,
+            within,
+        }
+    }
+
+    /// Whoever holds this is the only one that works on it.
     pub(crate) async fn turn(&self, id: &str) -> Result<OwnedSemaphorePermit, Error> {
         let turn = self.of(id).acquire_owned();
-        match timeout(WAIT, turn).await {
+        match timeout(self.within, turn).await {
             Ok(Ok(turn)) => Ok(turn),
             _ => Err(Error::Timeout {
-                what: "an earlier launch of the same server",
-                within: WAIT,
+                what: self.what,
+                within: self.within,
             }),
         }
     }
 
     fn of(&self, id: &str) -> Arc<Semaphore> {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(turn) = known.get(id).and_then(Weak::upgrade) {
             return turn;
         }
@@ -58,6 +78,6 @@ mod tests {
         drop(turns.turn("a").await.unwrap());
         drop(other);
         drop(turns.turn("c").await.unwrap());
-        assert_eq!(turns.0.lock().unwrap().len(), 1);
+        assert_eq!(turns.known.lock().unwrap().len(), 1);
     }
 }

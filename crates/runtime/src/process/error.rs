@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
+use crate::search::is_executable;
 use crate::sentinel;
 use crate::unit::Unit;
 
@@ -187,13 +187,8 @@ fn find(unit: &Unit, path: Option<&OsString>) -> Option<PathBuf> {
     };
     // What exec would have run comes before what it had to pass over.
     candidates()
-        .find(|path| executable(path))
+        .find(|path| is_executable(path))
         .or_else(|| candidates().find(|path| path.symlink_metadata().is_ok()))
-}
-
-fn executable(path: &Path) -> bool {
-    path.metadata()
-        .is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
 }
 
 fn file_fault(path: &Path, kind: io::ErrorKind) -> String {
@@ -203,7 +198,7 @@ fn file_fault(path: &Path, kind: io::ErrorKind) -> String {
         }
         Err(error) => error.to_string(),
         Ok(metadata) if metadata.is_dir() => "it is a directory".to_owned(),
-        Ok(_) if !executable(path) => {
+        Ok(_) if !is_executable(path) => {
             format!("it is not executable; `chmod +x {}`", path.display())
         }
         Ok(_) if kind == io::ErrorKind::NotFound => {

@@ -24,6 +24,7 @@ use super::shim::Order;
 use super::view::{Scratch, Tmp, View};
 use super::volume::Opened;
 use super::{Inner, failed, seccomp, shim, view, volume};
+use crate::search::own_path;
 use crate::unit::{Confined, Enforced, Error, Unit};
 
 pub(super) const BWRAP: &str = "bwrap";
@@ -449,7 +450,7 @@ pub(super) fn check_text(launch: &Launch) -> Result<(), Error> {
 pub(super) fn search(launch: &Launch) -> OsString {
     match launch.env.get("PATH") {
         Some(path) => path.into(),
-        None => std::env::var_os("PATH").unwrap_or_else(|| view::PATH.into()),
+        None => own_path(),
     }
 }
 

@@ -32,11 +32,11 @@ use model::{Network, Sandbox};
 
 pub(super) use self::program::resolve;
 use self::program::{chain, whole};
+pub(super) use crate::search::PATH;
 use crate::unit::{Confined, Error};
 
 /// The server's home.
 pub(super) const HOME: &str = "/tmp/home";
-pub(super) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 const SYSTEM: [&str; 8] = [
     "/usr",

@@ -6,11 +6,11 @@ use std::{
     ffi::OsStr,
     fs::{self, File},
     io::Read as _,
-    os::unix::fs::PermissionsExt as _,
     path::{Component, Path, PathBuf},
 };
 
 use super::SYSTEM;
+use crate::search::{find, is_executable};
 use crate::unit::Error;
 
 /// What no argument makes visible.
@@ -44,7 +44,7 @@ pub(in crate::sandbox) fn resolve(program: &str, search: &OsStr) -> Result<PathB
             "`{program}` not found; install it or give its full path"
         )),
     })?;
-    if executable(&found) {
+    if is_executable(&found) {
         Ok(found)
     } else {
         Err(refused(format!(
@@ -52,18 +52,6 @@ pub(in crate::sandbox) fn resolve(program: &str, search: &OsStr) -> Result<PathB
             found.display()
         )))
     }
-}
-
-fn find(program: &str, search: &OsStr) -> Option<PathBuf> {
-    env::split_paths(search)
-        .filter(|directory| directory.is_absolute())
-        .map(|directory| directory.join(program))
-        .find(|path| executable(path))
-}
-
-fn executable(path: &Path) -> bool {
-    path.metadata()
-        .is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
 }
 
 /// The program and what it leads to: targets of links, interpreters of scripts.
