@@ -1,7 +1,7 @@
 //! Instances of servers: launched, attached, stopped, reaped.
 //!
 //! - [`process`]: an instance is a child process of this one, on the host itself.
-//! - [`sandbox`]: servers as processes in namespaces and control groups.
+//! - [`sandbox`]: servers as processes in namespaces and control groups. `packages` are what `npx` and `uvx` name there.
 //! - [`docker`]: an instance is a container of a Docker daemon, in gVisor where that is wanted.
 //! - [`e2b`]: an instance is a command in a sandbox of E2B's.
 //! - [`Runtime`]: what runs servers.
@@ -31,6 +31,7 @@ mod handle;
 mod image;
 mod ladder;
 mod lineage;
+mod packages;
 mod pump;
 mod remote;
 mod repeats;

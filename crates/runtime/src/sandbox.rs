@@ -9,6 +9,7 @@
 //!   otherwise in a user namespace, as the user that runs this. In both cases without capabilities,
 //!   and with no way to gain any.
 //! - The files that `view` lists.
+//! - If its command is `npx` or `uvx`: the package that it names, installed beforehand and pinned (`packages`).
 //! - Control groups with its limits of processors, memory and processes. It is in them before its
 //!   first instruction. The two processes of bubblewrap count to its memory, which is less than a
 //!   MiB, and not to its processes.
@@ -36,7 +37,8 @@
 //! - Nothing of the server runs before what it is to be confined by was read back from the kernel.
 //!   Isolation that is not there is an error always, a limit that does not hold is one if
 //!   `strict`.
-//! - Neither arguments nor variables of a server reach a program that runs outside of the sandbox.
+//! - Neither arguments nor variables of a server reach a program that runs outside of the sandbox; save names and
+//!   versions of packages, which npm and uv get.
 //! - When an instance has ended, its processes, groups, mounts and listeners are gone. When this
 //!   process was killed, the processes are; [`Runtime::sweep`] removes the rest.
 //!
@@ -82,6 +84,7 @@ use self::ports::Forward;
 use self::prepare::{BWRAP, Prepared, check_id, disk, forwards, judge};
 use self::volume::Volumes;
 use crate::egress::{self, Allowed};
+use crate::packages::{Packages, Pinned};
 use crate::process::{self, Caged, Door, SentinelCommand, Spawner};
 use crate::unit::{Confined, Enforced, Error, Instance, Runtime, Stdio, Unit};
 
@@ -97,6 +100,8 @@ const GONE: Duration = Duration::from_secs(6);
 pub struct Options {
     /// For volumes. It is made if it is not there, for this user alone.
     pub dir: PathBuf,
+    /// For packages that servers name by `npx` and `uvx`.
+    pub packages: PathBuf,
     /// What tells this installation from others on the same host: `[a-z0-9]`, 64 bytes at most. The
     /// same for every run.
     pub install: String,
@@ -118,6 +123,7 @@ struct Inner {
     serial: AtomicU64,
     tree: OnceLock<Tree>,
     volumes: Arc<Volumes>,
+    packages: Packages,
     bombs: Arc<bomb::Watch>,
 }
 
@@ -128,8 +134,10 @@ impl Bubblewrap {
         // A run's own id is random; its beginning tells runs apart well enough.
         let run = spawner.run_id().chars().take(12).collect();
         let volumes = Volumes::new(options.dir.clone(), privileged);
+        let packages = Packages::new(options.packages.clone(), spawner.clone());
         Self(Arc::new(Inner {
             spawner,
+            packages,
             options,
             privileged,
             run,
@@ -153,10 +161,8 @@ impl Bubblewrap {
         }
     }
 
-    async fn start(&self, unit: Unit) -> Result<Instance, Error> {
-        let confined = unit.confined()?;
-        let sandbox = confined.sandbox;
-        let allowed = match &sandbox.network {
+    async fn start(&self, mut unit: Unit) -> Result<Instance, Error> {
+        let allowed = match &unit.confined()?.sandbox.network {
             Network::Allow(entries) => {
                 let refused = |why| Error::Refused {
                     field: "network",
@@ -166,6 +172,15 @@ impl Bubblewrap {
             }
             Network::None | Network::Open => None,
         };
+        let (files, row) = match self.0.packages.pin(&unit).await? {
+            Some(Pinned { launch, files, row }) => {
+                unit.launch = launch;
+                (Some(files), Some(row))
+            }
+            None => (None, None),
+        };
+        let confined = unit.confined()?;
+        let sandbox = confined.sandbox;
         let prepared = {
             let unit = unit.clone();
             self.blocking("preparing a sandbox", move |inner| {
@@ -175,7 +190,7 @@ impl Bubblewrap {
         };
         let order = self.0.order(confined, &prepared);
         let (mut channel, theirs) = Channel::pair().map_err(failed("cannot make a socket"))?;
-        let (bwrap, pass) = self.0.bwrap(confined, &prepared, theirs)?;
+        let (bwrap, pass) = self.0.bwrap(confined, &prepared, files.as_ref(), theirs)?;
         let Prepared {
             group,
             opened,
@@ -215,6 +230,7 @@ impl Bubblewrap {
             let mut enforced = group.enforced(&sandbox.limits, extra).to_vec();
             enforced.insert(2, disk);
             enforced.extend(verified(&ready, &group, sandbox, user, &cell)?);
+            enforced.extend(row);
             judge(&enforced, sandbox.strict)?;
             let ports = connect(ready, confined, allowed, &cell).await?;
             match timeout(START, channel.go()).await {
@@ -331,6 +347,7 @@ impl Inner {
         // A mount without a group: of a run whose processes were killed, and whose groups went.
         let mounts = self.volumes.sweep();
         self.shims_remove();
+        self.packages.sweep();
         Ok(gone.len().max(mounts))
     }
 }

@@ -56,7 +56,7 @@ pub struct Stdio {
 /// Whether one promise holds for an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Enforced {
-    /// `cpu`, `memory`, `disk`, `pids`, `filesystem`, `network`, `privileges` or `kernel`.
+    /// `cpu`, `memory`, `disk`, `pids`, `filesystem`, `network`, `privileges`, `system calls`, `kernel` or `package`.
     pub what: &'static str,
     pub holds: bool,
     /// What enforces it, or why nothing does: `memory.limit_in_bytes = 536870912 (cgroup v1)`.

@@ -533,6 +533,7 @@ async fn the_host_runs_commands_and_no_sandboxes() {
         spawner.clone(),
         Options {
             dir: directory.path().to_owned(),
+            packages: directory.path().join("packages"),
             install: "test".to_owned(),
             shim: SentinelCommand {
                 program: support::VICTIM.into(),

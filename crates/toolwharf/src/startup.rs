@@ -249,6 +249,7 @@ fn runtimes(settings: &Settings, data_dir: &Path, spawner: Spawner) -> anyhow::R
     let mut all: BTreeMap<Provider, Arc<dyn Runtime>> = BTreeMap::new();
     let options = sandbox::Options {
         dir: dir.join("process"),
+        packages: data_dir.join("packages"),
         install: install.clone(),
         shim: SentinelCommand::this_binary([SHIM]),
     };

@@ -10,6 +10,7 @@
 //! - `runtime-victim exit COUNT`: as `host`, but ends by itself, with everything running.
 
 use std::io::{self, Write as _};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -111,6 +112,7 @@ async fn storm() -> ExitCode {
 fn ground(spawner: &Spawner, install: &str, dir: &str) -> Bubblewrap {
     let options = Options {
         dir: dir.into(),
+        packages: Path::new(dir).with_file_name("packages"),
         install: install.to_owned(),
         shim: SentinelCommand::this_binary(["shim"]),
     };

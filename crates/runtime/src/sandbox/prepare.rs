@@ -24,6 +24,7 @@ use super::shim::Order;
 use super::view::{Scratch, Tmp, View};
 use super::volume::Opened;
 use super::{Inner, failed, seccomp, shim, view, volume};
+use crate::packages::Files;
 use crate::search::own_path;
 use crate::unit::{Confined, Enforced, Error, Unit};
 
@@ -217,6 +218,7 @@ impl Inner {
         &self,
         unit: Confined<'_>,
         prepared: &Prepared,
+        package: Option<&Files>,
         channel: OwnedFd,
     ) -> Result<(Unit, Vec<OwnedFd>), Error> {
         let network = &unit.sandbox.network;
@@ -254,6 +256,7 @@ impl Inner {
         let view = View {
             unit,
             program: &prepared.program,
+            package,
             search: &search(unit.launch),
             scratch: &prepared.scratch,
             volumes: directories.unwrap_or(&nothing),

@@ -9,6 +9,8 @@
 //!   whole: the project around `node_modules`, the virtual environment, the installation prefix of a
 //!   version manager, else the directory it is in, or the file alone where that directory is
 //!   somebody's home, hidden, or the system's.
+//! - Read-only, of a package that is pinned: all of its folder, and the interpreter that runs it in the place of the
+//!   program. Links and `#!` lines in the package lead to nothing.
 //! - Mounts and volumes of its own.
 //! - Its own `/proc`, a `/dev` with the harmless few, and scratch that ends with the instance: `/tmp`
 //!   (also as `/var/tmp`; `HOME` is `/tmp/home`), `/run` and `/dev/shm`.
@@ -32,6 +34,7 @@ use model::{Network, Sandbox};
 
 pub(super) use self::program::resolve;
 use self::program::{chain, whole};
+use crate::packages::Files;
 pub(super) use crate::search::PATH;
 use crate::unit::{Confined, Error};
 
@@ -118,6 +121,8 @@ pub(super) enum Tmp {
 pub(super) struct View<'a> {
     pub(super) unit: Confined<'a>,
     pub(super) program: &'a Path,
+    /// Of the package that the program is in.
+    pub(super) package: Option<&'a Files>,
     pub(super) search: &'a OsStr,
     pub(super) scratch: &'a Scratch,
     /// Path inside → directory of the host.
@@ -168,7 +173,12 @@ pub(super) fn arguments(view: &View<'_>) -> Vec<OsString> {
             arguments.bind("--ro-bind", &real, path);
         }
     }
-    let mut named: BTreeSet<PathBuf> = chain(view.program, view.search);
+    let interpreter = view.package.map(|package| package.interpreter.as_path());
+    let mut named = chain(interpreter.unwrap_or(view.program), view.search);
+    if let Some(Files { folder, .. }) = view.package {
+        arguments.read_only(folder, folder);
+        named.retain(|path| !path.starts_with(folder));
+    }
     named.extend(launch.program.args().iter().filter_map(|arg| {
         let path = Path::new(arg);
         (path.is_absolute() && path.exists()).then(|| path.to_owned())

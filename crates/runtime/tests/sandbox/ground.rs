@@ -104,6 +104,7 @@ impl Drop for Ground {
 pub(crate) fn options(install: &str, directory: &Path) -> Options {
     Options {
         dir: directory.join("state"),
+        packages: directory.join("packages"),
         install: install.to_owned(),
         shim: SentinelCommand {
             program: VICTIM.into(),

@@ -15,6 +15,7 @@ mod kept;
 mod bridge;
 mod life;
 mod limits;
+mod packages;
 mod real;
 mod registering;
 mod volumes;

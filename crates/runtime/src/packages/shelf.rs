@@ -1,0 +1,194 @@
+//! Where the versions of a package stand, and how they get there.
+//!
+//! # Invariants
+//!
+//! - What has the name of a version was complete, and on the disk, before it got that name.
+
+use std::fs::{self, File, Permissions};
+use std::io;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+
+use super::request::{Registry, Request, is_file_name};
+
+/// What names of folders begin with in which a version is being made.
+pub(super) const STAGE: &str = ".new-";
+/// The link to the interpreter of a virtual environment. It is not taken from there, where packages can put files, too.
+pub(super) const PYTHON: &str = "python";
+const CURRENT: &str = "current";
+
+/// All versions that were found for one request.
+#[derive(Clone)]
+pub(super) struct Shelf {
+    folder: PathBuf,
+    /// What a version cannot be used without, and could lose.
+    part: &'static str,
+}
+
+/// A version in the making, and a home for those who make it.
+#[derive(Clone)]
+pub(super) struct Stage(PathBuf);
+
+impl Stage {
+    pub(super) fn package(&self) -> PathBuf {
+        self.0.join("package")
+    }
+
+    pub(super) fn home(&self) -> PathBuf {
+        self.0.join("home")
+    }
+
+    pub(super) fn remove(&self) {
+        let _ = fs::remove_dir_all(&self.0);
+        // A shelf with nothing else on it; the others stay.
+        if let Some(shelf) = self.0.parent() {
+            let _ = fs::remove_dir(shelf);
+        }
+    }
+}
+
+impl Shelf {
+    pub(super) fn new(packages: &Path, request: &Request) -> Self {
+        Self {
+            folder: packages.join(request.registry.name()).join(request.key()),
+            part: match request.registry {
+                Registry::Npm => "node_modules",
+                Registry::Pypi => PYTHON,
+            },
+        }
+    }
+
+    /// The version that is started, if it can be.
+    pub(super) fn current(&self) -> Option<PathBuf> {
+        self.last().filter(|version| self.is_whole(version))
+    }
+
+    /// The version that was started so far.
+    pub(super) fn last(&self) -> Option<PathBuf> {
+        let version = fs::read_link(self.folder.join(CURRENT)).ok()?;
+        let version = version.to_str().filter(|version| is_file_name(version))?;
+        Some(self.folder.join(version))
+    }
+
+    /// A place for a new version. Those that were given up are removed.
+    pub(super) fn stage(&self, name: &str) -> io::Result<Stage> {
+        remove_stages(&self.folder, |_| true);
+        let stage = Stage(self.folder.join(name));
+        fs::create_dir_all(stage.package())?;
+        fs::create_dir(stage.home())?;
+        Ok(stage)
+    }
+
+    /// Makes what stands on the stage the version that is started.
+    pub(super) fn publish(&self, stage: &Stage, version: &str) -> io::Result<PathBuf> {
+        if !is_file_name(version) || version == CURRENT {
+            let why = format!("`{}` cannot be a version", version.escape_debug());
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
+        let place = self.folder.join(version);
+        if !self.is_whole(&place) {
+            if place.exists() {
+                fs::remove_dir_all(&place)?;
+            }
+            make_readable(&stage.package())?;
+            rustix::fs::syncfs(File::open(stage.package())?)?;
+            fs::rename(stage.package(), &place)?;
+        }
+        let link = stage.0.join(CURRENT);
+        symlink(version, &link)?;
+        fs::rename(link, self.folder.join(CURRENT))?;
+        Ok(place)
+    }
+
+    fn is_whole(&self, version: &Path) -> bool {
+        version.join(self.part).exists()
+    }
+}
+
+/// Removes what earlier runs left half made. `own`: what names of this run's stages begin with.
+pub(super) fn sweep(packages: &Path, own: &str) {
+    for registry in [Registry::Npm, Registry::Pypi] {
+        let shelves = fs::read_dir(packages.join(registry.name()));
+        for shelf in shelves.into_iter().flatten().flatten() {
+            remove_stages(&shelf.path(), |name| !name.starts_with(own));
+        }
+    }
+}
+
+fn remove_stages(shelf: &Path, which: impl Fn(&str) -> bool) {
+    for entry in fs::read_dir(shelf).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let stage = name.to_str().filter(|name| name.starts_with(STAGE));
+        if stage.is_some_and(&which) {
+            Stage(entry.path()).remove();
+        }
+    }
+}
+
+/// Servers run as users of their own, and the umask of this process may be a strict one.
+pub(super) fn make_readable(path: &Path) -> io::Result<()> {
+    let metadata = path.symlink_metadata()?;
+    if metadata.is_symlink() {
+        return Ok(());
+    }
+    let mode = metadata.permissions().mode() & 0o7777;
+    let is_program = metadata.is_dir() || mode & 0o100 != 0;
+    let wanted = mode & 0o777 | if is_program { 0o555 } else { 0o444 };
+    if wanted != mode {
+        fs::set_permissions(path, Permissions::from_mode(wanted))?;
+    }
+    if metadata.is_dir() {
+        for entry in fs::read_dir(path)? {
+            make_readable(&entry?.path())?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn u03_a_version_is_complete_or_not_there() {
+        let packages = tempfile::tempdir().unwrap();
+        let packages = packages.path();
+        let args = ["one".to_owned()];
+        let request = Request::parse("npx", &args).unwrap().unwrap();
+        let shelf = Shelf::new(packages, &request);
+        assert_eq!(shelf.current(), None);
+        shelf.stage(".new-a-0").unwrap().remove();
+        assert_eq!(fs::read_dir(packages.join("npm")).unwrap().count(), 0);
+        let given_up = shelf.stage(".new-a-0").unwrap();
+        fs::create_dir(given_up.package().join("node_modules")).unwrap();
+        let stage = shelf.stage(".new-a-1").unwrap();
+        assert!(!given_up.home().exists() && shelf.current().is_none());
+        let secret = stage.package().join("node_modules");
+        fs::create_dir(&secret).unwrap();
+        fs::set_permissions(&secret, Permissions::from_mode(0o700)).unwrap();
+        for bad in ["", "..", "a/b", "current"] {
+            assert!(shelf.publish(&stage, bad).is_err(), "{bad}");
+        }
+        let version = shelf.publish(&stage, "1.0").unwrap();
+        assert_eq!(shelf.current(), Some(version.clone()));
+        let mode = version
+            .join("node_modules")
+            .metadata()
+            .unwrap()
+            .permissions()
+            .mode();
+        assert_eq!(mode & 0o777, 0o755);
+        // What lost a part of it is made anew.
+        fs::remove_dir(version.join("node_modules")).unwrap();
+        assert_eq!(
+            (shelf.current(), shelf.last()),
+            (None, Some(version.clone()))
+        );
+        let again = shelf.stage(".new-b-0").unwrap();
+        fs::create_dir(again.package().join("node_modules")).unwrap();
+        sweep(packages, ".new-b-");
+        assert_eq!(shelf.publish(&again, "1.0").unwrap(), version);
+        sweep(packages, ".new-c-");
+        assert!(!again.home().exists() && shelf.current().is_some());
+    }
+}
