@@ -21,6 +21,7 @@ use engine::{Order, server::Server};
 use futures_util::{StreamExt as _, stream};
 use model::ServerName;
 use serde::Deserialize;
+use serde_json::Value;
 use store::WorkspaceRow;
 
 pub(crate) use self::told::{Enforced, Events, Happened, HostedServer, HostedServers};
@@ -236,7 +237,15 @@ pub(super) async fn update(
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
-    let entry = Entry::read(input::json(body)?).map_err(Error::Unfit)?;
+    let mut body: Value = input::json(body)?;
+    if let Value::Object(members) = &mut body {
+        // What its path says need not be said again.
+        let name = || row.name.as_str().into();
+        members.entry("name").or_insert_with(name);
+        let project = || row.project_id.clone().into();
+        members.entry("project").or_insert_with(project);
+    }
+    let entry = Entry::read(body).map_err(Error::Unfit)?;
     Conditions::of(&headers).permit(Some(&tag(&row)))?;
     let row = rest.hosting.update(&row.id, entry).await?;
     rest.settled(&row.id).await;

@@ -10,11 +10,12 @@ use axum::{
 };
 use model::ServerName;
 use serde::{Deserialize, de::DeserializeOwned};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use serde_path_to_error::Segment;
 use sha2::{Digest, Sha256};
 
 use super::Problem;
+use crate::config::Wrong;
 
 /// Deepest nesting of a body.
 const DEPTH: usize = 64;
@@ -50,6 +51,27 @@ pub(super) fn object<T: DeserializeOwned>(
     }
 }
 
+/// An entry as `mcp.json` has it, also where it is written as a row of the store: `{"transport": …, "config": {…}}`.
+///
+/// # Errors
+/// Its `config` is no object.
+pub(super) fn entry(mut members: Map<String, Value>) -> Result<Map<String, Value>, Wrong> {
+    let mut entry = match members.remove("config") {
+        None => return Ok(members),
+        Some(Value::Object(config)) => config,
+        Some(_) => return Err(Wrong::new("/config", "is an object")),
+    };
+    for (key, own) in [
+        ("transport", "type"),
+        ("name", "name"),
+        ("description", "description"),
+        ("enabled", "enabled"),
+    ] {
+        entry.extend(members.remove(key).map(|value| (own.to_owned(), value)));
+    }
+    Ok(entry)
+}
+
 /// A value as a type, or the place that does not fit.
 pub(super) fn typed<'de, D, T>(from: D) -> Result<T, Problem>
 where
@@ -61,7 +83,7 @@ where
         let pointer = pointer(error.path());
         let why = error.into_inner();
         let mut problem = not_json(&why);
-        problem.errors.push(crate::config::Wrong {
+        problem.errors.push(Wrong {
             pointer,
             detail: why.to_string(),
         });

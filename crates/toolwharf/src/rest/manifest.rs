@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use model::{ProjectId, ServerName};
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 use store::NewServer;
 
 use super::{
@@ -212,31 +212,7 @@ impl Reading<'_> {
             self.wrong(format!("{place}/name"), "is missing, or no text");
             return None;
         };
-        let entry = match members.get("config") {
-            Some(Value::Object(config)) => {
-                let mut entry: Map<String, Value> = config.clone();
-                for key in ["description", "enabled"] {
-                    if let Some(value) = members.get(key) {
-                        entry.insert(key.to_owned(), value.clone());
-                    }
-                }
-                if let Some(transport) = members.get("transport") {
-                    entry.insert("type".to_owned(), transport.clone());
-                }
-                Value::Object(entry)
-            }
-            Some(_) => {
-                self.wrong(format!("{place}/config"), "is an object");
-                return None;
-            }
-            // The entry itself with a name in it.
-            None => {
-                let mut entry = members.clone();
-                entry.remove("name");
-                json!(entry)
-            }
-        };
-        self.entry(place, name, entry)
+        self.entry(place, name, item.clone())
     }
 
     fn entry(&mut self, place: &str, name: &str, entry: Value) -> Option<NewServer> {

@@ -82,10 +82,18 @@ impl Entry {
             pointer: pointer.to_owned(),
             detail: detail.to_owned(),
         };
-        let Value::Object(mut members) = value else {
+        let Value::Object(members) = value else {
             return Err(vec![wrong("", "a server's entry is an object")]);
         };
+        let mut members = input::entry(members).map_err(|wrong| vec![wrong])?;
         let mut errors = Vec::new();
+        if members
+            .remove("name")
+            .is_some_and(|own| own != name.as_str())
+        {
+            let what = format!("is not `{name}`, which the server is called here");
+            errors.push(wrong("/name", &what));
+        }
         if members.contains_key(REGISTERED_BY) {
             let pointer = format!("/{REGISTERED_BY}");
             errors.push(wrong(&pointer, "is said by the gateway, not by the caller"));

@@ -28,7 +28,7 @@ use super::{
     Problem, Rest, Shared,
     answer::shown,
     hosted::Enforced,
-    input::{json, object},
+    input::{entry, json, object},
 };
 use crate::{
     config::{ConfigError, Sources},
@@ -370,7 +370,15 @@ pub(super) async fn save(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
     let name = server_name(&name)?;
-    let entry: Value = json(body)?;
+    let entry = match json(body)? {
+        Value::Object(members) => {
+            let mut entry = entry(members)
+                .map_err(|wrong| Problem::field(422, &wrong.pointer, wrong.detail))?;
+            entry.remove("name");
+            entry.into()
+        }
+        other => other,
+    };
     // RFC 9110 section 13.1.2: `*` is "only if there is none".
     let replace = headers
         .get(header::IF_NONE_MATCH)

@@ -154,6 +154,51 @@ async fn a_projects_server_works_at_once_and_keeps_its_entry_as_given() {
     assert_eq!(listed["servers"], json!([]));
 }
 
+/// An entry may be written as a row of the store, wherever one is given; the name need not be said again.
+#[tokio::test]
+async fn an_entry_may_have_the_shape_of_a_row() {
+    let gateway = Setup::new().serve().await;
+    let api = Api::admin(&gateway);
+    api.put("/projects/a", json!({})).await;
+    let row = json!({
+        "name": "web", "transport": "http", "description": "the web", "enabled": false,
+        "config": {"url": "https://tools.example.com/mcp"},
+    });
+    let made = api.put("/projects/a/servers/web", row.clone()).await;
+    let entry = json!({"type": "http", "url": "https://tools.example.com/mcp"});
+    assert_eq!((&made["config"], &made["enabled"]), (&entry, &json!(false)));
+    assert_eq!(made["description"], "the web");
+    let made = api.put("/servers/web", row.clone()).await;
+    assert_eq!(made["server"]["state"], "disabled", "{made}");
+    let products = json!({"name": "p", "version": "1", "mcp": {"servers": {"shop": {
+        "transport": "http", "config": {"url": "https://shop.example.com/mcp"},
+    }}}});
+    api.put("/projects/a/products/p", products).await;
+    let made = api.get("/projects/a/servers/shop").await;
+    assert_eq!(made["config"]["url"], "https://shop.example.com/mcp");
+
+    let text = row.to_string();
+    let refused = api
+        .refused("PUT", "/projects/a/servers/other", &text, 422)
+        .await;
+    assert_eq!(refused["errors"][0]["pointer"], "/name", "{refused}");
+    for path in ["/projects/a/servers/x", "/servers/x"] {
+        let refused = api.refused("PUT", path, r#"{"config": 5}"#, 422).await;
+        assert_eq!(refused["errors"][0]["pointer"], "/config", "{refused}");
+    }
+    // A registration is replaced under the name that its path has.
+    let registered = json!({"name": "kept", "command": "true", "enabled": false});
+    let made = api.ok("POST", "/mcp/servers?wait=false", registered).await;
+    let path = format!("/mcp/servers/{}", made["id"].as_str().expect("an id"));
+    let made = api
+        .put(
+            &path,
+            json!({"command": "true", "args": ["x"], "enabled": false}),
+        )
+        .await;
+    assert_eq!(made["name"], "kept");
+}
+
 #[tokio::test]
 async fn a_projects_key_registers_urls_only() {
     let gateway = Setup::new().serve().await;

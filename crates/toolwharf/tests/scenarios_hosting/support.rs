@@ -6,7 +6,6 @@ use http::Method;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use testkit::{Bin, DEADLINE, Reply, wait_for, wait_for_some, within};
-use tokio::time::Instant;
 
 use crate::kept::{Kept, Running};
 
@@ -222,16 +221,11 @@ impl Host {
 
     /// Waits until it is in this state; how it is then.
     pub(crate) async fn until(&self, id: &str, state: &str) -> Value {
-        let mut last = Value::Null;
-        let start = Instant::now();
-        while start.elapsed() < LONG {
-            last = self.status(id).await;
-            if last["status"] == state {
-                return last;
-            }
-            tokio::task::yield_now().await;
-        }
-        panic!("{id} does not get {state}: {last:#}");
+        wait_for_some(&format!("{id} to be {state}"), LONG, async || {
+            let status = self.status(id).await;
+            (status["status"] == state).then_some(status)
+        })
+        .await
     }
 
     /// One request to a server.
