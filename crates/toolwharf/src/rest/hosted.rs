@@ -150,8 +150,8 @@ impl Rest {
                 permit(who, Role::Call, server.spec.owner.as_ref())?;
                 Ok(server)
             }
-            // Why not, the rows know.
-            _ => self.enabled(&self.workspace(who, Role::Call, id).await?),
+            // Why not, the rows know. Rare, and boxed: what answers a call is moved into its connection.
+            _ => self.enabled(&Box::pin(self.workspace(who, Role::Call, id)).await?),
         }
     }
 
