@@ -7,6 +7,7 @@ use mcp::{
     Era, Frame, RpcError,
     bridge::ClientFace,
     client::CallerId,
+    frame::Param,
     outbox::Outbox,
     protocol::meta,
     server::{Session, SessionId},
@@ -117,6 +118,17 @@ impl Owner {
             Some(session) => Self::Session(session.id().clone()),
             None => Self::Bearer,
         }
+    }
+}
+
+/// Refuses a request for a further page of a list: lists are answered whole.
+///
+/// # Errors
+/// -32602 if the request has a `cursor`.
+pub(crate) fn check_cursor(frame: &Frame) -> Result<(), RpcError> {
+    match frame.param(Param::Cursor) {
+        Some(_) => Err(RpcError::invalid_params("Invalid params: unknown `cursor`")),
+        None => Ok(()),
     }
 }
 

@@ -21,7 +21,7 @@ use crate::{
     catalog::ListKind,
     chain,
     chronicle::Warning,
-    exchange::{Answer, Caller},
+    exchange::{Answer, Caller, check_cursor},
     fleet::Fleet,
     hub::{Filter, Listener, Registration},
     launch::{Connect, Launcher},
@@ -476,10 +476,7 @@ impl Gateway {
     ) -> Result<Answer, RpcError> {
         let kind = ListKind::from_method(frame.method())
             .ok_or_else(|| RpcError::method_not_found(frame.method()))?;
-        if frame.param(Param::Cursor).is_some() {
-            // Lists are answered whole: there is no second page to point at.
-            return Err(RpcError::invalid_params("Invalid params: unknown `cursor`"));
-        }
+        check_cursor(frame)?;
         let view = if view.is_settled() {
             view.wake();
             view

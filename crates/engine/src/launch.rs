@@ -84,7 +84,7 @@ pub(crate) struct Launcher {
 struct Started {
     target: Target,
     handle: Handle,
-    /// What it printed on its standard output besides messages.
+    /// The first line on its standard output that was no message.
     printed: Printed,
     hosted: Option<Arc<Housing>>,
 }

@@ -40,7 +40,7 @@ pub use rules::{Earned, Free, Rules};
 /// From `SIGTERM` to `SIGKILL` in a restart by hand (H12).
 pub const RESTART_GRACE: Duration = Duration::from_secs(10);
 
-/// What is known of one server. Made by [`State::new`], changed by [`step`].
+/// The state of one server. [`State::new`] makes it, [`step`] changes it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct State {
     rules: Rules,
@@ -179,10 +179,10 @@ pub enum Event {
     },
 }
 
-/// What is to be done.
+/// Something that the runner has to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Start an instance, or reach what is not ours; there is none.
+    /// Start an instance, or connect to a remote server. None runs at this moment.
     Launch,
     /// Connect to the instance that is there; [`Event::Ready`] or an end is the answer.
     Attach,
@@ -222,7 +222,7 @@ pub enum Note {
         failures: u32,
         wait: Duration,
     },
-    /// `again`: when it is looked at again; `None`: not at all.
+    /// `again`: the time until the next look at the cause; `None`: there is no next look.
     Blocked {
         why: String,
         again: Option<Duration>,
@@ -245,7 +245,7 @@ pub enum Note {
 /// Decides. Never fails: see the module's docs for what is ignored where.
 #[must_use]
 pub fn step(state: State, event: Event, now: Instant) -> (State, Vec<Action>) {
-    // A timer that fired is none any more, also if nobody waited for it.
+    // A timer that fired is over, even if nothing waited for it.
     let timer = state.timer().filter(|_| event != Event::TimerFired);
     let mut step = Step {
         state,
@@ -500,8 +500,8 @@ impl Step {
         Phase::Blocked { until }
     }
 
-    /// It ended and nobody asked for that. Who shall not run again does not; who cannot be started is left alone; who
-    /// has earned it is started at once; the others wait.
+    /// Handles an end that nobody asked for. The restart policy comes first, then the breaker, then a free restart; a server
+    /// that has none left waits.
     fn fell(&mut self, cause: Cause, answered: bool) -> Phase {
         let restart = self.state.rules.restart;
         let (again, left) = match &cause {

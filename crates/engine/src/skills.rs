@@ -14,7 +14,7 @@ use mcp::{
 use tokio::time::Instant;
 
 use crate::{
-    exchange::{Answer, Caller},
+    exchange::{Answer, Caller, check_cursor},
     offers::has_skills,
     relay,
     server::Server,
@@ -36,10 +36,7 @@ pub(crate) async fn list(
     view: &View,
     frame: &Frame,
 ) -> Result<Answer, RpcError> {
-    if frame.param(mcp::frame::Param::Cursor).is_some() {
-        // Lists are answered whole: there is no second page to point at.
-        return Err(RpcError::invalid_params("Invalid params: unknown `cursor`"));
-    }
+    check_cursor(frame)?;
     let asked = view
         .servers
         .iter()

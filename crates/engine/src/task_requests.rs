@@ -7,7 +7,7 @@ use std::sync::Arc;
 use mcp::{Era, Frame, Kind, RpcError, extensions, json::Splice, tasks};
 
 use crate::{
-    exchange::{Answer, Caller, Owner},
+    exchange::{Answer, Caller, Owner, check_cursor},
     offers::makes_tasks,
     relay::{Target, relay},
     shared::Shared,
@@ -116,10 +116,7 @@ async fn list(
     frame: &Frame,
 ) -> Result<Answer, RpcError> {
     use futures_util::StreamExt as _;
-    if frame.param(mcp::frame::Param::Cursor).is_some() {
-        // Lists are answered whole: there is no second page to point at.
-        return Err(RpcError::invalid_params("Invalid params: unknown `cursor`"));
-    }
+    check_cursor(frame)?;
     let owner = Owner::of(caller);
     let described = shared.tasks.of(&owner).into_iter().map(|task| async move {
         if let Some(kept) = &task.kept {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use model::{Breaker, Declared, Origin, RestartPolicy, ServerSpec, Settings, StartPolicy};
 
-/// What is decided by.
+/// The rules of one kind of server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
     pub restart: RestartPolicy,
@@ -33,14 +33,14 @@ pub struct Free {
     pub earned: Earned,
 }
 
-/// Which ends are.
+/// Which ends are followed by a free restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Earned {
-    /// All, while there are not too many. Who has waited once goes on waiting until it is stable.
+    /// All of them, as long as there are few. A server that has waited once waits each time until it is stable.
     Always,
-    /// Of who had answered since it was launched.
+    /// The end of an instance that had answered since its launch.
     Answered,
-    /// Of what held for this long.
+    /// The end of a connection that held for this long.
     Held(Duration),
 }
 

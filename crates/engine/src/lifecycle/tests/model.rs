@@ -155,7 +155,7 @@ impl Model {
     }
 }
 
-/// What was seen in all traces: a test of nothing is none.
+/// Counts what the traces have covered, so that the test cannot pass without testing anything.
 #[derive(Default)]
 struct Seen {
     waits: [Cell<u32>; 5],
@@ -232,7 +232,7 @@ impl World<'_> {
             (Op::Answer, Body::Up) => self.tell(Event::HeartbeatAnswered),
             _ => {}
         }
-        // What is due now was launched; what is due later is what it waits for.
+        // A start that is due now was launched; the timer is set for one that is due later.
         assert!(self.model.due.is_none_or(|due| due > now), "not launched");
         let next = self.state.next_attempt().map(|at| at - self.zero);
         assert_eq!(
@@ -289,7 +289,7 @@ fn h10_backoff_is_the_models_on_paused_time() {
                 world.wait(gap).await;
                 world.op(op);
             }
-            // What it waits for comes, on time.
+            // The event that it waits for comes on time.
             if world.state.next_attempt().is_some() {
                 world.wait(300_000).await;
                 assert_eq!(world.body, Body::Launching);
