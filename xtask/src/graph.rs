@@ -65,8 +65,14 @@ const RULES: &[Rule] = &[
         no_anywhere: &["axum"],
     },
     Rule {
+        krate: "api",
+        ours: &[],
+        no_direct: &[],
+        no_anywhere: &["tokio", "hyper", "axum", "reqwest", "sqlx", "rmcp"],
+    },
+    Rule {
         krate: "toolwharf",
-        ours: &["engine", "agent", "runtime", "store", "mcp", "model"],
+        ours: &["engine", "agent", "runtime", "store", "mcp", "model", "api"],
         no_direct: &["sqlx"],
         no_anywhere: &[],
     },

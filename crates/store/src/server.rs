@@ -116,6 +116,28 @@ impl Store {
         row.ok_or_else(|| Error::not_found("server", name))
     }
 
+    /// The server of this id; of one project only if one is named.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if there is none.
+    pub async fn server_get_by_id(
+        &self,
+        project: Option<&ProjectId>,
+        id: &str,
+    ) -> Result<ServerRow> {
+        let mut conn = self.pool.read().await?;
+        let row = row!(
+            conn,
+            ServerRow,
+            "SELECT id, project_id, product_id, name, description, transport, config, enabled,
+                 created_at, updated_at
+             FROM kb.project_mcp_servers WHERE id = $1 AND ($2 = '' OR project_id = $2)",
+            Key(id),
+            project::scope(project),
+        )?;
+        row.ok_or_else(|| Error::not_found("server", id))
+    }
+
     /// All servers of a project by name; not paged, for whoever asks loads the whole project.
     pub async fn server_list(&self, project: &ProjectId) -> Result<Vec<ServerRow>> {
         let mut conn = self.pool.read().await?;

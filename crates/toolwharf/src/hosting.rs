@@ -11,14 +11,14 @@ use std::{
 };
 
 use engine::{Crash, Gateway, Left, Remembered, lifecycle::Last, server::Server};
-use model::{Program, ProjectId, Provider, ServerKey, ServerName, ServerSpec};
+use model::{NativeName, Program, ProjectId, Provider, ServerKey, ServerName, ServerSpec};
 use runtime::Exit;
+use serde_json::Value;
 use store::{EventRow, NewWorkspace, Store, WorkspaceRow};
 use tokio::sync::Mutex;
 
 pub(crate) use self::entry::{Entry, owner};
 use crate::{
-    auth::Principal,
     config::{Wrong, is_mountable, not_mountable},
     projects::Projects,
 };
@@ -58,10 +58,6 @@ impl Hosting {
             projects,
             edits: Mutex::default(),
         })
-    }
-
-    pub(crate) fn store(&self) -> &Store {
-        &self.store
     }
 
     /// Removes what an earlier run left behind and nobody needs, and is never done.
@@ -209,6 +205,53 @@ impl Hosting {
         Ok(row)
     }
 
+    /// Switches a server on or off.
+    ///
+    /// # Errors
+    /// [`Error`]
+    pub(crate) async fn set_enabled(&self, id: &str, enabled: bool) -> Result<WorkspaceRow, Error> {
+        let change = |config: &mut Value| config["enabled"] = enabled.into();
+        self.edit(id, change).await
+    }
+
+    /// Switches a tool of a server on or off, for all who see it.
+    ///
+    /// # Errors
+    /// [`Error`]
+    pub(crate) async fn set_tool_enabled(
+        &self,
+        id: &str,
+        tool: &NativeName,
+        enabled: bool,
+    ) -> Result<WorkspaceRow, Error> {
+        let change = |config: &mut Value| {
+            let off = config[entry::DISABLED_TOOLS]
+                .as_array()
+                .into_iter()
+                .flatten();
+            let mut off: BTreeSet<&str> = off.filter_map(Value::as_str).collect();
+            if enabled {
+                off.remove(tool.as_str());
+            } else {
+                off.insert(tool.as_str());
+            }
+            config[entry::DISABLED_TOOLS] = off.into_iter().collect();
+        };
+        self.edit(id, change).await
+    }
+
+    async fn edit(&self, id: &str, change: impl FnOnce(&mut Value)) -> Result<WorkspaceRow, Error> {
+        let _one_at_a_time = self.edits.lock().await;
+        let mut row = self.store.workspace_get(None, id).await?;
+        change(&mut row.config);
+        let row = self
+            .store
+            .workspace_set_config(None, id, &row.image, &row.config)
+            .await?;
+        self.take_in().await?;
+        Ok(row)
+    }
+
     /// Ends a server and forgets it; its volumes only if that is asked for.
     ///
     /// # Errors
@@ -241,31 +284,6 @@ impl Hosting {
 
     pub(crate) fn server(&self, id: &str) -> Option<Arc<Server>> {
         self.gateway.fleet().by_id(id).cloned()
-    }
-
-    /// A server that `who` reaches, by its id or by a name that only one of these has.
-    pub(crate) fn find(&self, who: &Principal, id: &str) -> Option<Arc<Server>> {
-        let fleet = self.gateway.fleet();
-        let reaches = |server: &&Arc<Server>| who.reaches(server.spec.owner.as_ref());
-        if let Some(server) = fleet.by_id(id) {
-            return Some(server).filter(reaches).cloned();
-        }
-        let mut named = fleet
-            .registered()
-            .filter(|server| server.name().as_str() == id)
-            .filter(reaches);
-        let only = named.next()?;
-        named.next().is_none().then(|| only.clone())
-    }
-
-    /// The rows of the servers that `who` reaches.
-    ///
-    /// # Errors
-    /// The store does not tell.
-    pub(crate) async fn rows_of(&self, who: &Principal) -> Result<Vec<WorkspaceRow>, Error> {
-        let mut rows = self.rows().await?;
-        rows.retain(|row| who.reaches(owner(row).as_ref()));
-        Ok(rows)
     }
 
     /// Whether this installation lets it be hosted so, as far as can be told without trying.

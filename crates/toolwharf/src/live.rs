@@ -18,6 +18,7 @@ use crate::{
     config::{Config, ConfigError, Sources},
     itself::Itself,
     projects::Projects,
+    registry,
     startup::{self, Given},
 };
 
@@ -73,6 +74,16 @@ impl Live {
                 );
             }
         }
+    }
+
+    /// Whether one of the files has the server, in force or not.
+    pub(crate) async fn has(self: &Arc<Self>, name: &ServerName) -> bool {
+        let (this, name) = (self.clone(), name.clone());
+        let found = tokio::task::spawn_blocking(move || {
+            let home = registry::home(&this.sources, &name);
+            home.is_ok_and(|home| home.is_some())
+        });
+        found.await.unwrap_or_default()
     }
 
     /// Has the files changed, and takes them in before anybody else does.

@@ -202,7 +202,10 @@ fn fit(
 }
 
 /// The file that has the server.
-fn home<'s>(sources: &'s Sources, name: &ServerName) -> Result<Option<&'s Path>, Error> {
+///
+/// # Errors
+/// A file is not readable.
+pub(crate) fn home<'s>(sources: &'s Sources, name: &ServerName) -> Result<Option<&'s Path>, Error> {
     for file in &sources.servers {
         let there = ServerFile::open(file).and_then(|servers| servers.value(name));
         let there = there.map_err(|source| Error::Edit {

@@ -49,7 +49,7 @@ async fn a_hosted_server_that_does_not_come_up_is_a_problem() {
     let gateway = Setup::new().serve().await;
     let scripted = Bin::path("testkit-scripted").display().to_string();
     let host = |words: &[&str]| {
-        let mut line = vec!["host", "add", "--data-dir", "data"];
+        let mut line = vec!["add", "--sandbox", "--data-dir", "data"];
         line.extend(words);
         line.iter()
             .map(|word| (*word).to_owned())
@@ -59,10 +59,7 @@ async fn a_hosted_server_that_does_not_come_up_is_a_problem() {
     let good: Vec<&str> = good.iter().map(String::as_str).collect();
     on(&gateway, &good).await.code(0);
     let said = doctor(&gateway).await.code(0);
-    assert!(
-        said.out.contains("hosted server `good` is running"),
-        "{said:?}"
-    );
+    assert!(said.out.contains("server `good` is running"), "{said:?}");
     let bad = host(&[
         "bad",
         "--",
@@ -74,7 +71,7 @@ async fn a_hosted_server_that_does_not_come_up_is_a_problem() {
     let bad: Vec<&str> = bad.iter().map(String::as_str).collect();
     on(&gateway, &bad).await;
     wait_for("its backoff", DEADLINE, async || {
-        let line = ["host", "get", "bad", "--data-dir", "data", "-o", "json"];
+        let line = ["get", "bad", "--data-dir", "data", "-o", "json"];
         on(&gateway, &line).await.json()["status"] == "backoff"
     })
     .await;

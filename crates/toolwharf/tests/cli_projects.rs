@@ -80,7 +80,7 @@ async fn projects_and_their_servers() {
     let said = run(&gateway, &add, "").await;
     assert_eq!(said.code, Some(0), "{said:?}");
     assert!(
-        said.err.contains("added `one` to project `games`"),
+        said.err.contains("added `one` of project `games`"),
         "{said:?}"
     );
     assert!(said.err.contains("starts at its first use"), "{said:?}");

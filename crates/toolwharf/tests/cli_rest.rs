@@ -11,30 +11,35 @@ use tokio::task::JoinSet;
 /// Routes that change files or processes, with a request that means something.
 const ROWS: &[(&str, &str, &str, &str)] = &[
     ("GET", "/api/v1", "/api/v1", ""),
-    ("GET", "/api/v1/servers", "/api/v1/servers", ""),
-    ("GET", "/api/v1/servers/{name}", "/api/v1/servers/one", ""),
+    ("GET", "/api/v1/mcp/servers", "/api/v1/mcp/servers", ""),
+    (
+        "GET",
+        "/api/v1/mcp/servers/{id}",
+        "/api/v1/mcp/servers/one",
+        "",
+    ),
     (
         "PUT",
-        "/api/v1/servers/{name}",
-        "/api/v1/servers/new",
+        "/api/v1/mcp/servers/{id}",
+        "/api/v1/mcp/servers/new",
         r#"{"command":"true"}"#,
     ),
     (
         "POST",
-        "/api/v1/servers/{name}/disable",
-        "/api/v1/servers/new/disable",
+        "/api/v1/mcp/servers/{id}/disable",
+        "/api/v1/mcp/servers/new/disable",
         "{}",
     ),
     (
         "POST",
-        "/api/v1/servers/{name}/enable",
-        "/api/v1/servers/new/enable",
+        "/api/v1/mcp/servers/{id}/enable",
+        "/api/v1/mcp/servers/new/enable",
         "{}",
     ),
     (
         "DELETE",
-        "/api/v1/servers/{name}",
-        "/api/v1/servers/new",
+        "/api/v1/mcp/servers/{id}",
+        "/api/v1/mcp/servers/new",
         "",
     ),
     (
@@ -45,21 +50,21 @@ const ROWS: &[(&str, &str, &str, &str)] = &[
     ),
     (
         "GET",
-        "/api/v1/servers/{name}/logs",
-        "/api/v1/servers/one/logs",
+        "/api/v1/mcp/servers/{id}/logs",
+        "/api/v1/mcp/servers/one/logs",
         "",
     ),
     (
-        "POST",
-        "/api/v1/servers/{name}/tools/{tool}/disable",
-        "/api/v1/servers/one/tools/echo/disable",
-        "{}",
+        "PUT",
+        "/api/v1/mcp/servers/{id}/tools/{tool}",
+        "/api/v1/mcp/servers/one/tools/echo",
+        r#"{"enabled":false}"#,
     ),
     (
-        "POST",
-        "/api/v1/servers/{name}/tools/{tool}/enable",
-        "/api/v1/servers/one/tools/echo/enable",
-        "{}",
+        "DELETE",
+        "/api/v1/mcp/servers/{id}/tools/{tool}",
+        "/api/v1/mcp/servers/one/tools/echo",
+        "",
     ),
     ("GET", "/api/v1/tools", "/api/v1/tools", ""),
 ];
@@ -130,13 +135,13 @@ async fn what_is_wrong_changes_nothing_and_is_explained() {
     gateway.up("one").await;
     let before = file(&gateway);
     let pid = async || {
-        let reply = admin(&gateway, "GET", "/api/v1/servers/one", "").await;
+        let reply = admin(&gateway, "GET", "/api/v1/mcp/servers/one", "").await;
         let row: Value = serde_json::from_slice(&reply.body).expect("JSON");
         row["pid"].clone()
     };
     let running = pid().await;
     assert!(running.is_u64());
-    let servers = "/api/v1/servers";
+    let servers = "/api/v1/mcp/servers";
     let deep = format!("{{\"a\":{}{}}}", "[".repeat(10_000), "]".repeat(10_000));
     let large = format!("{{\"command\":\"{}\"}}", "x".repeat(300 << 10));
     for (method, path, body, status, part) in [
@@ -207,16 +212,16 @@ async fn what_is_wrong_changes_nothing_and_is_explained() {
             "tail",
         ),
         (
-            "POST",
-            format!("{servers}/none/tools/t/disable"),
-            "{}",
+            "PUT",
+            format!("{servers}/none/tools/t"),
+            r#"{"enabled":false}"#,
             404,
             "none",
         ),
         (
-            "POST",
-            format!("{servers}/one/tools/none/disable"),
-            "{}",
+            "PUT",
+            format!("{servers}/one/tools/none"),
+            r#"{"enabled":false}"#,
             404,
             "none",
         ),
@@ -264,21 +269,21 @@ async fn a_broken_file_keeps_the_old_configuration_and_says_so() {
     let reply = admin(
         &gateway,
         "PUT",
-        "/api/v1/servers/two",
+        "/api/v1/mcp/servers/two",
         scripted("two", &[]).to_string(),
     )
     .await;
     assert_eq!(reply.status, 201, "{}", reply.text());
     let saved: Value = serde_json::from_slice(&reply.body).expect("JSON");
     assert!(
-        saved["warnings"][0]
+        saved["notices"][0]
             .as_str()
             .is_some_and(|w| w.contains("pigeon")),
         "{saved}"
     );
-    assert_eq!(saved["server"], Value::Null);
+    assert_eq!(saved["status"], "unusable", "{saved}");
     // Taking away what was wrong puts all of it in force.
-    let reply = admin(&gateway, "DELETE", "/api/v1/servers/bad", "").await;
+    let reply = admin(&gateway, "DELETE", "/api/v1/mcp/servers/bad", "").await;
     assert_eq!(reply.status, 200, "{}", reply.text());
     gateway.up("two").await;
 }
@@ -287,7 +292,7 @@ async fn a_broken_file_keeps_the_old_configuration_and_says_so() {
 async fn answers_reflect_the_change_and_no_change_is_lost() {
     let mut gateway = Setup::new().scripted("one", &[]).serve().await;
     gateway.up("one").await;
-    let path = |n: usize| format!("/api/v1/servers/s{n}");
+    let path = |n: usize| format!("/api/v1/mcp/servers/s{n}");
     let token = format!("Bearer {}", gateway.token());
     let mut all = JoinSet::new();
     for n in 0..24 {
@@ -303,7 +308,7 @@ async fn answers_reflect_the_change_and_no_change_is_lost() {
                 .await;
             assert_eq!(reply.status, 201, "{}", reply.text());
             let saved: Value = serde_json::from_slice(&reply.body).expect("JSON");
-            assert_eq!(saved["server"]["state"], "disabled", "{saved}");
+            assert_eq!(saved["status"], "disabled", "{saved}");
             let reply = client
                 .send(Method::GET, &headers, "")
                 .await

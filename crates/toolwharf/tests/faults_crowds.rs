@@ -312,9 +312,11 @@ async fn beyond_the_cap_there_is_room_for_the_administrator() {
     assert!(reply.header("retry-after").is_some());
     assert_eq!(gateway.at("/healthz").get(&[]).await.status, 200);
     let bearer = format!("Bearer {}", gateway.token());
-    let rest = gateway.at("/api/v1/servers").with("authorization", &bearer);
+    let rest = gateway
+        .at("/api/v1/mcp/servers")
+        .with("authorization", &bearer);
     assert_eq!(rest.get(&[]).await.status, 200);
-    assert_eq!(gateway.at("/api/v1/servers").get(&[]).await.status, 503);
+    assert_eq!(gateway.at("/api/v1/mcp/servers").get(&[]).await.status, 503);
     gateway.edit(|servers| {
         servers.insert("late".into(), scripted("late", &[]));
     });

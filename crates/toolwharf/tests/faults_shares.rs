@@ -181,7 +181,7 @@ async fn a_revoked_key_ends_its_streams() {
     let key = client(&gateway, token);
     let legacy = session(&key).await;
     let oldest = key.at("/sse");
-    let logs = key.at("/api/v1/servers/one/logs?follow=true");
+    let logs = key.at("/api/v1/mcp/servers/one/logs?follow=true");
     let mut streams = vec![
         ("a session's stream", legacy.get(&STREAM).await),
         ("HTTP+SSE", oldest.get(&STREAM).await),

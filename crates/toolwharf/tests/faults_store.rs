@@ -124,7 +124,7 @@ async fn check(running: &Running, acknowledged: &Acknowledged) {
         for row in page["calls"].as_array().unwrap() {
             assert_ne!(row["status"], "open", "{row}");
             if row["status"] == "ok" {
-                missing.remove(row["argumentsDigest"].as_str().unwrap());
+                missing.remove(row["arguments_digest"].as_str().unwrap());
             }
         }
         match page["next"].as_str() {
@@ -144,7 +144,7 @@ async fn kill_9(kept: Kept, rounds: u64) {
         if round == 1 {
             running.ok("PUT", "/projects/p", json!({})).await;
             let entry = scripted("one", &[]);
-            running.ok("PUT", "/projects/p/servers/one", entry).await;
+            running.ok("PUT", "/mcp/servers/one?project=p", entry).await;
         }
         // Only what is new: the whole is looked at in the end.
         check(&running, &before).await;
@@ -226,7 +226,7 @@ async fn with_one(kept: &Kept) -> Running {
     let running = kept.start().await;
     running.ok("PUT", "/projects/p", json!({})).await;
     let entry = scripted("one", &[]);
-    running.ok("PUT", "/projects/p/servers/one", entry).await;
+    running.ok("PUT", "/mcp/servers/one?project=p", entry).await;
     call(&running, 1).await.unwrap();
     running
 }
@@ -398,7 +398,7 @@ async fn a_full_disk_refuses_calls_and_nothing_else() {
     .await;
     running.ok("PUT", "/projects/p", json!({})).await;
     let entry = scripted("one", &[]);
-    running.ok("PUT", "/projects/p/servers/one", entry).await;
+    running.ok("PUT", "/mcp/servers/one?project=p", entry).await;
     call(&running, 1).await.unwrap();
     let filler = inside.join("filler");
     let begun = Instant::now();
@@ -441,7 +441,7 @@ async fn wrong_key(kept: Kept) {
     running.ok("PUT", "/projects/p", json!({})).await;
     let mut entry = scripted("one", &[]);
     entry["env"] = json!({"TOKEN": "${TOKEN}"});
-    running.ok("PUT", "/projects/p/servers/one", entry).await;
+    running.ok("PUT", "/mcp/servers/one?project=p", entry).await;
     let secret = json!({"value": "sesame"});
     running.ok("PUT", "/projects/p/secrets/TOKEN", secret).await;
     running.stop().await;
@@ -488,7 +488,7 @@ async fn rotated(mut kept: Kept) {
     running.ok("PUT", "/projects/p", json!({})).await;
     let mut entry = scripted("one", &[]);
     entry["env"] = json!({"TOKEN": "${TOKEN}"});
-    running.ok("PUT", "/projects/p/servers/one", entry).await;
+    running.ok("PUT", "/mcp/servers/one?project=p", entry).await;
     let secret = json!({"value": "sesame"});
     running.ok("PUT", "/projects/p/secrets/TOKEN", secret).await;
     let old = std::fs::read_to_string(kept.data("master.key")).unwrap();

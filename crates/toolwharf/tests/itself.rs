@@ -34,7 +34,7 @@ async fn run(home: &Path, arguments: &[&str]) -> Said {
 
 async fn row(gateway: &Gateway, server: &str) -> Value {
     let token = format!("Bearer {}", gateway.token());
-    let client = gateway.at(&format!("/api/v1/servers/{server}"));
+    let client = gateway.at(&format!("/api/v1/mcp/servers/{server}"));
     let reply = client.get(&[("authorization", token.as_str())]).await;
     serde_json::from_str(&reply.collect(DEADLINE).await.text()).expect("JSON")
 }
@@ -44,7 +44,7 @@ async fn down(gateway: &Gateway, server: &str, why: &str) -> Value {
     wait_for_some(&format!("{server} is down: {why}"), DEADLINE, async || {
         let row = row(gateway, server).await;
         let reason = row["reason"].as_str().unwrap_or_default();
-        (row["state"] == "blocked" && reason.contains(why)).then_some(row)
+        (row["status"] == "blocked" && reason.contains(why)).then_some(row)
     })
     .await
 }
@@ -139,7 +139,7 @@ async fn u08_serve_and_doctor_leave_itself_out() {
     // Its own address is known only when it listens.
     let url = format!("{}/mcp", gateway.url);
     let token = format!("Bearer {}", gateway.token());
-    let client = gateway.at("/api/v1/servers/me");
+    let client = gateway.at("/api/v1/mcp/servers/me");
     let headers = [
         ("authorization", token.as_str()),
         ("content-type", "application/json"),

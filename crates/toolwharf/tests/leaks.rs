@@ -110,7 +110,7 @@ async fn canaries(mut kept: Kept) {
         ("failing", failing),
         ("other", other),
     ] {
-        let path = format!("/projects/p/servers/{name}");
+        let path = format!("/mcp/servers/{name}?project=p");
         answers += &running.ok("PUT", &path, entry).await.to_string();
     }
     let call = async |name: &str, arguments: Value| {
@@ -129,7 +129,9 @@ async fn canaries(mut kept: Kept) {
         answers += &reply.text();
     }
     wait_for("the failures", DEADLINE, async || {
-        let rows = running.ok("GET", "/projects/p/servers", Value::Null).await;
+        let rows = running
+            .ok("GET", "/mcp/servers?project=p", Value::Null)
+            .await;
         let rows = rows["servers"].as_array().unwrap();
         let failed = rows.iter().filter(|row| row["reason"].is_string()).count();
         failed == 3
@@ -143,15 +145,15 @@ async fn canaries(mut kept: Kept) {
     for path in [
         "",
         "/status",
-        "/servers",
+        "/mcp/servers",
         "/tools",
         "/projects",
         "/projects/p",
-        "/projects/p/servers",
-        "/projects/p/servers/holder",
-        "/projects/p/servers/remote",
-        "/projects/p/servers/sse",
-        "/projects/p/servers/failing",
+        "/mcp/servers?project=p",
+        "/mcp/servers/holder?project=p",
+        "/mcp/servers/remote?project=p",
+        "/mcp/servers/sse?project=p",
+        "/mcp/servers/failing?project=p",
         "/projects/p/tools",
         "/projects/p/secrets",
         "/projects/p/secrets/IN_ENV",

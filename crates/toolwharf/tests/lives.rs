@@ -18,14 +18,14 @@ async fn read(gateway: &common::Gateway, path: &str) -> String {
 
 /// The one server's row, as `GET /api/v1/servers` has it.
 async fn row(gateway: &common::Gateway, name: &str) -> Value {
-    serde_json::from_str(&read(gateway, &format!("/api/v1/servers/{name}")).await)
+    serde_json::from_str(&read(gateway, &format!("/api/v1/mcp/servers/{name}")).await)
         .expect("a server")
 }
 
 async fn pid(gateway: &common::Gateway, name: &str) -> u32 {
     wait_for_some("its process", DEADLINE, async || {
         let row = row(gateway, name).await;
-        (row["state"] == "running").then(|| row["pid"].as_u64())?
+        (row["status"] == "running").then(|| row["pid"].as_u64())?
     })
     .await
     .try_into()
@@ -49,12 +49,15 @@ async fn u04_a_command_that_is_not_there_blocks_its_server() {
     gateway.up("good").await;
     let told = wait_for_some("the reason", DEADLINE, async || {
         let told = row(&gateway, "lost").await;
-        (told["state"] == "blocked").then_some(told)
+        (told["status"] == "blocked").then_some(told)
     })
     .await;
     let reason = told["reason"].as_str().unwrap();
     assert!(reason.contains("`surely-not-there` not found"), "{told:#}");
-    assert!(told["retryMs"].as_u64().unwrap() <= 60_000, "{told:#}");
+    assert!(
+        told["next_attempt_ms"].as_u64().unwrap() <= 60_000,
+        "{told:#}"
+    );
     let mut peer = gateway.legacy().await;
     assert_eq!(tools(&mut peer).await, ["tool_0"]);
     // Calls neither wait nor start it.
@@ -119,7 +122,7 @@ async fn u05_a_change_in_mid_call_makes_no_second_process() {
         )
         .await;
     wait_for("the call in flight", DEADLINE, async || {
-        row(&gateway, "one").await["inFlight"] == 1
+        row(&gateway, "one").await["in_flight"] == 1
     })
     .await;
     gateway.edit(|servers| {
@@ -156,7 +159,7 @@ async fn text_on_standard_output_is_shown() {
         reason.contains("it printed `Usage: chatty [--help]`"),
         "{told:#}"
     );
-    let logs = read(&gateway, "/api/v1/servers/chatty/logs").await;
+    let logs = read(&gateway, "/api/v1/mcp/servers/chatty/logs").await;
     assert!(logs.contains("[stdout] Usage: chatty"), "{logs}");
 }
 

@@ -226,14 +226,14 @@ async fn a_server_that_asks_gets_one_session_at_a_time() {
     }
     gateway.logged("calls of one session at a time").await;
     let shown = gateway
-        .at("/api/v1/servers/one")
+        .at("/api/v1/mcp/servers/one")
         .with("authorization", &format!("Bearer {}", gateway.token()))
         .get(&[])
         .await
         .collect(DEADLINE)
         .await;
     let shown: Value = serde_json::from_slice(&shown.body).unwrap();
-    assert_eq!(shown["oneSessionAtATime"], true, "{shown}");
+    assert_eq!(shown["one_session_at_a_time"], true, "{shown}");
     let said = asks_beside(one, two, &gateway).await;
     assert_eq!(said["result"], answer(ELICIT), "{said}");
     let said = asks_beside(two, one, &gateway).await;

@@ -96,8 +96,8 @@ async fn shop() -> Gateway {
     let fetch = python("mcp-server-fetch", &["--allow-private-ips"]);
     for (path, body) in [
         ("/projects/shop", json!({})),
-        ("/projects/shop/servers/time", time),
-        ("/projects/shop/servers/fetch", fetch),
+        ("/mcp/servers/time?project=shop", time),
+        ("/mcp/servers/fetch?project=shop", fetch),
     ] {
         let reply = ask(&gateway, "PUT", path, &body).await;
         assert!(reply.status.is_success(), "{path}: {}", reply.text());
@@ -203,7 +203,7 @@ async fn p10_the_connection_is_made_when_the_toolset_is_built() {
     let started = async || {
         let mut starts = Vec::new();
         for server in ["time", "fetch"] {
-            let shown = told(&gateway, &format!("/projects/shop/servers/{server}")).await;
+            let shown = told(&gateway, &format!("/mcp/servers/{server}?project=shop")).await;
             starts.push(shown["starts"].clone());
         }
         starts
@@ -245,7 +245,7 @@ async fn p11_agents_of_a_project_share_a_connection() {
     for result in futures_util::future::join_all(running).await {
         result.expect("a result");
     }
-    let shown = told(&gateway, "/projects/shop/servers/time").await;
+    let shown = told(&gateway, "/mcp/servers/time?project=shop").await;
     assert_eq!(
         (&shown["starts"], &shown["calls"]),
         (&json!(1), &json!(3)),

@@ -132,7 +132,7 @@ async fn r02_a_recipe_comes_from_its_address_into_the_store_and_onto_a_card() {
     assert_eq!(whole["status"], "done", "{whole}");
     assert_eq!(whole["turns"], 4, "{whole}");
     assert_eq!(whole["conversation"], events[0]["id"], "{whole}");
-    assert!(whole["inputTokens"].as_i64() > Some(0), "{whole}");
+    assert!(whole["input_tokens"].as_i64() > Some(0), "{whole}");
     let of_run: Vec<_> = whole["calls"].as_array().expect("calls").iter().collect();
     let newest_first: Vec<_> = of_run.into_iter().rev().collect();
     assert_eq!(newest_first, recorded, "{whole}");

@@ -62,8 +62,8 @@ async fn u01_an_entry_of_the_file_runs_confined() {
     );
     let secret = json!({"path": kept.dir.path().join("secret")});
     let gateway = kept.start().await;
-    row(&gateway, "/servers/plain", "running").await;
-    let notes = row(&gateway, "/servers/notes", "running").await;
+    row(&gateway, "/mcp/servers/plain", "running").await;
+    let notes = row(&gateway, "/mcp/servers/notes", "running").await;
     assert_eq!(
         (&notes["transport"], &notes["sandbox"]),
         (&json!("stdio"), &json!("process"))
@@ -107,7 +107,7 @@ async fn u01_an_entry_of_the_file_runs_confined() {
     assert_eq!(text, "written");
     drop(gateway);
     let gateway = kept.start().await;
-    row(&gateway, "/servers/notes", "running").await;
+    row(&gateway, "/mcp/servers/notes", "running").await;
     let (text, _) = called(&gateway, "-/notes", "read", json!({"path": "/notes/one"})).await;
     assert_eq!(text, "kept");
 }
@@ -119,7 +119,7 @@ async fn u02_the_same_entry_is_the_same_server_wherever_it_stands() {
     kept_with(&kept, json!({"file": entry("file", ours.clone())}));
     let gateway = kept.start().await;
     gateway.ok("PUT", "/projects/shop", json!({})).await;
-    let path = "/projects/shop/servers/own";
+    let path = "/mcp/servers/own?project=shop";
     gateway.ok("PUT", path, entry("own", ours.clone())).await;
     let manifest =
         json!({"name": "p", "version": "1", "mcp": {"servers": {"made": entry("made", ours)}}});
@@ -151,11 +151,11 @@ async fn u02_the_same_entry_is_the_same_server_wherever_it_stands() {
     let registered = format!("/mcp/servers/{}", id.as_str().unwrap());
     let mut all = Vec::new();
     for path in [
-        "/servers/file",
-        "/projects/shop/servers/own",
-        "/projects/shop/servers/made",
+        "/mcp/servers/file",
+        "/mcp/servers/own?project=shop",
+        "/mcp/servers/made?project=shop",
         &registered,
-        "/servers/added",
+        "/mcp/servers/added",
     ] {
         let row = row(&gateway, path, "running").await;
         // The same is promised of each, and holds, or does not, for the same reason.

@@ -93,7 +93,7 @@ async fn u07_a_second_serve_is_refused() {
     // The first is found as before.
     let listed = run(verb(&gateway, &["ls", "-o", "json"])).await.code(0);
     assert_eq!(
-        listed.json()["servers"][0]["state"],
+        listed.json()["servers"][0]["status"],
         "running",
         "{listed:?}"
     );
@@ -102,7 +102,7 @@ async fn u07_a_second_serve_is_refused() {
     gateway.up("one").await;
     let listed = run(verb(&gateway, &["ls", "-o", "json"])).await.code(0);
     assert_eq!(
-        listed.json()["servers"][0]["state"],
+        listed.json()["servers"][0]["status"],
         "running",
         "{listed:?}"
     );
@@ -168,9 +168,9 @@ async fn u07_stdio_is_a_client_of_the_running_serve() {
 #[tokio::test]
 async fn u07_a_hosted_server_is_called_through_stdio() {
     let gateway = Setup::new().serve().await;
-    let mut add = verb(&gateway, &["host", "add", "housed"]);
+    let mut add = verb(&gateway, &["add", "--sandbox", "housed"]);
     add.arg("--").arg(testkit::Bin::path("testkit-scripted"));
-    run(add).await.code(0).says("running");
+    run(add).await.code(0).says("connected: ");
     for version in [LEGACY, peer::MODERN] {
         let mut peer = peer_beside(&gateway, version, &[]).await;
         let echoed = peer.tool("echo", json!({ "from": version })).await;
@@ -179,9 +179,11 @@ async fn u07_a_hosted_server_is_called_through_stdio() {
     let recorded = calls(&gateway, "echo").await;
     assert_eq!(recorded.len(), 2, "{recorded:?}");
     assert!(recorded.iter().all(|call| call["server"] == "housed"));
-    // One that stands alone has none.
+    // One that stands alone runs none.
     let mut alone = peer_beside(&gateway, LEGACY, &["--standalone"]).await;
-    assert_eq!(tools(&mut alone).await, Vec::<String>::new());
+    let refused = alone.tool("echo", json!({})).await;
+    let refused = refused.response["error"].to_string();
+    assert!(refused.contains("only `toolwharf serve`"), "{refused}");
 }
 
 #[tokio::test]

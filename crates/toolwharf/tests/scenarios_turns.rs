@@ -93,7 +93,12 @@ async fn p12_a_projects_own_servers_never_end_a_chat() {
         ("broken", scripted("broken", BROKEN)),
         ("good", scripted("good", GOOD)),
     ] {
-        put(&gateway, &format!("/projects/shop/servers/{name}"), entry).await;
+        put(
+            &gateway,
+            &format!("/mcp/servers/{name}?project=shop"),
+            entry,
+        )
+        .await;
     }
     let first = json!({ "message": "Hi" });
     let events = chat(&gateway, "/projects/shop/chat", &first).await;
@@ -278,7 +283,12 @@ async fn a05_of_a_projects_servers_the_later_registered_wins() {
             let options = [GOOD, &["--description", &described]].concat();
             let mut entry = scripted(name, &options);
             entry["description"] = about.into();
-            put(&gateway, &format!("{path}/servers/{name}"), entry).await;
+            put(
+                &gateway,
+                &format!("/mcp/servers/{name}?project={project}"),
+                entry,
+            )
+            .await;
         }
         let message = json!({ "message": "Go" });
         let events = chat(&gateway, &format!("{path}/chat"), &message).await;
@@ -449,7 +459,7 @@ async fn a_killed_gateway_keeps_the_message_and_closes_the_run_at_its_next_start
         "{runs}"
     );
     assert_eq!(run["conversation"], conversation);
-    assert!(run["finishedAt"].is_string(), "{runs}");
+    assert!(run["finished_at"].is_string(), "{runs}");
     let whole = told(&gateway, &format!("/runs/{id}")).await;
     let calls = whole["calls"].as_array().unwrap();
     let mut tools: Vec<_> = calls

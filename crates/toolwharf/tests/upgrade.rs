@@ -87,9 +87,9 @@ async fn what_an_older_version_left_is_taken_over_whole() {
         })
         .await
     };
-    let files = row("/servers/files", "running").await;
+    let files = row("/mcp/servers/files", "running").await;
     assert_eq!(
-        (&files["tools"], &files["keptBack"]),
+        (&files["tools"], &files["kept_back"]),
         (&json!(2), &json!(0))
     );
     // The volume has what the older version wrote.
@@ -106,8 +106,8 @@ async fn what_an_older_version_left_is_taken_over_whole() {
         .await
         .unwrap();
     assert!(listed.text().contains("tool_0"), "{}", listed.text());
-    let own = row("/projects/shop/servers/own", "running").await;
-    assert_eq!((&own["tools"], &own["keptBack"]), (&json!(1), &json!(0)));
+    let own = row("/mcp/servers/own?project=shop", "running").await;
+    assert_eq!((&own["tools"], &own["kept_back"]), (&json!(1), &json!(0)));
     let events = format!("/mcp/servers/{NOTES}/events");
     let events = gateway.ok("GET", &events, Value::Null).await;
     let ready = events["events"].as_array().unwrap().iter();
@@ -127,9 +127,9 @@ async fn what_an_older_version_left_is_taken_over_whole() {
     kept.set_env("PROGRAM", other.to_str());
     let gateway = kept.start().await;
     let files = wait_for_some("its tools to be kept back", DEADLINE, async || {
-        let row = gateway.ok("GET", "/servers/files", Value::Null).await;
-        (row["keptBack"] != 0).then_some(row)
+        let row = gateway.ok("GET", "/mcp/servers/files", Value::Null).await;
+        (row["kept_back"] != 0).then_some(row)
     })
     .await;
-    assert_eq!(files["keptBack"], 2, "{files:#}");
+    assert_eq!(files["kept_back"], 2, "{files:#}");
 }

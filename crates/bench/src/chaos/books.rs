@@ -115,7 +115,7 @@ impl Books {
             let path = format!("/calls?tool=append&limit={PAGE}{after}");
             let page = api.ask("GET", &path, &Value::Null).await?;
             for row in page["calls"].as_array().into_iter().flatten() {
-                let digest = row["argumentsDigest"].as_str().unwrap_or_default();
+                let digest = row["arguments_digest"].as_str().unwrap_or_default();
                 let status = row["status"].as_str().unwrap_or_default();
                 match unhex(digest).and_then(|digest| by_digest.get_mut(&digest)) {
                     Some(call) => call.recorded.push(status.to_owned()),

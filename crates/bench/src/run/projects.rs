@@ -206,7 +206,7 @@ impl Place {
         };
         let mut api = Api::connect(&part.url, &home.token()?).await?;
         for n in 0..projects {
-            let path = format!("/projects/{}/servers", project(n));
+            let path = format!("/mcp/servers?project={}", project(n));
             api.ask("GET", &path, &Value::Null).await?;
         }
         Ok(())
@@ -224,7 +224,7 @@ async fn fill(api: &mut Api, projects: usize) -> anyhow::Result<()> {
         let path = format!("/projects/{}", project(n));
         api.ask("PUT", &path, &json!({})).await?;
         for server in 0..SERVERS {
-            let path = format!("{path}/servers/server{server}");
+            let path = format!("/mcp/servers/server{server}?project={}", project(n));
             let arguments = server_arguments(server, 0);
             let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
             api.ask("PUT", &path, &stdio_entry(&arguments)?).await?;

@@ -1,59 +1,58 @@
-//! `add`: the grammar of `claude mcp add`.
+//! `add`: the grammar of `claude mcp add`, and what confines a server.
+//!
+//! Invariant: a variable's value may come from the environment of the command line (`--env KEY`), so that no secret has to
+//! stand among arguments.
 
-use std::{io::Read, time::Duration};
+use std::{env, io::Read};
 
 use anyhow::Context as _;
+use api::Server;
+use clap::Parser;
 use http::header;
 use hyper::Method;
-use model::{ProjectId, ServerName};
+use model::{ProjectId, Provider, RestartPolicy, ServerName};
 use serde_json::{Map, Value, json};
 
 use super::{
     Context, Output, Reach, Usage,
-    http::{Api, Refused, path},
-    owned, print,
+    http::{Api, Refused},
+    print,
     reach::{Place, own},
+    servers::{connected, of_project, of_server, said_name, told, warn},
 };
-use crate::{
-    registry,
-    rest::{Detail, Row, Saved},
-};
-
-/// How often it is looked whether the server is there.
-const LOOK: Duration = Duration::from_millis(150);
-/// Lines of stderr that are shown of a server that did not start.
-const TAIL: &str = "10";
+use crate::{registry, rest::configured};
 
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// A variable for the server, KEY=VALUE; may be given several times. Write '${VAR}' to keep a secret out
-    /// of the file.
-    #[arg(long, short, value_name = "KEY=VALUE")]
+    /// A variable for the server; `KEY` alone takes its value from the environment here. Write '${VAR}' to keep a
+    /// secret out of the file. May be given several times.
+    #[arg(long, short, value_name = "KEY[=VALUE]")]
     env: Vec<String>,
-    /// A header for the server, "Name: value"; may be given several times.
-    #[arg(long, short = 'H', value_name = "HEADER")]
-    header: Vec<String>,
-    /// How the server is reached; without it, by what stands behind the name.
-    #[arg(long, short, value_enum)]
-    transport: Option<Transport>,
+    #[command(flatten)]
+    remote: RemoteArgs,
     /// The entry as in mcp.json stands behind the name; `-` reads it from standard input.
-    #[arg(long, conflicts_with_all = ["env", "header", "transport"])]
+    #[arg(long, conflicts_with_all = ["env", "header", "transport", "image", "sandbox"])]
     json: bool,
-    /// Run it in a sandbox: no network, and of this host's files only what its program is made of.
-    #[arg(long, conflicts_with = "json")]
-    sandbox: bool,
-    /// A path inside of the sandbox that is kept; may be given several times.
-    #[arg(long, value_name = "PATH", requires = "sandbox")]
-    volume: Vec<String>,
-    /// A folder of this host that the sandbox sees, HOST:PATH or HOST:PATH:rw; may be given several times.
-    #[arg(long, value_name = "HOST:PATH", requires = "sandbox")]
-    mount: Vec<String>,
-    /// A host that it may reach, host or host:port, or `open`; may be given several times.
-    #[arg(long, value_name = "HOST", requires = "sandbox")]
-    network: Vec<String>,
-    /// What it may use at most, for instance 512M.
-    #[arg(long, value_name = "SIZE", requires = "sandbox")]
-    memory: Option<String>,
+    /// Run this image; what stands behind the name is its command.
+    #[arg(long)]
+    image: Option<String>,
+    #[command(flatten)]
+    confined: ConfinedArgs,
+    /// When it is started again: always, on-failure, unless-stopped or no.
+    #[arg(long, value_name = "POLICY")]
+    restart: Option<RestartPolicy>,
+    /// When it is started: with the gateway, or at its first use.
+    #[arg(long, value_enum, value_name = "WHEN")]
+    start: Option<Start>,
+    /// How often it is asked whether it still answers, in seconds.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    heartbeat: Option<u64>,
+    /// Calls that it gets at the same time.
+    #[arg(long, value_name = "N")]
+    max_concurrency: Option<u64>,
+    /// How long a call may take, in seconds.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    timeout: Option<u64>,
     /// Replace a server of that name.
     #[arg(long)]
     force: bool,
@@ -68,12 +67,69 @@ pub(super) struct Args {
     name: String,
     /// A URL, or a command and its arguments.
     #[arg(
-        required = true,
+        required_unless_present = "image",
         trailing_var_arg = true,
         allow_hyphen_values = true,
         value_name = "COMMAND_OR_URL"
     )]
     what: Vec<String>,
+}
+
+/// What a URL takes; it may stand behind it, too.
+#[derive(Clone, clap::Args)]
+struct RemoteArgs {
+    /// A header for the server, "Name: value"; may be given several times.
+    #[arg(long, short = 'H', value_name = "HEADER")]
+    header: Vec<String>,
+    /// How the server is reached; without it, by what stands behind the name.
+    #[arg(long, short, value_enum)]
+    transport: Option<Transport>,
+}
+
+/// What stands behind a URL.
+#[derive(Parser)]
+#[command(no_binary_name = true, disable_help_flag = true)]
+struct Behind {
+    #[command(flatten)]
+    remote: RemoteArgs,
+}
+
+/// What confines a server; one of these is enough to have it in a sandbox.
+#[derive(clap::Args)]
+struct ConfinedArgs {
+    /// Run it in a sandbox: no network, and of this host's files only what its program is made of.
+    #[arg(long, value_name = "PROVIDER", num_args = 0..=1, require_equals = true)]
+    sandbox: Option<Option<Provider>>,
+    /// A path inside of the sandbox that is kept; may be given several times.
+    #[arg(long, value_name = "PATH")]
+    volume: Vec<String>,
+    /// A folder of this host that the sandbox sees, HOST:PATH or HOST:PATH:rw; may be given several times.
+    #[arg(long, value_name = "HOST:PATH")]
+    mount: Vec<String>,
+    /// A host that it may reach, host or host:port, or `open`; may be given several times.
+    #[arg(long, value_name = "HOST")]
+    network: Vec<String>,
+    /// Cores that it may use, as 0.5 or 500m.
+    #[arg(long, value_name = "CORES")]
+    cpu: Option<String>,
+    /// Memory that it may use, as 512M or 1Gi.
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<String>,
+    /// What it may write, as 1Gi.
+    #[arg(long, value_name = "SIZE")]
+    disk: Option<String>,
+    /// Processes and threads that it may have.
+    #[arg(long, value_name = "N")]
+    pids: Option<u64>,
+    /// Do not start it where one of the limits cannot be enforced.
+    #[arg(long)]
+    strict: bool,
+    /// The port that it listens on inside: it speaks HTTP there, not JSON lines on its standard streams.
+    #[arg(long, value_name = "PORT")]
+    port: Option<String>,
+    /// Where its MCP endpoint is over HTTP; without it, /mcp.
+    #[arg(long, requires = "port")]
+    path: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -83,6 +139,12 @@ enum Transport {
     Sse,
 }
 
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Start {
+    Boot,
+    Demand,
+}
+
 pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
     let name = ServerName::parse(&args.name).map_err(|error| {
         Usage(format!(
@@ -90,28 +152,24 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
             args.name
         ))
     })?;
-    let entry = entry(&args)?;
-    if let Some(project) = &args.project {
-        let api = args.reach.gateway(context).await?;
-        return owned::add(context, &api, project, &name, &entry, args.force).await;
-    }
-    match args.reach.place(context).await? {
+    let entry = entry(&args, |name| env::var(name).ok())?;
+    let place = match args.project {
+        Some(_) => Place::Gateway(args.reach.gateway(context).await?),
+        None => args.reach.place(context).await?,
+    };
+    match place {
         Place::Gateway(api) => {
-            let saved = put(&api, &name, &entry, args.force).await?;
-            warn(&saved.warnings);
-            let file = saved.file.display();
-            eprintln!(
-                "added `{name}` to {file} (the gateway at {} has it)",
-                api.url
-            );
-            let row = match saved.server {
-                Some(row) => connected(&api, &name, row, args.wait).await?,
-                None => return Ok(()),
-            };
-            if context.output == Output::Json {
-                print::json(&row)?;
+            let to = of_server(name.as_str(), &[]) + &of_project(args.project.as_ref());
+            let server = put(&api, &to, &entry, args.force).await?;
+            warn(&server.notices);
+            match &server.file {
+                Some(file) => eprintln!(
+                    "added `{name}` to {file} (the gateway at {} has it)",
+                    api.url
+                ),
+                None => eprintln!("added {}", said_name(&server)),
             }
-            Ok(())
+            told(context, &connected(&api, server, args.wait).await?)
         }
         Place::Files(sources) => {
             let edited = registry::put(&sources, &own(&sources), &name, &entry, args.force)
@@ -122,24 +180,23 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
             if context.output == Output::Json {
                 let config = crate::config::Config::load(&sources, &crate::startup::env).ok();
                 let spec = config.and_then(|c| c.servers.into_iter().find(|s| s.name == name));
-                print::json(&spec.map(|spec| Row::configured(&spec)))?;
+                print::json(&spec.map(|spec| configured(&spec)))?;
             }
             Ok(())
         }
     }
 }
 
-async fn put(api: &Api, name: &ServerName, entry: &Value, replace: bool) -> anyhow::Result<Saved> {
+async fn put(api: &Api, path: &str, entry: &Value, replace: bool) -> anyhow::Result<Server> {
     let only_new = [(header::IF_NONE_MATCH, "*")];
     let headers = if replace { &[][..] } else { &only_new[..] };
     let body = serde_json::to_vec(entry)?.into();
-    let path = path(&["servers", name.as_str()]);
-    let saved = api.ask(Method::PUT, &path, body, headers).await;
-    saved.map_err(|error| already(error, replace))
+    let put = api.ask(Method::PUT, path, body, headers).await;
+    put.map_err(|error| already(error, replace))
 }
 
 /// The way out of a name that is taken.
-pub(super) fn already(error: anyhow::Error, replace: bool) -> anyhow::Error {
+fn already(error: anyhow::Error, replace: bool) -> anyhow::Error {
     let is_taken = error
         .downcast_ref::<Refused>()
         .is_some_and(|refused| refused.status == 412)
@@ -151,177 +208,228 @@ pub(super) fn already(error: anyhow::Error, replace: bool) -> anyhow::Error {
     }
 }
 
-pub(super) fn warn(warnings: &[String]) {
-    for warning in warnings {
-        eprintln!("warning: {}", print::printable(warning));
-    }
-}
-
-/// Waits a while for the server to connect, and says what became of it.
-pub(super) async fn connected(
-    api: &Api,
-    name: &ServerName,
-    mut row: Row,
-    wait: u64,
-) -> anyhow::Result<Row> {
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(wait.min(24 * 3600));
-    let of_server = path(&["servers", name.as_str()]);
-    while row.state == "starting" || (row.state == "idle" && row.starts == 0) {
-        let now = tokio::time::Instant::now();
-        if now >= deadline {
-            break;
-        }
-        // A lazy one stays idle: there is nothing to wait for.
-        if row.state == "idle"
-            && now + Duration::from_secs(wait) > deadline + Duration::from_secs(1)
-        {
-            break;
-        }
-        tokio::time::sleep(LOOK).await;
-        let detail: Detail = api.get(&of_server).await?;
-        row = detail.row;
-    }
-    match row.state.as_str() {
-        "running" => {
-            let version = row.protocol_version.as_deref().unwrap_or("MCP");
-            eprintln!("connected: {} tools, {version}", row.tools);
-        }
-        "starting" => eprintln!(
-            "it is still starting after {wait} s; `toolwharf get {name}` shows when it is there"
-        ),
-        "idle" => eprintln!("it starts at its first use"),
-        "disabled" => eprintln!("it is disabled; `toolwharf enable {name}` switches it on"),
-        state => {
-            let reason = row.reason.as_deref().unwrap_or("the reason is not known");
-            eprintln!("not connected ({state}): {}", print::printable(reason));
-            let logs = format!("{of_server}/logs?tail={TAIL}");
-            let tail = api.text(&logs).await.unwrap_or_default();
-            for line in tail.lines() {
-                eprintln!("  | {}", print::printable(line));
-            }
-            eprintln!("it is tried again; `toolwharf logs -f {name}` shows what it says");
-        }
-    }
-    Ok(row)
-}
-
-/// The entry as mcp.json has it.
-fn entry(args: &Args) -> Result<Value, Usage> {
-    let Some((first, rest)) = args.what.split_first() else {
-        return Err(Usage(
-            "a command or a URL is missing behind the name".into(),
-        ));
-    };
+/// The entry as mcp.json has it; `here` tells the variables of this process.
+fn entry(args: &Args, here: impl Fn(&str) -> Option<String>) -> Result<Value, Usage> {
+    let mut what = args.what.as_slice();
     if args.json {
-        if !rest.is_empty() {
-            return Err(Usage(
+        return match what {
+            [text] => json_entry(text),
+            _ => Err(Usage(
                 "behind the name goes one JSON text, in quotes".into(),
-            ));
-        }
-        return json_entry(first);
+            )),
+        };
     }
+    let first = what.first().map(String::as_str).unwrap_or_default();
     let is_url = first.starts_with("http://") || first.starts_with("https://");
-    let transport = args.transport.unwrap_or(if is_url {
+    let mut remote = args.remote.clone();
+    if is_url && args.image.is_none() {
+        let behind = Behind::try_parse_from(&what[1..]).map_err(|error| {
+            let why = error.to_string();
+            let why = why.lines().next().unwrap_or_default();
+            Usage(format!("behind a URL go --header and --transport: {why}"))
+        })?;
+        remote.header.extend(behind.remote.header);
+        remote.transport = remote.transport.or(behind.remote.transport);
+        what = &what[..1];
+    }
+    let usual = if is_url && args.image.is_none() {
         Transport::Http
     } else {
         Transport::Stdio
-    });
+    };
+    match remote.transport.unwrap_or(usual) {
+        Transport::Stdio => launched(args, &remote, what, is_url, here),
+        Transport::Http => reached(args, &remote, first, is_url, "http"),
+        Transport::Sse => reached(args, &remote, first, is_url, "sse"),
+    }
+}
+
+fn launched(
+    args: &Args,
+    remote: &RemoteArgs,
+    what: &[String],
+    is_url: bool,
+    here: impl Fn(&str) -> Option<String>,
+) -> Result<Value, Usage> {
+    if is_url && args.image.is_none() {
+        return Err(Usage(format!(
+            "`{}` is a URL, which `--transport stdio` cannot run; leave it out",
+            model::url_for_display(&what[0])
+        )));
+    }
+    if !remote.header.is_empty() {
+        return Err(Usage("--header is for a URL; a command takes --env".into()));
+    }
     let mut entry = Map::new();
-    if transport == Transport::Stdio {
-        if is_url {
-            return Err(Usage(format!(
-                "`{}` is a URL, which `--transport stdio` cannot run; leave it out",
-                model::url_for_display(first)
-            )));
-        }
-        if !args.header.is_empty() {
-            return Err(Usage("--header is for a URL; a command takes --env".into()));
-        }
-        entry.insert("command".into(), first.as_str().into());
+    if let Some(image) = &args.image {
+        entry.insert("image".into(), image.as_str().into());
+    }
+    if let Some((program, rest)) = what.split_first() {
+        entry.insert("command".into(), program.as_str().into());
         if !rest.is_empty() {
             entry.insert("args".into(), rest.into());
         }
-        let env = pairs(&args.env, '=', "--env KEY=VALUE")?;
-        if !env.is_empty() {
-            entry.insert("env".into(), env.into());
-        }
-        if args.sandbox {
-            entry.insert("toolwharf".into(), sandbox(args));
-        }
-        return Ok(entry.into());
     }
-    if args.sandbox {
-        return Err(Usage(
-            "--sandbox is for a command: what runs at a URL is somebody else's".into(),
-        ));
+    let env = variables(&args.env, here)?;
+    if !env.is_empty() {
+        entry.insert("env".into(), env.into());
     }
-    if !is_url {
-        return Err(Usage(format!(
-            "`{first}` is no URL; write http://… or https://…, or leave --transport out for a command"
-        )));
-    }
-    if !rest.is_empty() {
-        return Err(Usage("a URL takes no arguments".into()));
-    }
-    if !args.env.is_empty() {
-        return Err(Usage("--env is for a command; a URL takes --header".into()));
-    }
-    let word = if transport == Transport::Sse {
-        "sse"
-    } else {
-        "http"
-    };
-    entry.insert("type".into(), word.into());
-    entry.insert("url".into(), first.as_str().into());
-    let headers = pairs(&args.header, ':', "--header \"Name: value\"")?;
-    if !headers.is_empty() {
-        entry.insert("headers".into(), headers.into());
+    let ours = ours(args);
+    if ours.as_object().is_some_and(|ours| !ours.is_empty()) {
+        entry.insert("toolwharf".into(), ours);
     }
     Ok(entry.into())
 }
 
-/// What of an entry says how it is confined.
-fn sandbox(args: &Args) -> Value {
-    let mut ours = Map::new();
-    let sandbox = match &args.memory {
-        Some(memory) => json!({ "memory": memory }),
-        None => true.into(),
+fn reached(
+    args: &Args,
+    remote: &RemoteArgs,
+    url: &str,
+    is_url: bool,
+    word: &str,
+) -> Result<Value, Usage> {
+    if !is_url {
+        return Err(Usage(format!(
+            "`{url}` is no URL; write http://… or https://…, or leave --transport out for a command"
+        )));
+    }
+    let ours = ours(args);
+    for key in [
+        "sandbox",
+        "volumes",
+        "mounts",
+        "network",
+        "port",
+        "restart",
+        "heartbeat",
+    ] {
+        if ours.get(key).is_some() {
+            return Err(Usage(format!(
+                "--{} is for a command or an image: what runs at a URL is somebody else's",
+                key.trim_end_matches('s')
+            )));
+        }
+    }
+    if !args.env.is_empty() {
+        return Err(Usage("--env is for a command; a URL takes --header".into()));
+    }
+    let mut entry = Map::new();
+    entry.insert("type".into(), word.into());
+    entry.insert("url".into(), url.into());
+    let headers = headers(&remote.header)?;
+    if !headers.is_empty() {
+        entry.insert("headers".into(), headers.into());
+    }
+    if ours.as_object().is_some_and(|ours| !ours.is_empty()) {
+        entry.insert("toolwharf".into(), ours);
+    }
+    Ok(entry.into())
+}
+
+/// What of an entry is Toolwharf's own.
+fn ours(args: &Args) -> Value {
+    let confined = &args.confined;
+    let provider = confined.sandbox.flatten();
+    let sandbox = given(json!({
+        "provider": provider.map(|provider| provider.to_string()),
+        "cpu": confined.cpu,
+        "memory": confined.memory,
+        "disk": confined.disk,
+        "pids": confined.pids,
+        "strict": confined.strict.then_some(true),
+    }));
+    let sandbox = match sandbox.as_object() {
+        Some(limits) if !limits.is_empty() => sandbox,
+        _ => confined.sandbox.map_or(Value::Null, |_| true.into()),
     };
-    ours.insert("sandbox".into(), sandbox);
-    for (key, list) in [("volumes", &args.volume), ("mounts", &args.mount)] {
-        if !list.is_empty() {
-            ours.insert(key.into(), list.as_slice().into());
-        }
+    let network: Value = match confined.network.as_slice() {
+        [word] if word == "open" || word == "none" => word.as_str().into(),
+        hosts => hosts.into(),
+    };
+    let ms = |seconds: Option<u64>| seconds.map(|seconds| seconds * 1000);
+    let port = confined.port.as_ref().map(|port| {
+        let number = port.parse::<u16>();
+        number.map_or_else(|_| port.as_str().into(), Value::from)
+    });
+    given(json!({
+        "sandbox": sandbox,
+        "volumes": confined.volume,
+        "mounts": confined.mount,
+        "network": network,
+        "port": port,
+        "path": confined.path,
+        "start": args.start.map(|start| match start {
+            Start::Boot => "boot",
+            Start::Demand => "demand",
+        }),
+        "restart": args.restart.map(|policy| policy.to_string()),
+        "heartbeat": ms(args.heartbeat).map(|ms| json!({ "interval_ms": ms })),
+        "maxConcurrency": args.max_concurrency,
+        "callTimeoutMs": ms(args.timeout),
+    }))
+}
+
+/// An object without what was not given.
+fn given(mut object: Value) -> Value {
+    if let Value::Object(members) = &mut object {
+        members.retain(|_, value| match value {
+            Value::Null => false,
+            Value::Array(items) => !items.is_empty(),
+            _ => true,
+        });
     }
-    match args.network.as_slice() {
-        [] => {}
-        [word] if word == "open" || word == "none" => {
-            ours.insert("network".into(), word.as_str().into());
-        }
-        hosts => {
-            ours.insert("network".into(), hosts.into());
-        }
-    }
-    ours.into()
+    object
 }
 
 /// Without repeating what was written: it may be a secret.
-fn pairs(texts: &[String], divider: char, form: &str) -> Result<Map<String, Value>, Usage> {
-    let mut pairs = Map::new();
+fn variables(
+    texts: &[String],
+    here: impl Fn(&str) -> Option<String>,
+) -> Result<Map<String, Value>, Usage> {
+    let is_usual = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
+    let mut variables = Map::new();
     for (at, text) in texts.iter().enumerate() {
-        let pair = text.split_once(divider);
+        let (name, value) = match text.split_once('=') {
+            Some((name, value)) => (name.trim(), value.to_owned()),
+            None if text.bytes().all(is_usual) => {
+                let unset = || {
+                    Usage(format!(
+                        "--env {text}: `{text}` is not set here, or is no UTF-8: export it, or write {text}=VALUE"
+                    ))
+                };
+                (text.as_str(), here(text).ok_or_else(unset)?)
+            }
+            None => ("", String::new()),
+        };
+        if name.is_empty() {
+            return Err(Usage(format!(
+                "number {} of them is not written as --env KEY=VALUE",
+                at + 1
+            )));
+        }
+        if variables.insert(name.to_owned(), value.into()).is_some() {
+            return Err(Usage(format!("--env {name}: it is given twice")));
+        }
+    }
+    Ok(variables)
+}
+
+/// Without repeating what was written: it may be a secret.
+fn headers(texts: &[String]) -> Result<Map<String, Value>, Usage> {
+    let mut headers = Map::new();
+    for (at, text) in texts.iter().enumerate() {
+        let pair = text.split_once(':');
         let (name, value) = pair
             .filter(|(name, _)| !name.trim().is_empty())
             .ok_or_else(|| {
                 Usage(format!(
-                    "number {} of them is not written as {form}",
+                    "number {} of them is not written as --header \"Name: value\"",
                     at + 1
                 ))
             })?;
-        let value = if divider == ':' { value.trim() } else { value };
-        pairs.insert(name.trim().to_owned(), json!(value));
+        headers.insert(name.trim().to_owned(), json!(value.trim()));
     }
-    Ok(pairs)
+    Ok(headers)
 }
 
 fn json_entry(text: &str) -> Result<Value, Usage> {
@@ -375,7 +483,8 @@ mod tests {
     fn check(line: &[&str], expect: Result<Value, &str>) {
         let words = std::iter::once("add").chain(line.iter().copied());
         let parsed = Line::try_parse_from(words).map_err(|error| error.to_string());
-        let found = parsed.and_then(|line| entry(&line.args).map_err(|error| error.0));
+        let here = |name: &str| (name == "TOKEN").then(|| "from here".to_owned());
+        let found = parsed.and_then(|line| entry(&line.args, here).map_err(|error| error.0));
         match expect {
             Ok(expect) => assert_eq!(found.as_ref(), Ok(&expect), "{line:?}"),
             Err(part) => assert!(
@@ -423,7 +532,7 @@ mod tests {
         check(&["n", url], Ok(json!({"type": "http", "url": url})));
         check(
             &["-t", "sse", "n", url, "-H", "Authorization: Bearer a:b"],
-            Err("no arguments"),
+            Ok(json!({"type": "sse", "url": url, "headers": {"Authorization": "Bearer a:b"}})),
         );
         check(
             &["-t", "sse", "-H", "Authorization: Bearer a:b", "n", url],
@@ -432,7 +541,46 @@ mod tests {
         check(&["-t", "http", "n", "npx"], Err("no URL"));
         check(&["-t", "stdio", "n", url], Err("leave it out"));
         check(&["-e", "A=1", "n", url], Err("--header"));
+        check(&["n", url, "more"], Err("behind a URL"));
+        check(&["--memory", "1G", "n", url], Err("--sandbox is for"));
         check(&["-H", "A: 1", "n", "npx"], Err("--env"));
+    }
+
+    #[test]
+    fn sandboxes() {
+        let one = |ours: Value| Ok(json!({"command": "x", "toolwharf": ours}));
+        check(&["--sandbox", "n", "x"], one(json!({"sandbox": true})));
+        check(
+            &["--sandbox=process", "--strict", "n", "x"],
+            one(json!({"sandbox": {"provider": "process", "strict": true}})),
+        );
+        check(
+            &["--volume", "/v", "--network", "open", "n", "x"],
+            one(json!({"volumes": ["/v"], "network": "open"})),
+        );
+        let line = "n --image i --env TOKEN --env A=b=c --volume /v --mount /h:/in --mount /h:/out:rw --cpu 500m --memory 64M \
+                    --disk 1Gi --pids 9 --strict --sandbox=gvisor --restart on-failure --network x.test --network y.test \
+                    --port 80 --path /m --start demand --max-concurrency 2 --timeout 3 --heartbeat 5 -- run --fast";
+        let line: Vec<&str> = line.split_whitespace().collect();
+        check(
+            &line,
+            Ok(json!({
+                "image": "i", "command": "run", "args": ["--fast"],
+                "env": {"TOKEN": "from here", "A": "b=c"},
+                "toolwharf": {
+                    "sandbox": {
+                        "provider": "gvisor", "cpu": "500m", "memory": "64M", "disk": "1Gi", "pids": 9, "strict": true,
+                    },
+                    "volumes": ["/v"], "mounts": ["/h:/in", "/h:/out:rw"], "network": ["x.test", "y.test"],
+                    "port": 80, "path": "/m", "start": "demand", "restart": "on-failure",
+                    "heartbeat": {"interval_ms": 5000}, "maxConcurrency": 2, "callTimeoutMs": 3000,
+                },
+            })),
+        );
+        check(&["--image", "i", "n"], Ok(json!({"image": "i"})));
+        check(&["-e", "NONE", "n", "x"], Err("export it"));
+        check(&["-e", "secret", "n", "x"], Err("KEY=VALUE"));
+        check(&["-e", "A=1", "-e", "A=2", "n", "x"], Err("twice"));
     }
 
     #[test]
@@ -448,7 +596,6 @@ mod tests {
             Err("usable JSON"),
         );
         check(&["--json", "n", "{}", "more"], Err("one JSON text"));
-        check(&["-e", "secret", "n", "x"], Err("KEY=VALUE"));
         check(&["n"], Err("required"));
     }
 }

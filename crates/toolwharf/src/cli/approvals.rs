@@ -11,7 +11,8 @@ use super::{
     http::{Api, escaped, path},
     print,
     prompt::agreed,
-    servers,
+    servers::{of_project, of_server},
+    shown,
 };
 use crate::rest::{Change, Changes, Tool, Tools};
 
@@ -114,12 +115,10 @@ pub(super) async fn approve(context: &Context, args: ApproveArgs) -> anyhow::Res
             ))
         })
         .collect();
-    let mut segments = vec!["servers", server.as_str(), "approve"];
     // Of a server that the project is only lent, an administrator decides for all.
-    if let Some(project) = found[0].project.as_deref() {
-        segments.splice(0..0, ["projects", project]);
-    }
-    api.post::<()>(&path(&segments), &json!({ "tools": digests }))
+    let owner = args.project.filter(|_| found[0].project.is_some());
+    let of_server = of_server(server.as_str(), &["approve"]) + &of_project(owner.as_ref());
+    api.post::<()>(&of_server, &json!({ "tools": digests }))
         .await?;
     match found.len() {
         1 => eprintln!(
@@ -128,7 +127,7 @@ pub(super) async fn approve(context: &Context, args: ApproveArgs) -> anyhow::Res
         ),
         count => eprintln!(
             "{} of `{server}` are offered as they are now",
-            servers::tools(count)
+            shown::tools(count)
         ),
     }
     Ok(())
@@ -149,12 +148,14 @@ fn show(tool: &Tool, named: bool) -> anyhow::Result<()> {
 pub(super) async fn changes(context: &Context, args: ChangesArgs) -> anyhow::Result<()> {
     let (server, tool) = parsed(&args.name)?;
     let api = args.reach.gateway(context).await?;
-    let mut segments = vec!["servers", server.as_str(), "changes"];
-    if let Some(project) = &args.project {
-        segments.splice(0..0, ["projects", project.as_str()]);
-    }
+    let project = args.project.as_ref().map(ProjectId::as_str);
+    let query: Vec<_> = project
+        .map(|project| ("project", project))
+        .into_iter()
+        .collect();
     let list = |page: Changes| (page.changes, page.next);
-    let mut changes: Vec<Change> = api.pages(&path(&segments), list).await?;
+    let of_server = of_server(server.as_str(), &["changes"]);
+    let mut changes: Vec<Change> = api.pages(&of_server, &query, list).await?;
     if let Some(tool) = tool {
         changes.retain(|change| change.tool == tool.as_str());
     }

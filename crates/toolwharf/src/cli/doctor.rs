@@ -10,7 +10,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use model::{Program, ServerSpec, Settings};
+use api::Server;
+use model::{Program, ProjectId, ServerSpec, Settings};
 use serde::Serialize;
 
 use super::{
@@ -18,13 +19,14 @@ use super::{
     http::{Api, path},
     print,
     reach::Place,
-    servers::tools,
+    servers::{all, of_server, said_name},
+    shown::tools,
 };
 use crate::{
     config::{Config, Sources},
     itself::Itself,
     lock::{self, Holder},
-    rest::{HostedServers, KeptBack, OwnedServer, OwnedServers, ProjectList, Row, Servers, Status},
+    rest::{KeptBack, ProjectList, Status},
     startup,
 };
 
@@ -428,31 +430,28 @@ fn held(holder: &Holder, findings: &mut Findings) {
 /// once.
 async fn gateway(api: &Api, mut missing: Missing, findings: &mut Findings) {
     let url = &api.url;
-    let servers: Servers = match api.get(&path(&["servers"])).await {
+    let servers = match all(api, None).await {
         Ok(servers) => servers,
         Err(error) => {
             findings.0.extend(missing.into_values());
             findings.problem(
                 format!("the gateway at {url} does not say how it is: {error:#}"),
-                "check that it is a gateway of this version, and the token",
+                "check that it is a gateway of this version, and that the key is an administrator's",
             );
             return;
         }
     };
     findings.ok(format!("a gateway is running at {url}"));
-    for row in &servers.servers {
-        let here = missing.remove(&row.name);
-        server(api, row, here, findings).await;
+    for one in servers.iter().filter(|one| one.declared != "project") {
+        let here = match one.declared.as_str() {
+            "file" => missing.remove(&one.name),
+            _ => None,
+        };
+        server(api, one, here, findings).await;
     }
     // Of entries that it has not taken in.
     findings.0.extend(missing.into_values());
-    if let Err(error) = hosted(api, findings).await {
-        findings.problem(
-            format!("the gateway at {url} does not say how its hosted servers are: {error:#}"),
-            "check that it is a gateway of this version, and that the key is an administrator's",
-        );
-    }
-    if let Err(error) = owned(api, findings).await {
+    if let Err(error) = declared(api, findings).await {
         findings.problem(
             format!("the gateway at {url} does not say how the servers of projects are: {error:#}"),
             "check that it is a gateway of this version, and that the key is an administrator's",
@@ -481,72 +480,15 @@ async fn gateway(api: &Api, mut missing: Missing, findings: &mut Findings) {
     }
 }
 
-/// Hosted servers.
-async fn hosted(api: &Api, findings: &mut Findings) -> anyhow::Result<()> {
-    let all: HostedServers = api.get(&path(&["mcp", "servers"])).await?;
-    for row in &all.servers {
-        let name = &row.name;
-        let (of, named) = match &row.project {
-            Some(project) => (format!(" of project `{project}`"), &row.id),
-            None => (String::new(), name),
-        };
-        let what = format!("hosted server `{name}`{of} is {}", row.status);
-        match row.status.as_str() {
-            "running" => findings.ok(format!("{what}, {}", tools(row.tools))),
-            "disabled" | "stopped" => findings.ok(what),
-            "starting" | "restarting" | "stopping" => findings.warning(
-                what,
-                format!("look again in a while; `toolwharf host get {named}` shows more"),
-            ),
-            _ => {
-                let reason = row.reason.as_deref().unwrap_or("the reason is not known");
-                let mut what = format!("{what}: {reason}");
-                let stderr = row.last_crash.iter().flat_map(|crash| crash.stderr.lines());
-                let lines: Vec<&str> = stderr.collect();
-                for line in &lines[lines.len().saturating_sub(LOG_LINES)..] {
-                    what.push_str("\n| ");
-                    what.push_str(line);
-                }
-                findings.problem(
-                    what,
-                    format!(
-                        "`toolwharf host logs {named}` and `toolwharf host events {named}` show more; put its \
-                         registration right, or `toolwharf host stop {named}`"
-                    ),
-                );
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Servers that projects have of their own, as far as something is wrong with them.
-async fn owned(api: &Api, findings: &mut Findings) -> anyhow::Result<()> {
+/// Servers that projects declare, as far as something is wrong with them.
+async fn declared(api: &Api, findings: &mut Findings) -> anyhow::Result<()> {
     let projects = |list: ProjectList| (list.projects, list.next);
-    for project in api.pages(&path(&["projects"]), projects).await? {
-        let of = &project.id;
-        let servers = |list: OwnedServers| (list.servers, list.next);
-        let servers: Vec<OwnedServer> = api
-            .pages(&path(&["projects", of, "servers"]), servers)
-            .await?;
-        for row in servers.iter().map(|owned| &owned.server.row) {
-            let is_bad = matches!(
-                row.state.as_str(),
-                "backoff" | "unavailable" | "blocked" | "failed" | "unresponsive" | "unknown"
-            );
-            if project.enabled && row.enabled && (is_bad || row.reason.is_some()) {
-                let name = &row.name;
-                let reason = row.reason.as_deref().unwrap_or("the reason is not known");
-                findings.problem(
-                    format!(
-                        "server `{name}` of project `{of}` is {}: {reason}",
-                        row.state
-                    ),
-                    format!(
-                        "`toolwharf get {name} --project {of}` shows more; put its entry right, or \
-                         `toolwharf disable {name} --project {of}`"
-                    ),
-                );
+    let projects = api.pages(&path(&["projects"]), &[], projects).await?;
+    for project in projects.into_iter().filter(|project| project.enabled) {
+        let id = ProjectId::parse(&project.id)?;
+        for one in all(api, Some(&id)).await? {
+            if one.declared == "project" && one.reason.is_some() {
+                server(api, &one, None, findings).await;
             }
         }
     }
@@ -573,37 +515,51 @@ fn kept_back(kept: &KeptBack, findings: &mut Findings) {
 }
 
 /// `here`: why it could not be started from here, if it could not.
-async fn server(api: &Api, row: &Row, here: Option<Finding>, findings: &mut Findings) {
-    let name = &row.name;
-    match row.state.as_str() {
+async fn server(api: &Api, server: &Server, here: Option<Finding>, findings: &mut Findings) {
+    let whose = said_name(server);
+    let of = server.project.as_ref();
+    let of = of.map_or_else(String::new, |project| format!(" --project {project}"));
+    let name = format!("{}{of}", server.name);
+    match server.status.as_str() {
         // Whether it is idle or was tried in vain: that says best what to do.
-        state if here.is_some() && !matches!(state, "running" | "starting" | "disabled") => {
+        status if here.is_some() && !matches!(status, "running" | "starting" | "disabled") => {
             findings.0.extend(here);
         }
-        "running" => findings.ok(format!("server `{name}` is running, {}", tools(row.tools))),
-        "disabled" => findings.ok(format!("server `{name}` is disabled")),
-        "idle" => findings.ok(format!("server `{name}` starts at its first use")),
-        "starting" => findings.warning(
-            format!("server `{name}` is still starting"),
+        "running" => findings.ok(format!(
+            "server {whose} is running, {}",
+            tools(server.tools)
+        )),
+        "disabled" => findings.ok(format!("server {whose} is disabled")),
+        "stopped" => findings.ok(format!("server {whose} is stopped")),
+        "idle" if server.reason.is_none() => {
+            findings.ok(format!("server {whose} starts at its first use"));
+        }
+        "starting" | "restarting" | "stopping" => findings.warning(
+            format!("server {whose} is still {}", server.status),
             format!("look again in a while; `toolwharf logs -f {name}` shows what it says"),
         ),
-        state => {
-            let reason = row.reason.as_deref().unwrap_or("the reason is not known");
-            let state = if state == "backoff" {
+        status => {
+            let reason = server
+                .reason
+                .as_deref()
+                .unwrap_or("the reason is not known");
+            let status = if status == "backoff" {
                 "in backoff"
             } else {
-                state
+                status
             };
-            let mut what = format!("server `{name}` is {state}: {reason}");
-            let logs = format!("{}?tail={LOG_LINES}", path(&["servers", name, "logs"]));
-            for line in api.text(&logs).await.unwrap_or_default().lines() {
+            let mut what = format!("server {whose} is {status}: {reason}");
+            let logs = of_server(&server.id, &["logs"]);
+            let logs = api.text(&format!("{logs}?tail={LOG_LINES}")).await;
+            for line in logs.unwrap_or_default().lines() {
                 what.push_str("\n| ");
                 what.push_str(line);
             }
             findings.problem(
                 what,
                 format!(
-                    "`toolwharf logs {name}` shows more; put its entry right, or `toolwharf disable {name}`"
+                    "`toolwharf logs {name}` and `toolwharf events {name}` show more; put its entry right, or \
+                     `toolwharf disable {name}`"
                 ),
             );
         }

@@ -103,15 +103,21 @@ impl Api {
     pub(super) async fn pages<P: DeserializeOwned, T>(
         &self,
         path: &str,
+        query: &[(&str, &str)],
         rows: impl Fn(P) -> (Vec<T>, Option<String>),
     ) -> anyhow::Result<Vec<T>> {
+        let query = query.iter();
+        let query: String = query
+            .map(|(key, value)| format!("&{key}={}", escaped(value)))
+            .collect();
+        let first = format!("{path}?limit={PAGE}{query}");
         let mut all = Vec::new();
-        let mut page = format!("{path}?limit={PAGE}");
+        let mut page = first.clone();
         loop {
             let (some, next) = rows(self.get(&page).await?);
             all.extend(some);
             match next {
-                Some(next) => page = format!("{path}?limit={PAGE}&after={}", escaped(&next)),
+                Some(next) => page = format!("{first}&after={}", escaped(&next)),
                 None => return Ok(all),
             }
         }

@@ -7,16 +7,17 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
+use api::Imported;
 
 use super::{
     Context, No, Output, Reach,
     add::stdin,
-    add::warn,
     http::path,
     print,
     reach::{Place, own},
+    servers::warn,
 };
-use crate::{config::CLIENTS, registry, rest::Imported, startup};
+use crate::{config::CLIENTS, registry, rest::imported, startup};
 
 /// Largest file, in bytes.
 const LARGEST: u64 = 8 << 20;
@@ -39,8 +40,9 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
             api.post(&path(&["import"]), &body).await?
         }
         Place::Files(sources) => {
-            let report: Imported = registry::import(&sources, &own(&sources), &from, &text)?.into();
-            eprintln!("no gateway is running: edited {}", report.file.display());
+            let report = registry::import(&sources, &own(&sources), &from, &text)?;
+            let report = imported(report);
+            eprintln!("no gateway is running: edited {}", report.file);
             report
         }
     };
@@ -53,7 +55,7 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
     eprintln!(
         "{} added to {}, {} unchanged, {} clashing, {} skipped, {} refused",
         report.added.len(),
-        report.file.display(),
+        report.file,
         report.unchanged.len(),
         report.clashes.len(),
         report.skipped.len(),

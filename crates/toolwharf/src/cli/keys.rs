@@ -99,7 +99,7 @@ async fn create(context: &Context, args: CreateArgs) -> anyhow::Result<()> {
     if let Some(text) = &args.expires {
         let wait = print::parse_duration(text)
             .ok_or_else(|| Usage(format!("`{text}` is no time: write 90d, 12h or 30m")))?;
-        wanted["expiresAt"] = json!(store::now() + wait);
+        wanted["expires_at"] = json!(store::now() + wait);
     }
     let segments = match &args.project {
         Some(project) => {
@@ -140,7 +140,7 @@ async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
         None => vec!["keys"],
     };
     let list = |page: KeyList| (page.keys, page.next);
-    let keys: Vec<Key> = api.pages(&path(&segments), list).await?;
+    let keys: Vec<Key> = api.pages(&path(&segments), &[], list).await?;
     if context.output == Output::Json {
         return print::json(&keys);
     }

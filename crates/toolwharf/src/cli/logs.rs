@@ -7,10 +7,9 @@ use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::Method;
 use mcp::sse::Parser;
-use model::ServerName;
 use tokio::time::timeout;
 
-use super::{Context, Reach, http, print};
+use super::{Context, print, servers::NameArgs};
 use crate::rest::NOTICE;
 
 /// Longer than any line.
@@ -20,31 +19,25 @@ const SILENCE: Duration = Duration::from_secs(90);
 
 #[derive(clap::Args)]
 pub(super) struct Args {
-    name: ServerName,
+    #[command(flatten)]
+    named: NameArgs,
     /// Go on with what it writes from now on, over its restarts.
     #[arg(long, short)]
     follow: bool,
     /// How many lines of what it wrote before.
     #[arg(long = "lines", short = 'n', value_name = "N", default_value_t = 200)]
     lines: usize,
-    #[command(flatten)]
-    reach: Reach,
 }
 
 pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
-    let api = args.reach.gateway(context).await?;
-    let path = http::path(&["servers", args.name.as_str(), "logs"]);
-    show(&api, &path, args.lines, args.follow).await
-}
-
-/// The last lines that are to be had at a path of the API, and those that come if they are to be followed.
-pub(super) async fn show(
-    api: &http::Api,
-    path: &str,
-    lines: usize,
-    follow: bool,
-) -> anyhow::Result<()> {
-    let path = format!("{path}?tail={lines}&follow={follow}");
+    let Args {
+        named,
+        follow,
+        lines,
+    } = args;
+    let api = named.gateway(context).await?;
+    let query = format!("tail={lines}&follow={follow}");
+    let path = named.path_with(&["logs"], &query);
     if !follow {
         return print::foreign(&api.text(&path).await?);
     }

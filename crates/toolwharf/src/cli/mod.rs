@@ -11,22 +11,22 @@ mod calls;
 mod chat;
 mod conversations;
 mod doctor;
-mod hosted;
 mod http;
 mod import;
 mod keys;
 mod logs;
-mod owned;
 mod pages;
 mod print;
 mod products;
 mod projects;
 mod prompt;
 mod reach;
+mod request;
 mod runs;
 mod screen;
 mod secrets;
 mod servers;
+mod shown;
 mod tool_settings;
 mod tools;
 
@@ -64,7 +64,7 @@ enum Command {
     /// Speak MCP on standard input and output, for clients that start commands: for the running gateway, else as one.
     Stdio(stdio::Args),
     /// Add a server: `add NAME -- COMMAND ARGS…` or `add NAME URL`.
-    Add(add::Args),
+    Add(Box<add::Args>),
     /// Add the servers of another file, or of a client.
     Import(import::Args),
     /// List the servers and how they are.
@@ -72,11 +72,23 @@ enum Command {
     /// Show one server.
     Get(servers::NameArgs),
     /// Remove a server.
-    Rm(servers::NameArgs),
+    Rm(servers::RemoveArgs),
     /// Switch a server on, or one tool of it (NAME/TOOL).
     Enable(servers::SwitchArgs),
     /// Switch a server off, or one tool of it (NAME/TOOL).
     Disable(servers::SwitchArgs),
+    /// Start a server that is stopped, or waits for its next attempt.
+    Start(servers::NameArgs),
+    /// Stop a server until it is started again.
+    Stop(servers::NameArgs),
+    /// Stop a server and start it anew.
+    Restart(servers::NameArgs),
+    /// Show what a server writes to standard error.
+    Logs(logs::Args),
+    /// Show what happened to a server, newest first.
+    Events(servers::EventsArgs),
+    /// Send a server one request, by its own names: `call NAME tools/list`.
+    Call(request::Args),
     /// List and call tools.
     #[command(subcommand)]
     Tools(tools::Command),
@@ -92,9 +104,6 @@ enum Command {
     /// Make, list and revoke keys.
     #[command(subcommand)]
     Key(keys::Command),
-    /// Register servers to be hosted, look at them, start, stop and call them.
-    #[command(subcommand)]
-    Host(hosted::Command),
     /// Talk to the agent.
     Chat(chat::Args),
     /// List, show and remove conversations with the agent.
@@ -106,8 +115,6 @@ enum Command {
     /// Show the turns of the agent: how they ended, what they took, and their calls.
     #[command(subcommand)]
     Runs(runs::Command),
-    /// Show what a server writes to standard error.
-    Logs(logs::Args),
     /// Check the configuration, this machine and the running gateway.
     Doctor(doctor::Args),
     /// Print a completion script for a shell.
@@ -173,24 +180,28 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
     match cli.command {
         Command::Serve(args) => serve::serve(&context.config, args).await,
         Command::Stdio(args) => stdio::run(&context.config, args).await,
-        Command::Add(args) => add::run(&context, args).await,
+        Command::Add(args) => add::run(&context, *args).await,
         Command::Import(args) => import::run(&context, args).await,
         Command::Ls(args) => servers::list(&context, args).await,
         Command::Get(args) => servers::show(&context, args).await,
         Command::Rm(args) => servers::remove(&context, args).await,
         Command::Enable(args) => servers::switch(&context, args, true).await,
         Command::Disable(args) => servers::switch(&context, args, false).await,
+        Command::Start(args) => servers::order(&context, args, "start", "started").await,
+        Command::Stop(args) => servers::order(&context, args, "stop", "stopped").await,
+        Command::Restart(args) => servers::order(&context, args, "restart", "restarted").await,
+        Command::Logs(args) => logs::run(&context, args).await,
+        Command::Events(args) => servers::events(&context, args).await,
+        Command::Call(args) => request::run(&context, args).await,
         Command::Tools(command) => tools::run(&context, command).await,
         Command::Project(command) => projects::run(&context, command).await,
         Command::Secret(command) => secrets::run(&context, command).await,
         Command::Product(command) => products::run(&context, command).await,
         Command::Key(command) => keys::run(&context, command).await,
-        Command::Host(command) => hosted::run(&context, command).await,
         Command::Chat(args) => chat::run(&context, args).await,
         Command::Conversation(command) => conversations::run(&context, command).await,
         Command::Calls(command) => calls::run(&context, command).await,
         Command::Runs(command) => runs::run(&context, command).await,
-        Command::Logs(args) => logs::run(&context, args).await,
         Command::Doctor(args) => doctor::run(&context, args).await,
         Command::Completions { .. } => Ok(()),
     }

@@ -93,7 +93,7 @@ impl<T: Serialize> Listed<T> {
         &self,
         context: &Context,
         none: &str,
-        head: [&str; N],
+        head: [&'static str; N],
         cells: impl Fn(&T) -> [String; N],
     ) -> anyhow::Result<()> {
         if context.output == Output::Json {

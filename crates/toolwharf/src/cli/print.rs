@@ -38,15 +38,12 @@ pub(super) fn printable(text: &str) -> String {
 }
 
 /// Columns of equal width, the last one as wide as it is.
-pub(super) fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> String {
-    let rows: Vec<[String; N]> = rows
-        .iter()
-        .map(|row| {
-            row.each_ref()
-                .map(|cell| printable(cell).replace(['\n', '\t'], " "))
-        })
-        .collect();
-    let mut widths = head.map(|cell| cell.chars().count());
+pub(super) fn table(head: impl AsRef<[&'static str]>, rows: &[impl AsRef<[String]>]) -> String {
+    let head = head.as_ref();
+    let plain = |cell: &String| printable(cell).replace(['\n', '\t'], " ");
+    let rows = rows.iter().map(|row| row.as_ref().iter().map(plain));
+    let rows: Vec<Vec<String>> = rows.map(Iterator::collect).collect();
+    let mut widths: Vec<usize> = head.iter().map(|cell| cell.chars().count()).collect();
     for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(cell.chars().count());
@@ -56,13 +53,13 @@ pub(super) fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> St
     let mut line = |cells: &[&str]| {
         let padded: Vec<String> = cells
             .iter()
-            .zip(widths)
-            .map(|(cell, width)| format!("{cell:width$}"))
+            .zip(&widths)
+            .map(|(cell, width)| format!("{cell:0$}", *width))
             .collect();
         out.push_str(padded.join("  ").trim_end());
         out.push('\n');
     };
-    line(&head);
+    line(head);
     for row in &rows {
         let cells: Vec<&str> = row.iter().map(String::as_str).collect();
         line(&cells);

@@ -8,7 +8,7 @@ use hyper::Method;
 use model::ProjectId;
 use serde_json::Value;
 
-use super::{Context, Output, Reach, add::stdin, http::path, print, servers};
+use super::{Context, Output, Reach, add::stdin, http::path, print, shown};
 use crate::rest::{InstalledProduct, Product, Products};
 
 /// Largest manifest, in bytes.
@@ -115,7 +115,7 @@ async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
     let project = args.project.as_str();
     let list = |page: Products| (page.products, page.next);
     let products: Vec<Product> = api
-        .pages(&path(&["projects", project, "products"]), list)
+        .pages(&path(&["projects", project, "products"]), &[], list)
         .await?;
     if context.output == Output::Json {
         return print::json(&products);
@@ -128,7 +128,7 @@ async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
     for product in products.iter().filter(|product| product.kept_back > 0) {
         eprintln!(
             "{} of product `{}` kept back: `toolwharf tools ls --project {project}` says of which servers",
-            servers::tools(product.kept_back),
+            shown::tools(product.kept_back),
             product.name
         );
     }

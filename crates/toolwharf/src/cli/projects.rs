@@ -116,7 +116,7 @@ fn state(project: &Project) -> &'static str {
 
 async fn all(api: &Api) -> anyhow::Result<Vec<Project>> {
     let list = |page: ProjectList| (page.projects, page.next);
-    api.pages(&path(&["projects"]), list).await
+    api.pages(&path(&["projects"]), &[], list).await
 }
 
 async fn add(context: &Context, args: AddArgs) -> anyhow::Result<()> {

@@ -73,7 +73,7 @@ async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
     let project = args.project.as_str();
     let list = |page: Secrets| (page.secrets, page.next);
     let secrets: Vec<Secret> = api
-        .pages(&path(&["projects", project, "secrets"]), list)
+        .pages(&path(&["projects", project, "secrets"]), &[], list)
         .await?;
     if context.output == Output::Json {
         return print::json(&secrets);

@@ -1,38 +1,37 @@
-//! `ls`, `get`, `rm`, `enable`, `disable`.
+//! The verbs of servers, wherever these are declared: `ls`, `get`, `rm`, `enable`, `disable`, `start`, `stop`, `restart`
+//! and `events`.
+//!
+//! Without a running gateway those that can work on the configuration file do.
 
+use std::time::Duration;
+
+use api::{Event, Removed, Server, Servers};
 use model::{NativeName, ProjectId, ServerName, ToolRef};
 use serde_json::{Value, json};
 
 use super::{
     Context, No, Output, Reach, Usage,
-    add::{connected, warn},
-    http::{Api, path},
-    owned, print,
+    http::{Api, escaped, path},
+    pages::{self, Lines},
+    print,
     reach::{Place, own},
-    tool_settings,
+    shown, tool_settings,
 };
 use crate::{
     config::{Config, Sources, nearest},
     registry,
-    rest::{Detail, Row, Saved, Servers, Setting},
+    rest::{Set, Setting, configured},
     startup,
 };
 
-pub(super) const HEAD: [&str; 9] = [
-    "NAME",
-    "STATE",
-    "TRANSPORT",
-    "SANDBOX",
-    "TARGET",
-    "TOOLS",
-    "CALLS",
-    "ERRORS",
-    "NOTE",
-];
+/// How often it is looked whether a server is there.
+const LOOK: Duration = Duration::from_millis(150);
+/// Lines of stderr that are shown of a server that did not start.
+const TAIL: &str = "10";
 
 #[derive(clap::Args)]
 pub(super) struct ListArgs {
-    /// The servers of this project; without it, the configuration file's.
+    /// Only those of this project.
     #[arg(long)]
     project: Option<ProjectId>,
     #[command(flatten)]
@@ -41,12 +40,22 @@ pub(super) struct ListArgs {
 
 #[derive(clap::Args)]
 pub(super) struct NameArgs {
+    /// Its name, or its id.
     name: ServerName,
-    /// The project whose own server it is; without it, the configuration file's.
+    /// The project that owns it.
     #[arg(long)]
     project: Option<ProjectId>,
     #[command(flatten)]
     reach: Reach,
+}
+
+#[derive(clap::Args)]
+pub(super) struct RemoveArgs {
+    #[command(flatten)]
+    named: NameArgs,
+    /// Remove its volumes with all that is in them, if it was registered.
+    #[arg(long)]
+    volumes: bool,
 }
 
 #[derive(clap::Args)]
@@ -64,88 +73,117 @@ pub(super) struct SwitchArgs {
     reach: Reach,
 }
 
-pub(super) async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
-    if let Some(project) = &args.project {
-        let api = args.reach.gateway(context).await?;
-        return owned::list(context, &api, project).await;
+#[derive(clap::Args)]
+pub(super) struct EventsArgs {
+    #[command(flatten)]
+    named: NameArgs,
+    #[command(flatten)]
+    lines: Lines,
+}
+
+/// A place below a server.
+pub(super) fn of_server(name: &str, below: &[&str]) -> String {
+    path(&[&["mcp", "servers", name], below].concat())
+}
+
+/// The query that names a project.
+pub(super) fn of_project(project: Option<&ProjectId>) -> String {
+    project.map_or_else(String::new, |project| {
+        format!("?project={}", escaped(project.as_str()))
+    })
+}
+
+impl NameArgs {
+    pub(super) async fn gateway(&self, context: &Context) -> anyhow::Result<Api> {
+        self.reach.gateway(context).await
     }
-    let rows = match args.reach.place(context).await? {
-        Place::Gateway(api) if context.output == Output::Json => {
-            return print::json(&api.get::<Value>(&path(&["servers"])).await?);
+
+    /// Where the server is in the API, or something of it.
+    pub(super) fn path(&self, below: &[&str]) -> String {
+        of_server(self.name.as_str(), below) + &of_project(self.project.as_ref())
+    }
+
+    /// The same with more behind the `?`.
+    pub(super) fn path_with(&self, below: &[&str], query: &str) -> String {
+        let path = self.path(below);
+        let sign = if self.project.is_some() { '&' } else { '?' };
+        format!("{path}{sign}{query}")
+    }
+
+    /// A running gateway, else the files where those can do it.
+    async fn place(&self, context: &Context) -> anyhow::Result<Place> {
+        match self.project {
+            Some(_) => Ok(Place::Gateway(self.gateway(context).await?)),
+            None => self.reach.place(context).await,
         }
-        Place::Gateway(api) => api.get::<Servers>(&path(&["servers"])).await?.servers,
+    }
+}
+
+/// A server in words.
+pub(super) fn said_name(server: &Server) -> String {
+    let name = &server.name;
+    match &server.project {
+        Some(project) => format!("`{name}` of project `{project}`"),
+        None => format!("`{name}`"),
+    }
+}
+
+pub(super) fn warn(warnings: &[String]) {
+    for warning in warnings {
+        eprintln!("warning: {}", print::printable(warning));
+    }
+}
+
+pub(super) async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
+    let place = match args.project {
+        Some(_) => Place::Gateway(args.reach.gateway(context).await?),
+        None => args.reach.place(context).await?,
+    };
+    let servers: Vec<Server> = match place {
+        Place::Gateway(api) => all(&api, args.project.as_ref()).await?,
         Place::Files(sources) => {
             eprintln!("no gateway is running: this is what the configuration says");
             let config = load(&sources)?;
-            config.servers.iter().map(Row::configured).collect()
+            config.servers.iter().map(configured).collect()
         }
     };
     if context.output == Output::Json {
-        return print::json(&Servers { servers: rows });
+        return print::json(&json!({ "servers": servers }));
     }
-    if rows.is_empty() {
-        eprintln!("there are no servers yet; `toolwharf add NAME -- COMMAND` adds one");
+    if servers.is_empty() {
+        let of = args
+            .project
+            .map_or_else(String::new, |it| format!(" --project {it}"));
+        eprintln!("there are no servers yet; `toolwharf add NAME{of} -- COMMAND` adds one");
     }
-    let cells: Vec<[String; 9]> = rows.iter().map(cells).collect();
-    print::data(&print::table(HEAD, &cells))
+    print::data(&shown::table(&servers))
 }
 
-pub(super) fn cells(row: &Row) -> [String; 9] {
-    let mut notes = Vec::new();
-    match (&row.reason, row.uptime_ms) {
-        (Some(reason), _) => notes.push(print::short(reason, 120)),
-        (None, Some(ms)) => notes.push(format!("up {}", print::duration(ms))),
-        (None, None) => {}
-    }
-    if row.kept_back > 0 {
-        notes.push(format!(
-            "{} kept back (`tools ls` says why)",
-            tools(row.kept_back)
-        ));
-    }
-    [
-        row.name.clone(),
-        row.state.clone(),
-        row.transport.clone(),
-        row.sandbox.as_deref().unwrap_or("-").to_owned(),
-        print::short(&row.target, 48),
-        row.tools.to_string(),
-        row.calls.to_string(),
-        row.errors.to_string(),
-        notes.join("; "),
-    ]
-}
-
-/// So many tools, in words.
-pub(super) fn tools(count: usize) -> String {
-    match count {
-        1 => "1 tool".to_owned(),
-        count => format!("{count} tools"),
-    }
+/// All servers that the key sees, or those of a project.
+pub(super) async fn all(api: &Api, project: Option<&ProjectId>) -> anyhow::Result<Vec<Server>> {
+    let mut query = vec![];
+    query.extend(project.map(|project| ("project", project.as_str())));
+    let list = |page: Servers| (page.servers, page.next);
+    api.pages(&path(&["mcp", "servers"]), &query, list).await
 }
 
 pub(super) async fn show(context: &Context, args: NameArgs) -> anyhow::Result<()> {
-    if let Some(project) = &args.project {
-        let api = args.reach.gateway(context).await?;
-        return owned::show(context, &api, project, &args.name).await;
-    }
-    let name = args.name.as_str();
-    let detail = match args.reach.place(context).await? {
+    let server = match args.place(context).await? {
         Place::Gateway(api) if context.output == Output::Json => {
-            return print::json(&api.get::<Value>(&path(&["servers", name])).await?);
+            return print::json(&api.get::<Value>(&args.path(&[])).await?);
         }
-        Place::Gateway(api) => api.get::<Detail>(&path(&["servers", name])).await?,
+        Place::Gateway(api) => api.get::<Server>(&args.path(&[])).await?,
         Place::Files(sources) => {
             eprintln!("no gateway is running: this is what the configuration says");
             let config = load(&sources)?;
             let found = config.servers.iter().find(|spec| spec.name == args.name);
-            Detail::configured(found.ok_or_else(|| unknown(name, &config))?)
+            configured(found.ok_or_else(|| unknown(args.name.as_str(), &config))?)
         }
     };
     if context.output == Output::Json {
-        return print::json(&detail);
+        return print::json(&server);
     }
-    print::data(&fields(&detail))
+    print::data(&shown::fields(&server))
 }
 
 fn unknown(name: &str, config: &Config) -> anyhow::Error {
@@ -158,97 +196,139 @@ fn unknown(name: &str, config: &Config) -> anyhow::Error {
     }
 }
 
-pub(super) fn fields(detail: &Detail) -> String {
-    let row = &detail.row;
-    let some = |text: &Option<String>| text.clone().unwrap_or_default();
-    let list = |names: &[String]| names.join(", ");
-    let enforced = |holds: bool| {
-        let all = detail.enforced.iter().filter(|one| one.holds == holds);
-        let words: Vec<String> = match holds {
-            true => all.map(|one| one.what.clone()).collect(),
-            false => all
-                .map(|one| format!("{} ({})", one.what, one.how))
-                .collect(),
-        };
-        words.join(", ")
-    };
-    let rows = [
-        ("name", row.name.clone()),
-        ("state", row.state.clone()),
-        ("reason", some(&row.reason)),
-        ("transport", row.transport.clone()),
-        ("sandbox", some(&row.sandbox)),
-        ("enforced", enforced(true)),
-        ("not enforced", enforced(false)),
-        ("target", row.target.clone()),
-        (
-            "arguments",
-            match detail.arguments {
-                0 => String::new(),
-                count => format!("{count} (not shown)"),
-            },
-        ),
-        ("variables", list(&detail.env)),
-        ("headers", list(&detail.headers)),
-        ("era", some(&row.era)),
-        ("protocol", some(&row.protocol_version)),
-        (
-            "process",
-            row.pid.map(|pid| pid.to_string()).unwrap_or_default(),
-        ),
-        ("up", row.uptime_ms.map(print::duration).unwrap_or_default()),
-        ("starts", row.starts.to_string()),
-        ("tools", row.tools.to_string()),
-        ("disabled tools", list(&detail.disabled_tools)),
-        (
-            "kept back",
-            match row.kept_back {
-                0 => String::new(),
-                count => tools(count),
-            },
-        ),
-        (
-            "calls",
-            format!(
-                "{} ({} errors, {} in flight, {} waiting)",
-                row.calls, row.errors, row.in_flight, row.waiting
-            ),
-        ),
-        (
-            "max concurrency",
-            if detail.one_session_at_a_time {
-                format!("{}, one session at a time", detail.max_concurrency)
-            } else {
-                detail.max_concurrency.to_string()
-            },
-        ),
-        ("sharing", detail.sharing.clone()),
-        ("call timeout", format!("{} ms", detail.call_timeout_ms)),
-        ("start timeout", format!("{} ms", detail.start_timeout_ms)),
-        ("projects", list(&detail.projects)),
-    ];
-    print::fields(&rows)
-}
-
-pub(super) async fn remove(context: &Context, args: NameArgs) -> anyhow::Result<()> {
-    if let Some(project) = &args.project {
-        let api = args.reach.gateway(context).await?;
-        return owned::remove(&api, project, &args.name).await;
-    }
-    let name = &args.name;
-    match args.reach.place(context).await? {
+pub(super) async fn remove(context: &Context, args: RemoveArgs) -> anyhow::Result<()> {
+    let RemoveArgs { named, volumes } = args;
+    match named.place(context).await? {
         Place::Gateway(api) => {
-            let saved: Saved = api.delete(&path(&["servers", name.as_str()])).await?;
-            warn(&saved.warnings);
-            eprintln!("removed `{name}` from {}", saved.file.display());
+            let server: Server = api.get(&named.path(&[])).await?;
+            let gone = named.path_with(&[], &format!("volumes={volumes}"));
+            let removed: Option<Removed> = api.delete(&gone).await?;
+            let whose = said_name(&server);
+            match removed {
+                Some(removed) => {
+                    warn(&removed.notices);
+                    eprintln!("removed {whose} from {}", removed.file);
+                }
+                None if volumes => eprintln!("removed {whose} with its volumes"),
+                None => eprintln!("removed {whose}"),
+            }
         }
         Place::Files(sources) => {
+            let name = &named.name;
             let file = registry::remove(&sources, name)?;
             let file = file.display();
             eprintln!("no gateway is running: removed `{name}` from {file}");
         }
     }
     Ok(())
+}
+
+pub(super) async fn order(
+    context: &Context,
+    args: NameArgs,
+    verb: &str,
+    done: &str,
+) -> anyhow::Result<()> {
+    let api = args.gateway(context).await?;
+    let server: Server = api.post(&args.path(&[verb]), &json!({})).await?;
+    eprintln!("{done} {}", said_name(&server));
+    said(&api, &server, 0).await;
+    told(context, &server)
+}
+
+/// Where JSON is wanted, a server as the API has it.
+pub(super) fn told(context: &Context, server: &Server) -> anyhow::Result<()> {
+    match context.output {
+        Output::Json => print::json(server),
+        Output::Table => Ok(()),
+    }
+}
+
+/// Waits a while for a server to connect, and says what became of it.
+pub(super) async fn connected(api: &Api, mut server: Server, wait: u64) -> anyhow::Result<Server> {
+    let now = tokio::time::Instant::now();
+    let deadline = now + Duration::from_secs(wait.min(24 * 3600));
+    // One that starts at its first use stays idle: there is nothing to wait for.
+    let idle_until = deadline.min(now + Duration::from_secs(1));
+    let of_server = of_server(&server.id, &[]);
+    loop {
+        let until = match server.status.as_str() {
+            "starting" | "restarting" => deadline,
+            "idle" if server.declared == "file" && server.starts == 0 => idle_until,
+            _ => break,
+        };
+        if tokio::time::Instant::now() >= until {
+            break;
+        }
+        tokio::time::sleep(LOOK).await;
+        server = api.get(&of_server).await?;
+    }
+    said(api, &server, wait).await;
+    Ok(server)
+}
+
+/// Says how a server is.
+async fn said(api: &Api, server: &Server, waited: u64) {
+    let Server { id, name, .. } = server;
+    let of = server.project.as_ref();
+    let of = of.map_or_else(String::new, |project| format!(" --project {project}"));
+    match server.status.as_str() {
+        "running" => {
+            let version = server.protocol_version.as_deref().unwrap_or("MCP");
+            let tools = shown::tools(server.tools);
+            match &server.sandbox {
+                Some(sandbox) => eprintln!("connected: {tools}, {version}, under {sandbox}"),
+                None => eprintln!("connected: {tools}, {version}"),
+            }
+            for one in server.enforced.iter().filter(|one| !one.holds) {
+                let line = format!("not enforced: {}: {}", one.what, one.how);
+                eprintln!("{}", print::printable(&line));
+            }
+        }
+        "starting" | "restarting" => eprintln!(
+            "it is still starting after {waited} s; `toolwharf get {name}{of}` shows when it is there"
+        ),
+        "idle" if server.reason.is_none() => eprintln!("it starts at its first use"),
+        "disabled" => {
+            eprintln!("it is disabled; `toolwharf enable {name}{of}` switches it on");
+        }
+        "stopped" => eprintln!("it stays so until `toolwharf start {name}{of}`"),
+        status => {
+            let reason = server
+                .reason
+                .as_deref()
+                .unwrap_or("the reason is not known");
+            eprintln!("not connected ({status}): {}", print::printable(reason));
+            let logs = format!("{}?tail={TAIL}", of_server(id, &["logs"]));
+            let tail = api.text(&logs).await.unwrap_or_default();
+            for line in tail.lines() {
+                eprintln!("  | {}", print::printable(line));
+            }
+            if let Some(ms) = server.next_attempt_ms {
+                eprintln!("next attempt in {}", print::duration(ms));
+            }
+            eprintln!(
+                "`toolwharf logs -f {name}{of}` shows what it says, `toolwharf events {name}{of}` what happened"
+            );
+        }
+    }
+}
+
+pub(super) async fn events(context: &Context, args: EventsArgs) -> anyhow::Result<()> {
+    let api = args.named.gateway(context).await?;
+    let cells = |event: &Event| {
+        [
+            print::time(event.at),
+            event.kind.clone(),
+            shown::detail(&event.detail),
+        ]
+    };
+    let all = of_server(args.named.name.as_str(), &["events"]);
+    let project = args.named.project.as_ref().map(ProjectId::as_str);
+    let head = ["TIME", "EVENT", "DETAIL"];
+    let none = "nothing has happened yet";
+    let listed = pages::list(&api, &all, &[("project", project)], &args.lines).await?;
+    listed.print(context, none, head, cells)
 }
 
 pub(super) async fn switch(
@@ -258,44 +338,46 @@ pub(super) async fn switch(
 ) -> anyhow::Result<()> {
     let wrong = |error| Usage(format!("`{}`: {error}", args.name));
     let word = if enabled { "enable" } else { "disable" };
-    if let Some(project) = &args.project {
+    let tool = match args.name.contains('/') {
+        true => Some(ToolRef::parse(&args.name).map_err(wrong)?),
+        false => None,
+    };
+    if let (Some(project), Some(tool)) = (&args.project, &tool) {
         let api = args.reach.gateway(context).await?;
-        if args.name.contains('/') {
-            let tool = ToolRef::parse(&args.name).map_err(wrong)?;
-            let change = |setting: &mut Setting| setting.enabled = Some(enabled);
-            return tool_settings::set(context, &api, project, &tool, change).await;
-        }
-        let name = ServerName::parse(&args.name).map_err(wrong)?;
-        return owned::switch(context, &api, project, &name, word).await;
+        let change = |setting: &mut Setting| setting.enabled = Some(enabled);
+        return tool_settings::set(context, &api, project, tool, change).await;
     }
-    let place = args.reach.place(context).await?;
-    if args.name.contains('/') {
-        let tool = ToolRef::parse(&args.name).map_err(wrong)?;
+    if let Some(tool) = tool {
+        let place = args.reach.place(context).await?;
         return switch_tool(context, &place, &tool, enabled).await;
     }
-    let name = ServerName::parse(&args.name).map_err(wrong)?;
-    match place {
+    let named = NameArgs {
+        name: ServerName::parse(&args.name).map_err(wrong)?,
+        project: args.project,
+        reach: args.reach,
+    };
+    match named.place(context).await? {
         Place::Gateway(api) => {
-            let verb = path(&["servers", name.as_str(), word]);
-            let saved: Saved = api.post(&verb, &json!({})).await?;
-            warn(&saved.warnings);
-            eprintln!("{word}d `{name}` in {}", saved.file.display());
-            if let Some(mut row) = saved.server {
-                if enabled {
-                    row = connected(&api, &name, row, args.wait).await?;
-                }
-                if context.output == Output::Json {
-                    print::json(&row)?;
-                }
+            let mut server: Server = api.post(&named.path(&[word]), &json!({})).await?;
+            warn(&server.notices);
+            let whose = said_name(&server);
+            match &server.file {
+                Some(file) => eprintln!("{word}d {whose} in {file}"),
+                None => eprintln!("{word}d {whose}"),
             }
+            if enabled {
+                server = connected(&api, server, args.wait).await?;
+            }
+            told(context, &server)
         }
         Place::Files(sources) => {
-            let file = registry::set_enabled(&sources, &own(&sources), &name, enabled)?;
+            let name = &named.name;
+            let file = registry::set_enabled(&sources, &own(&sources), name, enabled)?;
             let file = file.display();
             eprintln!("no gateway is running: {word}d `{name}` in {file}");
+            Ok(())
         }
     }
-    Ok(())
 }
 
 async fn switch_tool(
@@ -308,12 +390,14 @@ async fn switch_tool(
     let (server, native): (&ServerName, &NativeName) = (&tool.server, &tool.tool);
     match place {
         Place::Gateway(api) => {
-            let saved = tool_on_gateway(api, tool, word).await?;
-            warn(&saved.warnings);
-            let file = saved.file.display();
-            eprintln!("{word}d the tool `{native}` of `{server}` in {file}");
+            let of_tool = of_server(server.as_str(), &["tools", native.as_str()]);
+            let set: Set = api.put(&of_tool, &json!({ "enabled": enabled })).await?;
+            warn(&set.notices);
+            let file = set.file.as_ref().map(|file| format!(" in {file}"));
+            let file = file.unwrap_or_default();
+            eprintln!("{word}d the tool `{native}` of `{server}`{file}");
             if context.output == Output::Json {
-                print::json(&saved)?;
+                print::json(&set)?;
             }
         }
         Place::Files(sources) => {
@@ -323,17 +407,6 @@ async fn switch_tool(
         }
     }
     Ok(())
-}
-
-async fn tool_on_gateway(api: &Api, tool: &ToolRef, word: &str) -> anyhow::Result<Saved> {
-    let segments = [
-        "servers",
-        tool.server.as_str(),
-        "tools",
-        tool.tool.as_str(),
-        word,
-    ];
-    api.post(&path(&segments), &json!({})).await
 }
 
 /// The configuration, or everything that is wrong with it.

@@ -6,6 +6,7 @@ use super::{
     Context, Output, Reach, Usage,
     http::{Api, escaped, path},
     print,
+    servers::{of_project, of_server},
 };
 use crate::rest::{Setting, Tool, Tools};
 
@@ -61,15 +62,8 @@ pub(super) async fn set(
     let before = found.and_then(|found| found.setting).unwrap_or_default();
     let mut setting = before.clone();
     change(&mut setting);
-    let of_tool = path(&[
-        "projects",
-        project.as_str(),
-        "servers",
-        tool.server.as_str(),
-        "tools",
-        tool.tool.as_str(),
-        "setting",
-    ]);
+    let of_tool = of_server(tool.server.as_str(), &["tools", tool.tool.as_str()]);
+    let of_tool = of_tool + &of_project(Some(project));
     if setting == Setting::default() && before != setting {
         api.delete::<()>(&of_tool).await?;
     } else {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::{Context, Output, Reach, approvals, call, http, print, servers, tool_settings};
+use super::{Context, Output, Reach, approvals, call, http, print, shown, tool_settings};
 use crate::rest::{Tool, Tools};
 
 #[derive(clap::Subcommand)]
@@ -84,8 +84,8 @@ fn say_kept_back(tools: &[Tool]) {
     for ((project, server), (kept, changed)) in of {
         let what = match (kept, changed) {
             (0, 0) => continue,
-            (0, changed) => format!("{} of `{server}` changed", servers::tools(changed)),
-            (kept, _) => format!("{} of `{server}` kept back", servers::tools(kept)),
+            (0, changed) => format!("{} of `{server}` changed", shown::tools(changed)),
+            (kept, _) => format!("{} of `{server}` kept back", shown::tools(kept)),
         };
         let project = project.map_or_else(String::new, |project| format!(" --project {project}"));
         let what = print::printable(&what);

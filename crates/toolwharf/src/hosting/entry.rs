@@ -12,8 +12,8 @@ use std::{
 };
 
 use model::{
-    Declared, Launch, Origin, Place, Program, ProjectId, Provider, Reach, RestartPolicy, Sandbox,
-    Secrets, ServerName, ServerSpec,
+    Declared, Launch, NativeName, Origin, Place, Program, ProjectId, Provider, Reach,
+    RestartPolicy, Sandbox, Secrets, ServerName, ServerSpec,
 };
 use serde_json::{Map, Value};
 use store::WorkspaceRow;
@@ -155,6 +155,9 @@ fn filled(mut spec: ServerSpec, secrets: &HashMap<String, String>) -> ServerSpec
     spec
 }
 
+/// The key of the tools that are switched off.
+pub(super) const DISABLED_TOOLS: &str = "disabled_tools";
+
 const KEYS: &[&str] = &[
     "description",
     "image",
@@ -175,6 +178,7 @@ const KEYS: &[&str] = &[
     "start_timeout_ms",
     "max_concurrency",
     "enabled",
+    DISABLED_TOOLS,
 ];
 
 fn spec(
@@ -238,6 +242,9 @@ fn spec(
     spec.max_concurrency = reader
         .number("max_concurrency", 1..=10_000)
         .and_then(|number| NonZeroU32::new(u32::try_from(number).ok()?));
+    let tool = |value: &Value| Some(NativeName::new(value.as_str()?));
+    let off = reader.list(DISABLED_TOOLS, "is the name of a tool", tool);
+    spec.disabled_tools = off.into_iter().flatten().collect();
     if let Some(enabled) = reader.flag("enabled") {
         spec.enabled = enabled;
     }

@@ -1,23 +1,22 @@
 //! Who may do what: the key first, then the role that the route needs.
 //!
 //! Invariants: nothing else of a request is looked at before its key is. For the key of a project all other
-//! projects do not exist, in the same words as those that do not. The same holds for hosted servers that are not the
-//! project's own.
+//! projects do not exist, in the same words as those that do not. The same holds for servers that are not the project's
+//! own.
 
 use std::sync::Arc;
 
 use axum::{
     Extension,
-    extract::{FromRequestParts, RawPathParams, Request, State},
+    extract::{FromRequestParts, Query, RawPathParams, Request, State},
     http::request::Parts,
     middleware::Next,
     response::{IntoResponse, Response},
 };
 use model::ProjectId;
-use serde::{Serialize, Serializer};
-use store::WorkspaceRow;
+use serde::{Deserialize, Serialize, Serializer};
 
-use super::{Problem, Shared};
+use super::{Problem, Rest, Shared, input};
 use crate::auth::{Principal, Role};
 
 /// What a route needs.
@@ -29,15 +28,17 @@ pub(crate) enum Need {
     Project(Role),
     /// The same, but the project need not exist.
     NewProject,
-    /// That role in the project that owns the hosted server of the path. If the path names no server: in any project.
-    Hosted(Role),
+    /// That role in the project that owns the server of the path.
+    Server(Role),
+    /// That role in the project that `?project=` names, or else in that of the key.
+    Within(Role),
 }
 
 impl Need {
     pub(super) fn role(self) -> Role {
         match self {
             Self::Administrator | Self::NewProject => Role::Admin,
-            Self::Project(role) | Self::Hosted(role) => role,
+            Self::Project(role) | Self::Server(role) | Self::Within(role) => role,
         }
     }
 }
@@ -63,20 +64,28 @@ impl<S: Sync> FromRequestParts<S> for Project {
     }
 }
 
-/// The hosted server of the path.
+/// The project that `?project=` names, or else that of the key; `None`: none, and it is an administrator who asks.
 #[derive(Clone)]
-pub(super) struct Registration(pub(super) WorkspaceRow);
+pub(super) struct Within(pub(super) Option<ProjectId>);
 
-impl<S: Sync> FromRequestParts<S> for Registration {
+impl<S: Sync> FromRequestParts<S> for Within {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        admitted(parts, "hosted server")
+        admitted(parts, "scope")
     }
 }
 
+#[derive(Deserialize)]
+struct Asked {
+    project: Option<String>,
+}
+
 /// What [`admit`] found in the path.
-fn admitted<T: Clone + Send + Sync + 'static>(parts: &Parts, what: &str) -> Result<T, Problem> {
+pub(super) fn admitted<T: Clone + Send + Sync + 'static>(
+    parts: &Parts,
+    what: &str,
+) -> Result<T, Problem> {
     let found = parts.extensions.get::<T>();
     // A route that is asked for it names it: the table's test sees to that.
     found
@@ -110,14 +119,21 @@ pub(super) async fn admit(
     let params = params.map_err(|rejection| Problem::new(400, rejection.body_text()))?;
     let named = |what: &str| params.iter().find(|(key, _)| *key == what);
     let role = need.role();
-    if let Need::Hosted(_) = need {
-        match named("id") {
-            Some((_, id)) => {
-                let row = rest.workspace(&who, role, id).await?;
-                request.extensions_mut().insert(Registration(row));
+    if let Need::Server(_) | Need::Within(_) = need {
+        let Asked { project } = input::query(Query::try_from_uri(request.uri()))?;
+        let project = match project {
+            Some(id) => Some(rest.project(&who, &id).await?),
+            None => who.project.clone(),
+        };
+        match (need, named("id")) {
+            (Need::Server(_), Some((_, id))) => {
+                let target = rest.find(project.as_ref(), id).await?;
+                permit(&who, role, target.key.owner.as_ref())?;
+                request.extensions_mut().insert(target);
             }
-            None => permit(&who, role, who.project.as_ref())?,
+            _ => permit(&who, role, project.as_ref())?,
         }
+        request.extensions_mut().insert(Within(project));
         return Ok(next.run(request).await);
     }
     let Some((_, named)) = named("project") else {
@@ -141,6 +157,18 @@ pub(super) async fn admit(
     }
     request.extensions_mut().insert(Project(project));
     Ok(next.run(request).await)
+}
+
+impl Rest {
+    /// A project that is there, and that exists for `who`.
+    async fn project(&self, who: &Principal, id: &str) -> Result<ProjectId, Problem> {
+        let project = ProjectId::parse(id).ok();
+        let Some(project) = project.filter(|project| who.reaches(Some(project))) else {
+            return Err(Problem::no_project(id));
+        };
+        self.projects.store().project_get(&project).await?;
+        Ok(project)
+    }
 }
 
 /// Whether somebody may do what takes that role in a project, or outside of projects.

@@ -16,23 +16,14 @@ use utoipa::ToSchema;
 
 use super::{
     Problem, Rest, Shared,
-    access::Project,
+    access::Within,
     input::{self, Page},
-    tools::Named,
 };
 
 /// Longest difference that is told, in characters.
 const DIFF_CHARS: usize = 100_000;
 /// How long the shortest difference is looked for; then a longer one does.
 const DIFF_TIME: Duration = Duration::from_millis(200);
-
-/// What is agreed to.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Approval {
-    /// Of the new definition, as it was shown.
-    pub(crate) digest: String,
-}
 
 /// What is agreed to of a server's tools.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
@@ -93,98 +84,66 @@ pub(super) fn difference(old: &str, new: &str) -> String {
 
 pub(super) async fn approve(
     State(rest): State<Shared>,
-    Path(Named { server, tool }): Path<Named>,
+    Within(project): Within,
+    Path(id): Path<String>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<StatusCode, Problem> {
-    let name = input::server_name(&server)?;
-    rest.of_no_project(&name)?;
-    let Approval { digest } = input::object(body)?;
-    rest.agree(None, name, BTreeMap::from([(tool, digest)]))
-        .await
-}
-
-pub(super) async fn approve_of(
-    State(rest): State<Shared>,
-    Project(project): Project,
-    Path(Named { server, tool }): Path<Named>,
-    body: Result<Bytes, BytesRejection>,
-) -> Result<StatusCode, Problem> {
-    let name = input::server_name(&server)?;
-    rest.own(&project, &name).await?;
-    let Approval { digest } = input::object(body)?;
-    let tools = BTreeMap::from([(tool, digest)]);
-    rest.agree(Some(project), name, tools).await
-}
-
-/// Where a server is in a path.
-#[derive(Deserialize)]
-pub(super) struct OfServer {
-    name: String,
-}
-
-pub(super) async fn approve_all(
-    State(rest): State<Shared>,
-    Path(OfServer { name }): Path<OfServer>,
-    body: Result<Bytes, BytesRejection>,
-) -> Result<StatusCode, Problem> {
-    let name = input::server_name(&name)?;
-    rest.of_no_project(&name)?;
+    let target = match (rest.find(project.as_ref(), &id).await, project) {
+        (Ok(target), _) => target,
+        (Err(problem), Some(project)) if problem.status == 404 => {
+            return Err(rest.lent(&project, &id).await.unwrap_or(problem));
+        }
+        (Err(problem), _) => return Err(problem),
+    };
     let Approvals { tools } = input::object(body)?;
-    rest.agree(None, name, tools).await
-}
-
-pub(super) async fn approve_all_of(
-    State(rest): State<Shared>,
-    Project(project): Project,
-    Path(OfServer { name }): Path<OfServer>,
-    body: Result<Bytes, BytesRejection>,
-) -> Result<StatusCode, Problem> {
-    let name = input::server_name(&name)?;
-    rest.own(&project, &name).await?;
-    let Approvals { tools } = input::object(body)?;
-    rest.agree(Some(project), name, tools).await
+    rest.agree(target.key, tools).await
 }
 
 pub(super) async fn changes(
     State(rest): State<Shared>,
-    Path(OfServer { name }): Path<OfServer>,
+    Within(project): Within,
+    Path(id): Path<String>,
     page: Page,
 ) -> Result<Json<Changes>, Problem> {
-    let name = input::server_name(&name)?;
-    let there = rest.of_no_project(&name).map(drop);
-    rest.changes(None, &name, &page, there).await
-}
-
-pub(super) async fn changes_of(
-    State(rest): State<Shared>,
-    Project(project): Project,
-    Path(OfServer { name }): Path<OfServer>,
-    page: Page,
-) -> Result<Json<Changes>, Problem> {
-    let name = input::server_name(&name)?;
-    let there = rest.seen(&project, &name).await.map(drop);
-    rest.changes(Some(&project), &name, &page, there).await
+    let (key, missing) = match rest.find(project.as_ref(), &id).await {
+        Ok(target) => (target.key, None),
+        // What was agreed to of a server remains when it is not configured any more.
+        Err(problem) if problem.status == 404 => {
+            let name = input::server_name(&id)?;
+            let owner = project;
+            (ServerKey { owner, name }, Some(problem))
+        }
+        Err(problem) => return Err(problem),
+    };
+    let store = rest.projects.store();
+    let rows = store
+        .tool_change_list(key.owner.as_ref(), &key.name, page.asked())
+        .await?;
+    if let Some(problem) = missing.filter(|_| rows.is_empty() && page.asked().after.is_none()) {
+        return Err(problem);
+    }
+    Ok(Json(Changes {
+        next: page.next(&rows, |row| row.id.clone()),
+        changes: rows.into_iter().map(Change::from).collect(),
+    }))
 }
 
 impl Rest {
-    /// Makes sure that a server is the project's own.
-    async fn own(&self, project: &ProjectId, name: &ServerName) -> Result<(), Problem> {
-        let seen = self.seen(project, name).await?;
-        if seen.spec.owner.is_some() {
-            return Ok(());
-        }
+    /// Why a project cannot agree to definitions of a server that it is only lent, if it is.
+    async fn lent(&self, project: &ProjectId, id: &str) -> Option<Problem> {
+        let name = ServerName::parse(id).ok()?;
+        self.seen(project, &name).await.ok()?;
         let why = format!(
             "server `{name}` is the configuration file's: an administrator agrees for all who see it, with \
              `toolwharf tools approve {name}`"
         );
-        Err(Problem::new(409, why))
+        Some(Problem::new(409, why))
     }
 
     /// Agrees to these definitions: tool and digest.
     async fn agree(
         &self,
-        owner: Option<ProjectId>,
-        name: ServerName,
+        key: ServerKey,
         tools: BTreeMap<String, String>,
     ) -> Result<StatusCode, Problem> {
         let store = self.projects.store();
@@ -192,33 +151,15 @@ impl Rest {
             .iter()
             .map(|(tool, digest)| (tool.as_str(), digest.as_str()))
             .collect();
-        store.pins_approve(owner.as_ref(), &name, &wanted).await?;
+        store
+            .pins_approve(key.owner.as_ref(), &key.name, &wanted)
+            .await?;
         let agreed: Vec<(NativeName, Arc<str>)> = tools
             .iter()
             .map(|(tool, digest)| (NativeName::new(tool.as_str()), digest.as_str().into()))
             .collect();
-        let key = ServerKey { owner, name };
         // The server may have been configured anew meanwhile: then it knows by itself.
         self.gateway.approve_tools(&key, &agreed);
         Ok(StatusCode::NO_CONTENT)
-    }
-
-    /// The changes of a server; `there` says whether it is configured: what it was remains when it is not any more.
-    async fn changes(
-        &self,
-        owner: Option<&ProjectId>,
-        name: &ServerName,
-        page: &Page,
-        there: Result<(), Problem>,
-    ) -> Result<Json<Changes>, Problem> {
-        let store = self.projects.store();
-        let rows = store.tool_change_list(owner, name, page.asked()).await?;
-        if rows.is_empty() && page.asked().after.is_none() {
-            there?;
-        }
-        Ok(Json(Changes {
-            next: page.next(&rows, |row| row.id.clone()),
-            changes: rows.into_iter().map(Change::from).collect(),
-        }))
     }
 }

@@ -1,4 +1,4 @@
-//! Calls to hosted servers by their own names: one request as HTTP has it, its answer as HTTP has it (H04 to H07, U06).
+//! Calls to servers by their own names: one request as HTTP has it, its answer as HTTP has it (H04 to H07, U06).
 //!
 //! They are many where other requests of the API are few, so the listener hands them over past the router; only a
 //! path that is written in an unusual way comes through it.
@@ -24,12 +24,13 @@ use utoipa::ToSchema;
 
 use super::{
     Problem, Shared,
-    access::{Registration, Who},
+    access::{Who, permit},
     answer::McpError,
     input, schemas,
+    servers::Target,
 };
 use crate::{
-    auth::Principal,
+    auth::{Principal, Role},
     gateway::{Answering, Body, collect, json_body, prefers_stream},
 };
 
@@ -63,7 +64,7 @@ pub(crate) struct CallResult {
 pub(crate) fn called<B>(request: &Request<B>) -> Option<String> {
     let path = request.uri().path().strip_prefix("/api/v1/mcp/servers/")?;
     let id = path.strip_suffix("/call")?;
-    let plain = !id.is_empty() && !id.contains(['/', '%']);
+    let plain = !id.is_empty() && !id.contains(['/', '%']) && request.uri().query().is_none();
     (plain && *request.method() == Method::POST).then(|| id.to_owned())
 }
 
@@ -79,7 +80,8 @@ where
 {
     let answered = async {
         let who = rest.front.guard().key(request.headers())?;
-        let server = rest.callable(&who, &id).await?;
+        let server = rest.called(&who, &id).await?;
+        permit(&who, Role::Call, server.spec.owner.as_ref())?;
         let (parts, body) = request.into_parts();
         let outbox = Outbox::charged(BOUNDS, account);
         call(rest, &who, server, &parts.headers, body, outbox).await
@@ -94,11 +96,11 @@ where
 pub(super) async fn routed(
     State(rest): State<Shared>,
     Extension(who): Who,
-    Registration(row): Registration,
+    target: Target,
     headers: HeaderMap,
     body: axum::body::Body,
 ) -> Result<Response<axum::body::Body>, Problem> {
-    let server = rest.enabled(&row)?;
+    let server = rest.enabled(&target).await?;
     let response = call(rest, &who, server, &headers, body, Outbox::new(BOUNDS)).await?;
     Ok(response.map(axum::body::Body::new))
 }
@@ -303,7 +305,7 @@ mod tests {
         };
         let path = "/api/v1/mcp/servers/notes/call";
         assert_eq!(id("POST", path).as_deref(), Some("notes"));
-        assert_eq!(id("POST", &format!("{path}?x=1")).as_deref(), Some("notes"));
+        assert_eq!(id("POST", &format!("{path}?project=a")), None);
         assert_eq!(id("GET", path), None);
         for other in ["", "a/b/", "%61/", "notes/call/"] {
             let path = format!("/api/v1/mcp/servers/{other}call");

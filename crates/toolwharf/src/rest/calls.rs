@@ -26,7 +26,6 @@ pub(crate) struct Calls {
 
 /// A call of a tool.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
 pub(crate) struct Call {
     pub(crate) id: String,
     /// The run of an agent that it belongs to.
@@ -49,7 +48,6 @@ pub(crate) struct Call {
 
 /// A call with its bodies, where the settings have them kept.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
 pub(crate) struct WholeCall {
     #[serde(flatten)]
     pub(crate) call: Call,

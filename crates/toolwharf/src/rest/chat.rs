@@ -44,7 +44,6 @@ pub(crate) struct ChatRequest {
 
 /// A conversation, as lists have it.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
 pub(crate) struct ConversationInfo {
     pub(crate) id: String,
     pub(crate) project: Option<String>,
@@ -65,7 +64,6 @@ pub(crate) struct Conversations {
 
 /// A conversation with all that was said.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
 pub(crate) struct WholeConversation {
     #[serde(flatten)]
     pub(crate) info: ConversationInfo,

@@ -168,7 +168,12 @@ impl<S: Send + Sync> FromRequestParts<S> for Page {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let Asked { limit, after } = query(Query::from_request_parts(parts, state).await)?;
-        let limit = limit.unwrap_or(PAGE);
+        Self::of(limit.unwrap_or(PAGE), after)
+    }
+}
+
+impl Page {
+    pub(super) fn of(limit: u32, after: Option<String>) -> Result<Self, Problem> {
         if limit == 0 || limit > store::MAX_PAGE {
             let why = format!("`limit` is from 1 to {}", store::MAX_PAGE);
             return Err(Problem::new(400, why));
@@ -178,9 +183,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Page {
             limit: Some(limit),
         }))
     }
-}
 
-impl Page {
     pub(super) fn asked(&self) -> &store::Page {
         &self.0
     }
@@ -286,6 +289,14 @@ impl Conditions {
             ));
         }
         Ok(())
+    }
+
+    /// Whether something that has no tag may take the place of what is `there`, if anything is.
+    pub(super) fn may_replace(&self, there: bool) -> Result<bool, Problem> {
+        if self.matches.is_some() {
+            self.permit(there.then_some(""))?;
+        }
+        Ok(self.none_match.as_deref() != Some("*"))
     }
 
     /// Whether the caller has what has this tag.

@@ -27,7 +27,6 @@ pub(crate) struct Keys {
 }
 
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
 pub(crate) struct Key {
     pub(crate) id: String,
     /// None: an administrator's.
@@ -49,7 +48,6 @@ pub(crate) struct Key {
 
 /// A key that was made just now.
 #[derive(Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
 pub(crate) struct MadeKey {
     #[serde(flatten)]
     pub(crate) key: Key,
@@ -59,7 +57,7 @@ pub(crate) struct MadeKey {
 
 /// A key of a project to be made.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct WantedKey {
     #[schema(schema_with = schemas::name)]
     pub(crate) name: String,
@@ -72,7 +70,7 @@ pub(crate) struct WantedKey {
 
 /// An administrator's key to be made.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct WantedAdminKey {
     #[schema(schema_with = schemas::name)]
     pub(crate) name: String,
@@ -122,7 +120,7 @@ impl Rest {
     ) -> Result<(StatusCode, Json<MadeKey>), Problem> {
         input::name("/name", &wanted.name)?;
         if wanted.expires_at.is_some_and(|end| end <= store::now()) {
-            return Err(Problem::field(400, "/expiresAt", "is in the past"));
+            return Err(Problem::field(400, "/expires_at", "is in the past"));
         }
         let token = auth::new_token();
         let key = NewKey {

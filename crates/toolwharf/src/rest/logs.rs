@@ -1,22 +1,22 @@
 //! What servers write to stderr: the end of it as text, or that and what comes as an event stream.
 //!
-//! Following goes by the name: it outlives the process, and the server's configuration.
+//! Following goes by where the server is declared: it outlives the process, and the server's configuration.
 
-use std::{collections::VecDeque, convert::Infallible, sync::Arc, time::Duration};
+use std::{collections::VecDeque, convert::Infallible, time::Duration};
 
 use axum::{
     body::{Body, Bytes},
-    extract::{Path, Query, State, rejection::QueryRejection},
+    extract::{Query, State, rejection::QueryRejection},
     http::header,
     response::{IntoResponse, Response},
 };
-use engine::server::{Server, State as Phase};
+use engine::server::State as Phase;
 use mcp::sse;
 use runtime::process::Lines;
 use serde::Deserialize;
 use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 
-use super::{Problem, Rest, Shared, access::Registration};
+use super::{Problem, Shared, input, servers::Target};
 use crate::gateway::KEEP_ALIVE;
 
 /// Lines that are told where nothing else is asked.
@@ -33,52 +33,18 @@ pub(super) struct Asked {
     follow: bool,
 }
 
-/// Whose lines are wanted.
-enum Whose {
-    /// A server of the configuration file, by its name.
-    Configured(String),
-    /// A hosted one, by its id.
-    Hosted(String),
-}
-
-impl Whose {
-    fn find(&self, rest: &Rest) -> Result<Arc<Server>, Problem> {
-        match self {
-            Self::Configured(name) => rest.server(name),
-            Self::Hosted(id) => {
-                let missing = || Problem::new(404, format!("there is no hosted server `{id}`"));
-                rest.hosting.server(id).ok_or_else(missing)
-            }
-        }
-    }
-}
-
 pub(super) async fn read(
     State(rest): State<Shared>,
-    Path(name): Path<String>,
+    target: Target,
     query: Result<Query<Asked>, QueryRejection>,
 ) -> Result<Response, Problem> {
-    answer(rest, Whose::Configured(name), query)
-}
-
-pub(super) async fn read_hosted(
-    State(rest): State<Shared>,
-    Registration(row): Registration,
-    query: Result<Query<Asked>, QueryRejection>,
-) -> Result<Response, Problem> {
-    answer(rest, Whose::Hosted(row.id), query)
-}
-
-fn answer(
-    rest: Shared,
-    whose: Whose,
-    query: Result<Query<Asked>, QueryRejection>,
-) -> Result<Response, Problem> {
-    let Query(asked) = query.map_err(|rejection| Problem::new(400, rejection.body_text()))?;
-    let server = whose.find(&rest)?;
+    rest.taken_in(&target).await?;
+    let asked = input::query(query)?;
     let tail = asked.tail.unwrap_or(TAIL);
     if !asked.follow {
-        let text: String = last(&server.stderr_tail(), tail)
+        let server = target.live(&rest.gateway.fleet());
+        let text = server.map(|server| server.stderr_tail());
+        let text: String = last(&text.unwrap_or_default(), tail)
             .flat_map(|line| [line, "\n"])
             .collect();
         let kind = (header::CONTENT_TYPE, "text/plain; charset=utf-8");
@@ -92,7 +58,7 @@ fn answer(
     };
     let following = Following {
         ready: VecDeque::new(),
-        whose,
+        target,
         tail,
         lines: None,
         process: None,
@@ -123,7 +89,7 @@ fn last(text: &str, count: usize) -> impl Iterator<Item = &str> {
 struct Following {
     /// Not sent yet; no longer than a server's log.
     ready: VecDeque<Bytes>,
-    whose: Whose,
+    target: Target,
     /// Lines of the past that are wanted; all of what comes later.
     tail: usize,
     lines: Option<Lines>,
@@ -181,7 +147,7 @@ impl Following {
 
     /// Looks whether there is another process, or a start that failed.
     fn look(&mut self) {
-        let Ok(server) = self.whose.find(&self.rest) else {
+        let Some(server) = self.target.live(&self.rest.gateway.fleet()) else {
             if !std::mem::replace(&mut self.gone, true) {
                 self.notice("the server is not configured any more");
             }

@@ -12,7 +12,7 @@ use store::NewServer;
 
 use super::{
     Problem, input,
-    owned::{Entry, unfit},
+    servers::{Entry, unfit},
 };
 use crate::config::Wrong;
 

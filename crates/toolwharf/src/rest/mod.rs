@@ -12,13 +12,11 @@ mod approvals;
 pub(crate) mod bridge;
 mod calls;
 mod chat;
-mod hosted;
 mod input;
 mod keys;
 mod logs;
 mod manifest;
 mod openapi;
-mod owned;
 mod page;
 mod products;
 mod projects;
@@ -46,17 +44,15 @@ pub(crate) use self::{
     approvals::{Change, Changes},
     calls::{Call, WholeCall},
     chat::{ConversationInfo, WholeConversation},
-    hosted::HostedServers,
     keys::{Key, Keys as KeyList, MadeKey},
     logs::NOTICE,
-    owned::{OwnedServer, OwnedServers},
     products::{InstalledProduct, Product, Products},
     projects::{Project, ProjectConfig, Projects as ProjectList},
     runs::{Run, WholeRun},
     secrets::{MasterKey, Secret, Secrets},
-    servers::{Detail, Imported, Row, Saved, Servers},
+    servers::{configured, imported},
     status::{KeptBack, Status},
-    tools::{Setting, Tool, Tools},
+    tools::{Set, Setting, Tool, Tools},
 };
 use crate::{
     agents::Agents, auth::Keys, gateway::Front, hosting::Hosting, live::Live, projects::Projects,

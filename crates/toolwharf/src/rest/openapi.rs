@@ -74,11 +74,9 @@ fn operation(route: &Route, schemas: &mut Schemas) -> Value {
     let whose = match route.need {
         Need::Administrator => "an administrator's key".to_owned(),
         _ if role == "admin" => "an administrator's key".to_owned(),
-        Need::Hosted(_) if !route.path.contains('{') => format!(
-            "a key with the role `{role}` or more; a project's key sees its project's servers only"
-        ),
-        Need::Hosted(_) => format!(
-            "a key of the server's project with the role `{role}` or more, or an administrator's"
+        Need::Server(_) | Need::Within(_) => format!(
+            "a key of the server's project with the role `{role}` or more, or an administrator's; commands, images, \
+             registered servers and those of the configuration file are changed by administrators"
         ),
         _ => format!("a key of the project with the role `{role}` or more, or an administrator's"),
     };
@@ -154,10 +152,7 @@ fn parameters(route: &Route) -> Vec<Value> {
                 "description": "412 unless it is as this tag says"}));
         }
     }
-    if route.method == "PUT"
-        && route.creates
-        && (route.tagged || route.path.ends_with("/servers/{name}"))
-    {
+    if route.method == "PUT" && route.creates && route.tagged {
         all.push(json!({"name": "If-None-Match", "in": "header",
             "schema": {"type": "string"}, "description": "`*`: 412 if it is there already"}));
     }
@@ -190,6 +185,12 @@ fn responses(route: &Route, schemas: &mut Schemas) -> Value {
         }
     };
     let mut good = match route.answer {
+        Answer::Maybe(schema) => {
+            let schema = schema(schemas);
+            let told = json!({"description": "Done, in that file", "content": {"application/json": {"schema": schema}}});
+            all.insert(200, told);
+            json!({"description": "Done"})
+        }
         Answer::Nothing => json!({"description": "Done"}),
         Answer::Json(schema) => {
             let schema = schema(schemas);
@@ -202,7 +203,7 @@ fn responses(route: &Route, schemas: &mut Schemas) -> Value {
     };
     headers(&mut good);
     match (&route.answer, route.creates) {
-        (Answer::Nothing, _) => {
+        (Answer::Nothing | Answer::Maybe(_), _) => {
             all.insert(204, good);
         }
         (_, true) => {

@@ -33,7 +33,6 @@ pub(crate) struct Products {
 
 /// A product that is installed.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
 pub(crate) struct Product {
     pub(crate) name: String,
     pub(crate) version: String,
@@ -51,7 +50,6 @@ pub(crate) struct Product {
 
 /// A product with its manifest.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
 pub(crate) struct WholeProduct {
     #[serde(flatten)]
     pub(crate) product: Product,
@@ -107,7 +105,7 @@ pub(super) async fn list(
     Project(project): Project,
     page: Page,
 ) -> Result<Json<Products>, Problem> {
-    rest.taken_in(&project).await?;
+    rest.projects.known(&project).await?;
     let fleet = rest.gateway.fleet();
     let store = rest.projects.store();
     let rows = page.cut(store.product_list(&project).await?, |row| row.name.as_str());
@@ -128,7 +126,7 @@ pub(super) async fn show(
     Path(Named { name }): Path<Named>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    rest.taken_in(&project).await?;
+    rest.projects.known(&project).await?;
     let store = rest.projects.store();
     let row = store.product_get(&project, &name).await?;
     let servers = store.server_list(&project).await?;

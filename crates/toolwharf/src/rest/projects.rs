@@ -32,7 +32,6 @@ pub(crate) struct Projects {
 }
 
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
 pub(crate) struct Project {
     #[schema(schema_with = schemas::project_id)]
     pub(crate) id: String,

@@ -50,6 +50,8 @@ pub(super) enum Answer {
     /// 204
     Nothing,
     Json(SchemaOf),
+    /// 204, or 200 with that.
+    Maybe(SchemaOf),
     /// Text, or a stream of events.
     Text,
 }
@@ -128,6 +130,12 @@ impl Route {
 
     pub(super) const fn answers<T: ToSchema>(mut self) -> Self {
         self.answer = Answer::Json(openapi::reference::<T>);
+
+        self
+    }
+
+    pub(super) const fn may_answer<T: ToSchema>(mut self) -> Self {
+        self.answer = Answer::Maybe(openapi::reference::<T>);
 
         self
     }

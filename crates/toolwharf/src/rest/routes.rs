@@ -1,7 +1,6 @@
 //! The one list of what there is, a table for each noun. Who may use it, its documentation and its tests follow from it.
 
 mod everywhere;
-mod hosted;
 mod projects;
 mod servers;
 
@@ -10,7 +9,7 @@ use axum::{
     routing::{MethodRouter, get, post},
 };
 
-use self::{everywhere::EVERYWHERE, hosted::HOSTED, projects::PROJECTS, servers::SERVERS};
+use self::{everywhere::EVERYWHERE, projects::PROJECTS, servers::SERVERS};
 use super::{
     Shared,
     route::{ADMIN, Kind, Parameter, Route, parameter},
@@ -23,11 +22,6 @@ const ENTRY_BYTES: usize = 256 << 10;
 /// Largest other body, in bytes.
 const BODY_BYTES: usize = 2 << 20;
 
-const OF_LOGS: &[Parameter] = &[
-    parameter("tail", Kind::Lines, "The last lines, 200 without it"),
-    parameter("follow", Kind::Boolean, "Goes on, as an event stream"),
-];
-
 const DECLARED: Parameter = parameter(
     "format",
     Kind::Format,
@@ -38,7 +32,7 @@ const JSON: &[&str] = &["application/json"];
 
 /// All of them, in the order in which they are documented.
 pub(super) fn all() -> impl Iterator<Item = &'static Route> {
-    [GATEWAY, HOSTED, SERVERS, EVERYWHERE, PROJECTS]
+    [GATEWAY, SERVERS, EVERYWHERE, PROJECTS]
         .into_iter()
         .flatten()
 }

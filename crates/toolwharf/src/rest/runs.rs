@@ -27,7 +27,6 @@ pub(crate) struct Runs {
 
 /// A turn of an agent.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
 pub(crate) struct Run {
     pub(crate) id: String,
     pub(crate) project: Option<String>,

@@ -25,7 +25,6 @@ pub(crate) struct Secrets {
 
 /// That a secret is there.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
 pub(crate) struct Secret {
     pub(crate) name: String,
     /// One more each time it is set.
@@ -45,7 +44,6 @@ pub(crate) struct SecretValue {
 
 /// Which master key seals now.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
 pub(crate) struct MasterKey {
     pub(crate) key_id: String,
 }

@@ -6,7 +6,7 @@ use axum::{Json, extract::State};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Row, Shared};
+use super::Shared;
 
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Status {
@@ -15,7 +15,7 @@ pub(crate) struct Status {
     /// How many servers are in each state, those of projects that are in use included.
     pub(crate) servers: BTreeMap<String, usize>,
     /// The servers that tools are kept back of, those of projects that are in use included.
-    #[serde(default, rename = "keptBack")]
+    #[serde(default)]
     pub(crate) kept_back: Vec<KeptBack>,
     pub(crate) audit: Audit,
 }
@@ -51,13 +51,17 @@ pub(super) async fn show(State(rest): State<Shared>) -> Json<Status> {
     let mut kept_back = Vec::new();
     let fleet = rest.gateway.fleet();
     for server in fleet.all() {
-        let row = Row::of(server, &fleet);
-        *servers.entry(row.state).or_default() += 1;
-        if row.kept_back > 0 {
+        let word = match server.spec.enabled {
+            true => server.status().phase.word(),
+            false => "disabled",
+        };
+        *servers.entry(word.to_owned()).or_default() += 1;
+        let tools = fleet.kept_back(server).len();
+        if tools > 0 {
             kept_back.push(KeptBack {
                 project: server.spec.owner.as_ref().map(ToString::to_string),
-                server: row.name,
-                tools: row.kept_back,
+                server: server.name().to_string(),
+                tools,
             });
         }
     }

@@ -8,7 +8,10 @@ use std::{
 use axum::{
     Json,
     body::Bytes,
-    extract::{Path, Query, State, rejection::BytesRejection},
+    extract::{
+        Path, Query, State,
+        rejection::{BytesRejection, QueryRejection},
+    },
     http::StatusCode,
 };
 use engine::{KeptBack, Scope, catalog::ListKind, server::Server, view::View};
@@ -18,14 +21,14 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{
-    Problem, Rest, Saved, Shared,
-    access::Project,
+    Problem, Rest, Shared,
+    access::{Project, Who, Within, permit},
     answer::shown,
     approvals::difference,
     input,
-    servers::{disabled, server_name, whole},
+    servers::{Home, Target, file},
 };
-use crate::{config::Sources, itself::Itself, registry};
+use crate::{auth::Role, config::Sources, itself::Itself, registry};
 
 /// Longest description that is told, in characters.
 const DESCRIPTION_CHARS: usize = 1_000;
@@ -57,7 +60,7 @@ pub(crate) struct Tool {
     #[serde(default)]
     pub(crate) quarantine: Option<Quarantine>,
     /// Why it is not offered: its definition changed, or cannot be remembered. None if it is.
-    #[serde(default, rename = "keptBack")]
+    #[serde(default)]
     pub(crate) kept_back: Option<String>,
 }
 
@@ -107,6 +110,28 @@ pub(crate) struct Setting {
     pub(crate) description: Option<String>,
 }
 
+/// What was wanted of a tool, and what came of it.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Set {
+    #[serde(flatten)]
+    pub(crate) setting: Setting,
+    /// The file that was changed, if one was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) file: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) notices: Vec<String>,
+}
+
+impl Set {
+    fn of(setting: Setting) -> Self {
+        Self {
+            setting,
+            file: None,
+            notices: Vec::new(),
+        }
+    }
+}
+
 /// A definition that waits for somebody's agreement.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Quarantine {
@@ -132,13 +157,13 @@ pub(super) struct OfServer {
 /// Where a tool is in a path.
 #[derive(Deserialize)]
 pub(super) struct Named {
-    pub(super) server: String,
-    pub(super) tool: String,
+    id: String,
+    tool: String,
 }
 
 pub(super) async fn list(
     State(rest): State<Shared>,
-    query: Result<Query<Asked>, axum::extract::rejection::QueryRejection>,
+    query: Result<Query<Asked>, QueryRejection>,
 ) -> Result<Json<Offered>, Problem> {
     let asked = input::query(query)?;
     if asked.project.is_none()
@@ -146,55 +171,74 @@ pub(super) async fn list(
     {
         rest.of_no_project(server)?;
     }
-    rest.tools(asked.project, asked.server, asked.format).await
+    rest.offered(asked.project, asked.server, asked.format)
+        .await
 }
 
 pub(super) async fn list_of(
     State(rest): State<Shared>,
     Project(project): Project,
-    query: Result<Query<OfServer>, axum::extract::rejection::QueryRejection>,
+    query: Result<Query<OfServer>, QueryRejection>,
 ) -> Result<Json<Offered>, Problem> {
     let asked = input::query(query)?;
-    rest.tools(Some(project), asked.server, asked.format).await
+    rest.offered(Some(project), asked.server, asked.format)
+        .await
+}
+
+pub(super) async fn list_of_server(
+    State(rest): State<Shared>,
+    target: Target,
+) -> Result<Json<Tools>, Problem> {
+    let server = rest.enabled(&target).await?;
+    let view = rest.seen_by(target.key.owner).await?;
+    let tools = rest.table(&view, |found| found.key() == server.key());
+    Ok(Json(Tools { tools: tools.await }))
 }
 
 impl Rest {
-    async fn tools(
+    async fn offered(
         &self,
         project: Option<ProjectId>,
         server: Option<ServerName>,
         format: Option<Form>,
     ) -> Result<Json<Offered>, Problem> {
+        let view = self.seen_by(project).await?;
+        let wanted = |name: &str| server.as_ref().is_none_or(|only| only.as_str() == name);
+        let mut servers = view.servers.iter();
+        if let (Some(server), false) = (&server, servers.any(|it| wanted(it.name().as_str()))) {
+            let why = format!("there is no server `{server}` here");
+            return Err(Problem::new(404, why));
+        }
+        let Some(format) = format else {
+            let tools = self.table(&view, |server| wanted(server.name().as_str()));
+            let tools = tools.await;
+            return Ok(Json(Offered::Listed(Tools { tools })));
+        };
+        let functions = crate::agents::offered(&view);
+        let mut functions = functions.map_err(|error| Problem::new(500, error.to_string()))?;
+        functions.retain(|function| wanted(function.origin.server()));
+        let declared = functions.iter().map(|tool| tool.declaration(format.into()));
+        let declarations = declared.collect();
+        Ok(Json(Offered::Declared(Declarations { declarations })))
+    }
+
+    /// What a project sees, or all there is. As for clients, the first look waits for servers that are only just being
+    /// started.
+    async fn seen_by(&self, project: Option<ProjectId>) -> Result<Arc<View>, Problem> {
         let scope = Scope {
             project,
             server: None,
         };
         self.projects.admit(&scope).await?;
-        // As for clients: the first list of all waits for servers that are only just being started.
-        let Some(view) = self.gateway.settled(&scope).await else {
+        let no_project = || {
             let project = scope.project.as_ref().map_or("", ProjectId::as_str);
-            return Err(Problem::no_project(project));
+            Problem::no_project(project)
         };
-        let wanted = |found: &&Arc<Server>| server.as_ref().is_none_or(|only| only == found.name());
-        let servers: Vec<&Arc<Server>> = view.servers.iter().filter(wanted).collect();
-        if let Some(server) = server.as_ref().filter(|_| servers.is_empty()) {
-            return Err(Problem::new(
-                404,
-                format!("there is no server `{server}` here"),
-            ));
-        }
-        if let Some(format) = format {
-            let functions = crate::agents::offered(&view);
-            let mut functions = functions.map_err(|error| Problem::new(500, error.to_string()))?;
-            functions.retain(|function| {
-                server
-                    .as_ref()
-                    .is_none_or(|only| only.as_str() == function.origin.server())
-            });
-            let declared = functions.iter().map(|tool| tool.declaration(format.into()));
-            let declarations = declared.collect();
-            return Ok(Json(Offered::Declared(Declarations { declarations })));
-        }
+        self.gateway.settled(&scope).await.ok_or_else(no_project)
+    }
+
+    /// The tools of some servers of a view.
+    async fn table(&self, view: &View, wanted: impl Fn(&Server) -> bool) -> Vec<Tool> {
         let mut exposed: HashMap<(&ServerKey, &str), &str> = HashMap::new();
         let routes: Vec<_> = view
             .names(ListKind::Tools)
@@ -204,10 +248,10 @@ impl Rest {
             exposed.insert((route.server.key(), &route.native), name);
         }
         let mut tools = Vec::new();
-        for server in servers {
-            self.tools_of(&view, server, &exposed, &mut tools).await;
+        for server in view.servers.iter().filter(|server| wanted(server)) {
+            self.tools_of(view, server, &exposed, &mut tools).await;
         }
-        Ok(Json(Offered::Listed(Tools { tools })))
+        tools
     }
 
     async fn tools_of(
@@ -220,7 +264,7 @@ impl Rest {
         let fleet = self.gateway.fleet();
         let project = view.scope.project.as_ref();
         let settings = project.and_then(|id| fleet.projects.get(id));
-        let off: BTreeSet<String> = disabled(server);
+        let off = server.disabled_tools();
         let differences = self.differences(server).await;
         let kept_back: HashMap<NativeName, KeptBack> =
             fleet.kept_back(server).into_iter().collect();
@@ -257,7 +301,7 @@ impl Rest {
                     KeptBack::Changed => "its definition changed".to_owned(),
                     KeptBack::Unkept(why) => format!("its definition cannot be remembered: {why}"),
                 }),
-                enabled: name.is_some() || enabled.unwrap_or_else(|| !off.contains(&*item.native)),
+                enabled: name.is_some() || enabled.unwrap_or_else(|| !off.contains(&tool.tool)),
                 setting: setting.map(|setting| Setting {
                     enabled: setting.enabled,
                     name: setting.alias.as_ref().map(ToString::to_string),
@@ -354,13 +398,14 @@ fn known(server: &Server, tool: &NativeName) -> Result<(), Problem> {
     Ok(())
 }
 
+/// What is wanted of a tool: in a project, or for all who see a server that is nobody's.
 pub(super) async fn set(
     State(rest): State<Shared>,
-    Project(project): Project,
-    Path(Named { server, tool }): Path<Named>,
+    who: Who,
+    Within(project): Within,
+    Path(Named { id, tool }): Path<Named>,
     body: Result<Bytes, BytesRejection>,
-) -> Result<Json<Setting>, Problem> {
-    let name = input::server_name(&server)?;
+) -> Result<Json<Set>, Problem> {
     let setting: Setting = input::object(body)?;
     if let Some(exposed) = &setting.name {
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
@@ -373,68 +418,119 @@ pub(super) async fn set(
         input::description("/description", description)?;
     }
     let tool = NativeName::new(tool);
-    known(&*rest.seen(&project, &name).await?, &tool)?;
-    let wanted = store::ToolSetting {
-        enabled: setting.enabled,
-        alias: setting.name.clone(),
-        description: setting.description.clone(),
-    };
-    let store = rest.projects.store();
-    store
-        .tool_setting_put(&project, &name, tool.as_str(), &wanted)
-        .await?;
-    rest.projects.reload(&project).await?;
-    Ok(Json(setting))
+    match rest.tools_place(project, &id).await? {
+        Place::Project(project, name) => {
+            known(&*rest.seen(&project, &name).await?, &tool)?;
+            let wanted = store::ToolSetting {
+                enabled: setting.enabled,
+                alias: setting.name.clone(),
+                description: setting.description.clone(),
+            };
+            let store = rest.projects.store();
+            store
+                .tool_setting_put(&project, &name, tool.as_str(), &wanted)
+                .await?;
+            rest.projects.reload(&project).await?;
+            Ok(Json(Set::of(setting)))
+        }
+        Place::All(target) => {
+            permit(&who, Role::Admin, None)?;
+            for (key, given) in [
+                ("/name", setting.name.is_some()),
+                ("/description", setting.description.is_some()),
+            ] {
+                if given {
+                    let why = "is a project's to choose: name one with `?project=`";
+                    return Err(Problem::field(422, key, why));
+                }
+            }
+            let enabled = setting.enabled.unwrap_or(true);
+            let (file, notices) = rest.switch_tool(&target, &tool, enabled).await?;
+            Ok(Json(Set {
+                setting,
+                file,
+                notices,
+            }))
+        }
+    }
 }
 
 pub(super) async fn unset(
     State(rest): State<Shared>,
-    Project(project): Project,
-    Path(Named { server, tool }): Path<Named>,
+    who: Who,
+    Within(project): Within,
+    Path(Named { id, tool }): Path<Named>,
 ) -> Result<StatusCode, Problem> {
-    let name = input::server_name(&server)?;
-    let store = rest.projects.store();
-    store.tool_setting_delete(&project, &name, &tool).await?;
-    rest.projects.reload(&project).await?;
+    match rest.tools_place(project, &id).await? {
+        Place::Project(project, name) => {
+            let store = rest.projects.store();
+            store.tool_setting_delete(&project, &name, &tool).await?;
+            rest.projects.reload(&project).await?;
+        }
+        Place::All(target) => {
+            permit(&who, Role::Admin, None)?;
+            rest.switch_tool(&target, &NativeName::new(tool), true)
+                .await?;
+        }
+    }
     Ok(StatusCode::NO_CONTENT)
 }
 
-pub(super) async fn enable(
-    rest: State<Shared>,
-    path: Path<(String, String)>,
-) -> Result<Json<Saved>, Problem> {
-    switch(rest, path, true).await
+/// Whose setting of a tool it is.
+enum Place {
+    /// A project's, of a server that it sees.
+    Project(ProjectId, ServerName),
+    /// That of the server itself, which is nobody's.
+    All(Box<Target>),
 }
 
-pub(super) async fn disable(
-    rest: State<Shared>,
-    path: Path<(String, String)>,
-) -> Result<Json<Saved>, Problem> {
-    switch(rest, path, false).await
-}
-
-async fn switch(
-    State(rest): State<Shared>,
-    Path((name, tool)): Path<(String, String)>,
-    enabled: bool,
-) -> Result<Json<Saved>, Problem> {
-    let name = server_name(&name)?;
-    let tool = NativeName::new(tool);
-    // A slip of the pen would otherwise look as if it had worked.
-    if let Ok(server) = rest.server(name.as_str()) {
-        known(&server, &tool)?;
+impl Rest {
+    async fn tools_place(&self, project: Option<ProjectId>, id: &str) -> Result<Place, Problem> {
+        let target = match self.find(project.as_ref(), id).await {
+            Ok(target) => target,
+            // One that the project is lent.
+            Err(problem) => match (project, ServerName::parse(id)) {
+                (Some(project), Ok(name)) if problem.status == 404 => {
+                    return Ok(Place::Project(project, name));
+                }
+                _ => return Err(problem),
+            },
+        };
+        Ok(match &target.key.owner {
+            Some(owner) => Place::Project(owner.clone(), target.key.name.clone()),
+            None => Place::All(target.into()),
+        })
     }
-    let (wanted, which) = (name.clone(), tool.clone());
-    let change = move |sources: &Sources, myself: &Itself| {
-        registry::set_tool_enabled(sources, myself, &wanted, &which, enabled)
-    };
-    let (file, warnings) = rest.edit(change).await?;
-    // Where the file is not in force for another reason, this still is.
-    rest.gateway.set_tool_enabled(&name, &tool, enabled);
-    Ok(Json(Saved {
-        file: whole(file),
-        created: false,
-        warnings,
-        server: None,
-    }))
+
+    /// Switches a tool of a server for all who see it; the file that was changed, and what else is wrong with it.
+    async fn switch_tool(
+        &self,
+        target: &Target,
+        tool: &NativeName,
+        enabled: bool,
+    ) -> Result<(Option<String>, Vec<String>), Problem> {
+        // A slip of the pen would otherwise look as if it had worked.
+        if let Some(server) = target.live(&self.gateway.fleet()) {
+            known(&server, tool)?;
+        }
+        match &target.home {
+            Home::Registered(row) => {
+                self.hosting
+                    .set_tool_enabled(&row.id, tool, enabled)
+                    .await?;
+                Ok((None, Vec::new()))
+            }
+            Home::File | Home::Project(_) => {
+                let (name, which) = (target.key.name.clone(), tool.clone());
+                let wanted = name.clone();
+                let change = move |sources: &Sources, myself: &Itself| {
+                    registry::set_tool_enabled(sources, myself, &wanted, &which, enabled)
+                };
+                let (from, notices) = self.edit(change).await?;
+                // Where the file is not in force for another reason, this still is.
+                self.gateway.set_tool_enabled(&name, tool, enabled);
+                Ok((Some(file(from)), notices))
+            }
+        }
+    }
 }

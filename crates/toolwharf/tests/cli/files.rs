@@ -59,7 +59,7 @@ async fn without_a_gateway_the_files_are_edited() {
     assert_eq!(rows["servers"][2]["transport"], "http");
     assert_eq!(rows["servers"][1]["enabled"], false);
     let first = home.run(&["get", "first", "-o", "json"]).await.code(0);
-    assert_eq!(first.json()["disabledTools"], json!(["echo"]));
+    assert_eq!(first.json()["disabled_tools"], json!(["echo"]));
     let third = home.run(&["get", "third"]).await.code(0);
     assert!(third.out.contains("X-Key"), "{third:?}");
     for verb in [

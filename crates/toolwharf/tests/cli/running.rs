@@ -40,8 +40,8 @@ async fn a_running_gateway_takes_changes_in_at_once() {
         .says(file.to_str().expect("UTF-8"));
     let two = on(&gateway, &["get", "two", "-o", "json"]).await.code(0);
     assert!(!two.out.contains("sesame"), "{two:?}");
-    assert_eq!(two.json()["state"], "running");
-    assert_eq!(two.json()["env"], json!(["KEY"]));
+    assert_eq!(two.json()["status"], "running");
+    assert_eq!(two.json()["environment"], json!(["KEY"]));
     assert!(two.json()["pid"].is_u64());
 
     let said = on(
@@ -81,7 +81,7 @@ async fn a_running_gateway_takes_changes_in_at_once() {
     on(&gateway, &["disable", "two"]).await.code(0);
     let two = on(&gateway, &["get", "two", "-o", "json"]).await.json();
     assert_eq!(
-        (&two["state"], &two["pid"]),
+        (&two["status"], &two["pid"]),
         (&json!("disabled"), &Value::Null)
     );
     on(&gateway, &["enable", "two"])

@@ -2,7 +2,10 @@
 //!
 //! A route that has no row here fails the test, and so does a row without a route.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    sync::atomic::{AtomicUsize, Ordering},
+};
 
 use crate::api::{Api, problem};
 use crate::common::{Setup, scripted};
@@ -10,12 +13,11 @@ use serde_json::{Value, json};
 use testkit::{DEADLINE, Reply, wait_for};
 
 /// A request that means something: method, route, path, body, and the status that it gets where it is allowed.
-/// `NEW` in a path is a key that was made for this one request.
+/// `NEW` in a path is a key that was made for this one request, `MADE` a server, and `FRESH` the name of none.
 const ROWS: &[(&str, &str, &str, &str, u16)] = &[
     ("GET", "", "", "", 200),
     ("GET", "/status", "/status", "", 200),
     ("POST", "/master-key/rotate", "/master-key/rotate", "", 200),
-    ("GET", "/servers", "/servers", "", 200),
     (
         "POST",
         "/import",
@@ -23,117 +25,119 @@ const ROWS: &[(&str, &str, &str, &str, u16)] = &[
         r#"{"text":"{\"mcpServers\":{}}"}"#,
         200,
     ),
-    ("GET", "/servers/{name}", "/servers/one", "", 200),
-    (
-        "PUT",
-        "/servers/{name}",
-        "/servers/new",
-        r#"{"command":"true","disabled":true}"#,
-        201,
-    ),
-    (
-        "POST",
-        "/servers/{name}/enable",
-        "/servers/new/enable",
-        "",
-        200,
-    ),
-    (
-        "POST",
-        "/servers/{name}/disable",
-        "/servers/new/disable",
-        "",
-        200,
-    ),
-    ("DELETE", "/servers/{name}", "/servers/new", "", 200),
-    ("GET", "/servers/{name}/logs", "/servers/one/logs", "", 200),
-    (
-        "POST",
-        "/servers/{server}/tools/{tool}/disable",
-        "/servers/one/tools/echo/disable",
-        "",
-        200,
-    ),
-    (
-        "POST",
-        "/servers/{server}/tools/{tool}/enable",
-        "/servers/one/tools/echo/enable",
-        "",
-        200,
-    ),
-    (
-        "POST",
-        "/servers/{server}/tools/{tool}/approve",
-        "/servers/one/tools/echo/approve",
-        r#"{"digest":"x"}"#,
-        409,
-    ),
-    (
-        "POST",
-        "/servers/{name}/approve",
-        "/servers/one/approve",
-        r#"{"tools":{"echo":"x"}}"#,
-        409,
-    ),
-    (
-        "GET",
-        "/servers/{name}/changes",
-        "/servers/one/changes",
-        "",
-        200,
-    ),
     ("GET", "/mcp/servers", "/mcp/servers", "", 200),
-    ("DELETE", "/mcp/servers/{id}", "/mcp/servers/h", "", 204),
     ("POST", "/mcp/servers", "/mcp/servers", HOSTED, 201),
-    ("GET", "/mcp/servers/{id}", "/mcp/servers/h", "", 200),
     (
         "PUT",
         "/mcp/servers/{id}",
-        "/mcp/servers/h",
-        r#"{"name":"h","project":"a","command":"false","enabled":false}"#,
+        "/mcp/servers/FRESH?project=a",
+        r#"{"url":"https://x.example.com","enabled":false}"#,
+        201,
+    ),
+    (
+        "GET",
+        "/mcp/servers/{id}",
+        "/mcp/servers/own?project=a",
+        "",
+        200,
+    ),
+    (
+        "POST",
+        "/mcp/servers/{id}/enable",
+        "/mcp/servers/own/enable?project=a",
+        "",
+        200,
+    ),
+    (
+        "POST",
+        "/mcp/servers/{id}/disable",
+        "/mcp/servers/MADE/disable?project=a",
+        "",
+        200,
+    ),
+    (
+        "POST",
+        "/mcp/servers/{id}/stop",
+        "/mcp/servers/own/stop?project=a",
+        "",
+        200,
+    ),
+    (
+        "POST",
+        "/mcp/servers/{id}/start",
+        "/mcp/servers/own/start?project=a",
+        "",
+        200,
+    ),
+    (
+        "POST",
+        "/mcp/servers/{id}/restart",
+        "/mcp/servers/own/restart?project=a",
+        "",
         200,
     ),
     (
         "POST",
         "/mcp/servers/{id}/call",
-        "/mcp/servers/h/call",
+        "/mcp/servers/own/call?project=a",
         r#"{"method":"ping"}"#,
-        409,
-    ),
-    (
-        "POST",
-        "/mcp/servers/{id}/start",
-        "/mcp/servers/h/start",
-        "",
-        409,
-    ),
-    (
-        "POST",
-        "/mcp/servers/{id}/stop",
-        "/mcp/servers/h/stop",
-        "",
-        409,
-    ),
-    (
-        "POST",
-        "/mcp/servers/{id}/restart",
-        "/mcp/servers/h/restart",
-        "",
-        409,
+        200,
     ),
     (
         "GET",
         "/mcp/servers/{id}/logs",
-        "/mcp/servers/h/logs",
+        "/mcp/servers/own/logs?project=a",
         "",
         200,
     ),
     (
         "GET",
         "/mcp/servers/{id}/events",
-        "/mcp/servers/h/events",
+        "/mcp/servers/own/events?project=a",
         "",
         200,
+    ),
+    (
+        "GET",
+        "/mcp/servers/{id}/tools",
+        "/mcp/servers/own/tools?project=a",
+        "",
+        200,
+    ),
+    (
+        "PUT",
+        "/mcp/servers/{id}/tools/{tool}",
+        "/mcp/servers/own/tools/echo?project=a",
+        "{}",
+        200,
+    ),
+    (
+        "DELETE",
+        "/mcp/servers/{id}/tools/{tool}",
+        "/mcp/servers/own/tools/echo?project=a",
+        "",
+        204,
+    ),
+    (
+        "POST",
+        "/mcp/servers/{id}/approve",
+        "/mcp/servers/own/approve?project=a",
+        r#"{"tools":{"echo":"x"}}"#,
+        409,
+    ),
+    (
+        "GET",
+        "/mcp/servers/{id}/changes",
+        "/mcp/servers/own/changes?project=a",
+        "",
+        200,
+    ),
+    (
+        "DELETE",
+        "/mcp/servers/{id}",
+        "/mcp/servers/MADE?project=a",
+        "",
+        204,
     ),
     ("GET", "/tools", "/tools", "", 200),
     ("GET", "/runs", "/runs", "", 200),
@@ -147,93 +151,9 @@ const ROWS: &[(&str, &str, &str, &str, u16)] = &[
     ("PUT", "/projects/{project}", "/projects/a", "{}", 200),
     ("GET", "/projects/{project}", "/projects/a", "", 200),
     (
-        "PUT",
-        "/projects/{project}/servers/{name}",
-        "/projects/a/servers/url",
-        r#"{"url":"https://x.example.com","enabled":false}"#,
-        201,
-    ),
-    (
-        "GET",
-        "/projects/{project}/servers",
-        "/projects/a/servers",
-        "",
-        200,
-    ),
-    (
-        "GET",
-        "/projects/{project}/servers/{name}",
-        "/projects/a/servers/own",
-        "",
-        200,
-    ),
-    (
-        "POST",
-        "/projects/{project}/servers/{name}/enable",
-        "/projects/a/servers/own/enable",
-        "",
-        200,
-    ),
-    (
-        "POST",
-        "/projects/{project}/servers/{name}/restart",
-        "/projects/a/servers/own/restart",
-        "",
-        200,
-    ),
-    (
-        "POST",
-        "/projects/{project}/servers/{name}/disable",
-        "/projects/a/servers/url/disable",
-        "",
-        200,
-    ),
-    (
-        "DELETE",
-        "/projects/{project}/servers/{name}",
-        "/projects/a/servers/url",
-        "",
-        204,
-    ),
-    (
         "GET",
         "/projects/{project}/tools",
         "/projects/a/tools",
-        "",
-        200,
-    ),
-    (
-        "PUT",
-        "/projects/{project}/servers/{server}/tools/{tool}/setting",
-        "/projects/a/servers/own/tools/echo/setting",
-        "{}",
-        200,
-    ),
-    (
-        "DELETE",
-        "/projects/{project}/servers/{server}/tools/{tool}/setting",
-        "/projects/a/servers/own/tools/echo/setting",
-        "",
-        204,
-    ),
-    (
-        "POST",
-        "/projects/{project}/servers/{server}/tools/{tool}/approve",
-        "/projects/a/servers/own/tools/echo/approve",
-        r#"{"digest":"x"}"#,
-        409,
-    ),
-    (
-        "POST",
-        "/projects/{project}/servers/{name}/approve",
-        "/projects/a/servers/own/approve",
-        r#"{"tools":{"echo":"x"}}"#,
-        409,
-    ),
-    (
-        "GET",
-        "/projects/{project}/servers/{name}/changes",
-        "/projects/a/servers/own/changes",
         "",
         200,
     ),
@@ -385,6 +305,9 @@ const ROWS: &[(&str, &str, &str, &str, u16)] = &[
 /// A hosted server of the project that is asked for.
 const HOSTED: &str = r#"{"name":"h","project":"a","command":"true","enabled":false}"#;
 
+/// For names that are given once.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
 const ROLES: [&str; 4] = ["read", "call", "manage", "admin"];
 
 /// Who asks.
@@ -436,14 +359,12 @@ async fn prepare(admin: &Api<'_>) {
         admin.put(&format!("/projects/{project}"), json!({})).await;
         admin
             .put(
-                &format!("/projects/{project}/servers/own"),
+                &format!("/mcp/servers/own?project={project}"),
                 scripted("own", &[]),
             )
             .await;
         admin.get(&format!("/projects/{project}/tools")).await;
     }
-    let hosted = serde_json::from_str(HOSTED).expect("JSON");
-    admin.ok("POST", "/mcp/servers", hosted).await;
 }
 
 async fn send(
@@ -453,9 +374,16 @@ async fn send(
     project: &str,
 ) -> Reply {
     let (method, _, path, body, _) = row;
-    let mut path = path.replace("/projects/a", &format!("/projects/{project}"));
-    if project == "none" {
-        path = path.replace("/mcp/servers/h", "/mcp/servers/none");
+    let path = path.replace("/projects/a", &format!("/projects/{project}"));
+    let mut path = path.replace("?project=a", &format!("?project={project}"));
+    path = path.replace(
+        "FRESH",
+        &format!("url{}", COUNT.fetch_add(1, Ordering::Relaxed)),
+    );
+    if path.contains("MADE") {
+        let entry = json!({"url": "https://x.example.com", "enabled": false});
+        admin.put("/mcp/servers/url?project=a", entry).await;
+        path = path.replace("MADE", "url");
     }
     if path.ends_with("NEW") {
         let (id, _) = admin.key("a", "read").await;
@@ -503,7 +431,7 @@ async fn every_route_with_every_key() {
         .await;
     tokens.push((Caller::Revoked, revoked));
     let soon = chrono::Utc::now() + chrono::Duration::seconds(1);
-    let soon = json!({"name": "k", "role": "manage", "expiresAt": soon});
+    let soon = json!({"name": "k", "role": "manage", "expires_at": soon});
     let made = admin.ok("POST", "/projects/a/keys", soon).await;
     let expired = made["token"].as_str().expect("a key").to_owned();
     wait_for("the expiry", DEADLINE, async || {
@@ -518,8 +446,8 @@ async fn every_route_with_every_key() {
     }
     let file = || std::fs::read_to_string(gateway.servers_file()).expect("a file");
     let own = async || {
-        let row = admin.get("/projects/a/servers/own").await;
-        ["enabled", "config", "pid", "updatedAt"].map(|key| row[key].clone())
+        let row = admin.get("/mcp/servers/own?project=a").await;
+        ["enabled", "config", "pid", "updated_at"].map(|key| row[key].clone())
     };
     let (before, project) = (file(), own().await);
     for row in ROWS {
@@ -536,8 +464,7 @@ async fn every_route_with_every_key() {
                 // Exactly as if it did not exist.
                 404 => {
                     let none = problem(&send(api, &admin, row, "none").await, 404);
-                    let asked = if row.1.contains("{id}") { "`h`" } else { "`a`" };
-                    let none = none.to_string().replace("`none`", asked);
+                    let none = none.to_string().replace("`none`", "`a`");
                     assert_eq!(said.to_string(), none, "{caller:?} {row:?}");
                 }
                 _ => {}
@@ -582,7 +509,7 @@ async fn a_key_is_wanted_in_one_place_only_and_for_everything() {
         ("authorization", format!("Bearer {short}")),
         ("cookie", format!("authorization=Bearer {token}")),
     ];
-    let unknown = [("GET", "/nothing"), ("PATCH", "/servers")];
+    let unknown = [("GET", "/nothing"), ("PATCH", "/mcp/servers")];
     let known = ROWS.iter().map(|row| (row.0, row.2));
     for (method, path) in known.chain(unknown) {
         let path = format!("/api/v1{path}");
@@ -599,6 +526,6 @@ async fn a_key_is_wanted_in_one_place_only_and_for_everything() {
     }
     let admin = Api::admin(&gateway);
     admin.refused("GET", "/nothing", "", 404).await;
-    admin.refused("PATCH", "/servers", "", 405).await;
+    admin.refused("PATCH", "/mcp/servers", "", 405).await;
     admin.refused("DELETE", "/projects/a/tools", "", 405).await;
 }

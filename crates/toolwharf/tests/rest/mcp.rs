@@ -91,7 +91,7 @@ async fn every_method_with_every_key() {
         admin.put(&format!("/projects/{project}"), json!({})).await;
         admin
             .put(
-                &format!("/projects/{project}/servers/own"),
+                &format!("/mcp/servers/own?project={project}"),
                 scripted("own", &["--prompts", "1"]),
             )
             .await;
@@ -101,7 +101,7 @@ async fn every_method_with_every_key() {
         .ok("DELETE", &format!("/projects/a/keys/{id}"), Value::Null)
         .await;
     let soon = chrono::Utc::now() + chrono::Duration::milliseconds(500);
-    let wanted = json!({"name": "k", "role": "manage", "expiresAt": soon});
+    let wanted = json!({"name": "k", "role": "manage", "expires_at": soon});
     let made = admin.ok("POST", "/projects/a/keys", wanted).await;
     let expired = made["token"].as_str().expect("a key").to_owned();
     wait_for("the expiry", DEADLINE, async || {

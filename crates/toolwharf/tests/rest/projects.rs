@@ -84,7 +84,7 @@ async fn a_projects_server_works_at_once_and_keeps_its_entry_as_given() {
     let mut entry = scripted("one", &[]);
     entry["description"] = "the one".into();
     entry["env"] = json!({"KEY": "${KEY}"});
-    let made = api.put("/projects/a/servers/one", entry.clone()).await;
+    let made = api.put("/mcp/servers/one?project=a", entry.clone()).await;
     assert_eq!(made["description"], "the one");
     assert_eq!(made["enabled"], true);
     assert!(
@@ -103,54 +103,55 @@ async fn a_projects_server_works_at_once_and_keeps_its_entry_as_given() {
         .iter()
         .find(|tool| tool["native"] == "echo");
     assert_eq!(tool.expect("echo")["project"], "a", "{tools}");
-    let shown = api.get("/projects/a/servers/one").await;
-    assert_eq!(shown["state"], "running", "{shown}");
+    let shown = api.get("/mcp/servers/one?project=a").await;
+    assert_eq!(shown["status"], "running", "{shown}");
     assert_eq!(shown["config"]["env"], json!({"KEY": "${KEY}"}));
-    assert_eq!(shown["env"], json!(["KEY"]));
+    assert_eq!(shown["environment"], json!(["KEY"]));
     assert!(!shown.to_string().contains("sesame"));
 
     // A reader is not told the entry.
     let (_, token) = api.key("a", "read").await;
     let seen = Api::with(&gateway, &token)
-        .get("/projects/a/servers/one")
+        .get("/mcp/servers/one?project=a")
         .await;
     assert_eq!(seen["config"], Value::Null);
-    assert_eq!(seen["state"], "running");
+    assert_eq!(seen["status"], "running");
 
     let off = api
-        .ok("POST", "/projects/a/servers/one/disable", json!({}))
+        .ok("POST", "/mcp/servers/one/disable?project=a", json!({}))
         .await;
     assert_eq!(
-        (&off["enabled"], &off["state"]),
+        (&off["enabled"], &off["status"]),
         (&json!(false), &json!("disabled"))
     );
     let refused = api
-        .refused("POST", "/projects/a/servers/one/restart", "", 409)
+        .refused("POST", "/mcp/servers/one/restart?project=a", "", 409)
         .await;
     assert!(
         refused["detail"]
             .as_str()
             .is_some_and(|why| why.contains("not enabled"))
     );
-    api.ok("POST", "/projects/a/servers/one/enable", json!({}))
+    api.ok("POST", "/mcp/servers/one/enable?project=a", json!({}))
         .await;
     // Started at its first use, for what it offers is known.
     let mut peer = legacy(&gateway, "a").await;
     let mut pid = async || {
         let call = json!({"name": "echo", "arguments": {"text": "x"}});
         peer.request("tools/call", call).await.result();
-        api.get("/projects/a/servers/one").await["pid"].as_u64()
+        api.get("/mcp/servers/one?project=a").await["pid"].as_u64()
     };
     let before = pid().await;
     assert!(before.is_some());
-    api.ok("POST", "/projects/a/servers/one/restart", json!({}))
+    api.ok("POST", "/mcp/servers/one/restart?project=a", json!({}))
         .await;
     let after = pid().await;
     assert!(after.is_some() && after != before, "{before:?} {after:?}");
-    api.ok("DELETE", "/projects/a/servers/one", Value::Null)
+    api.ok("DELETE", "/mcp/servers/one?project=a", Value::Null)
         .await;
-    api.refused("GET", "/projects/a/servers/one", "", 404).await;
-    let listed = api.get("/projects/a/servers").await;
+    api.refused("GET", "/mcp/servers/one?project=a", "", 404)
+        .await;
+    let listed = api.get("/mcp/servers?project=a").await;
     assert_eq!(listed["servers"], json!([]));
 }
 
@@ -164,25 +165,25 @@ async fn an_entry_may_have_the_shape_of_a_row() {
         "name": "web", "transport": "http", "description": "the web", "enabled": false,
         "config": {"url": "https://tools.example.com/mcp"},
     });
-    let made = api.put("/projects/a/servers/web", row.clone()).await;
+    let made = api.put("/mcp/servers/web?project=a", row.clone()).await;
     let entry = json!({"type": "http", "url": "https://tools.example.com/mcp"});
     assert_eq!((&made["config"], &made["enabled"]), (&entry, &json!(false)));
     assert_eq!(made["description"], "the web");
-    let made = api.put("/servers/web", row.clone()).await;
-    assert_eq!(made["server"]["state"], "disabled", "{made}");
+    let made = api.put("/mcp/servers/web", row.clone()).await;
+    assert_eq!(made["status"], "disabled", "{made}");
     let products = json!({"name": "p", "version": "1", "mcp": {"servers": {"shop": {
         "transport": "http", "config": {"url": "https://shop.example.com/mcp"},
     }}}});
     api.put("/projects/a/products/p", products).await;
-    let made = api.get("/projects/a/servers/shop").await;
+    let made = api.get("/mcp/servers/shop?project=a").await;
     assert_eq!(made["config"]["url"], "https://shop.example.com/mcp");
 
     let text = row.to_string();
     let refused = api
-        .refused("PUT", "/projects/a/servers/other", &text, 422)
+        .refused("PUT", "/mcp/servers/other?project=a", &text, 422)
         .await;
     assert_eq!(refused["errors"][0]["pointer"], "/name", "{refused}");
-    for path in ["/projects/a/servers/x", "/servers/x"] {
+    for path in ["/mcp/servers/x?project=a", "/mcp/servers/x"] {
         let refused = api.refused("PUT", path, r#"{"config": 5}"#, 422).await;
         assert_eq!(refused["errors"][0]["pointer"], "/config", "{refused}");
     }
@@ -207,7 +208,12 @@ async fn a_projects_key_registers_urls_only() {
     let (_, token) = admin.key("a", "manage").await;
     let api = Api::with(&gateway, &token);
     let refused = api
-        .refused("PUT", "/projects/a/servers/x", r#"{"command":"true"}"#, 403)
+        .refused(
+            "PUT",
+            "/mcp/servers/x?project=a",
+            r#"{"command":"true"}"#,
+            403,
+        )
         .await;
     assert!(
         refused["detail"]
@@ -216,11 +222,11 @@ async fn a_projects_key_registers_urls_only() {
     );
     let made = api
         .put(
-            "/projects/a/servers/x",
+            "/mcp/servers/x?project=a",
             json!({"url": "https://tools.example.com/mcp"}),
         )
         .await;
-    assert_eq!(made["registeredBy"], "project");
+    assert_eq!(made["registered_by"], "project");
     assert_eq!(
         made["config"],
         json!({"url": "https://tools.example.com/mcp"})
@@ -228,14 +234,14 @@ async fn a_projects_key_registers_urls_only() {
     // An administrator vouches for it by putting it again.
     let made = admin
         .put(
-            "/projects/a/servers/x",
+            "/mcp/servers/x?project=a",
             json!({"url": "https://tools.example.com/mcp"}),
         )
         .await;
-    assert_eq!(made["registeredBy"], Value::Null);
+    assert_eq!(made["registered_by"], Value::Null);
     let claimed = json!({"url": "https://x.example.com", "registeredBy": "admin"}).to_string();
     let refused = api
-        .refused("PUT", "/projects/a/servers/x", &claimed, 422)
+        .refused("PUT", "/mcp/servers/x?project=a", &claimed, 422)
         .await;
     assert_eq!(refused["errors"][0]["pointer"], "/registeredBy");
     let manifest = r#"{"name":"p","version":"1","mcp":{"servers":{}}}"#;
@@ -322,42 +328,42 @@ async fn what_is_wrong_says_where_and_changes_nothing() {
         ),
         (
             "PUT",
-            "/projects/a/servers/..".into(),
+            "/mcp/servers/..?project=a".into(),
             "{}".into(),
-            400,
+            422,
             None,
         ),
         (
             "PUT",
-            "/projects/a/servers/%2E%2E".into(),
+            "/mcp/servers/%2E%2E?project=a".into(),
             "{}".into(),
-            400,
+            422,
             None,
         ),
         (
             "PUT",
-            "/projects/a/servers/a%00b".into(),
+            "/mcp/servers/a%00b?project=a".into(),
             "{}".into(),
-            400,
+            422,
             None,
         ),
         (
             "PUT",
-            "/projects/a/servers/x".into(),
+            "/mcp/servers/x?project=a".into(),
             "[]".into(),
             422,
             Some(""),
         ),
         (
             "PUT",
-            "/projects/a/servers/x".into(),
+            "/mcp/servers/x?project=a".into(),
             "{}".into(),
             422,
             Some(""),
         ),
         (
             "PUT",
-            "/projects/a/servers/x".into(),
+            "/mcp/servers/x?project=a".into(),
             json!({"command": "x", "description": 7}).to_string(),
             422,
             Some("/description"),
@@ -410,9 +416,9 @@ async fn what_is_wrong_says_where_and_changes_nothing() {
         (
             "POST",
             "/projects/a/keys".into(),
-            json!({"name": "k", "role": "read", "expiresAt": "2001-01-01T00:00:00Z"}).to_string(),
+            json!({"name": "k", "role": "read", "expires_at": "2001-01-01T00:00:00Z"}).to_string(),
             400,
-            Some("/expiresAt"),
+            Some("/expires_at"),
         ),
         (
             "DELETE",
@@ -469,7 +475,7 @@ async fn secrets_go_in_and_never_come_out() {
     }
     let before = api.ok("POST", "/master-key/rotate", json!({})).await;
     let after = api.ok("POST", "/master-key/rotate", json!({})).await;
-    assert_ne!(before["keyId"], after["keyId"]);
+    assert_ne!(before["key_id"], after["key_id"]);
     let set = api
         .put("/projects/a/secrets/KEY", json!({"value": "canary-4"}))
         .await;
@@ -489,10 +495,10 @@ async fn products_are_installed_updated_and_removed_as_a_whole() {
     let kind = [("content-type", "application/yaml")];
     let made = api.ask("PUT", path, yaml, &kind).await;
     assert_eq!(made.status, 201, "{}", made.text());
-    let row = api.get("/projects/a/servers/web").await;
+    let row = api.get("/mcp/servers/web?project=a").await;
     assert_eq!(row["product"], "search");
     let refused = api
-        .refused("DELETE", "/projects/a/servers/web", "", 409)
+        .refused("DELETE", "/mcp/servers/web?project=a", "", 409)
         .await;
     assert!(
         refused["detail"]
@@ -521,7 +527,7 @@ async fn products_are_installed_updated_and_removed_as_a_whole() {
 
     // A name that somebody else has.
     api.put(
-        "/projects/a/servers/mine",
+        "/mcp/servers/mine?project=a",
         json!({"url": "https://m.example.com"}),
     )
     .await;
@@ -537,7 +543,7 @@ async fn products_are_installed_updated_and_removed_as_a_whole() {
     );
     api.ok("DELETE", "/projects/a/products/search", Value::Null)
         .await;
-    let left = api.get("/projects/a/servers").await;
+    let left = api.get("/mcp/servers?project=a").await;
     assert_eq!(left["servers"].as_array().map(Vec::len), Some(1), "{left}");
 }
 
@@ -593,7 +599,7 @@ async fn calls_are_listed_newest_first_with_filters_and_pages() {
     for project in ["a", "b"] {
         api.put(&format!("/projects/{project}"), json!({})).await;
         api.put(
-            &format!("/projects/{project}/servers/one"),
+            &format!("/mcp/servers/one?project={project}"),
             scripted("one", &[]),
         )
         .await;
@@ -649,7 +655,7 @@ async fn tools_are_renamed_described_and_switched_per_project() {
     for project in ["a", "b"] {
         api.put(&format!("/projects/{project}"), json!({})).await;
         api.put(
-            &format!("/projects/{project}/servers/one"),
+            &format!("/mcp/servers/one?project={project}"),
             scripted("one", &[]),
         )
         .await;
@@ -665,7 +671,7 @@ async fn tools_are_renamed_described_and_switched_per_project() {
             .expect("echo")
     };
     assert_eq!(echo("a").await["name"], "echo");
-    let path = "/projects/a/servers/one/tools/echo/setting";
+    let path = "/mcp/servers/one/tools/echo?project=a";
     api.put(path, json!({"name": "say", "description": "says it"}))
         .await;
     let tool = echo("a").await;
@@ -683,20 +689,10 @@ async fn tools_are_renamed_described_and_switched_per_project() {
     );
     let wrong = api.refused("PUT", path, r#"{"name":"a b"}"#, 400).await;
     assert_eq!(wrong["errors"][0]["pointer"], "/name");
-    api.refused(
-        "PUT",
-        "/projects/a/servers/one/tools/none/setting",
-        "{}",
-        404,
-    )
-    .await;
-    api.refused(
-        "PUT",
-        "/projects/a/servers/none/tools/echo/setting",
-        "{}",
-        404,
-    )
-    .await;
+    api.refused("PUT", "/mcp/servers/one/tools/none?project=a", "{}", 404)
+        .await;
+    api.refused("PUT", "/mcp/servers/none/tools/echo?project=a", "{}", 404)
+        .await;
     api.ok("DELETE", path, Value::Null).await;
     api.refused("DELETE", path, "", 404).await;
     assert_eq!(echo("a").await["name"], "echo");

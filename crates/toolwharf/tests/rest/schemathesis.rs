@@ -22,9 +22,9 @@ const LIMIT: Duration = Duration::from_secs(if cfg!(debug_assertions) { 300 } el
 const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,\
                       response_headers_conformance,response_schema_conformance,negative_data_rejection,\
                       unsupported_method,allow_header_conformance";
-/// The configuration file's servers and hosted ones are started at once, whatever their command is; and ids of keys are found out,
-/// that of the key in use among them. Logs may be followed without end.
-const UNTRIED: &str = r"^/api/v1/(servers/\{name\}(/logs)?|mcp/servers(/\{id\}(/logs)?)?|import|keys/\{key\}|projects/\{project\}/keys/\{key\})$";
+/// Servers of the configuration file and registered ones are started at once, whatever their command is; a call to one
+/// that is stopped or late is rightly answered with 503 or 504. Ids of keys are found out, that of the key in use among them. Logs may be followed without end.
+const UNTRIED: &str = r"^/api/v1/(mcp/servers(/\{id\}(/logs|/call)?)?|import|keys/\{key\}|projects/\{project\}/keys/\{key\})$";
 
 fn schemathesis() -> PathBuf {
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.work/venv/bin/st");
@@ -42,7 +42,7 @@ async fn prepared() -> Gateway {
     let admin = Api::admin(&gateway);
     for project in ["a", "0"] {
         admin.put(&format!("/projects/{project}"), json!({})).await;
-        let path = format!("/projects/{project}/servers/0");
+        let path = format!("/mcp/servers/0?project={project}");
         admin.put(&path, scripted("0", &[])).await;
         admin.get(&format!("/projects/{project}/tools")).await;
     }

@@ -25,9 +25,9 @@ async fn an_image_of_the_file(platform: Platform) {
     let running = async || {
         let host = site.start().await;
         let row = wait_for_some("the server to run", LONG, async || {
-            let path = format!("/servers/{name}");
+            let path = format!("/mcp/servers/{name}");
             let row = host.running.ok("GET", &path, Value::Null).await;
-            (row["state"] == "running").then_some(row)
+            (row["status"] == "running").then_some(row)
         });
         let row = row.await;
         (host, row)

@@ -32,7 +32,7 @@ async fn gateway_of(db: &Db, settings: &str, entry: Value) -> Gateway {
     let gateway = db.setup().settings(settings).serve().await;
     let api = Api::admin(&gateway);
     api.put("/projects/a", json!({})).await;
-    api.put("/projects/a/servers/one", entry).await;
+    api.put("/mcp/servers/one?project=a", entry).await;
     gateway
 }
 
@@ -52,8 +52,8 @@ async fn recorded(db: &Db, gateway: &Gateway, tool: &str, status: &str) -> Value
     let text = |key: &str| call[key].as_str().unwrap_or("-").to_owned();
     let expected = format!(
         "a one {tool} {status} {} {} {}",
-        text("argumentsDigest"),
-        text("resultDigest"),
+        text("arguments_digest"),
+        text("result_digest"),
         text("error")
     );
     assert_eq!(db.texts(gateway, &row).await, [expected]);
@@ -61,9 +61,9 @@ async fn recorded(db: &Db, gateway: &Gateway, tool: &str, status: &str) -> Value
         (&call["project"], &call["server"]),
         (&json!("a"), &json!("one"))
     );
-    assert_eq!(call["finishedAt"].is_null(), status == "open");
+    assert_eq!(call["finished_at"].is_null(), status == "open");
     assert_eq!(
-        call["durationUs"].is_null(),
+        call["duration_us"].is_null(),
         matches!(status, "open" | "unknown"),
         "{call}"
     );
@@ -81,15 +81,15 @@ async fn p09_every_outcome_is_recorded(db: &Db) {
         let arguments = json!({"text": "grüß", "n": 12345678901234567890u64});
         let answer = peer.tool("echo", arguments.clone()).await;
         let call = recorded(db, &gateway, "echo", "ok").await;
-        assert_eq!(call["argumentsDigest"], digest(&arguments.to_string()));
+        assert_eq!(call["arguments_digest"], digest(&arguments.to_string()));
         if !peer.is_modern() {
-            assert_eq!(call["resultDigest"], digest(&answer.result().to_string()));
+            assert_eq!(call["result_digest"], digest(&answer.result().to_string()));
         }
         assert_eq!(call["error"], Value::Null);
 
         peer.tool("fail", json!({"text": "no luck"})).await;
         let call = recorded(db, &gateway, "fail", "tool_error").await;
-        assert_eq!(call["resultDigest"].as_str().map(str::len), Some(64));
+        assert_eq!(call["result_digest"].as_str().map(str::len), Some(64));
 
         peer.tool(
             "rpc_error",
@@ -98,7 +98,7 @@ async fn p09_every_outcome_is_recorded(db: &Db) {
         .await;
         let call = recorded(db, &gateway, "rpc_error", "error").await;
         assert_eq!(
-            (&call["error"], &call["resultDigest"]),
+            (&call["error"], &call["result_digest"]),
             (&json!("refused so"), &Value::Null)
         );
 
@@ -108,7 +108,7 @@ async fn p09_every_outcome_is_recorded(db: &Db) {
             call["error"].as_str().unwrap().contains("2000 ms"),
             "{call}"
         );
-        let took = Duration::from_micros(call["durationUs"].as_u64().unwrap());
+        let took = Duration::from_micros(call["duration_us"].as_u64().unwrap());
         assert!((2..20).contains(&took.as_secs()), "{took:?}");
 
         let slow = json!({"name": "slow", "arguments": {"ms": 60000}});
@@ -146,7 +146,7 @@ async fn p09_the_intent_is_there_before_the_answer(db: &Db) {
     let slow = json!({"name": "slow", "arguments": {"ms": 60000}});
     let first = peer.begin("tools/call", slow).await;
     let open = recorded(db, &gateway, "slow", "open").await;
-    assert_eq!(open["argumentsDigest"], digest(r#"{"ms":60000}"#));
+    assert_eq!(open["arguments_digest"], digest(r#"{"ms":60000}"#));
     // One that only waits in line is recorded, too.
     let second = peer.begin("tools/call", json!({"name": "env"})).await;
     recorded(db, &gateway, "env", "open").await;
@@ -225,7 +225,7 @@ async fn p09_bodies_are_kept_without_secrets(db: &Db) {
                 kept,
                 json!({"text": "before [secret] after", "token": "[secret]"})
             );
-            assert_eq!(call["argumentsDigest"], digest(&arguments.to_string()));
+            assert_eq!(call["arguments_digest"], digest(&arguments.to_string()));
             assert!(
                 whole["result"]
                     .as_str()
@@ -266,7 +266,7 @@ async fn p09_a_real_servers_call_is_recorded(db: &Db) {
         .await
         .result();
     let call = recorded(db, &gateway, "get_current_time", "ok").await;
-    assert_eq!(call["argumentsDigest"], digest(&arguments.to_string()));
+    assert_eq!(call["arguments_digest"], digest(&arguments.to_string()));
     assert_eq!(call["caller"], format!("key:{key}"));
     peer.tool("get_current_time", json!({"timezone": "Nowhere/None"}))
         .await;

@@ -36,7 +36,7 @@ async fn p12_three_failures_make_it_unavailable_for_a_minute(db: &Db) {
         &["--no-builtin", "--tools", "1"],
     );
     talked.order("exit 5");
-    let path = "/projects/agents/servers/talked";
+    let path = "/mcp/servers/talked?project=agents";
     api.put(path, talked.entry()).await;
     let say = async || {
         let message = json!({ "message": "Hi" });
@@ -62,7 +62,7 @@ async fn p12_three_failures_make_it_unavailable_for_a_minute(db: &Db) {
             .is_some_and(|reason| reason.contains("exit code 5"))
     );
     wait_for("three attempts for the agent", DEADLINE, async || {
-        api.get(path).await["state"] == "unavailable"
+        api.get(path).await["status"] == "unavailable"
     })
     .await;
     let told = say().await.unwrap();
@@ -72,20 +72,20 @@ async fn p12_three_failures_make_it_unavailable_for_a_minute(db: &Db) {
     let mut peers = Vec::new();
     for server in &servers {
         server.order("exit 5");
-        let path = format!("/projects/a/servers/{}", server.name());
+        let path = format!("/mcp/servers/{}?project=a", server.name());
         api.put(&path, server.entry()).await;
         let one = gateway.at(&format!("/mcp/a/{}", server.name()));
         peers.push(Peer::http(one, LEGACY, json!({})).await);
     }
     let shown = async |server: &Governed| {
-        api.get(&format!("/projects/a/servers/{}", server.name()))
+        api.get(&format!("/mcp/servers/{}?project=a", server.name()))
             .await
     };
     for (server, peer) in servers.iter().zip(&mut peers) {
         let failed = peer.tool("echo", json!({})).await;
         assert!(is_away(&failed.response), "{failed:?}");
         wait_for("three attempts", DEADLINE, async || {
-            shown(server).await["state"] == "unavailable"
+            shown(server).await["status"] == "unavailable"
         })
         .await;
         assert_eq!(server.starts(), 3);
@@ -113,7 +113,9 @@ async fn p12_three_failures_make_it_unavailable_for_a_minute(db: &Db) {
         let reason = shown["reason"].as_str().unwrap();
         assert!(reason.contains("3 attempts in a row failed"), "{shown}");
         assert!(
-            shown["retryMs"].as_u64().is_some_and(|ms| ms <= 60_000),
+            shown["next_attempt_ms"]
+                .as_u64()
+                .is_some_and(|ms| ms <= 60_000),
             "{shown}"
         );
         assert_eq!(server.starts(), 3, "a call tried it all the same");
@@ -124,7 +126,7 @@ async fn p12_three_failures_make_it_unavailable_for_a_minute(db: &Db) {
     let over = Duration::from_secs(75);
     for server in &servers {
         wait_for("the end of the cooldown", over, async || {
-            shown(server).await["state"] == "idle"
+            shown(server).await["status"] == "idle"
         })
         .await;
         assert_eq!(server.starts(), 3, "it was tried before somebody wanted it");
@@ -135,7 +137,7 @@ async fn p12_three_failures_make_it_unavailable_for_a_minute(db: &Db) {
         since.elapsed()
     );
     wait_for("the end of the agent's cooldown", over, async || {
-        api.get(path).await["state"] == "idle"
+        api.get(path).await["status"] == "idle"
     })
     .await;
     assert_eq!(talked.starts(), 3);
@@ -150,19 +152,21 @@ async fn p12_three_failures_make_it_unavailable_for_a_minute(db: &Db) {
         assert!(is_away(&peers[0].finish(id).await));
     }
     let bad = shown(&servers[0]).await;
-    assert_eq!(bad["state"], "unavailable", "{bad}");
+    assert_eq!(bad["status"], "unavailable", "{bad}");
     assert!(
-        bad["retryMs"].as_u64().is_some_and(|ms| ms > 50_000),
+        bad["next_attempt_ms"]
+            .as_u64()
+            .is_some_and(|ms| ms > 50_000),
         "{bad}"
     );
     assert_eq!(servers[0].starts(), 4);
     let first = pid(&mut peers[1], "pid").await;
     assert_eq!(pid(&mut peers[1], "pid").await, first);
     assert_eq!(servers[1].starts(), 4);
-    assert_eq!(shown(&servers[1]).await["state"], "running");
+    assert_eq!(shown(&servers[1]).await["status"], "running");
     // Who is impatient says so.
     servers[0].order("");
-    api.ok("POST", "/projects/a/servers/bad/restart", json!({}))
+    api.ok("POST", "/mcp/servers/bad/restart?project=a", json!({}))
         .await;
     pid(&mut peers[0], "pid").await;
 }

@@ -41,11 +41,9 @@ async fn p05_a_server_is_terminated_then_killed(db: &Db) {
     for project in ["changed", "removed", "disabled"] {
         api.put(&format!("/projects/{project}"), settings.clone())
             .await;
-        let path = format!("/projects/{project}/servers");
-        api.put(&format!("{path}/stubborn"), stubborn(project))
-            .await;
-        api.put(&format!("{path}/polite"), scripted("polite", &[]))
-            .await;
+        let path = |name: &str| format!("/mcp/servers/{name}?project={project}");
+        api.put(&path("stubborn"), stubborn(project)).await;
+        api.put(&path("polite"), scripted("polite", &[])).await;
         let mut peer = legacy(&gateway, project).await;
         for server in ["stubborn", "polite"] {
             pids.push(pid(&mut peer, &format!("{server}__pid")).await);
@@ -55,13 +53,13 @@ async fn p05_a_server_is_terminated_then_killed(db: &Db) {
     let start = Instant::now();
     // Reconfigured, each in its own way; removed with its project; switched off with it.
     api.put(
-        "/projects/changed/servers/stubborn",
+        "/mcp/servers/stubborn?project=changed",
         scripted("stubborn", &[]),
     )
     .await;
     let mut entry = scripted("polite", &[]);
     entry["env"] = json!({"NEW": "yes"});
-    api.put("/projects/changed/servers/polite", entry).await;
+    api.put("/mcp/servers/polite?project=changed", entry).await;
     api.ok("DELETE", "/projects/removed", Value::Null).await;
     let off = json!({"naming": "always-prefix", "enabled": false});
     api.put("/projects/disabled", off).await;
@@ -98,8 +96,11 @@ async fn p10_the_first_use_connects_and_later_ones_reuse(db: &Db) {
     for server in &servers {
         let project = server.name();
         api.put(&format!("/projects/{project}"), json!({})).await;
-        api.put(&format!("/projects/{project}/servers/one"), server.entry())
-            .await;
+        api.put(
+            &format!("/mcp/servers/one?project={project}"),
+            server.entry(),
+        )
+        .await;
     }
     let starts = || [servers[0].starts(), servers[1].starts()];
     assert_eq!(starts(), [0, 0], "registering it starts it");
@@ -126,10 +127,10 @@ async fn p10_the_first_use_connects_and_later_ones_reuse(db: &Db) {
     let api = Api::admin(&gateway);
     for server in &servers {
         let shown = api
-            .get(&format!("/projects/{}/servers/one", server.name()))
+            .get(&format!("/mcp/servers/one?project={}", server.name()))
             .await;
         assert_eq!(
-            (&shown["state"], &shown["starts"]),
+            (&shown["status"], &shown["starts"]),
             (&json!("idle"), &json!(0)),
             "{shown}"
         );
@@ -150,9 +151,9 @@ async fn p10_the_first_use_connects_and_later_ones_reuse(db: &Db) {
         starts() == [2, 2]
     })
     .await;
-    let shown = api.get("/projects/called/servers/one").await;
+    let shown = api.get("/mcp/servers/one?project=called").await;
     assert_eq!(shown["pid"], second);
-    assert_eq!(shown["state"], "running");
+    assert_eq!(shown["status"], "running");
 }
 
 async fn p11_a_project_shares_one_connection(db: &Db) {
@@ -161,8 +162,11 @@ async fn p11_a_project_shares_one_connection(db: &Db) {
     let server = Governed::new(gateway.folder(), "shared", &[]);
     for project in ["a", "b"] {
         api.put(&format!("/projects/{project}"), json!({})).await;
-        api.put(&format!("/projects/{project}/servers/one"), server.entry())
-            .await;
+        api.put(
+            &format!("/mcp/servers/one?project={project}"),
+            server.entry(),
+        )
+        .await;
     }
     // All at once, of both eras and both projects, when nothing is connected yet.
     let mut clients = JoinSet::new();
@@ -191,7 +195,9 @@ async fn p11_a_project_shares_one_connection(db: &Db) {
         "racing first calls started it more than once"
     );
     for (project, process) in seen {
-        let shown = api.get(&format!("/projects/{project}/servers/one")).await;
+        let shown = api
+            .get(&format!("/mcp/servers/one?project={project}"))
+            .await;
         assert_eq!(shown["pid"], process);
         assert_eq!(shown["calls"], 16);
     }

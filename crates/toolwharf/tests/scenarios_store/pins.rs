@@ -45,12 +45,12 @@ async fn listed(gateway: &Gateway) -> Vec<String> {
 
 /// How many tools of project `a` are kept back, by all that tell.
 async fn kept_back(api: &Api<'_>) -> [u64; 3] {
-    let of_server = api.get("/projects/a/servers/one").await["keptBack"].as_u64();
+    let of_server = api.get("/mcp/servers/one?project=a").await["kept_back"].as_u64();
     let tools = api.get("/projects/a/tools?server=one").await;
     let tools = tools["tools"].as_array().unwrap().iter();
-    let of_tools = tools.filter(|tool| tool["keptBack"].is_string()).count();
+    let of_tools = tools.filter(|tool| tool["kept_back"].is_string()).count();
     let status = api.get("/status").await;
-    let found = status["keptBack"].as_array().unwrap().iter();
+    let found = status["kept_back"].as_array().unwrap().iter();
     let mut of_status = found.filter(|kept| kept["server"] == "one" && kept["project"] == "a");
     let of_status = of_status
         .next()
@@ -88,7 +88,7 @@ async fn a_name_that_cannot_be_kept_is_nothing_to_the_others(db: &Db) {
     ];
     let server = Governed::new(gateway.folder(), "one", &options);
     api.put("/projects/a", json!({})).await;
-    api.put("/projects/a/servers/one", server.entry()).await;
+    api.put("/mcp/servers/one?project=a", server.entry()).await;
     let names = ["tool_0", "tool_1", "odd name/\u{fc}"];
     assert_eq!(listed(&gateway).await, names);
     gateway
@@ -123,14 +123,14 @@ async fn definitions_change_with_their_configuration(db: &Db) {
     let server = Governed::new(gateway.folder(), "one", &["--no-builtin", "--tools", "2"]);
     let entry = |words: &str| described(&server, words);
     api.put("/projects/a", json!({})).await;
-    api.put("/projects/a/servers/one", entry("Finds")).await;
+    api.put("/mcp/servers/one?project=a", entry("Finds")).await;
     assert_eq!(listed(&gateway).await, ["tool_0", "tool_1"]);
     pinned(db, &gateway, 2, 0).await;
-    let path = "/projects/a/servers/one/changes";
+    let path = "/mcp/servers/one/changes?project=a";
     assert_eq!(api.get(path).await["changes"], json!([]));
 
     // Whoever edits the entry agrees to what comes of it; that is on record.
-    api.put("/projects/a/servers/one", entry("Finds better"))
+    api.put("/mcp/servers/one?project=a", entry("Finds better"))
         .await;
     wait_for("the new words", DEADLINE, async || {
         let answer = legacy(&gateway, "a")
@@ -161,10 +161,10 @@ async fn definitions_change_with_their_configuration(db: &Db) {
     }
     // What is no part of it changes nothing: the same server, the same words, another timeout.
     let other = with(entry("Finds better"), json!({"callTimeoutMs": 5000}));
-    api.put("/projects/a/servers/one", other.clone()).await;
+    api.put("/mcp/servers/one?project=a", other.clone()).await;
     assert_eq!(listed(&gateway).await, ["tool_0", "tool_1"]);
     server.order(EVIL);
-    api.ok("POST", "/projects/a/servers/one/restart", json!({}))
+    api.ok("POST", "/mcp/servers/one/restart?project=a", json!({}))
         .await;
     wait_for("the server to be back", DEADLINE, async || {
         kept_back(&api).await == [2; 3]
@@ -184,7 +184,7 @@ async fn definitions_change_with_their_configuration(db: &Db) {
     let shown = api.get("/projects/a/tools?server=one").await;
     let digest = |at: usize| shown["tools"][at]["quarantine"]["digest"].clone();
     let wrong = json!({"tools": {"tool_0": digest(0), "tool_1": "0".repeat(64)}}).to_string();
-    let all = "/projects/a/servers/one/approve";
+    let all = "/mcp/servers/one/approve?project=a";
     api.refused("POST", all, &wrong, 409).await;
     assert_eq!(kept_back(&api).await, [2; 3]);
     let right = json!({"tools": {"tool_0": digest(0), "tool_1": digest(1)}});
@@ -225,14 +225,14 @@ async fn a_product_update_is_agreed_to_with_its_definitions(db: &Db) {
     })
     .await;
     let product = async || api.get("/projects/a/products/search").await;
-    assert_eq!(product().await["keptBack"], 0);
+    assert_eq!(product().await["kept_back"], 0);
     // The product stays, and its server says something else.
     server.order(EVIL);
-    api.ok("POST", "/projects/a/servers/one/restart", json!({}))
+    api.ok("POST", "/mcp/servers/one/restart?project=a", json!({}))
         .await;
     listed(&gateway).await;
     wait_for("its word on it", DEADLINE, async || {
-        product().await["keptBack"] == 2
+        product().await["kept_back"] == 2
     })
     .await;
     // The next version is somebody's decision again.
@@ -240,7 +240,7 @@ async fn a_product_update_is_agreed_to_with_its_definitions(db: &Db) {
     install("3").await;
     listed(&gateway).await;
     wait_for("the next version", DEADLINE, async || {
-        product().await["keptBack"] == 0 && listed(&gateway).await.len() == 2
+        product().await["kept_back"] == 0 && listed(&gateway).await.len() == 2
     })
     .await;
 }
@@ -255,7 +255,7 @@ async fn a_server_that_is_added_again_has_agreed_to_nothing(db: &Db) {
     let mut gateway = setup.server("two", shared.entry()).serve().await;
     let api = Api::admin(&gateway);
     api.put("/projects/a", json!({})).await;
-    api.put("/projects/a/servers/one", own.entry()).await;
+    api.put("/mcp/servers/one?project=a", own.entry()).await;
     assert_eq!(listed(&gateway).await.len(), 2);
     pinned(db, &gateway, 2, 0).await;
     let pins = "SELECT tool FROM kb.tool_pins WHERE server = 'two'";
@@ -266,9 +266,9 @@ async fn a_server_that_is_added_again_has_agreed_to_nothing(db: &Db) {
 
     own.order(EVIL);
     shared.order(EVIL);
-    api.ok("DELETE", "/projects/a/servers/one", Value::Null)
+    api.ok("DELETE", "/mcp/servers/one?project=a", Value::Null)
         .await;
-    api.put("/projects/a/servers/one", own.entry()).await;
+    api.put("/mcp/servers/one?project=a", own.entry()).await;
     assert_eq!(listed(&gateway).await, Vec::<String>::new());
     assert_eq!(kept_back(&api).await, [2; 3]);
     refused(&gateway, "tool_0").await;
@@ -277,7 +277,7 @@ async fn a_server_that_is_added_again_has_agreed_to_nothing(db: &Db) {
         servers.remove("two");
     });
     let there = async |gateway: &Gateway| {
-        let servers = Api::admin(gateway).get("/servers").await;
+        let servers = Api::admin(gateway).get("/mcp/servers").await;
         servers["servers"].as_array().unwrap().len()
     };
     wait_for("it is gone", DEADLINE, async || there(&gateway).await == 0).await;
@@ -288,8 +288,8 @@ async fn a_server_that_is_added_again_has_agreed_to_nothing(db: &Db) {
     wait_for("it is back", DEADLINE, async || there(&gateway).await == 1).await;
     // What was agreed to is offered until it says something else.
     wait_for("the change to be noticed", DEADLINE, async || {
-        let servers = Api::admin(&gateway).get("/servers").await;
-        servers["servers"][0]["keptBack"] == 2
+        let servers = Api::admin(&gateway).get("/mcp/servers").await;
+        servers["servers"][0]["kept_back"] == 2
     })
     .await;
     let mut peer = gateway.legacy().await;

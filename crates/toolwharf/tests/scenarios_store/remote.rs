@@ -45,7 +45,9 @@ async fn p06_sse_connects_with_its_headers(db: &Db) {
         ),
         ("found", json!({"url": url, "headers": headers})),
     ] {
-        let made = api.put(&format!("/projects/a/servers/{name}"), entry).await;
+        let made = api
+            .put(&format!("/mcp/servers/{name}?project=a"), entry)
+            .await;
         // Their values are told to nobody who asks how the server is.
         assert_eq!(made["headers"], json!(["Authorization", "X-Api-Key"]));
     }
@@ -76,7 +78,7 @@ async fn p06_server_everything_over_sse_and_http(db: &Db) {
     ] {
         api.put(&format!("/projects/{project}"), json!({})).await;
         let made = api
-            .put(&format!("/projects/{project}/servers/everything"), entry)
+            .put(&format!("/mcp/servers/everything?project={project}"), entry)
             .await;
         assert_eq!(made["transport"], project);
         for mut peer in [
@@ -96,12 +98,12 @@ async fn p07_a_dropped_sse_stream_fails_calls_at_once_and_comes_back(db: &Db) {
     let api = Api::admin(&gateway);
     api.put("/projects/a", json!({})).await;
     api.put(
-        "/projects/a/servers/remote",
+        "/mcp/servers/remote?project=a",
         json!({"type": "sse", "url": url}),
     )
     .await;
     let local = scripted("local", &["--no-builtin", "--tools", "1"]);
-    api.put("/projects/a/servers/local", local).await;
+    api.put("/mcp/servers/local?project=a", local).await;
     let mut peer = legacy(&gateway, "a").await;
     let listed = tools(&mut peer).await;
     // Cut in mid-call, with another call in flight: both end with an error, at once.
@@ -185,7 +187,7 @@ async fn p07_server_everything_comes_back(db: &Db) {
     api.put("/projects/a", json!({})).await;
     let url = format!("http://127.0.0.1:{port}/sse");
     api.put(
-        "/projects/a/servers/everything",
+        "/mcp/servers/everything?project=a",
         json!({"type": "sse", "url": url}),
     )
     .await;
@@ -198,7 +200,7 @@ async fn p07_server_everything_comes_back(db: &Db) {
     let asked = json!({"name": "trigger-long-running-operation", "arguments": {"duration": 60, "steps": 60}});
     let long = peer.begin("tools/call", asked).await;
     wait_for("the long call", DEADLINE, async || {
-        api.get("/projects/a/servers/everything").await["inFlight"] == 1
+        api.get("/mcp/servers/everything?project=a").await["in_flight"] == 1
     })
     .await;
     drop(server);

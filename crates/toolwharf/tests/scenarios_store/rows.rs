@@ -55,7 +55,8 @@ async fn p01_a_projects_servers_are_rows(db: &Db) {
         ("three", "http", remote),
     ] {
         entry["type"] = kind.into();
-        api.put(&format!("/projects/a/servers/{name}"), entry).await;
+        api.put(&format!("/mcp/servers/{name}?project=a"), entry)
+            .await;
     }
     let rows = "SELECT name || ' ' || project_id || ' ' || transport || ' ' || description || ' '
                 || CASE WHEN enabled THEN 'on' ELSE 'off' END || CASE WHEN product_id IS NULL THEN '' ELSE '!' END
@@ -123,14 +124,14 @@ async fn p02_a_manifest_installs_updates_and_removes_rows(db: &Db) {
     );
     let echo = peer.tool("echo", json!({"message": "x"})).await;
     assert_eq!(said(echo.result()), "Echo: x");
-    let shown = api.get("/projects/a/servers/time").await;
+    let shown = api.get("/mcp/servers/time?project=a").await;
     let process = shown["pid"].as_u64().unwrap();
 
     // The same again changes nothing, not even the process.
     let again = api.ask("PUT", path, yaml, &kind).await;
     assert_eq!(again.status, 200, "{}", again.text());
     assert_eq!(rows().await, (first, ids.clone()));
-    let shown = api.get("/projects/a/servers/time").await;
+    let shown = api.get("/mcp/servers/time?project=a").await;
     assert_eq!(shown["pid"], process);
 
     // What is wrong changes nothing either.
@@ -167,7 +168,7 @@ async fn p02_a_manifest_installs_updates_and_removes_rows(db: &Db) {
     let added = pid(&mut peer, "pid").await;
 
     // Another project's server stays, of whatever name.
-    api.put("/projects/b/servers/time", scripted("time", &[]))
+    api.put("/mcp/servers/time?project=b", scripted("time", &[]))
         .await;
     api.ok("DELETE", "/projects/a/products/clock", Value::Null)
         .await;
@@ -185,9 +186,9 @@ async fn p03_stdio_is_a_child_of_command_args_and_env(db: &Db) {
     let mut entry = scripted("child", &["--tools", "2"]);
     entry["env"] = json!({"GREETING": "hello"});
     entry["cwd"] = json!(gateway.folder());
-    api.put("/projects/a/servers/child", entry).await;
+    api.put("/mcp/servers/child?project=a", entry).await;
     let time = python("mcp-server-time", &["--local-timezone", "Europe/Paris"]);
-    api.put("/projects/a/servers/time", time).await;
+    api.put("/mcp/servers/time?project=a", time).await;
     for mut peer in [legacy(&gateway, "a").await, modern(&gateway, "a").await] {
         let listed = tools(&mut peer).await;
         assert!(listed.contains(&"tool_1".to_owned()), "{listed:?}");

@@ -29,9 +29,9 @@ async fn p08_names_are_kept_as_given(db: &Db) {
     let api = Api::admin(&gateway);
     api.put("/projects/a", json!({})).await;
     let time = python("mcp-server-time", &["--local-timezone", "Europe/Paris"]);
-    api.put("/projects/a/servers/time", time).await;
+    api.put("/mcp/servers/time?project=a", time).await;
     let options = ["--no-builtin", "--tools", "2", "--prompts", "1"];
-    api.put("/projects/a/servers/one", scripted("one", &options))
+    api.put("/mcp/servers/one?project=a", scripted("one", &options))
         .await;
     for mut peer in [legacy(&gateway, "a").await, modern(&gateway, "a").await] {
         let mut listed = tools(&mut peer).await;
@@ -49,7 +49,7 @@ async fn p08_names_are_kept_as_given(db: &Db) {
     }
     // A clash is an error that names both; nothing of either becomes unreachable.
     api.put(
-        "/projects/a/servers/two",
+        "/mcp/servers/two?project=a",
         scripted("two", &["--no-builtin", "--tools", "1"]),
     )
     .await;
@@ -80,7 +80,7 @@ async fn two_projects(db: &Db) -> Gateway {
         api.put(&format!("/projects/{project}"), json!({})).await;
         let options = ["--tools", tools, "--prompts", tools, "--resources", tools];
         api.put(
-            &format!("/projects/{project}/servers/own"),
+            &format!("/mcp/servers/own?project={project}"),
             scripted(project, &options),
         )
         .await;
@@ -371,7 +371,7 @@ async fn g09_no_project_means_all_enabled_servers(db: &Db) {
         for server in ["own", "off"] {
             let mut entry = scripted(project, &options);
             entry["enabled"] = (server == "own").into();
-            api.put(&format!("/projects/{project}/servers/{server}"), entry)
+            api.put(&format!("/mcp/servers/{server}?project={project}"), entry)
                 .await;
         }
     }
@@ -425,7 +425,7 @@ async fn g09_no_project_means_all_enabled_servers(db: &Db) {
     }
     // Taken in and given up, they come and go at once.
     let mut peer = gateway.legacy().await;
-    api.ok("POST", "/projects/red/servers/off/enable", json!({}))
+    api.ok("POST", "/mcp/servers/off/enable?project=red", json!({}))
         .await;
     wait_for("the enabled one", DEADLINE, async || {
         tools(&mut peer).await.len() == 4
@@ -441,7 +441,7 @@ async fn g12_a_single_tool_is_switched_renamed_and_described(db: &Db) {
     for project in ["a", "b"] {
         api.put(&format!("/projects/{project}"), json!({})).await;
         let entry = scripted("one", &["--tools", "3"]);
-        api.put(&format!("/projects/{project}/servers/one"), entry)
+        api.put(&format!("/mcp/servers/one?project={project}"), entry)
             .await;
     }
     let changed = "notifications/tools/list_changed";
@@ -462,7 +462,7 @@ async fn g12_a_single_tool_is_switched_renamed_and_described(db: &Db) {
         ("tool_1", json!({"name": "renamed"})),
         ("tool_2", json!({"description": "says something else"})),
     ] {
-        let path = format!("/projects/a/servers/one/tools/{tool}/setting");
+        let path = format!("/mcp/servers/one/tools/{tool}?project=a");
         for peer in &mut peers {
             while peer
                 .notification(changed, Duration::from_millis(10))
@@ -499,7 +499,7 @@ async fn g12_a_single_tool_is_switched_renamed_and_described(db: &Db) {
     // And back.
     let api = Api::admin(&gateway);
     for tool in ["tool_0", "tool_1", "tool_2"] {
-        let path = format!("/projects/a/servers/one/tools/{tool}/setting");
+        let path = format!("/mcp/servers/one/tools/{tool}?project=a");
         api.ok("DELETE", &path, Value::Null).await;
     }
     let mut peer = legacy(&gateway, "a").await;

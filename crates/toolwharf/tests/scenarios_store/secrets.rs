@@ -50,10 +50,16 @@ async fn p04_variables_are_filled_from_the_projects_secrets(db: &Db) {
             json!({"naming": "always-prefix"}),
         )
         .await;
-        api.put(&format!("/projects/{project}/servers/local"), stdio.clone())
-            .await;
-        api.put(&format!("/projects/{project}/servers/remote"), http.clone())
-            .await;
+        api.put(
+            &format!("/mcp/servers/local?project={project}"),
+            stdio.clone(),
+        )
+        .await;
+        api.put(
+            &format!("/mcp/servers/remote?project={project}"),
+            http.clone(),
+        )
+        .await;
         let key = format!("canary-{project}");
         for (name, value) in [
             ("FOLDER", folder),
@@ -98,8 +104,14 @@ async fn p04_variables_are_filled_from_the_projects_secrets(db: &Db) {
 /// Neither the log nor what the API says of project `a` has one of these in it.
 async fn untold(gateway: &Gateway, api: &Api<'_>, values: &[&str]) {
     let mut texts = vec![gateway.process.stderr(), gateway.metrics().await];
-    for path in ["", "/servers", "/tools", "/secrets", "/calls"] {
-        texts.push(api.get(&format!("/projects/a{path}")).await.to_string());
+    for path in [
+        "/projects/a",
+        "/mcp/servers?project=a",
+        "/projects/a/tools",
+        "/projects/a/secrets",
+        "/projects/a/calls",
+    ] {
+        texts.push(api.get(path).await.to_string());
     }
     for text in texts {
         for value in values {
@@ -153,7 +165,7 @@ async fn p04_a_missing_secret_is_named(db: &Db) {
         ),
     ];
     for (name, entry) in &cases {
-        api.put(&format!("/projects/a/servers/{name}"), entry.clone())
+        api.put(&format!("/mcp/servers/{name}?project=a"), entry.clone())
             .await;
     }
     let mut peers = Vec::new();
@@ -162,7 +174,7 @@ async fn p04_a_missing_secret_is_named(db: &Db) {
         peers.push(testkit::Peer::http(one, crate::common::LEGACY, json!({})).await);
     }
     for ((name, _), peer) in cases.iter().zip(&mut peers) {
-        let shown = api.get(&format!("/projects/a/servers/{name}")).await;
+        let shown = api.get(&format!("/mcp/servers/{name}?project=a")).await;
         let refused = peer.tool("echo", json!({})).await;
         assert!(is_away(&refused.response), "{refused:?}");
         for text in [message(&refused), shown["reason"].as_str().unwrap()] {
@@ -228,14 +240,15 @@ async fn p04_no_error_tells_a_secret(db: &Db) {
             json!({"type": "sse", "url": "http://127.0.0.1:1/${KEY}"}),
         ),
     ] {
-        api.put(&format!("/projects/a/servers/{name}"), entry).await;
+        api.put(&format!("/mcp/servers/{name}?project=a"), entry)
+            .await;
         let one = gateway.at(&format!("/mcp/a/{name}"));
         let mut peer = testkit::Peer::http(one, crate::common::LEGACY, json!({})).await;
         let failed = peer.tool("echo", json!({"text": "x"})).await;
         let text = failed.response.to_string();
         assert!(is_away(&failed.response), "{name}: {text}");
         assert!(!text.contains("canary"), "{name}: {text}");
-        let shown = api.get(&format!("/projects/a/servers/{name}")).await;
+        let shown = api.get(&format!("/mcp/servers/{name}?project=a")).await;
         assert!(!shown.to_string().contains("canary"), "{name}: {shown}");
     }
     untold(&gateway, &api, &["canary"]).await;

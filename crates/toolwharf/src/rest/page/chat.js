@@ -601,9 +601,9 @@ const told = (messages) => {
 
 const day = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
 
-const row = ({ id, title, updatedAt }) => {
-  const when = make("time", "", day.format(new Date(updatedAt)));
-  when.dateTime = updatedAt;
+const row = ({ id, title, updated_at }) => {
+  const when = make("time", "", day.format(new Date(updated_at)));
+  when.dateTime = updated_at;
   const go = make("button", "open", make("span", "title", title || "Untitled"), when);
   go.type = "button";
   go.title = title;

@@ -1,14 +1,11 @@
 //! Projects, and what is their own.
 
-use axum::{
-    extract::DefaultBodyLimit,
-    routing::{delete, get, post, put},
-};
+use axum::routing::{delete, get, post, put};
 
-use super::{DECLARED, ENTRY_BYTES, JSON};
+use super::DECLARED;
 use crate::rest::{
     access::Need,
-    approvals, calls, chat, keys, owned, products, projects,
+    calls, chat, keys, products, projects,
     route::{
         ADMIN, AFTER, CALL, Kind, LIMIT, MANAGE, OWNER, PAGED, Parameter, READ, Route, parameter,
     },
@@ -85,67 +82,6 @@ pub(super) const PROJECTS: &[Route] = &[
     .tagged(),
     Route::new(
         "GET",
-        "/api/v1/projects/{project}/servers",
-        READ,
-        "List the project's servers and how they are",
-        || get(owned::list),
-    )
-    .asks(PAGED)
-    .answers::<owned::OwnedServers>(),
-    Route::new(
-        "GET",
-        "/api/v1/projects/{project}/servers/{name}",
-        READ,
-        "Show one server",
-        || get(owned::show),
-    )
-    .tagged()
-    .answers::<owned::OwnedServer>(),
-    Route::new(
-        "PUT",
-        "/api/v1/projects/{project}/servers/{name}",
-        MANAGE,
-        "Add or replace a server; its entry as in mcp.json, besides `description` and `enabled`",
-        || put(owned::save).layer(DefaultBodyLimit::max(ENTRY_BYTES)),
-    )
-    .takes_object(JSON)
-    .creates()
-    .tagged()
-    .answers::<owned::OwnedServer>(),
-    Route::new(
-        "DELETE",
-        "/api/v1/projects/{project}/servers/{name}",
-        MANAGE,
-        "Remove a server",
-        || delete(owned::remove),
-    )
-    .tagged(),
-    Route::new(
-        "POST",
-        "/api/v1/projects/{project}/servers/{name}/enable",
-        MANAGE,
-        "Switch a server on",
-        || post(owned::enable),
-    )
-    .answers::<owned::OwnedServer>(),
-    Route::new(
-        "POST",
-        "/api/v1/projects/{project}/servers/{name}/disable",
-        MANAGE,
-        "Switch a server off",
-        || post(owned::disable),
-    )
-    .answers::<owned::OwnedServer>(),
-    Route::new(
-        "POST",
-        "/api/v1/projects/{project}/servers/{name}/restart",
-        MANAGE,
-        "Start a server anew",
-        || post(owned::restart),
-    )
-    .answers::<owned::OwnedServer>(),
-    Route::new(
-        "GET",
         "/api/v1/projects/{project}/tools",
         READ,
         "List the tools that the project sees",
@@ -153,47 +89,6 @@ pub(super) const PROJECTS: &[Route] = &[
     )
     .asks(OF_TOOLS)
     .answers::<tools::Offered>(),
-    Route::new(
-        "PUT",
-        "/api/v1/projects/{project}/servers/{server}/tools/{tool}/setting",
-        MANAGE,
-        "Switch, rename or re-describe a tool for the project",
-        || put(tools::set),
-    )
-    .takes::<tools::Setting>()
-    .answers::<tools::Setting>(),
-    Route::new(
-        "DELETE",
-        "/api/v1/projects/{project}/servers/{server}/tools/{tool}/setting",
-        MANAGE,
-        "Have a tool as its server says",
-        || delete(tools::unset),
-    ),
-    Route::new(
-        "POST",
-        "/api/v1/projects/{project}/servers/{server}/tools/{tool}/approve",
-        MANAGE,
-        "Agree to a tool's changed definition",
-        || post(approvals::approve_of),
-    )
-    .takes::<approvals::Approval>(),
-    Route::new(
-        "POST",
-        "/api/v1/projects/{project}/servers/{name}/approve",
-        MANAGE,
-        "Agree to the changed definitions of several tools",
-        || post(approvals::approve_all_of),
-    )
-    .takes::<approvals::Approvals>(),
-    Route::new(
-        "GET",
-        "/api/v1/projects/{project}/servers/{name}/changes",
-        READ,
-        "List the changes of tools' definitions that were agreed to, newest first",
-        || get(approvals::changes_of),
-    )
-    .asks(PAGED)
-    .answers::<approvals::Changes>(),
     Route::new(
         "GET",
         "/api/v1/projects/{project}/secrets",

@@ -1,0 +1,262 @@
+//! What is shown of servers, for people; JSON shows all of it, as the API has it.
+
+use api::{Enforced, Limits, Server, Usage};
+use serde_json::Value;
+
+use super::print;
+
+const HEAD: [&str; 10] = [
+    "NAME",
+    "PROJECT",
+    "STATE",
+    "TRANSPORT",
+    "SANDBOX",
+    "TARGET",
+    "TOOLS",
+    "CALLS",
+    "ERRORS",
+    "NOTE",
+];
+
+/// Where the projects are in a row.
+const PROJECT: usize = 1;
+
+/// All servers in one table; with their projects, if one has any.
+pub(super) fn table(servers: &[Server]) -> String {
+    let mut head = HEAD.to_vec();
+    let mut rows: Vec<Vec<String>> = servers.iter().map(cells).collect();
+    if servers.iter().all(|server| server.project.is_none()) {
+        head.remove(PROJECT);
+        for row in &mut rows {
+            row.remove(PROJECT);
+        }
+    }
+    print::table(head, &rows)
+}
+
+fn cells(server: &Server) -> Vec<String> {
+    let mut notes = Vec::new();
+    match (&server.reason, server.uptime_seconds) {
+        (Some(reason), _) => notes.push(print::short(reason, 120)),
+        (None, Some(up)) => notes.push(format!("up {}", print::duration(up * 1000))),
+        (None, None) => {}
+    }
+    if let Some(ms) = server.next_attempt_ms {
+        notes.push(format!("next attempt in {}", print::duration(ms)));
+    }
+    if server.kept_back > 0 {
+        let kept = tools(server.kept_back);
+        notes.push(format!("{kept} kept back (`tools ls` says why)"));
+    }
+    vec![
+        server.name.clone(),
+        server.project.clone().unwrap_or_else(|| "-".to_owned()),
+        server.status.clone(),
+        server.transport.clone(),
+        server.sandbox.clone().unwrap_or_else(|| "-".to_owned()),
+        print::short(&server.target, 48),
+        server.tools.to_string(),
+        server.calls.to_string(),
+        server.errors.to_string(),
+        notes.join("; "),
+    ]
+}
+
+/// So many tools, in words.
+pub(super) fn tools(count: usize) -> String {
+    match count {
+        1 => "1 tool".to_owned(),
+        count => format!("{count} tools"),
+    }
+}
+
+/// Everything that is known of one server.
+pub(super) fn fields(server: &Server) -> String {
+    let some = |text: &Option<String>| text.clone().unwrap_or_default();
+    let list = |names: &[String]| names.join(", ");
+    let duration = |ms: Option<u64>| ms.map(print::duration).unwrap_or_default();
+    let crash = server.last_crash.as_ref().map(|crash| {
+        let ago = (store::now() - crash.at).num_milliseconds();
+        let ago = print::duration(u64::try_from(ago).unwrap_or_default());
+        format!("{ago} ago: {}", crash.cause)
+    });
+    let concurrency = match server.one_session_at_a_time {
+        true => format!("{}, one session at a time", server.max_concurrency),
+        false => server.max_concurrency.to_string(),
+    };
+    let restarts = match &server.restart_policy {
+        Some(policy) => format!("{}, policy {policy}", server.restart_count),
+        None => server.restart_count.to_string(),
+    };
+    let ports = server.ports.iter().map(|port| match &port.address {
+        Some(address) => format!("{} at {address}", port.port),
+        None => port.port.to_string(),
+    });
+    let ports: Vec<String> = ports.collect();
+    let network = match server.network["allow"].as_array() {
+        Some(hosts) => {
+            let hosts: Vec<&str> = hosts.iter().filter_map(Value::as_str).collect();
+            format!("only {}", hosts.join(", "))
+        }
+        None => server.network.as_str().unwrap_or_default().to_owned(),
+    };
+    print::fields(&[
+        ("name", server.name.clone()),
+        ("id", server.id.clone()),
+        ("project", some(&server.project)),
+        ("description", server.description.clone()),
+        ("product", some(&server.product)),
+        ("declared by", some(&server.registered_by)),
+        ("state", server.status.clone()),
+        ("reason", some(&server.reason)),
+        ("next attempt in", duration(server.next_attempt_ms)),
+        ("transport", server.transport.clone()),
+        ("target", server.target.clone()),
+        (
+            "arguments",
+            match server.arguments {
+                0 => String::new(),
+                count => format!("{count} (not shown)"),
+            },
+        ),
+        ("variables", list(&server.environment)),
+        ("headers", list(&server.headers)),
+        ("sandbox", some(&server.sandbox)),
+        ("because", some(&server.provider_reason)),
+        ("enforced", enforced(&server.enforced, true)),
+        ("not enforced", enforced(&server.enforced, false)),
+        (
+            "limits",
+            server
+                .resource_limits
+                .as_ref()
+                .map(limits)
+                .unwrap_or_default(),
+        ),
+        ("uses", server.usage.as_ref().map(uses).unwrap_or_default()),
+        ("volumes", list(&server.volumes)),
+        ("ports", ports.join(", ")),
+        ("network", network),
+        ("era", some(&server.era)),
+        ("protocol", some(&server.protocol_version)),
+        (
+            "process",
+            server.pid.map(|pid| pid.to_string()).unwrap_or_default(),
+        ),
+        ("up", duration(server.uptime_seconds.map(|up| up * 1000))),
+        ("starts", server.starts.to_string()),
+        ("restarts", restarts),
+        ("last crash", crash.unwrap_or_default()),
+        (
+            "warnings",
+            match server.warnings {
+                0 => String::new(),
+                count => count.to_string(),
+            },
+        ),
+        ("tools", server.tools.to_string()),
+        ("disabled tools", list(&server.disabled_tools)),
+        (
+            "kept back",
+            match server.kept_back {
+                0 => String::new(),
+                count => tools(count),
+            },
+        ),
+        (
+            "calls",
+            format!(
+                "{} ({} errors, {} in flight, {} waiting)",
+                server.calls, server.errors, server.in_flight, server.waiting
+            ),
+        ),
+        ("max concurrency", concurrency),
+        ("sharing", server.sharing.clone()),
+        ("call timeout", format!("{} ms", server.call_timeout_ms)),
+        ("start timeout", format!("{} ms", server.start_timeout_ms)),
+        ("projects", list(&server.projects)),
+    ])
+}
+
+/// What holds of a sandbox, or what does not and why.
+fn enforced(all: &[Enforced], holds: bool) -> String {
+    let all = all.iter().filter(|one| one.holds == holds);
+    let words = all.map(|one| match holds {
+        true => one.what.clone(),
+        false => format!("{} ({})", one.what, one.how),
+    });
+    words.collect::<Vec<_>>().join(", ")
+}
+
+fn limits(limits: &Limits) -> String {
+    format!(
+        "{} cores, {} of memory, {} of disk, {} processes and threads",
+        limits.cpu,
+        size(limits.memory),
+        size(limits.disk),
+        limits.pids
+    )
+}
+
+fn uses(used: &Usage) -> String {
+    let cpu = used.cpu.map(|cpu| format!("{cpu:.2} cores, "));
+    format!(
+        "{}{} (at most {} so far), {} processes and threads",
+        cpu.unwrap_or_default(),
+        size(used.memory),
+        size(used.memory_peak),
+        used.pids
+    )
+}
+
+/// Bytes in the largest unit that leaves a number before the point.
+fn size(bytes: u64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let unit = (0..units.len() - 1)
+        .find(|unit| bytes >> (10 * (unit + 1)) == 0)
+        .unwrap_or(units.len() - 1);
+    let whole = bytes >> (10 * unit);
+    let tenths = match unit {
+        0 => 0,
+        _ => (bytes >> (10 * (unit - 1)) & 1023) * 10 / 1024,
+    };
+    match tenths {
+        0 => format!("{whole} {}", units[unit]),
+        tenths => format!("{whole}.{tenths} {}", units[unit]),
+    }
+}
+
+/// An event in a line.
+pub(super) fn detail(value: &Value) -> String {
+    let Some(message) = value["message"].as_str() else {
+        return match value {
+            Value::Null => String::new(),
+            value => value.to_string(),
+        };
+    };
+    let last = value["stderr"]
+        .as_str()
+        .and_then(|text| text.lines().last());
+    match last {
+        Some(line) => format!("{message} | {}", print::short(line, 80)),
+        None => message.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        for (bytes, expect) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1536, "1.5 KiB"),
+            (512 << 20, "512 MiB"),
+            (u64::MAX, "16777215.9 TiB"),
+        ] {
+            assert_eq!(size(bytes), expect);
+        }
+    }
+}

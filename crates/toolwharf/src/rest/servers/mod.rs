@@ -1,0 +1,334 @@
+//! Servers, wherever they are declared: how they are, changing which there are, and what they are told to do.
+//!
+//! Invariant: one set of routes for all. Where a server is declared says which table or file is changed, and who may do
+//! it; commands and images are the administrator's.
+
+mod put;
+mod target;
+mod told;
+
+use std::time::Duration;
+
+use api::{Event, Events, Import, Imported, Removed, Server, Servers};
+use axum::{
+    Extension, Json,
+    body::Bytes,
+    extract::{
+        Query, State,
+        rejection::{BytesRejection, QueryRejection},
+    },
+    http::{HeaderMap, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use engine::Order;
+use futures_util::{StreamExt as _, stream};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use store::{ServerRow, WorkspaceRow};
+
+pub(crate) use self::{put::imported, told::configured};
+pub(super) use self::{
+    put::{Entry, file, register, save, unfit},
+    target::{Home, Target},
+};
+use super::{
+    Problem, Rest, Shared,
+    access::{Who, Within, permit},
+    input::{self, Conditions, Page, etag, object},
+};
+use crate::{
+    auth::{Principal, Role},
+    config::Sources,
+    itself::Itself,
+    projects::REGISTERED_BY,
+    registry,
+};
+
+/// How long an order is waited for, and a server that was registered.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Servers whose use of resources is looked at at a time.
+const LOOKS: usize = 32;
+
+/// What is asked for when servers are listed.
+#[derive(Debug, Deserialize)]
+pub(super) struct Listing {
+    limit: Option<u32>,
+    after: Option<String>,
+}
+
+/// What is asked for when one is removed.
+#[derive(Debug, Deserialize)]
+pub(super) struct Removing {
+    #[serde(default)]
+    volumes: bool,
+}
+
+/// The entry of a project's server as it was given.
+fn given(row: &ServerRow) -> Value {
+    let mut config = row.config.clone();
+    if let Some(members) = config.as_object_mut() {
+        members.remove(REGISTERED_BY);
+    }
+    config
+}
+
+/// The tag of what a caller may put.
+fn tag_of_row(row: &ServerRow) -> String {
+    etag(&json!([given(row), row.description, row.enabled]))
+}
+
+fn tag_of_registration(row: &WorkspaceRow) -> String {
+    etag(&row.config)
+}
+
+impl Target {
+    /// The tag of its declaration; the configuration file gives none.
+    fn tag(&self) -> Option<String> {
+        match &self.home {
+            Home::File => None,
+            Home::Project(row) => Some(tag_of_row(row)),
+            Home::Registered(row) => Some(tag_of_registration(row)),
+        }
+    }
+}
+
+pub(super) async fn list(
+    State(rest): State<Shared>,
+    Extension(who): Who,
+    Within(project): Within,
+    query: Result<Query<Listing>, QueryRejection>,
+) -> Result<Json<Servers>, Problem> {
+    let Listing { limit, after } = input::query(query)?;
+    let page = Page::of(limit.unwrap_or(store::MAX_PAGE), after)?;
+    if let Some(project) = &project {
+        rest.projects.known(project).await?;
+    }
+    let targets = rest.all(project.as_ref()).await?;
+    let targets = targets.into_iter().map(|target| (target.place(), target));
+    let targets = page.cut(targets.collect(), |(place, _)| place);
+    let next = page.next(&targets, |(place, _)| place.clone());
+    // Each is a look at files of the kernel on a thread of its own, or a question to a daemon.
+    let told = targets.into_iter().map(|(_, target)| {
+        let (rest, who) = (rest.clone(), who.clone());
+        async move { rest.with_product(&who, &target).await }
+    });
+    let servers: Vec<_> = stream::iter(told).buffered(LOOKS).collect().await;
+    let servers = servers.into_iter().collect::<Result<_, _>>()?;
+    Ok(Json(Servers { servers, next }))
+}
+
+pub(super) async fn show(
+    State(rest): State<Shared>,
+    Extension(who): Who,
+    target: Target,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    rest.taken_in(&target).await?;
+    let server = rest.with_product(&who, &target).await?;
+    let tag = target.tag();
+    let told = answered(StatusCode::OK, tag.clone(), server);
+    match tag {
+        Some(tag) if Conditions::of(&headers).is_known(&tag) => {
+            Ok((StatusCode::NOT_MODIFIED, [(header::ETAG, tag)]).into_response())
+        }
+        _ => Ok(told),
+    }
+}
+
+/// A server, with the tag of its declaration: what is told of it changes all the time.
+fn answered(status: StatusCode, tag: Option<String>, server: Server) -> Response {
+    let mut response = (status, Json(server)).into_response();
+    let headers = response.headers_mut();
+    let no_store = header::HeaderValue::from_static("no-store");
+    headers.insert(header::CACHE_CONTROL, no_store);
+    if let Some(tag) = tag.and_then(|tag| tag.parse().ok()) {
+        headers.insert(header::ETAG, tag);
+    }
+    response
+}
+
+impl Rest {
+    /// What is told of a server, with the name of its product.
+    async fn with_product(&self, who: &Principal, target: &Target) -> Result<Server, Problem> {
+        let mut server = self.told(who, target).await;
+        if let Home::Project(row) = &target.home
+            && let Some(id) = &row.product_id
+        {
+            let products = self.projects.store().product_list(&row.project_id).await?;
+            let product = products.into_iter().find(|product| product.id == *id);
+            server.product = product.map(|product| product.name);
+        }
+        Ok(server)
+    }
+}
+
+pub(super) async fn remove(
+    State(rest): State<Shared>,
+    Extension(who): Who,
+    target: Target,
+    query: Result<Query<Removing>, QueryRejection>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let Removing { volumes } = input::query(query)?;
+    let conditions = Conditions::of(&headers);
+    let nothing = StatusCode::NO_CONTENT.into_response();
+    match target.home {
+        Home::File => {
+            conditions.may_replace(true)?;
+            let change =
+                move |sources: &Sources, _: &Itself| registry::remove(sources, &target.key.name);
+            let (from, notices) = rest.edit(change).await?;
+            let file = file(from);
+            Ok(Json(Removed { file, notices }).into_response())
+        }
+        Home::Project(row) => {
+            let _one_at_a_time = rest.turn().await?;
+            let store = rest.projects.store();
+            let (project, name) = (&row.project_id, &row.name);
+            let now = store.server_get(project, name).await?;
+            conditions.permit(Some(&tag_of_row(&now)))?;
+            store.server_delete(project, name).await?;
+            rest.projects.reload(project).await?;
+            Ok(nothing)
+        }
+        Home::Registered(row) => {
+            permit(&who, Role::Admin, target.key.owner.as_ref())?;
+            conditions.permit(Some(&tag_of_registration(&row)))?;
+            rest.hosting.delete(&row.id, volumes).await?;
+            Ok(nothing)
+        }
+    }
+}
+
+pub(super) async fn enable(
+    rest: State<Shared>,
+    who: Who,
+    target: Target,
+) -> Result<Json<Server>, Problem> {
+    switch(rest, who, target, true).await
+}
+
+pub(super) async fn disable(
+    rest: State<Shared>,
+    who: Who,
+    target: Target,
+) -> Result<Json<Server>, Problem> {
+    switch(rest, who, target, false).await
+}
+
+async fn switch(
+    State(rest): State<Shared>,
+    Extension(who): Who,
+    mut target: Target,
+    enabled: bool,
+) -> Result<Json<Server>, Problem> {
+    let mut changed = None;
+    target.home = match target.home {
+        Home::File => {
+            let name = target.key.name.clone();
+            let change = move |sources: &Sources, myself: &Itself| {
+                registry::set_enabled(sources, myself, &name, enabled)
+            };
+            changed = Some(rest.edit(change).await?);
+            Home::File
+        }
+        Home::Project(row) => {
+            let store = rest.projects.store();
+            let (project, name) = (&row.project_id, &row.name);
+            let row = store.server_set_enabled(project, name, enabled).await?;
+            rest.projects.reload(&row.project_id).await?;
+            Home::Project(row)
+        }
+        Home::Registered(row) => {
+            Home::Registered(rest.hosting.set_enabled(&row.id, enabled).await?)
+        }
+    };
+    let mut server = rest.with_product(&who, &target).await?;
+    if let Some((from, notices)) = changed {
+        (server.file, server.notices) = (Some(file(from)), notices);
+    }
+    Ok(Json(server))
+}
+
+pub(super) async fn start(
+    rest: State<Shared>,
+    who: Who,
+    target: Target,
+) -> Result<Json<Server>, Problem> {
+    order(rest, who, target, Order::Start).await
+}
+
+pub(super) async fn stop(
+    rest: State<Shared>,
+    who: Who,
+    target: Target,
+) -> Result<Json<Server>, Problem> {
+    order(rest, who, target, Order::Stop).await
+}
+
+pub(super) async fn restart(
+    rest: State<Shared>,
+    who: Who,
+    target: Target,
+) -> Result<Json<Server>, Problem> {
+    order(rest, who, target, Order::Restart).await
+}
+
+async fn order(
+    State(rest): State<Shared>,
+    Extension(who): Who,
+    target: Target,
+    order: Order,
+) -> Result<Json<Server>, Problem> {
+    let server = rest.enabled(&target).await?;
+    // One that takes longer goes on by itself.
+    if let Ok(false) = tokio::time::timeout(PATIENCE, server.obey(order)).await {
+        let name = &target.key.name;
+        let why = format!("server `{name}` has too many orders to follow already; try again");
+        return Err(Problem::new(503, why));
+    }
+    Ok(Json(rest.with_product(&who, &target).await?))
+}
+
+pub(super) async fn events(
+    State(rest): State<Shared>,
+    target: Target,
+    page: Page,
+) -> Result<Json<Events>, Problem> {
+    let store = rest.projects.store();
+    let rows = store
+        .event_list(None, Some(&target.events()), page.asked())
+        .await?;
+    let next = page.next(&rows, |row| row.id.clone());
+    let events = rows.into_iter().map(|row| Event {
+        id: row.id,
+        kind: row.kind,
+        detail: row.detail,
+        at: row.at,
+    });
+    Ok(Json(Events {
+        events: events.collect(),
+        next,
+    }))
+}
+
+pub(super) async fn import(
+    State(rest): State<Shared>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<Imported>, Problem> {
+    let Import { from, text } = object(body)?;
+    let from = if from.is_empty() {
+        "the text".to_owned()
+    } else {
+        from
+    };
+    let change = move |sources: &Sources, myself: &Itself| {
+        registry::import(sources, myself, from.as_ref(), &text)
+    };
+    let (report, warnings) = rest.edit(change).await?;
+    Ok(Json(Imported {
+        warnings,
+        ..imported(report)
+    }))
+}

@@ -1,0 +1,374 @@
+//! Declaring servers: in the configuration file, in a project, or by a registration.
+
+use std::path::PathBuf;
+
+use api::{Imported, Server, Unusable};
+use axum::{
+    Extension,
+    body::Bytes,
+    extract::{
+        Path, Query, State,
+        rejection::{BytesRejection, QueryRejection},
+    },
+    http::{HeaderMap, StatusCode, header},
+    response::Response,
+};
+use model::{Origin, ProjectId, ServerName};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use store::{NewServer, TransportKind};
+
+use super::{Home, PATIENCE, Target, answered};
+use crate::{
+    auth::Role,
+    config::{ConfigError, ImportReport, Sources, Wrong, check_project},
+    hosting,
+    itself::Itself,
+    projects::{BY_PROJECT, REGISTERED_BY},
+    registry::{self, Edited},
+    rest::{
+        Problem, Rest, Shared,
+        access::{Who, Within, permit},
+        input::{self, Conditions},
+    },
+};
+
+/// What is asked for when one is registered.
+#[derive(Debug, Deserialize)]
+pub(in crate::rest) struct Registering {
+    #[serde(default = "yes")]
+    wait: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// An entry of a project's server that was read: what is kept of it.
+pub(in crate::rest) struct Entry {
+    pub(in crate::rest) server: NewServer,
+}
+
+impl Entry {
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub(in crate::rest) fn read(
+        project: &ProjectId,
+        name: &ServerName,
+        value: Value,
+    ) -> Result<Self, Vec<Wrong>> {
+        let Value::Object(members) = value else {
+            return Err(vec![Wrong::new("", "a server's entry is an object")]);
+        };
+        let mut members = input::entry(members).map_err(|wrong| vec![wrong])?;
+        let mut errors = Vec::new();
+        if members
+            .remove("name")
+            .is_some_and(|own| own != name.as_str())
+        {
+            let what = format!("is not `{name}`, which the server is called here");
+            errors.push(Wrong::new("/name", what));
+        }
+        if members.contains_key(REGISTERED_BY) {
+            let pointer = format!("/{REGISTERED_BY}");
+            let why = "is said by the gateway, not by the caller";
+            errors.push(Wrong::new(pointer, why));
+        }
+        let description = match members.remove("description") {
+            None => String::new(),
+            Some(Value::String(text)) => match input::description("/description", &text) {
+                Ok(()) => text,
+                Err(problem) => {
+                    errors.extend(problem.errors);
+                    String::new()
+                }
+            },
+            Some(_) => {
+                errors.push(Wrong::new("/description", "is a text"));
+                String::new()
+            }
+        };
+        let value = Value::Object(members);
+        // Which secrets there are does not matter here: one that lacks some is kept, and says so.
+        let spec = check_project(project, name, &value, &Default::default());
+        let spec = spec.map_err(|problems| {
+            errors.extend(problems.into_iter().map(|problem| Wrong::new("", problem)));
+        });
+        let (Ok(spec), true, Value::Object(mut members)) = (spec, errors.is_empty(), value) else {
+            return Err(errors);
+        };
+        members.remove("enabled");
+        members.remove("disabled");
+        let transport = match &spec.origin {
+            Origin::Launch(_) => TransportKind::Stdio,
+            Origin::Remote(remote) if remote.sse => TransportKind::Sse,
+            Origin::Remote(_) => TransportKind::Http,
+        };
+        Ok(Self {
+            server: NewServer {
+                name: name.clone(),
+                description,
+                transport,
+                config: Value::Object(members),
+                enabled: spec.enabled,
+            },
+        })
+    }
+}
+
+/// Everything that is wrong with a body, as one problem.
+pub(in crate::rest) fn unfit(what: &str, errors: Vec<Wrong>) -> Problem {
+    let first = errors.first().map_or("", |wrong| wrong.detail.as_str());
+    let more = match errors.len() {
+        0 | 1 => String::new(),
+        count => format!(" (and {} more)", count - 1),
+    };
+    let place = match errors.first() {
+        Some(wrong) if !wrong.pointer.is_empty() => format!("`{}`: ", wrong.pointer),
+        _ => String::new(),
+    };
+    let mut problem = Problem::new(422, format!("{what}: {place}{first}{more}"));
+    problem.errors = errors;
+    problem
+}
+
+impl From<hosting::Error> for Problem {
+    fn from(error: hosting::Error) -> Self {
+        use hosting::Error;
+        match error {
+            Error::Unfit(wrong) => unfit("the server cannot be hosted so", wrong),
+            Error::Taken(_) => Self::field(409, "/name", error.to_string()),
+            Error::NoProject(_) => Self::field(422, "/project", error.to_string()),
+            Error::Store(error) => error.into(),
+            Error::Volumes(_) => Self::new(502, error.to_string()),
+        }
+    }
+}
+
+/// A file as it is told: whoever asks may stand in another directory.
+pub(in crate::rest) fn file(file: PathBuf) -> String {
+    let file = std::path::absolute(&file).unwrap_or(file);
+    file.display().to_string()
+}
+
+pub(crate) fn imported((from, report): (PathBuf, ImportReport)) -> Imported {
+    let words = |names: Vec<ServerName>| names.iter().map(ToString::to_string).collect();
+    let unusable = |all: Vec<(String, String)>| {
+        let all = all.into_iter();
+        all.map(|(name, why)| Unusable { name, why }).collect()
+    };
+    Imported {
+        file: file(from),
+        added: words(report.added),
+        unchanged: words(report.unchanged),
+        clashes: words(report.clashes),
+        refused: unusable(report.refused),
+        skipped: unusable(report.skipped),
+        off: unusable(report.off),
+        notes: unusable(report.notes),
+        warnings: Vec::new(),
+    }
+}
+
+impl Rest {
+    /// Changes the files and takes the change in; says what else is wrong with them.
+    pub(in crate::rest) async fn edit<T: Send + 'static>(
+        &self,
+        change: impl FnOnce(&Sources, &Itself) -> Result<T, registry::Error> + Send + 'static,
+    ) -> Result<(T, Vec<String>), Problem> {
+        let (done, taken_in) = self.live.change(change).await?;
+        let not_in_force = |errors: &ConfigError| {
+            format!(
+                "the file is changed, but the gateway goes on with the old configuration until this is put right:\n{errors}"
+            )
+        };
+        Ok((done, taken_in.err().iter().map(not_in_force).collect()))
+    }
+
+    /// Waits until a server is up or has failed to come up.
+    async fn settled(&self, id: &str) {
+        if let Some(server) = self.hosting.server(id).filter(|server| server.spec.enabled) {
+            let _ = tokio::time::timeout(PATIENCE, server.up()).await;
+        }
+    }
+}
+
+/// `POST`: a registration, whose row is the contract of `kb.agent_workspaces` (H01).
+pub(in crate::rest) async fn register(
+    State(rest): State<Shared>,
+    Extension(who): Who,
+    query: Result<Query<Registering>, QueryRejection>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Problem> {
+    let Registering { wait } = input::query(query)?;
+    let entry = hosting::Entry::read(input::json(body)?).map_err(hosting::Error::Unfit)?;
+    let row = rest.hosting.register(entry).await?;
+    if wait {
+        rest.settled(&row.id).await;
+        let server = rest.hosting.server(&row.id);
+        if let Some(refused) = server.and_then(|server| server.status().refused) {
+            rest.hosting.withdraw(&row.id).await?;
+            let why = refused.why.to_string();
+            return Err(Problem::field(422, refused.pointer, why));
+        }
+    }
+    let place = format!("/api/v1/mcp/servers/{}", row.id);
+    let target = Target::from(row);
+    let told = rest.told(&who, &target).await;
+    let mut response = answered(StatusCode::CREATED, target.tag(), told);
+    if let Ok(place) = place.parse() {
+        response.headers_mut().insert(header::LOCATION, place);
+    }
+    Ok(response)
+}
+
+/// `PUT`: replaces a server where it is declared; else declares it in the project that is named, or in the
+/// configuration file.
+pub(in crate::rest) async fn save(
+    State(rest): State<Shared>,
+    who: Who,
+    Within(project): Within,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Problem> {
+    let body: Value = input::json(body)?;
+    let conditions = Conditions::of(&headers);
+    let target = match rest.find(project.as_ref(), &id).await {
+        // Another project's server of that name is not meant, unless its id says so.
+        Ok(target) => Some(target).filter(|it| it.key.owner == project || it.id() == id),
+        Err(problem) if problem.status == 404 => None,
+        Err(problem) => return Err(problem),
+    };
+    let name = match &target {
+        Some(target) => target.key.name.clone(),
+        None => ServerName::parse(&id).map_err(|error| Problem::new(422, error.to_string()))?,
+    };
+    let owner = match &target {
+        Some(target) => target.key.owner.clone(),
+        None => project,
+    };
+    match (target, owner) {
+        (Some(target), owner) if matches!(target.home, Home::Registered(_)) => {
+            permit(&who, Role::Admin, owner.as_ref())?;
+            rest.replace(&who, &target, &conditions, body).await
+        }
+        (_, Some(project)) => rest.own(&who, project, name, &conditions, body).await,
+        (_, None) => rest.write(&who, name, &conditions, body).await,
+    }
+}
+
+impl Rest {
+    /// Puts another registration in the place of one.
+    async fn replace(
+        &self,
+        who: &Who,
+        target: &Target,
+        conditions: &Conditions,
+        mut body: Value,
+    ) -> Result<Response, Problem> {
+        if let Value::Object(members) = &mut body {
+            // What its path says need not be said again.
+            let name = || target.key.name.as_str().into();
+            members.entry("name").or_insert_with(name);
+            let owner = || target.key.owner.as_ref().map(ProjectId::as_str).into();
+            members.entry("project").or_insert_with(owner);
+        }
+        let entry = hosting::Entry::read(body).map_err(hosting::Error::Unfit)?;
+        conditions.permit(target.tag().as_deref())?;
+        let id = target.id();
+        let row = self.hosting.update(&id, entry).await?;
+        self.settled(&id).await;
+        let target = Target::from(row);
+        let told = self.told(who, &target).await;
+        Ok(answered(StatusCode::OK, target.tag(), told))
+    }
+
+    /// Declares a server of a project.
+    async fn own(
+        &self,
+        Extension(who): &Who,
+        project: ProjectId,
+        name: ServerName,
+        conditions: &Conditions,
+        body: Value,
+    ) -> Result<Response, Problem> {
+        permit(who, Role::Manage, Some(&project))?;
+        let entry = Entry::read(&project, &name, body);
+        let mut server = entry
+            .map_err(|errors| unfit(&format!("server `{name}` is not usable so"), errors))?
+            .server;
+        if !who.may(Role::Admin, Some(&project)) {
+            if server.transport == TransportKind::Stdio {
+                let why = "a server that is a command needs an administrator's key; a project's key declares servers \
+                           with a `url`";
+                return Err(Problem::forbidden(why));
+            }
+            members(&mut server.config).insert(REGISTERED_BY.to_owned(), BY_PROJECT.into());
+        }
+        let store = self.projects.store();
+        let _one_at_a_time = self.turn().await?;
+        let before = match store.server_get(&project, &name).await {
+            Ok(row) => Some(super::tag_of_row(&row)),
+            Err(store::Error::NotFound { .. }) => None,
+            Err(error) => return Err(error.into()),
+        };
+        conditions.permit(before.as_deref())?;
+        let put = store.server_put(&project, &server).await?;
+        self.projects.reload(&project).await?;
+        let status = if put.created {
+            StatusCode::CREATED
+        } else {
+            StatusCode::OK
+        };
+        let target = Target::from(put.row);
+        self.taken_in(&target).await?;
+        let told = self.with_product(who, &target).await?;
+        Ok(answered(status, target.tag(), told))
+    }
+
+    /// Writes a server into the configuration file.
+    async fn write(
+        &self,
+        Extension(who): &Who,
+        name: ServerName,
+        conditions: &Conditions,
+        body: Value,
+    ) -> Result<Response, Problem> {
+        permit(who, Role::Admin, None)?;
+        let entry = match body {
+            Value::Object(members) => {
+                let mut entry = input::entry(members)
+                    .map_err(|wrong| Problem::field(422, &wrong.pointer, wrong.detail))?;
+                entry.remove("name");
+                entry.into()
+            }
+            other => other,
+        };
+        let replace = conditions.may_replace(self.server(&name).is_ok())?;
+        let wanted = name.clone();
+        let change = move |sources: &Sources, myself: &Itself| {
+            registry::put(sources, myself, &wanted, &entry, replace)
+        };
+        let (edited, more): (Edited, _) = self.edit(change).await?;
+        let status = if edited.created {
+            StatusCode::CREATED
+        } else {
+            StatusCode::OK
+        };
+        let target = Target::of_file(name);
+        let server = Server {
+            file: Some(file(edited.file)),
+            notices: edited.warnings.into_iter().chain(more).collect(),
+            ..self.told(who, &target).await
+        };
+        Ok(answered(status, None, server))
+    }
+}
+
+fn members(config: &mut Value) -> &mut Map<String, Value> {
+    if !config.is_object() {
+        *config = json!({});
+    }
+    config.as_object_mut().expect("it is an object now")
+}
