@@ -71,8 +71,17 @@ const RULES: &[Rule] = &[
         no_anywhere: &["tokio", "hyper", "axum", "reqwest", "sqlx", "rmcp"],
     },
     Rule {
+        krate: "config",
+        // What is wrong in a body, with its place.
+        ours: &["model", "api"],
+        no_direct: &[],
+        no_anywhere: &["tokio", "hyper", "axum", "reqwest", "sqlx", "rmcp"],
+    },
+    Rule {
         krate: "toolwharf",
-        ours: &["engine", "agent", "runtime", "store", "mcp", "model", "api"],
+        ours: &[
+            "engine", "agent", "runtime", "store", "mcp", "config", "model", "api",
+        ],
         no_direct: &["sqlx"],
         no_anywhere: &[],
     },

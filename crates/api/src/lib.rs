@@ -4,6 +4,7 @@
 
 mod schema;
 mod server;
+mod wrong;
 
 pub use self::{
     schema::any,
@@ -11,6 +12,7 @@ pub use self::{
         Crash, Enforced, Event, Events, Import, Imported, Limits, Port, Removed, Server, Servers,
         Unusable, Usage,
     },
+    wrong::Wrong,
 };
 
 /// A point in time.

@@ -10,6 +10,8 @@ use std::{
     sync::Arc,
 };
 
+use api::Wrong;
+use config::{is_mountable, not_mountable};
 use engine::{Crash, Gateway, Left, Remembered, lifecycle::Last, server::Server};
 use model::{NativeName, Program, ProjectId, Provider, ServerKey, ServerName, ServerSpec};
 use runtime::Exit;
@@ -18,10 +20,7 @@ use store::{EventRow, NewWorkspace, Store, WorkspaceRow};
 use tokio::sync::Mutex;
 
 pub(crate) use self::entry::{Entry, owner};
-use crate::{
-    config::{Wrong, is_mountable, not_mountable},
-    projects::Projects,
-};
+use crate::projects::Projects;
 
 /// What a row says before its server ever ran.
 const REGISTERED: &str = "registered";

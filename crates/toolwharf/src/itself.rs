@@ -9,9 +9,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use config::{Config, Problem};
 use model::{Launch, Origin, Program, Settings};
-
-use crate::config::{Config, Problem};
 
 /// The name of the program, whatever place it is started from.
 const PROGRAM: &str = "toolwharf";

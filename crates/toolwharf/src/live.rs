@@ -10,12 +10,12 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use config::{Config, ConfigError, Sources};
 use engine::{Gateway, Remembered};
 use model::ServerName;
 use tokio::sync::Mutex;
 
 use crate::{
-    config::{Config, ConfigError, Sources},
     itself::Itself,
     projects::Projects,
     registry,

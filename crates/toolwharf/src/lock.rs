@@ -17,9 +17,8 @@ use std::{
 };
 
 use anyhow::{Context, bail};
+use config::Sources;
 use serde::{Deserialize, Serialize};
-
-use crate::config::Sources;
 
 /// The file that is locked. It is never removed: two gateways could then lock one each.
 const LOCK_FILE: &str = "gateway.lock";

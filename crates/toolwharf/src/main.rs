@@ -6,7 +6,6 @@
 mod agents;
 mod auth;
 mod cli;
-mod config;
 mod gateway;
 mod hosting;
 mod itself;

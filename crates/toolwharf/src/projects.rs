@@ -13,6 +13,7 @@ use std::{
     },
 };
 
+use config::{check_project, is_mountable, not_mountable};
 use engine::{
     Gateway, Project, Remembered, Scope,
     secrets::{DataKey, Sealed},
@@ -24,10 +25,7 @@ use serde_json::Value;
 use store::{Page, ProjectRow, SealedSecret, SecretRow, ServerRow, Store};
 use tokio::sync::Mutex;
 
-use crate::{
-    config::{check_project, is_mountable, not_mountable},
-    master::Master,
-};
+use crate::master::Master;
 
 /// Locks that projects share by chance.
 const LOCKS: usize = 64;

@@ -6,14 +6,14 @@
 
 use std::path::{Path, PathBuf};
 
+use config::{
+    Accepted, EditError, ImportReport, Rejected, ServerFile, Sources, Unfit, check_entry, edit,
+    foreign, switch_off,
+};
 use model::{NativeName, ServerName};
 use serde_json::Value;
 
 use crate::{
-    config::{
-        Accepted, EditError, ImportReport, Rejected, ServerFile, Sources, Unfit, check_entry, edit,
-        foreign, switch_off,
-    },
     itself::{self, Itself},
     startup,
 };

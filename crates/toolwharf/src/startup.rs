@@ -11,6 +11,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
+use config::{Config, Sources, data_dir};
 use engine::{Gateway, Remembered, Runtimes};
 use mcp::{
     chain::{self, Chain},
@@ -27,11 +28,7 @@ use runtime::{
 };
 use store::{Location, Store};
 
-use crate::{
-    config::{Config, Sources, data_dir},
-    master::Master,
-    projects::Projects,
-};
+use crate::{master::Master, projects::Projects};
 
 /// The argument that makes this binary a sentinel.
 pub(crate) const SENTINEL: &str = "sentinel";

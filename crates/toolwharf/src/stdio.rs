@@ -12,6 +12,7 @@ mod params;
 use std::path::PathBuf;
 
 use anyhow::bail;
+use config::Sources;
 use engine::Scope;
 use mcp::chain::Chain;
 use model::{ProjectId, ServerName, Settings};
@@ -19,7 +20,6 @@ use tokio::time::Instant;
 
 use self::link::Finder;
 use crate::{
-    config::Sources,
     gateway,
     itself::Itself,
     live::{Live, warn_of},

@@ -121,8 +121,7 @@ async fn u02_the_same_entry_is_the_same_server_wherever_it_stands() {
     gateway.ok("PUT", "/projects/shop", json!({})).await;
     let path = "/mcp/servers/own?project=shop";
     gateway.ok("PUT", path, entry("own", ours.clone())).await;
-    let manifest =
-        json!({"name": "p", "version": "1", "mcp": {"servers": {"made": entry("made", ours)}}});
+    let manifest = json!({"name": "p", "version": "1", "mcp": {"servers": {"made": entry("made", ours.clone())}}});
     gateway
         .ok("PUT", "/projects/shop/products/p", manifest)
         .await;
@@ -132,6 +131,9 @@ async fn u02_the_same_entry_is_the_same_server_wherever_it_stands() {
         "resource_limits": {"memory": "128M"},
     });
     let id = gateway.ok("POST", "/mcp/servers", registration).await["id"].clone();
+    let mut the_same = entry("registered", ours);
+    the_same["name"] = "posted".into();
+    gateway.ok("POST", "/mcp/servers", the_same).await;
     let server = server.to_str().unwrap();
     let added = [
         "add",
@@ -155,6 +157,7 @@ async fn u02_the_same_entry_is_the_same_server_wherever_it_stands() {
         "/mcp/servers/own?project=shop",
         "/mcp/servers/made?project=shop",
         &registered,
+        "/mcp/servers/posted",
         "/mcp/servers/added",
     ] {
         let row = row(&gateway, path, "running").await;
@@ -172,8 +175,7 @@ async fn u02_the_same_entry_is_the_same_server_wherever_it_stands() {
             .iter()
             .map(told)
             .collect();
-        let provider = row.get("sandbox").unwrap_or(&row["provider"]).clone();
-        all.push((provider, row["tools"].clone(), enforced));
+        all.push((row["sandbox"].clone(), row["tools"].clone(), enforced));
     }
     assert_eq!(all[0].0, "process");
     assert!(all.iter().all(|one| *one == all[0]), "{all:#?}");

@@ -22,11 +22,11 @@ use engine::{Gateway, Scope};
 use model::{AgentSettings, Hidden, ModelApi, ProjectId};
 use store::Store;
 
+pub(crate) use self::servers::offered;
 use self::{
     ledger::Records,
     servers::{Ours, Started},
 };
-pub(crate) use self::{native::NAMES as NATIVE, servers::offered};
 use crate::projects::Projects;
 
 /// What the records of an agent's calls name as their caller.

@@ -3,8 +3,6 @@
 use agent::{NativeOutcome, NativeTool};
 use serde_json::json;
 
-/// What can be chosen.
-pub(crate) const NAMES: &[&str] = &[DISPLAY_RECIPE];
 const DISPLAY_RECIPE: &str = "display_recipe";
 
 /// The tools of these names; others are left out.

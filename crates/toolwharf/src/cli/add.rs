@@ -178,7 +178,7 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
             let file = edited.file.display();
             eprintln!("no gateway is running: added `{name}` to {file}");
             if context.output == Output::Json {
-                let config = crate::config::Config::load(&sources, &crate::startup::env).ok();
+                let config = config::Config::load(&sources, &crate::startup::env).ok();
                 let spec = config.and_then(|c| c.servers.into_iter().find(|s| s.name == name));
                 print::json(&spec.map(|spec| configured(&spec)))?;
             }

@@ -11,6 +11,7 @@ use std::{
 };
 
 use api::Server;
+use config::{Config, Sources};
 use model::{Program, ProjectId, ServerSpec, Settings};
 use serde::Serialize;
 
@@ -23,7 +24,6 @@ use super::{
     shown::tools,
 };
 use crate::{
-    config::{Config, Sources},
     itself::Itself,
     lock::{self, Holder},
     rest::{KeptBack, ProjectList, Status},

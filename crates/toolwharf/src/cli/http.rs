@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
+use api::Wrong;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::{Method, Request, StatusCode, body::Incoming, header};
@@ -14,7 +15,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::{net::TcpStream, task::JoinSet, time::timeout};
 
-use crate::{config::Wrong, rest::Problem};
+use crate::rest::Problem;
 
 /// Wall time until an answer is there; the gateway itself may wait for servers and for a lock on a file.
 const ANSWER: Duration = Duration::from_secs(60);

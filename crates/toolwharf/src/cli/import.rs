@@ -8,6 +8,7 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use api::Imported;
+use config::CLIENTS;
 
 use super::{
     Context, No, Output, Reach,
@@ -17,7 +18,7 @@ use super::{
     reach::{Place, own},
     servers::warn,
 };
-use crate::{config::CLIENTS, registry, rest::imported, startup};
+use crate::{registry, rest::imported, startup};
 
 /// Largest file, in bytes.
 const LARGEST: u64 = 8 << 20;

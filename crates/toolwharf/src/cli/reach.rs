@@ -8,14 +8,11 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
+use config::{Sources, data_dir};
 use tokio::net::TcpStream;
 
 use super::{Context, http::Api};
-use crate::{
-    config::{Sources, data_dir},
-    itself::Itself,
-    lock, startup,
-};
+use crate::{itself::Itself, lock, startup};
 
 /// How long a gateway on this machine may take to accept a connection.
 const KNOCK: Duration = Duration::from_secs(2);

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use api::{Event, Removed, Server, Servers};
+use config::{Config, Sources, nearest};
 use model::{NativeName, ProjectId, ServerName, ToolRef};
 use serde_json::{Value, json};
 
@@ -18,7 +19,6 @@ use super::{
     shown, tool_settings,
 };
 use crate::{
-    config::{Config, Sources, nearest},
     registry,
     rest::{Set, Setting, configured},
     startup,

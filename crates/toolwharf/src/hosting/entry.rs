@@ -1,4 +1,5 @@
-//! A hosted server as it is registered: JSON, as the body of `POST /api/v1/mcp/servers` and as it is kept.
+//! A server as it is registered: JSON, as the body of `POST /api/v1/mcp/servers` and as it is kept. An entry as `mcp.json` has
+//! it is read, too: its words are other words for the same ([`in_our_words`]).
 //!
 //! Invariant: everything that is wrong is told, each with its place. A registration that was kept is readable
 //! for as long as there are servers of its kind. Deliberately absent: whether this host can do it.
@@ -11,16 +12,16 @@ use std::{
     sync::Arc,
 };
 
+use api::Wrong;
+use config::{
+    self, MAX_ITEMS, MAX_TEXT_BYTES, Reader, Unfilled, Unknown, Variables, fits, is_variable, texts,
+};
 use model::{
     Declared, Launch, NativeName, Origin, Place, Program, ProjectId, Provider, Reach,
     RestartPolicy, Sandbox, Secrets, ServerName, ServerSpec,
 };
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use store::WorkspaceRow;
-
-use crate::config::{
-    self, MOST, Reader, TEXT, Unfilled, Unknown, Variables, Wrong, fits, is_variable, texts,
-};
 
 /// A registration that was read.
 #[derive(Debug)]
@@ -173,6 +174,7 @@ const KEYS: &[&str] = &[
     "resource_limits",
     "provider",
     "network",
+    "start",
     "heartbeat",
     "call_timeout_ms",
     "start_timeout_ms",
@@ -181,6 +183,57 @@ const KEYS: &[&str] = &[
     DISABLED_TOOLS,
 ];
 
+/// Words of an entry for which a registration has others.
+const WORDS: [(&str, &str); 4] = [
+    ("env", "environment"),
+    ("port", "ports"),
+    ("restart", "restart_policy"),
+    ("sandbox", "resource_limits"),
+];
+
+/// What an entry says, in the words of a registration; and where each of these stands in it.
+fn in_our_words(entry: &Map<String, Value>) -> (Map<String, Value>, Vec<(String, String)>) {
+    let mut ours = Map::new();
+    let mut places = Vec::new();
+    let nested = entry.get("toolwharf").and_then(Value::as_object);
+    let nested = nested.into_iter().flatten();
+    let flat = entry
+        .iter()
+        .filter(|(key, value)| *key != "toolwharf" || !value.is_object());
+    let all = nested
+        .map(|one| ("/toolwharf", one))
+        .chain(flat.map(|one| ("", one)));
+    for (at, (key, value)) in all {
+        let word = config::snake(key);
+        let other = WORDS.iter().find(|(theirs, _)| *theirs == word);
+        let word = other.map_or(word.as_str(), |(_, ours)| ours).to_owned();
+        let value = match (key.as_str(), value) {
+            ("sandbox", Value::Bool(true)) => json!({}),
+            ("port", port) => {
+                ours.entry("stdio_bridge").or_insert(false.into());
+                json!([port])
+            }
+            ("type" | "transport", word) if word == "stdio" => continue,
+            (_, value) => value.clone(),
+        };
+        let place = format!("{at}/{key}");
+        if key == "port" {
+            places.push(("/ports/0".to_owned(), place.clone()));
+        }
+        places.push((format!("/{word}"), place));
+        ours.entry(word).or_insert(value);
+    }
+    let limits = ours.get_mut("resource_limits");
+    let limits = limits.and_then(Value::as_object_mut);
+    if let Some(provider) = limits.and_then(|limits| limits.remove("provider")) {
+        let of_limits = places.iter().find(|(word, _)| word == "/resource_limits");
+        let place = of_limits.map_or("", |(_, place)| place.as_str());
+        places.push(("/provider".to_owned(), format!("{place}/provider")));
+        ours.entry("provider").or_insert(provider);
+    }
+    (ours, places)
+}
+
 fn spec(
     id: &str,
     name: &ServerName,
@@ -188,14 +241,36 @@ fn spec(
     members: &Map<String, Value>,
     errors: &mut Vec<Wrong>,
 ) -> Option<ServerSpec> {
-    let mut reader = Reader {
+    let (members, places) = in_our_words(members);
+    let mut found = Vec::new();
+    let reader = Reader {
         at: String::new(),
-        members,
-        errors,
+        members: &members,
+        errors: &mut found,
     };
+    let spec = read(id, name, project, reader);
+    for mut wrong in found {
+        let is_at = |pointer: &str| {
+            let rest = wrong.pointer.strip_prefix(pointer);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        if let Some((pointer, place)) = places.iter().find(|(pointer, _)| is_at(pointer)) {
+            wrong.pointer.replace_range(..pointer.len(), place);
+        }
+        errors.push(wrong);
+    }
+    spec
+}
+
+fn read(
+    id: &str,
+    name: &ServerName,
+    project: Option<&ProjectId>,
+    mut reader: Reader<'_>,
+) -> Option<ServerSpec> {
     reader.known(KEYS);
     if let Some(Value::String(text)) = reader.get("description")
-        && text.len() > TEXT
+        && text.len() > MAX_TEXT_BYTES
     {
         reader.wrong("description", "is too long");
     }
@@ -232,6 +307,7 @@ fn spec(
     };
     let mut spec = ServerSpec::new(name.clone(), Origin::Launch(Arc::new(launch)));
     (spec.declared, spec.owner) = (Declared::Registered, project.cloned());
+    spec.lazy = config::start(&mut reader);
     (spec.restart, spec.heartbeat) = (Some(restart.unwrap_or_default()), heartbeat);
     if let Some(time) = reader.time("call_timeout_ms") {
         spec.call_timeout = time;
@@ -289,8 +365,8 @@ fn environment(reader: &mut Reader<'_>) -> BTreeMap<String, String> {
     let Some(mut reader) = reader.inner("environment") else {
         return env;
     };
-    if reader.members.len() > MOST {
-        reader.wrong("", format!("has at most {MOST} variables"));
+    if reader.members.len() > MAX_ITEMS {
+        reader.wrong("", format!("has at most {MAX_ITEMS} variables"));
     }
     let members = reader.members;
     for (name, value) in members {
@@ -298,11 +374,57 @@ fn environment(reader: &mut Reader<'_>) -> BTreeMap<String, String> {
             _ if !is_variable(name) => {
                 reader.wrong(name, "is no variable's name: letters, digits and `_`");
             }
-            Value::String(text) if text.len() <= TEXT && !text.contains('\0') => {
+            Value::String(text) if text.len() <= MAX_TEXT_BYTES && !text.contains('\0') => {
                 env.insert(name.clone(), text.clone());
             }
             _ => reader.wrong(name, "is a text"),
         }
     }
     env
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_is_read_as_the_registration_that_means_the_same() {
+        let registration = json!({
+            "name": "s", "command": "x", "args": ["-v"], "environment": {"K": "v"}, "volumes": ["/v"],
+            "resource_limits": {"memory": "64M"}, "provider": "process", "restart_policy": "no",
+            "stdio_bridge": false, "ports": [9000], "max_concurrency": 2,
+        });
+        let entry = json!({
+            "name": "s", "type": "stdio", "command": "x", "args": ["-v"], "env": {"K": "v"},
+            "toolwharf": {
+                "sandbox": {"memory": "64M", "provider": "process"}, "volumes": ["/v"], "restart": "no",
+                "port": 9000, "maxConcurrency": 2,
+            },
+        });
+        let spec = |body| Entry::read(body).expect("it is right").spec;
+        assert_eq!(spec(entry), spec(registration));
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_where_it_stands() {
+        let body = json!({
+            "name": "s", "command": "x", "env": {"A-B": "v"}, "port": 0,
+            "toolwharf": {"sandbox": {"memory": "lots", "provider": "docker"}, "restart": "maybe"},
+        });
+        let mut places: Vec<String> = Entry::read(body)
+            .expect_err("it is wrong")
+            .into_iter()
+            .map(|wrong| wrong.pointer)
+            .collect();
+        places.sort();
+        places.dedup();
+        let expect = [
+            "/env/A-B",
+            "/port",
+            "/toolwharf/restart",
+            "/toolwharf/sandbox/memory",
+            "/toolwharf/sandbox/provider",
+        ];
+        assert_eq!(places, expect);
+    }
 }

@@ -2,20 +2,17 @@
 
 use std::num::NonZeroU32;
 
+use api::Wrong;
 use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
+use config::EditError;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::schemas;
-use crate::{
-    config::{EditError, Wrong},
-    gateway::Refusal,
-    projects::SecretError,
-    registry,
-};
+use crate::{gateway::Refusal, projects::SecretError, registry};
 
 /// Seconds after which what the database could not do is worth another try.
 const RETRY_AFTER: HeaderValue = HeaderValue::from_static("2");

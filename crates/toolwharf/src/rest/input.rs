@@ -1,5 +1,6 @@
 //! What requests hold: bodies, pages, conditions; each checked before anything is done.
 
+use api::Wrong;
 use axum::{
     body::Bytes,
     extract::{
@@ -15,7 +16,6 @@ use serde_path_to_error::Segment;
 use sha2::{Digest, Sha256};
 
 use super::Problem;
-use crate::config::Wrong;
 
 /// Deepest nesting of a body.
 const DEPTH: usize = 64;

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 
+use api::Wrong;
 use model::{ProjectId, ServerName};
 use serde_json::Value;
 use store::NewServer;
@@ -14,7 +15,6 @@ use super::{
     Problem, input,
     servers::{Entry, unfit},
 };
-use crate::config::Wrong;
 
 /// Servers of one product.
 const SERVERS: usize = 200;

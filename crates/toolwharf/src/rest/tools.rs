@@ -14,6 +14,7 @@ use axum::{
     },
     http::StatusCode,
 };
+use config::Sources;
 use engine::{KeptBack, Scope, catalog::ListKind, server::Server, view::View};
 use mcp::json::Object;
 use model::{NativeName, ProjectId, ServerKey, ServerName, ToolRef};
@@ -28,7 +29,7 @@ use super::{
     input,
     servers::{Home, Target, file},
 };
-use crate::{auth::Role, config::Sources, itself::Itself, registry};
+use crate::{auth::Role, itself::Itself, registry};
 
 /// Longest description that is told, in characters.
 const DESCRIPTION_CHARS: usize = 1_000;

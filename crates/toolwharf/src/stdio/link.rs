@@ -14,6 +14,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
+use config::Sources;
 use engine::Scope;
 use http::{HeaderName, HeaderValue, Method, StatusCode, header::CONTENT_TYPE};
 use mcp::{
@@ -32,7 +33,6 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    config::Sources,
     lock::{self, Holder},
     startup::TOKEN_FILE,
 };

@@ -20,6 +20,7 @@ use axum::{
     http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
 };
+use config::Sources;
 use engine::Order;
 use futures_util::{StreamExt as _, stream};
 use serde::Deserialize;
@@ -38,7 +39,6 @@ use super::{
 };
 use crate::{
     auth::{Principal, Role},
-    config::Sources,
     itself::Itself,
     projects::REGISTERED_BY,
     registry,

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use api::{Imported, Server, Unusable};
+use api::{Imported, Server, Unusable, Wrong};
 use axum::{
     Extension,
     body::Bytes,
@@ -13,6 +13,7 @@ use axum::{
     http::{HeaderMap, StatusCode, header},
     response::Response,
 };
+use config::{ConfigError, ImportReport, Sources, check_project};
 use model::{Origin, ProjectId, ServerName};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -21,7 +22,6 @@ use store::{NewServer, TransportKind};
 use super::{Home, PATIENCE, Target, answered};
 use crate::{
     auth::Role,
-    config::{ConfigError, ImportReport, Sources, Wrong, check_project},
     hosting,
     itself::Itself,
     projects::{BY_PROJECT, REGISTERED_BY},

@@ -5,6 +5,7 @@
 use std::{sync::atomic::Ordering, time::Duration};
 
 use api::{Crash, Enforced, Limits, Port, Usage};
+use config::check_project;
 use engine::{
     Fleet, Housing, Load,
     catalog::ListKind,
@@ -18,7 +19,6 @@ use tokio::time::Instant;
 use super::{Home, Target};
 use crate::{
     auth::{Principal, Role},
-    config::check_project,
     projects::{REGISTERED_BY, entry},
     rest::Rest,
 };

@@ -10,17 +10,17 @@ use std::path::{Path, PathBuf};
 
 /// The files that make up a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Sources {
+pub struct Sources {
     /// Server files, in order. Each has to exist, unless it is `optional`.
-    pub(crate) servers: Vec<PathBuf>,
-    pub(crate) settings: Option<PathBuf>,
+    pub servers: Vec<PathBuf>,
+    pub settings: Option<PathBuf>,
     /// Whether missing files count as empty: the default places may well hold nothing yet.
-    pub(crate) optional: bool,
+    pub optional: bool,
 }
 
 /// Why there is no place for configuration or state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Error {
+pub enum Error {
     #[error("neither HOME nor XDG_CONFIG_HOME is set; name a file with --config")]
     NoConfigDir,
     #[error("neither HOME nor XDG_DATA_HOME is set; write `data_dir` into toolwharf.toml")]
@@ -32,10 +32,7 @@ pub(crate) enum Error {
 impl Sources {
     /// # Errors
     /// When nothing is named and there is no home, or two settings files are named.
-    pub(crate) fn locate(
-        named: &[PathBuf],
-        env: &dyn Fn(&str) -> Option<String>,
-    ) -> Result<Self, Error> {
+    pub fn locate(named: &[PathBuf], env: &dyn Fn(&str) -> Option<String>) -> Result<Self, Error> {
         if !named.is_empty() {
             return Self::named(named.to_vec());
         }
@@ -65,7 +62,7 @@ impl Sources {
     }
 
     /// All files, for watching.
-    pub(crate) fn files(&self) -> impl Iterator<Item = &Path> {
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
         self.servers
             .iter()
             .chain(&self.settings)
@@ -78,7 +75,7 @@ impl Sources {
 ///
 /// # Errors
 /// When there is no setting and no home.
-pub(crate) fn data_dir(
+pub fn data_dir(
     settings: &model::Settings,
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<PathBuf, Error> {

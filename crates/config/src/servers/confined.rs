@@ -10,11 +10,12 @@ use model::{
 use serde_json::Map;
 
 use super::super::interpolate::Unknown;
-use super::super::members::{Reader, Wrong};
+use super::super::members::{Reader, snake};
 use super::super::problem::Problem;
 use super::super::sandbox;
 use super::super::shape::span;
 use super::Entry;
+use api::Wrong;
 
 /// What only a server has that we launch.
 pub(super) const CONFINING: &[&str] = &[
@@ -93,14 +94,7 @@ impl Entry<'_> {
                 "is of servers in a sandbox: remove it, or `\"sandbox\": false`",
             );
         }
-        spec.lazy = match reader.get("start").and_then(serde_json::Value::as_str) {
-            Some("boot") => Some(false),
-            Some("demand") => Some(true),
-            _ => None,
-        };
-        if spec.lazy.is_none() && reader.get("start").is_some() {
-            reader.wrong("start", "is \"boot\" or \"demand\"");
-        }
+        spec.lazy = sandbox::start(&mut reader);
         spec.restart = reader.word::<RestartPolicy>("restart");
         // A program of this host may take its time: it is asked only where somebody wants that.
         if is_sandboxed || reader.get("heartbeat").is_some() {
@@ -202,15 +196,4 @@ fn sandboxed(reader: &mut Reader<'_>, launch: &mut Launch) {
         );
     }
     launch.place = Place::Sandbox(sandbox);
-}
-
-fn snake(key: &str) -> String {
-    let mut snake = String::with_capacity(key.len());
-    for c in key.chars() {
-        if c.is_ascii_uppercase() {
-            snake.push('_');
-        }
-        snake.push(c.to_ascii_lowercase());
-    }
-    snake
 }

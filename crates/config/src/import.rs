@@ -18,7 +18,7 @@ use super::{
 };
 
 /// Clients that are known by name, and where they keep the servers of a user, below the home directory.
-pub(crate) const CLIENTS: &[(&str, &[&str])] = &[
+pub const CLIENTS: &[(&str, &[&str])] = &[
     (
         "claude-desktop",
         &[
@@ -77,16 +77,16 @@ const APPROVALS: &[&str] = &[
 
 /// A server of another client's file.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Foreign {
-    pub(crate) name: String,
+pub struct Foreign {
+    pub name: String,
     /// As `mcp.json` has it.
-    pub(crate) entry: Value,
+    pub entry: Value,
     /// What has another meaning here, or none.
-    pub(crate) notes: Vec<String>,
+    pub notes: Vec<String>,
     /// Why it can only be imported switched off.
-    pub(crate) missing: Vec<String>,
+    pub missing: Vec<String>,
     /// Why it is not for here.
-    pub(crate) skip: Option<String>,
+    pub skip: Option<String>,
 }
 
 /// Where a file is, as far as it matters for what is in it.
@@ -113,11 +113,7 @@ impl Place {
 ///
 /// # Errors
 /// When it is neither JSON with comments nor, by its name or its content, TOML.
-pub(crate) fn foreign(
-    from: &Path,
-    text: &str,
-    home: Option<&Path>,
-) -> Result<Vec<Foreign>, EditError> {
+pub fn foreign(from: &Path, text: &str, home: Option<&Path>) -> Result<Vec<Foreign>, EditError> {
     let place = Place::of(from, home);
     if from.extension().is_some_and(|ending| ending == "toml") || codex::is_likely(text) {
         return codex::read(from, text, &place);
@@ -440,7 +436,7 @@ fn of_projects(root: &Value, found: &mut Vec<Foreign>) {
 }
 
 /// Has the entry say that it is switched off.
-pub(crate) fn switch_off(entry: &mut Value) {
+pub fn switch_off(entry: &mut Value) {
     if let Some(entry) = entry.as_object_mut() {
         entry.remove("enabled");
         entry.insert("disabled".into(), true.into());

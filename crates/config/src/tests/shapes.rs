@@ -272,8 +272,8 @@ fn several_files_in_order_and_missing_defaults() {
     let names: Vec<_> = config.servers.iter().map(|s| s.name.as_str()).collect();
     assert_eq!(names, ["z", "a"]);
     let home = |name: &str| (name == "HOME").then(|| folder.root().display().to_string());
-    let sources = crate::config::Sources::locate(&[], &home).unwrap();
-    let config = crate::config::Config::load(&sources, &home).unwrap();
+    let sources = crate::Sources::locate(&[], &home).unwrap();
+    let config = crate::Config::load(&sources, &home).unwrap();
     assert_eq!((config.servers.len(), config.sources.len()), (0, 0));
     assert!(
         sources

@@ -13,14 +13,14 @@ const EXCERPT_CHARS: usize = 100;
 
 /// How a line of the file is cut into tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Syntax {
+pub enum Syntax {
     Json,
     Toml,
 }
 
 /// How much of a line an excerpt shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Show {
+pub enum Show {
     /// Words of ours only: the file does not parse.
     Words,
     /// Keys only: the place may hold a secret.
@@ -58,28 +58,28 @@ const WORDS: &[&str] = &[
 
 /// The text of one file.
 #[derive(Debug)]
-pub(crate) struct Source {
-    pub(crate) path: PathBuf,
-    pub(crate) text: String,
+pub struct Source {
+    pub path: PathBuf,
+    pub text: String,
     syntax: Syntax,
 }
 
 /// Line and column, both from 1; the column counts characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Position {
-    pub(crate) line: usize,
-    pub(crate) column: usize,
+pub struct Position {
+    pub line: usize,
+    pub column: usize,
 }
 
 /// A masked line, and the columns to underline in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Excerpt {
-    pub(crate) line: String,
-    pub(crate) carets: Range<usize>,
+pub struct Excerpt {
+    pub line: String,
+    pub carets: Range<usize>,
 }
 
 impl Source {
-    pub(crate) fn new(path: &Path, text: String, syntax: Syntax) -> Self {
+    pub fn new(path: &Path, text: String, syntax: Syntax) -> Self {
         // Editors on Windows put a byte order mark there; neither parser takes it.
         let text = match text.strip_prefix('\u{feff}') {
             Some(rest) => rest.to_owned(),
@@ -92,7 +92,7 @@ impl Source {
         }
     }
 
-    pub(crate) fn position(&self, offset: usize) -> Position {
+    pub fn position(&self, offset: usize) -> Position {
         let before = &self.text[..self.boundary(offset)];
         let start = before.rfind('\n').map_or(0, |at| at + 1);
         Position {
@@ -102,7 +102,7 @@ impl Source {
     }
 
     /// The line on which the span begins.
-    pub(crate) fn excerpt(&self, span: &Range<usize>, show: Show) -> Excerpt {
+    pub fn excerpt(&self, span: &Range<usize>, show: Show) -> Excerpt {
         let at = self.boundary(span.start);
         let start = self.text[..at].rfind('\n').map_or(0, |at| at + 1);
         let line = self.text[start..].lines().next().unwrap_or_default();

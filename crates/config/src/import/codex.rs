@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use toml::Table;
 
 use super::{Foreign, Place, leftovers, working_directory};
-use crate::config::{
+use crate::{
     edit::EditError,
     problem::Problem,
     source::{Source, Syntax},

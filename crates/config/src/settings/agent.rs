@@ -9,7 +9,9 @@ use toml::{
 };
 
 use super::{values::integer, walk::Walk};
-use crate::agents;
+
+/// The tools of Toolwharf itself that an agent can have.
+pub(super) const NATIVE_TOOLS: &[&str] = &["display_recipe"];
 
 /// Longest system prompt, in bytes.
 const SYSTEM_BYTES: usize = 256 << 10;
@@ -106,10 +108,10 @@ impl Walk<'_> {
             }
         }
         for (name, span) in self.strings(table, "native") {
-            if agents::NATIVE.contains(&name.as_str()) {
+            if NATIVE_TOOLS.contains(&name.as_str()) {
                 into.native.insert(name);
             } else {
-                let known = agents::NATIVE.join("`, `");
+                let known = NATIVE_TOOLS.join("`, `");
                 self.wrong(span, "bad `native`", &format!("some of `{known}`"));
             }
         }

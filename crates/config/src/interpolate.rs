@@ -9,21 +9,21 @@
 use std::path::{Path, PathBuf};
 
 /// Where values of `${…}` come from.
-pub(crate) struct Variables<'a> {
-    pub(crate) env: &'a dyn Fn(&str) -> Option<String>,
-    pub(crate) workspace: PathBuf,
+pub struct Variables<'a> {
+    pub env: &'a dyn Fn(&str) -> Option<String>,
+    pub workspace: PathBuf,
 }
 
 /// What to do with a form that is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unknown {
+pub enum Unknown {
     Keep,
     Refuse,
 }
 
 /// Why a text could not be filled in. Names variables, never values.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Error {
+pub enum Error {
     #[error("the variable `{0}` is not set")]
     Unset(String),
     #[error("`${{input:{0}}}` asks a person, which a server in the background cannot do")]
@@ -33,7 +33,7 @@ pub(crate) enum Error {
 }
 
 impl Error {
-    pub(crate) fn help(&self) -> String {
+    pub fn help(&self) -> String {
         match self {
             Self::Unset(name) => format!(
                 "set {name} in the environment of toolwharf, or write `${{{name}:-default}}`"
@@ -52,7 +52,7 @@ impl Error {
 impl Variables<'_> {
     /// # Errors
     /// All that is wrong with the text, not only the first.
-    pub(crate) fn fill(&self, text: &str, unknown: Unknown) -> Result<String, Vec<Error>> {
+    pub fn fill(&self, text: &str, unknown: Unknown) -> Result<String, Vec<Error>> {
         let mut out = String::with_capacity(text.len());
         let mut errors = Vec::new();
         let mut rest = text;
@@ -96,7 +96,7 @@ impl Variables<'_> {
     }
 
     /// `~` and `~/…` of a path that no shell will see.
-    pub(crate) fn expand_home(&self, path: &str) -> String {
+    pub fn expand_home(&self, path: &str) -> String {
         match path.strip_prefix('~') {
             Some(rest) if rest.is_empty() || rest.starts_with('/') => match self.home() {
                 Some(home) => format!("{home}{rest}"),
@@ -163,7 +163,7 @@ pub(crate) fn workspace_of(file: &Path) -> PathBuf {
     }
 }
 
-pub(crate) fn is_variable(name: &str) -> bool {
+pub fn is_variable(name: &str) -> bool {
     let mut bytes = name.bytes();
     bytes
         .next()

@@ -22,16 +22,16 @@ const MAX_FILE: u64 = 8 * 1024 * 1024;
 
 /// A valid configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Config {
+pub struct Config {
     /// In the order of the files; names are unique.
-    pub(crate) servers: Vec<ServerSpec>,
-    pub(crate) settings: Settings,
+    pub servers: Vec<ServerSpec>,
+    pub settings: Settings,
     /// The files that were there.
-    pub(crate) sources: Vec<PathBuf>,
+    pub sources: Vec<PathBuf>,
     /// The file that each server is from.
-    pub(crate) origins: HashMap<ServerName, PathBuf>,
+    pub origins: HashMap<ServerName, PathBuf>,
     /// What is doubtful but works.
-    pub(crate) warnings: Vec<Problem>,
+    pub warnings: Vec<Problem>,
 }
 
 impl Config {
@@ -39,7 +39,7 @@ impl Config {
     ///
     /// # Errors
     /// Everything that is wrong in any of the files.
-    pub(crate) fn load(
+    pub fn load(
         sources: &Sources,
         env: &dyn Fn(&str) -> Option<String>,
     ) -> Result<Self, ConfigError> {

@@ -5,7 +5,7 @@ use std::{ops::Range, str::FromStr};
 use model::Hidden;
 use toml::de::DeTable;
 
-use crate::config::{
+use crate::{
     interpolate::{Unknown, Variables},
     problem::{Problem, nearest},
     shape::printable,

@@ -31,16 +31,16 @@ use confined::{CONFINING, Confining};
 /// A server and where its name stands.
 #[derive(Debug)]
 pub(crate) struct Parsed {
-    pub(crate) spec: ServerSpec,
-    pub(crate) offset: usize,
+    pub spec: ServerSpec,
+    pub offset: usize,
 }
 
 /// What one file says.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
-    pub(crate) servers: Vec<Parsed>,
-    pub(crate) problems: Vec<Problem>,
-    pub(crate) warnings: Vec<Problem>,
+    pub servers: Vec<Parsed>,
+    pub problems: Vec<Problem>,
+    pub warnings: Vec<Problem>,
     /// Variables that are needed and not set; each is among the problems, too.
     unset: BTreeSet<String>,
     /// How many of the problems are texts that could not be filled in.
@@ -49,12 +49,12 @@ pub(crate) struct Outcome {
 
 /// Why an entry cannot be used.
 #[derive(Debug)]
-pub(crate) struct Unfit {
-    pub(crate) problems: Vec<String>,
+pub struct Unfit {
+    pub problems: Vec<String>,
     /// Variables that are needed and not set.
-    pub(crate) unset: BTreeSet<String>,
+    pub unset: BTreeSet<String>,
     /// Whether nothing is wrong but that texts could not be filled in.
-    pub(crate) is_only_unfilled: bool,
+    pub is_only_unfilled: bool,
 }
 
 pub(super) const KNOWN: &[&str] = &[
@@ -140,7 +140,7 @@ pub(crate) fn parse(source: &Source, variables: &Variables<'_>) -> Outcome {
 ///
 /// # Errors
 /// What is wrong with it, without places: nobody has seen the text that it was read from.
-pub(crate) fn check(
+pub fn check(
     path: &Path,
     name: &ServerName,
     entry: &serde_json::Value,
@@ -186,7 +186,7 @@ const ANY: [&str; 2] = ["x", "https://x.invalid"];
 ///
 /// # Errors
 /// What is wrong with it, whatever the secrets are.
-pub(crate) fn check_project(
+pub fn check_project(
     project: &ProjectId,
     name: &ServerName,
     entry: &serde_json::Value,

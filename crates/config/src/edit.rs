@@ -16,7 +16,7 @@ use super::write;
 
 /// Why a file could not be edited. The file is then as it was.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum EditError {
+pub enum EditError {
     #[error("there is no server `{0}` in the file")]
     NoServer(ServerName),
     #[error("there already is a server `{0}` in the file")]
@@ -49,25 +49,25 @@ pub(crate) enum EditError {
 
 /// What an import did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ImportReport {
-    pub(crate) added: Vec<ServerName>,
+pub struct ImportReport {
+    pub added: Vec<ServerName>,
     /// There already, with the same text.
-    pub(crate) unchanged: Vec<ServerName>,
+    pub unchanged: Vec<ServerName>,
     /// There already, but different: left as they are.
-    pub(crate) clashes: Vec<ServerName>,
+    pub clashes: Vec<ServerName>,
     /// Servers that cannot be had here, and why.
-    pub(crate) refused: Vec<(String, String)>,
+    pub refused: Vec<(String, String)>,
     /// Servers that have no place here, and why.
-    pub(crate) skipped: Vec<(String, String)>,
+    pub skipped: Vec<(String, String)>,
     /// Those of the added servers that are switched off, and what they lack.
-    pub(crate) off: Vec<(String, String)>,
+    pub off: Vec<(String, String)>,
     /// What of the added servers is not here as it was there.
-    pub(crate) notes: Vec<(String, String)>,
+    pub notes: Vec<(String, String)>,
 }
 
 /// How a server is imported.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Accepted {
+pub enum Accepted {
     AsItIs,
     /// It lacks something.
     SwitchedOff(Vec<String>),
@@ -75,7 +75,7 @@ pub(crate) enum Accepted {
 
 /// Why a server is not imported.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Rejected {
+pub enum Rejected {
     /// Something is wrong with it.
     Refused(String),
     /// It is right as it is, and not for here.
@@ -84,7 +84,7 @@ pub(crate) enum Rejected {
 
 /// A server file in memory, as text with structure.
 #[derive(Debug)]
-pub(crate) struct ServerFile {
+pub struct ServerFile {
     root: CstRootNode,
 }
 
@@ -93,7 +93,7 @@ pub(crate) struct ServerFile {
 ///
 /// # Errors
 /// What `change` answers, or why the file cannot be read or written. It is then unchanged.
-pub(crate) fn edit<T>(
+pub fn edit<T>(
     path: &Path,
     mut change: impl FnMut(&mut ServerFile) -> Result<T, EditError>,
 ) -> Result<T, EditError> {
@@ -140,14 +140,14 @@ impl ServerFile {
     ///
     /// # Errors
     /// When it cannot be read or is not JSON with comments.
-    pub(crate) fn open(path: &Path) -> Result<Self, EditError> {
+    pub fn open(path: &Path) -> Result<Self, EditError> {
         Self::parse(path, &current(path, path)?.unwrap_or_default())
     }
 
     /// # Errors
     /// When the text is not JSON with comments, or not an object. Empty text is an empty
     /// file.
-    pub(crate) fn parse(path: &Path, text: &str) -> Result<Self, EditError> {
+    pub fn parse(path: &Path, text: &str) -> Result<Self, EditError> {
         let text = if text.trim().is_empty() { "{}\n" } else { text };
         let source = Source::new(path, text.to_owned(), Syntax::Json);
         let mut problems = Vec::new();
@@ -165,7 +165,7 @@ impl ServerFile {
 
     /// Names of all servers, in the order of the file.
     #[cfg(test)]
-    pub(crate) fn names(&self) -> Vec<String> {
+    pub fn names(&self) -> Vec<String> {
         self.containers()
             .iter()
             .flat_map(CstObject::properties)
@@ -177,7 +177,7 @@ impl ServerFile {
     ///
     /// # Errors
     /// When the file holds the name twice.
-    pub(crate) fn value(&self, name: &ServerName) -> Result<Option<Value>, EditError> {
+    pub fn value(&self, name: &ServerName) -> Result<Option<Value>, EditError> {
         Ok(self.find(name)?.and_then(|prop| prop.to_serde_value()))
     }
 
@@ -186,7 +186,7 @@ impl ServerFile {
     ///
     /// # Errors
     /// When there is one of that name and `replace` is not set.
-    pub(crate) fn add(
+    pub fn add(
         &mut self,
         name: &ServerName,
         entry: &Value,
@@ -211,7 +211,7 @@ impl ServerFile {
 
     /// # Errors
     /// When there is no such server.
-    pub(crate) fn remove(&mut self, name: &ServerName) -> Result<(), EditError> {
+    pub fn remove(&mut self, name: &ServerName) -> Result<(), EditError> {
         let prop = self
             .find(name)?
             .ok_or_else(|| EditError::NoServer(name.clone()))?;
@@ -223,11 +223,7 @@ impl ServerFile {
     ///
     /// # Errors
     /// When there is no such server.
-    pub(crate) fn set_enabled(
-        &mut self,
-        name: &ServerName,
-        enabled: bool,
-    ) -> Result<(), EditError> {
+    pub fn set_enabled(&mut self, name: &ServerName, enabled: bool) -> Result<(), EditError> {
         let entry = self.entry(name)?;
         let keys = [("enabled", enabled), ("disabled", !enabled)];
         let mut present = false;
@@ -248,7 +244,7 @@ impl ServerFile {
     ///
     /// # Errors
     /// When there is no such server.
-    pub(crate) fn set_tool_enabled(
+    pub fn set_tool_enabled(
         &mut self,
         name: &ServerName,
         tool: &str,
@@ -286,7 +282,7 @@ impl ServerFile {
     ///
     /// # Errors
     /// When this file holds a name twice. Clashes are no error, but reported.
-    pub(crate) fn import(
+    pub fn import(
         &mut self,
         others: &[Foreign],
         accept: impl Fn(&ServerName, &Value) -> Result<Accepted, Rejected>,

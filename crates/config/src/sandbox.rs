@@ -34,7 +34,7 @@ pub(crate) fn name(spec: &mut ServerSpec) {
 }
 
 /// Ports that the server listens on inside.
-pub(crate) fn ports(reader: &mut Reader<'_>, sandbox: &mut Sandbox) {
+pub fn ports(reader: &mut Reader<'_>, sandbox: &mut Sandbox) {
     let port = |value: &Value| u16::try_from(value.as_u64()?).ok().filter(|port| *port > 0);
     let ports = reader.list("ports", "is a port, 1 to 65535", port);
     sandbox.ports = ports.unwrap_or_default();
@@ -45,7 +45,7 @@ pub(crate) fn ports(reader: &mut Reader<'_>, sandbox: &mut Sandbox) {
 }
 
 /// Where the MCP endpoint of a server is that is reached at a port.
-pub(crate) fn path(reader: &mut Reader<'_>) -> String {
+pub fn path(reader: &mut Reader<'_>) -> String {
     let path = reader.text("path").unwrap_or_else(|| "/mcp".to_owned());
     if !path.starts_with('/') || !path.bytes().all(|byte| byte.is_ascii_graphic()) {
         reader.wrong("path", "is the path of a URL and begins with `/`");
@@ -54,7 +54,7 @@ pub(crate) fn path(reader: &mut Reader<'_>) -> String {
 }
 
 /// `volumes` and `mounts`. A mount is `{"host": PATH, "path": PATH, "read_only": true}` or `"HOST:PATH:rw"`.
-pub(crate) fn volumes(reader: &mut Reader<'_>, sandbox: &mut Sandbox) {
+pub fn volumes(reader: &mut Reader<'_>, sandbox: &mut Sandbox) {
     const MUST: &str = "is an absolute path without `..`, and not one that the system has";
     let path = |value: &Value| inside(value.as_str()?);
     sandbox.volumes = reader.list("volumes", MUST, path).unwrap_or_default();
@@ -104,7 +104,7 @@ fn mount(value: &Value) -> Option<Mount> {
 }
 
 /// Whether the host's path, followed to its end, lies under one that an administrator named.
-pub(crate) fn is_mountable(allowed: &[PathBuf], mount: &Mount) -> bool {
+pub fn is_mountable(allowed: &[PathBuf], mount: &Mount) -> bool {
     let Ok(real) = mount.host.canonicalize() else {
         return false;
     };
@@ -116,7 +116,7 @@ pub(crate) fn is_mountable(allowed: &[PathBuf], mount: &Mount) -> bool {
 }
 
 /// Why a path of the host is not mounted that [`is_mountable`] does not have.
-pub(crate) fn not_mountable(mount: &Mount) -> String {
+pub fn not_mountable(mount: &Mount) -> String {
     format!(
         "`{}` of the host may not be mounted: the setting `[hosting] mounts` does not name it",
         mount.host.display()
@@ -138,7 +138,7 @@ fn inside(path: &str) -> Option<String> {
 }
 
 /// What a server may use at most: the members of `resource_limits`, or of `sandbox`.
-pub(crate) fn limits(reader: &mut Reader<'_>, sandbox: &mut Sandbox) {
+pub fn limits(reader: &mut Reader<'_>, sandbox: &mut Sandbox) {
     let limits = &mut sandbox.limits;
     if let Some(value) = reader.get("cpu") {
         match cores(value) {
@@ -233,7 +233,7 @@ fn decimal(text: &str) -> Option<f64> {
 }
 
 /// `"none"`, `"open"`, a list of hosts, or `{"allow": […]}`.
-pub(crate) fn network(reader: &mut Reader<'_>) -> Network {
+pub fn network(reader: &mut Reader<'_>) -> Network {
     const HOST: &str = "is `host`, `host:port` or `*.domain`";
     let host = |value: &Value| allowed_host(value.as_str()?);
     match reader.get("network") {
@@ -276,7 +276,19 @@ fn allowed_host(text: &str) -> Option<String> {
 }
 
 /// `None`: it is not asked whether it still answers.
-pub(crate) fn heartbeat(reader: &mut Reader<'_>) -> Option<Heartbeat> {
+/// Whether a server is started at its first use only; `None`: as its kind has it.
+pub fn start(reader: &mut Reader<'_>) -> Option<bool> {
+    match reader.get("start")?.as_str() {
+        Some("boot") => Some(false),
+        Some("demand") => Some(true),
+        _ => {
+            reader.wrong("start", "is \"boot\" or \"demand\"");
+            None
+        }
+    }
+}
+
+pub fn heartbeat(reader: &mut Reader<'_>) -> Option<Heartbeat> {
     let mut heartbeat = Heartbeat::default();
     match reader.get("heartbeat") {
         None | Some(Value::Bool(true)) => {}

@@ -21,16 +21,16 @@ mod source;
 mod tests;
 mod write;
 
-pub(crate) use edit::{Accepted, EditError, ImportReport, Rejected, ServerFile, edit};
-pub(crate) use import::{CLIENTS, foreign, switch_off};
-pub(crate) use interpolate::{Error as Unfilled, Unknown, Variables, is_variable};
-pub(crate) use load::Config;
-pub(crate) use locate::{Sources, data_dir};
-pub(crate) use members::{MOST, Reader, TEXT, Wrong, fits, texts};
-pub(crate) use problem::{ConfigError, Problem, nearest};
-pub(crate) use sandbox::{
-    heartbeat, is_mountable, limits, network, not_mountable, path, ports, volumes,
+pub use edit::{Accepted, EditError, ImportReport, Rejected, ServerFile, edit};
+pub use import::{CLIENTS, foreign, switch_off};
+pub use interpolate::{Error as Unfilled, Unknown, Variables, is_variable};
+pub use load::Config;
+pub use locate::{Sources, data_dir};
+pub use members::{MAX_ITEMS, MAX_TEXT_BYTES, Reader, fits, snake, texts};
+pub use problem::{ConfigError, Problem, nearest};
+pub use sandbox::{
+    heartbeat, is_mountable, limits, network, not_mountable, path, ports, start, volumes,
 };
-pub(crate) use servers::{Unfit, check as check_entry, check_project};
+pub use servers::{Unfit, check as check_entry, check_project};
 #[cfg(test)]
 pub(crate) use settings::SAMPLE as SETTINGS_SAMPLE;

@@ -10,33 +10,33 @@ use super::source::{Excerpt, Position, Show, Source};
 
 /// One thing that is wrong (or, among warnings, doubtful), and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Problem {
-    pub(crate) file: PathBuf,
+pub struct Problem {
+    pub file: PathBuf,
     /// `None` when the file as a whole is meant.
-    pub(crate) at: Option<Position>,
-    pub(crate) what: String,
-    pub(crate) help: Option<String>,
+    pub at: Option<Position>,
+    pub what: String,
+    pub help: Option<String>,
     /// Another place that matters, such as a first definition.
-    pub(crate) see: Option<See>,
+    pub see: Option<See>,
     excerpt: Option<Excerpt>,
 }
 
 /// A second place that belongs to a problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct See {
-    pub(crate) file: PathBuf,
-    pub(crate) at: Position,
-    pub(crate) why: &'static str,
+pub struct See {
+    pub file: PathBuf,
+    pub at: Position,
+    pub why: &'static str,
 }
 
 /// Everything that is wrong with a configuration, in the order of files and lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ConfigError {
-    pub(crate) problems: Vec<Problem>,
+pub struct ConfigError {
+    pub problems: Vec<Problem>,
 }
 
 impl Problem {
-    pub(crate) fn of_file(file: &Path, what: impl Into<String>) -> Self {
+    pub fn of_file(file: &Path, what: impl Into<String>) -> Self {
         Self {
             file: file.to_owned(),
             at: None,
@@ -48,7 +48,7 @@ impl Problem {
     }
 
     /// A problem at a place whose text may be a secret.
-    pub(crate) fn at(source: &Source, span: Range<usize>, what: impl Into<String>) -> Self {
+    pub fn at(source: &Source, span: Range<usize>, what: impl Into<String>) -> Self {
         Self {
             at: Some(source.position(span.start)),
             excerpt: Some(source.excerpt(&span, Show::Keys)),
@@ -57,7 +57,7 @@ impl Problem {
     }
 
     /// A problem at a place whose text is no secret and helps to understand it.
-    pub(crate) fn showing(source: &Source, span: Range<usize>, what: impl Into<String>) -> Self {
+    pub fn showing(source: &Source, span: Range<usize>, what: impl Into<String>) -> Self {
         Self {
             excerpt: Some(source.excerpt(&span, Show::Place)),
             ..Self::at(source, span, what)
@@ -65,19 +65,19 @@ impl Problem {
     }
 
     /// A problem of a file that does not parse.
-    pub(crate) fn broken(source: &Source, span: Range<usize>, what: impl Into<String>) -> Self {
+    pub fn broken(source: &Source, span: Range<usize>, what: impl Into<String>) -> Self {
         Self {
             excerpt: Some(source.excerpt(&span, Show::Words)),
             ..Self::at(source, span, what)
         }
     }
 
-    pub(crate) fn help(mut self, help: impl Into<String>) -> Self {
+    pub fn help(mut self, help: impl Into<String>) -> Self {
         self.help = Some(help.into());
         self
     }
 
-    pub(crate) fn see(mut self, source: &Source, offset: usize, why: &'static str) -> Self {
+    pub fn see(mut self, source: &Source, offset: usize, why: &'static str) -> Self {
         self.see = Some(See {
             file: source.path.clone(),
             at: source.position(offset),
@@ -138,7 +138,7 @@ impl From<Problem> for ConfigError {
 }
 
 /// The word among `known` that somebody who wrote `word` probably meant.
-pub(crate) fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
+pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     let fold = |s: &str| s.to_lowercase().replace(['-', '_'], "");
     let folded = fold(word);
     let (distance, best) = known
