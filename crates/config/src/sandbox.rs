@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use model::{Heartbeat, Mount, Network, Origin, Place, ResourceLimits, Sandbox, ServerSpec};
+use model::{Heartbeat, Mount, Network, Origin, Place, Port, ResourceLimits, Sandbox, ServerSpec};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
@@ -33,14 +33,53 @@ pub(crate) fn name(spec: &mut ServerSpec) {
     }
 }
 
-/// Ports that the server listens on inside.
+/// Ports that the server listens on inside: `9000`, `"9000"`, `"8080:9000"` or `{"host": 8080, "container": 9000}`.
 pub fn ports(reader: &mut Reader<'_>, sandbox: &mut Sandbox) {
-    let port = |value: &Value| u16::try_from(value.as_u64()?).ok().filter(|port| *port > 0);
-    let ports = reader.list("ports", "is a port, 1 to 65535", port);
-    sandbox.ports = ports.unwrap_or_default();
-    let mut seen = BTreeSet::new();
-    if !sandbox.ports.iter().all(|port| seen.insert(*port)) {
+    let must =
+        "is a port, 1 to 65535, as 9000, \"HOST:9000\" or {\"host\": HOST, \"container\": 9000}";
+    sandbox.ports = reader.list("ports", must, port).unwrap_or_default();
+    let (mut insides, mut hosts) = (BTreeSet::new(), BTreeSet::new());
+    let mut is_new = |port: &Port| {
+        let inside = insides.insert(port.inside);
+        port.host.is_none_or(|host| hosts.insert(host)) && inside
+    };
+    if !sandbox.ports.iter().all(&mut is_new) {
         reader.wrong("ports", "names a port twice");
+    }
+}
+
+fn port(value: &Value) -> Option<Port> {
+    let number = |number: u64| u16::try_from(number).ok().filter(|number| *number > 0);
+    // Digits alone: `parse` takes a sign, too.
+    let digits = |text: &str| {
+        let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+        number(is_number.then(|| text.parse().ok())??)
+    };
+    match value {
+        Value::String(text) => {
+            let (host, inside) = match text.split_once(':') {
+                Some((host, inside)) => (Some(digits(host)?), inside),
+                None => (None, text.as_str()),
+            };
+            let inside = digits(inside)?;
+            Some(Port { inside, host })
+        }
+        Value::Object(members) => {
+            let known = ["host", "container"];
+            if members.keys().any(|key| !known.contains(&key.as_str())) {
+                return None;
+            }
+            let inside = number(members.get("container")?.as_u64()?)?;
+            let host = match members.get("host") {
+                None | Some(Value::Null) => None,
+                Some(host) => Some(number(host.as_u64()?)?),
+            };
+            Some(Port { inside, host })
+        }
+        value => {
+            let inside = number(value.as_u64()?)?;
+            Some(Port { inside, host: None })
+        }
     }
 }
 

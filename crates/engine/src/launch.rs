@@ -493,7 +493,7 @@ fn url(launch: &Launch, ports: &BTreeMap<u16, SocketAddr>) -> Option<String> {
     let Reach::Port { path } = &launch.reach else {
         return None;
     };
-    let reached = ports.get(launch.sandbox()?.ports.first()?)?;
+    let reached = ports.get(&launch.sandbox()?.ports.first()?.inside)?;
     Some(format!("http://{reached}{path}"))
 }
 

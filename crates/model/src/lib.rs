@@ -26,7 +26,7 @@ pub use policy::{
     AuditBodies, Breaker, EraPolicy, Heartbeat, NamingPolicy, Pinning, Provider, RestartPolicy,
     Sharing, StartPolicy, UnknownWord,
 };
-pub use sandbox::{Mount, Network, ResourceLimits, Sandbox};
+pub use sandbox::{Mount, Network, Port, ResourceLimits, Sandbox};
 pub use server::{Declared, Secrets, ServerSpec, ToolSetting};
 pub use settings::{
     AgentSettings, Audit, HostingSettings, Limits, Log, LogFormat, ModelApi, ProjectView, Settings,

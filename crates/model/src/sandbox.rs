@@ -13,8 +13,7 @@ use crate::Provider;
 pub struct Sandbox {
     /// Unique for ever, of `[a-z0-9-]`: containers, control groups and volumes are named by it.
     pub id: String,
-    /// Ports that the server listens on inside.
-    pub ports: Vec<u16>,
+    pub ports: Vec<Port>,
     /// Absolute paths inside; each is a volume of the server's own that outlives its instances.
     pub volumes: Vec<String>,
     /// What it sees of the host; each was permitted by an administrator.
@@ -25,6 +24,15 @@ pub struct Sandbox {
     /// `None`: the strongest there is.
     pub provider: Option<Provider>,
     pub network: Network,
+}
+
+/// A port that a server listens on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// Inside of its sandbox.
+    pub inside: u16,
+    /// Where it is reached on the host's loopback; `None`: at one that is chosen and kept.
+    pub host: Option<u16>,
 }
 
 /// A path of the host that a server sees.

@@ -25,6 +25,9 @@
 //!   registered with `--network=host`.
 //! - [`Network::Open`]: the daemon's network [`Options::network`].
 //!
+//! Its ports are reached on this host's loopback: with an open network the daemon publishes them, else `relay` brings
+//! connections to the loopback inside.
+//!
 //! [`Network::None`]: model::Network::None
 //! [`Network::Allow`]: model::Network::Allow
 //! [`Network::Open`]: model::Network::Open
@@ -58,6 +61,7 @@ mod images;
 mod launch;
 mod readback;
 mod reaper;
+mod relay;
 mod spec;
 mod stdio;
 mod volumes;
@@ -72,11 +76,12 @@ use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 
 use self::engine::Engine;
+use crate::ports::Ports;
 use crate::turns::Turns;
 use crate::unit::{Error, Instance, Runtime, Unit};
 
 /// Which daemon, which of its runtimes, and for whom.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// `unix:///run/docker.sock`.
     pub host: String,
@@ -92,6 +97,7 @@ pub struct Options {
     pub run: String,
     /// Where volumes with a limit are kept.
     pub dir: PathBuf,
+    pub ports: Ports,
 }
 
 /// A Docker daemon with one of its runtimes.

@@ -32,6 +32,7 @@ mod image;
 mod ladder;
 mod lineage;
 mod packages;
+mod ports;
 mod pump;
 mod remote;
 mod repeats;
@@ -41,6 +42,7 @@ mod turns;
 mod unit;
 
 pub use handle::{Exit, Handle};
+pub use ports::Ports;
 pub use remote::{Remote, Request};
 pub use repeats::{Repeats, Times};
 pub use stderr::{Lines, Missed};

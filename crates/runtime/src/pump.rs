@@ -16,37 +16,70 @@ const BUFFER: usize = 16 << 10;
 pub(crate) async fn pump(mut left: TcpStream, mut right: TcpStream) {
     let (left_reads, left_writes) = left.split();
     let (right_reads, right_writes) = right.split();
-    let begun = Instant::now();
-    let moved = AtomicU64::new(0);
+    let idle = Idle::default();
     let _ = tokio::try_join!(
-        copy(left_reads, right_writes, begun, &moved),
-        copy(right_reads, left_writes, begun, &moved),
+        copy(left_reads, right_writes, &idle),
+        copy(right_reads, left_writes, &idle),
     );
 }
 
 async fn copy(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
-    begun: Instant,
-    moved: &AtomicU64,
+    idle: &Idle,
 ) -> io::Result<()> {
     let mut buffer = vec![0; BUFFER];
     loop {
-        let count = match timeout(IDLE, from.read(&mut buffer)).await {
-            Ok(count) => count?,
-            Err(_) => {
-                let last = Duration::from_millis(moved.load(Ordering::Relaxed));
-                if begun.elapsed().saturating_sub(last) >= IDLE {
-                    return Err(io::ErrorKind::TimedOut.into());
-                }
-                continue;
-            }
-        };
-        let now = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
-        moved.store(now, Ordering::Relaxed);
+        let count = idle.read(&mut from, &mut buffer).await?;
         if count == 0 {
             return to.shutdown().await;
         }
-        timeout(IDLE, to.write_all(&buffer[..count])).await??;
+        idle.write(&mut to, &buffer[..count]).await?;
+    }
+}
+
+/// When something last moved on a connection, in either direction.
+pub(crate) struct Idle {
+    begun: Instant,
+    /// Milliseconds after that.
+    moved: AtomicU64,
+}
+
+impl Default for Idle {
+    fn default() -> Self {
+        Self {
+            begun: Instant::now(),
+            moved: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Idle {
+    /// Reads what there is; fails when nothing has moved for too long.
+    pub(crate) async fn read(
+        &self,
+        from: &mut (impl AsyncRead + Unpin),
+        buffer: &mut [u8],
+    ) -> io::Result<usize> {
+        loop {
+            if let Ok(count) = timeout(IDLE, from.read(buffer)).await {
+                let now = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+                self.moved.store(now, Ordering::Relaxed);
+                return count;
+            }
+            let last = Duration::from_millis(self.moved.load(Ordering::Relaxed));
+            if self.begun.elapsed().saturating_sub(last) >= IDLE {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+        }
+    }
+
+    /// Writes all of it; fails when that takes too long.
+    pub(crate) async fn write(
+        &self,
+        to: &mut (impl AsyncWrite + Unpin),
+        bytes: &[u8],
+    ) -> io::Result<()> {
+        timeout(IDLE, to.write_all(bytes)).await?
     }
 }

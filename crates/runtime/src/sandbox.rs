@@ -65,7 +65,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fmt;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
@@ -81,10 +81,11 @@ use self::cell::Cell;
 use self::cgroup::{Group, Tree};
 use self::channel::{Channel, Ready};
 use self::ports::Forward;
-use self::prepare::{BWRAP, Prepared, check_id, disk, forwards, judge};
+use self::prepare::{BWRAP, Prepared, check_id, disk, forwards, host_ports, judge};
 use self::volume::Volumes;
 use crate::egress::{self, Allowed};
 use crate::packages::{Packages, Pinned};
+use crate::ports::{Listeners, Ports};
 use crate::process::{self, Caged, Door, SentinelCommand, Spawner};
 use crate::unit::{Confined, Enforced, Error, Instance, Runtime, Stdio, Unit};
 
@@ -105,6 +106,7 @@ pub struct Options {
     /// What tells this installation from others on the same host: `[a-z0-9]`, 64 bytes at most. The
     /// same for every run.
     pub install: String,
+    pub ports: Ports,
     /// Leads to [`shim_main`], which gets the arguments that follow these.
     pub shim: SentinelCommand,
 }
@@ -181,6 +183,8 @@ impl Bubblewrap {
         };
         let confined = unit.confined()?;
         let sandbox = confined.sandbox;
+        let ports = host_ports(sandbox)?;
+        let listeners = self.0.options.ports.listen(confined, ports).await?;
         let prepared = {
             let unit = unit.clone();
             self.blocking("preparing a sandbox", move |inner| {
@@ -232,7 +236,7 @@ impl Bubblewrap {
             enforced.extend(verified(&ready, &group, sandbox, user, &cell)?);
             enforced.extend(row);
             judge(&enforced, sandbox.strict)?;
-            let ports = connect(ready, confined, allowed, &cell).await?;
+            let ports = connect(ready, confined, allowed, listeners, &cell)?;
             match timeout(START, channel.go()).await {
                 Ok(Ok(Ok(()))) => Ok((enforced, ports)),
                 Ok(Ok(Err(why))) => Err(Error::Refused {
@@ -426,10 +430,11 @@ fn verified(
 }
 
 /// Starts what serves the sockets that came from inside; where ports are reached.
-async fn connect(
+fn connect(
     ready: Ready,
     unit: Confined<'_>,
     allowed: Option<Arc<Allowed>>,
+    mut listeners: Listeners,
     cell: &Cell,
 ) -> Result<BTreeMap<u16, SocketAddr>, Error> {
     let missing = || Error::Failed("the shim did not send its sockets".to_owned());
@@ -443,19 +448,18 @@ async fn connect(
             }
         }));
     }
-    let ports = &unit.sandbox.ports;
-    if forwards(unit) {
+    let addresses = listeners.addresses();
+    let addresses = addresses.map_err(failed("cannot listen for its ports"))?;
+    if forwards(unit.sandbox) {
         let helper = sockets.next().ok_or_else(missing)?;
-        let made = Forward::new(helper, ports).await;
-        let (forward, addresses) = made.map_err(failed("cannot listen for its ports"))?;
+        let ports = unit.sandbox.ports.iter().map(|port| port.inside).collect();
+        cell.wait_for(listeners.closing());
+        let forward = Forward::new(helper, ports, listeners);
+        let forward = forward.map_err(failed("cannot speak to the helper"))?;
         cell.own(own_task(forward.run()));
-        return Ok(addresses);
     }
-    if unit.sandbox.network == Network::Open && !unit.has_streams() {
-        let local = |&port: &u16| (port, SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
-        return Ok(ports.iter().map(local).collect());
-    }
-    Ok(BTreeMap::new())
+    // With an open network they are the server's own from here on.
+    Ok(addresses)
 }
 
 fn own_task(task: impl Future<Output = ()> + Send + 'static) -> AbortOnDropHandle<()> {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use model::{Launch, Place, Program, Reach, Sandbox};
 use runtime::process::{Exit, Missed, SentinelCommand};
 use runtime::sandbox::{Bubblewrap, Options};
-use runtime::{Error, Runtime, Unit};
+use runtime::{Error, Ports, Runtime, Unit};
 use support::{
     LONG, alive, children, command, descriptors, family, marked, peak_memory, read_to_end,
     read_until, sh, spawner, wait_for,
@@ -536,6 +536,7 @@ async fn the_host_runs_commands_and_no_sandboxes() {
             dir: directory.path().to_owned(),
             packages: directory.path().join("packages"),
             install: "test".to_owned(),
+            ports: Ports::new(directory.path().join("ports.json")),
             shim: SentinelCommand {
                 program: support::VICTIM.into(),
                 args: vec!["shim".into()],

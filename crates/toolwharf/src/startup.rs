@@ -19,7 +19,7 @@ use mcp::{
 };
 use model::{ProjectId, Provider, ServerName, Settings};
 use runtime::{
-    Runtime,
+    Ports, Runtime,
     docker::{self, Docker},
     e2b::{self, E2b},
     process::Spawner,
@@ -243,11 +243,13 @@ fn runtimes(settings: &Settings, data_dir: &Path, spawner: Spawner) -> anyhow::R
     let hosting = &settings.hosting;
     let install = installation(data_dir)?;
     let dir = data_dir.join("hosting");
+    let ports = Ports::new(dir.join("ports.json"));
     let mut all: BTreeMap<Provider, Arc<dyn Runtime>> = BTreeMap::new();
     let options = sandbox::Options {
         dir: dir.join("process"),
         packages: data_dir.join("packages"),
         install: install.clone(),
+        ports: ports.clone(),
         shim: SentinelCommand::this_binary([SHIM]),
     };
     all.insert(
@@ -265,6 +267,7 @@ fn runtimes(settings: &Settings, data_dir: &Path, spawner: Spawner) -> anyhow::R
             install: install.clone(),
             run: spawner.run_id().to_owned(),
             dir: dir.join("docker"),
+            ports: ports.clone(),
         };
         match Docker::new(options) {
             Ok(docker) => {

@@ -25,13 +25,14 @@ pub(super) const CONFINING: &[&str] = &[
     "mounts",
     "network",
     "port",
+    "ports",
     "path",
     "start",
     "restart",
     "heartbeat",
 ];
 /// An entry that has one of these wants a sandbox.
-const SANDBOXED: [&str; 5] = ["image", "volumes", "mounts", "network", "port"];
+const SANDBOXED: [&str; 6] = ["image", "volumes", "mounts", "network", "port", "ports"];
 
 /// The keys of one entry that it has.
 pub(super) struct Confining<'o, 'a>(Vec<&'o ObjectProp<'a>>);
@@ -70,10 +71,17 @@ impl Entry<'_> {
                 members.insert(key.to_owned(), value);
             }
         }
-        if let Some(port) = members.remove("port") {
-            members.insert("ports".to_owned(), vec![port].into());
-        }
         let mut errors = Vec::new();
+        if let Some(port) = members.remove("port")
+            && members
+                .insert("ports".to_owned(), vec![port].into())
+                .is_some()
+        {
+            errors.push(Wrong::new(
+                "/ports",
+                "stands beside `port`: give all of them in `ports`",
+            ));
+        }
         let mut reader = Reader {
             at: String::new(),
             members: &members,
@@ -131,16 +139,14 @@ impl Entry<'_> {
     fn misread(&mut self, confining: &Confining<'_, '_>, wrong: &Wrong) {
         let path = wrong.pointer.trim_start_matches('/').replace('/', ".");
         let key = path.split('.').next().unwrap_or_default();
-        let key = if key == "ports" { "port" } else { key };
+        let is_one = key == "ports" && confining.get("port").is_some();
+        let key = if is_one { "port" } else { key };
         // Two keys may be at odds, of which it names the other.
         let Some(prop) = confining.get(key).or_else(|| confining.0.first().copied()) else {
             return;
         };
-        let what = format!(
-            "`{}` of server `{}` is not usable",
-            path.replace("ports.0", "port"),
-            self.server
-        );
+        let path = if is_one { key } else { &path };
+        let what = format!("`{path}` of server `{}` is not usable", self.server);
         let help = format!("it {}", wrong.detail);
         self.report(Problem::at(self.source, span(&prop.value), what).help(help));
     }

@@ -17,7 +17,7 @@ use std::time::Duration;
 use model::{Launch, Place, Program, Sandbox};
 use runtime::process::{Instance, SentinelCommand, Spawner};
 use runtime::sandbox::{Bubblewrap, Options};
-use runtime::{Runtime as _, Unit};
+use runtime::{Ports, Runtime as _, Unit};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 
 /// A leader with a child in its group, one in a session of its own, and one in a group of its
@@ -114,6 +114,7 @@ fn ground(spawner: &Spawner, install: &str, dir: &str) -> Bubblewrap {
         dir: dir.into(),
         packages: Path::new(dir).with_file_name("packages"),
         install: install.to_owned(),
+        ports: Ports::new(Path::new(dir).with_file_name("ports.json")),
         shim: SentinelCommand::this_binary(["shim"]),
     };
     Bubblewrap::new(spawner.clone(), options)

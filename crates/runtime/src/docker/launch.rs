@@ -1,7 +1,9 @@
 //! From a unit to a container that runs, and the calls around it.
 
 use std::{
-    net::{Ipv4Addr, SocketAddr},
+    collections::BTreeMap,
+    net::SocketAddr,
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicU32, Ordering},
@@ -10,7 +12,7 @@ use std::{
 };
 
 use bollard::{
-    models::{ContainerInspectResponse, SystemInfo},
+    models::SystemInfo,
     query_parameters::{
         AttachContainerOptionsBuilder, CreateContainerOptionsBuilder, InspectNetworkOptions,
         StartContainerOptions,
@@ -28,6 +30,7 @@ use super::{
     images::{import, inspect_image, pull},
     readback::{self, Meter},
     reaper::{Egress, Reaper},
+    relay::{self, Relay},
     spec::{self, Host, Image},
     stdio,
     volumes::Volumes,
@@ -35,6 +38,7 @@ use super::{
 use crate::{
     egress::{self, Allowed},
     handle::{Handle, Shared},
+    ports::Listeners,
     unit::{Confined, Error, Instance, Stdio, Unit},
 };
 
@@ -46,6 +50,16 @@ const INIT: &str = "/sbin/docker-init";
 
 /// The end of an archive: two empty blocks.
 const EMPTY_TAR: [u8; 1024] = [0; 1024];
+
+/// How a container reaches others and is reached, besides its streams.
+pub(super) struct Net {
+    /// What lets it reach some hosts.
+    pub(super) held: Option<(Allowed, Held)>,
+    /// Where its ports are reached.
+    pub(super) addresses: BTreeMap<u16, SocketAddr>,
+    /// The relay's file, and who listens in its stead; `None`: there are no ports, or the daemon publishes them.
+    pub(super) relay: Option<(PathBuf, Listeners)>,
+}
 
 impl Inner {
     pub(super) async fn probe(&self) -> Result<String, Error> {
@@ -213,6 +227,7 @@ impl Inner {
         };
         let name = spec::name(&sandbox.id, &self.options.install);
         self.make_room(&client, &name).await?;
+        let (addresses, relay) = self.ports(unit).await?;
         let volumes = self.volumes(&client, sandbox).await?;
         let held = match &allowed {
             Some(_) => match self.hold(&client, &sandbox.id).await {
@@ -225,8 +240,13 @@ impl Inner {
             None => None,
         };
         let holder = held.as_ref().map(|held| held.id.clone());
+        let net = Net {
+            held: allowed.zip(held),
+            addresses,
+            relay,
+        };
         let launched = self
-            .create(&client, &host, unit, &volumes, &there, allowed.zip(held))
+            .create(&client, &host, unit, &volumes, &there, net)
             .await;
         volumes.release().await;
         if launched.is_err()
@@ -244,17 +264,10 @@ impl Inner {
         unit: Confined<'_>,
         volumes: &Volumes,
         image: &Image,
-        held: Option<(Allowed, Held)>,
+        net: Net,
     ) -> Result<Instance, Error> {
         let name = spec::name(&unit.sandbox.id, &self.options.install);
-        let body = spec::body(
-            &self.options,
-            host,
-            unit,
-            volumes,
-            image,
-            held.as_ref().map(|(_, held)| held),
-        )?;
+        let body = spec::body(&self.options, host, unit, volumes, image, &net)?;
         let created = call(
             "create a container",
             CHANGE,
@@ -274,7 +287,7 @@ impl Inner {
                 return Err(refusal(error));
             }
         };
-        let launched = self.start(client, host, unit, &id, volumes, held).await;
+        let launched = self.start(client, host, unit, &id, volumes, net).await;
         if launched.is_err() {
             client.remove_or_warn(unit.label, &id).await;
         }
@@ -288,7 +301,7 @@ impl Inner {
         unit: Confined<'_>,
         id: &str,
         volumes: &Volumes,
-        held: Option<(Allowed, Held)>,
+        net: Net,
     ) -> Result<Instance, Error> {
         let Confined { label, sandbox, .. } = unit;
         let attach = AttachContainerOptionsBuilder::default()
@@ -307,7 +320,7 @@ impl Inner {
             .inspect(id)
             .await?
             .ok_or_else(|| Error::Failed("the container was removed by somebody else".into()))?;
-        let space = held.as_ref().map(|(_, held)| held.space);
+        let space = net.held.as_ref().map(|(_, held)| held.space);
         let enforced = readback::rows(&self.options, host, sandbox, volumes, &container, space)?;
         let wanted = |what| what != "kernel" || self.options.provider != Provider::Runc;
         if sandbox.strict
@@ -318,7 +331,6 @@ impl Inner {
                 why: row.how.clone(),
             });
         }
-        let ports = ports(&container);
         let (exit, ended) = watch::channel(None);
         let meter = Meter::new(client.clone(), id.to_owned());
         let shared = Arc::new(Shared::new(
@@ -337,7 +349,7 @@ impl Inner {
         } else {
             (None, stdio::logged(attached))
         };
-        let egress = held.map(|(allowed, held)| {
+        let egress = net.held.map(|(allowed, held)| {
             let label = label.to_owned();
             let proxy = self.tasks.spawn(async move {
                 let served = egress::run(held.listener, Arc::new(allowed), label.clone()).await;
@@ -350,6 +362,13 @@ impl Inner {
                 holder: held.id,
             }
         });
+        let relay = net.relay.map(|(_, listeners)| Relay {
+            client: client.clone(),
+            container: id.to_owned(),
+            listeners,
+            shared: Arc::clone(&shared),
+        });
+        let relay = relay.map(|relay| AbortOnDropHandle::new(self.tasks.spawn(relay.run())));
         let killed = CancellationToken::new();
         let pump = pump.run(Arc::clone(&shared), killed.clone());
         let pump = self.tasks.spawn(pump);
@@ -362,15 +381,40 @@ impl Inner {
             killed,
             bridged: unit.has_streams(),
             egress,
+            relay,
             exit,
         };
         self.tasks.spawn(reaper.run());
         Ok(Instance {
             stdio,
-            ports,
+            ports: net.addresses,
             handle: Handle::new(shared),
             enforced: enforced.into(),
         })
+    }
+
+    /// Where its ports are to be reached, and what brings connections there.
+    async fn ports(
+        &self,
+        unit: Confined<'_>,
+    ) -> Result<(BTreeMap<u16, SocketAddr>, Option<(PathBuf, Listeners)>), Error> {
+        let failed = |why: &dyn std::fmt::Display| {
+            Error::Failed(format!("cannot listen for its ports: {why}"))
+        };
+        let listeners = self
+            .options
+            .ports
+            .listen(unit, unit.sandbox.ports.clone())
+            .await?;
+        let addresses = listeners.addresses().map_err(|error| failed(&error))?;
+        if listeners.is_empty() || unit.sandbox.network == Network::Open {
+            // The daemon listens there from here on.
+            return Ok((addresses, None));
+        }
+        let (dir, name) = (self.options.dir.clone(), self.options.runtime.clone());
+        let placed = tokio::task::spawn_blocking(move || relay::place(&dir, &name)).await;
+        let file = placed.map_err(|error| failed(&error))??;
+        Ok((addresses, Some((file, listeners))))
     }
 
     /// Refuses what cannot be reached, or could be. What may be, if that is not nothing or everything.
@@ -383,17 +427,7 @@ impl Inner {
         let refused = |field, why: String| Err(Error::Refused { field, why });
         let name = &self.options.network;
         match &sandbox.network {
-            Network::None if sandbox.ports.is_empty() => Ok(None),
-            Network::None => refused(
-                "ports",
-                "a container without a network has none; give it `\"network\": \"open\"`, or bridge its stdio"
-                    .to_owned(),
-            ),
-            Network::Allow(_) if !sandbox.ports.is_empty() => refused(
-                "ports",
-                "a container with an allow-list has none; give it `\"network\": \"open\"`, or bridge its stdio"
-                    .to_owned(),
-            ),
+            Network::None => Ok(None),
             Network::Allow(entries) => match holder::refusal(&self.options, host) {
                 Some(why) => refused("network", why),
                 None => match Allowed::parse(entries) {
@@ -495,7 +529,9 @@ fn refusal(error: Call) -> Error {
     let Call::Daemon(status, why) = error else {
         return error.into();
     };
-    let field = if why.contains("bind source path") || why.contains("mount path") {
+    let field = if why.contains(&format!("/{}", relay::FILE)) {
+        Some("ports")
+    } else if why.contains("bind source path") || why.contains("mount path") {
         Some("mounts")
     } else if why.contains("invalid mount") || why.contains("destination can't be") {
         Some("volumes")
@@ -515,18 +551,6 @@ fn refusal(error: Call) -> Error {
         Some(field) => Error::Refused { field, why },
         None => Call::Daemon(status, why).into(),
     }
-}
-
-/// Where the container's ports are published.
-fn ports(container: &ContainerInspectResponse) -> std::collections::BTreeMap<u16, SocketAddr> {
-    let settings = container.network_settings.as_ref();
-    let ports = settings.and_then(|settings| settings.ports.as_ref());
-    let published = ports.into_iter().flatten().filter_map(|(inside, bound)| {
-        let inside = inside.strip_suffix("/tcp")?.parse().ok()?;
-        let port = bound.as_ref()?.first()?.host_port.as_ref()?.parse().ok()?;
-        Some((inside, SocketAddr::from((Ipv4Addr::LOCALHOST, port))))
-    });
-    published.collect()
 }
 
 /// The first line of what a program says of itself.

@@ -55,6 +55,8 @@ pub(super) struct Reaper {
     pub(super) killed: CancellationToken,
     pub(super) bridged: bool,
     pub(super) egress: Option<Egress>,
+    /// What its ports are reached through.
+    pub(super) relay: Option<AbortOnDropHandle<()>>,
     pub(super) exit: watch::Sender<Option<Exit>>,
 }
 
@@ -103,6 +105,11 @@ impl Reaper {
                 },
             }
         };
+        if let Some(relay) = self.relay.take() {
+            relay.abort();
+            // Its ports are free when it is gone.
+            let _ = relay.await;
+        }
         if pumping {
             // Its reader may take its time over the rest.
             let _ = timeout(DRAIN, &mut self.pump).await;

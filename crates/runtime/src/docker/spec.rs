@@ -13,7 +13,9 @@ use model::{Network, Program, Provider};
 
 use super::Options;
 use super::engine::{LABEL_HOSTING, LABEL_INSTALL, LABEL_RUN};
-use super::holder::{Held, PROGRAM};
+use super::holder::PROGRAM;
+use super::launch::Net;
+use super::relay;
 use super::volumes::Volumes;
 use crate::egress::variables;
 use crate::unit::{Confined, Error};
@@ -109,7 +111,7 @@ pub(super) fn body(
     unit: Confined<'_>,
     volumes: &Volumes,
     image: &Image,
-    held: Option<&Held>,
+    net: &Net,
 ) -> Result<ContainerCreateBody, Error> {
     let declared = image.volumes.iter().map(|path| path.trim_end_matches('/'));
     let declared = declared.filter(|path| !path.is_empty());
@@ -166,6 +168,15 @@ pub(super) fn body(
             ..Mount::default()
         });
     }
+    if let Some((file, _)) = &net.relay {
+        mounts.push(Mount {
+            target: Some(relay::INSIDE.to_owned()),
+            source: Some(file.to_string_lossy().into_owned()),
+            typ: Some(MountType::BIND),
+            read_only: Some(true),
+            ..Mount::default()
+        });
+    }
     let own: BTreeSet<&str> = ["/tmp", "/run"].into_iter().chain(declared).collect();
     let taken: BTreeSet<String> = mounts.iter().filter_map(|it| it.target.clone()).collect();
     mounts.extend(
@@ -177,21 +188,24 @@ pub(super) fn body(
             }),
     );
     config.mounts = Some(mounts);
-    if sandbox.network == Network::Open {
+    let is_open = sandbox.network == Network::Open;
+    if is_open {
         config.network_mode = Some(options.network.clone());
-        let loopback = |port: &u16| {
+        let published = net.addresses.iter().map(|(inside, host)| {
             let binding = PortBinding {
-                host_ip: Some("127.0.0.1".to_owned()),
-                host_port: Some("0".to_owned()),
+                host_ip: Some(host.ip().to_string()),
+                host_port: Some(host.port().to_string()),
             };
-            (format!("{port}/tcp"), Some(vec![binding]))
-        };
-        config.port_bindings = Some(sandbox.ports.iter().map(loopback).collect());
+            (format!("{inside}/tcp"), Some(vec![binding]))
+        });
+        config.port_bindings = Some(published.collect());
     }
+    let held = net.held.as_ref().map(|(_, held)| held);
     if let Some(held) = held {
         config.network_mode = Some(format!("container:{}", held.id));
     }
-    let exposed = sandbox.ports.iter().map(|port| format!("{port}/tcp"));
+    let exposed = net.addresses.keys().map(|inside| format!("{inside}/tcp"));
+    let exposed = is_open.then_some(exposed);
     let mut env: BTreeMap<&str, Cow<'_, str>> = BTreeMap::new();
     for (name, value) in &launch.env {
         env.insert(name, Cow::Borrowed(value));
@@ -204,7 +218,7 @@ pub(super) fn body(
         image: Some(name.clone()),
         cmd: (!command.is_empty()).then(|| command.clone()),
         env: Some(env.collect()),
-        exposed_ports: Some(exposed.collect()),
+        exposed_ports: exposed.map(Iterator::collect),
         attach_stdin: Some(unit.has_streams()),
         open_stdin: Some(unit.has_streams()),
         stdin_once: Some(unit.has_streams()),

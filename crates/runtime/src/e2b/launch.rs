@@ -383,7 +383,12 @@ mod tests {
         let path = "/mcp".into();
         port.reach = Reach::Port { path };
         check("ports", port, &|_| {});
-        check("ports", cat(), &|it| it.ports = vec![80]);
+        check("ports", cat(), &|it| {
+            it.ports = vec![model::Port {
+                inside: 80,
+                host: None,
+            }]
+        });
         check("volumes", cat(), &|it| it.volumes = vec!["/data".into()]);
         check("network", cat(), &|it| {
             it.network = Network::Allow(vec!["x.example".into()])

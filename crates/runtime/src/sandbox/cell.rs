@@ -16,6 +16,7 @@ use super::cgroup::Group;
 use super::volume::Opened;
 use crate::handle::Exit;
 use crate::lineage::{Lineage, Stat};
+use crate::ports::Closing;
 use crate::process::{Cage, Stdin};
 use crate::unit::{Meter, Usage};
 
@@ -35,6 +36,8 @@ pub(super) struct Cell {
 struct Rest {
     volumes: Option<Opened>,
     tasks: Vec<AbortOnDropHandle<()>>,
+    /// The listeners of a task.
+    closing: Option<Closing>,
     /// Of a server that is not spoken to over it, but might end at its end.
     stdin: Option<Stdin>,
 }
@@ -70,6 +73,11 @@ impl Cell {
 
     pub(super) fn own(&self, task: AbortOnDropHandle<()>) {
         self.rest().tasks.push(task);
+    }
+
+    /// These are closed before it counts as ended.
+    pub(super) fn wait_for(&self, closing: Closing) {
+        self.rest().closing = Some(closing);
     }
 
     pub(super) fn keep(&self, stdin: Stdin) {
@@ -120,9 +128,13 @@ impl Cage for Cell {
         let Rest {
             volumes,
             tasks,
+            closing,
             stdin,
         } = std::mem::take(&mut *self.rest());
         drop((volumes, tasks, stdin));
+        if let Some(closing) = closing {
+            closing.wait();
+        }
         exit
     }
 }

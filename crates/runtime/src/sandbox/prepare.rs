@@ -9,14 +9,13 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek as _, Write as _};
-use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use model::{Launch, Network, Place, Program};
+use model::{Launch, Network, Place, Port, Program, Sandbox};
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::cgroup::{Group, Tree};
@@ -85,16 +84,6 @@ impl Inner {
                 why: "there are more than 255".to_owned(),
             });
         }
-        if sandbox.network == Network::Open && !unit.has_streams() {
-            for &port in &sandbox.ports {
-                if let Err(error) = TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
-                    return Err(Error::Refused {
-                        field: "ports",
-                        why: format!("{port} cannot be listened on: {error}"),
-                    });
-                }
-            }
-        }
         let program = view::resolve(program, &search(launch))?;
         volume::private(&self.options.dir).map_err(|error| {
             Error::Failed(format!(
@@ -109,7 +98,7 @@ impl Inner {
         } else {
             rustix::process::geteuid().as_raw()
         };
-        let extra = if forwards(unit) { OWN + HELPER } else { OWN };
+        let extra = if forwards(sandbox) { OWN + HELPER } else { OWN };
         let limits = &sandbox.limits;
         let group = self.tree().group(&name, limits, extra);
         let group = group.map_err(failed("cannot make a control group"))?;
@@ -201,8 +190,8 @@ impl Inner {
         Order {
             user: self.privileged.then_some(prepared.user),
             proxy: matches!(sandbox.network, Network::Allow(_)),
-            ports: if forwards(unit) {
-                sandbox.ports.clone()
+            ports: if forwards(sandbox) {
+                sandbox.ports.iter().map(|port| port.inside).collect()
             } else {
                 Vec::new()
             },
@@ -337,9 +326,32 @@ impl Inner {
 }
 
 /// Whether its ports are inside of a network of its own.
-pub(super) fn forwards(unit: Confined<'_>) -> bool {
-    let sandbox = unit.sandbox;
-    !unit.has_streams() && !sandbox.ports.is_empty() && sandbox.network != Network::Open
+pub(super) fn forwards(sandbox: &Sandbox) -> bool {
+    !sandbox.ports.is_empty() && sandbox.network != Network::Open
+}
+
+/// Where its ports are to be on this host.
+///
+/// # Errors
+///
+/// With an open network it listens on the host itself, where a port has one number only.
+pub(super) fn host_ports(sandbox: &Sandbox) -> Result<Vec<Port>, Error> {
+    let mut ports = sandbox.ports.clone();
+    if sandbox.network != Network::Open {
+        return Ok(ports);
+    }
+    for Port { inside, host } in &mut ports {
+        let given = host.replace(*inside);
+        if let Some(other) = given.filter(|given| given != inside) {
+            return Err(Error::Refused {
+                field: "ports",
+                why: format!(
+                    "with an open network port {inside} is the host's own and cannot be {other} there: give {inside} alone"
+                ),
+            });
+        }
+    }
+    Ok(ports)
 }
 
 /// Refuses to go on without a limit that must hold.

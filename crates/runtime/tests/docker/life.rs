@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use std::pin::pin;
 use std::time::Duration;
 
-use model::{Mount, Network, Program, Provider, Reach};
+use model::{Mount, Program, Provider, Reach};
 use runtime::docker::Docker;
 use runtime::{Error, Runtime as _, Stdio};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 
 use crate::support::{BOTH, GRACE, IMAGE, LONG, bench, read_until, running, sh, stdio};
 
@@ -163,59 +163,6 @@ async fn h09_the_death_of_a_container_is_noticed() {
         assert!(took < Duration::from_secs(5), "{took:?}");
         bench.nothing_left().await;
     }
-}
-
-#[tokio::test]
-async fn h02_a_port_is_published_on_loopback_only() {
-    let mut options = bench(Provider::Runc).options;
-    options.network = "toolwharf-test".into();
-    let docker = Docker::new(options.clone()).unwrap();
-    let script = "mkdir /tmp/www; echo hello > /tmp/www/index.html; httpd -f -p 8080 -h /tmp/www";
-    let mut server = sh(script);
-    server.reach = Reach::Port { path: "/".into() };
-    server.sandbox.ports = vec![8080];
-    server.sandbox.network = Network::Open;
-    let instance = timeout(LONG, docker.launch(server.clone().unit()))
-        .await
-        .unwrap()
-        .unwrap();
-    let address = instance.ports[&8080];
-    assert!(address.ip().is_loopback());
-    let fetch = async {
-        loop {
-            let fetched = async {
-                let mut stream = tokio::net::TcpStream::connect(address).await?;
-                stream.write_all(b"GET / HTTP/1.0\r\n\r\n").await?;
-                let mut text = String::new();
-                stream.read_to_string(&mut text).await?;
-                std::io::Result::Ok(text)
-            }
-            .await;
-            match fetched {
-                Ok(text) if text.contains("hello") => break,
-                _ => sleep(Duration::from_millis(50)).await,
-            }
-        }
-    };
-    timeout(LONG, fetch).await.unwrap();
-    let exit = timeout(LONG, instance.handle.stop(GRACE)).await.unwrap();
-    assert_eq!(exit.signal, Some(15));
-
-    // What cannot be reached, or could be, is refused before anything is made.
-    let without = bench(Provider::Runc);
-    let (field, why) = without.refused(server.clone()).await;
-    assert!(field == "network" && why.contains("`bridge`"), "{why}");
-    let gvisor = bench(Provider::Gvisor);
-    let (field, why) = gvisor.refused(server.clone()).await;
-    assert!(
-        field == "network" && why.contains("--network=none"),
-        "{why}"
-    );
-    server.sandbox.network = Network::None;
-    assert_eq!(without.refused(server.clone()).await.0, "ports");
-    server.sandbox.network = Network::Allow(vec!["example.com".into()]);
-    assert_eq!(without.refused(server).await.0, "ports");
-    without.nothing_left().await;
 }
 
 #[tokio::test]

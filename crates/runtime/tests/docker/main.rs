@@ -7,6 +7,7 @@ mod daemon;
 mod egress;
 mod life;
 mod limits;
+mod ports;
 #[path = "../support/server.rs"]
 mod server;
 mod support;

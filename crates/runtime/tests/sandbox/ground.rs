@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use model::Program;
 use runtime::process::{SentinelCommand, Spawner};
 use runtime::sandbox::{Bubblewrap, Options};
-use runtime::{Error, Instance, Runtime as _};
+use runtime::{Error, Instance, Ports, Runtime as _};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
@@ -106,6 +106,7 @@ pub(crate) fn options(install: &str, directory: &Path) -> Options {
         dir: directory.join("state"),
         packages: directory.join("packages"),
         install: install.to_owned(),
+        ports: Ports::new(directory.join("ports.json")),
         shim: SentinelCommand {
             program: VICTIM.into(),
             args: vec!["shim".into()],

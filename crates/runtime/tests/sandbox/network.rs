@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use model::{Network, Reach};
+use model::{Network, Port, Reach};
 use runtime::Error;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -157,7 +157,10 @@ server.serve_forever()
     .replace("PORT", &port.to_string());
     let mut server = python(&script);
     server.reach = Reach::Port { path: "/".into() };
-    server.sandbox.ports = vec![port];
+    server.sandbox.ports = vec![Port {
+        inside: port,
+        host: None,
+    }];
     server.sandbox.network = network;
     server
 }
@@ -224,7 +227,10 @@ async fn a_port_that_nobody_listens_on_is_closed() {
     let ground = Ground::new();
     let mut idle = python("import time; print('listening', flush=True); time.sleep(1000)");
     idle.reach = Reach::Port { path: "/".into() };
-    idle.sandbox.ports = vec![8000];
+    idle.sandbox.ports = vec![Port {
+        inside: 8000,
+        host: None,
+    }];
     let instance = ground.launch(idle).await.unwrap();
     listening(&instance).await;
     for _ in 0..3 {

@@ -124,7 +124,8 @@ struct ConfinedArgs {
     /// Do not start it where one of the limits cannot be enforced.
     #[arg(long)]
     strict: bool,
-    /// The port that it listens on inside: it speaks HTTP there, not JSON lines on its standard streams.
+    /// The port that it listens on inside, or HOST:PORT to choose where it is reached: it speaks HTTP there, not JSON lines on
+    /// its standard streams.
     #[arg(long, value_name = "PORT")]
     port: Option<String>,
     /// Where its MCP endpoint is over HTTP; without it, /mcp.

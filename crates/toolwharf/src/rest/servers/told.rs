@@ -158,8 +158,8 @@ fn confined(told: &mut api::Server, sandbox: &Sandbox) {
         Network::Open => "open".into(),
         Network::Allow(hosts) => json!({ "allow": hosts }),
     };
-    let unreached = |port: &u16| Port {
-        port: *port,
+    let unreached = |port: &model::Port| Port {
+        port: port.inside,
         address: None,
     };
     told.ports = sandbox.ports.iter().map(unreached).collect();

@@ -1,0 +1,46 @@
+//! Builds the relay (`relay/main.rs`), which is a program of its own inside of this crate's library.
+//!
+//! It is linked against nothing, so that it runs in any container; a crate's binaries cannot be built so on their own.
+//! For other processors an empty file stands in its place.
+
+use std::env;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+fn main() {
+    println!("cargo::rerun-if-changed=relay");
+    let variable = |name| env::var_os(name).unwrap_or_else(|| panic!("cargo sets {name}"));
+    let relay = PathBuf::from(variable("OUT_DIR")).join("relay");
+    let arch = variable("CARGO_CFG_TARGET_ARCH");
+    if !["x86_64", "aarch64"].iter().any(|known| arch == *known) {
+        fs::write(&relay, []).expect("OUT_DIR is writable");
+        return;
+    }
+    let mut rustc = Command::new(variable("RUSTC"));
+    rustc.args([
+        "--edition=2024",
+        "--crate-name=relay",
+        "--crate-type=bin",
+        "relay/main.rs",
+    ]);
+    rustc.arg("--target").arg(variable("TARGET"));
+    rustc.arg("-o").arg(&relay);
+    for option in [
+        "opt-level=2",
+        "panic=abort",
+        "relocation-model=static",
+        "strip=symbols",
+        "link-arg=-nostartfiles",
+        "link-arg=-nostdlib",
+        "link-arg=-static",
+    ] {
+        rustc.args(["-C", option]);
+    }
+    if let Some(linker) = env::var_os("RUSTC_LINKER") {
+        let linker = linker.to_string_lossy();
+        rustc.arg("-C").arg(format!("linker={linker}"));
+    }
+    let status = rustc.status().expect("rustc runs");
+    assert!(status.success(), "the relay cannot be built: {status}");
+}

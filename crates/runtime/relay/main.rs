@@ -1,0 +1,498 @@
+//! The relay: brings connections to the loopback of the container that it is started in.
+//!
+//! `build.rs` makes a static program of it, which `docker::relay` starts in containers whose loopback is not to be
+//! reached from outside. It hears frames (`frame.rs`) on its standard input, makes the connections that they ask for,
+//! and speaks on its standard output. It ends with its input.
+//!
+//! # Invariants
+//!
+//! - It needs nothing of the container: no library, no file, no variable, no thread.
+//! - Its memory is what it starts with. It never waits but for its output, which the gateway always reads.
+//!
+//! # Deliberately absent
+//!
+//! The standard library, which a container may not have: hence the system calls.
+
+#![no_std]
+#![no_main]
+// Or the compiler makes calls of `memcpy` of what `memcpy` does.
+#![no_builtins]
+
+mod frame;
+
+use core::arch::{asm, global_asm};
+
+use frame::{BODY, CLOSED, CONNECTIONS, CREDIT, DATA, END, HEAD, OPEN, RESET, WINDOW, head};
+
+const STDIN: i32 = 0;
+const STDOUT: i32 = 1;
+
+const EINTR: isize = -4;
+const EAGAIN: isize = -11;
+const EINPROGRESS: isize = -115;
+
+const AF_INET: u16 = 2;
+const AF_INET6: u16 = 10;
+const SOCK_STREAM: usize = 1;
+const SOCK_NONBLOCK: usize = 0o4000;
+const SOL_SOCKET: usize = 1;
+const SO_ERROR: usize = 4;
+const SHUT_WR: usize = 1;
+const MSG_NOSIGNAL: usize = 0x4000;
+
+const POLLIN: i16 = 1;
+const POLLOUT: i16 = 4;
+/// That, or an error or the end, which are always told.
+const READABLE: i16 = !POLLOUT;
+
+/// One connection. All zeroes: there is none.
+#[derive(Clone, Copy)]
+struct Connection {
+    /// Zero, which is the standard input, if there is none.
+    socket: i32,
+    port: u16,
+    /// Which addresses have been tried; zero once it is connected.
+    connecting: u16,
+    /// For the server, not taken by it yet: a ring.
+    ring: [u8; WINDOW],
+    at: usize,
+    length: usize,
+    /// How many bytes the gateway still takes.
+    credit: usize,
+    /// The gateway has no more data.
+    heard_end: bool,
+    /// The server knows that, or takes no more.
+    told_end: bool,
+    /// The server has no more data, and the gateway knows that.
+    ended: bool,
+}
+
+const NONE: Connection = Connection {
+    socket: 0,
+    port: 0,
+    connecting: 0,
+    ring: [0; WINDOW],
+    at: 0,
+    length: 0,
+    credit: 0,
+    heard_end: false,
+    told_end: false,
+    ended: false,
+};
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct PollFd {
+    fd: i32,
+    events: i16,
+    revents: i16,
+}
+
+struct Relay {
+    connections: [Connection; CONNECTIONS],
+    input: [u8; 2 * (HEAD + BODY)],
+    filled: usize,
+    output: [u8; HEAD + BODY],
+    polled: [PollFd; CONNECTIONS + 1],
+}
+
+/// Of zeroes only, so that it takes no memory before it is used.
+static mut RELAY: Relay = Relay {
+    connections: [NONE; CONNECTIONS],
+    input: [0; 2 * (HEAD + BODY)],
+    filled: 0,
+    output: [0; HEAD + BODY],
+    polled: [PollFd {
+        fd: 0,
+        events: 0,
+        revents: 0,
+    }; CONNECTIONS + 1],
+};
+
+#[unsafe(no_mangle)]
+extern "C" fn relay() -> ! {
+    // SAFETY: there is one thread, and this is its only function that names it.
+    let relay = unsafe { &mut *(&raw mut RELAY) };
+    loop {
+        relay.wait();
+        if relay.polled[CONNECTIONS].revents != 0 {
+            relay.hear();
+        }
+        for number in 0..CONNECTIONS {
+            let ready = relay.polled[number].revents;
+            relay.serve(number, ready);
+        }
+    }
+}
+
+impl Relay {
+    /// Waits until there is something to do.
+    fn wait(&mut self) {
+        for (connection, polled) in self.connections.iter().zip(&mut self.polled) {
+            let mut events = 0;
+            if connection.connecting != 0 || connection.length > 0 {
+                events |= POLLOUT;
+            }
+            if connection.connecting == 0 && !connection.ended && connection.credit > 0 {
+                events |= POLLIN;
+            }
+            let wanted = connection.socket != 0 && events != 0;
+            *polled = PollFd {
+                fd: if wanted { connection.socket } else { -1 },
+                events,
+                revents: 0,
+            };
+        }
+        self.polled[CONNECTIONS] = PollFd {
+            fd: STDIN,
+            events: POLLIN,
+            revents: 0,
+        };
+        poll(&mut self.polled);
+    }
+
+    /// Takes what the gateway says.
+    fn hear(&mut self) {
+        let rest = &mut self.input[self.filled..];
+        match read(STDIN, rest) {
+            EAGAIN | EINTR => return,
+            count if count > 0 => self.filled += count as usize,
+            // Its end is ours.
+            _ => exit(0),
+        }
+        let mut at = 0;
+        while self.filled - at >= HEAD {
+            let kind = self.input[at];
+            let number = usize::from(self.input[at + 1]);
+            let value = u16::from_le_bytes([self.input[at + 2], self.input[at + 3]]);
+            let length = if kind == DATA { usize::from(value) } else { 0 };
+            if length > BODY || number >= CONNECTIONS {
+                exit(1);
+            }
+            if self.filled - at < HEAD + length {
+                break;
+            }
+            let body = at + HEAD;
+            let connection = &mut self.connections[number];
+            match kind {
+                OPEN => connection.open(value),
+                // It was over before the gateway knew.
+                _ if connection.socket == 0 => {}
+                DATA => connection.take(&self.input[body..body + length]),
+                CREDIT => connection.credit += usize::from(value),
+                END => connection.heard_end = true,
+                RESET => connection.close(),
+                _ => exit(1),
+            }
+            if connection.socket == 0 && (kind == OPEN || kind == RESET) {
+                say(&head(CLOSED, number as u8, 0));
+            }
+            // What was polled may be another connection by now.
+            self.polled[number].revents = 0;
+            at = body + length;
+        }
+        self.input.copy_within(at..self.filled, 0);
+        self.filled -= at;
+    }
+
+    fn serve(&mut self, number: usize, ready: i16) {
+        let connection = &mut self.connections[number];
+        if connection.socket == 0 {
+            return;
+        }
+        let mut over = false;
+        if connection.connecting != 0 {
+            if ready != 0 {
+                over = !connection.connected();
+            }
+        } else {
+            if ready & POLLOUT != 0 && connection.length > 0 {
+                let passed = connection.pass();
+                if passed > 0 {
+                    say(&head(CREDIT, number as u8, passed));
+                }
+            }
+            if ready & READABLE != 0 && !connection.ended && connection.credit > 0 {
+                let most = connection.credit.min(BODY);
+                match read(connection.socket, &mut self.output[HEAD..HEAD + most]) {
+                    EAGAIN | EINTR => {}
+                    0 => {
+                        connection.ended = true;
+                        say(&head(END, number as u8, 0));
+                    }
+                    count if count > 0 => {
+                        let count = count as usize;
+                        connection.credit -= count;
+                        self.output[..HEAD].copy_from_slice(&head(
+                            DATA,
+                            number as u8,
+                            count as u16,
+                        ));
+                        say(&self.output[..HEAD + count]);
+                    }
+                    _ => over = true,
+                }
+            }
+            if connection.heard_end && connection.length == 0 && !connection.told_end {
+                connection.told_end = true;
+                call(SHUTDOWN, [connection.socket as usize, SHUT_WR, 0, 0, 0, 0]);
+            }
+        }
+        if over || connection.ended && connection.told_end {
+            connection.close();
+            say(&head(CLOSED, number as u8, 0));
+        }
+    }
+}
+
+impl Connection {
+    fn open(&mut self, port: u16) {
+        self.close();
+        (self.port, self.credit) = (port, WINDOW);
+        if !self.connect(AF_INET) && !self.connect(AF_INET6) {
+            self.close();
+        }
+    }
+
+    /// Begins to connect to a loopback address; whether that can succeed.
+    fn connect(&mut self, family: u16) -> bool {
+        if self.socket != 0 {
+            call(CLOSE, [self.socket as usize, 0, 0, 0, 0, 0]);
+            self.socket = 0;
+        }
+        let kind = SOCK_STREAM | SOCK_NONBLOCK;
+        let socket = call(SOCKET, [usize::from(family), kind, 0, 0, 0, 0]);
+        if socket <= 0 {
+            return false;
+        }
+        (self.socket, self.connecting) = (socket as i32, family);
+        let mut address = [0; 28];
+        address[..2].copy_from_slice(&family.to_ne_bytes());
+        address[2..4].copy_from_slice(&self.port.to_be_bytes());
+        let length = if family == AF_INET {
+            address[4..8].copy_from_slice(&[127, 0, 0, 1]);
+            16
+        } else {
+            address[23] = 1;
+            28
+        };
+        let at = address.as_ptr() as usize;
+        let begun = call(CONNECT, [socket as usize, at, length, 0, 0, 0]);
+        begun == 0 || begun == EINPROGRESS
+    }
+
+    /// Looks at what became of connecting; whether it succeeded, or another address is tried.
+    fn connected(&mut self) -> bool {
+        let (mut error, mut length) = (0_i32, 4_u32);
+        let at = (&raw mut error as usize, &raw mut length as usize);
+        let socket = self.socket as usize;
+        let told = call(GETSOCKOPT, [socket, SOL_SOCKET, SO_ERROR, at.0, at.1, 0]);
+        if told == 0 && error == 0 {
+            self.connecting = 0;
+            return true;
+        }
+        self.connecting == AF_INET && self.connect(AF_INET6)
+    }
+
+    /// Keeps what is for the server.
+    fn take(&mut self, data: &[u8]) {
+        if self.told_end {
+            return;
+        }
+        if self.length + data.len() > WINDOW {
+            exit(1);
+        }
+        let end = (self.at + self.length) % WINDOW;
+        let (first, second) = data.split_at(data.len().min(WINDOW - end));
+        self.ring[end..end + first.len()].copy_from_slice(first);
+        self.ring[..second.len()].copy_from_slice(second);
+        self.length += data.len();
+    }
+
+    /// Gives the server what it takes; how many bytes that was.
+    fn pass(&mut self) -> u16 {
+        let count = self.length.min(WINDOW - self.at).min(BODY);
+        let data = &self.ring[self.at..self.at + count];
+        let at = data.as_ptr() as usize;
+        match call(
+            SENDTO,
+            [self.socket as usize, at, count, MSG_NOSIGNAL, 0, 0],
+        ) {
+            EAGAIN | EINTR => 0,
+            count if count > 0 => {
+                self.at = (self.at + count as usize) % WINDOW;
+                self.length -= count as usize;
+                count as u16
+            }
+            // It takes no more, and may have something to say yet.
+            _ => {
+                (self.length, self.heard_end, self.told_end) = (0, true, true);
+                0
+            }
+        }
+    }
+
+    fn close(&mut self) {
+        if self.socket != 0 {
+            call(CLOSE, [self.socket as usize, 0, 0, 0, 0, 0]);
+        }
+        (self.socket, self.connecting, self.at, self.length) = (0, 0, 0, 0);
+        (self.heard_end, self.told_end, self.ended) = (false, false, false);
+    }
+}
+
+fn say(mut text: &[u8]) {
+    while !text.is_empty() {
+        let at = text.as_ptr() as usize;
+        match call(WRITE, [STDOUT as usize, at, text.len(), 0, 0, 0]) {
+            EINTR => {}
+            EAGAIN => poll(&mut [PollFd {
+                fd: STDOUT,
+                events: POLLOUT,
+                revents: 0,
+            }]),
+            count if count > 0 => text = &text[count as usize..],
+            _ => exit(1),
+        }
+    }
+}
+
+fn read(file: i32, place: &mut [u8]) -> isize {
+    let at = place.as_mut_ptr() as usize;
+    call(READ, [file as usize, at, place.len(), 0, 0, 0])
+}
+
+fn poll(polled: &mut [PollFd]) {
+    call(
+        PPOLL,
+        [polled.as_mut_ptr() as usize, polled.len(), 0, 0, 0, 0],
+    );
+}
+
+fn exit(code: usize) -> ! {
+    loop {
+        call(EXIT_GROUP, [code, 0, 0, 0, 0, 0]);
+    }
+}
+
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    exit(2)
+}
+
+#[cfg(target_arch = "x86_64")]
+mod numbers {
+    pub(crate) const READ: usize = 0;
+    pub(crate) const WRITE: usize = 1;
+    pub(crate) const CLOSE: usize = 3;
+    pub(crate) const SOCKET: usize = 41;
+    pub(crate) const CONNECT: usize = 42;
+    pub(crate) const SENDTO: usize = 44;
+    pub(crate) const SHUTDOWN: usize = 48;
+    pub(crate) const GETSOCKOPT: usize = 55;
+    pub(crate) const EXIT_GROUP: usize = 231;
+    pub(crate) const PPOLL: usize = 271;
+}
+
+#[cfg(target_arch = "aarch64")]
+mod numbers {
+    pub(crate) const CLOSE: usize = 57;
+    pub(crate) const READ: usize = 63;
+    pub(crate) const WRITE: usize = 64;
+    pub(crate) const PPOLL: usize = 73;
+    pub(crate) const EXIT_GROUP: usize = 94;
+    pub(crate) const SOCKET: usize = 198;
+    pub(crate) const CONNECT: usize = 203;
+    pub(crate) const SENDTO: usize = 206;
+    pub(crate) const GETSOCKOPT: usize = 209;
+    pub(crate) const SHUTDOWN: usize = 210;
+}
+
+use numbers::*;
+
+/// A system call. Addresses among the arguments are of what lives until it returns.
+#[cfg(target_arch = "x86_64")]
+fn call(number: usize, args: [usize; 6]) -> isize {
+    let result;
+    // SAFETY: the kernel writes to nothing but what the arguments name.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") number => result,
+            in("rdi") args[0],
+            in("rsi") args[1],
+            in("rdx") args[2],
+            in("r10") args[3],
+            in("r8") args[4],
+            in("r9") args[5],
+            lateout("rcx") _,
+            lateout("r11") _,
+            options(nostack),
+        );
+    }
+    result
+}
+
+/// A system call. Addresses among the arguments are of what lives until it returns.
+#[cfg(target_arch = "aarch64")]
+fn call(number: usize, args: [usize; 6]) -> isize {
+    let result;
+    // SAFETY: the kernel writes to nothing but what the arguments name.
+    unsafe {
+        asm!(
+            "svc 0",
+            in("x8") number,
+            inlateout("x0") args[0] => result,
+            in("x1") args[1],
+            in("x2") args[2],
+            in("x3") args[3],
+            in("x4") args[4],
+            in("x5") args[5],
+            options(nostack),
+        );
+    }
+    result
+}
+
+#[cfg(target_arch = "x86_64")]
+global_asm!(".globl _start", "_start:", "and rsp, -16", "call relay");
+
+#[cfg(target_arch = "aarch64")]
+global_asm!(".globl _start", "_start:", "bl relay");
+
+/// Named by what unwinds, which nothing here does.
+#[unsafe(no_mangle)]
+extern "C" fn rust_eh_personality() {}
+
+// What the compiler takes for granted. None of it is given overlapping regions but `memmove`.
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, count: usize) -> *mut u8 {
+    for at in 0..count {
+        // SAFETY: the caller's.
+        unsafe { *to.add(at) = *from.add(at) };
+    }
+    to
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn memmove(to: *mut u8, from: *const u8, count: usize) -> *mut u8 {
+    if (to as usize) <= from as usize {
+        // SAFETY: the caller's, and nothing is overwritten that is read later.
+        return unsafe { memcpy(to, from, count) };
+    }
+    for at in (0..count).rev() {
+        // SAFETY: the caller's.
+        unsafe { *to.add(at) = *from.add(at) };
+    }
+    to
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn memset(to: *mut u8, byte: i32, count: usize) -> *mut u8 {
+    for at in 0..count {
+        // SAFETY: the caller's.
+        unsafe { *to.add(at) = byte as u8 };
+    }
+    to
+}

@@ -1,0 +1,364 @@
+//! Ports of a container that has no network, brought to this host's loopback.
+//!
+//! A container without a network still has a loopback, but nothing outside reaches it, least of all that of a gVisor
+//! sandbox, which is in another kernel. So a program of ours is run in the container, by the daemon's `exec`: the
+//! relay (`relay/main.rs`), a static file that is mounted read-only. All connections share its standard streams.
+//!
+//! # Invariants
+//!
+//! - What the relay says is the server's word: they are in one container. Frames that break the rules end the relay.
+//! - What waits for a client is read from the server no sooner than the client takes it, and the other way round. At
+//!   most [`WINDOW`] bytes of a connection wait here in each direction.
+//! - Connections are bounded; those beyond wait in the kernel's queue.
+//! - A relay that ends takes its connections along, and is started again for as long as its container runs.
+
+#[path = "../../relay/frame.rs"]
+mod frame;
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bollard::container::LogOutput;
+use bollard::exec::{StartExecOptions, StartExecResults};
+use bollard::models::ExecConfig;
+use bytes::{Buf as _, Bytes, BytesMut};
+use futures_util::{FutureExt as _, Stream, StreamExt as _};
+use tokio::io::{AsyncWrite, AsyncWriteExt as _, DuplexStream, duplex};
+use tokio::net::TcpStream;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::{JoinSet, unconstrained};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use self::frame::{BODY, CLOSED, CONNECTIONS, CREDIT, DATA, END, HEAD, OPEN, RESET, WINDOW, head};
+use super::engine::{CHANGE, Client, within};
+use crate::handle::Shared;
+use crate::ports::Listeners;
+use crate::pump::Idle;
+use crate::unit::Error;
+
+/// Empty where there is none for this processor.
+const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/relay"));
+/// Where it is inside. `/run` is in memory, and no volume's or mount's to take.
+pub(super) const INSIDE: &str = "/run/toolwharf/relay";
+/// Its file on this host. The dot is in no server's id, which is what else stands there.
+pub(super) const FILE: &str = ".relay";
+/// Frames that wait for the relay.
+const QUEUE: usize = 32;
+/// From one start of the relay to the next: at first, and at most.
+const PAUSE: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+/// As much of what is wrong is told.
+const TOLD_CHARS: usize = 300;
+
+type Output = Pin<Box<dyn Stream<Item = Result<LogOutput, bollard::errors::Error>> + Send>>;
+type Input = Pin<Box<dyn AsyncWrite + Send>>;
+
+/// Puts the relay's file into a directory, if it is not there; where it is. Blocks.
+///
+/// # Errors
+///
+/// [`Error::Refused`] if there is no relay for this processor.
+pub(super) fn place(dir: &Path, name: &str) -> Result<PathBuf, Error> {
+    if PROGRAM.is_empty() {
+        return Err(Error::Refused {
+            field: "ports",
+            why: format!(
+                "there is no relay to a container without a network for {} yet; give it `\"network\": \"open\"`",
+                std::env::consts::ARCH
+            ),
+        });
+    }
+    let file = dir.join(FILE);
+    let put = || {
+        if fs::read(&file).is_ok_and(|known| known == PROGRAM) {
+            return Ok(());
+        }
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(dir)?;
+        let new = dir.join(format!("{FILE}.{name}"));
+        fs::write(&new, PROGRAM)?;
+        fs::set_permissions(&new, fs::Permissions::from_mode(0o755))?;
+        fs::rename(&new, &file)
+    };
+    let failed =
+        |error: io::Error| Error::Failed(format!("cannot write {}: {error}", file.display()));
+    put().map_err(failed)?;
+    Ok(file)
+}
+
+/// The ports of one container.
+pub(super) struct Relay {
+    pub(super) client: Client,
+    pub(super) container: String,
+    pub(super) listeners: Listeners,
+    pub(super) shared: Arc<Shared>,
+}
+
+impl Relay {
+    /// Until it is dropped.
+    pub(super) async fn run(self) {
+        let mut pause = PAUSE;
+        loop {
+            let why = match self.start().await {
+                Ok((output, input)) => serve(&self.listeners, output, input).await,
+                Err(error) => error.to_string(),
+            };
+            let why: String = why.trim().chars().take(TOLD_CHARS).collect();
+            sleep(pause).await;
+            pause = (2 * pause).min(PAUSE_MAX);
+            let label = &self.shared.label;
+            tracing::warn!(
+                server = label,
+                why,
+                "the relay to its ports is started again"
+            );
+            let note =
+                format!("[toolwharf] the relay to its ports ended and is started again: {why}");
+            self.shared.log.note(&note);
+        }
+    }
+
+    async fn start(&self) -> Result<(Output, Input), Error> {
+        let docker = &self.client.docker;
+        let config = ExecConfig {
+            attach_stdin: Some(true),
+            attach_stdout: Some(true),
+            attach_stderr: Some(true),
+            cmd: Some(vec![INSIDE.to_owned()]),
+            ..ExecConfig::default()
+        };
+        let exec = docker.create_exec(&self.container, config);
+        let exec = within("prepare the relay to its ports", CHANGE, exec).await?;
+        let options = StartExecOptions {
+            output_capacity: Some(WINDOW),
+            ..StartExecOptions::default()
+        };
+        let started = docker.start_exec(&exec.id, Some(options));
+        match within("start the relay to its ports", CHANGE, started).await? {
+            StartExecResults::Attached { output, input } => Ok((output, input)),
+            StartExecResults::Detached => Err(Error::Failed("it has no streams".to_owned())),
+        }
+    }
+}
+
+/// Carries connections until the relay ends; why it did.
+async fn serve(listeners: &Listeners, mut output: Output, input: Input) -> String {
+    let (frames, queued) = mpsc::channel(QUEUE);
+    let mut writing = JoinSet::new();
+    writing.spawn(write(input, queued));
+    let mut carrying = JoinSet::new();
+    let mut lines = Lines::default();
+    let mut heard = BytesMut::new();
+    loop {
+        let free = lines.free();
+        tokio::select! {
+            said = output.next() => match said {
+                Some(Ok(LogOutput::StdOut { message })) => {
+                    heard.extend_from_slice(&message);
+                    if lines.hear(&mut heard).is_none() {
+                        return "it said what no relay says".to_owned();
+                    }
+                }
+                // It never does: the daemon tells there why it did not start.
+                Some(Ok(other)) => return other.to_string(),
+                Some(Err(error)) => return error.to_string(),
+                None => return "it ended".to_owned(),
+            },
+            _ = writing.join_next() => return "it does not listen".to_owned(),
+            Some(Ok(number)) = carrying.join_next() => lines.carried(number),
+            (port, client) = listeners.accept(), if free.is_some() => {
+                if let Some(number) = free {
+                    let line = lines.open(number, port, frames.clone());
+                    carrying.spawn(line.carry(client));
+                }
+            }
+        }
+    }
+}
+
+async fn write(mut input: Input, mut queued: mpsc::Receiver<Bytes>) -> io::Result<()> {
+    while let Some(frame) = queued.recv().await {
+        input.write_all(&frame).await?;
+        input.flush().await?;
+    }
+    Ok(())
+}
+
+/// The connections, by their numbers.
+#[derive(Default)]
+struct Lines(Vec<Option<Far>>);
+
+/// A connection, for whoever hears the relay.
+struct Far {
+    /// `None`: the server has no more data.
+    pipe: Option<DuplexStream>,
+    credit: Arc<Semaphore>,
+    closed: CancellationToken,
+    is_carried: bool,
+}
+
+/// A connection, for whoever has its client.
+struct Near {
+    number: u8,
+    port: u16,
+    pipe: DuplexStream,
+    /// Bytes that the relay takes.
+    credit: Arc<Semaphore>,
+    /// The relay has done with it.
+    closed: CancellationToken,
+    frames: mpsc::Sender<Bytes>,
+}
+
+impl Lines {
+    fn free(&mut self) -> Option<u8> {
+        self.0.resize_with(CONNECTIONS, || None);
+        let free = self.0.iter().position(Option::is_none)?;
+        u8::try_from(free).ok()
+    }
+
+    fn open(&mut self, number: u8, port: u16, frames: mpsc::Sender<Bytes>) -> Near {
+        let (far, near) = duplex(WINDOW);
+        let credit = Arc::new(Semaphore::new(WINDOW));
+        let closed = CancellationToken::new();
+        self.0[usize::from(number)] = Some(Far {
+            pipe: Some(far),
+            credit: Arc::clone(&credit),
+            closed: closed.clone(),
+            is_carried: false,
+        });
+        Near {
+            number,
+            port,
+            pipe: near,
+            credit,
+            closed,
+            frames,
+        }
+    }
+
+    /// Takes all whole frames. `None`: one breaks the rules.
+    fn hear(&mut self, heard: &mut BytesMut) -> Option<()> {
+        while let Some(&[kind, number, low, high]) = heard.first_chunk::<HEAD>() {
+            let value = u16::from_le_bytes([low, high]);
+            let length = if kind == DATA { usize::from(value) } else { 0 };
+            if length > BODY {
+                return None;
+            }
+            if heard.len() < HEAD + length {
+                break;
+            }
+            heard.advance(HEAD);
+            let body = heard.split_to(length);
+            let place = self.0.get_mut(usize::from(number))?;
+            let line = place.as_mut()?;
+            match kind {
+                DATA => {
+                    let pipe = line.pipe.as_mut()?;
+                    // There is room for all that was allowed. An error: its client is gone, which the relay is told.
+                    let _ = unconstrained(pipe.write_all(&body)).now_or_never()?;
+                }
+                CREDIT if line.credit.available_permits() + usize::from(value) <= WINDOW => {
+                    line.credit.add_permits(usize::from(value));
+                }
+                END => line.pipe = None,
+                CLOSED => {
+                    line.pipe = None;
+                    line.closed.cancel();
+                    if line.is_carried {
+                        *place = None;
+                    }
+                }
+                _ => return None,
+            }
+        }
+        Some(())
+    }
+
+    /// Nobody here has anything to say of it any more.
+    fn carried(&mut self, number: u8) {
+        let Some(place) = self.0.get_mut(usize::from(number)) else {
+            return;
+        };
+        match place {
+            Some(line) if !line.closed.is_cancelled() => line.is_carried = true,
+            _ => *place = None,
+        }
+    }
+}
+
+impl Near {
+    /// Until the relay has done with it, or its client has; its number.
+    async fn carry(mut self, client: TcpStream) -> u8 {
+        let number = self.number;
+        if self.say(OPEN, self.port).await.is_ok() && self.copy(client).await.is_err() {
+            let _ = self.say(RESET, 0).await;
+        }
+        number
+    }
+
+    /// `Ok` when the relay has done with it.
+    async fn copy(&mut self, mut client: TcpStream) -> io::Result<()> {
+        let idle = Idle::default();
+        let (mut from_client, mut to_client) = client.split();
+        let (mut from_relay, _) = tokio::io::split(&mut self.pipe);
+        let (number, credit, frames) = (self.number, &self.credit, &self.frames);
+        let up = async {
+            let mut buffer = vec![0; BODY];
+            loop {
+                let count = idle.read(&mut from_client, &mut buffer).await?;
+                let length = u16::try_from(count).unwrap_or(u16::MAX);
+                if count == 0 {
+                    return say(frames, &head(END, number, 0), &[]).await;
+                }
+                if let Ok(permits) = credit.acquire_many(length.into()).await {
+                    permits.forget();
+                }
+                say(frames, &head(DATA, number, length), &buffer[..count]).await?;
+            }
+        };
+        let down = async {
+            let mut buffer = vec![0; BODY];
+            loop {
+                let count = idle.read(&mut from_relay, &mut buffer).await?;
+                if count == 0 {
+                    return to_client.shutdown().await;
+                }
+                idle.write(&mut to_client, &buffer[..count]).await?;
+                let length = u16::try_from(count).unwrap_or(u16::MAX);
+                say(frames, &head(CREDIT, number, length), &[]).await?;
+            }
+        };
+        let closed = self.closed.clone();
+        let down = async {
+            down.await?;
+            closed.cancelled().await;
+            // An end of both directions, which is no error of this one.
+            Ok::<_, io::Error>(())
+        };
+        let up = async {
+            up.await?;
+            std::future::pending::<io::Result<()>>().await
+        };
+        tokio::select! {
+            done = down => done,
+            failed = up => failed,
+        }
+    }
+
+    async fn say(&self, kind: u8, value: u16) -> io::Result<()> {
+        say(&self.frames, &head(kind, self.number, value), &[]).await
+    }
+}
+
+async fn say(frames: &mpsc::Sender<Bytes>, head: &[u8], body: &[u8]) -> io::Result<()> {
+    let sent = frames.send([head, body].concat().into()).await;
+    sent.map_err(|_| io::ErrorKind::BrokenPipe.into())
+}

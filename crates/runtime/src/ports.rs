@@ -1,0 +1,307 @@
+//! Where the ports of servers in sandboxes are reached on this host.
+//!
+//! # Invariants
+//!
+//! - Only loopback is listened on.
+//! - A port that was given is that one or none. One that was chosen is asked for again at the next start, of the server
+//!   and of the product, and chosen for no other server while it is remembered.
+//! - What is remembered has an end: the servers that started last.
+//!
+//! # Deliberately absent
+//!
+//! Ports from the kernel's own choice: it lends those to any outgoing connection while the server is down.
+
+mod holder;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener as StdListener};
+use std::ops::Range;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use model::Port;
+use serde::{Deserialize, Serialize};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::sleep;
+
+use crate::unit::{Confined, Error};
+
+/// What ports are chosen from: below those that Linux uses for outgoing connections (`ip_local_port_range`).
+const CHOICE: Range<u16> = 16_384..32_768;
+/// Servers whose ports are remembered.
+const MAX_SERVERS: usize = 1024;
+/// After a failed `accept`, which is for want of descriptors.
+const PAUSE: Duration = Duration::from_millis(100);
+/// How long a listener may take to be closed.
+const CLOSE: Duration = Duration::from_secs(1);
+
+/// The ports of an installation. Clones are the same.
+#[derive(Clone, Debug)]
+pub struct Ports(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    file: PathBuf,
+    /// `None`: the file was not read yet. The server that started last is the last.
+    table: Mutex<Option<Vec<Row>>>,
+}
+
+/// The ports of one server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Row {
+    /// Its sandbox's.
+    id: String,
+    name: String,
+    /// By the port inside.
+    ports: BTreeMap<u16, u16>,
+}
+
+/// Listens for connections to a server's ports.
+#[derive(Debug)]
+pub(crate) struct Listeners {
+    all: Vec<(u16, TcpListener)>,
+    _open: Option<Sender<()>>,
+}
+
+/// Tells when [`Listeners`] are closed.
+#[derive(Debug)]
+pub(crate) struct Closing(Receiver<()>);
+
+impl Ports {
+    /// `file` is where they are remembered; it need not be there.
+    #[must_use]
+    pub fn new(file: PathBuf) -> Self {
+        let table = Mutex::default();
+        Self(Arc::new(Inner { file, table }))
+    }
+
+    /// Listens for each of `ports` of a server, at the one of the host that was given, or at one of its own.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Refused`] if one that was given is taken.
+    pub(crate) async fn listen(
+        &self,
+        unit: Confined<'_>,
+        ports: Vec<Port>,
+    ) -> Result<Listeners, Error> {
+        let mut all = Vec::with_capacity(ports.len());
+        if !ports.is_empty() {
+            let inner = Arc::clone(&self.0);
+            let (id, name) = (unit.sandbox.id.clone(), unit.label.to_owned());
+            let bound = tokio::task::spawn_blocking(move || inner.bind(&id, &name, &ports)).await;
+            let gone = |_| Error::Failed("listening for its ports was interrupted".to_owned());
+            for (inside, listener) in bound.map_err(gone)?? {
+                let listener = listener
+                    .set_nonblocking(true)
+                    .and_then(|()| TcpListener::from_std(listener));
+                let failed = |error| Error::Failed(format!("cannot listen for its ports: {error}"));
+                all.push((inside, listener.map_err(failed)?));
+            }
+        }
+        Ok(Listeners { all, _open: None })
+    }
+}
+
+impl Inner {
+    fn bind(&self, id: &str, name: &str, ports: &[Port]) -> Result<Vec<(u16, StdListener)>, Error> {
+        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        let table = table.get_or_insert_with(|| self.read());
+        let before = table.iter().position(|row| row.id == id);
+        let before = before.map(|at| table.remove(at));
+        let mut row = Row {
+            id: id.to_owned(),
+            name: name.to_owned(),
+            ports: BTreeMap::new(),
+        };
+        let mut bound = Vec::with_capacity(ports.len());
+        let mut refused = None;
+        // Those that were given first: none of them may be chosen for another one.
+        let (given, chosen): (Vec<&Port>, Vec<&Port>) =
+            ports.iter().partition(|port| port.host.is_some());
+        for port in given.into_iter().chain(chosen) {
+            let old = before.as_ref().and_then(|row| row.ports.get(&port.inside));
+            let listener = match port.host {
+                Some(host) => bind(host).map_err(|error| refusal(host, &error, table)),
+                None => choose(id, port.inside, old.copied(), table, &row),
+            };
+            match listener.and_then(|listener| Ok((listener.local_addr().map_err(lost)?, listener)))
+            {
+                Ok((address, listener)) => {
+                    row.ports.insert(port.inside, address.port());
+                    bound.push((port.inside, listener));
+                }
+                Err(error) => {
+                    refused = Some(error);
+                    break;
+                }
+            }
+        }
+        if let Some(error) = refused {
+            // It keeps what it had.
+            table.extend(before);
+            return Err(error);
+        }
+        let changed = before.as_ref() != Some(&row);
+        table.push(row);
+        if changed {
+            let extra = table.len().saturating_sub(MAX_SERVERS);
+            table.drain(..extra);
+            if let Err(error) = self.write(table) {
+                let file = self.file.display();
+                tracing::warn!(%file, %error, "ports of servers cannot be remembered");
+            }
+        }
+        Ok(bound)
+    }
+
+    fn read(&self) -> Vec<Row> {
+        let read = match fs::read(&self.file) {
+            Ok(text) => serde_json::from_slice(&text).map_err(io::Error::from),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Vec::new(),
+            Err(error) => Err(error),
+        };
+        read.unwrap_or_else(|error| {
+            let file = self.file.display();
+            tracing::warn!(%file, %error, "ports of servers are forgotten, and will be others");
+            Vec::new()
+        })
+    }
+
+    fn write(&self, table: &[Row]) -> io::Result<()> {
+        if let Some(dir) = self.file.parent() {
+            DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+        }
+        let new = self.file.with_extension("new");
+        let mut file = OpenOptions::new();
+        let mut file = file
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&new)?;
+        file.write_all(&serde_json::to_vec_pretty(table)?)?;
+        file.sync_data()?;
+        fs::rename(&new, &self.file)
+    }
+}
+
+fn bind(port: u16) -> io::Result<StdListener> {
+    StdListener::bind((Ipv4Addr::LOCALHOST, port))
+}
+
+/// The port that it had, or one that is nobody's.
+fn choose(
+    id: &str,
+    inside: u16,
+    old: Option<u16>,
+    others: &[Row],
+    own: &Row,
+) -> Result<StdListener, Error> {
+    let rows = others.iter().chain([own]);
+    let taken: BTreeSet<u16> = rows.flat_map(|row| row.ports.values().copied()).collect();
+    // FNV-1a. Servers begin at different ports, so that installations on one host seldom meet.
+    let bytes = id.bytes().chain(inside.to_be_bytes());
+    let hash = bytes.fold(0x811c_9dc5_u32, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    });
+    let first = usize::try_from(hash).unwrap_or_default() % CHOICE.len();
+    let free = CHOICE.cycle().skip(first).take(CHOICE.len());
+    let free = free.filter(|port| !taken.contains(port));
+    let old = old.filter(|old| !own.ports.values().any(|own| own == old));
+    for port in old.into_iter().chain(free) {
+        match bind(port) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+            other => return other.map_err(|error| refusal(port, &error, others)),
+        }
+    }
+    Err(Error::Refused {
+        field: "ports",
+        why: format!(
+            "all ports of this host from {} to {} are taken; give another one, as in \"8080:{inside}\"",
+            CHOICE.start,
+            CHOICE.end - 1
+        ),
+    })
+}
+
+fn lost(error: io::Error) -> Error {
+    Error::Failed(format!("cannot tell its port: {error}"))
+}
+
+fn refusal(port: u16, error: &io::Error, rows: &[Row]) -> Error {
+    let why = match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            let mut why = format!("port {port} of this host is taken");
+            if let Some(holder) = holder::of(port) {
+                why.push_str(&format!(" by {holder}"));
+                let own = holder.pid == std::process::id();
+                let row = rows
+                    .iter()
+                    .find(|row| row.ports.values().any(|&own| own == port));
+                if let Some(row) = row.filter(|_| own) {
+                    why.push_str(&format!(", for the server `{}`", row.name));
+                }
+            }
+            why + "; free it, or give another one"
+        }
+        io::ErrorKind::PermissionDenied => {
+            format!("port {port} of this host is for root alone; give one from 1024 on, or none")
+        }
+        _ => format!("port {port} of this host cannot be listened on: {error}"),
+    };
+    Error::Refused {
+        field: "ports",
+        why,
+    }
+}
+
+impl Listeners {
+    /// Where each port is reached.
+    pub(crate) fn addresses(&self) -> io::Result<BTreeMap<u16, SocketAddr>> {
+        let address =
+            |(inside, listener): &(u16, TcpListener)| Ok((*inside, listener.local_addr()?));
+        self.all.iter().map(address).collect()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// Tells when they are closed.
+    pub(crate) fn closing(&mut self) -> Closing {
+        let (open, closing) = channel();
+        self._open = Some(open);
+        Closing(closing)
+    }
+
+    /// The next connection, and the port inside that it is for.
+    ///
+    /// # Cancel safety
+    ///
+    /// No connection is lost.
+    pub(crate) async fn accept(&self) -> (u16, TcpStream) {
+        loop {
+            let accepts = self.all.iter().map(|(inside, listener)| {
+                Box::pin(async move { (*inside, listener.accept().await) })
+            });
+            match futures_util::future::select_all(accepts).await.0 {
+                (inside, Ok((stream, _))) => return (inside, stream),
+                (_, Err(_)) => sleep(PAUSE).await,
+            }
+        }
+    }
+}
+
+impl Closing {
+    /// Waits until they are closed, a second at most. Blocks.
+    pub(crate) fn wait(&self) {
+        // What it waits for is that there is no sender any more.
+        let _ = self.0.recv_timeout(CLOSE);
+    }
+}

@@ -1,0 +1,110 @@
+//! Who listens on a port of this host, as `/proc` tells it (proc_net_tcp(5)).
+//!
+//! Deliberately absent: arguments of commands, which may be secrets.
+
+use std::fmt;
+use std::fs;
+
+/// The state `TCP_LISTEN`.
+const LISTENS: &str = "0A";
+
+/// A process that listens.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Holder {
+    pub(super) pid: u32,
+    /// The kernel's short name of it.
+    command: String,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "`{}` (process {})",
+            self.command.escape_debug(),
+            self.pid
+        )
+    }
+}
+
+/// `None`: it is not to be seen from here.
+pub(super) fn of(port: u16) -> Option<Holder> {
+    let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|table| fs::read_to_string(table).ok());
+    let sockets: Vec<String> = tables
+        .iter()
+        .flatten()
+        .flat_map(|table| table.lines().skip(1))
+        .filter_map(|line| listener(line, port))
+        .map(|inode| format!("socket:[{inode}]"))
+        .collect();
+    if sockets.is_empty() {
+        return None;
+    }
+    let entries = fs::read_dir("/proc").ok()?.flatten();
+    let mut pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let pid: u32 = pids.find(|pid: &u32| {
+        let files = fs::read_dir(format!("/proc/{pid}/fd"))
+            .into_iter()
+            .flatten()
+            .flatten();
+        let mut links = files.filter_map(|file| fs::read_link(file.path()).ok());
+        links.any(|link| {
+            sockets
+                .iter()
+                .any(|socket| link.as_os_str() == socket.as_str())
+        })
+    })?;
+    let command = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+    let command = command.trim_end_matches('\n').to_owned();
+    Some(Holder { pid, command })
+}
+
+/// The socket of a line, if it listens on this port where loopback is meant, too: `sl local remote state tx:rx tr:when
+/// retrnsmt uid timeout inode`.
+fn listener(line: &str, port: u16) -> Option<&str> {
+    let mut words = line.split_ascii_whitespace();
+    let (address, local) = words.nth(1)?.split_once(':')?;
+    let state = words.nth(1)?;
+    let inode = words.nth(5)?;
+    // 127.0.0.1, or all addresses; those of IPv4 end ones of IPv6.
+    let here = address.ends_with("0100007F") || address.bytes().all(|digit| digit == b'0');
+    let fits = here && state == LISTENS && u16::from_str_radix(local, 16) == Ok(port);
+    fits.then_some(inode)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn a_listener_is_found_with_its_process() {
+        for address in ["127.0.0.1:0", "0.0.0.0:0", "[::]:0"] {
+            let listener = TcpListener::bind(address).unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let holder = of(port).unwrap();
+            assert_eq!(holder.pid, std::process::id(), "{address}");
+            let own = fs::read_to_string("/proc/self/comm").unwrap();
+            assert_eq!(holder.command, own.trim_end());
+            drop(listener);
+            assert_eq!(of(port), None);
+        }
+    }
+
+    #[test]
+    fn other_lines_are_no_listeners() {
+        let rest = "00000000:00000000 00:00000000 00000000     0        0 77 1 0 100 0 0 10 0";
+        let line = |local: &str, state: &str| format!("   0: {local} 00000000:0000 {state} {rest}");
+        assert_eq!(listener(&line("0100007F:1F90", "0A"), 8080), Some("77"));
+        for (local, state) in [
+            ("0100007F:1F91", "0A"),
+            ("0100007F:1F90", "01"),
+            ("0200007F:1F90", "0A"),
+            ("0100007F", "0A"),
+        ] {
+            assert_eq!(listener(&line(local, state), 8080), None, "{local} {state}");
+        }
+        assert_eq!(listener("", 8080), None);
+    }
+}
