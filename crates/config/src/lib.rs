@@ -29,7 +29,7 @@ pub use locate::{Sources, data_dir};
 pub use members::{MAX_ITEMS, MAX_TEXT_BYTES, Reader, fits, snake, texts};
 pub use problem::{ConfigError, Problem, nearest};
 pub use sandbox::{
-    heartbeat, is_mountable, limits, network, not_mountable, path, ports, start, volumes,
+    heartbeat, is_mountable, is_port, limits, network, not_mountable, path, ports, start, volumes,
 };
 pub use servers::{Unfit, check as check_entry, check_project};
 #[cfg(test)]

@@ -48,6 +48,15 @@ pub fn ports(reader: &mut Reader<'_>, sandbox: &mut Sandbox) {
     }
 }
 
+/// A port as an argument of the command line, where the gateway reads it.
+///
+/// # Errors
+/// What a port is.
+pub fn is_port(text: &str) -> Result<String, &'static str> {
+    let read = port(&Value::from(text)).map(|_| text.to_owned());
+    read.ok_or("a port is 1 to 65535, as 9000 or HOST:9000")
+}
+
 fn port(value: &Value) -> Option<Port> {
     let number = |number: u64| u16::try_from(number).ok().filter(|number| *number > 0);
     // Digits alone: `parse` takes a sign, too.

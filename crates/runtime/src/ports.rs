@@ -147,6 +147,11 @@ impl Inner {
             table.extend(before);
             return Err(error);
         }
+        // What others had is its own now.
+        for other in table.iter_mut() {
+            let is_own = |host: &u16| row.ports.values().any(|own| own == host);
+            other.ports.retain(|_, host| !is_own(host));
+        }
         let changed = before.as_ref() != Some(&row);
         table.push(row);
         if changed {
@@ -303,5 +308,126 @@ impl Closing {
     pub(crate) fn wait(&self) {
         // What it waits for is that there is no sender any more.
         let _ = self.0.recv_timeout(CLOSE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: Port = Port {
+        inside: 9000,
+        host: None,
+    };
+
+    /// What a server gets that names these ports: the ports of this host.
+    fn bind(ports: &Ports, id: &str, all: &[Port]) -> Result<(Vec<u16>, Vec<StdListener>), String> {
+        let bound = ports
+            .0
+            .bind(id, id, all)
+            .map_err(|error| error.to_string())?;
+        let (_, listeners): (Vec<_>, Vec<_>) = bound.into_iter().unzip();
+        let host = |listener: &StdListener| listener.local_addr().unwrap().port();
+        Ok((listeners.iter().map(host).collect(), listeners))
+    }
+
+    #[test]
+    fn a_port_that_was_chosen_is_kept_and_is_nobody_elses() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("below/ports.json");
+        let ports = Ports::new(file.clone());
+        let two = [
+            ONE,
+            Port {
+                inside: 9001,
+                ..ONE
+            },
+        ];
+        let (first, held) = bind(&ports, "a", &two).unwrap();
+        assert!(first.iter().all(|port| CHOICE.contains(port)) && first[0] != first[1]);
+        // A second instance at the same time has others.
+        let (second, others) = bind(&ports, "a", &two).unwrap();
+        assert!(second.iter().all(|port| !first.contains(port)));
+        drop((held, others));
+        // Also in the next run of the product, and though the port is free now.
+        let ports = Ports::new(file);
+        for _ in 0..2 {
+            assert_eq!(bind(&ports, "a", &two).unwrap().0, second);
+        }
+        let stranger = Row {
+            id: "b".to_owned(),
+            name: "b".to_owned(),
+            ports: BTreeMap::new(),
+        };
+        let table = ports.0.table.lock().unwrap().clone().unwrap();
+        let old = Some(second[0]);
+        let others = choose("a", 9000, None, &table, &stranger).unwrap();
+        assert!(!second.contains(&others.local_addr().unwrap().port()));
+        // One that was lost to somebody else is not asked for again.
+        let lost = bind_to(second[0]);
+        let (third, _) = bind(&ports, "a", &two).unwrap();
+        assert!(third[0] != second[0] && third[1] == second[1]);
+        drop(lost);
+        assert_eq!(bind(&ports, "a", &two).unwrap().0, third);
+        let again = choose("b", 9000, old, &[], &stranger).unwrap();
+        assert_eq!(again.local_addr().unwrap().port(), second[0]);
+    }
+
+    fn bind_to(port: u16) -> StdListener {
+        super::bind(port).unwrap()
+    }
+
+    #[test]
+    fn a_port_that_was_given_is_that_one_or_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let ports = Ports::new(dir.path().join("ports.json"));
+        let (chosen, _) = bind(&ports, "a", &[ONE]).unwrap();
+        let given = Port {
+            host: Some(chosen[0]),
+            ..ONE
+        };
+        let (host, held) = bind(&ports, "b", &[given]).unwrap();
+        assert_eq!(host, chosen);
+        let refused = bind(&ports, "c", &[given]).unwrap_err();
+        for part in [&chosen[0].to_string(), "(process ", "for the server `b`"] {
+            assert!(refused.contains(part), "{refused}");
+        }
+        drop(held);
+        // A refusal takes nothing away from what it had before.
+        let (before, _) = bind(&ports, "c", &[ONE]).unwrap();
+        let held = bind_to(chosen[0]);
+        assert!(bind(&ports, "c", &[given]).is_err());
+        assert_eq!(bind(&ports, "c", &[ONE]).unwrap().0, before);
+        drop(held);
+    }
+
+    #[test]
+    fn what_is_remembered_has_an_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("ports.json");
+        fs::write(&file, "no table").unwrap();
+        let rows = |count| {
+            let row = |number| Row {
+                id: format!("s-{number}"),
+                name: "s".to_owned(),
+                ports: BTreeMap::from([(9000, 16_384 + number)]),
+            };
+            (0..count).map(row).collect::<Vec<_>>()
+        };
+        let ports = Ports::new(file.clone());
+        // A file that is none is as good as nothing.
+        bind(&ports, "a", &[ONE]).unwrap();
+        assert_eq!(ports.0.read().len(), 1);
+        let most = u16::try_from(MAX_SERVERS).unwrap();
+        ports.0.write(&rows(most)).unwrap();
+        let ports = Ports::new(file);
+        bind(&ports, "a", &[ONE]).unwrap();
+        bind(&ports, "s-1", &[ONE]).unwrap();
+        bind(&ports, "b", &[ONE]).unwrap();
+        let rows = ports.0.read();
+        let known = |id: &str| rows.iter().any(|row| row.id == id);
+        assert_eq!(rows.len(), MAX_SERVERS);
+        assert!(known("a") && known("b") && known("s-1") && known("s-3"));
+        assert!(!known("s-0") && !known("s-2"), "they started longest ago");
     }
 }

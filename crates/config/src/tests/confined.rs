@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use model::{Heartbeat, Mount, Network, Program, Provider, Reach, RestartPolicy, ServerSpec};
+use model::{Heartbeat, Mount, Network, Port, Program, Provider, Reach, RestartPolicy, ServerSpec};
 use serde_json::json;
 
 use super::load;
@@ -77,7 +77,13 @@ fn everything_that_can_be_said_of_a_sandbox_is_read() {
     assert!(sandbox.strict);
     assert_eq!(
         (&*sandbox.volumes, &*sandbox.ports),
-        (&["/notes".to_owned()][..], &[9000][..])
+        (
+            &["/notes".to_owned()][..],
+            &[Port {
+                inside: 9000,
+                host: None
+            }][..]
+        )
     );
     let mount = |host: &str, inside: &str, read_only| Mount {
         host: PathBuf::from(host),
@@ -101,6 +107,52 @@ fn everything_that_can_be_said_of_a_sandbox_is_read() {
     );
     let heartbeat = spec.heartbeat.expect("it is asked");
     assert_eq!((heartbeat.interval.as_secs(), heartbeat.misses), (5, 2));
+}
+
+#[test]
+fn a_port_has_several_shapes() {
+    let ports = |entry: &serde_json::Value| spec(entry).sandbox().map(|own| own.ports.clone());
+    let (inside, host) = (9000, Some(8080));
+    for (shape, host) in [
+        (json!(9000), None),
+        (json!("9000"), None),
+        (json!("8080:9000"), host),
+        (json!({"container": 9000}), None),
+        (json!({"host": null, "container": 9000}), None),
+        (json!({"host": 8080, "container": 9000}), host),
+    ] {
+        let expected = Some(vec![Port { inside, host }]);
+        let one = json!({"image": "i", "toolwharf": {"port": shape}});
+        let several = json!({"image": "i", "ports": [shape]});
+        assert_eq!(ports(&one), expected, "{one}");
+        assert_eq!(ports(&several), expected, "{several}");
+    }
+    for shape in [
+        json!(0),
+        json!(65536),
+        json!(-1),
+        json!(1.5),
+        json!(""),
+        json!(":"),
+        json!("9000:"),
+        json!(":9000"),
+        json!("0:9000"),
+        json!("8080:0"),
+        json!("+80"),
+        json!("1:2:3"),
+        json!("127.0.0.1:1:2"),
+        json!({"host": 8080}),
+        json!({"host": "8080", "container": 9000}),
+        json!({"host": 8080, "container": 9000, "protocol": "udp"}),
+        json!([]),
+        json!(true),
+    ] {
+        let said = said(&json!({"image": "i", "port": shape}));
+        assert!(
+            said.contains("`port` of server `notes`") && said.contains("1 to 65535"),
+            "{shape}: {said}"
+        );
+    }
 }
 
 #[test]
@@ -174,6 +226,22 @@ fn what_cannot_be_is_said_with_its_place() {
         (
             json!({"command": "c", "port": 0}),
             &["`port`", "1 to 65535"],
+        ),
+        (
+            json!({"command": "c", "ports": [1, "1"]}),
+            &["`ports` of server", "a port twice"],
+        ),
+        (
+            json!({"command": "c", "ports": ["5:1", "5:2"]}),
+            &["`ports` of server", "a port twice"],
+        ),
+        (
+            json!({"command": "c", "ports": [1, "x"]}),
+            &["`ports.1` of server", "1 to 65535"],
+        ),
+        (
+            json!({"command": "c", "port": 1, "ports": [2]}),
+            &["`port` of server", "beside `port`"],
         ),
         (
             json!({"command": "c", "start": "never"}),

@@ -362,3 +362,92 @@ async fn say(frames: &mpsc::Sender<Bytes>, head: &[u8], body: &[u8]) -> io::Resu
     let sent = frames.send([head, body].concat().into()).await;
     sent.map_err(|_| io::ErrorKind::BrokenPipe.into())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines() -> (Lines, Near) {
+        let (frames, _) = mpsc::channel(1);
+        let mut lines = Lines::default();
+        let number = lines.free().unwrap();
+        let near = lines.open(number, 80, frames);
+        (lines, near)
+    }
+
+    fn heard(frames: &[(u8, u8, u16, usize)]) -> BytesMut {
+        let mut bytes = BytesMut::new();
+        for &(kind, number, value, body) in frames {
+            bytes.extend_from_slice(&head(kind, number, value));
+            bytes.resize(bytes.len() + body, b'x');
+        }
+        bytes
+    }
+
+    /// What runs in the server's container may say anything.
+    #[tokio::test]
+    async fn frames_that_break_the_rules_end_the_relay() {
+        let full = (DATA, 0, BODY as u16, BODY);
+        let within = [full, full, full, full];
+        for (frames, fits) in [
+            (
+                &[(DATA, 0, 3, 3), (END, 0, 0, 0), (CLOSED, 0, 0, 0)][..],
+                true,
+            ),
+            (&within, true),
+            (&[full, full, full, full, (DATA, 0, 1, 1)], false),
+            (&[(DATA, 0, BODY as u16 + 1, 0)], false),
+            (&[(DATA, 1, 1, 1)], false),
+            (&[(DATA, 255, 1, 1)], false),
+            (&[(CREDIT, 0, 1, 0)], false),
+            (&[(END, 0, 0, 0), (DATA, 0, 1, 1)], false),
+            (&[(OPEN, 0, 80, 0)], false),
+            (&[(RESET, 0, 0, 0)], false),
+            (&[(0, 0, 0, 0)], false),
+        ] {
+            let (mut lines, _near) = lines();
+            let mut bytes = heard(frames);
+            assert_eq!(lines.hear(&mut bytes).is_some(), fits, "{frames:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_frame_may_come_in_pieces_and_a_number_is_used_again_last_of_all() {
+        let (mut lines, near) = lines();
+        let whole = heard(&[(DATA, 0, 3, 3), (CLOSED, 0, 0, 0)]);
+        let mut bytes = BytesMut::new();
+        for byte in whole {
+            bytes.extend_from_slice(&[byte]);
+            lines.hear(&mut bytes).unwrap();
+        }
+        assert!(bytes.is_empty() && near.closed.is_cancelled());
+        // Its client may still have something to say, which must not be taken for another one's.
+        assert_eq!(lines.free(), Some(1));
+        lines.carried(0);
+        assert_eq!(lines.free(), Some(0));
+    }
+
+    /// The program itself, without a container around it.
+    #[tokio::test]
+    async fn the_relay_ends_with_its_input() {
+        use tokio::io::AsyncReadExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        let file = place(dir.path(), "test").unwrap();
+        assert_eq!(place(dir.path(), "test").unwrap(), file);
+        let mut relay = tokio::process::Command::new(file)
+            .env_clear()
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let (mut input, mut output) = (relay.stdin.take().unwrap(), relay.stdout.take().unwrap());
+        // Nobody listens at port 0.
+        input.write_all(&head(OPEN, 5, 0)).await.unwrap();
+        let mut said = [0; HEAD];
+        output.read_exact(&mut said).await.unwrap();
+        assert_eq!(said, head(CLOSED, 5, 0));
+        drop(input);
+        assert!(relay.wait().await.unwrap().success());
+    }
+}

@@ -1,13 +1,14 @@
 //! Ports of containers, with a network and without one.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use model::{Network, Port, Provider, Reach};
 use runtime::docker::Docker;
 use runtime::{Error, Instance, Runtime as _};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::server::Server;
 use crate::support::{BOTH, GRACE, LONG, bench, sh, wait_for};
@@ -49,10 +50,10 @@ async fn fetch(instance: &Instance, path: &str, length: usize) -> Vec<u8> {
             if let Some(body) = body.filter(|body| body.len() == length) {
                 return body;
             }
-            tokio::task::yield_now().await;
+            sleep(Duration::from_millis(50)).await;
         }
     };
-    timeout(LONG, fetching).await.unwrap()
+    timeout(LONG, fetching).await.expect("the file comes")
 }
 
 #[tokio::test]

@@ -126,7 +126,7 @@ struct ConfinedArgs {
     strict: bool,
     /// The port that it listens on inside, or HOST:PORT to choose where it is reached: it speaks HTTP there, not JSON lines on
     /// its standard streams.
-    #[arg(long, value_name = "PORT")]
+    #[arg(long, value_name = "PORT", value_parser = config::is_port)]
     port: Option<String>,
     /// Where its MCP endpoint is over HTTP; without it, /mcp.
     #[arg(long, requires = "port")]

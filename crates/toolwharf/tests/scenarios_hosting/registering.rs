@@ -1,11 +1,11 @@
-//! H01 to H03, H13, H14 and H18: what is registered, what is told of it, and what is refused.
+//! H01, H03, H13, H14 and H18: what is registered, what is told of it, and what is refused.
 
 use serde_json::{Value, json};
 use sqlx::{
     AssertSqlSafe, ConnectOptions, Connection, PgConnection, SqliteConnection,
     sqlite::SqliteConnectOptions,
 };
-use testkit::{RawClient, wait_for, wait_for_some};
+use testkit::wait_for_some;
 use tokio::net::TcpListener;
 
 use crate::support::{
@@ -14,7 +14,6 @@ use crate::support::{
 
 on_every_platform!(
     h01_a_registration_makes_an_instance_a_bridge_and_a_row,
-    h02_a_server_without_a_bridge_is_reached_at_its_port,
     h03_variables_reach_their_server_and_nobody_else,
     h13_the_status_says_how_it_is,
     h14_the_list_has_all_of_them_and_no_secrets,
@@ -104,61 +103,6 @@ async fn h01_a_registration_makes_an_instance_a_bridge_and_a_row(platform: Platf
     assert_eq!(removed.status, 204);
     gone(platform, &id, &name).await;
     assert!(row(&site, &id).await.is_none());
-    host.stop().await;
-}
-
-async fn h02_a_server_without_a_bridge_is_reached_at_its_port(platform: Platform) {
-    let site = Site::new(platform).await;
-    let host = site.start().await;
-    let mut entry = with(
-        site.entry("h02", &["--http", "0.0.0.0:8080"]),
-        json!({"stdio_bridge": false, "ports": [8080]}),
-    );
-    if platform.is_docker() {
-        let refused = host.ask("POST", "", entry.clone()).await;
-        assert_eq!(refusal(&refused), (422, vec!["/ports".to_owned()]));
-        let words = refused.text();
-        assert!(
-            words.contains("a container without a network has none"),
-            "{words}"
-        );
-        entry = with(entry, json!({"network": "open"}));
-    }
-    if platform == Platform::Gvisor {
-        // It is registered with the daemon as one that has no network.
-        let refused = host.ask("POST", "", entry).await;
-        assert_eq!(refusal(&refused), (422, vec!["/network".to_owned()]));
-        assert!(
-            refused.text().contains("--network=none"),
-            "{}",
-            refused.text()
-        );
-        host.stop().await;
-        return;
-    }
-    let id = host.host(entry).await;
-    let told = host.status(&id).await;
-    assert_eq!(told["stdio_bridge"], false);
-    assert_eq!(told["ports"][0]["port"], 8080);
-    let address = told["ports"][0]["address"].as_str().unwrap();
-    assert!(address.starts_with("127.0.0.1:"), "{address}");
-    let echo = host.tool(&id, "echo", json!({"n": 1})).await;
-    assert_eq!(echo["structuredContent"]["n"], 1);
-    // Whoever knows the address reaches it without the product.
-    let own = RawClient::new(&format!("http://{address}/mcp"));
-    let asked = json!({"jsonrpc": "2.0", "id": 7, "method": "initialize", "params": {
-        "protocolVersion": "2025-11-25", "capabilities": {},
-        "clientInfo": {"name": "t", "version": "1"},
-    }});
-    let answer = own.post(asked.to_string()).await.response();
-    assert_eq!(answer["result"]["serverInfo"]["name"], "h02");
-    // It comes back at its port, wherever that is reached then.
-    let crashed = host.call(&id, "crash", json!({})).await;
-    assert!(!crashed.status.is_success());
-    wait_for("its return", LONG, async || {
-        host.call(&id, "echo", json!({})).await.status == 200
-    })
-    .await;
     host.stop().await;
 }
 
@@ -490,6 +434,12 @@ async fn bad_registrations_are_refused_by_their_fields(platform: Platform) {
         (json!({"ports": [0]}), "/ports/0"),
         (json!({"ports": [70000]}), "/ports/0"),
         (json!({"ports": [80, 80]}), "/ports"),
+        (
+            json!({"ports": ["1:80", {"host": 1, "container": 81}]}),
+            "/ports",
+        ),
+        (json!({"ports": ["0:80"]}), "/ports/0"),
+        (json!({"ports": [{"host": 80}]}), "/ports/0"),
         (json!({"stdio_bridge": false}), "/ports"),
         (json!({"stdio_bridge": "yes"}), "/stdio_bridge"),
         (json!({"restart_policy": "sometimes"}), "/restart_policy"),
