@@ -5,11 +5,11 @@
 //! - Only loopback is listened on.
 //! - A port that was given is that one or none. One that was chosen is asked for again at the next start, of the server
 //!   and of the product, and chosen for no other server while it is remembered.
-//! - What is remembered has an end: the servers that started last.
+//! - Only the ports of the [`MAX_SERVERS`] servers that started last are remembered.
 //!
 //! # Deliberately absent
 //!
-//! Ports from the kernel's own choice: it lends those to any outgoing connection while the server is down.
+//! Ports of the kernel's own choice: it lends those to outgoing connections while the server is down.
 
 mod holder;
 
@@ -31,7 +31,7 @@ use tokio::time::sleep;
 
 use crate::unit::{Confined, Error};
 
-/// What ports are chosen from: below those that Linux uses for outgoing connections (`ip_local_port_range`).
+/// Ports are chosen from these. They are below those that Linux uses for outgoing connections (`ip_local_port_range`).
 const CHOICE: Range<u16> = 16_384..32_768;
 /// Servers whose ports are remembered.
 const MAX_SERVERS: usize = 1024;
@@ -121,7 +121,7 @@ impl Inner {
         };
         let mut bound = Vec::with_capacity(ports.len());
         let mut refused = None;
-        // Those that were given first: none of them may be chosen for another one.
+        // Given ports come first, so that none of them is chosen for another port.
         let (given, chosen): (Vec<&Port>, Vec<&Port>) =
             ports.iter().partition(|port| port.host.is_some());
         for port in given.into_iter().chain(chosen) {
@@ -147,7 +147,7 @@ impl Inner {
             table.extend(before);
             return Err(error);
         }
-        // What others had is its own now.
+        // A port that another server had belongs to this one now.
         for other in table.iter_mut() {
             let is_own = |host: &u16| row.ports.values().any(|own| own == host);
             other.ports.retain(|_, host| !is_own(host));

@@ -6,9 +6,9 @@
 //!
 //! # Invariants
 //!
-//! - What the relay says is the server's word: they are in one container. Frames that break the rules end the relay.
-//! - What waits for a client is read from the server no sooner than the client takes it, and the other way round. At
-//!   most [`WINDOW`] bytes of a connection wait here in each direction.
+//! - The relay is not trusted: it shares its container with the server. A frame that breaks the rules ends it.
+//! - Data is read from the server no faster than the client takes it, and the other way round. At most [`WINDOW`] bytes
+//!   of a connection wait here in each direction.
 //! - Connections are bounded; those beyond wait in the kernel's queue.
 //! - A relay that ends takes its connections along, and is started again for as long as its container runs.
 

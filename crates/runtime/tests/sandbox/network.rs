@@ -218,6 +218,22 @@ async fn a_port_inside_is_reached_from_the_host() {
                 "nobody listens any more"
             );
         }
+        // The next instance is reached where this one was; its streams make no difference.
+        let mut bridged = served(8000, network);
+        bridged.reach = Reach::Streams;
+        let again = ground.launch(bridged).await.unwrap();
+        assert_eq!(again.ports, instances[0].ports);
+        assert!(again.stdio.is_some());
+        let answer = async {
+            loop {
+                match get(again.ports[&8000], "/x").await {
+                    Ok(answer) if answer.contains("/x 2 ") => return,
+                    _ => tokio::time::sleep(Duration::from_millis(50)).await,
+                }
+            }
+        };
+        timeout(LONG, answer).await.unwrap();
+        again.handle.stop(Duration::from_secs(5)).await;
         assert!(ground.left().is_empty());
     }
 }
@@ -255,6 +271,10 @@ async fn with_an_open_network_a_port_is_the_hosts() {
         "{error}"
     );
     drop(taken);
+    let mut elsewhere = served(port, Network::Open);
+    elsewhere.sandbox.ports[0].host = Some(port ^ 1);
+    let error = ground.launch(elsewhere).await.unwrap_err().to_string();
+    assert!(error.contains("the host's own"), "{error}");
     let instance = ground.launch(served(port, Network::Open)).await.unwrap();
     listening(&instance).await;
     assert_eq!(instance.ports[&port].port(), port);
