@@ -233,7 +233,7 @@ async fn g15_a_legacy_client_drives_a_modern_servers_task() {
         .await;
         assert_eq!(task["status"], "working");
         assert!(task["ttl"].is_null() || task["ttl"].is_u64(), "{task}");
-        assert!(task.get("ttlMs").is_none() && task["created_at"].is_string());
+        assert!(task.get("ttlMs").is_none() && task["createdAt"].is_string());
         let id = &task["taskId"];
         let result = peer.request("tasks/result", json!({ "taskId": id })).await;
         assert_eq!(result.text(), "computed x");
