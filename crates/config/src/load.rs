@@ -51,6 +51,18 @@ impl Config {
             origins: HashMap::new(),
             warnings: Vec::new(),
         };
+        let mut settings_file = None;
+        // They say what holds for servers that say nothing else.
+        if let Some(path) = &sources.settings
+            && let Some(source) = open(path, Syntax::Toml, sources.optional, &mut problems)
+        {
+            let variables = Variables {
+                env,
+                workspace: workspace_of(path),
+            };
+            config.settings = settings::parse(&source, &variables, &mut problems);
+            settings_file = Some(path.clone());
+        }
         let mut seen: Vec<(Source, Vec<Parsed>)> = Vec::new();
         for path in &sources.servers {
             let Some(source) = open(path, Syntax::Json, sources.optional, &mut problems) else {
@@ -60,23 +72,14 @@ impl Config {
                 env,
                 workspace: workspace_of(path),
             };
-            let mut outcome = servers::parse(&source, &variables);
+            let mut outcome = servers::parse(&source, &variables, config.settings.defaults);
             problems.append(&mut outcome.problems);
             config.warnings.append(&mut outcome.warnings);
             duplicates(&source, &outcome.servers, &seen, &mut problems);
             config.sources.push(path.clone());
             seen.push((source, outcome.servers));
         }
-        if let Some(path) = &sources.settings
-            && let Some(source) = open(path, Syntax::Toml, sources.optional, &mut problems)
-        {
-            let variables = Variables {
-                env,
-                workspace: workspace_of(path),
-            };
-            config.settings = settings::parse(&source, &variables, &mut problems);
-            config.sources.push(path.clone());
-        }
+        config.sources.extend(settings_file);
         if !problems.is_empty() {
             // Whatever the order of finding them: files as named, lines from the top.
             let order: Vec<&Path> = sources.files().collect();

@@ -11,8 +11,8 @@ mod walk;
 use std::{collections::BTreeSet, path::Path, time::Duration};
 
 use model::{
-    AuditBodies, LogFormat, NamingPolicy, Pinning, ProjectId, ProjectView, Provider, ServerName,
-    Settings, StartPolicy, ToolRef,
+    AuditBodies, LogFormat, NamingPolicy, Packages, Pinning, ProjectId, ProjectView, Provider,
+    ServerName, Settings, StartPolicy, ToolRef,
 };
 use toml::{
     Spanned,
@@ -73,6 +73,7 @@ impl Walk<'_> {
             "extensions",
             "limits",
             "breaker",
+            "defaults",
             "audit",
             "hosting",
             "agent",
@@ -163,6 +164,12 @@ impl Walk<'_> {
                     None => self.wrong(item.span(), "bad `cooldown`", TIME),
                 }
             }
+        }
+        if let Some(defaults) = self.table(root, "defaults") {
+            self.unknown_keys(defaults, "defaults.", &["sandbox", "packages"]);
+            let into = &mut settings.defaults;
+            self.flag(defaults, "sandbox", &mut into.sandbox);
+            self.word(defaults, "packages", Packages::WORDS, &mut into.packages);
         }
         if let Some(hosting) = self.table(root, "hosting") {
             self.hosting(hosting, settings);

@@ -11,7 +11,7 @@ use std::{
 };
 
 use model::{Launch, Program, Provider};
-use runtime::{Error, Runtime};
+use runtime::{Error, Packages, Runtime};
 use tokio::{sync::OnceCell, time::Instant};
 
 /// Strongest first.
@@ -36,6 +36,7 @@ pub struct Runtimes {
     allowed: BTreeSet<Provider>,
     /// Why there are no sandboxes here, if that is so.
     closed: Option<&'static str>,
+    packages: Option<Arc<Packages>>,
     /// What an earlier run left on this host is removed before the first sandbox is started.
     prepared: OnceCell<()>,
     probes: Mutex<BTreeMap<Provider, Probe>>,
@@ -82,9 +83,23 @@ impl Runtimes {
             all,
             allowed,
             closed: None,
+            packages: None,
             prepared: OnceCell::new(),
             probes: Mutex::default(),
         }
+    }
+
+    /// These, with the packages that they start servers from.
+    #[must_use]
+    pub fn with_packages(self, packages: Arc<Packages>) -> Self {
+        let packages = Some(packages);
+        Self { packages, ..self }
+    }
+
+    /// The packages of this installation, where this process is the one that changes them.
+    #[must_use]
+    pub fn packages(&self) -> Option<&Arc<Packages>> {
+        self.packages.as_ref()
     }
 
     /// Only what runs servers on the host itself. `why` is told of servers that want a sandbox.

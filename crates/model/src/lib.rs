@@ -23,12 +23,13 @@ pub use hidden::Hidden;
 pub use id::{ExposedName, InvalidName, NativeName, ProjectId, ServerKey, ServerName, ToolRef};
 pub use origin::{Launch, Origin, Place, Program, Reach, Remote, url_for_display};
 pub use policy::{
-    AuditBodies, Breaker, EraPolicy, Heartbeat, NamingPolicy, Pinning, Provider, RestartPolicy,
-    Sharing, StartPolicy, UnknownWord,
+    AuditBodies, Breaker, EraPolicy, Heartbeat, NamingPolicy, Packages, Pinning, Provider,
+    RestartPolicy, Sharing, StartPolicy, UnknownWord,
 };
 pub use sandbox::{Mount, Network, Port, ResourceLimits, Sandbox};
 pub use server::{Declared, Secrets, ServerSpec, ToolSetting};
 pub use settings::{
-    AgentSettings, Audit, HostingSettings, Limits, Log, LogFormat, ModelApi, ProjectView, Settings,
+    AgentSettings, Audit, Defaults, HostingSettings, Limits, Log, LogFormat, ModelApi, ProjectView,
+    Settings,
 };
 pub use share::fair_share;

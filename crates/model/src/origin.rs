@@ -8,7 +8,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::Sandbox;
+use crate::{Packages, Sandbox};
 
 /// Where a server's instances come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +37,10 @@ pub struct Launch {
     pub cwd: Option<PathBuf>,
     pub reach: Reach,
     pub place: Place,
+    /// Of a program that is `npx` or `uvx`.
+    pub packages: Packages,
+    /// The installed version of its package that is started in the place of the pinned one, to have a look at it.
+    pub version: Option<String>,
 }
 
 /// What is started.
@@ -97,6 +101,8 @@ impl Launch {
             cwd: None,
             reach: Reach::Streams,
             place,
+            packages: Packages::default(),
+            version: None,
         }
     }
 
@@ -150,6 +156,8 @@ impl fmt::Debug for Launch {
             .field("cwd", &self.cwd)
             .field("reach", &self.reach)
             .field("place", &self.place)
+            .field("packages", &self.packages)
+            .field("version", &self.version)
             .finish()
     }
 }

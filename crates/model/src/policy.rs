@@ -84,6 +84,18 @@ pub enum Pinning {
     Off,
 }
 
+/// Which version of its package a server gets that `npx` or `uvx` starts on the host itself. In a sandbox it is always the
+/// pinned one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Packages {
+    /// Whatever `npx` and `uvx` find at each start.
+    #[default]
+    Newest,
+    /// The one that was installed first, until it is updated.
+    Pinned,
+}
+
 /// What isolates a server from the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -161,6 +173,7 @@ words! {
         LastWins = "last-wins",
         Preserve = "preserve"
     }
+    Packages { Newest = "newest", Pinned = "pinned" }
     Pinning { Quarantine = "quarantine", Warn = "warn", Off = "off" }
     Provider {
         Gvisor = "gvisor",

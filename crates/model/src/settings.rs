@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    AuditBodies, Breaker, Hidden, NamingPolicy, Pinning, ProjectId, Provider, ServerName,
+    AuditBodies, Breaker, Hidden, NamingPolicy, Packages, Pinning, ProjectId, Provider, ServerName,
     StartPolicy, ToolRef,
 };
 
@@ -36,6 +36,7 @@ pub struct Settings {
     pub extensions: BTreeMap<String, String>,
     /// Of servers that name none.
     pub breaker: Breaker,
+    pub defaults: Defaults,
     pub limits: Limits,
     pub audit: Audit,
     pub hosting: HostingSettings,
@@ -43,6 +44,14 @@ pub struct Settings {
     pub agent: Option<AgentSettings>,
     pub log: Log,
     pub projects: BTreeMap<ProjectId, ProjectView>,
+}
+
+/// What holds for servers of the configuration file that are launched and say nothing else.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Defaults {
+    /// Whether they run in a sandbox.
+    pub sandbox: bool,
+    pub packages: Packages,
 }
 
 /// Bounds on what others can make Toolwharf hold or wait for.
@@ -223,6 +232,7 @@ impl Default for Settings {
                 r#"{"mimeTypes":["text/html;profile=mcp-app"]}"#.to_owned(),
             )]),
             breaker: Breaker::default(),
+            defaults: Defaults::default(),
             limits: Limits::default(),
             audit: Audit::default(),
             hosting: HostingSettings::default(),

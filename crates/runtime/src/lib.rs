@@ -1,7 +1,8 @@
 //! Instances of servers: launched, attached, stopped, reaped.
 //!
-//! - [`process`]: an instance is a child process of this one, on the host itself.
-//! - [`sandbox`]: servers as processes in namespaces and control groups. `packages` are what `npx` and `uvx` name there.
+//! - [`process`]: an instance is a child process of this one, on the host itself. [`Host`] runs servers so.
+//! - [`sandbox`]: servers as processes in namespaces and control groups.
+//! - [`Packages`]: what `npx` and `uvx` name, installed once.
 //! - [`docker`]: an instance is a container of a Docker daemon, in gVisor where that is wanted.
 //! - [`e2b`]: an instance is a command in a sandbox of E2B's.
 //! - [`Runtime`]: what runs servers.
@@ -28,6 +29,7 @@ pub mod sentinel;
 
 mod egress;
 mod handle;
+mod host;
 mod image;
 mod ladder;
 mod lineage;
@@ -42,6 +44,8 @@ mod turns;
 mod unit;
 
 pub use handle::{Exit, Handle};
+pub use host::Host;
+pub use packages::{Package, Packages};
 pub use ports::Ports;
 pub use remote::{Remote, Request};
 pub use repeats::{Repeats, Times};

@@ -1,7 +1,8 @@
 //! Packages that servers name by `npx` and `uvx`, installed once and started from there (U03).
 //!
 //! A confined server has neither the home directory nor, as a rule, a network, so `npx` and `uvx` cannot work inside.
-//! [`Packages::pin`] installs what such a command line names, outside of the sandbox, and says what to run instead.
+//! [`Packages::pin`] installs what such a command line names, outside of the sandbox, and says what to run instead. Servers
+//! of the host itself get theirs from here where that is wanted ([`Host`](crate::Host)).
 //!
 //! # On the disk
 //!
@@ -13,16 +14,14 @@
 //!
 //! # Invariants
 //!
-//! - Nothing of a package runs outside of the sandbox: npm runs no scripts, uv builds nothing, and no Python is started that
+//! - Nothing of a package runs while it is installed: npm runs no scripts, uv builds nothing, and no Python is started that
 //!   knows of the package.
 //! - npm and uv are those of this process's own `PATH`, and get its settings of registries and proxies. No variable and
 //!   no path of a server reaches them; of its arguments, names and versions that [`Request::parse`] let through.
 //! - A version is complete or not there. What a crash left half made is never started, and [`Packages::sweep`] removes it.
 //! - What of the host a sandbox sees because of a package does not depend on what is in the package.
-//!
-//! # Deliberately absent
-//!
-//! Newer versions: what was found first stays.
+//! - What was found first is started until [`Packages::switch`] says otherwise. A version that something runs from is not
+//!   removed.
 
 mod install;
 mod program;
@@ -34,22 +33,40 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use model::{Launch, Program};
+use model::{Launch, Place, Program};
+use tokio_util::task::TaskTracker;
 
 use self::install::INSTALL;
 use self::request::{Registry, Request};
-use self::shelf::Shelf;
+use self::shelf::{Lease, Shelf};
+use crate::handle::Handle;
 use crate::process::Spawner;
 use crate::search::{PATH, find, own_path};
 use crate::turns::Turns;
 use crate::unit::{Enforced, Error, Unit};
 
 /// The packages of this installation.
-pub(crate) struct Packages {
+pub struct Packages {
     dir: PathBuf,
     spawner: Spawner,
+    /// Whether this process may change what is here: one at a time does.
+    owns: bool,
     turns: Turns,
     serial: AtomicU64,
+    /// Each holds a lease until its instance has ended.
+    holding: TaskTracker,
+}
+
+/// The package that a server names, and how it stands here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Package {
+    pub name: String,
+    /// `npm` or `pypi`.
+    pub registry: &'static str,
+    /// The same for all servers that get the same of the same registry: they share one pin.
+    pub key: String,
+    /// The version that is started; `None`: none is installed.
+    pub pinned: Option<String>,
 }
 
 /// What runs instead of `npx` or `uvx`.
@@ -57,6 +74,7 @@ pub(crate) struct Pinned {
     pub(crate) launch: Arc<Launch>,
     pub(crate) files: Files,
     pub(crate) row: Enforced,
+    pub(crate) lease: Lease,
 }
 
 /// What of the host's files a package needs.
@@ -69,13 +87,17 @@ pub(crate) struct Files {
 }
 
 impl Packages {
-    pub(crate) fn new(dir: PathBuf, spawner: Spawner) -> Self {
+    /// Packages in the folder `dir`. `owns`: no other process changes it.
+    #[must_use]
+    pub fn new(dir: PathBuf, spawner: Spawner, owns: bool) -> Self {
         let turns = Turns::new("an earlier installation of the same package", INSTALL);
         Self {
             dir,
             spawner,
+            owns,
             turns,
             serial: AtomicU64::new(0),
+            holding: TaskTracker::new(),
         }
     }
 
@@ -86,26 +108,136 @@ impl Packages {
     ///
     /// npm and uv are killed if this is dropped. The next installation begins anew.
     pub(crate) async fn pin(&self, unit: &Unit) -> Result<Option<Pinned>, Error> {
-        let Program::Command { program, args } = &unit.launch.program else {
-            return Ok(None);
-        };
-        let Some(request) = Request::parse(program, args).map_err(refused)? else {
+        let Some(request) = request(&unit.launch)? else {
             return Ok(None);
         };
         let request = Arc::new(request);
         let shelf = Shelf::new(&self.dir, &request);
         let known = {
-            let shelf = shelf.clone();
-            blocking(move || Ok(shelf.current())).await?
+            let (shelf, launch) = (shelf.clone(), Arc::clone(&unit.launch));
+            blocking(move || match &launch.version {
+                Some(version) => shelf.version(version).map(Some).ok_or_else(|| {
+                    refused(format!("version {version} of its package is not installed"))
+                }),
+                None => Ok(shelf.current()),
+            })
+            .await?
         };
         let folder = match known {
             Some(folder) => folder,
             None => self.installed(&unit.label, &request, &shelf).await?,
         };
         let launch = Arc::clone(&unit.launch);
-        blocking(move || pinned(&launch, &request, folder))
-            .await
-            .map(Some)
+        blocking(move || {
+            let lease = shelf.lease(&folder).map_err(install::disk)?;
+            let gone = || Error::Failed("its package was removed just now".to_owned());
+            pinned(&launch, &request, folder, lease.ok_or_else(gone)?)
+        })
+        .await
+        .map(Some)
+    }
+
+    /// Keeps the version that an instance runs from until it has ended.
+    pub(crate) fn hold(&self, lease: Lease, handle: &Handle) {
+        let exited = handle.exited();
+        self.holding.spawn(async move {
+            exited.await;
+            drop(lease);
+        });
+    }
+
+    /// Whether a command line is that of a package.
+    ///
+    /// # Errors
+    /// The text says why it can be none.
+    pub fn refusal(launch: &Launch) -> Result<bool, String> {
+        match &launch.program {
+            Program::Command { program, args } => {
+                Request::parse(program, args).map(|request| request.is_some())
+            }
+            Program::Image { .. } => Ok(false),
+        }
+    }
+
+    /// The package that a server is started from; `None`: it is started from none, or not from here.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] where its command line cannot be that of a package.
+    pub async fn package(&self, launch: &Launch) -> Result<Option<Package>, Error> {
+        let is_pinned = launch.sandbox().is_some() || launch.packages == model::Packages::Pinned;
+        let Some(request) = request(launch)?.filter(|_| is_pinned) else {
+            return Ok(None);
+        };
+        let shelf = Shelf::new(&self.dir, &request);
+        let current = blocking(move || Ok(shelf.current())).await?;
+        Ok(Some(Package {
+            key: self.turn(&request),
+            name: request.package,
+            registry: request.registry.name(),
+            pinned: current.as_deref().map(version),
+        }))
+    }
+
+    /// Installs the newest version that a server's command line allows, if it is not here yet; which one that is. The pinned
+    /// one stays pinned.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] where trying again does not help, such as an unknown package; others name what npm or uv says.
+    ///
+    /// # Cancel safety
+    /// As [`Packages::pin`].
+    pub async fn newest(&self, label: &str, launch: &Launch) -> Result<String, Error> {
+        let request = Arc::new(self.asked(launch)?);
+        let shelf = Shelf::new(&self.dir, &request);
+        self.updated(label, &request, &shelf).await
+    }
+
+    /// Pins a version that is installed. Servers get it at their next start.
+    ///
+    /// # Errors
+    /// It is not installed, or the disk refuses.
+    pub async fn switch(&self, launch: &Launch, version: &str) -> Result<(), Error> {
+        let request = self.asked(launch)?;
+        let _turn = self.turns.turn(&self.turn(&request)).await?;
+        let (shelf, stage) = (Shelf::new(&self.dir, &request), self.stage());
+        let version = version.to_owned();
+        blocking(move || match shelf.version(&version) {
+            Some(_) => shelf.switch_to(&version, &stage).map_err(install::disk),
+            None => Err(refused(format!(
+                "version {version} of its package is not installed"
+            ))),
+        })
+        .await
+    }
+
+    /// Removes the versions of a server's package that are neither pinned nor `kept`, and that nothing runs from; how many.
+    ///
+    /// # Errors
+    /// As [`Packages::package`].
+    pub async fn prune(&self, launch: &Launch, kept: &str) -> Result<usize, Error> {
+        let request = self.asked(launch)?;
+        let _turn = self.turns.turn(&self.turn(&request)).await?;
+        let (shelf, stage) = (Shelf::new(&self.dir, &request), self.stage());
+        let kept = kept.to_owned();
+        blocking(move || Ok(shelf.prune(&kept, &stage))).await
+    }
+
+    fn asked(&self, launch: &Launch) -> Result<Request, Error> {
+        self.may_change()?;
+        request(launch)?.ok_or_else(|| refused("it names no package".to_owned()))
+    }
+
+    fn may_change(&self) -> Result<(), Error> {
+        let why = "its package is not installed yet, and only `toolwharf serve` installs packages: start that once";
+        match self.owns {
+            true => Ok(()),
+            false => Err(Error::Lasting(why.to_owned())),
+        }
+    }
+
+    /// What is worked on one at a time.
+    fn turn(&self, request: &Request) -> String {
+        format!("{}/{}", request.registry.name(), request.key())
     }
 
     /// Removes what earlier runs left half made.
@@ -124,8 +256,27 @@ impl Packages {
     }
 }
 
+/// What a command line of `npx` or `uvx` asks for; `None` for all others.
+fn request(launch: &Launch) -> Result<Option<Request>, Error> {
+    match &launch.program {
+        Program::Command { program, args } => Request::parse(program, args).map_err(refused),
+        Program::Image { .. } => Ok(None),
+    }
+}
+
+/// The version that a folder is named by.
+fn version(folder: &Path) -> String {
+    let name = folder.file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
+}
+
 /// What runs a program of `folder`.
-fn pinned(launch: &Launch, request: &Request, folder: PathBuf) -> Result<Pinned, Error> {
+fn pinned(
+    launch: &Launch,
+    request: &Request,
+    folder: PathBuf,
+    lease: Lease,
+) -> Result<Pinned, Error> {
     let program = program::find(request, &folder).map_err(refused)?;
     let (interpreter, mut path) = match request.registry {
         Registry::Npm => (
@@ -138,12 +289,16 @@ fn pinned(launch: &Launch, request: &Request, folder: PathBuf) -> Result<Pinned,
     if request.registry == Registry::Npm {
         path.extend(interpreter.parent().map(Path::to_owned));
     }
-    let rest = launch.env.get("PATH").map_or(PATH, String::as_str);
+    let rest = launch.env.get("PATH").cloned();
+    let rest = rest.unwrap_or_else(|| match launch.place {
+        Place::Host => own_path().to_string_lossy().into_owned(),
+        Place::Sandbox(_) => PATH.to_owned(),
+    });
     let path: Vec<_> = path.iter().map(|path| path.display().to_string()).collect();
     let path = format!("{}:{rest}", path.join(":"));
     let mut env: BTreeMap<_, _> = launch.env.clone();
     env.insert("PATH".to_owned(), path);
-    let version = folder.file_name().unwrap_or_default().to_string_lossy();
+    let version = version(&folder);
     let row = Enforced {
         what: "package",
         holds: true,
@@ -168,6 +323,7 @@ fn pinned(launch: &Launch, request: &Request, folder: PathBuf) -> Result<Pinned,
             interpreter,
         },
         row,
+        lease,
     })
 }
 
@@ -179,7 +335,7 @@ fn tool(name: &str, registry: Registry) -> Result<PathBuf, Error> {
             Registry::Pypi => "install uv",
         };
         refused(format!(
-            "`{}` of a confined server needs `{name}`, which is not in the PATH of Toolwharf itself; {way_out}",
+            "`{}` of a server that is started from a pinned package needs `{name}`, which is not in the PATH of Toolwharf itself; {way_out}",
             registry.command()
         ))
     })

@@ -84,7 +84,7 @@ use self::ports::Forward;
 use self::prepare::{BWRAP, Prepared, check_id, disk, forwards, host_ports, judge};
 use self::volume::Volumes;
 use crate::egress::{self, Allowed};
-use crate::packages::{Packages, Pinned};
+use crate::packages::Packages;
 use crate::ports::{Listeners, Ports};
 use crate::process::{self, Caged, Door, SentinelCommand, Spawner};
 use crate::unit::{Confined, Enforced, Error, Instance, Runtime, Stdio, Unit};
@@ -101,8 +101,6 @@ const GONE: Duration = Duration::from_secs(6);
 pub struct Options {
     /// For volumes. It is made if it is not there, for this user alone.
     pub dir: PathBuf,
-    /// For packages that servers name by `npx` and `uvx`.
-    pub packages: PathBuf,
     /// What tells this installation from others on the same host: `[a-z0-9]`, 64 bytes at most. The
     /// same for every run.
     pub install: String,
@@ -125,18 +123,17 @@ struct Inner {
     serial: AtomicU64,
     tree: OnceLock<Tree>,
     volumes: Arc<Volumes>,
-    packages: Packages,
+    packages: Arc<Packages>,
     bombs: Arc<bomb::Watch>,
 }
 
 impl Bubblewrap {
     #[must_use]
-    pub fn new(spawner: Spawner, options: Options) -> Self {
+    pub fn new(spawner: Spawner, packages: Arc<Packages>, options: Options) -> Self {
         let privileged = rustix::process::geteuid().is_root();
         // A run's own id is random; its beginning tells runs apart well enough.
         let run = spawner.run_id().chars().take(12).collect();
         let volumes = Volumes::new(options.dir.clone(), privileged);
-        let packages = Packages::new(options.packages.clone(), spawner.clone());
         Self(Arc::new(Inner {
             spawner,
             packages,
@@ -174,12 +171,12 @@ impl Bubblewrap {
             }
             Network::None | Network::Open => None,
         };
-        let (files, row) = match self.0.packages.pin(&unit).await? {
-            Some(Pinned { launch, files, row }) => {
-                unit.launch = launch;
-                (Some(files), Some(row))
+        let (files, row, lease) = match self.0.packages.pin(&unit).await? {
+            Some(pinned) => {
+                unit.launch = pinned.launch;
+                (Some(pinned.files), Some(pinned.row), Some(pinned.lease))
             }
-            None => (None, None),
+            None => (None, None, None),
         };
         let confined = unit.confined()?;
         let sandbox = confined.sandbox;
@@ -254,6 +251,9 @@ impl Bubblewrap {
                     stdout,
                     handle,
                 } = child;
+                if let Some(lease) = lease {
+                    self.0.packages.hold(lease, &handle);
+                }
                 let stdio = if confined.has_streams() {
                     Some(Stdio {
                         stdin: Box::new(stdin),

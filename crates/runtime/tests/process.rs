@@ -9,7 +9,7 @@ use std::time::Duration;
 use model::{Launch, Place, Program, Reach, Sandbox};
 use runtime::process::{Exit, Missed, SentinelCommand};
 use runtime::sandbox::{Bubblewrap, Options};
-use runtime::{Error, Ports, Runtime, Unit};
+use runtime::{Error, Packages, Ports, Runtime, Unit};
 use support::{
     LONG, alive, children, command, descriptors, family, marked, peak_memory, read_to_end,
     read_until, sh, spawner, wait_for,
@@ -530,11 +530,12 @@ async fn the_path_of_the_server_counts() {
 async fn the_host_runs_commands_and_no_sandboxes() {
     let spawner = spawner();
     let directory = tempfile::tempdir().unwrap();
+    let packages = Packages::new(directory.path().join("packages"), spawner.clone(), true);
     let bubblewrap = Bubblewrap::new(
         spawner.clone(),
+        packages.into(),
         Options {
             dir: directory.path().to_owned(),
-            packages: directory.path().join("packages"),
             install: "test".to_owned(),
             ports: Ports::new(directory.path().join("ports.json")),
             shim: SentinelCommand {

@@ -5,8 +5,8 @@
 //! misbehaves on demand; `testkit-llm` is a language model that follows a script ([`llm`]). The
 //! library finds and guards such processes ([`Bin`], [`Process`]), speaks to servers without interpreting what they say ([`RawClient`], [`StdioClient`]) or as a
 //! complete client of any era ([`Peer`]), waits with deadlines ([`wait_for`]), runs the official
-//! conformance suite ([`conformance`]), and gives each test a database ([`postgres::Database`]) and
-//! a web site ([`Site`]).
+//! conformance suite ([`conformance`]), and gives each test a database ([`postgres::Database`]),
+//! a web site ([`Site`]) and a registry of packages ([`Registry`]).
 //!
 //! Invariants: every wait has a deadline, every child dies with its guard, and a helper that
 //! cannot do its work panics with a sentence that says what to do, because it runs in tests only.
@@ -33,6 +33,7 @@ pub mod peer;
 pub mod postgres;
 mod process;
 mod raw;
+mod registry;
 mod site;
 mod soak;
 mod sse;
@@ -43,6 +44,7 @@ pub use bin::Bin;
 pub use peer::{Outcome, Peer};
 pub use process::Process;
 pub use raw::{RawClient, Reply, Streaming};
+pub use registry::Registry;
 pub use site::Site;
 pub use soak::soak;
 pub use sse::{Event, EventParser};

@@ -19,7 +19,7 @@ use mcp::{
 };
 use model::{ProjectId, Provider, ServerName, Settings};
 use runtime::{
-    Ports, Runtime,
+    Host, Packages, Ports, Runtime,
     docker::{self, Docker},
     e2b::{self, E2b},
     process::Spawner,
@@ -229,9 +229,12 @@ pub(crate) async fn gateway(
         chain: Some(chain),
     };
     let master = Master::open(&store, data_dir, &env).await?;
+    let packages = Packages::new(data_dir.join("packages"), spawner.clone(), owns);
+    let packages = Arc::new(packages);
+    let host = Host::new(spawner.clone(), packages.clone());
     let runtimes = match owns {
-        true => runtimes(&settings, data_dir, spawner)?,
-        false => Runtimes::without_sandboxes(spawner, NOT_OWNED),
+        true => runtimes(&settings, data_dir, spawner, host, packages)?,
+        false => Runtimes::without_sandboxes(host, NOT_OWNED),
     };
     let gateway = Gateway::new(settings, identity, runtimes, store.clone());
     let projects = Projects::new(store, gateway.clone(), master);
@@ -239,7 +242,13 @@ pub(crate) async fn gateway(
 }
 
 /// What can run servers here; whether it works is found out when one is to run.
-fn runtimes(settings: &Settings, data_dir: &Path, spawner: Spawner) -> anyhow::Result<Runtimes> {
+fn runtimes(
+    settings: &Settings,
+    data_dir: &Path,
+    spawner: Spawner,
+    host: Host,
+    packages: Arc<Packages>,
+) -> anyhow::Result<Runtimes> {
     let hosting = &settings.hosting;
     let install = installation(data_dir)?;
     let dir = data_dir.join("hosting");
@@ -247,20 +256,19 @@ fn runtimes(settings: &Settings, data_dir: &Path, spawner: Spawner) -> anyhow::R
     let mut all: BTreeMap<Provider, Arc<dyn Runtime>> = BTreeMap::new();
     let options = sandbox::Options {
         dir: dir.join("process"),
-        packages: data_dir.join("packages"),
         install: install.clone(),
         ports: ports.clone(),
         shim: SentinelCommand::this_binary([SHIM]),
     };
     all.insert(
         Provider::Process,
-        Arc::new(Bubblewrap::new(spawner.clone(), options)),
+        Arc::new(Bubblewrap::new(spawner.clone(), packages.clone(), options)),
     );
-    let host = hosting.docker_host.clone();
-    let host = host.unwrap_or_else(docker::Options::default_host);
+    let docker_host = hosting.docker_host.clone();
+    let docker_host = docker_host.unwrap_or_else(docker::Options::default_host);
     for (provider, runtime) in &hosting.docker_runtimes {
         let options = docker::Options {
-            host: host.clone(),
+            host: docker_host.clone(),
             provider: *provider,
             runtime: runtime.clone(),
             network: hosting.docker_network.clone(),
@@ -292,7 +300,7 @@ fn runtimes(settings: &Settings, data_dir: &Path, spawner: Spawner) -> anyhow::R
             Err(error) => tracing::warn!(provider = %Provider::E2b, "not available: {error}"),
         }
     }
-    Ok(Runtimes::new(spawner, all, hosting.providers.clone()))
+    Ok(Runtimes::new(host, all, hosting.providers.clone()).with_packages(packages))
 }
 
 /// What tells this installation from others on the same host; made at the first run.

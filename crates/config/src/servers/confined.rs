@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use jsonc_parser::ast::{Object, ObjectProp, Value};
 use model::{
-    Launch, Origin, Place, Program, Provider, Reach, RestartPolicy, Sandbox, ServerSpec, Sharing,
+    Launch, Origin, Packages, Place, Program, Provider, Reach, RestartPolicy, Sandbox, ServerSpec,
+    Sharing,
 };
 use serde_json::Map;
 
@@ -27,6 +28,7 @@ pub(super) const CONFINING: &[&str] = &[
     "port",
     "ports",
     "path",
+    "packages",
     "start",
     "restart",
     "heartbeat",
@@ -58,7 +60,12 @@ impl<'o, 'a> Confining<'o, 'a> {
 
 impl Entry<'_> {
     /// Puts a server that is launched where its entry wants it.
-    pub(super) fn confine(&mut self, confining: &Confining<'_, '_>, spec: &mut ServerSpec) {
+    pub(super) fn confine(
+        &mut self,
+        server: &ObjectProp<'_>,
+        confining: &Confining<'_, '_>,
+        spec: &mut ServerSpec,
+    ) {
         let Origin::Launch(launch) = &mut spec.origin else {
             return self.refuse(confining);
         };
@@ -92,8 +99,8 @@ impl Entry<'_> {
             Some(_) => Some(true),
             None => None,
         };
-        let is_sandboxed =
-            wanted.unwrap_or_else(|| SANDBOXED.iter().any(|key| confining.get(key).is_some()));
+        let asks = || SANDBOXED.iter().any(|key| confining.get(key).is_some());
+        let is_sandboxed = wanted.unwrap_or_else(|| self.defaults.sandbox || asks());
         if is_sandboxed {
             sandboxed(&mut reader, launch);
         } else if let Some(key) = SANDBOXED.iter().find(|key| confining.get(key).is_some()) {
@@ -102,6 +109,11 @@ impl Entry<'_> {
                 "is of servers in a sandbox: remove it, or `\"sandbox\": false`",
             );
         }
+        let packages = reader.word::<Packages>("packages");
+        if is_sandboxed && packages == Some(Packages::Newest) {
+            reader.wrong("packages", "is \"pinned\" in a sandbox: remove it");
+        }
+        launch.packages = packages.unwrap_or(self.defaults.packages);
         spec.lazy = sandbox::start(&mut reader);
         spec.restart = reader.word::<RestartPolicy>("restart");
         // A program of this host may take its time: it is asked only where somebody wants that.
@@ -115,10 +127,15 @@ impl Entry<'_> {
             reader.wrong("volumes", "cannot be shared by the instances of several sessions: use `\"sharing\": \"shared\"`");
         }
         if is_sandboxed && launch.cwd.take().is_some() {
-            reader.wrong("sandbox", "has no `cwd`: name a folder of the host in `mounts`, and its path inside in `args`");
+            let way_out = match wanted {
+                Some(_) => "",
+                None => "; or write `\"sandbox\": false`",
+            };
+            let why = "has no `cwd`: name a folder of the host in `mounts`, and its path inside in `args`";
+            reader.wrong("sandbox", format!("{why}{way_out}"));
         }
         for wrong in errors {
-            self.misread(confining, &wrong);
+            self.misread(server, confining, &wrong);
         }
     }
 
@@ -136,19 +153,23 @@ impl Entry<'_> {
         }
     }
 
-    fn misread(&mut self, confining: &Confining<'_, '_>, wrong: &Wrong) {
+    fn misread(&mut self, server: &ObjectProp<'_>, confining: &Confining<'_, '_>, wrong: &Wrong) {
         let path = wrong.pointer.trim_start_matches('/').replace('/', ".");
         let key = path.split('.').next().unwrap_or_default();
         let is_one = key == "ports" && confining.get("port").is_some();
         let key = if is_one { "port" } else { key };
-        // Two keys may be at odds, of which it names the other.
-        let Some(prop) = confining.get(key).or_else(|| confining.0.first().copied()) else {
-            return;
-        };
+        // Two keys may be at odds, of which it names the other. Or the settings have it so.
+        let prop = confining.get(key).or_else(|| confining.0.first().copied());
+        let prop = prop.unwrap_or(server);
         let path = if is_one { key } else { &path };
         let what = format!("`{path}` of server `{}` is not usable", self.server);
         let help = format!("it {}", wrong.detail);
-        self.report(Problem::at(self.source, span(&prop.value), what).help(help));
+        let place = if std::ptr::eq(prop, server) {
+            span(&prop.name)
+        } else {
+            span(&prop.value)
+        };
+        self.report(Problem::at(self.source, place, what).help(help));
     }
 
     /// A value as JSON: texts are filled in, and keys are in snake case.

@@ -19,7 +19,9 @@ use std::path::Path;
 
 use jsonc_parser::ast::{Object, ObjectProp, Value};
 use jsonc_parser::common::Ranged;
-use model::{Breaker, Declared, EraPolicy, ProjectId, Secrets, ServerName, ServerSpec, Sharing};
+use model::{
+    Breaker, Declared, Defaults, EraPolicy, ProjectId, Secrets, ServerName, ServerSpec, Sharing,
+};
 
 use super::interpolate::{Variables, workspace_of};
 use super::problem::{Problem, nearest};
@@ -96,7 +98,8 @@ const OURS: &[&str] = &[
     "disabledTools",
 ];
 
-pub(crate) fn parse(source: &Source, variables: &Variables<'_>) -> Outcome {
+/// `defaults` hold for entries that are launched and say nothing else.
+pub(crate) fn parse(source: &Source, variables: &Variables<'_>, defaults: Defaults) -> Outcome {
     let mut outcome = Outcome::default();
     let mut warnings = Vec::new();
     let mut servers = Vec::new();
@@ -106,6 +109,7 @@ pub(crate) fn parse(source: &Source, variables: &Variables<'_>) -> Outcome {
         let mut entry = Entry {
             source,
             variables,
+            defaults,
             server: printable(prop.name.as_str()),
             active: true,
             problems: Vec::new(),
@@ -152,7 +156,7 @@ pub fn check(
         env,
         workspace: workspace_of(path),
     };
-    let outcome = parse(&source, &variables);
+    let outcome = parse(&source, &variables, Defaults::default());
     let words = |problems: &[Problem]| -> Vec<String> {
         let word = |problem: &Problem| match &problem.help {
             Some(help) => format!("{} ({help})", problem.what),
@@ -228,6 +232,7 @@ pub fn check_project(
 struct Entry<'e> {
     source: &'e Source,
     variables: &'e Variables<'e>,
+    defaults: Defaults,
     server: String,
     /// Variables of a disabled server need not be set.
     active: bool,
@@ -285,7 +290,7 @@ impl Entry<'_> {
             spec.call_timeout = timeout;
         }
         self.ours(entry, &mut spec);
-        self.confine(&confining, &mut spec);
+        self.confine(prop, &confining, &mut spec);
         sandbox::name(&mut spec);
         Some(spec)
     }

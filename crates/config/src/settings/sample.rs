@@ -63,6 +63,11 @@ max_held_calls = 1024         # calls that wait like that at a time
 stop_grace = "10s"            # from the request to stop until the kill
 drain = "30s"                 # how long calls in flight may finish at the end, 19 seconds at most
 
+[defaults]
+# Of servers of mcp.json that are launched; an entry may say otherwise.
+sandbox = false               # true: in a sandbox
+packages = "newest"           # of npx and uvx on the host itself; "pinned": installed once, and moved on by `update`
+
 [breaker]
 failures = 3                  # starts in a row that fail, after which a project's own server is left alone
 cooldown = "60s"              # for so long; an entry may say otherwise

@@ -2,10 +2,12 @@
 
 use std::path::PathBuf;
 
-use model::{Heartbeat, Mount, Network, Port, Program, Provider, Reach, RestartPolicy, ServerSpec};
+use model::{
+    Heartbeat, Mount, Network, Packages, Port, Program, Provider, Reach, RestartPolicy, ServerSpec,
+};
 use serde_json::json;
 
-use super::load;
+use super::{Folder, load};
 
 fn spec(entry: &serde_json::Value) -> ServerSpec {
     let mut config = load(&json!({"mcpServers": {"notes": entry}}).to_string());
@@ -43,6 +45,57 @@ fn a_sandbox_has_the_defaults_of_a_registration() {
         let spec = spec(&ours);
         assert_eq!((spec.sandbox(), spec.heartbeat), (None, None), "{ours}");
     }
+}
+
+/// What the settings say holds for servers that are launched and say nothing else.
+#[test]
+fn defaults_hold_for_entries_that_say_nothing_else() {
+    let load = |settings: &str, entry: serde_json::Value| {
+        let servers = json!({"mcpServers": {"notes": entry}}).to_string();
+        let folder = Folder::new(&[("mcp.json", &servers), ("t.toml", settings)]);
+        match folder.load(&["mcp.json", "t.toml"]) {
+            Ok(mut config) => Ok(config.servers.remove(0)),
+            Err(error) => Err(folder.redact(&error)),
+        }
+    };
+    let check = |settings: &str, entry: serde_json::Value, expected: (bool, Packages)| {
+        let spec = load(settings, entry.clone()).expect("it is usable");
+        let launch = spec.launch().expect("it is launched");
+        let found = (launch.sandbox().is_some(), launch.packages);
+        assert_eq!(found, expected, "{settings} {entry}");
+        assert_eq!(spec.heartbeat.is_some(), found.0, "{settings} {entry}");
+    };
+    let (all, pinned) = (
+        "[defaults]\nsandbox = true\n",
+        "[defaults]\npackages = \"pinned\"\n",
+    );
+    check("", json!({"command": "npx"}), (false, Packages::Newest));
+    check(all, json!({"command": "npx"}), (true, Packages::Newest));
+    let out = json!({"command": "npx", "sandbox": false});
+    check(all, out, (false, Packages::Newest));
+    let out = json!({"command": "npx", "cwd": "/srv", "toolwharf": {"sandbox": false}});
+    check(all, out, (false, Packages::Newest));
+    check(pinned, json!({"command": "npx"}), (false, Packages::Pinned));
+    let out = json!({"command": "npx", "packages": "newest"});
+    check(pinned, out, (false, Packages::Newest));
+    let own = json!({"command": "npx", "toolwharf": {"packages": "pinned"}});
+    check("", own, (false, Packages::Pinned));
+    // A URL is none of their business.
+    assert!(load(all, json!({"url": "https://h/mcp"})).is_ok());
+    let errors = load(all, json!({"command": "npx", "cwd": "/srv"})).unwrap_err();
+    for part in [
+        "`sandbox` of server `notes`",
+        "has no `cwd`",
+        "or write `\"sandbox\": false`",
+    ] {
+        assert!(errors.contains(part), "{part}: {errors}");
+    }
+    let errors = load(
+        "[defaults]\npackages = \"new\"\n",
+        json!({"command": "npx"}),
+    )
+    .unwrap_err();
+    assert!(errors.contains("one of `newest`, `pinned`"), "{errors}");
 }
 
 #[test]
@@ -198,6 +251,10 @@ fn what_cannot_be_is_said_with_its_place() {
         (
             json!({"command": "c", "sandbox": {"memory": "1 potato"}}),
             &["`sandbox.memory` of server `notes`", "it is a size from 8M"][..],
+        ),
+        (
+            json!({"command": "npx", "sandbox": true, "packages": "newest"}),
+            &["`packages` of server `notes`", "\"pinned\" in a sandbox"],
         ),
         (
             json!({"command": "c", "sandbox": {"cores": 1}}),

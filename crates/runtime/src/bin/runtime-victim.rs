@@ -17,7 +17,7 @@ use std::time::Duration;
 use model::{Launch, Place, Program, Sandbox};
 use runtime::process::{Instance, SentinelCommand, Spawner};
 use runtime::sandbox::{Bubblewrap, Options};
-use runtime::{Ports, Runtime as _, Unit};
+use runtime::{Packages, Ports, Runtime as _, Unit};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 
 /// A leader with a child in its group, one in a session of its own, and one in a group of its
@@ -112,12 +112,13 @@ async fn storm() -> ExitCode {
 fn ground(spawner: &Spawner, install: &str, dir: &str) -> Bubblewrap {
     let options = Options {
         dir: dir.into(),
-        packages: Path::new(dir).with_file_name("packages"),
         install: install.to_owned(),
         ports: Ports::new(Path::new(dir).with_file_name("ports.json")),
         shim: SentinelCommand::this_binary(["shim"]),
     };
-    Bubblewrap::new(spawner.clone(), options)
+    let packages = Path::new(dir).with_file_name("packages");
+    let packages = Packages::new(packages, spawner.clone(), true);
+    Bubblewrap::new(spawner.clone(), packages.into(), options)
 }
 
 fn unit(label: &str, script: &str, place: Place) -> Unit {

@@ -39,6 +39,9 @@ const PASSED_ON: [&str; 5] = [
 const PASSED_ON_ALIKE: [&str; 4] = ["all_proxy", "http_proxy", "https_proxy", "no_proxy"];
 const PREFIXES: [&str; 3] = ["npm_config_", "pip_", "uv_"];
 
+/// What uv works on, and that it builds nothing.
+const INTO: [&str; 4] = ["--python", "venv/bin/python", "--no-build", "--quiet"];
+
 /// The versions and hashes of packages of PyPI.
 const PINS: &str = "requirements.txt";
 
@@ -59,8 +62,8 @@ impl Packages {
         request: &Arc<Request>,
         shelf: &Shelf,
     ) -> Result<PathBuf, Error> {
-        let turn = format!("{}/{}", request.registry.name(), request.key());
-        let _turn = self.turns.turn(&turn).await?;
+        self.may_change()?;
+        let _turn = self.turns.turn(&self.turn(request)).await?;
         let stage = {
             let (shelf, name) = (shelf.clone(), self.stage());
             let stage = move || match shelf.current() {
@@ -79,10 +82,12 @@ impl Packages {
             stage: &stage,
             deadline: Instant::now() + INSTALL,
         };
-        let made = match request.registry {
-            Registry::Npm => making.npm().await,
-            Registry::Pypi => making.pypi(shelf).await,
+        let made = async {
+            // An installation that lost its interpreter keeps its versions.
+            making.prepare(shelf.last()).await?;
+            making.install().await
         };
+        let made = made.await;
         let (shelf, request) = (shelf.clone(), Arc::clone(request));
         let label = label.to_owned();
         blocking(move || {
@@ -100,13 +105,101 @@ impl Packages {
     }
 }
 
+impl Packages {
+    /// Installs the newest version if it is not here yet, beside the one that is started; which one that is.
+    pub(super) async fn updated(
+        &self,
+        label: &str,
+        request: &Arc<Request>,
+        shelf: &Shelf,
+    ) -> Result<String, Error> {
+        let _turn = self.turns.turn(&self.turn(request)).await?;
+        let stage = {
+            let (shelf, name) = (shelf.clone(), self.stage());
+            blocking(move || shelf.stage(&name).map_err(disk)).await?
+        };
+        let making = Making {
+            packages: self,
+            label,
+            request,
+            stage: &stage,
+            deadline: Instant::now() + INSTALL,
+        };
+        let made = async {
+            making.prepare(None).await?;
+            let version = making.resolve().await?;
+            let found = {
+                let (shelf, version) = (shelf.clone(), version.clone());
+                blocking(move || Ok(shelf.version(&version))).await?
+            };
+            if found.is_none() {
+                making.install().await?;
+            }
+            Ok((version, found.is_some()))
+        };
+        let made = made.await;
+        let (shelf, request) = (shelf.clone(), Arc::clone(request));
+        blocking(move || {
+            let newest = made.and_then(|(found, is_here)| {
+                if is_here {
+                    return Ok(found);
+                }
+                let version = version(&request, &stage.package())?;
+                shelf.shelve(&stage, &version).map_err(disk)?;
+                Ok(version)
+            });
+            stage.remove();
+            newest
+        })
+        .await
+    }
+}
+
 impl Making<'_> {
-    async fn npm(&self) -> Result<(), Error> {
+    /// Makes the stage ready; versions that `last` has are preferred to newer ones.
+    async fn prepare(&self, last: Option<PathBuf>) -> Result<(), Error> {
+        match self.request.registry {
+            Registry::Npm => {
+                let package = self.stage.package();
+                // Without it npm would look for a project in the folders above.
+                self.blocking(move || {
+                    fs::write(package.join("package.json"), r#"{"private":true}"#)
+                })
+                .await
+            }
+            Registry::Pypi => self.prepare_pypi(last).await,
+        }
+    }
+
+    /// Finds out which versions there are to be; the one of the package itself.
+    async fn resolve(&self) -> Result<String, Error> {
+        match self.request.registry {
+            Registry::Npm => self.npm(&["--package-lock-only"]).await?,
+            Registry::Pypi => self.compile().await?,
+        }
+        let (request, package) = (self.request.clone(), self.stage.package());
+        blocking(move || match request.registry {
+            Registry::Npm => {
+                let lock = fs::read(package.join("package-lock.json")).unwrap_or_default();
+                let lock: Value = serde_json::from_slice(&lock).unwrap_or_default();
+                let place = format!("node_modules/{}", request.package);
+                let found = lock["packages"][place]["version"].as_str();
+                found.map(str::to_owned).ok_or_else(|| unknown(&request))
+            }
+            Registry::Pypi => version(&request, &package),
+        })
+        .await
+    }
+
+    async fn install(&self) -> Result<(), Error> {
+        match self.request.registry {
+            Registry::Npm => self.npm(&[]).await,
+            Registry::Pypi => self.pypi().await,
+        }
+    }
+
+    async fn npm(&self, more: &[&str]) -> Result<(), Error> {
         let npm = tool("npm", Registry::Npm)?;
-        let package = self.stage.package();
-        // Without it npm would look for a project in the folders above.
-        self.blocking(move || fs::write(package.join("package.json"), r#"{"private":true}"#))
-            .await?;
         let prefix = format!("--prefix={}", self.stage.package().display());
         let options = [
             "install",
@@ -123,10 +216,12 @@ impl Making<'_> {
             "--",
         ];
         let specs = self.request.specs.iter().map(String::as_str);
-        self.step(&npm, options.into_iter().chain(specs)).await
+        let (command, options) = options.split_at(1);
+        let options = command.iter().chain(more).chain(options).copied();
+        self.step(&npm, options.chain(specs)).await
     }
 
-    async fn pypi(&self, shelf: &Shelf) -> Result<(), Error> {
+    async fn prepare_pypi(&self, last: Option<PathBuf>) -> Result<(), Error> {
         let uv = tool("uv", Registry::Pypi)?;
         let venv = ["venv", "--relocatable", "--no-project", "--quiet"];
         let python = self
@@ -136,7 +231,7 @@ impl Making<'_> {
             .flat_map(|python| ["--python", python.as_str()]);
         self.step(&uv, venv.into_iter().chain(python).chain(["venv"]))
             .await?;
-        let (package, pythons, shelf) = (self.stage.package(), self.pythons(), shelf.clone());
+        let (package, pythons) = (self.stage.package(), self.pythons());
         let specs = self.request.specs.join("\n");
         self.blocking(move || {
             symlink(
@@ -144,8 +239,8 @@ impl Making<'_> {
                 package.join(PYTHON),
             )?;
             fs::write(package.join("requirements.in"), specs)?;
-            // An installation that lost its interpreter keeps its versions: uv prefers those that it finds in its output.
-            if let Some(last) = shelf.last() {
+            // uv prefers those that it finds in its output.
+            if let Some(last) = last {
                 let _ = fs::copy(last.join(PINS), package.join(PINS));
             }
             match pythons.exists() {
@@ -153,8 +248,11 @@ impl Making<'_> {
                 false => Ok(()),
             }
         })
-        .await?;
-        let into = ["--python", "venv/bin/python", "--no-build", "--quiet"];
+        .await
+    }
+
+    async fn compile(&self) -> Result<(), Error> {
+        let uv = tool("uv", Registry::Pypi)?;
         let pins = [
             "--generate-hashes",
             "--no-header",
@@ -162,9 +260,14 @@ impl Making<'_> {
             "--output-file",
             PINS,
         ];
-        let compile = ["pip", "compile"].into_iter().chain(into).chain(pins);
-        self.step(&uv, compile.chain(["requirements.in"])).await?;
-        let install = ["pip", "install"].into_iter().chain(into);
+        let compile = ["pip", "compile"].into_iter().chain(INTO).chain(pins);
+        self.step(&uv, compile.chain(["requirements.in"])).await
+    }
+
+    async fn pypi(&self) -> Result<(), Error> {
+        let uv = tool("uv", Registry::Pypi)?;
+        self.compile().await?;
+        let install = ["pip", "install"].into_iter().chain(INTO);
         self.step(
             &uv,
             install.chain(["--no-compile-bytecode", "--requirements", PINS]),
@@ -241,7 +344,7 @@ impl Making<'_> {
     }
 }
 
-fn disk(error: io::Error) -> Error {
+pub(super) fn disk(error: io::Error) -> Error {
     Error::Failed(format!("the folder of a package cannot be made: {error}"))
 }
 
@@ -262,12 +365,14 @@ fn version(request: &Request, package: &Path) -> Result<String, Error> {
             pinned_version(&pins, &request.package)
         }
     };
-    found.ok_or_else(|| {
-        Error::Failed(format!(
-            "the version of `{}` cannot be found out",
-            request.package
-        ))
-    })
+    found.ok_or_else(|| unknown(request))
+}
+
+fn unknown(request: &Request) -> Error {
+    Error::Failed(format!(
+        "the version of `{}` cannot be found out",
+        request.package
+    ))
 }
 
 /// Of a file of requirements.

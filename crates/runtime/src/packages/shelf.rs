@@ -3,11 +3,14 @@
 //! # Invariants
 //!
 //! - What has the name of a version was complete, and on the disk, before it got that name.
+//! - A version with a [`Lease`] is not removed.
 
 use std::fs::{self, File, Permissions};
 use std::io;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
 
 use super::request::{Registry, Request, is_file_name};
 
@@ -24,6 +27,9 @@ pub(super) struct Shelf {
     /// What a version cannot be used without, and could lose.
     part: &'static str,
 }
+
+/// Keeps a version from being removed. Its end, and that of the process, ends that.
+pub(crate) struct Lease(File);
 
 /// A version in the making, and a home for those who make it.
 #[derive(Clone)]
@@ -63,6 +69,22 @@ impl Shelf {
         self.last().filter(|version| self.is_whole(version))
     }
 
+    /// A version that is here, whole.
+    pub(super) fn version(&self, version: &str) -> Option<PathBuf> {
+        let folder = is_version(version).then(|| self.folder.join(version))?;
+        self.is_whole(&folder).then_some(folder)
+    }
+
+    /// Keeps a version from being removed, by whichever process; `None`: it is not there any more.
+    pub(super) fn lease(&self, version: &Path) -> io::Result<Option<Lease>> {
+        let lease = match File::open(version) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            folder => Lease(folder?),
+        };
+        flock(&lease.0, FlockOperation::LockShared)?;
+        Ok(self.is_whole(version).then_some(lease))
+    }
+
     /// The version that was started so far.
     pub(super) fn last(&self) -> Option<PathBuf> {
         let version = fs::read_link(self.folder.join(CURRENT)).ok()?;
@@ -81,7 +103,14 @@ impl Shelf {
 
     /// Makes what stands on the stage the version that is started.
     pub(super) fn publish(&self, stage: &Stage, version: &str) -> io::Result<PathBuf> {
-        if !is_file_name(version) || version == CURRENT {
+        let place = self.shelve(stage, version)?;
+        self.switch(version, &stage.0.join(CURRENT))?;
+        Ok(place)
+    }
+
+    /// Gives what stands on the stage its place. It is not started yet.
+    pub(super) fn shelve(&self, stage: &Stage, version: &str) -> io::Result<PathBuf> {
+        if !is_version(version) {
             let why = format!("`{}` cannot be a version", version.escape_debug());
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
@@ -94,15 +123,54 @@ impl Shelf {
             rustix::fs::syncfs(File::open(stage.package())?)?;
             fs::rename(stage.package(), &place)?;
         }
-        let link = stage.0.join(CURRENT);
-        symlink(version, &link)?;
-        fs::rename(link, self.folder.join(CURRENT))?;
         Ok(place)
+    }
+
+    /// Makes a version that is here the one that is started. `link` is a name for a moment.
+    fn switch(&self, version: &str, link: &Path) -> io::Result<()> {
+        symlink(version, link)?;
+        fs::rename(link, self.folder.join(CURRENT))
+    }
+
+    /// [`Shelf::switch`], with a stage's name.
+    pub(super) fn switch_to(&self, version: &str, stage: &str) -> io::Result<()> {
+        remove_stages(&self.folder, |_| true);
+        self.switch(version, &self.folder.join(stage))
+    }
+
+    /// Removes the versions that are not started, but for `kept` and those that something runs from; how many.
+    pub(super) fn prune(&self, kept: &str, stage: &str) -> usize {
+        let last = self.last();
+        let mut removed = 0;
+        for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
+            let (folder, name) = (entry.path(), entry.file_name());
+            let is_kept = Some(&folder) == last.as_ref() || name == kept;
+            if is_kept || !name.to_str().is_some_and(is_version) {
+                continue;
+            }
+            let Ok(lease) = File::open(&folder) else {
+                continue;
+            };
+            if flock(&lease, FlockOperation::NonBlockingLockExclusive).is_err() {
+                continue;
+            }
+            // Half removed it has the name of a stage, which is never started.
+            let gone = Stage(self.folder.join(stage));
+            if fs::rename(&folder, &gone.0).is_ok() {
+                gone.remove();
+                removed += 1;
+            }
+        }
+        removed
     }
 
     fn is_whole(&self, version: &Path) -> bool {
         version.join(self.part).exists()
     }
+}
+
+fn is_version(name: &str) -> bool {
+    is_file_name(name) && name != CURRENT
 }
 
 /// Removes what earlier runs left half made. `own`: what names of this run's stages begin with.
@@ -189,6 +257,23 @@ mod tests {
         sweep(packages, ".new-b-");
         assert_eq!(shelf.publish(&again, "1.0").unwrap(), version);
         sweep(packages, ".new-c-");
+        // Others are removed if nothing runs from them.
+        for other in ["1.1", "1.2", "2.0"] {
+            let stage = shelf.stage(".new-d-0").unwrap();
+            fs::create_dir(stage.package().join("node_modules")).unwrap();
+            shelf.shelve(&stage, other).unwrap();
+            stage.remove();
+        }
+        assert_eq!(shelf.current(), Some(version.clone()));
+        shelf.switch_to("2.0", ".new-d-1").unwrap();
+        assert_eq!(shelf.current(), shelf.version("2.0"));
+        let lease = shelf.lease(&version).unwrap().unwrap();
+        assert_eq!(shelf.prune("1.2", ".new-d-2"), 1);
+        let there = ["1.0", "1.1", "1.2", "2.0"].map(|name| shelf.version(name).is_some());
+        assert_eq!(there, [true, false, true, true]);
+        drop(lease);
+        assert_eq!(shelf.prune("2.0", ".new-d-3"), 2);
+        assert!(shelf.lease(&version).unwrap().is_none());
         assert!(!again.home().exists() && shelf.current().is_some());
     }
 }

@@ -8,10 +8,9 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use runtime::Runtime as _;
-use runtime::sandbox::Bubblewrap;
 use tokio::time::{Instant, timeout};
 
-use crate::ground::{Ground, line, options, read, running, say, sh};
+use crate::ground::{Ground, bubblewrap, line, options, read, running, say, sh};
 use crate::support::{LONG, VICTIM, children, descriptors, marked, wait_for};
 use testkit::soak;
 
@@ -222,7 +221,7 @@ async fn a_program_that_was_replaced_starts_servers_all_the_same() {
     fs::remove_file(&copy).unwrap();
     let mut options = options(&ground.install, ground.directory.path());
     options.shim.program = format!("/proc/self/fd/{}", program.as_raw_fd()).into();
-    let sandbox = Bubblewrap::new(ground.spawner.clone(), options);
+    let sandbox = bubblewrap(&ground.spawner, options);
     for _ in 0..2 {
         let unit = running("/bin/sh", &["-c", "echo up"]).unit();
         let mut instance = timeout(LONG, sandbox.launch(unit)).await.unwrap().unwrap();
@@ -240,9 +239,6 @@ async fn a_program_that_was_replaced_starts_servers_all_the_same() {
     assert_eq!(copies(), 1);
     let next = Ground::at(ground.install.clone(), tempfile::tempdir().unwrap());
     let options = crate::ground::options(&ground.install, ground.directory.path());
-    Bubblewrap::new(next.spawner.clone(), options)
-        .sweep()
-        .await
-        .unwrap();
+    bubblewrap(&next.spawner, options).sweep().await.unwrap();
     assert_eq!(copies(), 0);
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use model::Program;
 use runtime::process::{SentinelCommand, Spawner};
 use runtime::sandbox::{Bubblewrap, Options};
-use runtime::{Error, Instance, Ports, Runtime as _};
+use runtime::{Error, Instance, Packages, Ports, Runtime as _};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
@@ -45,7 +45,7 @@ impl Ground {
         let spawner = spawner();
         let options = options(&install, directory.path());
         Self {
-            sandbox: Bubblewrap::new(spawner.clone(), options),
+            sandbox: bubblewrap(&spawner, options),
             spawner,
             install,
             directory,
@@ -101,10 +101,18 @@ impl Drop for Ground {
     }
 }
 
+pub(crate) fn bubblewrap(spawner: &Spawner, options: Options) -> Bubblewrap {
+    let packages = Packages::new(
+        options.dir.with_file_name("packages"),
+        spawner.clone(),
+        true,
+    );
+    Bubblewrap::new(spawner.clone(), packages.into(), options)
+}
+
 pub(crate) fn options(install: &str, directory: &Path) -> Options {
     Options {
         dir: directory.join("state"),
-        packages: directory.join("packages"),
         install: install.to_owned(),
         ports: Ports::new(directory.join("ports.json")),
         shim: SentinelCommand {

@@ -28,11 +28,9 @@ impl Server {
         Unit {
             label: "test".to_owned(),
             launch: Arc::new(Launch {
-                program: self.program,
                 env: self.env,
-                cwd: None,
                 reach: self.reach,
-                place: Place::Sandbox(self.sandbox),
+                ..Launch::new(self.program, Place::Sandbox(self.sandbox))
             }),
         }
     }

@@ -296,14 +296,12 @@ fn read(
     let restart = reader.word::<RestartPolicy>("restart_policy");
     let heartbeat = config::heartbeat(&mut reader);
     let launch = Launch {
-        program,
         env,
-        cwd: None,
         reach: match has_streams {
             true => Reach::Streams,
             false => Reach::Port { path },
         },
-        place: Place::Sandbox(sandbox),
+        ..Launch::new(program, Place::Sandbox(sandbox))
     };
     let mut spec = ServerSpec::new(name.clone(), Origin::Launch(Arc::new(launch)));
     (spec.declared, spec.owner) = (Declared::Registered, project.cloned());

@@ -17,6 +17,7 @@ mod entries;
 mod life;
 mod limits;
 mod packages;
+mod pinned;
 mod ports;
 mod real;
 mod registering;

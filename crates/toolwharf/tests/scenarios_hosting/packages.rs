@@ -18,12 +18,12 @@ use tokio::{
 use crate::support::{Host, LONG, Platform, Site, enforced, refusal};
 
 /// Nobody listens there.
-const NO_REGISTRY: &str = "http://127.0.0.1:9";
+pub(crate) const NO_REGISTRY: &str = "http://127.0.0.1:9";
 const EVERYTHING: &str = "@modelcontextprotocol/server-everything";
 const REQUIREMENTS: &str = include_str!("../../../../xtask/deps/requirements.txt");
 
 /// A product that finds uv, and gives up on a registry at once.
-async fn site() -> Site {
+pub(crate) async fn site() -> Site {
     let mut site = Site::new(Platform::Process).await;
     let uv = node_modules().with_file_name("venv").join("bin/uv");
     assert!(
@@ -39,7 +39,7 @@ async fn site() -> Site {
     site
 }
 
-fn registries(site: &mut Site, npm: Option<&str>, pypi: Option<&str>) {
+pub(crate) fn registries(site: &mut Site, npm: Option<&str>, pypi: Option<&str>) {
     site.kept.set_env("npm_config_registry", npm);
     site.kept.set_env("UV_DEFAULT_INDEX", pypi);
 }
@@ -110,7 +110,7 @@ fn id(told: &Value) -> String {
 }
 
 /// What stands in the folders of packages: `npm/KEY/VERSION` and the like.
-fn shelved(site: &Site) -> Vec<String> {
+pub(crate) fn shelved(site: &Site) -> Vec<String> {
     let packages = site.kept.data("packages");
     let list = |folder: &Path| -> Vec<PathBuf> {
         fs::read_dir(folder)

@@ -1,0 +1,48 @@
+//! Servers on the host itself, whose packages may be pinned.
+
+use std::sync::Arc;
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+
+use crate::packages::Packages;
+use crate::process::Spawner;
+use crate::unit::{Error, Instance, Runtime, Unit};
+
+/// Runs servers on the host itself, in no sandbox. A server whose packages are pinned is started from [`Packages`] where its
+/// command is `npx` or `uvx`.
+pub struct Host {
+    spawner: Spawner,
+    packages: Arc<Packages>,
+}
+
+impl Host {
+    #[must_use]
+    pub fn new(spawner: Spawner, packages: Arc<Packages>) -> Self {
+        Self { spawner, packages }
+    }
+
+    async fn start(&self, mut unit: Unit) -> Result<Instance, Error> {
+        let pinned = match unit.launch.packages {
+            model::Packages::Pinned => self.packages.pin(&unit).await?,
+            model::Packages::Newest => None,
+        };
+        let Some(pinned) = pinned else {
+            return self.spawner.launch(unit).await;
+        };
+        unit.launch = pinned.launch;
+        let instance = self.spawner.launch(unit).await?;
+        self.packages.hold(pinned.lease, &instance.handle);
+        Ok(instance)
+    }
+}
+
+impl Runtime for Host {
+    fn probe(&self) -> BoxFuture<'_, Result<String, Error>> {
+        self.spawner.probe()
+    }
+
+    fn launch(&self, unit: Unit) -> BoxFuture<'_, Result<Instance, Error>> {
+        self.start(unit).boxed()
+    }
+}
