@@ -2,6 +2,8 @@
 //!
 //! It changes nothing and starts no server.
 
+mod sandbox;
+
 use std::{
     collections::BTreeMap,
     env, fs,
@@ -114,6 +116,7 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
         }
     };
     let specs = config.iter().flat_map(|config| &config.servers);
+    let losses: Vec<Finding> = specs.clone().filter_map(sandbox::losses).collect();
     let missing: Missing = specs
         .filter_map(|spec| Some((spec.name.to_string(), command(spec)?)))
         .collect();
@@ -146,6 +149,7 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
             );
         }
     }
+    findings.0.extend(losses);
     let report = Report {
         problems: findings.count(Level::Problem),
         warnings: findings.count(Level::Warning),

@@ -1,0 +1,155 @@
+//! What servers that are not confined would lose in a sandbox, and what gives it back.
+
+use std::{collections::BTreeSet, path::Path};
+
+use model::{Launch, Packages, Program, ServerSpec};
+
+use super::{Finding, Level};
+
+/// Paths of one server that are named.
+const MAX_PATHS: usize = 3;
+/// A sandbox has these, or has its own.
+const SYSTEM: [&str; 9] = [
+    "/bin", "/dev", "/etc", "/lib", "/nix", "/proc", "/sbin", "/tmp", "/usr",
+];
+const CONTAINERS: [&str; 3] = ["docker", "nerdctl", "podman"];
+
+/// `None`: it is confined, switched off, or not launched here.
+pub(super) fn losses(spec: &ServerSpec) -> Option<Finding> {
+    let launch = spec.launch().filter(|launch| launch.sandbox().is_none())?;
+    let Program::Command { program, args } = &launch.program else {
+        return None;
+    };
+    if !spec.enabled {
+        return None;
+    }
+    let mut lost = vec![
+        "the network (`network`)".to_owned(),
+        "your home directory (`volumes`, `mounts`)".to_owned(),
+    ];
+    let command = Path::new(program).file_name().unwrap_or_default();
+    if CONTAINERS.iter().any(|name| command == *name) {
+        lost.push(format!(
+            "{}'s daemon (`image` is a container with a sandbox of its own)",
+            command.display()
+        ));
+    }
+    lost.extend(package(launch));
+    let mut paths = BTreeSet::new();
+    for arg in args {
+        match arg.split_once('=') {
+            _ if is_file(arg) => paths.insert(format!("writing to `{arg}` (`mounts`)")),
+            Some((_, path)) if is_file(path) => paths.insert(format!("`{path}` (`mounts`)")),
+            _ => false,
+        };
+    }
+    // What a variable says may be a secret.
+    for (name, value) in &launch.env {
+        if value.split(':').any(is_file) {
+            paths.insert(format!("the files of the variable `{name}` (`mounts`)"));
+        }
+    }
+    if launch.cwd.is_some() {
+        paths.insert("its `cwd` (`mounts`)".to_owned());
+    }
+    let more = paths.len().saturating_sub(MAX_PATHS);
+    lost.extend(paths.into_iter().take(MAX_PATHS));
+    if more > 0 {
+        lost.push(format!("{more} more (`mounts`)"));
+    }
+    let what = format!(
+        "server `{}` is not confined; in a sandbox it would lose {}",
+        spec.name,
+        lost.join(", ")
+    );
+    let help =
+        "`\"sandbox\": true` confines it, and the keys in parentheses give it back what it needs";
+    Some(Finding {
+        level: Level::Ok,
+        what,
+        help: Some(help.to_owned()),
+    })
+}
+
+fn package(launch: &Launch) -> Option<String> {
+    match runtime::Packages::refusal(launch) {
+        Err(why) => Some(format!("the way it starts: {why}")),
+        Ok(true) if launch.packages == Packages::Newest => {
+            Some("the newest version at each start (`toolwharf update`)".to_owned())
+        }
+        Ok(_) => None,
+    }
+}
+
+/// Whether it is a file or a folder of this host that only a mount brings into a sandbox.
+fn is_file(text: &str) -> bool {
+    let path = Path::new(text);
+    let is_system = || SYSTEM.iter().any(|system| path.starts_with(system));
+    path.is_absolute() && path.parent().is_some() && !is_system() && path.exists()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use model::{Origin, Place, Sandbox, ServerName};
+
+    use super::*;
+
+    fn said(line: &str, change: impl FnOnce(&mut Launch)) -> Option<String> {
+        let mut words = line.split(' ').map(str::to_owned);
+        let program = words.next().unwrap();
+        let args = words.collect();
+        let mut launch = Launch::new(Program::Command { program, args }, Place::Host);
+        change(&mut launch);
+        let name = ServerName::parse("one").unwrap();
+        let spec = ServerSpec::new(name, Origin::Launch(Arc::new(launch)));
+        losses(&spec).map(|finding| finding.what)
+    }
+
+    #[test]
+    fn what_a_server_would_lose_is_named_with_what_gives_it_back() {
+        // Not below `/tmp`, which a sandbox has of its own.
+        let here = env!("CARGO_MANIFEST_DIR");
+        let plain = "server `one` is not confined; in a sandbox it would lose the network (`network`), your home directory \
+                     (`volumes`, `mounts`)";
+        let check = |line: &str, more: &str| {
+            assert_eq!(said(line, |_| ()).unwrap(), format!("{plain}{more}"));
+        };
+        check("server --quiet /usr/share", "");
+        check(
+            &format!("server {here}"),
+            &format!(", writing to `{here}` (`mounts`)"),
+        );
+        check(
+            &format!("server --root={here}"),
+            &format!(", `{here}` (`mounts`)"),
+        );
+        check(
+            "docker run x",
+            ", docker's daemon (`image` is a container with a sandbox of its own)",
+        );
+        check(
+            "npx x",
+            ", the newest version at each start (`toolwharf update`)",
+        );
+        let pinned = said("uvx x", |launch| launch.packages = Packages::Pinned);
+        assert_eq!(pinned.unwrap(), plain);
+        let text = said("npx -c x", |_| ()).unwrap();
+        assert!(
+            text.contains("the way it starts: `-c` is no option of `npx`"),
+            "{text}"
+        );
+        let text = said("server", |launch| {
+            launch.cwd = Some(here.into());
+            launch.env.insert("ROOT".to_owned(), here.to_owned());
+        });
+        let text = text.unwrap();
+        assert!(
+            text.contains("its `cwd` (`mounts`), the files of the variable `ROOT`"),
+            "{text}"
+        );
+        let confined = |launch: &mut Launch| launch.place = Place::Sandbox(Sandbox::new("one"));
+        assert_eq!(said("server", confined), None);
+    }
+}
