@@ -116,6 +116,27 @@ impl Memory {
         }
     }
 
+    /// Keeps definitions that were agreed to, as those that hold.
+    pub(crate) async fn agree(&self, key: &ServerKey, seen: &[Seen]) -> store::Result<()> {
+        let owner = key.owner.as_ref();
+        for part in seen.chunks(PINS) {
+            let pins = self.store.pins_seen(owner, &key.name, &rows(part)).await?;
+            let waits = |seen: &&Seen| {
+                pins.iter().any(|pin| {
+                    pin.tool == seen.tool.as_str()
+                        && pin.pending_digest.as_deref() == Some(&*seen.digest)
+                })
+            };
+            let waiting: Vec<_> = part
+                .iter()
+                .filter(waits)
+                .map(|seen| (seen.tool.as_str(), &*seen.digest))
+                .collect();
+            self.store.pins_approve(owner, &key.name, &waiting).await?;
+        }
+        Ok(())
+    }
+
     fn next(&self, key: &ServerKey) -> Option<(Definitions, Option<Taken>)> {
         let mut all = self.notes();
         let notes = all.get_mut(key)?;
@@ -184,15 +205,7 @@ impl Memory {
         part: &[Seen],
         tell: &(dyn Fn(Told<'_>) + Sync),
     ) -> bool {
-        let rows: Vec<store::Seen> = part
-            .iter()
-            .map(|seen| store::Seen {
-                tool: seen.tool.to_string(),
-                digest: seen.digest.to_string(),
-                definition: seen.definition.clone(),
-                config_digest: seen.config.to_string(),
-            })
-            .collect();
+        let rows = rows(part);
         let mut attempts = 0u32;
         loop {
             let owner = key.owner.as_ref();
@@ -222,6 +235,16 @@ impl Memory {
             }
         }
     }
+}
+
+fn rows(seen: &[Seen]) -> Vec<store::Seen> {
+    let row = |seen: &Seen| store::Seen {
+        tool: seen.tool.to_string(),
+        digest: seen.digest.to_string(),
+        definition: seen.definition.clone(),
+        config_digest: seen.config.to_string(),
+    };
+    seen.iter().map(row).collect()
 }
 
 /// Whether something was written; `None`: it may be if it is tried again.

@@ -17,7 +17,7 @@ use tokio::{net::TcpStream, task::JoinSet, time::timeout};
 
 use crate::rest::Problem;
 
-/// Wall time until an answer is there; the gateway itself may wait for servers and for a lock on a file.
+/// Where nothing else is said: the gateway itself may wait for servers and for a lock on a file.
 const ANSWER: Duration = Duration::from_secs(60);
 const CONNECT: Duration = Duration::from_secs(5);
 /// Rows of a page.
@@ -33,6 +33,8 @@ pub(super) struct Api {
     /// `http://host:port`
     pub(super) url: String,
     pub(super) token: Option<String>,
+    /// Wall time until an answer is there.
+    patience: Duration,
 }
 
 /// What the gateway says no with.
@@ -82,7 +84,13 @@ impl Api {
             url: format!("http://{authority}"),
             authority,
             token,
+            patience: ANSWER,
         })
+    }
+
+    /// The same for requests that take longer.
+    pub(super) fn patient(self, patience: Duration) -> Self {
+        Self { patience, ..self }
     }
 
     pub(super) async fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
@@ -153,7 +161,7 @@ impl Api {
         body: Bytes,
         headers: &[(header::HeaderName, &str)],
     ) -> anyhow::Result<T> {
-        let answer = timeout(ANSWER, async {
+        let answer = timeout(self.patience, async {
             let answer = self.open(method, path, body, headers).await?;
             collect(answer.body).await
         });
@@ -170,7 +178,7 @@ impl Api {
     }
 
     pub(super) async fn text(&self, path: &str) -> anyhow::Result<String> {
-        let answer = timeout(ANSWER, async {
+        let answer = timeout(self.patience, async {
             let answer = self.open(Method::GET, path, Bytes::new(), &[]).await?;
             collect(answer.body).await
         });
@@ -179,7 +187,11 @@ impl Api {
     }
 
     fn silent(&self) -> anyhow::Error {
-        anyhow!("{} did not answer within {} s", self.url, ANSWER.as_secs())
+        anyhow!(
+            "{} did not answer within {} s",
+            self.url,
+            self.patience.as_secs()
+        )
     }
 
     /// Sends a request; the answer is a good one.
@@ -231,7 +243,7 @@ impl Api {
             // The path is ours; what can be wrong is the token, which is not to be shown.
             anyhow!("the token cannot be sent: it holds a line break or the like")
         })?;
-        let response = timeout(ANSWER, sender.send_request(request))
+        let response = timeout(self.patience, sender.send_request(request))
             .await
             .map_err(|_| self.silent())?
             .with_context(broken)?;
@@ -242,7 +254,7 @@ impl Api {
                 _driver: driver,
             });
         }
-        let text = timeout(ANSWER, collect(body))
+        let text = timeout(self.patience, collect(body))
             .await
             .map_err(|_| self.silent())??;
         Err(self.refusal(head.status, &text).into())

@@ -29,6 +29,7 @@ mod servers;
 mod shown;
 mod tool_settings;
 mod tools;
+mod update;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -89,6 +90,8 @@ enum Command {
     Events(servers::EventsArgs),
     /// Send a server one request, by its own names: `call NAME tools/list`.
     Call(request::Args),
+    /// Move servers on to newer versions of their packages.
+    Update(update::Args),
     /// List and call tools.
     #[command(subcommand)]
     Tools(tools::Command),
@@ -193,6 +196,7 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Logs(args) => logs::run(&context, args).await,
         Command::Events(args) => servers::events(&context, args).await,
         Command::Call(args) => request::run(&context, args).await,
+        Command::Update(args) => update::run(&context, args).await,
         Command::Tools(command) => tools::run(&context, command).await,
         Command::Project(command) => projects::run(&context, command).await,
         Command::Secret(command) => secrets::run(&context, command).await,

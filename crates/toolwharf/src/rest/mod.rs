@@ -28,6 +28,7 @@ mod secrets;
 mod servers;
 mod status;
 mod tools;
+mod update;
 
 use std::{sync::Arc, time::Duration};
 
@@ -53,6 +54,7 @@ pub(crate) use self::{
     servers::{configured, imported},
     status::{KeptBack, Status},
     tools::{Set, Setting, Tool, Tools},
+    update::{Update, UpdateRequest},
 };
 use crate::{
     agents::Agents, auth::Keys, gateway::Front, hosting::Hosting, live::Live, projects::Projects,

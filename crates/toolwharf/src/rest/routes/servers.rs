@@ -12,7 +12,7 @@ use crate::{
         access::Need,
         approvals, bridge, logs,
         route::{ADMIN, AFTER, Kind, LIMIT, Parameter, Route, parameter},
-        servers, tools,
+        servers, tools, update,
     },
 };
 
@@ -171,6 +171,16 @@ pub(super) const SERVERS: &[Route] = &[
     .asks(OF_SERVER)
     .takes::<bridge::CallRequest>()
     .answers::<bridge::CallResult>(),
+    Route::new(
+        "POST",
+        "/api/v1/mcp/servers/{id}/update",
+        Need::Server(Role::Admin),
+        "Show the newest version of a server's package, or move the server on to one that was shown",
+        || post(update::update),
+    )
+    .asks(OF_SERVER)
+    .takes::<update::UpdateRequest>()
+    .answers::<update::Update>(),
     Route::new(
         "GET",
         "/api/v1/mcp/servers/{id}/logs",

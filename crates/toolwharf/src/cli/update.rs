@@ -1,0 +1,154 @@
+//! `update`: moves servers on to newer versions of their packages.
+
+use std::{collections::HashSet, time::Duration};
+
+use anyhow::bail;
+use model::{ProjectId, ServerName};
+
+use super::{
+    Context, No, Output, Reach,
+    http::{Api, Refused},
+    print,
+    prompt::agreed,
+    servers::{all, of_project, of_server},
+};
+use crate::rest::{Update, UpdateRequest};
+
+/// How long the gateway may take for one server: two turns of an installation, and two starts.
+const LONGEST: Duration = Duration::from_secs(15 * 60);
+
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// Names or ids of servers; without any, all that are started from pinned packages.
+    names: Vec<ServerName>,
+    /// The project that owns them.
+    #[arg(long)]
+    project: Option<ProjectId>,
+    /// Only show what would change: exit code 1 if there is something newer.
+    #[arg(long, conflicts_with = "yes")]
+    check: bool,
+    /// Do not ask.
+    #[arg(long, short)]
+    yes: bool,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
+    let api = args.reach.gateway(context).await?.patient(LONGEST);
+    // Each with what it is called where servers of one package are named.
+    let names: Vec<(String, String)> = match args.names.is_empty() {
+        true => {
+            let all = all(&api, args.project.as_ref()).await?;
+            let enabled = all.into_iter().filter(|server| server.enabled);
+            let named = enabled.map(|server| match &server.project {
+                Some(project) => (server.id, format!("{project}/{}", server.name)),
+                None => (server.id, server.name),
+            });
+            named.collect()
+        }
+        false => args
+            .names
+            .iter()
+            .map(|name| (name.to_string(), name.to_string()))
+            .collect(),
+    };
+    let of = of_project(args.project.as_ref());
+    let is_table = context.output == Output::Table;
+    let mut updates: Vec<Update> = Vec::new();
+    let mut known = HashSet::new();
+    for (name, key) in names {
+        if known.contains(&key) {
+            continue;
+        }
+        let check = UpdateRequest {
+            check: true,
+            ..UpdateRequest::default()
+        };
+        let mut update = match ask(&api, &name, &of, &check).await {
+            // Of all, those count that are started from pinned packages.
+            Err(error) if args.names.is_empty() && status(&error) == Some(409) => continue,
+            update => update?,
+        };
+        known.extend(update.shared_with.iter().cloned());
+        if is_table {
+            print::foreign(&text(&update))?;
+        }
+        if is_newer(&update) && !args.check {
+            agreed(&question(&update), args.yes)?;
+            let change = UpdateRequest {
+                check: false,
+                version: Some(update.to),
+                digest: Some(update.digest),
+            };
+            update = ask(&api, &name, &of, &change).await?;
+            if is_table {
+                let (package, to) = (&update.package, &update.to);
+                eprintln!("`{}` is started from {package} {to}", update.server);
+            }
+        }
+        updates.push(update);
+    }
+    if updates.is_empty() {
+        bail!(
+            "no server is started from a pinned package: those with a sandbox are, and with \
+             `packages = \"pinned\"` below `[defaults]` all whose command is `npx` or `uvx`"
+        );
+    }
+    if !is_table {
+        print::json(&updates)?;
+    }
+    match args.check && updates.iter().any(is_newer) {
+        true => Err(No.into()),
+        false => Ok(()),
+    }
+}
+
+async fn ask(api: &Api, name: &str, of: &str, body: &UpdateRequest) -> anyhow::Result<Update> {
+    let path = of_server(name, &["update"]) + of;
+    api.post(&path, body).await
+}
+
+fn status(error: &anyhow::Error) -> Option<u16> {
+    let refused = error.downcast_ref::<Refused>();
+    refused.map(|refused| refused.status)
+}
+
+fn is_newer(update: &Update) -> bool {
+    update.from.as_ref() != Some(&update.to)
+}
+
+fn question(update: &Update) -> String {
+    let name = &update.server;
+    let tools = match (&update.unseen, update.changed.len()) {
+        (Some(_), _) => "; changed definitions will have to be agreed to",
+        (None, 0) => "",
+        (None, _) => " and agree to these definitions",
+    };
+    format!("Update `{name}` to {}{tools}?", update.to)
+}
+
+fn text(update: &Update) -> String {
+    let name = &update.server;
+    let from = update.from.as_deref().unwrap_or("-");
+    if !is_newer(update) {
+        return format!("{name}  {from} is the newest\n");
+    }
+    let mut text = format!("{name}  {from} -> {}\n", update.to);
+    for (sign, tools) in [("+", &update.added), ("-", &update.removed)] {
+        for tool in tools {
+            text.push_str(&format!("  {sign} {tool}\n"));
+        }
+    }
+    for changed in &update.changed {
+        text.push_str(&format!("  ~ {}\n{}", changed.tool, changed.diff));
+    }
+    if let Some(why) = &update.unseen {
+        text.push_str(&format!("  its tools could not be looked at: {why}\n"));
+    }
+    if !update.shared_with.is_empty() {
+        let others = update.shared_with.join(", ");
+        text.push_str(&format!("  from the same package: {others}\n"));
+    }
+    text
+}
