@@ -120,7 +120,7 @@ impl Request {
             let meaning = registry.meaning(option).ok_or_else(|| {
                 let shown = option.escape_debug();
                 format!(
-                    "`{shown}` is no option of `{by}` that a confined server can have; leave it out, or install the \
+                    "`{shown}` is no option of `{by}` that a pinned package can have; leave it out, or install the \
                      package and give its program by its full path"
                 )
             })?;

@@ -126,6 +126,13 @@ const ROWS: &[(&str, &str, &str, &str, u16)] = &[
         409,
     ),
     (
+        "POST",
+        "/mcp/servers/{id}/update",
+        "/mcp/servers/own/update?project=a",
+        r#"{"check":true}"#,
+        409,
+    ),
+    (
         "GET",
         "/mcp/servers/{id}/changes",
         "/mcp/servers/own/changes?project=a",

@@ -2,7 +2,7 @@
 //! registry is one of the test's own.
 
 use serde_json::{Value, json};
-use testkit::{Registry, wait_for_some, within};
+use testkit::{Peer, Registry, StdioClient, wait_for_some, within};
 
 use crate::{
     packages,
@@ -263,4 +263,34 @@ async fn an_update_keeps_to_the_versions_that_are_asked_for() {
         said.err
     );
     host.stop().await;
+}
+
+/// A gateway that does not own the data directory starts what is there, and installs nothing.
+#[tokio::test]
+async fn only_serve_installs_packages() {
+    let registry = Registry::new().await;
+    registry.publish("1.0.0", &json!([tool("hello", "Says hello")]));
+    let site = site(Some(&registry), "[defaults]\npackages = \"pinned\"\n").await;
+    site.kept
+        .servers(json!({"node": {"command": "npx", "args": ["-y", Registry::PACKAGE]}}));
+    let alone = async || {
+        let mut command = site.kept.command("stdio");
+        let options = ["--standalone", "--server", "node", "--data-dir"];
+        command.args(options).arg(site.kept.data(""));
+        let client = StdioClient::spawn(command);
+        let mut peer = Peer::stdio(client, "2025-11-25", json!({})).await;
+        peer.tool("hello", json!({})).await
+    };
+    let refused = alone().await.response;
+    let why = refused["error"]["message"].as_str();
+    let why = why.unwrap_or_else(|| panic!("{refused}"));
+    assert!(
+        why.contains("only `toolwharf serve` installs packages"),
+        "{why}"
+    );
+    assert!(packages::shelved(&site).is_empty());
+    let host = site.start().await;
+    running(&host, "node").await;
+    host.stop().await;
+    assert_eq!(alone().await.text(), "1.0.0");
 }
