@@ -32,9 +32,9 @@ fn tool(name: &str, description: &str) -> Value {
 
 async fn running(host: &Host, name: &str) -> Value {
     wait_for_some(&format!("{name} to run"), LONG, async || {
-        let path = format!("/servers/{name}");
+        let path = format!("/mcp/servers/{name}");
         let row = host.running.ok("GET", &path, Value::Null).await;
-        (row["state"] == "running").then_some(row)
+        (row["status"] == "running").then_some(row)
     })
     .await
 }
@@ -169,7 +169,7 @@ async fn an_update_shows_what_changes_and_agrees_to_it() {
     let body = json!({"version": "1.1.0", "digest": "another"});
     let refused = host
         .running
-        .rest("POST", "/servers/node/update", body)
+        .rest("POST", "/mcp/servers/node/update", body)
         .await;
     assert_eq!(refused.status, 409, "{}", refused.text());
     assert_eq!(version(&host, "node", "hello").await, "1.0.0");
@@ -178,7 +178,7 @@ async fn an_update_shows_what_changes_and_agrees_to_it() {
     assert_eq!(said.code, Some(0), "{}", said.err);
     let updates: Value = serde_json::from_str(&said.out).unwrap();
     assert_eq!(updates[0]["updated"], true, "{updates:#}");
-    assert_eq!(updates[0]["sharedWith"], json!(["twin"]), "{updates:#}");
+    assert_eq!(updates[0]["shared_with"], json!(["twin"]), "{updates:#}");
     let agreed = async |host: &Host| {
         for name in ["node", "twin"] {
             let row = running(host, name).await;
