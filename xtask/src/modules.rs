@@ -15,7 +15,7 @@ use syn::{Attribute, Item, Meta, UseTree, visit::Visit};
 use crate::{lengths::rust_files, workspace::Workspace};
 
 /// The crates that are checked.
-const CRATES: [&str; 3] = ["model", "mcp", "engine"];
+const CRATES: [&str; 6] = ["model", "mcp", "engine", "api", "config", "toolwharf"];
 
 /// Which modules each module uses.
 type Uses = BTreeMap<String, BTreeSet<String>>;
@@ -61,7 +61,7 @@ fn read(src: &Path) -> Result<Uses> {
             .map(|part| part.to_string_lossy().into())
             .collect();
         path.retain(|part| part != "mod");
-        if path == ["lib"] {
+        if path == ["lib"] || path == ["main"] {
             exports(&parsed.items, &mut exported);
         } else if path.last().is_some_and(|last| last != "tests") {
             let mut seen = Seen {

@@ -7,7 +7,6 @@ use jsonc_parser::cst::{CstArray, CstInputValue, CstNode, CstObject, CstObjectPr
 use model::{InvalidName, ServerName};
 use serde_json::Value;
 
-use super::import::{Foreign, switch_off};
 use super::load::{Unreadable, read};
 use super::problem::{ConfigError, Problem};
 use super::shape::{self, CONTAINERS, ENTRY_MARKS, PARSE_OPTIONS};
@@ -45,41 +44,6 @@ pub enum EditError {
         name: ServerName,
         problems: Vec<String>,
     },
-}
-
-/// What an import did.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ImportReport {
-    pub added: Vec<ServerName>,
-    /// There already, with the same text.
-    pub unchanged: Vec<ServerName>,
-    /// There already, but different: left as they are.
-    pub clashes: Vec<ServerName>,
-    /// Servers that cannot be had here, and why.
-    pub refused: Vec<(String, String)>,
-    /// Servers that have no place here, and why.
-    pub skipped: Vec<(String, String)>,
-    /// Those of the added servers that are switched off, and what they lack.
-    pub off: Vec<(String, String)>,
-    /// What of the added servers is not here as it was there.
-    pub notes: Vec<(String, String)>,
-}
-
-/// How a server is imported.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Accepted {
-    AsItIs,
-    /// It lacks something.
-    SwitchedOff(Vec<String>),
-}
-
-/// Why a server is not imported.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Rejected {
-    /// Something is wrong with it.
-    Refused(String),
-    /// It is right as it is, and not for here.
-    Skipped(String),
 }
 
 /// A server file in memory, as text with structure.
@@ -276,77 +240,6 @@ impl ServerFile {
             list.append(tool.into());
         }
         Ok(())
-    }
-
-    /// Adds the servers of another file that this one has not, if `accept` takes them.
-    ///
-    /// # Errors
-    /// When this file holds a name twice. Clashes are no error, but reported.
-    pub fn import(
-        &mut self,
-        others: &[Foreign],
-        accept: impl Fn(&ServerName, &Value) -> Result<Accepted, Rejected>,
-    ) -> Result<ImportReport, EditError> {
-        let mut report = ImportReport::default();
-        for other in others {
-            let shown = shape::printable(&other.name);
-            if let Some(why) = &other.skip {
-                report.skipped.push((shown, why.clone()));
-                continue;
-            }
-            let name = match ServerName::parse(&other.name) {
-                Ok(name) => name,
-                Err(error) => {
-                    report.refused.push((shown, error.to_string()));
-                    continue;
-                }
-            };
-            let mut off = other.entry.clone();
-            switch_off(&mut off);
-            if let Some(there) = self.find(&name)? {
-                let there = there.to_serde_value();
-                if there.as_ref() == Some(&other.entry) || there.as_ref() == Some(&off) {
-                    report.unchanged.push(name);
-                } else {
-                    report.clashes.push(name);
-                }
-                continue;
-            }
-            // What is missing is no matter of an entry that is switched off anyway.
-            let mut missing = other.missing.clone();
-            match accept(
-                &name,
-                if missing.is_empty() {
-                    &other.entry
-                } else {
-                    &off
-                },
-            ) {
-                Ok(Accepted::AsItIs) => {}
-                Ok(Accepted::SwitchedOff(more)) => missing.extend(more),
-                Err(Rejected::Refused(why)) => {
-                    report.refused.push((shown, why));
-                    continue;
-                }
-                Err(Rejected::Skipped(why)) => {
-                    report.skipped.push((shown, why));
-                    continue;
-                }
-            }
-            let entry = if missing.is_empty() {
-                &other.entry
-            } else {
-                &off
-            };
-            self.add(&name, entry, false)?;
-            if !missing.is_empty() {
-                report.off.push((shown.clone(), missing.join("; ")));
-            }
-            let notes = other.notes.iter().map(|note| (shown.clone(), note.clone()));
-            report.notes.extend(notes);
-            report.added.push(name);
-        }
-        Ok(report)
     }
 
     /// All servers with their names, in the order of the file.

@@ -11,6 +11,7 @@ mod interpolate;
 mod load;
 mod locate;
 mod members;
+mod merge;
 mod problem;
 mod sandbox;
 mod servers;
@@ -21,12 +22,13 @@ mod source;
 mod tests;
 mod write;
 
-pub use edit::{Accepted, EditError, ImportReport, Rejected, ServerFile, edit};
+pub use edit::{EditError, ServerFile, edit};
 pub use import::{CLIENTS, foreign, switch_off};
 pub use interpolate::{Error as Unfilled, Unknown, Variables, is_variable};
 pub use load::Config;
 pub use locate::{Sources, data_dir};
 pub use members::{MAX_ITEMS, MAX_TEXT_BYTES, Reader, fits, snake, texts};
+pub use merge::{Accepted, ImportReport, Rejected};
 pub use problem::{ConfigError, Problem, nearest};
 pub use sandbox::{
     heartbeat, is_mountable, is_port, limits, network, not_mountable, path, ports, start, volumes,

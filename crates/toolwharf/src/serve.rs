@@ -18,13 +18,13 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     agents::Agents,
     auth::{self, Keys},
-    gateway::{self, Front, Guard, Other},
+    gateway::{self, Front, Guard},
     hosting::Hosting,
     itself::Itself,
     live::{Live, warn_of},
     lock::Lock,
     logs, memory, ops,
-    rest::{self, Rest},
+    rest::{Rest, Site},
     startup::{self, Given},
     webhook,
 };
@@ -110,9 +110,8 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
         keys.clone(),
         over.clone(),
     );
-    let router = ops::router(front.clone(), gateway.clone(), ready.clone());
-    let router = router.merge(rest::router(rest.clone()));
-    let other = Arc::new(Other { router, rest });
+    let ops = ops::router(front.clone(), gateway.clone(), ready.clone());
+    let other = Site::new(rest, ops);
     let drain = config.settings.limits.drain.min(STOPPING - LEAST_GRACE);
     let serving = gateway::serve(listener, front.clone(), other, over.clone(), drain);
     let working = async {

@@ -17,13 +17,13 @@ use futures_util::{FutureExt as _, future::Either};
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
+use mcp::backlog::Account;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
     time::Instant,
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use tower::ServiceExt;
 
 use super::{
     Body, Front,
@@ -32,10 +32,7 @@ use super::{
     patience::Patience,
     wire::{AtWork, Download, Upload, Wire},
 };
-use crate::{
-    auth::Role,
-    rest::{Rest, bridge},
-};
+use crate::auth::Role;
 
 /// Bytes that a request's head may have, and that are read at a time.
 pub(super) const HEAD_BYTES: usize = 64 << 10;
@@ -47,9 +44,13 @@ const UNREAD_MS: u32 = 60_000;
 const RESERVED: usize = 32;
 
 /// All routes but those of MCP.
-pub(crate) struct Other {
-    pub(crate) router: axum::Router,
-    pub(crate) rest: Arc<Rest>,
+pub(crate) trait Routes: Send + Sync {
+    /// Answers a request; what its answer holds back is charged to the account.
+    fn answer(
+        &self,
+        request: Request<Upload>,
+        account: &Arc<Account>,
+    ) -> Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
 }
 
 /// How many connections there are.
@@ -108,7 +109,7 @@ fn full(most: usize) -> String {
 pub(crate) async fn serve(
     listener: TcpListener,
     front: Arc<Front>,
-    other: Arc<Other>,
+    other: Arc<dyn Routes>,
     over: CancellationToken,
     drain: Duration,
 ) -> TaskTracker {
@@ -171,7 +172,7 @@ pub(crate) async fn serve(
 async fn connection(
     socket: TcpStream,
     front: Arc<Front>,
-    other: Arc<Other>,
+    other: Arc<dyn Routes>,
     over: CancellationToken,
     seat: Seat,
 ) {
@@ -200,7 +201,7 @@ async fn connection(
 async fn http(
     socket: &mut TcpStream,
     front: &Arc<Front>,
-    other: Arc<Other>,
+    other: Arc<dyn Routes>,
     over: &CancellationToken,
     seat: &Seat,
     wire: Arc<Wire>,
@@ -332,7 +333,7 @@ impl AsyncWrite for Counted<'_> {
 /// The future of what answers MCP is small, for it is moved into its connection; all others are boxed.
 fn answer(
     front: &Arc<Front>,
-    other: &Arc<Other>,
+    other: &Arc<dyn Routes>,
     wire: &Arc<Wire>,
     request: Request<Incoming>,
     cap: Option<usize>,
@@ -356,7 +357,7 @@ fn answer(
 /// Answers what is not MCP.
 async fn beside(
     front: Arc<Front>,
-    other: Arc<Other>,
+    other: Arc<dyn Routes>,
     wire: Arc<Wire>,
     request: Request<Upload>,
 ) -> Response<Body> {
@@ -364,16 +365,7 @@ async fn beside(
         return Front::refuse(&refusal);
     }
     let key = request.headers().get(header::AUTHORIZATION).cloned();
-    let response = if let Some(id) = bridge::called(&request) {
-        let account = wire.account().clone();
-        Box::pin(bridge::answer(other.rest.clone(), id, account, request)).await
-    } else {
-        let router = other.router.clone();
-        let answer = router.oneshot(request.map(axum::body::Body::new));
-        match answer.await {
-            Ok(response) => response.map(Body::Other),
-        }
-    };
+    let response = other.answer(request, wire.account()).await;
     shared(&front, key, response)
 }
 

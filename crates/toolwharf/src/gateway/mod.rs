@@ -22,4 +22,5 @@ mod wire;
 pub(crate) use body::{Answering, Body, KEEP_ALIVE};
 pub(crate) use guard::{Guard, Refusal};
 pub(crate) use http::{Front, collect, json_body, prefers_stream};
-pub(crate) use listener::{Other, serve};
+pub(crate) use listener::{Routes, serve};
+pub(crate) use wire::Upload;

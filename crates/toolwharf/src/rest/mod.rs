@@ -30,13 +30,16 @@ mod status;
 mod tools;
 mod update;
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::Pin, sync::Arc, time::Duration};
 
 use axum::{Json, Router, middleware};
 use engine::Gateway;
+use http::{Request, Response};
+use mcp::backlog::Account;
 use serde::Serialize;
 use tokio::sync::{Mutex, MutexGuard, Semaphore};
 use tokio_util::sync::CancellationToken;
+use tower::ServiceExt as _;
 use utoipa::ToSchema;
 
 use self::route::Route;
@@ -57,7 +60,12 @@ pub(crate) use self::{
     update::{Update, UpdateRequest},
 };
 use crate::{
-    agents::Agents, auth::Keys, gateway::Front, hosting::Hosting, live::Live, projects::Projects,
+    agents::Agents,
+    auth::Keys,
+    gateway::{Body, Front, Routes, Upload},
+    hosting::Hosting,
+    live::Live,
+    projects::Projects,
 };
 
 /// Those who follow logs at a time.
@@ -136,7 +144,43 @@ async fn index() -> Json<Index> {
     })
 }
 
-pub(crate) fn router(rest: Shared) -> Router {
+/// The API with what else is served beside MCP.
+pub(crate) struct Site {
+    rest: Shared,
+    router: Router,
+}
+
+impl Site {
+    /// `more` are routes beside those of the API.
+    pub(crate) fn new(rest: Shared, more: Router) -> Arc<Self> {
+        let router = router(rest.clone()).merge(more);
+        Arc::new(Self { rest, router })
+    }
+}
+
+impl Routes for Site {
+    fn answer(
+        &self,
+        request: Request<Upload>,
+        account: &Arc<Account>,
+    ) -> Pin<Box<dyn Future<Output = Response<Body>> + Send>> {
+        if let Some(id) = bridge::called(&request) {
+            let (rest, account) = (self.rest.clone(), account.clone());
+            return Box::pin(bridge::answer(rest, id, account, request));
+        }
+        let answer = self
+            .router
+            .clone()
+            .oneshot(request.map(axum::body::Body::new));
+        Box::pin(async move {
+            match answer.await {
+                Ok(response) => response.map(Body::Other),
+            }
+        })
+    }
+}
+
+fn router(rest: Shared) -> Router {
     let unknown = async || Problem::new(404, "there is no such route; see GET /api/v1");
     let not_allowed = async || Problem::new(405, "the route has other methods; see GET /api/v1");
     let mut routes = Router::new();

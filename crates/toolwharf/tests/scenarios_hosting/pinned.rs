@@ -183,7 +183,7 @@ async fn an_update_shows_what_changes_and_agrees_to_it() {
         for name in ["node", "twin"] {
             let row = running(host, name).await;
             assert_eq!(
-                (&row["tools"], &row["keptBack"]),
+                (&row["tools"], &row["kept_back"]),
                 (&json!(2), &json!(0)),
                 "{row:#}"
             );
@@ -251,9 +251,9 @@ async fn an_update_keeps_to_the_versions_that_are_asked_for() {
             unseen.to_owned(),
         )
     };
-    assert_eq!(found(0), expected("node", "1.3.0", unseen));
-    assert_eq!(found(1), expected("python", "1.3.0", unseen));
-    assert_eq!(found(2), expected("exact", "1.1.0", ""));
+    assert_eq!(found(0), expected("exact", "1.1.0", ""));
+    assert_eq!(found(1), expected("node", "1.3.0", unseen));
+    assert_eq!(found(2), expected("python", "1.3.0", unseen));
     assert_eq!(updates.as_array().unwrap().len(), 3, "{updates:#}");
     let said = update(&site, &["newest"]).await;
     assert_eq!(said.code, Some(1));
