@@ -20,7 +20,7 @@ pub struct Connection {
     /// The instance, where it is ours.
     pub handle: Option<Handle>,
     /// What its sandbox is made by, where it has one.
-    pub hosted: Option<Arc<Housing>>,
+    pub hosted: Option<Arc<Placement>>,
     pub(crate) level: AtomicU8,
     /// The tools that it lists, where it is a session's own.
     pub(crate) own_tools: OwnTools,
@@ -32,7 +32,7 @@ pub struct Connection {
 
 /// What an instance's sandbox is made by, and what of it is enforced.
 #[derive(Clone, Debug)]
-pub struct Housing {
+pub struct Placement {
     pub provider: Provider,
     /// Why it is this provider.
     pub why: Arc<str>,
@@ -87,7 +87,7 @@ impl OwnTools {
 impl Connection {
     /// A conversation that was just made; `handle` and `hosted` as in the fields of these names.
     #[must_use]
-    pub fn new(client: Client, handle: Option<Handle>, hosted: Option<Arc<Housing>>) -> Self {
+    pub fn new(client: Client, handle: Option<Handle>, hosted: Option<Arc<Placement>>) -> Self {
         let behind = client.info().behind.clone().map(Arc::new);
         Self {
             client,

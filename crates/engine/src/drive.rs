@@ -203,7 +203,7 @@ impl Server {
         };
         {
             let mut status = self.known.status();
-            status.housing.clone_from(&connection.hosted);
+            status.placement.clone_from(&connection.hosted);
             status.refused = None;
         }
         let grace = tokio::select! {

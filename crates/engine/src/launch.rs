@@ -19,7 +19,7 @@ use runtime::{Exit, Handle, Unit};
 use tokio::{sync::Semaphore, time::Instant};
 
 use crate::{
-    connection::{Connection, Housing},
+    connection::{Connection, Placement},
     runtimes::Runtimes,
 };
 
@@ -86,7 +86,7 @@ struct Started {
     handle: Handle,
     /// The first line on its standard output that was no message.
     printed: Printed,
-    hosted: Option<Arc<Housing>>,
+    hosted: Option<Arc<Placement>>,
 }
 
 /// The first line of a server's standard output that is no message, cut short.
@@ -446,7 +446,7 @@ impl Launcher {
             },
         };
         let hosted = choice.provider.map(|(provider, why)| {
-            Arc::new(Housing {
+            Arc::new(Placement {
                 provider,
                 why,
                 enforced: instance.enforced,

@@ -79,7 +79,7 @@ mod watch;
 
 pub use audit::NotRecorded;
 pub use chronicle::Warning;
-pub use connection::{Connection, Housing};
+pub use connection::{Connection, Placement};
 pub use exchange::{ANONYMOUS, Answer, Caller};
 pub use fleet::{Fleet, Project};
 pub use gateway::Gateway;

@@ -340,7 +340,7 @@ impl Server {
 
     /// Asks a lazy server to give up its connection soon, if nobody uses it now; what it offered stays offered. This does nothing
     /// to other servers, and to one that is not connected.
-    pub fn rest(&self) {
+    pub fn release_idle(&self) {
         self.resting.notify_waiters();
     }
 
@@ -412,7 +412,7 @@ impl Server {
     ///
     /// # Cancel safety
     /// The order is followed all the same.
-    pub async fn obey(&self, order: Order) -> bool {
+    pub async fn command(&self, order: Order) -> bool {
         let (done, followed) = oneshot::channel();
         if !self.spec.enabled || !self.inbox.push((order, done)) {
             return false;

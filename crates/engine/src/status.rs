@@ -9,7 +9,7 @@ use runtime::{Exit, Usage};
 use tokio::time::Instant;
 
 use crate::{
-    connection::Housing,
+    connection::Placement,
     launch::Refused,
     lifecycle::{Last, Phase},
 };
@@ -30,7 +30,7 @@ pub struct Status {
     pub failures: u32,
     pub last_crash: Option<Crash>,
     /// Of the instance that runs, or ran last.
-    pub housing: Option<Arc<Housing>>,
+    pub placement: Option<Arc<Placement>>,
     pub warnings: u64,
     /// What of its registration the last attempt to start it found impossible.
     pub refused: Option<Refused>,
@@ -91,7 +91,7 @@ impl Default for Known {
                 restarts: 0,
                 failures: 0,
                 last_crash: None,
-                housing: None,
+                placement: None,
                 warnings: 0,
                 refused: None,
             }),

@@ -102,7 +102,7 @@ impl Gateway {
         join_all(
             servers()
                 .filter(is_used)
-                .map(|server| server.obey(Order::Restart)),
+                .map(|server| server.command(Order::Restart)),
         )
         .await;
         packages.prune(launch, &to.version).await?;

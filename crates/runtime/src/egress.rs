@@ -75,7 +75,7 @@ pub(crate) async fn run(listener: OwnedFd, allowed: Arc<Allowed>, label: String)
     let listener = std::net::TcpListener::from(listener);
     listener.set_nonblocking(true)?;
     let listener = TcpListener::from_std(listener)?;
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(ProxyState {
         allowed,
         label,
         refused: Repeats::default(),
@@ -96,7 +96,7 @@ pub(crate) async fn run(listener: OwnedFd, allowed: Arc<Allowed>, label: String)
 }
 
 /// What the connections of a server have in common.
-struct Shared {
+struct ProxyState {
     allowed: Arc<Allowed>,
     label: String,
     refused: Repeats,
@@ -117,7 +117,7 @@ struct Refusal {
     text: String,
 }
 
-async fn serve(mut client: TcpStream, shared: Arc<Shared>) {
+async fn serve(mut client: TcpStream, shared: Arc<ProxyState>) {
     let mut head = Vec::new();
     let result = match timeout(HEAD_TIME, read_head(&mut client, &mut head)).await {
         Ok(Ok(Some(end))) => open(&head[..end], &shared.allowed)

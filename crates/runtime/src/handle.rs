@@ -56,7 +56,7 @@ impl fmt::Display for Exit {
 #[derive(Clone)]
 pub struct Handle(Arc<Owner>);
 
-struct Owner(Arc<Shared>);
+struct Owner(Arc<ProcessState>);
 
 impl Drop for Owner {
     fn drop(&mut self) {
@@ -65,7 +65,7 @@ impl Drop for Owner {
 }
 
 /// What the handle and the reaper's task have in common.
-pub(crate) struct Shared {
+pub(crate) struct ProcessState {
     pub(crate) pid: Option<u32>,
     pub(crate) label: String,
     pub(crate) started_at: SystemTime,
@@ -99,7 +99,7 @@ impl Stop {
     }
 }
 
-impl Shared {
+impl ProcessState {
     pub(crate) fn new(
         pid: Option<u32>,
         label: String,
@@ -144,11 +144,11 @@ impl Shared {
 }
 
 impl Handle {
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(shared: Arc<ProcessState>) -> Self {
         Self(Arc::new(Owner(shared)))
     }
 
-    fn shared(&self) -> &Shared {
+    fn shared(&self) -> &ProcessState {
         &self.0.0
     }
 

@@ -8,13 +8,13 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use crate::{
-    handle::{Exit, Handle, Shared},
+    handle::{Exit, Handle, ProcessState},
     ladder::{Ladder, Step},
 };
 
 /// Hears what is asked of an instance, and says what becomes of it. Dropped, the instance has come to an unknown end.
 pub struct Remote {
-    shared: Arc<Shared>,
+    shared: Arc<ProcessState>,
     ladder: Ladder,
     exit: watch::Sender<Option<Exit>>,
 }
@@ -33,7 +33,7 @@ impl Remote {
     #[must_use]
     pub fn new(label: impl Into<String>) -> (Handle, Self) {
         let (exit, exited) = watch::channel(None);
-        let shared = Arc::new(Shared::new(None, label.into(), None, exited));
+        let shared = Arc::new(ProcessState::new(None, label.into(), None, exited));
         let remote = Self {
             ladder: Ladder::new(shared.requests()),
             shared: shared.clone(),

@@ -19,7 +19,7 @@ use crate::{
     itself::Itself,
     projects::Projects,
     registry,
-    startup::{self, Given},
+    startup::{self, CliOverrides},
 };
 
 /// How often the files are looked at.
@@ -32,7 +32,7 @@ pub(crate) struct Live {
     sources: Sources,
     gateway: Gateway,
     projects: Arc<Projects>,
-    given: Given,
+    overrides: CliOverrides,
     myself: Itself,
     /// The files as they were when they were last taken in. Whoever holds it may take them in.
     seen: Mutex<Vec<Stamp>>,
@@ -43,7 +43,7 @@ impl Live {
         sources: Sources,
         gateway: Gateway,
         projects: Arc<Projects>,
-        given: Given,
+        overrides: CliOverrides,
         myself: Itself,
     ) -> Arc<Self> {
         Arc::new(Self {
@@ -51,7 +51,7 @@ impl Live {
             sources,
             gateway,
             projects,
-            given,
+            overrides,
             myself,
         })
     }
@@ -126,7 +126,7 @@ impl Live {
         };
         self.myself.leave_out(&mut config);
         warn_of(&config);
-        self.given.overrule(&mut config.settings);
+        self.overrides.overrule(&mut config.settings);
         tracing::info!(
             servers = config.servers.len(),
             "took in the changed configuration"

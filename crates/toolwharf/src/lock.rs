@@ -40,12 +40,12 @@ pub(crate) struct Holder {
     /// As its own process namespace numbers it.
     pub(crate) pid: Option<u32>,
     /// `None`: it is starting or stopping.
-    pub(crate) at: Option<Whereabouts>,
+    pub(crate) at: Option<GatewayRecord>,
 }
 
 /// Where a running gateway is, and what it was started with.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Whereabouts {
+pub(crate) struct GatewayRecord {
     pub(crate) url: String,
     pub(crate) pid: u32,
     /// Its configuration files, absolute.
@@ -109,12 +109,12 @@ impl Lock {
     /// Says where the gateway is, for as long as the answer is kept.
     pub(crate) fn announce(&self, url: &str, sources: &Sources) -> anyhow::Result<Announced> {
         let path = self.dir.join(STATE_FILE);
-        let whereabouts = Whereabouts {
+        let gateway_record = GatewayRecord {
             url: url.to_owned(),
             pid: std::process::id(),
             config: absolute(sources),
         };
-        let text = serde_json::to_string(&whereabouts)? + "\n";
+        let text = serde_json::to_string(&gateway_record)? + "\n";
         // In one step: it is read at any time.
         let new = path.with_extension("json.new");
         fs::write(&new, text)
@@ -162,11 +162,11 @@ pub(crate) fn holder(dir: &Path) -> Option<Holder> {
 }
 
 /// Where the gateway is that runs on this data directory, if one does.
-pub(crate) fn whereabouts(dir: &Path) -> Option<Whereabouts> {
+pub(crate) fn gateway_record(dir: &Path) -> Option<GatewayRecord> {
     holder(dir)?.at
 }
 
-fn read(path: &Path) -> Option<Whereabouts> {
+fn read(path: &Path) -> Option<GatewayRecord> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) => {
@@ -179,7 +179,7 @@ fn read(path: &Path) -> Option<Whereabouts> {
     serde_json::from_str(&text).ok()
 }
 
-impl Whereabouts {
+impl GatewayRecord {
     /// Whether it works with these files: exactly these servers, and these settings if some are meant.
     pub(crate) fn works_with(&self, sources: &Sources) -> bool {
         let is_settings = |file: &Path| file.extension().is_some_and(|end| end == "toml");

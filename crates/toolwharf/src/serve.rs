@@ -25,7 +25,7 @@ use crate::{
     lock::Lock,
     logs, memory, ops,
     rest::{Rest, Site},
-    startup::{self, Given},
+    startup::{self, CliOverrides},
     webhook,
 };
 
@@ -42,14 +42,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDR:PORT")]
     listen: Option<String>,
     #[command(flatten)]
-    given: Given,
+    overrides: CliOverrides,
 }
 
 /// Runs the gateway over HTTP until SIGTERM or SIGINT.
 pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     let files = runtime::process::raise_file_limit();
     let (sources, mut config) = startup::load(named)?;
-    args.given.overrule(&mut config.settings);
+    args.overrides.overrule(&mut config.settings);
     logs::init(&config.settings);
     let data_dir = startup::open_data_dir(&config.settings)?;
     let lock = Lock::take(&data_dir).await?;
@@ -97,7 +97,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
         sources,
         gateway.clone(),
         projects.clone(),
-        args.given,
+        args.overrides,
         myself,
     );
     let ready = ops::Ready::default();

@@ -119,7 +119,7 @@ pub(crate) fn admin_token(dir: &Path) -> anyhow::Result<(Arc<str>, bool)> {
 
 /// What the command line says; stronger than the settings.
 #[derive(Clone, Default, clap::Args)]
-pub(crate) struct Given {
+pub(crate) struct CliOverrides {
     /// Where state is kept.
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
@@ -133,7 +133,7 @@ pub(crate) struct Given {
     database_url: Option<String>,
 }
 
-impl Given {
+impl CliOverrides {
     pub(crate) fn overrule(&self, settings: &mut Settings) {
         if self.data_dir.is_some() {
             settings.data_dir.clone_from(&self.data_dir);

@@ -25,13 +25,13 @@ use crate::{
     live::{Live, warn_of},
     logs,
     serve::{STOPPING, ended},
-    startup::{self, Given},
+    startup::{self, CliOverrides},
 };
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    given: Given,
+    overrides: CliOverrides,
     /// Only the servers of this project.
     #[arg(long)]
     project: Option<ProjectId>,
@@ -49,7 +49,7 @@ pub(crate) async fn run(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     let sources = Sources::locate(named, &startup::env)?;
     // The servers may be wrong: it is the running gateway that knows what they are.
     let mut settings = startup::settings(&sources)?;
-    args.given.overrule(&mut settings);
+    args.overrides.overrule(&mut settings);
     logs::init(&settings);
     let data_dir = startup::open_data_dir(&settings)?;
     let chain = startup::chain(&data_dir, true)?;
@@ -117,7 +117,7 @@ async fn own(
         gateway.shutdown(Instant::now() + STOPPING).await;
         bail!("there is no such project or server in the configuration");
     }
-    let live = Live::new(sources, gateway.clone(), projects, args.given, myself);
+    let live = Live::new(sources, gateway.clone(), projects, args.overrides, myself);
     tokio::select! {
         () = gateway::stdio::run(&gateway, scope, tokio::io::stdin(), tokio::io::stdout()) => {}
         () = live.watch(), if refusal.is_none() => {}

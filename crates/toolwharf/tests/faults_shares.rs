@@ -63,10 +63,10 @@ async fn listen(client: &RawClient) -> testkit::Streaming {
 /// another's, and leaves room for whoever comes next.
 #[tokio::test]
 async fn whoever_opens_most_sessions_loses_them_first() {
-    const MOST: usize = 40;
+    const MAX_SESSIONS: usize = 40;
     let count = if testkit::soak() { 20_000 } else { 200 };
     let gateway = Setup::new()
-        .settings(&format!("[limits]\nmax_sessions = {MOST}\n"))
+        .settings(&format!("[limits]\nmax_sessions = {MAX_SESSIONS}\n"))
         .serve()
         .await;
     let honest = client(&gateway, "honest");
@@ -85,14 +85,17 @@ async fn whoever_opens_most_sessions_loses_them_first() {
     assert_eq!(status(&last).await, 200);
     assert_eq!(status(&listening).await, 200, "it is in use");
     let open = gateway.metric("sessions", None).await.unwrap();
-    assert!((20..=MOST as u64).contains(&open), "{open} sessions");
+    assert!(
+        (20..=MAX_SESSIONS as u64).contains(&open),
+        "{open} sessions"
+    );
     // Others get as many as there is room for, and the greedy one's besides.
     for _ in 0..15 {
         session(&client(&gateway, "third")).await;
     }
     assert_eq!(status(&quiet).await, 200);
     let open = gateway.metric("sessions", None).await.unwrap();
-    assert!(open <= MOST as u64, "{open} sessions");
+    assert!(open <= MAX_SESSIONS as u64, "{open} sessions");
 }
 
 /// One client cannot watch all resources that may be watched.

@@ -51,7 +51,7 @@ async fn h01_calls_wait_for_the_first_start() {
         takes(began.elapsed(), 6.9, 8.1);
         let status = world.status("one");
         assert_eq!((status.phase.word(), status.restarts), ("running", 0));
-        assert!(status.ready_at.is_some() && status.housing.is_some());
+        assert!(status.ready_at.is_some() && status.placement.is_some());
     }
 }
 
@@ -310,7 +310,7 @@ async fn h12_a_restart_by_hand_makes_a_new_instance() {
             assert_eq!(world.phase("one"), phase);
             client.tool("echo", json!({ "n": 1 })).await
         };
-        let (followed, reply) = tokio::join!(server.obey(Order::Restart), call);
+        let (followed, reply) = tokio::join!(server.command(Order::Restart), call);
         assert!(followed);
         takes(began.elapsed(), from, to);
         assert_eq!(lost.reply().await.reason(), "server_unavailable");
@@ -363,7 +363,7 @@ async fn h12_the_last_order_counts() {
             // While it starts, and while it runs.
             tokio::time::sleep(Duration::from_secs(5)).await;
             let server = world.server("one");
-            let following = orders.iter().map(|order| server.obey(*order));
+            let following = orders.iter().map(|order| server.command(*order));
             let followed = futures_util::future::join_all(following).await;
             assert_eq!(followed, vec![true; orders.len()]);
             assert_eq!(world.phase("one"), phase, "{orders:?} after {delay} s");
@@ -453,7 +453,8 @@ async fn h12_a_lost_instance_is_not_started_a_second_time() {
         script.is_lost = true;
     });
     let server = world.server("one");
-    let ordered = tokio::time::timeout(Duration::from_secs(60), server.obey(Order::Restart)).await;
+    let ordered =
+        tokio::time::timeout(Duration::from_secs(60), server.command(Order::Restart)).await;
     assert_eq!(ordered, Ok(true));
     assert_eq!(world.phase("one"), "unknown");
     let told = warned(&mut warnings);
@@ -559,6 +560,6 @@ async fn g11_a_registration_ends_in_mid_call() {
         takes(began.elapsed(), 0.0, 0.1);
         // The second was in line and never sent.
         assert_eq!((one.running(), one.heard("tools/call").len()), (0, 1));
-        assert!(!server.obey(Order::Start).await);
+        assert!(!server.command(Order::Start).await);
     }
 }

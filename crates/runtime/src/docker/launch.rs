@@ -37,7 +37,7 @@ use super::{
 };
 use crate::{
     egress::{self, Allowed},
-    handle::{Handle, Shared},
+    handle::{Handle, ProcessState},
     ports::Listeners,
     unit::{Confined, Error, Instance, Stdio, Unit},
 };
@@ -333,7 +333,7 @@ impl Inner {
         }
         let (exit, ended) = watch::channel(None);
         let meter = Meter::new(client.clone(), id.to_owned());
-        let shared = Arc::new(Shared::new(
+        let shared = Arc::new(ProcessState::new(
             None,
             label.to_owned(),
             Some(Box::new(meter)),

@@ -22,7 +22,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::Inner;
 use super::engine::Client;
-use crate::handle::{Exit, Shared};
+use crate::handle::{Exit, ProcessState};
 use crate::ladder::{Ladder, Step};
 
 /// How long the streams may take to come to their end when the container has.
@@ -49,7 +49,7 @@ pub(super) struct Reaper {
     pub(super) inner: Arc<Inner>,
     pub(super) client: Client,
     pub(super) id: String,
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<ProcessState>,
     pub(super) pump: JoinHandle<()>,
     /// Tells the pump that nobody needs the rest.
     pub(super) killed: CancellationToken,

@@ -37,7 +37,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::frame::{BODY, CLOSED, CONNECTIONS, CREDIT, DATA, END, HEAD, OPEN, RESET, WINDOW, head};
 use super::engine::{CHANGE, Client, within};
-use crate::handle::Shared;
+use crate::handle::ProcessState;
 use crate::ports::Listeners;
 use crate::pump::Idle;
 use crate::unit::Error;
@@ -99,7 +99,7 @@ pub(super) struct Relay {
     pub(super) client: Client,
     pub(super) container: String,
     pub(super) listeners: Listeners,
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<ProcessState>,
 }
 
 impl Relay {

@@ -16,7 +16,7 @@ use tokio::io::{AsyncWrite, AsyncWriteExt as _, DuplexStream, duplex};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use crate::handle::Shared;
+use crate::handle::ProcessState;
 
 /// As much as a pipe holds.
 const BUFFER: usize = 64 << 10;
@@ -66,7 +66,7 @@ impl Pump {
     /// Until the stream ends.
     ///
     /// `killed` ends a wait for the reader of stdout.
-    pub(super) async fn run(self, shared: Arc<Shared>, killed: CancellationToken) {
+    pub(super) async fn run(self, shared: Arc<ProcessState>, killed: CancellationToken) {
         let Self {
             mut attached,
             closing,

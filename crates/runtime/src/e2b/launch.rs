@@ -14,7 +14,7 @@ use super::Inner;
 use super::api::{Call, Detail, LABEL_HOSTING, LABEL_INSTALL, LABEL_RUN, Made, New};
 use super::envd::Envd;
 use super::life::{self, Life};
-use crate::handle::{Handle, Shared};
+use crate::handle::{Handle, ProcessState};
 use crate::unit::{Confined, Enforced, Error, Instance, Stdio, Unit};
 
 /// As much as a pipe holds.
@@ -136,7 +136,7 @@ impl Inner {
             Call::Other(error) => error,
         })?;
         let (exit, ended) = watch::channel(None);
-        let shared = Arc::new(Shared::new(None, unit.label.to_owned(), None, ended));
+        let shared = Arc::new(ProcessState::new(None, unit.label.to_owned(), None, ended));
         let (stdin, input) = duplex(BUFFER);
         let (output, stdout) = duplex(BUFFER);
         let killed = CancellationToken::new();

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::Inner;
 use super::api::Call;
 use super::envd::{Broken, Envd, Event, Events, Signal};
-use crate::handle::{Exit, Shared};
+use crate::handle::{Exit, ProcessState};
 use crate::ladder::{Ladder, Step};
 
 /// Bytes of one request.
@@ -37,7 +37,7 @@ pub(super) struct Life {
     pub(super) sandbox: String,
     pub(super) pid: u32,
     pub(super) envd: Envd,
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<ProcessState>,
     /// What is the matter with the input, if something is.
     pub(super) input: JoinHandle<Result<(), String>>,
     pub(super) output: JoinHandle<Over>,
@@ -77,7 +77,7 @@ pub(super) async fn input(envd: Envd, pid: u32, mut from: DuplexStream) -> Resul
 pub(super) async fn output(
     mut events: Events,
     stdout: DuplexStream,
-    shared: Arc<Shared>,
+    shared: Arc<ProcessState>,
     killed: CancellationToken,
 ) -> Over {
     let (mut lines, log) = duplex(BUFFER);

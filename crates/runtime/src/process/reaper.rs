@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::leader::Leader;
-use crate::handle::{Exit, Shared};
+use crate::handle::{Exit, ProcessState};
 use crate::ladder::{Ladder, Step};
 
 /// How long stderr may stay open when all that is known to hold it is dead.
@@ -24,7 +24,7 @@ const LINGER_PAUSE_MAX: Duration = Duration::from_millis(100);
 pub(super) struct Reaper {
     pub(super) leader: Leader,
     pub(super) pidfd: AsyncFd<OwnedFd>,
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<ProcessState>,
     pub(super) stderr: AbortOnDropHandle<()>,
     pub(super) exit: watch::Sender<Option<Exit>>,
 }

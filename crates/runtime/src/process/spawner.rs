@@ -29,7 +29,7 @@ use super::fork::{bind, keep_the_dead, seal_inherited};
 use super::leader::Leader;
 use super::reaper::Reaper;
 use super::{Error, Instance};
-use crate::handle::{Handle, Shared, Stop};
+use crate::handle::{Handle, ProcessState, Stop};
 use crate::sentinel::{self, Link, SentinelCommand};
 use crate::unit::Unit;
 
@@ -57,7 +57,7 @@ struct Inner {
 #[derive(Default)]
 struct Registry {
     stopping: bool,
-    live: HashMap<u64, Arc<Shared>>,
+    live: HashMap<u64, Arc<ProcessState>>,
 }
 
 enum Job {
@@ -184,7 +184,7 @@ impl Spawner {
         let leader = launched.leader;
         let (exit, exited) = watch::channel(None);
         let pid = leader.pid().as_raw_pid().unsigned_abs();
-        let shared = Arc::new(Shared::new(Some(pid), label.clone(), meter, exited));
+        let shared = Arc::new(ProcessState::new(Some(pid), label.clone(), meter, exited));
         {
             let mut registry = inner.registry();
             if registry.stopping {

@@ -14,7 +14,7 @@ use tokio::net::UnixStream;
 use super::shim::{FAILED, GO, Order, READY};
 
 /// What a shim says of itself is cut to this.
-const TEXT: u64 = 1024;
+const MAX_ERROR_BYTES: u64 = 1024;
 
 #[derive(Debug)]
 pub(super) struct Channel(UnixStream);
@@ -62,7 +62,10 @@ impl Channel {
 
     async fn text(&mut self) -> String {
         let mut text = Vec::new();
-        let _ = (&mut self.0).take(TEXT).read_to_end(&mut text).await;
+        let _ = (&mut self.0)
+            .take(MAX_ERROR_BYTES)
+            .read_to_end(&mut text)
+            .await;
         String::from_utf8_lossy(&text).escape_debug().to_string()
     }
 }

@@ -152,7 +152,7 @@ impl Ours {
             }
             if let Err(reason) = server.up().await {
                 for server in started {
-                    server.rest();
+                    server.release_idle();
                 }
                 return Err(ServersError(format!(
                     "the server `{}` did not start: {reason}; put it right or switch it off, or write \

@@ -11,7 +11,7 @@ use super::{Context, Output, Reach, Usage, http::path, print, prompt::agreed};
 use crate::{
     auth,
     rest::{Key, KeyList, MadeKey},
-    startup::{self, Given, TOKEN_FILE},
+    startup::{self, CliOverrides, TOKEN_FILE},
 };
 
 #[derive(clap::Subcommand)]
@@ -79,7 +79,7 @@ pub(super) struct RevokeArgs {
 #[derive(clap::Args)]
 pub(super) struct RecoverArgs {
     #[command(flatten)]
-    given: Given,
+    given: CliOverrides,
     /// Do not ask.
     #[arg(long, short)]
     yes: bool,

@@ -98,7 +98,7 @@ impl Reach {
         let Some(dir) = self.dir(context, sources) else {
             return Ok(None);
         };
-        let Some(found) = lock::whereabouts(&dir) else {
+        let Some(found) = lock::gateway_record(&dir) else {
             return Ok(None);
         };
         // Files that were named are meant: a gateway that has others is not the one.

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use engine::{Connect, Connection, Housing, Launched, Refused, StartError};
+use engine::{Connect, Connection, Launched, Placement, Refused, StartError};
 use futures_util::future::BoxFuture;
 use mcp::client::{Ambient, Connector, Identity, Options, Target};
 use model::{EraPolicy, Origin, Provider, ServerKey, ServerSpec};
@@ -111,7 +111,7 @@ impl Scene {
         match self.connector.connect(target, &options).await {
             Ok((client, ambient)) => {
                 let hosted = spec.sandbox().map(|_| {
-                    Arc::new(Housing {
+                    Arc::new(Placement {
                         provider: Provider::Process,
                         why: "there is no other".into(),
                         enforced: Arc::default(),

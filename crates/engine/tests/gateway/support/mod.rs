@@ -200,7 +200,7 @@ impl World {
     }
 
     pub(crate) async fn order(&self, name: &str, order: Order) {
-        assert!(self.server(name).obey(order).await, "it is hosted");
+        assert!(self.server(name).command(order).await, "it is hosted");
     }
 
     pub(crate) async fn client(&self, era: Era) -> Client {

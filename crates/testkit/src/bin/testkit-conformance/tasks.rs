@@ -30,7 +30,7 @@ use crate::{
 /// How long a task can be asked for.
 const KEPT: Duration = Duration::from_secs(300);
 /// How many tasks are kept; the oldest go first.
-const MOST: usize = 1000;
+const MAX_TASKS: usize = 1000;
 /// How often a client is asked to look, at most.
 const POLL: Duration = Duration::from_millis(100);
 /// `slow_compute` takes no longer than this.
@@ -234,7 +234,7 @@ impl Tasks {
         let created = typed(created);
         let mut all = lock(&self.all);
         all.retain(|task| task.created.elapsed() < KEPT);
-        if all.len() == MOST {
+        if all.len() == MAX_TASKS {
             all.pop_front();
         }
         all.push_back(task);

@@ -283,7 +283,7 @@ async fn order(
 ) -> Result<Json<Server>, Problem> {
     let server = rest.enabled(&target).await?;
     // One that takes longer goes on by itself.
-    if let Ok(false) = tokio::time::timeout(PATIENCE, server.obey(order)).await {
+    if let Ok(false) = tokio::time::timeout(PATIENCE, server.command(order)).await {
         let name = &target.key.name;
         let why = format!("server `{name}` has too many orders to follow already; try again");
         return Err(Problem::new(503, why));

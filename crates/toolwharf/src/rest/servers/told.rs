@@ -7,7 +7,7 @@ use std::{sync::atomic::Ordering, time::Duration};
 use api::{Crash, Enforced, Limits, Port, Usage};
 use config::check_project;
 use engine::{
-    Fleet, Housing, Load,
+    Fleet, Load, Placement,
     catalog::ListKind,
     lifecycle::Phase,
     server::{Server, State},
@@ -199,8 +199,8 @@ fn running(server: &Server, fleet: &Fleet) -> api::Server {
         fork_bomb: crash.exit.is_some_and(|exit| exit.fork_bomb),
         stderr: crash.stderr,
     });
-    if let Some(housing) = &status.housing {
-        housed(&mut told, housing, up);
+    if let Some(placement) = &status.placement {
+        placed(&mut told, placement, up);
     }
     let catalog = server.catalog();
     if let Some(info) = &catalog.info {
@@ -227,18 +227,21 @@ fn running(server: &Server, fleet: &Fleet) -> api::Server {
 }
 
 /// Where its instance runs, or ran last.
-fn housed(told: &mut api::Server, housing: &Housing, up: bool) {
-    told.provider = Some(housing.provider.to_string());
+fn placed(told: &mut api::Server, placement: &Placement, up: bool) {
+    told.provider = Some(placement.provider.to_string());
     told.sandbox.clone_from(&told.provider);
-    told.provider_reason = Some(housing.why.to_string());
+    told.provider_reason = Some(placement.why.to_string());
     let promise = |one: &runtime::Enforced| Enforced {
         what: one.what.to_owned(),
         holds: one.holds,
         how: one.how.clone(),
     };
-    told.enforced = housing.enforced.iter().map(promise).collect();
+    told.enforced = placement.enforced.iter().map(promise).collect();
     for port in &mut told.ports {
-        let reached = housing.ports.iter().find(|(known, _)| *known == port.port);
+        let reached = placement
+            .ports
+            .iter()
+            .find(|(known, _)| *known == port.port);
         port.address = reached.filter(|_| up).map(|(_, at)| at.to_string());
     }
 }
