@@ -45,6 +45,14 @@ pub(crate) struct Args {
     overrides: CliOverrides,
 }
 
+impl Args {
+    /// On this data directory, if one is named.
+    pub(crate) fn on(mut self, data_dir: Option<PathBuf>) -> Self {
+        self.overrides.data_dir = data_dir;
+        self
+    }
+}
+
 /// Runs the gateway over HTTP until SIGTERM or SIGINT.
 pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     let files = runtime::process::raise_file_limit();

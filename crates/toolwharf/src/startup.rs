@@ -120,9 +120,9 @@ pub(crate) fn admin_token(dir: &Path) -> anyhow::Result<(Arc<str>, bool)> {
 /// What the command line says; stronger than the settings.
 #[derive(Clone, Default, clap::Args)]
 pub(crate) struct CliOverrides {
-    /// Where state is kept.
-    #[arg(long, value_name = "DIR")]
-    data_dir: Option<PathBuf>,
+    /// Where state is kept, as all verbs take it.
+    #[arg(skip)]
+    pub(crate) data_dir: Option<PathBuf>,
     /// The database instead of a file in the data directory: postgres://user:password@host/database.
     #[arg(
         long,

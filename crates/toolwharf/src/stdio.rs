@@ -43,6 +43,14 @@ pub(crate) struct Args {
     standalone: bool,
 }
 
+impl Args {
+    /// On this data directory, if one is named.
+    pub(crate) fn on(mut self, data_dir: Option<PathBuf>) -> Self {
+        self.overrides.data_dir = data_dir;
+        self
+    }
+}
+
 /// Speaks MCP on standard input and output until its end, SIGTERM or SIGINT.
 pub(crate) async fn run(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     runtime::process::raise_file_limit();

@@ -95,6 +95,26 @@ async fn projects_and_their_servers() {
     )
     .await;
     assert_eq!(told, "{\"text\":\"hello\"}\n");
+    // As `tools ls` prints it, in either column.
+    let by_own = "tools call one/echo {\"text\":\"hello\"} --project games";
+    assert_eq!(ok(&gateway, by_own, "").await, told);
+    let tool = ok(&gateway, "tools get one/echo --project games", "").await;
+    for says in [
+        "name             one__echo",
+        "\"properties\"",
+        "byte for byte",
+    ] {
+        assert!(tool.contains(says), "{says}: {tool}");
+    }
+    let slip = "tools call one__ehco {} --project games";
+    fails(&gateway, slip, 1, "did you mean `one__echo`?").await;
+    let said = run(&gateway, "get none --project games -o json", "").await;
+    let error: Value = serde_json::from_str(&said.err).expect("JSON");
+    assert_eq!(
+        (said.code, &error["status"]),
+        (Some(1), &json!(404)),
+        "{said:?}"
+    );
     let shown = ok(&gateway, "get one --project games", "").await;
     assert!(shown.contains("project          games"), "{shown}");
     ok(&gateway, "disable one --project games", "disabled `one`").await;

@@ -14,7 +14,7 @@ use model::{ProjectId, Provider, RestartPolicy, ServerName};
 use serde_json::{Map, Value, json};
 
 use super::{
-    Context, Output, Reach, Usage,
+    Context, Output, Usage,
     http::{Api, Refused},
     print,
     reach::{Place, own},
@@ -62,8 +62,6 @@ pub(super) struct Args {
     /// Give it to this project; without it, it goes into the configuration file.
     #[arg(long)]
     project: Option<ProjectId>,
-    #[command(flatten)]
-    reach: Reach,
     name: String,
     /// A URL, or a command and its arguments.
     #[arg(
@@ -155,8 +153,8 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
     })?;
     let entry = entry(&args, |name| env::var(name).ok())?;
     let place = match args.project {
-        Some(_) => Place::Gateway(args.reach.gateway(context).await?),
-        None => args.reach.place(context).await?,
+        Some(_) => Place::Gateway(context.gateway().await?),
+        None => context.place().await?,
     };
     match place {
         Place::Gateway(api) => {

@@ -7,7 +7,7 @@ use model::{NativeName, ProjectId, ServerName, ToolRef};
 use serde_json::json;
 
 use super::{
-    Context, Output, Reach, Usage,
+    Context, Output, Usage,
     http::{Api, escaped, path},
     print,
     prompt::agreed,
@@ -27,8 +27,6 @@ pub(super) struct ApproveArgs {
     /// Do not ask.
     #[arg(long, short)]
     yes: bool,
-    #[command(flatten)]
-    reach: Reach,
 }
 
 #[derive(clap::Args)]
@@ -39,8 +37,6 @@ pub(super) struct ChangesArgs {
     /// The project whose own server it is; without it, the configuration file's, or a hosted one of no project.
     #[arg(long)]
     project: Option<ProjectId>,
-    #[command(flatten)]
-    reach: Reach,
 }
 
 /// A server, and one of its tools if one is named.
@@ -71,7 +67,7 @@ async fn tools(
 
 pub(super) async fn approve(context: &Context, args: ApproveArgs) -> anyhow::Result<()> {
     let (server, tool) = parsed(&args.name)?;
-    let api = args.reach.gateway(context).await?;
+    let api = context.gateway().await?;
     let mut found = tools(&api, args.project.as_ref(), &server).await?;
     if let Some(tool) = &tool {
         found.retain(|found| found.native == tool.as_str());
@@ -147,7 +143,7 @@ fn show(tool: &Tool, named: bool) -> anyhow::Result<()> {
 
 pub(super) async fn changes(context: &Context, args: ChangesArgs) -> anyhow::Result<()> {
     let (server, tool) = parsed(&args.name)?;
-    let api = args.reach.gateway(context).await?;
+    let api = context.gateway().await?;
     let project = args.project.as_ref().map(ProjectId::as_str);
     let query: Vec<_> = project
         .map(|project| ("project", project))

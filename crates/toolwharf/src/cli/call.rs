@@ -11,7 +11,7 @@ use mcp::{
 };
 use serde_json::{Map, Value};
 
-use super::{Context, No, Output, Reach, Usage, add::stdin, http::escaped, print};
+use super::{Context, No, Output, Usage, add::stdin, http::escaped, print, tools};
 
 /// Largest answer, in bytes.
 const LARGEST: usize = 256 << 20;
@@ -23,7 +23,7 @@ const DEPTH: usize = 512;
 
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The tool's name as `tools ls` shows it.
+    /// The tool as `tools ls` shows it: its name, or SERVER/TOOL.
     name: String,
     /// Its arguments: a JSON object; `-` reads it from standard input.
     arguments: Option<String>,
@@ -39,13 +39,21 @@ pub(super) struct Args {
     /// How long to wait for the result, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     timeout: u64,
-    #[command(flatten)]
-    reach: Reach,
 }
 
 pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
     let arguments = arguments(&args)?;
-    let api = args.reach.gateway(context).await?;
+    let api = context.gateway().await?;
+    let mut name = args.name.clone();
+    if args.server.is_none() && name.contains('/') {
+        let tool = tools::find(&api, args.project.as_ref(), &name).await?;
+        name = tool.name.with_context(|| {
+            format!(
+                "`{}` is not offered now; `toolwharf tools ls` says why",
+                args.name
+            )
+        })?;
+    }
     let mut url = format!("{}/mcp", api.url);
     match (&args.project, &args.server) {
         (None, None) => {}
@@ -82,12 +90,21 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
     let (client, _ambient) =
         connected.with_context(|| format!("cannot speak to the gateway at {}", api.url))?;
     let limit = Duration::from_secs(args.timeout.min(30 * 24 * 3600));
-    let called = tokio::time::timeout(limit, call(&client, &args.name, &arguments)).await;
+    let called = tokio::time::timeout(limit, call(&client, &name, &arguments)).await;
     client.close(GOODBYE).await;
     let Ok(frame) = called else {
         bail!("no result within {} s; --timeout allows more", args.timeout);
     };
-    shown(context, &frame?)
+    let frame = frame?;
+    if frame.kind() == Kind::Error && args.server.is_none() {
+        let error = RpcError::from_json(frame.body());
+        let is_unknown = error.message.starts_with("Unknown tool");
+        // It says which one may be meant.
+        if is_unknown && let Err(more) = tools::find(&api, args.project.as_ref(), &name).await {
+            bail!("{error}: {more}");
+        }
+    }
+    shown(context, &frame)
 }
 
 async fn call(client: &Client, name: &str, arguments: &str) -> anyhow::Result<Frame> {

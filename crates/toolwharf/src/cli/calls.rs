@@ -5,7 +5,7 @@ use serde_json::Value;
 use store::Time;
 
 use super::{
-    Context, Output, Reach, Usage,
+    Context, Output, Usage,
     pages::{self, Lines, Named},
     print,
 };
@@ -55,8 +55,6 @@ pub(super) struct ListArgs {
     until: Option<String>,
     #[command(flatten)]
     lines: Lines,
-    #[command(flatten)]
-    reach: Reach,
 }
 
 pub(super) async fn run(context: &Context, command: Command) -> anyhow::Result<()> {
@@ -69,7 +67,7 @@ pub(super) async fn run(context: &Context, command: Command) -> anyhow::Result<(
 async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
     let since = args.since.as_deref().map(moment).transpose()?;
     let until = args.until.as_deref().map(moment).transpose()?;
-    let api = args.reach.gateway(context).await?;
+    let api = context.gateway().await?;
     let query = [
         ("server", args.server.as_deref()),
         ("tool", args.tool.as_deref()),
@@ -134,7 +132,7 @@ fn cells(call: &Call) -> [String; 8] {
 }
 
 async fn show(context: &Context, args: Named) -> anyhow::Result<()> {
-    let api = args.reach.gateway(context).await?;
+    let api = context.gateway().await?;
     let of_call = pages::of(args.project.as_ref(), "calls", Some(&args.id));
     if context.output == Output::Json {
         return print::json(&api.get::<Value>(&of_call).await?);

@@ -25,7 +25,7 @@ use tokio::{
 };
 
 use super::{
-    Cancelled, Context, Output, Reach, Usage,
+    Cancelled, Context, Output, Usage,
     add::stdin,
     conversations, http,
     http::{Api, Refused},
@@ -56,8 +56,6 @@ pub(super) struct Args {
     /// Print each event as a line of JSON, as `-o json` does.
     #[arg(long)]
     json: bool,
-    #[command(flatten)]
-    reach: Reach,
 }
 
 struct Chat {
@@ -89,7 +87,7 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
         return Err(Usage(way.to_owned()).into());
     }
     let chat = Chat {
-        api: args.reach.gateway(context).await?,
+        api: context.gateway().await?,
         project: args.project,
         conversation: args.conversation,
         screen: Screen::new(args.json || context.output == Output::Json),

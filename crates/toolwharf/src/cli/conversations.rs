@@ -5,7 +5,7 @@ use model::ProjectId;
 use serde_json::Value;
 
 use super::{
-    Context, Output, Reach,
+    Context, Output,
     http::Refused,
     pages::{self, Lines},
     print, screen,
@@ -32,8 +32,6 @@ pub(super) struct ListArgs {
     project: Option<ProjectId>,
     #[command(flatten)]
     lines: Lines,
-    #[command(flatten)]
-    reach: Reach,
 }
 
 #[derive(clap::Args)]
@@ -43,8 +41,6 @@ pub(super) struct NameArgs {
     /// The project that it is of.
     #[arg(long)]
     project: Option<ProjectId>,
-    #[command(flatten)]
-    reach: Reach,
 }
 
 /// Where all conversations are, or one.
@@ -85,7 +81,7 @@ pub(super) async fn run(context: &Context, command: Command) -> anyhow::Result<(
 }
 
 async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
-    let api = args.reach.gateway(context).await?;
+    let api = context.gateway().await?;
     let cells = |one: &ConversationInfo| {
         [
             one.id.clone(),
@@ -103,7 +99,7 @@ async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
 }
 
 async fn show(context: &Context, args: NameArgs) -> anyhow::Result<()> {
-    let api = args.reach.gateway(context).await?;
+    let api = context.gateway().await?;
     let path = of(args.project.as_ref(), Some(&args.id));
     let whole = api.get::<WholeConversation>(&path).await;
     let whole = whole.map_err(|error| explained(error, args.project.as_ref(), &args.id))?;
@@ -153,7 +149,7 @@ fn said(messages: &Value) -> String {
 }
 
 async fn remove(context: &Context, args: NameArgs) -> anyhow::Result<()> {
-    let api = args.reach.gateway(context).await?;
+    let api = context.gateway().await?;
     let path = of(args.project.as_ref(), Some(&args.id));
     let removed = api.delete::<()>(&path).await;
     removed.map_err(|error| explained(error, args.project.as_ref(), &args.id))?;

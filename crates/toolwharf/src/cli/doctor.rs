@@ -18,7 +18,7 @@ use model::{Program, ProjectId, ServerSpec, Settings};
 use serde::Serialize;
 
 use super::{
-    Context, No, Output, Reach,
+    Context, No, Output,
     http::{Api, path},
     print,
     reach::Place,
@@ -34,12 +34,6 @@ use crate::{
 
 /// Lines of a server's stderr that are shown with its problem.
 const LOG_LINES: usize = 5;
-
-#[derive(clap::Args)]
-pub(super) struct Args {
-    #[command(flatten)]
-    reach: Reach,
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -101,9 +95,9 @@ impl Findings {
     }
 }
 
-pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
+pub(super) async fn run(context: &Context) -> anyhow::Result<()> {
     let mut findings = Findings::default();
-    let place = args.reach.place(context).await;
+    let place = context.place().await;
     let running = match &place {
         Ok(Place::Gateway(api)) => api.url.trim_start_matches("http://").parse().ok(),
         _ => None,
@@ -120,7 +114,7 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
     let missing: Missing = specs
         .filter_map(|spec| Some((spec.name.to_string(), command(spec)?)))
         .collect();
-    let dir = args.reach.dir(context, None);
+    let dir = context.dir(None);
     match &dir {
         Some(dir) => data_dir(dir, &mut findings),
         None => findings.problem(

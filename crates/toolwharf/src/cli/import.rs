@@ -11,7 +11,7 @@ use api::Imported;
 use config::CLIENTS;
 
 use super::{
-    Context, No, Output, Reach,
+    Context, No, Output,
     add::stdin,
     http::path,
     print,
@@ -29,13 +29,11 @@ pub(super) struct Args {
     /// cursor, gemini, lmstudio, opencode, vscode, windsurf and zed.
     #[arg(value_name = "FILE_OR_CLIENT")]
     from: PathBuf,
-    #[command(flatten)]
-    reach: Reach,
 }
 
 pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
     let (from, text) = read(&args.from)?;
-    let report: Imported = match args.reach.place(context).await? {
+    let report: Imported = match context.place().await? {
         Place::Gateway(api) => {
             let body = serde_json::json!({"from": from, "text": text});
             api.post(&path(&["import"]), &body).await?

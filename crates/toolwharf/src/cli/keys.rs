@@ -7,7 +7,7 @@ use model::ProjectId;
 use serde_json::{Value, json};
 use store::{Role, Store, Time};
 
-use super::{Context, Output, Reach, Usage, http::path, print, prompt::agreed};
+use super::{Context, Output, Usage, http::path, print, prompt::agreed};
 use crate::{
     auth,
     rest::{Key, KeyList, MadeKey},
@@ -42,8 +42,6 @@ pub(super) struct CreateArgs {
     /// When it ends: a time from now such as 90d or 12h.
     #[arg(long, value_name = "TIME")]
     expires: Option<String>,
-    #[command(flatten)]
-    reach: Reach,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -61,8 +59,6 @@ pub(super) struct ListArgs {
     /// Only of this project.
     #[arg(long)]
     project: Option<ProjectId>,
-    #[command(flatten)]
-    reach: Reach,
 }
 
 #[derive(clap::Args)]
@@ -72,14 +68,12 @@ pub(super) struct RevokeArgs {
     /// The project that it is of; only an administrator can do without.
     #[arg(long)]
     project: Option<ProjectId>,
-    #[command(flatten)]
-    reach: Reach,
 }
 
 #[derive(clap::Args)]
 pub(super) struct RecoverArgs {
     #[command(flatten)]
-    given: CliOverrides,
+    overrides: CliOverrides,
     /// Do not ask.
     #[arg(long, short)]
     yes: bool,
@@ -113,7 +107,7 @@ async fn create(context: &Context, args: CreateArgs) -> anyhow::Result<()> {
         }
         None => vec!["keys"],
     };
-    let api = args.reach.gateway(context).await?;
+    let api = context.gateway().await?;
     let made: MadeKey = api.post(&path(&segments), &wanted).await?;
     eprintln!(
         "made the key {} ({}); it is not shown again",
@@ -134,7 +128,7 @@ fn whose(key: &Key) -> String {
 }
 
 async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
-    let api = args.reach.gateway(context).await?;
+    let api = context.gateway().await?;
     let segments = match &args.project {
         Some(project) => vec!["projects", project.as_str(), "keys"],
         None => vec!["keys"],
@@ -173,7 +167,7 @@ async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
 }
 
 async fn revoke(context: &Context, args: RevokeArgs) -> anyhow::Result<()> {
-    let api = args.reach.gateway(context).await?;
+    let api = context.gateway().await?;
     let segments = match &args.project {
         Some(project) => vec!["projects", project.as_str(), "keys", &args.id],
         None => vec!["keys", &args.id],
@@ -186,7 +180,9 @@ async fn revoke(context: &Context, args: RevokeArgs) -> anyhow::Result<()> {
 /// Whoever can read the database could do as much by hand.
 async fn recover(context: &Context, args: RecoverArgs) -> anyhow::Result<()> {
     let (_, mut config) = startup::load(&context.config)?;
-    args.given.overrule(&mut config.settings);
+    let mut overrides = args.overrides;
+    overrides.data_dir.clone_from(&context.reach.data_dir);
+    overrides.overrule(&mut config.settings);
     let dir = startup::open_data_dir(&config.settings)?;
     let location = startup::location(&config.settings, &dir);
     let file = dir.join(TOKEN_FILE);

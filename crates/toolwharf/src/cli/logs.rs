@@ -35,7 +35,7 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
         follow,
         lines,
     } = args;
-    let api = named.gateway(context).await?;
+    let api = context.gateway().await?;
     let query = format!("tail={lines}&follow={follow}");
     let path = named.path_with(&["logs"], &query);
     if !follow {

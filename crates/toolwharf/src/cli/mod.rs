@@ -48,6 +48,8 @@ struct Cli {
     /// What data on standard output looks like.
     #[arg(long, short, global = true, value_enum, default_value_t = Output::Table)]
     output: Output,
+    #[command(flatten)]
+    reach: Reach,
     #[command(subcommand)]
     command: Command,
 }
@@ -119,7 +121,7 @@ enum Command {
     #[command(subcommand)]
     Runs(runs::Command),
     /// Check the configuration, this machine and the running gateway.
-    Doctor(doctor::Args),
+    Doctor,
     /// Print a completion script for a shell.
     Completions {
         #[arg(value_enum)]
@@ -131,6 +133,7 @@ enum Command {
 struct Context {
     config: Vec<PathBuf>,
     output: Output,
+    reach: Reach,
 }
 
 /// It was asked wrongly: exit code 2.
@@ -154,7 +157,7 @@ pub(crate) fn main() -> ExitCode {
     if let Command::Completions { shell } = cli.command {
         let mut script = Vec::new();
         clap_complete::generate(shell, &mut Cli::command(), "toolwharf", &mut script);
-        return ended(print::data(&String::from_utf8_lossy(&script)));
+        return ended(print::data(&String::from_utf8_lossy(&script)), cli.output);
     }
     let is_server = matches!(cli.command, Command::Serve(_) | Command::Stdio(_));
     let mut builder = if is_server {
@@ -169,20 +172,24 @@ pub(crate) fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    let output = cli.output;
     let outcome = runtime.block_on(run(cli));
     // A blocked read of standard input must not keep the process.
     runtime.shutdown_background();
-    ended(outcome)
+    ended(outcome, output)
 }
 
 async fn run(cli: Cli) -> anyhow::Result<()> {
     let context = Context {
         config: cli.config,
         output: cli.output,
+        reach: cli.reach,
     };
     match cli.command {
-        Command::Serve(args) => serve::serve(&context.config, args).await,
-        Command::Stdio(args) => stdio::run(&context.config, args).await,
+        Command::Serve(args) => {
+            serve::serve(&context.config, args.on(context.reach.data_dir)).await
+        }
+        Command::Stdio(args) => stdio::run(&context.config, args.on(context.reach.data_dir)).await,
         Command::Add(args) => add::run(&context, *args).await,
         Command::Import(args) => import::run(&context, args).await,
         Command::Ls(args) => servers::list(&context, args).await,
@@ -206,20 +213,30 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Conversation(command) => conversations::run(&context, command).await,
         Command::Calls(command) => calls::run(&context, command).await,
         Command::Runs(command) => runs::run(&context, command).await,
-        Command::Doctor(args) => doctor::run(&context, args).await,
+        Command::Doctor => doctor::run(&context).await,
         Command::Completions { .. } => Ok(()),
     }
 }
 
-fn ended(outcome: anyhow::Result<()>) -> ExitCode {
+fn ended(outcome: anyhow::Result<()>, output: Output) -> ExitCode {
     let Err(error) = outcome else {
         return ExitCode::SUCCESS;
     };
     if error.is::<Cancelled>() {
         return ExitCode::from(130);
     }
-    if !error.is::<No>() {
-        eprintln!("error: {}", print::printable(&format!("{error:#}")));
+    match output {
+        _ if error.is::<No>() => {}
+        Output::Table => eprintln!("error: {}", print::printable(&format!("{error:#}"))),
+        Output::Json => {
+            let refused = error.downcast_ref::<http::Refused>();
+            let status = refused.map(|refused| refused.status);
+            let wrong = refused.map(|refused| refused.wrong.as_slice());
+            let said = serde_json::json!({
+                "error": format!("{error:#}"), "status": status, "errors": wrong.unwrap_or_default(),
+            });
+            eprintln!("{said}");
+        }
     }
     if error.is::<Usage>() {
         ExitCode::from(2)

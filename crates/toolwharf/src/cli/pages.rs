@@ -3,7 +3,7 @@
 use model::ProjectId;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::{Context, Output, Reach, http, print};
+use super::{Context, Output, http, print};
 
 /// Rows of one page.
 const PAGE: usize = 500;
@@ -23,8 +23,6 @@ pub(super) struct Named {
     /// The project that it is of; only an administrator can do without.
     #[arg(long)]
     pub(super) project: Option<ProjectId>,
-    #[command(flatten)]
-    pub(super) reach: Reach,
 }
 
 /// Where all things of a kind are, or one of them; those of a project, if one is named.

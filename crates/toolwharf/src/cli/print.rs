@@ -37,9 +37,27 @@ pub(super) fn printable(text: &str) -> String {
         .collect()
 }
 
-/// Columns of equal width, the last one as wide as it is.
+/// Narrowest column that a table is made to fit the terminal with, in characters.
+const NARROWEST: usize = 12;
+/// What stands between two columns.
+const GAP: usize = 2;
+
+/// Columns of equal width, the last one as wide as it is; no wider than the terminal, if there is one.
 pub(super) fn table(head: impl AsRef<[&'static str]>, rows: &[impl AsRef<[String]>]) -> String {
-    let head = head.as_ref();
+    drawn(head.as_ref(), rows, terminal())
+}
+
+/// How many characters a line of the terminal has, if data goes to one.
+fn terminal() -> Option<usize> {
+    let out = io::stdout();
+    let size = out
+        .is_terminal()
+        .then(|| rustix::termios::tcgetwinsize(&out));
+    let columns = usize::from(size?.ok()?.ws_col);
+    (columns > 0).then_some(columns)
+}
+
+fn drawn(head: &[&str], rows: &[impl AsRef<[String]>], terminal: Option<usize>) -> String {
     let plain = |cell: &String| printable(cell).replace(['\n', '\t'], " ");
     let rows = rows.iter().map(|row| row.as_ref().iter().map(plain));
     let rows: Vec<Vec<String>> = rows.map(Iterator::collect).collect();
@@ -49,14 +67,17 @@ pub(super) fn table(head: impl AsRef<[&'static str]>, rows: &[impl AsRef<[String
             *width = (*width).max(cell.chars().count());
         }
     }
+    if let Some(terminal) = terminal {
+        fit(&mut widths, terminal);
+    }
     let mut out = String::new();
     let mut line = |cells: &[&str]| {
         let padded: Vec<String> = cells
             .iter()
             .zip(&widths)
-            .map(|(cell, width)| format!("{cell:0$}", *width))
+            .map(|(cell, width)| format!("{:1$}", cut(cell, *width), *width))
             .collect();
-        out.push_str(padded.join("  ").trim_end());
+        out.push_str(padded.join(&" ".repeat(GAP)).trim_end());
         out.push('\n');
     };
     line(head);
@@ -65,6 +86,28 @@ pub(super) fn table(head: impl AsRef<[&'static str]>, rows: &[impl AsRef<[String
         line(&cells);
     }
     out
+}
+
+/// Makes the widest columns narrower until a line fits.
+fn fit(widths: &mut [usize], terminal: usize) {
+    let gaps = GAP * widths.len().saturating_sub(1);
+    loop {
+        let too_long = widths.iter().sum::<usize>() + gaps > terminal;
+        let widest = widths.iter_mut().max().filter(|width| **width > NARROWEST);
+        match widest {
+            Some(widest) if too_long => *widest -= 1,
+            _ => return,
+        }
+    }
+}
+
+/// A cell, cut if it is longer than its column.
+fn cut(cell: &str, width: usize) -> String {
+    if cell.chars().count() <= width {
+        return cell.to_owned();
+    }
+    let begin: String = cell.chars().take(width.saturating_sub(1)).collect();
+    begin + "…"
 }
 
 /// Time in its two largest units.
@@ -129,8 +172,29 @@ mod tests {
             ["long name".to_owned(), "two\nlines".to_owned()],
         ];
         assert_eq!(
-            table(["N", "V"], &rows),
+            drawn(&["N", "V"], &rows, None),
             "N          V\na          b\u{fffd}[31m\nlong name  two lines\n"
+        );
+    }
+
+    #[test]
+    fn a_table_fits_the_terminal() {
+        let long = "x".repeat(60);
+        let rows = [["name".to_owned(), long.clone(), long]];
+        let table = drawn(&["N", "A", "B"], &rows, Some(50));
+        let widest = table.lines().map(|line| line.chars().count()).max();
+        assert_eq!(widest, Some(50), "{table}");
+        assert!(
+            table.contains("name  xxx") && table.contains('…'),
+            "{table}"
+        );
+        // No narrower than can be read.
+        let table = drawn(&["N", "A", "B"], &rows, Some(5));
+        let widest = table.lines().map(|line| line.chars().count()).max();
+        assert_eq!(
+            widest,
+            Some(4 + GAP + NARROWEST + GAP + NARROWEST),
+            "{table}"
         );
     }
 

@@ -8,7 +8,7 @@ use hyper::Method;
 use model::ProjectId;
 use serde_json::Value;
 
-use super::{Context, Output, Reach, add::stdin, http::path, print, shown};
+use super::{Context, Output, add::stdin, http::path, print, shown};
 use crate::rest::{InstalledProduct, Product, Products};
 
 /// Largest manifest, in bytes.
@@ -31,8 +31,6 @@ pub(super) struct InstallArgs {
     /// Where it is installed.
     #[arg(long)]
     project: ProjectId,
-    #[command(flatten)]
-    reach: Reach,
 }
 
 #[derive(clap::Args)]
@@ -40,8 +38,6 @@ pub(super) struct ListArgs {
     /// Whose products.
     #[arg(long)]
     project: ProjectId,
-    #[command(flatten)]
-    reach: Reach,
 }
 
 #[derive(clap::Args)]
@@ -50,8 +46,6 @@ pub(super) struct NameArgs {
     /// Where it is installed.
     #[arg(long)]
     project: ProjectId,
-    #[command(flatten)]
-    reach: Reach,
 }
 
 pub(super) async fn run(context: &Context, command: Command) -> anyhow::Result<()> {
@@ -88,7 +82,7 @@ async fn install(context: &Context, args: InstallArgs) -> anyhow::Result<()> {
         bail!("{file} says no name: a manifest begins with `name: …`");
     };
     let project = args.project.as_str();
-    let api = args.reach.gateway(context).await?;
+    let api = context.gateway().await?;
     let of_product = path(&["projects", project, "products", name]);
     let headers = [(header::CONTENT_TYPE, kind)];
     let installed: InstalledProduct = api
@@ -111,7 +105,7 @@ async fn install(context: &Context, args: InstallArgs) -> anyhow::Result<()> {
 }
 
 async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
-    let api = args.reach.gateway(context).await?;
+    let api = context.gateway().await?;
     let project = args.project.as_str();
     let list = |page: Products| (page.products, page.next);
     let products: Vec<Product> = api
@@ -150,7 +144,7 @@ async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
 }
 
 async fn remove(context: &Context, args: NameArgs) -> anyhow::Result<()> {
-    let api = args.reach.gateway(context).await?;
+    let api = context.gateway().await?;
     let of_product = path(&["projects", args.project.as_str(), "products", &args.name]);
     api.delete::<()>(&of_product).await?;
     eprintln!("removed `{}` from project `{}`", args.name, args.project);

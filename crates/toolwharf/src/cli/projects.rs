@@ -4,7 +4,7 @@ use model::{NamingPolicy, ProjectId, StartPolicy};
 use serde_json::Value;
 
 use super::{
-    Context, Output, Reach,
+    Context, Output,
     http::{Api, path},
     print,
     prompt::agreed,
@@ -14,7 +14,7 @@ use crate::rest::{Project, ProjectConfig, ProjectList};
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
     /// List the projects.
-    Ls(ListArgs),
+    Ls,
     /// Add a project, or change what is said of one.
     Add(AddArgs),
     /// Show a project.
@@ -28,16 +28,8 @@ pub(super) enum Command {
 }
 
 #[derive(clap::Args)]
-pub(super) struct ListArgs {
-    #[command(flatten)]
-    reach: Reach,
-}
-
-#[derive(clap::Args)]
 pub(super) struct NameArgs {
     project: ProjectId,
-    #[command(flatten)]
-    reach: Reach,
 }
 
 #[derive(clap::Args)]
@@ -46,8 +38,6 @@ pub(super) struct RemoveArgs {
     /// Do not ask.
     #[arg(long, short)]
     yes: bool,
-    #[command(flatten)]
-    reach: Reach,
 }
 
 #[derive(clap::Args)]
@@ -65,13 +55,11 @@ pub(super) struct AddArgs {
     /// Whether a server of the configuration file that does not start fails a chat (sequential) or is left out (parallel).
     #[arg(long, value_name = "POLICY")]
     start: Option<StartPolicy>,
-    #[command(flatten)]
-    reach: Reach,
 }
 
 pub(super) async fn run(context: &Context, command: Command) -> anyhow::Result<()> {
     match command {
-        Command::Ls(args) => list(context, &args.reach).await,
+        Command::Ls => list(context).await,
         Command::Add(args) => add(context, args).await,
         Command::Get(args) => show(context, args).await,
         Command::Rm(args) => remove(context, args).await,
@@ -80,8 +68,8 @@ pub(super) async fn run(context: &Context, command: Command) -> anyhow::Result<(
     }
 }
 
-async fn list(context: &Context, reach: &Reach) -> anyhow::Result<()> {
-    let api = reach.gateway(context).await?;
+async fn list(context: &Context) -> anyhow::Result<()> {
+    let api = context.gateway().await?;
     let projects = all(&api).await?;
     if context.output == Output::Json {
         return print::json(&projects);
@@ -120,7 +108,7 @@ async fn all(api: &Api) -> anyhow::Result<Vec<Project>> {
 }
 
 async fn add(context: &Context, args: AddArgs) -> anyhow::Result<()> {
-    let api = args.reach.gateway(context).await?;
+    let api = context.gateway().await?;
     let of_project = path(&["projects", args.project.as_str()]);
     // What is not said stays.
     let before: Option<Project> = api.find(&of_project).await?;
@@ -160,7 +148,7 @@ fn config(project: Project) -> ProjectConfig {
 }
 
 async fn show(context: &Context, args: NameArgs) -> anyhow::Result<()> {
-    let api = args.reach.gateway(context).await?;
+    let api = context.gateway().await?;
     let of_project = path(&["projects", args.project.as_str()]);
     if context.output == Output::Json {
         return print::json(&api.get::<Value>(&of_project).await?);
@@ -182,7 +170,7 @@ async fn show(context: &Context, args: NameArgs) -> anyhow::Result<()> {
 }
 
 async fn remove(context: &Context, args: RemoveArgs) -> anyhow::Result<()> {
-    let api = args.reach.gateway(context).await?;
+    let api = context.gateway().await?;
     let id = &args.project;
     let question =
         format!("Remove the project `{id}` with its servers, secrets, products and keys?");
@@ -193,7 +181,7 @@ async fn remove(context: &Context, args: RemoveArgs) -> anyhow::Result<()> {
 }
 
 async fn switch(context: &Context, args: NameArgs, enabled: bool) -> anyhow::Result<()> {
-    let api = args.reach.gateway(context).await?;
+    let api = context.gateway().await?;
     let of_project = path(&["projects", args.project.as_str()]);
     let mut config = config(api.get(&of_project).await?);
     config.enabled = Some(enabled);

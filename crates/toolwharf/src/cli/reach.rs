@@ -20,13 +20,13 @@ const KNOCK: Duration = Duration::from_secs(2);
 #[derive(clap::Args, Default)]
 pub(super) struct Reach {
     /// The gateway's URL; without it the one that runs on the data directory.
-    #[arg(long, env = "TOOLWHARF_URL", value_name = "URL")]
+    #[arg(long, global = true, env = "TOOLWHARF_URL", value_name = "URL")]
     pub(super) url: Option<String>,
     /// A file with the administrator's token; without it $TOOLWHARF_TOKEN, then the data directory's.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE")]
     pub(super) token_file: Option<PathBuf>,
     /// The data directory of the gateway.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, global = true, value_name = "DIR")]
     pub(super) data_dir: Option<PathBuf>,
 }
 
@@ -43,14 +43,14 @@ pub(super) fn own(sources: &Sources) -> Itself {
     Itself::configured(&settings)
 }
 
-impl Reach {
+impl Context {
     /// A running gateway, else the files.
-    pub(super) async fn place(&self, context: &Context) -> anyhow::Result<Place> {
-        if let Some(url) = &self.url {
-            return Ok(Place::Gateway(self.named(url, context)?));
+    pub(super) async fn place(&self) -> anyhow::Result<Place> {
+        if let Some(url) = &self.reach.url {
+            return Ok(Place::Gateway(self.named(url)?));
         }
-        let sources = Sources::locate(&context.config, &startup::env);
-        match self.running(context, sources.as_ref().ok()).await? {
+        let sources = Sources::locate(&self.config, &startup::env);
+        match self.running(sources.as_ref().ok()).await? {
             Some(api) => Ok(Place::Gateway(api)),
             None => Ok(Place::Files(sources?)),
         }
@@ -60,8 +60,8 @@ impl Reach {
     ///
     /// # Errors
     /// That there is none, and how to start one.
-    pub(super) async fn gateway(&self, context: &Context) -> anyhow::Result<Api> {
-        match self.place(context).await? {
+    pub(super) async fn gateway(&self) -> anyhow::Result<Api> {
+        match self.place().await? {
             Place::Gateway(api) => Ok(api),
             Place::Files(_) => {
                 bail!(
@@ -71,7 +71,7 @@ impl Reach {
         }
     }
 
-    fn named(&self, url: &str, context: &Context) -> anyhow::Result<Api> {
+    fn named(&self, url: &str) -> anyhow::Result<Api> {
         let mut api = Api::new(url, None)?;
         let host = url::Url::parse(url)?;
         let is_local = match host.host() {
@@ -81,28 +81,20 @@ impl Reach {
             None => false,
         };
         // This machine's token is sent to this machine only.
-        let own = if is_local {
-            self.dir(context, None)
-        } else {
-            None
-        };
+        let own = if is_local { self.dir(None) } else { None };
         api.token = self.token(own.as_deref())?;
         Ok(api)
     }
 
-    async fn running(
-        &self,
-        context: &Context,
-        sources: Option<&Sources>,
-    ) -> anyhow::Result<Option<Api>> {
-        let Some(dir) = self.dir(context, sources) else {
+    async fn running(&self, sources: Option<&Sources>) -> anyhow::Result<Option<Api>> {
+        let Some(dir) = self.dir(sources) else {
             return Ok(None);
         };
         let Some(found) = lock::gateway_record(&dir) else {
             return Ok(None);
         };
         // Files that were named are meant: a gateway that has others is not the one.
-        let is_named = !context.config.is_empty()
+        let is_named = !self.config.is_empty()
             || startup::env("TOOLWHARF_CONFIG").is_some_and(|v| !v.is_empty());
         if let Some(sources) = sources.filter(|_| is_named)
             && !lock::absolute(sources)
@@ -120,15 +112,15 @@ impl Reach {
     }
 
     /// The data directory, if it can be told.
-    pub(super) fn dir(&self, context: &Context, sources: Option<&Sources>) -> Option<PathBuf> {
-        if let Some(dir) = &self.data_dir {
+    pub(super) fn dir(&self, sources: Option<&Sources>) -> Option<PathBuf> {
+        if let Some(dir) = &self.reach.data_dir {
             return Some(dir.clone());
         }
         let located;
         let sources = match sources {
             Some(sources) => Some(sources),
             None => {
-                located = Sources::locate(&context.config, &startup::env).ok();
+                located = Sources::locate(&self.config, &startup::env).ok();
                 located.as_ref()
             }
         };
@@ -144,7 +136,7 @@ impl Reach {
                 .map(|token| token.trim().to_owned())
                 .with_context(|| format!("cannot read the token in {}", path.display()))
         };
-        if let Some(file) = &self.token_file {
+        if let Some(file) = &self.reach.token_file {
             return read(file).map(Some);
         }
         if let Some(token) = env::var("TOOLWHARF_TOKEN").ok().filter(|t| !t.is_empty()) {

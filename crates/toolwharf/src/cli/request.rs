@@ -61,7 +61,7 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
         body.truncate(body.len() - 1);
         body.push_str(&format!(",\"params\":{params}}}"));
     }
-    let api = args.named.gateway(context).await?;
+    let api = context.gateway().await?;
     let limit = args.timeout.unwrap_or(LONGEST);
     let until = Instant::now() + Duration::from_secs(limit) + GRACE;
     let path = args.named.path(&["call"]);

@@ -4,7 +4,7 @@ use model::ProjectId;
 use serde_json::Value;
 
 use super::{
-    Context, Output, Reach, calls,
+    Context, Output, calls,
     pages::{self, Lines, Named},
     print,
 };
@@ -31,8 +31,6 @@ pub(super) struct ListArgs {
     conversation: Option<String>,
     #[command(flatten)]
     lines: Lines,
-    #[command(flatten)]
-    reach: Reach,
 }
 
 pub(super) async fn run(context: &Context, command: Command) -> anyhow::Result<()> {
@@ -43,7 +41,7 @@ pub(super) async fn run(context: &Context, command: Command) -> anyhow::Result<(
 }
 
 async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
-    let api = args.reach.gateway(context).await?;
+    let api = context.gateway().await?;
     let query = [
         ("status", args.status.as_deref()),
         ("conversation", args.conversation.as_deref()),
@@ -78,7 +76,7 @@ fn took(run: &Run) -> String {
 }
 
 async fn show(context: &Context, args: Named) -> anyhow::Result<()> {
-    let api = args.reach.gateway(context).await?;
+    let api = context.gateway().await?;
     let of_run = pages::of(args.project.as_ref(), "runs", Some(&args.id));
     if context.output == Output::Json {
         return print::json(&api.get::<Value>(&of_run).await?);

@@ -3,7 +3,7 @@
 use model::ProjectId;
 use serde_json::json;
 
-use super::{Context, Output, Reach, http::path, print, prompt};
+use super::{Context, Output, http::path, print, prompt};
 use crate::rest::{MasterKey, Secret, Secrets};
 
 #[derive(clap::Subcommand)]
@@ -15,7 +15,7 @@ pub(super) enum Command {
     /// Remove a secret.
     Rm(NameArgs),
     /// Seal all secrets with a new master key.
-    RotateMaster(RotateArgs),
+    RotateMaster,
 }
 
 #[derive(clap::Args)]
@@ -25,8 +25,6 @@ pub(super) struct NameArgs {
     /// Whose secret it is.
     #[arg(long)]
     project: ProjectId,
-    #[command(flatten)]
-    reach: Reach,
 }
 
 #[derive(clap::Args)]
@@ -34,14 +32,6 @@ pub(super) struct ListArgs {
     /// Whose secrets.
     #[arg(long)]
     project: ProjectId,
-    #[command(flatten)]
-    reach: Reach,
-}
-
-#[derive(clap::Args)]
-pub(super) struct RotateArgs {
-    #[command(flatten)]
-    reach: Reach,
 }
 
 pub(super) async fn run(context: &Context, command: Command) -> anyhow::Result<()> {
@@ -49,12 +39,12 @@ pub(super) async fn run(context: &Context, command: Command) -> anyhow::Result<(
         Command::Set(args) => set(context, args).await,
         Command::Ls(args) => list(context, args).await,
         Command::Rm(args) => remove(context, args).await,
-        Command::RotateMaster(args) => rotate(context, args).await,
+        Command::RotateMaster => rotate(context).await,
     }
 }
 
 async fn set(context: &Context, args: NameArgs) -> anyhow::Result<()> {
-    let api = args.reach.gateway(context).await?;
+    let api = context.gateway().await?;
     let value = prompt::secret(&args.name)?;
     let of_secret = path(&["projects", args.project.as_str(), "secrets", &args.name]);
     let secret: Secret = api.put(&of_secret, &json!({ "value": value })).await?;
@@ -69,7 +59,7 @@ async fn set(context: &Context, args: NameArgs) -> anyhow::Result<()> {
 }
 
 async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
-    let api = args.reach.gateway(context).await?;
+    let api = context.gateway().await?;
     let project = args.project.as_str();
     let list = |page: Secrets| (page.secrets, page.next);
     let secrets: Vec<Secret> = api
@@ -94,15 +84,15 @@ async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
 }
 
 async fn remove(context: &Context, args: NameArgs) -> anyhow::Result<()> {
-    let api = args.reach.gateway(context).await?;
+    let api = context.gateway().await?;
     let of_secret = path(&["projects", args.project.as_str(), "secrets", &args.name]);
     api.delete::<()>(&of_secret).await?;
     eprintln!("removed `{}` of project `{}`", args.name, args.project);
     Ok(())
 }
 
-async fn rotate(context: &Context, args: RotateArgs) -> anyhow::Result<()> {
-    let api = args.reach.gateway(context).await?;
+async fn rotate(context: &Context) -> anyhow::Result<()> {
+    let api = context.gateway().await?;
     let key: MasterKey = api
         .post(&path(&["master-key", "rotate"]), &json!({}))
         .await?;

@@ -11,7 +11,7 @@ use model::{NativeName, ProjectId, ServerName, ToolRef};
 use serde_json::{Value, json};
 
 use super::{
-    Context, No, Output, Reach, Usage,
+    Context, No, Output, Usage,
     http::{Api, escaped, path},
     pages::{self, Lines},
     print,
@@ -34,8 +34,6 @@ pub(super) struct ListArgs {
     /// Only those of this project.
     #[arg(long)]
     project: Option<ProjectId>,
-    #[command(flatten)]
-    reach: Reach,
 }
 
 #[derive(clap::Args)]
@@ -45,8 +43,6 @@ pub(super) struct NameArgs {
     /// The project that owns it.
     #[arg(long)]
     project: Option<ProjectId>,
-    #[command(flatten)]
-    reach: Reach,
 }
 
 #[derive(clap::Args)]
@@ -69,8 +65,6 @@ pub(super) struct SwitchArgs {
     /// How long to wait for a server to connect, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 15)]
     wait: u64,
-    #[command(flatten)]
-    reach: Reach,
 }
 
 #[derive(clap::Args)]
@@ -94,10 +88,6 @@ pub(super) fn of_project(project: Option<&ProjectId>) -> String {
 }
 
 impl NameArgs {
-    pub(super) async fn gateway(&self, context: &Context) -> anyhow::Result<Api> {
-        self.reach.gateway(context).await
-    }
-
     /// Where the server is in the API, or something of it.
     pub(super) fn path(&self, below: &[&str]) -> String {
         of_server(self.name.as_str(), below) + &of_project(self.project.as_ref())
@@ -113,8 +103,8 @@ impl NameArgs {
     /// A running gateway, else the files where those can do it.
     async fn place(&self, context: &Context) -> anyhow::Result<Place> {
         match self.project {
-            Some(_) => Ok(Place::Gateway(self.gateway(context).await?)),
-            None => self.reach.place(context).await,
+            Some(_) => Ok(Place::Gateway(context.gateway().await?)),
+            None => context.place().await,
         }
     }
 }
@@ -136,8 +126,8 @@ pub(super) fn warn(warnings: &[String]) {
 
 pub(super) async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
     let place = match args.project {
-        Some(_) => Place::Gateway(args.reach.gateway(context).await?),
-        None => args.reach.place(context).await?,
+        Some(_) => Place::Gateway(context.gateway().await?),
+        None => context.place().await?,
     };
     let servers: Vec<Server> = match place {
         Place::Gateway(api) => all(&api, args.project.as_ref()).await?,
@@ -229,7 +219,7 @@ pub(super) async fn order(
     verb: &str,
     done: &str,
 ) -> anyhow::Result<()> {
-    let api = args.gateway(context).await?;
+    let api = context.gateway().await?;
     let server: Server = api.post(&args.path(&[verb]), &json!({})).await?;
     eprintln!("{done} {}", said_name(&server));
     said(&api, &server, 0).await;
@@ -315,7 +305,7 @@ async fn said(api: &Api, server: &Server, waited: u64) {
 }
 
 pub(super) async fn events(context: &Context, args: EventsArgs) -> anyhow::Result<()> {
-    let api = args.named.gateway(context).await?;
+    let api = context.gateway().await?;
     let cells = |event: &Event| {
         [
             print::time(event.at),
@@ -343,18 +333,17 @@ pub(super) async fn switch(
         false => None,
     };
     if let (Some(project), Some(tool)) = (&args.project, &tool) {
-        let api = args.reach.gateway(context).await?;
+        let api = context.gateway().await?;
         let change = |setting: &mut Setting| setting.enabled = Some(enabled);
         return tool_settings::set(context, &api, project, tool, change).await;
     }
     if let Some(tool) = tool {
-        let place = args.reach.place(context).await?;
+        let place = context.place().await?;
         return switch_tool(context, &place, &tool, enabled).await;
     }
     let named = NameArgs {
         name: ServerName::parse(&args.name).map_err(wrong)?,
         project: args.project,
-        reach: args.reach,
     };
     match named.place(context).await? {
         Place::Gateway(api) => {

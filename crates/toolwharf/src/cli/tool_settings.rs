@@ -3,7 +3,7 @@
 use model::{ProjectId, ToolRef};
 
 use super::{
-    Context, Output, Reach, Usage,
+    Context, Output, Usage,
     http::{Api, escaped, path},
     print,
     servers::{of_project, of_server},
@@ -20,8 +20,6 @@ pub(super) struct SayArgs {
     /// The project that it is for.
     #[arg(long)]
     project: ProjectId,
-    #[command(flatten)]
-    reach: Reach,
 }
 
 fn parsed(tool: &str) -> Result<ToolRef, Usage> {
@@ -42,7 +40,7 @@ async fn say(
     change: impl FnOnce(&mut Setting, Option<String>),
 ) -> anyhow::Result<()> {
     let tool = parsed(&args.tool)?;
-    let api = args.reach.gateway(context).await?;
+    let api = context.gateway().await?;
     let text = args.text;
     set(context, &api, &args.project, &tool, |setting| {
         change(setting, text)

@@ -2,15 +2,20 @@
 
 use std::collections::BTreeMap;
 
+use anyhow::bail;
+use config::nearest;
+use model::ProjectId;
 use serde_json::Value;
 
-use super::{Context, Output, Reach, approvals, call, http, print, shown, tool_settings};
+use super::{Context, Output, approvals, call, http, print, shown, tool_settings};
 use crate::rest::{Tool, Tools};
 
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
     /// List the tools of all servers.
     Ls(ListArgs),
+    /// Show one tool with its schema.
+    Get(GetArgs),
     /// Call a tool, as a client does.
     Call(call::Args),
     /// Show how the definition of a tool, or of all tools of a server, changed, and agree to it.
@@ -27,17 +32,25 @@ pub(super) enum Command {
 pub(super) struct ListArgs {
     /// As this project sees them.
     #[arg(long)]
-    project: Option<model::ProjectId>,
+    project: Option<ProjectId>,
     /// Only those of this server.
     #[arg(long)]
     server: Option<model::ServerName>,
-    #[command(flatten)]
-    reach: Reach,
+}
+
+#[derive(clap::Args)]
+pub(super) struct GetArgs {
+    /// As `tools ls` shows it: its name, or SERVER/TOOL.
+    name: String,
+    /// As this project sees it.
+    #[arg(long)]
+    project: Option<ProjectId>,
 }
 
 pub(super) async fn run(context: &Context, command: Command) -> anyhow::Result<()> {
     match command {
         Command::Ls(args) => list(context, args).await,
+        Command::Get(args) => show(context, args).await,
         Command::Call(args) => call::run(context, args).await,
         Command::Approve(args) => approvals::approve(context, args).await,
         Command::Changes(args) => approvals::changes(context, args).await,
@@ -46,13 +59,74 @@ pub(super) async fn run(context: &Context, command: Command) -> anyhow::Result<(
     }
 }
 
+/// Where the tools are that a project sees, or all there are.
+fn of(project: Option<&ProjectId>) -> String {
+    match project {
+        Some(project) => http::path(&["projects", project.as_str(), "tools"]),
+        None => http::path(&["tools"]),
+    }
+}
+
+/// The tool of that name, as `tools ls` shows it: what clients call it, or SERVER/TOOL.
+///
+/// # Errors
+/// There is none, and which one may be meant.
+pub(super) async fn find(
+    api: &http::Api,
+    project: Option<&ProjectId>,
+    name: &str,
+) -> anyhow::Result<Tool> {
+    let Tools { mut tools } = api.get(&of(project)).await?;
+    let own = |tool: &Tool| format!("{}/{}", tool.server, tool.native);
+    let exposed = tools
+        .iter()
+        .position(|tool| tool.name.as_deref() == Some(name));
+    let at = exposed.or_else(|| tools.iter().position(|tool| own(tool) == name));
+    if let Some(at) = at {
+        return Ok(tools.swap_remove(at));
+    }
+    let names: Vec<String> = tools
+        .iter()
+        .flat_map(|tool| tool.name.clone().into_iter().chain([own(tool)]))
+        .collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    match nearest(name, &names) {
+        Some(near) => bail!("there is no tool `{name}`; did you mean `{near}`?"),
+        None => bail!("there is no tool `{name}`; `toolwharf tools ls` shows which there are"),
+    }
+}
+
+async fn show(context: &Context, args: GetArgs) -> anyhow::Result<()> {
+    let api = context.gateway().await?;
+    let project = args.project.as_ref();
+    let tool = find(&api, project, &args.name).await?;
+    // As models are told it, which is as clients see it.
+    let declared: Value = api.get(&(of(project) + "?format=anthropic")).await?;
+    let declared = declared["declarations"].as_array().into_iter().flatten();
+    let mut named = declared.filter(|one| one["name"].as_str() == tool.name.as_deref());
+    let schema = named.next().map(|one| one["input_schema"].clone());
+    if context.output == Output::Json {
+        let mut all = serde_json::to_value(&tool)?;
+        all["input_schema"] = schema.unwrap_or_default();
+        return print::json(&all);
+    }
+    let [name, own, state, _] = cells(&tool);
+    let fields = [
+        ("name", name),
+        ("server/tool", own),
+        ("state", state),
+        ("description", tool.description),
+    ];
+    print::data(&print::fields(&fields))?;
+    match schema {
+        Some(schema) => print::foreign(&(serde_json::to_string_pretty(&schema)? + "\n")),
+        None => Ok(()),
+    }
+}
+
 async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
-    let api = args.reach.gateway(context).await?;
-    let segments = match &args.project {
-        Some(project) => vec!["projects", project.as_str(), "tools"],
-        None => vec!["tools"],
-    };
-    let mut path = http::path(&segments);
+    let api = context.gateway().await?;
+    let mut path = of(args.project.as_ref());
     if let Some(server) = &args.server {
         path.push_str(&format!("?server={}", http::escaped(server.as_str())));
     }

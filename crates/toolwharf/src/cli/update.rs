@@ -6,7 +6,7 @@ use anyhow::bail;
 use model::{ProjectId, ServerName};
 
 use super::{
-    Context, No, Output, Reach,
+    Context, No, Output,
     http::{Api, Refused},
     print,
     prompt::agreed,
@@ -30,12 +30,10 @@ pub(super) struct Args {
     /// Do not ask.
     #[arg(long, short)]
     yes: bool,
-    #[command(flatten)]
-    reach: Reach,
 }
 
 pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
-    let api = args.reach.gateway(context).await?.patient(LONGEST);
+    let api = context.gateway().await?.patient(LONGEST);
     // Each with what it is called where servers of one package are named.
     let names: Vec<(String, String)> = match args.names.is_empty() {
         true => {
