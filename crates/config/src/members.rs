@@ -47,7 +47,7 @@ impl<'a> Reader<'a> {
         match self.get(key)? {
             Value::String(text) if fits(text) => Some(text.clone()),
             _ => {
-                self.wrong(key, "is a text that is not empty and has no NUL");
+                self.wrong(key, "must be a text that is not empty and has no NUL");
                 None
             }
         }
@@ -56,7 +56,7 @@ impl<'a> Reader<'a> {
     pub fn flag(&mut self, key: &str) -> Option<bool> {
         let value = self.get(key)?;
         if !value.is_boolean() {
-            self.wrong(key, "is true or false");
+            self.wrong(key, "must be true or false");
         }
         value.as_bool()
     }
@@ -66,7 +66,10 @@ impl<'a> Reader<'a> {
         let number = value.as_u64().filter(|number| range.contains(number));
         if number.is_none() {
             let (least, most) = (range.start(), range.end());
-            self.wrong(key, format!("is a whole number from {least} to {most}"));
+            self.wrong(
+                key,
+                format!("must be a whole number from {least} to {most}"),
+            );
         }
         number
     }
@@ -96,7 +99,7 @@ impl<'a> Reader<'a> {
     ) -> Option<Vec<T>> {
         let value = self.get(key)?;
         let Some(values) = value.as_array().filter(|values| values.len() <= MAX_ITEMS) else {
-            self.wrong(key, format!("is a list of at most {MAX_ITEMS}"));
+            self.wrong(key, format!("must be a list of at most {MAX_ITEMS}"));
             return None;
         };
         let mut items = Vec::with_capacity(values.len());
@@ -117,7 +120,7 @@ impl<'a> Reader<'a> {
                 errors: self.errors,
             }),
             _ => {
-                self.wrong(key, "is an object");
+                self.wrong(key, "must be an object");
                 None
             }
         }

@@ -35,8 +35,7 @@ pub(crate) fn name(spec: &mut ServerSpec) {
 
 /// Ports that the server listens on inside: `9000`, `"9000"`, `"8080:9000"` or `{"host": 8080, "container": 9000}`.
 pub fn ports(reader: &mut Reader<'_>, sandbox: &mut Sandbox) {
-    let must =
-        "is a port, 1 to 65535, as 9000, \"HOST:9000\" or {\"host\": HOST, \"container\": 9000}";
+    let must = "must be a port, 1 to 65535, as 9000, \"HOST:9000\" or {\"host\": HOST, \"container\": 9000}";
     sandbox.ports = reader.list("ports", must, port).unwrap_or_default();
     let (mut insides, mut hosts) = (BTreeSet::new(), BTreeSet::new());
     let mut is_new = |port: &Port| {
@@ -96,17 +95,17 @@ fn port(value: &Value) -> Option<Port> {
 pub fn path(reader: &mut Reader<'_>) -> String {
     let path = reader.text("path").unwrap_or_else(|| "/mcp".to_owned());
     if !path.starts_with('/') || !path.bytes().all(|byte| byte.is_ascii_graphic()) {
-        reader.wrong("path", "is the path of a URL and begins with `/`");
+        reader.wrong("path", "must be the path of a URL and begin with `/`");
     }
     path
 }
 
 /// `volumes` and `mounts`. A mount is `{"host": PATH, "path": PATH, "read_only": true}` or `"HOST:PATH:rw"`.
 pub fn volumes(reader: &mut Reader<'_>, sandbox: &mut Sandbox) {
-    const MUST: &str = "is an absolute path without `..`, and not one that the system has";
+    const MUST: &str = "must be an absolute path without `..`, and not one that the system has";
     let path = |value: &Value| inside(value.as_str()?);
     sandbox.volumes = reader.list("volumes", MUST, path).unwrap_or_default();
-    let must = "is \"HOST:PATH\", \"HOST:PATH:rw\" or {\"host\": PATH, \"path\": PATH, \"read_only\": true}, both absolute \
+    let must = "must be \"HOST:PATH\", \"HOST:PATH:rw\" or {\"host\": PATH, \"path\": PATH, \"read_only\": true}, both absolute \
                 and without `..`";
     sandbox.mounts = reader.list("mounts", must, mount).unwrap_or_default();
     let mut seen = BTreeSet::new();
@@ -193,7 +192,7 @@ pub fn limits(reader: &mut Reader<'_>, sandbox: &mut Sandbox) {
             Some(millis) => limits.cpu_millis = millis,
             None => reader.wrong(
                 "cpu",
-                "is a number of cores from 0.01 to 512, as \"0.5\" or \"500m\"",
+                "must be a number of cores from 0.01 to 512, as \"0.5\" or \"500m\"",
             ),
         }
     }
@@ -208,7 +207,8 @@ pub fn limits(reader: &mut Reader<'_>, sandbox: &mut Sandbox) {
             Some(size) => *place = size,
             None => {
                 let (least, most) = (range.start() >> 20, range.end() >> 30);
-                let must = format!("is a size from {least}M to {most}G, as \"512M\" or \"1Gi\"");
+                let must =
+                    format!("must be a size from {least}M to {most}G, as \"512M\" or \"1Gi\"");
                 reader.wrong(key, must);
             }
         }
@@ -282,7 +282,7 @@ fn decimal(text: &str) -> Option<f64> {
 
 /// `"none"`, `"open"`, a list of hosts, or `{"allow": […]}`.
 pub fn network(reader: &mut Reader<'_>) -> Network {
-    const HOST: &str = "is `host`, `host:port` or `*.domain`";
+    const HOST: &str = "must be `host`, `host:port` or `*.domain`";
     let host = |value: &Value| allowed_host(value.as_str()?);
     match reader.get("network") {
         None => Network::None,
@@ -301,7 +301,7 @@ pub fn network(reader: &mut Reader<'_>) -> Network {
             Network::Allow(hosts.unwrap_or_default())
         }
         Some(_) => {
-            let must = "is \"none\", \"open\", or the hosts that it may reach: [\"host\", \"host:port\", \"*.domain\"]";
+            let must = "must be \"none\", \"open\", or the hosts that it may reach: [\"host\", \"host:port\", \"*.domain\"]";
             reader.wrong("network", must);
             Network::None
         }
@@ -330,7 +330,7 @@ pub fn start(reader: &mut Reader<'_>) -> Option<bool> {
         Some("boot") => Some(false),
         Some("demand") => Some(true),
         _ => {
-            reader.wrong("start", "is \"boot\" or \"demand\"");
+            reader.wrong("start", "must be \"boot\" or \"demand\"");
             None
         }
     }

@@ -250,7 +250,10 @@ fn what_cannot_be_is_said_with_its_place() {
     for (entry, parts) in [
         (
             json!({"command": "c", "sandbox": {"memory": "1 potato"}}),
-            &["`sandbox.memory` of server `notes`", "it is a size from 8M"][..],
+            &[
+                "`sandbox.memory` of server `notes`",
+                "it must be a size from 8M",
+            ][..],
         ),
         (
             json!({"command": "npx", "sandbox": true, "packages": "newest"}),
