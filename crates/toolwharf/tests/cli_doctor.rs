@@ -120,6 +120,25 @@ async fn what_runs_is_no_problem() {
     assert_eq!(said.json()["problems"], 0, "{said:?}");
 }
 
+/// Variables are those of the gateway, whatever is set in the shell of whoever asks.
+#[tokio::test]
+async fn variables_are_those_of_the_gateway() {
+    let bin = Bin::path("testkit-scripted");
+    let entry = |key: &str| json!({ "command": bin, "env": { "KEY": key } });
+    let gateway = Setup::new()
+        .env("ITS_OWN", "1")
+        .server("one", entry("${ITS_OWN}"))
+        .serve()
+        .await;
+    gateway.up("one").await;
+    let said = doctor(&gateway).await.code(0);
+    assert_eq!(said.json()["problems"], 0, "{said:?}");
+    let servers = json!({ "mcpServers": { "one": entry("${NOBODYS}") } }).to_string();
+    std::fs::write(gateway.folder().join("mcp.json"), servers).expect("a file");
+    let said = doctor(&gateway).await.code(1);
+    assert_eq!(problems(&said.json(), "NOBODYS").len(), 1, "{said:?}");
+}
+
 #[tokio::test]
 async fn a_gateway_with_other_files_is_named() {
     let gateway = Setup::new().serve().await;

@@ -102,8 +102,10 @@ pub(super) async fn run(context: &Context) -> anyhow::Result<()> {
         Ok(Place::Gateway(api)) => api.url.trim_start_matches("http://").parse().ok(),
         _ => None,
     };
+    let dir = context.dir(None);
+    let env = environment(dir.as_deref());
     let config = match Sources::locate(&context.config, &startup::env) {
-        Ok(sources) => configuration(&sources, running, &mut findings),
+        Ok(sources) => configuration(&sources, &env, running, &mut findings),
         Err(error) => {
             findings.problem(error.to_string(), "set HOME, or name a file with --config");
             None
@@ -114,7 +116,6 @@ pub(super) async fn run(context: &Context) -> anyhow::Result<()> {
     let missing: Missing = specs
         .filter_map(|spec| Some((spec.name.to_string(), command(spec)?)))
         .collect();
-    let dir = context.dir(None);
     match &dir {
         Some(dir) => data_dir(dir, &mut findings),
         None => findings.problem(
@@ -197,12 +198,32 @@ fn text(report: &Report) -> String {
     out
 }
 
+/// Where `${VAR}` of the files is looked up: in the environment of the gateway that has the data directory (proc(5),
+/// `environ`), or in that of this command where there is none to read.
+fn environment(dir: Option<&Path>) -> impl Fn(&str) -> Option<String> + use<> {
+    let pid = dir.and_then(lock::holder).and_then(|holder| holder.pid);
+    let read = |pid: u32| {
+        // A pid of another namespace is some other program's here.
+        let program = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+        (program.trim() == "toolwharf").then(|| fs::read(format!("/proc/{pid}/environ")).ok())?
+    };
+    let gateway = pid.and_then(read);
+    move |name| match &gateway {
+        Some(variables) => variables.split(|byte| *byte == 0).find_map(|variable| {
+            let value = variable.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
+            String::from_utf8(value.to_vec()).ok()
+        }),
+        None => startup::env(name),
+    }
+}
+
 fn configuration(
     sources: &Sources,
+    env: &dyn Fn(&str) -> Option<String>,
     running: Option<SocketAddr>,
     findings: &mut Findings,
 ) -> Option<Config> {
-    match Config::load(sources, &startup::env) {
+    match Config::load(sources, env) {
         Ok(mut config) => {
             let own = match running {
                 Some(address) => Itself::at(&[address]),
