@@ -13,6 +13,7 @@ mod support;
 mod kept;
 
 mod bridge;
+mod documented;
 mod entries;
 mod life;
 mod limits;
