@@ -182,10 +182,6 @@ fn text(report: &Report) -> String {
         }
     }
     out.push('\n');
-    let plural = |count: usize, what: &str| match count {
-        1 => format!("1 {what}"),
-        count => format!("{count} {what}s"),
-    };
     let warnings = plural(report.warnings, "warning");
     out.push_str(&match (report.problems, report.warnings) {
         (0, 0) => "Verdict: everything is in order.\n".to_owned(),
@@ -196,6 +192,13 @@ fn text(report: &Report) -> String {
         ),
     });
     out
+}
+
+fn plural(count: usize, what: &str) -> String {
+    match count {
+        1 => format!("1 {what}"),
+        count => format!("{count} {what}s"),
+    }
 }
 
 /// Where `${VAR}` of the files is looked up: in the environment of the gateway that has the data directory (proc(5),
@@ -255,7 +258,8 @@ fn configuration(
                     "`toolwharf add NAME -- COMMAND` adds one",
                 ),
                 (count, files) => findings.ok(format!(
-                    "the configuration is usable: {count} servers in {}",
+                    "the configuration is usable: {} in {}",
+                    plural(count, "server"),
                     files.join(", ")
                 )),
             }

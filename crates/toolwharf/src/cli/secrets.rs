@@ -22,7 +22,7 @@ pub(super) enum Command {
 pub(super) struct NameArgs {
     /// As in `${NAME}`.
     name: String,
-    /// Whose secret it is.
+    /// The project whose secret it is; servers of mcp.json take `${NAME}` from the environment of `toolwharf serve`.
     #[arg(long)]
     project: ProjectId,
 }
