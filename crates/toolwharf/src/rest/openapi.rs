@@ -19,6 +19,7 @@ use super::{
     route::{Answer, Body, Kind, Parameter, Route},
     routes, schemas,
 };
+use crate::auth::Role;
 
 /// The schemas that are referred to, by name.
 pub(super) type Schemas = BTreeMap<String, Value>;
@@ -36,6 +37,38 @@ pub(super) fn reference<T: ToSchema>(schemas: &mut Schemas) -> Value {
     json!({"$ref": format!("#/components/schemas/{}", T::name())})
 }
 
+/// Each tag, and what its operations are about.
+const TAGS: [(&str, &str); 10] = [
+    (
+        "servers",
+        "MCP servers, wherever they are declared: in the configuration file, in a project, or by a registration.",
+    ),
+    (
+        "tools",
+        "The tools of servers: which are offered, under which names, and which changed definitions are approved.",
+    ),
+    ("calls", "The record of calls of tools."),
+    (
+        "projects",
+        "Projects have servers, secrets, products and keys of their own.",
+    ),
+    (
+        "secrets",
+        "Values for `${VAR}` in the entries of a project's servers. They are never shown.",
+    ),
+    (
+        "products",
+        "Sets of servers that are installed into a project by a manifest.",
+    ),
+    ("keys", "Keys for this API and for MCP, each with a role."),
+    (
+        "chat",
+        "Chats with an agent that uses the tools, and the conversations that are kept.",
+    ),
+    ("runs", "The record of an agent's turns."),
+    ("gateway", "The gateway itself."),
+];
+
 /// The whole document.
 pub(super) fn document() -> Value {
     let mut schemas = Schemas::new();
@@ -45,6 +78,7 @@ pub(super) fn document() -> Value {
         let item = paths.entry(route.path).or_insert_with(|| json!({}));
         item[route.method.to_ascii_lowercase()] = operation(route, &mut schemas);
     }
+    let tags = TAGS.map(|(name, about)| json!({"name": name, "description": about}));
     json!({
         "openapi": "3.1.0",
         "info": {
@@ -54,14 +88,16 @@ pub(super) fn document() -> Value {
                             Errors are problem details (RFC 9457).",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
+        "servers": [{"url": "/", "description": "The gateway that serves this document."}],
         "security": [{"key": []}],
+        "tags": tags,
         "paths": paths,
         "components": {
             "securitySchemes": {
                 "key": {
                     "type": "http",
                     "scheme": "bearer",
-                    "description": "A key: the administrator's, or one of a project.",
+                    "description": "An administrator's key, or a key of a project.",
                 },
             },
             "schemas": schemas,
@@ -70,33 +106,11 @@ pub(super) fn document() -> Value {
 }
 
 fn operation(route: &Route, schemas: &mut Schemas) -> Value {
-    let role = word(route.need.role());
-    let whose = match route.need {
-        Need::Administrator => "an administrator's key".to_owned(),
-        _ if role == "admin" => "an administrator's key".to_owned(),
-        Need::Server(_) | Need::Within(_) => format!(
-            "a key of the server's project with the role `{role}` or more, or an administrator's; commands, images, \
-             registered servers and those of the configuration file are changed by administrators"
-        ),
-        _ => format!("a key of the project with the role `{role}` or more, or an administrator's"),
-    };
-    let segments = route
-        .path
-        .split('/')
-        .skip(3)
-        .filter(|part| !part.starts_with('{'));
-    let tag = segments.clone().next().unwrap_or("api");
-    let id: Vec<&str> = route
-        .path
-        .split('/')
-        .skip(3)
-        .map(|part| part.trim_matches(['{', '}']))
-        .collect();
     let mut operation = json!({
-        "operationId": format!("{}-{}", route.method.to_ascii_lowercase(), id.join("-")),
-        "tags": [tag],
+        "operationId": route.id,
+        "tags": [tag(route.path)],
         "summary": route.summary,
-        "description": format!("Needs {whose}."),
+        "description": needed_key(route),
         "responses": responses(route, schemas),
     });
     let parameters = parameters(route);
@@ -123,9 +137,48 @@ fn operation(route: &Route, schemas: &mut Schemas) -> Value {
     operation
 }
 
+/// The tag of the last noun in the path.
+fn tag(path: &str) -> &'static str {
+    let noun = path.rsplit('/').find_map(|part| match part {
+        "approve" | "changes" => Some("tools"),
+        "conversations" => Some("chat"),
+        "import" => Some("servers"),
+        "master-key" => Some("secrets"),
+        _ => TAGS
+            .map(|(name, _)| name)
+            .into_iter()
+            .find(|name| *name == part),
+    });
+    noun.unwrap_or("gateway")
+}
+
+fn needed_key(route: &Route) -> String {
+    let role = route.need.role();
+    if matches!(route.need, Need::Administrator) || role == Role::Admin {
+        return "Needs an administrator's key.".to_owned();
+    }
+    let of_server = matches!(route.need, Need::Server(_) | Need::Within(_));
+    let project = if of_server {
+        "the server's project"
+    } else {
+        "the project"
+    };
+    let word = word(role);
+    let more = if of_server && role == Role::Manage {
+        " Only administrators change commands, images, registered servers and servers of the configuration file."
+    } else {
+        ""
+    };
+    format!(
+        "Needs a key of {project} with the role `{word}` or higher, or an administrator's key.{more}"
+    )
+}
+
 fn parameters(route: &Route) -> Vec<Value> {
     let mut all = Vec::new();
+    let mut before = "";
     for part in route.path.split('/') {
+        let noun = std::mem::replace(&mut before, part);
         let Some(name) = part
             .strip_prefix('{')
             .and_then(|part| part.strip_suffix('}'))
@@ -137,7 +190,13 @@ fn parameters(route: &Route) -> Vec<Value> {
             // A tool may have any name at all.
             _ => json!({"type": "string", "minLength": 1}),
         };
-        all.push(json!({"name": name, "in": "path", "required": true, "schema": schema}));
+        let about = match name {
+            "id" => "The server's id, or its name if only one server has it".to_owned(),
+            "tool" => "The tool's name, as the server has it".to_owned(),
+            "name" => format!("The {}'s name", noun.trim_end_matches('s')),
+            _ => format!("The {name}'s id"),
+        };
+        all.push(json!({"name": name, "in": "path", "required": true, "description": about, "schema": schema}));
     }
     all.extend(route.query.iter().map(query));
     if route.tagged {
@@ -145,16 +204,16 @@ fn parameters(route: &Route) -> Vec<Value> {
         if route.method == "GET" {
             all.push(
                 json!({"name": "If-None-Match", "in": "header", "schema": text,
-                "description": "304 if it is still as this tag says"}),
+                "description": "Answers 304 if the configuration still has this tag"}),
             );
         } else {
             all.push(json!({"name": "If-Match", "in": "header", "schema": text,
-                "description": "412 unless it is as this tag says"}));
+                "description": "Answers 412 unless the configuration has this tag"}));
         }
     }
     if route.method == "PUT" && route.creates && route.tagged {
         all.push(json!({"name": "If-None-Match", "in": "header",
-            "schema": {"type": "string"}, "description": "`*`: 412 if it is there already"}));
+            "schema": {"type": "string"}, "description": "`*` answers 412 if it exists already"}));
     }
     all
 }
@@ -187,16 +246,16 @@ fn responses(route: &Route, schemas: &mut Schemas) -> Value {
     let mut good = match route.answer {
         Answer::Maybe(schema) => {
             let schema = schema(schemas);
-            let told = json!({"description": "Done, in that file", "content": {"application/json": {"schema": schema}}});
+            let told = json!({"description": "Success; the file that was changed", "content": {"application/json": {"schema": schema}}});
             all.insert(200, told);
-            json!({"description": "Done"})
+            json!({"description": "Success"})
         }
-        Answer::Nothing => json!({"description": "Done"}),
+        Answer::Nothing => json!({"description": "Success"}),
         Answer::Json(schema) => {
             let schema = schema(schemas);
-            json!({"description": "Done", "content": {"application/json": {"schema": schema}}})
+            json!({"description": "Success", "content": {"application/json": {"schema": schema}}})
         }
-        Answer::Text => json!({"description": "Lines", "content": {
+        Answer::Text => json!({"description": "Success", "content": {
             "text/plain": {"schema": {"type": "string"}},
             "text/event-stream": {"schema": {"type": "string"}},
         }}),
@@ -208,7 +267,7 @@ fn responses(route: &Route, schemas: &mut Schemas) -> Value {
         }
         (_, true) => {
             let mut made = good.clone();
-            made["description"] = "Made".into();
+            made["description"] = "Created".into();
             all.insert(201, made);
             if route.method != "POST" {
                 all.insert(200, good);
@@ -219,7 +278,7 @@ fn responses(route: &Route, schemas: &mut Schemas) -> Value {
         }
     }
     if route.tagged && route.method == "GET" {
-        all.insert(304, json!({"description": "The caller has it as it is"}));
+        all.insert(304, json!({"description": "Not modified"}));
     }
     for (status, when) in refusals(route) {
         all.insert(
@@ -235,40 +294,37 @@ fn responses(route: &Route, schemas: &mut Schemas) -> Value {
     all.into()
 }
 
-/// The ways in which a route says no.
+/// The errors of a route.
 fn refusals(route: &Route) -> Vec<(u16, &'static str)> {
     let mut all = vec![
-        (400, "Something of the request is not valid"),
-        (401, "There is no key, or it opens nothing"),
-        (403, "The key does not reach this"),
-        (500, "Something is broken"),
+        (400, "The request is invalid"),
+        (401, "Missing or invalid key"),
+        (403, "The role of the key does not permit this"),
+        (500, "An internal error"),
         (
             503,
-            "The database cannot do it now; `Retry-After` says when to try again",
+            "The database or a server is not available; `Retry-After` says when to try again",
         ),
     ];
     if route.path.contains('{') || !route.query.is_empty() {
-        all.push((404, "There is no such thing, or not for this key"));
+        all.push((404, "It does not exist, or not for this key"));
     }
     if route.method != "GET" {
-        all.push((409, "It is not in the state that this needs"));
-        all.push((412, "A condition does not hold"));
+        all.push((409, "It is not in a state that permits this"));
+        all.push((412, "A condition of the request does not hold"));
     }
     if route.path.ends_with("/call") {
-        all.push((502, "The server answered with an error; `mcp` has it"));
+        all.push((502, "The server answered with an error, which is in `mcp`"));
         all.push((504, "The server did not answer in time"));
     }
     if route.body.is_some() {
         all.push((413, "The body is too large"));
     }
     if route.body.is_some() || (route.need == Need::Administrator && route.method != "GET") {
-        all.push((
-            422,
-            "The body cannot be used as it is, or a name cannot be one",
-        ));
+        all.push((422, "The body or a name is invalid"));
     }
     if matches!(route.body, Some(Body::Object(kinds)) if kinds.len() > 1) {
-        all.push((415, "The body is of another kind"));
+        all.push((415, "The body has another content type"));
     }
     all
 }

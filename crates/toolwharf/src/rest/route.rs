@@ -15,6 +15,9 @@ use crate::auth::Role;
 /// One operation.
 #[derive(Serialize)]
 pub(super) struct Route {
+    /// Of the operation, by which generated clients call it: a verb and a noun.
+    #[serde(skip)]
+    pub(super) id: &'static str,
     pub(super) method: &'static str,
     pub(super) path: &'static str,
     #[serde(rename = "role")]
@@ -82,9 +85,13 @@ pub(super) const fn parameter(name: &'static str, kind: Kind, about: &'static st
 pub(super) const LIMIT: Parameter = parameter(
     "limit",
     Kind::Number,
-    "The most rows, 1 to 1000; 100 without it",
+    "The number of rows, 1 to 1000 (default 100)",
 );
-pub(super) const AFTER: Parameter = parameter("after", Kind::Text, "`next` of the page before");
+pub(super) const AFTER: Parameter = parameter(
+    "after",
+    Kind::Text,
+    "The value of `next` in the previous page",
+);
 pub(super) const PAGED: &[Parameter] = &[LIMIT, AFTER];
 
 pub(super) const ADMIN: Need = Need::Administrator;
@@ -96,6 +103,7 @@ pub(super) const OWNER: Need = Need::Project(Role::Admin);
 
 impl Route {
     pub(super) const fn new(
+        id: &'static str,
         method: &'static str,
         path: &'static str,
         need: Need,
@@ -103,6 +111,7 @@ impl Route {
         serve: fn() -> MethodRouter<Shared>,
     ) -> Self {
         Self {
+            id,
             method,
             path,
             need,

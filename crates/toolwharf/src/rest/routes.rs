@@ -39,11 +39,17 @@ pub(super) fn all() -> impl Iterator<Item = &'static Route> {
 
 /// The gateway itself.
 const GATEWAY: &[Route] = &[
-    Route::new("GET", "/api/v1", ADMIN, "List these routes", || {
-        get(super::index)
-    })
+    Route::new(
+        "listRoutes",
+        "GET",
+        "/api/v1",
+        ADMIN,
+        "List these routes",
+        || get(super::index),
+    )
     .answers::<super::Index>(),
     Route::new(
+        "getStatus",
         "GET",
         "/api/v1/status",
         ADMIN,
@@ -52,6 +58,7 @@ const GATEWAY: &[Route] = &[
     )
     .answers::<status::Status>(),
     Route::new(
+        "rotateMasterKey",
         "POST",
         "/api/v1/master-key/rotate",
         ADMIN,

@@ -42,6 +42,7 @@ const OF_ALL_CALLS: &[Parameter] = &[
 
 pub(super) const EVERYWHERE: &[Route] = &[
     Route::new(
+        "chat",
         "POST",
         "/api/v1/chat",
         ADMIN,
@@ -51,6 +52,7 @@ pub(super) const EVERYWHERE: &[Route] = &[
     .takes::<chat::ChatRequest>()
     .answers_text(),
     Route::new(
+        "listConversations",
         "GET",
         "/api/v1/conversations",
         ADMIN,
@@ -60,6 +62,7 @@ pub(super) const EVERYWHERE: &[Route] = &[
     .asks(PAGED)
     .answers::<chat::Conversations>(),
     Route::new(
+        "getConversation",
         "GET",
         "/api/v1/conversations/{conversation}",
         ADMIN,
@@ -68,6 +71,7 @@ pub(super) const EVERYWHERE: &[Route] = &[
     )
     .answers::<chat::WholeConversation>(),
     Route::new(
+        "deleteConversation",
         "DELETE",
         "/api/v1/conversations/{conversation}",
         ADMIN,
@@ -75,6 +79,7 @@ pub(super) const EVERYWHERE: &[Route] = &[
         || delete(chat::remove),
     ),
     Route::new(
+        "listRuns",
         "GET",
         "/api/v1/runs",
         ADMIN,
@@ -84,6 +89,7 @@ pub(super) const EVERYWHERE: &[Route] = &[
     .asks(OF_ALL_RUNS)
     .answers::<runs::Runs>(),
     Route::new(
+        "getRun",
         "GET",
         "/api/v1/runs/{run}",
         ADMIN,
@@ -91,12 +97,18 @@ pub(super) const EVERYWHERE: &[Route] = &[
         || get(runs::show_any),
     )
     .answers::<runs::WholeRun>(),
-    Route::new("GET", "/api/v1/tools", ADMIN, "List the tools", || {
-        get(tools::list)
-    })
+    Route::new(
+        "listTools",
+        "GET",
+        "/api/v1/tools",
+        ADMIN,
+        "List the tools",
+        || get(tools::list),
+    )
     .asks(OF_ALL_TOOLS)
     .answers::<tools::Offered>(),
     Route::new(
+        "listCalls",
         "GET",
         "/api/v1/calls",
         ADMIN,
@@ -106,6 +118,7 @@ pub(super) const EVERYWHERE: &[Route] = &[
     .asks(OF_ALL_CALLS)
     .answers::<calls::Calls>(),
     Route::new(
+        "getCall",
         "GET",
         "/api/v1/calls/{call}",
         ADMIN,
@@ -113,12 +126,18 @@ pub(super) const EVERYWHERE: &[Route] = &[
         || get(calls::show_any),
     )
     .answers::<calls::WholeCall>(),
-    Route::new("GET", "/api/v1/keys", ADMIN, "List all keys", || {
-        get(keys::list_all)
-    })
+    Route::new(
+        "listKeys",
+        "GET",
+        "/api/v1/keys",
+        ADMIN,
+        "List all keys",
+        || get(keys::list_all),
+    )
     .asks(PAGED)
     .answers::<keys::Keys>(),
     Route::new(
+        "createKey",
         "POST",
         "/api/v1/keys",
         ADMIN,
@@ -129,6 +148,7 @@ pub(super) const EVERYWHERE: &[Route] = &[
     .creates()
     .answers::<keys::MadeKey>(),
     Route::new(
+        "revokeKey",
         "DELETE",
         "/api/v1/keys/{key}",
         ADMIN,

@@ -44,6 +44,7 @@ const OF_TOOLS: &[Parameter] = &[
 
 pub(super) const PROJECTS: &[Route] = &[
     Route::new(
+        "listProjects",
         "GET",
         "/api/v1/projects",
         ADMIN,
@@ -53,6 +54,7 @@ pub(super) const PROJECTS: &[Route] = &[
     .asks(PAGED)
     .answers::<projects::Projects>(),
     Route::new(
+        "getProject",
         "GET",
         "/api/v1/projects/{project}",
         READ,
@@ -62,6 +64,7 @@ pub(super) const PROJECTS: &[Route] = &[
     .tagged()
     .answers::<projects::Project>(),
     Route::new(
+        "putProject",
         "PUT",
         "/api/v1/projects/{project}",
         Need::NewProject,
@@ -73,6 +76,7 @@ pub(super) const PROJECTS: &[Route] = &[
     .tagged()
     .answers::<projects::Project>(),
     Route::new(
+        "deleteProject",
         "DELETE",
         "/api/v1/projects/{project}",
         OWNER,
@@ -81,6 +85,7 @@ pub(super) const PROJECTS: &[Route] = &[
     )
     .tagged(),
     Route::new(
+        "listProjectTools",
         "GET",
         "/api/v1/projects/{project}/tools",
         READ,
@@ -90,6 +95,7 @@ pub(super) const PROJECTS: &[Route] = &[
     .asks(OF_TOOLS)
     .answers::<tools::Offered>(),
     Route::new(
+        "listSecrets",
         "GET",
         "/api/v1/projects/{project}/secrets",
         READ,
@@ -99,6 +105,7 @@ pub(super) const PROJECTS: &[Route] = &[
     .asks(PAGED)
     .answers::<secrets::Secrets>(),
     Route::new(
+        "putSecret",
         "PUT",
         "/api/v1/projects/{project}/secrets/{name}",
         MANAGE,
@@ -109,6 +116,7 @@ pub(super) const PROJECTS: &[Route] = &[
     .creates()
     .answers::<secrets::Secret>(),
     Route::new(
+        "deleteSecret",
         "DELETE",
         "/api/v1/projects/{project}/secrets/{name}",
         MANAGE,
@@ -116,6 +124,7 @@ pub(super) const PROJECTS: &[Route] = &[
         || delete(secrets::remove),
     ),
     Route::new(
+        "listProducts",
         "GET",
         "/api/v1/projects/{project}/products",
         READ,
@@ -125,6 +134,7 @@ pub(super) const PROJECTS: &[Route] = &[
     .asks(PAGED)
     .answers::<products::Products>(),
     Route::new(
+        "getProduct",
         "GET",
         "/api/v1/projects/{project}/products/{name}",
         READ,
@@ -134,6 +144,7 @@ pub(super) const PROJECTS: &[Route] = &[
     .tagged()
     .answers::<products::WholeProduct>(),
     Route::new(
+        "putProduct",
         "PUT",
         "/api/v1/projects/{project}/products/{name}",
         OWNER,
@@ -145,6 +156,7 @@ pub(super) const PROJECTS: &[Route] = &[
     .tagged()
     .answers::<products::InstalledProduct>(),
     Route::new(
+        "deleteProduct",
         "DELETE",
         "/api/v1/projects/{project}/products/{name}",
         OWNER,
@@ -153,6 +165,7 @@ pub(super) const PROJECTS: &[Route] = &[
     )
     .tagged(),
     Route::new(
+        "chatInProject",
         "POST",
         "/api/v1/projects/{project}/chat",
         CALL,
@@ -162,6 +175,7 @@ pub(super) const PROJECTS: &[Route] = &[
     .takes::<chat::ChatRequest>()
     .answers_text(),
     Route::new(
+        "listProjectConversations",
         "GET",
         "/api/v1/projects/{project}/conversations",
         CALL,
@@ -171,6 +185,7 @@ pub(super) const PROJECTS: &[Route] = &[
     .asks(PAGED)
     .answers::<chat::Conversations>(),
     Route::new(
+        "getProjectConversation",
         "GET",
         "/api/v1/projects/{project}/conversations/{conversation}",
         CALL,
@@ -179,6 +194,7 @@ pub(super) const PROJECTS: &[Route] = &[
     )
     .answers::<chat::WholeConversation>(),
     Route::new(
+        "deleteProjectConversation",
         "DELETE",
         "/api/v1/projects/{project}/conversations/{conversation}",
         CALL,
@@ -186,6 +202,7 @@ pub(super) const PROJECTS: &[Route] = &[
         || delete(chat::remove_in_project),
     ),
     Route::new(
+        "listProjectRuns",
         "GET",
         "/api/v1/projects/{project}/runs",
         READ,
@@ -195,6 +212,7 @@ pub(super) const PROJECTS: &[Route] = &[
     .asks(OF_RUNS)
     .answers::<runs::Runs>(),
     Route::new(
+        "getProjectRun",
         "GET",
         "/api/v1/projects/{project}/runs/{run}",
         READ,
@@ -203,6 +221,7 @@ pub(super) const PROJECTS: &[Route] = &[
     )
     .answers::<runs::WholeRun>(),
     Route::new(
+        "listProjectCalls",
         "GET",
         "/api/v1/projects/{project}/calls",
         READ,
@@ -212,6 +231,7 @@ pub(super) const PROJECTS: &[Route] = &[
     .asks(OF_CALLS)
     .answers::<calls::Calls>(),
     Route::new(
+        "getProjectCall",
         "GET",
         "/api/v1/projects/{project}/calls/{call}",
         READ,
@@ -220,6 +240,7 @@ pub(super) const PROJECTS: &[Route] = &[
     )
     .answers::<calls::WholeCall>(),
     Route::new(
+        "listProjectKeys",
         "GET",
         "/api/v1/projects/{project}/keys",
         MANAGE,
@@ -229,6 +250,7 @@ pub(super) const PROJECTS: &[Route] = &[
     .asks(PAGED)
     .answers::<keys::Keys>(),
     Route::new(
+        "createProjectKey",
         "POST",
         "/api/v1/projects/{project}/keys",
         MANAGE,
@@ -239,6 +261,7 @@ pub(super) const PROJECTS: &[Route] = &[
     .creates()
     .answers::<keys::MadeKey>(),
     Route::new(
+        "revokeProjectKey",
         "DELETE",
         "/api/v1/projects/{project}/keys/{key}",
         MANAGE,

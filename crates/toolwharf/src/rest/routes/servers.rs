@@ -65,6 +65,7 @@ const PAGED: &[Parameter] = &[PROJECT, LIMIT, AFTER];
 
 pub(super) const SERVERS: &[Route] = &[
     Route::new(
+        "listServers",
         "GET",
         "/api/v1/mcp/servers",
         Need::Within(Role::Read),
@@ -74,6 +75,7 @@ pub(super) const SERVERS: &[Route] = &[
     .asks(LISTED)
     .answers::<api::Servers>(),
     Route::new(
+        "registerServer",
         "POST",
         "/api/v1/mcp/servers",
         ADMIN,
@@ -85,6 +87,7 @@ pub(super) const SERVERS: &[Route] = &[
     .creates()
     .answers::<api::Server>(),
     Route::new(
+        "getServer",
         "GET",
         "/api/v1/mcp/servers/{id}",
         READ,
@@ -95,6 +98,7 @@ pub(super) const SERVERS: &[Route] = &[
     .tagged()
     .answers::<api::Server>(),
     Route::new(
+        "putServer",
         "PUT",
         "/api/v1/mcp/servers/{id}",
         Need::Within(Role::Manage),
@@ -107,6 +111,7 @@ pub(super) const SERVERS: &[Route] = &[
     .tagged()
     .answers::<api::Server>(),
     Route::new(
+        "deleteServer",
         "DELETE",
         "/api/v1/mcp/servers/{id}",
         MANAGE,
@@ -117,6 +122,7 @@ pub(super) const SERVERS: &[Route] = &[
     .tagged()
     .may_answer::<api::Removed>(),
     Route::new(
+        "enableServer",
         "POST",
         "/api/v1/mcp/servers/{id}/enable",
         MANAGE,
@@ -126,6 +132,7 @@ pub(super) const SERVERS: &[Route] = &[
     .asks(OF_SERVER)
     .answers::<api::Server>(),
     Route::new(
+        "disableServer",
         "POST",
         "/api/v1/mcp/servers/{id}/disable",
         MANAGE,
@@ -135,6 +142,7 @@ pub(super) const SERVERS: &[Route] = &[
     .asks(OF_SERVER)
     .answers::<api::Server>(),
     Route::new(
+        "startServer",
         "POST",
         "/api/v1/mcp/servers/{id}/start",
         MANAGE,
@@ -144,6 +152,7 @@ pub(super) const SERVERS: &[Route] = &[
     .asks(OF_SERVER)
     .answers::<api::Server>(),
     Route::new(
+        "stopServer",
         "POST",
         "/api/v1/mcp/servers/{id}/stop",
         MANAGE,
@@ -153,6 +162,7 @@ pub(super) const SERVERS: &[Route] = &[
     .asks(OF_SERVER)
     .answers::<api::Server>(),
     Route::new(
+        "restartServer",
         "POST",
         "/api/v1/mcp/servers/{id}/restart",
         MANAGE,
@@ -162,6 +172,7 @@ pub(super) const SERVERS: &[Route] = &[
     .asks(OF_SERVER)
     .answers::<api::Server>(),
     Route::new(
+        "callServer",
         "POST",
         "/api/v1/mcp/servers/{id}/call",
         CALL,
@@ -172,6 +183,7 @@ pub(super) const SERVERS: &[Route] = &[
     .takes::<bridge::CallRequest>()
     .answers::<bridge::CallResult>(),
     Route::new(
+        "updateServer",
         "POST",
         "/api/v1/mcp/servers/{id}/update",
         Need::Server(Role::Admin),
@@ -182,6 +194,7 @@ pub(super) const SERVERS: &[Route] = &[
     .takes::<update::UpdateRequest>()
     .answers::<update::Update>(),
     Route::new(
+        "getServerLogs",
         "GET",
         "/api/v1/mcp/servers/{id}/logs",
         MANAGE,
@@ -191,6 +204,7 @@ pub(super) const SERVERS: &[Route] = &[
     .asks(OF_LOGS)
     .answers_text(),
     Route::new(
+        "listServerEvents",
         "GET",
         "/api/v1/mcp/servers/{id}/events",
         READ,
@@ -200,6 +214,7 @@ pub(super) const SERVERS: &[Route] = &[
     .asks(PAGED)
     .answers::<api::Events>(),
     Route::new(
+        "listServerTools",
         "GET",
         "/api/v1/mcp/servers/{id}/tools",
         READ,
@@ -209,6 +224,7 @@ pub(super) const SERVERS: &[Route] = &[
     .asks(OF_SERVER)
     .answers::<tools::Tools>(),
     Route::new(
+        "putServerTool",
         "PUT",
         "/api/v1/mcp/servers/{id}/tools/{tool}",
         Need::Within(Role::Manage),
@@ -219,6 +235,7 @@ pub(super) const SERVERS: &[Route] = &[
     .takes::<tools::Setting>()
     .answers::<tools::Set>(),
     Route::new(
+        "deleteServerTool",
         "DELETE",
         "/api/v1/mcp/servers/{id}/tools/{tool}",
         Need::Within(Role::Manage),
@@ -227,6 +244,7 @@ pub(super) const SERVERS: &[Route] = &[
     )
     .asks(OF_SERVER),
     Route::new(
+        "approveServerTools",
         "POST",
         "/api/v1/mcp/servers/{id}/approve",
         Need::Within(Role::Manage),
@@ -236,6 +254,7 @@ pub(super) const SERVERS: &[Route] = &[
     .asks(OF_SERVER)
     .takes::<approvals::Approvals>(),
     Route::new(
+        "listServerToolChanges",
         "GET",
         "/api/v1/mcp/servers/{id}/changes",
         Need::Within(Role::Read),
@@ -245,6 +264,7 @@ pub(super) const SERVERS: &[Route] = &[
     .asks(PAGED)
     .answers::<approvals::Changes>(),
     Route::new(
+        "importServers",
         "POST",
         "/api/v1/import",
         ADMIN,
