@@ -19,6 +19,8 @@ use serde_json::Value;
 use store::{EventRow, NewWorkspace, Store, WorkspaceRow};
 use tokio::sync::Mutex;
 
+#[cfg(test)]
+pub(crate) use self::entry::KEYS;
 pub(crate) use self::entry::{Entry, owner};
 use crate::projects::Projects;
 

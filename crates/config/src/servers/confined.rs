@@ -19,7 +19,7 @@ use super::Entry;
 use api::Wrong;
 
 /// What only a server has that we launch.
-pub(super) const CONFINING: &[&str] = &[
+pub const CONFINING: &[&str] = &[
     "image",
     "sandbox",
     "volumes",

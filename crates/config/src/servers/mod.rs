@@ -28,7 +28,8 @@ use super::problem::{Problem, nearest};
 use super::sandbox;
 use super::shape::{self, duplicates, kind, printable, span};
 use super::source::{Source, Syntax};
-use confined::{CONFINING, Confining};
+pub use confined::CONFINING;
+use confined::Confining;
 
 /// A server and where its name stands.
 #[derive(Debug)]
@@ -59,7 +60,8 @@ pub struct Unfit {
     pub is_only_unfilled: bool,
 }
 
-pub(super) const KNOWN: &[&str] = &[
+/// Keys of every entry.
+pub const KNOWN: &[&str] = &[
     "command",
     "args",
     "env",
@@ -86,7 +88,8 @@ const FOREIGN: &[&str] = &[
     "autoApprove",
     "source",
 ];
-const OURS: &[&str] = &[
+/// Keys that stand under `toolwharf`, besides those of [`CONFINING`].
+pub const OURS: &[&str] = &[
     "maxConcurrency",
     "sharing",
     "era",

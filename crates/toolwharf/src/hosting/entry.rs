@@ -159,7 +159,8 @@ fn filled(mut spec: ServerSpec, secrets: &HashMap<String, String>) -> ServerSpec
 /// The key of the tools that are switched off.
 pub(super) const DISABLED_TOOLS: &str = "disabled_tools";
 
-const KEYS: &[&str] = &[
+/// The members of a registration, besides `name` and `project`.
+pub(crate) const KEYS: &[&str] = &[
     "description",
     "image",
     "command",

@@ -34,7 +34,11 @@ pub(super) fn reference<T: ToSchema>(schemas: &mut Schemas) -> Value {
         let schema = serde_json::to_value(schema).unwrap_or_default();
         schemas.entry(name).or_insert(schema);
     }
-    json!({"$ref": format!("#/components/schemas/{}", T::name())})
+    to_schema(&T::name())
+}
+
+fn to_schema(name: &str) -> Value {
+    json!({"$ref": format!("#/components/schemas/{name}")})
 }
 
 /// Each tag, and what its operations are about.
@@ -71,7 +75,7 @@ const TAGS: [(&str, &str); 10] = [
 
 /// The whole document.
 pub(super) fn document() -> Value {
-    let mut schemas = Schemas::new();
+    let mut schemas = schemas::bodies();
     reference::<Problem>(&mut schemas);
     let mut paths: Map<String, Value> = Map::new();
     for route in routes::all() {
@@ -117,22 +121,16 @@ fn operation(route: &Route, schemas: &mut Schemas) -> Value {
     if !parameters.is_empty() {
         operation["parameters"] = parameters.into();
     }
-    match route.body {
-        Some(Body::Json(schema)) => {
-            let schema = schema(schemas);
-            operation["requestBody"] = json!({
-                "required": true,
-                "content": {"application/json": {"schema": schema}},
-            });
-        }
-        Some(Body::Object(kinds)) => {
-            let mut content = Map::new();
-            for kind in kinds {
-                content.insert((*kind).to_owned(), json!({"schema": {"type": "object"}}));
-            }
-            operation["requestBody"] = json!({"required": true, "content": content});
-        }
-        None => {}
+    if let Some(body) = route.body {
+        let (schema, kinds) = match body {
+            Body::Json(schema) => (schema(schemas), routes::JSON),
+            Body::Written(name, kinds) => (to_schema(name), kinds),
+        };
+        let content = kinds
+            .iter()
+            .map(|kind| ((*kind).to_owned(), json!({"schema": schema})));
+        let content: Map<String, Value> = content.collect();
+        operation["requestBody"] = json!({"required": true, "content": content});
     }
     operation
 }
@@ -323,7 +321,7 @@ fn refusals(route: &Route) -> Vec<(u16, &'static str)> {
     if route.body.is_some() || (route.need == Need::Administrator && route.method != "GET") {
         all.push((422, "The body or a name is invalid"));
     }
-    if matches!(route.body, Some(Body::Object(kinds)) if kinds.len() > 1) {
+    if matches!(route.body, Some(Body::Written(_, kinds)) if kinds.len() > 1) {
         all.push((415, "The body has another content type"));
     }
     all

@@ -44,8 +44,8 @@ type SchemaOf = fn(&mut Schemas) -> Value;
 #[derive(Clone, Copy)]
 pub(super) enum Body {
     Json(SchemaOf),
-    /// A server's entry, or a product's manifest: anything that is an object.
-    Object(&'static [&'static str]),
+    /// A schema of `bodies.json`, and the content types in which it comes.
+    Written(&'static str, &'static [&'static str]),
 }
 
 #[derive(Clone, Copy)]
@@ -131,8 +131,13 @@ impl Route {
         self
     }
 
-    pub(super) const fn takes_object(mut self, kinds: &'static [&'static str]) -> Self {
-        self.body = Some(Body::Object(kinds));
+    /// A body without a type of its own: `schema` is one of `bodies.json`.
+    pub(super) const fn takes_written(
+        mut self,
+        schema: &'static str,
+        kinds: &'static [&'static str],
+    ) -> Self {
+        self.body = Some(Body::Written(schema, kinds));
 
         self
     }

@@ -28,7 +28,7 @@ const DECLARED: Parameter = parameter(
     "Declarations instead, as this kind of model or development kit takes them, of what clients see",
 );
 
-const JSON: &[&str] = &["application/json"];
+pub(super) const JSON: &[&str] = &["application/json"];
 
 /// All of them, in the order in which they are documented.
 pub(super) fn all() -> impl Iterator<Item = &'static Route> {

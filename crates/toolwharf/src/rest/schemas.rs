@@ -1,5 +1,7 @@
 //! Parts of schemas that types do not say by themselves.
 
+use std::collections::BTreeMap;
+
 use model::NamingPolicy;
 use serde_json::{Value, json};
 use utoipa::openapi::{RefOr, schema::Schema};
@@ -7,6 +9,12 @@ use utoipa::openapi::{RefOr, schema::Schema};
 /// How a run can be.
 pub(super) const RUN_STATUSES: [&str; 5] =
     ["running", "done", "failed", "cancelled", "interrupted"];
+
+/// The schemas of bodies that no type describes: entries of servers, registrations and manifests. Their readers report
+/// everything that is wrong at once, which derived ones do not.
+pub(super) fn bodies() -> BTreeMap<String, Value> {
+    serde_json::from_str(include_str!("bodies.json")).expect("bodies.json is an object")
+}
 
 /// A schema as it is written.
 fn written(schema: Value) -> RefOr<Schema> {
@@ -77,4 +85,33 @@ pub(super) fn project_role() -> RefOr<Schema> {
 /// An object that somebody gave us, as it was given.
 pub(super) fn entry_answer() -> RefOr<Schema> {
     written(json!({"type": ["object", "null"], "additionalProperties": true}))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn written_bodies_have_every_key_that_is_read() {
+        let bodies = Value::Object(bodies().into_iter().collect());
+        let check = |places: &[&str], keys: &[&str]| {
+            for key in keys {
+                let has =
+                    |place: &&str| bodies.pointer(place).is_some_and(|it| it[key].is_object());
+                assert!(
+                    places.iter().any(has),
+                    "`{key}` is not in {places:?} of bodies.json"
+                );
+            }
+        };
+        let entry = [
+            "/EntryKeys/properties",
+            "/LaunchedServer/allOf/2/properties",
+            "/RemoteServer/allOf/1/properties",
+        ];
+        check(&entry, config::ENTRY_KEYS);
+        check(&["/SandboxKeys/properties"], config::SANDBOX_KEYS);
+        check(&["/ToolwharfKeys/properties"], config::TOOLWHARF_KEYS);
+        check(&["/Registration/properties"], crate::hosting::KEYS);
+    }
 }

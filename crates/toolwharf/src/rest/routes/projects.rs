@@ -151,7 +151,7 @@ pub(super) const PROJECTS: &[Route] = &[
         "Install or update a product",
         || put(products::save),
     )
-    .takes_object(MANIFEST)
+    .takes_written("ProductManifest", MANIFEST)
     .creates()
     .tagged()
     .answers::<products::InstalledProduct>(),

@@ -82,7 +82,7 @@ pub(super) const SERVERS: &[Route] = &[
         "Register a server, to be hosted in a sandbox, and start it",
         || post(servers::register).layer(DefaultBodyLimit::max(ENTRY_BYTES)),
     )
-    .takes_object(JSON)
+    .takes_written("Registration", JSON)
     .asks(REGISTERED)
     .creates()
     .answers::<api::Server>(),
@@ -106,7 +106,7 @@ pub(super) const SERVERS: &[Route] = &[
         || put(servers::save).layer(DefaultBodyLimit::max(ENTRY_BYTES)),
     )
     .asks(OF_SERVER)
-    .takes_object(JSON)
+    .takes_written("ServerEntry", JSON)
     .creates()
     .tagged()
     .answers::<api::Server>(),
