@@ -41,6 +41,17 @@ fn to_schema(name: &str) -> Value {
     json!({"$ref": format!("#/components/schemas/{name}")})
 }
 
+/// A body of the schema that this is the reference to, with the example of the same name.
+fn media(schema: &Value) -> Value {
+    let reference = schema["$ref"].as_str().unwrap_or_default();
+    let name = reference.rsplit('/').next().unwrap_or_default();
+    json!({"schema": schema, "examples": example(name)})
+}
+
+fn example(name: &str) -> Value {
+    json!({"example": {"$ref": format!("#/components/examples/{name}")}})
+}
+
 /// Each tag, and what its operations are about.
 const TAGS: [(&str, &str); 10] = [
     (
@@ -105,6 +116,7 @@ pub(super) fn document() -> Value {
                 },
             },
             "schemas": schemas,
+            "examples": schemas::examples(),
         },
     })
 }
@@ -128,7 +140,7 @@ fn operation(route: &Route, schemas: &mut Schemas) -> Value {
         };
         let content = kinds
             .iter()
-            .map(|kind| ((*kind).to_owned(), json!({"schema": schema})));
+            .map(|kind| ((*kind).to_owned(), media(&schema)));
         let content: Map<String, Value> = content.collect();
         operation["requestBody"] = json!({"required": true, "content": content});
     }
@@ -244,19 +256,22 @@ fn responses(route: &Route, schemas: &mut Schemas) -> Value {
     let mut good = match route.answer {
         Answer::Maybe(schema) => {
             let schema = schema(schemas);
-            let told = json!({"description": "Success; the file that was changed", "content": {"application/json": {"schema": schema}}});
+            let told = json!({"description": "Success; the file that was changed", "content": {"application/json": media(&schema)}});
             all.insert(200, told);
             json!({"description": "Success"})
         }
         Answer::Nothing => json!({"description": "Success"}),
         Answer::Json(schema) => {
             let schema = schema(schemas);
-            json!({"description": "Success", "content": {"application/json": {"schema": schema}}})
+            json!({"description": "Success", "content": {"application/json": media(&schema)}})
         }
-        Answer::Text => json!({"description": "Success", "content": {
-            "text/plain": {"schema": {"type": "string"}},
-            "text/event-stream": {"schema": {"type": "string"}},
-        }}),
+        Answer::Text(kinds) => {
+            let content = kinds.iter().map(|(kind, name)| {
+                let content = json!({"schema": {"type": "string"}, "examples": example(name)});
+                ((*kind).to_owned(), content)
+            });
+            json!({"description": "Success", "content": content.collect::<Map<_, _>>()})
+        }
     };
     headers(&mut good);
     match (&route.answer, route.creates) {
@@ -368,4 +383,62 @@ fn digest(text: &str) -> String {
         "sha256-{}",
         BASE64_STANDARD.encode(Sha256::digest(text.as_bytes()))
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{
+            manifest::{Format, Manifest},
+            servers::Entry,
+        },
+        *,
+    };
+    use crate::hosting;
+
+    #[test]
+    fn each_body_and_each_good_answer_has_an_example_that_fits() {
+        let document = document();
+        let mut unused = schemas::examples();
+        let all = |value: &Value| value.as_object().cloned().unwrap_or_default();
+        let operations = all(&document["paths"]);
+        for operation in operations.values().flat_map(|item| all(item).into_values()) {
+            let mut bodies = all(&operation["responses"]);
+            bodies.retain(|status, _| status.starts_with('2'));
+            bodies.insert("body".to_owned(), operation["requestBody"].clone());
+            for (part, body) in bodies {
+                for (kind, content) in all(&body["content"]) {
+                    let place = format!("{}, {part}, {kind}", operation["operationId"]);
+                    let reference = content["examples"]["example"]["$ref"].as_str();
+                    let reference = reference.expect(&place).trim_start_matches('#');
+                    let example = &document.pointer(reference).expect(&place)["value"];
+                    let mut schema = content["schema"].clone();
+                    schema["components"] = document["components"].clone();
+                    let options = jsonschema::options().should_validate_formats(true);
+                    let validator = options.build(&schema).expect(&place);
+                    let wrong = validator
+                        .iter_errors(example)
+                        .map(|error| error.to_string());
+                    assert_eq!(wrong.collect::<Vec<_>>(), [""; 0], "{place}");
+                    unused.remove(reference.rsplit('/').next().expect(&place));
+                }
+            }
+        }
+        assert!(unused.is_empty(), "{:?}", unused.keys());
+    }
+
+    #[test]
+    fn examples_of_servers_and_products_are_usable() {
+        let examples = schemas::examples();
+        let value = |name: &str| examples[name]["value"].clone();
+        let project = model::ProjectId::parse("shop").expect("an id");
+        let name = model::ServerName::parse("notes").expect("a name");
+        let entry = Entry::read(&project, &name, value("ServerEntry"));
+        assert_eq!(entry.err(), None);
+        let registration = hosting::Entry::read(value("Registration"));
+        assert_eq!(registration.err(), None);
+        let manifest = value("ProductManifest").to_string();
+        let manifest = Manifest::read(&project, "search", manifest.as_bytes(), Format::Json);
+        assert!(manifest.is_ok(), "{:?}", manifest.err());
+    }
 }

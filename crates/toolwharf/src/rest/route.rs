@@ -55,8 +55,8 @@ pub(super) enum Answer {
     Json(SchemaOf),
     /// 204, or 200 with that.
     Maybe(SchemaOf),
-    /// Text, or a stream of events.
-    Text,
+    /// Text, or a stream of events: each content type with the name of its example.
+    Text(&'static [(&'static str, &'static str)]),
 }
 
 /// Something behind the `?`.
@@ -93,6 +93,9 @@ pub(super) const AFTER: Parameter = parameter(
     "The value of `next` in the previous page",
 );
 pub(super) const PAGED: &[Parameter] = &[LIMIT, AFTER];
+
+/// What comes of a chat.
+pub(super) const CHAT_EVENTS: &[(&str, &str)] = &[("text/event-stream", "ChatEvents")];
 
 pub(super) const ADMIN: Need = Need::Administrator;
 pub(super) const READ: Need = Need::Project(Role::Read);
@@ -154,8 +157,11 @@ impl Route {
         self
     }
 
-    pub(super) const fn answers_text(mut self) -> Self {
-        self.answer = Answer::Text;
+    pub(super) const fn answers_text(
+        mut self,
+        kinds: &'static [(&'static str, &'static str)],
+    ) -> Self {
+        self.answer = Answer::Text(kinds);
 
         self
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use model::NamingPolicy;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use utoipa::openapi::{RefOr, schema::Schema};
 
 /// How a run can be.
@@ -14,6 +14,16 @@ pub(super) const RUN_STATUSES: [&str; 5] =
 /// everything that is wrong at once, which derived ones do not.
 pub(super) fn bodies() -> BTreeMap<String, Value> {
     serde_json::from_str(include_str!("bodies.json")).expect("bodies.json is an object")
+}
+
+/// An example of each body and answer, by the name of its schema or, for texts, of its own.
+pub(super) fn examples() -> Map<String, Value> {
+    let examples: Map<String, Value> =
+        serde_json::from_str(include_str!("examples.json")).expect("examples.json is an object");
+    let examples = examples.into_iter();
+    examples
+        .map(|(name, value)| (name, json!({ "value": value })))
+        .collect()
 }
 
 /// A schema as it is written.

@@ -5,7 +5,7 @@ use axum::routing::{delete, get, post};
 use super::DECLARED;
 use crate::rest::{
     calls, chat, keys,
-    route::{ADMIN, AFTER, Kind, LIMIT, PAGED, Parameter, Route, parameter},
+    route::{ADMIN, AFTER, CHAT_EVENTS, Kind, LIMIT, PAGED, Parameter, Route, parameter},
     runs, tools,
 };
 
@@ -50,7 +50,7 @@ pub(super) const EVERYWHERE: &[Route] = &[
         || post(chat::chat),
     )
     .takes::<chat::ChatRequest>()
-    .answers_text(),
+    .answers_text(CHAT_EVENTS),
     Route::new(
         "listConversations",
         "GET",

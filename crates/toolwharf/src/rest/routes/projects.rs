@@ -7,7 +7,8 @@ use crate::rest::{
     access::Need,
     calls, chat, keys, products, projects,
     route::{
-        ADMIN, AFTER, CALL, Kind, LIMIT, MANAGE, OWNER, PAGED, Parameter, READ, Route, parameter,
+        ADMIN, AFTER, CALL, CHAT_EVENTS, Kind, LIMIT, MANAGE, OWNER, PAGED, Parameter, READ, Route,
+        parameter,
     },
     runs, secrets, tools,
 };
@@ -173,7 +174,7 @@ pub(super) const PROJECTS: &[Route] = &[
         || post(chat::chat_in_project),
     )
     .takes::<chat::ChatRequest>()
-    .answers_text(),
+    .answers_text(CHAT_EVENTS),
     Route::new(
         "listProjectConversations",
         "GET",

@@ -202,7 +202,7 @@ pub(super) const SERVERS: &[Route] = &[
         || get(logs::read),
     )
     .asks(OF_LOGS)
-    .answers_text(),
+    .answers_text(&[("text/plain", "Log"), ("text/event-stream", "LogEvents")]),
     Route::new(
         "listServerEvents",
         "GET",
