@@ -20,6 +20,7 @@ pub(crate) fn test(workspace: &Workspace, nextest: &[String]) -> Result<ExitCode
     fmt(workspace)?;
     structure(workspace)?;
     deny(workspace)?;
+    api_document(workspace)?;
     clippy(workspace)?;
     build(workspace)?;
     heading("examples in documentation");
@@ -43,11 +44,12 @@ pub(crate) fn soak(workspace: &Workspace, nextest: &[String]) -> Result<ExitCode
     with_services(workspace, run.env("TOOLWHARF_SOAK", "1"))
 }
 
-/// What needs no test to run. Wants nothing but the Rust toolchain and cargo-deny.
+/// What needs no test to run. Wants the Rust toolchain, cargo-deny, and the packages of npm that `cargo xtask setup` installs.
 pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     fmt(workspace)?;
     structure(workspace)?;
     deny(workspace)?;
+    api_document(workspace)?;
     clippy(workspace)
 }
 
@@ -123,6 +125,28 @@ fn deny(workspace: &Workspace) -> Result<()> {
             "bans",
             "sources",
         ])
+        .run()
+}
+
+/// Redocly's lint over the document of the REST API; a test holds that document against the routes.
+fn api_document(workspace: &Workspace) -> Result<()> {
+    heading("lint of docs/openapi.json");
+    let modules = workspace.node_modules();
+    let redocly = modules.join("@redocly/cli/bin/cli.js");
+    ensure!(
+        redocly.exists(),
+        "@redocly/cli is not installed, so docs/openapi.json was not checked; `cargo xtask setup` installs it"
+    );
+    Cmd::new(modules.join("node/bin/node"))
+        .arg(redocly)
+        .args([
+            "lint",
+            "--config=xtask/deps/redocly.yaml",
+            "docs/openapi.json",
+        ])
+        .env("REDOCLY_TELEMETRY", "off")
+        .env("REDOCLY_SUPPRESS_UPDATE_NOTICE", "true")
+        .dir(workspace.root())
         .run()
 }
 

@@ -56,7 +56,8 @@ enum Command {
         #[arg(last = true)]
         nextest: Vec<String>,
     },
-    /// Checks formatting, lints, the dependency graph, lengths of files, licences and sources
+    /// Checks formatting, lints, the dependency graph, lengths of files, licences and sources, and the document of the REST
+    /// API (with what `setup` installs from npm)
     Check,
     /// Checks that crates depend on each other only as docs/architecture.md says, that no Rust file is too long, and that
     /// modules use each other in no circle
