@@ -12,6 +12,7 @@ mod approvals;
 pub(crate) mod bridge;
 mod calls;
 mod chat;
+mod docs;
 mod input;
 mod keys;
 mod logs;
@@ -196,7 +197,7 @@ fn router(rest: Shared) -> Router {
             rest.clone(),
             access::identify,
         ))
-        .merge(openapi::router())
+        .merge(docs::router())
         .merge(page::router())
         .with_state(rest)
 }

@@ -1,16 +1,8 @@
-//! `/openapi.json`: the documentation that follows from [`routes`], and `/docs`, which renders it.
+//! `/openapi.json`: the document that follows from [`routes`].
 
-use std::{collections::BTreeMap, sync::LazyLock};
+use std::collections::BTreeMap;
 
-use axum::{
-    Router,
-    http::{HeaderValue, header},
-    response::{IntoResponse, Response},
-    routing::get,
-};
-use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde_json::{Map, Value, json};
-use sha2::{Digest, Sha256};
 use utoipa::ToSchema;
 
 use super::{
@@ -23,8 +15,6 @@ use crate::auth::Role;
 
 /// The schemas that are referred to, by name.
 pub(super) type Schemas = BTreeMap<String, Value>;
-
-const PAGE: &str = include_str!("docs.html");
 
 /// Notes the schema of a type and all that it is made of; a reference to it.
 pub(super) fn reference<T: ToSchema>(schemas: &mut Schemas) -> Value {
@@ -340,49 +330,6 @@ fn refusals(route: &Route) -> Vec<(u16, &'static str)> {
         all.push((415, "The body has another content type"));
     }
     all
-}
-
-/// Both need no key: what they say is the same everywhere.
-pub(super) fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
-    Router::new()
-        .route("/openapi.json", get(serve_document))
-        .route("/docs", get(serve_page))
-}
-
-async fn serve_document() -> Response {
-    static TEXT: LazyLock<String> = LazyLock::new(|| document().to_string());
-    let kind = HeaderValue::from_static("application/json");
-    ([(header::CONTENT_TYPE, kind)], TEXT.as_str()).into_response()
-}
-
-async fn serve_page() -> Response {
-    static POLICY: LazyLock<String> = LazyLock::new(|| {
-        let script = digest(between(PAGE, "<script>", "</script>"));
-        let style = digest(between(PAGE, "<style>", "</style>"));
-        format!(
-            "default-src 'none'; script-src '{script}'; style-src '{style}'; connect-src 'self'; \
-             base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-        )
-    });
-    let headers = [
-        (header::CONTENT_TYPE, "text/html; charset=utf-8"),
-        (header::CONTENT_SECURITY_POLICY, POLICY.as_str()),
-        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        (header::REFERRER_POLICY, "no-referrer"),
-    ];
-    (headers, PAGE).into_response()
-}
-
-fn between<'t>(text: &'t str, from: &str, to: &str) -> &'t str {
-    let rest = text.split_once(from).map_or("", |(_, rest)| rest);
-    rest.split_once(to).map_or("", |(inner, _)| inner)
-}
-
-fn digest(text: &str) -> String {
-    format!(
-        "sha256-{}",
-        BASE64_STANDARD.encode(Sha256::digest(text.as_bytes()))
-    )
 }
 
 #[cfg(test)]

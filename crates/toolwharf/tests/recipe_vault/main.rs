@@ -1,6 +1,7 @@
-//! The recipe application of `examples/recipe-vault`, as its page has it started, and the chat page in a browser.
+//! The recipe application of `examples/recipe-vault`, as its page has it started, and the pages of the gateway in a browser.
 
 mod browser;
+mod docs;
 mod page;
 mod vault;
 

@@ -1,0 +1,74 @@
+//! `/docs`: Scalar, which renders `/openapi.json`.
+//!
+//! Invariants: both pages need no key, for they are the same everywhere; nothing is asked from another host; scripts are
+//! only those that are served here. Styles are inline, since Scalar makes them at run time. Deliberately absent: a build
+//! step. `scalar.js.gz` is a file of the npm package `@scalar/api-reference`, compressed; another version is taken with
+//! these commands, and named in `docs.html`:
+//!
+//! ```sh
+//! npm pack @scalar/api-reference@1.72.1
+//! tar xzfO scalar-api-reference-1.72.1.tgz package/dist/browser/standalone.js |
+//!     sed '/^\/\/# sourceMappingURL=/d' | gzip -9n > scalar.js.gz
+//! ```
+
+use std::sync::LazyLock;
+
+use axum::{
+    Router,
+    http::{HeaderName, HeaderValue, header},
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use sha2::{Digest, Sha256};
+
+use super::openapi::document;
+
+const PAGE: &str = include_str!("docs.html");
+const SCALAR: &[u8] = include_bytes!("scalar.js.gz");
+
+pub(super) fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
+    Router::new()
+        .route("/openapi.json", get(serve_document))
+        .route("/docs", get(serve_page))
+        .route("/docs/scalar.js", get(serve_scalar))
+}
+
+async fn serve_document() -> Response {
+    static TEXT: LazyLock<String> = LazyLock::new(|| document().to_string());
+    let kind = HeaderValue::from_static("application/json");
+    ([(header::CONTENT_TYPE, kind)], TEXT.as_str()).into_response()
+}
+
+async fn serve_page() -> Response {
+    static POLICY: LazyLock<String> = LazyLock::new(|| {
+        let script = PAGE.split_once("<script>").map_or("", |(_, rest)| rest);
+        let script = script
+            .split_once("</script>")
+            .map_or("", |(script, _)| script);
+        let digest = BASE64_STANDARD.encode(Sha256::digest(script));
+        format!(
+            "default-src 'none'; script-src 'self' 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:; \
+             connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        )
+    });
+    let headers = [
+        (header::CONTENT_TYPE, "text/html; charset=utf-8"),
+        (header::CONTENT_SECURITY_POLICY, POLICY.as_str()),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+    ];
+    (headers, PAGE).into_response()
+}
+
+/// Always compressed: whatever runs it takes gzip.
+async fn serve_scalar() -> Response {
+    let headers: [(HeaderName, &str); 4] = [
+        (header::CONTENT_TYPE, "text/javascript; charset=utf-8"),
+        (header::CONTENT_ENCODING, "gzip"),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        // The page names the version, so that another one is asked for anew.
+        (header::CACHE_CONTROL, "public, max-age=31536000, immutable"),
+    ];
+    (headers, SCALAR).into_response()
+}

@@ -1,0 +1,41 @@
+//! The page of the REST API: it shows the operations, and asks nothing from anybody else.
+
+use crate::{browser::Browser, common::Setup};
+
+#[tokio::test]
+async fn the_page_of_the_api_shows_operations_and_asks_only_the_gateway() {
+    let gateway = Setup::new().serve().await;
+    let browser = Browser::open().await;
+    browser
+        .go(&format!(
+            "{}/docs#tag/servers/GET/api/v1/mcp/servers/{{id}}",
+            gateway.url
+        ))
+        .await;
+    let says = |text: &str| format!("document.body.innerText.includes({text:?})");
+    browser
+        .wait(&says("Show a server, by its id or name"))
+        .await;
+    // A parameter with its description, and the example of the answer.
+    browser
+        .wait(&says("or its name if only one server has it"))
+        .await;
+    browser.wait(&says("notes-server")).await;
+
+    let asked = browser
+        .eval("performance.getEntriesByType('resource').map((one) => one.name)")
+        .await;
+    let asked: Vec<String> = serde_json::from_value(asked).expect("addresses");
+    for part in ["/docs/scalar.js?", "/openapi.json"] {
+        assert!(asked.iter().any(|url| url.contains(part)), "{asked:?}");
+    }
+    let elsewhere = |url: &&String| !url.starts_with(&gateway.url) && !url.starts_with("data:");
+    assert_eq!(asked.iter().find(elsewhere), None);
+    // What the policy refuses is told here, after Scalar's name and version.
+    let complaints = browser.complaints().await;
+    let complaint = complaints
+        .iter()
+        .find(|line| !line.contains("@scalar/api-reference@"));
+    assert_eq!(complaint, None);
+    browser.quit().await;
+}
