@@ -116,7 +116,7 @@ fn operation(route: &Route, schemas: &mut Schemas) -> Value {
         "operationId": route.id,
         "tags": [tag(route.path)],
         "summary": route.summary,
-        "description": needed_key(route),
+        "description": format!("{} {}", route.about, needed_key(route)).trim_start(),
         "responses": responses(route, schemas),
     });
     let parameters = parameters(route);

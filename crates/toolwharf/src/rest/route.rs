@@ -23,6 +23,9 @@ pub(super) struct Route {
     #[serde(rename = "role")]
     pub(super) need: Need,
     pub(super) summary: &'static str,
+    /// What there is to know besides, in sentences.
+    #[serde(skip)]
+    pub(super) about: &'static str,
     #[serde(skip)]
     pub(super) serve: fn() -> MethodRouter<Shared>,
     #[serde(skip)]
@@ -119,6 +122,7 @@ impl Route {
             path,
             need,
             summary,
+            about: "",
             serve,
             body: None,
             answer: Answer::Nothing,
@@ -126,6 +130,12 @@ impl Route {
             tagged: false,
             query: &[],
         }
+    }
+
+    pub(super) const fn about(mut self, about: &'static str) -> Self {
+        self.about = about;
+
+        self
     }
 
     pub(super) const fn takes<T: ToSchema>(mut self) -> Self {

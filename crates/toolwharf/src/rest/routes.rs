@@ -25,7 +25,7 @@ const BODY_BYTES: usize = 2 << 20;
 const DECLARED: Parameter = parameter(
     "format",
     Kind::Format,
-    "Declarations instead, as this kind of model or development kit takes them, of what clients see",
+    "Answers with declarations for this kind of model or development kit instead",
 );
 
 pub(super) const JSON: &[&str] = &["application/json"];
@@ -53,7 +53,7 @@ const GATEWAY: &[Route] = &[
         "GET",
         "/api/v1/status",
         ADMIN,
-        "How the gateway is, at a glance",
+        "Show the state of the gateway",
         || get(status::show),
     )
     .answers::<status::Status>(),

@@ -14,7 +14,7 @@ async fn the_page_of_the_api_shows_operations_and_asks_only_the_gateway() {
         .await;
     let says = |text: &str| format!("document.body.innerText.includes({text:?})");
     browser
-        .wait(&says("Show a server, by its id or name"))
+        .wait(&says("What it is declared to be, and its state"))
         .await;
     // A parameter with its description, and the example of the answer.
     browser

@@ -31,13 +31,21 @@ const OF_ALL_CALLS: &[Parameter] = &[
     parameter(
         "tool",
         Kind::Text,
-        "Only of this tool, by its server's name for it",
+        "Only of this tool, by the server's name of it",
     ),
     parameter("status", Kind::Status, "Only with this outcome"),
     parameter("caller", Kind::Text, "Only by this caller"),
     parameter("run", Kind::Text, "Only of this run of an agent"),
-    parameter("since", Kind::Time, "Only begun at this time or later"),
-    parameter("until", Kind::Time, "Only begun before this time"),
+    parameter(
+        "since",
+        Kind::Time,
+        "Only calls that began at this time or later",
+    ),
+    parameter(
+        "until",
+        Kind::Time,
+        "Only calls that began before this time",
+    ),
 ];
 
 pub(super) const EVERYWHERE: &[Route] = &[
@@ -46,9 +54,10 @@ pub(super) const EVERYWHERE: &[Route] = &[
         "POST",
         "/api/v1/chat",
         ADMIN,
-        "Say something to the agent that has all servers; what comes of it is an event stream",
+        "Chat with the agent of all servers",
         || post(chat::chat),
     )
+    .about("The answer is an event stream. Without `conversation` a new one begins.")
     .takes::<chat::ChatRequest>()
     .answers_text(CHAT_EVENTS),
     Route::new(
@@ -66,7 +75,7 @@ pub(super) const EVERYWHERE: &[Route] = &[
         "GET",
         "/api/v1/conversations/{conversation}",
         ADMIN,
-        "A conversation of no project, with all that was said",
+        "Show a conversation of no project",
         || get(chat::show),
     )
     .answers::<chat::WholeConversation>(),
@@ -75,7 +84,7 @@ pub(super) const EVERYWHERE: &[Route] = &[
         "DELETE",
         "/api/v1/conversations/{conversation}",
         ADMIN,
-        "Forget a conversation of no project",
+        "Delete a conversation of no project",
         || delete(chat::remove),
     ),
     Route::new(

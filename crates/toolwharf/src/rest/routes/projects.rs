@@ -29,13 +29,21 @@ const OF_CALLS: &[Parameter] = &[
     parameter(
         "tool",
         Kind::Text,
-        "Only of this tool, by its server's name for it",
+        "Only of this tool, by the server's name of it",
     ),
     parameter("status", Kind::Status, "Only with this outcome"),
     parameter("caller", Kind::Text, "Only by this caller"),
     parameter("run", Kind::Text, "Only of this run of an agent"),
-    parameter("since", Kind::Time, "Only begun at this time or later"),
-    parameter("until", Kind::Time, "Only begun before this time"),
+    parameter(
+        "since",
+        Kind::Time,
+        "Only calls that began at this time or later",
+    ),
+    parameter(
+        "until",
+        Kind::Time,
+        "Only calls that began before this time",
+    ),
 ];
 
 const OF_TOOLS: &[Parameter] = &[
@@ -81,9 +89,10 @@ pub(super) const PROJECTS: &[Route] = &[
         "DELETE",
         "/api/v1/projects/{project}",
         OWNER,
-        "Remove a project and all that is its own",
+        "Delete a project",
         || delete(projects::remove),
     )
+    .about("Its servers, secrets, products and keys are deleted with it.")
     .tagged(),
     Route::new(
         "listProjectTools",
@@ -170,9 +179,10 @@ pub(super) const PROJECTS: &[Route] = &[
         "POST",
         "/api/v1/projects/{project}/chat",
         CALL,
-        "Say something to the agent of the project; what comes of it is an event stream",
+        "Chat with the agent of the project",
         || post(chat::chat_in_project),
     )
+    .about("The answer is an event stream. Without `conversation` a new one begins.")
     .takes::<chat::ChatRequest>()
     .answers_text(CHAT_EVENTS),
     Route::new(
@@ -190,7 +200,7 @@ pub(super) const PROJECTS: &[Route] = &[
         "GET",
         "/api/v1/projects/{project}/conversations/{conversation}",
         CALL,
-        "A conversation of the project, with all that was said",
+        "Show a conversation of the project",
         || get(chat::show_in_project),
     )
     .answers::<chat::WholeConversation>(),
@@ -199,7 +209,7 @@ pub(super) const PROJECTS: &[Route] = &[
         "DELETE",
         "/api/v1/projects/{project}/conversations/{conversation}",
         CALL,
-        "Forget a conversation of the project",
+        "Delete a conversation of the project",
         || delete(chat::remove_in_project),
     ),
     Route::new(

@@ -26,7 +26,7 @@ const MANAGE: Need = Need::Server(Role::Manage);
 const PROJECT: Parameter = parameter(
     "project",
     Kind::Project,
-    "Of this project; a key of a project means its own without it",
+    "The project whose servers are meant; the key of a project always means its own",
 );
 const OF_SERVER: &[Parameter] = &[PROJECT];
 
@@ -35,7 +35,7 @@ const LISTED: &[Parameter] = &[
     parameter(
         "limit",
         Kind::Number,
-        "The most rows, 1 to 1000; 1000 without it",
+        "The number of rows, 1 to 1000 (default 1000)",
     ),
     AFTER,
 ];
@@ -43,7 +43,7 @@ const LISTED: &[Parameter] = &[
 const REGISTERED: &[Parameter] = &[parameter(
     "wait",
     Kind::Boolean,
-    "Whether to wait until it is up or has failed, at most 30 s; true without it",
+    "Whether to wait until the server is up or has failed, at most 30 s (default true)",
 )];
 
 const REMOVED: &[Parameter] = &[
@@ -51,14 +51,22 @@ const REMOVED: &[Parameter] = &[
     parameter(
         "volumes",
         Kind::Boolean,
-        "Whether the volumes of a registered server are removed, too",
+        "Whether the volumes of a registered server are removed, too (default false)",
     ),
 ];
 
 const OF_LOGS: &[Parameter] = &[
     PROJECT,
-    parameter("tail", Kind::Lines, "The last lines, 200 without it"),
-    parameter("follow", Kind::Boolean, "Goes on, as an event stream"),
+    parameter(
+        "tail",
+        Kind::Lines,
+        "The number of last lines (default 200)",
+    ),
+    parameter(
+        "follow",
+        Kind::Boolean,
+        "Whether to follow the log as an event stream (default false)",
+    ),
 ];
 
 const PAGED: &[Parameter] = &[PROJECT, LIMIT, AFTER];
@@ -69,7 +77,7 @@ pub(super) const SERVERS: &[Route] = &[
         "GET",
         "/api/v1/mcp/servers",
         Need::Within(Role::Read),
-        "List the servers and how they are",
+        "List the servers and their states",
         || get(servers::list),
     )
     .asks(LISTED)
@@ -79,9 +87,10 @@ pub(super) const SERVERS: &[Route] = &[
         "POST",
         "/api/v1/mcp/servers",
         ADMIN,
-        "Register a server, to be hosted in a sandbox, and start it",
+        "Register a server",
         || post(servers::register).layer(DefaultBodyLimit::max(ENTRY_BYTES)),
     )
+    .about("The server is started in a sandbox. The answer waits until it is up or has failed, at most 30 seconds.")
     .takes_written("Registration", JSON)
     .asks(REGISTERED)
     .creates()
@@ -91,9 +100,10 @@ pub(super) const SERVERS: &[Route] = &[
         "GET",
         "/api/v1/mcp/servers/{id}",
         READ,
-        "Show a server, by its id or name",
+        "Show a server",
         || get(servers::show),
     )
+    .about("What it is declared to be, and its state.")
     .asks(OF_SERVER)
     .tagged()
     .answers::<api::Server>(),
@@ -102,9 +112,10 @@ pub(super) const SERVERS: &[Route] = &[
         "PUT",
         "/api/v1/mcp/servers/{id}",
         Need::Within(Role::Manage),
-        "Replace a server, or add one to the configuration file or a project; its entry as in mcp.json",
+        "Add or replace a server",
         || put(servers::save).layer(DefaultBodyLimit::max(ENTRY_BYTES)),
     )
+    .about("Replaces a server where it is declared. A new one is added to the project that is named, or else to the configuration file.")
     .asks(OF_SERVER)
     .takes_written("ServerEntry", JSON)
     .creates()
@@ -126,9 +137,10 @@ pub(super) const SERVERS: &[Route] = &[
         "POST",
         "/api/v1/mcp/servers/{id}/enable",
         MANAGE,
-        "Switch a server on",
+        "Enable a server",
         || post(servers::enable),
     )
+    .about("It stays enabled over restarts of the gateway.")
     .asks(OF_SERVER)
     .answers::<api::Server>(),
     Route::new(
@@ -136,9 +148,10 @@ pub(super) const SERVERS: &[Route] = &[
         "POST",
         "/api/v1/mcp/servers/{id}/disable",
         MANAGE,
-        "Switch a server off",
+        "Disable a server",
         || post(servers::disable),
     )
+    .about("It stays disabled over restarts of the gateway.")
     .asks(OF_SERVER)
     .answers::<api::Server>(),
     Route::new(
@@ -149,6 +162,7 @@ pub(super) const SERVERS: &[Route] = &[
         "Start a server",
         || post(servers::start),
     )
+    .about("The answer waits until the server is up or has failed.")
     .asks(OF_SERVER)
     .answers::<api::Server>(),
     Route::new(
@@ -156,9 +170,10 @@ pub(super) const SERVERS: &[Route] = &[
         "POST",
         "/api/v1/mcp/servers/{id}/stop",
         MANAGE,
-        "Stop a server until it is started again",
+        "Stop a server",
         || post(servers::stop),
     )
+    .about("It stays stopped until it is started again.")
     .asks(OF_SERVER)
     .answers::<api::Server>(),
     Route::new(
@@ -166,9 +181,10 @@ pub(super) const SERVERS: &[Route] = &[
         "POST",
         "/api/v1/mcp/servers/{id}/restart",
         MANAGE,
-        "Stop a server and start it anew",
+        "Restart a server",
         || post(servers::restart),
     )
+    .about("The old process ends before the new one starts.")
     .asks(OF_SERVER)
     .answers::<api::Server>(),
     Route::new(
@@ -176,9 +192,10 @@ pub(super) const SERVERS: &[Route] = &[
         "POST",
         "/api/v1/mcp/servers/{id}/call",
         CALL,
-        "Send a server one request; as an event stream if that is accepted",
+        "Send one request to a server",
         || post(bridge::routed),
     )
+    .about("With `Accept: text/event-stream` the answer is an event stream: `message` for progress and log messages, then one `result` or `error`.")
     .asks(OF_SERVER)
     .takes::<bridge::CallRequest>()
     .answers::<bridge::CallResult>(),
@@ -187,9 +204,10 @@ pub(super) const SERVERS: &[Route] = &[
         "POST",
         "/api/v1/mcp/servers/{id}/update",
         Need::Server(Role::Admin),
-        "Show the newest version of a server's package, or move the server on to one that was shown",
+        "Update a server's package",
         || post(update::update),
     )
+    .about("With `check` it only shows the newest version and what changes with it. Otherwise it moves the server on to a version that was shown.")
     .asks(OF_SERVER)
     .takes::<update::UpdateRequest>()
     .answers::<update::Update>(),
@@ -198,9 +216,10 @@ pub(super) const SERVERS: &[Route] = &[
         "GET",
         "/api/v1/mcp/servers/{id}/logs",
         MANAGE,
-        "What a server writes to stderr",
+        "Show a server's logs",
         || get(logs::read),
     )
+    .about("The lines that the server wrote to standard error.")
     .asks(OF_LOGS)
     .answers_text(&[("text/plain", "Log"), ("text/event-stream", "LogEvents")]),
     Route::new(
@@ -208,9 +227,10 @@ pub(super) const SERVERS: &[Route] = &[
         "GET",
         "/api/v1/mcp/servers/{id}/events",
         READ,
-        "What happened to a server, newest first",
+        "List a server's events",
         || get(servers::events),
     )
+    .about("Newest first.")
     .asks(PAGED)
     .answers::<api::Events>(),
     Route::new(
@@ -228,9 +248,10 @@ pub(super) const SERVERS: &[Route] = &[
         "PUT",
         "/api/v1/mcp/servers/{id}/tools/{tool}",
         Need::Within(Role::Manage),
-        "Switch, rename or re-describe a tool for a project, or switch it for all",
+        "Change the settings of a tool",
         || put(tools::set),
     )
+    .about("With a project: enables, disables, renames or describes the tool for that project. Without one: enables or disables it for all.")
     .asks(OF_SERVER)
     .takes::<tools::Setting>()
     .answers::<tools::Set>(),
@@ -239,16 +260,17 @@ pub(super) const SERVERS: &[Route] = &[
         "DELETE",
         "/api/v1/mcp/servers/{id}/tools/{tool}",
         Need::Within(Role::Manage),
-        "Have a tool as its server says",
+        "Remove the settings of a tool",
         || delete(tools::unset),
     )
+    .about("It is offered again as its server defines it.")
     .asks(OF_SERVER),
     Route::new(
         "approveServerTools",
         "POST",
         "/api/v1/mcp/servers/{id}/approve",
         Need::Within(Role::Manage),
-        "Agree to the changed definitions of tools",
+        "Approve changed definitions of tools",
         || post(approvals::approve),
     )
     .asks(OF_SERVER)
@@ -258,9 +280,10 @@ pub(super) const SERVERS: &[Route] = &[
         "GET",
         "/api/v1/mcp/servers/{id}/changes",
         Need::Within(Role::Read),
-        "List the changes of tools' definitions that were agreed to, newest first",
+        "List changed definitions of tools",
         || get(approvals::changes),
     )
+    .about("Definitions that took the place of others, newest first.")
     .asks(PAGED)
     .answers::<approvals::Changes>(),
     Route::new(
@@ -268,7 +291,7 @@ pub(super) const SERVERS: &[Route] = &[
         "POST",
         "/api/v1/import",
         ADMIN,
-        "Add the servers of another file to the configuration file",
+        "Import servers into the configuration file",
         || post(servers::import).layer(DefaultBodyLimit::max(IMPORT_BYTES)),
     )
     .takes::<api::Import>()
