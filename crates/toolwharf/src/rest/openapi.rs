@@ -38,6 +38,14 @@ fn media(schema: &Value) -> Value {
     json!({"schema": schema, "examples": example(name)})
 }
 
+fn texts(kinds: &[(&str, &str)]) -> Map<String, Value> {
+    let text = |name| json!({"schema": {"type": "string"}, "examples": example(name)});
+    let kinds = kinds.iter();
+    kinds
+        .map(|(kind, name)| ((*kind).to_owned(), text(name)))
+        .collect()
+}
+
 fn example(name: &str) -> Value {
     json!({"example": {"$ref": format!("#/components/examples/{name}")}})
 }
@@ -255,12 +263,11 @@ fn responses(route: &Route, schemas: &mut Schemas) -> Value {
             let schema = schema(schemas);
             json!({"description": "Success", "content": {"application/json": media(&schema)}})
         }
-        Answer::Text(kinds) => {
-            let content = kinds.iter().map(|(kind, name)| {
-                let content = json!({"schema": {"type": "string"}, "examples": example(name)});
-                ((*kind).to_owned(), content)
-            });
-            json!({"description": "Success", "content": content.collect::<Map<_, _>>()})
+        Answer::Text(kinds) => json!({"description": "Success", "content": texts(kinds)}),
+        Answer::JsonOr(schema, kinds) => {
+            let mut content = texts(kinds);
+            content.insert("application/json".to_owned(), media(&schema(schemas)));
+            json!({"description": "Success", "content": content})
         }
     };
     headers(&mut good);

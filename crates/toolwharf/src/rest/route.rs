@@ -51,6 +51,9 @@ pub(super) enum Body {
     Written(&'static str, &'static [&'static str]),
 }
 
+/// Content types of texts, each with the name of its example.
+type Texts = &'static [(&'static str, &'static str)];
+
 #[derive(Clone, Copy)]
 pub(super) enum Answer {
     /// 204
@@ -58,8 +61,10 @@ pub(super) enum Answer {
     Json(SchemaOf),
     /// 204, or 200 with that.
     Maybe(SchemaOf),
-    /// Text, or a stream of events: each content type with the name of its example.
-    Text(&'static [(&'static str, &'static str)]),
+    /// Text, or a stream of events.
+    Text(Texts),
+    /// JSON, or one of these where the request accepts it.
+    JsonOr(SchemaOf, Texts),
 }
 
 /// Something behind the `?`.
@@ -98,7 +103,7 @@ pub(super) const AFTER: Parameter = parameter(
 pub(super) const PAGED: &[Parameter] = &[LIMIT, AFTER];
 
 /// What comes of a chat.
-pub(super) const CHAT_EVENTS: &[(&str, &str)] = &[("text/event-stream", "ChatEvents")];
+pub(super) const CHAT_EVENTS: Texts = &[("text/event-stream", "ChatEvents")];
 
 pub(super) const ADMIN: Need = Need::Administrator;
 pub(super) const READ: Need = Need::Project(Role::Read);
@@ -167,11 +172,14 @@ impl Route {
         self
     }
 
-    pub(super) const fn answers_text(
-        mut self,
-        kinds: &'static [(&'static str, &'static str)],
-    ) -> Self {
+    pub(super) const fn answers_text(mut self, kinds: Texts) -> Self {
         self.answer = Answer::Text(kinds);
+
+        self
+    }
+
+    pub(super) const fn answers_or<T: ToSchema>(mut self, kinds: Texts) -> Self {
+        self.answer = Answer::JsonOr(openapi::reference::<T>, kinds);
 
         self
     }

@@ -198,7 +198,7 @@ pub(super) const SERVERS: &[Route] = &[
     .about("With `Accept: text/event-stream` the answer is an event stream: `message` for progress and log messages, then one `result` or `error`.")
     .asks(OF_SERVER)
     .takes::<bridge::CallRequest>()
-    .answers::<bridge::CallResult>(),
+    .answers_or::<bridge::CallResult>(&[("text/event-stream", "CallEvents")]),
     Route::new(
         "updateServer",
         "POST",
