@@ -66,7 +66,8 @@ const RULES: &[Rule] = &[
     },
     Rule {
         krate: "api",
-        ours: &[],
+        // Words that bodies have.
+        ours: &["model"],
         no_direct: &[],
         no_anywhere: &["tokio", "hyper", "axum", "reqwest", "sqlx", "rmcp"],
     },

@@ -2,16 +2,42 @@
 //!
 //! Deliberately absent: how an answer comes about, and HTTP.
 
+mod call;
+mod change;
+mod chat;
+mod key;
+mod problem;
+mod product;
+mod project;
+mod request;
+mod run;
 mod schema;
+mod secret;
 mod server;
+mod status;
+mod tool;
+mod update;
 mod wrong;
 
 pub use self::{
-    schema::any,
+    call::{Call, Calls, WholeCall},
+    change::{Approvals, Change, Changes},
+    chat::{ChatRequest, ConversationInfo, Conversations, WholeConversation},
+    key::{Key, Keys, MadeKey},
+    problem::{McpError, Problem},
+    product::{InstalledProduct, Product, Products, WholeProduct},
+    project::{Project, ProjectConfig, Projects},
+    request::CallResult,
+    run::{Run, Runs, WholeRun},
+    schema::{RUN_STATUSES, any, call_status_value, name, project_id_value, project_role},
+    secret::{MasterKey, Secret, SecretValue, Secrets},
     server::{
         Crash, Enforced, Event, Events, Import, Imported, Limits, Port, Removed, Server, Servers,
         Unusable, Usage,
     },
+    status::{Audit, Database, KeptBack, Status},
+    tool::{Quarantine, Set, Setting, Tool, Tools},
+    update::{ChangedTool, Update, UpdateRequest},
     wrong::Wrong,
 };
 

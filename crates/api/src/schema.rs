@@ -1,7 +1,11 @@
 //! Schemas that types do not say by themselves.
 
+use model::NamingPolicy;
 use serde_json::{Value, json};
 use utoipa::openapi::{RefOr, schema::Schema};
+
+/// How a run can be.
+pub const RUN_STATUSES: [&str; 5] = ["running", "done", "failed", "cancelled", "interrupted"];
 
 /// A schema as it is written.
 fn written(schema: Value) -> RefOr<Schema> {
@@ -13,6 +17,69 @@ fn written(schema: Value) -> RefOr<Schema> {
 pub fn any() -> RefOr<Schema> {
     let types = ["object", "array", "string", "number", "boolean", "null"];
     written(json!({ "type": types }))
+}
+
+pub(crate) fn project_id() -> RefOr<Schema> {
+    written(project_id_value())
+}
+
+/// The id of a project.
+#[must_use]
+pub fn project_id_value() -> Value {
+    json!({"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"})
+}
+
+/// What somebody calls something.
+#[must_use]
+pub fn name() -> RefOr<Schema> {
+    written(json!({"type": "string", "minLength": 1, "maxLength": 200}))
+}
+
+pub(crate) fn optional_name() -> RefOr<Schema> {
+    written(json!({"type": ["string", "null"], "minLength": 1, "maxLength": 200}))
+}
+
+pub(crate) fn naming() -> RefOr<Schema> {
+    let mut words: Vec<Value> = NamingPolicy::WORDS.iter().map(|word| json!(word)).collect();
+    words.push(Value::Null);
+    written(json!({"type": ["string", "null"], "enum": words}))
+}
+
+pub(crate) fn call_status() -> RefOr<Schema> {
+    written(call_status_value())
+}
+
+/// What became of a call.
+#[must_use]
+pub fn call_status_value() -> Value {
+    let words = [
+        "open",
+        "ok",
+        "tool_error",
+        "error",
+        "timeout",
+        "cancelled",
+        "unknown",
+    ];
+    json!({"type": "string", "enum": words})
+}
+
+pub(crate) fn run_status() -> RefOr<Schema> {
+    written(json!({"type": "string", "enum": RUN_STATUSES}))
+}
+
+pub(crate) fn start() -> RefOr<Schema> {
+    written(json!({"type": ["string", "null"], "enum": ["sequential", "parallel", null]}))
+}
+
+pub(crate) fn role() -> RefOr<Schema> {
+    written(json!({"type": "string", "enum": ["read", "call", "manage", "admin"]}))
+}
+
+/// The role of a project's key.
+#[must_use]
+pub fn project_role() -> RefOr<Schema> {
+    written(json!({"type": "string", "enum": ["read", "call", "manage"]}))
 }
 
 /// An object that a caller gave, as it was given.

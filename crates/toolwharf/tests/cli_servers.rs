@@ -306,3 +306,46 @@ async fn one_that_does_not_come_up_says_why() {
     })
     .await;
 }
+
+/// What bash completes, with the script that `completions` prints.
+async fn completed(gateway: &Gateway, words: &str) -> String {
+    let toolwharf = Bin::path("toolwharf");
+    let folder = toolwharf.parent().expect("a folder").display().to_string();
+    let script = "source <(toolwharf completions bash); COMP_WORDS=($WORDS ''); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); \
+                  _clap_complete_toolwharf toolwharf ''; echo \"${COMPREPLY[@]}\"";
+    let path = std::env::var("PATH").unwrap_or_default();
+    let mut bash = Command::new("bash");
+    bash.args(["-c", script])
+        .env_clear()
+        .env("PATH", format!("{folder}:{path}"))
+        .env("WORDS", format!("toolwharf {words}"))
+        .env("HOME", gateway.folder())
+        .env("TOOLWHARF_URL", &gateway.url)
+        .env("TOOLWHARF_TOKEN", gateway.token());
+    let said = within("bash", DEADLINE, bash.output())
+        .await
+        .expect("bash runs");
+    String::from_utf8(said.stdout).expect("UTF-8")
+}
+
+#[tokio::test]
+async fn shells_complete_names() {
+    let gateway = Setup::new()
+        .scripted("one", &["--no-builtin", "--tools", "2"])
+        .serve()
+        .await;
+    gateway.up("one").await;
+    for (words, expect) in [
+        ("get", "one"),
+        ("restart", "one"),
+        ("tools get", "tool_0 tool_1"),
+        ("tools call", "tool_0 tool_1"),
+    ] {
+        let found = completed(&gateway, words).await;
+        let found: Vec<&str> = found
+            .split_whitespace()
+            .filter(|word| !word.starts_with('-'))
+            .collect();
+        assert_eq!(found.join(" "), expect, "{words}");
+    }
+}

@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 use super::{
     Context, Output, Usage,
     http::{Api, Refused},
-    print,
+    names, print,
     reach::{Place, own},
     servers::{connected, of_project, of_server, said_name, told, warn},
 };
@@ -60,7 +60,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 15)]
     wait: u64,
     /// Give it to this project; without it, it goes into the configuration file.
-    #[arg(long)]
+    #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
     name: String,
     /// A URL, or a command and its arguments.

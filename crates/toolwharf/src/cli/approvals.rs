@@ -3,18 +3,18 @@
 use std::collections::BTreeMap;
 
 use anyhow::bail;
+use api::{Change, Changes, Tool, Tools};
 use model::{NativeName, ProjectId, ServerName, ToolRef};
 use serde_json::json;
 
 use super::{
     Context, Output, Usage,
     http::{Api, escaped, path},
-    print,
+    names, print,
     prompt::agreed,
     servers::{of_project, of_server},
     shown,
 };
-use crate::rest::{Change, Changes, Tool, Tools};
 
 #[derive(clap::Args)]
 pub(super) struct ApproveArgs {
@@ -22,7 +22,7 @@ pub(super) struct ApproveArgs {
     #[arg(value_name = "SERVER[/TOOL]")]
     name: String,
     /// The project whose own server it is; without it, the configuration file's, or a hosted one of no project.
-    #[arg(long)]
+    #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
     /// Do not ask.
     #[arg(long, short)]
@@ -35,7 +35,7 @@ pub(super) struct ChangesArgs {
     #[arg(value_name = "SERVER[/TOOL]")]
     name: String,
     /// The project whose own server it is; without it, the configuration file's, or a hosted one of no project.
-    #[arg(long)]
+    #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
 }
 

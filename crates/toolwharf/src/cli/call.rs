@@ -11,7 +11,7 @@ use mcp::{
 };
 use serde_json::{Map, Value};
 
-use super::{Context, No, Output, Usage, add::stdin, http::escaped, print, tools};
+use super::{Context, No, Output, Usage, add::stdin, http::escaped, names, print, tools};
 
 /// Largest answer, in bytes.
 const LARGEST: usize = 256 << 20;
@@ -24,6 +24,7 @@ const DEPTH: usize = 512;
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// The tool as `tools ls` shows it: its name, or SERVER/TOOL.
+    #[arg(add = names::tools())]
     name: String,
     /// Its arguments: a JSON object; `-` reads it from standard input.
     arguments: Option<String>,
@@ -31,7 +32,7 @@ pub(super) struct Args {
     #[arg(long = "arg", short, value_name = "KEY=VALUE")]
     arg: Vec<String>,
     /// As this project sees the tools.
-    #[arg(long)]
+    #[arg(long, add = names::projects())]
     project: Option<model::ProjectId>,
     /// Only this server, its names unprefixed.
     #[arg(long)]

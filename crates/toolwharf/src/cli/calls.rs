@@ -1,15 +1,15 @@
 //! `calls`: who called what, and what became of it.
 
+use api::{Call, WholeCall};
 use model::ProjectId;
 use serde_json::Value;
 use store::Time;
 
 use super::{
-    Context, Output, Usage,
+    Context, Output, Usage, names,
     pages::{self, Lines, Named},
     print,
 };
-use crate::rest::{Call, WholeCall};
 
 const HEAD: [&str; 8] = [
     "BEGUN",
@@ -33,7 +33,7 @@ pub(super) enum Command {
 #[derive(clap::Args)]
 pub(super) struct ListArgs {
     /// Only of this project.
-    #[arg(long)]
+    #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
     /// Only of this server.
     #[arg(long)]
@@ -106,7 +106,7 @@ fn rfc3339(time: Time) -> String {
 }
 
 fn status(call: &Call) -> String {
-    let word = serde_json::to_value(call.status).unwrap_or_default();
+    let word = serde_json::to_value(call.status.clone()).unwrap_or_default();
     word.as_str().unwrap_or_default().to_owned()
 }
 

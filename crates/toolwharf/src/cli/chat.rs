@@ -11,6 +11,7 @@ use std::{
 };
 
 use anyhow::{Context as _, anyhow};
+use api::WholeConversation;
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use http_body_util::BodyExt as _;
@@ -29,9 +30,9 @@ use super::{
     add::stdin,
     conversations, http,
     http::{Api, Refused},
+    names,
     screen::Screen,
 };
-use crate::rest::WholeConversation;
 
 /// Largest event, in bytes.
 const LARGEST: usize = 64 << 20;
@@ -51,7 +52,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "ID")]
     conversation: Option<String>,
     /// With the servers of this project.
-    #[arg(long)]
+    #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
     /// Print each event as a line of JSON, as `-o json` does.
     #[arg(long)]

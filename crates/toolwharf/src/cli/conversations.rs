@@ -1,16 +1,17 @@
 //! `conversation`: what is kept of chats.
 
 use anyhow::anyhow;
+use api::{ConversationInfo, WholeConversation};
 use model::ProjectId;
 use serde_json::Value;
 
 use super::{
     Context, Output,
     http::Refused,
+    names,
     pages::{self, Lines},
     print, screen,
 };
-use crate::rest::{ConversationInfo, WholeConversation};
 
 /// Longest line of a call or of its result, in characters.
 const LINE: usize = 200;
@@ -28,7 +29,7 @@ pub(super) enum Command {
 #[derive(clap::Args)]
 pub(super) struct ListArgs {
     /// Only of this project; without it, all that there are.
-    #[arg(long)]
+    #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
     #[command(flatten)]
     lines: Lines,
@@ -39,7 +40,7 @@ pub(super) struct NameArgs {
     /// As `conversation ls` shows it.
     id: String,
     /// The project that it is of.
-    #[arg(long)]
+    #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
 }
 

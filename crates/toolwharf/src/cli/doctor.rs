@@ -13,6 +13,7 @@ use std::{
 };
 
 use api::Server;
+use api::{KeptBack, Projects, Status};
 use config::{Config, Sources};
 use model::{Program, ProjectId, ServerSpec, Settings};
 use serde::Serialize;
@@ -28,7 +29,6 @@ use super::{
 use crate::{
     itself::Itself,
     lock::{self, Holder},
-    rest::{KeptBack, ProjectList, Status},
     startup,
 };
 
@@ -505,7 +505,7 @@ async fn gateway(api: &Api, mut missing: Missing, findings: &mut Findings) {
 
 /// Servers that projects declare, as far as something is wrong with them.
 async fn declared(api: &Api, findings: &mut Findings) -> anyhow::Result<()> {
-    let projects = |list: ProjectList| (list.projects, list.next);
+    let projects = |list: Projects| (list.projects, list.next);
     let projects = api.pages(&path(&["projects"]), &[], projects).await?;
     for project in projects.into_iter().filter(|project| project.enabled) {
         let id = ProjectId::parse(&project.id)?;

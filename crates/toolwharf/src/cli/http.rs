@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
+use api::Problem;
 use api::Wrong;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
@@ -14,8 +15,6 @@ use hyper_util::rt::TokioIo;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::{net::TcpStream, task::JoinSet, time::timeout};
-
-use crate::rest::Problem;
 
 /// Where nothing else is said: the gateway itself may wait for servers and for a lock on a file.
 const ANSWER: Duration = Duration::from_secs(60);

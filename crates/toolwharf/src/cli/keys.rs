@@ -3,14 +3,14 @@
 use std::{fs, io::Write, os::unix::fs::OpenOptionsExt, path::Path};
 
 use anyhow::Context as _;
+use api::{Key, Keys, MadeKey};
 use model::ProjectId;
 use serde_json::{Value, json};
 use store::{Role, Store, Time};
 
-use super::{Context, Output, Usage, http::path, print, prompt::agreed};
+use super::{Context, Output, Usage, http::path, names, print, prompt::agreed};
 use crate::{
     auth,
-    rest::{Key, KeyList, MadeKey},
     startup::{self, CliOverrides, TOKEN_FILE},
 };
 
@@ -57,7 +57,7 @@ enum ProjectRole {
 #[derive(clap::Args)]
 pub(super) struct ListArgs {
     /// Only of this project.
-    #[arg(long)]
+    #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
 }
 
@@ -66,7 +66,7 @@ pub(super) struct RevokeArgs {
     /// As `key ls` shows it.
     id: String,
     /// The project that it is of; only an administrator can do without.
-    #[arg(long)]
+    #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
 }
 
@@ -133,7 +133,7 @@ async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
         Some(project) => vec!["projects", project.as_str(), "keys"],
         None => vec!["keys"],
     };
-    let list = |page: KeyList| (page.keys, page.next);
+    let list = |page: Keys| (page.keys, page.next);
     let keys: Vec<Key> = api.pages(&path(&segments), &[], list).await?;
     if context.output == Output::Json {
         return print::json(&keys);

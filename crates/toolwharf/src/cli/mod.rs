@@ -15,6 +15,7 @@ mod http;
 mod import;
 mod keys;
 mod logs;
+mod names;
 mod pages;
 mod print;
 mod products;
@@ -33,7 +34,7 @@ mod update;
 
 use std::{path::PathBuf, process::ExitCode};
 
-use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{Parser, Subcommand, ValueEnum};
 
 use self::reach::Reach;
 use crate::{serve, stdio};
@@ -153,11 +154,11 @@ struct Cancelled;
 
 /// Parses the command line and does what it says.
 pub(crate) fn main() -> ExitCode {
+    names::complete();
     let cli = Cli::parse();
     if let Command::Completions { shell } = cli.command {
-        let mut script = Vec::new();
-        clap_complete::generate(shell, &mut Cli::command(), "toolwharf", &mut script);
-        return ended(print::data(&String::from_utf8_lossy(&script)), cli.output);
+        let script = names::script(shell).and_then(|script| print::data(&script));
+        return ended(script, cli.output);
     }
     let is_server = matches!(cli.command, Command::Serve(_) | Command::Stdio(_));
     let mut builder = if is_server {
@@ -247,6 +248,8 @@ fn ended(outcome: anyhow::Result<()>, output: Output) -> ExitCode {
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+
     use super::*;
 
     #[test]

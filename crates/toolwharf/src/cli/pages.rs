@@ -3,7 +3,7 @@
 use model::ProjectId;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::{Context, Output, http, print};
+use super::{Context, Output, http, names, print};
 
 /// Rows of one page.
 const PAGE: usize = 500;
@@ -21,7 +21,7 @@ pub(super) struct Named {
     /// As `ls` shows it.
     pub(super) id: String,
     /// The project that it is of; only an administrator can do without.
-    #[arg(long)]
+    #[arg(long, add = names::projects())]
     pub(super) project: Option<ProjectId>,
 }
 

@@ -42,9 +42,36 @@ const NARROWEST: usize = 12;
 /// What stands between two columns.
 const GAP: usize = 2;
 
-/// Columns of equal width, the last one as wide as it is; no wider than the terminal, if there is one.
+/// Columns of equal width, the last one as wide as it is; no wider than the terminal, if there is one, and with states in
+/// colour there.
 pub(super) fn table(head: impl AsRef<[&'static str]>, rows: &[impl AsRef<[String]>]) -> String {
-    drawn(head.as_ref(), rows, terminal())
+    let terminal = terminal();
+    drawn(
+        head.as_ref(),
+        rows,
+        terminal,
+        terminal.is_some() && takes_colour(),
+    )
+}
+
+/// Whether whoever looks wants colour (no-color.org), and their terminal has it.
+pub(super) fn takes_colour() -> bool {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    set("NO_COLOR").is_none() && set("TERM").is_none_or(|term| term != "dumb")
+}
+
+/// The colour of a cell (ECMA-48, SGR), if it tells a state.
+fn colour(head: &str, cell: &str) -> Option<u8> {
+    let is_state = matches!(head, "STATE" | "STATUS");
+    match cell.trim_end() {
+        _ if !is_state => None,
+        "running" | "enabled" | "ok" | "done" => Some(32),
+        "starting" | "restarting" | "stopping" | "unresponsive" | "backoff" | "unavailable"
+        | "changed" | "kept back" | "open" => Some(33),
+        "blocked" | "failed" | "unusable" | "unknown" | "error" | "tool_error" | "timeout"
+        | "interrupted" => Some(31),
+        _ => Some(2),
+    }
 }
 
 /// How many characters a line of the terminal has, if data goes to one.
@@ -57,7 +84,12 @@ fn terminal() -> Option<usize> {
     (columns > 0).then_some(columns)
 }
 
-fn drawn(head: &[&str], rows: &[impl AsRef<[String]>], terminal: Option<usize>) -> String {
+fn drawn(
+    head: &[&str],
+    rows: &[impl AsRef<[String]>],
+    terminal: Option<usize>,
+    coloured: bool,
+) -> String {
     let plain = |cell: &String| printable(cell).replace(['\n', '\t'], " ");
     let rows = rows.iter().map(|row| row.as_ref().iter().map(plain));
     let rows: Vec<Vec<String>> = rows.map(Iterator::collect).collect();
@@ -71,19 +103,25 @@ fn drawn(head: &[&str], rows: &[impl AsRef<[String]>], terminal: Option<usize>) 
         fit(&mut widths, terminal);
     }
     let mut out = String::new();
-    let mut line = |cells: &[&str]| {
+    let mut line = |cells: &[&str], coloured: bool| {
         let padded: Vec<String> = cells
             .iter()
-            .zip(&widths)
-            .map(|(cell, width)| format!("{:1$}", cut(cell, *width), *width))
+            .zip(head.iter().zip(&widths))
+            .map(|(cell, (head, width))| {
+                let padded = format!("{:1$}", cut(cell, *width), *width);
+                match colour(head, &padded).filter(|_| coloured) {
+                    Some(colour) => format!("\u{1b}[{colour}m{padded}\u{1b}[0m"),
+                    None => padded,
+                }
+            })
             .collect();
         out.push_str(padded.join(&" ".repeat(GAP)).trim_end());
         out.push('\n');
     };
-    line(head);
+    line(head, false);
     for row in &rows {
         let cells: Vec<&str> = row.iter().map(String::as_str).collect();
-        line(&cells);
+        line(&cells, coloured);
     }
     out
 }
@@ -172,7 +210,7 @@ mod tests {
             ["long name".to_owned(), "two\nlines".to_owned()],
         ];
         assert_eq!(
-            drawn(&["N", "V"], &rows, None),
+            drawn(&["N", "V"], &rows, None, false),
             "N          V\na          b\u{fffd}[31m\nlong name  two lines\n"
         );
     }
@@ -181,7 +219,7 @@ mod tests {
     fn a_table_fits_the_terminal() {
         let long = "x".repeat(60);
         let rows = [["name".to_owned(), long.clone(), long]];
-        let table = drawn(&["N", "A", "B"], &rows, Some(50));
+        let table = drawn(&["N", "A", "B"], &rows, Some(50), false);
         let widest = table.lines().map(|line| line.chars().count()).max();
         assert_eq!(widest, Some(50), "{table}");
         assert!(
@@ -189,12 +227,22 @@ mod tests {
             "{table}"
         );
         // No narrower than can be read.
-        let table = drawn(&["N", "A", "B"], &rows, Some(5));
+        let table = drawn(&["N", "A", "B"], &rows, Some(5), false);
         let widest = table.lines().map(|line| line.chars().count()).max();
         assert_eq!(
             widest,
             Some(4 + GAP + NARROWEST + GAP + NARROWEST),
             "{table}"
+        );
+    }
+
+    #[test]
+    fn states_have_colours_on_a_terminal() {
+        let rows = [["running".to_owned(), "running".to_owned()]];
+        let table = drawn(&["STATE", "NAME"], &rows, Some(80), true);
+        assert_eq!(
+            table,
+            "STATE    NAME\n\u{1b}[32mrunning\u{1b}[0m  running\n"
         );
     }
 

@@ -3,13 +3,13 @@
 use std::{fs, io::Read, path::PathBuf};
 
 use anyhow::{Context as _, bail};
+use api::{InstalledProduct, Product, Products};
 use http::header;
 use hyper::Method;
 use model::ProjectId;
 use serde_json::Value;
 
-use super::{Context, Output, add::stdin, http::path, print, shown};
-use crate::rest::{InstalledProduct, Product, Products};
+use super::{Context, Output, add::stdin, http::path, names, print, shown};
 
 /// Largest manifest, in bytes.
 const LARGEST: u64 = 2 << 20;
@@ -29,14 +29,14 @@ pub(super) struct InstallArgs {
     /// The manifest, YAML or JSON; `-` is standard input.
     file: PathBuf,
     /// Where it is installed.
-    #[arg(long)]
+    #[arg(long, add = names::projects())]
     project: ProjectId,
 }
 
 #[derive(clap::Args)]
 pub(super) struct ListArgs {
     /// Whose products.
-    #[arg(long)]
+    #[arg(long, add = names::projects())]
     project: ProjectId,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct ListArgs {
 pub(super) struct NameArgs {
     name: String,
     /// Where it is installed.
-    #[arg(long)]
+    #[arg(long, add = names::projects())]
     project: ProjectId,
 }
 

@@ -1,5 +1,6 @@
 //! `project`: making, showing and removing projects.
 
+use api::{Project, ProjectConfig, Projects};
 use model::{NamingPolicy, ProjectId, StartPolicy};
 use serde_json::Value;
 
@@ -9,7 +10,6 @@ use super::{
     print,
     prompt::agreed,
 };
-use crate::rest::{Project, ProjectConfig, ProjectList};
 
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
@@ -103,7 +103,7 @@ fn state(project: &Project) -> &'static str {
 }
 
 async fn all(api: &Api) -> anyhow::Result<Vec<Project>> {
-    let list = |page: ProjectList| (page.projects, page.next);
+    let list = |page: Projects| (page.projects, page.next);
     api.pages(&path(&["projects"]), &[], list).await
 }
 

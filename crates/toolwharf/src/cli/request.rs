@@ -3,6 +3,7 @@
 use std::{collections::HashMap, time::Duration};
 
 use anyhow::{Context as _, bail};
+use api::Problem;
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::{Method, header};
@@ -13,7 +14,6 @@ use tokio::time::{Instant, timeout_at};
 use super::{
     Context, No, Output, Usage, add::stdin, call::progress, http::Api, print, servers::NameArgs,
 };
-use crate::rest::Problem;
 
 /// Longest time of a call, in seconds; the gateway allows no more.
 const LONGEST: u64 = 3_600;

@@ -1,14 +1,14 @@
 //! `runs`: the turns of agents, what they took and how they ended.
 
+use api::{Run, WholeRun};
 use model::ProjectId;
 use serde_json::Value;
 
 use super::{
-    Context, Output, calls,
+    Context, Output, calls, names,
     pages::{self, Lines, Named},
     print,
 };
-use crate::rest::{Run, WholeRun};
 
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
@@ -21,7 +21,7 @@ pub(super) enum Command {
 #[derive(clap::Args)]
 pub(super) struct ListArgs {
     /// Only of this project.
-    #[arg(long)]
+    #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
     /// Only with this outcome: running, done, failed, cancelled or interrupted.
     #[arg(long)]

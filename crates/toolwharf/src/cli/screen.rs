@@ -32,11 +32,9 @@ pub(super) struct Screen {
 
 impl Screen {
     pub(super) fn new(json: bool) -> Self {
-        let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-        let dumb = set("TERM").is_some_and(|term| term == "dumb");
         Self {
             json,
-            dims: io::stderr().is_terminal() && set("NO_COLOR").is_none() && !dumb,
+            dims: io::stderr().is_terminal() && print::takes_colour(),
             open: false,
             tools: HashMap::new(),
             usage: None,

@@ -1,10 +1,10 @@
 //! `secret`: values go in by standard input or a prompt, and never come out.
 
+use api::{MasterKey, Secret, Secrets};
 use model::ProjectId;
 use serde_json::json;
 
-use super::{Context, Output, http::path, print, prompt};
-use crate::rest::{MasterKey, Secret, Secrets};
+use super::{Context, Output, http::path, names, print, prompt};
 
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
@@ -23,14 +23,14 @@ pub(super) struct NameArgs {
     /// As in `${NAME}`.
     name: String,
     /// The project whose secret it is; servers of mcp.json take `${NAME}` from the environment of `toolwharf serve`.
-    #[arg(long)]
+    #[arg(long, add = names::projects())]
     project: ProjectId,
 }
 
 #[derive(clap::Args)]
 pub(super) struct ListArgs {
     /// Whose secrets.
-    #[arg(long)]
+    #[arg(long, add = names::projects())]
     project: ProjectId,
 }
 

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use api::{Event, Removed, Server, Servers};
+use api::{Set, Setting};
 use config::{Config, Sources, nearest};
 use model::{NativeName, ProjectId, ServerName, ToolRef};
 use serde_json::{Value, json};
@@ -13,16 +14,13 @@ use serde_json::{Value, json};
 use super::{
     Context, No, Output, Usage,
     http::{Api, escaped, path},
+    names,
     pages::{self, Lines},
     print,
     reach::{Place, own},
     shown, tool_settings,
 };
-use crate::{
-    registry,
-    rest::{Set, Setting, configured},
-    startup,
-};
+use crate::{registry, rest::configured, startup};
 
 /// How often it is looked whether a server is there.
 const LOOK: Duration = Duration::from_millis(150);
@@ -32,16 +30,17 @@ const TAIL: &str = "10";
 #[derive(clap::Args)]
 pub(super) struct ListArgs {
     /// Only those of this project.
-    #[arg(long)]
+    #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
 }
 
 #[derive(clap::Args)]
 pub(super) struct NameArgs {
     /// Its name, or its id.
+    #[arg(add = names::servers())]
     name: ServerName,
     /// The project that owns it.
-    #[arg(long)]
+    #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
 }
 
@@ -57,10 +56,10 @@ pub(super) struct RemoveArgs {
 #[derive(clap::Args)]
 pub(super) struct SwitchArgs {
     /// A server, or one of its tools as SERVER/TOOL.
-    #[arg(value_name = "NAME[/TOOL]")]
+    #[arg(value_name = "NAME[/TOOL]", add = names::servers())]
     name: String,
     /// For this project: its own server, or any tool that it sees.
-    #[arg(long)]
+    #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
     /// How long to wait for a server to connect, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 15)]
@@ -399,7 +398,7 @@ async fn switch_tool(
 }
 
 /// The configuration, or everything that is wrong with it.
-fn load(sources: &Sources) -> anyhow::Result<Config> {
+pub(super) fn load(sources: &Sources) -> anyhow::Result<Config> {
     Config::load(sources, &startup::env).map_err(|errors| {
         // Each of them begins with the word that every error begins with.
         eprintln!("{}", print::printable(&errors.to_string()));

@@ -1,14 +1,14 @@
 //! What a project wants of tools (`tools rename`, `tools describe`, `enable|disable SERVER/TOOL --project`).
 
+use api::{Setting, Tool, Tools};
 use model::{ProjectId, ToolRef};
 
 use super::{
     Context, Output, Usage,
     http::{Api, escaped, path},
-    print,
+    names, print,
     servers::{of_project, of_server},
 };
-use crate::rest::{Setting, Tool, Tools};
 
 #[derive(clap::Args)]
 pub(super) struct SayArgs {
@@ -18,7 +18,7 @@ pub(super) struct SayArgs {
     /// What clients see; without it, what the server says.
     text: Option<String>,
     /// The project that it is for.
-    #[arg(long)]
+    #[arg(long, add = names::projects())]
     project: ProjectId,
 }
 

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use anyhow::bail;
+use api::{Tool, Tools};
 use config::nearest;
 use model::ProjectId;
 use serde_json::Value;
 
-use super::{Context, Output, approvals, call, http, print, shown, tool_settings};
-use crate::rest::{Tool, Tools};
+use super::{Context, Output, approvals, call, http, names, print, shown, tool_settings};
 
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
@@ -31,7 +31,7 @@ pub(super) enum Command {
 #[derive(clap::Args)]
 pub(super) struct ListArgs {
     /// As this project sees them.
-    #[arg(long)]
+    #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
     /// Only those of this server.
     #[arg(long)]
@@ -41,9 +41,10 @@ pub(super) struct ListArgs {
 #[derive(clap::Args)]
 pub(super) struct GetArgs {
     /// As `tools ls` shows it: its name, or SERVER/TOOL.
+    #[arg(add = names::tools())]
     name: String,
     /// As this project sees it.
-    #[arg(long)]
+    #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
 }
 

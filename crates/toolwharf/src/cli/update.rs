@@ -3,16 +3,16 @@
 use std::{collections::HashSet, time::Duration};
 
 use anyhow::bail;
+use api::{Update, UpdateRequest};
 use model::{ProjectId, ServerName};
 
 use super::{
     Context, No, Output,
     http::{Api, Refused},
-    print,
+    names, print,
     prompt::agreed,
     servers::{all, of_project, of_server},
 };
-use crate::rest::{Update, UpdateRequest};
 
 /// How long the gateway may take for one server: two turns of an installation, and two starts.
 const LONGEST: Duration = Duration::from_secs(15 * 60);
@@ -22,7 +22,7 @@ pub(super) struct Args {
     /// Names or ids of servers; without any, all that are started from pinned packages.
     names: Vec<ServerName>,
     /// The project that owns them.
-    #[arg(long)]
+    #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
     /// Only show what would change: exit code 1 if there is something newer.
     #[arg(long, conflicts_with = "yes")]

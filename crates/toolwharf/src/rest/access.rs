@@ -16,7 +16,7 @@ use axum::{
 use model::ProjectId;
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::{Problem, Rest, Shared, input};
+use super::{AppState, Problem, Rest, input};
 use crate::auth::{Principal, Role};
 
 /// What a route needs.
@@ -95,7 +95,7 @@ pub(super) fn admitted<T: Clone + Send + Sync + 'static>(
 
 /// Nothing is looked at before the key is.
 pub(super) async fn identify(
-    State(rest): State<Shared>,
+    State(rest): State<AppState>,
     mut request: Request,
     next: Next,
 ) -> Response {
@@ -110,7 +110,7 @@ pub(super) async fn identify(
 
 /// Whether they may use the route.
 pub(super) async fn admit(
-    State((rest, need)): State<(Shared, Need)>,
+    State((rest, need)): State<(AppState, Need)>,
     Extension(who): Who,
     params: Result<RawPathParams, axum::extract::rejection::RawPathParamsRejection>,
     mut request: Request,

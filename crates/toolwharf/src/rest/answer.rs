@@ -1,6 +1,9 @@
 //! Errors as HTTP says them: problem details (RFC 9457).
 
-use std::num::NonZeroU32;
+use std::{
+    num::NonZeroU32,
+    ops::{Deref, DerefMut},
+};
 
 use api::Wrong;
 use axum::{
@@ -8,10 +11,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use config::EditError;
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
-use super::schemas;
 use crate::{gateway::Refusal, projects::SecretError, registry};
 
 /// Seconds after which what the database could not do is worth another try.
@@ -19,42 +19,32 @@ const RETRY_AFTER: HeaderValue = HeaderValue::from_static("2");
 /// Longest name that is repeated, in characters.
 const SHOWN: usize = 100;
 
-/// A problem detail (RFC 9457).
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+/// A problem detail (RFC 9457), and when it is worth another try.
+#[derive(Debug)]
 pub(crate) struct Problem {
-    #[serde(rename = "type", default)]
-    kind: String,
-    #[serde(default)]
-    title: String,
-    pub(crate) status: u16,
-    /// What is wrong, and the way out.
-    #[serde(default)]
-    pub(crate) detail: String,
-    /// Each thing that is wrong in the body, where it is more than one or has a place.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) errors: Vec<Wrong>,
-    /// The error of an MCP server, as it said it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) mcp: Option<Box<McpError>>,
-    /// Seconds after which it is worth another try, where it is not the usual time.
-    #[serde(skip)]
+    said: Box<api::Problem>,
+    /// Seconds, where it is not the usual time.
     pub(crate) retry_after: Option<NonZeroU32>,
 }
 
-/// A JSON-RPC error.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct McpError {
-    pub(crate) code: i64,
-    pub(crate) message: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(schema_with = schemas::any)]
-    pub(crate) data: Option<serde_json::Value>,
+impl Deref for Problem {
+    type Target = api::Problem;
+
+    fn deref(&self) -> &api::Problem {
+        &self.said
+    }
+}
+
+impl DerefMut for Problem {
+    fn deref_mut(&mut self) -> &mut api::Problem {
+        &mut self.said
+    }
 }
 
 impl Problem {
     pub(crate) fn new(status: u16, detail: impl Into<String>) -> Self {
         let known = StatusCode::from_u16(status).ok();
-        Self {
+        let said = api::Problem {
             kind: "about:blank".to_owned(),
             title: known
                 .and_then(|status| status.canonical_reason())
@@ -64,6 +54,9 @@ impl Problem {
             detail: detail.into(),
             errors: Vec::new(),
             mcp: None,
+        };
+        Self {
+            said: said.into(),
             retry_after: None,
         }
     }
@@ -80,6 +73,11 @@ impl Problem {
             detail,
         });
         problem
+    }
+
+    /// Each thing that is wrong in the body.
+    pub(super) fn into_errors(self) -> Vec<Wrong> {
+        self.said.errors
     }
 
     /// The same words whether it is not there or somebody else's.
@@ -104,7 +102,7 @@ impl IntoResponse for Problem {
         let retry_after = self
             .retry_after
             .map_or(RETRY_AFTER, |seconds| seconds.get().into());
-        let body = serde_json::to_vec(&self).unwrap_or_default();
+        let body = serde_json::to_vec(&*self).unwrap_or_default();
         let kind = HeaderValue::from_static("application/problem+json");
         let mut response = (status, [(header::CONTENT_TYPE, kind)], body).into_response();
         let headers = response.headers_mut();

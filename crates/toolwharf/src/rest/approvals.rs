@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use api::{Approvals, Change, Changes};
 use axum::{
     Json,
     body::Bytes,
@@ -9,13 +10,11 @@ use axum::{
     http::StatusCode,
 };
 use model::{NativeName, ProjectId, ServerKey, ServerName};
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use store::{Time, ToolChangeRow};
-use utoipa::ToSchema;
+use store::ToolChangeRow;
 
 use super::{
-    Problem, Rest, Shared,
+    AppState, Problem, Rest,
     access::Within,
     input::{self, Page},
 };
@@ -25,45 +24,13 @@ const DIFF_CHARS: usize = 100_000;
 /// How long the shortest difference is looked for; then a longer one does.
 const DIFF_TIME: Duration = Duration::from_millis(200);
 
-/// What is agreed to of a server's tools.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Approvals {
-    /// By the server's own names of its tools, the digests of their new definitions, as they were shown. All of them
-    /// are agreed to, or none.
-    pub(crate) tools: BTreeMap<String, String>,
-}
-
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Changes {
-    pub(crate) changes: Vec<Change>,
-    /// Give it as `after` for the next page; none on the last.
-    pub(crate) next: Option<String>,
-}
-
-/// A definition that took the place of another.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Change {
-    pub(crate) id: String,
-    /// As the server calls it.
-    pub(crate) tool: String,
-    /// `approved` by somebody, or `configuration`: that of the server was changed.
-    pub(crate) cause: String,
-    /// From the definition before to the one after.
-    pub(crate) diff: String,
-    #[schema(value_type = String, format = DateTime)]
-    pub(crate) at: Time,
-}
-
-impl From<ToolChangeRow> for Change {
-    fn from(row: ToolChangeRow) -> Self {
-        Self {
-            diff: difference(&row.old_definition, &row.new_definition),
-            id: row.id,
-            tool: row.tool,
-            cause: row.cause,
-            at: row.at,
-        }
+pub(super) fn told(row: ToolChangeRow) -> Change {
+    Change {
+        diff: difference(&row.old_definition, &row.new_definition),
+        id: row.id,
+        tool: row.tool,
+        cause: row.cause,
+        at: row.at,
     }
 }
 
@@ -83,7 +50,7 @@ pub(super) fn difference(old: &str, new: &str) -> String {
 }
 
 pub(super) async fn approve(
-    State(rest): State<Shared>,
+    State(rest): State<AppState>,
     Within(project): Within,
     Path(id): Path<String>,
     body: Result<Bytes, BytesRejection>,
@@ -100,7 +67,7 @@ pub(super) async fn approve(
 }
 
 pub(super) async fn changes(
-    State(rest): State<Shared>,
+    State(rest): State<AppState>,
     Within(project): Within,
     Path(id): Path<String>,
     page: Page,
@@ -124,7 +91,7 @@ pub(super) async fn changes(
     }
     Ok(Json(Changes {
         next: page.next(&rows, |row| row.id.clone()),
-        changes: rows.into_iter().map(Change::from).collect(),
+        changes: rows.into_iter().map(told).collect(),
     }))
 }
 

@@ -5,6 +5,7 @@
 
 use std::{convert::Infallible, num::NonZeroU32, sync::Arc, time::Duration};
 
+use api::McpError;
 use axum::{BoxError, Extension, extract::State, response::IntoResponse};
 use bytes::Bytes;
 use engine::{Answer, Caller, Scope, server::Server};
@@ -18,15 +19,14 @@ use mcp::{
     sse::encode,
 };
 use model::ServerName;
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json, value::RawValue};
+use serde::Deserialize;
+use serde_json::{json, value::RawValue};
 use utoipa::ToSchema;
 
 use super::{
-    Problem, Shared,
+    AppState, Problem,
     access::{Who, permit},
-    answer::McpError,
-    input, schemas,
+    input,
     servers::Target,
 };
 use crate::{
@@ -53,13 +53,6 @@ pub(crate) struct CallRequest {
     pub(crate) timeout_ms: Option<u64>,
 }
 
-/// What the server answered.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct CallResult {
-    #[schema(schema_with = schemas::any)]
-    pub(crate) result: Value,
-}
-
 /// The server that a request calls, as its path names it.
 pub(crate) fn called<B>(request: &Request<B>) -> Option<String> {
     let path = request.uri().path().strip_prefix("/api/v1/mcp/servers/")?;
@@ -70,7 +63,7 @@ pub(crate) fn called<B>(request: &Request<B>) -> Option<String> {
 
 /// Answers a request to the server that [`called`] read out of it, past the router.
 pub(crate) async fn answer<B>(
-    rest: Shared,
+    rest: AppState,
     id: String,
     account: Arc<Account>,
     request: Request<B>,
@@ -94,7 +87,7 @@ where
 
 /// The same through the router.
 pub(super) async fn routed(
-    State(rest): State<Shared>,
+    State(rest): State<AppState>,
     Extension(who): Who,
     target: Target,
     headers: HeaderMap,
@@ -106,7 +99,7 @@ pub(super) async fn routed(
 }
 
 async fn call<B>(
-    rest: Shared,
+    rest: AppState,
     who: &Principal,
     server: Arc<Server>,
     headers: &HeaderMap,
@@ -276,7 +269,7 @@ fn streamed(name: ServerName, outbox: Arc<Outbox>, answering: Answering) -> Resp
         }
         let last = match outcome(&name, answer) {
             Ok(result) => encode(Some("result"), None, &result),
-            Err(problem) => encode(Some("error"), None, &json!(problem).to_string().into()),
+            Err(problem) => encode(Some("error"), None, &json!(*problem).to_string().into()),
         };
         text.extend_from_slice(&last);
         Some((Ok::<_, Infallible>(text.into()), Stage::Over))
@@ -291,6 +284,8 @@ fn streamed(name: ServerName, outbox: Arc<Outbox>, answering: Answering) -> Resp
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
 
     #[test]

@@ -9,6 +9,7 @@ use std::{
 };
 
 use agent::{ChatEvent, Conversation, Keep};
+use api::{ChatRequest, ConversationInfo, Conversations, WholeConversation};
 use axum::{
     Json,
     body::{Body, Bytes},
@@ -18,12 +19,11 @@ use axum::{
 };
 use futures_util::{StreamExt as _, future::BoxFuture, stream};
 use model::ProjectId;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Value, json};
-use store::{ConversationDetail, ConversationRow, Store, Time};
-use utoipa::ToSchema;
+use store::{ConversationDetail, ConversationRow, Store};
 
-use super::{Problem, Shared, access, input, input::Page, schemas};
+use super::{AppState, Problem, access, input, input::Page};
 use crate::agents::{NoAgent, NoTurn, Turn};
 
 /// Longest title, in characters: the beginning of what was said first.
@@ -31,61 +31,18 @@ const TITLE: usize = 80;
 /// Longest message, in bytes.
 const MESSAGE: usize = 1 << 20;
 
-/// Something that is said to an agent.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct ChatRequest {
-    /// The conversation that goes on; a new one without it.
-    #[serde(default)]
-    pub(crate) conversation: Option<String>,
-    #[schema(min_length = 1)]
-    pub(crate) message: String,
-}
-
-/// A conversation, as lists have it.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct ConversationInfo {
-    pub(crate) id: String,
-    pub(crate) project: Option<String>,
-    pub(crate) title: String,
-    #[schema(value_type = String, format = DateTime)]
-    pub(crate) created_at: Time,
-    #[schema(value_type = String, format = DateTime)]
-    pub(crate) updated_at: Time,
-}
-
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Conversations {
-    /// Newest first.
-    pub(crate) conversations: Vec<ConversationInfo>,
-    /// Give it as `after` for the next page; none on the last.
-    pub(crate) next: Option<String>,
-}
-
-/// A conversation with all that was said.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct WholeConversation {
-    #[serde(flatten)]
-    pub(crate) info: ConversationInfo,
-    /// What was said, in turns: `role`, and `content` in blocks.
-    #[schema(schema_with = schemas::any)]
-    pub(crate) messages: Value,
-}
-
 #[derive(Deserialize)]
 pub(super) struct Named {
     conversation: String,
 }
 
-impl From<ConversationRow> for ConversationInfo {
-    fn from(row: ConversationRow) -> Self {
-        Self {
-            id: row.id,
-            project: row.project_id,
-            title: row.title,
-            created_at: row.created_at,
-            updated_at: row.updated_at,
-        }
+pub(super) fn told(row: ConversationRow) -> ConversationInfo {
+    ConversationInfo {
+        id: row.id,
+        project: row.project_id,
+        title: row.title,
+        created_at: row.created_at,
+        updated_at: row.updated_at,
     }
 }
 
@@ -105,14 +62,14 @@ impl From<NoTurn> for Problem {
 }
 
 pub(super) async fn chat(
-    State(rest): State<Shared>,
+    State(rest): State<AppState>,
     body: Result<Bytes, axum::extract::rejection::BytesRejection>,
 ) -> Result<Response, Problem> {
     said(rest, None, body).await
 }
 
 pub(super) async fn chat_in_project(
-    State(rest): State<Shared>,
+    State(rest): State<AppState>,
     project: access::Project,
     body: Result<Bytes, axum::extract::rejection::BytesRejection>,
 ) -> Result<Response, Problem> {
@@ -120,7 +77,7 @@ pub(super) async fn chat_in_project(
 }
 
 async fn said(
-    rest: Shared,
+    rest: AppState,
     project: Option<ProjectId>,
     body: Result<Bytes, axum::extract::rejection::BytesRejection>,
 ) -> Result<Response, Problem> {
@@ -281,14 +238,14 @@ fn kept(detail: ConversationDetail) -> Result<(ConversationRow, Conversation), P
 }
 
 pub(super) async fn list(
-    State(rest): State<Shared>,
+    State(rest): State<AppState>,
     page: Page,
 ) -> Result<Json<Conversations>, Problem> {
     listed(&rest, None, &page).await
 }
 
 pub(super) async fn list_in_project(
-    State(rest): State<Shared>,
+    State(rest): State<AppState>,
     project: access::Project,
     page: Page,
 ) -> Result<Json<Conversations>, Problem> {
@@ -296,7 +253,7 @@ pub(super) async fn list_in_project(
 }
 
 async fn listed(
-    rest: &Shared,
+    rest: &AppState,
     project: Option<&ProjectId>,
     page: &Page,
 ) -> Result<Json<Conversations>, Problem> {
@@ -306,7 +263,7 @@ async fn listed(
         .conversation_list(project, page.asked())
         .await?;
     let next = page.next(&rows, |row| row.id.clone());
-    let conversations = rows.into_iter().map(Into::into).collect();
+    let conversations = rows.into_iter().map(told).collect();
     Ok(Json(Conversations {
         conversations,
         next,
@@ -314,14 +271,14 @@ async fn listed(
 }
 
 pub(super) async fn show(
-    State(rest): State<Shared>,
+    State(rest): State<AppState>,
     Path(named): Path<Named>,
 ) -> Result<Json<WholeConversation>, Problem> {
     shown(&rest, None, &named.conversation).await
 }
 
 pub(super) async fn show_in_project(
-    State(rest): State<Shared>,
+    State(rest): State<AppState>,
     project: access::Project,
     Path(named): Path<Named>,
 ) -> Result<Json<WholeConversation>, Problem> {
@@ -329,27 +286,27 @@ pub(super) async fn show_in_project(
 }
 
 async fn shown(
-    rest: &Shared,
+    rest: &AppState,
     project: Option<&ProjectId>,
     id: &str,
 ) -> Result<Json<WholeConversation>, Problem> {
     let (row, conversation) = kept(rest.agents.store().conversation_get(project, id).await?)?;
     let messages = serde_json::to_value(conversation.messages()).unwrap_or_default();
     Ok(Json(WholeConversation {
-        info: row.into(),
+        info: told(row),
         messages,
     }))
 }
 
 pub(super) async fn remove(
-    State(rest): State<Shared>,
+    State(rest): State<AppState>,
     Path(named): Path<Named>,
 ) -> Result<StatusCode, Problem> {
     removed(&rest, None, &named.conversation).await
 }
 
 pub(super) async fn remove_in_project(
-    State(rest): State<Shared>,
+    State(rest): State<AppState>,
     project: access::Project,
     Path(named): Path<Named>,
 ) -> Result<StatusCode, Problem> {
@@ -357,7 +314,7 @@ pub(super) async fn remove_in_project(
 }
 
 async fn removed(
-    rest: &Shared,
+    rest: &AppState,
     project: Option<&ProjectId>,
     id: &str,
 ) -> Result<StatusCode, Problem> {

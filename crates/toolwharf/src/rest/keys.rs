@@ -1,5 +1,6 @@
 //! Keys: making, listing, revoking. A key itself is only in the answer that makes it.
 
+use api::{Key, Keys, MadeKey, Time};
 use axum::{
     Json,
     body::Bytes,
@@ -8,60 +9,23 @@ use axum::{
 };
 use model::ProjectId;
 use serde::{Deserialize, Serialize};
-use store::{KeyRow, NewKey, Time};
+use store::{KeyRow, NewKey};
 use utoipa::ToSchema;
 
 use super::{
-    Problem, Rest, Shared,
+    AppState, Problem, Rest,
     access::Project,
     input::{self, Page},
-    schemas,
 };
 use crate::auth;
-
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Keys {
-    pub(crate) keys: Vec<Key>,
-    /// Give it as `after` for the next page; none on the last.
-    pub(crate) next: Option<String>,
-}
-
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Key {
-    pub(crate) id: String,
-    /// None: an administrator's.
-    pub(crate) project: Option<String>,
-    pub(crate) name: String,
-    #[schema(schema_with = schemas::role)]
-    pub(crate) role: store::Role,
-    /// Its last characters.
-    pub(crate) hint: String,
-    #[schema(value_type = String, format = DateTime)]
-    pub(crate) created_at: Time,
-    #[schema(value_type = Option<String>, format = DateTime)]
-    pub(crate) last_used_at: Option<Time>,
-    #[schema(value_type = Option<String>, format = DateTime)]
-    pub(crate) expires_at: Option<Time>,
-    #[schema(value_type = Option<String>, format = DateTime)]
-    pub(crate) revoked_at: Option<Time>,
-}
-
-/// A key that was made just now.
-#[derive(Serialize, Deserialize, ToSchema)]
-pub(crate) struct MadeKey {
-    #[serde(flatten)]
-    pub(crate) key: Key,
-    /// The key itself. It is told this once.
-    pub(crate) token: String,
-}
 
 /// A key of a project to be made.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct WantedKey {
-    #[schema(schema_with = schemas::name)]
+    #[schema(schema_with = api::name)]
     pub(crate) name: String,
-    #[schema(schema_with = schemas::project_role)]
+    #[schema(schema_with = api::project_role)]
     pub(crate) role: store::Role,
     #[schema(value_type = Option<String>, format = DateTime)]
     #[serde(default)]
@@ -72,7 +36,7 @@ pub(crate) struct WantedKey {
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct WantedAdminKey {
-    #[schema(schema_with = schemas::name)]
+    #[schema(schema_with = api::name)]
     pub(crate) name: String,
     #[schema(value_type = Option<String>, format = DateTime)]
     #[serde(default)]
@@ -84,19 +48,17 @@ pub(super) struct Named {
     key: String,
 }
 
-impl From<KeyRow> for Key {
-    fn from(row: KeyRow) -> Self {
-        Self {
-            id: row.id,
-            project: row.project_id,
-            name: row.name,
-            role: row.role,
-            hint: row.hint,
-            created_at: row.created_at,
-            last_used_at: row.last_used_at,
-            expires_at: row.expires_at,
-            revoked_at: row.revoked_at,
-        }
+pub(super) fn told(row: KeyRow) -> Key {
+    Key {
+        id: row.id,
+        project: row.project_id,
+        name: row.name,
+        role: row.role.as_str().to_owned(),
+        hint: row.hint,
+        created_at: row.created_at,
+        last_used_at: row.last_used_at,
+        expires_at: row.expires_at,
+        revoked_at: row.revoked_at,
     }
 }
 
@@ -109,7 +71,7 @@ impl Rest {
             .await?;
         Ok(Json(Keys {
             next: page.next(&rows, |row| row.id.clone()),
-            keys: rows.into_iter().map(Key::from).collect(),
+            keys: rows.into_iter().map(told).collect(),
         }))
     }
 
@@ -133,7 +95,7 @@ impl Rest {
         };
         let row = self.projects.store().key_put(key).await?;
         self.keys_changed().await;
-        let key = row.into();
+        let key = told(row);
         Ok((StatusCode::CREATED, Json(MadeKey { key, token })))
     }
 
@@ -144,12 +106,12 @@ impl Rest {
     }
 }
 
-pub(super) async fn list_all(rest: State<Shared>, page: Page) -> Result<Json<Keys>, Problem> {
+pub(super) async fn list_all(rest: State<AppState>, page: Page) -> Result<Json<Keys>, Problem> {
     rest.keys(None, page).await
 }
 
 pub(super) async fn list(
-    rest: State<Shared>,
+    rest: State<AppState>,
     Project(project): Project,
     page: Page,
 ) -> Result<Json<Keys>, Problem> {
@@ -157,7 +119,7 @@ pub(super) async fn list(
 }
 
 pub(super) async fn make_admin(
-    rest: State<Shared>,
+    rest: State<AppState>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<(StatusCode, Json<MadeKey>), Problem> {
     let WantedAdminKey { name, expires_at } = input::object(body)?;
@@ -170,7 +132,7 @@ pub(super) async fn make_admin(
 }
 
 pub(super) async fn make(
-    rest: State<Shared>,
+    rest: State<AppState>,
     Project(project): Project,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<(StatusCode, Json<MadeKey>), Problem> {
@@ -183,14 +145,14 @@ pub(super) async fn make(
 }
 
 pub(super) async fn revoke_any(
-    rest: State<Shared>,
+    rest: State<AppState>,
     Path(Named { key }): Path<Named>,
 ) -> Result<StatusCode, Problem> {
     rest.revoke(None, &key).await
 }
 
 pub(super) async fn revoke(
-    rest: State<Shared>,
+    rest: State<AppState>,
     Project(project): Project,
     Path(Named { key }): Path<Named>,
 ) -> Result<StatusCode, Problem> {

@@ -16,7 +16,7 @@ use runtime::process::Lines;
 use serde::Deserialize;
 use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 
-use super::{Problem, Shared, input, servers::Target};
+use super::{AppState, Problem, input, servers::Target};
 use crate::gateway::KEEP_ALIVE;
 
 /// Lines that are told where nothing else is asked.
@@ -34,7 +34,7 @@ pub(super) struct Asked {
 }
 
 pub(super) async fn read(
-    State(rest): State<Shared>,
+    State(rest): State<AppState>,
     target: Target,
     query: Result<Query<Asked>, QueryRejection>,
 ) -> Result<Response, Problem> {
@@ -99,7 +99,7 @@ struct Following {
     starts: u64,
     gone: bool,
     said: Instant,
-    rest: Shared,
+    rest: AppState,
     _place: OwnedSemaphorePermit,
 }
 

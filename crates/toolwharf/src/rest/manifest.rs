@@ -87,7 +87,7 @@ impl Manifest {
 fn parse(body: &[u8], format: Format) -> Result<Value, Problem> {
     match format {
         Format::Json => input::json(Ok(body.to_vec().into()))
-            .map_err(|problem| Problem::new(422, problem.detail)),
+            .map_err(|problem| Problem::new(422, problem.detail.clone())),
         Format::Yaml => {
             let text = std::str::from_utf8(body)
                 .map_err(|_| Problem::new(422, "the manifest is not UTF-8"))?;
@@ -128,7 +128,7 @@ impl Reading<'_> {
             match description.as_str() {
                 Some(text) => {
                     if let Err(problem) = input::description("/description", text) {
-                        self.errors.extend(problem.errors);
+                        self.errors.extend(problem.into_errors());
                     }
                 }
                 None => self.wrong("/description", "is a text"),
@@ -140,7 +140,7 @@ impl Reading<'_> {
             }
             Some(Value::String(version)) => match input::text("/version", version, VERSION_CHARS) {
                 Ok(()) => return version.clone(),
-                Err(problem) => self.errors.extend(problem.errors),
+                Err(problem) => self.errors.extend(problem.into_errors()),
             },
             Some(_) => self.wrong("/version", r#"is a text: put it in quotes, as "1.0""#),
             None => self.wrong("/version", "is missing"),
@@ -260,10 +260,10 @@ mcp:
             {"name": "files", "transport": "stdio", "enabled": false,
              "config": {"command": "mcp-files", "args": ["--root", "${ROOT}"]}}]}}"#;
         let one = read(yaml, Format::Yaml)
-            .map_err(|p| p.detail)
+            .map_err(|p| p.detail.clone())
             .expect("YAML");
         let other = read(list, Format::Json)
-            .map_err(|p| p.detail)
+            .map_err(|p| p.detail.clone())
             .expect("JSON");
         assert_eq!((&*one.version, &*other.version), ("1.2.0", "1.2.0"));
         for (one, other) in one.servers.iter().zip(&other.servers) {

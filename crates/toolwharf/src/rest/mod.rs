@@ -46,19 +46,8 @@ use utoipa::ToSchema;
 use self::route::Route;
 pub(crate) use self::{
     answer::Problem,
-    approvals::{Change, Changes},
-    calls::{Call, WholeCall},
-    chat::{ConversationInfo, WholeConversation},
-    keys::{Key, Keys as KeyList, MadeKey},
     logs::NOTICE,
-    products::{InstalledProduct, Product, Products},
-    projects::{Project, ProjectConfig, Projects as ProjectList},
-    runs::{Run, WholeRun},
-    secrets::{MasterKey, Secret, Secrets},
     servers::{configured, imported},
-    status::{KeptBack, Status},
-    tools::{Set, Setting, Tool, Tools},
-    update::{Update, UpdateRequest},
 };
 use crate::{
     agents::Agents,
@@ -116,7 +105,7 @@ impl Rest {
     }
 }
 
-type Shared = Arc<Rest>;
+type AppState = Arc<Rest>;
 
 impl Rest {
     /// Waits for a turn to change what is configured of projects.
@@ -147,13 +136,13 @@ async fn index() -> Json<Index> {
 
 /// The API with what else is served beside MCP.
 pub(crate) struct Site {
-    rest: Shared,
+    rest: AppState,
     router: Router,
 }
 
 impl Site {
     /// `more` are routes beside those of the API.
-    pub(crate) fn new(rest: Shared, more: Router) -> Arc<Self> {
+    pub(crate) fn new(rest: AppState, more: Router) -> Arc<Self> {
         let router = router(rest.clone()).merge(more);
         Arc::new(Self { rest, router })
     }
@@ -181,7 +170,7 @@ impl Routes for Site {
     }
 }
 
-fn router(rest: Shared) -> Router {
+fn router(rest: AppState) -> Router {
     let unknown = async || Problem::new(404, "there is no such route; see GET /api/v1");
     let not_allowed = async || Problem::new(405, "the route has other methods; see GET /api/v1");
     let mut routes = Router::new();

@@ -6,7 +6,6 @@ use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
 use super::{
-    Problem,
     access::{Need, word},
     route::{Answer, Body, Kind, Parameter, Route},
     routes, schemas,
@@ -85,7 +84,7 @@ const TAGS: [(&str, &str); 10] = [
 /// The whole document.
 pub(super) fn document() -> Value {
     let mut schemas = schemas::bodies();
-    reference::<Problem>(&mut schemas);
+    reference::<api::Problem>(&mut schemas);
     let mut paths: Map<String, Value> = Map::new();
     for route in routes::all() {
         let item = paths.entry(route.path).or_insert_with(|| json!({}));
@@ -194,7 +193,7 @@ fn parameters(route: &Route) -> Vec<Value> {
             continue;
         };
         let schema = match name {
-            "project" => schemas::project_id_value(),
+            "project" => api::project_id_value(),
             // A tool may have any name at all.
             _ => json!({"type": "string", "minLength": 1}),
         };
@@ -236,9 +235,9 @@ fn query(parameter: &Parameter) -> Value {
         Kind::Lines => json!({"type": "integer", "minimum": 0}),
         Kind::Boolean => json!({"type": "boolean"}),
         Kind::Time => json!({"type": "string", "format": "date-time"}),
-        Kind::Status => schemas::call_status_value(),
+        Kind::Status => api::call_status_value(),
         Kind::Format => json!({"type": "string", "enum": ["adk", "anthropic", "openai"]}),
-        Kind::Project => schemas::project_id_value(),
+        Kind::Project => api::project_id_value(),
     };
     json!({"name": parameter.name, "in": "query", "description": parameter.about, "schema": schema})
 }

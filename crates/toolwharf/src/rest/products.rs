@@ -1,5 +1,6 @@
 //! Products on projects: installed, updated and removed as a whole.
 
+use api::{InstalledProduct, Product, Products, WholeProduct};
 use axum::{
     Extension, Json,
     body::Bytes,
@@ -9,99 +10,51 @@ use axum::{
 };
 use engine::Fleet;
 use model::ServerKey;
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
-use store::{ProductRow, ServerRow, Time};
-use utoipa::ToSchema;
+use serde::Deserialize;
+use store::{ProductRow, ServerRow};
 
 use super::{
-    Problem, Rest, Shared,
+    AppState, Problem, Rest,
     access::{Project, Who},
     input::{self, Conditions, Page, etag, server_name},
     manifest::{Format, Manifest},
     projects::{saved, tagged},
-    schemas,
 };
 use crate::auth::Role;
-
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Products {
-    pub(crate) products: Vec<Product>,
-    /// Give it as `after` for the next page; none on the last.
-    pub(crate) next: Option<String>,
-}
-
-/// A product that is installed.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Product {
-    pub(crate) name: String,
-    pub(crate) version: String,
-    pub(crate) description: String,
-    /// The servers that it brought.
-    pub(crate) servers: Vec<String>,
-    /// Tools of theirs that are kept back: their definitions changed, or cannot be remembered.
-    #[serde(default)]
-    pub(crate) kept_back: usize,
-    #[schema(value_type = String, format = DateTime)]
-    pub(crate) created_at: Time,
-    #[schema(value_type = String, format = DateTime)]
-    pub(crate) updated_at: Time,
-}
-
-/// A product with its manifest.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct WholeProduct {
-    #[serde(flatten)]
-    pub(crate) product: Product,
-    /// As it was given; only for those who may change servers.
-    #[schema(schema_with = schemas::entry_answer)]
-    pub(crate) manifest: Option<Value>,
-}
-
-/// What an installation did.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct InstalledProduct {
-    #[serde(flatten)]
-    pub(crate) product: Product,
-    /// Servers that the version before brought and this one does not.
-    pub(crate) removed: Vec<String>,
-}
 
 #[derive(Deserialize)]
 pub(super) struct Named {
     name: String,
 }
 
-impl Product {
-    fn of(row: &ProductRow, servers: &[ServerRow], fleet: &Fleet) -> Self {
-        let own = |server: &&ServerRow| server.product_id.as_ref() == Some(&row.id);
-        let servers = servers.iter().filter(own);
-        let kept_back = |server: &ServerRow| {
-            let key = ServerKey {
-                owner: Some(server.project_id.clone()),
-                name: server.name.clone(),
-            };
-            fleet
-                .get(&key)
-                .map_or(0, |server| fleet.kept_back(server).len())
+fn told(row: &ProductRow, servers: &[ServerRow], fleet: &Fleet) -> Product {
+    let own = |server: &&ServerRow| server.product_id.as_ref() == Some(&row.id);
+    let servers = servers.iter().filter(own);
+    let kept_back = |server: &ServerRow| {
+        let key = ServerKey {
+            owner: Some(server.project_id.clone()),
+            name: server.name.clone(),
         };
-        Self {
-            kept_back: servers.clone().map(kept_back).sum(),
-            name: row.name.clone(),
-            version: row.version.clone(),
-            description: row.manifest["description"]
-                .as_str()
-                .unwrap_or_default()
-                .to_owned(),
-            servers: servers.map(|server| server.name.to_string()).collect(),
-            created_at: row.created_at,
-            updated_at: row.updated_at,
-        }
+        fleet
+            .get(&key)
+            .map_or(0, |server| fleet.kept_back(server).len())
+    };
+    Product {
+        kept_back: servers.clone().map(kept_back).sum(),
+        name: row.name.clone(),
+        version: row.version.clone(),
+        description: row.manifest["description"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned(),
+        servers: servers.map(|server| server.name.to_string()).collect(),
+        created_at: row.created_at,
+        updated_at: row.updated_at,
     }
 }
 
 pub(super) async fn list(
-    State(rest): State<Shared>,
+    State(rest): State<AppState>,
     Project(project): Project,
     page: Page,
 ) -> Result<Json<Products>, Problem> {
@@ -112,15 +65,12 @@ pub(super) async fn list(
     let servers = store.server_list(&project).await?;
     Ok(Json(Products {
         next: page.next(&rows, |row| row.name.clone()),
-        products: rows
-            .iter()
-            .map(|row| Product::of(row, &servers, &fleet))
-            .collect(),
+        products: rows.iter().map(|row| told(row, &servers, &fleet)).collect(),
     }))
 }
 
 pub(super) async fn show(
-    State(rest): State<Shared>,
+    State(rest): State<AppState>,
     Extension(who): Who,
     Project(project): Project,
     Path(Named { name }): Path<Named>,
@@ -133,14 +83,14 @@ pub(super) async fn show(
     let may_change = who.may(Role::Manage, Some(&project));
     let tag = etag(&row.manifest);
     let whole = WholeProduct {
-        product: Product::of(&row, &servers, &rest.gateway.fleet()),
+        product: told(&row, &servers, &rest.gateway.fleet()),
         manifest: may_change.then_some(row.manifest),
     };
     Ok(tagged(&headers, tag, &whole))
 }
 
 pub(super) async fn save(
-    State(rest): State<Shared>,
+    State(rest): State<AppState>,
     Project(project): Project,
     Path(Named { name }): Path<Named>,
     headers: HeaderMap,
@@ -168,14 +118,14 @@ pub(super) async fn save(
     rest.projects.reload(&project).await?;
     let row = &installed.product.row;
     let body = InstalledProduct {
-        product: Product::of(row, &installed.servers, &rest.gateway.fleet()),
+        product: told(row, &installed.servers, &rest.gateway.fleet()),
         removed: installed.removed.iter().map(ToString::to_string).collect(),
     };
     Ok(saved(installed.product.created, etag(&row.manifest), &body))
 }
 
 pub(super) async fn remove(
-    State(rest): State<Shared>,
+    State(rest): State<AppState>,
     Project(project): Project,
     Path(Named { name }): Path<Named>,
     headers: HeaderMap,

@@ -1,5 +1,6 @@
 //! Projects: the rooms that servers, secrets and keys are in.
 
+use api::{Project, ProjectConfig, Projects};
 use axum::{
     Json,
     body::Bytes,
@@ -8,114 +9,66 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use model::{NamingPolicy, StartPolicy};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::{Value, json};
-use store::{NewProject, ProjectRow, Time};
-use utoipa::ToSchema;
+use store::{NewProject, ProjectRow};
 
 use super::{
-    Problem, Rest, Shared,
+    AppState, Problem, Rest,
     access::Project as Named,
     input::{self, Conditions, Page, etag},
-    schemas,
 };
 
 /// Where a project's policies are in its settings.
 const NAMING: &str = "naming";
 const START: &str = "start";
 
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Projects {
-    pub(crate) projects: Vec<Project>,
-    /// Give it as `after` for the next page; none on the last.
-    pub(crate) next: Option<String>,
-}
-
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Project {
-    #[schema(schema_with = schemas::project_id)]
-    pub(crate) id: String,
-    pub(crate) name: String,
-    pub(crate) description: String,
-    pub(crate) enabled: bool,
-    /// None: as the configuration says.
-    #[schema(schema_with = schemas::naming)]
-    pub(crate) naming: Option<NamingPolicy>,
-    /// How the servers of the configuration file are started at the first chat. None: as the configuration says.
-    #[schema(schema_with = schemas::start)]
-    pub(crate) start: Option<StartPolicy>,
-    #[schema(value_type = String, format = DateTime)]
-    pub(crate) created_at: Time,
-    #[schema(value_type = String, format = DateTime)]
-    pub(crate) updated_at: Time,
-}
-
-/// What is configured of a project.
-#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct ProjectConfig {
-    /// Without it, the id.
-    #[schema(schema_with = schemas::optional_name)]
-    pub(crate) name: Option<String>,
-    #[schema(max_length = 4000)]
-    pub(crate) description: String,
-    /// Without it, `true`.
-    pub(crate) enabled: Option<bool>,
-    #[schema(schema_with = schemas::naming)]
-    pub(crate) naming: Option<NamingPolicy>,
-    /// `parallel` lets chats go on without servers of the configuration file that do not start.
-    #[schema(schema_with = schemas::start)]
-    pub(crate) start: Option<StartPolicy>,
-}
-
-impl Project {
-    fn of(row: ProjectRow) -> Self {
-        let word = |key: &str| row.settings.get(key).and_then(Value::as_str);
-        Self {
-            naming: word(NAMING).and_then(|word| word.parse().ok()),
-            start: word(START).and_then(|word| word.parse().ok()),
-            id: row.id.to_string(),
-            name: row.name,
-            description: row.description,
-            enabled: row.enabled,
-            created_at: row.created_at,
-            updated_at: row.updated_at,
-        }
+fn told(row: ProjectRow) -> Project {
+    let word = |key: &str| row.settings.get(key).and_then(Value::as_str);
+    Project {
+        naming: word(NAMING).and_then(|word| word.parse().ok()),
+        start: word(START).and_then(|word| word.parse().ok()),
+        id: row.id.to_string(),
+        name: row.name,
+        description: row.description,
+        enabled: row.enabled,
+        created_at: row.created_at,
+        updated_at: row.updated_at,
     }
+}
 
-    fn etag(&self) -> String {
-        etag(&json!([
-            self.name,
-            self.description,
-            self.enabled,
-            self.naming,
-            self.start
-        ]))
-    }
+fn tag_of(project: &Project) -> String {
+    etag(&json!([
+        project.name,
+        project.description,
+        project.enabled,
+        project.naming,
+        project.start
+    ]))
 }
 
 pub(super) async fn list(
-    State(rest): State<Shared>,
+    State(rest): State<AppState>,
     page: Page,
 ) -> Result<Json<Projects>, Problem> {
     let rows = rest.projects.store().project_list(page.asked()).await?;
     Ok(Json(Projects {
         next: page.next(&rows, |row| row.id.to_string()),
-        projects: rows.into_iter().map(Project::of).collect(),
+        projects: rows.into_iter().map(told).collect(),
     }))
 }
 
 pub(super) async fn show(
-    State(rest): State<Shared>,
+    State(rest): State<AppState>,
     Named(id): Named,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let project = Project::of(rest.projects.store().project_get(&id).await?);
-    Ok(tagged(&headers, project.etag(), &project))
+    let project = told(rest.projects.store().project_get(&id).await?);
+    Ok(tagged(&headers, tag_of(&project), &project))
 }
 
 pub(super) async fn save(
-    State(rest): State<Shared>,
+    State(rest): State<AppState>,
     Named(id): Named,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
@@ -142,7 +95,7 @@ pub(super) async fn save(
     let mut settings = before
         .as_ref()
         .map_or_else(|| json!({}), |row| row.settings.clone());
-    let tag = before.map(|row| Project::of(row).etag());
+    let tag = before.map(|row| tag_of(&told(row)));
     Conditions::of(&headers).permit(tag.as_deref())?;
     if let Some(settings) = settings.as_object_mut() {
         let words = [
@@ -167,18 +120,18 @@ pub(super) async fn save(
     rest.projects.reload(&project.id).await?;
     // Switched off or on, with all that is its own.
     rest.hosting.reload().await?;
-    let project = Project::of(put.row);
-    Ok(saved(put.created, project.etag(), &project))
+    let project = told(put.row);
+    Ok(saved(put.created, tag_of(&project), &project))
 }
 
 pub(super) async fn remove(
-    State(rest): State<Shared>,
+    State(rest): State<AppState>,
     Named(id): Named,
     headers: HeaderMap,
 ) -> Result<StatusCode, Problem> {
     let store = rest.projects.store();
     let _one_at_a_time = rest.turn().await?;
-    let tag = Project::of(store.project_get(&id).await?).etag();
+    let tag = tag_of(&told(store.project_get(&id).await?));
     Conditions::of(&headers).permit(Some(&tag))?;
     store.project_delete(&id).await?;
     rest.projects.reload(&id).await?;

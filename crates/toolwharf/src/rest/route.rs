@@ -6,7 +6,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::{
-    Shared,
+    AppState,
     access::Need,
     openapi::{self, Schemas},
 };
@@ -27,7 +27,7 @@ pub(super) struct Route {
     #[serde(skip)]
     pub(super) about: &'static str,
     #[serde(skip)]
-    pub(super) serve: fn() -> MethodRouter<Shared>,
+    pub(super) serve: fn() -> MethodRouter<AppState>,
     #[serde(skip)]
     pub(super) body: Option<Body>,
     #[serde(skip)]
@@ -119,7 +119,7 @@ impl Route {
         path: &'static str,
         need: Need,
         summary: &'static str,
-        serve: fn() -> MethodRouter<Shared>,
+        serve: fn() -> MethodRouter<AppState>,
     ) -> Self {
         Self {
             id,

@@ -11,7 +11,7 @@ use axum::{
 
 use self::{everywhere::EVERYWHERE, projects::PROJECTS, servers::SERVERS};
 use super::{
-    Shared,
+    AppState,
     route::{ADMIN, Kind, Parameter, Route, parameter},
     secrets, status,
 };
@@ -56,7 +56,7 @@ const GATEWAY: &[Route] = &[
         "Show the state of the gateway",
         || get(status::show),
     )
-    .answers::<status::Status>(),
+    .answers::<api::Status>(),
     Route::new(
         "rotateMasterKey",
         "POST",
@@ -65,11 +65,11 @@ const GATEWAY: &[Route] = &[
         "Seal all secrets with a new master key",
         || post(secrets::rotate),
     )
-    .answers::<secrets::MasterKey>(),
+    .answers::<api::MasterKey>(),
 ];
 
 /// The route's handler with the limit of its body.
-pub(super) fn handler(route: &Route) -> MethodRouter<Shared> {
+pub(super) fn handler(route: &Route) -> MethodRouter<AppState> {
     // The inner of two limits counts.
     (route.serve)().layer(DefaultBodyLimit::max(BODY_BYTES))
 }

@@ -1,71 +1,37 @@
 //! The secrets of projects. They go in and never come out.
 
+use api::{MasterKey, Secret, SecretValue, Secrets};
 use axum::{
     Json,
     body::Bytes,
     extract::{Path, State, rejection::BytesRejection},
     http::StatusCode,
 };
-use serde::{Deserialize, Serialize};
-use store::{SecretRow, Time};
-use utoipa::ToSchema;
+use serde::Deserialize;
+use store::SecretRow;
 
 use super::{
-    Problem, Shared,
+    AppState, Problem,
     access::Project,
     input::{self, Page},
 };
-
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Secrets {
-    pub(crate) secrets: Vec<Secret>,
-    /// Give it as `after` for the next page; none on the last.
-    pub(crate) next: Option<String>,
-}
-
-/// That a secret is there.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Secret {
-    pub(crate) name: String,
-    /// One more each time it is set.
-    pub(crate) version: i32,
-    #[schema(value_type = String, format = DateTime)]
-    pub(crate) created_at: Time,
-    #[schema(value_type = String, format = DateTime)]
-    pub(crate) updated_at: Time,
-}
-
-#[derive(Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct SecretValue {
-    #[schema(max_length = 65536)]
-    pub(crate) value: String,
-}
-
-/// Which master key seals now.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct MasterKey {
-    pub(crate) key_id: String,
-}
 
 #[derive(Deserialize)]
 pub(super) struct Named {
     name: String,
 }
 
-impl From<SecretRow> for Secret {
-    fn from(row: SecretRow) -> Self {
-        Self {
-            name: row.name,
-            version: row.version,
-            created_at: row.created_at,
-            updated_at: row.updated_at,
-        }
+pub(super) fn told(row: SecretRow) -> Secret {
+    Secret {
+        name: row.name,
+        version: row.version,
+        created_at: row.created_at,
+        updated_at: row.updated_at,
     }
 }
 
 pub(super) async fn list(
-    State(rest): State<Shared>,
+    State(rest): State<AppState>,
     Project(project): Project,
     page: Page,
 ) -> Result<Json<Secrets>, Problem> {
@@ -76,12 +42,12 @@ pub(super) async fn list(
         .await?;
     Ok(Json(Secrets {
         next: page.next(&rows, |row| row.name.clone()),
-        secrets: rows.into_iter().map(Secret::from).collect(),
+        secrets: rows.into_iter().map(told).collect(),
     }))
 }
 
 pub(super) async fn save(
-    State(rest): State<Shared>,
+    State(rest): State<AppState>,
     Project(project): Project,
     Path(Named { name }): Path<Named>,
     body: Result<Bytes, BytesRejection>,
@@ -93,7 +59,7 @@ pub(super) async fn save(
         1 => StatusCode::CREATED,
         _ => StatusCode::OK,
     };
-    Ok((status, Json(row.into())))
+    Ok((status, Json(told(row))))
 }
 
 /// What was wrong with a body may repeat a part of it.
@@ -106,7 +72,7 @@ fn without_values(mut problem: Problem) -> Problem {
 }
 
 pub(super) async fn remove(
-    State(rest): State<Shared>,
+    State(rest): State<AppState>,
     Project(project): Project,
     Path(Named { name }): Path<Named>,
 ) -> Result<StatusCode, Problem> {
@@ -115,7 +81,7 @@ pub(super) async fn remove(
     Ok(StatusCode::NO_CONTENT)
 }
 
-pub(super) async fn rotate(State(rest): State<Shared>) -> Result<Json<MasterKey>, Problem> {
+pub(super) async fn rotate(State(rest): State<AppState>) -> Result<Json<MasterKey>, Problem> {
     match rest.projects.master_rotate().await {
         Ok(key_id) => Ok(Json(MasterKey { key_id })),
         Err(error) => Err(match error.downcast::<store::Error>() {

@@ -2,49 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use api::{Audit, Database, KeptBack, Status};
 use axum::{Json, extract::State};
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
-use super::Shared;
+use super::AppState;
 
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Status {
-    pub(crate) version: String,
-    pub(crate) database: Database,
-    /// How many servers are in each state, those of projects that are in use included.
-    pub(crate) servers: BTreeMap<String, usize>,
-    /// The servers that tools are kept back of, those of projects that are in use included.
-    #[serde(default)]
-    pub(crate) kept_back: Vec<KeptBack>,
-    pub(crate) audit: Audit,
-}
-
-/// How many tools of a server are kept back, for their definitions changed or cannot be remembered.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct KeptBack {
-    /// The project whose own server it is.
-    pub(crate) project: Option<String>,
-    pub(crate) server: String,
-    pub(crate) tools: usize,
-}
-
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Database {
-    /// `sqlite` or `postgres`.
-    pub(crate) kind: String,
-    pub(crate) answers: bool,
-    /// Why it does not.
-    pub(crate) reason: Option<String>,
-}
-
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Audit {
-    /// Whether calls are recorded.
-    pub(crate) enabled: bool,
-}
-
-pub(super) async fn show(State(rest): State<Shared>) -> Json<Status> {
+pub(super) async fn show(State(rest): State<AppState>) -> Json<Status> {
     let store = rest.projects.store();
     let reason = store.ping().await.err().map(|error| error.to_string());
     let mut servers = BTreeMap::new();

@@ -5,6 +5,7 @@ use std::{
     sync::Arc,
 };
 
+use api::{Quarantine, Set, Setting, Tool, Tools};
 use axum::{
     Json,
     body::Bytes,
@@ -22,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{
-    Problem, Rest, Shared,
+    AppState, Problem, Rest,
     access::{Project, Who, Within, permit},
     answer::shown,
     approvals::difference,
@@ -35,35 +36,6 @@ use crate::{auth::Role, itself::Itself, registry};
 const DESCRIPTION_CHARS: usize = 1_000;
 /// Longest name that clients see, in characters.
 const EXPOSED_CHARS: usize = 64;
-
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Tools {
-    pub(crate) tools: Vec<Tool>,
-}
-
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Tool {
-    /// As clients see it; none if they do not.
-    pub(crate) name: Option<String>,
-    /// The project whose own server it is of; none: of the configuration file.
-    #[serde(default)]
-    pub(crate) project: Option<String>,
-    pub(crate) server: String,
-    /// As the server calls it.
-    pub(crate) native: String,
-    /// As clients see it.
-    pub(crate) description: String,
-    pub(crate) enabled: bool,
-    /// What the project set.
-    #[serde(default)]
-    pub(crate) setting: Option<Setting>,
-    /// Its definition changed, and nobody agreed to that yet.
-    #[serde(default)]
-    pub(crate) quarantine: Option<Quarantine>,
-    /// Why it is not offered: its definition changed, or cannot be remembered. None if it is.
-    #[serde(default)]
-    pub(crate) kept_back: Option<String>,
-}
 
 /// What is answered when tools are asked for: a table of them, or what a model is told of those that clients see.
 #[derive(Debug, Serialize, ToSchema)]
@@ -99,49 +71,6 @@ impl From<Form> for agent::Format {
     }
 }
 
-/// What a project wants of a tool; what is missing is as the server says.
-#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct Setting {
-    pub(crate) enabled: Option<bool>,
-    /// The name that clients see.
-    #[schema(pattern = "^[A-Za-z0-9_-]{1,64}$")]
-    pub(crate) name: Option<String>,
-    #[schema(max_length = 4000)]
-    pub(crate) description: Option<String>,
-}
-
-/// What was wanted of a tool, and what came of it.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Set {
-    #[serde(flatten)]
-    pub(crate) setting: Setting,
-    /// The file that was changed, if one was.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) file: Option<String>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) notices: Vec<String>,
-}
-
-impl Set {
-    fn of(setting: Setting) -> Self {
-        Self {
-            setting,
-            file: None,
-            notices: Vec::new(),
-        }
-    }
-}
-
-/// A definition that waits for somebody's agreement.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Quarantine {
-    /// Of the new definition: what is agreed to.
-    pub(crate) digest: String,
-    /// From the definition that was agreed to, to the new one; none if the database does not have them now.
-    pub(crate) diff: Option<String>,
-}
-
 #[derive(Debug, Deserialize)]
 pub(super) struct Asked {
     project: Option<ProjectId>,
@@ -163,7 +92,7 @@ pub(super) struct Named {
 }
 
 pub(super) async fn list(
-    State(rest): State<Shared>,
+    State(rest): State<AppState>,
     query: Result<Query<Asked>, QueryRejection>,
 ) -> Result<Json<Offered>, Problem> {
     let asked = input::query(query)?;
@@ -177,7 +106,7 @@ pub(super) async fn list(
 }
 
 pub(super) async fn list_of(
-    State(rest): State<Shared>,
+    State(rest): State<AppState>,
     Project(project): Project,
     query: Result<Query<OfServer>, QueryRejection>,
 ) -> Result<Json<Offered>, Problem> {
@@ -187,7 +116,7 @@ pub(super) async fn list_of(
 }
 
 pub(super) async fn list_of_server(
-    State(rest): State<Shared>,
+    State(rest): State<AppState>,
     target: Target,
 ) -> Result<Json<Tools>, Problem> {
     let server = rest.enabled(&target).await?;
@@ -401,7 +330,7 @@ fn known(server: &Server, tool: &NativeName) -> Result<(), Problem> {
 
 /// What is wanted of a tool: in a project, or for all who see a server that is nobody's.
 pub(super) async fn set(
-    State(rest): State<Shared>,
+    State(rest): State<AppState>,
     who: Who,
     Within(project): Within,
     Path(Named { id, tool }): Path<Named>,
@@ -432,7 +361,11 @@ pub(super) async fn set(
                 .tool_setting_put(&project, &name, tool.as_str(), &wanted)
                 .await?;
             rest.projects.reload(&project).await?;
-            Ok(Json(Set::of(setting)))
+            Ok(Json(Set {
+                setting,
+                file: None,
+                notices: Vec::new(),
+            }))
         }
         Place::All(target) => {
             permit(&who, Role::Admin, None)?;
@@ -457,7 +390,7 @@ pub(super) async fn set(
 }
 
 pub(super) async fn unset(
-    State(rest): State<Shared>,
+    State(rest): State<AppState>,
     who: Who,
     Within(project): Within,
     Path(Named { id, tool }): Path<Named>,

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use api::{ChangedTool, Update, UpdateRequest};
 use axum::{
     Json,
     body::Bytes,
@@ -13,58 +14,12 @@ use engine::{
     remember::definition_digest,
     server::Server,
 };
-use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
-use utoipa::ToSchema;
 
-use super::{Problem, Shared, approvals::difference, input, servers::Target};
-
-/// What is wanted: a look at the newest version, or a change to one that was shown.
-#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct UpdateRequest {
-    /// Only shows what would change.
-    pub(crate) check: bool,
-    /// `to` of what was shown. Needed unless it is only checked.
-    pub(crate) version: Option<String>,
-    /// `digest` of what was shown. Needed unless it is only checked.
-    pub(crate) digest: Option<String>,
-}
-
-/// A version of a server's package, and what changes with it.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Update {
-    pub(crate) server: String,
-    pub(crate) package: String,
-    /// `npm` or `pypi`.
-    pub(crate) registry: String,
-    /// The version that is started now; none if none is installed yet.
-    pub(crate) from: Option<String>,
-    /// The newest version that the server's command line allows.
-    pub(crate) to: String,
-    /// Whether the server is started from that version from now on.
-    pub(crate) updated: bool,
-    pub(crate) added: Vec<String>,
-    pub(crate) removed: Vec<String>,
-    pub(crate) changed: Vec<ChangedTool>,
-    /// Why its tools could not be looked at: then their changes are not agreed to. It is started for that without a network.
-    pub(crate) unseen: Option<String>,
-    /// Of the version and the definitions that are shown here.
-    pub(crate) digest: String,
-    /// Other servers that are started from the same package. They move with this one.
-    pub(crate) shared_with: Vec<String>,
-}
-
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct ChangedTool {
-    /// As the server calls it.
-    pub(crate) tool: String,
-    /// From the definition before to the one after.
-    pub(crate) diff: String,
-}
+use super::{AppState, Problem, approvals::difference, input, servers::Target};
 
 pub(super) async fn update(
-    State(rest): State<Shared>,
+    State(rest): State<AppState>,
     target: Target,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Update>, Problem> {

@@ -13,7 +13,7 @@ use axum::{
     routing::get,
 };
 
-use super::Shared;
+use super::AppState;
 
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'";
@@ -23,7 +23,7 @@ const CSS: &str = "text/css; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 const SVG: &str = "image/svg+xml";
 
-pub(super) fn router() -> Router<Shared> {
+pub(super) fn router() -> Router<AppState> {
     let part = |kind, text| get(async move || file(kind, text));
     Router::new()
         .route("/chat", get(page))
@@ -33,7 +33,7 @@ pub(super) fn router() -> Router<Shared> {
 }
 
 /// The page, or what to do where there is no agent.
-async fn page(State(rest): State<Shared>) -> Response {
+async fn page(State(rest): State<AppState>) -> Response {
     match rest.gateway.settings().agent {
         Some(_) => file(HTML, include_str!("chat.html")),
         None => (StatusCode::NOT_FOUND, file(HTML, include_str!("none.html"))).into_response(),

@@ -58,7 +58,7 @@ pub(super) const EVERYWHERE: &[Route] = &[
         || post(chat::chat),
     )
     .about("The answer is an event stream. Without `conversation` a new one begins.")
-    .takes::<chat::ChatRequest>()
+    .takes::<api::ChatRequest>()
     .answers_text(CHAT_EVENTS),
     Route::new(
         "listConversations",
@@ -69,7 +69,7 @@ pub(super) const EVERYWHERE: &[Route] = &[
         || get(chat::list),
     )
     .asks(PAGED)
-    .answers::<chat::Conversations>(),
+    .answers::<api::Conversations>(),
     Route::new(
         "getConversation",
         "GET",
@@ -78,7 +78,7 @@ pub(super) const EVERYWHERE: &[Route] = &[
         "Show a conversation of no project",
         || get(chat::show),
     )
-    .answers::<chat::WholeConversation>(),
+    .answers::<api::WholeConversation>(),
     Route::new(
         "deleteConversation",
         "DELETE",
@@ -96,7 +96,7 @@ pub(super) const EVERYWHERE: &[Route] = &[
         || get(runs::list_all),
     )
     .asks(OF_ALL_RUNS)
-    .answers::<runs::Runs>(),
+    .answers::<api::Runs>(),
     Route::new(
         "getRun",
         "GET",
@@ -105,7 +105,7 @@ pub(super) const EVERYWHERE: &[Route] = &[
         "Show one run with its calls",
         || get(runs::show_any),
     )
-    .answers::<runs::WholeRun>(),
+    .answers::<api::WholeRun>(),
     Route::new(
         "listTools",
         "GET",
@@ -125,7 +125,7 @@ pub(super) const EVERYWHERE: &[Route] = &[
         || get(calls::list_all),
     )
     .asks(OF_ALL_CALLS)
-    .answers::<calls::Calls>(),
+    .answers::<api::Calls>(),
     Route::new(
         "getCall",
         "GET",
@@ -134,7 +134,7 @@ pub(super) const EVERYWHERE: &[Route] = &[
         "Show one call",
         || get(calls::show_any),
     )
-    .answers::<calls::WholeCall>(),
+    .answers::<api::WholeCall>(),
     Route::new(
         "listKeys",
         "GET",
@@ -144,7 +144,7 @@ pub(super) const EVERYWHERE: &[Route] = &[
         || get(keys::list_all),
     )
     .asks(PAGED)
-    .answers::<keys::Keys>(),
+    .answers::<api::Keys>(),
     Route::new(
         "createKey",
         "POST",
@@ -155,7 +155,7 @@ pub(super) const EVERYWHERE: &[Route] = &[
     )
     .takes::<keys::WantedAdminKey>()
     .creates()
-    .answers::<keys::MadeKey>(),
+    .answers::<api::MadeKey>(),
     Route::new(
         "revokeKey",
         "DELETE",

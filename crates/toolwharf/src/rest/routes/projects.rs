@@ -61,7 +61,7 @@ pub(super) const PROJECTS: &[Route] = &[
         || get(projects::list),
     )
     .asks(PAGED)
-    .answers::<projects::Projects>(),
+    .answers::<api::Projects>(),
     Route::new(
         "getProject",
         "GET",
@@ -71,7 +71,7 @@ pub(super) const PROJECTS: &[Route] = &[
         || get(projects::show),
     )
     .tagged()
-    .answers::<projects::Project>(),
+    .answers::<api::Project>(),
     Route::new(
         "putProject",
         "PUT",
@@ -80,10 +80,10 @@ pub(super) const PROJECTS: &[Route] = &[
         "Add or change a project",
         || put(projects::save),
     )
-    .takes::<projects::ProjectConfig>()
+    .takes::<api::ProjectConfig>()
     .creates()
     .tagged()
-    .answers::<projects::Project>(),
+    .answers::<api::Project>(),
     Route::new(
         "deleteProject",
         "DELETE",
@@ -113,7 +113,7 @@ pub(super) const PROJECTS: &[Route] = &[
         || get(secrets::list),
     )
     .asks(PAGED)
-    .answers::<secrets::Secrets>(),
+    .answers::<api::Secrets>(),
     Route::new(
         "putSecret",
         "PUT",
@@ -122,9 +122,9 @@ pub(super) const PROJECTS: &[Route] = &[
         "Set a secret",
         || put(secrets::save),
     )
-    .takes::<secrets::SecretValue>()
+    .takes::<api::SecretValue>()
     .creates()
-    .answers::<secrets::Secret>(),
+    .answers::<api::Secret>(),
     Route::new(
         "deleteSecret",
         "DELETE",
@@ -142,7 +142,7 @@ pub(super) const PROJECTS: &[Route] = &[
         || get(products::list),
     )
     .asks(PAGED)
-    .answers::<products::Products>(),
+    .answers::<api::Products>(),
     Route::new(
         "getProduct",
         "GET",
@@ -152,7 +152,7 @@ pub(super) const PROJECTS: &[Route] = &[
         || get(products::show),
     )
     .tagged()
-    .answers::<products::WholeProduct>(),
+    .answers::<api::WholeProduct>(),
     Route::new(
         "putProduct",
         "PUT",
@@ -164,7 +164,7 @@ pub(super) const PROJECTS: &[Route] = &[
     .takes_written("ProductManifest", MANIFEST)
     .creates()
     .tagged()
-    .answers::<products::InstalledProduct>(),
+    .answers::<api::InstalledProduct>(),
     Route::new(
         "deleteProduct",
         "DELETE",
@@ -183,7 +183,7 @@ pub(super) const PROJECTS: &[Route] = &[
         || post(chat::chat_in_project),
     )
     .about("The answer is an event stream. Without `conversation` a new one begins.")
-    .takes::<chat::ChatRequest>()
+    .takes::<api::ChatRequest>()
     .answers_text(CHAT_EVENTS),
     Route::new(
         "listProjectConversations",
@@ -194,7 +194,7 @@ pub(super) const PROJECTS: &[Route] = &[
         || get(chat::list_in_project),
     )
     .asks(PAGED)
-    .answers::<chat::Conversations>(),
+    .answers::<api::Conversations>(),
     Route::new(
         "getProjectConversation",
         "GET",
@@ -203,7 +203,7 @@ pub(super) const PROJECTS: &[Route] = &[
         "Show a conversation of the project",
         || get(chat::show_in_project),
     )
-    .answers::<chat::WholeConversation>(),
+    .answers::<api::WholeConversation>(),
     Route::new(
         "deleteProjectConversation",
         "DELETE",
@@ -221,7 +221,7 @@ pub(super) const PROJECTS: &[Route] = &[
         || get(runs::list),
     )
     .asks(OF_RUNS)
-    .answers::<runs::Runs>(),
+    .answers::<api::Runs>(),
     Route::new(
         "getProjectRun",
         "GET",
@@ -230,7 +230,7 @@ pub(super) const PROJECTS: &[Route] = &[
         "Show one run with its calls",
         || get(runs::show),
     )
-    .answers::<runs::WholeRun>(),
+    .answers::<api::WholeRun>(),
     Route::new(
         "listProjectCalls",
         "GET",
@@ -240,7 +240,7 @@ pub(super) const PROJECTS: &[Route] = &[
         || get(calls::list),
     )
     .asks(OF_CALLS)
-    .answers::<calls::Calls>(),
+    .answers::<api::Calls>(),
     Route::new(
         "getProjectCall",
         "GET",
@@ -249,7 +249,7 @@ pub(super) const PROJECTS: &[Route] = &[
         "Show one call",
         || get(calls::show),
     )
-    .answers::<calls::WholeCall>(),
+    .answers::<api::WholeCall>(),
     Route::new(
         "listProjectKeys",
         "GET",
@@ -259,7 +259,7 @@ pub(super) const PROJECTS: &[Route] = &[
         || get(keys::list),
     )
     .asks(PAGED)
-    .answers::<keys::Keys>(),
+    .answers::<api::Keys>(),
     Route::new(
         "createProjectKey",
         "POST",
@@ -270,7 +270,7 @@ pub(super) const PROJECTS: &[Route] = &[
     )
     .takes::<keys::WantedKey>()
     .creates()
-    .answers::<keys::MadeKey>(),
+    .answers::<api::MadeKey>(),
     Route::new(
         "revokeProjectKey",
         "DELETE",

@@ -198,7 +198,7 @@ pub(super) const SERVERS: &[Route] = &[
     .about("With `Accept: text/event-stream` the answer is an event stream: `message` for progress and log messages, then one `result` or `error`.")
     .asks(OF_SERVER)
     .takes::<bridge::CallRequest>()
-    .answers_or::<bridge::CallResult>(&[("text/event-stream", "CallEvents")]),
+    .answers_or::<api::CallResult>(&[("text/event-stream", "CallEvents")]),
     Route::new(
         "updateServer",
         "POST",
@@ -209,8 +209,8 @@ pub(super) const SERVERS: &[Route] = &[
     )
     .about("With `check` it only shows the newest version and what changes with it. Otherwise it moves the server on to a version that was shown.")
     .asks(OF_SERVER)
-    .takes::<update::UpdateRequest>()
-    .answers::<update::Update>(),
+    .takes::<api::UpdateRequest>()
+    .answers::<api::Update>(),
     Route::new(
         "getServerLogs",
         "GET",
@@ -242,7 +242,7 @@ pub(super) const SERVERS: &[Route] = &[
         || get(tools::list_of_server),
     )
     .asks(OF_SERVER)
-    .answers::<tools::Tools>(),
+    .answers::<api::Tools>(),
     Route::new(
         "putServerTool",
         "PUT",
@@ -253,8 +253,8 @@ pub(super) const SERVERS: &[Route] = &[
     )
     .about("With a project: enables, disables, renames or describes the tool for that project. Without one: enables or disables it for all.")
     .asks(OF_SERVER)
-    .takes::<tools::Setting>()
-    .answers::<tools::Set>(),
+    .takes::<api::Setting>()
+    .answers::<api::Set>(),
     Route::new(
         "deleteServerTool",
         "DELETE",
@@ -274,7 +274,7 @@ pub(super) const SERVERS: &[Route] = &[
         || post(approvals::approve),
     )
     .asks(OF_SERVER)
-    .takes::<approvals::Approvals>(),
+    .takes::<api::Approvals>(),
     Route::new(
         "listServerToolChanges",
         "GET",
@@ -285,7 +285,7 @@ pub(super) const SERVERS: &[Route] = &[
     )
     .about("Definitions that took the place of others, newest first.")
     .asks(PAGED)
-    .answers::<approvals::Changes>(),
+    .answers::<api::Changes>(),
     Route::new(
         "importServers",
         "POST",

@@ -33,7 +33,7 @@ pub(super) use self::{
     target::{Home, Target},
 };
 use super::{
-    Problem, Rest, Shared,
+    AppState, Problem, Rest,
     access::{Who, Within, permit},
     input::{self, Conditions, Page, etag, object},
 };
@@ -94,7 +94,7 @@ impl Target {
 }
 
 pub(super) async fn list(
-    State(rest): State<Shared>,
+    State(rest): State<AppState>,
     Extension(who): Who,
     Within(project): Within,
     query: Result<Query<Listing>, QueryRejection>,
@@ -119,7 +119,7 @@ pub(super) async fn list(
 }
 
 pub(super) async fn show(
-    State(rest): State<Shared>,
+    State(rest): State<AppState>,
     Extension(who): Who,
     target: Target,
     headers: HeaderMap,
@@ -164,7 +164,7 @@ impl Rest {
 }
 
 pub(super) async fn remove(
-    State(rest): State<Shared>,
+    State(rest): State<AppState>,
     Extension(who): Who,
     target: Target,
     query: Result<Query<Removing>, QueryRejection>,
@@ -202,7 +202,7 @@ pub(super) async fn remove(
 }
 
 pub(super) async fn enable(
-    rest: State<Shared>,
+    rest: State<AppState>,
     who: Who,
     target: Target,
 ) -> Result<Json<Server>, Problem> {
@@ -210,7 +210,7 @@ pub(super) async fn enable(
 }
 
 pub(super) async fn disable(
-    rest: State<Shared>,
+    rest: State<AppState>,
     who: Who,
     target: Target,
 ) -> Result<Json<Server>, Problem> {
@@ -218,7 +218,7 @@ pub(super) async fn disable(
 }
 
 async fn switch(
-    State(rest): State<Shared>,
+    State(rest): State<AppState>,
     Extension(who): Who,
     mut target: Target,
     enabled: bool,
@@ -252,7 +252,7 @@ async fn switch(
 }
 
 pub(super) async fn start(
-    rest: State<Shared>,
+    rest: State<AppState>,
     who: Who,
     target: Target,
 ) -> Result<Json<Server>, Problem> {
@@ -260,7 +260,7 @@ pub(super) async fn start(
 }
 
 pub(super) async fn stop(
-    rest: State<Shared>,
+    rest: State<AppState>,
     who: Who,
     target: Target,
 ) -> Result<Json<Server>, Problem> {
@@ -268,7 +268,7 @@ pub(super) async fn stop(
 }
 
 pub(super) async fn restart(
-    rest: State<Shared>,
+    rest: State<AppState>,
     who: Who,
     target: Target,
 ) -> Result<Json<Server>, Problem> {
@@ -276,7 +276,7 @@ pub(super) async fn restart(
 }
 
 async fn order(
-    State(rest): State<Shared>,
+    State(rest): State<AppState>,
     Extension(who): Who,
     target: Target,
     order: Order,
@@ -292,7 +292,7 @@ async fn order(
 }
 
 pub(super) async fn events(
-    State(rest): State<Shared>,
+    State(rest): State<AppState>,
     target: Target,
     page: Page,
 ) -> Result<Json<Events>, Problem> {
@@ -314,7 +314,7 @@ pub(super) async fn events(
 }
 
 pub(super) async fn import(
-    State(rest): State<Shared>,
+    State(rest): State<AppState>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Imported>, Problem> {
     let Import { from, text } = object(body)?;

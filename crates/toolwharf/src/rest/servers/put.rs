@@ -27,7 +27,7 @@ use crate::{
     projects::{BY_PROJECT, REGISTERED_BY},
     registry::{self, Edited},
     rest::{
-        Problem, Rest, Shared,
+        AppState, Problem, Rest,
         access::{Who, Within, permit},
         input::{self, Conditions},
     },
@@ -79,7 +79,7 @@ impl Entry {
             Some(Value::String(text)) => match input::description("/description", &text) {
                 Ok(()) => text,
                 Err(problem) => {
-                    errors.extend(problem.errors);
+                    errors.extend(problem.into_errors());
                     String::new()
                 }
             },
@@ -195,7 +195,7 @@ impl Rest {
 
 /// `POST`: a registration, whose row is the contract of `kb.agent_workspaces` (H01).
 pub(in crate::rest) async fn register(
-    State(rest): State<Shared>,
+    State(rest): State<AppState>,
     Extension(who): Who,
     query: Result<Query<Registering>, QueryRejection>,
     body: Result<Bytes, BytesRejection>,
@@ -225,7 +225,7 @@ pub(in crate::rest) async fn register(
 /// `PUT`: replaces a server where it is declared; else declares it in the project that is named, or in the
 /// configuration file.
 pub(in crate::rest) async fn save(
-    State(rest): State<Shared>,
+    State(rest): State<AppState>,
     who: Who,
     Within(project): Within,
     Path(id): Path<String>,

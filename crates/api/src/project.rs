@@ -1,0 +1,51 @@
+//! Projects.
+
+use model::{NamingPolicy, StartPolicy};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::{Time, schema};
+
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct Projects {
+    pub projects: Vec<Project>,
+    /// Give it as `after` for the next page; none on the last.
+    pub next: Option<String>,
+}
+
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct Project {
+    #[schema(schema_with = schema::project_id)]
+    pub id: String,
+    pub name: String,
+    pub description: String,
+    pub enabled: bool,
+    /// None: as the configuration says.
+    #[schema(schema_with = schema::naming)]
+    pub naming: Option<NamingPolicy>,
+    /// How the servers of the configuration file are started at the first chat. None: as the configuration says.
+    #[schema(schema_with = schema::start)]
+    pub start: Option<StartPolicy>,
+    #[schema(value_type = String, format = DateTime)]
+    pub created_at: Time,
+    #[schema(value_type = String, format = DateTime)]
+    pub updated_at: Time,
+}
+
+/// What is configured of a project.
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ProjectConfig {
+    /// Without it, the id.
+    #[schema(schema_with = schema::optional_name)]
+    pub name: Option<String>,
+    #[schema(max_length = 4000)]
+    pub description: String,
+    /// Without it, `true`.
+    pub enabled: Option<bool>,
+    #[schema(schema_with = schema::naming)]
+    pub naming: Option<NamingPolicy>,
+    /// `parallel` lets chats go on without servers of the configuration file that do not start.
+    #[schema(schema_with = schema::start)]
+    pub start: Option<StartPolicy>,
+}

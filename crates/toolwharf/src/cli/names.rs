@@ -1,0 +1,114 @@
+//! Names that shells complete: those of the running gateway, else those of the files. Whatever goes wrong, there are none.
+
+use std::time::Duration;
+
+use api::{Projects, Tools};
+use clap_complete::{CompletionCandidate, engine::ArgValueCandidates, env::Shells};
+
+use super::{
+    Cli, Context, Output,
+    http::{Api, path},
+    reach::{Place, Reach},
+    servers::{all, load},
+};
+
+/// The variable in which shells ask.
+const ASKED: &str = "TOOLWHARF_COMPLETE";
+/// How long somebody who pressed a key waits for names.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Answers a shell that asks, and ends.
+pub(super) fn complete() {
+    use clap::CommandFactory;
+    clap_complete::CompleteEnv::with_factory(Cli::command)
+        .var(ASKED)
+        .complete();
+}
+
+/// What has a shell ask.
+pub(super) fn script(shell: clap_complete::Shell) -> anyhow::Result<String> {
+    let shells = Shells::builtins();
+    let asking = shells.completer(&shell.to_string());
+    let asking = asking.ok_or_else(|| anyhow::anyhow!("there is no script for {shell}"))?;
+    let mut script = Vec::new();
+    asking.write_registration(ASKED, "toolwharf", "toolwharf", "toolwharf", &mut script)?;
+    Ok(String::from_utf8(script)?)
+}
+
+pub(super) fn servers() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| {
+        asked(async |place| match place {
+            Place::Gateway(api) => {
+                let all = all(&api, None).await?;
+                Ok(all.into_iter().map(|server| server.name).collect())
+            }
+            Place::Files(sources) => {
+                let config = load(&sources)?;
+                Ok(config
+                    .servers
+                    .iter()
+                    .map(|spec| spec.name.to_string())
+                    .collect())
+            }
+        })
+    })
+}
+
+pub(super) fn tools() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| {
+        asked(async |place| {
+            let tools: Tools = gateway(place)?.get(&path(&["tools"])).await?;
+            Ok(tools
+                .tools
+                .into_iter()
+                .filter_map(|tool| tool.name)
+                .collect())
+        })
+    })
+}
+
+pub(super) fn projects() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| {
+        asked(async |place| {
+            let list = |page: Projects| (page.projects, page.next);
+            let all = gateway(place)?
+                .pages(&path(&["projects"]), &[], list)
+                .await?;
+            Ok(all.into_iter().map(|project| project.id).collect())
+        })
+    })
+}
+
+fn gateway(place: Place) -> anyhow::Result<Api> {
+    match place {
+        Place::Gateway(api) => Ok(api),
+        Place::Files(_) => anyhow::bail!("no gateway is running"),
+    }
+}
+
+fn asked(
+    names: impl AsyncFnOnce(Place) -> anyhow::Result<Vec<String>>,
+) -> Vec<CompletionCandidate> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let Ok(runtime) = runtime else {
+        return Vec::new();
+    };
+    let found = runtime.block_on(async {
+        let context = Context {
+            config: Vec::new(),
+            output: Output::Table,
+            reach: Reach {
+                url: std::env::var("TOOLWHARF_URL").ok(),
+                ..Reach::default()
+            },
+        };
+        let found = async { names(context.place().await?).await };
+        tokio::time::timeout(PATIENCE, found).await
+    });
+    let mut found = found.ok().and_then(Result::ok).unwrap_or_default();
+    found.sort();
+    found.dedup();
+    found.into_iter().map(CompletionCandidate::new).collect()
+}
