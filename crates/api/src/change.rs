@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use crate::Time;
 
-/// What is agreed to of a server's tools.
+/// The changed definitions of a server's tools that are approved.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Approvals {

@@ -32,7 +32,7 @@ pub struct Project {
     pub updated_at: Time,
 }
 
-/// What is configured of a project.
+/// The configuration of a project.
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ProjectConfig {

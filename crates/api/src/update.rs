@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What is wanted: a look at the newest version, or a change to one that was shown.
+/// A request to show the newest version, or to change to one that was shown.
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct UpdateRequest {

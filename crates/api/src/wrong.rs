@@ -1,4 +1,4 @@
-//! What is wrong in a body, with its place there.
+//! Faults of a body, each with its place.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;

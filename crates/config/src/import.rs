@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 use super::{
     edit::{EditError, ServerFile},
     interpolate::{is_variable, workspace_of},
-    servers::KNOWN,
+    source::ENTRY_KEYS,
 };
 
 /// Clients that are known by name, and where they keep the servers of a user, below the home directory.
@@ -185,7 +185,7 @@ fn is_extension(entry: &Map<String, Value>) -> bool {
 fn leftovers(entry: &Map<String, Value>, notes: &mut Vec<String>) {
     for (key, value) in entry {
         let key = key.as_str();
-        if KNOWN.contains(&key) || DESCRIPTIONS.contains(&key) || key == "envFile" {
+        if ENTRY_KEYS.contains(&key) || DESCRIPTIONS.contains(&key) || key == "envFile" {
             continue;
         }
         let is_empty = value.is_null()

@@ -34,8 +34,8 @@ pub use sandbox::{
     heartbeat, is_mountable, is_port, limits, network, not_mountable, path, ports, start, volumes,
 };
 pub use servers::{
-    CONFINING as SANDBOX_KEYS, KNOWN as ENTRY_KEYS, OURS as TOOLWHARF_KEYS, Unfit,
-    check as check_entry, check_project,
+    CONFINING as SANDBOX_KEYS, OURS as TOOLWHARF_KEYS, Unfit, check as check_entry, check_project,
 };
 #[cfg(test)]
 pub(crate) use settings::SAMPLE as SETTINGS_SAMPLE;
+pub use source::ENTRY_KEYS;

@@ -76,7 +76,7 @@ impl ServerFile {
                 }
                 continue;
             }
-            // What is missing is no matter of an entry that is switched off anyway.
+            // An entry that is switched off may lack something.
             let mut missing = other.missing.clone();
             match accept(
                 &name,

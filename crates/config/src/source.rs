@@ -29,13 +29,8 @@ pub enum Show {
     Place,
 }
 
-/// Keys that may be shown wherever they stand.
-const WORDS: &[&str] = &[
-    "mcpServers",
-    "servers",
-    "context_servers",
-    "mcp",
-    "inputs",
+/// Keys of every entry.
+pub const ENTRY_KEYS: &[&str] = &[
     "command",
     "args",
     "env",
@@ -52,6 +47,15 @@ const WORDS: &[&str] = &[
     "disabledTools",
     "excludeTools",
     "toolwharf",
+];
+
+/// Other keys that may be shown wherever they stand, as those of entries may.
+const WORDS: &[&str] = &[
+    "mcpServers",
+    "servers",
+    "context_servers",
+    "mcp",
+    "inputs",
     "source",
     "settings",
 ];
@@ -192,7 +196,10 @@ fn json_tokens(line: &str, show: Show) -> Vec<Token> {
                 at = string_end(bytes, at);
                 let rest = line[at..].trim_start();
                 let closed = at > start + 1 && bytes[at - 1] == b'"';
-                let known = || WORDS.contains(&line[start..at].trim_matches('"'));
+                let known = || {
+                    let key = line[start..at].trim_matches('"');
+                    ENTRY_KEYS.contains(&key) || WORDS.contains(&key)
+                };
                 open = key_place
                     && closed
                     && rest.starts_with(':')

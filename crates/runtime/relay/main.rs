@@ -45,10 +45,10 @@ const POLLOUT: i16 = 4;
 /// That, or an error or the end, which are always told.
 const READABLE: i16 = !POLLOUT;
 
-/// One connection. All zeroes: there is none.
+/// One connection; all zeroes if this place is free.
 #[derive(Clone, Copy)]
 struct Connection {
-    /// Zero, which is the standard input, if there is none.
+    /// Zero if there is no socket: that number is the standard input.
     socket: i32,
     port: u16,
     /// Which addresses have been tried; zero once it is connected.

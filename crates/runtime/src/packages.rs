@@ -235,7 +235,7 @@ impl Packages {
         }
     }
 
-    /// What is worked on one at a time.
+    /// Packages are worked on one at a time, by this key.
     fn turn(&self, request: &Request) -> String {
         format!("{}/{}", request.registry.name(), request.key())
     }

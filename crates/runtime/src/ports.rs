@@ -306,7 +306,7 @@ impl Listeners {
 impl Closing {
     /// Waits until they are closed, a second at most. Blocks.
     pub(crate) fn wait(&self) {
-        // What it waits for is that there is no sender any more.
+        // It waits until all senders are gone.
         let _ = self.0.recv_timeout(CLOSE);
     }
 }

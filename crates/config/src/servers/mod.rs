@@ -27,7 +27,7 @@ use super::interpolate::{Variables, workspace_of};
 use super::problem::{Problem, nearest};
 use super::sandbox;
 use super::shape::{self, duplicates, kind, printable, span};
-use super::source::{Source, Syntax};
+use super::source::{ENTRY_KEYS, Source, Syntax};
 pub use confined::CONFINING;
 use confined::Confining;
 
@@ -60,25 +60,6 @@ pub struct Unfit {
     pub is_only_unfilled: bool,
 }
 
-/// Keys of every entry.
-pub const KNOWN: &[&str] = &[
-    "command",
-    "args",
-    "env",
-    "cwd",
-    "type",
-    "transport",
-    "url",
-    "serverUrl",
-    "httpUrl",
-    "headers",
-    "disabled",
-    "enabled",
-    "timeout",
-    "disabledTools",
-    "excludeTools",
-    "toolwharf",
-];
 /// Keys of other clients that are close to one of ours, or not read and worth a word.
 const FOREIGN: &[&str] = &[
     "name",
@@ -305,7 +286,7 @@ impl Entry<'_> {
     fn unknown_keys(&mut self, entry: &Object<'_>) {
         for prop in &entry.properties {
             let key = prop.name.as_str();
-            let lists = [KNOWN, FOREIGN, CONFINING];
+            let lists = [ENTRY_KEYS, FOREIGN, CONFINING];
             if lists.iter().any(|known| known.contains(&key)) {
                 continue;
             }
@@ -325,7 +306,7 @@ impl Entry<'_> {
                     format!("`envFile` of server `{server}` is not read"),
                     "list the variables in `env`, as `\"NAME\": \"${NAME}\"`".to_owned(),
                 ));
-            } else if let Some(known) = nearest(key, KNOWN) {
+            } else if let Some(known) = nearest(key, ENTRY_KEYS) {
                 self.warnings.push(warning(
                     format!(
                         "`{}` of server `{server}` is not a known key",

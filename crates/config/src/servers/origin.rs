@@ -10,7 +10,8 @@ use model::{Launch, Origin, Place, Program, Remote};
 use super::super::interpolate::Unknown;
 use super::super::problem::{Problem, nearest};
 use super::super::shape::{duplicates, kind, printable, span};
-use super::{Entry, KNOWN, confined::Confining};
+use super::super::source::ENTRY_KEYS;
+use super::{Entry, confined::Confining};
 
 const COMMAND_SLIPS: &[&str] = &[
     "cmd",
@@ -335,6 +336,6 @@ fn slip<'o, 'a>(entry: &'o Object<'a>, key: &str, slips: &[&str]) -> Option<&'o 
     entry.properties.iter().find(|prop| {
         let name = prop.name.as_str();
         slips.iter().any(|slip| slip.eq_ignore_ascii_case(name))
-            || (!KNOWN.contains(&name) && nearest(name, &[key]).is_some())
+            || (!ENTRY_KEYS.contains(&name) && nearest(name, &[key]).is_some())
     })
 }

@@ -80,7 +80,7 @@ fn defaults_hold_for_entries_that_say_nothing_else() {
     check(pinned, out, (false, Packages::Newest));
     let own = json!({"command": "npx", "toolwharf": {"packages": "pinned"}});
     check("", own, (false, Packages::Pinned));
-    // A URL is none of their business.
+    // The defaults do not apply to a URL.
     assert!(load(all, json!({"url": "https://h/mcp"})).is_ok());
     let errors = load(all, json!({"command": "npx", "cwd": "/srv"})).unwrap_err();
     for part in [

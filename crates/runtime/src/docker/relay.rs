@@ -42,7 +42,7 @@ use crate::ports::Listeners;
 use crate::pump::Idle;
 use crate::unit::Error;
 
-/// Empty where there is none for this processor.
+/// The program; empty if it was not built for this processor.
 const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/relay"));
 /// Where it is inside. `/run` is in memory, and no volume's or mount's to take.
 pub(super) const INSIDE: &str = "/run/toolwharf/relay";

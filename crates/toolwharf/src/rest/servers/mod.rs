@@ -7,7 +7,11 @@ mod put;
 mod target;
 mod told;
 
-use std::time::Duration;
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+    time::Duration,
+};
 
 use api::{Event, Events, Import, Imported, Removed, Server, Servers};
 use axum::{
@@ -23,6 +27,7 @@ use axum::{
 use config::Sources;
 use engine::Order;
 use futures_util::{StreamExt as _, stream};
+use model::ProjectId;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use store::{ServerRow, WorkspaceRow};
@@ -108,13 +113,18 @@ pub(super) async fn list(
     let targets = targets.into_iter().map(|target| (target.place(), target));
     let targets = page.cut(targets.collect(), |(place, _)| place);
     let next = page.next(&targets, |(place, _)| place.clone());
+    let products = rest.products(targets.iter().map(|(_, target)| target));
+    let products = Arc::new(products.await?);
     // Each is a look at files of the kernel on a thread of its own, or a question to a daemon.
     let told = targets.into_iter().map(|(_, target)| {
-        let (rest, who) = (rest.clone(), who.clone());
-        async move { rest.with_product(&who, &target).await }
+        let (rest, who, products) = (rest.clone(), who.clone(), products.clone());
+        async move {
+            let mut server = rest.told(&who, &target).await;
+            server.product = target.product().and_then(|id| products.get(id).cloned());
+            server
+        }
     });
-    let servers: Vec<_> = stream::iter(told).buffered(LOOKS).collect().await;
-    let servers = servers.into_iter().collect::<Result<_, _>>()?;
+    let servers = stream::iter(told).buffered(LOOKS).collect().await;
     Ok(Json(Servers { servers, next }))
 }
 
@@ -124,16 +134,15 @@ pub(super) async fn show(
     target: Target,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
+    let tag = target.tag();
+    if let Some(tag) = &tag
+        && Conditions::of(&headers).is_known(tag)
+    {
+        return Ok((StatusCode::NOT_MODIFIED, [(header::ETAG, tag.clone())]).into_response());
+    }
     rest.taken_in(&target).await?;
     let server = rest.with_product(&who, &target).await?;
-    let tag = target.tag();
-    let told = answered(StatusCode::OK, tag.clone(), server);
-    match tag {
-        Some(tag) if Conditions::of(&headers).is_known(&tag) => {
-            Ok((StatusCode::NOT_MODIFIED, [(header::ETAG, tag)]).into_response())
-        }
-        _ => Ok(told),
-    }
+    Ok(answered(StatusCode::OK, tag, server))
 }
 
 /// A server, with the tag of its declaration: what is told of it changes all the time.
@@ -151,15 +160,31 @@ fn answered(status: StatusCode, tag: Option<String>, server: Server) -> Response
 impl Rest {
     /// What is told of a server, with the name of its product.
     async fn with_product(&self, who: &Principal, target: &Target) -> Result<Server, Problem> {
+        let products = self.products([target].into_iter()).await?;
         let mut server = self.told(who, target).await;
-        if let Home::Project(row) = &target.home
-            && let Some(id) = &row.product_id
-        {
-            let products = self.projects.store().product_list(&row.project_id).await?;
-            let product = products.into_iter().find(|product| product.id == *id);
-            server.product = product.map(|product| product.name);
-        }
+        server.product = target.product().and_then(|id| products.get(id).cloned());
         Ok(server)
+    }
+
+    /// The names of the products that brought some of these servers, by their ids; each project is looked up once.
+    async fn products(
+        &self,
+        targets: impl Iterator<Item = &Target>,
+    ) -> Result<HashMap<String, String>, Problem> {
+        let brought = targets.filter(|target| target.product().is_some());
+        let owners: BTreeSet<&ProjectId> = brought
+            .filter_map(|target| target.key.owner.as_ref())
+            .collect();
+        let mut names = HashMap::new();
+        for owner in owners {
+            let products = self.projects.store().product_list(owner).await?;
+            names.extend(
+                products
+                    .into_iter()
+                    .map(|product| (product.id, product.name)),
+            );
+        }
+        Ok(names)
     }
 }
 

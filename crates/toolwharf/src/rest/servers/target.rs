@@ -80,6 +80,14 @@ impl Target {
         format!("{owner}/{}/{}", self.key.name, self.id())
     }
 
+    /// The id of the product that brought it.
+    pub(super) fn product(&self) -> Option<&String> {
+        match &self.home {
+            Home::Project(row) => row.product_id.as_ref(),
+            Home::File | Home::Registered(_) => None,
+        }
+    }
+
     /// What its events are kept under.
     pub(super) fn events(&self) -> String {
         match &self.home {
@@ -133,6 +141,13 @@ impl Rest {
             Err(error) => return Err(error.into()),
         }
         let name = name.ok_or_else(|| missing(id))?;
+        if let Some(project) = project {
+            match store.server_get(project, &name).await {
+                Ok(row) => return Ok(row.into()),
+                Err(store::Error::NotFound { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
         let mut named = self.targets(project).await?;
         named.retain(|target| target.key.name == name);
         if let Some(at) = named.iter().position(|target| target.key.owner.is_none()) {
