@@ -40,6 +40,13 @@ const RULES: &[Rule] = &[
         no_anywhere: &["axum", "sqlx"],
     },
     Rule {
+        krate: "oauth",
+        // It has no transport of its own.
+        ours: &["model"],
+        no_direct: &[],
+        no_anywhere: &["hyper", "axum", "reqwest", "sqlx", "rmcp"],
+    },
+    Rule {
         krate: "runtime",
         ours: &["model"],
         no_direct: &["rmcp"],
@@ -81,7 +88,7 @@ const RULES: &[Rule] = &[
     Rule {
         krate: "toolwharf",
         ours: &[
-            "engine", "agent", "runtime", "store", "mcp", "config", "model", "api",
+            "engine", "agent", "runtime", "store", "mcp", "oauth", "config", "model", "api",
         ],
         no_direct: &["sqlx"],
         no_anywhere: &[],

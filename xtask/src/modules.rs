@@ -15,7 +15,15 @@ use syn::{Attribute, Item, Meta, UseTree, visit::Visit};
 use crate::{lengths::rust_files, workspace::Workspace};
 
 /// The crates that are checked.
-const CRATES: [&str; 6] = ["model", "mcp", "engine", "api", "config", "toolwharf"];
+const CRATES: [&str; 7] = [
+    "model",
+    "mcp",
+    "oauth",
+    "engine",
+    "api",
+    "config",
+    "toolwharf",
+];
 
 /// Which modules each module uses.
 type Uses = BTreeMap<String, BTreeSet<String>>;

@@ -258,7 +258,7 @@ pub(crate) fn is_root() -> Result<bool> {
     Ok(Cmd::new("id").arg("-u").output()?.trim() == "0")
 }
 
-/// Installs the servers, the conformance suite and Redocly from npm, and a Node.js that they accept.
+/// Installs the servers, the conformance suite, Redocly and an authorization server from npm, and a Node.js that they accept.
 fn npm_packages(workspace: &Workspace) -> Result<()> {
     let node_modules = workspace.node_modules();
     let node = node_modules.join("node/bin/node");
@@ -266,7 +266,9 @@ fn npm_packages(workspace: &Workspace) -> Result<()> {
     if stamp.holds() && is_executable(&node) {
         return Ok(());
     }
-    heading("installing MCP servers, the conformance suite, Redocly and Node.js from npm");
+    heading(
+        "installing MCP servers, the conformance suite, Redocly, oidc-provider and Node.js from npm",
+    );
     stamp.remove()?;
     let work = workspace.work();
     fs::write(work.join("package.json"), PACKAGE)?;

@@ -6,6 +6,7 @@ mod call;
 mod change;
 mod chat;
 mod key;
+mod login;
 mod problem;
 mod product;
 mod project;
@@ -24,6 +25,7 @@ pub use self::{
     change::{Approvals, Change, Changes},
     chat::{ChatRequest, ConversationInfo, Conversations, WholeConversation},
     key::{Key, Keys, MadeKey},
+    login::{Login, LoginBegun, LoginRedirect, LoginRequest, LoginWay, Logins},
     problem::{McpError, Problem},
     product::{InstalledProduct, Product, Products, WholeProduct},
     project::{Project, ProjectConfig, Projects},

@@ -46,6 +46,7 @@ pub const ENTRY_KEYS: &[&str] = &[
     "timeout",
     "disabledTools",
     "excludeTools",
+    "login",
     "toolwharf",
 ];
 

@@ -205,6 +205,7 @@ impl Server {
             let mut status = self.known.status();
             status.placement.clone_from(&connection.hosted);
             status.refused = None;
+            status.needs_login = false;
         }
         let grace = tokio::select! {
             biased;
@@ -302,10 +303,14 @@ impl Server {
         if let Some(blocked) = self.take_blocked() {
             return self.blocked(&blocked);
         }
-        self.known.status().refused.clone_from(&error.refused);
+        let hindrance = error.hindrance();
+        let mut status = self.known.status();
+        status.refused.clone_from(&error.refused);
+        status.needs_login = hindrance == Some(Hindrance::Login);
+        drop(status);
         self.say(error.reason.clone());
         let why = error.reason.to_string();
-        if let Some(hindrance) = error.hindrance() {
+        if let Some(hindrance) = hindrance {
             let again = hindrance.again();
             return Event::Refused { why, again };
         }
@@ -339,7 +344,9 @@ impl Server {
         }
         self.stats.starts.fetch_add(1, Ordering::Relaxed);
         let capabilities = shared.shared_capabilities();
-        let connecting = shared.connect.connect(&self.spec, &capabilities, launched);
+        let connecting = shared
+            .connect
+            .connect(&self.spec, None, &capabilities, launched);
         let connected = connecting.await;
         let mut kept = self
             .stderr_of_failure

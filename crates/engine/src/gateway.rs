@@ -25,6 +25,7 @@ use crate::{
     fleet::Fleet,
     hub::{Filter, Listener, Registration},
     launch::{Connect, Launcher},
+    logins::Logins,
     offers, own_instances,
     relay::{Target, relay, routed_span, string_at},
     runtimes::Runtimes,
@@ -48,7 +49,13 @@ pub struct Gateway {
 impl Gateway {
     /// A gateway without servers yet.
     #[must_use]
-    pub fn new(settings: Settings, identity: Identity, runtimes: Runtimes, store: Store) -> Self {
+    pub fn new(
+        settings: Settings,
+        identity: Identity,
+        runtimes: Runtimes,
+        logins: Arc<dyn Logins>,
+        store: Store,
+    ) -> Self {
         let limits = &settings.limits;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let runtimes = Arc::new(runtimes);
@@ -56,12 +63,20 @@ impl Gateway {
             runtimes: runtimes.clone(),
             starting: Semaphore::new((cores * STARTS_PER_CORE).max(LEAST_STARTS)),
             connector: Connector::new(),
+            logins: logins.clone(),
             identity: identity.clone(),
             max_message: limits.max_line_bytes,
             max_depth: limits.max_depth,
             stop_grace: limits.stop_grace,
         };
-        Self::with(settings, identity, Arc::new(launcher), runtimes, store)
+        Self::with(
+            settings,
+            identity,
+            Arc::new(launcher),
+            runtimes,
+            logins,
+            store,
+        )
     }
 
     /// [`Gateway::new`] with something else that makes connections.
@@ -71,10 +86,11 @@ impl Gateway {
         identity: Identity,
         connect: Arc<dyn Connect>,
         runtimes: Arc<Runtimes>,
+        logins: Arc<dyn Logins>,
         store: Store,
     ) -> Self {
         let fleet = Fleet::new(settings);
-        let shared = Shared::new(fleet, identity, connect, runtimes, store);
+        let shared = Shared::new(fleet, identity, connect, runtimes, logins, store);
         let sweeping = shared.clone();
         shared.spawn(async move {
             let mut tick = tokio::time::interval(Duration::from_secs(1));

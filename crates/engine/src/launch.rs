@@ -12,7 +12,9 @@ use futures_util::future::BoxFuture;
 use mcp::{
     Era,
     chain::{self, Blocked},
-    client::{Ambient, Client, ConnectError, Connector, Identity, Options, Stray, Target},
+    client::{
+        Ambient, CallError, Client, ConnectError, Connector, Identity, Options, Stray, Target,
+    },
 };
 use model::{EraPolicy, Launch, Origin, Place, Reach, ServerSpec};
 use runtime::{Exit, Handle, Unit};
@@ -20,6 +22,7 @@ use tokio::{sync::Semaphore, time::Instant};
 
 use crate::{
     connection::{Connection, Placement},
+    logins::Logins,
     runtimes::Runtimes,
 };
 
@@ -41,13 +44,15 @@ const LOOK_AGAIN_SOON: Duration = Duration::from_secs(5);
 /// scripted servers here.
 pub trait Connect: Send + Sync {
     /// Starts or reaches the server and makes a conversation with it, in which `capabilities` (JSON text) are declared.
-    /// No secret of `spec` is in the error's reason.
+    /// Its requests carry the tokens of `whose` sign-in; `None`: of the one that all callers share. No secret of `spec` is in
+    /// the error's reason.
     ///
     /// # Cancel safety
     /// What was started is ended if this is dropped before it is done; whoever has to know when takes it from `launched`.
     fn connect<'a>(
         &'a self,
         spec: &'a ServerSpec,
+        whose: Option<&'a Arc<str>>,
         capabilities: &'a str,
         launched: &'a Launched,
     ) -> BoxFuture<'a, Result<(Connection, Ambient), StartError>>;
@@ -74,6 +79,7 @@ pub(crate) struct Launcher {
     /// Sandboxes that are being started: so many at a time, for each needs the processor for a moment.
     pub(crate) starting: Semaphore,
     pub(crate) connector: Connector,
+    pub(crate) logins: Arc<dyn Logins>,
     pub(crate) identity: Identity,
     pub(crate) max_message: usize,
     pub(crate) max_depth: usize,
@@ -144,13 +150,15 @@ pub enum Hindrance {
     Host,
     /// The same of a port, which may be free soon.
     Port,
+    /// Somebody has to sign in to it.
+    Login,
 }
 
 impl Hindrance {
     /// When to look again.
     pub(crate) fn again(self) -> Option<Duration> {
         match self {
-            Self::Description => None,
+            Self::Description | Self::Login => None,
             Self::Host => Some(LOOK_AGAIN),
             Self::Port => Some(LOOK_AGAIN_SOON),
         }
@@ -232,8 +240,11 @@ impl StartError {
     }
 
     fn of(error: &ConnectError) -> Self {
+        let needs_login =
+            matches!(error, ConnectError::Call(CallError::SignIn(it)) if it.is_needed);
         Self {
             blocked: blocked(error),
+            hindrance: needs_login.then_some(Hindrance::Login),
             ..Self::new(error.to_string())
         }
     }
@@ -250,11 +261,12 @@ impl Connect for Launcher {
     fn connect<'a>(
         &'a self,
         spec: &'a ServerSpec,
+        whose: Option<&'a Arc<str>>,
         capabilities: &'a str,
         launched: &'a Launched,
     ) -> BoxFuture<'a, Result<(Connection, Ambient), StartError>> {
         Box::pin(async move {
-            let connecting = self.connect_as_configured(spec, capabilities, launched);
+            let connecting = self.connect_as_configured(spec, whose, capabilities, launched);
             let connected = connecting.await;
             // Reasons name the command or the URL, and secrets may have been filled in there (P04).
             connected.map_err(|error| StartError {
@@ -280,12 +292,14 @@ impl Launcher {
             max_depth: self.max_depth,
             timeout: spec.start_timeout,
             public_only: matches!(&spec.origin, Origin::Remote(remote) if remote.public_only),
+            authorize: None,
         }
     }
 
     async fn connect_as_configured(
         &self,
         spec: &ServerSpec,
+        whose: Option<&Arc<str>>,
         capabilities: &str,
         launched: &Launched,
     ) -> Result<(Connection, Ambient), StartError> {
@@ -315,7 +329,8 @@ impl Launcher {
             true => Target::Sse { url, headers },
             false => Target::Http { url, headers },
         };
-        let options = self.options(spec, capabilities, era);
+        let mut options = self.options(spec, capabilities, era);
+        options.authorize = self.logins.authorize(spec, whose);
         match self.connector.connect(target, &options).await {
             Ok((client, ambient)) => Ok((Connection::new(client, None, None), ambient)),
             Err(error) => Err(StartError::of(&error)),

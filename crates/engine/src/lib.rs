@@ -7,6 +7,7 @@
 //! - [`catalog`]: what a server offers, as it said it; [`uri`]: what resources are called where several servers have some.
 //! - [`remember`], `memory`, `pinned`: what is known of servers from earlier runs, and what is kept back for it.
 //! - [`lifecycle`]: when a server is started, stopped and started again, as a pure function.
+//! - `logins`: whose sign-in requests to servers carry ([`Logins`]).
 //! - `runtimes`: what runs a sandboxed server; `connection`: a conversation with an instance; `launch`: how one is made
 //!   ([`Connect`]).
 //! - `status`: how a server is; `orders`: what somebody wants of it; `queue`: calls that wait for their turn; `questions`: what
@@ -45,6 +46,7 @@ mod hold;
 pub mod hub;
 mod launch;
 pub mod lifecycle;
+mod logins;
 mod memory;
 mod names;
 mod offers;
@@ -84,6 +86,7 @@ pub use exchange::{ANONYMOUS, Answer, Caller};
 pub use fleet::{Fleet, Project};
 pub use gateway::Gateway;
 pub use launch::{Connect, Hindrance, Launched, Refused, StartError};
+pub use logins::{Logins, NoLogins};
 pub use memory::{Remembered, config_digest};
 pub use orders::Order;
 pub use pinned::KeptBack;

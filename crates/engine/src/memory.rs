@@ -426,6 +426,7 @@ mod tests {
                 headers: headers(),
                 sse,
                 public_only: false,
+                login: model::Login::default(),
             };
             check(Origin::Remote(remote), expected);
         }

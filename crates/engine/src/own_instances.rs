@@ -49,7 +49,7 @@ pub(crate) async fn instance(
     let started = slot.get_or_try_init(|| async {
         let capabilities = String::from_utf8_lossy(capabilities);
         let launched = Launched::default();
-        let connecting = (shared.connect).connect(&server.spec, &capabilities, &launched);
+        let connecting = (shared.connect).connect(&server.spec, None, &capabilities, &launched);
         let (connection, ambient) = connecting.await?;
         let connection = Arc::new(connection);
         shared.spawn(forward(

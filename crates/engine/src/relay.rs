@@ -1,8 +1,9 @@
 //! The way of one call: queue, connection, the era's bridge, and back.
 
 mod asked;
+mod sign_in;
 
-use std::{sync::Arc, sync::atomic::Ordering, time::Duration};
+use std::{borrow::Cow, sync::Arc, sync::atomic::Ordering, time::Duration};
 
 use mcp::{
     Era, Frame, Kind, RpcError, bridge,
@@ -196,7 +197,7 @@ async fn carry(
     caller: &Caller,
     frame: &Frame,
     target: &Target,
-    opening: Option<Opening<'_>>,
+    mut opening: Option<Opening<'_>>,
 ) -> (Answer, End) {
     let server = &target.server;
     server.stats.calls.fetch_add(1, Ordering::Relaxed);
@@ -209,7 +210,14 @@ async fn carry(
         token: progress_token(frame),
         started: Instant::now(),
     };
-    let (answer, end) = match relay.run(opening).await {
+    let mut outcome = relay.run(&mut opening).await;
+    if let Err(failure) = outcome {
+        outcome = match relay.needs_login(&failure) {
+            true => Box::pin(relay.after_sign_in(failure, &mut opening)).await,
+            false => Err(failure),
+        };
+    }
+    let (answer, end) = match outcome {
         Ok(answer) => (answer, End::Answered),
         Err(Failure::NotRecorded(why)) => {
             let what = format!("{why}; it was not made");
@@ -243,12 +251,13 @@ fn wants_task(caller: &Caller, frame: &Frame) -> bool {
 }
 
 impl Relay<'_> {
-    async fn run(&self, opening: Option<Opening<'_>>) -> Result<Answer, Failure> {
+    /// `opening` is taken when the record of the call is opened: a call that is turned away before that may be made again.
+    async fn run(&self, opening: &mut Option<Opening<'_>>) -> Result<Answer, Failure> {
         if self.caller.era == Era::Modern
             && let Some(state) = self.own_state()
         {
             // Rare ways are boxed: the future of the usual one stays small, for it is moved into its task.
-            if let Some(opening) = opening {
+            if let Some(opening) = opening.take() {
                 opening.await?;
             }
             return Box::pin(self.resume(&state)).await;
@@ -263,12 +272,12 @@ impl Relay<'_> {
         if let Some(refusal) = server.refusal() {
             return Err(Failure::Refused(refusal));
         }
-        let sending = match (&self.caller.session, &opening) {
+        let sending = match (&self.caller.session, &*opening) {
             (None, _) => Sending::Anytime,
             (Some(_), None) => Sending::InOrder,
             (Some(_), Some(_)) => Sending::Later,
         };
-        let permit = match opening {
+        let permit = match opening.take() {
             // It waits for work that is done without it.
             None if self.frame.method() == tasks::RESULT => Ok(Permit::beside(self.by)),
             None => {
@@ -293,7 +302,14 @@ impl Relay<'_> {
             let is_own = self.is_own_instance();
             Box::pin(connection.ensure_level(level, is_own)).await;
         }
-        let (call, connection) = self.call(connection, self.frame, deadline).await?;
+        let frame = match self.is_after_urls() {
+            // What the client says of the URLs is for us.
+            true => Cow::Owned(
+                bridge::retry(self.frame, &[], None).unwrap_or_else(|| self.frame.clone()),
+            ),
+            false => Cow::Borrowed(self.frame),
+        };
+        let (call, connection) = self.call(connection, &frame, deadline).await?;
         permit.sent();
         self.see_through(call, connection, permit, &mut deadline)
             .await
@@ -654,6 +670,14 @@ impl Relay<'_> {
                 "timeout",
                 format!("server `{server}` did not answer `{what}` within {ms} ms"),
             ),
+            Failure::Call(CallError::SignIn(sign_in)) => (
+                if sign_in.is_needed {
+                    "needs_login"
+                } else {
+                    "server_unavailable"
+                },
+                format!("server `{server}` cannot be called: {sign_in}"),
+            ),
             Failure::Call(CallError::Closed(why)) => (
                 "server_unavailable",
                 format!("server `{server}` went away during `{what}`: {why}"),
@@ -735,7 +759,7 @@ pub(crate) fn routed_span(frame: &Frame) -> Option<Span> {
 
 /// The string at a span.
 pub(crate) fn string_at(frame: &Frame, span: &Span) -> Option<String> {
-    as_string(&frame.text()[span.clone()]).map(std::borrow::Cow::into_owned)
+    as_string(&frame.text()[span.clone()]).map(Cow::into_owned)
 }
 
 fn ms(duration: Duration) -> u64 {

@@ -75,6 +75,21 @@ fn place(parts: &[&[u8]]) -> Vec<u8> {
     place
 }
 
+fn login_place(parts: &[&str]) -> Vec<u8> {
+    let parts: Vec<&[u8]> = std::iter::once("login")
+        .chain(parts.iter().copied())
+        .map(str::as_bytes)
+        .collect();
+    place(&parts)
+}
+
+fn utf8(plain: Vec<u8>) -> Result<Zeroizing<String>, CannotOpen> {
+    String::from_utf8(plain).map(Zeroizing::new).map_err(|bad| {
+        bad.into_bytes().zeroize();
+        CannotOpen
+    })
+}
+
 /// The key that all others are wrapped with. It is in no database.
 pub struct MasterKey(Key);
 
@@ -130,8 +145,23 @@ impl MasterKey {
     /// # Errors
     /// [`CannotOpen`]
     pub fn unwrap(&self, project: &ProjectId, wrapped: &[u8]) -> Result<DataKey, CannotOpen> {
-        let place: [&[u8]; 2] = [b"data key", project.as_str().as_bytes()];
-        let plain = self.unwrapped(&place, wrapped)?;
+        self.unwrap_at(&[b"data key", project.as_str().as_bytes()], wrapped)
+    }
+
+    /// [`MasterKey::wrap`] for the one key that sign-ins are sealed with.
+    #[must_use]
+    pub fn wrap_login_key(&self, key: &DataKey) -> Vec<u8> {
+        self.wrapped(&[b"login key"], &*key.0.0)
+    }
+
+    /// # Errors
+    /// [`CannotOpen`]
+    pub fn unwrap_login_key(&self, wrapped: &[u8]) -> Result<DataKey, CannotOpen> {
+        self.unwrap_at(&[b"login key"], wrapped)
+    }
+
+    fn unwrap_at(&self, place: &[&[u8]], wrapped: &[u8]) -> Result<DataKey, CannotOpen> {
+        let plain = self.unwrapped(place, wrapped)?;
         let key: [u8; KEY_BYTES] = plain.as_slice().try_into().map_err(|_| CannotOpen)?;
         Ok(DataKey(Key(Zeroizing::new(key))))
     }
@@ -180,6 +210,26 @@ impl DataKey {
         Sealed { nonce, sealed }
     }
 
+    /// Seals something of sign-ins for a place: parts that nothing else has in this order.
+    #[must_use]
+    pub fn seal_login(&self, parts: &[&str], value: &str) -> Sealed {
+        let (nonce, sealed) = self.0.seal(&login_place(parts), value.as_bytes());
+        Sealed { nonce, sealed }
+    }
+
+    /// # Errors
+    /// [`CannotOpen`]
+    pub fn open_login(
+        &self,
+        parts: &[&str],
+        sealed: &Sealed,
+    ) -> Result<Zeroizing<String>, CannotOpen> {
+        utf8(
+            self.0
+                .open(&login_place(parts), &sealed.nonce, &sealed.sealed)?,
+        )
+    }
+
     /// # Errors
     /// [`CannotOpen`]
     pub fn open(
@@ -190,11 +240,7 @@ impl DataKey {
         sealed: &Sealed,
     ) -> Result<Zeroizing<String>, CannotOpen> {
         let place = Self::place(project, name, version);
-        let plain = self.0.open(&place, &sealed.nonce, &sealed.sealed)?;
-        String::from_utf8(plain).map(Zeroizing::new).map_err(|bad| {
-            bad.into_bytes().zeroize();
-            CannotOpen
-        })
+        utf8(self.0.open(&place, &sealed.nonce, &sealed.sealed)?)
     }
 
     fn place(project: &ProjectId, name: &str, version: i64) -> Vec<u8> {

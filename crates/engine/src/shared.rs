@@ -25,6 +25,7 @@ use crate::{
     hold::Holds,
     hub::Hub,
     launch::{Connect, SHARED_CAPABILITIES},
+    logins::Logins,
     memory::Memory,
     runtimes::Runtimes,
     scope::Scope,
@@ -36,6 +37,7 @@ use crate::{
 pub(crate) struct Shared {
     pub(crate) connect: Arc<dyn Connect>,
     pub(crate) runtimes: Arc<Runtimes>,
+    pub(crate) logins: Arc<dyn Logins>,
     /// From the polite request to end an instance until the kill, save where somebody says otherwise.
     pub(crate) stop_grace: Duration,
     pub(crate) identity: Identity,
@@ -69,6 +71,7 @@ impl Shared {
         identity: Identity,
         connect: Arc<dyn Connect>,
         runtimes: Arc<Runtimes>,
+        logins: Arc<dyn Logins>,
         store: Store,
     ) -> Arc<Self> {
         let audit = Audit::new(store.call_writer());
@@ -82,6 +85,7 @@ impl Shared {
             memory: Memory::new(store, over.clone()),
             connect,
             runtimes,
+            logins,
             stop_grace: fleet.settings.limits.stop_grace,
             identity,
             hub: Arc::default(),

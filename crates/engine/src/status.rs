@@ -34,6 +34,19 @@ pub struct Status {
     pub warnings: u64,
     /// What of its registration the last attempt to start it found impossible.
     pub refused: Option<Refused>,
+    /// Whether it is not up because somebody has to sign in first.
+    pub needs_login: bool,
+}
+
+impl Status {
+    /// The word for it: that of its phase, or `needs_login`.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        match self.phase {
+            Phase::Blocked { .. } if self.needs_login => "needs_login",
+            phase => phase.word(),
+        }
+    }
 }
 
 /// The last end that should not have been.
@@ -94,6 +107,7 @@ impl Default for Known {
                 placement: None,
                 warnings: 0,
                 refused: None,
+                needs_login: false,
             }),
             measured: Mutex::default(),
         }

@@ -153,7 +153,9 @@ impl Gateway {
         let spec = beside(&server.spec, version).ok_or("it is not launched here")?;
         let capabilities = shared.shared_capabilities();
         let launched = Launched::default();
-        let connecting = shared.connect.connect(&spec, &capabilities, &launched);
+        let connecting = shared
+            .connect
+            .connect(&spec, None, &capabilities, &launched);
         let tools = match connecting.await {
             Ok((connection, ambient)) => {
                 let tools = tokio::select! {

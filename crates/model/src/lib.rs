@@ -9,6 +9,7 @@ mod address;
 mod causes;
 mod hidden;
 mod id;
+mod login;
 pub mod naming;
 mod origin;
 mod policy;
@@ -21,6 +22,7 @@ pub use address::is_public;
 pub use causes::with_causes;
 pub use hidden::Hidden;
 pub use id::{ExposedName, InvalidName, NativeName, ProjectId, ServerKey, ServerName, ToolRef};
+pub use login::{ClientAuth, Grant, Login, LoginMode, Pkce};
 pub use origin::{Launch, Origin, Place, Program, Reach, Remote, url_for_display};
 pub use policy::{
     AuditBodies, Breaker, EraPolicy, Heartbeat, NamingPolicy, Packages, Pinning, Provider,

@@ -8,7 +8,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::{Packages, Sandbox};
+use crate::{Login, Packages, Sandbox};
 
 /// Where a server's instances come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +26,8 @@ pub struct Remote {
     pub sse: bool,
     /// Whether its URL may only lead to addresses of the public internet: it was not an administrator who named it.
     pub public_only: bool,
+    /// How its callers are signed in.
+    pub login: Login,
 }
 
 /// A program that we start.
@@ -142,6 +144,7 @@ impl fmt::Debug for Remote {
             .field("headers", &self.headers.keys())
             .field("sse", &self.sse)
             .field("public_only", &self.public_only)
+            .field("login", &self.login)
             .finish()
     }
 }
@@ -211,6 +214,7 @@ mod tests {
             headers: secrets("Authorization"),
             sse: false,
             public_only: false,
+            login: Login::default(),
         });
         let text = format!("{remote:?} {}", remote.target());
         assert!(!text.contains("hunter2"), "{text}");

@@ -147,12 +147,18 @@ impl ServerSpec {
             .iter()
             .filter(|(name, _)| is_secretive(name))
             .map(|(_, value)| value.as_str());
+        let login = match &self.origin {
+            Origin::Remote(remote) => [&remote.login.client_secret, &remote.login.private_key],
+            Origin::Launch(_) => [&None, &None],
+        };
+        let login = login.into_iter().flatten().map(String::as_str);
         let mut values: Vec<&str> = self
             .secrets
             .0
             .iter()
             .map(String::as_str)
             .chain(named)
+            .chain(login)
             .filter(|value| value.len() >= LEAST_SECRET)
             .collect();
         // The longer first: one may be a part of another.
@@ -317,6 +323,7 @@ mod tests {
             headers: BTreeMap::new(),
             sse: false,
             public_only: false,
+            login: crate::Login::default(),
         });
         assert_eq!(spec.max_concurrency_or_default(), 64);
     }

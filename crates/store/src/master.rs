@@ -63,8 +63,8 @@ impl Store {
         Ok(rows.into_iter().map(|row| (row.id, row.data_key)).collect())
     }
 
-    /// Goes over to another master key: `rewrapped` is what [`Store::master_data_keys`] gave,
-    /// unwrapped with the old key and wrapped with the new one.
+    /// Goes over to another master key: `rewrapped` is what [`Store::master_data_keys`] gave, and `login_key` what
+    /// [`Store::login_key`] gave, unwrapped with the old key and wrapped with the new one.
     ///
     /// # Errors
     /// [`Error::Conflict`] if another master key than `old` is in use, or if the projects with a
@@ -75,16 +75,19 @@ impl Store {
         new: &str,
         sealed_check: &[u8],
         rewrapped: &[(ProjectId, Vec<u8>)],
+        login_key: Option<&[u8]>,
     ) -> Result<()> {
         let mut tx = self.pool.begin().await?;
         let changed = execute!(
             tx,
-            "UPDATE kb.master_key SET key_id = $2, sealed_check = $3, rotated_at = $4
-             WHERE id = 1 AND key_id = $1",
+            "UPDATE kb.master_key SET key_id = $2, sealed_check = $3, rotated_at = $4, login_key = $5
+             WHERE id = 1 AND key_id = $1 AND (login_key IS NULL) = $6",
             Key(old),
             Key(new),
             sealed_check,
             now(),
+            login_key,
+            login_key.is_none(),
         )?;
         if changed == 0 {
             return Err(Error::conflict("master key", old, ROTATED));

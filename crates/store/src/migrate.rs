@@ -47,6 +47,7 @@ const MIGRATIONS: &[Migration] = migrations![
     "0005_lighter_calls",
     "0006_runs",
     "0007_pins_and_configurations",
+    "0008_logins",
 ];
 
 /// The version that this program works with.

@@ -131,6 +131,7 @@ impl Store {
         // These know no project of the configuration file either, so nothing cascades to them.
         execute!(tx, "DELETE FROM kb.tool_pins WHERE project_id = $1", key)?;
         execute!(tx, "DELETE FROM kb.tool_changes WHERE project_id = $1", key)?;
+        execute!(tx, "DELETE FROM kb.logins WHERE project_id = $1", key)?;
         execute!(
             tx,
             "DELETE FROM kb.catalog_snapshots WHERE project_id = $1",

@@ -6,7 +6,7 @@
 //! library finds and guards such processes ([`Bin`], [`Process`]), speaks to servers without interpreting what they say ([`RawClient`], [`StdioClient`]) or as a
 //! complete client of any era ([`Peer`]), waits with deadlines ([`wait_for`]), runs the official
 //! conformance suite ([`conformance`]), and gives each test a database ([`postgres::Database`]),
-//! a web site ([`Site`]) and a registry of packages ([`Registry`]).
+//! a web site ([`Site`]), a registry of packages ([`Registry`]) and an authorization server ([`Issuer`]).
 //!
 //! Invariants: every wait has a deadline, every child dies with its guard, and a helper that
 //! cannot do its work panics with a sentence that says what to do, because it runs in tests only.
@@ -27,7 +27,9 @@
 //! ```
 
 mod bin;
+pub mod browser;
 pub mod conformance;
+pub mod issuer;
 pub mod llm;
 pub mod peer;
 pub mod postgres;
@@ -41,6 +43,7 @@ mod stdio;
 mod wait;
 
 pub use bin::Bin;
+pub use issuer::Issuer;
 pub use peer::{Outcome, Peer};
 pub use process::Process;
 pub use raw::{RawClient, Reply, Streaming};

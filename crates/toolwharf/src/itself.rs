@@ -265,6 +265,7 @@ mod tests {
                 headers: BTreeMap::new(),
                 sse: false,
                 public_only: false,
+                login: model::Login::default(),
             };
             Itself::configured(&settings)
                 .recognise(&Origin::Remote(remote))

@@ -11,6 +11,7 @@ mod hosting;
 mod itself;
 mod live;
 mod lock;
+mod logins;
 mod logs;
 mod master;
 mod memory;

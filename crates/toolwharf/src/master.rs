@@ -14,7 +14,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use arc_swap::ArcSwap;
-use engine::secrets::MasterKey;
+use engine::secrets::{DataKey, MasterKey};
 use model::ProjectId;
 use store::Store;
 use zeroize::Zeroizing;
@@ -117,6 +117,26 @@ impl Master {
         self.key.load_full()
     }
 
+    /// The key that sign-ins are sealed with, made if there is none.
+    ///
+    /// # Errors
+    /// When the database does not answer, or its key cannot be opened.
+    pub(crate) async fn login_key(&self) -> anyhow::Result<DataKey> {
+        let wrapped = match self.store.login_key().await? {
+            Some(wrapped) => wrapped,
+            None => {
+                let master = self.key();
+                let fresh = master.wrap_login_key(&DataKey::random());
+                self.store
+                    .login_key_set_if_none(&master.id(), &fresh)
+                    .await?
+            }
+        };
+        // A rotation may be under way: the key then is the one after.
+        let key = self.key().unwrap_login_key(&wrapped);
+        key.context("the key that sign-ins are sealed with cannot be opened")
+    }
+
     /// Goes over to a new key; its id.
     ///
     /// # Errors
@@ -153,10 +173,19 @@ impl Master {
                     Ok((project, wrapped))
                 })
                 .collect::<anyhow::Result<_>>()?;
+            let login_key = match self.store.login_key().await? {
+                Some(wrapped) => {
+                    let key = old
+                        .unwrap_login_key(&wrapped)
+                        .context("the key of sign-ins")?;
+                    Some(new.wrap_login_key(&key))
+                }
+                None => None,
+            };
             let (old, new, check) = (old.id(), new.id(), new.check());
             match self
                 .store
-                .master_rotate(&old, &new, &check, &rewrapped)
+                .master_rotate(&old, &new, &check, &rewrapped, login_key.as_deref())
                 .await
             {
                 Err(store::Error::Conflict { .. }) => {}

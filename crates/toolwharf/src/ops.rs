@@ -190,7 +190,7 @@ fn hosted_metrics(fleet: &Fleet, out: &mut String) {
         "# HELP toolwharf_hosted_state Which state it is in.\n# TYPE toolwharf_hosted_state gauge"
     );
     for server in fleet.registered() {
-        let state = server.status().phase.word();
+        let state = server.status().word();
         let _ = writeln!(
             out,
             "toolwharf_hosted_state{{{},state=\"{state}\"}} 1",

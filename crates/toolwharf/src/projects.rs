@@ -44,7 +44,7 @@ pub(crate) const BY_PROJECT: &str = "project";
 pub(crate) struct Projects {
     store: Store,
     gateway: Gateway,
-    master: Master,
+    master: Arc<Master>,
     locks: Vec<Mutex<()>>,
     /// Whether all projects are in the gateway.
     all: AtomicBool,
@@ -67,7 +67,7 @@ pub(crate) enum SecretError {
 }
 
 impl Projects {
-    pub(crate) fn new(store: Store, gateway: Gateway, master: Master) -> Arc<Self> {
+    pub(crate) fn new(store: Store, gateway: Gateway, master: Arc<Master>) -> Arc<Self> {
         Arc::new(Self {
             store,
             gateway,

@@ -23,7 +23,7 @@ use crate::{
     itself::Itself,
     live::{Live, warn_of},
     lock::Lock,
-    logs, memory, ops,
+    logins, logs, memory, ops,
     rest::{Rest, Site},
     startup::{self, CliOverrides},
     webhook,
@@ -73,7 +73,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     myself.leave_out(&mut config);
     warn_of(&config);
     let chain = startup::chain(&data_dir, false)?;
-    let (gateway, projects) = startup::gateway(
+    let (gateway, projects, logins) = startup::gateway(
         config.settings.clone(),
         &data_dir,
         store.clone(),
@@ -98,6 +98,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
             data_dir.join("admin-token").display()
         );
     }
+    logins.listen(&url);
     eprintln!("toolwharf is at {url}/mcp");
     let announced = lock.announce(&url, &sources)?;
 
@@ -111,15 +112,20 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     let ready = ops::Ready::default();
     let rest = Rest::new(
         front.clone(),
-        gateway.clone(),
         live.clone(),
         hosting.clone(),
         agents.clone(),
         keys.clone(),
+        logins.clone(),
         over.clone(),
     );
-    let ops = ops::router(front.clone(), gateway.clone(), ready.clone());
-    let other = Site::new(rest, ops);
+    let more = ops::router(front.clone(), gateway.clone(), ready.clone());
+    let identify = (!address.ip().is_loopback()).then(|| {
+        let keys = keys.clone();
+        Box::new(move |key: &str| Some(keys.identify(key)?.id.clone())) as logins::Identify
+    });
+    let more = more.merge(logins::router(logins.clone(), identify));
+    let other = Site::new(rest, more);
     let drain = config.settings.limits.drain.min(STOPPING - LEAST_GRACE);
     let serving = gateway::serve(listener, front.clone(), other, over.clone(), drain);
     let working = async {

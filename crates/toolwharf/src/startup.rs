@@ -28,7 +28,7 @@ use runtime::{
 };
 use store::{Location, Store};
 
-use crate::{master::Master, projects::Projects};
+use crate::{logins::Logins, master::Master, projects::Projects};
 
 /// The argument that makes this binary a sentinel.
 pub(crate) const SENTINEL: &str = "sentinel";
@@ -219,7 +219,7 @@ pub(crate) async fn gateway(
     store: Store,
     chain: Chain,
     owns: bool,
-) -> anyhow::Result<(Gateway, Arc<Projects>)> {
+) -> anyhow::Result<(Gateway, Arc<Projects>, Arc<Logins>)> {
     let sentinel = SentinelCommand::this_binary([SENTINEL]);
     let spawner =
         Spawner::new(sentinel).context("cannot start the helper that cleans up after a crash")?;
@@ -228,7 +228,8 @@ pub(crate) async fn gateway(
         version: env!("CARGO_PKG_VERSION").into(),
         chain: Some(chain),
     };
-    let master = Master::open(&store, data_dir, &env).await?;
+    let master = Arc::new(Master::open(&store, data_dir, &env).await?);
+    let logins = Logins::new(store.clone(), master.clone());
     let packages = Packages::new(data_dir.join("packages"), spawner.clone(), owns);
     let packages = Arc::new(packages);
     let host = Host::new(spawner.clone(), packages.clone());
@@ -236,9 +237,10 @@ pub(crate) async fn gateway(
         true => runtimes(&settings, data_dir, spawner, host, packages)?,
         false => Runtimes::without_sandboxes(host, NOT_OWNED),
     };
-    let gateway = Gateway::new(settings, identity, runtimes, store.clone());
+    let gateway = Gateway::new(settings, identity, runtimes, logins.clone(), store.clone());
+    logins.serve(&gateway);
     let projects = Projects::new(store, gateway.clone(), master);
-    Ok((gateway, projects))
+    Ok((gateway, projects, logins))
 }
 
 /// What can run servers here; whether it works is found out when one is to run.

@@ -100,7 +100,7 @@ async fn own(
         tracing::error!("started without servers: {why}");
         config.servers.clear();
     }
-    let (gateway, projects) = startup::gateway(
+    let (gateway, projects, _logins) = startup::gateway(
         config.settings.clone(),
         &data_dir,
         store.clone(),

@@ -121,6 +121,7 @@ impl Endpoint {
             max_depth: DEPTH,
             timeout: HANDSHAKE,
             public_only: false,
+            authorize: None,
         };
         let connected = self.connector.connect(target, &options).await;
         let (client, _ambient) = connected.map_err(|error| self.failed(error))?;

@@ -173,7 +173,7 @@ impl Entry<'_> {
     }
 
     /// A value as JSON: texts are filled in, and keys are in snake case.
-    fn json(&mut self, value: &Value<'_>) -> serde_json::Value {
+    pub(super) fn json(&mut self, value: &Value<'_>) -> serde_json::Value {
         match value {
             Value::StringLit(text) => self.fill(&text.value, span(value), Unknown::Keep).into(),
             Value::NumberLit(number) => serde_json::from_str(number.value).unwrap_or_default(),

@@ -9,6 +9,7 @@
 //! seconds, as in Cline: nobody means half a second, and Claude Code ignores such values.
 
 mod confined;
+mod login;
 mod origin;
 mod values;
 
@@ -80,6 +81,7 @@ pub const OURS: &[&str] = &[
     "breakerCooldownMs",
     "projects",
     "disabledTools",
+    "login",
 ];
 
 /// `defaults` hold for entries that are launched and say nothing else.
@@ -274,6 +276,7 @@ impl Entry<'_> {
             spec.call_timeout = timeout;
         }
         self.ours(entry, &mut spec);
+        self.login(entry, &mut spec);
         self.confine(prop, &confining, &mut spec);
         sandbox::name(&mut spec);
         Some(spec)

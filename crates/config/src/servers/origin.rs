@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use jsonc_parser::ast::{Object, ObjectProp, Value};
-use model::{Launch, Origin, Place, Program, Remote};
+use model::{Launch, Login, Origin, Place, Program, Remote};
 
 use super::super::interpolate::Unknown;
 use super::super::problem::{Problem, nearest};
@@ -271,6 +271,7 @@ impl Entry<'_> {
                 headers,
                 sse,
                 public_only: false,
+                login: Login::default(),
             })
         };
         if !self.active {

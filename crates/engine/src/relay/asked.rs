@@ -87,7 +87,7 @@ impl Relay<'_> {
     }
 
     /// Puts a question to a client with a session.
-    fn ask(&self, method: &str, params: Option<&[u8]>) -> Result<Asked, RpcError> {
+    pub(super) fn ask(&self, method: &str, params: Option<&[u8]>) -> Result<Asked, RpcError> {
         ask(self.caller, method, params)
     }
 

@@ -6,6 +6,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use ::http::{Request, Response};
 use bytes::Bytes;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -13,8 +14,8 @@ use tokio::{
 };
 
 use super::{
-    Ambient, Call, CallError, Client, Event, Inner, Link, Outgoing, ServerInfo, duplex::Duplex,
-    http, sse,
+    Ambient, Authorize, Call, CallError, Client, Event, Inner, Link, Outgoing, ServerInfo,
+    duplex::Duplex, http, sse,
 };
 use crate::{
     Era, Frame, Kind, RpcError, Version,
@@ -91,6 +92,8 @@ pub struct Options {
     pub timeout: Duration,
     /// Whether a URL may only lead to addresses of the public internet.
     pub public_only: bool,
+    /// Where requests over HTTP get their access token.
+    pub authorize: Option<Arc<dyn Authorize>>,
 }
 
 /// Why there is no conversation.
@@ -138,6 +141,24 @@ impl Connector {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Sends a request that is no part of a conversation, and reads an answer of at most `max` bytes. Redirects are not followed.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub async fn fetch(
+        &self,
+        request: Request<Bytes>,
+        max: usize,
+        public_only: bool,
+    ) -> Result<Response<Bytes>, String> {
+        let pool = if public_only {
+            &self.public
+        } else {
+            &self.http
+        };
+        pool.fetch(request, max).await
     }
 
     /// Makes a conversation with `target`.

@@ -7,6 +7,7 @@
 //! Ids and progress tokens towards a server are this conversation's own `u64` sequence; an answer with an
 //! id that waits for nothing (late, doubled or forged) is dropped and counted.
 
+mod authorize;
 mod connect;
 mod duplex;
 pub mod http;
@@ -19,6 +20,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
+pub use self::authorize::{Authorize, SignIn, Token};
 pub use self::connect::{ConnectError, Connector, Identity, Options, Stray, Target};
 use self::http::HeaderList;
 pub use self::whose::CallerId;
@@ -57,6 +59,9 @@ pub enum CallError {
     /// The HTTP status says no, and the body is no JSON-RPC.
     #[error("the server answered HTTP {status}{detail}")]
     Http { status: u16, detail: Arc<str> },
+    /// The server wants an access token that there is none of.
+    #[error("{0}")]
+    SignIn(SignIn),
     /// A request or header that cannot be sent over this link.
     #[error("the request cannot be sent: {0}")]
     Unsendable(Arc<str>),

@@ -51,7 +51,7 @@ pub(super) async fn connect(
         let why = "HTTP+SSE exists only in legacy protocol versions";
         return Err(ConnectError::Unreachable(why.into()));
     }
-    let endpoint = Endpoint::new(url, headers)?;
+    let endpoint = Endpoint::new(url, headers)?.authorized(options.authorize.as_ref());
     let mut stream = open(pool, &endpoint, options.max_message).await?;
     let reference = timeout(OPEN_TIMEOUT, stream.endpoint())
         .await
@@ -89,7 +89,7 @@ async fn open(pool: &Pool, endpoint: &Endpoint, max_event: usize) -> Result<Stre
     let accept = HeaderValue::from_static("text/event-stream");
     request.headers_mut().insert(ACCEPT, accept);
     let peer = &endpoint.peer;
-    let response = timeout(OPEN_TIMEOUT, pool.request(&endpoint.origin, request))
+    let response = timeout(OPEN_TIMEOUT, pool.send(endpoint, request))
         .await
         .map_err(|_| format!("no answer from {peer} within {} s", OPEN_TIMEOUT.as_secs()))
         .and_then(|answer| {
@@ -213,7 +213,7 @@ impl Poster {
         let mut request = Request::new(Full::new(message.clone()));
         *request.method_mut() = Method::POST;
         *request.headers_mut() = headers;
-        let answer = self.pool.request(&self.endpoint.origin, request);
+        let answer = self.pool.send(&self.endpoint, request);
         let (reason, why) = match timeout(POST_TIMEOUT, answer).await {
             Ok(Ok(response)) if response.status().is_success() => return Ok(()),
             Ok(Ok(response)) if response.status() == StatusCode::NOT_FOUND => {

@@ -290,6 +290,7 @@ pub(crate) fn options() -> Options {
         max_depth: 64,
         timeout: Duration::from_secs(20),
         public_only: false,
+        authorize: None,
     }
 }
 

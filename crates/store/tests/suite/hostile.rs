@@ -112,7 +112,7 @@ async fn everywhere(db: &Db, text: &str, doc_too: bool) -> Vec<(&'static str, Re
     );
     push(
         "master_rotate",
-        store.master_rotate(text, "m", b"", &[]).await,
+        store.master_rotate(text, "m", b"", &[], None).await,
     );
     let key = store.project_data_key_set_if_none(&id, text, b"").await;
     push("project_data_key_set_if_none", key.map(drop));

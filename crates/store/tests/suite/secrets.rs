@@ -156,18 +156,26 @@ async fn rotation(db: &Db) {
     let rewrapped = [(a.clone(), b"a2".to_vec())];
 
     // Too few, too many, the wrong old key: nothing changes.
-    assert_error!(store.master_rotate("m1", "m2", b"c", &[]).await, Conflict);
-    let both = [(a.clone(), b"a2".to_vec()), (b.clone(), b"b2".to_vec())];
-    assert_error!(store.master_rotate("m1", "m2", b"c", &both).await, Conflict);
     assert_error!(
-        store.master_rotate("m0", "m2", b"c", &rewrapped).await,
+        store.master_rotate("m1", "m2", b"c", &[], None).await,
+        Conflict
+    );
+    let both = [(a.clone(), b"a2".to_vec()), (b.clone(), b"b2".to_vec())];
+    assert_error!(
+        store.master_rotate("m1", "m2", b"c", &both, None).await,
+        Conflict
+    );
+    assert_error!(
+        store
+            .master_rotate("m0", "m2", b"c", &rewrapped, None)
+            .await,
         Conflict
     );
     assert_eq!(store.master_get().await.unwrap().unwrap().key_id, "m1");
     assert_eq!(store.master_data_keys().await.unwrap(), keys);
 
     store
-        .master_rotate("m1", "m2", b"check 2", &rewrapped)
+        .master_rotate("m1", "m2", b"check 2", &rewrapped, None)
         .await
         .unwrap();
     assert_eq!(
@@ -198,7 +206,7 @@ async fn a_rotation_misses_no_data_key(db: &Db) {
             .map(|(id, _)| (id, new.clone().into_bytes()))
             .collect();
         let (rotated, made) = tokio::join!(
-            db.store.master_rotate(&old, &new, b"", &rewrapped),
+            db.store.master_rotate(&old, &new, b"", &rewrapped, None),
             other.project_data_key_set_if_none(&id, &old, old.as_bytes()),
         );
         // Exactly one of them was first, and the other one noticed.
@@ -213,7 +221,7 @@ async fn a_rotation_misses_no_data_key(db: &Db) {
                 .map(|(id, _)| (id, new.clone().into_bytes()))
                 .collect();
             db.store
-                .master_rotate(&old, &new, b"", &rewrapped)
+                .master_rotate(&old, &new, b"", &rewrapped, None)
                 .await
                 .unwrap();
         }

@@ -3,15 +3,16 @@
 //! It starts `toolwharf stdio` with the suite's server as its only upstream and plays the host in
 //! front of it: lists everything, reads and calls what there is, answers what it is asked. It
 //! knows no scenario; what a scenario prescribes comes in its context
-//! (`MCP_CONFORMANCE_CONTEXT`), the rest follows from the schemas. Deliberately absent: any
-//! judgement, which is the suite's.
+//! (`MCP_CONFORMANCE_CONTEXT`), the rest follows from the schemas. Where the gateway has to sign in, this is its
+//! person: it opens the links that it is given. Deliberately absent: any judgement, which is the suite's.
 
-use std::{env, fs, process::ExitCode};
+use std::{env, fs, path::Path, process::ExitCode};
 
 use clap::Parser;
 use serde_json::{Map, Value, json};
-use testkit::{Bin, Peer, StdioClient, peer};
+use testkit::{Bin, DEADLINE, Peer, Process, RawClient, StdioClient, browser, peer};
 use tokio::process::Command;
+use tokio_util::task::TaskTracker;
 
 /// The name of the suite's server in the gateway's configuration.
 const SERVER: &str = "suite";
@@ -34,9 +35,16 @@ async fn main() -> ExitCode {
     let servers = json!({ "mcpServers": { SERVER: {
         "type": "http",
         "url": options.url,
+        "login": login(),
         "toolwharf": { "maxConcurrency": 64 },
     }}});
     fs::write(&file, servers.to_string()).expect("a test can write a file");
+    // A browser comes back to a gateway that listens.
+    let needs_login = env::var("MCP_CONFORMANCE_SCENARIO").is_ok_and(|it| it.starts_with("auth/"));
+    let _serving = match needs_login {
+        true => Some(signed_in(&file, folder.path()).await),
+        false => None,
+    };
     let mut command = Command::new(Bin::path("toolwharf"));
     command
         .arg("--config")
@@ -44,8 +52,17 @@ async fn main() -> ExitCode {
         .args(["stdio", "--server", SERVER])
         .env("HOME", folder.path());
     let gateway = StdioClient::spawn(command);
-    let host = Peer::stdio(gateway, &options.host, peer::all_capabilities()).await;
-    let mut host = host.answering(|method, params| match method {
+    let mut capabilities = peer::all_capabilities();
+    capabilities["elicitation"] = json!({ "form": {}, "url": {} });
+    let host = Peer::stdio(gateway, &options.host, capabilities).await;
+    let browsers = TaskTracker::new();
+    let mut host = host.answering(move |method, params| match method {
+        "elicitation/create" if params["mode"] == "url" => {
+            let link = params["url"].as_str().unwrap_or_default().to_owned();
+            // The gateway waits for it, and asks no second time for one link.
+            browsers.spawn(async move { browser::sign_in(&link).await });
+            json!({ "action": "accept" })
+        }
         "elicitation/create" => json!({
             "action": "accept",
             "content": example(&params["requestedSchema"], true),
@@ -54,6 +71,73 @@ async fn main() -> ExitCode {
     });
     visit(&mut host).await;
     ExitCode::SUCCESS
+}
+
+/// How the entry says that one signs in: what the scenario gave us to be known by.
+fn login() -> Value {
+    let context = env::var("MCP_CONFORMANCE_CONTEXT").unwrap_or_default();
+    let context: Value = serde_json::from_str(&context).unwrap_or_default();
+    let mut login = json!({ "mode": "shared" });
+    for (ours, theirs) in [
+        ("clientId", "client_id"),
+        ("clientSecret", "client_secret"),
+        ("privateKey", "private_key_pem"),
+    ] {
+        if let Some(value) = context.get(theirs) {
+            login[ours] = value.clone();
+        }
+    }
+    let scenario = env::var("MCP_CONFORMANCE_SCENARIO").unwrap_or_default();
+    if scenario.starts_with("auth/client-credentials") {
+        login["grant"] = json!("client_credentials");
+    }
+    login
+}
+
+/// A gateway that listens, in the same home, with its person signed in if the server wants that at once.
+async fn signed_in(file: &Path, home: &Path) -> Process {
+    let mut command = Command::new(Bin::path("toolwharf"));
+    command
+        .arg("--config")
+        .arg(file)
+        .args(["serve", "--listen", "127.0.0.1:0"])
+        .env("HOME", home)
+        .env(
+            "TOOLWHARF_CLIENT_METADATA_URL",
+            "https://conformance-test.local/client-metadata.json",
+        );
+    let mut serving = Process::spawn(command);
+    let url = serving.url().await;
+    let token = serving
+        .announced(|line| Some(line.split_once("admin-token): ")?.1.to_owned()))
+        .await;
+    let api = RawClient::new(&url).with("authorization", &format!("Bearer {token}"));
+    let server = api.at(&format!("/api/v1/mcp/servers/{SERVER}"));
+    // One that has changed its issuer asks again.
+    for _ in 0..3 {
+        let state = testkit::wait_for_some("the server's state", DEADLINE, async || {
+            let answer = server.get(&[]).await.collect(DEADLINE).await;
+            let told: Value = serde_json::from_slice(&answer.body).ok()?;
+            let state = told["status"].as_str()?.to_owned();
+            (!matches!(&*state, "starting" | "idle")).then_some(state)
+        })
+        .await;
+        if state != "needs_login" {
+            break;
+        }
+        let begun = api
+            .at(&format!("/api/v1/mcp/servers/{SERVER}/login"))
+            .post("{}")
+            .await;
+        let begun: Value = serde_json::from_slice(&begun.body).unwrap_or_default();
+        let Some(link) = begun["link"].as_str() else {
+            break;
+        };
+        if !browser::sign_in(link).await.status.is_success() {
+            break;
+        }
+    }
+    serving
 }
 
 /// Uses all that the server offers, once.

@@ -86,6 +86,7 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
         max_depth: DEPTH,
         timeout: HANDSHAKE,
         public_only: false,
+        authorize: None,
     };
     let connected = Connector::new().connect(target, &options).await;
     let (client, _ambient) =

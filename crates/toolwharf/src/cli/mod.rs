@@ -14,6 +14,7 @@ mod doctor;
 mod http;
 mod import;
 mod keys;
+mod login;
 mod logs;
 mod names;
 mod pages;
@@ -95,6 +96,10 @@ enum Command {
     Call(request::Args),
     /// Move servers on to newer versions of their packages.
     Update(update::Args),
+    /// Sign in to a server, or show the sign-ins.
+    Login(login::Args),
+    /// Sign out of a server.
+    Logout(login::OutArgs),
     /// List and call tools.
     #[command(subcommand)]
     Tools(tools::Command),
@@ -205,6 +210,8 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Events(args) => servers::events(&context, args).await,
         Command::Call(args) => request::run(&context, args).await,
         Command::Update(args) => update::run(&context, args).await,
+        Command::Login(args) => login::run(&context, args).await,
+        Command::Logout(args) => login::out(&context, args).await,
         Command::Tools(command) => tools::run(&context, command).await,
         Command::Project(command) => projects::run(&context, command).await,
         Command::Secret(command) => secrets::run(&context, command).await,

@@ -65,9 +65,9 @@ fn colour(head: &str, cell: &str) -> Option<u8> {
     let is_state = matches!(head, "STATE" | "STATUS");
     match cell.trim_end() {
         _ if !is_state => None,
-        "running" | "enabled" | "ok" | "done" => Some(32),
+        "running" | "enabled" | "ok" | "done" | "signed_in" => Some(32),
         "starting" | "restarting" | "stopping" | "unresponsive" | "backoff" | "unavailable"
-        | "changed" | "kept back" | "open" => Some(33),
+        | "changed" | "kept back" | "open" | "needs_login" => Some(33),
         "blocked" | "failed" | "unusable" | "unknown" | "error" | "tool_error" | "timeout"
         | "interrupted" => Some(31),
         _ => Some(2),

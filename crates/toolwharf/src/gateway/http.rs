@@ -90,6 +90,10 @@ impl Front {
         })
     }
 
+    pub(crate) fn gateway(&self) -> &Gateway {
+        &self.gateway
+    }
+
     /// Connections at a time.
     pub(super) fn most_connections(&self) -> usize {
         self.most_connections

@@ -15,6 +15,7 @@ mod chat;
 mod docs;
 mod input;
 mod keys;
+mod logins;
 mod logs;
 mod manifest;
 mod openapi;
@@ -55,6 +56,7 @@ use crate::{
     gateway::{Body, Front, Routes, Upload},
     hosting::Hosting,
     live::Live,
+    logins::Logins,
     projects::Projects,
 };
 
@@ -73,6 +75,7 @@ pub(crate) struct Rest {
     hosting: Arc<Hosting>,
     agents: Arc<Agents>,
     keys: Arc<Keys>,
+    logins: Arc<Logins>,
     /// Whoever holds it may change what is configured of projects.
     edits: Mutex<()>,
     /// Ends streams when the product stops.
@@ -83,21 +86,22 @@ pub(crate) struct Rest {
 impl Rest {
     pub(crate) fn new(
         front: Arc<Front>,
-        gateway: Gateway,
         live: Arc<Live>,
         hosting: Arc<Hosting>,
         agents: Arc<Agents>,
         keys: Arc<Keys>,
+        logins: Arc<Logins>,
         over: CancellationToken,
     ) -> Arc<Self> {
         Arc::new(Self {
+            gateway: front.gateway().clone(),
             front,
-            gateway,
             live,
             projects: agents.projects().clone(),
             hosting,
             agents,
             keys,
+            logins,
             edits: Mutex::default(),
             over,
             followers: Arc::new(Semaphore::new(FOLLOWERS)),

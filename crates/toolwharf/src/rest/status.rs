@@ -15,7 +15,7 @@ pub(super) async fn show(State(rest): State<AppState>) -> Json<Status> {
     let fleet = rest.gateway.fleet();
     for server in fleet.all() {
         let word = match server.spec.enabled {
-            true => server.status().phase.word(),
+            true => server.status().word(),
             false => "disabled",
         };
         *servers.entry(word.to_owned()).or_default() += 1;

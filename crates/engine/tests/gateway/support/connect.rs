@@ -107,6 +107,7 @@ impl Scene {
             max_depth: 64,
             timeout: spec.start_timeout,
             public_only: false,
+            authorize: None,
         };
         match self.connector.connect(target, &options).await {
             Ok((client, ambient)) => {
@@ -151,6 +152,7 @@ impl Connect for Scene {
     fn connect<'a>(
         &'a self,
         spec: &'a ServerSpec,
+        _: Option<&'a Arc<str>>,
         capabilities: &'a str,
         launched: &'a Launched,
     ) -> BoxFuture<'a, Result<(Connection, Ambient), StartError>> {

@@ -94,7 +94,14 @@ impl World {
         };
         let scene = Arc::new(Scene::new(identity.clone(), settings.limits.stop_grace));
         let runtimes = Arc::new(Runtimes::new(Nothing, BTreeMap::new(), BTreeSet::new()));
-        let gateway = Gateway::with(settings, identity, scene.clone(), runtimes, store.clone());
+        let gateway = Gateway::with(
+            settings,
+            identity,
+            scene.clone(),
+            runtimes,
+            Arc::new(engine::NoLogins),
+            store.clone(),
+        );
         Self {
             gateway,
             scene,
@@ -298,6 +305,7 @@ pub(crate) fn url(name: &str) -> ServerSpec {
         headers: key("first"),
         sse: true,
         public_only: false,
+        login: model::Login::default(),
     };
     ServerSpec::new(server_name(name), Origin::Remote(remote))
 }

@@ -34,7 +34,7 @@ pub(in crate::client) async fn connect(
     options: &Options,
     ambient: mpsc::Sender<Event>,
 ) -> Result<Client, ConnectError> {
-    let endpoint = Endpoint::new(url, headers)?;
+    let endpoint = Endpoint::new(url, headers)?.authorized(options.authorize.as_ref());
     let probed = match options.era {
         Some(Era::Legacy) => None,
         Some(Era::Modern) => {
@@ -84,6 +84,7 @@ async fn probe(pool: &Pool, endpoint: &Endpoint, options: &Options) -> (HttpLink
             Err(error) => Probe::NotModern(error),
         },
         Ok(frame) => refusal(&RpcError::from_json(frame.body())),
+        Err(error @ CallError::SignIn(_)) => Probe::No(error.into()),
         Err(error) if asked.unreachable => Probe::No(unreachable(error)),
         Err(error) => Probe::NotModern(ConnectError::Call(error)),
     };

@@ -10,7 +10,7 @@ use http::{
 };
 use percent_encoding::percent_decode_str;
 
-use super::super::ConnectError;
+use super::super::{Authorize, ConnectError};
 
 pub(in crate::client) const PROTOCOL_VERSION: HeaderName =
     HeaderName::from_static("mcp-protocol-version");
@@ -37,6 +37,7 @@ pub(in crate::client) struct Endpoint {
     pub(in crate::client) peer: Arc<str>,
     /// What the configuration adds to every request.
     pub(in crate::client) headers: HeaderMap,
+    pub(in crate::client) authorize: Option<Arc<dyn Authorize>>,
 }
 
 /// A URL in the pieces that requests need of it.
@@ -51,7 +52,7 @@ pub(in crate::client) struct Origin {
 }
 
 impl Origin {
-    fn new(uri: &Uri) -> Arc<Self> {
+    pub(in crate::client) fn new(uri: &Uri) -> Arc<Self> {
         let authority = uri.authority().map_or("", Authority::as_str);
         let tls = uri.scheme() == Some(&Scheme::HTTPS);
         let mut parts = Parts::default();
@@ -137,7 +138,17 @@ impl Endpoint {
             uri,
             peer,
             headers: map,
+            authorize: None,
         })
+    }
+
+    /// The same with access tokens, unless the configuration has a header for that.
+    pub(in crate::client) fn authorized(self, authorize: Option<&Arc<dyn Authorize>>) -> Self {
+        let authorize = authorize.filter(|_| !self.headers.contains_key(AUTHORIZATION));
+        Self {
+            authorize: authorize.cloned(),
+            ..self
+        }
     }
 
     /// The same headers for another place at the same server.

@@ -308,7 +308,7 @@ impl Core {
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = method;
         *request.headers_mut() = headers;
-        self.pool.request(&self.endpoint.origin, request)
+        self.pool.send(&self.endpoint, request)
     }
 
     /// GET for a stream: the one of its own, or the rest of one that broke off.
@@ -475,6 +475,9 @@ impl Core {
     /// A request that got no response at all.
     pub(super) fn broken(&self, error: &pool::Error) -> CallError {
         let peer = &self.endpoint.peer;
+        if let pool::Error::SignIn(sign_in) = error {
+            return CallError::SignIn(sign_in.clone());
+        }
         let why = cause(error);
         let text = if error.is_connect() {
             format!("cannot connect to {peer}: {why}")

@@ -12,9 +12,13 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Request, Response, Uri, header::HOST, uri::Scheme};
+use http::{
+    Request, Response, StatusCode, Uri,
+    header::{AUTHORIZATION, HOST, WWW_AUTHENTICATE},
+    uri::Scheme,
+};
 use http_body::{Frame, SizeHint};
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream};
 use hyper_util::{
@@ -25,7 +29,8 @@ use tokio::{net::TcpStream, sync::OnceCell};
 use tower_service::Service;
 
 use super::{
-    endpoint::Origin,
+    super::{Authorize, SignIn, Token},
+    endpoint::{Endpoint, Origin},
     tcp::{KEEPALIVE, Tcp},
     wire::{Wire, WireBody, Wires},
 };
@@ -37,6 +42,8 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 /// Name lookup, TCP and TLS together.
 const ESTABLISH_TIMEOUT: Duration = Duration::from_secs(20);
+/// A request that is no part of a conversation.
+const FETCH_TIMEOUT: Duration = Duration::from_secs(20);
 /// Bytes that an HTTP/1 connection buffers: bounds a response's head.
 const HTTP1_BUFFER: usize = 256 * 1024;
 
@@ -61,6 +68,8 @@ pub(in crate::client) enum Error {
     Broken(#[source] hyper::Error),
     #[error(transparent)]
     Client(hyper_util::client::legacy::Error),
+    #[error("no access token")]
+    SignIn(#[source] SignIn),
 }
 
 impl Error {
@@ -68,7 +77,7 @@ impl Error {
     pub(in crate::client) fn is_connect(&self) -> bool {
         match self {
             Self::Connect(_) => true,
-            Self::Broken(_) => false,
+            Self::Broken(_) | Self::SignIn(_) => false,
             Self::Client(error) => error.is_connect(),
         }
     }
@@ -134,6 +143,47 @@ impl Pool {
         }
     }
 
+    /// Starts a request with the access token that the endpoint's requests need, if any. It is sent a second time where the
+    /// server refuses the token and there is another one.
+    pub(in crate::client) fn send(
+        &self,
+        endpoint: &Endpoint,
+        request: Request<Full<Bytes>>,
+    ) -> Answering {
+        match &endpoint.authorize {
+            None => self.request(&endpoint.origin, request),
+            Some(authorize) => {
+                let (pool, origin) = (self.clone(), endpoint.origin.clone());
+                Box::pin(authorized(pool, origin, authorize.clone(), request))
+            }
+        }
+    }
+
+    /// Sends a request, and reads its whole answer: not a conversation's, but one of those before it.
+    ///
+    /// # Errors
+    /// Why there is no answer of at most `max` bytes within [`FETCH_TIMEOUT`].
+    pub(in crate::client) async fn fetch(
+        &self,
+        request: Request<Bytes>,
+        max: usize,
+    ) -> Result<Response<Bytes>, String> {
+        let origin = Origin::new(request.uri());
+        let fetching = async {
+            let answer = self.request(&origin, request.map(Full::new)).await;
+            let answer = answer.map_err(|error| super::cause(&error))?;
+            let (head, body) = answer.into_parts();
+            let body = Limited::new(body, max).collect().await;
+            let body =
+                body.map_err(|_| format!("its answer breaks off, or is longer than {max} bytes"))?;
+            Ok(Response::from_parts(head, body.to_bytes()))
+        };
+        let late = |_| Err(format!("no answer within {} s", FETCH_TIMEOUT.as_secs()));
+        tokio::time::timeout(FETCH_TIMEOUT, fetching)
+            .await
+            .unwrap_or_else(late)
+    }
+
     /// Starts a request to `origin`; nothing is sent before the future is polled. Redirects are not followed.
     pub(in crate::client) fn request(
         &self,
@@ -155,6 +205,50 @@ impl Pool {
         }
         let (http, wires) = (self.http.clone(), self.wires.clone());
         Box::pin(plain(http, wires, origin.clone(), request))
+    }
+}
+
+/// A request with a token, sent again once with another one where the server refuses the first.
+async fn authorized(
+    pool: Pool,
+    origin: Arc<Origin>,
+    authorize: Arc<dyn Authorize>,
+    request: Request<Full<Bytes>>,
+) -> Result<Response<Body>, Error> {
+    let token = match authorize.token() {
+        Token::Is(token) => token,
+        Token::Comes(coming) => coming.await.map_err(Error::SignIn)?,
+    };
+    let mut token = token;
+    // A token that was made for this request may be refused as well: that is told, and the request is sent no third time.
+    for _ in 0..2 {
+        let mut attempt = request.clone();
+        if let Some(token) = &token {
+            attempt.headers_mut().insert(AUTHORIZATION, token.clone());
+        }
+        let response = pool.request(&origin, attempt).await?;
+        let Some(challenge) = challenge(&response) else {
+            return Ok(response);
+        };
+        drop(response);
+        let another = authorize.refused(token, challenge).await;
+        token = Some(another.map_err(Error::SignIn)?);
+    }
+    Err(Error::SignIn(SignIn {
+        reason: "it refuses an access token that was made for it just now".into(),
+        is_needed: false,
+    }))
+}
+
+/// What a server says that refuses a request for want of a better token: any 401, and a 403 that says so.
+fn challenge(response: &Response<Body>) -> Option<String> {
+    let said = response.headers().get_all(WWW_AUTHENTICATE).iter();
+    let said: Vec<_> = said.filter_map(|value| value.to_str().ok()).collect();
+    let said = said.join(", ");
+    match response.status() {
+        StatusCode::UNAUTHORIZED => Some(said),
+        StatusCode::FORBIDDEN if said.contains("insufficient_scope") => Some(said),
+        _ => None,
     }
 }
 

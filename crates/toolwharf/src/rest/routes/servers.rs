@@ -10,7 +10,7 @@ use crate::{
     auth::Role,
     rest::{
         access::Need,
-        approvals, bridge, logs,
+        approvals, bridge, logins, logs,
         route::{ADMIN, AFTER, Kind, LIMIT, Parameter, Route, parameter},
         servers, tools, update,
     },
@@ -211,6 +211,60 @@ pub(super) const SERVERS: &[Route] = &[
     .asks(OF_SERVER)
     .takes::<api::UpdateRequest>()
     .answers::<api::Update>(),
+    Route::new(
+        "listLogins",
+        "GET",
+        "/api/v1/logins",
+        Need::Within(Role::Read),
+        "List the sign-ins to servers",
+        || get(logins::list),
+    )
+    .about("The caller's own, and those that all callers share.")
+    .asks(OF_SERVER)
+    .answers::<api::Logins>(),
+    Route::new(
+        "getServerLogin",
+        "GET",
+        "/api/v1/mcp/servers/{id}/login",
+        Need::Within(Role::Read),
+        "Show the sign-in to a server",
+        || get(logins::show),
+    )
+    .about("The caller's own, or the one that all callers share.")
+    .asks(OF_SERVER)
+    .answers::<api::Login>(),
+    Route::new(
+        "beginServerLogin",
+        "POST",
+        "/api/v1/mcp/servers/{id}/login",
+        Need::Within(Role::Call),
+        "Begin to sign in to a server",
+        || post(logins::begin),
+    )
+    .about("One that all callers share takes the role that changes the server.")
+    .asks(OF_SERVER)
+    .takes::<api::LoginRequest>()
+    .answers::<api::LoginBegun>(),
+    Route::new(
+        "finishServerLogin",
+        "POST",
+        "/api/v1/mcp/servers/{id}/login/finish",
+        Need::Within(Role::Call),
+        "Bring the redirect of a sign-in",
+        || post(logins::finish),
+    )
+    .asks(OF_SERVER)
+    .takes::<api::LoginRedirect>(),
+    Route::new(
+        "endServerLogin",
+        "DELETE",
+        "/api/v1/mcp/servers/{id}/login",
+        Need::Within(Role::Call),
+        "Sign out of a server",
+        || delete(logins::end),
+    )
+    .about("The issuer is told to take its tokens back, if it can be.")
+    .asks(OF_SERVER),
     Route::new(
         "getServerLogs",
         "GET",

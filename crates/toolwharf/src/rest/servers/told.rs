@@ -170,7 +170,7 @@ fn running(server: &Server, fleet: &Fleet) -> api::Server {
     let mut told = declared(&server.spec);
     let status = server.status();
     if server.spec.enabled {
-        status.phase.word().clone_into(&mut told.status);
+        status.word().clone_into(&mut told.status);
     }
     let up = matches!(status.phase, Phase::Running { .. } | Phase::Starting { .. });
     let reason = match (&server.spec.unusable, &status.phase) {

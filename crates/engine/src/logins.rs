@@ -1,0 +1,37 @@
+//! Signing in to servers: what the engine needs of whoever keeps the tokens.
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use mcp::client::Authorize;
+use model::ServerSpec;
+
+/// Keeps people's sign-ins to servers. [`NoLogins`] keeps none.
+pub trait Logins: Send + Sync {
+    /// Access tokens for the requests of an instance of the server, if it is one that may ask for any: those of one caller (a principal),
+    /// or `None`: those that all callers share.
+    fn authorize(&self, spec: &ServerSpec, whose: Option<&Arc<str>>) -> Option<Arc<dyn Authorize>>;
+
+    /// Where the caller can sign in, if they may. The link is good once, and for their own browser.
+    fn link(&self, spec: &ServerSpec, principal: &Arc<str>) -> Option<String>;
+
+    /// Waits until a sign-in comes about that is of use to the caller.
+    fn signed_in(&self, spec: &ServerSpec, principal: &Arc<str>) -> BoxFuture<'static, ()>;
+}
+
+/// No sign-in anywhere.
+pub struct NoLogins;
+
+impl Logins for NoLogins {
+    fn authorize(&self, _: &ServerSpec, _: Option<&Arc<str>>) -> Option<Arc<dyn Authorize>> {
+        None
+    }
+
+    fn link(&self, _: &ServerSpec, _: &Arc<str>) -> Option<String> {
+        None
+    }
+
+    fn signed_in(&self, _: &ServerSpec, _: &Arc<str>) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::pending())
+    }
+}

@@ -1,0 +1,102 @@
+//! How callers are signed in to a server.
+//!
+//! Invariant: `Debug` shows no secret.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Whose sign-in a server's requests carry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LoginMode {
+    /// Nobody's: a server that asks for a token gets none.
+    None,
+    /// One sign-in for all callers of the server's project, made by an administrator.
+    #[default]
+    Shared,
+    /// Each caller's own.
+    User,
+}
+
+/// How tokens are had.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Grant {
+    /// A person signs in.
+    #[default]
+    AuthorizationCode,
+    /// Nobody does: the client itself is known to the issuer.
+    ClientCredentials,
+}
+
+/// How a client shows at a token endpoint that it is the one (OpenID Connect Core 1.0, 9).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ClientAuth {
+    None,
+    ClientSecretBasic,
+    ClientSecretPost,
+    PrivateKeyJwt,
+}
+
+/// What an issuer that does not say that it knows PKCE is taken for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pkce {
+    /// One that does not know it: nobody signs in there.
+    #[default]
+    Required,
+    /// One that does know it (Entra, Cognito).
+    Assume,
+}
+
+/// How callers are signed in to a server.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Login {
+    /// `None`: as the installation has it.
+    pub mode: Option<LoginMode>,
+    pub grant: Grant,
+    pub client_id: Option<String>,
+    pub client_secret: Option<String>,
+    /// PEM, for [`ClientAuth::PrivateKeyJwt`].
+    pub private_key: Option<String>,
+    /// `None`: as the issuer wants it.
+    pub client_auth: Option<ClientAuth>,
+    /// Which issuer, where the server names several, or none.
+    pub issuer: Option<String>,
+    /// Asked for in any case.
+    pub scopes: Vec<String>,
+    /// Whether the issuer is told which server the token is for (RFC 8707). Entra refuses that.
+    pub resource: bool,
+    pub pkce: Pkce,
+}
+
+impl Default for Login {
+    fn default() -> Self {
+        Self {
+            mode: None,
+            grant: Grant::default(),
+            client_id: None,
+            client_secret: None,
+            private_key: None,
+            client_auth: None,
+            issuer: None,
+            scopes: Vec::new(),
+            resource: true,
+            pkce: Pkce::default(),
+        }
+    }
+}
+
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Login")
+            .field("mode", &self.mode)
+            .field("grant", &self.grant)
+            .field("client_id", &self.client_id)
+            .field("issuer", &self.issuer)
+            .field("scopes", &self.scopes)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,181 @@
+//! A sign-in by a browser: there with a question, back with a code (OAuth 2.1, 4.1).
+
+use std::fmt;
+
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use model::{Login, Pkce};
+use sha2::{Digest, Sha256};
+
+use crate::{
+    Client, Discovery, Http, Identity, Tokens,
+    error::{Code, Error, excerpt},
+    request::random,
+    token,
+};
+
+/// A sign-in that has begun. It is good for one redirect.
+#[derive(Clone)]
+pub struct Attempt {
+    pub discovery: Discovery,
+    pub client: Client,
+    state: String,
+    verifier: String,
+    redirect_uri: String,
+}
+
+/// What a browser comes back with.
+#[derive(Clone, Debug, Default)]
+pub struct Callback {
+    pub state: Option<String>,
+    code: Option<String>,
+    iss: Option<String>,
+    error: Option<String>,
+    description: Option<String>,
+}
+
+impl fmt::Debug for Attempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Attempt")
+            .field("issuer", &self.discovery.metadata.issuer)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Callback {
+    /// Reads the query of a redirect.
+    #[must_use]
+    pub fn parse(query: &str) -> Self {
+        let mut read = Self::default();
+        for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
+            let place = match &*name {
+                "state" => &mut read.state,
+                "code" => &mut read.code,
+                "iss" => &mut read.iss,
+                "error" => &mut read.error,
+                "error_description" => &mut read.description,
+                _ => continue,
+            };
+            place.get_or_insert(value.into_owned());
+        }
+        read
+    }
+}
+
+impl Attempt {
+    /// Begins a sign-in, and says where the browser has to go.
+    ///
+    /// # Errors
+    /// When the issuer has no such sign-in, or does not say that it knows PKCE (2026-07-28 basic/authorization
+    /// "Authorization Code Protection").
+    pub fn begin(
+        discovery: Discovery,
+        client: Client,
+        login: &Login,
+        identity: &Identity,
+    ) -> Result<(Self, String), Error> {
+        let metadata = &discovery.metadata;
+        let methods = metadata.code_challenge_methods_supported.as_ref();
+        let knows_pkce = methods.is_some_and(|all| all.iter().any(|it| it == "S256"));
+        if !knows_pkce && (login.pkce == Pkce::Required || methods.is_some()) {
+            let what = format!(
+                "the issuer {} does not say that it knows PKCE with S256; where you know that it does, set `\"pkce\": \"assume\"` in the entry's `login`",
+                excerpt(&metadata.issuer)
+            );
+            return Err(Error::new(Code::NoPkce, what));
+        }
+        let named = metadata.authorization_endpoint.as_deref();
+        let mut place = metadata.place("authorization endpoint", named)?;
+        let attempt = Self {
+            state: random(),
+            verifier: random(),
+            redirect_uri: identity.redirect_uri.clone(),
+            client,
+            discovery,
+        };
+        let challenge = URL_SAFE_NO_PAD.encode(Sha256::digest(attempt.verifier.as_bytes()));
+        let mut query = place.query_pairs_mut();
+        query
+            .append_pair("response_type", "code")
+            .append_pair("client_id", &attempt.client.id)
+            .append_pair("redirect_uri", &attempt.redirect_uri)
+            .append_pair("state", &attempt.state)
+            .append_pair("code_challenge", &challenge)
+            .append_pair("code_challenge_method", "S256");
+        let asked = &attempt.discovery;
+        if !asked.scopes.is_empty() {
+            query.append_pair("scope", &asked.scopes.join(" "));
+        }
+        if asked.scopes.iter().any(|scope| scope == "offline_access") {
+            // OpenID Connect Core 1.0, 11: without it, offline access is ignored.
+            query.append_pair("prompt", "consent");
+        }
+        if let Some(resource) = &asked.resource {
+            query.append_pair("resource", resource);
+        }
+        drop(query);
+        Ok((attempt, place.into()))
+    }
+
+    /// What the redirect names this attempt by.
+    #[must_use]
+    pub fn state(&self) -> &str {
+        &self.state
+    }
+
+    /// Ends the sign-in with what the browser came back with.
+    ///
+    /// # Errors
+    /// When it is not the answer to this attempt, somebody refused, or the issuer does not take the code.
+    pub async fn finish(
+        self,
+        http: &dyn Http,
+        callback: Callback,
+        login: &Login,
+    ) -> Result<Tokens, Error> {
+        let wrong = |what: String| Err(Error::new(Code::WrongRedirect, what));
+        if callback.state.as_deref() != Some(&self.state) {
+            return wrong("the redirect is of another sign-in".to_owned());
+        }
+        let metadata = &self.discovery.metadata;
+        // Before anything else of it is believed, an error included (RFC 9207, 2.4).
+        match &callback.iss {
+            Some(iss) if *iss != metadata.issuer => {
+                let (iss, issuer) = (excerpt(iss), excerpt(&metadata.issuer));
+                return wrong(format!(
+                    "the redirect is of the issuer `{iss}`, not of `{issuer}`"
+                ));
+            }
+            None if metadata.authorization_response_iss_parameter_supported => {
+                let issuer = excerpt(&metadata.issuer);
+                return wrong(format!(
+                    "the redirect does not name its issuer, as {issuer} says it would"
+                ));
+            }
+            _ => {}
+        }
+        if let Some(error) = &callback.error {
+            let why = callback.description.as_deref().map(excerpt);
+            let why = why.map_or_else(String::new, |why| format!(": {why}"));
+            let what = format!("the sign-in was refused: {}{why}", excerpt(error));
+            return Err(Error::new(Code::Denied, what));
+        }
+        let Some(code) = callback.code else {
+            return wrong("the redirect holds no code".to_owned());
+        };
+        let form = vec![
+            ("grant_type", "authorization_code".to_owned()),
+            ("code", code),
+            ("redirect_uri", self.redirect_uri),
+            ("code_verifier", self.verifier),
+        ];
+        token::request(
+            http,
+            &self.discovery,
+            &self.client,
+            login,
+            form,
+            Code::Denied,
+        )
+        .await
+    }
+}

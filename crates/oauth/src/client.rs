@@ -1,0 +1,201 @@
+//! What an issuer knows us as (2026-07-28 basic/authorization "Client Registration").
+
+use std::fmt;
+
+use model::{ClientAuth, Grant, Login};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use url::{Host, Url};
+
+use crate::{
+    Discovery, Http, Identity, Metadata,
+    error::{Code, Error, excerpt},
+    request::{post_json, refusal, unreadable},
+};
+
+/// A client of an issuer. It is of no use with any other one.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Client {
+    pub id: String,
+    pub secret: Option<String>,
+    pub auth: ClientAuth,
+    /// Where it was registered to come back to; `None`: it was not us who registered it.
+    pub redirect_uri: Option<String>,
+    /// When its secret ends, in seconds since 1970.
+    pub expires_at: Option<i64>,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client")
+            .field("id", &self.id)
+            .field("auth", &self.auth)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    /// The client that an entry names.
+    fn of_entry(id: &str, login: &Login, metadata: &Metadata) -> Self {
+        let usual = match (&login.client_secret, &login.private_key) {
+            (_, Some(_)) => ClientAuth::PrivateKeyJwt,
+            (Some(_), None) => with_secret(metadata),
+            (None, None) => ClientAuth::None,
+        };
+        Self {
+            id: id.to_owned(),
+            secret: login.client_secret.clone(),
+            auth: login.client_auth.unwrap_or(usual),
+            redirect_uri: None,
+            expires_at: None,
+        }
+    }
+}
+
+/// How a secret is shown, where nobody says how. `client_secret_basic` is what is meant by silence (RFC 8414, 2).
+fn with_secret(metadata: &Metadata) -> ClientAuth {
+    match &metadata.token_endpoint_auth_methods_supported {
+        Some(methods) if !methods.iter().any(|it| it == "client_secret_basic") => {
+            ClientAuth::ClientSecretPost
+        }
+        _ => ClientAuth::ClientSecretBasic,
+    }
+}
+
+/// The client to be: that of the entry, our metadata document, the one that was registered before (`known`), or a new one.
+///
+/// # Errors
+/// When the issuer knows none of them, or does not register one.
+pub async fn identify(
+    http: &dyn Http,
+    discovery: &Discovery,
+    login: &Login,
+    identity: &Identity,
+    known: Option<Client>,
+) -> Result<Client, Error> {
+    let metadata = &discovery.metadata;
+    if let Some(id) = &login.client_id {
+        return Ok(Client::of_entry(id, login, metadata));
+    }
+    if login.grant == Grant::ClientCredentials {
+        let what = "the grant `client_credentials` needs a `clientId` in the entry's `login`";
+        return Err(Error::new(Code::NoClient, what));
+    }
+    if metadata.client_id_metadata_document_supported
+        && let Some(id) = &identity.metadata_url
+    {
+        return Ok(Client {
+            id: id.clone(),
+            secret: None,
+            auth: ClientAuth::None,
+            redirect_uri: None,
+            expires_at: None,
+        });
+    }
+    let is_of_use = |client: &Client| {
+        client.redirect_uri.as_ref() == Some(&identity.redirect_uri)
+            && client.expires_at.is_none_or(|end| end > crate::now() + 60)
+    };
+    if let Some(client) = known.filter(is_of_use) {
+        return Ok(client);
+    }
+    register(http, discovery, identity).await
+}
+
+/// Dynamic client registration (RFC 7591).
+async fn register(
+    http: &dyn Http,
+    discovery: &Discovery,
+    identity: &Identity,
+) -> Result<Client, Error> {
+    #[derive(Deserialize)]
+    struct Registered {
+        client_id: String,
+        client_secret: Option<String>,
+        client_secret_expires_at: Option<i64>,
+        token_endpoint_auth_method: Option<ClientAuth>,
+    }
+    let metadata = &discovery.metadata;
+    let issuer = excerpt(&metadata.issuer);
+    if metadata.registration_endpoint.is_none() {
+        let what = format!(
+            "the issuer {issuer} registers nobody by itself: register a client there with the redirect URI {}, and set \
+             `clientId` in the entry's `login`",
+            identity.redirect_uri
+        );
+        return Err(Error::new(Code::NoClient, what));
+    }
+    let place = metadata.place(
+        "registration endpoint",
+        metadata.registration_endpoint.as_deref(),
+    )?;
+    let methods = metadata.token_endpoint_auth_methods_supported.as_deref();
+    let supports = |name: &str| methods.is_some_and(|all| all.iter().any(|it| it == name));
+    // A secret on a person's machine keeps none: PKCE does what is needed.
+    let wanted = match methods {
+        _ if supports("none") => ClientAuth::None,
+        _ => with_secret(metadata),
+    };
+    let mut grants = vec!["authorization_code"];
+    grants.extend(
+        ["refresh_token"]
+            .into_iter()
+            .filter(|it| metadata.grant_types_supported.is_none() || metadata.supports_grant(it)),
+    );
+    let device = "urn:ietf:params:oauth:grant-type:device_code";
+    grants.extend(
+        [device]
+            .into_iter()
+            .filter(|it| metadata.supports_grant(it)),
+    );
+    let mut body = json!({
+        "client_name": "Toolwharf",
+        "redirect_uris": [&identity.redirect_uri],
+        "grant_types": grants,
+        "response_types": ["code"],
+        "token_endpoint_auth_method": wanted,
+        "application_type": if is_loopback(&identity.redirect_uri) { "native" } else { "web" },
+    });
+    if !discovery.scopes.is_empty() {
+        body["scope"] = discovery.scopes.join(" ").into();
+    }
+    let response = post_json(http, &place, &body).await?;
+    if !response.status().is_success() {
+        let (_, said) = refusal(&response);
+        let what = format!(
+            "the issuer {issuer} refused to register Toolwharf ({said}): register a client there by hand, and set `clientId` in the entry's `login`"
+        );
+        return Err(Error::new(Code::Registration, what));
+    }
+    let registered: Registered = serde_json::from_slice(response.body())
+        .map_err(|_| unreadable(&place, "its answer is no registration"))?;
+    let auth = match (
+        registered.token_endpoint_auth_method,
+        &registered.client_secret,
+    ) {
+        (Some(auth), _) => auth,
+        (None, None) => ClientAuth::None,
+        (None, Some(_)) if wanted == ClientAuth::None => with_secret(metadata),
+        (None, Some(_)) => wanted,
+    };
+    Ok(Client {
+        id: registered.client_id,
+        secret: registered.client_secret,
+        auth,
+        redirect_uri: Some(identity.redirect_uri.clone()),
+        // Zero: never (RFC 7591, 3.2.1).
+        expires_at: registered.client_secret_expires_at.filter(|end| *end > 0),
+    })
+}
+
+fn is_loopback(uri: &str) -> bool {
+    let Ok(uri) = Url::parse(uri) else {
+        return false;
+    };
+    match uri.host() {
+        Some(Host::Domain(name)) => name == "localhost",
+        Some(Host::Ipv4(ip)) => ip.is_loopback(),
+        Some(Host::Ipv6(ip)) => ip.is_loopback(),
+        None => false,
+    }
+}

@@ -1,0 +1,82 @@
+//! What authorization servers and protected resources say of themselves.
+
+use serde::{Deserialize, Serialize};
+use url::Url;
+
+use crate::error::Error;
+use crate::request::endpoint;
+
+/// Scopes of a document that are looked at.
+const MOST_SCOPES: usize = 500;
+
+/// Metadata of an authorization server (RFC 8414, 2; OpenID Connect Discovery 1.0, 3).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Metadata {
+    pub issuer: String,
+    pub authorization_endpoint: Option<String>,
+    pub token_endpoint: Option<String>,
+    pub registration_endpoint: Option<String>,
+    pub revocation_endpoint: Option<String>,
+    pub device_authorization_endpoint: Option<String>,
+    pub scopes_supported: Option<Vec<String>>,
+    pub grant_types_supported: Option<Vec<String>>,
+    pub code_challenge_methods_supported: Option<Vec<String>>,
+    pub token_endpoint_auth_methods_supported: Option<Vec<String>>,
+    #[serde(default)]
+    pub client_id_metadata_document_supported: bool,
+    #[serde(default)]
+    pub authorization_response_iss_parameter_supported: bool,
+}
+
+impl Metadata {
+    /// Where everything is for an authorization server of 2025-03-26 that has no metadata.
+    pub(crate) fn default_of(origin: &Url) -> Self {
+        let at = |path| origin.join(path).ok().map(String::from);
+        Self {
+            issuer: origin.origin().ascii_serialization(),
+            authorization_endpoint: at("/authorize"),
+            token_endpoint: at("/token"),
+            registration_endpoint: at("/register"),
+            // 2025-03-26 basic/authorization: clients use PKCE in any case.
+            code_challenge_methods_supported: Some(vec!["S256".into()]),
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn supports_scope(&self, scope: &str) -> bool {
+        let mut scopes = self.scopes_supported.iter().flatten().take(MOST_SCOPES);
+        scopes.any(|known| known == scope)
+    }
+
+    /// Absent, it means `authorization_code` and `implicit` (RFC 8414, 2).
+    pub(crate) fn supports_grant(&self, grant: &str) -> bool {
+        let grants = self.grant_types_supported.as_ref();
+        grants.map_or(grant == "authorization_code", |all| {
+            all.iter().any(|it| it == grant)
+        })
+    }
+
+    pub(crate) fn token_endpoint(&self) -> Result<Url, Error> {
+        self.place("token endpoint", self.token_endpoint.as_deref())
+    }
+
+    pub(crate) fn place(&self, name: &str, url: Option<&str>) -> Result<Url, Error> {
+        let Some(url) = url else {
+            let what = format!(
+                "the issuer {} has no {name}",
+                crate::error::excerpt(&self.issuer)
+            );
+            return Err(Error::new(crate::Code::Unsupported, what));
+        };
+        endpoint(name, url)
+    }
+}
+
+/// Metadata of a protected resource (RFC 9728, 2).
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Resource {
+    pub(crate) resource: Option<String>,
+    #[serde(default)]
+    pub(crate) authorization_servers: Vec<String>,
+    pub(crate) scopes_supported: Option<Vec<String>>,
+}

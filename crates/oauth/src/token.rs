@@ -1,0 +1,257 @@
+//! The token endpoint: codes, refresh tokens and clients themselves for access tokens, and taking them back.
+
+use std::fmt;
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use http::HeaderValue;
+use jsonwebtoken::{Algorithm, EncodingKey, Header};
+use model::{ClientAuth, Login};
+use serde::{Deserialize, Serialize};
+use url::form_urlencoded;
+
+use crate::{
+    Client, Discovery, Http,
+    error::{Code, Error, excerpt},
+    now,
+    request::{post_form, random, refusal, unreadable},
+};
+
+/// Characters of a token that are taken.
+const LONGEST: usize = 64 * 1024;
+/// Seconds that an assertion of ours is good for.
+const ASSERTION: i64 = 60;
+
+/// What an issuer gave.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tokens {
+    pub access: String,
+    pub refresh: Option<String>,
+    /// When the access token ends, in seconds since 1970; `None`: the issuer did not say.
+    pub expires_at: Option<i64>,
+    /// The scopes that it is good for.
+    pub scopes: Vec<String>,
+}
+
+impl fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tokens")
+            .field("refresh", &self.refresh.is_some())
+            .field("expires_at", &self.expires_at)
+            .field("scopes", &self.scopes)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Gets a new access token.
+///
+/// # Errors
+/// [`Code::Refused`]: only a person can help. [`Code::Unreachable`]: it may go another time.
+pub async fn refresh(
+    http: &dyn Http,
+    discovery: &Discovery,
+    client: &Client,
+    login: &Login,
+    tokens: &Tokens,
+) -> Result<Tokens, Error> {
+    let Some(refresh) = &tokens.refresh else {
+        let what = "the access token has expired, and the issuer gave nothing to renew it with";
+        return Err(Error::new(Code::Refused, what));
+    };
+    let form = vec![
+        ("grant_type", "refresh_token".to_owned()),
+        ("refresh_token", refresh.clone()),
+    ];
+    let mut fresh = request(http, discovery, client, login, form, Code::Refused).await?;
+    // An issuer that does not rotate them leaves it out (RFC 6749, 6).
+    fresh.refresh = fresh.refresh.or_else(|| tokens.refresh.clone());
+    if fresh.scopes == discovery.scopes {
+        fresh.scopes.clone_from(&tokens.scopes);
+    }
+    Ok(fresh)
+}
+
+/// Gets an access token for the client itself (OAuth 2.1, 4.2).
+///
+/// # Errors
+/// When the issuer gives none.
+pub async fn of_client(
+    http: &dyn Http,
+    discovery: &Discovery,
+    client: &Client,
+    login: &Login,
+) -> Result<Tokens, Error> {
+    let mut form = vec![("grant_type", "client_credentials".to_owned())];
+    if !discovery.scopes.is_empty() {
+        form.push(("scope", discovery.scopes.join(" ")));
+    }
+    request(http, discovery, client, login, form, Code::Refused).await
+}
+
+/// Takes the tokens back at the issuer, if it can (RFC 7009).
+///
+/// # Errors
+/// When it could not be told.
+pub async fn revoke(
+    http: &dyn Http,
+    discovery: &Discovery,
+    client: &Client,
+    login: &Login,
+    tokens: &Tokens,
+) -> Result<(), Error> {
+    let Some(named) = discovery.metadata.revocation_endpoint.as_deref() else {
+        return Ok(());
+    };
+    let place = discovery
+        .metadata
+        .place("revocation endpoint", Some(named))?;
+    let kinds = [
+        (tokens.refresh.as_ref(), "refresh_token"),
+        (Some(&tokens.access), "access_token"),
+    ];
+    for (token, kind) in kinds {
+        let Some(token) = token else { continue };
+        let mut form = vec![
+            ("token", token.clone()),
+            ("token_type_hint", kind.to_owned()),
+        ];
+        let shown = authenticate(discovery, client, login, &mut form)?;
+        let response = post_form(http, &place, &form, shown).await?;
+        if !response.status().is_success() {
+            let (_, said) = refusal(&response);
+            return Err(unreadable(
+                &place,
+                &format!("it did not take the token back: {said}"),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Asks the token endpoint; a refusal is an error of the kind `refused`.
+pub(crate) async fn request(
+    http: &dyn Http,
+    discovery: &Discovery,
+    client: &Client,
+    login: &Login,
+    mut form: Vec<(&'static str, String)>,
+    refused: Code,
+) -> Result<Tokens, Error> {
+    let place = discovery.metadata.token_endpoint()?;
+    if let Some(resource) = &discovery.resource {
+        form.push(("resource", resource.clone()));
+    }
+    let shown = authenticate(discovery, client, login, &mut form)?;
+    let response = post_form(http, &place, &form, shown).await?;
+    if !response.status().is_success() {
+        let (error, said) = refusal(&response);
+        // Without an error of OAuth's it may be anything, such as a proxy in between.
+        return Err(match error {
+            Some(_) if response.status().is_client_error() => {
+                let issuer = excerpt(&discovery.metadata.issuer);
+                Error::new(refused, format!("the issuer {issuer} refused: {said}"))
+            }
+            _ => unreadable(&place, &format!("it answered {said}")),
+        });
+    }
+    read(response.body(), &discovery.scopes)
+        .ok_or_else(|| unreadable(&place, "its answer holds no bearer token"))
+}
+
+/// Reads an answer (OAuth 2.1, 3.2.3). Without `scope` it is what was asked for.
+pub(crate) fn read(body: &[u8], asked: &[String]) -> Option<Tokens> {
+    #[derive(Deserialize)]
+    struct Answer {
+        access_token: String,
+        token_type: Option<String>,
+        #[serde(default, deserialize_with = "seconds")]
+        expires_in: Option<i64>,
+        refresh_token: Option<String>,
+        scope: Option<String>,
+    }
+    let answer: Answer = serde_json::from_slice(body).ok()?;
+    let is_bearer =
+        (answer.token_type.as_deref()).is_none_or(|it| it.eq_ignore_ascii_case("bearer"));
+    let fits = |token: &str| {
+        (1..=LONGEST).contains(&token.len()) && token.bytes().all(|byte| byte.is_ascii_graphic())
+    };
+    if !is_bearer || !fits(&answer.access_token) {
+        return None;
+    }
+    let scopes = answer
+        .scope
+        .as_deref()
+        .map(|scope| scope.split_whitespace());
+    Some(Tokens {
+        scopes: scopes.map_or_else(|| asked.to_vec(), |all| all.map(str::to_owned).collect()),
+        access: answer.access_token,
+        refresh: answer.refresh_token.filter(|token| fits(token)),
+        expires_at: answer
+            .expires_in
+            .map(|lasts| now().saturating_add(lasts.max(0))),
+    })
+}
+
+/// A number, which some issuers write as a string.
+fn seconds<'de, D: serde::Deserializer<'de>>(value: D) -> Result<Option<i64>, D::Error> {
+    let value = serde_json::Value::deserialize(value)?;
+    Ok(value.as_i64().or_else(|| value.as_str()?.parse().ok()))
+}
+
+/// Puts into the form, or says in the header, who we are.
+pub(crate) fn authenticate(
+    discovery: &Discovery,
+    client: &Client,
+    login: &Login,
+    form: &mut Vec<(&'static str, String)>,
+) -> Result<Option<HeaderValue>, Error> {
+    let secret = client.secret.as_deref().unwrap_or_default();
+    match client.auth {
+        ClientAuth::ClientSecretBasic => {
+            // RFC 6749, 2.3.1: each half is form-encoded first.
+            let half =
+                |text: &str| form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>();
+            let pair = STANDARD.encode(format!("{}:{}", half(&client.id), half(secret)));
+            let mut value = HeaderValue::from_str(&format!("Basic {pair}"))
+                .map_err(|_| Error::new(Code::NoClient, "the client's id cannot be sent"))?;
+            value.set_sensitive(true);
+            return Ok(Some(value));
+        }
+        ClientAuth::None => form.push(("client_id", client.id.clone())),
+        ClientAuth::ClientSecretPost => {
+            form.push(("client_id", client.id.clone()));
+            form.push(("client_secret", secret.to_owned()));
+        }
+        ClientAuth::PrivateKeyJwt => {
+            let kind = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
+            form.push(("client_id", client.id.clone()));
+            form.push(("client_assertion_type", kind.to_owned()));
+            form.push(("client_assertion", assertion(discovery, client, login)?));
+        }
+    }
+    Ok(None)
+}
+
+/// A signed statement that it is us (RFC 7523, 3).
+fn assertion(discovery: &Discovery, client: &Client, login: &Login) -> Result<String, Error> {
+    let unusable = |why: &str| {
+        let what = format!("`privateKey` in the entry's `login` cannot be used: {why}");
+        Error::new(Code::NoClient, what)
+    };
+    let pem = login.private_key.as_deref().unwrap_or_default().as_bytes();
+    let keys = [
+        (Algorithm::ES256, EncodingKey::from_ec_pem(pem)),
+        (Algorithm::RS256, EncodingKey::from_rsa_pem(pem)),
+        (Algorithm::EdDSA, EncodingKey::from_ed_pem(pem)),
+    ];
+    let usable = keys
+        .into_iter()
+        .find_map(|(kind, key)| Some((kind, key.ok()?)));
+    let (algorithm, key) = usable
+        .ok_or_else(|| unusable("it must be the PEM of an EC (P-256), RSA or Ed25519 key"))?;
+    let claims = serde_json::json!({
+        "iss": client.id, "sub": client.id, "aud": discovery.metadata.issuer,
+        "jti": random(), "iat": now(), "exp": now() + ASSERTION,
+    });
+    jsonwebtoken::encode(&Header::new(algorithm), &claims, &key)
+        .map_err(|_| unusable("it signs nothing"))
+}

@@ -1,0 +1,60 @@
+//! A browser as far as signing in goes where nobody has to be asked: it follows redirects and keeps cookies. For pages that people see there
+//! is Chromium.
+
+use std::collections::BTreeMap;
+
+use http::{Method, StatusCode, header};
+
+use crate::raw::{RawClient, Reply};
+
+/// Redirects that are followed.
+const MOST_HOPS: usize = 10;
+
+/// Opens a link of a sign-in and presses its button; the page that it ends at.
+///
+/// # Panics
+/// If there is no end to redirects, or one leads nowhere.
+pub async fn sign_in(link: &str) -> Reply {
+    let mut cookies: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let (mut method, mut at) = (Method::POST, link.to_owned());
+    for _ in 0..MOST_HOPS {
+        let client = RawClient::new(&at);
+        let origin = origin(&at);
+        let kept = cookies
+            .get(&origin)
+            .map(|all| all.join("; "))
+            .unwrap_or_default();
+        let mut headers = vec![("content-type", "application/x-www-form-urlencoded")];
+        if !kept.is_empty() {
+            headers.push(("cookie", kept.as_str()));
+        }
+        let answer = client.send(method, &headers, "").await;
+        let reply = answer.collect(crate::DEADLINE).await;
+        for cookie in reply.headers.get_all(header::SET_COOKIE) {
+            let cookie = cookie.to_str().expect("a cookie is text");
+            let pair = cookie.split(';').next().unwrap_or_default();
+            cookies
+                .entry(origin.clone())
+                .or_default()
+                .push(pair.to_owned());
+        }
+        let is_redirect = matches!(reply.status, StatusCode::SEE_OTHER | StatusCode::FOUND);
+        let Some(next) = reply.headers.get(header::LOCATION).filter(|_| is_redirect) else {
+            return reply;
+        };
+        let next = next.to_str().expect("a location is text");
+        at = if next.starts_with('/') {
+            format!("{origin}{next}")
+        } else {
+            next.to_owned()
+        };
+        method = Method::GET;
+    }
+    panic!("{link} leads from one redirect to the next");
+}
+
+fn origin(url: &str) -> String {
+    let host = url.find("://").map_or(0, |at| at + 3);
+    let end = url[host..].find('/').map_or(url.len(), |at| host + at);
+    url[..end].to_owned()
+}

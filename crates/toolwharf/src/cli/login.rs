@@ -1,0 +1,203 @@
+//! `login` and `logout`: signing in to servers.
+
+use std::{
+    fs,
+    io::{self, BufRead, Write},
+    os::unix::fs::OpenOptionsExt,
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use anyhow::{Context as _, bail};
+use api::{Login, LoginBegun, LoginRedirect, LoginRequest, LoginWay, Logins};
+use model::{ProjectId, ServerName};
+use tokio::time::Instant;
+
+use super::{
+    Context, Output,
+    http::{Api, path},
+    names, print,
+    servers::{of_project, of_server},
+};
+
+/// From one look at whether somebody has signed in to the next.
+const LOOK: Duration = Duration::from_millis(500);
+
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// The server to sign in to; without one, the sign-ins there are.
+    #[arg(add = names::servers())]
+    name: Option<ServerName>,
+    /// The project whose server it is.
+    #[arg(long, add = names::projects())]
+    project: Option<ProjectId>,
+    /// Show a code to type on another machine or a telephone.
+    #[arg(long, conflicts_with = "no_browser", requires = "name")]
+    device: bool,
+    /// Print the issuer's page, and read the address that a browser ends at.
+    #[arg(long, requires = "name")]
+    no_browser: bool,
+}
+
+#[derive(clap::Args)]
+pub(super) struct OutArgs {
+    /// The server to sign out of.
+    #[arg(add = names::servers())]
+    name: ServerName,
+    /// The project whose server it is.
+    #[arg(long, add = names::projects())]
+    project: Option<ProjectId>,
+}
+
+pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
+    let api = context.gateway().await?;
+    let of = of_project(args.project.as_ref());
+    let Some(name) = &args.name else {
+        return list(context, &api, &of).await;
+    };
+    let place = of_server(name.as_str(), &["login"]) + &of;
+    let before: Login = api.get(&place).await?;
+    let way = match (args.device, args.no_browser) {
+        (true, _) => LoginWay::Device,
+        (false, true) => LoginWay::Paste,
+        (false, false) => LoginWay::Browser,
+    };
+    let begun: LoginBegun = api.post(&place, &LoginRequest { way }).await?;
+    // Kept until somebody is signed in: the browser reads it.
+    let _page = match &begun.link {
+        Some(link) => open(link)?,
+        None => None,
+    };
+    if let Some(url) = &begun.authorize_url {
+        let end = of_server(name.as_str(), &["login", "finish"]) + &of;
+        let redirect = pasted(url)?;
+        api.post::<()>(&end, &LoginRedirect { redirect }).await?;
+    }
+    if let (Some(code), Some(place)) = (&begun.user_code, &begun.verification_uri) {
+        eprintln!(
+            "open {} and type the code {}",
+            print::printable(place),
+            print::printable(code)
+        );
+    }
+    let login = signed_in(&api, &place, &before, begun.expires_in).await?;
+    match context.output {
+        Output::Json => print::json(&login),
+        Output::Table => {
+            let issuer = login.issuer.as_deref().unwrap_or("the issuer");
+            eprintln!("signed in to `{name}` at {}", print::printable(issuer));
+            Ok(())
+        }
+    }
+}
+
+async fn list(context: &Context, api: &Api, of: &str) -> anyhow::Result<()> {
+    let Logins { logins } = api.get(&(path(&["logins"]) + of)).await?;
+    if context.output == Output::Json {
+        return print::json(&logins);
+    }
+    let cells: Vec<[String; 5]> = logins
+        .iter()
+        .map(|login| {
+            let name = match &login.project {
+                Some(project) => format!("{project}/{}", login.server),
+                None => login.server.clone(),
+            };
+            let updated = login.updated_at.map_or_else(String::new, print::time);
+            let issuer = login.issuer.clone().unwrap_or_default();
+            [
+                name,
+                login.mode.clone(),
+                login.state.clone(),
+                issuer,
+                updated,
+            ]
+        })
+        .collect();
+    print::data(&print::table(
+        ["SERVER", "MODE", "STATE", "ISSUER", "SINCE"],
+        &cells,
+    ))
+}
+
+pub(super) async fn out(context: &Context, args: OutArgs) -> anyhow::Result<()> {
+    let api = context.gateway().await?;
+    let place = of_server(args.name.as_str(), &["login"]) + &of_project(args.project.as_ref());
+    api.delete::<()>(&place).await?;
+    eprintln!("signed out of `{}`", args.name);
+    Ok(())
+}
+
+/// Waits until the sign-in is another one than before.
+async fn signed_in(api: &Api, place: &str, before: &Login, seconds: u64) -> anyhow::Result<Login> {
+    let give_up = Instant::now() + Duration::from_secs(seconds);
+    loop {
+        let login: Login = api.get(place).await?;
+        if login.state == "signed_in" && login.updated_at != before.updated_at {
+            return Ok(login);
+        }
+        if Instant::now() >= give_up {
+            bail!(
+                "nobody signed in within {} minutes; ask for another link",
+                seconds / 60
+            );
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// Opens the link in a browser. The link is told to nobody else: it stands in a file that only this user reads, not in the
+/// browser's command line, which every user of the machine sees.
+fn open(link: &str) -> anyhow::Result<Option<tempfile::TempDir>> {
+    eprintln!(
+        "open this link in a browser, if none opens by itself (it is good once, for ten minutes):\n{link}"
+    );
+    let folder = tempfile::tempdir().context("cannot make a folder for the browser's page")?;
+    let page = folder.path().join("login.html");
+    let made = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&page);
+    let html = format!(
+        "<!doctype html><meta http-equiv=\"refresh\" content=\"0;url={link}\"><a href=\"{link}\">Sign in</a>\n"
+    );
+    made.and_then(|mut file| file.write_all(html.as_bytes()))
+        .with_context(|| format!("cannot write {}", page.display()))?;
+    let named = std::env::var_os("BROWSER").filter(|name| !name.is_empty());
+    let usual = if cfg!(target_os = "macos") {
+        "open"
+    } else {
+        "xdg-open"
+    };
+    let browser = named.unwrap_or_else(|| usual.into());
+    let opened = Command::new(browser)
+        .arg(&page)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    // Without a browser here, there is the link.
+    Ok(opened.is_ok().then_some(folder))
+}
+
+/// Where the browser ended, as somebody pastes it.
+fn pasted(url: &str) -> anyhow::Result<String> {
+    eprintln!(
+        "open this page in any browser, and sign in:\n{}",
+        print::printable(url)
+    );
+    eprint!(
+        "the browser ends at an address that it may not be able to show. Paste that address here: "
+    );
+    io::stderr().flush().ok();
+    let mut line = String::new();
+    io::stdin()
+        .lock()
+        .read_line(&mut line)
+        .context("cannot read the address")?;
+    match line.trim() {
+        "" => bail!("no address was pasted: nobody is signed in"),
+        address => Ok(address.to_owned()),
+    }
+}

@@ -1,0 +1,511 @@
+//! One credential: what requests carry of it, and how it is renewed.
+//!
+//! Of all that find it due, in this process and in others on the same database, one asks the issuer: a mutex here, a lease in the
+//! row. The renewal is a task of its own, since an issuer that rotates refresh tokens must not be asked by a request that
+//! somebody may drop.
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::Duration,
+};
+
+use arc_swap::ArcSwap;
+use engine::Order;
+use futures_util::future::BoxFuture;
+use http::HeaderValue;
+use mcp::client::{Authorize, SignIn, Token};
+use model::Grant;
+use oauth::{Challenge, Code, Tokens, token};
+use tokio::{sync::watch, time::Instant};
+
+use super::{Http, Id, Logins, Place, Stored, opened};
+
+/// Seconds before its end that a token is renewed; a tenth of its life where that is less.
+const AHEAD: i64 = 60;
+/// How long somebody who renews a credential has it for themselves.
+const LEASE: Duration = Duration::from_secs(45);
+/// From one look at whether they are done to the next.
+const LOOK: Duration = Duration::from_millis(50);
+/// From one attempt to keep what an issuer gave to the next.
+const KEEP_AGAIN: Duration = Duration::from_millis(200);
+/// A token that is refused within this time of its making will not get better by another one.
+const FRESH: Duration = Duration::from_secs(30);
+/// Times in a row that a server may ask for more scopes (2026-07-28 basic/authorization "Scope Challenge Handling").
+const MAX_STEPS: u32 = 3;
+/// After so long without, they are not in a row any more.
+const STEPS_LAST: Duration = Duration::from_secs(600);
+
+pub(super) struct Credential {
+    logins: Weak<Logins>,
+    pub(super) id: Id,
+    pub(super) place: Place,
+    state: ArcSwap<State>,
+    /// Rings when somebody has signed in.
+    signed_in: watch::Sender<()>,
+    renewing: tokio::sync::Mutex<()>,
+    wanted: Mutex<Wanted>,
+}
+
+/// What is known of it.
+enum State {
+    /// Nobody has looked.
+    Unknown,
+    /// Nobody has signed in.
+    Absent,
+    Held(Held),
+    /// Somebody has to sign in again.
+    Lost(Arc<str>),
+}
+
+struct Held {
+    header: HeaderValue,
+    renew_at: Option<i64>,
+    ends_at: Option<i64>,
+    /// When the issuer gave it, if this process was told.
+    made: Option<Instant>,
+}
+
+/// What the server said that it wants.
+#[derive(Default)]
+struct Wanted {
+    challenge: Challenge,
+    /// Whether it has refused a request.
+    is_refused: bool,
+    steps: u32,
+    stepped: Option<Instant>,
+}
+
+/// The credential as requests see it.
+pub(super) struct Authorizing(pub(super) Arc<Credential>);
+
+impl fmt::Debug for Authorizing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Authorizing({})", self.0.id.server)
+    }
+}
+
+impl Authorize for Authorizing {
+    fn token(&self) -> Token {
+        let credential = &self.0;
+        match &**credential.state.load() {
+            State::Held(held) if !held.is_due() => return Token::Is(Some(held.header.clone())),
+            State::Absent => return Token::Is(None),
+            _ => {}
+        }
+        let renewing = credential.clone().renewed(None);
+        Token::Comes(Box::pin(renewing))
+    }
+
+    fn refused(
+        &self,
+        used: Option<HeaderValue>,
+        challenge: String,
+    ) -> BoxFuture<'static, Result<HeaderValue, SignIn>> {
+        let credential = self.0.clone();
+        Box::pin(async move { credential.refused(used, &challenge).await })
+    }
+}
+
+impl Held {
+    fn of(tokens: &Tokens, made: Option<Instant>) -> Option<Self> {
+        let mut header = HeaderValue::from_str(&format!("Bearer {}", tokens.access)).ok()?;
+        header.set_sensitive(true);
+        let lasts = |end: i64| end.saturating_sub(oauth::now()).max(0);
+        Some(Self {
+            header,
+            renew_at: tokens
+                .expires_at
+                .map(|end| end - AHEAD.min(lasts(end) / 10)),
+            ends_at: tokens.expires_at,
+            made,
+        })
+    }
+
+    fn is_due(&self) -> bool {
+        self.renew_at.is_some_and(|at| at <= oauth::now())
+    }
+
+    fn is_over(&self) -> bool {
+        self.ends_at.is_some_and(|at| at <= oauth::now())
+    }
+}
+
+impl Credential {
+    pub(super) fn new(logins: Weak<Logins>, id: &Id, place: &Place) -> Arc<Self> {
+        Arc::new(Self {
+            logins,
+            id: id.clone(),
+            place: place.clone(),
+            state: ArcSwap::from_pointee(State::Unknown),
+            signed_in: watch::Sender::new(()),
+            renewing: tokio::sync::Mutex::default(),
+            wanted: Mutex::default(),
+        })
+    }
+
+    /// Whether it is our own, and nobody signs in.
+    fn is_own(&self) -> bool {
+        self.place.login.grant == Grant::ClientCredentials
+    }
+
+    fn wanted(&self) -> MutexGuard<'_, Wanted> {
+        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the server said last when it refused a request.
+    pub(super) fn challenge(&self) -> Challenge {
+        self.wanted().challenge.clone()
+    }
+
+    /// Waits until somebody signs in.
+    pub(super) fn signed_in(&self) -> BoxFuture<'static, ()> {
+        let mut bell = self.signed_in.subscribe();
+        Box::pin(async move {
+            if bell.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        })
+    }
+
+    fn set(&self, state: State) {
+        self.state.store(Arc::new(state));
+    }
+
+    /// Takes in what somebody who signed in has brought.
+    pub(super) fn begin(&self, tokens: &Tokens) {
+        self.hold(tokens, Some(Instant::now()));
+        self.signed_in.send_replace(());
+    }
+
+    fn hold(&self, tokens: &Tokens, made: Option<Instant>) -> Option<HeaderValue> {
+        let held = Held::of(tokens, made)?;
+        let header = held.header.clone();
+        self.set(State::Held(held));
+        Some(header)
+    }
+
+    /// Forgets it: it is looked up again.
+    pub(super) fn forget(&self) {
+        self.set(State::Unknown);
+    }
+
+    /// The token in use, another than `refused`; `None`: nobody has signed in.
+    async fn renewed(
+        self: Arc<Self>,
+        refused: Option<HeaderValue>,
+    ) -> Result<Option<HeaderValue>, SignIn> {
+        let Some(logins) = self.logins.upgrade() else {
+            return Err(passing("the product stops"));
+        };
+        let tasks = logins.tasks.clone();
+        let renewing = async move { self.renew(&logins, refused.as_ref()).await };
+        let renewed = tasks.spawn(renewing).await;
+        renewed.unwrap_or_else(|_| Err(passing("the renewal of its access token ended early")))
+    }
+
+    async fn renew(
+        &self,
+        logins: &Logins,
+        refused: Option<&HeaderValue>,
+    ) -> Result<Option<HeaderValue>, SignIn> {
+        let _turn = self.renewing.lock().await;
+        match &**self.state.load() {
+            State::Held(held) if !held.is_due() && Some(&held.header) != refused => {
+                return Ok(Some(held.header.clone()));
+            }
+            State::Lost(why) => return Err(self.needed(why)),
+            _ => {}
+        }
+        let unknown =
+            |error: store::Error| passing(&format!("its sign-in cannot be looked up: {error}"));
+        let give_up = Instant::now() + LEASE;
+        loop {
+            let row = logins
+                .store
+                .login_get(&self.id.server, &self.id.principal)
+                .await;
+            let Some(row) = row.map_err(unknown)? else {
+                self.set(State::Absent);
+                // Where one gets a token is what the server says when it refuses to go without.
+                let is_asked = self.wanted().is_refused;
+                return match self.is_own() && is_asked {
+                    true => self.obtain(logins, 1).await.map(Some),
+                    false => Ok(None),
+                };
+            };
+            if let Some(why) = &row.needs_login {
+                let why: Arc<str> = why.as_str().into();
+                self.set(State::Lost(why.clone()));
+                return Err(self.needed(&why));
+            }
+            let version = row.version;
+            let stored = opened(logins, &self.id, row).await;
+            let stored = stored.map_err(|error| passing(&format!("{error:#}")))?;
+            if let Some(held) = Held::of(&stored.tokens, None)
+                && !held.is_due()
+                && Some(&held.header) != refused
+            {
+                return Ok(self.hold(&stored.tokens, None));
+            }
+            let until = store::now() + LEASE;
+            let lease =
+                logins
+                    .store
+                    .login_lease(&self.id.server, &self.id.principal, version, until);
+            if !lease.await.map_err(unknown)? {
+                // Another process renews it.
+                if Instant::now() >= give_up {
+                    return Err(passing(
+                        "another process has been renewing its access token for too long",
+                    ));
+                }
+                tokio::time::sleep(LOOK).await;
+                continue;
+            }
+            return match self.is_own() {
+                true => self.obtain(logins, version + 1).await.map(Some),
+                false => {
+                    self.refresh(logins, stored, version, refused.is_some())
+                        .await
+                }
+            };
+        }
+    }
+
+    /// Asks the issuer for another token in the place of `version`, which this process has the lease of.
+    async fn refresh(
+        &self,
+        logins: &Logins,
+        stored: Stored,
+        version: i64,
+        is_refused: bool,
+    ) -> Result<Option<HeaderValue>, SignIn> {
+        let http = self.http(logins);
+        let Stored {
+            tokens,
+            discovery,
+            client,
+        } = &stored;
+        match token::refresh(&http, discovery, client, &self.place.login, tokens).await {
+            Ok(tokens) => {
+                let fresh = Stored { tokens, ..stored };
+                self.keep(logins, version + 1, &fresh).await?;
+                Ok(self.hold(&fresh.tokens, Some(Instant::now())))
+            }
+            Err(error) if error.code == Code::Refused => Err(self
+                .lose(logins, version + 1, &stored, &error.to_string())
+                .await),
+            Err(error) => {
+                let released =
+                    logins
+                        .store
+                        .login_release(&self.id.server, &self.id.principal, version);
+                if let Err(error) = released.await {
+                    tracing::warn!(server = %self.id.server, "the lease of its sign-in is not given back: {error}");
+                }
+                let held =
+                    Held::of(&stored.tokens, None).filter(|held| !held.is_over() && !is_refused);
+                match held {
+                    // It is good for a while yet.
+                    Some(held) => Ok(Some(held.header)),
+                    None => Err(passing(&format!(
+                        "its access token cannot be renewed: {error}"
+                    ))),
+                }
+            }
+        }
+    }
+
+    /// Keeps what the issuer gave, however long the database takes within the lease: the issuer may have taken back what was kept before.
+    async fn keep(&self, logins: &Logins, version: i64, stored: &Stored) -> Result<(), SignIn> {
+        let give_up = Instant::now() + LEASE / 2;
+        loop {
+            let Err(error) = logins.keep(&self.id, version, stored, None).await else {
+                return Ok(());
+            };
+            let has_lost = matches!(error.downcast_ref(), Some(store::Error::Conflict { .. }));
+            if has_lost || Instant::now() >= give_up {
+                tracing::error!(server = %self.id.server, "its renewed sign-in is not kept: {error:#}");
+                return Err(passing(
+                    "its renewed access token cannot be kept; see the log",
+                ));
+            }
+            tokio::time::sleep(KEEP_AGAIN).await;
+        }
+    }
+
+    /// Gets a token of our own.
+    async fn obtain(&self, logins: &Logins, version: i64) -> Result<HeaderValue, SignIn> {
+        let challenge = self.challenge();
+        let (http, login) = (self.http(logins), &self.place.login);
+        let obtained = async {
+            let discovery = oauth::discover(&http, &self.place.url, login, &challenge).await?;
+            let identity = logins.identity().unwrap_or_else(nowhere);
+            let client = oauth::identify(&http, &discovery, login, &identity, None).await?;
+            let tokens = token::of_client(&http, &discovery, &client, login).await?;
+            Ok(Stored {
+                tokens,
+                discovery,
+                client,
+            })
+        };
+        let stored = obtained
+            .await
+            .map_err(|error: oauth::Error| passing(&format!("it gets no access token: {error}")))?;
+        self.keep(logins, version, &stored).await?;
+        let held = self.hold(&stored.tokens, Some(Instant::now()));
+        held.ok_or_else(|| passing("the issuer gave a token that cannot be sent"))
+    }
+
+    /// Notes that only a person can help.
+    async fn lose(&self, logins: &Logins, version: i64, stored: &Stored, why: &str) -> SignIn {
+        let why: Arc<str> = why.into();
+        if let Err(error) = logins.keep(&self.id, version, stored, Some(&why)).await {
+            tracing::warn!(server = %self.id.server, "it is not kept that somebody has to sign in: {error:#}");
+        }
+        tracing::warn!(server = %self.id.server, "somebody has to sign in again: {why}");
+        self.set(State::Lost(why.clone()));
+        if self.id.principal.is_empty() {
+            logins.wake(&self.id.server, Order::Restart);
+        }
+        self.needed(&why)
+    }
+
+    /// Another token after the server refused one, if there is any use in that.
+    async fn refused(
+        self: Arc<Self>,
+        used: Option<HeaderValue>,
+        said: &str,
+    ) -> Result<HeaderValue, SignIn> {
+        let challenge = Challenge::parse(said);
+        if challenge.error.as_deref() == Some("insufficient_scope") {
+            return self.step_up(challenge).await;
+        }
+        {
+            let mut wanted = self.wanted();
+            (wanted.challenge, wanted.is_refused) = (challenge, true);
+        }
+        let state = self.state.load_full();
+        if let State::Held(held) = &*state
+            && Some(&held.header) == used.as_ref()
+            && held.made.is_some_and(|made| made.elapsed() < FRESH)
+        {
+            return Err(self.unwanted().await);
+        }
+        match self.clone().renewed(used).await? {
+            Some(header) => Ok(header),
+            None => Err(self.needed("nobody has signed in")),
+        }
+    }
+
+    /// The server takes no token of this issuer.
+    async fn unwanted(&self) -> SignIn {
+        let why = "it refuses the access token that its issuer has just given";
+        let Some(logins) = self.logins.upgrade() else {
+            return passing("the product stops");
+        };
+        let row = logins
+            .store
+            .login_get(&self.id.server, &self.id.principal)
+            .await;
+        let Ok(Some(row)) = row else {
+            return self.needed(why);
+        };
+        let version = row.version;
+        match opened(&logins, &self.id, row).await {
+            Ok(stored) => self.lose(&logins, version + 1, &stored, why).await,
+            Err(_) => self.needed(why),
+        }
+    }
+
+    /// The server wants more scopes: what it names and what there is, together.
+    async fn step_up(self: Arc<Self>, challenge: Challenge) -> Result<HeaderValue, SignIn> {
+        let Some(logins) = self.logins.upgrade() else {
+            return Err(passing("the product stops"));
+        };
+        let row = logins
+            .store
+            .login_get(&self.id.server, &self.id.principal)
+            .await;
+        let (granted, version) = match row {
+            Ok(Some(row)) => {
+                let version = row.version;
+                let stored = opened(&logins, &self.id, row).await.ok();
+                (stored.map_or_else(Vec::new, |it| it.tokens.scopes), version)
+            }
+            _ => (Vec::new(), 0),
+        };
+        let missing = {
+            let mut wanted = self.wanted();
+            if wanted.stepped.is_none_or(|at| at.elapsed() > STEPS_LAST) {
+                wanted.steps = 0;
+            }
+            wanted.steps += 1;
+            wanted.stepped = Some(Instant::now());
+            let asked = challenge.scope.clone().unwrap_or_default();
+            if wanted.steps > MAX_STEPS {
+                let why = format!(
+                    "it still refuses for want of the scopes `{asked}`, after {MAX_STEPS} sign-ins for more"
+                );
+                return Err(passing(&why));
+            }
+            let mut union: Vec<&str> = granted.iter().map(String::as_str).collect();
+            union.extend(wanted.challenge.scopes());
+            union.extend(challenge.scopes());
+            let mut seen = std::collections::BTreeSet::new();
+            union.retain(|scope| seen.insert(*scope));
+            let scope = union.join(" ");
+            wanted.challenge = Challenge {
+                scope: Some(scope),
+                resource_metadata: challenge
+                    .resource_metadata
+                    .or_else(|| wanted.challenge.resource_metadata.clone()),
+                error: None,
+            };
+            asked
+        };
+        if self.is_own() {
+            let _turn = self.renewing.lock().await;
+            return self.obtain(&logins, version + 1).await;
+        }
+        Err(self.needed(&format!("its sign-in lacks the scopes `{missing}`")))
+    }
+
+    fn http<'a>(&self, logins: &'a Logins) -> Http<'a> {
+        Http {
+            connector: &logins.connector,
+            public_only: self.place.public_only,
+        }
+    }
+
+    fn needed(&self, why: &str) -> SignIn {
+        let name = &self.id.server.name;
+        let of = self
+            .id
+            .server
+            .owner
+            .as_ref()
+            .map_or_else(String::new, |owner| format!(" --project {owner}"));
+        SignIn {
+            reason: format!("it needs a sign-in ({why}): `toolwharf login {name}{of}`").into(),
+            is_needed: true,
+        }
+    }
+}
+
+/// What may go another time, and nobody's sign-in mends.
+fn passing(why: &str) -> SignIn {
+    SignIn {
+        reason: why.into(),
+        is_needed: false,
+    }
+}
+
+/// Who we are where no browser can come back: for what needs none.
+fn nowhere() -> oauth::Identity {
+    oauth::Identity {
+        redirect_uri: String::new(),
+        metadata_url: None,
+    }
+}

@@ -1,0 +1,412 @@
+//! Signing in to servers: whose tokens requests carry, where these are kept, and how somebody gets them.
+//!
+//! A *credential* is the sign-in of one caller, or of all of them, to one server. It is a row of the store, sealed with a key that
+//! only the master key opens, and bound to its place. [`credential`] renews it; [`links`] are sign-ins under way; [`page`] is what
+//! a browser sees of them.
+//!
+//! Invariants: a token is in no log, error, argument, record or answer. A refresh token that the issuer has given is durable before the
+//! access token beside it is used, whatever becomes of the request that wanted it. One caller's credential is never used for another's call.
+//! Deliberately absent: how issuers are spoken to (`oauth`).
+
+mod credential;
+mod links;
+mod page;
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, OnceLock, PoisonError, Weak},
+};
+
+use anyhow::Context;
+use bytes::Bytes;
+use engine::{
+    Gateway, Order,
+    secrets::{DataKey, Sealed},
+};
+use futures_util::future::BoxFuture;
+use http::{Request, Response};
+use mcp::client::{Authorize, Connector};
+use model::{Grant, Login, LoginMode, Origin, ServerKey, ServerSpec};
+use oauth::{Client, Discovery, Identity, Tokens};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use store::{LoginClientRow, LoginRow, NewLogin, Store, Time};
+use tokio::sync::OnceCell;
+use tokio_util::task::TaskTracker;
+
+use self::{
+    credential::{Authorizing, Credential},
+    links::Links,
+};
+pub(crate) use self::{
+    links::Way,
+    page::{Identify, router},
+};
+use crate::master::Master;
+
+/// Bytes of a document of an issuer.
+const MAX_DOCUMENT: usize = 256 * 1024;
+/// Credentials in memory; those that no connection has go first.
+const MANY: usize = 4096;
+/// The principal of a credential that is everybody's.
+const EVERYBODY: &str = "";
+
+/// Which credential.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Id {
+    pub(crate) server: ServerKey,
+    /// [`EVERYBODY`], or whose it is.
+    pub(crate) principal: Arc<str>,
+}
+
+/// A server, as far as signing in to it goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Place {
+    url: String,
+    login: Login,
+    public_only: bool,
+}
+
+/// What is sealed of a credential.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Stored {
+    tokens: Tokens,
+    discovery: Discovery,
+    client: Client,
+}
+
+/// How a sign-in stands.
+pub(crate) struct Standing {
+    pub(crate) mode: LoginMode,
+    pub(crate) row: Option<LoginRow>,
+}
+
+pub(crate) struct Logins {
+    this: Weak<Self>,
+    store: Store,
+    master: Arc<Master>,
+    connector: Connector,
+    key: OnceCell<DataKey>,
+    gateway: OnceLock<Gateway>,
+    /// Where browsers reach us; not set where nobody listens.
+    base: OnceLock<String>,
+    credentials: Mutex<HashMap<Id, Arc<Credential>>>,
+    links: Links,
+    tasks: TaskTracker,
+}
+
+impl Logins {
+    pub(crate) fn new(store: Store, master: Arc<Master>) -> Arc<Self> {
+        Arc::new_cyclic(|this| Self {
+            this: this.clone(),
+            store,
+            master,
+            connector: Connector::new(),
+            key: OnceCell::new(),
+            gateway: OnceLock::new(),
+            base: OnceLock::new(),
+            credentials: Mutex::default(),
+            links: Links::default(),
+            tasks: TaskTracker::new(),
+        })
+    }
+
+    /// Servers whose sign-in changes are started again there.
+    pub(crate) fn serve(&self, gateway: &Gateway) {
+        let _ = self.gateway.set(gateway.clone());
+    }
+
+    /// Browsers reach us there: scheme, host and port.
+    pub(crate) fn listen(&self, base: &str) {
+        let _ = self.base.set(base.trim_end_matches('/').to_owned());
+    }
+
+    /// Who we are towards issuers, if a browser can come back.
+    fn identity(&self) -> Option<Identity> {
+        let base = self.base.get()?;
+        Some(Identity {
+            redirect_uri: format!("{base}/login/callback"),
+            metadata_url: self.metadata_url(base),
+        })
+    }
+
+    /// Our client metadata document: only the world's issuers can read it, over TLS.
+    fn metadata_url(&self, base: &str) -> Option<String> {
+        let named = std::env::var("TOOLWHARF_CLIENT_METADATA_URL").ok();
+        named.or_else(|| {
+            base.starts_with("https://")
+                .then(|| format!("{base}/login/client.json"))
+        })
+    }
+
+    fn credential(&self, id: &Id, place: &Place) -> Arc<Credential> {
+        let mut all = self
+            .credentials
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = all.get(id)
+            && known.place == *place
+        {
+            return known.clone();
+        }
+        if all.len() >= MANY {
+            all.retain(|_, credential| Arc::strong_count(credential) > 1);
+        }
+        let made = Credential::new(self.this.clone(), id, place);
+        all.insert(id.clone(), made.clone());
+        made
+    }
+
+    /// Those that are in memory of one server.
+    fn known(&self, server: &ServerKey) -> Vec<Arc<Credential>> {
+        let all = self
+            .credentials
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let of = all
+            .values()
+            .filter(|credential| credential.id.server == *server);
+        of.cloned().collect()
+    }
+
+    /// The credential of a caller to a server; `None`: nobody signs in to it.
+    fn of(&self, spec: &ServerSpec, principal: &Arc<str>) -> Option<Arc<Credential>> {
+        let place = place(spec)?;
+        let whose = match mode(&place.login) {
+            LoginMode::None => return None,
+            LoginMode::Shared => EVERYBODY.into(),
+            LoginMode::User => principal.clone(),
+        };
+        let id = Id {
+            server: spec.key(),
+            principal: whose,
+        };
+        Some(self.credential(&id, &place))
+    }
+
+    async fn key(&self) -> anyhow::Result<&DataKey> {
+        self.key.get_or_try_init(|| self.master.login_key()).await
+    }
+
+    async fn seal<T: Serialize>(&self, parts: &[&str], value: &T) -> anyhow::Result<Sealed> {
+        let text = serde_json::to_string(value)?;
+        Ok(self.key().await?.seal_login(parts, &text))
+    }
+
+    async fn open<T: DeserializeOwned>(&self, parts: &[&str], sealed: Sealed) -> anyhow::Result<T> {
+        let text = self.key().await?.open_login(parts, &sealed)?;
+        Ok(serde_json::from_str(&text)?)
+    }
+
+    /// Keeps what an issuer gave as that version.
+    async fn keep(
+        &self,
+        id: &Id,
+        version: i64,
+        stored: &Stored,
+        needs_login: Option<&str>,
+    ) -> anyhow::Result<()> {
+        let sealed = self.seal(&parts(id, &version.to_string()), stored).await?;
+        let login = NewLogin {
+            version,
+            issuer: &stored.discovery.metadata.issuer,
+            needs_login,
+            nonce: &sealed.nonce,
+            sealed: &sealed.sealed,
+            expires_at: stored
+                .tokens
+                .expires_at
+                .and_then(|at| Time::from_timestamp(at, 0)),
+        };
+        Ok(self
+            .store
+            .login_put(&id.server, &id.principal, login)
+            .await?)
+    }
+
+    /// What the issuer knows us as, registered anew if it has to be.
+    async fn client(
+        &self,
+        http: &dyn oauth::Http,
+        discovery: &Discovery,
+        login: &Login,
+        identity: &Identity,
+    ) -> Result<Client, oauth::Error> {
+        let issuer = &discovery.metadata.issuer;
+        let parts = ["client", issuer, &identity.redirect_uri];
+        let row = self
+            .store
+            .login_client_get(issuer, &identity.redirect_uri)
+            .await;
+        let known = match row {
+            Ok(Some(row)) => {
+                let (nonce, sealed) = (row.nonce, row.sealed);
+                self.open::<Client>(&parts, Sealed { nonce, sealed })
+                    .await
+                    .ok()
+            }
+            _ => None,
+        };
+        let client = oauth::identify(http, discovery, login, identity, known.clone()).await?;
+        if client.redirect_uri.is_some() && known.as_ref() != Some(&client) {
+            let kept = async {
+                let Sealed { nonce, sealed } = self.seal(&parts, &client).await?;
+                let row = LoginClientRow { nonce, sealed };
+                self.store
+                    .login_client_put(issuer, &identity.redirect_uri, &row)
+                    .await?;
+                anyhow::Ok(())
+            };
+            if let Err(error) = kept.await {
+                tracing::warn!("the registration at {issuer} is not kept: {error:#}");
+            }
+        }
+        Ok(client)
+    }
+
+    /// Whose sign-in requests to the server carry.
+    pub(crate) fn mode(&self, spec: &ServerSpec) -> LoginMode {
+        place(spec).map_or(LoginMode::None, |place| mode(&place.login))
+    }
+
+    /// How the sign-in of a caller to a server stands; `None`: nobody signs in to it.
+    pub(crate) async fn standing(
+        &self,
+        spec: &ServerSpec,
+        principal: &Arc<str>,
+    ) -> store::Result<Option<Standing>> {
+        let Some(credential) = self.of(spec, principal) else {
+            return Ok(None);
+        };
+        let Id { server, principal } = &credential.id;
+        let row = self.store.login_get(server, principal).await?;
+        let mode = self.mode(spec);
+        Ok(Some(Standing { mode, row }))
+    }
+
+    /// Signs somebody out, and has the issuer take its tokens back if it can.
+    ///
+    /// # Errors
+    /// When they are not signed in, or the database does not say.
+    pub(crate) async fn end(&self, spec: &ServerSpec, principal: &Arc<str>) -> store::Result<()> {
+        let Some(credential) = self.of(spec, principal) else {
+            return Ok(());
+        };
+        let id = &credential.id;
+        let row = self.store.login_get(&id.server, &id.principal).await?;
+        self.store.login_delete(&id.server, &id.principal).await?;
+        for known in self.known(&id.server) {
+            known.forget();
+        }
+        self.wake(&id.server, Order::Restart);
+        let Some(row) = row else { return Ok(()) };
+        let taken_back = async {
+            let Stored {
+                tokens,
+                discovery,
+                client,
+            } = opened(self, id, row).await?;
+            let (connector, public_only) = (&self.connector, credential.place.public_only);
+            let http = Http {
+                connector,
+                public_only,
+            };
+            let login = &credential.place.login;
+            oauth::token::revoke(&http, &discovery, &client, login, &tokens).await?;
+            anyhow::Ok(())
+        };
+        if let Err(error) = taken_back.await {
+            tracing::warn!(server = %id.server, "the issuer was not told of a sign-out: {error:#}");
+        }
+        Ok(())
+    }
+
+    /// Has a server try again, for somebody signed in to it, or notice that nobody is.
+    fn wake(&self, server: &ServerKey, order: Order) {
+        let Some(gateway) = self.gateway.get().cloned() else {
+            return;
+        };
+        let server = server.clone();
+        self.tasks.spawn(async move {
+            if let Some(server) = gateway.fleet().get(&server).cloned() {
+                server.command(order).await;
+            }
+        });
+    }
+}
+
+impl engine::Logins for Logins {
+    fn authorize(&self, spec: &ServerSpec, whose: Option<&Arc<str>>) -> Option<Arc<dyn Authorize>> {
+        let everybody: Arc<str> = EVERYBODY.into();
+        let credential = self.of(spec, whose.unwrap_or(&everybody))?;
+        Some(Arc::new(Authorizing(credential)))
+    }
+
+    fn link(&self, spec: &ServerSpec, principal: &Arc<str>) -> Option<String> {
+        let credential = self.of(spec, principal)?;
+        if credential.place.login.grant == Grant::ClientCredentials {
+            return None;
+        }
+        let base = self.base.get()?;
+        let link = self.links.offer(&credential, principal);
+        Some(format!("{base}/login/{link}"))
+    }
+
+    fn signed_in(&self, spec: &ServerSpec, principal: &Arc<str>) -> BoxFuture<'static, ()> {
+        match self.of(spec, principal) {
+            Some(credential) => credential.signed_in(),
+            None => Box::pin(std::future::pending()),
+        }
+    }
+}
+
+/// Requests to issuers and for metadata, within the bounds of who named them.
+struct Http<'a> {
+    connector: &'a Connector,
+    public_only: bool,
+}
+
+impl oauth::Http for Http<'_> {
+    fn send(&self, request: Request<Bytes>) -> BoxFuture<'_, Result<Response<Bytes>, String>> {
+        let sending = self
+            .connector
+            .fetch(request, MAX_DOCUMENT, self.public_only);
+        Box::pin(sending)
+    }
+}
+
+fn place(spec: &ServerSpec) -> Option<Place> {
+    match &spec.origin {
+        Origin::Remote(remote) => Some(Place {
+            url: remote.url.clone(),
+            login: remote.login.clone(),
+            public_only: remote.public_only,
+        }),
+        Origin::Launch(_) => None,
+    }
+}
+
+fn mode(login: &Login) -> LoginMode {
+    login.mode.unwrap_or_default()
+}
+
+/// What a credential is sealed for.
+fn parts<'a>(id: &'a Id, version: &'a str) -> [&'a str; 5] {
+    let owner = id.server.owner.as_ref().map_or("", |owner| owner.as_str());
+    [
+        "credential",
+        owner,
+        id.server.name.as_str(),
+        &id.principal,
+        version,
+    ]
+}
+
+/// Opens what is kept of a credential.
+async fn opened(logins: &Logins, id: &Id, row: LoginRow) -> anyhow::Result<Stored> {
+    let (nonce, sealed) = (row.nonce, row.sealed);
+    let version = row.version.to_string();
+    let stored = logins
+        .open(&parts(id, &version), Sealed { nonce, sealed })
+        .await;
+    stored.with_context(|| format!("the sign-in to `{}` cannot be opened", id.server))
+}
