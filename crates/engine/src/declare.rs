@@ -288,7 +288,8 @@ fn put(
             let is_same = config_digest(&before.spec) == config_digest(&spec);
             known.renew(&before.pins(), is_same.then_some(&*catalog));
         }
-        let server = Server::new(spec, known, fleet.settings.limits.queue_len);
+        let is_personal = shared.logins.is_personal(&spec);
+        let server = Server::new(spec, known, fleet.settings.limits.queue_len, is_personal);
         match before {
             Some(before) => server.comes_after(before),
             None => {

@@ -254,7 +254,7 @@ impl Gateway {
             for server in self.shared.fleet().all() {
                 server
                     .instances
-                    .close(session.id(), self.shared.stop_grace)
+                    .close(&session.id().into(), self.shared.stop_grace)
                     .await;
             }
         }
@@ -505,8 +505,9 @@ impl Gateway {
         let list = match &caller.session {
             Some(session) if kind == ListKind::Tools && own_instances::has_own(&view) => {
                 let face = caller.face();
+                let (shared, whose) = (&self.shared, &caller.principal);
                 let asked =
-                    own_instances::own_tools(&self.shared, &view, session, &face.capabilities);
+                    own_instances::own_tools(shared, &view, session, whose, &face.capabilities);
                 let tools = Box::pin(asked).await;
                 own = view.own_tools(caller.era, &tools);
                 &own
@@ -585,7 +586,9 @@ impl Gateway {
                     .spawn(async move { connection.ensure_level(level, false).await });
             }
             let session = caller.session.as_ref();
-            if let Some(own) = session.and_then(|session| server.instances.existing(session.id())) {
+            if let Some(own) =
+                session.and_then(|session| server.instances.existing(&session.id().into()))
+            {
                 self.shared
                     .spawn(async move { own.ensure_level(level, true).await });
             }
@@ -603,7 +606,7 @@ impl Gateway {
             method::ROOTS_CHANGED => {
                 // A shared server has no single client whose roots it could ask for.
                 for server in self.shared.fleet().all() {
-                    if let Some(connection) = server.instances.existing(session.id()) {
+                    if let Some(connection) = server.instances.existing(&session.id().into()) {
                         let frame = frame.clone();
                         self.shared.spawn(async move {
                             let _ = connection.client.send(&frame).await;

@@ -9,8 +9,12 @@ use model::ServerSpec;
 /// Keeps people's sign-ins to servers. [`NoLogins`] keeps none.
 pub trait Logins: Send + Sync {
     /// Access tokens for the requests of an instance of the server, if it is one that may ask for any: those of one caller (a principal),
-    /// or `None`: those that all callers share.
+    /// or `None`: those that all callers share; where they share
+    /// none, those of somebody, for what all of them may see.
     fn authorize(&self, spec: &ServerSpec, whose: Option<&Arc<str>>) -> Option<Arc<dyn Authorize>>;
+
+    /// Whether each caller of the server signs in by themselves.
+    fn is_personal(&self, spec: &ServerSpec) -> bool;
 
     /// Where the caller can sign in, if they may. The link is good once, and for their own browser.
     fn link(&self, spec: &ServerSpec, principal: &Arc<str>) -> Option<String>;
@@ -25,6 +29,10 @@ pub struct NoLogins;
 impl Logins for NoLogins {
     fn authorize(&self, _: &ServerSpec, _: Option<&Arc<str>>) -> Option<Arc<dyn Authorize>> {
         None
+    }
+
+    fn is_personal(&self, _: &ServerSpec) -> bool {
+        false
     }
 
     fn link(&self, _: &ServerSpec, _: &Arc<str>) -> Option<String> {

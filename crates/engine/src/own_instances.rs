@@ -4,11 +4,11 @@
 //! so its list is the longest; a session with an instance of its own is shown only what that one lists. Names stay those
 //! of the common list, for calls are routed by it.
 
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Weak, atomic::Ordering};
 
 use bytes::Bytes;
 use mcp::{
-    Frame,
+    Frame, RpcError,
     client::{Ambient, Event},
     outbox::Weight,
     protocol::method,
@@ -20,9 +20,10 @@ use tokio::sync::oneshot;
 use crate::{
     catalog::{ListKind, fetch_list},
     connection::{Connection, Names},
-    launch::{Launched, StartError},
+    launch::{Hindrance, Launched, StartError},
     questions::{Open, Questions},
     server::{FIRST_START, Server},
+    sessions::Holder,
     shared::Shared,
     unavailable::Unavailable,
     view::View,
@@ -33,25 +34,12 @@ pub(crate) async fn instance(
     shared: &Arc<Shared>,
     server: &Arc<Server>,
     session: &Arc<Session>,
+    whose: &Arc<str>,
     capabilities: &[u8],
 ) -> Result<Arc<Connection>, Unavailable> {
-    let down = |reason: Arc<str>| Unavailable::Down {
-        server: server.name().clone(),
-        reason,
-        retry_ms: None,
-    };
-    let limit = shared.limits().max_session_instances;
-    let Some(slot) = server.instances.slot(session.id(), limit) else {
-        let why =
-            format!("{limit} sessions have an instance of it already (`max_session_instances`)");
-        return Err(down(why.into()));
-    };
-    let started = slot.get_or_try_init(|| async {
-        let capabilities = String::from_utf8_lossy(capabilities);
-        let launched = Launched::default();
-        let connecting = (shared.connect).connect(&server.spec, None, &capabilities, &launched);
-        let (connection, ambient) = connecting.await?;
-        let connection = Arc::new(connection);
+    let capabilities = String::from_utf8_lossy(capabilities);
+    let holder = session.id().into();
+    let begin = |connection: &Arc<Connection>, ambient| {
         shared.spawn(forward(
             shared.clone(),
             server.clone(),
@@ -59,15 +47,105 @@ pub(crate) async fn instance(
             connection.clone(),
             ambient,
         ));
+    };
+    started(shared, server, &holder, whose, &capabilities, begin).await
+}
+
+/// The instance of this caller, started if there is none: of a server that each signs in to.
+pub(crate) async fn of_principal(
+    shared: &Arc<Shared>,
+    server: &Arc<Server>,
+    principal: &Arc<str>,
+) -> Result<Arc<Connection>, Unavailable> {
+    let capabilities = shared.shared_capabilities();
+    let holder = Holder::Principal(principal.clone());
+    let begin = |connection: &Arc<Connection>, ambient| {
+        shared.spawn(watch(
+            shared.clone(),
+            server.clone(),
+            connection.clone(),
+            ambient,
+        ));
+    };
+    started(shared, server, &holder, principal, &capabilities, begin).await
+}
+
+async fn started(
+    shared: &Arc<Shared>,
+    server: &Arc<Server>,
+    holder: &Holder,
+    whose: &Arc<str>,
+    capabilities: &str,
+    begin: impl Fn(&Arc<Connection>, Ambient),
+) -> Result<Arc<Connection>, Unavailable> {
+    let down = |reason: Arc<str>, needs_login: bool| Unavailable::Down {
+        server: server.name().clone(),
+        reason,
+        retry_ms: None,
+        needs_login,
+    };
+    let limit = shared.limits().max_session_instances;
+    let Some(slot) = server.instances.slot(holder, limit) else {
+        let why =
+            format!("{limit} others have an instance of it already (`max_session_instances`)");
+        return Err(down(why.into(), false));
+    };
+    let whose = server.is_personal.then_some(whose);
+    let started = slot.get_or_try_init(|| async {
+        let launched = Launched::default();
+        let connecting = (shared.connect).connect(&server.spec, whose, capabilities, &launched);
+        let (connection, ambient) = connecting.await?;
+        let connection = Arc::new(connection);
+        begin(&connection, ambient);
         Ok::<_, StartError>(connection)
     });
     match started.await {
         Ok(connection) => Ok(connection.clone()),
         Err(error) => {
-            server.instances.forget(session.id());
-            Err(down(error.reason))
+            server.instances.forget(holder);
+            let needs_login = error.hindrance() == Some(Hindrance::Login);
+            Err(down(error.reason, needs_login))
         }
     }
+}
+
+/// Sees to a caller's own instance until it is gone, or nobody has used it for as long as the settings say. What it says outside of calls
+/// is nobody's: its lists are those of the common instance.
+async fn watch(
+    shared: Arc<Shared>,
+    server: Arc<Server>,
+    connection: Arc<Connection>,
+    mut ambient: Ambient,
+) {
+    let over = server.over.clone();
+    let mut calls = u64::MAX;
+    loop {
+        let idle = tokio::time::sleep(shared.limits().server_idle);
+        tokio::select! {
+            event = ambient.recv() => match event {
+                Some(Event::Request(request) | Event::Unclear(request)) => {
+                    let refusal = RpcError::internal("there is no call that this could be asked in");
+                    connection.client.send_behind(Frame::error(request.id(), &refusal));
+                }
+                Some(Event::Notification(frame)) if frame.method() == method::RESOURCE_UPDATED => {
+                    server.notified(&shared, &frame);
+                }
+                Some(_) => {}
+                None => break,
+            },
+            _ = connection.client.closed() => break,
+            () = over.cancelled() => break,
+            () = idle => {
+                let seen = server.stats.calls.load(Ordering::Relaxed);
+                if seen == calls && server.instances.forget_unused(&connection) {
+                    break;
+                }
+                calls = seen;
+            }
+        }
+    }
+    connection.close(shared.stop_grace).await;
+    server.instances.forget_gone(&connection);
 }
 
 /// Carries what comes outside of calls to the session, until either is gone.
@@ -121,7 +199,9 @@ async fn forward(
     }
     let instances = &server.instances;
     if let Some(session) = session.upgrade() {
-        instances.close(session.id(), shared.stop_grace).await;
+        instances
+            .close(&session.id().into(), shared.stop_grace)
+            .await;
     }
     connection.close(shared.stop_grace).await;
     instances.forget_gone(&connection);
@@ -140,21 +220,23 @@ pub(crate) async fn own_tools(
     shared: &Arc<Shared>,
     view: &View,
     session: &Arc<Session>,
+    whose: &Arc<str>,
     capabilities: &Bytes,
 ) -> Vec<(Arc<Server>, Names)> {
     let own = view
         .servers
         .iter()
         .filter(|server| server.spec.sharing == Sharing::Session);
-    let asked = own.map(
-        async |server| match of_one(shared, server, session, capabilities).await {
-            Ok(names) => Some((server.clone(), names)),
-            Err(why) => {
-                tracing::debug!(server = %server.key(), "the common list is shown: {why}");
-                None
-            }
-        },
-    );
+    let asked =
+        own.map(
+            async |server| match of_one(shared, server, session, whose, capabilities).await {
+                Ok(names) => Some((server.clone(), names)),
+                Err(why) => {
+                    tracing::debug!(server = %server.key(), "the common list is shown: {why}");
+                    None
+                }
+            },
+        );
     let known = futures_util::future::join_all(asked).await;
     known.into_iter().flatten().collect()
 }
@@ -165,18 +247,19 @@ async fn of_one(
     shared: &Arc<Shared>,
     server: &Arc<Server>,
     session: &Arc<Session>,
+    whose: &Arc<str>,
     capabilities: &Bytes,
 ) -> Result<Names, Arc<str>> {
-    let existing = server.instances.existing(session.id());
+    let existing = server.instances.existing(&session.id().into());
     let known = existing.and_then(|instance| instance.own_tools.names());
     if let Some(known) = known {
         return Ok(known);
     }
     let (done, told) = oneshot::channel();
     let (engine, server, session) = (shared.clone(), server.clone(), session.clone());
-    let capabilities = capabilities.clone();
+    let (whose, capabilities) = (whose.clone(), capabilities.clone());
     shared.spawn(async move {
-        let fetched = fetch(&engine, &server, &session, &capabilities).await;
+        let fetched = fetch(&engine, &server, &session, &whose, &capabilities).await;
         if let Err(Ok(_)) = done.send(fetched) {
             let changed = Frame::notification(method::TOOLS_CHANGED, None);
             let outbox = session.outbox();
@@ -193,9 +276,10 @@ async fn fetch(
     shared: &Arc<Shared>,
     server: &Arc<Server>,
     session: &Arc<Session>,
+    whose: &Arc<str>,
     capabilities: &[u8],
 ) -> Result<Names, Arc<str>> {
-    let starting = instance(shared, server, session, capabilities);
+    let starting = instance(shared, server, session, whose, capabilities);
     let instance = tokio::time::timeout(server.spec.start_timeout, starting);
     let instance = instance
         .await

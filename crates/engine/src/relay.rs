@@ -24,7 +24,7 @@ use crate::{
     audit::{Intent, NotRecorded, Outcome},
     connection::Connection,
     exchange::{Answer, Caller},
-    own_instances::instance,
+    own_instances::{instance, of_principal},
     questions::Questions,
     queue::{Permit, Sending},
     server::Server,
@@ -328,6 +328,18 @@ impl Relay<'_> {
         self.caller.session.is_some() && self.target.server.spec.sharing == Sharing::Session
     }
 
+    /// The connection that takes the place of one whose session the server has forgotten: of the same caller, where they have one of their own.
+    async fn fresh(&self, old: &Arc<Connection>, deadline: Instant) -> Option<Arc<Connection>> {
+        let server = &self.target.server;
+        if !server.is_personal && !self.is_own_instance() {
+            return server.reconnected(old, deadline).await;
+        }
+        server.instances.forget_gone(old);
+        connection(self.shared, self.caller, server, deadline)
+            .await
+            .ok()
+    }
+
     /// Counts and logs a request that the server does not get.
     fn refused(&self, why: &Unavailable) -> RpcError {
         let server = &self.target.server;
@@ -348,7 +360,7 @@ impl Relay<'_> {
     ) -> Result<(Call, Arc<Connection>), Failure> {
         match self.send(&connection, frame).await {
             Err(CallError::SessionExpired) => {
-                let fresh = Box::pin(self.target.server.reconnected(&connection, deadline)).await;
+                let fresh = Box::pin(self.fresh(&connection, deadline)).await;
                 let fresh = fresh.ok_or(Failure::Call(CallError::SessionExpired))?;
                 let call = self.send(&fresh, frame).await.map_err(Failure::Call)?;
                 Ok((call, fresh))
@@ -462,8 +474,7 @@ impl Relay<'_> {
             let step = match self.drive(&mut call, &connection, deadline, by).await {
                 Err(Failure::Call(CallError::SessionExpired)) if !retried => {
                     retried = true;
-                    let fresh =
-                        Box::pin(self.target.server.reconnected(&connection, *deadline)).await;
+                    let fresh = Box::pin(self.fresh(&connection, *deadline)).await;
                     connection = fresh.ok_or(Failure::Call(CallError::SessionExpired))?;
                     call = self
                         .send(&connection, self.frame)
@@ -699,6 +710,17 @@ impl Relay<'_> {
     }
 }
 
+/// Waits for an instance of somebody's own, as long as one may take to start.
+async fn in_time<T>(
+    server: &Server,
+    deadline: Instant,
+    own: impl Future<Output = T>,
+) -> Result<T, Failure> {
+    let start = Instant::now() + server.spec.start_timeout;
+    let started = tokio::time::timeout_at(deadline.max(start), own).await;
+    started.map_err(|_| Failure::Timeout(ms(server.spec.start_timeout)))
+}
+
 /// The connection that a caller's requests to a server take.
 pub(crate) async fn connection(
     shared: &Arc<Shared>,
@@ -709,12 +731,14 @@ pub(crate) async fn connection(
     let connection = match (&caller.session, server.spec.sharing) {
         (Some(session), Sharing::Session) => {
             let face = caller.face();
-            let own = Box::pin(instance(shared, server, session, &face.capabilities));
-            let start = Instant::now() + server.spec.start_timeout;
-            match tokio::time::timeout_at(deadline.max(start), own).await {
-                Ok(connection) => connection,
-                Err(_) => return Err(Failure::Timeout(ms(server.spec.start_timeout))),
-            }
+            let whose = &caller.principal;
+            let own = instance(shared, server, session, whose, &face.capabilities);
+            in_time(server, deadline, Box::pin(own)).await?
+        }
+        _ if server.is_personal => {
+            server.want();
+            let own = of_principal(shared, server, &caller.principal);
+            in_time(server, deadline, Box::pin(own)).await?
         }
         _ => server.connection(deadline).await,
     };

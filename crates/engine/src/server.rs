@@ -35,7 +35,7 @@ use crate::{
     refresh::Refresh,
     remember::Pins,
     scope::Scope,
-    sessions::SessionInstances,
+    sessions::{Holder, OwnInstances},
     status::{Begin, Known, Left, Load, Status},
     subscriptions::Upstream,
     timers::Timers,
@@ -111,7 +111,7 @@ pub struct Server {
     pub(crate) over: CancellationToken,
     pub(crate) gone: CancellationToken,
     pub(crate) upstream: Upstream,
-    pub(crate) instances: SessionInstances,
+    pub(crate) instances: OwnInstances,
     pub(crate) timers: Timers,
     /// The connection of the life there is.
     pub(crate) live: Mutex<Option<Arc<Connection>>>,
@@ -119,6 +119,9 @@ pub struct Server {
     pub(crate) stderr_of_failure: Mutex<Option<String>>,
     pub(crate) blocked: Mutex<Option<Blocked>>,
     pub stats: Stats,
+    /// Whether each caller signs in to it by themselves, and has an instance of their own. The common one has somebody's sign-in, and is
+    /// there for the lists that all see.
+    pub(crate) is_personal: bool,
     /// What its calls would fill the log with.
     pub(crate) repeats: Repeats,
 }
@@ -135,7 +138,12 @@ pub struct Stats {
 
 impl Server {
     /// `queue_len` calls wait in line at most.
-    pub(crate) fn new(spec: ServerSpec, remembered: Remembered, queue_len: usize) -> Arc<Self> {
+    pub(crate) fn new(
+        spec: ServerSpec,
+        remembered: Remembered,
+        queue_len: usize,
+        is_personal: bool,
+    ) -> Arc<Self> {
         let limit = usize::try_from(spec.max_concurrency_or_default()).unwrap_or(1);
         // Whoever sets a limit knows how many calls the server can tell apart.
         let takes_turns = spec.max_concurrency.is_none()
@@ -166,7 +174,7 @@ impl Server {
             over: CancellationToken::new(),
             gone: CancellationToken::new(),
             upstream: Upstream::default(),
-            instances: SessionInstances::default(),
+            instances: OwnInstances::default(),
             timers: Timers::new(limit),
             live: Mutex::default(),
             last: Mutex::default(),
@@ -174,6 +182,7 @@ impl Server {
             blocked: Mutex::default(),
             stats: Stats::default(),
             repeats: Repeats::default(),
+            is_personal,
             spec,
         })
     }
@@ -420,6 +429,12 @@ impl Server {
         followed.await.is_ok()
     }
 
+    /// Ends the instance of somebody who has signed in or out: the next call makes one with what they have now.
+    pub async fn part_with(&self, principal: &Arc<str>, grace: Duration) {
+        let holder = Holder::Principal(principal.clone());
+        self.instances.close(&holder, grace).await;
+    }
+
     /// How it is.
     #[must_use]
     pub fn status(&self) -> Status {
@@ -456,6 +471,7 @@ impl Server {
             server: self.name().clone(),
             reason,
             retry_ms,
+            needs_login: self.status().needs_login,
         }
     }
 
@@ -505,6 +521,8 @@ impl Server {
     /// The reason at once, if it is known that no call can reach the server now.
     pub(crate) fn refusal(&self) -> Option<Unavailable> {
         match &*self.state.borrow() {
+            // Whoever calls may be signed in.
+            State::Down { .. } if self.is_personal && self.status().needs_login => None,
             state @ (State::Down { .. } | State::Stopped) => Some(self.unavailable(state)),
             _ => None,
         }

@@ -1,4 +1,5 @@
-//! Which sessions have an instance of their own of a server: one with `sharing = "session"`.
+//! Who has an instance of their own of a server: the sessions of one with `sharing = "session"`, the callers of one that each signs in
+//! to.
 
 use std::{
     collections::HashMap,
@@ -11,44 +12,57 @@ use tokio::sync::OnceCell;
 
 use crate::connection::Connection;
 
-/// A session's own instance, once it is started.
-pub(crate) type Slot = Arc<OnceCell<Arc<Connection>>>;
-
-/// The session instances of one server.
-#[derive(Default)]
-pub(crate) struct SessionInstances {
-    by_session: Mutex<HashMap<SessionId, Slot>>,
+/// Who has an instance of their own.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Holder {
+    Session(SessionId),
+    Principal(Arc<str>),
 }
 
-impl SessionInstances {
-    fn slots(&self) -> std::sync::MutexGuard<'_, HashMap<SessionId, Slot>> {
-        self.by_session
+impl From<&SessionId> for Holder {
+    fn from(id: &SessionId) -> Self {
+        Self::Session(id.clone())
+    }
+}
+
+/// Somebody's own instance, once it is started.
+pub(crate) type Slot = Arc<OnceCell<Arc<Connection>>>;
+
+/// Such instances of one server.
+#[derive(Default)]
+pub(crate) struct OwnInstances {
+    by_holder: Mutex<HashMap<Holder, Slot>>,
+}
+
+impl OwnInstances {
+    fn slots(&self) -> std::sync::MutexGuard<'_, HashMap<Holder, Slot>> {
+        self.by_holder
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The place of a session's instance, made if there is none; `None`: `limit` sessions have one already.
-    pub(crate) fn slot(&self, session: &SessionId, limit: usize) -> Option<Slot> {
+    /// The place of somebody's instance, made if there is none; `None`: `limit` others have one already.
+    pub(crate) fn slot(&self, holder: &Holder, limit: usize) -> Option<Slot> {
         let mut slots = self.slots();
-        if !slots.contains_key(session) && slots.len() >= limit {
+        if !slots.contains_key(holder) && slots.len() >= limit {
             return None;
         }
-        Some(slots.entry(session.clone()).or_default().clone())
+        Some(slots.entry(holder.clone()).or_default().clone())
     }
 
-    pub(crate) fn forget(&self, session: &SessionId) {
-        self.slots().remove(session);
+    pub(crate) fn forget(&self, holder: &Holder) {
+        self.slots().remove(holder);
     }
 
-    /// Forgets an instance that is gone, whichever session had it.
+    /// Forgets an instance that is gone, whoever had it.
     pub(crate) fn forget_gone(&self, gone: &Arc<Connection>) {
         let is_kept = |slot: &Slot| slot.get().is_none_or(|kept| !Arc::ptr_eq(kept, gone));
         self.slots().retain(|_, slot| is_kept(slot));
     }
 
-    /// Ends the instance of a session that is over.
-    pub(crate) async fn close(&self, session: &SessionId, grace: Duration) {
-        let slot = self.slots().remove(session);
+    /// Ends the instance of somebody who is gone.
+    pub(crate) async fn close(&self, holder: &Holder, grace: Duration) {
+        let slot = self.slots().remove(holder);
         if let Some(connection) = slot.and_then(|slot| slot.get().cloned()) {
             connection.close(grace).await;
         }
@@ -65,10 +79,20 @@ impl SessionInstances {
         futures_util::future::join_all(closing).await;
     }
 
-    /// The connection of a session, if it has one.
-    pub(crate) fn existing(&self, session: &SessionId) -> Option<Arc<Connection>> {
+    /// Ends an instance that nobody has used for a while, unless somebody has it in their hands beside the two of its keepers.
+    pub(crate) fn forget_unused(&self, unused: &Arc<Connection>) -> bool {
+        let mut slots = self.slots();
+        if Arc::strong_count(unused) > 2 {
+            return false;
+        }
+        slots.retain(|_, slot| slot.get().is_none_or(|kept| !Arc::ptr_eq(kept, unused)));
+        true
+    }
+
+    /// Somebody's connection, if they have one.
+    pub(crate) fn existing(&self, holder: &Holder) -> Option<Arc<Connection>> {
         self.slots()
-            .get(session)
+            .get(holder)
             .and_then(|slot| slot.get().cloned())
     }
 }

@@ -110,7 +110,9 @@ impl Server {
     ) -> Vec<ListKind> {
         let mut missing = Vec::new();
         for kind in kinds {
-            if !connection.client.info().has(kind.capability()) {
+            // What resources there are is each caller's own affair.
+            let is_private = self.is_personal && *kind == ListKind::Resources;
+            if is_private || !connection.client.info().has(kind.capability()) {
                 self.change(|catalog| catalog.set(*kind, Vec::new()));
                 continue;
             }

@@ -13,6 +13,8 @@ pub enum Unavailable {
         server: ServerName,
         reason: Arc<str>,
         retry_ms: Option<u64>,
+        /// Whether it would be there for somebody who signs in.
+        needs_login: bool,
     },
     #[error(
         "server `{server}` is busy: {waiting} calls wait already (raise `maxConcurrency` or try again)"
@@ -70,6 +72,11 @@ impl Unavailable {
     #[must_use]
     pub fn to_rpc(&self) -> RpcError {
         let (reason, server, retry) = match self {
+            Self::Down {
+                server,
+                needs_login: true,
+                ..
+            } => ("needs_login", server, None),
             Self::Down {
                 server, retry_ms, ..
             } => ("server_unavailable", server, *retry_ms),

@@ -193,7 +193,8 @@ impl Gateway {
             .info
             .as_ref()
             .is_some_and(|info| info.flag("resources", "subscribe"));
-        if !subscribes {
+        // What the common instance may watch is what somebody else may see.
+        if !subscribes || server.is_personal {
             return false;
         }
         let most = self.shared.limits().max_subscriptions;

@@ -15,7 +15,7 @@ impl Relay<'_> {
     pub(super) fn needs_login(&self, failure: &Failure) -> bool {
         match failure {
             Failure::Call(CallError::SignIn(sign_in)) => sign_in.is_needed,
-            Failure::Refused(Unavailable::Down { .. }) => self.target.server.status().needs_login,
+            Failure::Refused(Unavailable::Down { needs_login, .. }) => *needs_login,
             _ => false,
         }
     }

@@ -119,7 +119,7 @@ async fn signed_in(file: &Path, home: &Path) -> Process {
             let answer = server.get(&[]).await.collect(DEADLINE).await;
             let told: Value = serde_json::from_slice(&answer.body).ok()?;
             let state = told["status"].as_str()?.to_owned();
-            (!matches!(&*state, "starting" | "idle")).then_some(state)
+            (!matches!(&*state, "starting" | "idle" | "backoff")).then_some(state)
         })
         .await;
         if state != "needs_login" {

@@ -15,11 +15,11 @@ use engine::Order;
 use futures_util::future::BoxFuture;
 use http::HeaderValue;
 use mcp::client::{Authorize, SignIn, Token};
-use model::Grant;
+use model::{Grant, LoginMode};
 use oauth::{Challenge, Code, Tokens, token};
 use tokio::{sync::watch, time::Instant};
 
-use super::{Http, Id, Logins, Place, Stored, opened};
+use super::{Http, Id, Logins, Place, Stored, mode, opened};
 
 /// Seconds before its end that a token is renewed; a tenth of its life where that is less.
 const AHEAD: i64 = 60;
@@ -198,10 +198,36 @@ impl Credential {
         let Some(logins) = self.logins.upgrade() else {
             return Err(passing("the product stops"));
         };
+        if self.is_borrowed() {
+            return match self.lender(&logins).await {
+                Ok(lender) => Box::pin(lender.renewed(refused)).await,
+                // It may tell anybody what all may see.
+                Err(_) if refused.is_none() => Ok(None),
+                Err(error) => Err(error),
+            };
+        }
         let tasks = logins.tasks.clone();
         let renewing = async move { self.renew(&logins, refused.as_ref()).await };
         let renewed = tasks.spawn(renewing).await;
         renewed.unwrap_or_else(|_| Err(passing("the renewal of its access token ended early")))
+    }
+
+    /// Whether it is of a server that each caller signs in to, and stands for whoever has: the lists that all see are asked for with theirs.
+    fn is_borrowed(&self) -> bool {
+        mode(&self.place.login) == LoginMode::User && self.id.principal.is_empty()
+    }
+
+    /// The credential that is borrowed: of whoever signed in last.
+    async fn lender(&self, logins: &Logins) -> Result<Arc<Self>, SignIn> {
+        let row = logins.store.login_latest(&self.id.server).await;
+        let row =
+            row.map_err(|error| passing(&format!("its sign-ins cannot be looked up: {error}")))?;
+        let row = row.ok_or_else(|| self.needed("nobody has signed in"))?;
+        let id = Id {
+            server: self.id.server.clone(),
+            principal: row.principal.into(),
+        };
+        Ok(logins.credential(&id, &self.place))
     }
 
     async fn renew(
@@ -379,6 +405,15 @@ impl Credential {
         said: &str,
     ) -> Result<HeaderValue, SignIn> {
         let challenge = Challenge::parse(said);
+        if self.is_borrowed() {
+            // Whoever signs in goes by it.
+            self.wanted().challenge = challenge;
+            let Some(logins) = self.logins.upgrade() else {
+                return Err(passing("the product stops"));
+            };
+            let lender = self.lender(&logins).await?;
+            return Box::pin(lender.refused(used, said)).await;
+        }
         if challenge.error.as_deref() == Some("insufficient_scope") {
             return self.step_up(challenge).await;
         }

@@ -15,14 +15,20 @@ use std::{
 use api::LoginBegun;
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use engine::Order;
+use http::{
+    StatusCode,
+    header::{ACCEPT, CONTENT_TYPE, WWW_AUTHENTICATE},
+};
 use model::Login;
-use oauth::{Attempt, Callback, Client, Code, Device, Discovery, Polled, Tokens};
+use oauth::{Attempt, Callback, Challenge, Client, Code, Device, Discovery, Polled, Tokens};
 use tokio::time::Instant;
 
 use super::{Http, Logins, Stored, credential::Credential};
 
 /// How long a link is good for.
 pub(super) const LIFE: Duration = Duration::from_secs(600);
+/// A request that any server refuses without a token, if it wants one.
+const PING: &[u8] = br#"{"jsonrpc":"2.0","id":0,"method":"ping"}"#;
 /// Links at a time.
 const MANY: usize = 1000;
 
@@ -242,11 +248,37 @@ impl Logins {
         credential: &Credential,
     ) -> Result<(Discovery, Client), oauth::Error> {
         let (http, login) = (self.http(credential), &credential.place.login);
-        let challenge = credential.challenge();
+        let challenge = self.challenge(credential).await;
         let discovery = oauth::discover(&http, &credential.place.url, login, &challenge).await?;
         let identity = self.identity().ok_or_else(no_way_back)?;
         let client = self.client(&http, &discovery, login, &identity).await?;
         Ok((discovery, client))
+    }
+
+    /// What the server says when it refuses to go without a token: as it said it last, to whomever, or else asked for now.
+    async fn challenge(&self, credential: &Credential) -> Challenge {
+        let own = [credential.challenge()];
+        let others = self.known(&credential.id.server);
+        let others = others.iter().map(|other| other.challenge());
+        let mut said = own.into_iter().chain(others);
+        if let Some(said) = said.find(|challenge| *challenge != Challenge::default()) {
+            return said;
+        }
+        let request = http::Request::post(&credential.place.url)
+            .header(ACCEPT, "application/json, text/event-stream")
+            .header(CONTENT_TYPE, "application/json")
+            .body(bytes::Bytes::from_static(PING));
+        let Ok(request) = request else {
+            return Challenge::default();
+        };
+        match oauth::Http::send(&self.http(credential), request).await {
+            Ok(answer) if answer.status() == StatusCode::UNAUTHORIZED => {
+                let said = answer.headers().get(WWW_AUTHENTICATE);
+                let said = said.and_then(|value| value.to_str().ok());
+                Challenge::parse(said.unwrap_or_default())
+            }
+            _ => Challenge::default(),
+        }
     }
 
     fn http(&self, credential: &Credential) -> Http<'_> {
@@ -332,6 +364,7 @@ impl Logins {
         for other in others.iter().filter(|other| other.id == *id) {
             other.forget();
         }
+        self.part(id).await;
         self.up(&id.server).await;
         credential.begin(&stored.tokens);
         Ok(())

@@ -15,6 +15,7 @@ mod page;
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, OnceLock, PoisonError, Weak},
+    time::Duration,
 };
 
 use anyhow::Context;
@@ -47,6 +48,8 @@ use crate::master::Master;
 const MAX_DOCUMENT: usize = 256 * 1024;
 /// Credentials in memory; those that no connection has go first.
 const MANY: usize = 4096;
+/// How long a conversation may take to end.
+const PARTING: Duration = Duration::from_secs(2);
 /// The principal of a credential that is everybody's.
 const EVERYBODY: &str = "";
 
@@ -297,6 +300,7 @@ impl Logins {
         for known in self.known(&id.server) {
             known.forget();
         }
+        self.part(id).await;
         self.wake(&id.server, Order::Restart);
         let Some(row) = row else { return Ok(()) };
         let taken_back = async {
@@ -320,6 +324,16 @@ impl Logins {
         Ok(())
     }
 
+    /// Ends the conversation that a caller has with a server: the next one carries what they have signed in with since.
+    async fn part(&self, id: &Id) {
+        let Some(gateway) = self.gateway.get() else {
+            return;
+        };
+        if let Some(server) = gateway.fleet().get(&id.server).cloned() {
+            server.part_with(&id.principal, PARTING).await;
+        }
+    }
+
     /// Has a server try again, for somebody signed in to it, or notice that nobody is.
     fn wake(&self, server: &ServerKey, order: Order) {
         let Some(gateway) = self.gateway.get().cloned() else {
@@ -339,6 +353,10 @@ impl engine::Logins for Logins {
         let everybody: Arc<str> = EVERYBODY.into();
         let credential = self.of(spec, whose.unwrap_or(&everybody))?;
         Some(Arc::new(Authorizing(credential)))
+    }
+
+    fn is_personal(&self, spec: &ServerSpec) -> bool {
+        self.mode(spec) == LoginMode::User
     }
 
     fn link(&self, spec: &ServerSpec, principal: &Arc<str>) -> Option<String> {

@@ -318,9 +318,17 @@ fn refusals(route: &Route) -> Vec<(u16, &'static str)> {
     if route.path.contains('{') || !route.query.is_empty() {
         all.push((404, "It does not exist, or not for this key"));
     }
+    if route.method != "GET" || route.path.contains("/servers/{id}") {
+        all.push((
+            409,
+            "It is not in a state that permits this, or the name is not of one server only",
+        ));
+    }
     if route.method != "GET" {
-        all.push((409, "It is not in a state that permits this"));
         all.push((412, "A condition of the request does not hold"));
+    }
+    if route.path.contains("/login") {
+        all.push((502, "The issuer does not answer as it should"));
     }
     if route.path.ends_with("/call") {
         all.push((502, "The server answered with an error, which is in `mcp`"));

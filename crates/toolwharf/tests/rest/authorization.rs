@@ -132,6 +132,35 @@ const ROWS: &[(&str, &str, &str, &str, u16)] = &[
         r#"{"check":true}"#,
         409,
     ),
+    ("GET", "/logins", "/logins?project=a", "", 200),
+    (
+        "GET",
+        "/mcp/servers/{id}/login",
+        "/mcp/servers/own/login?project=a",
+        "",
+        404,
+    ),
+    (
+        "POST",
+        "/mcp/servers/{id}/login",
+        "/mcp/servers/own/login?project=a",
+        "{}",
+        409,
+    ),
+    (
+        "POST",
+        "/mcp/servers/{id}/login/finish",
+        "/mcp/servers/own/login/finish?project=a",
+        r#"{"redirect":"http://127.0.0.1/login/callback?code=x&state=y"}"#,
+        400,
+    ),
+    (
+        "DELETE",
+        "/mcp/servers/{id}/login",
+        "/mcp/servers/own/login?project=a",
+        "",
+        204,
+    ),
     (
         "GET",
         "/mcp/servers/{id}/changes",
@@ -343,7 +372,7 @@ fn expected(caller: Caller, route: &str, role: &str) -> Expected {
             .position(|known| *known == role)
             .expect("a role")
     };
-    let in_project = ["{project}", "/mcp/servers/{id}"]
+    let in_project = ["{project}", "/mcp/servers/{id}", "/logins"]
         .iter()
         .any(|of| route.contains(of));
     match caller {
