@@ -373,11 +373,6 @@ impl Frame {
         &self.text[self.body.clone()]
     }
 
-    #[must_use]
-    pub fn body_span(&self) -> Span {
-        self.body.clone()
-    }
-
     /// `params`, `result` or `error` without a copy.
     #[must_use]
     pub fn body_bytes(&self) -> Bytes {

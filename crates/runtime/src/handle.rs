@@ -69,7 +69,6 @@ pub(crate) struct ProcessState {
     pub(crate) pid: Option<u32>,
     pub(crate) label: String,
     pub(crate) started_at: SystemTime,
-    pub(crate) started: Instant,
     pub(crate) log: Log,
     meter: Option<Box<dyn Meter>>,
     stop: watch::Sender<Stop>,
@@ -111,7 +110,6 @@ impl ProcessState {
             meter,
             label,
             started_at: SystemTime::now(),
-            started: Instant::now(),
             log: Log::new(),
             stop: watch::Sender::new(Stop::No),
             exit,
@@ -168,11 +166,6 @@ impl Handle {
         self.shared().started_at
     }
 
-    #[must_use]
-    pub fn uptime(&self) -> Duration {
-        self.shared().started.elapsed()
-    }
-
     /// What it uses; `None` where nobody counts, or no more.
     pub async fn usage(&self) -> Option<Usage> {
         self.shared().meter.as_ref()?.read().await
@@ -191,13 +184,7 @@ impl Handle {
         move |line| shared.log.note(line)
     }
 
-    /// What it writes to stderr from now on. A reader that lags misses lines.
-    #[must_use]
-    pub fn subscribe_stderr(&self) -> Lines {
-        self.follow_stderr().1
-    }
-
-    /// The tail, and what comes after it without a gap.
+    /// The tail, and what comes after it without a gap. A reader that lags misses lines.
     #[must_use]
     pub fn follow_stderr(&self) -> (String, Lines) {
         self.shared().log.follow()

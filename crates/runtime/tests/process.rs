@@ -370,7 +370,7 @@ async fn a_flood_of_stderr_takes_bounded_memory() {
         "yes '' | head -c 5000000 >&2; yes $(seq 100) | head -c 500000000 >&2; echo >&2; echo last >&2",
     ] {
         let instance = spawner.spawn(sh(script)).await.unwrap();
-        let mut never_reads = instance.handle.subscribe_stderr();
+        let mut never_reads = instance.handle.follow_stderr().1;
         let exit = timeout(2 * LONG, instance.handle.exited()).await.unwrap();
         assert_eq!(exit.code, Some(0));
         let tail = instance.handle.stderr_tail();

@@ -10,7 +10,7 @@ use sqlx::FromRow;
 use crate::{
     Page, Store, Time,
     error::{Error, Result},
-    id::{new_id, now},
+    id::now,
     sql::{Filter, Key, Text, execute, page, row},
 };
 
@@ -36,25 +36,11 @@ pub struct ConversationDetail {
 }
 
 impl Store {
-    /// A new conversation.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`] if there is no such project.
-    pub async fn conversation_put(
-        &self,
-        project: Option<&ProjectId>,
-        title: &str,
-        body: &str,
-    ) -> Result<ConversationRow> {
-        let id = new_id();
-        self.conversation_put_as(&id, project, title, body).await
-    }
-
-    /// [`Store::conversation_put`] under an id that [`new_id`] made before.
+    /// A new conversation; `id` is one that [`crate::new_id`] made.
     ///
     /// # Errors
     /// [`Error::NotFound`] if there is no such project, [`Error::Conflict`] if the id is taken.
-    pub async fn conversation_put_as(
+    pub async fn conversation_put(
         &self,
         id: &str,
         project: Option<&ProjectId>,

@@ -68,42 +68,4 @@ impl Store {
             scope(project),
         )
     }
-
-    /// Snapshots of all projects, by project (the configuration file first) and server: those behind
-    /// the row `after`, at most `limit` ([`crate::MAX_PAGE`]). Catalogs can be long: ask for few.
-    pub async fn snapshot_list_all(
-        &self,
-        after: Option<&SnapshotRow>,
-        limit: u32,
-    ) -> Result<Vec<SnapshotRow>> {
-        let mut conn = self.pool.read().await?;
-        rows!(
-            conn,
-            SnapshotRow,
-            "SELECT NULLIF(project_id, '') AS project_id, server, config_digest, catalog, taken_at
-             FROM kb.catalog_snapshots AS s WHERE (s.project_id, s.server) > ($1, $2)
-             ORDER BY s.project_id, s.server LIMIT $3",
-            Key(after
-                .and_then(|row| row.project_id.as_deref())
-                .unwrap_or_default()),
-            Key(after.map(|row| row.server.as_str()).unwrap_or_default()),
-            i64::from(limit.min(crate::MAX_PAGE)),
-        )
-    }
-
-    /// Forgets a server's catalog; whether there was one.
-    pub async fn snapshot_delete(
-        &self,
-        project: Option<&ProjectId>,
-        server: &ServerName,
-    ) -> Result<bool> {
-        let mut conn = self.pool.write().await?;
-        let removed = execute!(
-            conn,
-            "DELETE FROM kb.catalog_snapshots WHERE project_id = $1 AND server = $2",
-            scope(project),
-            Key(server.as_str()),
-        )?;
-        Ok(removed > 0)
-    }
 }

@@ -9,11 +9,11 @@ use serde_json::Value;
 use sqlx::FromRow;
 
 use crate::{
-    Page, Store, Time,
+    Store, Time,
     error::{Error, Result},
     id::{new_id, now},
     project, server,
-    sql::{Doc, Filter, Key, Text, Tx, execute, page, row, rows},
+    sql::{Doc, Key, Text, Tx, execute, row, rows},
 };
 
 /// A hosted server.
@@ -100,27 +100,6 @@ impl Store {
             project::scope(project),
         )?;
         row.ok_or_else(|| Error::not_found(WHAT, id))
-    }
-
-    /// Hosted servers by age: of one project, or all of them. `page.after` is an id.
-    pub async fn workspace_list(
-        &self,
-        project: Option<&ProjectId>,
-        page: &Page,
-    ) -> Result<Vec<WorkspaceRow>> {
-        let mut conn = self.pool.read().await?;
-        page!(
-            conn,
-            WorkspaceRow,
-            "SELECT id, project_id, name, status, image, config, created_at, updated_at
-             FROM kb.agent_workspaces",
-            Filter::default()
-                .and("container_type =", Some("mcp_server"))
-                .and("project_id =", project.map(ProjectId::as_str))
-                .and("id >", page.after.as_deref()),
-            "id",
-            page
-        )
     }
 
     /// All hosted servers by age; not paged, for it is what one boots with (H08).

@@ -337,18 +337,44 @@ pub(crate) async fn retain(gateway: &Gateway, store: &Store) {
     }
 }
 
+/// Forgets what is older, a little at a time.
 async fn prune(store: &Store, before: store::Time) -> store::Result<()> {
     loop {
-        match store.calls_prune(before).await? {
-            0 => break,
-            calls => tracing::info!(calls, "forgot records of calls that are too old"),
+        // A run is kept as long as one of its calls is.
+        let calls = store.calls_prune(before).await?;
+        let runs = store.run_prune(before).await?;
+        let events = store.events_prune(before).await?;
+        if calls + runs + events == 0 {
+            return Ok(());
         }
+        tracing::info!(calls, runs, events, "forgot records that are too old");
     }
-    // A run is kept as long as one of its calls is.
-    loop {
-        match store.run_prune(before).await? {
-            0 => return Ok(()),
-            runs => tracing::info!(runs, "forgot records of agents' runs that are too old"),
-        }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn events_are_forgotten_with_the_records_of_calls() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let location = Location::Sqlite(folder.path().join("wharf.db"));
+        let store = Store::open(&location).await.expect("a database");
+        let event = store::NewEvent {
+            project: None,
+            server: "s",
+            kind: "ready",
+            detail: &serde_json::Value::Null,
+        };
+        store.event_add(event).await.expect("an event");
+        let left = async |before| {
+            prune(&store, before).await.expect("they are forgotten");
+            let page = store::Page::default();
+            let left = store.event_list(None, None, &page).await;
+            left.expect("a list").len()
+        };
+        let hour = Duration::from_secs(3600);
+        assert_eq!(left(store::now() - hour).await, 1);
+        assert_eq!(left(store::now() + hour).await, 0);
     }
 }

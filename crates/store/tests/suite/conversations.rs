@@ -1,7 +1,7 @@
 //! Conversations with agents.
 
 use model::ProjectId;
-use store::{Error, Page};
+use store::{Error, Page, new_id};
 
 use crate::support::Db;
 
@@ -19,7 +19,10 @@ async fn a_conversation_comes_back_to_the_letter(db: &Db) {
     let store = &db.store;
     let project = db.project("p").await;
     for scope in [None, Some(&project)] {
-        let made = store.conversation_put(scope, "Soup?", BODY).await.unwrap();
+        let made = store
+            .conversation_put(&new_id(), scope, "Soup?", BODY)
+            .await
+            .unwrap();
         assert_eq!(made.project_id.as_deref(), scope.map(ProjectId::as_str));
         let got = store.conversation_get(scope, &made.id).await.unwrap();
         assert_eq!((&got.row, got.body.as_str()), (&made, BODY));
@@ -33,13 +36,16 @@ async fn a_conversation_comes_back_to_the_letter(db: &Db) {
         let gone = store.conversation_remove(scope, &made.id).await;
         assert!(matches!(gone, Err(Error::NotFound { .. })), "{gone:?}");
     }
-    let nul = store.conversation_put(None, "a\0b", "{}").await;
+    let nul = store.conversation_put(&new_id(), None, "a\0b", "{}").await;
     assert!(matches!(nul, Err(Error::Invalid { .. })), "{nul:?}");
 }
 
 async fn of_two_turns_at_once_one_is_kept(db: &Db) {
     let store = &db.store;
-    let made = store.conversation_put(None, "t", "0").await.unwrap();
+    let made = store
+        .conversation_put(&new_id(), None, "t", "0")
+        .await
+        .unwrap();
     let (one, other) = tokio::join!(
         store.conversation_save(None, &made.id, made.revision, "1"),
         store.conversation_save(None, &made.id, made.revision, "2"),
@@ -59,7 +65,9 @@ async fn conversations_of_two_projects_are_apart(db: &Db) {
     let mut ids = Vec::new();
     for n in 0..3 {
         let title = format!("title {n}");
-        let made = store.conversation_put(Some(&one), &title, "{}").await;
+        let made = store
+            .conversation_put(&new_id(), Some(&one), &title, "{}")
+            .await;
         ids.push(made.unwrap().id);
     }
     for scope in [None, Some(&other)] {
@@ -95,7 +103,7 @@ async fn a_project_takes_its_conversations_with_it(db: &Db) {
     let store = &db.store;
     let project = db.project("p").await;
     let made = store
-        .conversation_put(Some(&project), "t", "{}")
+        .conversation_put(&new_id(), Some(&project), "t", "{}")
         .await
         .unwrap();
     store.project_delete(&project).await.unwrap();
@@ -108,6 +116,8 @@ async fn a_project_takes_its_conversations_with_it(db: &Db) {
     );
     let gone = store.conversation_get(Some(&project), &made.id).await;
     assert!(matches!(gone, Err(Error::NotFound { .. })), "{gone:?}");
-    let nobody = store.conversation_put(Some(&project), "t", "{}").await;
+    let nobody = store
+        .conversation_put(&new_id(), Some(&project), "t", "{}")
+        .await;
     assert!(matches!(nobody, Err(Error::NotFound { .. })), "{nobody:?}");
 }

@@ -174,10 +174,6 @@ async fn everywhere(db: &Db, text: &str, doc_too: bool) -> Vec<(&'static str, Re
         store.workspace_get(None, text).await.map(drop),
     );
     push(
-        "workspace_list",
-        store.workspace_list(None, &page).await.map(drop),
-    );
-    push(
         "workspace_set_config",
         store
             .workspace_set_config(None, text, "i", &json!({}))

@@ -170,7 +170,7 @@ impl Kept {
             Some(revision) => store.conversation_save(project, id, revision, &body).await,
             None => {
                 let title = &self.place.title;
-                store.conversation_put_as(id, project, title, &body).await
+                store.conversation_put(id, project, title, &body).await
             }
         };
         let row = row.map_err(|error| error.to_string())?;
