@@ -453,7 +453,7 @@ async fn a_project_has_conversations_of_its_own() {
     );
     let listed = on(&gateway, &["conversation", "ls", "--project", "p"], "").await;
     assert!(listed.code(0).out.contains("Soup"));
-    let own = told(&gateway, "/projects/p/conversations").await;
+    let own = told(&gateway, "/conversations?project=p").await;
     let id = own["conversations"][0]["id"].as_str().expect("an id");
     let of_p = ["conversation", "get", id, "--project", "p"];
     let got = on(&gateway, &of_p, "").await.code(0);

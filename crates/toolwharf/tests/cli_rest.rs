@@ -230,7 +230,7 @@ async fn what_is_wrong_changes_nothing_and_is_explained() {
             "GET",
             "/api/v1/tools?project=a%20b".into(),
             "",
-            400,
+            404,
             "project",
         ),
         ("GET", "/api/v1/tools?server=none".into(), "", 404, "none"),

@@ -154,10 +154,10 @@ async fn canaries(mut kept: Kept) {
         "/mcp/servers/remote?project=p",
         "/mcp/servers/sse?project=p",
         "/mcp/servers/failing?project=p",
-        "/projects/p/tools",
+        "/tools?project=p",
         "/projects/p/secrets",
         "/projects/p/secrets/IN_ENV",
-        "/projects/p/calls",
+        "/calls?project=p",
         "/calls",
         "/keys",
     ] {

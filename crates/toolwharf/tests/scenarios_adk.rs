@@ -142,14 +142,10 @@ async fn p08_tools_are_adk_functions_under_their_own_names() {
         parameters["required"],
         json!(["source_timezone", "time", "target_timezone"])
     );
-    let declared = told(&gateway, "/projects/shop/tools?format=adk").await;
+    let declared = told(&gateway, "/tools?project=shop&format=adk").await;
     let declarations: Vec<Value> = tools.iter().map(|tool| tool.declaration()).collect();
     assert_eq!(declared["declarations"], json!(declarations));
-    let anthropic = told(
-        &gateway,
-        "/projects/shop/tools?format=anthropic&server=time",
-    )
-    .await;
+    let anthropic = told(&gateway, "/tools?project=shop&format=anthropic&server=time").await;
     assert_eq!(
         anthropic["declarations"].as_array().expect("tools").len(),
         2
@@ -159,7 +155,7 @@ async fn p08_tools_are_adk_functions_under_their_own_names() {
     let openai = told(&gateway, "/tools?project=shop&format=openai").await;
     assert_eq!(openai["declarations"][0]["type"], "function");
     assert_eq!(openai["declarations"][2]["function"]["name"], "fetch");
-    let path = "/projects/shop/tools?format=gemini";
+    let path = "/tools?project=shop&format=gemini";
     let refused = ask(&gateway, "GET", path, &Value::Null).await;
     assert_eq!(refused.status, 400, "{}", refused.text());
 
@@ -189,7 +185,7 @@ async fn p09_what_an_adk_agent_calls_is_recorded() {
     call(&tools, "convert_time", converted())
         .await
         .expect("a result");
-    let calls = told(&gateway, "/projects/shop/calls").await;
+    let calls = told(&gateway, "/calls?project=shop").await;
     let calls = calls["calls"].as_array().expect("calls");
     assert_eq!(calls.len(), 1, "{calls:?}");
     assert_eq!(calls[0]["server"], "time");

@@ -272,10 +272,10 @@ async fn what_is_not_set_up_is_said_at_once() {
         let reply = ask(&keyless, method, path, &body).await;
         assert!(reply.status.is_success(), "{}", reply.text());
     }
-    let events = chat(&keyless, "/projects/p/chat", &message).await;
+    let events = chat(&keyless, "/chat?project=p", &message).await;
     assert_eq!(text(&events), "hi", "{events:?}");
     assert_eq!(ask(&keyless, "POST", "/chat", &message).await.status, 409);
-    let own = told(&keyless, "/projects/p/conversations").await;
+    let own = told(&keyless, "/conversations?project=p").await;
     let id = own["conversations"][0]["id"].as_str().expect("an id");
     let foreign = ask(
         &keyless,
@@ -294,7 +294,7 @@ async fn what_is_not_set_up_is_said_at_once() {
         &wrong,
     )
     .await;
-    let events = chat(&keyless, "/projects/p/chat", &message).await;
+    let events = chat(&keyless, "/chat?project=p", &message).await;
     let error = of(&events, "error");
     assert_eq!(error.len(), 1, "{events:?}");
     assert!(!format!("{events:?}").contains("sk-wrong"), "{events:?}");

@@ -102,7 +102,7 @@ async fn tasks_are_the_keys_that_made_them() {
     let mut clients = Vec::new();
     for name in ["a", "b"] {
         let body = json!({ "name": name, "role": "call" });
-        let made = rest(&gateway, "POST", "/projects/p/keys", body).await;
+        let made = rest(&gateway, "POST", "/keys?project=p", body).await;
         let bearer = format!("Bearer {}", made["token"].as_str().unwrap());
         clients.push(gateway.at("/mcp/p").with("authorization", &bearer));
     }

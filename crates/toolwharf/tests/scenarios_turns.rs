@@ -101,7 +101,7 @@ async fn p12_a_projects_own_servers_never_end_a_chat() {
         .await;
     }
     let first = json!({ "message": "Hi" });
-    let events = chat(&gateway, "/projects/shop/chat", &first).await;
+    let events = chat(&gateway, "/chat?project=shop", &first).await;
     assert_eq!(text(&events), "Hello.", "{events:?}");
     let gone = missing(&events);
     let names: Vec<&str> = gone.iter().map(|(name, _)| name.as_str()).collect();
@@ -109,7 +109,7 @@ async fn p12_a_projects_own_servers_never_end_a_chat() {
     assert!(gone[0].1.contains("127.0.0.1:1"), "{gone:?}");
     assert!(gone[1].1.contains("exit"), "{gone:?}");
     let on = json!({ "conversation": events[0]["id"], "message": "And again" });
-    let events = chat(&gateway, "/projects/shop/chat", &on).await;
+    let events = chat(&gateway, "/chat?project=shop", &on).await;
     assert_eq!(missing(&events).len(), 2, "{events:?}");
     let requests = llm.requests().await;
     for request in &requests {
@@ -197,7 +197,7 @@ async fn a10_the_start_policy_is_the_projects_and_a_chat_that_does_not_start_lea
     let both =
         "[projects.shop]\nservers = [\"broken\", \"good\"]\n[projects.lab]\nstart = \"parallel\"\n";
     let gateway = with_agent(setup, &llm, "", both).await;
-    let events = chat(&gateway, "/projects/shop/chat", &json!({ "message": "Hi" })).await;
+    let events = chat(&gateway, "/chat?project=shop", &json!({ "message": "Hi" })).await;
     let (kind, why) = last(&events);
     assert_eq!((kind, events.len()), ("error", 1), "{events:?}");
     for part in [
@@ -206,7 +206,7 @@ async fn a10_the_start_policy_is_the_projects_and_a_chat_that_does_not_start_lea
     ] {
         assert!(why.contains(part), "{part} is missing: {why}");
     }
-    let kept = told(&gateway, "/projects/shop/conversations").await;
+    let kept = told(&gateway, "/conversations?project=shop").await;
     assert_eq!(kept["conversations"], json!([]));
     assert_eq!(told(&gateway, "/runs").await["runs"], json!([]));
 
@@ -222,13 +222,13 @@ async fn a10_the_start_policy_is_the_projects_and_a_chat_that_does_not_start_lea
     assert_eq!(set["start"], "parallel", "{set}");
     assert_eq!(told(&gateway, "/projects/shop").await["start"], "parallel");
     for project in ["shop", "lab"] {
-        let path = format!("/projects/{project}/chat");
+        let path = format!("/chat?project={project}");
         let events = chat(&gateway, &path, &json!({ "message": "Hi" })).await;
         assert_eq!(text(&events), "Hello.", "{events:?}");
         assert_eq!(missing(&events)[0].0, "broken", "{events:?}");
     }
     // What was said to the project alone is kept.
-    let kept = told(&gateway, "/projects/shop/conversations").await;
+    let kept = told(&gateway, "/conversations?project=shop").await;
     assert_eq!(kept["conversations"].as_array().unwrap().len(), 1);
 }
 
@@ -291,11 +291,11 @@ async fn a05_of_a_projects_servers_the_later_registered_wins() {
             .await;
         }
         let message = json!({ "message": "Go" });
-        let events = chat(&gateway, &format!("{path}/chat"), &message).await;
+        let events = chat(&gateway, &format!("/chat?project={project}"), &message).await;
         assert_eq!(text(&events), "Done.", "{events:?}");
         assert_eq!(of(&events, "tool_call")[0]["server"], "alpha", "{events:?}");
     }
-    let list = told(&gateway, "/projects/one/tools").await;
+    let list = told(&gateway, "/tools?project=one").await;
     let tools = list["tools"].as_array().unwrap();
     assert!(tools.iter().any(|tool| tool["server"] == "alpha"), "{list}");
     let log = gateway.process.stderr();
@@ -486,13 +486,13 @@ async fn a_killed_gateway_keeps_the_message_and_closes_the_run_at_its_next_start
     );
     // A project does not see what is none of its own.
     put(&gateway, "/projects/shop", json!({})).await;
-    let foreign = format!("/projects/shop/runs/{id}");
+    let foreign = format!("/runs/{id}?project=shop");
     assert_eq!(
         ask(&gateway, "GET", &foreign, &Value::Null).await.status,
         404
     );
     assert_eq!(
-        told(&gateway, "/projects/shop/runs").await["runs"],
+        told(&gateway, "/runs?project=shop").await["runs"],
         json!([])
     );
 

@@ -15,10 +15,10 @@ use serde_json::{Map, Value, json};
 
 use super::{
     Context, Output, Usage,
-    http::{Api, Refused},
+    http::{Api, Refused, of_project},
     names, print,
     reach::{Place, own},
-    servers::{connected, of_project, of_server, said_name, told, warn},
+    servers::{connected, of_server, said_name, told, warn},
 };
 use crate::{registry, rest::configured};
 

@@ -3,17 +3,13 @@
 use std::collections::BTreeMap;
 
 use anyhow::bail;
-use api::{Change, Changes, Tool, Tools};
+use api::{Change, Tool};
 use model::{NativeName, ProjectId, ServerName, ToolRef};
 use serde_json::json;
 
 use super::{
-    Context, Output, Usage,
-    http::{Api, escaped, path},
-    names, print,
-    prompt::agreed,
-    servers::{of_project, of_server},
-    shown,
+    Context, Output, Usage, http::of_project, names, pages, print, prompt::agreed,
+    servers::of_server, shown, tools,
 };
 
 #[derive(clap::Args)]
@@ -49,26 +45,10 @@ fn parsed(name: &str) -> Result<(ServerName, Option<NativeName>), Usage> {
     Ok((ServerName::parse(name).map_err(wrong)?, None))
 }
 
-async fn tools(
-    api: &Api,
-    project: Option<&ProjectId>,
-    server: &ServerName,
-) -> anyhow::Result<Vec<Tool>> {
-    let segments = match project {
-        Some(project) => vec!["projects", project.as_str(), "tools"],
-        None => vec!["tools"],
-    };
-    let query = format!("?server={}", escaped(server.as_str()));
-    let mut tools: Tools = api.get(&(path(&segments) + &query)).await?;
-    let of_project = |found: &Tool| project.is_some() || found.project.is_none();
-    tools.tools.retain(of_project);
-    Ok(tools.tools)
-}
-
 pub(super) async fn approve(context: &Context, args: ApproveArgs) -> anyhow::Result<()> {
     let (server, tool) = parsed(&args.name)?;
     let api = context.gateway().await?;
-    let mut found = tools(&api, args.project.as_ref(), &server).await?;
+    let mut found = tools::of_server(&api, args.project.as_ref(), &server).await?;
     if let Some(tool) = &tool {
         found.retain(|found| found.native == tool.as_str());
         if found.is_empty() {
@@ -144,14 +124,9 @@ fn show(tool: &Tool, named: bool) -> anyhow::Result<()> {
 pub(super) async fn changes(context: &Context, args: ChangesArgs) -> anyhow::Result<()> {
     let (server, tool) = parsed(&args.name)?;
     let api = context.gateway().await?;
-    let project = args.project.as_ref().map(ProjectId::as_str);
-    let query: Vec<_> = project
-        .map(|project| ("project", project))
-        .into_iter()
-        .collect();
-    let list = |page: Changes| (page.changes, page.next);
+    let query = [("project", args.project.as_ref().map(ProjectId::as_str))];
     let of_server = of_server(server.as_str(), &["changes"]);
-    let mut changes: Vec<Change> = api.pages(&of_server, &query, list).await?;
+    let mut changes: Vec<Change> = pages::all(&api, &of_server, &query).await?.rows;
     if let Some(tool) = tool {
         changes.retain(|change| change.tool == tool.as_str());
     }

@@ -6,7 +6,9 @@ use serde_json::Value;
 use store::Time;
 
 use super::{
-    Context, Output, Usage, names,
+    Context, Output, Usage,
+    http::{of_project, path},
+    names,
     pages::{self, Lines, Named},
     print,
 };
@@ -69,6 +71,7 @@ async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
     let until = args.until.as_deref().map(moment).transpose()?;
     let api = context.gateway().await?;
     let query = [
+        ("project", args.project.as_ref().map(ProjectId::as_str)),
         ("server", args.server.as_deref()),
         ("tool", args.tool.as_deref()),
         ("status", args.status.as_deref()),
@@ -76,7 +79,7 @@ async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
         ("since", since.as_deref()),
         ("until", until.as_deref()),
     ];
-    let of_calls = pages::of(args.project.as_ref(), "calls", None);
+    let of_calls = path(&["calls"]);
     let none = "there are no such calls";
     let listed = pages::list(&api, &of_calls, &query, &args.lines).await?;
     listed.print(context, none, HEAD, cells)
@@ -133,7 +136,7 @@ fn cells(call: &Call) -> [String; 8] {
 
 async fn show(context: &Context, args: Named) -> anyhow::Result<()> {
     let api = context.gateway().await?;
-    let of_call = pages::of(args.project.as_ref(), "calls", Some(&args.id));
+    let of_call = path(&["calls", &args.id]) + &of_project(args.project.as_ref());
     if context.output == Output::Json {
         return print::json(&api.get::<Value>(&of_call).await?);
     }

@@ -114,7 +114,7 @@ impl Chat {
 
     async fn dialogue(mut self, mut interrupts: Signal) -> anyhow::Result<()> {
         if let Some(id) = &self.conversation {
-            let path = conversations::of(self.project.as_ref(), Some(id));
+            let path = conversations::of(self.project.as_ref(), id);
             let found = self.api.get::<WholeConversation>(&path).await;
             let found = found
                 .map_err(|error| conversations::explained(error, self.project.as_ref(), id))?;
@@ -240,10 +240,7 @@ impl Chat {
 
     /// The request; one after a turn that was cancelled waits until that is put away.
     async fn open(&mut self, body: Bytes) -> anyhow::Result<http::Answer> {
-        let path = match &self.project {
-            Some(project) => http::path(&["projects", project.as_str(), "chat"]),
-            None => http::path(&["chat"]),
-        };
+        let path = http::path(&["chat"]) + &http::of_project(self.project.as_ref());
         let stream = [(header::ACCEPT, "text/event-stream")];
         let until = Instant::now() + CLEARING;
         loop {

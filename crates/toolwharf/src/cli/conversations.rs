@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{
     Context, Output,
-    http::Refused,
+    http::{Refused, of_project, path},
     names,
     pages::{self, Lines},
     print, screen,
@@ -44,9 +44,9 @@ pub(super) struct NameArgs {
     project: Option<ProjectId>,
 }
 
-/// Where all conversations are, or one.
-pub(super) fn of(project: Option<&ProjectId>, id: Option<&str>) -> String {
-    pages::of(project, "conversations", id)
+/// Where a conversation is.
+pub(super) fn of(project: Option<&ProjectId>, id: &str) -> String {
+    path(&["conversations", id]) + &of_project(project)
 }
 
 /// With where to look, if what is wrong is that there is no such conversation.
@@ -93,15 +93,16 @@ async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
         ]
     };
     let head = ["ID", "PROJECT", "BEGUN", "LAST", "TITLE"];
-    let all = of(args.project.as_ref(), None);
+    let all = path(&["conversations"]);
+    let query = [("project", args.project.as_ref().map(ProjectId::as_str))];
     let none = "there are no conversations yet; `toolwharf chat` begins one";
-    let listed = pages::list(&api, &all, &[], &args.lines).await?;
+    let listed = pages::list(&api, &all, &query, &args.lines).await?;
     listed.print(context, none, head, cells)
 }
 
 async fn show(context: &Context, args: NameArgs) -> anyhow::Result<()> {
     let api = context.gateway().await?;
-    let path = of(args.project.as_ref(), Some(&args.id));
+    let path = of(args.project.as_ref(), &args.id);
     let whole = api.get::<WholeConversation>(&path).await;
     let whole = whole.map_err(|error| explained(error, args.project.as_ref(), &args.id))?;
     match context.output {
@@ -151,7 +152,7 @@ fn said(messages: &Value) -> String {
 
 async fn remove(context: &Context, args: NameArgs) -> anyhow::Result<()> {
     let api = context.gateway().await?;
-    let path = of(args.project.as_ref(), Some(&args.id));
+    let path = of(args.project.as_ref(), &args.id);
     let removed = api.delete::<()>(&path).await;
     removed.map_err(|error| explained(error, args.project.as_ref(), &args.id))?;
     eprintln!("removed the conversation `{}`", args.id);

@@ -13,7 +13,7 @@ use std::{
 };
 
 use api::Server;
-use api::{KeptBack, Projects, Status};
+use api::{KeptBack, Project, Status};
 use config::{Config, Sources};
 use model::{Program, ProjectId, ServerSpec, Settings};
 use serde::Serialize;
@@ -21,7 +21,7 @@ use serde::Serialize;
 use super::{
     Context, No, Output,
     http::{Api, path},
-    print,
+    pages, print,
     reach::Place,
     servers::{all, of_server, said_name},
     shown::tools,
@@ -505,9 +505,8 @@ async fn gateway(api: &Api, mut missing: Missing, findings: &mut Findings) {
 
 /// Servers that projects declare, as far as something is wrong with them.
 async fn declared(api: &Api, findings: &mut Findings) -> anyhow::Result<()> {
-    let projects = |list: Projects| (list.projects, list.next);
-    let projects = api.pages(&path(&["projects"]), &[], projects).await?;
-    for project in projects.into_iter().filter(|project| project.enabled) {
+    let projects = pages::all::<Project>(api, &path(&["projects"]), &[]).await?;
+    for project in projects.rows.into_iter().filter(|project| project.enabled) {
         let id = ProjectId::parse(&project.id)?;
         for one in all(api, Some(&id)).await? {
             if one.declared == "project" && one.reason.is_some() {

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::{Method, Request, StatusCode, body::Incoming, header};
 use hyper_util::rt::TokioIo;
+use model::ProjectId;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::{net::TcpStream, task::JoinSet, time::timeout};
@@ -19,8 +20,6 @@ use tokio::{net::TcpStream, task::JoinSet, time::timeout};
 /// Where nothing else is said: the gateway itself may wait for servers and for a lock on a file.
 const ANSWER: Duration = Duration::from_secs(60);
 const CONNECT: Duration = Duration::from_secs(5);
-/// Rows of a page.
-const PAGE: u32 = 500;
 /// Largest answer, in bytes.
 const LARGEST: usize = 64 << 20;
 
@@ -104,30 +103,6 @@ impl Api {
                 Some(refused) if refused.status == 404 => Ok(None),
                 _ => Err(error),
             },
-        }
-    }
-
-    /// All rows of a list that comes in pages.
-    pub(super) async fn pages<P: DeserializeOwned, T>(
-        &self,
-        path: &str,
-        query: &[(&str, &str)],
-        rows: impl Fn(P) -> (Vec<T>, Option<String>),
-    ) -> anyhow::Result<Vec<T>> {
-        let query = query.iter();
-        let query: String = query
-            .map(|(key, value)| format!("&{key}={}", escaped(value)))
-            .collect();
-        let first = format!("{path}?limit={PAGE}{query}");
-        let mut all = Vec::new();
-        let mut page = first.clone();
-        loop {
-            let (some, next) = rows(self.get(&page).await?);
-            all.extend(some);
-            match next {
-                Some(next) => page = format!("{first}&after={}", escaped(&next)),
-                None => return Ok(all),
-            }
         }
     }
 
@@ -303,6 +278,23 @@ pub(super) fn path(segments: &[&str]) -> String {
         path.push_str(&escaped(segment));
     }
     path
+}
+
+/// The query with those conditions that have a value.
+pub(super) fn query(conditions: &[(&str, Option<&str>)]) -> String {
+    let mut query = String::new();
+    for (key, value) in conditions {
+        if let Some(value) = value {
+            let sign = if query.is_empty() { '?' } else { '&' };
+            query.push_str(&format!("{sign}{key}={}", escaped(value)));
+        }
+    }
+    query
+}
+
+/// The query that names a project.
+pub(super) fn of_project(project: Option<&ProjectId>) -> String {
+    query(&[("project", project.map(ProjectId::as_str))])
 }
 
 /// Percent-encoded, all but letters, digits, `-` and `_`.

@@ -3,12 +3,17 @@
 use std::{fs, io::Write, os::unix::fs::OpenOptionsExt, path::Path};
 
 use anyhow::Context as _;
-use api::{Key, Keys, MadeKey};
+use api::{Key, MadeKey};
 use model::ProjectId;
 use serde_json::{Value, json};
 use store::{Role, Store, Time};
 
-use super::{Context, Output, Usage, http::path, names, print, prompt::agreed};
+use super::{
+    Context, Output, Usage,
+    http::{of_project, path},
+    names, pages, print,
+    prompt::agreed,
+};
 use crate::{
     auth,
     startup::{self, CliOverrides, TOKEN_FILE},
@@ -95,20 +100,16 @@ async fn create(context: &Context, args: CreateArgs) -> anyhow::Result<()> {
             .ok_or_else(|| Usage(format!("`{text}` is no time: write 90d, 12h or 30m")))?;
         wanted["expires_at"] = json!(store::now() + wait);
     }
-    let segments = match &args.project {
-        Some(project) => {
-            let role = match args.role {
-                ProjectRole::Read => Role::Read,
-                ProjectRole::Call => Role::Call,
-                ProjectRole::Manage => Role::Manage,
-            };
-            wanted["role"] = json!(role);
-            vec!["projects", project.as_str(), "keys"]
-        }
-        None => vec!["keys"],
-    };
+    if args.project.is_some() {
+        wanted["role"] = json!(match args.role {
+            ProjectRole::Read => Role::Read,
+            ProjectRole::Call => Role::Call,
+            ProjectRole::Manage => Role::Manage,
+        });
+    }
+    let keys = path(&["keys"]) + &of_project(args.project.as_ref());
     let api = context.gateway().await?;
-    let made: MadeKey = api.post(&path(&segments), &wanted).await?;
+    let made: MadeKey = api.post(&keys, &wanted).await?;
     eprintln!(
         "made the key {} ({}); it is not shown again",
         made.key.id,
@@ -129,50 +130,37 @@ fn whose(key: &Key) -> String {
 
 async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
     let api = context.gateway().await?;
-    let segments = match &args.project {
-        Some(project) => vec!["projects", project.as_str(), "keys"],
-        None => vec!["keys"],
-    };
-    let list = |page: Keys| (page.keys, page.next);
-    let keys: Vec<Key> = api.pages(&path(&segments), &[], list).await?;
-    if context.output == Output::Json {
-        return print::json(&keys);
-    }
+    let query = [("project", args.project.as_ref().map(ProjectId::as_str))];
+    let listed = pages::all(&api, &path(&["keys"]), &query).await?;
     let now = store::now();
     let when = |time: Option<Time>| time.map(print::time).unwrap_or_default();
-    let cells: Vec<[String; 8]> = keys
-        .iter()
-        .map(|key| {
-            let state = match (key.revoked_at, key.expires_at) {
-                (Some(_), _) => "revoked",
-                (None, Some(end)) if end <= now => "expired",
-                _ => "living",
-            };
-            [
-                key.id.clone(),
-                print::short(&key.name, 40),
-                key.project.clone().unwrap_or_default(),
-                key.role.as_str().to_owned(),
-                state.to_owned(),
-                format!("…{}", key.hint),
-                when(key.last_used_at),
-                when(key.expires_at),
-            ]
-        })
-        .collect();
+    let cells = |key: &Key| {
+        let state = match (key.revoked_at, key.expires_at) {
+            (Some(_), _) => "revoked",
+            (None, Some(end)) if end <= now => "expired",
+            _ => "living",
+        };
+        [
+            key.id.clone(),
+            print::short(&key.name, 40),
+            key.project.clone().unwrap_or_default(),
+            key.role.clone(),
+            state.to_owned(),
+            format!("…{}", key.hint),
+            when(key.last_used_at),
+            when(key.expires_at),
+        ]
+    };
     let head = [
         "ID", "NAME", "PROJECT", "ROLE", "STATE", "ENDS IN", "USED", "EXPIRES",
     ];
-    print::data(&print::table(head, &cells))
+    listed.print(context, "there are no such keys", head, cells)
 }
 
 async fn revoke(context: &Context, args: RevokeArgs) -> anyhow::Result<()> {
     let api = context.gateway().await?;
-    let segments = match &args.project {
-        Some(project) => vec!["projects", project.as_str(), "keys", &args.id],
-        None => vec!["keys", &args.id],
-    };
-    api.delete::<Value>(&path(&segments)).await?;
+    let key = path(&["keys", &args.id]) + &of_project(args.project.as_ref());
+    api.delete::<Value>(&key).await?;
     eprintln!("revoked the key {}", args.id);
     Ok(())
 }

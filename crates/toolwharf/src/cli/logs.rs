@@ -36,7 +36,8 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
         lines,
     } = args;
     let api = context.gateway().await?;
-    let query = format!("tail={lines}&follow={follow}");
+    let (lines, follows) = (lines.to_string(), follow.to_string());
+    let query = [("tail", Some(&*lines)), ("follow", Some(&*follows))];
     let path = named.path_with(&["logs"], &query);
     if !follow {
         return print::foreign(&api.text(&path).await?);

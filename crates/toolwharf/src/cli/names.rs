@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use api::{Projects, Tools};
+use api::{Project, Tools};
 use clap_complete::{CompletionCandidate, engine::ArgValueCandidates, env::Shells};
 
 use super::{
     Cli, Context, Output,
     http::{Api, path},
+    pages,
     reach::{Place, Reach},
     servers::{all, load},
 };
@@ -70,11 +71,9 @@ pub(super) fn tools() -> ArgValueCandidates {
 pub(super) fn projects() -> ArgValueCandidates {
     ArgValueCandidates::new(|| {
         asked(async |place| {
-            let list = |page: Projects| (page.projects, page.next);
-            let all = gateway(place)?
-                .pages(&path(&["projects"]), &[], list)
-                .await?;
-            Ok(all.into_iter().map(|project| project.id).collect())
+            let api = gateway(place)?;
+            let all = pages::all::<Project>(&api, &path(&["projects"]), &[]).await?;
+            Ok(all.rows.into_iter().map(|project| project.id).collect())
         })
     })
 }

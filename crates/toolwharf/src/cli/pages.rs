@@ -1,4 +1,4 @@
-//! Lists that come in pages, newest first: as many rows as are asked for, whatever a page holds.
+//! Lists that come in pages: as many rows as are asked for, whatever a page holds.
 
 use model::ProjectId;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -25,60 +25,69 @@ pub(super) struct Named {
     pub(super) project: Option<ProjectId>,
 }
 
-/// Where all things of a kind are, or one of them; those of a project, if one is named.
-pub(super) fn of(project: Option<&ProjectId>, kind: &str, id: Option<&str>) -> String {
-    let project = project.map(|project| ["projects", project.as_str()]);
-    let mut segments: Vec<&str> = project.into_iter().flatten().collect();
-    segments.push(kind);
-    segments.extend(id);
-    http::path(&segments)
-}
-
 /// What the API answers when it is asked for a list.
 #[derive(Deserialize)]
 struct Page<T> {
     #[serde(
         alias = "calls",
+        alias = "changes",
         alias = "conversations",
         alias = "events",
-        alias = "runs"
+        alias = "keys",
+        alias = "products",
+        alias = "projects",
+        alias = "runs",
+        alias = "secrets",
+        alias = "servers"
     )]
     rows: Vec<T>,
     /// Where the next one begins.
     next: Option<String>,
 }
 
-/// The newest rows of a list.
+/// Rows of a list, from its beginning.
 pub(super) struct Listed<T> {
-    rows: Vec<T>,
+    pub(super) rows: Vec<T>,
     /// There are older ones.
     more: bool,
 }
 
-/// The rows of the list at `path` that meet all conditions of `query`.
+/// The newest rows of the list at `path` that meet all conditions of `query`.
 pub(super) async fn list<T: DeserializeOwned>(
     api: &http::Api,
     path: &str,
     query: &[(&str, Option<&str>)],
     lines: &Lines,
 ) -> anyhow::Result<Listed<T>> {
-    let asked: String = query
-        .iter()
-        .filter_map(|(key, value)| Some(format!("&{key}={}", http::escaped((*value)?))))
-        .collect();
-    let lines = lines.lines as usize;
+    rows(api, path, query, lines.lines as usize).await
+}
+
+/// All rows of the list at `path` that meet all conditions of `query`.
+pub(super) async fn all<T: DeserializeOwned>(
+    api: &http::Api,
+    path: &str,
+    query: &[(&str, Option<&str>)],
+) -> anyhow::Result<Listed<T>> {
+    rows(api, path, query, usize::MAX).await
+}
+
+async fn rows<T: DeserializeOwned>(
+    api: &http::Api,
+    path: &str,
+    query: &[(&str, Option<&str>)],
+    wanted: usize,
+) -> anyhow::Result<Listed<T>> {
     let mut rows: Vec<T> = Vec::new();
-    let mut next = None;
+    let mut next: Option<String> = None;
     loop {
-        let limit = (lines - rows.len()).min(PAGE);
-        let after = next.map_or_else(String::new, |next: String| {
-            format!("&after={}", http::escaped(&next))
-        });
-        let page = format!("{path}?limit={limit}{asked}{after}");
-        let page: Page<T> = api.get(&page).await?;
+        let limit = (wanted - rows.len()).min(PAGE).to_string();
+        let page = [("limit", Some(limit.as_str())), ("after", next.as_deref())];
+        let page: Page<T> = api
+            .get(&(path.to_owned() + &http::query(&[&page, query].concat())))
+            .await?;
         rows.extend(page.rows);
         next = page.next;
-        if next.is_none() || rows.len() >= lines {
+        if next.is_none() || rows.len() >= wanted {
             let more = next.is_some();
             return Ok(Listed { rows, more });
         }

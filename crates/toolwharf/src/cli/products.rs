@@ -3,13 +3,13 @@
 use std::{fs, io::Read, path::PathBuf};
 
 use anyhow::{Context as _, bail};
-use api::{InstalledProduct, Product, Products};
+use api::{InstalledProduct, Product};
 use http::header;
 use hyper::Method;
 use model::ProjectId;
 use serde_json::Value;
 
-use super::{Context, Output, add::stdin, http::path, names, print, shown};
+use super::{Context, Output, add::stdin, http::path, names, pages, print, shown};
 
 /// Largest manifest, in bytes.
 const LARGEST: u64 = 2 << 20;
@@ -107,40 +107,28 @@ async fn install(context: &Context, args: InstallArgs) -> anyhow::Result<()> {
 async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
     let api = context.gateway().await?;
     let project = args.project.as_str();
-    let list = |page: Products| (page.products, page.next);
-    let products: Vec<Product> = api
-        .pages(&path(&["projects", project, "products"]), &[], list)
-        .await?;
-    if context.output == Output::Json {
-        return print::json(&products);
-    }
-    if products.is_empty() {
-        eprintln!(
-            "there are no products; `toolwharf product install FILE --project {project}` installs one"
-        );
-    }
-    for product in products.iter().filter(|product| product.kept_back > 0) {
+    let products = path(&["projects", project, "products"]);
+    let listed = pages::all::<Product>(&api, &products, &[]).await?;
+    for product in listed.rows.iter().filter(|product| product.kept_back > 0) {
         eprintln!(
             "{} of product `{}` kept back: `toolwharf tools ls --project {project}` says of which servers",
             shown::tools(product.kept_back),
             product.name
         );
     }
-    let cells: Vec<[String; 4]> = products
-        .iter()
-        .map(|product| {
-            [
-                product.name.clone(),
-                product.version.clone(),
-                product.servers.join(", "),
-                print::short(&product.description, 80),
-            ]
-        })
-        .collect();
-    print::data(&print::table(
-        ["NAME", "VERSION", "SERVERS", "DESCRIPTION"],
-        &cells,
-    ))
+    let none = format!(
+        "there are no products; `toolwharf product install FILE --project {project}` installs one"
+    );
+    let cells = |product: &Product| {
+        [
+            product.name.clone(),
+            product.version.clone(),
+            product.servers.join(", "),
+            print::short(&product.description, 80),
+        ]
+    };
+    let head = ["NAME", "VERSION", "SERVERS", "DESCRIPTION"];
+    listed.print(context, &none, head, cells)
 }
 
 async fn remove(context: &Context, args: NameArgs) -> anyhow::Result<()> {

@@ -1,15 +1,10 @@
 //! `project`: making, showing and removing projects.
 
-use api::{Project, ProjectConfig, Projects};
+use api::{Project, ProjectConfig};
 use model::{NamingPolicy, ProjectId, StartPolicy};
 use serde_json::Value;
 
-use super::{
-    Context, Output,
-    http::{Api, path},
-    print,
-    prompt::agreed,
-};
+use super::{Context, Output, http::path, pages, print, prompt::agreed};
 
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
@@ -70,28 +65,17 @@ pub(super) async fn run(context: &Context, command: Command) -> anyhow::Result<(
 
 async fn list(context: &Context) -> anyhow::Result<()> {
     let api = context.gateway().await?;
-    let projects = all(&api).await?;
-    if context.output == Output::Json {
-        return print::json(&projects);
-    }
-    if projects.is_empty() {
-        eprintln!("there are no projects yet; `toolwharf project add ID` adds one");
-    }
-    let cells: Vec<[String; 4]> = projects
-        .iter()
-        .map(|project| {
-            [
-                project.id.clone(),
-                state(project).to_owned(),
-                print::short(&project.name, 40),
-                print::short(&project.description, 80),
-            ]
-        })
-        .collect();
-    print::data(&print::table(
-        ["ID", "STATE", "NAME", "DESCRIPTION"],
-        &cells,
-    ))
+    let listed = pages::all(&api, &path(&["projects"]), &[]).await?;
+    let none = "there are no projects yet; `toolwharf project add ID` adds one";
+    let cells = |project: &Project| {
+        [
+            project.id.clone(),
+            state(project).to_owned(),
+            print::short(&project.name, 40),
+            print::short(&project.description, 80),
+        ]
+    };
+    listed.print(context, none, ["ID", "STATE", "NAME", "DESCRIPTION"], cells)
 }
 
 fn state(project: &Project) -> &'static str {
@@ -100,11 +84,6 @@ fn state(project: &Project) -> &'static str {
     } else {
         "disabled"
     }
-}
-
-async fn all(api: &Api) -> anyhow::Result<Vec<Project>> {
-    let list = |page: Projects| (page.projects, page.next);
-    api.pages(&path(&["projects"]), &[], list).await
 }
 
 async fn add(context: &Context, args: AddArgs) -> anyhow::Result<()> {

@@ -5,7 +5,9 @@ use model::ProjectId;
 use serde_json::Value;
 
 use super::{
-    Context, Output, calls, names,
+    Context, Output, calls,
+    http::{of_project, path},
+    names,
     pages::{self, Lines, Named},
     print,
 };
@@ -43,13 +45,14 @@ pub(super) async fn run(context: &Context, command: Command) -> anyhow::Result<(
 async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
     let api = context.gateway().await?;
     let query = [
+        ("project", args.project.as_ref().map(ProjectId::as_str)),
         ("status", args.status.as_deref()),
         ("conversation", args.conversation.as_deref()),
     ];
     let head = [
         "BEGUN", "ID", "PROJECT", "MODEL", "STATUS", "TOOK", "TOKENS", "NOTE",
     ];
-    let of_runs = pages::of(args.project.as_ref(), "runs", None);
+    let of_runs = path(&["runs"]);
     let none = "there are no such runs";
     let listed = pages::list(&api, &of_runs, &query, &args.lines).await?;
     listed.print(context, none, head, cells)
@@ -77,7 +80,7 @@ fn took(run: &Run) -> String {
 
 async fn show(context: &Context, args: Named) -> anyhow::Result<()> {
     let api = context.gateway().await?;
-    let of_run = pages::of(args.project.as_ref(), "runs", Some(&args.id));
+    let of_run = path(&["runs", &args.id]) + &of_project(args.project.as_ref());
     if context.output == Output::Json {
         return print::json(&api.get::<Value>(&of_run).await?);
     }

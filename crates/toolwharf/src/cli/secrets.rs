@@ -1,10 +1,10 @@
 //! `secret`: values go in by standard input or a prompt, and never come out.
 
-use api::{MasterKey, Secret, Secrets};
+use api::{MasterKey, Secret};
 use model::ProjectId;
 use serde_json::json;
 
-use super::{Context, Output, http::path, names, print, prompt};
+use super::{Context, Output, http::path, names, pages, print, prompt};
 
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
@@ -61,26 +61,16 @@ async fn set(context: &Context, args: NameArgs) -> anyhow::Result<()> {
 async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
     let api = context.gateway().await?;
     let project = args.project.as_str();
-    let list = |page: Secrets| (page.secrets, page.next);
-    let secrets: Vec<Secret> = api
-        .pages(&path(&["projects", project, "secrets"]), &[], list)
-        .await?;
-    if context.output == Output::Json {
-        return print::json(&secrets);
-    }
-    if secrets.is_empty() {
-        eprintln!(
-            "there are no secrets yet; `toolwharf secret set NAME --project {project}` sets one"
-        );
-    }
-    let cells: Vec<[String; 3]> = secrets
-        .iter()
-        .map(|secret| {
-            let version = secret.version.to_string();
-            [secret.name.clone(), version, print::time(secret.updated_at)]
-        })
-        .collect();
-    print::data(&print::table(["NAME", "VERSION", "SET"], &cells))
+    let secrets = path(&["projects", project, "secrets"]);
+    let listed = pages::all(&api, &secrets, &[]).await?;
+    let none = format!(
+        "there are no secrets yet; `toolwharf secret set NAME --project {project}` sets one"
+    );
+    let cells = |secret: &Secret| {
+        let version = secret.version.to_string();
+        [secret.name.clone(), version, print::time(secret.updated_at)]
+    };
+    listed.print(context, &none, ["NAME", "VERSION", "SET"], cells)
 }
 
 async fn remove(context: &Context, args: NameArgs) -> anyhow::Result<()> {

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use api::{Event, Removed, Server, Servers};
+use api::{Event, Removed, Server};
 use api::{Set, Setting};
 use config::{Config, Sources, nearest};
 use model::{NativeName, ProjectId, ServerName, ToolRef};
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::{
     Context, No, Output, Usage,
-    http::{Api, escaped, path},
+    http::{self, Api, path},
     names,
     pages::{self, Lines},
     print,
@@ -79,24 +79,17 @@ pub(super) fn of_server(name: &str, below: &[&str]) -> String {
     path(&[&["mcp", "servers", name], below].concat())
 }
 
-/// The query that names a project.
-pub(super) fn of_project(project: Option<&ProjectId>) -> String {
-    project.map_or_else(String::new, |project| {
-        format!("?project={}", escaped(project.as_str()))
-    })
-}
-
 impl NameArgs {
     /// Where the server is in the API, or something of it.
     pub(super) fn path(&self, below: &[&str]) -> String {
-        of_server(self.name.as_str(), below) + &of_project(self.project.as_ref())
+        self.path_with(below, &[])
     }
 
     /// The same with more behind the `?`.
-    pub(super) fn path_with(&self, below: &[&str], query: &str) -> String {
-        let path = self.path(below);
-        let sign = if self.project.is_some() { '&' } else { '?' };
-        format!("{path}{sign}{query}")
+    pub(super) fn path_with(&self, below: &[&str], query: &[(&str, Option<&str>)]) -> String {
+        let project = self.project.as_ref().map(ProjectId::as_str);
+        let query = [&[("project", project)], query].concat();
+        of_server(self.name.as_str(), below) + &http::query(&query)
     }
 
     /// A running gateway, else the files where those can do it.
@@ -150,10 +143,9 @@ pub(super) async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()
 
 /// All servers that the key sees, or those of a project.
 pub(super) async fn all(api: &Api, project: Option<&ProjectId>) -> anyhow::Result<Vec<Server>> {
-    let mut query = vec![];
-    query.extend(project.map(|project| ("project", project.as_str())));
-    let list = |page: Servers| (page.servers, page.next);
-    api.pages(&path(&["mcp", "servers"]), &query, list).await
+    let query = [("project", project.map(ProjectId::as_str))];
+    let listed = pages::all(api, &path(&["mcp", "servers"]), &query).await?;
+    Ok(listed.rows)
 }
 
 pub(super) async fn show(context: &Context, args: NameArgs) -> anyhow::Result<()> {
@@ -190,7 +182,7 @@ pub(super) async fn remove(context: &Context, args: RemoveArgs) -> anyhow::Resul
     match named.place(context).await? {
         Place::Gateway(api) => {
             let server: Server = api.get(&named.path(&[])).await?;
-            let gone = named.path_with(&[], &format!("volumes={volumes}"));
+            let gone = named.path_with(&[], &[("volumes", Some(&volumes.to_string()))]);
             let removed: Option<Removed> = api.delete(&gone).await?;
             let whose = said_name(&server);
             match removed {

@@ -1,13 +1,14 @@
 //! What a project wants of tools (`tools rename`, `tools describe`, `enable|disable SERVER/TOOL --project`).
 
-use api::{Setting, Tool, Tools};
+use api::{Setting, Tool};
 use model::{ProjectId, ToolRef};
 
 use super::{
     Context, Output, Usage,
-    http::{Api, escaped, path},
+    http::{Api, of_project},
     names, print,
-    servers::{of_project, of_server},
+    servers::of_server,
+    tools,
 };
 
 #[derive(clap::Args)]
@@ -56,7 +57,7 @@ pub(super) async fn set(
     tool: &ToolRef,
     change: impl FnOnce(&mut Setting),
 ) -> anyhow::Result<()> {
-    let found = find(api, Some(project), tool).await?;
+    let found = find(api, project, tool).await?;
     let before = found.and_then(|found| found.setting).unwrap_or_default();
     let mut setting = before.clone();
     change(&mut setting);
@@ -73,23 +74,13 @@ pub(super) async fn set(
         print::printable(&name)
     );
     if context.output == Output::Json {
-        print::json(&find(api, Some(project), tool).await?)?;
+        print::json(&find(api, project, tool).await?)?;
     }
     Ok(())
 }
 
-async fn find(
-    api: &Api,
-    project: Option<&ProjectId>,
-    tool: &ToolRef,
-) -> anyhow::Result<Option<Tool>> {
-    let segments = match project {
-        Some(project) => vec!["projects", project.as_str(), "tools"],
-        None => vec!["tools"],
-    };
-    let query = format!("?server={}", escaped(tool.server.as_str()));
-    let tools: Tools = api.get(&(path(&segments) + &query)).await?;
-    let of_project = |found: &&Tool| project.is_some() || found.project.is_none();
-    let mut found = tools.tools.into_iter().filter(|found| of_project(&found));
-    Ok(found.find(|found| found.native == tool.tool.as_str()))
+async fn find(api: &Api, project: &ProjectId, tool: &ToolRef) -> anyhow::Result<Option<Tool>> {
+    let tools = tools::of_server(api, Some(project), &tool.server).await?;
+    let mut tools = tools.into_iter();
+    Ok(tools.find(|found| found.native == tool.tool.as_str()))
 }

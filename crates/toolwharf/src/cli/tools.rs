@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::bail;
 use api::{Tool, Tools};
 use config::nearest;
-use model::ProjectId;
+use model::{ProjectId, ServerName};
 use serde_json::Value;
 
 use super::{Context, Output, approvals, call, http, names, print, shown, tool_settings};
@@ -35,7 +35,7 @@ pub(super) struct ListArgs {
     project: Option<ProjectId>,
     /// Only those of this server.
     #[arg(long)]
-    server: Option<model::ServerName>,
+    server: Option<ServerName>,
 }
 
 #[derive(clap::Args)]
@@ -60,12 +60,25 @@ pub(super) async fn run(context: &Context, command: Command) -> anyhow::Result<(
     }
 }
 
-/// Where the tools are that a project sees, or all there are.
-fn of(project: Option<&ProjectId>) -> String {
-    match project {
-        Some(project) => http::path(&["projects", project.as_str(), "tools"]),
-        None => http::path(&["tools"]),
-    }
+/// The tools that a project sees, or all there are; only those of `server`, if one is named.
+fn of(project: Option<&ProjectId>, server: Option<&ServerName>, format: Option<&str>) -> String {
+    let query = [
+        ("project", project.map(ProjectId::as_str)),
+        ("server", server.map(ServerName::as_str)),
+        ("format", format),
+    ];
+    http::path(&["tools"]) + &http::query(&query)
+}
+
+/// The tools of a server: of the project's, or of one that it is lent; without a project, of one of no project.
+pub(super) async fn of_server(
+    api: &http::Api,
+    project: Option<&ProjectId>,
+    server: &ServerName,
+) -> anyhow::Result<Vec<Tool>> {
+    let Tools { mut tools } = api.get(&of(project, Some(server), None)).await?;
+    tools.retain(|tool| project.is_some() || tool.project.is_none());
+    Ok(tools)
 }
 
 /// The tool of that name, as `tools ls` shows it: what clients call it, or SERVER/TOOL.
@@ -77,7 +90,7 @@ pub(super) async fn find(
     project: Option<&ProjectId>,
     name: &str,
 ) -> anyhow::Result<Tool> {
-    let Tools { mut tools } = api.get(&of(project)).await?;
+    let Tools { mut tools } = api.get(&of(project, None, None)).await?;
     let own = |tool: &Tool| format!("{}/{}", tool.server, tool.native);
     let exposed = tools
         .iter()
@@ -102,7 +115,7 @@ async fn show(context: &Context, args: GetArgs) -> anyhow::Result<()> {
     let project = args.project.as_ref();
     let tool = find(&api, project, &args.name).await?;
     // As models are told it, which is as clients see it.
-    let declared: Value = api.get(&(of(project) + "?format=anthropic")).await?;
+    let declared: Value = api.get(&of(project, None, Some("anthropic"))).await?;
     let declared = declared["declarations"].as_array().into_iter().flatten();
     let mut named = declared.filter(|one| one["name"].as_str() == tool.name.as_deref());
     let schema = named.next().map(|one| one["input_schema"].clone());
@@ -127,10 +140,7 @@ async fn show(context: &Context, args: GetArgs) -> anyhow::Result<()> {
 
 async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
     let api = context.gateway().await?;
-    let mut path = of(args.project.as_ref());
-    if let Some(server) = &args.server {
-        path.push_str(&format!("?server={}", http::escaped(server.as_str())));
-    }
+    let path = of(args.project.as_ref(), args.server.as_ref(), None);
     if context.output == Output::Json {
         return print::json(&api.get::<Value>(&path).await?);
     }

@@ -8,10 +8,10 @@ use model::{ProjectId, ServerName};
 
 use super::{
     Context, No, Output,
-    http::{Api, Refused},
+    http::{Api, Refused, of_project},
     names, print,
     prompt::agreed,
-    servers::{all, of_project, of_server},
+    servers::{all, of_server},
 };
 
 /// How long the gateway may take for one server: two turns of an installation, and two starts.

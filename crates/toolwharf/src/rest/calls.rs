@@ -5,19 +5,17 @@ use axum::{
     Json,
     extract::{Path, Query, State, rejection::QueryRejection},
 };
-use model::ProjectId;
 use serde::Deserialize;
 use store::{CallDetail, CallFilter, CallRow, CallStatus, Time};
 
 use super::{
-    AppState, Problem, Rest,
-    access::Project,
+    AppState, Problem,
+    access::Within,
     input::{self, Page},
 };
 
 #[derive(Deserialize)]
 pub(super) struct Asked {
-    project: Option<ProjectId>,
     server: Option<String>,
     tool: Option<String>,
     status: Option<CallStatus>,
@@ -25,11 +23,6 @@ pub(super) struct Asked {
     run: Option<String>,
     since: Option<Time>,
     until: Option<Time>,
-}
-
-#[derive(Deserialize)]
-pub(super) struct Named {
-    call: String,
 }
 
 pub(super) fn told(row: CallRow) -> Call {
@@ -58,71 +51,37 @@ pub(super) fn told_whole(detail: CallDetail) -> WholeCall {
     }
 }
 
-pub(super) async fn list_all(
-    State(rest): State<AppState>,
-    page: Page,
-    query: Result<Query<Asked>, QueryRejection>,
-) -> Result<Json<Calls>, Problem> {
-    let mut asked = input::query(query)?;
-    let project = asked.project.take();
-    rest.calls(asked, project, page).await
-}
-
 pub(super) async fn list(
     State(rest): State<AppState>,
-    Project(project): Project,
+    Within(project): Within,
     page: Page,
     query: Result<Query<Asked>, QueryRejection>,
 ) -> Result<Json<Calls>, Problem> {
-    rest.calls(input::query(query)?, Some(project), page).await
-}
-
-impl Rest {
-    async fn calls(
-        &self,
-        asked: Asked,
-        project: Option<ProjectId>,
-        page: Page,
-    ) -> Result<Json<Calls>, Problem> {
-        let filter = CallFilter {
-            project,
-            server: asked.server,
-            tool: asked.tool,
-            status: asked.status,
-            caller: asked.caller,
-            run: asked.run,
-            since: asked.since,
-            until: asked.until,
-        };
-        let rows = self
-            .projects
-            .store()
-            .calls_list(&filter, page.asked())
-            .await?;
-        Ok(Json(Calls {
-            next: page.next(&rows, |row| row.id.clone()),
-            calls: rows.into_iter().map(told).collect(),
-        }))
-    }
-}
-
-pub(super) async fn show_any(
-    State(rest): State<AppState>,
-    Path(Named { call }): Path<Named>,
-) -> Result<Json<WholeCall>, Problem> {
-    let detail = rest.projects.store().call_get(None, &call).await?;
-    Ok(Json(told_whole(detail)))
+    let asked = input::query(query)?;
+    let filter = CallFilter {
+        project,
+        server: asked.server,
+        tool: asked.tool,
+        status: asked.status,
+        caller: asked.caller,
+        run: asked.run,
+        since: asked.since,
+        until: asked.until,
+    };
+    let store = rest.projects.store();
+    let rows = store.calls_list(&filter, page.asked()).await?;
+    Ok(Json(Calls {
+        next: page.next(&rows, |row| row.id.clone()),
+        calls: rows.into_iter().map(told).collect(),
+    }))
 }
 
 pub(super) async fn show(
     State(rest): State<AppState>,
-    Project(project): Project,
-    Path(Named { call }): Path<Named>,
+    Within(project): Within,
+    Path(id): Path<String>,
 ) -> Result<Json<WholeCall>, Problem> {
-    let detail = rest
-        .projects
-        .store()
-        .call_get(Some(&project), &call)
-        .await?;
+    let store = rest.projects.store();
+    let detail = store.call_get(project.as_ref(), &id).await?;
     Ok(Json(told_whole(detail)))
 }

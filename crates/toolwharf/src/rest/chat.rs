@@ -19,22 +19,20 @@ use axum::{
 };
 use futures_util::{StreamExt as _, future::BoxFuture, stream};
 use model::ProjectId;
-use serde::Deserialize;
 use serde_json::{Value, json};
 use store::{ConversationDetail, ConversationRow, Store};
 
-use super::{AppState, Problem, access, input, input::Page};
+use super::{
+    AppState, Problem,
+    access::Within,
+    input::{self, Page},
+};
 use crate::agents::{NoAgent, NoTurn, Turn};
 
 /// Longest title, in characters: the beginning of what was said first.
 const TITLE: usize = 80;
 /// Longest message, in bytes.
 const MESSAGE: usize = 1 << 20;
-
-#[derive(Deserialize)]
-pub(super) struct Named {
-    conversation: String,
-}
 
 pub(super) fn told(row: ConversationRow) -> ConversationInfo {
     ConversationInfo {
@@ -63,22 +61,7 @@ impl From<NoTurn> for Problem {
 
 pub(super) async fn chat(
     State(rest): State<AppState>,
-    body: Result<Bytes, axum::extract::rejection::BytesRejection>,
-) -> Result<Response, Problem> {
-    said(rest, None, body).await
-}
-
-pub(super) async fn chat_in_project(
-    State(rest): State<AppState>,
-    project: access::Project,
-    body: Result<Bytes, axum::extract::rejection::BytesRejection>,
-) -> Result<Response, Problem> {
-    said(rest, Some(project.0), body).await
-}
-
-async fn said(
-    rest: AppState,
-    project: Option<ProjectId>,
+    Within(project): Within,
     body: Result<Bytes, axum::extract::rejection::BytesRejection>,
 ) -> Result<Response, Problem> {
     let body = input::whole(body)?;
@@ -239,58 +222,26 @@ fn kept(detail: ConversationDetail) -> Result<(ConversationRow, Conversation), P
 
 pub(super) async fn list(
     State(rest): State<AppState>,
+    Within(project): Within,
     page: Page,
 ) -> Result<Json<Conversations>, Problem> {
-    listed(&rest, None, &page).await
-}
-
-pub(super) async fn list_in_project(
-    State(rest): State<AppState>,
-    project: access::Project,
-    page: Page,
-) -> Result<Json<Conversations>, Problem> {
-    listed(&rest, Some(&project.0), &page).await
-}
-
-async fn listed(
-    rest: &AppState,
-    project: Option<&ProjectId>,
-    page: &Page,
-) -> Result<Json<Conversations>, Problem> {
-    let rows = rest
-        .agents
-        .store()
-        .conversation_list(project, page.asked())
+    let store = rest.agents.store();
+    let rows = store
+        .conversation_list(project.as_ref(), page.asked())
         .await?;
-    let next = page.next(&rows, |row| row.id.clone());
-    let conversations = rows.into_iter().map(told).collect();
     Ok(Json(Conversations {
-        conversations,
-        next,
+        next: page.next(&rows, |row| row.id.clone()),
+        conversations: rows.into_iter().map(told).collect(),
     }))
 }
 
 pub(super) async fn show(
     State(rest): State<AppState>,
-    Path(named): Path<Named>,
+    Within(project): Within,
+    Path(id): Path<String>,
 ) -> Result<Json<WholeConversation>, Problem> {
-    shown(&rest, None, &named.conversation).await
-}
-
-pub(super) async fn show_in_project(
-    State(rest): State<AppState>,
-    project: access::Project,
-    Path(named): Path<Named>,
-) -> Result<Json<WholeConversation>, Problem> {
-    shown(&rest, Some(&project.0), &named.conversation).await
-}
-
-async fn shown(
-    rest: &AppState,
-    project: Option<&ProjectId>,
-    id: &str,
-) -> Result<Json<WholeConversation>, Problem> {
-    let (row, conversation) = kept(rest.agents.store().conversation_get(project, id).await?)?;
+    let store = rest.agents.store();
+    let (row, conversation) = kept(store.conversation_get(project.as_ref(), &id).await?)?;
     let messages = serde_json::to_value(conversation.messages()).unwrap_or_default();
     Ok(Json(WholeConversation {
         info: told(row),
@@ -300,24 +251,10 @@ async fn shown(
 
 pub(super) async fn remove(
     State(rest): State<AppState>,
-    Path(named): Path<Named>,
+    Within(project): Within,
+    Path(id): Path<String>,
 ) -> Result<StatusCode, Problem> {
-    removed(&rest, None, &named.conversation).await
-}
-
-pub(super) async fn remove_in_project(
-    State(rest): State<AppState>,
-    project: access::Project,
-    Path(named): Path<Named>,
-) -> Result<StatusCode, Problem> {
-    removed(&rest, Some(&project.0), &named.conversation).await
-}
-
-async fn removed(
-    rest: &AppState,
-    project: Option<&ProjectId>,
-    id: &str,
-) -> Result<StatusCode, Problem> {
-    rest.agents.store().conversation_remove(project, id).await?;
+    let store = rest.agents.store();
+    store.conversation_remove(project.as_ref(), &id).await?;
     Ok(StatusCode::NO_CONTENT)
 }

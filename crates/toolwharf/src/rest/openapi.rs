@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use super::{
     access::{Need, word},
-    route::{Answer, Body, Kind, Parameter, Route},
+    route::{Answer, Body, Kind, PROJECT, Parameter, Route},
     routes, schemas,
 };
 use crate::auth::Role;
@@ -164,7 +164,7 @@ fn needed_key(route: &Route) -> String {
     if matches!(route.need, Need::Administrator) || role == Role::Admin {
         return "Needs an administrator's key.".to_owned();
     }
-    let of_server = matches!(route.need, Need::Server(_) | Need::Within(_));
+    let of_server = route.path.contains("/servers");
     let project = if of_server {
         "the server's project"
     } else {
@@ -204,6 +204,9 @@ fn parameters(route: &Route) -> Vec<Value> {
             _ => format!("The {name}'s id"),
         };
         all.push(json!({"name": name, "in": "path", "required": true, "description": about, "schema": schema}));
+    }
+    if let Need::Server(_) | Need::Within(_) = route.need {
+        all.push(query(&PROJECT));
     }
     all.extend(route.query.iter().map(query));
     if route.tagged {
@@ -315,7 +318,8 @@ fn refusals(route: &Route) -> Vec<(u16, &'static str)> {
             "The database or a server is not available; `Retry-After` says when to try again",
         ),
     ];
-    if route.path.contains('{') || !route.query.is_empty() {
+    let asks_project = matches!(route.need, Need::Server(_) | Need::Within(_));
+    if asks_project || route.path.contains('{') || !route.query.is_empty() {
         all.push((404, "It does not exist, or not for this key"));
     }
     if route.method != "GET" || route.path.contains("/servers/{id}") {

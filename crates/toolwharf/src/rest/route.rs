@@ -102,12 +102,18 @@ pub(super) const AFTER: Parameter = parameter(
 );
 pub(super) const PAGED: &[Parameter] = &[LIMIT, AFTER];
 
+/// Of every route that looks for a server, or whose answer depends on the project.
+pub(super) const PROJECT: Parameter = parameter(
+    "project",
+    Kind::Project,
+    "The project that is meant; the key of a project always means its own",
+);
+
 /// What comes of a chat.
 pub(super) const CHAT_EVENTS: Texts = &[("text/event-stream", "ChatEvents")];
 
 pub(super) const ADMIN: Need = Need::Administrator;
 pub(super) const READ: Need = Need::Project(Role::Read);
-pub(super) const CALL: Need = Need::Project(Role::Call);
 pub(super) const MANAGE: Need = Need::Project(Role::Manage);
 /// In a project, but not for its own keys.
 pub(super) const OWNER: Need = Need::Project(Role::Admin);

@@ -1,7 +1,7 @@
 //! The one list of what there is, a table for each noun. Who may use it, its documentation and its tests follow from it.
 
-mod everywhere;
 mod projects;
+mod records;
 mod servers;
 
 use axum::{
@@ -9,7 +9,7 @@ use axum::{
     routing::{MethodRouter, get, post},
 };
 
-use self::{everywhere::EVERYWHERE, projects::PROJECTS, servers::SERVERS};
+use self::{projects::PROJECTS, records::RECORDS, servers::SERVERS};
 use super::{
     AppState,
     route::{ADMIN, Kind, Parameter, Route, parameter},
@@ -32,9 +32,7 @@ pub(super) const JSON: &[&str] = &["application/json"];
 
 /// All of them, in the order in which they are documented.
 pub(super) fn all() -> impl Iterator<Item = &'static Route> {
-    [GATEWAY, SERVERS, EVERYWHERE, PROJECTS]
-        .into_iter()
-        .flatten()
+    [GATEWAY, SERVERS, RECORDS, PROJECTS].into_iter().flatten()
 }
 
 /// The gateway itself.

@@ -5,26 +5,19 @@ use axum::{
     Json,
     extract::{Path, Query, State, rejection::QueryRejection},
 };
-use model::ProjectId;
 use serde::Deserialize;
 use store::{Page as Part, RunFilter, RunRow};
 
 use super::{
     AppState, Problem,
-    access::Project,
+    access::Within,
     input::{self, Page},
 };
 
 #[derive(Deserialize)]
 pub(super) struct Asked {
-    project: Option<ProjectId>,
     status: Option<String>,
     conversation: Option<String>,
-}
-
-#[derive(Deserialize)]
-pub(super) struct Named {
-    run: String,
 }
 
 pub(super) fn told(row: RunRow) -> Run {
@@ -45,31 +38,13 @@ pub(super) fn told(row: RunRow) -> Run {
     }
 }
 
-pub(super) async fn list_all(
-    State(rest): State<AppState>,
-    page: Page,
-    query: Result<Query<Asked>, QueryRejection>,
-) -> Result<Json<Runs>, Problem> {
-    let mut asked = input::query(query)?;
-    let project = asked.project.take();
-    listed(&rest, project, asked, &page).await
-}
-
 pub(super) async fn list(
     State(rest): State<AppState>,
-    Project(project): Project,
+    Within(project): Within,
     page: Page,
     query: Result<Query<Asked>, QueryRejection>,
 ) -> Result<Json<Runs>, Problem> {
-    listed(&rest, Some(project), input::query(query)?, &page).await
-}
-
-async fn listed(
-    rest: &AppState,
-    project: Option<ProjectId>,
-    asked: Asked,
-    page: &Page,
-) -> Result<Json<Runs>, Problem> {
+    let asked = input::query(query)?;
     if let Some(status) = &asked.status
         && !api::RUN_STATUSES.contains(&status.as_str())
     {
@@ -89,29 +64,14 @@ async fn listed(
     }))
 }
 
-pub(super) async fn show_any(
-    State(rest): State<AppState>,
-    Path(Named { run }): Path<Named>,
-) -> Result<Json<WholeRun>, Problem> {
-    shown(&rest, None, &run).await
-}
-
 pub(super) async fn show(
     State(rest): State<AppState>,
-    Project(project): Project,
-    Path(Named { run }): Path<Named>,
+    Within(project): Within,
+    Path(id): Path<String>,
 ) -> Result<Json<WholeRun>, Problem> {
-    shown(&rest, Some(&project), &run).await
-}
-
-async fn shown(
-    rest: &AppState,
-    project: Option<&ProjectId>,
-    id: &str,
-) -> Result<Json<WholeRun>, Problem> {
-    let store = rest.agents.store();
-    let run = store.run_get(project, id).await?;
-    let rows = store.calls_of_run(project, id, &Part::default()).await?;
+    let (store, project) = (rest.agents.store(), project.as_ref());
+    let run = store.run_get(project, &id).await?;
+    let rows = store.calls_of_run(project, &id, &Part::default()).await?;
     Ok(Json(WholeRun {
         run: told(run),
         calls: rows.into_iter().map(super::calls::told).collect(),

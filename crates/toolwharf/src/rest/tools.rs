@@ -24,7 +24,7 @@ use utoipa::ToSchema;
 
 use super::{
     AppState, Problem, Rest,
-    access::{Project, Who, Within, permit},
+    access::{Who, Within, permit},
     answer::shown,
     approvals::difference,
     input,
@@ -73,13 +73,6 @@ impl From<Form> for agent::Format {
 
 #[derive(Debug, Deserialize)]
 pub(super) struct Asked {
-    project: Option<ProjectId>,
-    server: Option<ServerName>,
-    format: Option<Form>,
-}
-
-#[derive(Deserialize)]
-pub(super) struct OfServer {
     server: Option<ServerName>,
     format: Option<Form>,
 }
@@ -93,26 +86,14 @@ pub(super) struct Named {
 
 pub(super) async fn list(
     State(rest): State<AppState>,
+    Within(project): Within,
     query: Result<Query<Asked>, QueryRejection>,
 ) -> Result<Json<Offered>, Problem> {
-    let asked = input::query(query)?;
-    if asked.project.is_none()
-        && let Some(server) = &asked.server
-    {
+    let Asked { server, format } = input::query(query)?;
+    if let (None, Some(server)) = (&project, &server) {
         rest.of_no_project(server)?;
     }
-    rest.offered(asked.project, asked.server, asked.format)
-        .await
-}
-
-pub(super) async fn list_of(
-    State(rest): State<AppState>,
-    Project(project): Project,
-    query: Result<Query<OfServer>, QueryRejection>,
-) -> Result<Json<Offered>, Problem> {
-    let asked = input::query(query)?;
-    rest.offered(Some(project), asked.server, asked.format)
-        .await
+    rest.offered(project, server, format).await
 }
 
 pub(super) async fn list_of_server(

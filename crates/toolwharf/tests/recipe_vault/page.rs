@@ -118,7 +118,7 @@ async fn the_page_asks_for_a_key_once_and_a_turn_can_be_stopped() {
     let llm = Llm::start(&turns(&[slow, says("Back again.")])).await;
     let gateway = gateway(&llm).await;
     // A key for nothing but this project's tools and chat.
-    let api = gateway.at("/api/v1/projects/home/keys");
+    let api = gateway.at("/api/v1/keys?project=home");
     let api = api.with("authorization", &format!("Bearer {}", gateway.token()));
     let made = api.post(r#"{"name":"kitchen","role":"call"}"#).await;
     assert_eq!(made.status, 201, "{}", made.text());

@@ -96,7 +96,7 @@ impl<'g> Api<'g> {
 
     /// A new key of a project: its id and itself.
     pub(crate) async fn key(&self, project: &str, role: &str) -> (String, String) {
-        let path = format!("/projects/{project}/keys");
+        let path = format!("/keys?project={project}");
         let made = self
             .ok("POST", &path, json!({"name": role, "role": role}))
             .await;

@@ -175,24 +175,10 @@ const ROWS: &[(&str, &str, &str, &str, u16)] = &[
         "",
         204,
     ),
-    ("GET", "/tools", "/tools", "", 200),
-    ("GET", "/runs", "/runs", "", 200),
-    ("GET", "/runs/{run}", "/runs/none", "", 404),
-    ("GET", "/calls", "/calls", "", 200),
-    ("GET", "/calls/{call}", "/calls/none", "", 404),
-    ("GET", "/keys", "/keys", "", 200),
-    ("POST", "/keys", "/keys", r#"{"name":"k"}"#, 201),
-    ("DELETE", "/keys/{key}", "/keys/NEW", "", 204),
     ("GET", "/projects", "/projects", "", 200),
     ("PUT", "/projects/{project}", "/projects/a", "{}", 200),
     ("GET", "/projects/{project}", "/projects/a", "", 200),
-    (
-        "GET",
-        "/projects/{project}/tools",
-        "/projects/a/tools",
-        "",
-        200,
-    ),
+    ("GET", "/tools", "/tools?project=a", "", 200),
     (
         "PUT",
         "/projects/{project}/secrets/{name}",
@@ -242,96 +228,38 @@ const ROWS: &[(&str, &str, &str, &str, u16)] = &[
         "",
         204,
     ),
-    (
-        "GET",
-        "/projects/{project}/runs",
-        "/projects/a/runs",
-        "",
-        200,
-    ),
-    (
-        "GET",
-        "/projects/{project}/runs/{run}",
-        "/projects/a/runs/none",
-        "",
-        404,
-    ),
-    (
-        "GET",
-        "/projects/{project}/calls",
-        "/projects/a/calls",
-        "",
-        200,
-    ),
-    (
-        "GET",
-        "/projects/{project}/calls/{call}",
-        "/projects/a/calls/none",
-        "",
-        404,
-    ),
-    (
-        "GET",
-        "/projects/{project}/keys",
-        "/projects/a/keys",
-        "",
-        200,
-    ),
+    ("GET", "/runs", "/runs?project=a", "", 200),
+    ("GET", "/runs/{run}", "/runs/none?project=a", "", 404),
+    ("GET", "/calls", "/calls?project=a", "", 200),
+    ("GET", "/calls/{call}", "/calls/none?project=a", "", 404),
+    ("GET", "/keys", "/keys?project=a", "", 200),
     (
         "POST",
-        "/projects/{project}/keys",
-        "/projects/a/keys",
+        "/keys",
+        "/keys?project=a",
         r#"{"name":"k","role":"read"}"#,
         201,
     ),
-    (
-        "DELETE",
-        "/projects/{project}/keys/{key}",
-        "/projects/a/keys/NEW",
-        "",
-        204,
-    ),
-    ("POST", "/chat", "/chat", r#"{"message":"hi"}"#, 409),
-    ("GET", "/conversations", "/conversations", "", 200),
-    (
-        "GET",
-        "/conversations/{conversation}",
-        "/conversations/none",
-        "",
-        404,
-    ),
-    (
-        "DELETE",
-        "/conversations/{conversation}",
-        "/conversations/none",
-        "",
-        404,
-    ),
+    ("DELETE", "/keys/{key}", "/keys/NEW?project=a", "", 204),
     (
         "POST",
-        "/projects/{project}/chat",
-        "/projects/a/chat",
+        "/chat",
+        "/chat?project=a",
         r#"{"message":"hi"}"#,
         409,
     ),
+    ("GET", "/conversations", "/conversations?project=a", "", 200),
     (
         "GET",
-        "/projects/{project}/conversations",
-        "/projects/a/conversations",
-        "",
-        200,
-    ),
-    (
-        "GET",
-        "/projects/{project}/conversations/{conversation}",
-        "/projects/a/conversations/none",
+        "/conversations/{conversation}",
+        "/conversations/none?project=a",
         "",
         404,
     ),
     (
         "DELETE",
-        "/projects/{project}/conversations/{conversation}",
-        "/projects/a/conversations/none",
+        "/conversations/{conversation}",
+        "/conversations/none?project=a",
         "",
         404,
     ),
@@ -358,6 +286,18 @@ enum Caller {
     Expired,
 }
 
+/// Routes of what a project has, asked for with `?project=`.
+const OF_PROJECTS: [&str; 8] = [
+    "/mcp/servers/{id}",
+    "/logins",
+    "/tools",
+    "/calls",
+    "/runs",
+    "/keys",
+    "/chat",
+    "/conversations",
+];
+
 /// What comes of it.
 #[derive(Debug, PartialEq, Eq)]
 enum Expected {
@@ -372,9 +312,8 @@ fn expected(caller: Caller, route: &str, role: &str) -> Expected {
             .position(|known| *known == role)
             .expect("a role")
     };
-    let in_project = ["{project}", "/mcp/servers/{id}", "/logins"]
-        .iter()
-        .any(|of| route.contains(of));
+    let in_project =
+        route.contains("{project}") || OF_PROJECTS.iter().any(|of| route.starts_with(of));
     match caller {
         Caller::Nobody | Caller::Revoked | Caller::Expired => Expected::Refused(401),
         Caller::Admin => Expected::Allowed,
@@ -399,7 +338,7 @@ async fn prepare(admin: &Api<'_>) {
                 scripted("own", &[]),
             )
             .await;
-        admin.get(&format!("/projects/{project}/tools")).await;
+        admin.get(&format!("/tools?project={project}")).await;
     }
 }
 
@@ -421,7 +360,7 @@ async fn send(
         admin.put("/mcp/servers/url?project=a", entry).await;
         path = path.replace("MADE", "url");
     }
-    if path.ends_with("NEW") {
+    if path.contains("NEW") {
         let (id, _) = admin.key("a", "read").await;
         path = path.replace("NEW", &id);
     }
@@ -463,12 +402,12 @@ async fn every_route_with_every_key() {
     }
     let (id, revoked) = admin.key("a", "manage").await;
     admin
-        .ok("DELETE", &format!("/projects/a/keys/{id}"), Value::Null)
+        .ok("DELETE", &format!("/keys/{id}?project=a"), Value::Null)
         .await;
     tokens.push((Caller::Revoked, revoked));
     let soon = chrono::Utc::now() + chrono::Duration::seconds(1);
     let soon = json!({"name": "k", "role": "manage", "expires_at": soon});
-    let made = admin.ok("POST", "/projects/a/keys", soon).await;
+    let made = admin.ok("POST", "/keys?project=a", soon).await;
     let expired = made["token"].as_str().expect("a key").to_owned();
     wait_for("the expiry", DEADLINE, async || {
         let api = Api::with(&gateway, &expired);
@@ -563,5 +502,42 @@ async fn a_key_is_wanted_in_one_place_only_and_for_everything() {
     let admin = Api::admin(&gateway);
     admin.refused("GET", "/nothing", "", 404).await;
     admin.refused("PATCH", "/mcp/servers", "", 405).await;
-    admin.refused("DELETE", "/projects/a/tools", "", 405).await;
+    admin.refused("DELETE", "/tools?project=a", "", 405).await;
+}
+
+#[tokio::test]
+async fn the_key_of_a_project_means_that_project_with_or_without_its_name() {
+    let gateway = Setup::new().serve().await;
+    let admin = Api::admin(&gateway);
+    prepare(&admin).await;
+    let token = admin.key("a", "manage").await.1;
+    admin.key("b", "read").await;
+    let own = Api::with(&gateway, &token);
+    for path in ["/tools", "/calls", "/runs", "/conversations", "/keys"] {
+        let named = own.get(&format!("{path}?project=a")).await;
+        assert_eq!(own.get(path).await, named, "{path}");
+    }
+    let made = own.ok("POST", "/keys", json!({"name": "k", "role": "call"}));
+    assert_eq!(made.await["project"], "a");
+    // Without a project, an administrator sees all and makes administrators' keys.
+    let keys = admin.get("/keys").await;
+    let of = |project: Value| {
+        keys["keys"]
+            .as_array()
+            .map(|keys| keys.iter().any(|key| key["project"] == project))
+    };
+    assert!(
+        [json!("a"), json!("b"), Value::Null]
+            .map(of)
+            .iter()
+            .all(|found| *found == Some(true)),
+        "{keys}"
+    );
+    let made = admin.ok("POST", "/keys", json!({"name": "k"})).await;
+    assert_eq!(
+        (&made["project"], &made["role"]),
+        (&Value::Null, &json!("admin"))
+    );
+    let refused = admin.refused("POST", "/keys", r#"{"name":"k","role":"read"}"#, 400);
+    assert_eq!(refused.await["errors"][0]["pointer"], "/role");
 }

@@ -87,7 +87,7 @@ async fn u06_a_key_calls_the_servers_of_its_project() {
     assert_eq!(told.status, 200);
     assert_eq!(told.messages().len(), 3, "{}", told.text());
     // Its calls are the project's, and made by the key.
-    let calls = admin.get("/projects/a/calls").await;
+    let calls = admin.get("/calls?project=a").await;
     let calls = calls["calls"].as_array().expect("calls");
     let callers: Vec<&str> = calls
         .iter()

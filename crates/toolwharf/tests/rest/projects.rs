@@ -96,7 +96,7 @@ async fn a_projects_server_works_at_once_and_keeps_its_entry_as_given() {
     api.put("/projects/a/secrets/KEY", json!({"value": "sesame"}))
         .await;
 
-    let tools = api.get("/projects/a/tools").await;
+    let tools = api.get("/tools?project=a").await;
     let tool = tools["tools"]
         .as_array()
         .expect("tools")
@@ -408,21 +408,21 @@ async fn what_is_wrong_says_where_and_changes_nothing() {
         ),
         (
             "POST",
-            "/projects/a/keys".into(),
+            "/keys?project=a".into(),
             json!({"name": "k", "role": "admin"}).to_string(),
             400,
             Some("/role"),
         ),
         (
             "POST",
-            "/projects/a/keys".into(),
+            "/keys?project=a".into(),
             json!({"name": "k", "role": "read", "expires_at": "2001-01-01T00:00:00Z"}).to_string(),
             400,
             Some("/expires_at"),
         ),
         (
             "DELETE",
-            "/projects/a/keys/none".into(),
+            "/keys/none?project=a".into(),
             String::new(),
             404,
             None,
@@ -555,11 +555,11 @@ async fn keys_are_told_once_and_end_at_once() {
     let (id, token) = admin.key("a", "read").await;
     let reader = Api::with(&gateway, &token);
     reader.get("/projects/a").await;
-    let listed = admin.get("/projects/a/keys").await;
+    let listed = admin.get("/keys?project=a").await;
     assert_eq!(listed["keys"][0]["hint"], token[token.len() - 4..]);
     assert!(!listed.to_string().contains(&token));
     admin
-        .ok("DELETE", &format!("/projects/a/keys/{id}"), Value::Null)
+        .ok("DELETE", &format!("/keys/{id}?project=a"), Value::Null)
         .await;
     reader.refused("GET", "/projects/a", "", 401).await;
 
@@ -615,12 +615,12 @@ async fn calls_are_listed_newest_first_with_filters_and_pages() {
     assert_eq!(all["calls"][0]["project"], "b");
     assert_eq!(all["calls"][0]["status"], "ok");
     let first = api
-        .get("/projects/a/calls?limit=3&tool=echo&status=ok")
+        .get("/calls?project=a&limit=3&tool=echo&status=ok")
         .await;
     assert_eq!(first["calls"].as_array().map(Vec::len), Some(3));
     let next = first["next"].as_str().expect("more");
     let rest = api
-        .get(&format!("/projects/a/calls?limit=3&after={next}"))
+        .get(&format!("/calls?project=a&limit=3&after={next}"))
         .await;
     assert_eq!(rest["calls"].as_array().map(Vec::len), Some(2));
     assert_eq!(rest["next"], Value::Null);
@@ -633,13 +633,13 @@ async fn calls_are_listed_newest_first_with_filters_and_pages() {
         json!([])
     );
     let id = first["calls"][0]["id"].as_str().expect("an id");
-    let whole = api.get(&format!("/projects/a/calls/{id}")).await;
+    let whole = api.get(&format!("/calls/{id}?project=a")).await;
     assert_eq!(whole["tool"], "echo");
     // Another project's call is no call.
     let other = api
-        .refused("GET", &format!("/projects/b/calls/{id}"), "", 404)
+        .refused("GET", &format!("/calls/{id}?project=b"), "", 404)
         .await;
-    let none = api.refused("GET", "/projects/b/calls/none", "", 404).await;
+    let none = api.refused("GET", "/calls/none?project=b", "", 404).await;
     assert_eq!(
         other["detail"]
             .as_str()
@@ -662,7 +662,7 @@ async fn tools_are_renamed_described_and_switched_per_project() {
     }
     let echo = async |project: &str| {
         let tools = api
-            .get(&format!("/projects/{project}/tools?server=one"))
+            .get(&format!("/tools?project={project}&server=one"))
             .await;
         let tools = tools["tools"].as_array().expect("tools").clone();
         tools

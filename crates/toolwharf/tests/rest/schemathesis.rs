@@ -44,7 +44,7 @@ async fn prepared() -> Gateway {
         admin.put(&format!("/projects/{project}"), json!({})).await;
         let path = format!("/mcp/servers/0?project={project}");
         admin.put(&path, scripted("0", &[])).await;
-        admin.get(&format!("/projects/{project}/tools")).await;
+        admin.get(&format!("/tools?project={project}")).await;
     }
     gateway
 }

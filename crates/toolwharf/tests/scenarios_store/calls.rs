@@ -39,7 +39,7 @@ async fn gateway_of(db: &Db, settings: &str, entry: Value) -> Gateway {
 /// The newest call of a tool as the API and the table tell of it, once it has this status.
 async fn recorded(db: &Db, gateway: &Gateway, tool: &str, status: &str) -> Value {
     let api = Api::admin(gateway);
-    let path = format!("/projects/a/calls?tool={tool}&limit=1");
+    let path = format!("/calls?project=a&tool={tool}&limit=1");
     let call = wait_for_some(&format!("{tool}: {status}"), DEADLINE, async || {
         let call = api.get(&path).await["calls"].get(0).cloned()?;
         (call["status"] == status).then_some(call)
@@ -212,7 +212,7 @@ async fn p09_bodies_are_kept_without_secrets(db: &Db) {
         let call = recorded(db, &gateway, tool, status).await;
         let whole = api
             .get(&format!(
-                "/projects/a/calls/{}",
+                "/calls/{}?project=a",
                 call["id"].as_str().unwrap()
             ))
             .await;

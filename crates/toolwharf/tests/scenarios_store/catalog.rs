@@ -170,7 +170,7 @@ async fn lists_do_not_wait_for_a_real_server(db: &Db) {
 
 /// What the API says of a tool of `one`.
 async fn tool(api: &Api<'_>, name: &str) -> Value {
-    let tools = api.get("/projects/a/tools?server=one").await;
+    let tools = api.get("/tools?project=a&server=one").await;
     let tools = tools["tools"].as_array().unwrap();
     let found = tools.iter().find(|tool| tool["native"] == name);
     found.unwrap_or_else(|| panic!("no {name}")).clone()

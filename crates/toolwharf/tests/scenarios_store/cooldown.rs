@@ -40,7 +40,7 @@ async fn p12_three_failures_make_it_unavailable_for_a_minute(db: &Db) {
     api.put(path, talked.entry()).await;
     let say = async || {
         let message = json!({ "message": "Hi" });
-        let events = chat::chat(&gateway, "/projects/agents/chat", &message).await;
+        let events = chat::chat(&gateway, "/chat?project=agents", &message).await;
         assert_eq!(chat::text(&events), "Hello.", "{events:?}");
         let missing = chat::of(&events, "servers_missing").first().map(|event| {
             let one = &event["servers"][0];

@@ -46,7 +46,7 @@ async fn listed(gateway: &Gateway) -> Vec<String> {
 /// How many tools of project `a` are kept back, by all that tell.
 async fn kept_back(api: &Api<'_>) -> [u64; 3] {
     let of_server = api.get("/mcp/servers/one?project=a").await["kept_back"].as_u64();
-    let tools = api.get("/projects/a/tools?server=one").await;
+    let tools = api.get("/tools?project=a&server=one").await;
     let tools = tools["tools"].as_array().unwrap().iter();
     let of_tools = tools.filter(|tool| tool["kept_back"].is_string()).count();
     let status = api.get("/status").await;
@@ -181,7 +181,7 @@ async fn definitions_change_with_their_configuration(db: &Db) {
     pinned(db, &gateway, 2, 2).await;
 
     // All of them at once, or none.
-    let shown = api.get("/projects/a/tools?server=one").await;
+    let shown = api.get("/tools?project=a&server=one").await;
     let digest = |at: usize| shown["tools"][at]["quarantine"]["digest"].clone();
     let wrong = json!({"tools": {"tool_0": digest(0), "tool_1": "0".repeat(64)}}).to_string();
     let all = "/mcp/servers/one/approve?project=a";

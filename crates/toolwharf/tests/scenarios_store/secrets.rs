@@ -107,9 +107,9 @@ async fn untold(gateway: &Gateway, api: &Api<'_>, values: &[&str]) {
     for path in [
         "/projects/a",
         "/mcp/servers?project=a",
-        "/projects/a/tools",
+        "/tools?project=a",
         "/projects/a/secrets",
-        "/projects/a/calls",
+        "/calls?project=a",
     ] {
         texts.push(api.get(path).await.to_string());
     }

@@ -7,7 +7,12 @@
 
 const $ = (id) => document.getElementById(id);
 const project = new URLSearchParams(location.search).get("project");
-const base = "/api/v1" + (project === null ? "" : "/projects/" + encodeURIComponent(project));
+/** Where something is in the API, in this page's project. */
+const at = (path, query = {}) => {
+  const asked = new URLSearchParams(query);
+  if (project !== null) asked.set("project", project);
+  return "/api/v1" + path + (asked.size > 0 ? "?" + asked : "");
+};
 /** Of one list of conversations. */
 const PAGE = 30;
 /** Of requests that are no turns, in milliseconds. */
@@ -506,7 +511,7 @@ const begun = async (body, signal) => {
   state.stopped = false;
   for (let tries = 1; ; tries += 1) {
     try {
-      return await ask("POST", base + "/chat", { body, signal });
+      return await ask("POST", at("/chat"), { body, signal });
     } catch (error) {
       if (!(patient && error instanceof Refused && error.status === 409) || tries >= 5) throw error;
       await new Promise((go) => setTimeout(go, 300 * tries));
@@ -556,7 +561,7 @@ const open = async (id) => {
   $("welcome").hidden = true;
   status("Opening …");
   try {
-    const whole = await (await ask("GET", base + "/conversations/" + encodeURIComponent(id))).json();
+    const whole = await (await ask("GET", at("/conversations/" + encodeURIComponent(id)))).json();
     if (state.view !== view) return;
     told(whole.messages);
     status("");
@@ -628,8 +633,8 @@ const marked = () => {
 
 const listed = async (after) => {
   try {
-    const query = "?limit=" + PAGE + (after ? "&after=" + encodeURIComponent(after) : "");
-    const page = await (await ask("GET", base + "/conversations" + query)).json();
+    const query = after ? { limit: PAGE, after } : { limit: PAGE };
+    const page = await (await ask("GET", at("/conversations", query))).json();
     // Those of projects have a page of their own.
     const own = page.conversations.filter((one) => project !== null || one.project === null).map(row);
     if (after) $("list").append(...own); else $("list").replaceChildren(...own);
@@ -649,7 +654,7 @@ const remove = (id, title) => {
     $("sure").close();
     if (state.conversation === id) fresh();
     try {
-      await ask("DELETE", base + "/conversations/" + encodeURIComponent(id));
+      await ask("DELETE", at("/conversations/" + encodeURIComponent(id)));
     } catch (error) {
       status(error.message);
     }
@@ -661,7 +666,7 @@ const remove = (id, title) => {
 /** Which servers the agent has; it does without knowing. Those of a gateway that just started may not be up yet. */
 const offered = async (tries = 1) => {
   try {
-    const { tools } = await (await ask("GET", base + "/tools")).json();
+    const { tools } = await (await ask("GET", at("/tools"))).json();
     const servers = new Map();
     for (const { server, enabled } of tools) if (enabled) servers.set(server, (servers.get(server) ?? 0) + 1);
     const chips = [...servers].map(([name, many]) =>

@@ -1,55 +1,15 @@
 //! Projects, and what is their own.
 
-use axum::routing::{delete, get, post, put};
+use axum::routing::{delete, get, put};
 
-use super::DECLARED;
 use crate::rest::{
     access::Need,
-    calls, chat, keys, products, projects,
-    route::{
-        ADMIN, AFTER, CALL, CHAT_EVENTS, Kind, LIMIT, MANAGE, OWNER, PAGED, Parameter, READ, Route,
-        parameter,
-    },
-    runs, secrets, tools,
+    products, projects,
+    route::{ADMIN, MANAGE, OWNER, PAGED, READ, Route},
+    secrets,
 };
 
 const MANIFEST: &[&str] = &["application/json", "application/yaml"];
-
-const OF_RUNS: &[Parameter] = &[
-    LIMIT,
-    AFTER,
-    parameter("status", Kind::Text, "Only with this outcome"),
-    parameter("conversation", Kind::Text, "Only of this conversation"),
-];
-
-const OF_CALLS: &[Parameter] = &[
-    LIMIT,
-    AFTER,
-    parameter("server", Kind::Text, "Only of this server"),
-    parameter(
-        "tool",
-        Kind::Text,
-        "Only of this tool, by the server's name of it",
-    ),
-    parameter("status", Kind::Status, "Only with this outcome"),
-    parameter("caller", Kind::Text, "Only by this caller"),
-    parameter("run", Kind::Text, "Only of this run of an agent"),
-    parameter(
-        "since",
-        Kind::Time,
-        "Only calls that began at this time or later",
-    ),
-    parameter(
-        "until",
-        Kind::Time,
-        "Only calls that began before this time",
-    ),
-];
-
-const OF_TOOLS: &[Parameter] = &[
-    parameter("server", Kind::Server, "Only of this server"),
-    DECLARED,
-];
 
 pub(super) const PROJECTS: &[Route] = &[
     Route::new(
@@ -94,16 +54,6 @@ pub(super) const PROJECTS: &[Route] = &[
     )
     .about("Its servers, secrets, products and keys are deleted with it.")
     .tagged(),
-    Route::new(
-        "listProjectTools",
-        "GET",
-        "/api/v1/projects/{project}/tools",
-        READ,
-        "List the tools that the project sees",
-        || get(tools::list_of),
-    )
-    .asks(OF_TOOLS)
-    .answers::<tools::Offered>(),
     Route::new(
         "listSecrets",
         "GET",
@@ -174,109 +124,4 @@ pub(super) const PROJECTS: &[Route] = &[
         || delete(products::remove),
     )
     .tagged(),
-    Route::new(
-        "chatInProject",
-        "POST",
-        "/api/v1/projects/{project}/chat",
-        CALL,
-        "Chat with the agent of the project",
-        || post(chat::chat_in_project),
-    )
-    .about("The answer is an event stream. Without `conversation` a new one begins.")
-    .takes::<api::ChatRequest>()
-    .answers_text(CHAT_EVENTS),
-    Route::new(
-        "listProjectConversations",
-        "GET",
-        "/api/v1/projects/{project}/conversations",
-        CALL,
-        "List the project's conversations, newest first",
-        || get(chat::list_in_project),
-    )
-    .asks(PAGED)
-    .answers::<api::Conversations>(),
-    Route::new(
-        "getProjectConversation",
-        "GET",
-        "/api/v1/projects/{project}/conversations/{conversation}",
-        CALL,
-        "Show a conversation of the project",
-        || get(chat::show_in_project),
-    )
-    .answers::<api::WholeConversation>(),
-    Route::new(
-        "deleteProjectConversation",
-        "DELETE",
-        "/api/v1/projects/{project}/conversations/{conversation}",
-        CALL,
-        "Delete a conversation of the project",
-        || delete(chat::remove_in_project),
-    ),
-    Route::new(
-        "listProjectRuns",
-        "GET",
-        "/api/v1/projects/{project}/runs",
-        READ,
-        "List the runs of the project's agent, newest first",
-        || get(runs::list),
-    )
-    .asks(OF_RUNS)
-    .answers::<api::Runs>(),
-    Route::new(
-        "getProjectRun",
-        "GET",
-        "/api/v1/projects/{project}/runs/{run}",
-        READ,
-        "Show one run with its calls",
-        || get(runs::show),
-    )
-    .answers::<api::WholeRun>(),
-    Route::new(
-        "listProjectCalls",
-        "GET",
-        "/api/v1/projects/{project}/calls",
-        READ,
-        "List the calls of tools, newest first",
-        || get(calls::list),
-    )
-    .asks(OF_CALLS)
-    .answers::<api::Calls>(),
-    Route::new(
-        "getProjectCall",
-        "GET",
-        "/api/v1/projects/{project}/calls/{call}",
-        READ,
-        "Show one call",
-        || get(calls::show),
-    )
-    .answers::<api::WholeCall>(),
-    Route::new(
-        "listProjectKeys",
-        "GET",
-        "/api/v1/projects/{project}/keys",
-        MANAGE,
-        "List the project's keys",
-        || get(keys::list),
-    )
-    .asks(PAGED)
-    .answers::<api::Keys>(),
-    Route::new(
-        "createProjectKey",
-        "POST",
-        "/api/v1/projects/{project}/keys",
-        MANAGE,
-        "Make a key of the project",
-        || post(keys::make),
-    )
-    .takes::<keys::WantedKey>()
-    .creates()
-    .answers::<api::MadeKey>(),
-    Route::new(
-        "revokeProjectKey",
-        "DELETE",
-        "/api/v1/projects/{project}/keys/{key}",
-        MANAGE,
-        "Revoke a key of the project",
-        || delete(keys::revoke),
-    ),
 ];

@@ -11,7 +11,7 @@ use crate::{
     rest::{
         access::Need,
         approvals, bridge, logins, logs,
-        route::{ADMIN, AFTER, Kind, LIMIT, Parameter, Route, parameter},
+        route::{ADMIN, AFTER, Kind, PAGED, Parameter, Route, parameter},
         servers, tools, update,
     },
 };
@@ -23,15 +23,7 @@ const READ: Need = Need::Server(Role::Read);
 const CALL: Need = Need::Server(Role::Call);
 const MANAGE: Need = Need::Server(Role::Manage);
 
-const PROJECT: Parameter = parameter(
-    "project",
-    Kind::Project,
-    "The project whose servers are meant; the key of a project always means its own",
-);
-const OF_SERVER: &[Parameter] = &[PROJECT];
-
 const LISTED: &[Parameter] = &[
-    PROJECT,
     parameter(
         "limit",
         Kind::Number,
@@ -46,17 +38,13 @@ const REGISTERED: &[Parameter] = &[parameter(
     "Whether to wait until the server is up or has failed, at most 30 s (default true)",
 )];
 
-const REMOVED: &[Parameter] = &[
-    PROJECT,
-    parameter(
-        "volumes",
-        Kind::Boolean,
-        "Whether the volumes of a registered server are removed, too (default false)",
-    ),
-];
+const REMOVED: &[Parameter] = &[parameter(
+    "volumes",
+    Kind::Boolean,
+    "Whether the volumes of a registered server are removed, too (default false)",
+)];
 
 const OF_LOGS: &[Parameter] = &[
-    PROJECT,
     parameter(
         "tail",
         Kind::Lines,
@@ -68,8 +56,6 @@ const OF_LOGS: &[Parameter] = &[
         "Whether to follow the log as an event stream (default false)",
     ),
 ];
-
-const PAGED: &[Parameter] = &[PROJECT, LIMIT, AFTER];
 
 pub(super) const SERVERS: &[Route] = &[
     Route::new(
@@ -104,7 +90,6 @@ pub(super) const SERVERS: &[Route] = &[
         || get(servers::show),
     )
     .about("What it is declared to be, and its state.")
-    .asks(OF_SERVER)
     .tagged()
     .answers::<api::Server>(),
     Route::new(
@@ -116,7 +101,6 @@ pub(super) const SERVERS: &[Route] = &[
         || put(servers::save).layer(DefaultBodyLimit::max(ENTRY_BYTES)),
     )
     .about("Replaces a server where it is declared. A new one is added to the project that is named, or else to the configuration file.")
-    .asks(OF_SERVER)
     .takes_written("ServerEntry", JSON)
     .creates()
     .tagged()
@@ -141,7 +125,6 @@ pub(super) const SERVERS: &[Route] = &[
         || post(servers::enable),
     )
     .about("It stays enabled over restarts of the gateway.")
-    .asks(OF_SERVER)
     .answers::<api::Server>(),
     Route::new(
         "disableServer",
@@ -152,7 +135,6 @@ pub(super) const SERVERS: &[Route] = &[
         || post(servers::disable),
     )
     .about("It stays disabled over restarts of the gateway.")
-    .asks(OF_SERVER)
     .answers::<api::Server>(),
     Route::new(
         "startServer",
@@ -163,7 +145,6 @@ pub(super) const SERVERS: &[Route] = &[
         || post(servers::start),
     )
     .about("The answer waits until the server is up or has failed.")
-    .asks(OF_SERVER)
     .answers::<api::Server>(),
     Route::new(
         "stopServer",
@@ -174,7 +155,6 @@ pub(super) const SERVERS: &[Route] = &[
         || post(servers::stop),
     )
     .about("It stays stopped until it is started again.")
-    .asks(OF_SERVER)
     .answers::<api::Server>(),
     Route::new(
         "restartServer",
@@ -185,7 +165,6 @@ pub(super) const SERVERS: &[Route] = &[
         || post(servers::restart),
     )
     .about("The old process ends before the new one starts.")
-    .asks(OF_SERVER)
     .answers::<api::Server>(),
     Route::new(
         "callServer",
@@ -196,7 +175,6 @@ pub(super) const SERVERS: &[Route] = &[
         || post(bridge::routed),
     )
     .about("With `Accept: text/event-stream` the answer is an event stream: `message` for progress and log messages, then one `result` or `error`.")
-    .asks(OF_SERVER)
     .takes::<bridge::CallRequest>()
     .answers_or::<api::CallResult>(&[("text/event-stream", "CallEvents")]),
     Route::new(
@@ -208,7 +186,6 @@ pub(super) const SERVERS: &[Route] = &[
         || post(update::update),
     )
     .about("With `check` it only shows the newest version and what changes with it. Otherwise it moves the server on to a version that was shown.")
-    .asks(OF_SERVER)
     .takes::<api::UpdateRequest>()
     .answers::<api::Update>(),
     Route::new(
@@ -220,7 +197,6 @@ pub(super) const SERVERS: &[Route] = &[
         || get(logins::list),
     )
     .about("The caller's own, and those that all callers share.")
-    .asks(OF_SERVER)
     .answers::<api::Logins>(),
     Route::new(
         "getServerLogin",
@@ -231,7 +207,6 @@ pub(super) const SERVERS: &[Route] = &[
         || get(logins::show),
     )
     .about("The caller's own, or the one that all callers share.")
-    .asks(OF_SERVER)
     .answers::<api::Login>(),
     Route::new(
         "beginServerLogin",
@@ -242,7 +217,6 @@ pub(super) const SERVERS: &[Route] = &[
         || post(logins::begin),
     )
     .about("One that all callers share takes the role that changes the server.")
-    .asks(OF_SERVER)
     .takes::<api::LoginRequest>()
     .answers::<api::LoginBegun>(),
     Route::new(
@@ -253,7 +227,6 @@ pub(super) const SERVERS: &[Route] = &[
         "Bring the redirect of a sign-in",
         || post(logins::finish),
     )
-    .asks(OF_SERVER)
     .takes::<api::LoginRedirect>(),
     Route::new(
         "endServerLogin",
@@ -263,8 +236,7 @@ pub(super) const SERVERS: &[Route] = &[
         "Sign out of a server",
         || delete(logins::end),
     )
-    .about("The issuer is told to take its tokens back, if it can be.")
-    .asks(OF_SERVER),
+    .about("The issuer is told to take its tokens back, if it can be."),
     Route::new(
         "getServerLogs",
         "GET",
@@ -295,7 +267,6 @@ pub(super) const SERVERS: &[Route] = &[
         "List the tools of a server",
         || get(tools::list_of_server),
     )
-    .asks(OF_SERVER)
     .answers::<api::Tools>(),
     Route::new(
         "putServerTool",
@@ -306,7 +277,6 @@ pub(super) const SERVERS: &[Route] = &[
         || put(tools::set),
     )
     .about("With a project: enables, disables, renames or describes the tool for that project. Without one: enables or disables it for all.")
-    .asks(OF_SERVER)
     .takes::<api::Setting>()
     .answers::<api::Set>(),
     Route::new(
@@ -318,7 +288,7 @@ pub(super) const SERVERS: &[Route] = &[
         || delete(tools::unset),
     )
     .about("It is offered again as its server defines it.")
-    .asks(OF_SERVER),
+    ,
     Route::new(
         "approveServerTools",
         "POST",
@@ -327,7 +297,6 @@ pub(super) const SERVERS: &[Route] = &[
         "Approve changed definitions of tools",
         || post(approvals::approve),
     )
-    .asks(OF_SERVER)
     .takes::<api::Approvals>(),
     Route::new(
         "listServerToolChanges",

@@ -1,32 +1,37 @@
-//! Chats, runs, tools, calls and keys of the whole installation, in projects and outside of them.
+//! Chats, runs, tools, calls and keys: of a project, or of the whole installation.
 
 use axum::routing::{delete, get, post};
 
 use super::DECLARED;
-use crate::rest::{
-    calls, chat, keys,
-    route::{ADMIN, AFTER, CHAT_EVENTS, Kind, LIMIT, PAGED, Parameter, Route, parameter},
-    runs, tools,
+use crate::{
+    auth::Role,
+    rest::{
+        access::Need,
+        calls, chat, keys,
+        route::{AFTER, CHAT_EVENTS, Kind, LIMIT, PAGED, Parameter, Route, parameter},
+        runs, tools,
+    },
 };
 
-const OF_ALL_RUNS: &[Parameter] = &[
+const READ: Need = Need::Within(Role::Read);
+const CALL: Need = Need::Within(Role::Call);
+const MANAGE: Need = Need::Within(Role::Manage);
+
+const OF_RUNS: &[Parameter] = &[
     LIMIT,
     AFTER,
-    parameter("project", Kind::Project, "Only of this project"),
     parameter("status", Kind::Text, "Only with this outcome"),
     parameter("conversation", Kind::Text, "Only of this conversation"),
 ];
 
-const OF_ALL_TOOLS: &[Parameter] = &[
-    parameter("project", Kind::Project, "As this project sees them"),
+const OF_TOOLS: &[Parameter] = &[
     parameter("server", Kind::Server, "Only of this server"),
     DECLARED,
 ];
 
-const OF_ALL_CALLS: &[Parameter] = &[
+const OF_CALLS: &[Parameter] = &[
     LIMIT,
     AFTER,
-    parameter("project", Kind::Project, "Only of this project"),
     parameter("server", Kind::Text, "Only of this server"),
     parameter(
         "tool",
@@ -48,13 +53,13 @@ const OF_ALL_CALLS: &[Parameter] = &[
     ),
 ];
 
-pub(super) const EVERYWHERE: &[Route] = &[
+pub(super) const RECORDS: &[Route] = &[
     Route::new(
         "chat",
         "POST",
         "/api/v1/chat",
-        ADMIN,
-        "Chat with the agent of all servers",
+        CALL,
+        "Chat with the agent",
         || post(chat::chat),
     )
     .about("The answer is an event stream. Without `conversation` a new one begins.")
@@ -64,8 +69,8 @@ pub(super) const EVERYWHERE: &[Route] = &[
         "listConversations",
         "GET",
         "/api/v1/conversations",
-        ADMIN,
-        "List all conversations with agents, newest first",
+        CALL,
+        "List the conversations with agents, newest first",
         || get(chat::list),
     )
     .asks(PAGED)
@@ -74,8 +79,8 @@ pub(super) const EVERYWHERE: &[Route] = &[
         "getConversation",
         "GET",
         "/api/v1/conversations/{conversation}",
-        ADMIN,
-        "Show a conversation of no project",
+        CALL,
+        "Show a conversation",
         || get(chat::show),
     )
     .answers::<api::WholeConversation>(),
@@ -83,65 +88,65 @@ pub(super) const EVERYWHERE: &[Route] = &[
         "deleteConversation",
         "DELETE",
         "/api/v1/conversations/{conversation}",
-        ADMIN,
-        "Delete a conversation of no project",
+        CALL,
+        "Delete a conversation",
         || delete(chat::remove),
     ),
     Route::new(
         "listRuns",
         "GET",
         "/api/v1/runs",
-        ADMIN,
+        READ,
         "List the runs of agents, newest first",
-        || get(runs::list_all),
+        || get(runs::list),
     )
-    .asks(OF_ALL_RUNS)
+    .asks(OF_RUNS)
     .answers::<api::Runs>(),
     Route::new(
         "getRun",
         "GET",
         "/api/v1/runs/{run}",
-        ADMIN,
+        READ,
         "Show one run with its calls",
-        || get(runs::show_any),
+        || get(runs::show),
     )
     .answers::<api::WholeRun>(),
     Route::new(
         "listTools",
         "GET",
         "/api/v1/tools",
-        ADMIN,
+        READ,
         "List the tools",
         || get(tools::list),
     )
-    .asks(OF_ALL_TOOLS)
+    .asks(OF_TOOLS)
     .answers::<tools::Offered>(),
     Route::new(
         "listCalls",
         "GET",
         "/api/v1/calls",
-        ADMIN,
+        READ,
         "List the calls of tools, newest first",
-        || get(calls::list_all),
+        || get(calls::list),
     )
-    .asks(OF_ALL_CALLS)
+    .asks(OF_CALLS)
     .answers::<api::Calls>(),
     Route::new(
         "getCall",
         "GET",
         "/api/v1/calls/{call}",
-        ADMIN,
+        READ,
         "Show one call",
-        || get(calls::show_any),
+        || get(calls::show),
     )
     .answers::<api::WholeCall>(),
     Route::new(
         "listKeys",
         "GET",
         "/api/v1/keys",
-        ADMIN,
-        "List all keys",
-        || get(keys::list_all),
+        MANAGE,
+        "List the keys",
+        || get(keys::list),
     )
     .asks(PAGED)
     .answers::<api::Keys>(),
@@ -149,19 +154,19 @@ pub(super) const EVERYWHERE: &[Route] = &[
         "createKey",
         "POST",
         "/api/v1/keys",
-        ADMIN,
-        "Make an administrator's key",
-        || post(keys::make_admin),
+        MANAGE,
+        "Make a key",
+        || post(keys::make),
     )
-    .takes::<keys::WantedAdminKey>()
+    .takes::<keys::WantedKey>()
     .creates()
     .answers::<api::MadeKey>(),
     Route::new(
         "revokeKey",
         "DELETE",
         "/api/v1/keys/{key}",
-        ADMIN,
+        MANAGE,
         "Revoke a key",
-        || delete(keys::revoke_any),
+        || delete(keys::revoke),
     ),
 ];
