@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use model::{AgentSettings, ModelApi, StartPolicy};
-use toml::{
-    Spanned,
-    de::{DeTable, DeValue},
-};
+use toml::{Spanned, de::DeValue};
 
-use super::{values::integer, walk::Walk};
+use super::{
+    values::{integer, is_web_url},
+    walk::{Table, set},
+};
 
 /// The tools of Toolwharf itself that an agent can have.
 pub(super) const NATIVE_TOOLS: &[&str] = &["display_recipe"];
@@ -16,149 +16,77 @@ pub(super) const NATIVE_TOOLS: &[&str] = &["display_recipe"];
 /// Longest system prompt, in bytes.
 const SYSTEM_BYTES: usize = 256 << 10;
 
-impl Walk<'_> {
-    /// How the servers that an agent uses are started at its first chat.
-    pub(super) fn agent_start(&mut self, table: &DeTable<'_>) -> Option<StartPolicy> {
-        let (word, span) = self.string(table, "start")?;
-        match word.as_str() {
-            "sequential" => Some(StartPolicy::Sequential),
-            "parallel" => Some(StartPolicy::Parallel),
-            _ => {
-                self.wrong(span, "bad `start`", "`sequential` or `parallel`");
-                None
+/// How the servers that an agent uses are started at its first chat.
+pub(super) fn start(table: &mut Table<'_, '_>) -> Option<StartPolicy> {
+    let policies = [
+        ("sequential", StartPolicy::Sequential),
+        ("parallel", StartPolicy::Parallel),
+    ];
+    table.either("start", policies)
+}
+
+pub(super) fn read(mut table: Table<'_, '_>) -> Option<AgentSettings> {
+    let walk = table.walk;
+    let mut into = AgentSettings::default();
+    let apis = [
+        ("anthropic", ModelApi::Anthropic),
+        ("openai", ModelApi::OpenAi),
+    ];
+    set(&mut into.api, table.either("api", apis));
+    set(&mut into.start, start(&mut table));
+    into.api_key = table.secret("api_key");
+    into.base_url = table.text("base_url", r#""https://…""#, is_web_url);
+    into.system = table.string("system").map(|(text, _)| text);
+    if let Some((file, span)) = table.string("system_file") {
+        let folder = walk.source.path.parent().unwrap_or(Path::new(""));
+        let path = folder.join(file);
+        let short = |text: &String| text.len() <= SYSTEM_BYTES;
+        match std::fs::read_to_string(&path).ok().filter(short) {
+            Some(text) => into.system = Some(text),
+            None => {
+                let path = path.display();
+                let what = format!("{path} cannot be read, is no text, or is too long");
+                let write = "a text file of at most 256 KiB, beside this one";
+                walk.wrong(span, &what, write);
             }
         }
     }
-
-    pub(super) fn agent(&mut self, table: &DeTable<'_>) -> Option<AgentSettings> {
-        let mut into = AgentSettings::default();
-        let known = [
-            "api",
-            "model",
-            "api_key",
-            "base_url",
-            "system",
-            "system_file",
-            "max_tokens",
-            "max_turns",
-            "max_chats",
-            "start",
-            "native",
-            "prices",
-        ];
-        self.unknown_keys(table, "agent.", &known);
-        if let Some((word, span)) = self.string(table, "api") {
-            match word.as_str() {
-                "anthropic" => into.api = ModelApi::Anthropic,
-                "openai" => into.api = ModelApi::OpenAi,
-                _ => self.wrong(span, "bad `api`", "`anthropic` or `openai`"),
-            }
+    into.max_tokens = table.count("max_tokens", 1..=1_000_000);
+    set(&mut into.max_turns, table.count("max_turns", 1..=1_000));
+    set(&mut into.max_chats, table.count("max_chats", 1..=10_000));
+    let must = format!("some of `{}`", NATIVE_TOOLS.join("`, `"));
+    let native = table.each("native", &must, |name| {
+        NATIVE_TOOLS.contains(&name).then(|| name.to_owned())
+    });
+    into.native.extend(native);
+    for (model, item) in table.items("prices").into_iter().flatten() {
+        let Some(items) = item.get_ref().as_table() else {
+            walk.wrong(
+                item.span(),
+                "bad price",
+                "a table with `input` and `output`",
+            );
+            continue;
+        };
+        let mut price = Table::new(walk, items, "agent.prices.*.");
+        let kinds = ["input", "output", "cache_read", "cache_write"];
+        let of = kinds.map(|kind| price.value(kind, "a number, such as 3.0", micros));
+        let of = of.map(Option::unwrap_or_default);
+        into.prices.insert(model.get_ref().to_string(), of);
+    }
+    match table.string("model") {
+        Some((model, _)) if !model.trim().is_empty() => {
+            into.model = model;
+            Some(into)
         }
-        into.start = self.agent_start(table).unwrap_or(into.start);
-        into.api_key = self.secret(table, "api_key");
-        if let Some((url, span)) = self.string(table, "base_url") {
-            if url.starts_with("http://") || url.starts_with("https://") {
-                into.base_url = Some(url);
-            } else {
-                self.wrong(span, "bad `base_url`", r#""https://…""#);
-            }
-        }
-        into.system = self.string(table, "system").map(|(text, _)| text);
-        if let Some((file, span)) = self.string(table, "system_file") {
-            let path = self
-                .source
-                .path
-                .parent()
-                .unwrap_or(Path::new(""))
-                .join(file);
-            let short = |text: &String| text.len() <= SYSTEM_BYTES;
-            match std::fs::read_to_string(&path).ok().filter(short) {
-                Some(text) => into.system = Some(text),
-                None => {
-                    let what = format!(
-                        "{} cannot be read, is no text, or is too long",
-                        path.display()
-                    );
-                    self.wrong(
-                        span,
-                        &what,
-                        "a text file of at most 256 KiB, beside this one",
-                    );
-                }
-            }
-        }
-        for (key, most) in [
-            ("max_tokens", 1_000_000),
-            ("max_turns", 1_000),
-            ("max_chats", 10_000),
-        ] {
-            let Some(item) = table.get(key) else { continue };
-            let count = integer(item.get_ref()).and_then(|n| u32::try_from(n).ok());
-            match count.filter(|count| (1..=most).contains(count)) {
-                Some(count) => match key {
-                    "max_turns" => into.max_turns = count,
-                    "max_chats" => into.max_chats = count as usize,
-                    _ => into.max_tokens = Some(count),
-                },
-                None => self.wrong(
-                    item.span(),
-                    &format!("bad `{key}`"),
-                    &format!("a whole number from 1 to {most}"),
-                ),
-            }
-        }
-        for (name, span) in self.strings(table, "native") {
-            if NATIVE_TOOLS.contains(&name.as_str()) {
-                into.native.insert(name);
-            } else {
-                let known = NATIVE_TOOLS.join("`, `");
-                self.wrong(span, "bad `native`", &format!("some of `{known}`"));
-            }
-        }
-        if let Some(prices) = self.table(table, "prices") {
-            for (model, item) in prices {
-                let Some(price) = item.get_ref().as_table() else {
-                    self.wrong(
-                        item.span(),
-                        "bad price",
-                        "a table with `input` and `output`",
-                    );
-                    continue;
-                };
-                let kinds = ["input", "output", "cache_read", "cache_write"];
-                self.unknown_keys(price, "agent.prices.*.", &kinds);
-                let of = kinds.map(|kind| {
-                    price
-                        .get(kind)
-                        .map(|item| (item.span(), micros(item.get_ref())))
-                });
-                let mut all = [0; 4];
-                for (slot, given) in all.iter_mut().zip(of) {
-                    match given {
-                        None => {}
-                        Some((_, Some(micros))) => *slot = micros,
-                        Some((span, None)) => {
-                            self.wrong(span, "bad price", "a number, such as 3.0")
-                        }
-                    }
-                }
-                into.prices.insert(model.get_ref().to_string(), all);
-            }
-        }
-        match self.string(table, "model") {
-            Some((model, _)) if !model.trim().is_empty() => {
-                into.model = model;
-                Some(into)
-            }
-            _ => {
-                let span = table.values().next().map_or(0..0, Spanned::span);
-                self.wrong(
-                    span,
-                    "`[agent]` has no `model`",
-                    r#"`model = "claude-sonnet-4-5"`, for instance"#,
-                );
-                None
-            }
+        _ => {
+            let span = table.items.values().next().map_or(0..0, Spanned::span);
+            walk.wrong(
+                span,
+                "`[agent]` has no `model`",
+                r#"`model = "claude-sonnet-4-5"`, for instance"#,
+            );
+            None
         }
     }
 }

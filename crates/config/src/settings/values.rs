@@ -99,6 +99,10 @@ pub(super) fn is_private_address(text: &str) -> bool {
     bare && (url.scheme() == "https" || url.scheme() == "http" && loopback)
 }
 
+pub(super) fn is_web_url(text: &str) -> bool {
+    text.starts_with("http://") || text.starts_with("https://")
+}
+
 pub(super) fn is_host(text: &str) -> bool {
     url::Url::parse(&format!("http://{text}/")).is_ok_and(|url| {
         url.path() == "/"

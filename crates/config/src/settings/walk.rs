@@ -1,10 +1,20 @@
-//! One key of a table, by its kind; whatever is wrong with it becomes a problem with what to write instead.
+//! One table of the file, read key by key; whatever is wrong becomes a problem with what to write instead.
 
-use std::{ops::Range, str::FromStr};
+use std::{
+    cell::RefCell,
+    fmt::Display,
+    ops::{Range, RangeInclusive},
+    str::FromStr,
+    time::Duration,
+};
 
 use model::Hidden;
-use toml::de::DeTable;
+use toml::{
+    Spanned,
+    de::{DeTable, DeValue},
+};
 
+use super::values::{duration, integer};
 use crate::{
     interpolate::{Unknown, Variables},
     problem::{Problem, nearest},
@@ -12,165 +22,255 @@ use crate::{
     source::Source,
 };
 
-/// What reads a file: the file, what fills in its variables, and where its problems go.
+/// What reads a file: the file, what fills in its variables, and its problems so far.
 pub(super) struct Walk<'w> {
     pub(super) source: &'w Source,
     pub(super) variables: &'w Variables<'w>,
-    pub(super) problems: &'w mut Vec<Problem>,
+    pub(super) problems: RefCell<Vec<Problem>>,
 }
 
 impl Walk<'_> {
-    pub(super) fn unknown_keys(&mut self, table: &DeTable<'_>, prefix: &str, known: &[&str]) {
-        let mut unknown: Vec<_> = table
-            .keys()
-            .filter(|key| !known.contains(&key.get_ref().as_ref()))
-            .collect();
-        unknown.sort_by_key(|key| key.span().start);
-        for key in unknown {
-            let what = format!(
-                "`{prefix}{}` is not a known setting",
-                printable(key.get_ref())
-            );
-            let help = match nearest(key.get_ref(), known) {
-                Some(meant) => format!("did you mean `{meant}`?"),
-                None => format!("known are {}", known.join(", ")),
-            };
-            self.problems
-                .push(Problem::at(self.source, key.span(), what).help(help));
+    pub(super) fn wrong(&self, span: Range<usize>, what: &str, write: &str) {
+        let problem = Problem::showing(self.source, span, what);
+        self.note(problem.help(format!("write {write}")));
+    }
+
+    fn note(&self, problem: Problem) {
+        self.problems.borrow_mut().push(problem);
+    }
+}
+
+/// A table. When it is dropped, the keys that nobody asked for are problems.
+pub(super) struct Table<'t, 'i> {
+    pub(super) walk: &'t Walk<'t>,
+    pub(super) items: &'t DeTable<'i>,
+    /// What stands before its keys in problems.
+    prefix: String,
+    known: Vec<&'static str>,
+}
+
+impl<'t, 'i> Table<'t, 'i> {
+    pub(super) fn new(
+        walk: &'t Walk<'t>,
+        items: &'t DeTable<'i>,
+        prefix: impl Into<String>,
+    ) -> Self {
+        Self {
+            walk,
+            items,
+            prefix: prefix.into(),
+            known: Vec::new(),
         }
     }
 
-    /// Whether the key was there and valid.
-    pub(super) fn word<P: FromStr>(
+    pub(super) fn item(&mut self, key: &'static str) -> Option<&'t Spanned<DeValue<'i>>> {
+        self.known.push(key);
+        self.items.get(key)
+    }
+
+    /// A value as `read` makes it; `must` says what it has to be.
+    pub(super) fn value<T>(
         &mut self,
-        table: &DeTable<'_>,
-        key: &str,
-        words: &[&str],
-        slot: &mut P,
-    ) -> bool {
-        let Some((word, span)) = self.string(table, key) else {
-            return false;
-        };
-        match word.parse() {
-            Ok(value) => {
-                *slot = value;
-                true
-            }
-            Err(_) => {
-                self.wrong(
-                    span,
-                    &format!("bad `{key}`"),
-                    &format!("one of `{}`", words.join("`, `")),
-                );
-                false
-            }
+        key: &'static str,
+        must: &str,
+        read: impl FnOnce(&DeValue<'_>) -> Option<T>,
+    ) -> Option<T> {
+        let item = self.item(key)?;
+        let value = read(item.get_ref());
+        if value.is_none() {
+            self.walk.wrong(item.span(), &bad(key), must);
         }
+        value
     }
 
-    pub(super) fn flag(&mut self, table: &DeTable<'_>, key: &str, slot: &mut bool) {
-        let Some(item) = table.get(key) else { return };
-        match item.get_ref().as_bool() {
-            Some(value) => *slot = value,
-            None => self.wrong(item.span(), &format!("bad `{key}`"), "`true` or `false`"),
-        }
+    pub(super) fn flag(&mut self, key: &'static str, slot: &mut bool) {
+        set(
+            slot,
+            self.value(key, "`true` or `false`", |value| value.as_bool()),
+        );
     }
 
-    pub(super) fn string(
+    pub(super) fn count<N: TryFrom<usize>>(
         &mut self,
-        table: &DeTable<'_>,
-        key: &str,
-    ) -> Option<(String, Range<usize>)> {
-        let item = table.get(key)?;
-        match item.get_ref().as_str() {
-            Some(text) => Some((text.to_owned(), item.span())),
-            None => {
-                self.wrong(
-                    item.span(),
-                    &format!("`{key}` is not a string"),
-                    "it in double quotes",
-                );
-                None
-            }
+        key: &'static str,
+        range: RangeInclusive<usize>,
+    ) -> Option<N> {
+        let must = format!("a whole number from {} to {}", range.start(), range.end());
+        self.value(key, &must, |value| {
+            let count = integer(value).filter(|count| range.contains(count));
+            count.and_then(|count| N::try_from(count).ok())
+        })
+    }
+
+    pub(super) fn time(&mut self, key: &'static str, slot: &mut Duration) {
+        let must = r#"a time such as "500ms", "30s", "5m" or "2h", at most a week"#;
+        let time = self.value(key, must, |value| value.as_str().and_then(duration));
+        set(slot, time);
+    }
+
+    pub(super) fn string(&mut self, key: &'static str) -> Option<(String, Range<usize>)> {
+        let item = self.item(key)?;
+        let text = item.get_ref().as_str();
+        if text.is_none() {
+            let what = format!("`{key}` is not a string");
+            self.walk.wrong(item.span(), &what, "it in double quotes");
         }
+        Some((text?.to_owned(), item.span()))
+    }
+
+    /// A string that is as it `must` be.
+    pub(super) fn text(
+        &mut self,
+        key: &'static str,
+        must: &str,
+        fits: impl FnOnce(&str) -> bool,
+    ) -> Option<String> {
+        let (text, span) = self.string(key)?;
+        if fits(&text) {
+            return Some(text);
+        }
+        self.walk.wrong(span, &bad(key), must);
+        None
+    }
+
+    /// One of these words.
+    pub(super) fn word<P: FromStr>(&mut self, key: &'static str, words: &[&str]) -> Option<P> {
+        let must = format!("one of `{}`", words.join("`, `"));
+        let word = self.text(key, &must, |word| word.parse::<P>().is_ok())?;
+        word.parse().ok()
+    }
+
+    /// One of two words.
+    pub(super) fn either<T: Copy>(
+        &mut self,
+        key: &'static str,
+        words: [(&str, T); 2],
+    ) -> Option<T> {
+        let must = format!("`{}` or `{}`", words[0].0, words[1].0);
+        let word = self.text(key, &must, |text| {
+            words.iter().any(|(word, _)| *word == text)
+        })?;
+        let found = words.iter().find(|(known, _)| *known == word);
+        found.map(|(_, value)| *value)
     }
 
     /// A text that no problem shows, variables filled in.
-    pub(super) fn secret(&mut self, table: &DeTable<'_>, key: &str) -> Option<Hidden> {
-        let item = table.get(key)?;
+    pub(super) fn secret(&mut self, key: &'static str) -> Option<Hidden> {
+        let item = self.item(key)?;
+        let wrong = |what: String, help: &str| {
+            let problem = Problem::at(self.walk.source, item.span(), what);
+            self.walk.note(problem.help(help));
+        };
         let Some(text) = item.get_ref().as_str() else {
-            let problem = Problem::at(self.source, item.span(), format!("`{key}` is not a string"));
-            self.problems
-                .push(problem.help("write it in double quotes, or better a variable: \"${…}\""));
+            let help = "write it in double quotes, or better a variable: \"${…}\"";
+            wrong(format!("`{key}` is not a string"), help);
             return None;
         };
-        match self.variables.fill(text, Unknown::Refuse) {
+        match self.walk.variables.fill(text, Unknown::Refuse) {
             Ok(text) if text.is_empty() => {
-                let problem = Problem::at(self.source, item.span(), format!("`{key}` is empty"));
-                self.problems
-                    .push(problem.help("leave it out, or set the variable"));
+                let help = "leave it out, or set the variable";
+                wrong(format!("`{key}` is empty"), help);
                 None
             }
             Ok(text) => Some(Hidden::new(text)),
             Err(errors) => {
                 for error in errors {
-                    let what = format!("{error} (`{key}`)");
-                    let problem = Problem::at(self.source, item.span(), what);
-                    self.problems.push(problem.help(error.help()));
+                    wrong(format!("{error} (`{key}`)"), &error.help());
                 }
                 None
             }
         }
     }
 
-    pub(super) fn strings(
+    /// A list of strings, those that `parse` takes.
+    pub(super) fn each<T>(
         &mut self,
-        table: &DeTable<'_>,
-        key: &str,
-    ) -> Vec<(String, Range<usize>)> {
-        let Some(item) = table.get(key) else {
+        key: &'static str,
+        must: &str,
+        parse: impl Fn(&str) -> Option<T>,
+    ) -> Vec<T> {
+        self.each_or(key, must, |text| parse(text).ok_or_else(|| bad(key)))
+    }
+
+    /// The same, where `parse` says what is wrong.
+    pub(super) fn each_or<T, E: Display>(
+        &mut self,
+        key: &'static str,
+        must: &str,
+        parse: impl Fn(&str) -> Result<T, E>,
+    ) -> Vec<T> {
+        let Some(item) = self.item(key) else {
             return Vec::new();
         };
         let Some(array) = item.get_ref().as_array() else {
-            self.wrong(
-                item.span(),
-                &format!("`{key}` is not a list"),
-                &format!(r#"{key} = ["one", "two"]"#),
-            );
+            let what = format!("`{key}` is not a list");
+            let write = format!(r#"{key} = ["one", "two"]"#);
+            self.walk.wrong(item.span(), &what, &write);
             return Vec::new();
         };
         let mut out = Vec::new();
         for item in array {
-            match item.get_ref().as_str() {
-                Some(text) => out.push((text.to_owned(), item.span())),
-                None => self.wrong(
-                    item.span(),
-                    &format!("`{key}` holds something that is not a string"),
-                    "it in double quotes",
-                ),
+            match item.get_ref().as_str().map(&parse) {
+                Some(Ok(value)) => out.push(value),
+                Some(Err(error)) => self.walk.wrong(item.span(), &error.to_string(), must),
+                None => {
+                    let what = format!("`{key}` holds something that is not a string");
+                    self.walk.wrong(item.span(), &what, "it in double quotes");
+                }
             }
         }
         out
     }
 
-    pub(super) fn table<'t, 'i>(
-        &mut self,
-        table: &'t DeTable<'i>,
-        key: &str,
-    ) -> Option<&'t DeTable<'i>> {
-        let item = table.get(key)?;
+    pub(super) fn table(&mut self, key: &'static str) -> Option<Self> {
+        let items = self.items(key)?;
+        Some(Self::new(
+            self.walk,
+            items,
+            format!("{}{key}.", self.prefix),
+        ))
+    }
+
+    /// A table whose keys are names that somebody gave.
+    pub(super) fn items(&mut self, key: &'static str) -> Option<&'t DeTable<'i>> {
+        let item = self.item(key)?;
         let found = item.get_ref().as_table();
         if found.is_none() {
-            self.wrong(
-                item.span(),
-                &format!("`{key}` is not a table"),
-                &format!("[{key}] above its settings"),
-            );
+            let what = format!("`{key}` is not a table");
+            let write = format!("[{key}] above its settings");
+            self.walk.wrong(item.span(), &what, &write);
         }
         found
     }
+}
 
-    pub(super) fn wrong(&mut self, span: Range<usize>, what: &str, write: &str) {
-        let problem = Problem::showing(self.source, span, what);
-        self.problems.push(problem.help(format!("write {write}")));
+impl Drop for Table<'_, '_> {
+    fn drop(&mut self) {
+        let known = &self.known;
+        for key in self.items.keys() {
+            let name = key.get_ref();
+            if known.contains(&name.as_ref()) {
+                continue;
+            }
+            let prefix = &self.prefix;
+            let what = format!("`{prefix}{}` is not a known setting", printable(name));
+            let help = match nearest(name, known) {
+                Some(meant) => format!("did you mean `{meant}`?"),
+                None => format!("known are {}", known.join(", ")),
+            };
+            let problem = Problem::at(self.walk.source, key.span(), what);
+            self.walk.note(problem.help(help));
+        }
     }
+}
+
+/// Takes a value that was given.
+pub(super) fn set<T>(slot: &mut T, given: Option<T>) {
+    if let Some(value) = given {
+        *slot = value;
+    }
+}
+
+fn bad(key: &str) -> String {
+    format!("bad `{key}`")
 }

@@ -101,7 +101,7 @@ fn an_agent_that_cannot_be() {
         ),
         (
             "[agent]\nmodel = \"m\"\n[agent.prices.m]\ninput = \"x\"\n",
-            "bad price",
+            "bad `input`",
         ),
     ] {
         let errors = errors("t.toml", text);
@@ -163,26 +163,26 @@ error: `start` is not a string
    |         ^
   help: write it in double quotes
 
-error: bad origin in `allowed_origins`
+error: bad `allowed_origins`
   --> t.toml:5:20
    |
  5 | allowed_origins = ["*", "https://a.b/path"]
    |                   ^^^^^^^^^^^^^^^^^^^^^^^^^
   help: write one such as "https://app.example.com", without a path or `*`
 
-error: bad origin in `allowed_origins`
+error: bad `allowed_origins`
   --> t.toml:5:25
    |
  5 | allowed_origins = ["*", "https://a.b/path"]
    |                   ^^^^^^^^^^^^^^^^^^^^^^^^^
   help: write one such as "https://app.example.com", without a path or `*`
 
-error: `data_dir` is not an absolute path
+error: bad `data_dir`
   --> t.toml:6:12
    |
  6 | data_dir = "state"
    |            ^^^^^^^
-  help: write one such as "/var/lib/toolwharf"
+  help: write an absolute path, such as "/var/lib/toolwharf"
 
 error: `limits.queue_length` is not a known setting
   --> t.toml:9:1
