@@ -1,8 +1,9 @@
 //! An agent: what it has, its start and its stop.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use futures_util::StreamExt as _;
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::{
     sync::OnceCell,
@@ -172,7 +173,7 @@ impl Agent {
             )));
         };
         let registry = Registry::new(tools?, &self.native);
-        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut warned = self.warned.lock();
         if *warned != registry.warnings() {
             for warning in registry.warnings() {
                 tracing::warn!("{warning}");

@@ -6,10 +6,11 @@
 
 use std::{
     collections::{HashMap, hash_map::Entry},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -40,10 +41,6 @@ struct Noted {
 }
 
 impl Announcer {
-    fn scopes(&self) -> MutexGuard<'_, HashMap<Scope, Noted>> {
-        self.scopes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Notes that these lists of a scope may change; `before` is its snapshot up to now.
     pub(crate) fn note(&self, scope: &Scope, before: Option<Arc<View>>, kinds: &[ListKind]) {
         self.merge(scope, Noted::new(before, kinds));
@@ -51,7 +48,7 @@ impl Announcer {
     }
 
     fn merge(&self, scope: &Scope, new: Noted) {
-        match self.scopes().entry(scope.clone()) {
+        match self.scopes.lock().entry(scope.clone()) {
             Entry::Vacant(none) => {
                 none.insert(new);
             }
@@ -147,7 +144,7 @@ impl Announcer {
         view: impl Fn(&Scope) -> Option<Arc<View>>,
         tell: impl Fn(&Scope, &[ListKind]),
     ) -> bool {
-        let noted = std::mem::take(&mut *self.scopes());
+        let noted = std::mem::take(&mut *self.scopes.lock());
         let mut all = true;
         for (scope, mut noted) in noted {
             let now = view(&scope);

@@ -7,7 +7,7 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
 use mcp::Frame;
@@ -18,6 +18,7 @@ use crate::{
     server::Server,
     view::View,
 };
+use parking_lot::Mutex;
 
 /// Clients whose views are remembered.
 const MAX_CLIENTS: usize = 4_096;
@@ -44,7 +45,7 @@ impl Opened {
         if owner == Owner::Bearer {
             return;
         }
-        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inner = self.inner.lock();
         let Inner { clients, order } = &mut *inner;
         let servers = clients.entry(owner.clone()).or_insert_with(|| {
             order.push_back(owner);
@@ -64,7 +65,7 @@ impl Opened {
 
     /// Which of these servers an app of this client belongs to, if there is no doubt.
     fn only<'s>(&self, caller: &Caller, servers: &[&'s Arc<Server>]) -> Option<&'s Arc<Server>> {
-        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let inner = self.inner.lock();
         let known = inner.clients.get(&Owner::of(caller))?;
         let one = |called: bool| {
             let mut open = servers.iter().filter(|server| {

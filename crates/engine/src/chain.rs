@@ -1,9 +1,6 @@
 //! Which gateways are behind this one, told to gateways that ask (see [`mcp::chain`]).
 
-use std::{
-    sync::{Arc, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use mcp::{
@@ -56,19 +53,15 @@ pub(crate) const AGAIN: Duration = Duration::from_secs(600);
 impl Server {
     /// Notes why the server must not be behind this gateway. Its connection, if there is one, is to be closed then.
     pub(crate) fn block(&self, blocked: Blocked) {
-        *self.blocked.lock().unwrap_or_else(PoisonError::into_inner) = Some(blocked);
+        *self.blocked.lock() = Some(blocked);
     }
 
     pub(crate) fn is_blocked(&self) -> bool {
-        let blocked = self.blocked.lock();
-        blocked.unwrap_or_else(PoisonError::into_inner).is_some()
+        self.blocked.lock().is_some()
     }
 
     pub(crate) fn take_blocked(&self) -> Option<Blocked> {
-        self.blocked
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
+        self.blocked.lock().take()
     }
 
     /// Compares what another gateway says now of those behind it; `false` if it must not be connected to.

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeSet,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU8, Ordering},
     },
     time::Duration,
@@ -12,6 +12,7 @@ use std::{
 use arc_swap::ArcSwapOption;
 use mcp::{Era, chain::Behind, client::Client};
 use model::Provider;
+use parking_lot::Mutex;
 use runtime::{Enforced, Handle};
 
 /// A live conversation with an instance.
@@ -56,21 +57,17 @@ struct Known {
 }
 
 impl OwnTools {
-    fn known(&self) -> std::sync::MutexGuard<'_, Known> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn names(&self) -> Option<Names> {
-        self.known().names.clone()
+        self.0.lock().names.clone()
     }
 
     pub(crate) fn changes(&self) -> u64 {
-        self.known().changes
+        self.0.lock().changes
     }
 
     /// Takes in a list that was asked for after so many changes, if there has been none since.
     pub(crate) fn learn(&self, names: &Names, changes: u64) {
-        let mut known = self.known();
+        let mut known = self.0.lock();
         if known.changes == changes {
             known.names = Some(names.clone());
         }
@@ -78,7 +75,7 @@ impl OwnTools {
 
     /// The list has changed: it is asked for when it is next wanted.
     pub(crate) fn forget(&self) {
-        let mut known = self.known();
+        let mut known = self.0.lock();
         known.names = None;
         known.changes += 1;
     }

@@ -7,7 +7,7 @@
 
 use std::{
     pin::Pin,
-    sync::{Arc, PoisonError, atomic::Ordering},
+    sync::{Arc, atomic::Ordering},
     time::{Duration, SystemTime},
 };
 
@@ -104,7 +104,7 @@ impl Server {
         state: lifecycle::State,
     ) -> Option<lifecycle::State> {
         let before = {
-            let mut before = self.before.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut before = self.before.lock();
             before.take()
         };
         // A server that was dropped has no task any more, and so no instance.
@@ -225,7 +225,7 @@ impl Server {
                 },
             });
         }
-        *self.live() = None;
+        *self.live.lock() = None;
         let patience = grace.as_ref().err().copied();
         let patience = patience.unwrap_or(shared.stop_grace);
         let closing = connection.close(patience);
@@ -264,7 +264,7 @@ impl Server {
         launched: Instant,
         tell: &mpsc::Sender<Event>,
     ) -> Arc<str> {
-        *self.live() = Some(connection.clone());
+        *self.live.lock() = Some(connection.clone());
         let ready = || {
             // A life tells little; there is always room.
             let _ = tell.try_send(Event::Ready);
@@ -291,11 +291,6 @@ impl Server {
             () = resting => "unreachable: it pends".into(),
         };
         self.spec.redact(&why).into()
-    }
-
-    /// The connection of the life there is.
-    fn live(&self) -> std::sync::MutexGuard<'_, Option<Arc<Connection>>> {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Turns a failed start into an event.
@@ -348,10 +343,7 @@ impl Server {
             .connect
             .connect(&self.spec, None, &capabilities, launched);
         let connected = connecting.await;
-        let mut kept = self
-            .stderr_of_failure
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.stderr_of_failure.lock();
         let (connection, ambient) = match connected {
             Ok((connection, ambient)) => (Arc::new(connection), ambient),
             Err(error) => {
@@ -365,10 +357,7 @@ impl Server {
         self.was_up.store(true, Ordering::Relaxed);
         if connection.handle.is_some() {
             *kept = None;
-            self.last
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .clone_from(&connection.handle);
+            self.last.lock().clone_from(&connection.handle);
         }
         Ok((connection, ambient))
     }
@@ -551,7 +540,7 @@ impl Driver<'_> {
                 return self.server.set_state(down(Some(now)));
             }
             Phase::Running { .. } => {
-                let live = self.server.live().clone();
+                let live = self.server.live.lock().clone();
                 return live.into_iter().for_each(|connection| {
                     self.server.set_state(State::Ready(connection));
                 });

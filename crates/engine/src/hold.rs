@@ -4,14 +4,11 @@
 //! the call is held here, under a random handle that travels as `requestState` (2026-07-28
 //! basic/patterns/mrtr). A handle works once, for the same principal and the same request; it expires.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use mcp::client::Call;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::{connection::Connection, questions::Asks, queue::Permit, scope::Scope, server::Server};
@@ -52,10 +49,6 @@ impl Holds {
         }
     }
 
-    fn table(&self) -> std::sync::MutexGuard<'_, HashMap<String, (Instant, Held)>> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Whether a `requestState` is one of ours.
     pub(crate) fn is_ours(state: &str) -> bool {
         state.starts_with(MARK)
@@ -63,7 +56,7 @@ impl Holds {
 
     /// Puts a call on hold; gives its `requestState`, or the call back if too many are held.
     pub(crate) fn put(&self, held: Held, limit: usize, ttl: Duration) -> Result<String, Box<Held>> {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         if table.len() >= limit {
             return Err(Box::new(held));
         }
@@ -77,7 +70,7 @@ impl Holds {
 
     /// Takes a call off hold, if the state is one of its origin's.
     pub(crate) fn take(&self, state: &str, origin: &Origin) -> Option<Held> {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         let (expires, held) = table.get(state)?;
         if *expires < Instant::now() || held.origin != *origin {
             return None;
@@ -89,7 +82,7 @@ impl Holds {
     pub(crate) fn sweep(&self) {
         let now = Instant::now();
         let expired: Vec<_> = {
-            let mut table = self.table();
+            let mut table = self.table.lock();
             let keys: Vec<String> = table
                 .iter()
                 .filter(|(_, (expires, _))| *expires < now)
@@ -103,6 +96,6 @@ impl Holds {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.table().len()
+        self.table.lock().len()
     }
 }

@@ -4,7 +4,7 @@
 use std::{
     collections::{HashMap, HashSet},
     sync::{
-        Arc, Mutex, PoisonError, RwLock,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -20,6 +20,7 @@ use mcp::{
 use model::{ServerKey, fair_share};
 
 use crate::{catalog::ListKind, scope::Scope};
+use parking_lot::{Mutex, RwLock};
 
 /// What a listener wants to hear of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,10 +81,6 @@ impl Listener {
         self.session
             .as_ref()
             .is_none_or(|session| session.face().is_some())
-    }
-
-    fn uris(&self) -> std::sync::MutexGuard<'_, HashMap<(ServerKey, String), String>> {
-        self.uris.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A notification with the listener's own tag.
@@ -163,11 +160,7 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        self.hub
-            .listeners
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(&self.id);
+        self.hub.listeners.write().remove(&self.id);
     }
 }
 
@@ -177,10 +170,7 @@ impl Hub {
     pub fn register(self: &Arc<Self>, listener: Listener) -> Registration {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let listener = Arc::new(listener);
-        self.listeners
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(id, listener.clone());
+        self.listeners.write().insert(id, listener.clone());
         Registration {
             hub: self.clone(),
             id,
@@ -189,12 +179,7 @@ impl Hub {
     }
 
     fn each(&self, mut visit: impl FnMut(&Listener)) {
-        for listener in self
-            .listeners
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .values()
-        {
+        for listener in self.listeners.read().values() {
             visit(listener);
         }
     }
@@ -202,10 +187,7 @@ impl Hub {
     /// How many listen.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.listeners
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .len()
+        self.listeners.read().len()
     }
 
     #[must_use]
@@ -216,10 +198,7 @@ impl Hub {
     /// The listener of a legacy session.
     #[must_use]
     pub fn of_session(&self, session: &Session) -> Option<Arc<Listener>> {
-        let listeners = self
-            .listeners
-            .read()
-            .unwrap_or_else(PoisonError::into_inner);
+        let listeners = self.listeners.read();
         let own = |listener: &&Arc<Listener>| {
             listener
                 .session
@@ -227,10 +206,6 @@ impl Hub {
                 .is_some_and(|own| own.id() == session.id())
         };
         listeners.values().find(own).cloned()
-    }
-
-    fn watched(&self) -> std::sync::MutexGuard<'_, Watched> {
-        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes that a listener watches a resource; whether it is the first one to. `None`: its principal has its share
@@ -244,12 +219,12 @@ impl Hub {
         most: usize,
     ) -> Option<bool> {
         let key = (server.clone(), native.to_owned());
-        let mut uris = listener.uris();
+        let mut uris = listener.uris.lock();
         if let Some(known) = uris.get_mut(&key) {
             exposed.clone_into(known);
             return Some(false);
         }
-        let mut watched = self.watched();
+        let mut watched = self.watched.lock();
         let held = watched.by_principal.get(&listener.principal).copied();
         if !fair_share(held.unwrap_or(0), watched.total, most) {
             return None;
@@ -267,11 +242,11 @@ impl Hub {
     /// Forgets that a listener watches a resource; whether nobody does any more.
     pub fn unwatch(&self, listener: &Listener, server: &ServerKey, native: &str) -> bool {
         let key = (server.clone(), native.to_owned());
-        let mut uris = listener.uris();
+        let mut uris = listener.uris.lock();
         if uris.remove(&key).is_none() {
             return false;
         }
-        let mut watched = self.watched();
+        let mut watched = self.watched.lock();
         watched.total -= 1;
         decrement(&mut watched.by_principal, &*listener.principal);
         decrement(&mut watched.by_resource, &key)
@@ -280,7 +255,7 @@ impl Hub {
     /// What a listener watches.
     #[must_use]
     pub fn watched_by(listener: &Listener) -> Vec<(ServerKey, String)> {
-        listener.uris().keys().cloned().collect()
+        listener.uris.lock().keys().cloned().collect()
     }
 
     /// The scopes that somebody listens to, of those that are wanted.
@@ -325,7 +300,7 @@ impl Hub {
     pub fn resource_updated(&self, server: &ServerKey, native: &str, frame: &Frame) {
         let key = (server.clone(), native.to_owned());
         self.each(|listener| {
-            let Some(exposed) = listener.uris().get(&key).cloned() else {
+            let Some(exposed) = listener.uris.lock().get(&key).cloned() else {
                 return;
             };
             let mut splice = Splice::new();

@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     fmt,
     net::SocketAddr,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -17,6 +17,7 @@ use mcp::{
     },
 };
 use model::{EraPolicy, Launch, Origin, Place, Reach, ServerSpec};
+use parking_lot::Mutex;
 use runtime::{Exit, Handle, Unit};
 use tokio::{sync::Semaphore, time::Instant};
 
@@ -64,11 +65,11 @@ pub struct Launched(Mutex<Option<Handle>>);
 
 impl Launched {
     pub fn put(&self, handle: &Handle) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(handle.clone());
+        *self.0.lock() = Some(handle.clone());
     }
 
     pub(crate) fn take(&self) -> Option<Handle> {
-        let mut launched = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut launched = self.0.lock();
         launched.take()
     }
 }

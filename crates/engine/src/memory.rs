@@ -6,11 +6,12 @@
 
 use std::{
     collections::{BTreeMap, HashMap, btree_map::Entry},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
 use model::{NativeName, Origin, ServerKey, ServerName};
+use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use store::{NewSnapshot, PinDigest, PinRow, SnapshotRow, Store};
 use tokio_util::sync::CancellationToken;
@@ -73,14 +74,10 @@ impl Memory {
         }
     }
 
-    fn notes(&self) -> MutexGuard<'_, HashMap<ServerKey, Notes>> {
-        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Notes what a server offers. Whoever is told `true` has to [`Memory::write`].
     #[must_use]
     pub(crate) fn catalog(&self, key: &ServerKey, digest: String, catalog: Arc<Catalog>) -> bool {
-        let mut all = self.notes();
+        let mut all = self.notes.lock();
         let notes = all.entry(key.clone()).or_default();
         notes.catalog = Some((digest, catalog));
         !std::mem::replace(&mut notes.in_hand, true)
@@ -89,7 +86,7 @@ impl Memory {
     /// Notes definitions of tools. Whoever is told `true` has to [`Memory::write`].
     #[must_use]
     pub(crate) fn pins(&self, key: &ServerKey, seen: Vec<Seen>) -> bool {
-        let mut all = self.notes();
+        let mut all = self.notes.lock();
         let notes = all.entry(key.clone()).or_default();
         for seen in seen {
             match notes.seen.entry(seen.tool.clone()) {
@@ -138,7 +135,7 @@ impl Memory {
     }
 
     fn next(&self, key: &ServerKey) -> Option<(Definitions, Option<Taken>)> {
-        let mut all = self.notes();
+        let mut all = self.notes.lock();
         let notes = all.get_mut(key)?;
         let (seen, catalog) = (std::mem::take(&mut notes.seen), notes.catalog.take());
         notes.in_hand = !seen.is_empty() || catalog.is_some();
@@ -156,7 +153,7 @@ impl Memory {
             .finalize()
             .into();
         let kept = |kept| {
-            let mut all = self.notes();
+            let mut all = self.notes.lock();
             let notes = all.entry(key.clone()).or_default();
             std::mem::replace(&mut notes.kept, kept)
         };

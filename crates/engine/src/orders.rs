@@ -1,7 +1,6 @@
 //! What somebody wants of a server, kept until its loop gets to it.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
+use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
 /// Orders that wait; one more is refused.
@@ -35,12 +34,8 @@ impl Default for Inbox {
 }
 
 impl Inbox {
-    fn orders(&self) -> MutexGuard<'_, Option<Vec<Ordered>>> {
-        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn push(&self, order: Ordered) -> bool {
-        let mut orders = self.orders();
+        let mut orders = self.orders.lock();
         let Some(waiting) = orders.as_mut().filter(|waiting| waiting.len() < ORDERS) else {
             return false;
         };
@@ -50,7 +45,7 @@ impl Inbox {
     }
 
     pub(crate) fn pop(&self) -> Option<Ordered> {
-        let mut orders = self.orders();
+        let mut orders = self.orders.lock();
         let waiting = orders.as_mut()?;
         (!waiting.is_empty()).then(|| waiting.remove(0))
     }
@@ -72,10 +67,10 @@ impl Inbox {
     }
 
     fn is_empty(&self) -> bool {
-        self.orders().as_ref().is_none_or(Vec::is_empty)
+        self.orders.lock().as_ref().is_none_or(Vec::is_empty)
     }
 
     pub(crate) fn close(&self) {
-        *self.orders() = None;
+        *self.orders.lock() = None;
     }
 }

@@ -5,7 +5,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
@@ -19,6 +19,7 @@ use mcp::{
     server::Asked,
 };
 
+use parking_lot::Mutex;
 use tokio_util::task::TaskTracker;
 
 use crate::connection::Connection;
@@ -31,10 +32,6 @@ pub(crate) struct AskedNow {
 }
 
 impl AskedNow {
-    fn callers(&self) -> std::sync::MutexGuard<'_, Vec<CallerId>> {
-        self.callers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// How many questions are open.
     pub(crate) fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed)
@@ -42,7 +39,7 @@ impl AskedNow {
 
     /// Whether this caller is being asked something.
     pub(crate) fn includes(&self, caller: CallerId) -> bool {
-        self.count() > 0 && self.callers().contains(&caller)
+        self.count() > 0 && self.callers.lock().contains(&caller)
     }
 }
 
@@ -55,7 +52,7 @@ pub(crate) struct Open {
 impl Open {
     /// `asked_now` is that of the server that asks.
     pub(crate) fn new(asked_now: &Arc<AskedNow>, caller: CallerId) -> Self {
-        let mut callers = asked_now.callers();
+        let mut callers = asked_now.callers.lock();
         callers.push(caller);
         asked_now.count.store(callers.len(), Ordering::Relaxed);
         drop(callers);
@@ -68,7 +65,7 @@ impl Open {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        let mut callers = self.asked_now.callers();
+        let mut callers = self.asked_now.callers.lock();
         if let Some(at) = callers.iter().position(|known| *known == self.caller) {
             callers.swap_remove(at);
         }

@@ -12,13 +12,14 @@ use std::{
     collections::VecDeque,
     future::poll_fn,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
     task::{Poll, Waker},
 };
 
 use mcp::client::CallerId;
+use parking_lot::Mutex;
 use tokio::{sync::oneshot, time::Instant};
 
 /// The end of the line where that many waited in it that are gone by now: they are cleared away.
@@ -107,7 +108,7 @@ impl Permit {
             return;
         };
         poll_fn(|cx| {
-            let mut line = places.line();
+            let mut line = places.line.lock();
             let all = line.unsent.iter();
             let mut before = all.take_while(|unsent| unsent.number != number);
             if !before.any(|unsent| unsent.caller == self.caller) {
@@ -128,7 +129,7 @@ impl Permit {
             return;
         };
         let next = {
-            let mut line = places.line();
+            let mut line = places.line.lock();
             line.unsent.retain(|unsent| unsent.number != number);
             let mut others = line.unsent.iter_mut();
             let next = others.find(|unsent| unsent.caller == self.caller);
@@ -163,7 +164,7 @@ impl Queue {
     }
 
     pub(crate) fn in_flight(&self) -> usize {
-        self.places.line().in_flight
+        self.places.line.lock().in_flight
     }
 
     pub(crate) fn waiting(&self) -> usize {
@@ -171,12 +172,12 @@ impl Queue {
     }
 
     pub(crate) fn takes_turns(&self) -> bool {
-        self.places.line().takes_turns
+        self.places.line.lock().takes_turns
     }
 
     /// Takes turns from now on; `false` if it does already.
     pub(crate) fn take_turns(&self) -> bool {
-        let mut line = self.places.line();
+        let mut line = self.places.line.lock();
         // The calls in flight may be of several callers: the next turn begins when all of them are over.
         line.turn = None;
         !std::mem::replace(&mut line.takes_turns, true)
@@ -187,7 +188,7 @@ impl Queue {
     /// # Errors
     /// How many are in line already, if that is as many as may be.
     pub(crate) fn line_up(&self, caller: CallerId, sending: Sending) -> Result<Place<'_>, usize> {
-        let mut line = self.places.line();
+        let mut line = self.places.line.lock();
         if line.waiting.is_empty() && line.has_room(self.places.limit, caller) {
             return Ok(Place::InFlight(line.admit(&self.places, caller, sending)));
         }
@@ -223,11 +224,7 @@ impl Queue {
     }
 }
 
-impl Places {
-    fn line(&self) -> MutexGuard<'_, Line> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+impl Places {}
 
 impl Line {
     fn has_room(&self, limit: usize, caller: CallerId) -> bool {
@@ -280,14 +277,14 @@ impl Drop for Permit {
     fn drop(&mut self) {
         self.sent();
         let Some(places) = &self.places else { return };
-        let mut line = places.line();
+        let mut line = places.line.lock();
         line.in_flight -= 1;
         while let Some(waiter) = line.next(places.limit) {
             let permit = line.admit(places, waiter.caller, waiter.sending);
             drop(line);
             // Of one that has just gone, the permit comes back and is dropped here: then its place is given on.
             drop(waiter.place.send(permit));
-            line = places.line();
+            line = places.line.lock();
         }
     }
 }
@@ -352,7 +349,7 @@ mod tests {
             drop(enter(&queue, CallerId::unique()));
         }
         assert_eq!(queue.waiting(), 0);
-        assert!(queue.places.line().waiting.len() <= MAX_GONE + 1);
+        assert!(queue.places.line.lock().waiting.len() <= MAX_GONE + 1);
         let last = enter(&queue, CallerId::unique());
         let gone = enter(&queue, CallerId::unique());
         drop(gone);
@@ -425,7 +422,7 @@ mod tests {
         drop((first, second, third, other));
         // With nobody before it, it need not wait at all.
         assert!(enter(one, Sending::InOrder).await.unsent.is_none());
-        assert!(queue.places.line().unsent.is_empty());
+        assert!(queue.places.line.lock().unsent.is_empty());
         drop(anytime);
         assert_eq!(queue.in_flight(), 0);
     }

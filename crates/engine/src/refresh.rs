@@ -1,7 +1,6 @@
 //! Lists that a server says have changed, until they are asked for: a burst of such words is one question.
 
-use std::sync::{Mutex, PoisonError};
-
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::catalog::ListKind;
@@ -16,7 +15,7 @@ impl Refresh {
     /// Has these lists asked for.
     pub(crate) fn of(&self, kinds: &[ListKind]) {
         {
-            let mut wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut wanted = self.wanted.lock();
             for kind in kinds {
                 wanted[*kind as usize] = true;
             }
@@ -30,8 +29,7 @@ impl Refresh {
     /// Nothing is lost if it is dropped before it is ready.
     pub(crate) async fn next(&self) -> Vec<ListKind> {
         loop {
-            let wanted =
-                std::mem::take(&mut *self.wanted.lock().unwrap_or_else(PoisonError::into_inner));
+            let wanted = std::mem::take(&mut *self.wanted.lock());
             let kinds = ListKind::ALL
                 .into_iter()
                 .filter(|kind| wanted[*kind as usize]);

@@ -6,11 +6,12 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
 use model::{Launch, Program, Provider};
+use parking_lot::Mutex;
 use runtime::{Error, Packages, Runtime};
 use tokio::{sync::OnceCell, time::Instant};
 
@@ -198,7 +199,7 @@ impl Runtimes {
     }
 
     async fn probe(&self, provider: Provider, runtime: &Arc<dyn Runtime>) -> Result<String, Error> {
-        if let Some(known) = self.probes().get(&provider)
+        if let Some(known) = self.probes.lock().get(&provider)
             && known.until > Instant::now()
         {
             return known.outcome.clone();
@@ -213,12 +214,8 @@ impl Runtimes {
             outcome: outcome.clone(),
             until: Instant::now() + fresh,
         };
-        self.probes().insert(provider, probe);
+        self.probes.lock().insert(provider, probe);
         outcome
-    }
-
-    fn probes(&self) -> std::sync::MutexGuard<'_, BTreeMap<Provider, Probe>> {
-        self.probes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Removes what an earlier run left on this host. What is elsewhere may take its time: see

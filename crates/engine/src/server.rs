@@ -7,7 +7,7 @@
 use std::{
     collections::BTreeSet,
     sync::{
-        Arc, Mutex, OnceLock, PoisonError, Weak,
+        Arc, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -16,6 +16,7 @@ use std::{
 use arc_swap::ArcSwap;
 use mcp::{Era, chain::Blocked, client::CallerId};
 use model::{NativeName, ServerKey, ServerName, ServerSpec, Sharing};
+use parking_lot::Mutex;
 use runtime::{Repeats, process::Handle};
 use tokio::{
     sync::{Notify, oneshot, watch},
@@ -250,20 +251,13 @@ impl Server {
     /// The process, or the last one there was: its stderr outlives it.
     #[must_use]
     pub fn process(&self) -> Option<Handle> {
-        self.last
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.last.lock().clone()
     }
 
     /// The end of the server's stderr.
     #[must_use]
     pub fn stderr_tail(&self) -> String {
-        let failed = self
-            .stderr_of_failure
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        let failed = self.stderr_of_failure.lock().clone();
         failed
             .or_else(|| self.process().map(|handle| handle.stderr_tail()))
             .unwrap_or_default()
@@ -394,7 +388,7 @@ impl Server {
 
     /// Makes its start wait until `before` is gone, a server of the same name.
     pub(crate) fn waits_for(&self, before: &Arc<Self>) {
-        let mut waiting = self.before.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.before.lock();
         *waiting = Some(Arc::downgrade(before));
     }
 
@@ -448,8 +442,7 @@ impl Server {
         };
         let usage = connection.handle.as_ref()?.usage().await?;
         let now = Instant::now();
-        let measured = self.known.measured.lock();
-        let mut measured = measured.unwrap_or_else(PoisonError::into_inner);
+        let mut measured = self.known.measured.lock();
         let cores = measured.replace((now, usage)).and_then(|(at, before)| {
             let time = now.duration_since(at).as_secs_f64();
             let used = usage.cpu.checked_sub(before.cpu)?.as_secs_f64();

@@ -1,13 +1,10 @@
 //! Who has an instance of their own of a server: the sessions of one with `sharing = "session"`, the callers of one that each signs in
 //! to.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use mcp::server::SessionId;
+use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
 use crate::connection::Connection;
@@ -35,15 +32,9 @@ pub(crate) struct OwnInstances {
 }
 
 impl OwnInstances {
-    fn slots(&self) -> std::sync::MutexGuard<'_, HashMap<Holder, Slot>> {
-        self.by_holder
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The place of somebody's instance, made if there is none; `None`: `limit` others have one already.
     pub(crate) fn slot(&self, holder: &Holder, limit: usize) -> Option<Slot> {
-        let mut slots = self.slots();
+        let mut slots = self.by_holder.lock();
         if !slots.contains_key(holder) && slots.len() >= limit {
             return None;
         }
@@ -51,25 +42,25 @@ impl OwnInstances {
     }
 
     pub(crate) fn forget(&self, holder: &Holder) {
-        self.slots().remove(holder);
+        self.by_holder.lock().remove(holder);
     }
 
     /// Forgets an instance that is gone, whoever had it.
     pub(crate) fn forget_gone(&self, gone: &Arc<Connection>) {
         let is_kept = |slot: &Slot| slot.get().is_none_or(|kept| !Arc::ptr_eq(kept, gone));
-        self.slots().retain(|_, slot| is_kept(slot));
+        self.by_holder.lock().retain(|_, slot| is_kept(slot));
     }
 
     /// Ends the instance of somebody who is gone.
     pub(crate) async fn close(&self, holder: &Holder, grace: Duration) {
-        let slot = self.slots().remove(holder);
+        let slot = self.by_holder.lock().remove(holder);
         if let Some(connection) = slot.and_then(|slot| slot.get().cloned()) {
             connection.close(grace).await;
         }
     }
 
     pub(crate) async fn close_all(&self, grace: Duration) {
-        let slots: Vec<_> = self.slots().drain().collect();
+        let slots: Vec<_> = self.by_holder.lock().drain().collect();
         let closing = slots
             .into_iter()
             .filter_map(|(_, slot)| slot.get().cloned())
@@ -81,7 +72,7 @@ impl OwnInstances {
 
     /// Ends an instance that nobody has used for a while, unless somebody has it in their hands beside the two of its keepers.
     pub(crate) fn forget_unused(&self, unused: &Arc<Connection>) -> bool {
-        let mut slots = self.slots();
+        let mut slots = self.by_holder.lock();
         if Arc::strong_count(unused) > 2 {
             return false;
         }
@@ -91,7 +82,7 @@ impl OwnInstances {
 
     /// Somebody's connection, if they have one.
     pub(crate) fn existing(&self, holder: &Holder) -> Option<Arc<Connection>> {
-        self.slots()
+        self.by_holder.lock()
             .get(holder)
             .and_then(|slot| slot.get().cloned())
     }

@@ -4,13 +4,14 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, OnceLock, PoisonError, Weak},
+    sync::{Arc, OnceLock, Weak},
     time::Duration,
 };
 
 use arc_swap::ArcSwap;
 use mcp::{client::Identity, extensions};
 use model::{AuditBodies, Limits, ServerKey, StartPolicy};
+use parking_lot::Mutex;
 use store::Store;
 use tokio::time::Instant;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -156,16 +157,9 @@ impl Shared {
         self.audit.end().await;
     }
 
-    fn publishing(&self) -> std::sync::MutexGuard<'_, ()> {
-        self.publishing
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Remembers a server until it is gone.
     pub(crate) fn parts(&self, server: &Arc<Server>) {
-        let parting = self.parting.lock();
-        let mut parting = parting.unwrap_or_else(PoisonError::into_inner);
+        let mut parting = self.parting.lock();
         parting.retain(|_, server| server.strong_count() > 0);
         parting.insert(server.key().clone(), Arc::downgrade(server));
     }
@@ -173,13 +167,12 @@ impl Shared {
     /// The server of that key that is no more, if it is not gone yet.
     pub(crate) fn parting(&self, key: &ServerKey) -> Option<Arc<Server>> {
         let parting = self.parting.lock();
-        let parting = parting.unwrap_or_else(PoisonError::into_inner);
         parting.get(key)?.upgrade()
     }
 
     /// Puts a changed fleet in the place of the old one. One at a time does.
     pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Fleet) -> T) -> T {
-        let _one_at_a_time = self.publishing();
+        let _one_at_a_time = self.publishing.lock();
         let mut fleet = Fleet::clone(&self.fleet.load());
         let outcome = change(&mut fleet);
         self.fleet.store(Arc::new(fleet));
@@ -189,7 +182,7 @@ impl Shared {
     /// Makes every known view anew that `concerns`, and has those who listen there told if these lists changed.
     pub(crate) fn publish(&self, kinds: &[ListKind], concerns: impl Fn(&Scope) -> bool) {
         {
-            let _one_at_a_time = self.publishing();
+            let _one_at_a_time = self.publishing.lock();
             let mut views = HashMap::clone(&self.views.load());
             let fleet = self.fleet.load();
             let before: Vec<(Scope, Option<Arc<View>>)> = self
@@ -256,7 +249,7 @@ impl Shared {
 
     /// [`Shared::view`], made now.
     pub(crate) fn view_anew(&self, scope: &Scope) -> Option<Arc<View>> {
-        let _one_at_a_time = self.publishing();
+        let _one_at_a_time = self.publishing.lock();
         let view = self.build(&self.fleet.load(), scope)?;
         let mut views = HashMap::clone(&self.views.load());
         views.insert(scope.clone(), view.clone());

@@ -1,10 +1,8 @@
 //! How a server is, for operators; the same for all of them.
 
-use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::SystemTime,
-};
+use std::{sync::Arc, time::SystemTime};
 
+use parking_lot::{Mutex, MutexGuard};
 use runtime::{Exit, Usage};
 use tokio::time::Instant;
 
@@ -116,6 +114,6 @@ impl Default for Known {
 
 impl Known {
     pub(crate) fn status(&self) -> MutexGuard<'_, Status> {
-        self.status.lock().unwrap_or_else(PoisonError::into_inner)
+        self.status.lock()
     }
 }

@@ -4,11 +4,7 @@
 //! with all of them. When the set changes, the next stream is acknowledged before the last one is given up:
 //! what happens in between may be told twice, and is never missed.
 
-use std::{
-    collections::BTreeSet,
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeSet, time::Duration};
 
 use mcp::{
     Era, Frame,
@@ -17,6 +13,7 @@ use mcp::{
     protocol::method,
 };
 use model::ServerName;
+use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
 use crate::connection::Connection;
@@ -38,26 +35,17 @@ pub(crate) struct Upstream {
 
 impl Upstream {
     fn uris(&self) -> Vec<String> {
-        self.uris
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .iter()
-            .cloned()
-            .collect()
+        self.uris.lock().iter().cloned().collect()
     }
 
     /// Whether anything is watched.
     pub(crate) fn is_watching(&self) -> bool {
-        !self
-            .uris
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .is_empty()
+        !self.uris.lock().is_empty()
     }
 
     /// Adds a URI; `false` if there are too many.
     pub(crate) fn add(&self, uri: &str) -> bool {
-        let mut uris = self.uris.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut uris = self.uris.lock();
         if uris.len() >= MAX_URIS {
             return false;
         }
@@ -80,12 +68,7 @@ impl Upstream {
     }
 
     pub(crate) fn remove(&self, uri: &str) {
-        if self
-            .uris
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(uri)
-        {
+        if self.uris.lock().remove(uri) {
             self.changed.notify_one();
         }
     }

@@ -7,7 +7,7 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Weak},
 };
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -20,6 +20,7 @@ use mcp::{
 };
 use memchr::memmem::Finder;
 use model::ServerKey;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::{
@@ -93,13 +94,7 @@ impl Drop for Open {
     }
 }
 
-impl Task {
-    pub(crate) fn questions(&self) -> MutexGuard<'_, Questions> {
-        self.questions
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-}
+impl Task {}
 
 #[derive(Default)]
 struct Inner {
@@ -118,14 +113,10 @@ pub(crate) struct Tasks {
 }
 
 impl Tasks {
-    fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Notes a task that a server has made; gives the id that the client knows it by.
     fn add(&self, caller: &Caller, server: &Server, native: &str) -> Arc<str> {
         let owner = Owner::of(caller);
-        let mut inner = self.inner();
+        let mut inner = self.inner.lock();
         let known = inner.tasks.get(&(owner.clone(), native.into()));
         let id: Arc<str> = match known {
             Some(known) if known.server == *server.key() && *known.native == *native => {
@@ -167,7 +158,7 @@ impl Tasks {
             quote(&id)
         );
         let owner = Owner::of(caller);
-        let mut inner = self.inner();
+        let mut inner = self.inner.lock();
         inner.kept_bytes += result.len();
         inner.kept.push_back((owner.clone(), id.clone()));
         while inner.kept_bytes > MAX_KEPT_BYTES {
@@ -193,24 +184,26 @@ impl Tasks {
 
     pub(crate) fn find(&self, owner: &Owner, id: &str) -> Option<Arc<Task>> {
         let key = (owner.clone(), id.into());
-        self.inner().tasks.get(&key).cloned()
+        self.inner.lock().tasks.get(&key).cloned()
     }
 
     /// The tasks of an owner, oldest first.
     pub(crate) fn of(&self, owner: &Owner) -> Vec<Arc<Task>> {
-        let inner = self.inner();
+        let inner = self.inner.lock();
         let ids = inner.owned.get(owner).into_iter().flatten();
         ids.filter_map(|id| inner.tasks.get(&(owner.clone(), id.clone())).cloned())
             .collect()
     }
 
     pub(crate) fn forget(&self, task: &Task) {
-        self.inner().remove(&(task.owner.clone(), task.id.clone()));
+        self.inner
+            .lock()
+            .remove(&(task.owner.clone(), task.id.clone()));
     }
 
     /// The task that a server calls `native`, and the session to tell of it.
     fn to_tell(&self, server: &ServerKey, native: &str) -> Option<(Arc<Task>, Arc<Session>)> {
-        let inner = self.inner();
+        let inner = self.inner.lock();
         let mut all = inner.tasks.values();
         let task = all.find(|task| *task.native == *native && task.server == *server)?;
         Some((task.clone(), task.session.upgrade()?))
@@ -269,9 +262,9 @@ impl Tasks {
     /// Ends the questions that have waited too long: dropping the call cancels it at its server.
     pub(crate) fn sweep(&self) {
         let now = Instant::now();
-        let all: Vec<Arc<Task>> = self.inner().tasks.values().cloned().collect();
+        let all: Vec<Arc<Task>> = self.inner.lock().tasks.values().cloned().collect();
         for task in all {
-            let mut questions = task.questions();
+            let mut questions = task.questions.lock();
             if matches!(&*questions, Questions::Open(open) if open.expires < now) {
                 *questions = Questions::None;
             }

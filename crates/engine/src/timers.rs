@@ -3,12 +3,9 @@
 //! A timer that was registered once is only moved on: that takes no lock of the runtime's, which making one and
 //! dropping it does twice a call. One that rests may go off meanwhile; it wakes whoever had it last, for nothing.
 
-use std::{
-    future::poll_fn,
-    pin::Pin,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::{future::poll_fn, pin::Pin};
 
+use parking_lot::Mutex;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 type Resting = Vec<Pin<Box<Sleep>>>;
@@ -27,13 +24,9 @@ impl Timers {
         }
     }
 
-    fn resting(&self) -> MutexGuard<'_, Resting> {
-        self.resting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A timer that goes off at `deadline`.
     pub(crate) fn take(&self, deadline: Instant) -> Timer<'_> {
-        let rested = self.resting().pop();
+        let rested = self.resting.lock().pop();
         let sleep = match rested {
             Some(mut sleep) => {
                 sleep.as_mut().reset(deadline);
@@ -77,7 +70,7 @@ impl Timer<'_> {
 
 impl Drop for Timer<'_> {
     fn drop(&mut self) {
-        let mut resting = self.home.resting();
+        let mut resting = self.home.resting.lock();
         if resting.len() < self.home.limit {
             resting.extend(self.sleep.take());
         }

@@ -10,13 +10,14 @@ use std::{
     collections::HashMap,
     fmt,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
+        Arc, OnceLock, Weak,
         atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering},
     },
     task::Waker,
 };
 
 use futures_util::task::AtomicWaker;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// An account that once held so many bytes is looked at when somebody has to be cut off.
@@ -89,17 +90,13 @@ impl Backlog {
         u64::try_from(self.born.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    fn listed(&self) -> MutexGuard<'_, HashMap<usize, Weak<Account>>> {
-        self.listed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Cuts off whoever is slowest until what is left is within the limit. Runs what accounts have to do when they are
     /// cut off, so it is not to be called with a lock held that they take.
     pub fn settle(&self) {
         while self.bytes() > self.limit.load(Ordering::Relaxed) {
             let now = self.now();
             let slowest = {
-                let listed = self.listed();
+                let listed = self.listed.lock();
                 let waiting = listed.values().filter_map(Weak::upgrade).map(|account| {
                     let age = now.saturating_sub(account.moved.load(Ordering::Relaxed)) + 1;
                     let bytes = account.bytes.load(Ordering::Relaxed);
@@ -133,7 +130,7 @@ impl Account {
         if before + bytes >= LISTED_BYTES && !self.listed.swap(true, Ordering::Relaxed) {
             self.moved.store(self.backlog.now(), Ordering::Relaxed);
             let weak = Arc::downgrade(self);
-            self.backlog.listed().insert(self.key(), weak);
+            self.backlog.listed.lock().insert(self.key(), weak);
         }
         if self.is_cut() {
             // Just now: it may have been before this was put on.
@@ -212,7 +209,7 @@ impl Drop for Account {
     fn drop(&mut self) {
         self.take(usize::MAX);
         if *self.listed.get_mut() {
-            self.backlog.listed().remove(&self.key());
+            self.backlog.listed.lock().remove(&self.key());
         }
     }
 }
@@ -279,7 +276,7 @@ mod tests {
         assert_eq!(backlog.bytes(), 318 * KIB);
         drop((stalled, reading, small, large));
         assert_eq!(backlog.bytes(), 0);
-        assert!(backlog.listed().is_empty());
+        assert!(backlog.listed.lock().is_empty());
     }
 
     #[test]

@@ -7,13 +7,14 @@
 use std::{
     collections::VecDeque,
     future::poll_fn,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     task::{Context, Poll, Waker},
 };
 
 use bytes::Bytes;
 
 use crate::backlog::Account;
+use parking_lot::{Mutex, MutexGuard};
 
 /// What a message is to its reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,13 +87,9 @@ impl Outbox {
         wake(state);
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds a message; `false` if it was not taken.
     pub fn push(&self, weight: Weight, message: Bytes) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.closed {
             return false;
         }
@@ -149,7 +146,7 @@ impl Outbox {
 
     /// Nothing more is taken; what waits is still read.
     pub fn close(&self) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if self
             .account
             .as_ref()
@@ -164,23 +161,23 @@ impl Outbox {
     /// Whether nothing waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.state().waiting.is_empty()
+        self.state.lock().waiting.is_empty()
     }
 
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        self.state().closed
+        self.state.lock().closed
     }
 
     /// Notifications that a slow reader never saw.
     #[must_use]
     pub fn dropped(&self) -> u64 {
-        self.state().dropped
+        self.state.lock().dropped
     }
 
     /// Waits until there is a message, and leaves it there.
     pub fn poll_filled(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.waiting.is_empty() {
             state.waker = Some(cx.waker().clone());
             return Poll::Pending;
@@ -190,7 +187,7 @@ impl Outbox {
 
     /// The next message, if there is one already.
     pub fn take(&self) -> Option<(Weight, Bytes)> {
-        self.taken(&mut self.state())
+        self.taken(&mut self.state.lock())
     }
 
     fn taken(&self, state: &mut State) -> Option<(Weight, Bytes)> {
@@ -201,7 +198,7 @@ impl Outbox {
 
     /// The next message; `None` once it is closed and empty.
     pub fn poll_next(&self, cx: &mut Context<'_>) -> Poll<Option<(Weight, Bytes)>> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if let Some(message) = self.taken(&mut state) {
             return Poll::Ready(Some(message));
         }
@@ -224,7 +221,7 @@ impl Outbox {
 
 impl Drop for Outbox {
     fn drop(&mut self) {
-        self.paid(self.state().bytes);
+        self.paid(self.state.lock().bytes);
     }
 }
 

@@ -20,11 +20,12 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener as StdListener};
 use std::ops::Range;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use model::Port;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
@@ -110,7 +111,7 @@ impl Ports {
 
 impl Inner {
     fn bind(&self, id: &str, name: &str, ports: &[Port]) -> Result<Vec<(u16, StdListener)>, Error> {
-        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self.table.lock();
         let table = table.get_or_insert_with(|| self.read());
         let before = table.iter().position(|row| row.id == id);
         let before = before.map(|at| table.remove(at));
@@ -359,7 +360,7 @@ mod tests {
             name: "b".to_owned(),
             ports: BTreeMap::new(),
         };
-        let table = ports.0.table.lock().unwrap().clone().unwrap();
+        let table = ports.0.table.lock().clone().unwrap();
         let old = Some(second[0]);
         let others = choose("a", 9000, None, &table, &stranger).unwrap();
         assert!(!second.contains(&others.local_addr().unwrap().port()));

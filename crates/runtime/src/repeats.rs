@@ -7,10 +7,10 @@ use std::{
     collections::HashMap,
     fmt,
     hash::{DefaultHasher, Hash, Hasher as _},
-    sync::{Mutex, PoisonError},
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// The least time between two lines about one cause.
@@ -52,7 +52,7 @@ impl Repeats {
         cause.hash(&mut hasher);
         let mut key = Some(hasher.finish());
         let now = Instant::now();
-        let mut causes = self.causes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut causes = self.causes.lock();
         if !causes.contains_key(&key) && causes.len() >= MAX_CAUSES {
             let mut forgotten = 0;
             causes.retain(|key, cause| {
@@ -125,6 +125,6 @@ mod tests {
         tokio::time::advance(PERIOD).await;
         // Those of the second before are forgotten, save the count of what had no line.
         assert_eq!(lines(1000), 15 + 984);
-        assert!(repeats.causes.lock().unwrap().len() <= MAX_CAUSES + 1);
+        assert!(repeats.causes.lock().len() <= MAX_CAUSES + 1);
     }
 }

@@ -7,8 +7,9 @@
 //!   follow, `LINE` bytes a line.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
@@ -42,12 +43,12 @@ impl Log {
     }
 
     pub(crate) fn tail(&self) -> String {
-        self.lock().text()
+        self.0.lock().text()
     }
 
     /// The tail, and what comes after it.
     pub(crate) fn follow(&self) -> (String, Lines) {
-        let state = self.lock();
+        let state = self.0.lock();
         let lines = match &state.followers {
             Some(followers) => followers.subscribe(),
             None => broadcast::Sender::new(1).subscribe(),
@@ -57,7 +58,7 @@ impl Log {
 
     /// Followers get what was offered already, then the end.
     pub(crate) fn close(&self) {
-        self.lock().followers = None;
+        self.0.lock().followers = None;
     }
 
     /// Reads until the end or an error, which for a pipe is an end too.
@@ -82,7 +83,7 @@ impl Log {
     }
 
     pub(crate) fn push(&self, line: Arc<str>) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         state.bytes += line.len() + 1;
         state.tail.push_back(Arc::clone(&line));
         while state.bytes > KEPT || state.tail.len() > KEPT_LINES {
@@ -95,10 +96,6 @@ impl Log {
             // An error only says that nobody follows.
             let _ = followers.send(line);
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

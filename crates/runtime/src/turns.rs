@@ -4,9 +4,10 @@
 //! A launch that nobody waits for any more goes on to its end before the next one begins.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
@@ -51,7 +52,7 @@ impl Turns {
     }
 
     fn of(&self, id: &str) -> Arc<Semaphore> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         if let Some(turn) = known.get(id).and_then(Weak::upgrade) {
             return turn;
         }
@@ -78,6 +79,6 @@ mod tests {
         drop(turns.turn("a").await.unwrap());
         drop(other);
         drop(turns.turn("c").await.unwrap());
-        assert_eq!(turns.known.lock().unwrap().len(), 1);
+        assert_eq!(turns.known.lock().len(), 1);
     }
 }

@@ -3,10 +3,7 @@
 //! Invariants: there is one session at a time, however many use it. A session that the endpoint has forgotten, as one does
 //! that was started again, is replaced, and what was asked is asked once more: it had not arrived.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
 use mcp::{
@@ -16,6 +13,7 @@ use mcp::{
     protocol::method,
 };
 use model::{Hidden, NativeName, ServerName};
+use parking_lot::Mutex;
 use serde::Deserialize;
 use tokio::sync::OnceCell;
 
@@ -93,10 +91,6 @@ impl Endpoint {
         self
     }
 
-    fn session(&self) -> std::sync::MutexGuard<'_, Session> {
-        self.session.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     async fn connect(&self) -> Result<Client, ServersError> {
         let token = self.token.iter();
         let headers = token.map(|token| {
@@ -145,12 +139,12 @@ impl Endpoint {
         let asking = async {
             let mut again = true;
             loop {
-                let session = self.session().clone();
+                let session = self.session.lock().clone();
                 let client = session.get_or_try_init(|| self.connect()).await?;
                 match client.ask(method, &members).await {
                     Err(CallError::SessionExpired) if again => {
                         again = false;
-                        let mut current = self.session();
+                        let mut current = self.session.lock();
                         if Arc::ptr_eq(&current, &session) {
                             *current = Session::default();
                         }
@@ -173,7 +167,7 @@ impl Endpoint {
 impl Servers for Endpoint {
     fn start(&self) -> BoxFuture<'_, Result<(), ServersError>> {
         Box::pin(async {
-            let session = self.session().clone();
+            let session = self.session.lock().clone();
             session.get_or_try_init(|| self.connect()).await?;
             Ok(())
         })
@@ -220,7 +214,7 @@ impl Servers for Endpoint {
     }
 
     fn stop(&self) -> BoxFuture<'_, ()> {
-        let session = std::mem::take(&mut *self.session());
+        let session = std::mem::take(&mut *self.session.lock());
         Box::pin(async move {
             if let Some(client) = session.get() {
                 client.close(GOODBYE).await;

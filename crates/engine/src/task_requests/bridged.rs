@@ -285,7 +285,7 @@ impl Bridged<'_> {
 
     /// The response to `tasks/result` of a task that is over.
     async fn outcome(&self) -> Result<Frame, RpcError> {
-        let open = std::mem::replace(&mut *self.task.questions(), Questions::None);
+        let open = std::mem::replace(&mut *self.task.questions.lock(), Questions::None);
         if let Questions::Open(mut open) = open {
             let ended = async {
                 loop {
@@ -304,7 +304,7 @@ impl Bridged<'_> {
     /// What a legacy server asks in the course of the task: it does so in the answer to `tasks/result`, which is held
     /// open for that. Members of `inputRequests`.
     async fn questions(&self) -> Result<Vec<String>, RpcError> {
-        let open = match std::mem::replace(&mut *self.task.questions(), Questions::Taken) {
+        let open = match std::mem::replace(&mut *self.task.questions.lock(), Questions::Taken) {
             Questions::Open(open) => Some(open),
             Questions::None => None,
             // Whoever asked first gets them.
@@ -389,7 +389,7 @@ impl Bridged<'_> {
                 RpcError::invalid_params("Invalid params: `inputResponses` must be an object")
             })?;
         // Keys that are not open are ignored (SEP-2663 "Task Update Requests").
-        let (answers, connection) = match &mut *self.task.questions() {
+        let (answers, connection) = match &mut *self.task.questions.lock() {
             Questions::Open(open) => (
                 answered(&mut open.asks, &responses),
                 Some(open.connection.clone()),
@@ -428,7 +428,7 @@ struct Taken<'a> {
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
         let open = self.open.take();
-        *self.task.questions() = open.map_or(Questions::None, Questions::Open);
+        *self.task.questions.lock() = open.map_or(Questions::None, Questions::Open);
     }
 }
 

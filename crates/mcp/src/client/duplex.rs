@@ -10,12 +10,13 @@ use std::{
     collections::HashMap,
     future::poll_fn,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
 };
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio_util::sync::CancellationToken;
 
@@ -83,18 +84,11 @@ impl Duplex {
         )
     }
 
-    fn calls(&self) -> MutexGuard<'_, HashMap<u64, Entry>> {
-        self.shared
-            .calls
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) async fn call(&self, outgoing: Outgoing<'_>) -> Result<DuplexCall, CallError> {
         let id = self.shared.next_id.fetch_add(1, Ordering::Relaxed);
         let slot = Slot::new();
         let caller = outgoing.caller;
-        self.calls().insert(
+        self.shared.calls.lock().insert(
             id,
             Entry {
                 slot: slot.clone(),
@@ -150,7 +144,9 @@ impl Duplex {
     fn dispatch(&self, frame: Frame) {
         match frame.kind() {
             Kind::Result | Kind::Error => {
-                let entry = frame.numeric_id().and_then(|id| self.calls().remove(&id));
+                let entry = frame
+                    .numeric_id()
+                    .and_then(|id| self.shared.calls.lock().remove(&id));
                 match entry {
                     Some(entry) => entry.slot.end(Ok(frame)),
                     None => self.stray(&frame),
@@ -177,7 +173,13 @@ impl Duplex {
             let id = std::str::from_utf8(token)
                 .ok()
                 .and_then(|token| token.trim_matches('"').parse().ok());
-            let slot = id.and_then(|id: u64| self.calls().get(&id).map(|entry| entry.slot.clone()));
+            let slot = id.and_then(|id: u64| {
+                self.shared
+                    .calls
+                    .lock()
+                    .get(&id)
+                    .map(|entry| entry.slot.clone())
+            });
             if let Some(slot) = slot {
                 // Of a call that is over by now, nobody wants to know.
                 let _ = slot.push(Event::Notification(frame));
@@ -195,7 +197,7 @@ impl Duplex {
     /// To a call of the only caller with calls in flight.
     fn to_call_or_ambient(&self, event: Event) {
         let whose = {
-            let calls = self.calls();
+            let calls = self.shared.calls.lock();
             whose(
                 calls
                     .iter()
@@ -216,7 +218,7 @@ impl Duplex {
 
     fn to_each_caller(&self, notification: &Frame) {
         let slots = {
-            let calls = self.calls();
+            let calls = self.shared.calls.lock();
             newest_of_each(
                 calls
                     .iter()
@@ -256,7 +258,7 @@ impl Duplex {
             .as_deref()
             .and_then(|id| std::str::from_utf8(id).ok()?.parse::<u64>().ok());
         let entry = match id {
-            Some(id) if invalid.response => self.calls().remove(&id),
+            Some(id) if invalid.response => self.shared.calls.lock().remove(&id),
             _ => None,
         };
         match entry {
@@ -279,7 +281,7 @@ impl Duplex {
             }
             Head { id: None, .. } => self.only(),
         };
-        match id.and_then(|id: u64| self.calls().remove(&id)) {
+        match id.and_then(|id: u64| self.shared.calls.lock().remove(&id)) {
             Some(entry) => entry.slot.end(Err(CallError::Refused(what.into()))),
             None => self.garbage(&what),
         }
@@ -287,7 +289,7 @@ impl Duplex {
 
     /// The one call in flight, if there is exactly one.
     fn only(&self) -> Option<u64> {
-        let calls = self.calls();
+        let calls = self.shared.calls.lock();
         let mut in_flight = calls.iter().filter(|(_, entry)| entry.caller.is_some());
         match (in_flight.next(), in_flight.next()) {
             (Some((id, _)), None) => Some(*id),
@@ -307,7 +309,13 @@ impl Duplex {
     pub(crate) fn close(&self, why: &str) {
         let why = self.shared.why.get_or_init(|| why.into()).clone();
         self.shared.over.cancel();
-        let entries: Vec<Entry> = self.calls().drain().map(|(_, entry)| entry).collect();
+        let entries: Vec<Entry> = self
+            .shared
+            .calls
+            .lock()
+            .drain()
+            .map(|(_, entry)| entry)
+            .collect();
         for entry in entries {
             entry.slot.end(Err(CallError::Closed(why.clone())));
         }
@@ -359,7 +367,7 @@ impl Drop for DuplexCall {
         if self.over {
             return;
         }
-        let waiting = self.link.calls().remove(&self.id).is_some();
+        let waiting = self.link.shared.calls.lock().remove(&self.id).is_some();
         // Questions that came too late for this call still want an answer.
         self.slot.close();
         while let Some(event) = self.slot.take() {

@@ -2,12 +2,13 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     task::{Context, Poll, Waker},
 };
 
 use super::{CallError, Event};
 use crate::Frame;
+use parking_lot::{Mutex, MutexGuard};
 
 /// Events that may wait for a slow caller; past it the oldest notification goes (progress is superseded
 /// by the next one anyway).
@@ -32,14 +33,10 @@ impl Slot {
         Arc::default()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds an event before the end. Gives it back if the call is over or too many questions wait already.
     #[must_use]
     pub(super) fn push(&self, event: Event) -> Option<Event> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.end.is_some() || state.closed {
             return Some(event);
         }
@@ -60,12 +57,12 @@ impl Slot {
 
     /// Takes no more: what waits is still there to be taken.
     pub(super) fn close(&self) {
-        self.state().closed = true;
+        self.state.lock().closed = true;
     }
 
     /// Ends the call; the first end counts.
     pub(super) fn end(&self, end: Result<Frame, CallError>) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.end.is_none() {
             state.end = Some(end);
             Self::wake(state);
@@ -81,11 +78,11 @@ impl Slot {
 
     /// An event that waits, if one does.
     pub(super) fn take(&self) -> Option<Event> {
-        self.state().waiting.pop_front()
+        self.state.lock().waiting.pop_front()
     }
 
     pub(super) fn poll(&self, cx: &mut Context<'_>) -> Poll<Result<Event, CallError>> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if let Some(event) = state.waiting.pop_front() {
             return Poll::Ready(Ok(event));
         }

@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     fmt,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
     },
     task::Poll,
@@ -14,6 +14,7 @@ use std::{
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::Bytes;
 use futures_util::task::AtomicWaker;
+use parking_lot::Mutex;
 use tokio::{sync::oneshot, time::Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -263,7 +264,7 @@ impl Session {
     #[must_use]
     pub fn idle(&self) -> Duration {
         let now = self.born.elapsed();
-        let busy = self.readers.load(Ordering::Relaxed) > 0 || !self.in_flight().is_empty();
+        let busy = self.readers.load(Ordering::Relaxed) > 0 || !self.in_flight.lock().is_empty();
         if self.used.swap(false, Ordering::Relaxed) || busy {
             let now = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
             self.seen.store(now, Ordering::Relaxed);
@@ -285,7 +286,7 @@ impl Session {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let (answer, answered) = oneshot::channel();
         {
-            let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut asked = self.asked.lock();
             if asked.len() >= MAX_ASKED {
                 return Err(RpcError::internal(format!(
                     "the client has {MAX_ASKED} requests to answer already"
@@ -308,19 +309,10 @@ impl Session {
 
     /// Takes the client's answer to something asked; `false` if nothing waits for it.
     pub fn answered(&self, frame: Frame) -> bool {
-        let waiting = frame.numeric_id().and_then(|id| {
-            self.asked
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .remove(&id)
-        });
+        let waiting = frame
+            .numeric_id()
+            .and_then(|id| self.asked.lock().remove(&id));
         waiting.is_some_and(|waiting| waiting.send(frame).is_ok())
-    }
-
-    fn in_flight(&self) -> MutexGuard<'_, HashMap<Bytes, Arc<Cancel>>> {
-        self.in_flight
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes a request of the client, so that it can cancel it.
@@ -330,7 +322,7 @@ impl Session {
     pub fn begin(self: &Arc<Self>, frame: &Frame) -> Result<InFlight, RpcError> {
         let id = frame.text().slice(frame.id_span());
         let cancel = Arc::<Cancel>::default();
-        let mut in_flight = self.in_flight();
+        let mut in_flight = self.in_flight.lock();
         if in_flight.len() >= MAX_IN_FLIGHT {
             return Err(RpcError::internal(format!(
                 "{MAX_IN_FLIGHT} requests of this client are in flight already"
@@ -359,7 +351,7 @@ impl Session {
         let id = cancelled
             .object()
             .and_then(|params| Object::raw(&params, "requestId"));
-        if let Some(token) = id.and_then(|id| self.in_flight().get(id).cloned()) {
+        if let Some(token) = id.and_then(|id| self.in_flight.lock().get(id).cloned()) {
             token.cancel();
         }
     }
@@ -368,8 +360,8 @@ impl Session {
     pub fn end(&self) {
         self.over.cancel();
         self.outbox.close();
-        self.streams().end();
-        for (_, token) in self.in_flight().drain() {
+        self.streams.lock().end();
+        for (_, token) in self.in_flight.lock().drain() {
             token.cancel();
         }
     }
@@ -403,11 +395,7 @@ impl Asked {
 
 impl Drop for Asked {
     fn drop(&mut self) {
-        self.session
-            .asked
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(&self.id);
+        self.session.asked.lock().remove(&self.id);
     }
 }
 
@@ -449,6 +437,6 @@ impl InFlight {
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        self.session.in_flight().remove(&self.id);
+        self.session.in_flight.lock().remove(&self.id);
     }
 }

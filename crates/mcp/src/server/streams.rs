@@ -16,7 +16,7 @@ use std::{
     future::poll_fn,
     mem,
     pin::pin,
-    sync::{Arc, MutexGuard, PoisonError, atomic::Ordering},
+    sync::{Arc, atomic::Ordering},
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -26,7 +26,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     Session,
-    replay::{End, EventId, OWN, Streams},
+    replay::{End, EventId, OWN},
 };
 use crate::{
     Version,
@@ -64,10 +64,6 @@ enum Form {
 }
 
 impl Session {
-    pub(super) fn streams(&self) -> MutexGuard<'_, Streams> {
-        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn form(&self) -> Form {
         if self.is_primed() {
             Form::Primed
@@ -89,7 +85,7 @@ impl Session {
     #[must_use]
     pub fn listen(self: &Arc<Self>, resumable: bool) -> Reader {
         let form = if resumable { self.form() } else { Form::Bare };
-        let mut streams = self.streams();
+        let mut streams = self.streams.lock();
         let last = streams.own.last;
         let turn = streams.own.pass_on();
         drop(streams);
@@ -99,7 +95,7 @@ impl Session {
     /// Opens the stream of a request whose messages come in `outbox`.
     #[must_use]
     pub fn open_stream(self: &Arc<Self>, outbox: Arc<Outbox>) -> (Answerer, Reader) {
-        let (number, turn) = self.streams().open(outbox);
+        let (number, turn) = self.streams.lock().open(outbox);
         let answerer = Answerer {
             session: self.clone(),
             number,
@@ -113,7 +109,7 @@ impl Session {
     /// [`Lost`].
     pub fn resume(self: &Arc<Self>, last_event: &str) -> Result<Reader, Lost> {
         let id = EventId::parse(last_event).ok_or(Lost::Unknown)?;
-        let mut streams = self.streams();
+        let mut streams = self.streams.lock();
         let stream = streams.get(id.stream).ok_or(Lost::Unknown)?;
         let is_gap = id.at < stream.lost && id.stream != OWN;
         if id.at > stream.last || is_gap {
@@ -129,7 +125,7 @@ impl Session {
 
     /// Forgets what was held for clients that did not come back.
     pub fn prune(&self) {
-        self.streams().prune(Instant::now());
+        self.streams.lock().prune(Instant::now());
     }
 }
 
@@ -168,7 +164,7 @@ impl Reader {
             };
             return Poll::Ready(Some(sse::priming(&id.to_string(), RETRY_MS)));
         }
-        let mut streams = self.session.streams();
+        let mut streams = self.session.streams.lock();
         let stream = streams.get(self.number);
         let Some(stream) = stream.filter(|stream| stream.turn == self.turn) else {
             return Poll::Ready(None);
@@ -218,7 +214,7 @@ impl Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        self.session.streams().left(self.number, self.turn);
+        self.session.streams.lock().left(self.number, self.turn);
         self.session.readers.fetch_sub(1, Ordering::Relaxed);
         self.session.touch();
     }
@@ -237,7 +233,7 @@ impl Answerer {
     }
 
     fn end(&self, answer: Option<Bytes>) {
-        let mut streams = self.session.streams();
+        let mut streams = self.session.streams.lock();
         let Some(stream) = streams.get(self.number) else {
             return;
         };
@@ -281,7 +277,7 @@ impl Answerer {
         let mut armed = None;
         poll_fn(|cx| {
             let since = {
-                let mut streams = self.session.streams();
+                let mut streams = self.session.streams.lock();
                 let Some(stream) = streams.get(self.number) else {
                     return Poll::Ready(());
                 };
@@ -295,7 +291,7 @@ impl Answerer {
                 over.as_mut().reset(since + grace);
             }
             ready!(over.as_mut().poll(cx));
-            let mut streams = self.session.streams();
+            let mut streams = self.session.streams.lock();
             let unread = streams.get(self.number).and_then(|stream| stream.unread);
             if unread == Some(since) {
                 streams.forget(self.number);
@@ -365,7 +361,7 @@ mod tests {
     }
 
     fn held(session: &Session) -> usize {
-        session.streams().held()
+        session.streams.lock().held()
     }
 
     /// Notifications give way; who missed what had to arrive is told so, and nobody else.
@@ -432,11 +428,12 @@ mod tests {
         drop(reader);
         answerer.answer(Some(long(10)));
         let now = Instant::now();
-        session.streams().prune(now);
+        session.streams.lock().prune(now);
         assert!(held(&session) > 20);
         assert!(session.resume("1-0").is_ok());
         session
-            .streams()
+            .streams
+            .lock()
             .prune(now + HELD_FOR + Duration::from_secs(1));
         assert_eq!(held(&session), 0);
         assert_eq!(session.resume("1-0").err(), Some(Lost::Unknown));

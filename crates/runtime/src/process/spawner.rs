@@ -10,11 +10,12 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 use rustix::process::Pid;
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -151,7 +152,7 @@ impl Spawner {
             label: label.clone(),
         };
         let large = {
-            let registry = inner.registry();
+            let registry = inner.registry.lock();
             if registry.stopping {
                 return Err(stopping());
             }
@@ -186,7 +187,7 @@ impl Spawner {
         let pid = leader.pid().as_raw_pid().unsigned_abs();
         let shared = Arc::new(ProcessState::new(Some(pid), label.clone(), meter, exited));
         {
-            let mut registry = inner.registry();
+            let mut registry = inner.registry.lock();
             if registry.stopping {
                 return Err(stopping());
             }
@@ -226,7 +227,7 @@ impl Spawner {
     pub async fn stop_all(&self, grace: Duration) {
         let inner = &self.0;
         let live: Vec<_> = {
-            let mut registry = inner.registry();
+            let mut registry = inner.registry.lock();
             registry.stopping = true;
             registry.live.values().cloned().collect()
         };
@@ -249,16 +250,12 @@ impl std::fmt::Debug for Spawner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Spawner")
             .field("run", &self.0.run)
-            .field("live", &self.0.registry().live.len())
+            .field("live", &self.0.registry.lock().live.len())
             .finish_non_exhaustive()
     }
 }
 
-impl Inner {
-    fn registry(&self) -> MutexGuard<'_, Registry> {
-        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+impl Inner {}
 
 /// Keeps the spawner's thread for as long as an instance lives.
 struct Entry {
@@ -268,7 +265,7 @@ struct Entry {
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        self.inner.registry().live.remove(&self.serial);
+        self.inner.registry.lock().live.remove(&self.serial);
     }
 }
 

@@ -7,9 +7,10 @@
 //! It is looked for from time to time: kernels tell of a refused process by themselves in version 2 of control groups
 //! only.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -50,7 +51,7 @@ impl Watch {
             return;
         };
         let group = Arc::downgrade(group);
-        let mut state = self.state();
+        let mut state = self.0.lock();
         state.watched.push(Watched {
             group,
             refused,
@@ -61,14 +62,10 @@ impl Watch {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Those that are bombs; `None` if there is nobody left.
     fn look(&self) -> Option<Vec<Arc<Group>>> {
         let mut bombs = Vec::new();
-        let watched = &mut self.state().watched;
+        let watched = &mut self.0.lock().watched;
         watched.retain_mut(|one| {
             let Some(group) = one.group.upgrade() else {
                 return false;

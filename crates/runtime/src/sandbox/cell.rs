@@ -3,10 +3,11 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, pidfd_send_signal};
 use tokio_util::task::AbortOnDropHandle;
@@ -72,26 +73,22 @@ impl Cell {
     }
 
     pub(super) fn own(&self, task: AbortOnDropHandle<()>) {
-        self.rest().tasks.push(task);
+        self.rest.lock().tasks.push(task);
     }
 
     /// These are closed before it counts as ended.
     pub(super) fn wait_for(&self, closing: Closing) {
-        self.rest().closing = Some(closing);
+        self.rest.lock().closing = Some(closing);
     }
 
     pub(super) fn keep(&self, stdin: Stdin) {
-        self.rest().stdin = Some(stdin);
-    }
-
-    fn rest(&self) -> MutexGuard<'_, Rest> {
-        self.rest.lock().unwrap_or_else(PoisonError::into_inner)
+        self.rest.lock().stdin = Some(stdin);
     }
 }
 
 impl Cage for Cell {
     fn terminate(&self, leader: Pid) {
-        drop(self.rest().stdin.take());
+        drop(self.rest.lock().stdin.take());
         let Some((server, pidfd)) = self.server.get() else {
             // There is no server yet that could save anything.
             let _ = kill_process_group(leader, Signal::KILL);
@@ -130,7 +127,7 @@ impl Cage for Cell {
             tasks,
             closing,
             stdin,
-        } = std::mem::take(&mut *self.rest());
+        } = std::mem::take(&mut *self.rest.lock());
         drop((volumes, tasks, stdin));
         if let Some(closing) = closing {
             closing.wait();

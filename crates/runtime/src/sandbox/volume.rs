@@ -19,10 +19,11 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustix::fs::{major, minor};
 use rustix::mount::{UnmountFlags, unmount};
 use tokio::time::Instant;
@@ -142,7 +143,7 @@ impl Volumes {
         at: &Path,
         size: u64,
     ) -> Result<Result<String, String>, Error> {
-        let mut mounted = self.mounted();
+        let mut mounted = self.mounted.lock();
         let fits = if mounted.get(id).is_none_or(|&count| count == 0) {
             self.mount(id, image, at, size)?
         } else {
@@ -199,7 +200,7 @@ impl Volumes {
     }
 
     fn release(&self, id: &str) {
-        let mut mounted = self.mounted();
+        let mut mounted = self.mounted.lock();
         if let Some(count) = mounted.get_mut(id) {
             *count = count.saturating_sub(1);
             if *count == 0 {
@@ -215,7 +216,7 @@ impl Volumes {
 
     /// Unmounts what no instance of this run uses; how many there were.
     pub(super) fn sweep(&self) -> usize {
-        let mounted = self.mounted();
+        let mounted = self.mounted.lock();
         let entries = fs::read_dir(self.directory.join("mounts"));
         let mut count = 0;
         for entry in entries.into_iter().flatten().flatten() {
@@ -236,7 +237,7 @@ impl Volumes {
 
     /// Removes all volumes of a server. Blocks.
     pub(super) fn remove(&self, id: &str) -> Result<(), Error> {
-        let mounted = self.mounted();
+        let mounted = self.mounted.lock();
         if mounted.contains_key(id) {
             return Err(Error::Refused {
                 field: "volumes",
@@ -260,10 +261,6 @@ impl Volumes {
 
     fn mount_point(&self, id: &str) -> PathBuf {
         self.directory.join("mounts").join(id)
-    }
-
-    fn mounted(&self) -> MutexGuard<'_, HashMap<String, usize>> {
-        self.mounted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

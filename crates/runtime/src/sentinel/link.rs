@@ -14,10 +14,11 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -119,7 +120,7 @@ impl Link {
                 live: BTreeSet::new(),
             }),
         });
-        link.replace(&mut link.lock())?;
+        link.replace(&mut link.state.lock())?;
         Ok(link)
     }
 
@@ -131,7 +132,7 @@ impl Link {
         self: &Arc<Self>,
         mut start: impl FnMut(Arc<UnixStream>) -> io::Result<(Pid, T)>,
     ) -> Result<io::Result<T>, Error> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let socket = match &state.current {
             Some(sentinel) => Arc::clone(&sentinel.socket),
             None => self.replace(&mut state)?,
@@ -151,7 +152,7 @@ impl Link {
 
     /// Takes a leader off the list. To be called before it is reaped.
     pub(crate) fn forget(&self, pid: Pid) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.live.remove(&pid.as_raw_pid());
         if let Some(sentinel) = &state.current {
             let mut line = [0; 16];
@@ -162,10 +163,6 @@ impl Link {
                 sentinel.kill();
             }
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn replace(self: &Arc<Self>, state: &mut State) -> Result<Arc<UnixStream>, Error> {
@@ -257,7 +254,7 @@ fn watch(link: &Weak<Link>, mut child: Child, generation: u64) {
     let status = child.wait();
     loop {
         let Some(link) = link.upgrade() else { return };
-        let mut state = link.lock();
+        let mut state = link.state.lock();
         if state.generation != generation {
             return;
         }

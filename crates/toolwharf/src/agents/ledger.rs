@@ -1,9 +1,6 @@
 //! The store, as an agent writes its runs into it. Calls of servers are recorded by the gateway.
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, MutexGuard},
-};
+use std::collections::HashMap;
 
 use agent::{
     LedgerError, RunId,
@@ -12,6 +9,7 @@ use agent::{
 use engine::Gateway;
 use futures_util::future::BoxFuture;
 use model::{AuditBodies, ProjectId};
+use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 use store::{CallWrite, Store};
 use tokio::time::Instant;
@@ -35,10 +33,6 @@ impl Records {
             project,
             open: Mutex::default(),
         }
-    }
-
-    fn open(&self) -> MutexGuard<'_, HashMap<CallId, Instant>> {
-        super::locked(&self.open)
     }
 
     /// Whether calls are recorded, and with their texts.
@@ -88,7 +82,7 @@ impl Ledger for Records {
                 };
                 let opened = self.gateway.record(CallWrite::Intent(intent)).await;
                 opened.map_err(failed)?;
-                self.open().insert(id.clone(), Instant::now());
+                self.open.lock().insert(id.clone(), Instant::now());
             }
             Ok(id)
         })
@@ -96,7 +90,7 @@ impl Ledger for Records {
 
     fn call_close(&self, call: CallId, end: CallEnd) -> BoxFuture<'_, Result<(), LedgerError>> {
         Box::pin(async move {
-            let Some(began) = self.open().remove(&call) else {
+            let Some(began) = self.open.lock().remove(&call) else {
                 return Ok(());
             };
             let full = self.recorded() == Some(AuditBodies::Full);

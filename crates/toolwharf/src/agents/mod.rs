@@ -10,7 +10,7 @@ mod servers;
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
@@ -20,6 +20,7 @@ use agent::{
 };
 use engine::{Gateway, Scope};
 use model::{AgentSettings, Hidden, ModelApi, ProjectId};
+use parking_lot::Mutex;
 use store::Store;
 
 pub(crate) use self::servers::offered;
@@ -100,9 +101,7 @@ impl Turn {
     /// Makes it a turn of this conversation; `false` if another is under way in it.
     pub(crate) fn of(&mut self, project: Option<&ProjectId>, conversation: &str) -> bool {
         let conversation = (project.cloned(), conversation.to_owned());
-        let is_free = locked(&self.turns)
-            .conversations
-            .insert(conversation.clone());
+        let is_free = self.turns.lock().conversations.insert(conversation.clone());
         if is_free {
             self.conversation = Some(conversation);
         }
@@ -112,7 +111,7 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let mut turns = locked(&self.turns);
+        let mut turns = self.turns.lock();
         turns.count = turns.count.saturating_sub(1);
         if let Some(conversation) = &self.conversation {
             turns.conversations.remove(conversation);
@@ -146,7 +145,7 @@ impl Agents {
     pub(crate) fn turn(&self) -> Result<Turn, NoTurn> {
         let settings = self.gateway.settings();
         let most = settings.agent.as_ref().map_or(0, |agent| agent.max_chats);
-        let mut turns = locked(&self.turns);
+        let mut turns = self.turns.lock();
         if turns.closed {
             return Err(NoTurn::Stopping);
         }
@@ -169,7 +168,7 @@ impl Agents {
         let settings = settings.ok_or(NoAgent::NotSetUp)?;
         let key = self.key(project, &settings).await?;
         let mut started = Started::default();
-        if let Some(made) = locked(&self.made).get(&project.cloned()) {
+        if let Some(made) = self.made.lock().get(&project.cloned()) {
             if made.settings == settings && made.key == key {
                 return Ok(made.agent.clone());
             }
@@ -182,25 +181,25 @@ impl Agents {
             started,
             agent: agent.clone(),
         };
-        locked(&self.made).insert(project.cloned(), made);
+        self.made.lock().insert(project.cloned(), made);
         Ok(agent)
     }
 
     /// Lets no other turn begin; those that are under way go on.
     pub(crate) fn close(&self) {
-        locked(&self.turns).closed = true;
+        self.turns.lock().closed = true;
     }
 
     /// Ends all chats with an error that says that they had this long to end by themselves, and waits for what is still
     /// to be written. How many were under way.
     pub(crate) async fn stop(&self, grace: Duration) -> usize {
         self.close();
-        let cut = locked(&self.turns).count;
+        let cut = self.turns.lock().count;
         let why = format!(
             "Toolwharf was stopped, and the turn had not ended after {} s more; what was complete by then is kept",
             grace.as_secs_f32()
         );
-        let made: Vec<Made> = locked(&self.made).drain().map(|(_, made)| made).collect();
+        let made: Vec<Made> = self.made.lock().drain().map(|(_, made)| made).collect();
         futures_util::future::join_all(made.iter().map(|made| made.agent.stop(&why))).await;
         cut
     }
@@ -297,8 +296,4 @@ fn model(settings: &AgentSettings, key: Option<&Hidden>) -> Result<Arc<dyn Model
             Ok(Arc::new(openai::OpenAi::new(&endpoint, key, options)?))
         }
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

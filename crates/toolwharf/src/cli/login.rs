@@ -15,9 +15,9 @@ use tokio::time::Instant;
 
 use super::{
     Context, Output,
-    http::{Api, path},
+    http::{Api, of_project, path},
     names, print,
-    servers::{of_project, of_server},
+    servers::of_server,
 };
 
 /// From one look at whether somebody has signed in to the next.

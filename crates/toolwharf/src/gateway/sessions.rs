@@ -5,13 +5,14 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{Arc, PoisonError, RwLock},
+    sync::Arc,
     time::Duration,
 };
 
 use engine::{Gateway, Scope, hub::Registration};
 use mcp::server::{Session, SessionId};
 use model::fair_share;
+use parking_lot::RwLock;
 
 /// Sessions that are looked at for one that is unused, at a time.
 const LOOKED_AT: usize = 64;
@@ -123,7 +124,7 @@ impl Sessions {
         scope: Scope,
         limit: usize,
     ) -> Option<Option<Entry>> {
-        let mut all = self.all.write().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.all.write();
         let ended = all.make_room(session.principal(), limit)?;
         let registration = gateway.attach(scope.clone(), session);
         all.add(Entry {
@@ -147,7 +148,7 @@ impl Sessions {
 
     /// The session of that id and its scope, if it is this principal's.
     pub(crate) fn find_any(&self, id: &str, principal: &str) -> Option<(Arc<Session>, Scope)> {
-        let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
+        let all = self.all.read();
         let entry = all
             .by_id
             .get(id)
@@ -159,11 +160,7 @@ impl Sessions {
 
     /// Ends a session.
     pub(crate) async fn end(&self, gateway: &Gateway, id: &SessionId) {
-        let entry = self
-            .all
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(id);
+        let entry = self.all.write().remove(id);
         if let Some(entry) = entry {
             entry.end(gateway).await;
         }
@@ -173,7 +170,7 @@ impl Sessions {
     /// forget what they held for long enough.
     pub(crate) async fn reap(&self, gateway: &Gateway, idle: Duration) {
         let idle: Vec<SessionId> = {
-            let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
+            let all = self.all.read();
             let sessions = all.by_id.iter().inspect(|(_, entry)| entry.session.prune());
             let idle = sessions.filter(|(_, entry)| {
                 entry.session.over().is_cancelled() || entry.session.idle() >= idle
@@ -189,7 +186,7 @@ impl Sessions {
     /// Ends all that a principal has. They are gone before this returns; what they had goes later, by [`Self::reap`].
     pub(crate) fn revoke(&self, principal: &str) {
         let sessions: Vec<Arc<Session>> = {
-            let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
+            let all = self.all.read();
             let own = all.by_principal.get(principal).map(|own| own.ids.iter());
             let own = own.into_iter().flatten();
             own.filter_map(|id| Some(all.by_id.get(id)?.session.clone()))
@@ -201,11 +198,7 @@ impl Sessions {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.all
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .by_id
-            .len()
+        self.all.read().by_id.len()
     }
 }
 

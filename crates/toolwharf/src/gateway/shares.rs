@@ -5,12 +5,10 @@
 //!
 //! A share also says when it is over: all streams of a principal end when its key is revoked.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::HashMap, sync::Arc};
 
 use model::fair_share;
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 /// All shares.
@@ -40,13 +38,9 @@ pub(crate) struct Share {
 }
 
 impl Shares {
-    fn holders(&self) -> MutexGuard<'_, Holders> {
-        self.holders.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// One more for this principal, of `most` that there are; `None` if it has its share already.
     pub(crate) fn take(self: &Arc<Self>, principal: &Arc<str>, most: usize) -> Option<Share> {
-        let mut holders = self.holders();
+        let mut holders = self.holders.lock();
         let held = holders.by_principal.get(principal).map_or(0, |it| it.held);
         let fair = fair_share(held, holders.total, most);
         fair.then(|| self.give(&mut holders, principal))
@@ -54,7 +48,7 @@ impl Shares {
 
     /// One more, for what has begun already and ends by itself.
     pub(crate) fn join(self: &Arc<Self>, principal: &Arc<str>) -> Share {
-        self.give(&mut self.holders(), principal)
+        self.give(&mut self.holders.lock(), principal)
     }
 
     fn give(self: &Arc<Self>, holders: &mut Holders, principal: &Arc<str>) -> Share {
@@ -70,7 +64,7 @@ impl Shares {
 
     /// Ends all that the principal has.
     pub(crate) fn revoke(&self, principal: &str) {
-        if let Some(holder) = self.holders().by_principal.get(principal) {
+        if let Some(holder) = self.holders.lock().by_principal.get(principal) {
             holder.over.cancel();
         }
     }
@@ -85,7 +79,7 @@ impl Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        let mut holders = self.shares.holders();
+        let mut holders = self.shares.holders.lock();
         holders.total -= 1;
         if let Some(holder) = holders.by_principal.get_mut(&self.principal) {
             holder.held -= 1;
@@ -119,8 +113,8 @@ mod tests {
             !shares.join(&one).over().is_cancelled(),
             "it is another key's"
         );
-        assert!(shares.holders().by_principal.contains_key("two"));
+        assert!(shares.holders.lock().by_principal.contains_key("two"));
         drop(twos);
-        assert!(shares.holders().by_principal.is_empty());
+        assert!(shares.holders.lock().by_principal.is_empty());
     }
 }

@@ -6,7 +6,7 @@ use std::{
     error::Error,
     pin::Pin,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     task::{Context, Poll, ready},
@@ -23,6 +23,7 @@ use super::{
     patience::{Phase, Progress},
     room::Held,
 };
+use parking_lot::Mutex;
 
 /// A piece of an answer of fewer bytes is not charged: a connection holds one at a time.
 const CHARGED: usize = 4 << 10;
@@ -113,7 +114,7 @@ impl Wire {
     /// Has a stream take the connection over. Does not return: the request's future is dropped with hyper's
     /// connection.
     pub(crate) async fn leave(&self, takeover: Takeover) -> Infallible {
-        *self.takeover.lock().unwrap_or_else(PoisonError::into_inner) = Some(takeover);
+        *self.takeover.lock() = Some(takeover);
         self.left.store(true, Ordering::Release);
         std::future::pending().await
     }
@@ -122,10 +123,7 @@ impl Wire {
         if !self.left.load(Ordering::Acquire) {
             return None;
         }
-        self.takeover
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
+        self.takeover.lock().take()
     }
 }
 

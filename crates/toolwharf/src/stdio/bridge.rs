@@ -12,12 +12,7 @@
 //! for each travels on a connection of its own; notifications and answers go out in their order, each before what
 //! follows it is read.
 
-use std::{
-    future::Future,
-    pin::pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{future::Future, pin::pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::HeaderValue;
@@ -33,6 +28,7 @@ use mcp::{
     protocol::{meta, method},
     server::modern,
 };
+use parking_lot::Mutex;
 use tokio::{
     task::JoinSet,
     time::{Instant, sleep, timeout},
@@ -196,7 +192,7 @@ impl Pipe {
     fn start(&mut self, frame: Frame, is_modern: bool) {
         let (muted, over) = (CancellationToken::new(), CancellationToken::new());
         let is_full = {
-            let mut flights = self.shared.flights();
+            let mut flights = self.shared.flights.lock();
             let is_full = flights.len() >= MAX_IN_FLIGHT;
             if !is_full {
                 flights.push(Flight {
@@ -241,7 +237,7 @@ struct Landing {
 impl Drop for Landing {
     fn drop(&mut self) {
         self.over.cancel();
-        let mut flights = self.shared.flights();
+        let mut flights = self.shared.flights.lock();
         flights.retain(|flight| !flight.over.is_cancelled());
     }
 }
@@ -258,10 +254,6 @@ enum Sent {
 }
 
 impl Shared {
-    fn flights(&self) -> MutexGuard<'_, Vec<Flight>> {
-        self.flights.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn refuse(&self, id: &[u8], error: &RpcError) {
         self.link.deliver(&Frame::error(id, error));
     }
@@ -283,7 +275,7 @@ impl Shared {
         };
         let id = &frame.text()[id];
         let (is_legacy, over) = {
-            let flights = self.flights();
+            let flights = self.flights.lock();
             let own = flights.iter().filter(|flight| flight.id == id);
             let over: Vec<_> = own.clone().map(|own| own.over.clone()).collect();
             own.clone().for_each(|own| own.muted.cancel());

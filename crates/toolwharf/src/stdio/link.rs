@@ -5,12 +5,7 @@
 //! never sent twice. What a legacy client told its session is told again when the gateway is back, by itself: the client
 //! only hears that lists may have changed.
 
-use std::{
-    fs,
-    path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{fs, path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
@@ -26,6 +21,7 @@ use mcp::{
     protocol::method,
     server::modern,
 };
+use parking_lot::Mutex;
 use tokio::{
     sync::watch,
     time::{Instant, sleep, timeout},
@@ -246,10 +242,6 @@ impl Link {
         }
     }
 
-    fn told(&self) -> MutexGuard<'_, Told> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The gateway, if it is there.
     pub(super) fn now(&self) -> Option<Arc<Life>> {
         match &*self.state.borrow() {
@@ -331,7 +323,7 @@ impl Link {
     async fn find_again(&self) -> anyhow::Result<(Arc<Life>, Bytes)> {
         let passage = Arc::new(self.finder.look()?);
         let (initialize, rest) = {
-            let told = self.told();
+            let told = self.told.lock();
             let watched = told.watched.iter().map(|(_, frame)| frame.clone());
             let rest = told.initialized.iter().chain(&told.level).cloned();
             (
@@ -393,7 +385,7 @@ impl Link {
             match open(&life.passage, frame.text().clone()).await {
                 Ok((None, answer)) => return Ok(answer),
                 Ok((Some(new), answer)) => {
-                    *self.told() = Told {
+                    *self.told.lock() = Told {
                         initialize: Some(kept(frame)),
                         ..Told::default()
                     };
@@ -419,7 +411,7 @@ impl Link {
     /// no session for, has nobody whom it could concern.
     pub(super) async fn tell(&self, headers: HeaderList, frame: &Frame, is_legacy: bool) {
         if is_legacy && frame.method() == method::INITIALIZED {
-            self.told().initialized = Some(kept(frame));
+            self.told.lock().initialized = Some(kept(frame));
         }
         let Some(life) = self.now() else { return };
         if is_legacy && !life.has_session() {
@@ -444,10 +436,10 @@ impl Link {
     pub(super) fn remember(&self, frame: &Frame) {
         let uri = || frame.param_string(Param::Uri).map(String::from);
         match frame.method() {
-            method::SET_LEVEL => self.told().level = Some(kept(frame)),
+            method::SET_LEVEL => self.told.lock().level = Some(kept(frame)),
             method::RESOURCES_SUBSCRIBE => {
                 if let Some(uri) = uri() {
-                    let mut told = self.told();
+                    let mut told = self.told.lock();
                     told.watched.retain(|(known, _)| *known != uri);
                     if told.watched.len() < MAX_WATCHED {
                         told.watched.push((uri, kept(frame)));
@@ -456,7 +448,7 @@ impl Link {
             }
             method::RESOURCES_UNSUBSCRIBE => {
                 if let Some(uri) = uri() {
-                    self.told().watched.retain(|(known, _)| *known != uri);
+                    self.told.lock().watched.retain(|(known, _)| *known != uri);
                 }
             }
             _ => {}

@@ -4,10 +4,7 @@
 //! is looked up when the gateway says that headers are missing, and remembered until it says so again: a call that is
 //! refused for its headers was not made.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::HashMap, sync::Arc};
 
 use bytes::Bytes;
 use mcp::{
@@ -23,6 +20,7 @@ use super::{
     bridge::modern_headers,
     link::{Life, MAX_DEPTH, OWN_ID, message},
 };
+use parking_lot::Mutex;
 
 /// Tools whose headers are remembered.
 const MAX_TOOLS: usize = 1024;
@@ -39,7 +37,7 @@ impl Params {
         let Some(name) = call.param_string(Param::Name) else {
             return HeaderList::new();
         };
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.0.lock();
         let known = known.get(&*name).cloned();
         known.map_or_else(HeaderList::new, |known| extract(&known, call))
     }
@@ -54,7 +52,7 @@ impl Params {
             return false;
         };
         let after = extract(&found, call);
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.0.lock();
         if known.len() >= MAX_TOOLS {
             known.clear();
         }
