@@ -4,6 +4,7 @@
 //! written `500ms`, `30s`, `5m`, `2h`; sizes as a number of bytes or `64KiB`, `16MiB`.
 
 mod agent;
+mod auth;
 mod sample;
 mod values;
 mod walk;
@@ -72,6 +73,12 @@ fn root(mut root: Table<'_, '_>, settings: &mut Settings) {
     settings.database_url = root.text("database_url", must, |url| {
         url.starts_with("postgres://") || url.starts_with("postgresql://")
     });
+    let must = r#"one such as "https://tools.example.com", without a path"#;
+    let public = root.text("public_url", must, |url| origin(url).is_some());
+    settings.public_url = public.and_then(|url| origin(&url));
+    if let Some(table) = root.table("auth") {
+        settings.oidc = auth::auth(table);
+    }
     let must = r#"one such as "https://app.example.com", without a path or `*`"#;
     let origins = root.each("allowed_origins", must, origin);
     settings.allowed_origins.extend(origins);

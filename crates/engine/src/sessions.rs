@@ -82,7 +82,8 @@ impl OwnInstances {
 
     /// Somebody's connection, if they have one.
     pub(crate) fn existing(&self, holder: &Holder) -> Option<Arc<Connection>> {
-        self.by_holder.lock()
+        self.by_holder
+            .lock()
             .get(holder)
             .and_then(|slot| slot.get().cloned())
     }

@@ -6,6 +6,7 @@
 //! HTTP, files and any behaviour that needs a clock.
 
 mod address;
+mod auth;
 mod causes;
 mod hidden;
 mod id;
@@ -19,6 +20,7 @@ mod settings;
 mod share;
 
 pub use address::is_public;
+pub use auth::{AccessRule, OidcSettings};
 pub use causes::with_causes;
 pub use hidden::Hidden;
 pub use id::{ExposedName, InvalidName, NativeName, ProjectId, ServerKey, ServerName, ToolRef};
@@ -26,7 +28,7 @@ pub use login::{ClientAuth, Grant, Login, LoginMode, Pkce};
 pub use origin::{Launch, Origin, Place, Program, Reach, Remote, url_for_display};
 pub use policy::{
     AuditBodies, Breaker, EraPolicy, Heartbeat, NamingPolicy, Packages, Pinning, Provider,
-    RestartPolicy, Sharing, StartPolicy, UnknownWord,
+    RestartPolicy, Role, Sharing, StartPolicy, UnknownWord,
 };
 pub use sandbox::{Mount, Network, Port, ResourceLimits, Sandbox};
 pub use server::{Declared, Secrets, ServerSpec, ToolSetting};

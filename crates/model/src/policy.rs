@@ -133,6 +133,20 @@ pub struct UnknownWord {
     pub allowed: &'static [&'static str],
 }
 
+/// What somebody may do; each one all that the ones before may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// See what there is.
+    Read,
+    /// Use tools.
+    Call,
+    /// Change a project.
+    Manage,
+    /// Everything, everywhere.
+    Admin,
+}
+
 macro_rules! words {
     ($($policy:ident { $($variant:ident = $word:literal),* })*) => {$(
         impl $policy {
@@ -182,6 +196,7 @@ words! {
         Runc = "runc",
         Process = "process"
     }
+    Role { Read = "read", Call = "call", Manage = "manage", Admin = "admin" }
     RestartPolicy {
         Always = "always",
         OnFailure = "on-failure",

@@ -10,8 +10,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    AuditBodies, Breaker, Hidden, NamingPolicy, Packages, Pinning, ProjectId, Provider, ServerName,
-    StartPolicy, ToolRef,
+    AuditBodies, Breaker, Hidden, NamingPolicy, OidcSettings, Packages, Pinning, ProjectId,
+    Provider, ServerName, StartPolicy, ToolRef,
 };
 
 /// Settings of one running Toolwharf.
@@ -32,6 +32,10 @@ pub struct Settings {
     pub database_url: Option<String>,
     /// Whether MCP needs a key on loopback, too.
     pub require_key: bool,
+    /// Where clients and browsers reach this gateway, as `https://…` without a path or a slash at the end; `None`: where it listens.
+    pub public_url: Option<String>,
+    /// Issuers whose tokens are taken, by the name that stands in the ids of their people.
+    pub oidc: BTreeMap<String, OidcSettings>,
     /// Extensions that shared servers are told of, as clients have them: name and settings, which are JSON text.
     pub extensions: BTreeMap<String, String>,
     /// Of servers that name none.
@@ -227,6 +231,8 @@ impl Default for Settings {
             data_dir: None,
             database_url: None,
             require_key: false,
+            public_url: None,
+            oidc: BTreeMap::new(),
             extensions: BTreeMap::from([(
                 "io.modelcontextprotocol/ui".to_owned(),
                 r#"{"mimeTypes":["text/html;profile=mcp-app"]}"#.to_owned(),

@@ -20,6 +20,7 @@ mod projects;
 mod registry;
 mod rest;
 mod serve;
+mod signin;
 mod startup;
 mod stdio;
 mod webhook;

@@ -3,11 +3,11 @@
 use std::{
     net::{IpAddr, SocketAddr},
     path::PathBuf,
-    sync::Arc,
     time::Duration,
 };
 
 use anyhow::Context;
+use model::Settings;
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     agents::Agents,
-    auth::{self, Keys},
+    auth::{self, Identities},
     gateway::{self, Front, Guard},
     hosting::Hosting,
     itself::Itself,
@@ -25,6 +25,7 @@ use crate::{
     lock::Lock,
     logins, logs, memory, ops,
     rest::{Rest, Site},
+    signin,
     startup::{self, CliOverrides},
     webhook,
 };
@@ -64,11 +65,14 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     let store = startup::open_store(&config.settings, &data_dir).await?;
     startup::close_open(&store).await?;
     let (token, new) = auth::bootstrap(&store, &data_dir).await?;
-    let keys = Arc::<Keys>::default();
-    keys.refresh(&store).await?;
     let wanted = args.listen.as_ref().unwrap_or(&config.settings.listen);
     let listener = bind(wanted).await?;
     let address = listener.local_addr()?;
+    let identities = Identities::new(&config.settings, bases(&config.settings, address)).context(
+        "the root certificates of this host cannot be read; `apt-get install ca-certificates`",
+    )?;
+    let keys = identities.keys.clone();
+    keys.refresh(&store).await?;
     let myself = Itself::at(&[address]);
     myself.leave_out(&mut config);
     warn_of(&config);
@@ -87,7 +91,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     let remembered = startup::remembered(&store, &config).await?;
     let hosting = Hosting::new(store.clone(), gateway.clone(), projects.clone());
     let agents = Agents::new(gateway.clone(), projects.clone(), store.clone());
-    let guard = Guard::new(&config.settings, address.ip(), keys.clone());
+    let guard = Guard::new(&config.settings, address.ip(), identities.clone());
     let most = most_connections(config.settings.limits.max_connections, files);
     let front = Front::new(gateway.clone(), projects.clone(), guard, most);
     let over = CancellationToken::new();
@@ -119,12 +123,13 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
         logins.clone(),
         over.clone(),
     );
-    let more = ops::router(front.clone(), gateway.clone(), ready.clone());
     let identify = (!address.ip().is_loopback()).then(|| {
         let keys = keys.clone();
         Box::new(move |key: &str| Some(keys.identify(key)?.id.clone())) as logins::Identify
     });
-    let more = more.merge(logins::router(logins.clone(), identify));
+    let more = ops::router(front.clone(), gateway.clone(), ready.clone())
+        .merge(signin::router(identities.clone()))
+        .merge(logins::router(logins.clone(), identify));
     let other = Site::new(rest, more);
     let drain = config.settings.limits.drain.min(STOPPING - LEAST_GRACE);
     let serving = gateway::serve(listener, front.clone(), other, over.clone(), drain);
@@ -136,6 +141,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
             () = live.watch() => {}
             () = startup::retain(&gateway, &store) => {}
             () = keys.follow(&store) => {}
+            () = identities.tokens.follow() => {}
             () = webhook::run(&gateway) => {}
             () = hosting.sweep() => {}
             () = front.reap() => {}
@@ -195,6 +201,19 @@ fn dialable(address: SocketAddr) -> SocketAddr {
         ip => ip,
     };
     SocketAddr::new(ip, address.port())
+}
+
+/// The addresses of this gateway that tokens may be for, the one to show first.
+fn bases(settings: &Settings, address: SocketAddr) -> Vec<String> {
+    if let Some(url) = &settings.public_url {
+        return vec![url.clone()];
+    }
+    let mut bases = vec![format!("http://{}", dialable(address))];
+    if dialable(address).ip().is_loopback() {
+        let names = ["127.0.0.1", "localhost", "[::1]"];
+        bases.extend(names.map(|name| format!("http://{name}:{}", address.port())));
+    }
+    bases
 }
 
 /// Waits for SIGTERM or SIGINT; says which.

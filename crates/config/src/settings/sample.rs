@@ -40,6 +40,24 @@ require_key = false
 # "quarantine" (not offered until approved), "warn" or "off".
 tool_pinning = "quarantine"
 
+# Where clients and browsers reach this gateway, behind a proxy for instance; by default where it listens.
+# public_url = "https://tools.example.com"
+
+# Issuers whose tokens are taken: people of a company's own sign-in. MCP then always needs a key or a token.
+# [auth.oidc.corp]
+# issuer = "https://login.example.com/realms/corp"
+# audiences = ["https://tools.example.com"]   # by default the endpoints of this gateway
+# scopes = ["mcp:call"]       # that a token needs, all of them
+# jwks_uri = "https://login.example.com/realms/corp/certs"   # by default what its metadata says
+# client_id = "toolwharf"     # with one, people can sign in at a browser
+# client_secret = "${OIDC_CLIENT_SECRET}"
+# introspection = true        # asks the issuer about tokens that are no JWT
+# access = [                  # who may do what; nobody anything without a rule
+#   { claim = "groups", values = ["ml"], role = "call", projects = ["ml"] },
+#   { claim = "realm_access.roles", values = ["toolwharf-admin"], role = "admin" },
+#   { role = "read", projects = ["demo"] },
+# ]
+
 [extensions]
 # Servers that all clients share are told that their client has these extensions, with these settings.
 "io.modelcontextprotocol/ui" = { mimeTypes = ["text/html;profile=mcp-app"] }

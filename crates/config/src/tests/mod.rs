@@ -1,5 +1,6 @@
 //! The module through its front door: files in a folder, `Config::load`, `edit`.
 
+mod auth;
 mod confined;
 mod edits;
 mod errors;

@@ -3,22 +3,22 @@
 
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
-use http::{HeaderMap, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Request, StatusCode, header};
 use mcp::RpcError;
 use model::Settings;
 use sha2::{Digest, Sha256};
 
 use super::http::PROJECT_ID;
-use crate::auth::{self, Keys, Principal, Role};
+use crate::auth::{self, Identities, Principal, Refused, Role};
 
 /// The rules of one listener.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct Guard {
     hosts: BTreeSet<String>,
     origins: BTreeSet<String>,
     /// On every address: which of the machine's own addresses a client names is not known beforehand.
     any_ip: bool,
-    keys: Arc<Keys>,
+    identities: Arc<Identities>,
     /// Whether MCP needs a key, too: where others than this machine's users can connect, or it is wanted.
     closed: bool,
     anonymous: Arc<Principal>,
@@ -29,15 +29,36 @@ pub(crate) struct Guard {
 pub(crate) struct Refusal {
     pub(crate) status: StatusCode,
     pub(crate) error: RpcError,
+    /// How to get a token that is taken, as `WWW-Authenticate` says it.
+    pub(crate) challenge: Option<HeaderValue>,
+}
+
+/// What decides of a request who makes it.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked<'r> {
+    headers: &'r HeaderMap,
+    path: &'r str,
+}
+
+impl<'r> Asked<'r> {
+    pub(crate) fn of<B>(request: &'r Request<B>) -> Self {
+        Self {
+            headers: request.headers(),
+            path: request.uri().path(),
+        }
+    }
 }
 
 impl Guard {
-    pub(crate) fn new(settings: &Settings, address: IpAddr, keys: Arc<Keys>) -> Self {
+    pub(crate) fn new(settings: &Settings, address: IpAddr, identities: Arc<Identities>) -> Self {
         let mut hosts: BTreeSet<String> = settings
             .allowed_hosts
             .iter()
             .map(|host| host.to_ascii_lowercase())
             .collect();
+        let public = settings.public_url.as_deref();
+        let public = public.and_then(|url| url.split_once("://"));
+        hosts.extend(public.map(|(_, host)| host.to_ascii_lowercase()));
         hosts.extend(["localhost", "127.0.0.1", "[::1]"].map(str::to_owned));
         hosts.insert(match address {
             IpAddr::V4(v4) => v4.to_string(),
@@ -51,8 +72,9 @@ impl Guard {
                 .map(|origin| origin.to_ascii_lowercase())
                 .collect(),
             any_ip: address.is_unspecified(),
-            keys,
-            closed: settings.require_key || !address.is_loopback(),
+            // Whoever sets up an issuer wants people to sign in; behind a proxy all connections come from loopback.
+            closed: settings.require_key || !address.is_loopback() || identities.tokens.are_taken(),
+            identities,
             anonymous: passer_by(engine::ANONYMOUS.into()),
         }
     }
@@ -66,12 +88,14 @@ impl Guard {
                 return Err(Refusal {
                     status: StatusCode::BAD_REQUEST,
                     error: RpcError::new(mcp::error::INVALID_REQUEST, what),
+                    challenge: None,
                 });
             }
         }
         let forbidden = |what: String| Refusal {
             status: StatusCode::FORBIDDEN,
             error: RpcError::new(mcp::error::INVALID_REQUEST, what),
+            challenge: None,
         };
         let host = headers
             .get(header::HOST)
@@ -126,62 +150,156 @@ impl Guard {
         matches!(name, Some("localhost" | "127.0.0.1" | "[::1]"))
     }
 
-    pub(super) fn keys(&self) -> &Keys {
-        &self.keys
+    pub(crate) fn identities(&self) -> &Arc<Identities> {
+        &self.identities
     }
 
     /// Who asks for MCP. Everything of a session is bound to this.
     ///
     /// # Errors
-    /// Without a living key where one is needed, and with one of ours that is not living everywhere.
-    pub(crate) fn principal(&self, headers: &HeaderMap) -> Result<Arc<Principal>, Refusal> {
-        let Some(bearer) = bearer(headers) else {
+    /// Without a living key or a good token where one is needed, and with one of ours that is not living everywhere.
+    pub(crate) async fn principal(&self, asked: Asked<'_>) -> Result<Arc<Principal>, Refusal> {
+        let Some(bearer) = bearer(asked.headers) else {
             return if self.closed {
-                Err(unauthorized(NO_KEY))
+                Err(self.unauthorized(asked, None))
             } else {
                 Ok(self.anonymous.clone())
             };
         };
-        if let Some(principal) = self.keys.identify(bearer) {
+        if let Some(principal) = self.identify(bearer, asked).await? {
             return Ok(principal);
         }
         if self.closed || bearer.starts_with(auth::PREFIX) {
-            return Err(unauthorized(UNKNOWN_KEY));
+            return Err(self.unauthorized(asked, Some(UNKNOWN_KEY)));
         }
         let digest = Sha256::digest(bearer.as_bytes());
         let digest = hex::encode(&digest[..16]);
         Ok(passer_by(format!("bearer:{digest}").into()))
     }
 
-    /// Whose key this is; for what always needs one.
+    /// Whose key or token this is; for what always needs one.
     ///
     /// # Errors
-    /// Without a living key.
-    pub(crate) fn key(&self, headers: &HeaderMap) -> Result<Arc<Principal>, Refusal> {
-        let bearer = bearer(headers).ok_or_else(|| unauthorized(NO_KEY))?;
-        let principal = self.keys.identify(bearer);
-        principal.ok_or_else(|| unauthorized(UNKNOWN_KEY))
+    /// Without a living key or a good token.
+    pub(crate) async fn key(&self, asked: Asked<'_>) -> Result<Arc<Principal>, Refusal> {
+        let bearer = bearer(asked.headers).ok_or_else(|| self.unauthorized(asked, None))?;
+        let principal = self.identify(bearer, asked).await?;
+        principal.ok_or_else(|| self.unauthorized(asked, Some(UNKNOWN_KEY)))
     }
+
+    /// Whether this is an administrator's key, as far as it is known without asking anybody.
+    pub(super) fn is_administrators(&self, headers: &HeaderMap) -> bool {
+        let who = bearer(headers).and_then(|bearer| self.identities.keys.identify(bearer));
+        who.is_some_and(|who| who.may(Role::Admin, None))
+    }
+
+    async fn identify(
+        &self,
+        bearer: &str,
+        asked: Asked<'_>,
+    ) -> Result<Option<Arc<Principal>>, Refusal> {
+        let found = self.identities.identify(bearer, resource(asked.path)).await;
+        found.map_err(|refused| match refused {
+            Refused::Invalid(why) => self.unauthorized(asked, Some(&format!("the token is refused: {why}"))),
+            Refused::Scope => {
+                let scopes = self.identities.tokens.scopes().join(" ");
+                let why = format!("the token needs the scopes `{scopes}`, all of them");
+                Refusal {
+                    status: StatusCode::FORBIDDEN,
+                    error: RpcError::new(mcp::error::INVALID_REQUEST, why),
+                    challenge: self.challenge(asked, "error=\"insufficient_scope\", "),
+                }
+            }
+            Refused::Nobody(id) => Refusal {
+                status: StatusCode::FORBIDDEN,
+                error: RpcError::new(
+                    mcp::error::INVALID_REQUEST,
+                    format!("`{id}` is signed in, and no rule of `access` gives them a role here: ask an administrator"),
+                ),
+                challenge: None,
+            },
+            Refused::Away(why) => Refusal {
+                status: StatusCode::SERVICE_UNAVAILABLE,
+                error: RpcError::new(
+                    mcp::error::INVALID_REQUEST,
+                    format!("the token cannot be checked now: {why}"),
+                ),
+                challenge: None,
+            },
+        })
+    }
+
+    /// Without a key or token, or with one that is refused, and why.
+    fn unauthorized(&self, asked: Asked<'_>, why: Option<&str>) -> Refusal {
+        let error = match why {
+            Some(_) => "error=\"invalid_token\", ",
+            None => "",
+        };
+        let no_key = match self.identities.tokens.are_taken() {
+            true => NO_TOKEN,
+            false => NO_KEY,
+        };
+        Refusal {
+            status: StatusCode::UNAUTHORIZED,
+            error: RpcError::new(mcp::error::INVALID_REQUEST, why.unwrap_or(no_key)),
+            challenge: self.challenge(asked, error),
+        }
+    }
+
+    /// Where a client learns how to get a token (RFC 9728, section 5.1), and for which scopes; `None` without issuers.
+    fn challenge(&self, asked: Asked<'_>, error: &str) -> Option<HeaderValue> {
+        let tokens = &self.identities.tokens;
+        if !tokens.are_taken() {
+            return None;
+        }
+        let base = tokens.base();
+        let path = resource(asked.path).unwrap_or("/mcp");
+        let scopes = tokens.scopes().join(" ");
+        let scope = match scopes.is_empty() {
+            true => String::new(),
+            false => format!(", scope=\"{scopes}\""),
+        };
+        let text = format!("Bearer {error}resource_metadata=\"{base}{METADATA}{path}\"{scope}");
+        HeaderValue::try_from(text).ok()
+    }
+}
+
+/// `WWW-Authenticate` of an answer.
+pub(crate) fn challenge(
+    status: StatusCode,
+    challenge: Option<&HeaderValue>,
+) -> Option<HeaderValue> {
+    let plain = (status == StatusCode::UNAUTHORIZED).then(|| HeaderValue::from_static("Bearer"));
+    challenge.cloned().or(plain)
 }
 
 const NO_KEY: &str = "a key is needed: send `Authorization: Bearer twh_…`; the administrator's is in the data \
                       directory's `admin-token`, and `toolwharf key create` makes others";
+const NO_TOKEN: &str = "a token or a key is needed: sign in at the issuer that `WWW-Authenticate` leads to, or send `Authorization: \
+                        Bearer twh_…` with a key of `toolwharf key create`";
 const UNKNOWN_KEY: &str = "this key opens nothing here: it is unknown, revoked or expired; `toolwharf key create` makes a new one";
 
-fn unauthorized(why: &str) -> Refusal {
-    Refusal {
-        status: StatusCode::UNAUTHORIZED,
-        error: RpcError::new(mcp::error::INVALID_REQUEST, why),
+/// Where the metadata of protected resources is (RFC 9728); the resource's path follows.
+pub(crate) const METADATA: &str = "/.well-known/oauth-protected-resource";
+
+/// The path of the resource that a request is for; `None` for a message to a session, whose resource was named when it was opened.
+fn resource(path: &str) -> Option<&str> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/%".contains(&byte);
+    if path == "/message" {
+        return None;
     }
+    let path = path.trim_end_matches('/');
+    let ours = path == "/mcp" || path.starts_with("/mcp/");
+    Some(match ours && path.bytes().all(plain) {
+        true => path,
+        false if path.starts_with("/api/") => "/api/v1",
+        false => "/mcp",
+    })
 }
 
 /// Somebody on this machine without a key: may use what there is.
 fn passer_by(id: Arc<str>) -> Arc<Principal> {
-    Arc::new(Principal {
-        id,
-        role: Role::Call,
-        project: None,
-    })
+    Arc::new(Principal::new(id, Role::Call, None))
 }
 
 fn bearer(headers: &HeaderMap) -> Option<&str> {
@@ -223,7 +341,11 @@ mod tests {
         settings
             .allowed_origins
             .insert("https://chat.example.com".into());
-        let guard = Guard::new(&settings, address.parse().expect(address), Arc::default());
+        let guard = Guard::new(
+            &settings,
+            address.parse().expect(address),
+            Identities::administrator("twh_secret", &settings),
+        );
         let mut headers = HeaderMap::new();
         headers.insert(header::HOST, host.parse().expect(host));
         if let Some(origin) = origin {
@@ -340,7 +462,7 @@ mod tests {
         let guard = Guard::new(
             &Settings::default(),
             "127.0.0.1".parse().expect("an address"),
-            Arc::default(),
+            Identities::administrator("twh_secret", &Settings::default()),
         );
         for (name, value) in [
             ("host", "localhost"),
@@ -359,22 +481,26 @@ mod tests {
         }
     }
 
-    #[test]
-    fn who_may_ask() {
+    #[tokio::test]
+    async fn who_may_ask() {
         let check =
-            |address: &str, require_key: bool, bearer: Option<&str>, who: &str, key: bool| {
+            async |address: &str, require_key: bool, bearer: Option<&str>, who: &str, key: bool| {
                 let settings = Settings {
                     require_key,
                     ..Settings::default()
                 };
-                let keys = Keys::administrator("twh_secret");
-                let guard = Guard::new(&settings, address.parse().expect(address), keys);
+                let identities = Identities::administrator("twh_secret", &settings);
+                let guard = Guard::new(&settings, address.parse().expect(address), identities);
                 let mut headers = HeaderMap::new();
                 if let Some(bearer) = bearer {
                     let value = format!("Bearer {bearer}").parse().expect(bearer);
                     headers.insert(header::AUTHORIZATION, value);
                 }
-                let found = match guard.principal(&headers) {
+                let asked = Asked {
+                    headers: &headers,
+                    path: "/mcp",
+                };
+                let found = match guard.principal(asked).await {
                     Ok(principal) => principal
                         .id
                         .split(':')
@@ -384,17 +510,17 @@ mod tests {
                     Err(refusal) => refusal.status.as_str().to_owned(),
                 };
                 assert_eq!(found, who, "{address} {require_key} {bearer:?}");
-                assert_eq!(guard.key(&headers).is_ok(), key, "{address} {bearer:?}");
+                assert_eq!(guard.key(asked).await.is_ok(), key, "{address} {bearer:?}");
             };
-        check("127.0.0.1", false, None, "anonymous", false);
-        check("127.0.0.1", false, Some("theirs"), "bearer", false);
-        check("127.0.0.1", false, Some("twh_other"), "401", false);
-        check("127.0.0.1", false, Some("twh_secret"), "key", true);
+        check("127.0.0.1", false, None, "anonymous", false).await;
+        check("127.0.0.1", false, Some("theirs"), "bearer", false).await;
+        check("127.0.0.1", false, Some("twh_other"), "401", false).await;
+        check("127.0.0.1", false, Some("twh_secret"), "key", true).await;
         for (address, require_key) in [("127.0.0.1", true), ("0.0.0.0", false), ("::", false)] {
-            check(address, require_key, None, "401", false);
-            check(address, require_key, Some("theirs"), "401", false);
-            check(address, require_key, Some("twh_other"), "401", false);
-            check(address, require_key, Some("twh_secret"), "key", true);
+            check(address, require_key, None, "401", false).await;
+            check(address, require_key, Some("theirs"), "401", false).await;
+            check(address, require_key, Some("twh_other"), "401", false).await;
+            check(address, require_key, Some("twh_secret"), "key", true).await;
         }
     }
 }

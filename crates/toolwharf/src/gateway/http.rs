@@ -31,7 +31,7 @@ use tokio_util::task::TaskTracker;
 use self::{collect::is_json, reply::method_not_allowed};
 use super::{
     Body,
-    guard::{Guard, Refusal},
+    guard::{Asked, Guard, Refusal, challenge},
     room::{Held, Room},
     sessions::Sessions,
     shares::{Share, Shares},
@@ -99,10 +99,10 @@ impl Front {
         self.most_connections
     }
 
-    /// Ends the sessions and streams of keys that are revoked, for ever.
+    /// Ends the sessions and streams of keys that are revoked, and of people whose tokens have ended, for ever.
     pub(crate) async fn follow_keys(&self) {
         loop {
-            for principal in self.guard.keys().revoked().await {
+            for principal in self.guard.identities().ended().await {
                 self.sessions.revoke(&principal);
                 self.streams.revoke(&principal);
             }
@@ -204,12 +204,11 @@ impl Front {
             refusal.status,
             Frame::error(b"", &refusal.error).text().clone(),
         );
+        if let Some(challenge) = challenge(refusal.status, refusal.challenge.as_ref()) {
+            let headers = response.headers_mut();
+            headers.insert(header::WWW_AUTHENTICATE, challenge);
+        }
         match refusal.status {
-            StatusCode::UNAUTHORIZED => {
-                response
-                    .headers_mut()
-                    .insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-            }
             StatusCode::SERVICE_UNAVAILABLE => {
                 response
                     .headers_mut()
@@ -226,7 +225,7 @@ impl Front {
         wire: Arc<Wire>,
     ) -> Result<Response<Body>, Refusal> {
         self.guard.check(request.headers())?;
-        let principal = self.guard.principal(request.headers())?;
+        let principal = self.guard.principal(Asked::of(&request)).await?;
         let (parts, body) = request.into_parts();
         let path = parts.uri.path();
         if path == "/message" || path.starts_with("/sse") {

@@ -32,7 +32,7 @@ use super::{
     patience::Patience,
     wire::{AtWork, Download, Upload, Wire},
 };
-use crate::auth::Role;
+use crate::auth::Principal;
 
 /// Bytes that a request's head may have, and that are read at a time.
 pub(super) const HEAD_BYTES: usize = 64 << 10;
@@ -364,25 +364,23 @@ async fn beside(
     if let Err(refusal) = front.guard().check(request.headers()) {
         return Front::refuse(&refusal);
     }
-    let key = request.headers().get(header::AUTHORIZATION).cloned();
-    let response = other.answer(request, wire.account()).await;
-    shared(&front, key, response)
+    shared(&front, other.answer(request, wire.account()).await)
 }
 
-/// Has an event stream end when its key is revoked.
-fn shared(front: &Front, key: Option<HeaderValue>, mut response: Response<Body>) -> Response<Body> {
+/// Has an event stream end when whoever it is for may do nothing any more. The routes say who that is.
+fn shared(front: &Front, mut response: Response<Body>) -> Response<Body> {
     let kind = response.headers().get(header::CONTENT_TYPE);
     let is_stream = kind.is_some_and(|kind| kind == "text/event-stream");
-    let Some(key) = key.filter(|_| is_stream) else {
-        return response;
-    };
-    let headers = [(header::AUTHORIZATION, key)].into_iter().collect();
-    let Ok(who) = front.guard().key(&headers) else {
-        // Revoked meanwhile.
-        *response.body_mut() = Body::Text(None);
+    let who = response.extensions_mut().remove::<Arc<Principal>>();
+    let Some(who) = who.filter(|_| is_stream) else {
         return response;
     };
     let share = front.streams().join(&who.id);
+    if !front.guard().identities().lives(&who.id) {
+        // Revoked meanwhile.
+        *response.body_mut() = Body::Text(None);
+        return response;
+    }
     response.map(|body| match body {
         Body::Other(body) => Body::shared(body, share),
         body => body,
@@ -394,6 +392,5 @@ fn is_reserved_for<B>(front: &Front, request: &Request<B>) -> bool {
     if matches!(request.uri().path(), "/healthz" | "/readyz" | "/metrics") {
         return true;
     }
-    let who = front.guard().key(request.headers());
-    who.is_ok_and(|who| who.may(Role::Admin, None))
+    front.guard().is_administrators(request.headers())
 }

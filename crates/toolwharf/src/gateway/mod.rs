@@ -20,7 +20,7 @@ pub(crate) mod stdio;
 mod wire;
 
 pub(crate) use body::{Answering, Body, KEEP_ALIVE};
-pub(crate) use guard::{Guard, Refusal};
+pub(crate) use guard::{Asked, Guard, METADATA, Refusal, challenge};
 pub(crate) use http::{Front, collect, json_body, prefers_stream};
 pub(crate) use listener::{Routes, serve};
 pub(crate) use wire::Upload;

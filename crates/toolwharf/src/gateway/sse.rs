@@ -101,6 +101,7 @@ impl Front {
                 return Err(Refusal {
                     status: StatusCode::BAD_REQUEST,
                     error: invalid.to_rpc(),
+                    challenge: None,
                 });
             }
         };
@@ -135,7 +136,7 @@ impl Front {
         };
         let caller = Caller {
             session: Some(session.clone()),
-            may_use: principal.role >= Role::Call,
+            may_use: principal.may(Role::Call, scope.project.as_ref()),
             ..Caller::legacy(scope, principal.id.clone(), session.outbox().clone())
         };
         let gateway = self.gateway.clone();

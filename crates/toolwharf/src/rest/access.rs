@@ -17,7 +17,10 @@ use model::ProjectId;
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::{AppState, Problem, Rest, input};
-use crate::auth::{Principal, Role};
+use crate::{
+    auth::{Principal, Role},
+    gateway,
+};
 
 /// What a route needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,10 +102,12 @@ pub(super) async fn identify(
     mut request: Request,
     next: Next,
 ) -> Response {
-    match rest.front.guard().key(request.headers()) {
+    match rest.front.guard().key(gateway::Asked::of(&request)).await {
         Ok(who) => {
-            request.extensions_mut().insert(who);
-            next.run(request).await
+            request.extensions_mut().insert(who.clone());
+            let mut response = next.run(request).await;
+            response.extensions_mut().insert(who);
+            response
         }
         Err(refusal) => Problem::from(refusal).into_response(),
     }
@@ -123,7 +128,7 @@ pub(super) async fn admit(
         let Asked { project } = input::query(Query::try_from_uri(request.uri()))?;
         let project = match project {
             Some(id) => Some(rest.project(&who, &id).await?),
-            None => who.project.clone(),
+            None => who.project()?.cloned(),
         };
         match (need, named("id")) {
             (Need::Server(_), Some((_, id))) => {

@@ -12,7 +12,12 @@ use axum::{
 };
 use config::EditError;
 
-use crate::{gateway::Refusal, projects::SecretError, registry};
+use crate::{
+    auth::Ambiguous,
+    gateway::{Refusal, challenge},
+    projects::SecretError,
+    registry,
+};
 
 /// Seconds after which what the database could not do is worth another try.
 const RETRY_AFTER: HeaderValue = HeaderValue::from_static("2");
@@ -25,6 +30,8 @@ pub(crate) struct Problem {
     said: Box<api::Problem>,
     /// Seconds, where it is not the usual time.
     pub(crate) retry_after: Option<NonZeroU32>,
+    /// How to get a token that is taken.
+    challenge: Option<HeaderValue>,
 }
 
 impl Deref for Problem {
@@ -58,6 +65,7 @@ impl Problem {
         Self {
             said: said.into(),
             retry_after: None,
+            challenge: None,
         }
     }
 
@@ -106,14 +114,11 @@ impl IntoResponse for Problem {
         let kind = HeaderValue::from_static("application/problem+json");
         let mut response = (status, [(header::CONTENT_TYPE, kind)], body).into_response();
         let headers = response.headers_mut();
-        match status {
-            StatusCode::UNAUTHORIZED => {
-                headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-            }
-            StatusCode::SERVICE_UNAVAILABLE => {
-                headers.insert(header::RETRY_AFTER, retry_after);
-            }
-            _ => {}
+        if let Some(challenge) = challenge(status, self.challenge.as_ref()) {
+            headers.insert(header::WWW_AUTHENTICATE, challenge);
+        }
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            headers.insert(header::RETRY_AFTER, retry_after);
         }
         response
     }
@@ -121,7 +126,16 @@ impl IntoResponse for Problem {
 
 impl From<Refusal> for Problem {
     fn from(refusal: Refusal) -> Self {
-        Self::new(refusal.status.as_u16(), refusal.error.message)
+        Self {
+            challenge: refusal.challenge,
+            ..Self::new(refusal.status.as_u16(), refusal.error.message)
+        }
+    }
+}
+
+impl From<Ambiguous> for Problem {
+    fn from(ambiguous: Ambiguous) -> Self {
+        Self::new(400, format!("{ambiguous} as `?project=`"))
     }
 }
 

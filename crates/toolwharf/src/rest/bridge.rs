@@ -31,7 +31,7 @@ use super::{
 };
 use crate::{
     auth::{Principal, Role},
-    gateway::{Answering, Body, collect, json_body, prefers_stream},
+    gateway::{Answering, Asked, Body, collect, json_body, prefers_stream},
 };
 
 /// Longest time of one call.
@@ -72,14 +72,17 @@ where
     B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Unpin,
 {
     let answered = async {
-        let who = rest.front.guard().key(request.headers())?;
+        let who = rest.front.guard().key(Asked::of(&request)).await?;
         let server = rest.called(&who, &id).await?;
         permit(&who, Role::Call, server.spec.owner.as_ref())?;
         let (parts, body) = request.into_parts();
         let outbox = Outbox::charged(BOUNDS, account);
-        call(rest, &who, server, &parts.headers, body, outbox).await
+        let mut response = call(rest, &who, server, &parts.headers, body, outbox).await?;
+        response.extensions_mut().insert(who);
+        Ok(response)
     };
-    match answered.await {
+    let answered: Result<_, Problem> = answered.await;
+    match answered {
         Ok(response) => response,
         Err(problem) => problem.into_response().map(Body::Other),
     }

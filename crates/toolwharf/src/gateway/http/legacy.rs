@@ -102,7 +102,7 @@ impl Front {
         let outbox = session.outbox().clone();
         let caller = Caller {
             session: Some(session),
-            may_use: principal.role >= Role::Call,
+            may_use: principal.may(Role::Call, scope.project.as_ref()),
             ..Caller::legacy(scope, principal.id.clone(), outbox)
         };
         self.gateway.notification(&caller, frame);
@@ -176,7 +176,7 @@ impl Front {
         let outbox = Outbox::charged(REQUEST_BOUNDS, account);
         let caller = Caller {
             session: Some(session.clone()),
-            may_use: principal.role >= Role::Call,
+            may_use: principal.may(Role::Call, scope.project.as_ref()),
             ..Caller::legacy(scope, principal.id.clone(), outbox.clone())
         };
         let gateway = self.gateway.clone();

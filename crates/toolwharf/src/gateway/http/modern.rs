@@ -71,7 +71,7 @@ impl Front {
         };
         let outbox = Outbox::charged(REQUEST_BOUNDS, wire.account().clone());
         let caller = Caller {
-            may_use: principal.role >= Role::Call,
+            may_use: principal.may(Role::Call, scope.project.as_ref()),
             modern_capabilities: capabilities,
             headers: forwarded,
             ..Caller::modern(scope, principal.id.clone(), outbox.clone())

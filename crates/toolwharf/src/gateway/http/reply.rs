@@ -10,6 +10,7 @@ pub(in crate::gateway) fn refusal(status: StatusCode, what: &str) -> Refusal {
     Refusal {
         status,
         error: RpcError::new(error::INVALID_REQUEST, what),
+        challenge: None,
     }
 }
 

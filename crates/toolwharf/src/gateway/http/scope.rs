@@ -19,10 +19,14 @@ impl Front {
         principal: &Principal,
         mut scope: Scope,
     ) -> Result<Scope, Refusal> {
-        match (&principal.project, &scope.project) {
-            (Some(own), None) => scope.project = Some(own.clone()),
-            (Some(own), Some(named)) if own != named => return Err(no_scope(&scope)),
-            _ => {}
+        if scope.project.is_none() {
+            let own = principal.project().map_err(|ambiguous| {
+                let what = format!("{ambiguous} as `/mcp/PROJECT` or in the header X-Project-Id");
+                refusal(StatusCode::BAD_REQUEST, &what)
+            })?;
+            scope.project = own.cloned();
+        } else if !principal.reaches(scope.project.as_ref()) {
+            return Err(no_scope(&scope));
         }
         match self.projects.admit(&scope).await {
             Ok(()) => Ok(scope),

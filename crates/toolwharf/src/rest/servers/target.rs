@@ -212,7 +212,7 @@ impl Rest {
     ) -> Result<Arc<Server>, Problem> {
         let fleet = self.gateway.fleet();
         let own = ServerName::parse(id).ok().and_then(|name| {
-            let owner = who.project.clone();
+            let owner = who.project().ok()?.cloned();
             fleet.get(&ServerKey { owner, name })
         });
         let found = own.or_else(|| fleet.by_id(id));
@@ -226,7 +226,7 @@ impl Rest {
     }
 
     async fn called_by_row(&self, who: &Principal, id: &str) -> Result<Arc<Server>, Problem> {
-        let target = self.find(who.project.as_ref(), id).await?;
+        let target = self.find(who.project()?, id).await?;
         self.enabled(&target).await
     }
 

@@ -3,7 +3,7 @@
 //! Invariants: a key itself is nowhere but in the answer that makes it (and, the administrator's first one, in
 //! the data directory); the database and this process know SHA-256 digests. Telling who asks takes no lock and
 //! no look at the database, and goes on while the database is away. A key that was revoked here is refused from
-//! that moment, one that another node revoked within [`REFRESH`]; what was opened with it ends as soon ([`Keys::revoked`]). Deliberately absent: which role a route needs
+//! that moment, one that another node revoked within [`REFRESH`]; what was opened with it ends as soon ([`Ended`]). Deliberately absent: which role a route needs
 //! (`rest`), and whether a key is needed at all (`gateway::Guard`).
 
 use std::{
@@ -11,7 +11,7 @@ use std::{
     fs,
     path::Path,
     sync::{
-        Arc, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicI64, Ordering},
     },
     time::Duration,
@@ -20,14 +20,11 @@ use std::{
 use anyhow::{Context, bail};
 use arc_swap::ArcSwap;
 use model::ProjectId;
-use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use store::{HashedKey, NewKey, Store, Time};
-use tokio::{
-    sync::{Mutex, Notify},
-    time::Instant,
-};
+use tokio::{sync::Mutex, time::Instant};
 
+use super::{Principal, Role, ended::Ended};
 use crate::startup::{self, TOKEN_FILE};
 
 /// What every key of ours begins with.
@@ -39,32 +36,8 @@ const EXPIRY: Duration = Duration::from_secs(1);
 /// The name of the key that the first run makes.
 const FIRST: &str = "administrator (first run)";
 
-/// What somebody may do; each one all that the ones before may.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Role {
-    /// See what there is.
-    Read,
-    /// Use tools.
-    Call,
-    /// Change a project.
-    Manage,
-    /// Everything, everywhere.
-    Admin,
-}
-
-/// Somebody who asks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Principal {
-    /// `key:<id>`, `bearer:<digest>` or `anonymous`. Sessions are bound to it, and the audit names it.
-    pub(crate) id: Arc<str>,
-    pub(crate) role: Role,
-    /// The only project that there is for them; `None`: all.
-    pub(crate) project: Option<ProjectId>,
-}
-
 /// A key's digest.
-type Digest = [u8; 32];
+pub(super) type Digest = [u8; 32];
 
 /// All keys that open something.
 #[derive(Debug, Default)]
@@ -72,9 +45,8 @@ pub(crate) struct Keys {
     known: ArcSwap<HashMap<Digest, Arc<Key>>>,
     /// The revision of what is known. Whoever holds it may replace that.
     revision: Mutex<Option<String>>,
-    /// Whose keys open nothing any more, until somebody asks.
-    revoked: std::sync::Mutex<Vec<Arc<str>>>,
-    told: Notify,
+    /// Whose keys open nothing any more.
+    ended: Arc<Ended>,
 }
 
 #[derive(Debug)]
@@ -88,27 +60,11 @@ struct Key {
     ended: AtomicBool,
 }
 
-impl Principal {
-    /// Whether they may do in that project what takes that role. Without a project: what is of no project.
-    pub(crate) fn may(&self, role: Role, project: Option<&ProjectId>) -> bool {
-        self.reaches(project) && self.role >= role
-    }
-
-    /// Whether that project exists for them; `None`: what is of no project.
-    pub(crate) fn reaches(&self, project: Option<&ProjectId>) -> bool {
-        self.project.as_ref().is_none_or(|own| Some(own) == project)
-    }
-}
-
 impl Keys {
     /// The only key there is, an administrator's.
     #[cfg(test)]
     pub(crate) fn administrator(token: &str) -> Arc<Self> {
-        let principal = Principal {
-            id: "key:administrator".into(),
-            role: Role::Admin,
-            project: None,
-        };
+        let principal = Principal::new("key:administrator", Role::Admin, None);
         let key = Key {
             principal: Arc::new(principal),
             id: String::new(),
@@ -122,10 +78,32 @@ impl Keys {
         Arc::new(keys)
     }
 
+    /// Keys whose ends are told there.
+    pub(super) fn new(ended: Arc<Ended>) -> Self {
+        Self {
+            ended,
+            ..Self::default()
+        }
+    }
+
     /// Whose key this is, if it is one that opens anything.
     pub(crate) fn identify(&self, token: &str) -> Option<Arc<Principal>> {
+        self.of(&digest(token))
+    }
+
+    /// Whether a key with that id opens anything.
+    pub(super) fn lives(&self, id: &str) -> bool {
+        let now = store::now();
         let known = self.known.load();
-        let key = known.get(&digest(token))?;
+        known.values().any(|key| {
+            let lives = key.expires_at.is_none_or(|end| end > now);
+            lives && *key.principal.id == *id
+        })
+    }
+
+    pub(super) fn of(&self, digest: &Digest) -> Option<Arc<Principal>> {
+        let known = self.known.load();
+        let key = known.get(digest)?;
         let now = store::now();
         if key.expires_at.is_some_and(|end| end <= now) {
             return None;
@@ -172,25 +150,10 @@ impl Keys {
         Ok(())
     }
 
-    /// Those whose keys open nothing any more since this was last asked; waits until there are some.
-    pub(crate) async fn revoked(&self) -> Vec<Arc<str>> {
-        loop {
-            let revoked =
-                std::mem::take(&mut *self.revoked.lock().unwrap_or_else(PoisonError::into_inner));
-            if !revoked.is_empty() {
-                return revoked;
-            }
-            self.told.notified().await;
-        }
-    }
-
     fn end(&self, keys: impl IntoIterator<Item = Arc<Key>>) {
-        let mut revoked = self.revoked.lock().unwrap_or_else(PoisonError::into_inner);
         let ending = keys.into_iter();
         let ending = ending.filter(|key| !key.ended.swap(true, Ordering::Relaxed));
-        revoked.extend(ending.map(|key| key.principal.id.clone()));
-        drop(revoked);
-        self.told.notify_one();
+        self.ended.tell(ending.map(|key| key.principal.id.clone()));
     }
 
     /// Ends what was opened with keys that have expired.
@@ -267,11 +230,7 @@ impl Key {
                 );
             })
             .ok()?;
-        let principal = Principal {
-            id: format!("key:{}", row.key.id).into(),
-            role: row.key.role.into(),
-            project,
-        };
+        let principal = Principal::new(format!("key:{}", row.key.id), role(row.key.role), project);
         Some(Self {
             principal: Arc::new(principal),
             id: row.key.id.clone(),
@@ -282,14 +241,12 @@ impl Key {
     }
 }
 
-impl From<store::Role> for Role {
-    fn from(role: store::Role) -> Self {
-        match role {
-            store::Role::Read => Self::Read,
-            store::Role::Call => Self::Call,
-            store::Role::Manage => Self::Manage,
-            store::Role::Admin => Self::Admin,
-        }
+fn role(role: store::Role) -> Role {
+    match role {
+        store::Role::Read => Role::Read,
+        store::Role::Call => Role::Call,
+        store::Role::Manage => Role::Manage,
+        store::Role::Admin => Role::Admin,
     }
 }
 
@@ -354,7 +311,7 @@ pub(crate) async fn register(store: &Store, token: &str, name: &str) -> Result<(
     }
 }
 
-fn digest(token: &str) -> Digest {
+pub(super) fn digest(token: &str) -> Digest {
     Sha256::digest(token.as_bytes()).into()
 }
 

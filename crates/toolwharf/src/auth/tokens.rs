@@ -1,0 +1,311 @@
+//! Access tokens of other issuers: who comes with one, and for how long.
+//!
+//! Invariants: a token is kept nowhere, only the SHA-256 digest of one that was found good, until it ends; so a call with a token costs what
+//! a call with a key does. Signatures are checked off the tasks that serve requests, few at a time. Only asymmetric
+//! algorithms are taken. When all tokens of somebody have ended, what they have open ends, too.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, PoisonError, RwLock},
+    time::Duration,
+};
+
+use futures_util::future::join_all;
+use jsonwebtoken::{Algorithm, Header, Validation, dangerous::insecure_decode};
+use model::OidcSettings;
+use tokio::sync::Semaphore;
+
+use super::{
+    claims::{self, Claims, Verified, invalid, text},
+    ended::Ended,
+    fetch::Http,
+    issuer::{Issuer, Key},
+    keys::Digest,
+};
+
+/// Longest token, in bytes; one with many groups has 8 KiB.
+const TOKEN_BYTES: usize = 16 << 10;
+/// Tokens that are remembered at a time.
+const MAX_TOKENS: usize = 16_384;
+/// Signatures that are checked at a time.
+const MAX_CHECKS: usize = 2;
+/// Questions to issuers about tokens at a time.
+const MAX_QUESTIONS: usize = 16;
+/// For how long an issuer's word about a token counts, in seconds.
+const FRESH: i64 = 60;
+/// How often tokens are looked for that have ended.
+const TICK: Duration = Duration::from_secs(1);
+
+const ALGORITHMS: &[Algorithm] = &[
+    Algorithm::RS256,
+    Algorithm::RS384,
+    Algorithm::RS512,
+    Algorithm::PS256,
+    Algorithm::PS384,
+    Algorithm::PS512,
+    Algorithm::ES256,
+    Algorithm::ES384,
+    Algorithm::EdDSA,
+];
+
+/// Why a token opens nothing.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// It is not good, and why.
+    Invalid(String),
+    /// It lacks scopes.
+    Scope,
+    /// Its person, by the id they would have, has no access.
+    Nobody(Arc<str>),
+    /// Whether it is good cannot be found out now.
+    Away(String),
+}
+
+/// The tokens of all issuers.
+pub(crate) struct Tokens {
+    issuers: Vec<Issuer>,
+    bases: Vec<String>,
+    known: RwLock<HashMap<Digest, Known>>,
+    checks: Arc<Semaphore>,
+    questions: Semaphore,
+    ended: Arc<Ended>,
+}
+
+/// A token that was found good.
+#[derive(Clone)]
+struct Known {
+    verified: Arc<Verified>,
+    /// When its issuer is to be asked again, in seconds since 1970.
+    fresh_until: i64,
+}
+
+impl Tokens {
+    /// `bases` are the addresses of this gateway, the one to show first.
+    ///
+    /// # Errors
+    /// If the platform's root certificates cannot be read.
+    pub(super) fn new<'s>(
+        issuers: impl IntoIterator<Item = (&'s String, &'s OidcSettings)>,
+        bases: Vec<String>,
+        ended: Arc<Ended>,
+    ) -> std::io::Result<Self> {
+        let mut http = None;
+        let mut all = Vec::new();
+        for (name, settings) in issuers {
+            let http = match &http {
+                Some(http) => http,
+                None => http.insert(Http::new()?),
+            };
+            all.push(Issuer::new(name.clone(), settings.clone(), http.clone()));
+        }
+        Ok(Self {
+            issuers: all,
+            bases,
+            known: RwLock::default(),
+            checks: Arc::new(Semaphore::new(MAX_CHECKS)),
+            questions: Semaphore::new(MAX_QUESTIONS),
+            ended,
+        })
+    }
+
+    /// Whether there is an issuer.
+    pub(crate) fn are_taken(&self) -> bool {
+        !self.issuers.is_empty()
+    }
+
+    /// The address of this gateway.
+    pub(crate) fn base(&self) -> &str {
+        self.bases.first().map_or("", String::as_str)
+    }
+
+    /// The issuers that tokens are taken of.
+    pub(crate) fn issuers(&self) -> impl Iterator<Item = &str> {
+        self.issuers
+            .iter()
+            .map(|issuer| issuer.settings.issuer.as_str())
+    }
+
+    /// All scopes that tokens need, each once.
+    pub(crate) fn scopes(&self) -> Vec<&str> {
+        let all = self
+            .issuers
+            .iter()
+            .flat_map(|issuer| &issuer.settings.scopes);
+        let mut seen = HashSet::new();
+        all.map(String::as_str)
+            .filter(|scope| seen.insert(*scope))
+            .collect()
+    }
+
+    /// Whoever came with that token before, while it is good.
+    pub(super) fn known(&self, digest: &Digest) -> Option<Arc<Verified>> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let found = known.get(digest)?;
+        (found.fresh_until > now()).then(|| found.verified.clone())
+    }
+
+    /// Whether somebody with that id has a token that is good.
+    pub(super) fn lives(&self, id: &str) -> bool {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let mut all = known.values();
+        all.any(|known| *known.verified.principal.id == *id && known.verified.ends_at > now())
+    }
+
+    /// Finds out whose token that is; `None`: of none of these issuers.
+    pub(super) async fn verify(
+        &self,
+        token: &str,
+        digest: Digest,
+    ) -> Result<Option<Arc<Verified>>, Refused> {
+        if token.len() > TOKEN_BYTES {
+            let why = format!("it is longer than {TOKEN_BYTES} bytes");
+            return Err(Refused::Invalid(why));
+        }
+        let read = insecure_decode::<Claims>(token).ok();
+        let found = match read {
+            Some(read) => {
+                let of = text(&read.claims, "iss").unwrap_or_default();
+                let mut issuers = self.issuers.iter();
+                match issuers.find(|own| own.settings.issuer == of) {
+                    Some(issuer) => {
+                        let verified = self.signed(issuer, token, read.header).await?;
+                        Some((verified, i64::MAX))
+                    }
+                    None => None,
+                }
+            }
+            // `none` is no algorithm to the decoder: no issuer knows such a token.
+            None => self.told(token).await?,
+        };
+        let Some((verified, fresh_until)) = found else {
+            return Ok(None);
+        };
+        let verified = Arc::new(verified);
+        self.remember(digest, &verified, fresh_until.min(verified.ends_at));
+        Ok(Some(verified))
+    }
+
+    /// A JWT of that issuer.
+    async fn signed(
+        &self,
+        issuer: &Issuer,
+        token: &str,
+        header: Header,
+    ) -> Result<Verified, Refused> {
+        if !ALGORITHMS.contains(&header.alg) {
+            let why = format!("`{:?}` is not taken as its algorithm", header.alg);
+            return Err(Refused::Invalid(why));
+        }
+        if header.crit.is_some() {
+            return Err(invalid("its header has `crit`"));
+        }
+        let typ = header.typ.as_deref().unwrap_or("JWT").to_ascii_lowercase();
+        if !["jwt", "at+jwt", "application/at+jwt"].contains(&typ.as_str()) {
+            return Err(invalid("its `typ` is not that of an access token"));
+        }
+        let keys = issuer.keys_for(&header).await?;
+        let token = token.to_owned();
+        let turn = self.checks.clone().acquire_owned().await;
+        let checked = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            keys.iter().find_map(|key| check(&token, key, header.alg))
+        });
+        let claims = checked.await.ok().flatten();
+        let claims = claims.ok_or_else(|| invalid("its signature is wrong"))?;
+        let (name, settings) = (&issuer.name, &issuer.settings);
+        claims::verify(name, settings, &self.bases, &claims, now(), false)
+    }
+
+    /// A token that an issuer says is one of its own, and until when that counts.
+    async fn told(&self, token: &str) -> Result<Option<(Verified, i64)>, Refused> {
+        let ask = self.issuers.iter().filter(|own| own.settings.introspection);
+        for issuer in ask {
+            let _turn = self.questions.acquire().await;
+            let away = |why| {
+                Refused::Away(format!(
+                    "the issuer `{}` cannot be asked: {why}",
+                    issuer.name
+                ))
+            };
+            if let Some(claims) = issuer.introspect(token).await.map_err(away)? {
+                let (name, settings) = (&issuer.name, &issuer.settings);
+                let mut verified =
+                    claims::verify(name, settings, &self.bases, &claims, now(), true)?;
+                let fresh_until = now() + FRESH;
+                // Without an end it lasts as long as somebody comes with it.
+                if verified.ends_at == i64::MAX {
+                    verified.ends_at = fresh_until + FRESH;
+                }
+                return Ok(Some((verified, fresh_until)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn remember(&self, digest: Digest, verified: &Arc<Verified>, fresh_until: i64) {
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= MAX_TOKENS && !known.contains_key(&digest) {
+            let first = known.iter().min_by_key(|(_, known)| known.verified.ends_at);
+            if let Some(first) = first.map(|(digest, _)| *digest) {
+                known.remove(&first);
+            }
+        }
+        let verified = verified.clone();
+        known.insert(
+            digest,
+            Known {
+                verified,
+                fresh_until,
+            },
+        );
+    }
+
+    /// Forgets tokens that have ended, and tells of people who have no other.
+    fn expire(&self) {
+        let now = now();
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let mut gone = HashSet::new();
+        known.retain(|_, known| {
+            let lives = known.verified.ends_at > now;
+            if !lives {
+                gone.insert(known.verified.principal.id.clone());
+            }
+            lives
+        });
+        if gone.is_empty() {
+            return;
+        }
+        for known in known.values() {
+            gone.remove(&known.verified.principal.id);
+        }
+        drop(known);
+        self.ended.tell(gone);
+    }
+
+    /// Keeps issuers' keys up to date, and ends what has expired, for ever.
+    pub(crate) async fn follow(&self) {
+        let expiry = async {
+            let mut tick = tokio::time::interval(TICK);
+            loop {
+                tick.tick().await;
+                self.expire();
+            }
+        };
+        let issuers = join_all(self.issuers.iter().map(Issuer::follow));
+        let ((), _) = tokio::join!(expiry, issuers);
+    }
+}
+
+/// The claims of a token, if that key signed it. All else about them is checked by [`claims::verify`].
+fn check(token: &str, key: &Key, algorithm: Algorithm) -> Option<Claims> {
+    let mut validation = Validation::new(algorithm);
+    validation.validate_exp = false;
+    validation.validate_aud = false;
+    validation.required_spec_claims.clear();
+    let decoded = jsonwebtoken::decode::<Claims>(token, &key.key, &validation);
+    decoded.ok().map(|decoded| decoded.claims)
+}
+
+fn now() -> i64 {
+    store::now().timestamp()
+}
