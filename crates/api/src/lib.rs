@@ -2,6 +2,7 @@
 //!
 //! Deliberately absent: how an answer comes about, and HTTP.
 
+mod browser;
 mod call;
 mod change;
 mod chat;
@@ -21,6 +22,7 @@ mod update;
 mod wrong;
 
 pub use self::{
+    browser::BrowserLink,
     call::{Call, Calls, WholeCall},
     change::{Approvals, Change, Changes},
     chat::{ChatRequest, ConversationInfo, Conversations, WholeConversation},

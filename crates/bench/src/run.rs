@@ -29,8 +29,8 @@
 //!
 //! # What stands in the floor's place
 //!
-//! No floor keeps records or projects: [`audit`] and [`projects`] compare the product with itself, without the one and
-//! with a single one of the other. None supervises: in [`hosting`] it is the servers alone.
+//! No floor keeps records or projects: [`audit`], [`projects`] and [`tokens`] compare the product with itself, without records, with a
+//! single project and with a key. None supervises: in [`hosting`] it is the servers alone.
 //!
 //! `--product floor` puts the floor in the product's place. Every ratio must then be close to 1:
 //! how far it is from 1 is the error of the measurement.
@@ -49,6 +49,7 @@ pub(crate) mod proc;
 pub(crate) mod projects;
 pub(crate) mod report;
 pub(crate) mod start;
+pub(crate) mod tokens;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -226,6 +227,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
         "audit-sqlite",
         "audit-postgres",
         "projects",
+        "tokens",
         "idle-servers",
         "idle-streams",
         "start",
@@ -243,6 +245,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
             "audit-sqlite" => audit::sqlite(&mut driver).await,
             "audit-postgres" => audit::postgres(&mut driver).await,
             "projects" => projects::run(&mut driver).await,
+            "tokens" => tokens::run(&mut driver).await,
             "idle-servers" => idle::servers(&mut driver).await,
             "idle-streams" => idle::streams(&mut driver).await,
             "start" => start::run(&mut driver).await,

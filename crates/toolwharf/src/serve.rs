@@ -104,6 +104,11 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     }
     logins.listen(&url);
     eprintln!("toolwharf is at {url}/mcp");
+    if let Some(who) = keys.identify(&token)
+        && let Some(link) = front.guard().link(&who)
+    {
+        eprintln!("sign a browser in, once and within 10 minutes: {link}");
+    }
     let announced = lock.announce(&url, &sources)?;
 
     let live = Live::new(
@@ -128,7 +133,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
         Box::new(move |key: &str| Some(keys.identify(key)?.id.clone())) as logins::Identify
     });
     let more = ops::router(front.clone(), gateway.clone(), ready.clone())
-        .merge(signin::router(identities.clone()))
+        .merge(signin::router(&front))
         .merge(logins::router(logins.clone(), identify));
     let other = Site::new(rest, more);
     let drain = config.settings.limits.drain.min(STOPPING - LEAST_GRACE);
@@ -141,7 +146,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
             () = live.watch() => {}
             () = startup::retain(&gateway, &store) => {}
             () = keys.follow(&store) => {}
-            () = identities.tokens.follow() => {}
+            () = identities.follow() => {}
             () = webhook::run(&gateway) => {}
             () = hosting.sweep() => {}
             () = front.reap() => {}

@@ -80,6 +80,54 @@ pub(super) fn verify(
         }
     }
     let paths = audience(settings, bases, claims)?;
+    let scopes = scopes(claims);
+    if !settings
+        .scopes
+        .iter()
+        .all(|scope| scopes.contains(&scope.as_str()))
+    {
+        return Err(Refused::Scope);
+    }
+    Ok(Verified {
+        principal: principal(name, settings, claims)?,
+        ends_at,
+        paths,
+    })
+}
+
+/// Checks an ID token for this client, all but its signature and nonce (OpenID Connect Core 3.1.3.7); who it is of.
+///
+/// # Errors
+/// What does not suffice.
+pub(super) fn identity(
+    name: &str,
+    settings: &OidcSettings,
+    claims: &Claims,
+    client: &str,
+    now: i64,
+) -> Result<Arc<Principal>, Refused> {
+    if text(claims, "iss") != Some(settings.issuer.as_str()) {
+        return Err(invalid("the ID token is from another issuer"));
+    }
+    let audiences = strings(claims.get("aud"));
+    let party = text(claims, "azp");
+    if !audiences.contains(&client) || party.is_some_and(|party| party != client) {
+        return Err(invalid("the ID token is for another client"));
+    }
+    if time(claims, "exp")?.is_none_or(|end| end.saturating_add(SKEW) <= now) {
+        return Err(invalid(
+            "the ID token has expired by the clock of this machine",
+        ));
+    }
+    principal(name, settings, claims)
+}
+
+/// Who it is, and what the rules give them.
+fn principal(
+    name: &str,
+    settings: &OidcSettings,
+    claims: &Claims,
+) -> Result<Arc<Principal>, Refused> {
     // A client that speaks for itself may have no `sub`; clients and people may have the same names.
     let (kind, subject) = match (text(claims, "sub"), text(claims, "client_id")) {
         (None, Some(client)) => ("client", client),
@@ -88,14 +136,6 @@ pub(super) fn verify(
     let plain = !subject.is_empty() && !subject.chars().any(char::is_control);
     if !plain || subject.len() > SUBJECT_BYTES {
         return Err(invalid("it has no `sub`, or none that can be a name"));
-    }
-    let scopes = scopes(claims);
-    if !settings
-        .scopes
-        .iter()
-        .all(|scope| scopes.contains(&scope.as_str()))
-    {
-        return Err(Refused::Scope);
     }
     let mut principal = Principal {
         id: format!("{kind}:{name}:{subject}").into(),
@@ -114,11 +154,7 @@ pub(super) fn verify(
     if !principal.is_anybody() {
         return Err(Refused::Nobody(principal.id));
     }
-    Ok(Verified {
-        principal: Arc::new(principal),
-        ends_at,
-        paths,
-    })
+    Ok(Arc::new(principal))
 }
 
 /// Which paths of ours are among its audiences.

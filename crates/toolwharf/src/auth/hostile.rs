@@ -1,12 +1,12 @@
 //! Tokens and issuers that are not as they should be, with a real issuer.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use model::{AccessRule, Hidden, OidcSettings, Role};
 use serde_json::{Value, json};
 use testkit::Issuer;
 
-use super::{Refused, Tokens, ended::Ended, keys};
+use super::{Refused, Tokens, keys};
 
 const GATEWAY: &str = "http://127.0.0.1:6280";
 
@@ -22,11 +22,7 @@ fn tokens(issuer: &Issuer, change: impl FnOnce(&mut OidcSettings)) -> Arc<Tokens
     };
     change(&mut settings);
     let bases = vec![GATEWAY.to_owned()];
-    let tokens = Tokens::new(
-        [(&"corp".to_owned(), &settings)],
-        bases,
-        Arc::<Ended>::default(),
-    );
+    let tokens = Tokens::new([(&"corp".to_owned(), &settings)], bases);
     Arc::new(tokens.expect("root certificates"))
 }
 
@@ -310,36 +306,19 @@ async fn a_token_that_is_no_jwt_is_asked_about_and_believed_for_a_while() {
 }
 
 #[tokio::test]
-async fn somebody_ends_with_their_last_token() {
+async fn somebody_is_gone_with_their_last_token() {
     let issuer = Issuer::start(json!({})).await;
-    let settings = OidcSettings {
-        issuer: issuer.url().to_owned(),
-        access: vec![AccessRule {
-            claim: None,
-            role: Role::Call,
-            projects: Default::default(),
-        }],
-        ..OidcSettings::default()
-    };
-    let ended = Arc::<Ended>::default();
-    let tokens = Tokens::new(
-        [(&"corp".to_owned(), &settings)],
-        vec![GATEWAY.to_owned()],
-        ended.clone(),
-    );
-    let tokens = tokens.expect("root certificates");
+    let tokens = tokens(&issuer, |_| {});
     let soon = store::now().timestamp() - super::claims::SKEW + 2;
     for (who, end) in [("ann", soon), ("ann", soon + 3600), ("bob", soon)] {
         let token = token(&issuer, json!({ "sub": who, "exp": end, "jti": end })).await;
         check(&tokens, &token, who).await;
     }
-    let following = async {
-        tokio::select! {
-            () = tokens.follow() => Vec::new(),
-            gone = ended.next() => gone,
-        }
-    };
-    let gone = tokio::time::timeout(Duration::from_secs(30), following).await;
-    assert_eq!(gone.expect("in time"), ["user:corp:bob".into()]);
+    let mut gone = std::collections::HashSet::new();
+    testkit::wait_for("the end of two tokens", testkit::DEADLINE, async || {
+        gone.extend(tokens.expire());
+        gone.len() == 2
+    })
+    .await;
     assert!(tokens.lives("user:corp:ann") && !tokens.lives("user:corp:bob"));
 }

@@ -1,19 +1,26 @@
 //! Everything that somebody can be known by.
 
-use std::{io, sync::Arc};
+use std::{io, sync::Arc, time::Duration};
 
+use http::HeaderMap;
 use model::Settings;
 
 use super::{
-    Keys, PREFIX, Principal, Refused, Tokens,
+    Browsers, Codes, Keys, PREFIX, Principal, Refused, Tokens,
     ended::Ended,
     keys::{Digest, digest},
 };
 
-/// Keys, and tokens of the issuers in the settings.
+/// How often what has ended is looked for.
+const TICK: Duration = Duration::from_secs(1);
+
+/// Keys, tokens of the issuers in the settings, and browsers that signed in with either. When all that somebody had has ended,
+/// what they have open ends, too.
 pub(crate) struct Identities {
     pub(crate) keys: Arc<Keys>,
     pub(crate) tokens: Tokens,
+    pub(crate) browsers: Browsers,
+    pub(crate) codes: Codes,
     ended: Arc<Ended>,
 }
 
@@ -24,24 +31,31 @@ impl Identities {
     /// If there are issuers, and the platform's root certificates cannot be read.
     pub(crate) fn new(settings: &Settings, bases: Vec<String>) -> io::Result<Arc<Self>> {
         let ended = Arc::<Ended>::default();
-        Ok(Arc::new(Self {
-            keys: Arc::new(Keys::new(ended.clone())),
-            tokens: Tokens::new(&settings.oidc, bases, ended.clone())?,
-            ended,
-        }))
+        Self::with(Arc::new(Keys::new(ended.clone())), ended, settings, bases)
     }
 
     /// With one key, an administrator's.
     #[cfg(test)]
     pub(crate) fn administrator(token: &str, settings: &Settings) -> Arc<Self> {
-        let ended = Arc::<Ended>::default();
         let bases = vec!["http://127.0.0.1:6280".to_owned()];
-        let tokens = Tokens::new(&settings.oidc, bases, ended.clone());
-        Arc::new(Self {
-            keys: Keys::administrator(token),
-            tokens: tokens.expect("root certificates"),
+        let this = Self::with(Keys::administrator(token), Arc::default(), settings, bases);
+        this.expect("root certificates")
+    }
+
+    fn with(
+        keys: Arc<Keys>,
+        ended: Arc<Ended>,
+        settings: &Settings,
+        bases: Vec<String>,
+    ) -> io::Result<Arc<Self>> {
+        let tokens = Tokens::new(&settings.oidc, bases)?;
+        Ok(Arc::new(Self {
+            keys,
+            browsers: Browsers::new(tokens.base()),
+            codes: Codes::new(),
+            tokens,
             ended,
-        })
+        }))
     }
 
     /// Whose key or token that is; `None`: nobody's. `path` is that of what it is used for, if a token may be for some paths only.
@@ -84,13 +98,40 @@ impl Identities {
         Ok(Some(verified.principal.clone()))
     }
 
-    /// Whether somebody with this id has a key or a token that opens something.
+    /// Who signed in at the browser that sent these headers. Whether the request may use that is not looked at.
+    pub(crate) fn browser(&self, headers: &HeaderMap) -> Option<Arc<Principal>> {
+        let who = self.browsers.principal(headers)?;
+        let lives = !who.id.starts_with("key:") || self.keys.lives(&who.id);
+        lives.then_some(who)
+    }
+
+    /// Whether somebody with this id has something that opens anything.
     pub(crate) fn lives(&self, id: &str) -> bool {
-        self.keys.lives(id) || self.tokens.lives(id)
+        match id.starts_with("key:") {
+            true => self.keys.lives(id),
+            false => self.tokens.lives(id) || self.browsers.lives(id),
+        }
     }
 
     /// Those who may do nothing any more since this was last asked; waits until there are some.
     pub(crate) async fn ended(&self) -> Vec<Arc<str>> {
         self.ended.next().await
+    }
+
+    /// Keeps the keys of issuers up to date, and ends what has expired, for ever.
+    pub(crate) async fn follow(&self) {
+        let expiry = async {
+            let mut tick = tokio::time::interval(TICK);
+            loop {
+                tick.tick().await;
+                let mut gone = self.tokens.expire();
+                gone.extend(self.browsers.expire());
+                gone.retain(|id| !self.lives(id));
+                if !gone.is_empty() {
+                    self.ended.tell(gone);
+                }
+            }
+        };
+        tokio::join!(expiry, self.tokens.follow());
     }
 }

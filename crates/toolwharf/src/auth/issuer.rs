@@ -17,7 +17,7 @@ use jsonwebtoken::{
     jwk::{Jwk, PublicKeyUse},
 };
 use model::{OidcSettings, is_public};
-use serde::Deserialize;
+use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 use tokio::{sync::Mutex, time::Instant};
 use url::{Host, Url};
@@ -53,10 +53,14 @@ pub(super) struct Issuer {
 
 /// What is read of an issuer's metadata.
 #[derive(Debug, Deserialize)]
-struct Metadata {
+pub(super) struct Metadata {
     issuer: String,
     jwks_uri: Option<String>,
     introspection_endpoint: Option<String>,
+    pub(super) authorization_endpoint: Option<String>,
+    pub(super) token_endpoint: Option<String>,
+    #[serde(default)]
+    pub(super) scopes_supported: Vec<String>,
 }
 
 /// A key that signatures are checked with.
@@ -199,7 +203,7 @@ impl Issuer {
     }
 
     /// Its metadata as it was last known.
-    async fn metadata(&self) -> Result<Arc<Metadata>, String> {
+    pub(super) async fn metadata(&self) -> Result<Arc<Metadata>, String> {
         match self.metadata.load_full() {
             Some(metadata) => Ok(metadata),
             None => self.discover().await,
@@ -207,7 +211,7 @@ impl Issuer {
     }
 
     /// An address of its metadata that may be asked: at the issuer itself, or elsewhere over TLS and not at a private address.
-    fn trusted(&self, what: &str, url: Option<&str>) -> Result<String, String> {
+    pub(super) fn trusted(&self, what: &str, url: Option<&str>) -> Result<String, String> {
         let text = url.ok_or_else(|| format!("its metadata has no `{what}`"))?;
         let refused = |why| {
             let shown = model::url_for_display(text);
@@ -231,6 +235,15 @@ impl Issuer {
             true => Ok(text.to_owned()),
             false => Err(refused("which is elsewhere and a private address")),
         }
+    }
+
+    /// Posts a form to an address of the issuer's.
+    pub(super) async fn post<T: DeserializeOwned>(
+        &self,
+        url: &str,
+        form: &Form<'_>,
+    ) -> Result<T, String> {
+        self.http.post(url, form).await
     }
 
     /// What the issuer says of a token (RFC 7662); `None`: that it is not one of its living ones.

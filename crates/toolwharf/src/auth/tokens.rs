@@ -2,12 +2,11 @@
 //!
 //! Invariants: a token is kept nowhere, only the SHA-256 digest of one that was found good, until it ends; so a call with a token costs what
 //! a call with a key does. Signatures are checked off the tasks that serve requests, few at a time. Only asymmetric
-//! algorithms are taken. When all tokens of somebody have ended, what they have open ends, too.
+//! algorithms are taken.
 
 use std::{
     collections::{HashMap, HashSet},
     sync::{Arc, PoisonError, RwLock},
-    time::Duration,
 };
 
 use futures_util::future::join_all;
@@ -17,7 +16,6 @@ use tokio::sync::Semaphore;
 
 use super::{
     claims::{self, Claims, Verified, invalid, text},
-    ended::Ended,
     fetch::Http,
     issuer::{Issuer, Key},
     keys::Digest,
@@ -33,8 +31,6 @@ const MAX_CHECKS: usize = 2;
 const MAX_QUESTIONS: usize = 16;
 /// For how long an issuer's word about a token counts, in seconds.
 const FRESH: i64 = 60;
-/// How often tokens are looked for that have ended.
-const TICK: Duration = Duration::from_secs(1);
 
 const ALGORITHMS: &[Algorithm] = &[
     Algorithm::RS256,
@@ -68,7 +64,6 @@ pub(crate) struct Tokens {
     known: RwLock<HashMap<Digest, Known>>,
     checks: Arc<Semaphore>,
     questions: Semaphore,
-    ended: Arc<Ended>,
 }
 
 /// A token that was found good.
@@ -87,7 +82,6 @@ impl Tokens {
     pub(super) fn new<'s>(
         issuers: impl IntoIterator<Item = (&'s String, &'s OidcSettings)>,
         bases: Vec<String>,
-        ended: Arc<Ended>,
     ) -> std::io::Result<Self> {
         let mut http = None;
         let mut all = Vec::new();
@@ -104,7 +98,6 @@ impl Tokens {
             known: RwLock::default(),
             checks: Arc::new(Semaphore::new(MAX_CHECKS)),
             questions: Semaphore::new(MAX_QUESTIONS),
-            ended,
         })
     }
 
@@ -116,6 +109,19 @@ impl Tokens {
     /// The address of this gateway.
     pub(crate) fn base(&self) -> &str {
         self.bases.first().map_or("", String::as_str)
+    }
+
+    /// The issuer of that name.
+    pub(super) fn issuer(&self, name: &str) -> Result<&Issuer, Refused> {
+        let issuer = self.issuers.iter().find(|issuer| issuer.name == name);
+        issuer.ok_or_else(|| invalid("there is no such issuer"))
+    }
+
+    /// The names of the issuers that people can sign in at with a browser.
+    pub(crate) fn sign_ins(&self) -> impl Iterator<Item = &str> {
+        let all = self.issuers.iter();
+        let all = all.filter(|issuer| issuer.settings.client_id.is_some());
+        all.map(|issuer| issuer.name.as_str())
     }
 
     /// The issuers that tokens are taken of.
@@ -185,13 +191,30 @@ impl Tokens {
         Ok(Some(verified))
     }
 
-    /// A JWT of that issuer.
+    /// An access token of that issuer.
     async fn signed(
         &self,
         issuer: &Issuer,
         token: &str,
         header: Header,
     ) -> Result<Verified, Refused> {
+        let claims = self.signed_claims(issuer, token, header).await?;
+        let (name, settings) = (&issuer.name, &issuer.settings);
+        claims::verify(name, settings, &self.bases, &claims, now(), false)
+    }
+
+    /// The claims of an ID token of that issuer, whose signature was checked and nothing else.
+    pub(super) async fn claims_of(&self, issuer: &Issuer, token: &str) -> Result<Claims, Refused> {
+        let read = insecure_decode::<Claims>(token).map_err(|_| invalid("it is no JWT"))?;
+        self.signed_claims(issuer, token, read.header).await
+    }
+
+    async fn signed_claims(
+        &self,
+        issuer: &Issuer,
+        token: &str,
+        header: Header,
+    ) -> Result<Claims, Refused> {
         if !ALGORITHMS.contains(&header.alg) {
             let why = format!("`{:?}` is not taken as its algorithm", header.alg);
             return Err(Refused::Invalid(why));
@@ -211,9 +234,7 @@ impl Tokens {
             keys.iter().find_map(|key| check(&token, key, header.alg))
         });
         let claims = checked.await.ok().flatten();
-        let claims = claims.ok_or_else(|| invalid("its signature is wrong"))?;
-        let (name, settings) = (&issuer.name, &issuer.settings);
-        claims::verify(name, settings, &self.bases, &claims, now(), false)
+        claims.ok_or_else(|| invalid("its signature is wrong"))
     }
 
     /// A token that an issuer says is one of its own, and until when that counts.
@@ -260,8 +281,8 @@ impl Tokens {
         );
     }
 
-    /// Forgets tokens that have ended, and tells of people who have no other.
-    fn expire(&self) {
+    /// Forgets tokens that have ended; whose they were.
+    pub(super) fn expire(&self) -> HashSet<Arc<str>> {
         let now = now();
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         let mut gone = HashSet::new();
@@ -272,27 +293,12 @@ impl Tokens {
             }
             lives
         });
-        if gone.is_empty() {
-            return;
-        }
-        for known in known.values() {
-            gone.remove(&known.verified.principal.id);
-        }
-        drop(known);
-        self.ended.tell(gone);
+        gone
     }
 
-    /// Keeps issuers' keys up to date, and ends what has expired, for ever.
-    pub(crate) async fn follow(&self) {
-        let expiry = async {
-            let mut tick = tokio::time::interval(TICK);
-            loop {
-                tick.tick().await;
-                self.expire();
-            }
-        };
-        let issuers = join_all(self.issuers.iter().map(Issuer::follow));
-        let ((), _) = tokio::join!(expiry, issuers);
+    /// Keeps issuers' keys up to date, for ever.
+    pub(super) async fn follow(&self) {
+        join_all(self.issuers.iter().map(Issuer::follow)).await;
     }
 }
 
@@ -306,6 +312,7 @@ fn check(token: &str, key: &Key, algorithm: Algorithm) -> Option<Claims> {
     decoded.ok().map(|decoded| decoded.claims)
 }
 
-fn now() -> i64 {
+/// In seconds since 1970.
+pub(super) fn now() -> i64 {
     store::now().timestamp()
 }

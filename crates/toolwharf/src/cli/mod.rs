@@ -17,6 +17,7 @@ mod keys;
 mod login;
 mod logs;
 mod names;
+mod open;
 mod pages;
 mod print;
 mod products;
@@ -115,6 +116,8 @@ enum Command {
     /// Make, list and revoke keys.
     #[command(subcommand)]
     Key(keys::Command),
+    /// Sign a browser in to the running gateway, and open it.
+    Open(open::Args),
     /// Talk to the agent.
     Chat(chat::Args),
     /// List, show and remove conversations with the agent.
@@ -217,6 +220,7 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Secret(command) => secrets::run(&context, command).await,
         Command::Product(command) => products::run(&context, command).await,
         Command::Key(command) => keys::run(&context, command).await,
+        Command::Open(args) => open::run(&context, args).await,
         Command::Chat(args) => chat::run(&context, args).await,
         Command::Conversation(command) => conversations::run(&context, command).await,
         Command::Calls(command) => calls::run(&context, command).await,

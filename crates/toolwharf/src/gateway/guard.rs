@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
-use http::{HeaderMap, HeaderValue, Request, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
 use mcp::RpcError;
 use model::Settings;
 use sha2::{Digest, Sha256};
@@ -36,6 +36,7 @@ pub(crate) struct Refusal {
 /// What decides of a request who makes it.
 #[derive(Clone, Copy)]
 pub(crate) struct Asked<'r> {
+    method: &'r Method,
     headers: &'r HeaderMap,
     path: &'r str,
 }
@@ -43,6 +44,7 @@ pub(crate) struct Asked<'r> {
 impl<'r> Asked<'r> {
     pub(crate) fn of<B>(request: &'r Request<B>) -> Self {
         Self {
+            method: request.method(),
             headers: request.headers(),
             path: request.uri().path(),
         }
@@ -69,6 +71,7 @@ impl Guard {
             origins: settings
                 .allowed_origins
                 .iter()
+                .chain(&settings.public_url)
                 .map(|origin| origin.to_ascii_lowercase())
                 .collect(),
             any_ip: address.is_unspecified(),
@@ -182,9 +185,67 @@ impl Guard {
     /// # Errors
     /// Without a living key or a good token.
     pub(crate) async fn key(&self, asked: Asked<'_>) -> Result<Arc<Principal>, Refusal> {
-        let bearer = bearer(asked.headers).ok_or_else(|| self.unauthorized(asked, None))?;
+        let Some(bearer) = bearer(asked.headers) else {
+            return self.browser(asked);
+        };
         let principal = self.identify(bearer, asked).await?;
         principal.ok_or_else(|| self.unauthorized(asked, Some(UNKNOWN_KEY)))
+    }
+
+    /// Who signed in at the browser that asks; with a cookie, which browsers send whoever made the page that asks.
+    fn browser(&self, asked: Asked<'_>) -> Result<Arc<Principal>, Refusal> {
+        let who = self.identities.browser(asked.headers);
+        let who = who.ok_or_else(|| self.unauthorized(asked, None))?;
+        let reads = *asked.method == Method::GET || *asked.method == Method::HEAD;
+        let header = |name: &str| {
+            asked
+                .headers
+                .get(name)
+                .and_then(|value| value.to_str().ok())
+        };
+        let own_site = match header("sec-fetch-site") {
+            Some("same-origin") | None => true,
+            Some("none") => reads,
+            Some(_) => false,
+        };
+        if own_site && (reads || self.is_own_page(asked.headers) && header(BY_SCRIPT).is_some()) {
+            return Ok(who);
+        }
+        Err(Refusal {
+            status: StatusCode::FORBIDDEN,
+            error: RpcError::new(mcp::error::INVALID_REQUEST, FOREIGN_PAGE),
+            challenge: None,
+        })
+    }
+
+    pub(crate) const NO_LINK: &str = "a link that signs in is only made where nobody can read along: on loopback, or with an https `public_url`";
+
+    /// A link that signs one browser in as `who`, once; `None` where others could read it.
+    pub(crate) fn link(&self, who: &Arc<Principal>) -> Option<String> {
+        let base = self.identities.tokens.base();
+        let (scheme, host) = base.split_once("://")?;
+        let name = host_name(host)?;
+        let ip = name.trim_matches(['[', ']']).parse::<IpAddr>();
+        let private =
+            scheme == "https" || name == "localhost" || ip.is_ok_and(|ip| ip.is_loopback());
+        private.then(|| {
+            format!(
+                "{base}/sign-in#{}",
+                self.identities.browsers.link(who.clone())
+            )
+        })
+    }
+
+    /// Whether a page of this gateway's own makes a request, by its `Origin`.
+    pub(crate) fn is_own_page(&self, headers: &HeaderMap) -> bool {
+        let text = |name| {
+            headers
+                .get(name)
+                .and_then(|value: &HeaderValue| value.to_str().ok())
+        };
+        let origin = text(header::ORIGIN).unwrap_or_default();
+        let host = text(header::HOST).unwrap_or_default();
+        is_of(origin, host) || origin.eq_ignore_ascii_case(self.identities.tokens.base())
     }
 
     /// Whether this is an administrator's key, as far as it is known without asking anybody.
@@ -273,6 +334,10 @@ pub(crate) fn challenge(
     challenge.cloned().or(plain)
 }
 
+/// A header that only a script of the same origin can add to a request that changes something.
+const BY_SCRIPT: &str = "x-requested-with";
+const FOREIGN_PAGE: &str = "a browser's sign-in counts for pages of this gateway only: changes need its `Origin` and the header \
+                            X-Requested-With; programs send `Authorization: Bearer …`";
 const NO_KEY: &str = "a key is needed: send `Authorization: Bearer twh_…`; the administrator's is in the data \
                       directory's `admin-token`, and `toolwharf key create` makes others";
 const NO_TOKEN: &str = "a token or a key is needed: sign in at the issuer that `WWW-Authenticate` leads to, or send `Authorization: \
@@ -497,6 +562,7 @@ mod tests {
                     headers.insert(header::AUTHORIZATION, value);
                 }
                 let asked = Asked {
+                    method: &Method::GET,
                     headers: &headers,
                     path: "/mcp",
                 };

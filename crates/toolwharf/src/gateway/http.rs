@@ -208,13 +208,9 @@ impl Front {
             let headers = response.headers_mut();
             headers.insert(header::WWW_AUTHENTICATE, challenge);
         }
-        match refusal.status {
-            StatusCode::SERVICE_UNAVAILABLE => {
-                response
-                    .headers_mut()
-                    .insert(header::RETRY_AFTER, HeaderValue::from_static("5"));
-            }
-            _ => {}
+        if refusal.status == StatusCode::SERVICE_UNAVAILABLE {
+            let headers = response.headers_mut();
+            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("5"));
         }
         response
     }

@@ -10,6 +10,7 @@ mod access;
 mod answer;
 mod approvals;
 pub(crate) mod bridge;
+mod browser;
 mod calls;
 mod chat;
 mod docs;

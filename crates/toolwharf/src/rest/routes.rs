@@ -11,7 +11,7 @@ use axum::{
 
 use self::{projects::PROJECTS, records::RECORDS, servers::SERVERS};
 use super::{
-    AppState,
+    AppState, browser,
     route::{ADMIN, Kind, Parameter, Route, parameter},
     secrets, status,
 };
@@ -64,6 +64,15 @@ const GATEWAY: &[Route] = &[
         || post(secrets::rotate),
     )
     .answers::<api::MasterKey>(),
+    Route::new(
+        "makeBrowserLink",
+        "POST",
+        "/api/v1/browser-links",
+        ADMIN,
+        "Make a link that signs a browser in, once",
+        || post(browser::link),
+    )
+    .answers::<api::BrowserLink>(),
 ];
 
 /// The route's handler with the limit of its body.

@@ -1,16 +1,17 @@
-//! How clients find out where to sign in.
+//! Signing in: how clients find out where ([`metadata`]), and the pages on which people do it at a browser ([`page`]).
 //!
-//! Deliberately absent: who somebody is (`auth`).
+//! Deliberately absent: who somebody is, and their sessions (`auth`).
 
 mod metadata;
+mod page;
 
 use std::sync::Arc;
 
 use axum::Router;
 
-use crate::auth::Identities;
+use crate::gateway::Front;
 
 /// Routes that need no key.
-pub(crate) fn router(identities: Arc<Identities>) -> Router {
-    metadata::router(identities)
+pub(crate) fn router(front: &Arc<Front>) -> Router {
+    metadata::router(front.guard().identities().clone()).merge(page::router(front.clone()))
 }

@@ -2,7 +2,7 @@
 //!
 //! Invariants: the page needs no key, because it says nothing; all that it shows comes over the API, with the key of
 //! whoever looks. It runs only what is served here (no script or style of its own in the HTML, nothing from
-//! elsewhere), and may not be framed. Deliberately absent: a build step, a framework, cookies. What models, tools and
+//! elsewhere), and may not be framed. Without a key the session of the browser counts (`signin`). Deliberately absent: a build step, a framework. What models, tools and
 //! web pages say is untrusted; `chat.js` says how it is drawn.
 
 use axum::{

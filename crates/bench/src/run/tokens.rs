@@ -1,0 +1,82 @@
+//! What it costs that people come with tokens of an issuer instead of keys: the product against itself, with a key in the floor's
+//! place.
+//!
+//! Both sides load one process, over the REST API. The token has the size and claims that a company's sign-in gives,
+//! and its issuer is a real one; it is asked for its keys once, before anything is measured.
+
+use anyhow::Context as _;
+use serde_json::json;
+use testkit::Issuer;
+
+use super::calls::{Figure, NO_AUDIT, Side, figure, interleave, stdio_entry};
+use super::load::{Round, Work};
+use super::part::Home;
+use super::report::{Bound, Row};
+use super::{Driver, Product};
+use crate::echo::Era;
+
+const CLIENTS: usize = 32;
+/// The ratio that a call with a token may cost of one with a key.
+const RATIO: f64 = 1.1;
+
+const FIGURES: [Figure; 2] = [
+    figure(
+        "CPU per call with a token, 32 clients",
+        "µs",
+        Bound::Ratio(RATIO),
+        Round::cpu_per_call,
+    ),
+    figure("p50, 32 clients", "µs", Bound::None, |round| {
+        round.latency(0.5)
+    }),
+];
+
+/// Measures calls with a key and with a token.
+///
+/// # Errors
+///
+/// A process did not start, or an answer was wrong.
+pub(crate) async fn run(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
+    let Product::Toolwharf(program) = driver.product.clone() else {
+        // The floor looks at neither.
+        return Ok(Vec::new());
+    };
+    let issuer = Issuer::start(json!({})).await;
+    let settings = format!(
+        "{NO_AUDIT}[auth.oidc.corp]\nissuer = \"{}\"\naccess = [{{ claim = \"groups\", values = [\"ml\"], role = \"call\" }}]\n",
+        issuer.url()
+    );
+    let home = Home::new(&json!({ "echo": stdio_entry(&[])? }), &settings)?;
+    let mut part = home.spawn(&program).await?;
+    part.ready().await?;
+    let measured = async {
+        let base = part.url.strip_suffix("/mcp").context("not an endpoint")?;
+        let groups: Vec<_> = (0..20).map(|n| format!("department-{n}")).collect();
+        let groups = [&["ml".to_owned()], groups.as_slice()].concat();
+        let claims = json!({ "groups": groups, "email": "ann@example.com", "name": "Ann" });
+        let token = issuer
+            .token("ann", "client", base, &["mcp:call"], claims)
+            .await;
+        let bytes = token.len();
+        let url = format!("{base}/api/v1/mcp/servers/echo/call");
+        let side = |bearer| Side::new(&part, &url, Work::Bridge { bearer });
+        let (key, token) = (side(home.token()?), side(token));
+        let size = driver.effort.size();
+        let rounds = (size.rounds, size.calls);
+        let load = (Era::Legacy, CLIENTS);
+        let pair = interleave(driver, &key, &token, load, rounds).await?;
+        let mut rows: Vec<_> = FIGURES
+            .iter()
+            .map(|figure| pair.row("tokens", figure))
+            .collect();
+        rows[0].note = format!(
+            "floor: with a key; a token of {bytes} bytes; {}",
+            pair.note()
+        );
+        anyhow::Ok(rows)
+    };
+    let measured = measured.await;
+    let measured = measured.with_context(|| format!("the log ends:\n{}", part.log()));
+    part.stop().await;
+    measured
+}

@@ -1,0 +1,66 @@
+//! `open`: signs a browser in to the running gateway, and opens it.
+//!
+//! Invariant: the link stands in no argument list, where other users of the machine could read it and be faster. A page in the data
+//! directory, which only its user can read, leads there.
+
+use std::{
+    fs,
+    io::Write as _,
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use api::BrowserLink;
+use serde_json::json;
+
+use super::{Context, http::path, print};
+
+const PAGE: &str = "open.html";
+
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// Print the link instead of opening it.
+    #[arg(long)]
+    print: bool,
+}
+
+pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
+    let api = context.gateway().await?;
+    let link: BrowserLink = api.post(&path(&["browser-links"]), &json!({})).await?;
+    let dir = context.dir(None).filter(|_| !args.print);
+    let page = dir.and_then(|dir| page(&dir, &link.url).ok());
+    if page.is_some_and(|page| opens(&page)) {
+        eprintln!("opened in your browser");
+        return Ok(());
+    }
+    let minutes = link.expires_in / 60;
+    eprintln!("open this link in a browser, once and within {minutes} minutes:");
+    print::data(&(link.url + "\n"))
+}
+
+/// Writes a page that leads to the link.
+fn page(dir: &Path, url: &str) -> std::io::Result<PathBuf> {
+    let path = dir.join(PAGE);
+    let _ = fs::remove_file(&path);
+    let mut options = fs::OpenOptions::new();
+    let mut file = options
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&path)?;
+    write!(
+        file,
+        "<!doctype html><meta charset=\"utf-8\"><meta http-equiv=\"refresh\" content=\"0;url={url}\">"
+    )?;
+    Ok(path)
+}
+
+fn opens(page: &Path) -> bool {
+    let mut opener = Command::new("xdg-open");
+    opener.arg(page);
+    for stream in [Command::stdin, Command::stdout, Command::stderr] {
+        stream(&mut opener, Stdio::null());
+    }
+    opener.status().is_ok_and(|status| status.success())
+}
