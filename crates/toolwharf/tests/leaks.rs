@@ -10,10 +10,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use common::scripted;
+use common::{Setup, scripted};
 use kept::Kept;
 use serde_json::{Value, json};
-use testkit::{DEADLINE, wait_for};
+use testkit::{DEADLINE, Issuer, Peer, Process, wait_for};
 
 /// Values that are nowhere else in the world.
 const CANARIES: [(&str, &str); 5] = [
@@ -251,4 +251,116 @@ async fn no_secret_leaks_with_sqlite() {
 #[tokio::test]
 async fn no_secret_leaks_with_postgres() {
     canaries(Kept::postgres().await).await;
+}
+
+/// Tokens of people, the gateway's own secret at their issuer, and the cookie of a browser.
+#[tokio::test]
+async fn nothing_that_people_sign_in_with_leaks() {
+    let client = |name: &str, secret: &str| {
+        json!({
+            "client_id": name, "client_secret": secret, "grant_types": ["client_credentials"], "redirect_uris": [],
+            "response_types": [], "token_endpoint_auth_method": "client_secret_post",
+        })
+    };
+    let own = "canary-own-secret-4ad1770c";
+    let mut clients = json!([client("wharf", own), client("robot", "of-the-robot")]);
+    // The gateway's own client authenticates in a header.
+    clients[0]["token_endpoint_auth_method"] = json!("client_secret_basic");
+    let issuer = Issuer::start(json!({ "clients": clients, "opaque": true })).await;
+    let mut upstream = Process::bin("testkit-scripted", ["--http", "127.0.0.1:0"]);
+    let setup = Setup::new()
+        .settings(&format!(
+            "[audit]\nbodies = \"full\"\n[auth.oidc.corp]\nissuer = \"{}\"\nintrospection = true\nclient_id = \"wharf\"\n\
+             client_secret = \"${{OWN_SECRET}}\"\naccess = [{{ role = \"admin\" }}]\n",
+            issuer.url()
+        ))
+        .env("OWN_SECRET", own)
+        .env("RUST_LOG", "trace")
+        .server("up", json!({ "url": upstream.url().await }));
+    let mut gateway = setup.connected().await;
+    let resource = gateway.url.clone();
+    let good = issuer
+        .token("ann", "client", &resource, &[], json!({}))
+        .await;
+    let expired = issuer
+        .token("ann", "client", &resource, &[], json!({ "exp": 1000 }))
+        .await;
+    let form = format!(
+        "grant_type=client_credentials&client_id=robot&client_secret=of-the-robot&resource={resource}&scope=mcp:call"
+    );
+    let endpoint = testkit::RawClient::new(&format!("{}/token", issuer.url()));
+    let kind = [("content-type", "application/x-www-form-urlencoded")];
+    let opaque: Value =
+        serde_json::from_slice(&endpoint.post_with(&kind, form).await.body).unwrap();
+    let opaque = opaque["access_token"].as_str().unwrap().to_owned();
+    let form = [kind[0], ("origin", resource.as_str())];
+    let entered = format!("key={}", gateway.token());
+    let entered = gateway.at("/sign-in").post_with(&form, entered).await;
+    let cookie = entered
+        .header("set-cookie")
+        .unwrap()
+        .split([';', '='])
+        .nth(1)
+        .unwrap()
+        .to_owned();
+
+    let mut answers = String::new();
+    for token in [&good, &opaque] {
+        let client = gateway
+            .client()
+            .with("authorization", &format!("Bearer {token}"));
+        let mut peer = Peer::http(client, testkit::peer::MODERN, json!({})).await;
+        let seen = peer.tool("headers", json!({})).await;
+        assert!(seen.text().contains("host"), "{seen:?}");
+        answers += &format!("{seen:?}");
+    }
+    for token in [&good, &expired, &opaque, &"canary-unknown-5b0e".to_owned()] {
+        for path in [
+            "/mcp",
+            "/api/v1/calls",
+            "/api/v1/status",
+            "/api/v1/mcp/servers",
+        ] {
+            let bearer = format!("Bearer {token}");
+            let reply = gateway.at(path).get(&[("authorization", &bearer)]).await;
+            answers += &format!("{:?}", reply.headers);
+            answers += &reply.collect(DEADLINE).await.text();
+        }
+    }
+    let signed_in = format!(
+        "toolwharf-{}={cookie}",
+        resource.rsplit(':').next().unwrap()
+    );
+    let reply = gateway
+        .at("/api/v1/calls")
+        .get(&[("cookie", &signed_in)])
+        .await;
+    assert_eq!(reply.status, 200);
+    answers += &reply.collect(DEADLINE).await.text();
+    answers += &gateway.metrics().await;
+    gateway.process.signal(rustix::process::Signal::TERM);
+    gateway.process.ended(DEADLINE).await;
+    let log = gateway.process.stderr();
+    assert!(log.contains("TRACE"), "the log is not whole");
+    let mut places = vec![
+        ("an answer".to_owned(), answers.into_bytes()),
+        ("the log".to_owned(), log.into_bytes()),
+    ];
+    for file in files(&gateway.folder().join("data")) {
+        places.push((file.display().to_string(), std::fs::read(&file).unwrap()));
+    }
+    let part = |token: &str| token.rsplit('.').next().unwrap().to_owned();
+    for secret in [
+        part(&good),
+        part(&expired),
+        opaque,
+        own.to_owned(),
+        cookie,
+        "canary-unknown-5b0e".to_owned(),
+    ] {
+        for (place, bytes) in &places {
+            let found = memchr::memmem::find(bytes, secret.as_bytes());
+            assert!(found.is_none(), "{secret} in {place}");
+        }
+    }
 }

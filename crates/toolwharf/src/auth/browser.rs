@@ -57,14 +57,14 @@ impl Browsers {
     /// Opens a session; the value of `Set-Cookie`.
     pub(crate) fn open(&self, who: Arc<Principal>) -> String {
         let value = secret();
-        lock(&self.sessions).put(digest(&value), who);
+        lock(&self.sessions).put(digest(&value), who, Instant::now());
         self.set_cookie(&value, SESSION.as_secs())
     }
 
     /// Ends the session of these headers, if they have one; the value of `Set-Cookie`.
     pub(crate) fn close(&self, headers: &HeaderMap) -> String {
         if let Some(value) = self.value(headers) {
-            lock(&self.sessions).take(&digest(value));
+            lock(&self.sessions).take(&digest(value), Instant::now());
         }
         self.set_cookie("", 0)
     }
@@ -78,7 +78,9 @@ impl Browsers {
     /// Whose session that is, whether or not their key is still living.
     pub(super) fn principal(&self, headers: &HeaderMap) -> Option<Arc<Principal>> {
         let value = self.value(headers)?;
-        lock(&self.sessions).get(&digest(value)).cloned()
+        lock(&self.sessions)
+            .get(&digest(value), Instant::now())
+            .cloned()
     }
 
     /// Whether headers have a cookie of ours.
@@ -95,26 +97,27 @@ impl Browsers {
     /// Makes a link for them; the secret part of it.
     pub(crate) fn link(&self, who: Arc<Principal>) -> String {
         let value = secret();
-        lock(&self.links).put(digest(&value), who);
+        lock(&self.links).put(digest(&value), who, Instant::now());
         value
     }
 
     /// Whom that link is for; it is used up.
     pub(crate) fn redeem(&self, link: &str) -> Option<Arc<Principal>> {
-        lock(&self.links).take(&digest(link))
+        lock(&self.links).take(&digest(link), Instant::now())
     }
 
     /// Whether somebody with that id has a session.
     pub(super) fn lives(&self, id: &str) -> bool {
         let sessions = lock(&self.sessions);
-        let mut living = sessions.living();
+        let mut living = sessions.living(Instant::now());
         living.any(|who| *who.id == *id)
     }
 
     /// Forgets what has ended; whose sessions these were.
     pub(super) fn expire(&self) -> Vec<Arc<str>> {
-        lock(&self.links).expire();
-        let ended = lock(&self.sessions).expire();
+        let now = Instant::now();
+        lock(&self.links).expire(now);
+        let ended = lock(&self.sessions).expire(now);
         ended.into_iter().map(|who| who.id.clone()).collect()
     }
 }
@@ -140,35 +143,32 @@ impl<K: Copy + Eq + Hash, V> Expiring<K, V> {
         Self { lasts, values }
     }
 
-    pub(super) fn put(&mut self, key: K, value: V) {
+    pub(super) fn put(&mut self, key: K, value: V, now: Instant) {
         if self.values.len() >= MAX_SESSIONS {
             let oldest = self.values.iter().min_by_key(|(_, (until, _))| *until);
             if let Some(oldest) = oldest.map(|(key, _)| *key) {
                 self.values.remove(&oldest);
             }
         }
-        let until = Instant::now() + self.lasts;
-        self.values.insert(key, (until, value));
+        self.values.insert(key, (now + self.lasts, value));
     }
 
-    fn get(&self, key: &K) -> Option<&V> {
+    fn get(&self, key: &K, now: Instant) -> Option<&V> {
         let (until, value) = self.values.get(key)?;
-        (*until > Instant::now()).then_some(value)
+        (*until > now).then_some(value)
     }
 
-    pub(super) fn take(&mut self, key: &K) -> Option<V> {
+    pub(super) fn take(&mut self, key: &K, now: Instant) -> Option<V> {
         let (until, value) = self.values.remove(key)?;
-        (until > Instant::now()).then_some(value)
+        (until > now).then_some(value)
     }
 
-    fn living(&self) -> impl Iterator<Item = &V> {
-        let now = Instant::now();
+    fn living(&self, now: Instant) -> impl Iterator<Item = &V> {
         let living = self.values.values().filter(move |(until, _)| *until > now);
         living.map(|(_, value)| value)
     }
 
-    fn expire(&mut self) -> Vec<V> {
-        let now = Instant::now();
+    fn expire(&mut self, now: Instant) -> Vec<V> {
         let ended = self.values.extract_if(|_, (until, _)| *until <= now);
         ended.map(|(_, (_, value))| value).collect()
     }
@@ -184,16 +184,13 @@ mod tests {
         [(header::COOKIE, value)].into_iter().collect()
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_link_is_good_once_and_a_session_for_half_a_day() {
+    #[test]
+    fn a_link_is_good_once_and_a_cookie_is_its_browsers_alone() {
         let browsers = Browsers::new("http://127.0.0.1:6280");
         let who = Arc::new(Principal::new("key:a", Role::Admin, None));
         let link = browsers.link(who.clone());
         assert_eq!(browsers.redeem(&link), Some(who.clone()));
         assert_eq!(browsers.redeem(&link), None);
-        let late = browsers.link(who.clone());
-        tokio::time::advance(LINK).await;
-        assert_eq!(browsers.redeem(&late), None);
 
         let set = browsers.open(who.clone());
         let (cookie, rest) = set.split_once("; ").expect("attributes");
@@ -201,21 +198,30 @@ mod tests {
         assert_eq!(rest, "Path=/; Max-Age=43200; HttpOnly; SameSite=Strict");
         let sent = headers(&format!("other=1; {cookie}"));
         assert_eq!(browsers.principal(&sent), Some(who.clone()));
-        assert!(
-            browsers
-                .principal(&headers("toolwharf-6280=guess"))
-                .is_none()
-        );
-        assert!(browsers.lives("key:a"));
-        tokio::time::advance(SESSION).await;
+        let guess = headers("toolwharf-6280=guess");
+        assert!(browsers.principal(&guess).is_none() && browsers.lives("key:a"));
+        browsers.close(&sent);
         assert!(browsers.principal(&sent).is_none() && !browsers.lives("key:a"));
-        assert_eq!(browsers.expire(), ["key:a".into()]);
 
         let over = Browsers::new("https://tools.example.com").open(who);
         assert!(
             over.starts_with("__Host-toolwharf=") && over.ends_with("; Secure"),
             "{over}"
         );
+    }
+
+    #[test]
+    fn what_has_expired_is_gone() {
+        let (start, mut all) = (Instant::now(), Expiring::new(LINK));
+        all.put(1, "one", start);
+        all.put(2, "two", start + LINK / 2);
+        let late = start + LINK;
+        assert_eq!((all.get(&1, late), all.get(&2, late)), (None, Some(&"two")));
+        assert_eq!(all.living(late).collect::<Vec<_>>(), [&"two"]);
+        assert_eq!(all.take(&1, late), None);
+        all.put(1, "again", start);
+        assert_eq!(all.expire(late), ["again"]);
+        assert_eq!(all.take(&2, late), Some("two"));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
+use tokio::time::Instant;
 
 use super::{
     LINK, Principal, Refused, Tokens,
@@ -96,10 +97,11 @@ impl Codes {
             browser: digest(&browser),
             next,
         };
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .put(digest(&state), begun);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).put(
+            digest(&state),
+            begun,
+            Instant::now(),
+        );
         let joint = if endpoint.contains('?') { '&' } else { '?' };
         Ok((format!("{endpoint}{joint}{query}"), browser))
     }
@@ -118,7 +120,7 @@ impl Codes {
             .0
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .take(&digest(&answer.state));
+            .take(&digest(&answer.state), Instant::now());
         let begun = begun.filter(|begun| begun.browser == digest(browser));
         let begun = begun.ok_or_else(|| {
             invalid("this sign-in is over, or began in another browser; begin again")
