@@ -7,6 +7,7 @@ use std::{
 };
 
 use anyhow::Context;
+use http::HeaderMap;
 use model::Settings;
 use tokio::{
     net::TcpListener,
@@ -102,7 +103,13 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
             data_dir.join("admin-token").display()
         );
     }
-    logins.listen(&url);
+    let settings = &config.settings;
+    logins.listen(settings.public_url.as_deref().unwrap_or(&url));
+    if !address.ip().is_loopback() && settings.public_url.is_none() && !settings.oidc.is_empty() {
+        tracing::warn!(
+            "clients are told to sign in for {url}: set `public_url` to the address that they use"
+        );
+    }
     eprintln!("toolwharf is at {url}/mcp");
     if let Some(who) = keys.identify(&token)
         && let Some(link) = front.guard().link(&who)
@@ -128,9 +135,15 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
         logins.clone(),
         over.clone(),
     );
-    let identify = (!address.ip().is_loopback()).then(|| {
-        let keys = keys.clone();
-        Box::new(move |key: &str| Some(keys.identify(key)?.id.clone())) as logins::Identify
+    let is_local = address.ip().is_loopback()
+        && config.settings.public_url.is_none()
+        && config.settings.oidc.is_empty();
+    let identify = (!is_local).then(|| {
+        let identities = identities.clone();
+        Box::new(move |headers: &HeaderMap, key: Option<&str>| {
+            let who = key.and_then(|key| identities.keys.identify(key));
+            Some(who.or_else(|| identities.browser(headers))?.id.clone())
+        }) as logins::Identify
     });
     let more = ops::router(front.clone(), gateway.clone(), ready.clone())
         .merge(signin::router(&front))

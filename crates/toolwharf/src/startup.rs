@@ -229,7 +229,7 @@ pub(crate) async fn gateway(
         chain: Some(chain),
     };
     let master = Arc::new(Master::open(&store, data_dir, &env).await?);
-    let logins = Logins::new(store.clone(), master.clone());
+    let logins = Logins::new(store.clone(), master.clone(), &settings);
     let packages = Packages::new(data_dir.join("packages"), spawner.clone(), owns);
     let packages = Arc::new(packages);
     let host = Host::new(spawner.clone(), packages.clone());

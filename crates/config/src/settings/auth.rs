@@ -30,6 +30,14 @@ pub(super) fn auth(mut table: Table<'_, '_>) -> BTreeMap<String, OidcSettings> {
         } else if let Some(items) = value.get_ref().as_table() {
             let table = Table::new(walk, items, "auth.oidc.*.");
             if let Some(issuer) = issuer(table, key.span()) {
+                let mut others = issuers.values();
+                if others.any(|other: &OidcSettings| other.issuer == issuer.issuer) {
+                    walk.wrong(
+                        key.span(),
+                        "two entries of one issuer",
+                        "all its rules in one",
+                    );
+                }
                 issuers.insert(name.to_owned(), issuer);
             }
         } else {

@@ -95,6 +95,11 @@ fn what_is_wrong_is_said_with_what_to_write() {
         "",
     );
     check(
+        "ISSUER[auth.oidc.again]\nissuer = \"https://a.example\"",
+        "two entries of one issuer",
+        "all its rules in one",
+    );
+    check(
         "ISSUERgroups = 1",
         "`auth.oidc.*.groups` is not a known",
         "known are",

@@ -301,6 +301,19 @@ async fn a_token_that_is_no_jwt_is_asked_about_and_believed_for_a_while() {
     check(&tokens, "neverissued", "nobody").await;
     let asked = issuer.count("introspection").await;
     assert_eq!(asked, 3);
+    // One that is revoked is over when its issuer is asked the next time.
+    assert!(tokens.lives("client:corp:robot"));
+    let basic = [
+        ("content-type", "application/x-www-form-urlencoded"),
+        ("authorization", "Basic cm9ib3Q6Y2xpZW50LXNlY3JldA=="),
+    ];
+    let revocation = testkit::RawClient::new(&format!("{}/token/revocation", issuer.url()));
+    let revoked = revocation
+        .post_with(&basic, format!("token={opaque}"))
+        .await;
+    assert_eq!(revoked.status, 200);
+    check(&tokens, &opaque, "nobody").await;
+    assert!(!tokens.lives("client:corp:robot"));
     issuer.set(json!({ "down": true })).await;
     check(&tokens, "another", "away: ").await;
 }

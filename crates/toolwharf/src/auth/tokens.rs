@@ -70,8 +70,9 @@ pub(crate) struct Tokens {
 #[derive(Clone)]
 struct Known {
     verified: Arc<Verified>,
-    /// When its issuer is to be asked again, in seconds since 1970.
+    /// When its issuer is to be asked again, and when it is over, in seconds since 1970.
     fresh_until: i64,
+    ends_at: i64,
 }
 
 impl Tokens {
@@ -154,7 +155,7 @@ impl Tokens {
     pub(super) fn lives(&self, id: &str) -> bool {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         let mut all = known.values();
-        all.any(|known| *known.verified.principal.id == *id && known.verified.ends_at > now())
+        all.any(|known| *known.verified.principal.id == *id && known.ends_at > now())
     }
 
     /// Finds out whose token that is; `None`: of none of these issuers.
@@ -184,6 +185,7 @@ impl Tokens {
             None => self.told(token).await?,
         };
         let Some((verified, fresh_until)) = found else {
+            self.end(&digest);
             return Ok(None);
         };
         let verified = Arc::new(verified);
@@ -263,10 +265,18 @@ impl Tokens {
         Ok(None)
     }
 
+    /// Its issuer does not know it any more.
+    fn end(&self, digest: &Digest) {
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = known.get_mut(digest) {
+            known.ends_at = 0;
+        }
+    }
+
     fn remember(&self, digest: Digest, verified: &Arc<Verified>, fresh_until: i64) {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= MAX_TOKENS && !known.contains_key(&digest) {
-            let first = known.iter().min_by_key(|(_, known)| known.verified.ends_at);
+            let first = known.iter().min_by_key(|(_, known)| known.ends_at);
             if let Some(first) = first.map(|(digest, _)| *digest) {
                 known.remove(&first);
             }
@@ -275,6 +285,7 @@ impl Tokens {
         known.insert(
             digest,
             Known {
+                ends_at: verified.ends_at,
                 verified,
                 fresh_until,
             },
@@ -287,7 +298,7 @@ impl Tokens {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         let mut gone = HashSet::new();
         known.retain(|_, known| {
-            let lives = known.verified.ends_at > now;
+            let lives = known.ends_at > now;
             if !lives {
                 gone.insert(known.verified.principal.id.clone());
             }

@@ -27,7 +27,7 @@ use engine::{
 use futures_util::future::BoxFuture;
 use http::{Request, Response};
 use mcp::client::{Authorize, Connector};
-use model::{Grant, Login, LoginMode, Origin, ServerKey, ServerSpec};
+use model::{Grant, Login, LoginMode, Origin, ServerKey, ServerSpec, Settings};
 use oauth::{Client, Discovery, Identity, Tokens};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use store::{LoginClientRow, LoginRow, NewLogin, Store, Time};
@@ -95,10 +95,16 @@ pub(crate) struct Logins {
     credentials: Mutex<HashMap<Id, Arc<Credential>>>,
     links: Links,
     tasks: TaskTracker,
+    /// Of entries that do not say: each caller's own where callers are people.
+    usual: LoginMode,
 }
 
 impl Logins {
-    pub(crate) fn new(store: Store, master: Arc<Master>) -> Arc<Self> {
+    pub(crate) fn new(store: Store, master: Arc<Master>, settings: &Settings) -> Arc<Self> {
+        let usual = match settings.oidc.is_empty() {
+            true => LoginMode::Shared,
+            false => LoginMode::User,
+        };
         Arc::new_cyclic(|this| Self {
             this: this.clone(),
             store,
@@ -110,6 +116,7 @@ impl Logins {
             credentials: Mutex::default(),
             links: Links::default(),
             tasks: TaskTracker::new(),
+            usual,
         })
     }
 
@@ -138,6 +145,24 @@ impl Logins {
         named.or_else(|| {
             base.starts_with("https://")
                 .then(|| format!("{base}/login/client.json"))
+        })
+    }
+
+    /// What there is to know of a server to sign in to it, if it is one that may ask for that.
+    fn place(&self, spec: &ServerSpec) -> Option<Place> {
+        let Origin::Remote(remote) = &spec.origin else {
+            return None;
+        };
+        let usual = match remote.login.grant {
+            Grant::AuthorizationCode => self.usual,
+            Grant::ClientCredentials => LoginMode::Shared,
+        };
+        let mut login = remote.login.clone();
+        login.mode.get_or_insert(usual);
+        Some(Place {
+            url: remote.url.clone(),
+            login,
+            public_only: remote.public_only,
         })
     }
 
@@ -173,7 +198,7 @@ impl Logins {
 
     /// The credential of a caller to a server; `None`: nobody signs in to it.
     fn of(&self, spec: &ServerSpec, principal: &Arc<str>) -> Option<Arc<Credential>> {
-        let place = place(spec)?;
+        let place = self.place(spec)?;
         let whose = match mode(&place.login) {
             LoginMode::None => return None,
             LoginMode::Shared => EVERYBODY.into(),
@@ -268,7 +293,8 @@ impl Logins {
 
     /// Whose sign-in requests to the server carry.
     pub(crate) fn mode(&self, spec: &ServerSpec) -> LoginMode {
-        place(spec).map_or(LoginMode::None, |place| mode(&place.login))
+        self.place(spec)
+            .map_or(LoginMode::None, |place| mode(&place.login))
     }
 
     /// How the sign-in of a caller to a server stands; `None`: nobody signs in to it.
@@ -389,17 +415,6 @@ impl oauth::Http for Http<'_> {
             .connector
             .fetch(request, MAX_DOCUMENT, self.public_only);
         Box::pin(sending)
-    }
-}
-
-fn place(spec: &ServerSpec) -> Option<Place> {
-    match &spec.origin {
-        Origin::Remote(remote) => Some(Place {
-            url: remote.url.clone(),
-            login: remote.login.clone(),
-            public_only: remote.public_only,
-        }),
-        Origin::Launch(_) => None,
     }
 }
 

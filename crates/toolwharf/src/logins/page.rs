@@ -19,8 +19,8 @@ use super::{Logins, links::Bringer};
 /// Before the ids of links in the names of cookies.
 const COOKIE: &str = "twh_login_";
 
-/// Who a key is of, by what its calls are known.
-pub(crate) type Identify = Box<dyn Fn(&str) -> Option<Arc<str>> + Send + Sync>;
+/// Who has this key, or the browser that sends these headers: what their calls are known by.
+pub(crate) type Identify = Box<dyn Fn(&HeaderMap, Option<&str>) -> Option<Arc<str>> + Send + Sync>;
 
 struct Pages {
     logins: Arc<Logins>,
@@ -37,7 +37,19 @@ pub(crate) fn router(logins: Arc<Logins>, identify: Option<Identify>) -> Router 
         .with_state(pages)
 }
 
-async fn show(State(pages): State<Arc<Pages>>, Path(link): Path<String>) -> Response {
+impl Pages {
+    /// Whether somebody has shown that they are the one who asked.
+    fn is_theirs(&self, headers: &HeaderMap, key: Option<&str>, asked: &Arc<str>) -> bool {
+        let identify = self.identify.as_ref();
+        identify.is_none_or(|identify| identify(headers, key).as_ref() == Some(asked))
+    }
+}
+
+async fn show(
+    State(pages): State<Arc<Pages>>,
+    Path(link): Path<String>,
+    headers: HeaderMap,
+) -> Response {
     let Some(found) = pages.logins.links.offered(&link) else {
         return gone();
     };
@@ -46,10 +58,11 @@ async fn show(State(pages): State<Arc<Pages>>, Path(link): Path<String>) -> Resp
         "<p>A client of yours wants to use the server <b>{server}</b>, which asks you to sign in. You go on to the page \
          where its owner has people do that.</p><form method=\"post\">"
     );
-    if pages.identify.is_some() {
+    if !pages.is_theirs(&headers, None, &found.principal) {
         body.push_str(
             "<p><label>Your key for Toolwharf, the one that your client has<br>\
-             <input type=\"password\" name=\"key\" autocomplete=\"off\" required></label></p>",
+             <input type=\"password\" name=\"key\" autocomplete=\"off\" required></label></p>\
+             <p>Or <a href=\"/sign-in\">sign in to Toolwharf</a>, and open this link again.</p>",
         );
     }
     body.push_str("<p><button autofocus>Sign in</button></p></form>");
@@ -59,21 +72,19 @@ async fn show(State(pages): State<Arc<Pages>>, Path(link): Path<String>) -> Resp
 async fn follow(
     State(pages): State<Arc<Pages>>,
     Path(link): Path<String>,
+    headers: HeaderMap,
     RawForm(form): RawForm,
 ) -> Response {
     let Some(found) = pages.logins.links.offered(&link) else {
         return gone();
     };
-    if let Some(identify) = &pages.identify {
-        let mut fields = url::form_urlencoded::parse(&form);
-        let key = fields
-            .find(|(name, _)| name == "key")
-            .map(|(_, value)| value);
-        let who = key.and_then(|key| identify(key.trim()));
-        if who.as_ref() != Some(&found.principal) {
-            let what = "<p>This is not the key of the client that asked for the sign-in. Nobody is signed in.</p>";
-            return page(StatusCode::FORBIDDEN, "Not your sign-in", what);
-        }
+    let mut fields = url::form_urlencoded::parse(&form);
+    let key = fields
+        .find(|(name, _)| name == "key")
+        .map(|(_, value)| value);
+    if !pages.is_theirs(&headers, key.as_deref().map(str::trim), &found.principal) {
+        let what = "<p>This is not the key of the client that asked for the sign-in. Nobody is signed in.</p>";
+        return page(StatusCode::FORBIDDEN, "Not your sign-in", what);
     }
     match pages.logins.follow(&link, &found).await {
         Ok((url, cookie)) => {
