@@ -14,6 +14,7 @@ const state = {
   // May be changed while it runs.
   down: false,
   delay_ms: 0,
+  hold_ms: 0,
   refuse_refresh: false,
   refuse_resource: false,
   rotate: true,
@@ -21,6 +22,7 @@ const state = {
   consent: true,
   lifetime: 3600,
   refresh_lifetime: 86400,
+  withheld: [],
   accounts: {},
   documents: {},
   answers: {},
@@ -32,6 +34,7 @@ const state = {
 };
 const oidcScopes = ['openid', 'offline_access', 'email', 'groups', 'profile'];
 const counts = {};
+const secrets = new Set();
 const cookieKey = crypto.randomBytes(32).toString('hex');
 let issuer;
 let keys = [];
@@ -169,6 +172,12 @@ function build() {
     counts[name] = (counts[name] ?? 0) + 1;
     const grant = name === 'token' && ctx.oidc.params?.grant_type;
     if (grant) counts[`token:${grant}`] = (counts[`token:${grant}`] ?? 0) + 1;
+    if (name === 'token') {
+      const { code, code_verifier: verifier, refresh_token: used } = ctx.oidc.params ?? {};
+      const { access_token: access, refresh_token: refresh, id_token: id } = ctx.body ?? {};
+      for (const value of [code, verifier, used, access, refresh, id]) if (value) secrets.add(value);
+      if (state.hold_ms) await new Promise((done) => { setTimeout(done, state.hold_ms); });
+    }
   });
   provider.on('server_error', (_ctx, error) => console.error(error));
 }
@@ -177,7 +186,10 @@ async function grantAll(accountId, clientId, params) {
   const grant = new provider.Grant({ accountId, clientId });
   grant.addOIDCScope(params.scope ?? oidcScopes.join(' '));
   grant.addOIDCClaims(['email', 'email_verified', 'groups', 'name']);
-  for (const resource of [params.resource ?? []].flat()) grant.addResourceScope(resource, state.scopes.join(' '));
+  for (const resource of [params.resource ?? []].flat()) {
+    grant.addResourceScope(resource, state.scopes.filter((scope) => !state.withheld.includes(scope)).join(' '));
+    if (state.withheld.length) grant.rejectResourceScope(resource, state.withheld.join(' '));
+  }
   await grant.save();
   return grant;
 }
@@ -257,6 +269,7 @@ async function signIn({ url, account, deny = false }) {
 const control = {
   set: (body) => Object.assign(state, body) && {},
   counts: () => counts,
+  secrets: () => [...secrets],
   rotate: () => {
     addKey();
     build();

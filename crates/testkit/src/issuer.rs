@@ -15,11 +15,13 @@
 //! | `delay_ms` | 0 | how long every answer waits, in milliseconds |
 //! | `documents` | `{}` | client id metadata documents by their `https` URL, instead of the network |
 //! | `down` | `false` | every connection is closed without an answer |
+//! | `hold_ms` | 0 | how long an answer of the token endpoint waits when its work is done, in milliseconds |
 //! | `lifetime`, `refresh_lifetime` | 3600, 86400 | of access and refresh tokens, in seconds |
 //! | `opaque` | `false` | access tokens for a resource are opaque, for introspection |
 //! | `refuse_refresh` | `false` | refresh tokens are refused with `invalid_grant` |
 //! | `refuse_resource` | `false` | a `resource` is refused with `invalid_target`, as Entra does |
 //! | `rotate` | `true` | each refresh gives a new refresh token, and using an old one revokes the grant |
+//! | `withheld` | `[]` | scopes of a resource that nobody is given |
 //!
 //! And, at its start only: `clients` (in the words of RFC 7591, with `client_id` and `client_secret`), `scopes` (of every resource;
 //! `mcp:call`, `mcp:read` and `mcp:manage`), `algorithm` (`RS256`, or `ES256`), `host` (`127.0.0.1`; `localhost` keeps its cookies apart).
@@ -91,6 +93,12 @@ impl Issuer {
     pub async fn count(&self, endpoint: &str) -> u64 {
         let counts = self.control("counts", json!({})).await;
         counts[endpoint].as_u64().unwrap_or(0)
+    }
+
+    /// All codes, verifiers and tokens that its token endpoint has taken or given.
+    pub async fn secrets(&self) -> Vec<String> {
+        let secrets = self.control("secrets", json!({})).await;
+        serde_json::from_value(secrets).expect("a list of strings")
     }
 
     /// An access token as the issuer would give it, valid for an hour. Each of `claims` replaces one of its claims; `null` leaves it out.

@@ -6,7 +6,8 @@
 //! library finds and guards such processes ([`Bin`], [`Process`]), speaks to servers without interpreting what they say ([`RawClient`], [`StdioClient`]) or as a
 //! complete client of any era ([`Peer`]), waits with deadlines ([`wait_for`]), runs the official
 //! conformance suite ([`conformance`]), and gives each test a database ([`postgres::Database`]),
-//! a web site ([`Site`]), a registry of packages ([`Registry`]) and an authorization server ([`Issuer`]).
+//! a web site ([`Site`]), a registry of packages ([`Registry`]), an authorization server ([`Issuer`]) with a server behind it ([`Protected`]),
+//! and a browser ([`Chromium`]).
 //!
 //! Invariants: every wait has a deadline, every child dies with its guard, and a helper that
 //! cannot do its work panics with a sentence that says what to do, because it runs in tests only.
@@ -28,12 +29,14 @@
 
 mod bin;
 pub mod browser;
+mod chromium;
 pub mod conformance;
 pub mod issuer;
 pub mod llm;
 pub mod peer;
 pub mod postgres;
 mod process;
+pub mod protected;
 mod raw;
 mod registry;
 mod site;
@@ -43,9 +46,11 @@ mod stdio;
 mod wait;
 
 pub use bin::Bin;
+pub use chromium::Chromium;
 pub use issuer::Issuer;
 pub use peer::{Outcome, Peer};
 pub use process::Process;
+pub use protected::Protected;
 pub use raw::{RawClient, Reply, Streaming};
 pub use registry::Registry;
 pub use site::Site;

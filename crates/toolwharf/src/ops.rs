@@ -71,6 +71,12 @@ fn metrics(front: &Front, gateway: &Gateway) -> String {
         &|server| u64::from(matches!(server.state(), State::Ready(_))),
     );
     family(
+        "server_needs_login",
+        "gauge",
+        "Whether somebody has to sign in to the server.",
+        &|server| u64::from(server.status().needs_login),
+    );
+    family(
         "server_starts_total",
         "counter",
         "Attempts to start or reach the server.",

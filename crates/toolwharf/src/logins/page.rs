@@ -55,17 +55,17 @@ async fn show(
     };
     let server = escape(found.credential.id.server.name.as_str());
     let mut body = format!(
-        "<p>A client of yours wants to use the server <b>{server}</b>, which asks you to sign in. You go on to the page \
-         where its owner has people do that.</p><form method=\"post\">"
+        "<p>A client of yours wants to use the server <b>{server}</b>, which needs you to sign in. The button takes you to \
+         its sign-in page.</p><form method=\"post\">"
     );
     if !pages.is_theirs(&headers, None, &found.principal) {
         body.push_str(
-            "<p><label>Your key for Toolwharf, the one that your client has<br>\
-             <input type=\"password\" name=\"key\" autocomplete=\"off\" required></label></p>\
+            "<label>Your Toolwharf key, the one that your client has\
+             <input type=\"password\" name=\"key\" autocomplete=\"off\" required autofocus></label>\
              <p>Or <a href=\"/sign-in\">sign in to Toolwharf</a>, and open this link again.</p>",
         );
     }
-    body.push_str("<p><button autofocus>Sign in</button></p></form>");
+    body.push_str("<button>Sign in</button></form>");
     page(StatusCode::OK, &format!("Sign in to {server}"), &body)
 }
 
@@ -181,15 +181,21 @@ fn failed(error: &oauth::Error) -> Response {
 }
 
 fn page(status: StatusCode, title: &str, body: &str) -> Response {
-    const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;max-width:30rem;margin:15vh auto;padding:0 1.5rem;color:#1d2330;background:#fff}\
-        h1{font-size:1.4rem}button{font:inherit;padding:.5rem 1.4rem;border:0;border-radius:.5rem;background:#1f5fd0;color:#fff;cursor:pointer}\
-        button:focus-visible,input:focus-visible{outline:3px solid #8db4ff}input{font:inherit;width:100%;padding:.5rem;box-sizing:border-box}\
-        @media(prefers-color-scheme:dark){body{background:#14171d;color:#e6e8ee}input{background:#1f242d;color:inherit;border:1px solid #555}}";
+    const STYLE: &str = ":root{color-scheme:light dark;--page:#f3f5f9;--card:#fff;--line:#dde2ec;--text:#1b2130;--soft:#596377;--blue:#1f5fd0}\
+        @media(prefers-color-scheme:dark){:root{--page:#10131a;--card:#181c25;--line:#2b3240;--text:#e8ebf2;--soft:#9aa4b8;--blue:#3b7bea}}\
+        *{box-sizing:border-box}body{margin:0;min-height:100vh;display:flex;flex-direction:column;align-items:center;justify-content:center;\
+        padding:1rem;font:16px/1.55 system-ui,sans-serif;color:var(--text);background:var(--page)}\
+        main{width:100%;max-width:27rem;padding:2rem;background:var(--card);border:1px solid var(--line);border-radius:.9rem;overflow-wrap:anywhere}\
+        header,label{font-size:.85rem;color:var(--soft)}h1{margin:.2rem 0 1rem;font-size:1.4rem;line-height:1.25}p{margin:0 0 1rem}p:last-child{margin:0}\
+        label{display:block}input{display:block;width:100%;margin:.35rem 0 1rem;padding:.65rem .75rem;font:inherit;color:inherit;\
+        background:var(--page);border:1px solid var(--line);border-radius:.5rem}\
+        button{width:100%;padding:.7rem;font:inherit;font-weight:600;color:#fff;background:var(--blue);border:0;border-radius:.5rem;cursor:pointer}\
+        button:hover{filter:brightness(1.08)}button:focus-visible,input:focus-visible{outline:3px solid #8db4ff;outline-offset:2px}";
     let mut html = String::new();
     let _ = write!(
         html,
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\
-         <title>{title} · Toolwharf</title><style>{STYLE}</style><main><h1>{title}</h1>{body}</main></html>"
+         <title>{title} · Toolwharf</title><style>{STYLE}</style><main><header>Toolwharf</header><h1>{title}</h1>{body}</main></html>"
     );
     let content = [(header::CONTENT_TYPE, "text/html; charset=utf-8")];
     guard((status, content, html).into_response())
@@ -203,7 +209,8 @@ fn guard(mut response: Response) -> Response {
             header::CONTENT_SECURITY_POLICY,
             "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'",
         ),
-        (header::REFERRER_POLICY, "no-referrer"),
+        // With `no-referrer` browsers would hide the form's origin from us, too.
+        (header::REFERRER_POLICY, "same-origin"),
         (header::CACHE_CONTROL, "no-store"),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
     ] {

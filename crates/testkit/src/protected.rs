@@ -1,0 +1,289 @@
+//! An MCP server of both eras behind access tokens of an [`Issuer`].
+//!
+//! It says where its tokens come from (RFC 9728), and takes those of its issuer that are for it and have not ended. Its tools:
+//!
+//! | tool | needs the scope | |
+//! | --- | --- | --- |
+//! | `whoami` | `files:read` | the `sub` of the token |
+//! | `admin` | `files:write` | the scopes of the token |
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use axum::{
+    Json, Router,
+    body::Bytes,
+    extract::State,
+    http::{HeaderMap, StatusCode, header},
+    response::{IntoResponse, Response},
+    routing::{get, post},
+};
+use jsonwebtoken::{Algorithm, DecodingKey, Validation, jwk::JwkSet};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::{net::TcpListener, task::JoinSet};
+
+use crate::{DEADLINE, Issuer, RawClient, peer};
+
+/// The scopes that an issuer has to know for it.
+pub const SCOPES: [&str; 2] = ["files:read", "files:write"];
+const METADATA: &str = "/.well-known/oauth-protected-resource/mcp";
+
+/// A protected server, for as long as it is held.
+pub struct Protected {
+    url: String,
+    server: Arc<Server>,
+    _tasks: JoinSet<()>,
+}
+
+/// What a test may change.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    /// Whether every request is refused with 401.
+    pub refuse: bool,
+    /// Whose tokens it takes, and what its metadata names.
+    pub issuer: String,
+    /// The scopes that `admin` needs.
+    pub admin: Vec<String>,
+    /// Its metadata, instead of the right one.
+    pub metadata: Option<Value>,
+    /// Tokens that it takes no longer.
+    pub revoked: HashSet<String>,
+}
+
+struct Server {
+    /// Its own URL, which tokens are for.
+    resource: String,
+    state: Mutex<Inner>,
+}
+
+struct Inner {
+    rules: Rules,
+    keys: HashMap<String, JwkSet>,
+    known: HashMap<String, Claims>,
+    calls: BTreeMap<String, u64>,
+    refused: u64,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct Claims {
+    iss: String,
+    sub: String,
+    exp: u64,
+    #[serde(default)]
+    scope: String,
+}
+
+impl Protected {
+    /// Starts one on a free port of the loopback; the issuer has to know [`SCOPES`].
+    ///
+    /// # Panics
+    /// If this machine has no free port.
+    pub async fn start(issuer: &Issuer) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let url = format!("http://{address}/mcp");
+        let rules = Rules {
+            refuse: false,
+            issuer: issuer.url().to_owned(),
+            admin: vec!["files:write".to_owned()],
+            metadata: None,
+            revoked: HashSet::new(),
+        };
+        let server = Arc::new(Server {
+            resource: url.clone(),
+            state: Mutex::new(Inner {
+                rules,
+                keys: HashMap::new(),
+                known: HashMap::new(),
+                calls: BTreeMap::new(),
+                refused: 0,
+            }),
+        });
+        let router = Router::new()
+            .route("/mcp", post(receive))
+            .route(METADATA, get(metadata))
+            .with_state(server.clone());
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            // It ends with the guard.
+            let _ = axum::serve(listener, router).await;
+        });
+        Self {
+            url,
+            server,
+            _tasks: tasks,
+        }
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Changes what it does from now on.
+    pub fn change(&self, change: impl FnOnce(&mut Rules)) {
+        change(&mut self.server.inner().rules);
+    }
+
+    /// From now on it refuses all tokens that it has taken so far.
+    pub fn revoke(&self) {
+        let mut inner = self.server.inner();
+        let known: Vec<String> = inner.known.keys().cloned().collect();
+        inner.rules.revoked.extend(known);
+    }
+
+    /// How many tool calls it has answered, by token.
+    #[must_use]
+    pub fn calls(&self) -> BTreeMap<String, u64> {
+        self.server.inner().calls.clone()
+    }
+
+    /// All tokens that it has seen and found to be good.
+    #[must_use]
+    pub fn tokens(&self) -> Vec<String> {
+        self.server.inner().known.keys().cloned().collect()
+    }
+
+    /// How many requests it has refused with 401 or 403.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.server.inner().refused
+    }
+}
+
+impl Server {
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn challenge(&self, status: StatusCode, error: &str, scope: &str) -> Response {
+        self.inner().refused += 1;
+        let base = self.resource.trim_end_matches("/mcp");
+        let error = match error {
+            "" => String::new(),
+            error => format!("error=\"{error}\", "),
+        };
+        let challenge =
+            format!("Bearer {error}resource_metadata=\"{base}{METADATA}\", scope=\"{scope}\"");
+        (status, [(header::WWW_AUTHENTICATE, challenge)]).into_response()
+    }
+
+    /// Who a request is of; `None`: its token is not taken.
+    async fn caller(&self, headers: &HeaderMap) -> Option<(String, Claims)> {
+        let token = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+        let token = token.strip_prefix("Bearer ")?;
+        let (rules, known, keys) = {
+            let inner = self.inner();
+            let keys = inner.keys.get(&inner.rules.issuer).cloned();
+            (inner.rules.clone(), inner.known.get(token).cloned(), keys)
+        };
+        if rules.refuse || rules.revoked.contains(token) {
+            return None;
+        }
+        let claims = match known {
+            Some(claims) => claims,
+            None => {
+                let keys = match keys {
+                    Some(keys) => keys,
+                    None => keys_of(&rules.issuer).await,
+                };
+                let claims = verified(token, &keys, &self.resource)?;
+                let mut inner = self.inner();
+                inner.keys.insert(rules.issuer.clone(), keys);
+                inner.known.insert(token.to_owned(), claims.clone());
+                claims
+            }
+        };
+        let is_good = claims.iss == rules.issuer && claims.exp > jsonwebtoken::get_current_timestamp();
+        is_good.then(|| (token.to_owned(), claims))
+    }
+}
+
+async fn keys_of(issuer: &str) -> JwkSet {
+    let client = RawClient::new(&format!("{issuer}/jwks"));
+    let keys = client.get(&[]).await.collect(DEADLINE).await;
+    serde_json::from_slice(&keys.body).expect("the issuer's keys")
+}
+
+fn verified(token: &str, keys: &JwkSet, audience: &str) -> Option<Claims> {
+    let kid = jsonwebtoken::decode_header(token).ok()?.kid?;
+    let key = DecodingKey::from_jwk(keys.find(&kid)?).ok()?;
+    let mut rules = Validation::new(Algorithm::RS256);
+    rules.set_audience(&[audience]);
+    rules.leeway = 0;
+    let read = jsonwebtoken::decode::<Claims>(token, &key, &rules).ok()?;
+    Some(read.claims)
+}
+
+async fn metadata(State(server): State<Arc<Server>>) -> Response {
+    let rules = server.inner().rules.clone();
+    let right = json!({
+        "resource": server.resource,
+        "authorization_servers": [rules.issuer],
+        "scopes_supported": SCOPES,
+    });
+    Json(rules.metadata.unwrap_or(right)).into_response()
+}
+
+async fn receive(State(server): State<Arc<Server>>, headers: HeaderMap, body: Bytes) -> Response {
+    let Some((token, claims)) = server.caller(&headers).await else {
+        let error = match headers.contains_key(header::AUTHORIZATION) {
+            true => "invalid_token",
+            false => "",
+        };
+        return server.challenge(StatusCode::UNAUTHORIZED, error, "files:read");
+    };
+    let Ok(message) = serde_json::from_slice::<Value>(&body) else {
+        return StatusCode::BAD_REQUEST.into_response();
+    };
+    let (Some(method), Some(id)) = (message["method"].as_str(), message.get("id")) else {
+        return StatusCode::ACCEPTED.into_response();
+    };
+    let params = &message["params"];
+    let mut result = match method {
+        "initialize" => json!({
+            "protocolVersion": "2025-11-25",
+            "capabilities": { "tools": {} },
+            "serverInfo": { "name": "protected", "version": "1" },
+        }),
+        "server/discover" => json!({
+            "supportedVersions": [peer::MODERN],
+            "capabilities": { "tools": {} },
+            "_meta": { "io.modelcontextprotocol/serverInfo": { "name": "protected", "version": "1" } },
+        }),
+        "ping" => json!({}),
+        "tools/list" => {
+            let tool = |name| json!({ "name": name, "inputSchema": { "type": "object" } });
+            json!({ "tools": [tool("whoami"), tool("admin")] })
+        }
+        "tools/call" => {
+            let granted: Vec<&str> = claims.scope.split_whitespace().collect();
+            let (needed, text) = match params["name"].as_str() {
+                Some("admin") => (server.inner().rules.admin.clone(), &claims.scope),
+                _ => (vec!["files:read".to_owned()], &claims.sub),
+            };
+            if !needed.iter().all(|scope| granted.contains(&&**scope)) {
+                let needed = needed.join(" ");
+                return server.challenge(StatusCode::FORBIDDEN, "insufficient_scope", &needed);
+            }
+            *server.inner().calls.entry(token).or_default() += 1;
+            json!({ "content": [{ "type": "text", "text": text }] })
+        }
+        _ => {
+            let error = json!({ "code": -32601, "message": "Method not found" });
+            return Json(json!({ "jsonrpc": "2.0", "id": id, "error": error })).into_response();
+        }
+    };
+    if params["_meta"]["io.modelcontextprotocol/protocolVersion"] == peer::MODERN {
+        result["resultType"] = json!("complete");
+        if method != "tools/call" {
+            result["ttlMs"] = json!(0);
+            result["cacheScope"] = json!("private");
+        }
+    }
+    Json(json!({ "jsonrpc": "2.0", "id": id, "result": result })).into_response()
+}

@@ -1,0 +1,232 @@
+//! S01 and S02: `toolwharf login`, with a browser and without.
+
+use std::{
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::Stdio,
+};
+
+use serde_json::{Value, json};
+use testkit::{Chromium, DEADLINE, Process, wait_for_some, within};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+
+use crate::{
+    cli::said,
+    kept::Kept,
+    support::{NAME, World, call, command, state, text},
+};
+
+const SECRET: &str = "client-secret-4c1e90d7";
+
+/// A browser that leaves the page that it should show in a file, for Chromium to open.
+fn browser(folder: &Path) -> (PathBuf, PathBuf) {
+    let (script, page) = (folder.join("browser"), folder.join("page"));
+    let shown = page.display();
+    let text = format!("#!/bin/sh\nprintf %s \"$1\" > {shown}.new && mv {shown}.new {shown}\n");
+    std::fs::write(&script, text).unwrap();
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    (script, page)
+}
+
+/// Pictures of what the browser shows, wide and narrow, dark and light, where `TOOLWHARF_SHOTS` says.
+async fn pictures(chromium: &Chromium, name: &str) {
+    let Some(folder) = std::env::var_os("TOOLWHARF_SHOTS") else {
+        return;
+    };
+    for width in [390, 1440] {
+        for (scheme, is_dark) in [("light", false), ("dark", true)] {
+            chromium.screen(width, is_dark).await;
+            let file = Path::new(&folder).join(format!("{name}-{width}-{scheme}.png"));
+            std::fs::write(file, chromium.screenshot().await).unwrap();
+        }
+    }
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap().flatten();
+    let paths = entries.map(|entry| entry.path());
+    let each = paths.flat_map(|path| match path.is_dir() {
+        true => files(&path),
+        false => vec![path],
+    });
+    each.collect()
+}
+
+/// The command lines of this machine's processes, without the issuer's, which is told its clients there.
+fn command_lines() -> Vec<u8> {
+    let all = std::fs::read_dir("/proc").unwrap().flatten();
+    let lines = all.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
+    let ours = lines.filter(|line| memchr::memmem::find(line, b"issuer.mjs").is_none());
+    ours.flatten().collect()
+}
+
+/// Asserts that none of `secrets` is in `bytes`.
+#[track_caller]
+fn without(place: &str, bytes: &[u8], secrets: &[String]) {
+    for secret in secrets {
+        let is_there = memchr::memmem::find(bytes, secret.as_bytes()).is_some();
+        assert!(!is_there, "{secret} is in {place}");
+    }
+}
+
+#[tokio::test]
+async fn s01_a_browser_opens_and_nothing_secret_is_seen() {
+    let client = json!({
+        "client_id": "toolwharf", "client_secret": SECRET, "application_type": "native",
+        "redirect_uris": ["http://127.0.0.1/login/callback"], "grant_types": ["authorization_code", "refresh_token"],
+        "token_endpoint_auth_method": "client_secret_basic",
+    });
+    let world = World::new(json!({ "clients": [client] })).await;
+    let mut kept = Kept::sqlite().await;
+    kept.set_env("RUST_LOG", Some("trace"));
+    kept.settings("[audit]\nbodies = \"full\"\n");
+    let mut entry = world.entry();
+    entry["login"]["clientId"] = json!("toolwharf");
+    entry["login"]["clientSecret"] = json!(SECRET);
+    kept.servers(json!({ NAME: entry }));
+    let running = kept.start().await;
+    state(&running, "needs_login").await;
+    let (script, page) = browser(kept.dir.path());
+    let mut login = command(&running, &["login", NAME]);
+    login.env("BROWSER", script);
+    let mut login = Process::spawn(login);
+    let page = wait_for_some("the browser's page", DEADLINE, async || {
+        std::fs::read_to_string(&page).ok()
+    })
+    .await;
+    let link = std::fs::read_to_string(&page).unwrap();
+    let link = link.split("/login/").nth(1).unwrap();
+    let link = link.split('"').next().unwrap().to_owned();
+    without("a command line", &command_lines(), std::slice::from_ref(&link));
+    let chromium = Chromium::start().await;
+    chromium.open(&format!("file://{page}")).await;
+    chromium.shows(&format!("Sign in to {NAME}")).await;
+    pictures(&chromium, "link").await;
+    chromium.click("button").await;
+    chromium.fill("input[name=account]", "ann").await;
+    chromium.click("#login").await;
+    chromium.click("#allow").await;
+    chromium.shows("You are signed in to files").await;
+    pictures(&chromium, "signed-in").await;
+    let callback = chromium.url().await;
+    let status = login.ended(DEADLINE).await;
+    assert!(status.success(), "{}", login.stderr());
+    state(&running, "running").await;
+    assert_eq!(text(&call(&running, "whoami").await), "ann");
+    // The same link once more.
+    chromium
+        .open(&format!("{}/login/{link}", running.url))
+        .await;
+    chromium.shows("This link is no more").await;
+    pictures(&chromium, "gone").await;
+
+    let mut secrets = world.issuer.secrets().await;
+    let code = callback.split("code=").nth(1).unwrap();
+    let code = code.split('&').next().unwrap();
+    assert!(secrets.iter().any(|secret| secret == code), "{secrets:?}");
+    let tokens = world.protected.tokens();
+    assert!(tokens.iter().all(|token| secrets.contains(token)));
+    secrets.push(SECRET.to_owned());
+    without("a command line", &command_lines(), &secrets);
+    for arguments in [
+        &["ls", "-o", "json"][..],
+        &["get", NAME, "-o", "json"],
+        &["login", "-o", "json"],
+        &["events", NAME, "-o", "json"],
+        &["logs", NAME],
+        &["calls", "-o", "json"],
+    ] {
+        let said = said(command(&running, arguments), "").await;
+        let place = format!("{arguments:?}");
+        without(&place, format!("{said:?}").as_bytes(), &secrets);
+    }
+    for path in ["/calls", "/mcp/servers", "/logins", "/events"] {
+        let answer = running.rest("GET", path, Value::Null).await;
+        without(path, &answer.body, &secrets);
+    }
+    without("the login command", login.stderr().as_bytes(), &secrets);
+    let said = running.stop().await;
+    assert!(said.contains("TRACE"), "{said}");
+    without("the log", said.as_bytes(), &secrets);
+    for file in files(&kept.dir.path().join("data")) {
+        let bytes = std::fs::read(&file).unwrap();
+        without(&file.display().to_string(), &bytes, &secrets);
+    }
+}
+
+#[tokio::test]
+async fn s02_a_code_is_typed_on_another_machine() {
+    let world = World::new(json!({})).await;
+    let (_kept, running) = world.serve().await;
+    state(&running, "needs_login").await;
+    let mut login = Process::spawn(command(&running, &["login", NAME, "--device"]));
+    let url = login
+        .announced(|line| {
+            let (url, _) = line.strip_prefix("open ")?.split_once(" and type the code ")?;
+            Some(url.to_owned())
+        })
+        .await;
+    let shown = world.issuer.browse(&url, "ann", false).await;
+    assert!(shown["html"].as_str().unwrap().contains("id=\"done\""), "{shown}");
+    let status = login.ended(DEADLINE).await;
+    assert!(status.success(), "{}", login.stderr());
+    state(&running, "running").await;
+    assert_eq!(text(&call(&running, "whoami").await), "ann");
+}
+
+#[tokio::test]
+async fn s02_the_redirect_is_pasted() {
+    let world = World::new(json!({})).await;
+    let (_kept, running) = world.serve().await;
+    state(&running, "needs_login").await;
+    let mut login = command(&running, &["login", NAME, "--no-browser"])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(login.stderr.take().unwrap()).lines();
+    let url = within("the issuer's page", DEADLINE, async {
+        loop {
+            let line = lines.next_line().await.unwrap().expect("a URL");
+            if line.starts_with("http://") {
+                return line;
+            }
+        }
+    })
+    .await;
+    let redirect = world.issuer.sign_in(&url, "ann").await;
+    let mut stdin = login.stdin.take().unwrap();
+    stdin
+        .write_all(format!("{redirect}\n").as_bytes())
+        .await
+        .unwrap();
+    let status = within("the end of the login", DEADLINE, login.wait()).await;
+    assert!(status.unwrap().success());
+    state(&running, "running").await;
+    assert_eq!(text(&call(&running, "whoami").await), "ann");
+    // It counts once.
+    let place = format!("/mcp/servers/{NAME}/login/finish");
+    let again = json!({ "redirect": redirect });
+    let again = running.rest("POST", &place, again).await;
+    assert_eq!(again.status, 400, "{}", again.text());
+    assert!(again.text().contains("wrong_redirect"), "{}", again.text());
+}
+
+/// Whoever refuses at the issuer is told so, and nobody is signed in.
+#[tokio::test]
+async fn s02_a_refusal_is_told() {
+    let world = World::new(json!({})).await;
+    let (_kept, running) = world.serve().await;
+    let place = format!("/mcp/servers/{NAME}/login");
+    let begun = running.ok("POST", &place, json!({ "way": "paste" })).await;
+    let url = begun["authorize_url"].as_str().unwrap();
+    let refused = world.issuer.browse(url, "ann", true).await;
+    let redirect = json!({ "redirect": refused["location"] });
+    let answer = running
+        .rest("POST", &format!("{place}/finish"), redirect)
+        .await;
+    assert_eq!(answer.status, 409, "{}", answer.text());
+    assert!(answer.text().contains("login_denied"), "{}", answer.text());
+    let login = running.ok("GET", &place, Value::Null).await;
+    assert_eq!(login["state"], "absent", "{login}");
+}

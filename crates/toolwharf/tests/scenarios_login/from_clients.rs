@@ -1,0 +1,127 @@
+//! S03: a client calls a tool of a server that nobody is signed in to.
+
+use std::sync::Arc;
+
+use serde_json::json;
+use testkit::{DEADLINE, Peer, peer};
+use tokio_util::task::TaskTracker;
+
+use crate::{
+    kept::{Kept, Running},
+    support::{NAME, World, call, client, state, text, told},
+};
+
+const LEGACY: &str = "2025-11-25";
+
+/// A gateway whose sign-in the issuer takes back: the server's tools are known, and somebody has to sign in again.
+async fn lost(world: &World) -> (Kept, Running) {
+    let (kept, running) = world.signed_in("ann").await;
+    assert_eq!(text(&call(&running, "whoami").await), "ann");
+    world.issuer.set(json!({ "refuse_refresh": true })).await;
+    world.protected.revoke();
+    let refused = call(&running, "whoami").await;
+    assert_eq!(refused["error"]["data"]["reason"], "needs_login", "{refused}");
+    state(&running, "needs_login").await;
+    (kept, running)
+}
+
+/// A client with a person who opens links and signs in as `ben`.
+async fn person(world: &Arc<World>, running: &Running, version: &str) -> Peer {
+    let (world, tasks) = (world.clone(), TaskTracker::new());
+    client(running, version, move |link| {
+        let world = world.clone();
+        tasks.spawn(async move { world.follow(&link, "ben", "").await });
+    })
+    .await
+}
+
+async fn goes_on(version: &str) {
+    let world = Arc::new(World::new(json!({})).await);
+    let (_kept, running) = lost(&world).await;
+    let mut peer = person(&world, &running, version).await;
+    let outcome = peer.tool(&format!("{NAME}__whoami"), json!({})).await;
+    assert_eq!(outcome.text(), "ben", "{outcome:?}");
+    assert_eq!(outcome.asked, ["elicitation/create"]);
+    if version == LEGACY {
+        let complete = "notifications/elicitation/complete";
+        let complete = peer.notification(complete, DEADLINE).await;
+        let id = complete.unwrap()["params"]["elicitationId"].clone();
+        assert!(id.is_string(), "{id}");
+    }
+    state(&running, "running").await;
+    let outcome = peer.tool(&format!("{NAME}__whoami"), json!({})).await;
+    assert!(outcome.asked.is_empty(), "{outcome:?}");
+}
+
+#[tokio::test]
+async fn s03_a_modern_client_is_asked_and_the_call_goes_on() {
+    goes_on(peer::MODERN).await;
+}
+
+#[tokio::test]
+async fn s03_a_legacy_client_is_asked_and_the_call_goes_on() {
+    goes_on(LEGACY).await;
+}
+
+/// A gateway that was started again knows the tools from before, and asks all the same.
+#[tokio::test]
+async fn s03_after_a_restart_the_tools_are_known() {
+    let world = Arc::new(World::new(json!({})).await);
+    let (kept, running) = lost(&world).await;
+    running.stop().await;
+    let running = kept.start().await;
+    state(&running, "needs_login").await;
+    for version in [LEGACY, peer::MODERN] {
+        let mut peer = person(&world, &running, version).await;
+        let outcome = peer.tool(&format!("{NAME}__whoami"), json!({})).await;
+        assert_eq!(outcome.text(), "ben", "{outcome:?}");
+        // The next client finds it as it was.
+        world.protected.revoke();
+        assert!(call(&running, "whoami").await["error"].is_object());
+        state(&running, "needs_login").await;
+    }
+}
+
+#[tokio::test]
+async fn s03_a_client_that_opens_no_urls_gets_the_link() {
+    let world = World::new(json!({})).await;
+    let (_kept, running) = lost(&world).await;
+    for version in [LEGACY, peer::MODERN] {
+        let forms = json!({ "elicitation": { "form": {} } });
+        let mut peer = Peer::http(running.raw("/mcp"), version, forms).await;
+        let refused = peer.tool(&format!("{NAME}__whoami"), json!({})).await;
+        let error = &refused.response["error"];
+        assert_eq!(error["data"]["reason"], "needs_login", "{refused:?}");
+        assert!(refused.asked.is_empty(), "{refused:?}");
+        let link = error["data"]["url"].as_str().unwrap();
+        assert!(error["message"].as_str().unwrap().contains(link));
+        let page = world.follow(link, "ben", "").await;
+        assert_eq!(page.status, 200, "{}", page.text());
+        let again = peer.tool(&format!("{NAME}__whoami"), json!({})).await;
+        assert_eq!(again.text(), "ben");
+        world.protected.revoke();
+        assert!(call(&running, "whoami").await["error"].is_object());
+    }
+}
+
+/// Somebody who declines is told so, or gets the link in the error.
+#[tokio::test]
+async fn s03_a_person_may_decline() {
+    let world = World::new(json!({})).await;
+    let (_kept, running) = lost(&world).await;
+    let mut capabilities = peer::all_capabilities();
+    capabilities["elicitation"] = json!({ "url": {} });
+    for version in [LEGACY, peer::MODERN] {
+        let peer = Peer::http(running.raw("/mcp"), version, capabilities.clone()).await;
+        let mut peer = peer.answering(|_, _| json!({ "action": "decline" }));
+        let refused = peer.tool(&format!("{NAME}__whoami"), json!({})).await;
+        let message = refused.response["error"]["message"].as_str().unwrap();
+        let part = match version {
+            LEGACY => "needs you to sign in: open http",
+            _ => "that was declined",
+        };
+        assert!(message.contains(part), "{refused:?}");
+        assert_eq!(refused.asked, ["elicitation/create"]);
+    }
+    assert_eq!(told(&running).await["status"], "needs_login");
+}

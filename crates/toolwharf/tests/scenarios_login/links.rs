@@ -1,0 +1,144 @@
+//! S04: somebody else opens a link, or comes back with a redirect.
+
+use serde_json::json;
+use testkit::{Peer, Process, RawClient, peer};
+
+use crate::{
+    kept::{Kept, Running},
+    support::{NAME, World, arrive, cookie, depart, state},
+};
+
+/// A gateway that all of the network could connect to.
+async fn open(world: &World) -> (Kept, Running) {
+    let kept = Kept::sqlite().await;
+    kept.servers(json!({ NAME: world.entry() }));
+    let mut command = kept.command("serve");
+    command
+        .args(["--listen", "0.0.0.0:0", "--data-dir"])
+        .arg(kept.dir.path().join("data"));
+    let running = kept.running(Process::spawn(command)).await;
+    state(&running, "needs_login").await;
+    (kept, running)
+}
+
+async fn link(running: &Running) -> String {
+    let place = format!("/mcp/servers/{NAME}/login");
+    let begun = running
+        .ok("POST", &place, json!({ "way": "browser" }))
+        .await;
+    begun["link"].as_str().unwrap().to_owned()
+}
+
+async fn sign_in_state(running: &Running) -> String {
+    let place = format!("/mcp/servers/{NAME}/login");
+    let login = running.ok("GET", &place, serde_json::Value::Null).await;
+    login["state"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn s04_a_link_is_for_the_one_who_asked() {
+    let world = World::new(json!({})).await;
+    let (_kept, running) = open(&world).await;
+    let link = link(&running).await;
+    let made = running.ok("POST", "/keys", json!({ "name": "other" })).await;
+    let other = made["token"].as_str().unwrap_or_else(|| panic!("{made}"));
+    let shown = RawClient::new(&link).get(&[]).await;
+    let shown = shown.collect(testkit::DEADLINE).await;
+    assert_eq!(shown.status, 200);
+    assert!(shown.text().contains("name=\"key\""), "{}", shown.text());
+    for form in ["", "key=", "key=nonsense", &format!("key={other}")] {
+        let refused = depart(&link, form).await;
+        assert_eq!(refused.status, 403, "{form}: {}", refused.text());
+        assert!(refused.header("set-cookie").is_none());
+        assert!(!refused.text().contains(other), "{}", refused.text());
+    }
+    assert_eq!(sign_in_state(&running).await, "absent");
+    let form = format!("key={}", running.token);
+    let page = world.follow(&link, "ann", &form).await;
+    assert_eq!(page.status, 200, "{}", page.text());
+    state(&running, "running").await;
+    assert_eq!(sign_in_state(&running).await, "signed_in");
+}
+
+#[tokio::test]
+async fn s04_a_redirect_counts_once_and_in_one_browser() {
+    let world = World::new(json!({})).await;
+    let (_kept, running) = world.serve().await;
+    state(&running, "needs_login").await;
+    let link = link(&running).await;
+    let departed = depart(&link, "").await;
+    let url = departed.header("location").unwrap();
+    let own = cookie(&departed);
+    assert!(departed.header("set-cookie").unwrap().contains("HttpOnly"));
+    // The link was used.
+    assert_eq!(depart(&link, "").await.status, 410);
+    let redirect = world.issuer.sign_in(url, "ann").await;
+    // Another browser, and one with another cookie.
+    for foreign in ["", "twh_login_x=y", &format!("{own}x")] {
+        let refused = arrive(&redirect, foreign).await;
+        assert_eq!(refused.status, 400, "{}", refused.text());
+        assert!(refused.text().contains("wrong_redirect"));
+    }
+    // The one who asked, with the redirect of a browser.
+    let place = format!("/mcp/servers/{NAME}/login/finish");
+    let pasted = json!({ "redirect": redirect });
+    let pasted = running.rest("POST", &place, pasted).await;
+    assert_eq!(pasted.status, 400, "{}", pasted.text());
+    let (before, state_and_after) = redirect.split_once("state=").unwrap();
+    let after = state_and_after.split_once('&').map_or("", |it| it.1);
+    let wrong = format!("{before}state=wrong&{after}");
+    assert_eq!(arrive(&wrong, &own).await.status, 400);
+    assert_eq!(sign_in_state(&running).await, "absent");
+    let page = arrive(&redirect, &own).await;
+    assert_eq!(page.status, 200, "{}", page.text());
+    state(&running, "running").await;
+    let twice = arrive(&redirect, &own).await;
+    assert_eq!(twice.status, 400, "{}", twice.text());
+    assert_eq!(sign_in_state(&running).await, "signed_in");
+}
+
+/// What an issuer says of another one ends the sign-in (RFC 9207).
+#[tokio::test]
+async fn s04_a_redirect_of_another_issuer_is_refused() {
+    let world = World::new(json!({})).await;
+    let (_kept, running) = world.serve().await;
+    state(&running, "needs_login").await;
+    let departed = depart(&link(&running).await, "").await;
+    let redirect = world
+        .issuer
+        .sign_in(departed.header("location").unwrap(), "ann")
+        .await;
+    let (before, _) = redirect.split_once("iss=").unwrap();
+    let lie = format!("{before}iss=https%3A%2F%2Fevil.example%2F%3Cscript%3E");
+    let refused = arrive(&lie, &cookie(&departed)).await;
+    assert_eq!(refused.status, 400);
+    assert!(refused.text().contains("evil.example"), "{}", refused.text());
+    assert!(!refused.text().contains("<script>"), "{}", refused.text());
+    assert_eq!(sign_in_state(&running).await, "absent");
+}
+
+/// A sign-in that is everybody's is made by somebody who may change the server, not by whoever calls it.
+#[tokio::test]
+async fn s04_a_shared_sign_in_takes_the_right_to_manage() {
+    let world = World::new(json!({})).await;
+    let (_kept, running) = open(&world).await;
+    running.ok("PUT", "/projects/p", json!({})).await;
+    let place = format!("/mcp/servers/{NAME}?project=p");
+    running.ok("PUT", &place, world.entry()).await;
+    for (role, status) in [("call", 403), ("manage", 303)] {
+        let key = json!({ "name": role, "role": role });
+        let key = running.ok("POST", "/projects/p/keys", key).await;
+        let key = key["token"].as_str().unwrap();
+        let client = running
+            .raw("/mcp/p")
+            .with("authorization", &format!("Bearer {key}"));
+        let mut peer = Peer::http(client, peer::MODERN, json!({})).await;
+        peer.tool(&format!("{NAME}__whoami"), json!({})).await;
+        let begun = running
+            .raw(&format!("/api/v1/mcp/servers/{NAME}/login?project=p"))
+            .with("authorization", &format!("Bearer {key}"))
+            .post(json!({ "way": "browser" }).to_string())
+            .await;
+        assert_eq!(begun.status.is_success(), status == 303, "{}", begun.text());
+    }
+}

@@ -1,0 +1,138 @@
+//! S07: the issuer refuses to renew a token.
+
+use serde_json::{Value, json};
+use testkit::{DEADLINE, at_once, wait_for};
+use tokio::time::Instant;
+
+use crate::{
+    cli::said,
+    kept::{Kept, Running},
+    support::{NAME, World, call, command, state, text},
+};
+
+/// Asserts that a server is still at work.
+async fn works(running: &Running, name: &str, answer: &str) {
+    let params = json!({ "name": format!("{name}__whoami"), "arguments": {} });
+    let response = running.mcp("", "tools/call", params).await.response();
+    assert_eq!(text(&response), answer);
+}
+
+#[tokio::test]
+async fn s07_a_refused_refresh_is_seen_everywhere_and_harms_nobody_else() {
+    let world = World::new(json!({})).await;
+    let other = World::new(json!({})).await;
+    let kept = Kept::sqlite().await;
+    kept.servers(json!({ NAME: world.entry(), "other": other.entry() }));
+    let running = kept.start().await;
+    world.sign_in(&running, "ann").await;
+    let place = "/mcp/servers/other/login";
+    let begun = running.ok("POST", place, json!({ "way": "paste" })).await;
+    let redirect = other
+        .issuer
+        .sign_in(begun["authorize_url"].as_str().unwrap(), "ben")
+        .await;
+    let redirect = json!({ "redirect": redirect });
+    running
+        .ok("POST", &format!("{place}/finish"), redirect)
+        .await;
+    wait_for("the other server", DEADLINE, async || {
+        running.ok("GET", "/mcp/servers/other", Value::Null).await["status"] == "running"
+    })
+    .await;
+    works(&running, "other", "ben").await;
+
+    world.issuer.set(json!({ "refuse_refresh": true })).await;
+    world.protected.revoke();
+    let start = Instant::now();
+    let refused = call(&running, "whoami").await;
+    let link = refused["error"]["data"]["url"].as_str();
+    let link = link.unwrap_or_else(|| panic!("{refused}"));
+    assert!(link.starts_with(&running.url), "{refused}");
+    state(&running, "needs_login").await;
+    for _ in 0..20 {
+        let refused = call(&running, "whoami").await;
+        assert_eq!(refused["error"]["data"]["reason"], "needs_login", "{refused}");
+    }
+    at_once("a call without a sign-in", start);
+    works(&running, "other", "ben").await;
+
+    let listed = said(command(&running, &["ls", "-o", "json"]), "").await.json();
+    let rows = listed.as_array().cloned();
+    let rows = rows.unwrap_or_else(|| listed["servers"].as_array().unwrap().clone());
+    let row = rows.iter().find(|row| row["name"] == NAME).unwrap();
+    assert_eq!(row["status"], "needs_login", "{row}");
+    let shown = said(command(&running, &["get", NAME]), "").await.code(0);
+    assert!(shown.out.contains("needs_login"), "{shown:?}");
+    assert!(shown.out.contains("toolwharf login files"), "{shown:?}");
+    let metrics = running.raw("/metrics").get(&[]).await;
+    let metrics = metrics.collect(DEADLINE).await.text();
+    for line in [
+        format!("toolwharf_server_needs_login{{server=\"{NAME}\"}} 1"),
+        "toolwharf_server_needs_login{server=\"other\"} 0".to_owned(),
+    ] {
+        assert!(metrics.lines().any(|it| it == line), "{line}: {metrics}");
+    }
+    let events = said(command(&running, &["events", NAME]), "").await.code(0);
+    assert!(events.out.contains("needs_login"), "{events:?}");
+    let login = said(command(&running, &["login", "-o", "json"]), "").await;
+    let login = login.json();
+    let login = login.as_array().unwrap();
+    let of = |name: &str| login.iter().find(|row| row["server"] == name).unwrap();
+    assert_eq!(of(NAME)["state"], "needs_login");
+    assert_eq!(of("other")["state"], "signed_in");
+
+    world.issuer.set(json!({ "refuse_refresh": false })).await;
+    let page = world.follow(link, "cid", "").await;
+    assert_eq!(page.status, 200, "{}", page.text());
+    state(&running, "running").await;
+    assert_eq!(text(&call(&running, "whoami").await), "cid");
+}
+
+/// A sign-in that is over is over for a gateway that was started again, too, and the issuer is not asked again.
+#[tokio::test]
+async fn s07_a_refusal_is_remembered() {
+    let world = World::new(json!({})).await;
+    let (kept, running) = world.signed_in("ann").await;
+    world.issuer.set(json!({ "refuse_refresh": true })).await;
+    world.protected.revoke();
+    call(&running, "whoami").await;
+    state(&running, "needs_login").await;
+    running.stop().await;
+    let asked = world.issuer.count("token").await;
+    let running = kept.start().await;
+    state(&running, "needs_login").await;
+    assert_eq!(world.issuer.count("token").await, asked);
+}
+
+/// An issuer that is away takes nobody's sign-in: the call fails, and it works again when the issuer is back.
+#[tokio::test]
+async fn s07_an_issuer_that_is_away_signs_nobody_out() {
+    let world = World::new(json!({})).await;
+    let (kept, running) = world.signed_in("ann").await;
+    // A token that is refused right after it was given is no good; this one is older than the gateway.
+    running.stop().await;
+    let running = kept.start().await;
+    state(&running, "running").await;
+    for fault in [
+        json!({ "down": true }),
+        json!({ "answers": { "/token": { "status": 503, "headers": { "content-type": "text/html" }, "body": "<h1>Busy</h1>" } } }),
+        json!({ "answers": { "/token": { "status": 200, "headers": { "content-type": "text/html" }, "body": "<h1>Log in</h1>" } } }),
+        json!({ "answers": { "/token": { "status": 307, "headers": { "location": "http://127.0.0.2:9/token" }, "body": "" } } }),
+        json!({ "answers": { "/token": { "status": 200, "body": "x".repeat(300_000) } } }),
+    ] {
+        world.issuer.set(fault.clone()).await;
+        world.protected.change(|rules| rules.refuse = true);
+        let refused = call(&running, "whoami").await;
+        let said = refused.to_string();
+        assert!(refused["error"].is_object(), "{fault}: {said}");
+        assert!(!said.contains("<h1>"), "{said}");
+        let login = format!("/mcp/servers/{NAME}/login");
+        let login = running.ok("GET", &login, Value::Null).await;
+        assert_eq!(login["state"], "signed_in", "{fault}: {said}");
+        let back = json!({ "down": false, "answers": {} });
+        world.issuer.set(back).await;
+        world.protected.change(|rules| rules.refuse = false);
+        let response = call(&running, "whoami").await;
+        assert_eq!(text(&response), "ann", "{fault}");
+    }
+}

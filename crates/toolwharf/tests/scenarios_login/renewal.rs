@@ -1,0 +1,150 @@
+//! S06: a token ends while many use it, and a process dies while the issuer renews it.
+
+use serde_json::{Value, json};
+use testkit::{postgres::Database, soak, wait_for};
+use tokio::task::JoinSet;
+
+use crate::{
+    kept::{Kept, Running},
+    support::{LEASE, NAME, World, call, state, text, told},
+};
+
+/// Waits until the access token of a sign-in has ended; the next one lasts an hour.
+async fn ended(world: &World, running: &Running) {
+    let place = format!("/mcp/servers/{NAME}/login");
+    wait_for("the end of the token", LEASE, async || {
+        let login = running.ok("GET", &place, Value::Null).await;
+        let end = login["expires_at"].as_str().unwrap().to_owned();
+        let end = chrono::DateTime::parse_from_rfc3339(&end).unwrap();
+        end < chrono::Utc::now()
+    })
+    .await;
+    world.issuer.set(json!({ "lifetime": 3600 })).await;
+}
+
+/// Many calls at once through these gateways, all of which have to go well, with one request for a new token.
+async fn burst(world: &World, through: &[&Running]) {
+    let many = if soak() { 1000 } else { 100 };
+    let refreshes = world.issuer.count("token:refresh_token").await;
+    let mut calls = JoinSet::new();
+    for at in 0..many {
+        let client = through[at % through.len()].raw("/mcp");
+        calls.spawn(async move {
+            let meta = json!({
+                "io.modelcontextprotocol/protocolVersion": testkit::peer::MODERN,
+                "io.modelcontextprotocol/clientInfo": { "name": "t", "version": "1" },
+                "io.modelcontextprotocol/clientCapabilities": {},
+            });
+            let name = format!("{NAME}__whoami");
+            let params = json!({ "name": name, "arguments": {}, "_meta": meta });
+            let body = json!({ "jsonrpc": "2.0", "id": at, "method": "tools/call", "params": params });
+            let headers = [
+                ("mcp-protocol-version", testkit::peer::MODERN),
+                ("mcp-method", "tools/call"),
+                ("mcp-name", &name),
+            ];
+            client.post_with(&headers, body.to_string()).await.response()
+        });
+    }
+    for response in calls.join_all().await {
+        assert_eq!(text(&response), "ann");
+    }
+    let now = world.issuer.count("token:refresh_token").await;
+    assert_eq!(now - refreshes, 1);
+}
+
+fn settings(kept: &Kept) {
+    // All of them at once: none is to be refused for want of a place.
+    kept.settings("[limits]\nstop_grace = \"2s\"\ndrain = \"2s\"\nqueue_len = 2000\n");
+}
+
+#[tokio::test]
+async fn s06_many_calls_over_an_expired_token_make_one_refresh() {
+    let world = World::new(json!({ "lifetime": 3 })).await;
+    let kept = Kept::sqlite().await;
+    settings(&kept);
+    kept.servers(json!({ NAME: world.entry() }));
+    let running = kept.start().await;
+    world.sign_in(&running, "ann").await;
+    ended(&world, &running).await;
+    burst(&world, &[&running]).await;
+    // The rotated one is what is kept.
+    running.stop().await;
+    let running = kept.start().await;
+    state(&running, "running").await;
+    assert_eq!(text(&call(&running, "whoami").await), "ann");
+}
+
+#[tokio::test]
+async fn s06_two_gateways_on_one_database_make_one_refresh() {
+    let world = World::new(json!({ "lifetime": 3 })).await;
+    let database = Database::create().await;
+    let mut both: Vec<(Kept, Running)> = Vec::new();
+    for _ in 0..2 {
+        let mut kept = Kept::sqlite().await;
+        kept.set_env("TOOLWHARF_DATABASE_URL", Some(database.url()));
+        kept.set_env("TOOLWHARF_MASTER_KEY", Some(&"5e".repeat(32)));
+        settings(&kept);
+        kept.servers(json!({ NAME: world.entry() }));
+        if let Some((first, _)) = both.first() {
+            std::fs::create_dir(kept.data("")).unwrap();
+            std::fs::copy(Kept::data(first, "admin-token"), kept.data("admin-token")).unwrap();
+        }
+        let running = kept.start().await;
+        both.push((kept, running));
+    }
+    let (one, two) = (&both[0].1, &both[1].1);
+    world.sign_in(one, "ann").await;
+    // The other one finds the sign-in in the database when it looks again.
+    let place = format!("/mcp/servers/{NAME}/restart");
+    two.rest("POST", &place, Value::Null).await;
+    state(two, "running").await;
+    ended(&world, one).await;
+    burst(&world, &[one, two]).await;
+}
+
+/// The product dies while the issuer has the refresh token, which is used up then if `rotate`; how the server is afterwards.
+async fn killed(rotate: bool) -> (World, Kept, Running, String) {
+    let world = World::new(json!({ "lifetime": 3, "rotate": rotate })).await;
+    let (kept, running) = world.signed_in("ann").await;
+    ended(&world, &running).await;
+    let refreshes = world.issuer.count("token:refresh_token").await;
+    world.issuer.set(json!({ "hold_ms": 60_000 })).await;
+    let params = json!({ "name": format!("{NAME}__whoami"), "arguments": {} });
+    let calling = running.try_mcp("", "tools/call", params);
+    let killing = async {
+        wait_for("the refresh at the issuer", LEASE, async || {
+            world.issuer.count("token:refresh_token").await > refreshes
+        })
+        .await;
+        running.process.signal(rustix::process::Signal::KILL);
+    };
+    let (answer, ()) = tokio::join!(calling, killing);
+    assert!(answer.is_err(), "{answer:?}");
+    world.issuer.set(json!({ "hold_ms": 0 })).await;
+    drop(running);
+    let running = kept.start().await;
+    let mut found = String::new();
+    wait_for("an end of the lease", LEASE, async || {
+        let status = told(&running).await["status"].clone();
+        status.as_str().unwrap_or_default().clone_into(&mut found);
+        matches!(&*found, "running" | "needs_login")
+    })
+    .await;
+    (world, kept, running, found)
+}
+
+#[tokio::test]
+async fn s06_a_kill_during_a_refresh_keeps_the_sign_in_if_it_can_be_kept() {
+    let (_world, _kept, running, found) = killed(false).await;
+    assert_eq!(found, "running");
+    assert_eq!(text(&call(&running, "whoami").await), "ann");
+}
+
+#[tokio::test]
+async fn s06_a_kill_during_a_rotation_asks_for_a_sign_in() {
+    let (world, _kept, running, found) = killed(true).await;
+    assert_eq!(found, "needs_login");
+    world.sign_in(&running, "ann").await;
+    assert_eq!(text(&call(&running, "whoami").await), "ann");
+}

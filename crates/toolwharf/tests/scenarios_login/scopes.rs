@@ -1,0 +1,55 @@
+//! S08: a tool needs more scopes than the sign-in has.
+
+use std::sync::{Arc, Mutex};
+
+use serde_json::json;
+use testkit::peer;
+use tokio_util::task::TaskTracker;
+
+use crate::support::{NAME, World, call, client, text};
+
+#[tokio::test]
+async fn s08_one_sign_in_for_all_scopes() {
+    let world = Arc::new(World::new(json!({})).await);
+    let (_kept, running) = world.signed_in("ann").await;
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let (links, tasks, browser) = (asked.clone(), TaskTracker::new(), world.clone());
+    let mut peer = client(&running, peer::MODERN, move |link| {
+        links.lock().unwrap().push(link.clone());
+        let world = browser.clone();
+        tasks.spawn(async move { world.follow(&link, "ann", "").await });
+    })
+    .await;
+    let whoami = format!("{NAME}__whoami");
+    assert_eq!(peer.tool(&whoami, json!({})).await.text(), "ann");
+    let outcome = peer.tool(&format!("{NAME}__admin"), json!({})).await;
+    assert_eq!(outcome.asked, ["elicitation/create"], "{outcome:?}");
+    let granted: Vec<&str> = outcome.text().split(' ').collect();
+    for scope in ["files:read", "files:write"] {
+        assert!(granted.contains(&scope), "{granted:?}");
+    }
+    // What it had before, it has still, and nobody is asked again.
+    assert_eq!(peer.tool(&whoami, json!({})).await.text(), "ann");
+    let again = peer.tool(&format!("{NAME}__admin"), json!({})).await;
+    assert!(again.asked.is_empty(), "{again:?}");
+    assert_eq!(asked.lock().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn s08_at_most_three_times() {
+    let world = World::new(json!({ "withheld": ["files:write"] })).await;
+    let (_kept, running) = world.signed_in("ann").await;
+    for round in 0..3 {
+        let refused = call(&running, "admin").await;
+        let error = &refused["error"];
+        assert_eq!(error["data"]["reason"], "needs_login", "{round}: {refused}");
+        let link = error["data"]["url"].as_str().unwrap();
+        let page = world.follow(link, "ann", "").await;
+        assert_eq!(page.status, 200, "{}", page.text());
+    }
+    let refused = call(&running, "admin").await;
+    assert_eq!(refused["error"]["data"]["url"], json!(null), "{refused}");
+    let message = refused["error"]["message"].as_str().unwrap();
+    assert!(message.contains("files:write"), "{message}");
+    assert_eq!(text(&call(&running, "whoami").await), "ann");
+}
