@@ -23,6 +23,9 @@ pub struct Client {
     pub redirect_uri: Option<String>,
     /// When its secret ends, in seconds since 1970.
     pub expires_at: Option<i64>,
+    /// The scopes that it was registered for: issuers refuse to give it others.
+    #[serde(default)]
+    pub scopes: Vec<String>,
 }
 
 impl fmt::Debug for Client {
@@ -48,6 +51,7 @@ impl Client {
             auth: login.client_auth.unwrap_or(usual),
             redirect_uri: None,
             expires_at: None,
+            scopes: Vec::new(),
         }
     }
 }
@@ -62,7 +66,8 @@ fn with_secret(metadata: &Metadata) -> ClientAuth {
     }
 }
 
-/// The client to be: that of the entry, our metadata document, the one that was registered before (`known`), or a new one.
+/// The client to be: that of the entry, our metadata document, the one that was registered before (`known`), or a new one
+/// where that one is over or may not ask for these scopes.
 ///
 /// # Errors
 /// When the issuer knows none of them, or does not register one.
@@ -90,16 +95,27 @@ pub async fn identify(
             auth: ClientAuth::None,
             redirect_uri: None,
             expires_at: None,
+            scopes: Vec::new(),
         });
     }
-    let is_of_use = |client: &Client| {
-        client.redirect_uri.as_ref() == Some(&identity.redirect_uri)
-            && client.expires_at.is_none_or(|end| end > crate::now() + 60)
-    };
-    if let Some(client) = known.filter(is_of_use) {
-        return Ok(client);
+    let is_ours = |client: &Client| client.redirect_uri.as_ref() == Some(&identity.redirect_uri);
+    let known = known.filter(is_ours);
+    let mut scopes = known
+        .as_ref()
+        .map_or_else(Vec::new, |client| client.scopes.clone());
+    let before = scopes.len();
+    for scope in &discovery.scopes {
+        if !scopes.contains(scope) {
+            scopes.push(scope.clone());
+        }
     }
-    register(http, discovery, identity).await
+    let is_of_use = |client: &Client| {
+        scopes.len() == before && client.expires_at.is_none_or(|end| end > crate::now() + 60)
+    };
+    match known.filter(is_of_use) {
+        Some(client) => Ok(client),
+        None => register(http, discovery, identity, scopes).await,
+    }
 }
 
 /// Dynamic client registration (RFC 7591).
@@ -107,6 +123,7 @@ async fn register(
     http: &dyn Http,
     discovery: &Discovery,
     identity: &Identity,
+    scopes: Vec<String>,
 ) -> Result<Client, Error> {
     #[derive(Deserialize)]
     struct Registered {
@@ -156,8 +173,8 @@ async fn register(
         "token_endpoint_auth_method": wanted,
         "application_type": if is_loopback(&identity.redirect_uri) { "native" } else { "web" },
     });
-    if !discovery.scopes.is_empty() {
-        body["scope"] = discovery.scopes.join(" ").into();
+    if !scopes.is_empty() {
+        body["scope"] = scopes.join(" ").into();
     }
     let response = post_json(http, &place, &body).await?;
     if !response.status().is_success() {
@@ -185,6 +202,7 @@ async fn register(
         redirect_uri: Some(identity.redirect_uri.clone()),
         // Zero: never (RFC 7591, 3.2.1).
         expires_at: registered.client_secret_expires_at.filter(|end| *end > 0),
+        scopes,
     })
 }
 

@@ -72,7 +72,13 @@ impl Device {
         }
         let device: Self = serde_json::from_slice(response.body())
             .map_err(|_| unreadable(&place, "its answer is no device authorization"))?;
-        endpoint("verification URI", &device.verification_uri)?;
+        let uris = [
+            Some(&device.verification_uri),
+            device.verification_uri_complete.as_ref(),
+        ];
+        for uri in uris.into_iter().flatten() {
+            endpoint("verification URI", uri)?;
+        }
         Ok(Self {
             user_code: excerpt(&device.user_code),
             verification_uri: excerpt(&device.verification_uri),

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use http::HeaderValue;
+use http::{HeaderValue, StatusCode};
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use model::{ClientAuth, Login};
 use serde::{Deserialize, Serialize};
@@ -144,9 +144,10 @@ pub(crate) async fn request(
     let response = post_form(http, &place, &form, shown).await?;
     if !response.status().is_success() {
         let (error, said) = refusal(&response);
-        // Without an error of OAuth's it may be anything, such as a proxy in between.
-        return Err(match error {
-            Some(_) if response.status().is_client_error() => {
+        let status = response.status();
+        // Without an error of OAuth's it may be anything, such as a proxy in between; and an issuer that is busy refuses nobody.
+        return Err(match error.as_deref() {
+            Some(error) if status.is_client_error() && !is_passing(status, error) => {
                 let issuer = excerpt(&discovery.metadata.issuer);
                 Error::new(refused, format!("the issuer {issuer} refused: {said}"))
             }
@@ -155,6 +156,12 @@ pub(crate) async fn request(
     }
     read(response.body(), &discovery.scopes)
         .ok_or_else(|| unreadable(&place, "its answer holds no bearer token"))
+}
+
+/// Whether an issuer may answer otherwise another time.
+fn is_passing(status: StatusCode, error: &str) -> bool {
+    let is_busy = [StatusCode::TOO_MANY_REQUESTS, StatusCode::REQUEST_TIMEOUT].contains(&status);
+    is_busy || ["temporarily_unavailable", "server_error", "slow_down"].contains(&error)
 }
 
 /// Reads an answer (OAuth 2.1, 3.2.3). Without `scope` it is what was asked for.
@@ -191,10 +198,16 @@ pub(crate) fn read(body: &[u8], asked: &[String]) -> Option<Tokens> {
     })
 }
 
-/// A number, which some issuers write as a string.
+/// A number, which some issuers write as a string or with a point.
 fn seconds<'de, D: serde::Deserializer<'de>>(value: D) -> Result<Option<i64>, D::Error> {
     let value = serde_json::Value::deserialize(value)?;
-    Ok(value.as_i64().or_else(|| value.as_str()?.parse().ok()))
+    let whole = value.as_i64().or_else(|| value.as_str()?.parse().ok());
+    let rounded = || {
+        let seconds = value.as_f64().filter(|it| (0.0..1e12).contains(it))?;
+        #[expect(clippy::cast_possible_truncation, reason = "it is within bounds")]
+        Some(seconds as i64)
+    };
+    Ok(whole.or_else(rounded))
 }
 
 /// Puts into the form, or says in the header, who we are.

@@ -56,7 +56,8 @@ impl Chromium {
             &format!("--user-data-dir={}", profile.path().display()),
         ];
         let options = json!({ "binary": BROWSER, "args": arguments });
-        let wanted = json!({ "capabilities": { "alwaysMatch": { "goog:chromeOptions": options } } });
+        let wanted =
+            json!({ "capabilities": { "alwaysMatch": { "goog:chromeOptions": options } } });
         let made = client.post(wanted.to_string()).await;
         let made: Value = serde_json::from_slice(&made.body).expect("JSON");
         let id = made["value"]["sessionId"].as_str();
@@ -82,7 +83,8 @@ impl Chromium {
 
     /// The text of what is there now.
     pub async fn text(&self) -> String {
-        let script = json!({ "script": "return document.body ? document.body.innerText : ''", "args": [] });
+        let script =
+            json!({ "script": "return document.body ? document.body.innerText : ''", "args": [] });
         let text = self.post("/execute/sync", script).await;
         text.as_str().unwrap_or_default().to_owned()
     }
@@ -112,7 +114,8 @@ impl Chromium {
 
     /// Shows pages as a screen of that width does, dark or light, from now on.
     pub async fn screen(&self, width: u32, is_dark: bool) {
-        let metrics = json!({ "width": width, "height": 900, "deviceScaleFactor": 1, "mobile": false });
+        let metrics =
+            json!({ "width": width, "height": 900, "deviceScaleFactor": 1, "mobile": false });
         self.command("Emulation.setDeviceMetricsOverride", metrics)
             .await;
         let scheme = if is_dark { "dark" } else { "light" };
@@ -130,7 +133,10 @@ impl Chromium {
     async fn element(&self, selector: &str) -> String {
         let wanted = json!({ "using": "css selector", "value": selector });
         let found = wait_for_some(selector, DEADLINE, async || {
-            let found = self.ask(Method::POST, "/element", Some(&wanted)).await.ok()?;
+            let found = self
+                .ask(Method::POST, "/element", Some(&wanted))
+                .await
+                .ok()?;
             Some(found[ELEMENT].as_str()?.to_owned())
         });
         self.or_shown(found).await

@@ -49,6 +49,8 @@ pub struct Rules {
     pub admin: Vec<String>,
     /// Its metadata, instead of the right one.
     pub metadata: Option<Value>,
+    /// How many seconds its clock is ahead.
+    pub ahead: u64,
     /// Tokens that it takes no longer.
     pub revoked: HashSet<String>,
 }
@@ -90,6 +92,7 @@ impl Protected {
             issuer: issuer.url().to_owned(),
             admin: vec!["files:write".to_owned()],
             metadata: None,
+            ahead: 0,
             revoked: HashSet::new(),
         };
         let server = Arc::new(Server {
@@ -198,7 +201,8 @@ impl Server {
                 claims
             }
         };
-        let is_good = claims.iss == rules.issuer && claims.exp > jsonwebtoken::get_current_timestamp();
+        let now = jsonwebtoken::get_current_timestamp() + rules.ahead;
+        let is_good = claims.iss == rules.issuer && claims.exp > now;
         is_good.then(|| (token.to_owned(), claims))
     }
 }

@@ -8,6 +8,7 @@ use std::{
 
 use anyhow::Context;
 use http::HeaderMap;
+use model::ProjectId;
 use model::Settings;
 use tokio::{
     net::TcpListener,
@@ -18,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     agents::Agents,
-    auth::{self, Identities},
+    auth::{self, Identities, Role},
     gateway::{self, Front, Guard},
     hosting::Hosting,
     itself::Itself,
@@ -140,10 +141,17 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
         && config.settings.oidc.is_empty();
     let identify = (!is_local).then(|| {
         let identities = identities.clone();
-        Box::new(move |headers: &HeaderMap, key: Option<&str>| {
-            let who = key.and_then(|key| identities.keys.identify(key));
-            Some(who.or_else(|| identities.browser(headers))?.id.clone())
-        }) as logins::Identify
+        Box::new(
+            move |headers: &HeaderMap, key: Option<&str>, owner: Option<&ProjectId>| {
+                let who = key.and_then(|key| identities.keys.identify(key));
+                let who = who.or_else(|| identities.browser(headers))?;
+                let role = owner.map_or(Role::Admin, |_| Role::Manage);
+                Some(logins::Shown {
+                    id: who.id.clone(),
+                    manages: who.may(role, owner),
+                })
+            },
+        ) as logins::Identify
     });
     let more = ops::router(front.clone(), gateway.clone(), ready.clone())
         .merge(signin::router(&front))

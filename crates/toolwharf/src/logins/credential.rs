@@ -74,6 +74,8 @@ struct Wanted {
     is_refused: bool,
     steps: u32,
     stepped: Option<Instant>,
+    /// The token that the last step was for: many calls with it are one step.
+    short: Option<HeaderValue>,
 }
 
 /// The credential as requests see it.
@@ -415,7 +417,7 @@ impl Credential {
             return Box::pin(lender.refused(used, said)).await;
         }
         if challenge.error.as_deref() == Some("insufficient_scope") {
-            return self.step_up(challenge).await;
+            return self.step_up(used, challenge).await;
         }
         {
             let mut wanted = self.wanted();
@@ -455,7 +457,11 @@ impl Credential {
     }
 
     /// The server wants more scopes: what it names and what there is, together.
-    async fn step_up(self: Arc<Self>, challenge: Challenge) -> Result<HeaderValue, SignIn> {
+    async fn step_up(
+        self: Arc<Self>,
+        used: Option<HeaderValue>,
+        challenge: Challenge,
+    ) -> Result<HeaderValue, SignIn> {
         let Some(logins) = self.logins.upgrade() else {
             return Err(passing("the product stops"));
         };
@@ -474,10 +480,12 @@ impl Credential {
         let missing = {
             let mut wanted = self.wanted();
             if wanted.stepped.is_none_or(|at| at.elapsed() > STEPS_LAST) {
-                wanted.steps = 0;
+                (wanted.steps, wanted.short) = (0, None);
             }
-            wanted.steps += 1;
-            wanted.stepped = Some(Instant::now());
+            if wanted.short.is_none() || wanted.short != used {
+                wanted.steps += 1;
+                (wanted.stepped, wanted.short) = (Some(Instant::now()), used);
+            }
             let asked = challenge.scope.clone().unwrap_or_default();
             if wanted.steps > MAX_STEPS {
                 let why = format!(

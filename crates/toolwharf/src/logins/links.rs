@@ -456,3 +456,66 @@ fn no_way_back() -> oauth::Error {
         what,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Weak;
+
+    use model::ServerKey;
+
+    use super::{
+        super::{Id, Place},
+        *,
+    };
+
+    fn credential(server: &str) -> Arc<Credential> {
+        let id = Id {
+            server: ServerKey {
+                owner: None,
+                name: server.parse().unwrap(),
+            },
+            principal: "".into(),
+        };
+        let place = Place {
+            url: String::new(),
+            login: Login::default(),
+            public_only: false,
+        };
+        Credential::new(Weak::new(), &id, &place)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_link_is_good_for_ten_minutes() {
+        let (links, credential, ann) = (Links::default(), credential("files"), "ann".into());
+        let link = links.offer(&credential, &ann);
+        tokio::time::advance(LIFE - Duration::from_secs(1)).await;
+        assert!(links.offered(&link).is_some());
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(links.offered(&link).is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_link_is_of_one_caller_and_one_server() {
+        let (links, files) = (Links::default(), credential("files"));
+        let of = |credential: &Arc<Credential>, who: &str| links.offer(credential, &who.into());
+        let first = of(&files, "ann");
+        assert_eq!(of(&files, "ann"), first);
+        assert_ne!(of(&files, "ben"), first);
+        assert_ne!(of(&credential("other"), "ann"), first);
+        // One that is soon over is not given out again.
+        tokio::time::advance(LIFE / 2).await;
+        assert_ne!(of(&files, "ann"), first);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn there_is_an_end_to_links() {
+        let (links, files) = (Links::default(), credential("files"));
+        let first = links.offer(&files, &"first".into());
+        for at in 0..MANY {
+            tokio::time::advance(Duration::from_millis(1)).await;
+            links.offer(&files, &at.to_string().into());
+        }
+        assert!(links.offered(&first).is_none());
+        assert_eq!(links.table().len(), MANY);
+    }
+}

@@ -40,7 +40,7 @@ use self::{
 };
 pub(crate) use self::{
     links::Way,
-    page::{Identify, router},
+    page::{Identify, Shown, router},
 };
 use crate::master::Master;
 

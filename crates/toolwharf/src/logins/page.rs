@@ -12,15 +12,25 @@ use axum::{
     routing::get,
 };
 use http::{HeaderMap, StatusCode, header};
+use model::{LoginMode, ProjectId};
 use oauth::Callback;
 
-use super::{Logins, links::Bringer};
+use super::{Logins, links::Bringer, mode};
 
 /// Before the ids of links in the names of cookies.
 const COOKIE: &str = "twh_login_";
 
-/// Who has this key, or the browser that sends these headers: what their calls are known by.
-pub(crate) type Identify = Box<dyn Fn(&HeaderMap, Option<&str>) -> Option<Arc<str>> + Send + Sync>;
+/// Somebody who has shown who they are.
+pub(crate) struct Shown {
+    /// What their calls are known by.
+    pub(crate) id: Arc<str>,
+    /// Whether they may change servers of the project; without one, those of the configuration file.
+    pub(crate) manages: bool,
+}
+
+/// Who has this key, or the browser that sends these headers; with the project whose server it is about.
+pub(crate) type Identify =
+    Box<dyn Fn(&HeaderMap, Option<&str>, Option<&ProjectId>) -> Option<Shown> + Send + Sync>;
 
 struct Pages {
     logins: Arc<Logins>,
@@ -38,10 +48,13 @@ pub(crate) fn router(logins: Arc<Logins>, identify: Option<Identify>) -> Router 
 }
 
 impl Pages {
-    /// Whether somebody has shown that they are the one who asked.
-    fn is_theirs(&self, headers: &HeaderMap, key: Option<&str>, asked: &Arc<str>) -> bool {
+    /// Whether their browser shows that they are the one who asked.
+    fn is_theirs(&self, headers: &HeaderMap, asked: &Arc<str>) -> bool {
         let identify = self.identify.as_ref();
-        identify.is_none_or(|identify| identify(headers, key).as_ref() == Some(asked))
+        identify.is_none_or(|identify| {
+            let who = identify(headers, None, None);
+            who.is_some_and(|who| who.id == *asked)
+        })
     }
 }
 
@@ -58,7 +71,7 @@ async fn show(
         "<p>A client of yours wants to use the server <b>{server}</b>, which needs you to sign in. The button takes you to \
          its sign-in page.</p><form method=\"post\">"
     );
-    if !pages.is_theirs(&headers, None, &found.principal) {
+    if !pages.is_theirs(&headers, &found.principal) {
         body.push_str(
             "<label>Your Toolwharf key, the one that your client has\
              <input type=\"password\" name=\"key\" autocomplete=\"off\" required autofocus></label>\
@@ -78,13 +91,26 @@ async fn follow(
     let Some(found) = pages.logins.links.offered(&link) else {
         return gone();
     };
-    let mut fields = url::form_urlencoded::parse(&form);
-    let key = fields
-        .find(|(name, _)| name == "key")
-        .map(|(_, value)| value);
-    if !pages.is_theirs(&headers, key.as_deref().map(str::trim), &found.principal) {
-        let what = "<p>This is not the key of the client that asked for the sign-in. Nobody is signed in.</p>";
-        return page(StatusCode::FORBIDDEN, "Not your sign-in", what);
+    if let Some(identify) = &pages.identify {
+        let mut fields = url::form_urlencoded::parse(&form);
+        let key = fields
+            .find(|(name, _)| name == "key")
+            .map(|(_, value)| value);
+        let credential = &found.credential;
+        let owner = credential.id.server.owner.as_ref();
+        let who = identify(&headers, key.as_deref().map(str::trim), owner);
+        let refuse = |what| page(StatusCode::FORBIDDEN, "Not your sign-in", what);
+        let Some(who) = who.filter(|who| who.id == found.principal) else {
+            return refuse(
+                "<p>This is not the key of the client that asked for the sign-in. Nobody is signed in.</p>",
+            );
+        };
+        if mode(&credential.place.login) == LoginMode::Shared && !who.manages {
+            return refuse(
+                "<p>This sign-in is for everybody who uses the server. It takes a key that may manage the server: ask an \
+                 administrator to run <code>toolwharf login</code>. Nobody is signed in.</p>",
+            );
+        }
     }
     match pages.logins.follow(&link, &found).await {
         Ok((url, cookie)) => {

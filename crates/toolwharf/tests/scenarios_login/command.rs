@@ -97,7 +97,11 @@ async fn s01_a_browser_opens_and_nothing_secret_is_seen() {
     let link = std::fs::read_to_string(&page).unwrap();
     let link = link.split("/login/").nth(1).unwrap();
     let link = link.split('"').next().unwrap().to_owned();
-    without("a command line", &command_lines(), std::slice::from_ref(&link));
+    without(
+        "a command line",
+        &command_lines(),
+        std::slice::from_ref(&link),
+    );
     let chromium = Chromium::start().await;
     chromium.open(&format!("file://{page}")).await;
     chromium.shows(&format!("Sign in to {NAME}")).await;
@@ -162,12 +166,17 @@ async fn s02_a_code_is_typed_on_another_machine() {
     let mut login = Process::spawn(command(&running, &["login", NAME, "--device"]));
     let url = login
         .announced(|line| {
-            let (url, _) = line.strip_prefix("open ")?.split_once(" and type the code ")?;
+            let (url, _) = line
+                .strip_prefix("open ")?
+                .split_once(" and type the code ")?;
             Some(url.to_owned())
         })
         .await;
     let shown = world.issuer.browse(&url, "ann", false).await;
-    assert!(shown["html"].as_str().unwrap().contains("id=\"done\""), "{shown}");
+    assert!(
+        shown["html"].as_str().unwrap().contains("id=\"done\""),
+        "{shown}"
+    );
     let status = login.ended(DEADLINE).await;
     assert!(status.success(), "{}", login.stderr());
     state(&running, "running").await;

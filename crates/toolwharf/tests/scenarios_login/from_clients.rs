@@ -20,7 +20,10 @@ async fn lost(world: &World) -> (Kept, Running) {
     world.issuer.set(json!({ "refuse_refresh": true })).await;
     world.protected.revoke();
     let refused = call(&running, "whoami").await;
-    assert_eq!(refused["error"]["data"]["reason"], "needs_login", "{refused}");
+    assert_eq!(
+        refused["error"]["data"]["reason"], "needs_login",
+        "{refused}"
+    );
     state(&running, "needs_login").await;
     (kept, running)
 }

@@ -40,7 +40,9 @@ async fn s04_a_link_is_for_the_one_who_asked() {
     let world = World::new(json!({})).await;
     let (_kept, running) = open(&world).await;
     let link = link(&running).await;
-    let made = running.ok("POST", "/keys", json!({ "name": "other" })).await;
+    let made = running
+        .ok("POST", "/keys", json!({ "name": "other" }))
+        .await;
     let other = made["token"].as_str().unwrap_or_else(|| panic!("{made}"));
     let shown = RawClient::new(&link).get(&[]).await;
     let shown = shown.collect(testkit::DEADLINE).await;
@@ -112,7 +114,11 @@ async fn s04_a_redirect_of_another_issuer_is_refused() {
     let lie = format!("{before}iss=https%3A%2F%2Fevil.example%2F%3Cscript%3E");
     let refused = arrive(&lie, &cookie(&departed)).await;
     assert_eq!(refused.status, 400);
-    assert!(refused.text().contains("evil.example"), "{}", refused.text());
+    assert!(
+        refused.text().contains("evil.example"),
+        "{}",
+        refused.text()
+    );
     assert!(!refused.text().contains("<script>"), "{}", refused.text());
     assert_eq!(sign_in_state(&running).await, "absent");
 }
@@ -125,6 +131,14 @@ async fn s04_a_shared_sign_in_takes_the_right_to_manage() {
     running.ok("PUT", "/projects/p", json!({})).await;
     let place = format!("/mcp/servers/{NAME}?project=p");
     running.ok("PUT", &place, world.entry()).await;
+    let place = format!("/mcp/servers/{NAME}/login");
+    let way = json!({ "way": "paste" });
+    let begun = running.ok("POST", &format!("{place}?project=p"), way).await;
+    let url = begun["authorize_url"].as_str().unwrap();
+    let redirect = json!({ "redirect": world.issuer.sign_in(url, "ann").await });
+    running
+        .ok("POST", &format!("{place}/finish?project=p"), redirect)
+        .await;
     for (role, status) in [("call", 403), ("manage", 303)] {
         let key = json!({ "name": role, "role": role });
         let key = running.ok("POST", "/projects/p/keys", key).await;
@@ -133,12 +147,13 @@ async fn s04_a_shared_sign_in_takes_the_right_to_manage() {
             .raw("/mcp/p")
             .with("authorization", &format!("Bearer {key}"));
         let mut peer = Peer::http(client, peer::MODERN, json!({})).await;
-        peer.tool(&format!("{NAME}__whoami"), json!({})).await;
-        let begun = running
-            .raw(&format!("/api/v1/mcp/servers/{NAME}/login?project=p"))
-            .with("authorization", &format!("Bearer {key}"))
-            .post(json!({ "way": "browser" }).to_string())
-            .await;
-        assert_eq!(begun.status.is_success(), status == 303, "{}", begun.text());
+        let whoami = format!("{NAME}__whoami");
+        peer.request("tools/list", json!({})).await;
+        world.protected.change(|rules| rules.refuse = true);
+        let refused = peer.tool(&whoami, json!({})).await;
+        let link = refused.response["error"]["data"]["url"].as_str();
+        let link = link.unwrap_or_else(|| panic!("{refused:?}"));
+        let departed = depart(link, &format!("key={key}")).await;
+        assert_eq!(departed.status, status, "{role}: {}", departed.text());
     }
 }

@@ -1,13 +1,13 @@
 //! S07: the issuer refuses to renew a token.
 
 use serde_json::{Value, json};
-use testkit::{DEADLINE, at_once, wait_for};
+use testkit::{DEADLINE, Issuer, at_once, protected, wait_for};
 use tokio::time::Instant;
 
 use crate::{
     cli::said,
     kept::{Kept, Running},
-    support::{NAME, World, call, command, state, text},
+    support::{NAME, World, arrive, call, command, cookie, depart, state, text, told},
 };
 
 /// Asserts that a server is still at work.
@@ -51,12 +51,17 @@ async fn s07_a_refused_refresh_is_seen_everywhere_and_harms_nobody_else() {
     state(&running, "needs_login").await;
     for _ in 0..20 {
         let refused = call(&running, "whoami").await;
-        assert_eq!(refused["error"]["data"]["reason"], "needs_login", "{refused}");
+        assert_eq!(
+            refused["error"]["data"]["reason"], "needs_login",
+            "{refused}"
+        );
     }
     at_once("a call without a sign-in", start);
     works(&running, "other", "ben").await;
 
-    let listed = said(command(&running, &["ls", "-o", "json"]), "").await.json();
+    let listed = said(command(&running, &["ls", "-o", "json"]), "")
+        .await
+        .json();
     let rows = listed.as_array().cloned();
     let rows = rows.unwrap_or_else(|| listed["servers"].as_array().unwrap().clone());
     let row = rows.iter().find(|row| row["name"] == NAME).unwrap();
@@ -73,7 +78,7 @@ async fn s07_a_refused_refresh_is_seen_everywhere_and_harms_nobody_else() {
         assert!(metrics.lines().any(|it| it == line), "{line}: {metrics}");
     }
     let events = said(command(&running, &["events", NAME]), "").await.code(0);
-    assert!(events.out.contains("needs_login"), "{events:?}");
+    assert!(events.out.contains("it needs a sign-in"), "{events:?}");
     let login = said(command(&running, &["login", "-o", "json"]), "").await;
     let login = login.json();
     let login = login.as_array().unwrap();
@@ -135,4 +140,87 @@ async fn s07_an_issuer_that_is_away_signs_nobody_out() {
         let response = call(&running, "whoami").await;
         assert_eq!(text(&response), "ann", "{fault}");
     }
+}
+
+/// A server whose clock is five minutes ahead takes tokens for the less time; those that last less than that are a clear error.
+#[tokio::test]
+async fn s07_a_clock_that_is_five_minutes_off() {
+    let world = World::new(json!({})).await;
+    world.protected.change(|rules| rules.ahead = 300);
+    let (_kept, running) = world.signed_in("ann").await;
+    assert_eq!(text(&call(&running, "whoami").await), "ann");
+    world.issuer.set(json!({ "lifetime": 200 })).await;
+    world.protected.revoke();
+    let asked = world.issuer.count("token").await;
+    for _ in 0..5 {
+        let refused = call(&running, "whoami").await;
+        assert_eq!(
+            refused["error"]["data"]["reason"], "needs_login",
+            "{refused}"
+        );
+    }
+    assert!(world.issuer.count("token").await <= asked + 1);
+    state(&running, "needs_login").await;
+    let reason = told(&running).await["reason"].to_string();
+    assert!(
+        reason.contains("refuses the access token that its issuer has just given"),
+        "{reason}"
+    );
+}
+
+/// The server names another issuer from one day to the next: nothing of the old one is shown to the new one.
+#[tokio::test]
+async fn s07_a_server_that_has_moved_to_another_issuer() {
+    let world = World::new(json!({})).await;
+    let (_kept, running) = world.signed_in("ann").await;
+    let other = Issuer::start(json!({ "scopes": protected::SCOPES })).await;
+    world
+        .protected
+        .change(|rules| other.url().clone_into(&mut rules.issuer));
+    let refused = call(&running, "whoami").await;
+    let link = refused["error"]["data"]["url"].as_str();
+    let link = link.unwrap_or_else(|| panic!("{refused}"));
+    let departed = depart(link, "").await;
+    let url = departed.header("location").unwrap();
+    assert!(url.starts_with(other.url()), "{url}");
+    let redirect = other.sign_in(url, "ben").await;
+    let page = arrive(&redirect, &cookie(&departed)).await;
+    assert_eq!(page.status, 200, "{}", page.text());
+    state(&running, "running").await;
+    assert_eq!(text(&call(&running, "whoami").await), "ben");
+    let (old, new) = (world.issuer.secrets().await, other.secrets().await);
+    assert!(new.iter().all(|secret| !old.contains(secret)));
+    assert_eq!(other.count("registration").await, 1);
+}
+
+/// A server that a project's manager has named reaches no address of this network, and neither does its sign-in.
+#[tokio::test]
+async fn s07_a_project_reaches_no_private_issuer() {
+    let world = World::new(json!({})).await;
+    let kept = Kept::sqlite().await;
+    let running = kept.start().await;
+    running.ok("PUT", "/projects/p", json!({})).await;
+    let key = json!({ "name": "manager", "role": "manage" });
+    let key = running.ok("POST", "/projects/p/keys", key).await;
+    let key = format!("Bearer {}", key["token"].as_str().unwrap());
+    let ask = async |method: http::Method, path: &str, body: Value| {
+        let client = running.raw(&format!("/api/v1/mcp/servers/{NAME}{path}?project=p"));
+        let client = client.with("authorization", &key);
+        let answer = client.send(method, &[], body.to_string()).await;
+        answer.collect(DEADLINE).await
+    };
+    let made = ask(http::Method::PUT, "", world.entry()).await;
+    let way = json!({ "way": "paste" });
+    let begun = ask(http::Method::POST, "/login", way).await;
+    assert!(
+        begun.status.is_client_error() || begun.status.is_server_error(),
+        "{}",
+        begun.text()
+    );
+    assert!(!begun.text().contains("authorize_url"), "{}", begun.text());
+    assert_eq!(world.protected.refused(), 0, "{}", made.text());
+    assert_eq!(world.issuer.count("discovery").await, 0);
+    assert_eq!(world.issuer.count("registration").await, 0);
+    assert!(made.status.is_success(), "{}", made.text());
+    assert!(begun.text().contains("public"), "{}", begun.text());
 }

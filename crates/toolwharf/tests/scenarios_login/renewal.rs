@@ -37,13 +37,17 @@ async fn burst(world: &World, through: &[&Running]) {
             });
             let name = format!("{NAME}__whoami");
             let params = json!({ "name": name, "arguments": {}, "_meta": meta });
-            let body = json!({ "jsonrpc": "2.0", "id": at, "method": "tools/call", "params": params });
+            let body =
+                json!({ "jsonrpc": "2.0", "id": at, "method": "tools/call", "params": params });
             let headers = [
                 ("mcp-protocol-version", testkit::peer::MODERN),
                 ("mcp-method", "tools/call"),
                 ("mcp-name", &name),
             ];
-            client.post_with(&headers, body.to_string()).await.response()
+            client
+                .post_with(&headers, body.to_string())
+                .await
+                .response()
         });
     }
     for response in calls.join_all().await {

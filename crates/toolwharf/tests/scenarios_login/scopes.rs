@@ -1,7 +1,11 @@
 //! S08: a tool needs more scopes than the sign-in has.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex},
+};
 
+use futures_util::future::join_all;
 use serde_json::json;
 use testkit::peer;
 use tokio_util::task::TaskTracker;
@@ -52,4 +56,24 @@ async fn s08_at_most_three_times() {
     let message = refused["error"]["message"].as_str().unwrap();
     assert!(message.contains("files:write"), "{message}");
     assert_eq!(text(&call(&running, "whoami").await), "ann");
+}
+
+/// Many calls that lack the same scopes are one step, and are all of use after it.
+#[tokio::test]
+async fn s08_many_calls_at_once_are_one_step() {
+    let world = World::new(json!({})).await;
+    let (_kept, running) = world.signed_in("ann").await;
+    let calls = (0..10).map(|_| call(&running, "admin"));
+    let refused = join_all(calls).await;
+    let links: BTreeSet<_> = refused
+        .iter()
+        .map(|refused| refused["error"]["data"]["url"].as_str())
+        .collect();
+    let link = links.first().copied().flatten();
+    assert_eq!(links.len(), 1, "{refused:?}");
+    let page = world.follow(link.unwrap(), "ann", "").await;
+    assert_eq!(page.status, 200, "{}", page.text());
+    for answer in join_all((0..10).map(|_| call(&running, "admin"))).await {
+        assert!(text(&answer).contains("files:write"), "{answer}");
+    }
 }

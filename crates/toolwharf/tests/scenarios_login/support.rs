@@ -53,6 +53,8 @@ impl World {
 
     /// Signs in as the administrator does without a browser, and waits until the server is there.
     pub(crate) async fn sign_in(&self, running: &Running, account: &str) {
+        // Before the server has refused a request it has not said which scopes it wants.
+        state(running, "needs_login").await;
         let place = format!("/mcp/servers/{NAME}/login");
         let begun = running.ok("POST", &place, json!({ "way": "paste" })).await;
         let url = begun["authorize_url"].as_str().unwrap();
