@@ -325,3 +325,39 @@ async fn signing_out_ends_the_session() {
     assert!(reply.header("set-cookie").unwrap().contains("Max-Age=0"));
     wait_for("the end", DEADLINE, async || status().await == 401).await;
 }
+
+/// What opens the browser gets a page that only its user can read, and no secret as an argument.
+#[tokio::test]
+async fn open_gives_the_browser_a_page_that_leads_to_the_link() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let gateway = Setup::new().serve().await;
+    let opener = gateway.folder().join("xdg-open");
+    std::fs::write(&opener, "#!/bin/sh\necho \"$*\" > \"$0.arguments\"\n").unwrap();
+    std::fs::set_permissions(&opener, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let path = std::env::var("PATH").unwrap();
+    let path = format!("{}:{path}", gateway.folder().display());
+    let mut open = toolwharf();
+    let data = gateway.folder().join("data");
+    open.args(["open", "--data-dir"])
+        .arg(&data)
+        .env("PATH", path);
+    let printed = said(open, "").await.code(0);
+    assert!(!printed.out.contains("/sign-in#"), "{}", printed.out);
+    let arguments = std::fs::read_to_string(opener.with_extension("arguments")).unwrap();
+    let page = data.join("open.html");
+    assert_eq!(arguments.trim(), page.display().to_string());
+    assert_eq!(page.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    let html = std::fs::read_to_string(&page).unwrap();
+    let (_, rest) = html.split_once("/sign-in#").unwrap();
+    let link = rest.split('"').next().unwrap();
+    let form = [
+        ("content-type", "application/x-www-form-urlencoded"),
+        ("origin", &gateway.url),
+    ];
+    let entered = gateway
+        .at("/sign-in")
+        .post_with(&form, format!("link={link}"))
+        .await;
+    assert_eq!(entered.status, 200);
+    cookie(&entered);
+}
