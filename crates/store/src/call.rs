@@ -125,7 +125,6 @@ pub struct CallFilter {
 impl Store {
     /// Calls, newest first. `page.after` is an id.
     pub async fn calls_list(&self, filter: &CallFilter, page: &Page) -> Result<Vec<CallRow>> {
-        let mut conn = self.pool.read().await?;
         let (since, until) = (filter.since.map(floor), filter.until.map(floor));
         let conditions = Filter::newest_first(filter.project.as_ref(), page)
             .and("server =", filter.server.as_deref())
@@ -136,7 +135,7 @@ impl Store {
             .and("id >=", since.as_deref())
             .and("id <", until.as_deref());
         page!(
-            conn,
+            self.pool.read().await?,
             CallRow,
             concat!("SELECT ", columns!(), " FROM kb.agent_run_tool_calls"),
             conditions,
@@ -153,13 +152,12 @@ impl Store {
         run: &str,
         page: &Page,
     ) -> Result<Vec<CallRow>> {
-        let mut conn = self.pool.read().await?;
         let conditions = Filter::default()
             .and("project_id =", project.map(ProjectId::as_str))
             .and("run_id =", Some(run))
             .and("id >", page.after.as_deref());
         page!(
-            conn,
+            self.pool.read().await?,
             CallRow,
             concat!("SELECT ", columns!(), " FROM kb.agent_run_tool_calls"),
             conditions,
@@ -173,9 +171,8 @@ impl Store {
     /// # Errors
     /// [`Error::NotFound`] if there is no such call.
     pub async fn call_get(&self, project: Option<&ProjectId>, id: &str) -> Result<CallDetail> {
-        let mut conn = self.pool.read().await?;
         let row = row!(
-            conn,
+            self.pool.read().await?,
             CallDetail,
             concat!(
                 "SELECT ",
@@ -192,9 +189,8 @@ impl Store {
     /// Closes all calls that were begun before this time and are still open, as
     /// [`CallStatus::Unknown`] with this reason; how many. An outcome that still comes goes before it.
     pub async fn calls_close_open(&self, before: Time, reason: &str) -> Result<u64> {
-        let mut conn = self.pool.write().await?;
         execute!(
-            conn,
+            self.pool.write().await?,
             "UPDATE kb.agent_run_tool_calls SET status = 'unknown', error = $2, finished_at = $3
              WHERE status = 'open' AND started_at < $1",
             micros(before),
@@ -206,9 +202,8 @@ impl Store {
     /// Forgets some of the calls before this time, the oldest first; how many. Call it until it
     /// returns 0: each time is short, so that nobody waits long for the database.
     pub async fn calls_prune(&self, before: Time) -> Result<u64> {
-        let mut conn = self.pool.write().await?;
         execute!(
-            conn,
+            self.pool.write().await?,
             "DELETE FROM kb.agent_run_tool_calls WHERE id IN
                  (SELECT id FROM kb.agent_run_tool_calls WHERE id < $1 ORDER BY id LIMIT 1000)",
             Key(&floor(before)),

@@ -40,7 +40,6 @@ struct File {
 }
 
 impl Store {
-    #[must_use]
     pub fn call_writer(&self) -> CallWriter {
         CallWriter(match &self.pool {
             Pool::Sqlite { write, .. } => Way::Sqlite(File {

@@ -108,9 +108,8 @@ impl Store {
         project: Option<&ProjectId>,
         id: &str,
     ) -> Result<ConversationDetail> {
-        let mut conn = self.pool.read().await?;
         let found = row!(
-            conn,
+            self.pool.read().await?,
             ConversationDetail,
             "SELECT id, project_id, title, revision, created_at, updated_at, body
              FROM kb.conversations WHERE id = $1 AND COALESCE(project_id, '') = $2",
@@ -126,9 +125,8 @@ impl Store {
         project: Option<&ProjectId>,
         page: &Page,
     ) -> Result<Vec<ConversationRow>> {
-        let mut conn = self.pool.read().await?;
         page!(
-            conn,
+            self.pool.read().await?,
             ConversationRow,
             "SELECT id, project_id, title, revision, created_at, updated_at FROM kb.conversations",
             Filter::newest_first(project, page),
@@ -140,9 +138,8 @@ impl Store {
     /// # Errors
     /// [`Error::NotFound`] if the scope has no such conversation.
     pub async fn conversation_remove(&self, project: Option<&ProjectId>, id: &str) -> Result<()> {
-        let mut conn = self.pool.write().await?;
         let removed = execute!(
-            conn,
+            self.pool.write().await?,
             "DELETE FROM kb.conversations WHERE id = $1 AND COALESCE(project_id, '') = $2",
             Key(id),
             crate::project::scope(project),

@@ -35,9 +35,8 @@ pub struct NewEvent<'a> {
 
 impl Store {
     pub async fn event_add(&self, event: NewEvent<'_>) -> Result<()> {
-        let mut conn = self.pool.write().await?;
         execute!(
-            conn,
+            self.pool.write().await?,
             "INSERT INTO kb.server_events (id, project_id, server, kind, detail, at)
              VALUES ($1, $2, $3, $4, $5, $6)",
             Key(&new_id()),
@@ -57,9 +56,8 @@ impl Store {
         server: Option<&str>,
         page: &Page,
     ) -> Result<Vec<EventRow>> {
-        let mut conn = self.pool.read().await?;
         page!(
-            conn,
+            self.pool.read().await?,
             EventRow,
             "SELECT id, project_id, server, kind, detail, at FROM kb.server_events",
             Filter::newest_first(project, page).and("server =", server),
@@ -70,9 +68,8 @@ impl Store {
 
     /// The last crash of each server that is registered to be hosted.
     pub async fn crash_list(&self) -> Result<Vec<EventRow>> {
-        let mut conn = self.pool.read().await?;
         rows!(
-            conn,
+            self.pool.read().await?,
             EventRow,
             "SELECT event.id, event.project_id, event.server, event.kind, event.detail, event.at
              FROM kb.agent_workspaces AS hosted JOIN kb.server_events AS event ON event.id =
@@ -84,9 +81,8 @@ impl Store {
 
     /// Forgets all events of a server.
     pub async fn events_remove(&self, server: &str) -> Result<()> {
-        let mut conn = self.pool.write().await?;
         execute!(
-            conn,
+            self.pool.write().await?,
             "DELETE FROM kb.server_events WHERE server = $1",
             Key(server),
         )?;
@@ -96,9 +92,8 @@ impl Store {
     /// Forgets some of the events before this time, the oldest first; how many. Call it until it
     /// returns 0.
     pub async fn events_prune(&self, before: Time) -> Result<u64> {
-        let mut conn = self.pool.write().await?;
         execute!(
-            conn,
+            self.pool.write().await?,
             "DELETE FROM kb.server_events WHERE id IN
                  (SELECT id FROM kb.server_events WHERE id < $1 ORDER BY id LIMIT 1000)",
             Key(&floor(before)),

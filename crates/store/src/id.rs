@@ -8,13 +8,11 @@ pub type Time = DateTime<Utc>;
 
 /// A new id: a UUID of version 7 as text. Later ids sort behind earlier ones, so that "newest first"
 /// is the order of ids and a time is a place in it.
-#[must_use]
 pub fn new_id() -> String {
     Uuid::now_v7().to_string()
 }
 
 /// The time that rows made now get.
-#[must_use]
 pub fn now() -> Time {
     micros(Utc::now())
 }

@@ -66,7 +66,6 @@ pub struct NewKey<'a> {
 
 impl KeyRow {
     /// Whether it opens anything at this time.
-    #[must_use]
     pub fn is_living(&self, now: Time) -> bool {
         self.revoked_at.is_none() && self.expires_at.is_none_or(|end| end > now)
     }
@@ -112,9 +111,8 @@ impl Store {
 
     /// Keys by age, revoked ones too: of one project, or all of them. `page.after` is an id.
     pub async fn key_list(&self, project: Option<&ProjectId>, page: &Page) -> Result<Vec<KeyRow>> {
-        let mut conn = self.pool.read().await?;
         page!(
-            conn,
+            self.pool.read().await?,
             KeyRow,
             "SELECT id, project_id, name, role, hint, created_at, last_used_at, expires_at, revoked_at
              FROM kb.api_keys",
@@ -128,9 +126,8 @@ impl Store {
 
     /// The key with this hash, living or not.
     pub async fn key_by_hash(&self, hash: &str) -> Result<Option<KeyRow>> {
-        let mut conn = self.pool.read().await?;
         row!(
-            conn,
+            self.pool.read().await?,
             KeyRow,
             "SELECT id, project_id, name, role, hint, created_at, last_used_at, expires_at, revoked_at
              FROM kb.api_keys WHERE hash = $1",
@@ -140,9 +137,8 @@ impl Store {
 
     /// All keys that were not revoked, expired ones too; not paged, for whoever asks keeps them all.
     pub async fn keys_hashed(&self) -> Result<Vec<HashedKey>> {
-        let mut conn = self.pool.read().await?;
         rows!(
-            conn,
+            self.pool.read().await?,
             HashedKey,
             "SELECT id, project_id, name, role, hint, created_at, last_used_at, expires_at, revoked_at, hash
              FROM kb.api_keys WHERE revoked_at IS NULL ORDER BY id",
@@ -151,10 +147,9 @@ impl Store {
 
     /// Changes whenever [`Store::keys_hashed`] answers something else.
     pub async fn keys_revision(&self) -> Result<String> {
-        let mut conn = self.pool.read().await?;
         // Keys are only ever made, revoked, or removed with their project.
         let row = row!(
-            conn,
+            self.pool.read().await?,
             (i64, i64, String),
             "SELECT COUNT(*), COUNT(revoked_at), COALESCE(MAX(id), '') FROM kb.api_keys",
         )?;

@@ -28,9 +28,8 @@ const ROTATED: &str = "it is not the one in use: it was rotated meanwhile";
 impl Store {
     /// The master key in use, if one has ever been.
     pub async fn master_get(&self) -> Result<Option<MasterRow>> {
-        let mut conn = self.pool.read().await?;
         row!(
-            conn,
+            self.pool.read().await?,
             MasterRow,
             "SELECT key_id, sealed_check, rotated_at FROM kb.master_key WHERE id = 1",
         )
@@ -54,9 +53,8 @@ impl Store {
 
     /// All data keys as they are wrapped now, by project; not paged, for a rotation needs them all.
     pub async fn master_data_keys(&self) -> Result<Vec<(ProjectId, Vec<u8>)>> {
-        let mut conn = self.pool.read().await?;
         let rows = rows!(
-            conn,
+            self.pool.read().await?,
             DataKey,
             "SELECT id, data_key FROM kb.projects WHERE data_key IS NOT NULL ORDER BY id",
         )?;
@@ -121,9 +119,8 @@ impl Store {
     /// # Errors
     /// [`Error::NotFound`] if there is no such project.
     pub async fn project_data_key(&self, project: &ProjectId) -> Result<Option<Vec<u8>>> {
-        let mut conn = self.pool.read().await?;
         let row = row!(
-            conn,
+            self.pool.read().await?,
             (Option<Vec<u8>>,),
             "SELECT data_key FROM kb.projects WHERE id = $1",
             Key(project.as_str()),

@@ -72,7 +72,6 @@ impl Store {
     }
 
     /// The word for the engine: `sqlite` or `postgres`.
-    #[must_use]
     pub fn kind(&self) -> &'static str {
         match &self.pool {
             Pool::Sqlite { .. } => "sqlite",
@@ -86,9 +85,8 @@ impl Store {
     ///
     /// [`crate::Error::Unavailable`] if there is none within three seconds.
     pub async fn ping(&self) -> Result<()> {
-        let mut conn = self.pool.read().await?;
         crate::sql::row!(
-            conn,
+            self.pool.read().await?,
             (i64,),
             "SELECT version FROM kb.schema_migrations LIMIT 1"
         )?;

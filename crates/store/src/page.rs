@@ -15,7 +15,6 @@ pub struct Page {
 
 impl Page {
     /// The first rows.
-    #[must_use]
     pub fn first(limit: u32) -> Self {
         Self {
             after: None,
@@ -24,7 +23,6 @@ impl Page {
     }
 
     /// The rows behind this key.
-    #[must_use]
     pub fn after(key: impl Into<String>, limit: u32) -> Self {
         Self {
             after: Some(key.into()),

@@ -96,9 +96,8 @@ impl Store {
     /// # Errors
     /// [`Error::NotFound`] if it is not installed on this project.
     pub async fn product_get(&self, project: &ProjectId, name: &str) -> Result<ProductRow> {
-        let mut conn = self.pool.read().await?;
         let row = row!(
-            conn,
+            self.pool.read().await?,
             ProductRow,
             "SELECT id, project_id, name, version, manifest, created_at, updated_at
              FROM kb.products WHERE project_id = $1 AND name = $2",
@@ -110,9 +109,8 @@ impl Store {
 
     /// The products of a project by name, [`crate::MAX_PAGE`] at most.
     pub async fn product_list(&self, project: &ProjectId) -> Result<Vec<ProductRow>> {
-        let mut conn = self.pool.read().await?;
         rows!(
-            conn,
+            self.pool.read().await?,
             ProductRow,
             "SELECT id, project_id, name, version, manifest, created_at, updated_at
              FROM kb.products WHERE project_id = $1 ORDER BY name LIMIT $2",

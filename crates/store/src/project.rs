@@ -38,7 +38,6 @@ pub struct NewProject {
 
 impl NewProject {
     /// An enabled project that is named as its id.
-    #[must_use]
     pub fn new(id: ProjectId) -> Self {
         Self {
             name: id.to_string(),
@@ -53,9 +52,8 @@ impl NewProject {
 impl Store {
     /// Creates a project or replaces what is known of it.
     pub async fn project_put(&self, project: &NewProject) -> Result<Put<ProjectRow>> {
-        let mut conn = self.pool.write().await?;
         let row = row!(
-            conn,
+            self.pool.write().await?,
             ProjectRow,
             "INSERT INTO kb.projects (id, name, description, enabled, settings, created_at, updated_at)
              VALUES ($1, $2, $3, $4, $5, $6, $6)
@@ -96,9 +94,8 @@ impl Store {
     /// # Errors
     /// [`Error::NotFound`] if there is no such project.
     pub async fn project_get(&self, id: &ProjectId) -> Result<ProjectRow> {
-        let mut conn = self.pool.read().await?;
         let row = row!(
-            conn,
+            self.pool.read().await?,
             ProjectRow,
             "SELECT id, name, description, enabled, settings, created_at, updated_at
              FROM kb.projects WHERE id = $1",
@@ -109,9 +106,8 @@ impl Store {
 
     /// Projects by id.
     pub async fn project_list(&self, page: &Page) -> Result<Vec<ProjectRow>> {
-        let mut conn = self.pool.read().await?;
         rows!(
-            conn,
+            self.pool.read().await?,
             ProjectRow,
             "SELECT id, name, description, enabled, settings, created_at, updated_at
              FROM kb.projects WHERE id > $1 ORDER BY id LIMIT $2",

@@ -70,9 +70,8 @@ pub struct RunEnd {
 impl Store {
     /// Opens the record of a run; its status is `running`.
     pub async fn run_put(&self, run: NewRun<'_>) -> Result<RunRow> {
-        let mut conn = self.pool.write().await?;
         let row = row!(
-            conn,
+            self.pool.write().await?,
             RunRow,
             concat!(
                 "INSERT INTO kb.agent_runs (id, project_id, agent, model, status, turns, input_tokens,
@@ -101,9 +100,8 @@ impl Store {
         id: &str,
         end: &RunEnd,
     ) -> Result<RunRow> {
-        let mut conn = self.pool.write().await?;
         let row = row!(
-            conn,
+            self.pool.write().await?,
             RunRow,
             concat!(
                 "UPDATE kb.agent_runs SET status = $3, turns = $4, input_tokens = $5, output_tokens = $6,
@@ -127,9 +125,8 @@ impl Store {
 
     /// Runs, newest first. `page.after` is an id.
     pub async fn run_list(&self, filter: &RunFilter, page: &Page) -> Result<Vec<RunRow>> {
-        let mut conn = self.pool.read().await?;
         page!(
-            conn,
+            self.pool.read().await?,
             RunRow,
             concat!("SELECT ", columns!(), " FROM kb.agent_runs"),
             Filter::newest_first(filter.project.as_ref(), page)
@@ -142,9 +139,8 @@ impl Store {
 
     /// Closes all runs that were begun before this time and are still open, as `interrupted` with this reason; how many.
     pub async fn run_interrupt_open(&self, before: Time, reason: &str) -> Result<u64> {
-        let mut conn = self.pool.write().await?;
         execute!(
-            conn,
+            self.pool.write().await?,
             "UPDATE kb.agent_runs SET status = 'interrupted', error = $2, finished_at = $3
              WHERE status = 'running' AND started_at < $1",
             micros(before),
@@ -156,9 +152,8 @@ impl Store {
     /// Forgets some of the runs before this time that no call belongs to any more, the oldest first; how many. Call it
     /// until it returns 0.
     pub async fn run_prune(&self, before: Time) -> Result<u64> {
-        let mut conn = self.pool.write().await?;
         execute!(
-            conn,
+            self.pool.write().await?,
             "DELETE FROM kb.agent_runs WHERE id IN
                  (SELECT r.id FROM kb.agent_runs AS r WHERE r.id < $1 AND r.status <> 'running' AND NOT EXISTS
                       (SELECT 1 FROM kb.agent_run_tool_calls AS c WHERE c.run_id = r.id)
@@ -172,9 +167,8 @@ impl Store {
     /// # Errors
     /// [`Error::NotFound`] if there is no such run.
     pub async fn run_get(&self, project: Option<&ProjectId>, id: &str) -> Result<RunRow> {
-        let mut conn = self.pool.read().await?;
         let row = row!(
-            conn,
+            self.pool.read().await?,
             RunRow,
             concat!(
                 "SELECT ",

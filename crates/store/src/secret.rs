@@ -75,9 +75,8 @@ impl Store {
 
     /// The names of a project's secrets, by name.
     pub async fn secret_list(&self, project: &ProjectId, page: &Page) -> Result<Vec<SecretRow>> {
-        let mut conn = self.pool.read().await?;
         rows!(
-            conn,
+            self.pool.read().await?,
             SecretRow,
             "SELECT name, version, created_at, updated_at FROM kb.secrets
              WHERE project_id = $1 AND name > $2 ORDER BY name LIMIT $3",
@@ -90,9 +89,8 @@ impl Store {
     /// # Errors
     /// [`Error::NotFound`] if the project has no such secret.
     pub async fn secret_get(&self, project: &ProjectId, name: &str) -> Result<SealedSecret> {
-        let mut conn = self.pool.read().await?;
         let row = row!(
-            conn,
+            self.pool.read().await?,
             SealedSecret,
             "SELECT name, version, nonce, sealed FROM kb.secrets WHERE project_id = $1 AND name = $2",
             Key(project.as_str()),
@@ -103,9 +101,8 @@ impl Store {
 
     /// All secrets of a project by name; not paged, for a server may name any of them.
     pub async fn secret_all(&self, project: &ProjectId) -> Result<Vec<SealedSecret>> {
-        let mut conn = self.pool.read().await?;
         rows!(
-            conn,
+            self.pool.read().await?,
             SealedSecret,
             "SELECT name, version, nonce, sealed FROM kb.secrets WHERE project_id = $1 ORDER BY name",
             Key(project.as_str()),
@@ -115,9 +112,8 @@ impl Store {
     /// # Errors
     /// [`Error::NotFound`] if the project has no such secret.
     pub async fn secret_delete(&self, project: &ProjectId, name: &str) -> Result<()> {
-        let mut conn = self.pool.write().await?;
         let removed = execute!(
-            conn,
+            self.pool.write().await?,
             "DELETE FROM kb.secrets WHERE project_id = $1 AND name = $2",
             Key(project.as_str()),
             Key(name),

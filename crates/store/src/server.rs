@@ -103,9 +103,8 @@ impl Store {
     /// # Errors
     /// [`Error::NotFound`] if the project has no such server.
     pub async fn server_get(&self, project: &ProjectId, name: &ServerName) -> Result<ServerRow> {
-        let mut conn = self.pool.read().await?;
         let row = row!(
-            conn,
+            self.pool.read().await?,
             ServerRow,
             "SELECT id, project_id, product_id, name, description, transport, config, enabled,
                  created_at, updated_at
@@ -125,9 +124,8 @@ impl Store {
         project: Option<&ProjectId>,
         id: &str,
     ) -> Result<ServerRow> {
-        let mut conn = self.pool.read().await?;
         let row = row!(
-            conn,
+            self.pool.read().await?,
             ServerRow,
             "SELECT id, project_id, product_id, name, description, transport, config, enabled,
                  created_at, updated_at
@@ -140,9 +138,8 @@ impl Store {
 
     /// All servers of a project by name; not paged, for whoever asks loads the whole project.
     pub async fn server_list(&self, project: &ProjectId) -> Result<Vec<ServerRow>> {
-        let mut conn = self.pool.read().await?;
         rows!(
-            conn,
+            self.pool.read().await?,
             ServerRow,
             "SELECT id, project_id, product_id, name, description, transport, config, enabled,
                  created_at, updated_at
@@ -153,9 +150,8 @@ impl Store {
 
     /// All servers of all projects, by project and name; not paged, for it is what one boots with.
     pub async fn server_list_all(&self) -> Result<Vec<ServerRow>> {
-        let mut conn = self.pool.read().await?;
         rows!(
-            conn,
+            self.pool.read().await?,
             ServerRow,
             "SELECT id, project_id, product_id, name, description, transport, config, enabled,
                  created_at, updated_at
@@ -173,9 +169,8 @@ impl Store {
         name: &ServerName,
         enabled: bool,
     ) -> Result<ServerRow> {
-        let mut conn = self.pool.write().await?;
         let row = row!(
-            conn,
+            self.pool.write().await?,
             ServerRow,
             "UPDATE kb.project_mcp_servers SET enabled = $3, updated_at = $4
              WHERE project_id = $1 AND name = $2

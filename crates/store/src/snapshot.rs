@@ -40,9 +40,8 @@ impl Store {
         project: Option<&ProjectId>,
         snapshot: NewSnapshot<'_>,
     ) -> Result<()> {
-        let mut conn = self.pool.write().await?;
         execute!(
-            conn,
+            self.pool.write().await?,
             "INSERT INTO kb.catalog_snapshots (project_id, server, config_digest, catalog, taken_at)
              VALUES ($1, $2, $3, $4, $5)
              ON CONFLICT (project_id, server) DO UPDATE SET
@@ -59,9 +58,8 @@ impl Store {
 
     /// All snapshots of a project by server; not paged, for a view needs them all.
     pub async fn snapshot_list(&self, project: Option<&ProjectId>) -> Result<Vec<SnapshotRow>> {
-        let mut conn = self.pool.read().await?;
         rows!(
-            conn,
+            self.pool.read().await?,
             SnapshotRow,
             "SELECT NULLIF(project_id, '') AS project_id, server, config_digest, catalog, taken_at
              FROM kb.catalog_snapshots WHERE project_id = $1 ORDER BY server",

@@ -138,19 +138,24 @@ pub(crate) async fn within<T>(
 /// Runs the same expression with the connection of whichever engine it is; `$Db` names the engine.
 macro_rules! on {
     ($on:expr, |$conn:ident: $Db:ident| $run:expr) => {
-        $crate::sql::within(async {
-            match $on.on() {
-                $crate::sql::On::Sqlite($conn) => {
-                    type $Db = sqlx::Sqlite;
-                    $run.await
-                }
-                $crate::sql::On::Postgres($conn) => {
-                    type $Db = sqlx::Postgres;
-                    $run.await
-                }
+        match $on.on() {
+            // Outside of the block: a connection that is taken for this statement alone lives as long as the `match`.
+            on => {
+                $crate::sql::within(async {
+                    match on {
+                        $crate::sql::On::Sqlite($conn) => {
+                            type $Db = sqlx::Sqlite;
+                            $run.await
+                        }
+                        $crate::sql::On::Postgres($conn) => {
+                            type $Db = sqlx::Postgres;
+                            $run.await
+                        }
+                    }
+                })
+                .await
             }
-        })
-        .await
+        }
     };
 }
 

@@ -117,9 +117,8 @@ impl Store {
 
     /// All decisions of a project, by server and tool; not paged, for a view needs them all.
     pub async fn tool_setting_list(&self, project: &ProjectId) -> Result<Vec<ToolSettingRow>> {
-        let mut conn = self.pool.read().await?;
         rows!(
-            conn,
+            self.pool.read().await?,
             ToolSettingRow,
             "SELECT project_id, server, tool, enabled, alias, description, updated_at
              FROM kb.tool_settings WHERE project_id = $1 ORDER BY server, tool",
@@ -135,9 +134,8 @@ impl Store {
         server: &ServerName,
         tool: &str,
     ) -> Result<()> {
-        let mut conn = self.pool.write().await?;
         let removed = execute!(
-            conn,
+            self.pool.write().await?,
             "DELETE FROM kb.tool_settings WHERE project_id = $1 AND server = $2 AND tool = $3",
             Key(project.as_str()),
             Key(server.as_str()),
@@ -161,9 +159,8 @@ impl Store {
     /// The pins of all servers of a project (`None`: of the configuration file) without the definitions; not
     /// paged, for whoever asks loads the whole project.
     pub async fn pin_digest_list(&self, project: Option<&ProjectId>) -> Result<Vec<PinDigest>> {
-        let mut conn = self.pool.read().await?;
         rows!(
-            conn,
+            self.pool.read().await?,
             PinDigest,
             "SELECT server, tool, digest, pending_digest, config_digest FROM kb.tool_pins
              WHERE project_id = $1 ORDER BY server, tool",

@@ -57,9 +57,8 @@ impl Store {
         server: &ServerName,
         page: &Page,
     ) -> Result<Vec<ToolChangeRow>> {
-        let mut conn = self.pool.read().await?;
         page!(
-            conn,
+            self.pool.read().await?,
             ToolChangeRow,
             "SELECT id, NULLIF(project_id, '') AS project_id, server, tool, cause, old_definition,
                  new_definition, at

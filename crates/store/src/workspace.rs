@@ -89,9 +89,8 @@ impl Store {
         project: Option<&ProjectId>,
         id: &str,
     ) -> Result<WorkspaceRow> {
-        let mut conn = self.pool.read().await?;
         let row = row!(
-            conn,
+            self.pool.read().await?,
             WorkspaceRow,
             "SELECT id, project_id, name, status, image, config, created_at, updated_at
              FROM kb.agent_workspaces
@@ -104,9 +103,8 @@ impl Store {
 
     /// All hosted servers by age; not paged, for it is what one boots with (H08).
     pub async fn workspace_list_all(&self) -> Result<Vec<WorkspaceRow>> {
-        let mut conn = self.pool.read().await?;
         rows!(
-            conn,
+            self.pool.read().await?,
             WorkspaceRow,
             "SELECT id, project_id, name, status, image, config, created_at, updated_at
              FROM kb.agent_workspaces WHERE container_type = 'mcp_server' ORDER BY id",
@@ -124,9 +122,8 @@ impl Store {
         image: &str,
         config: &Value,
     ) -> Result<WorkspaceRow> {
-        let mut conn = self.pool.write().await?;
         let row = row!(
-            conn,
+            self.pool.write().await?,
             WorkspaceRow,
             "UPDATE kb.agent_workspaces SET image = $3, config = $4, updated_at = $5
              WHERE id = $1 AND container_type = 'mcp_server' AND ($2 = '' OR project_id = $2)
@@ -145,9 +142,8 @@ impl Store {
     /// # Errors
     /// [`Error::NotFound`] if there is none.
     pub async fn workspace_set_status(&self, id: &str, status: &str) -> Result<()> {
-        let mut conn = self.pool.write().await?;
         let changed = execute!(
-            conn,
+            self.pool.write().await?,
             "UPDATE kb.agent_workspaces SET status = $2 WHERE id = $1 AND container_type = 'mcp_server'",
             Key(id),
             Text(status),
