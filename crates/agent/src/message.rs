@@ -4,9 +4,7 @@
 //! tool calls and results. Invariant: a block of the model that is read, kept and written again says the same; fields
 //! and blocks that are unknown here are kept as text and come back.
 
-use serde::{
-    Deserialize, Deserializer, Serialize, Serializer, de::Error as _, ser::SerializeMap as _,
-};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 use crate::raw::{Fields, Raw};
 
@@ -28,17 +26,20 @@ pub struct Message {
 }
 
 /// A part of a message. `more` holds the fields that have no name here.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
 pub enum Block {
     Text {
         text: String,
         /// Such as `citations`.
+        #[serde(flatten)]
         more: Fields,
     },
     /// What the model thought, and the signature without which it does not take it back.
     Thinking {
         thinking: String,
         signature: String,
+        #[serde(flatten)]
         more: Fields,
     },
     /// The model asks for a tool.
@@ -47,17 +48,20 @@ pub enum Block {
         name: String,
         /// An object, as the model wrote it.
         input: Raw,
+        #[serde(flatten)]
         more: Fields,
     },
     /// What came of a tool; only in messages of the user.
     ToolResult {
         tool_use_id: String,
         content: Vec<Part>,
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
         is_error: bool,
     },
     Image(Image),
     /// A block of a kind that is unknown here (`redacted_thinking`, tools of the model's provider, …): the whole
     /// object, as it came.
+    #[serde(untagged)]
     Other(Raw),
 }
 
@@ -87,27 +91,23 @@ pub enum ImageSource {
 }
 
 impl Message {
-    #[must_use]
     pub fn user(content: Vec<Block>) -> Self {
         let role = Role::User;
         Self { role, content }
     }
 
-    #[must_use]
     pub fn assistant(content: Vec<Block>) -> Self {
         let role = Role::Assistant;
         Self { role, content }
     }
 
     /// Bytes that count against a conversation's bound: text, arguments and pictures.
-    #[must_use]
     pub fn bytes(&self) -> usize {
         self.content.iter().map(Block::bytes).sum()
     }
 }
 
 impl Block {
-    #[must_use]
     pub fn text(text: impl Into<String>) -> Self {
         let (text, more) = (text.into(), Fields::default());
         Self::Text { text, more }
@@ -201,7 +201,6 @@ impl Block {
 }
 
 impl Part {
-    #[must_use]
     pub fn text(text: impl Into<String>) -> Self {
         Self::Text { text: text.into() }
     }
@@ -215,7 +214,6 @@ impl Part {
 }
 
 impl Image {
-    #[must_use]
     pub fn base64(media_type: impl Into<String>, data: impl Into<String>) -> Self {
         let (media_type, data) = (media_type.into(), data.into());
         Self {
@@ -242,73 +240,23 @@ pub(crate) struct CacheControl {}
 
 impl Serialize for Marked<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        if let Block::Other(raw) = self.block {
-            return raw.serialize(serializer);
+        #[derive(Serialize)]
+        struct WithMark<'a> {
+            #[serde(flatten)]
+            block: &'a Block,
+            cache_control: CacheControl,
         }
-        let mut map = serializer.serialize_map(None)?;
-        let rest = match self.block {
-            Block::Text { text, more } => {
-                map.serialize_entry("type", "text")?;
-                map.serialize_entry("text", text)?;
-                Some(more)
-            }
-            Block::Thinking {
-                thinking,
-                signature,
-                more,
-            } => {
-                map.serialize_entry("type", "thinking")?;
-                map.serialize_entry("thinking", thinking)?;
-                map.serialize_entry("signature", signature)?;
-                Some(more)
-            }
-            Block::ToolUse {
-                id,
-                name,
-                input,
-                more,
-            } => {
-                map.serialize_entry("type", "tool_use")?;
-                map.serialize_entry("id", id)?;
-                map.serialize_entry("name", name)?;
-                map.serialize_entry("input", input)?;
-                Some(more)
-            }
-            Block::ToolResult {
-                tool_use_id,
-                content,
-                is_error,
-            } => {
-                map.serialize_entry("type", "tool_result")?;
-                map.serialize_entry("tool_use_id", tool_use_id)?;
-                map.serialize_entry("content", content)?;
-                if *is_error {
-                    map.serialize_entry("is_error", is_error)?;
-                }
-                None
-            }
-            Block::Image(image) => {
-                map.serialize_entry("type", "image")?;
-                map.serialize_entry("source", &image.source)?;
-                None
-            }
-            Block::Other(_) => unreachable!("written above"),
-        };
-        for (key, value) in rest.iter().flat_map(|fields| &fields.0) {
-            map.serialize_entry(key, value)?;
-        }
+        let block = self.block;
         // The model's own thinking cannot bear the mark (Messages API, "prompt caching").
-        if self.cached && !matches!(self.block, Block::Thinking { .. }) {
-            map.serialize_entry("cache_control", &CacheControl {})?;
+        if !self.cached || matches!(block, Block::Thinking { .. } | Block::Other(_)) {
+            return block.serialize(serializer);
         }
-        map.end()
-    }
-}
-
-impl Serialize for Block {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let (block, cached) = (self, false);
-        Marked { block, cached }.serialize(serializer)
+        let cache_control = CacheControl {};
+        WithMark {
+            block,
+            cache_control,
+        }
+        .serialize(serializer)
     }
 }
 

@@ -5,8 +5,8 @@ mod shared;
 use agent::{
     Raw,
     llm::{
-        ApiKey, Endpoint, Model, ModelError, ModelEvent, ModelRequest, Reply, Stop, Usage,
-        anthropic::{self, Anthropic},
+        ApiKey, Endpoint, Model, ModelError, ModelEvent, ModelRequest, Options, Reply, Stop, Usage,
+        anthropic::Anthropic,
     },
     message::{Block, Message},
 };
@@ -26,7 +26,7 @@ fn anthropic(llm: &Llm) -> Anthropic {
 
 fn anthropic_at(endpoint: &Endpoint) -> Anthropic {
     let key = ApiKey::new(KEY).expect("a key");
-    Anthropic::new(endpoint, key, anthropic::Options::new("claude-test")).expect("a client")
+    Anthropic::new(endpoint, key, Options::new("claude-test")).expect("a client")
 }
 
 fn request(text: &str) -> ModelRequest {
@@ -407,14 +407,14 @@ async fn a_stream_that_is_none_is_refused() {
 #[test]
 fn settings_that_cannot_work_are_refused_at_once() {
     let key = || ApiKey::new(KEY).expect("a key");
-    let check = |endpoint: &Endpoint, options: anthropic::Options, why: &str| {
+    let check = |endpoint: &Endpoint, options: Options, why: &str| {
         let error = Anthropic::new(endpoint, key(), options)
             .err()
             .expect(why)
             .to_string();
         assert!(error.contains(why), "{error}");
     };
-    let options = || anthropic::Options::new("x");
+    let options = || Options::new("x");
     for url in ["", "nonsense", "ftp://x", "http://", "api.anthropic.com"] {
         check(&Endpoint::new(url), options(), "base URL");
     }
@@ -431,7 +431,12 @@ fn settings_that_cannot_work_are_refused_at_once() {
     extra.extra.insert("messages".to_owned(), json!([]));
     check(&Endpoint::new("http://127.0.0.1:1"), extra, "`messages`");
     // https needs roots, and gets them.
-    Anthropic::new(&Endpoint::new(anthropic::BASE_URL), key(), options()).expect("a client");
+    Anthropic::new(
+        &Endpoint::new(agent::llm::anthropic::BASE_URL),
+        key(),
+        options(),
+    )
+    .expect("a client");
 }
 
 #[tokio::test]
@@ -581,11 +586,11 @@ async fn the_scripted_model_refuses_what_the_api_refuses() {
 
 mod openai_format {
     use super::*;
-    use agent::llm::openai::{self, OpenAi};
+    use agent::llm::openai::OpenAi;
 
     fn openai(llm: &Llm) -> OpenAi {
         let endpoint = endpoint(&format!("{}/v1", llm.url()));
-        OpenAi::new(&endpoint, None, openai::Options::new("local-model")).expect("a client")
+        OpenAi::new(&endpoint, None, Options::new("local-model")).expect("a client")
     }
 
     #[tokio::test]
@@ -706,7 +711,7 @@ mod openai_format {
     async fn a_key_is_a_bearer_token_and_is_not_repeated() {
         let llm = Llm::with_key(KEY, &turns(&[says("hi")])).await;
         let endpoint = endpoint(&format!("{}/v1", llm.url()));
-        let options = || openai::Options::new("gpt");
+        let options = || Options::new("gpt");
         let right = OpenAi::new(&endpoint, Some(ApiKey::new(KEY).expect("a key")), options());
         all(&right.expect("a client"), request("go"))
             .await

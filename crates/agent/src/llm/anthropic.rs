@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 
 use super::{
     ApiKey, BadArguments, Call, Client, Endpoint, Model, ModelError, ModelEvent, ModelRequest,
-    Reply, Stop, Usage,
+    Options, Reply, Stop, Usage,
     http::{Broken, Decoder, Event, Fault},
 };
 use crate::{
@@ -27,34 +27,8 @@ use crate::{
 /// Where the API is.
 pub const BASE_URL: &str = "https://api.anthropic.com";
 
-/// What to ask for.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Options {
-    /// The model's name, `claude-sonnet-4-5` for instance.
-    pub model: String,
-    /// The most tokens of one answer.
-    #[serde(default = "max_tokens")]
-    pub max_tokens: u32,
-    /// More fields of the request, as the API has them: `thinking`, `temperature`, ….
-    #[serde(default)]
-    pub extra: Map<String, Value>,
-}
-
-fn max_tokens() -> u32 {
-    8192
-}
-
-impl Options {
-    #[must_use]
-    pub fn new(model: impl Into<String>) -> Self {
-        Self {
-            model: model.into(),
-            max_tokens: max_tokens(),
-            extra: Map::new(),
-        }
-    }
-}
+/// The most tokens of one answer where nothing is said: the API wants a number.
+const MAX_TOKENS: u32 = 8192;
 
 /// A model behind the Messages API.
 pub struct Anthropic {
@@ -148,7 +122,7 @@ fn body(options: &Options, request: &ModelRequest) -> Result<Bytes, ModelError> 
     let messages = request.messages.iter().enumerate();
     let body = Body {
         model: &options.model,
-        max_tokens: options.max_tokens,
+        max_tokens: options.max_tokens.unwrap_or(MAX_TOKENS),
         stream: true,
         system: request.system.as_deref().map(|text| {
             [System {

@@ -105,7 +105,6 @@ impl Default for Timeouts {
 }
 
 impl Endpoint {
-    #[must_use]
     pub fn new(base_url: impl Into<String>) -> Self {
         Self {
             base_url: base_url.into(),

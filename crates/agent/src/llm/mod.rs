@@ -38,6 +38,30 @@ pub trait Model: Send + Sync {
     fn stream(&self, request: ModelRequest) -> BoxStream<'static, Result<ModelEvent, ModelError>>;
 }
 
+/// What to ask a model for.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Options {
+    /// The model's name, as the endpoint knows it: `claude-sonnet-4-5` for instance.
+    pub model: String,
+    /// The most tokens of one answer; absent: 8192 at Anthropic's, and what the endpoint thinks fit elsewhere.
+    #[serde(default)]
+    pub max_tokens: Option<u32>,
+    /// More fields of the request, as the API has them: `thinking`, `temperature`, ….
+    #[serde(default)]
+    pub extra: serde_json::Map<String, serde_json::Value>,
+}
+
+impl Options {
+    pub fn new(model: impl Into<String>) -> Self {
+        Self {
+            model: model.into(),
+            max_tokens: None,
+            extra: serde_json::Map::new(),
+        }
+    }
+}
+
 /// What the model is told.
 #[derive(Clone, Debug)]
 pub struct ModelRequest {
@@ -104,7 +128,6 @@ pub enum Stop {
 }
 
 impl Stop {
-    #[must_use]
     pub fn as_str(&self) -> &str {
         match self {
             Self::EndTurn => "end_turn",
@@ -131,7 +154,6 @@ pub struct Usage {
 
 impl Usage {
     /// All that was read, cached or not.
-    #[must_use]
     pub fn input_total(&self) -> u64 {
         self.input
             .saturating_add(self.cache_read)

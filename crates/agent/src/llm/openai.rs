@@ -10,11 +10,11 @@ use bytes::Bytes;
 use futures_util::{StreamExt as _, stream::BoxStream};
 use http::header;
 use serde::{Deserialize, Deserializer};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{
-    ApiKey, Call, Client, Endpoint, Model, ModelError, ModelEvent, ModelRequest, Reply, Stop,
-    Usage, anthropic,
+    ApiKey, Call, Client, Endpoint, Model, ModelError, ModelEvent, ModelRequest, Options, Reply,
+    Stop, Usage, anthropic,
     http::{Broken, Decoder, Event, Fault},
 };
 use crate::{
@@ -25,31 +25,6 @@ use crate::{
 
 /// Where the API is.
 pub const BASE_URL: &str = "https://api.openai.com/v1";
-
-/// What to ask for.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Options {
-    /// The model's name, as the endpoint knows it.
-    pub model: String,
-    /// The most tokens of one answer, as `max_tokens`; absent: what the endpoint thinks fit.
-    #[serde(default)]
-    pub max_tokens: Option<u32>,
-    /// More fields of the request, as the API has them: `temperature`, `max_completion_tokens`, ….
-    #[serde(default)]
-    pub extra: Map<String, Value>,
-}
-
-impl Options {
-    #[must_use]
-    pub fn new(model: impl Into<String>) -> Self {
-        Self {
-            model: model.into(),
-            max_tokens: None,
-            extra: Map::new(),
-        }
-    }
-}
 
 /// A model behind an endpoint of this kind.
 pub struct OpenAi {

@@ -19,10 +19,7 @@ use agent::{
     NativeTool, Offer, Origin, Raw, RunId, ServerCall, ServerTool, Servers, ServersError,
     ToolFunction, ToolOutcome,
     ledger::{CallEnd, CallId, NewCall, NewRun, RunEnd},
-    llm::{
-        ApiKey, Endpoint, Model,
-        anthropic::{self, Anthropic},
-    },
+    llm::{ApiKey, Endpoint, Model, Options, anthropic::Anthropic},
 };
 use futures_util::future::BoxFuture;
 use model::{ExposedName, NativeName, ServerName};
@@ -306,7 +303,7 @@ pub(crate) fn endpoint(url: &str) -> Endpoint {
 
 pub(crate) fn claude(endpoint: &Endpoint) -> Arc<dyn Model> {
     let key = ApiKey::new(KEY).expect("a key");
-    let options = anthropic::Options::new("claude-test");
+    let options = Options::new("claude-test");
     Arc::new(Anthropic::new(endpoint, key, options).expect("a client"))
 }
 

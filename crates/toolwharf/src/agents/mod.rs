@@ -16,7 +16,7 @@ use std::{
 
 use agent::{
     Agent, Config, Price,
-    llm::{ApiKey, Endpoint, Model, ModelError, anthropic, openai},
+    llm::{ApiKey, Endpoint, Model, ModelError, Options, anthropic, openai},
 };
 use engine::{Gateway, Scope};
 use model::{AgentSettings, Hidden, ModelApi, ProjectId};
@@ -276,12 +276,12 @@ impl Agents {
 fn model(settings: &AgentSettings, key: Option<&Hidden>) -> Result<Arc<dyn Model>, ModelError> {
     let key = key.map(|key| ApiKey::new(key.reveal())).transpose()?;
     let endpoint = |base: &str| Endpoint::new(settings.base_url.as_deref().unwrap_or(base));
+    let options = Options {
+        max_tokens: settings.max_tokens,
+        ..Options::new(&settings.model)
+    };
     match (settings.api, key) {
         (ModelApi::Anthropic, key) => {
-            let mut options = anthropic::Options::new(&settings.model);
-            if let Some(most) = settings.max_tokens {
-                options.max_tokens = most;
-            }
             let key =
                 key.ok_or_else(|| ModelError::Settings("the model's key is missing".to_owned()))?;
             let endpoint = endpoint(anthropic::BASE_URL);
@@ -290,8 +290,6 @@ fn model(settings: &AgentSettings, key: Option<&Hidden>) -> Result<Arc<dyn Model
             )?))
         }
         (ModelApi::OpenAi, key) => {
-            let mut options = openai::Options::new(&settings.model);
-            options.max_tokens = settings.max_tokens;
             let endpoint = endpoint(openai::BASE_URL);
             Ok(Arc::new(openai::OpenAi::new(&endpoint, key, options)?))
         }
