@@ -34,7 +34,7 @@ impl<'a> Reader<'a> {
         for key in unknown {
             self.wrong(
                 &key.replace('~', "~0").replace('/', "~1"),
-                format!("is not known here; there are {}", keys.join(", ")),
+                format!("is not a known key; known are {}", keys.join(", ")),
             );
         }
     }
@@ -47,7 +47,7 @@ impl<'a> Reader<'a> {
         match self.get(key)? {
             Value::String(text) if fits(text) => Some(text.clone()),
             _ => {
-                self.wrong(key, "must be a text that is not empty and has no NUL");
+                self.wrong(key, "must be a string that is not empty and has no NUL");
                 None
             }
         }
@@ -99,7 +99,7 @@ impl<'a> Reader<'a> {
     ) -> Option<Vec<T>> {
         let value = self.get(key)?;
         let Some(values) = value.as_array().filter(|values| values.len() <= MAX_ITEMS) else {
-            self.wrong(key, format!("must be a list of at most {MAX_ITEMS}"));
+            self.wrong(key, format!("must be a list of at most {MAX_ITEMS} items"));
             return None;
         };
         let mut items = Vec::with_capacity(values.len());
@@ -137,7 +137,6 @@ pub fn texts(value: &Value) -> Option<String> {
 }
 
 /// A key as it is in snake case.
-#[must_use]
 pub fn snake(key: &str) -> String {
     let mut snake = String::with_capacity(key.len());
     for c in key.chars() {

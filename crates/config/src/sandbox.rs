@@ -43,7 +43,7 @@ pub fn ports(reader: &mut Reader<'_>, sandbox: &mut Sandbox) {
         port.host.is_none_or(|host| hosts.insert(host)) && inside
     };
     if !sandbox.ports.iter().all(&mut is_new) {
-        reader.wrong("ports", "names a port twice");
+        reader.wrong("ports", "must not name a port twice");
     }
 }
 
@@ -323,7 +323,6 @@ fn allowed_host(text: &str) -> Option<String> {
     fine.then_some(text)
 }
 
-/// `None`: it is not asked whether it still answers.
 /// Whether a server is started at its first use only; `None`: as its kind has it.
 pub fn start(reader: &mut Reader<'_>) -> Option<bool> {
     match reader.get("start")?.as_str() {
@@ -336,6 +335,7 @@ pub fn start(reader: &mut Reader<'_>) -> Option<bool> {
     }
 }
 
+/// How a server is asked whether it still answers; `None`: it is not asked.
 pub fn heartbeat(reader: &mut Reader<'_>) -> Option<Heartbeat> {
     let mut heartbeat = Heartbeat::default();
     match reader.get("heartbeat") {

@@ -58,7 +58,7 @@ pub(crate) enum SecretError {
          {MAX_SECRET_NAME} characters"
     )]
     Name,
-    #[error("a secret is a text of at most {MAX_SECRET} bytes without the character U+0000")]
+    #[error("a secret must be a string of at most {MAX_SECRET} bytes without the character U+0000")]
     Value,
     #[error("the project's data key cannot be opened with the master key")]
     Sealed,

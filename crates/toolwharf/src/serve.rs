@@ -45,15 +45,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDR:PORT")]
     listen: Option<String>,
     #[command(flatten)]
-    overrides: CliOverrides,
-}
-
-impl Args {
-    /// On this data directory, if one is named.
-    pub(crate) fn on(mut self, data_dir: Option<PathBuf>) -> Self {
-        self.overrides.data_dir = data_dir;
-        self
-    }
+    pub(crate) overrides: CliOverrides,
 }
 
 /// Runs the gateway over HTTP until SIGTERM or SIGINT.

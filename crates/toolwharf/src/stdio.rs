@@ -31,7 +31,7 @@ use crate::{
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    overrides: CliOverrides,
+    pub(crate) overrides: CliOverrides,
     /// Only the servers of this project.
     #[arg(long)]
     project: Option<ProjectId>,
@@ -41,14 +41,6 @@ pub(crate) struct Args {
     /// Be a gateway of its own, with instances of its own, even if one runs on the data directory.
     #[arg(long)]
     standalone: bool,
-}
-
-impl Args {
-    /// On this data directory, if one is named.
-    pub(crate) fn on(mut self, data_dir: Option<PathBuf>) -> Self {
-        self.overrides.data_dir = data_dir;
-        self
-    }
 }
 
 /// Speaks MCP on standard input and output until its end, SIGTERM or SIGINT.

@@ -12,7 +12,6 @@ use serde_json::Map;
 
 use super::super::interpolate::Unknown;
 use super::super::members::{Reader, snake};
-use super::super::problem::Problem;
 use super::super::sandbox;
 use super::super::shape::span;
 use super::Entry;
@@ -106,7 +105,7 @@ impl Entry<'_> {
         } else if let Some(key) = SANDBOXED.iter().find(|key| confining.get(key).is_some()) {
             reader.wrong(
                 key,
-                "is of servers in a sandbox: remove it, or `\"sandbox\": false`",
+                "is only for servers in a sandbox: remove it, or `\"sandbox\": false`",
             );
         }
         let packages = reader.word::<Packages>("packages");
@@ -148,7 +147,7 @@ impl Entry<'_> {
                     self.server
                 );
                 let help = "remove it: what runs at a `url` is somebody else's";
-                self.report(Problem::at(self.source, span(&prop.name), what).help(help));
+                self.wrong(span(&prop.name), what, help);
             }
         }
     }
@@ -169,7 +168,7 @@ impl Entry<'_> {
         } else {
             span(&prop.value)
         };
-        self.report(Problem::at(self.source, place, what).help(help));
+        self.wrong(place, what, help);
     }
 
     /// A value as JSON: texts are filled in, and keys are in snake case.

@@ -16,6 +16,7 @@ mod values;
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 use std::num::NonZeroU32;
+use std::ops::Range;
 use std::path::Path;
 
 use jsonc_parser::ast::{Object, ObjectProp, Value};
@@ -234,9 +235,7 @@ impl Entry<'_> {
             Ok(name) => Some(name),
             Err(error) => {
                 let at = span(&prop.name);
-                self.report(
-                    Problem::at(self.source, at, error.to_string()).help("rename the server"),
-                );
+                self.wrong(at, error.to_string(), "rename the server");
                 None
             }
         };
@@ -247,7 +246,7 @@ impl Entry<'_> {
                 kind(&prop.value)
             );
             let help = r#"write {"command": "…", "args": […]} or {"url": "…"}"#;
-            self.report(Problem::at(self.source, span(&prop.value), what).help(help));
+            self.wrong(span(&prop.value), what, help);
             return None;
         };
         duplicates(self.source, entry, &mut self.problems);
@@ -284,6 +283,10 @@ impl Entry<'_> {
 
     fn report(&mut self, problem: Problem) {
         self.problems.push(problem);
+    }
+
+    fn wrong(&mut self, at: Range<usize>, what: impl Into<String>, help: impl Into<String>) {
+        self.report(Problem::at(self.source, at, what).help(help));
     }
 
     fn unknown_keys(&mut self, entry: &Object<'_>) {
@@ -377,7 +380,7 @@ impl Entry<'_> {
                     Some(known) => format!("did you mean `{known}`?"),
                     None => format!("known are {}", known.join(", ")),
                 };
-                self.report(Problem::at(self.source, span(&prop.name), what).help(help));
+                self.wrong(span(&prop.name), what, help);
             }
         }
         spec.max_concurrency = self.count(ours, "maxConcurrency", 10_000);

@@ -57,7 +57,7 @@ impl Entry<'_> {
                 let what = format!("server `{}` has both a `command` and a `url`", self.server);
                 let help =
                     "remove one, or say which with `\"type\": \"stdio\"` or `\"type\": \"http\"`";
-                self.report(Problem::at(self.source, span(&command.name), what).help(help));
+                self.wrong(span(&command.name), what, help);
                 None
             }
             (Some("stdio"), None, _) => self.missing(
@@ -134,7 +134,7 @@ impl Entry<'_> {
             self.server
         );
         let help = r#"add "command": "npx", "args": ["-y", "…"], or "url": "https://…""#;
-        self.report(Problem::at(self.source, span(&prop.name), what).help(help));
+        self.wrong(span(&prop.name), what, help);
         None
     }
 
@@ -148,7 +148,7 @@ impl Entry<'_> {
                     None => {
                         let what = format!("`command` of server `{}` has no `path`", self.server);
                         let help = r#"write "command": "npx""#;
-                        self.report(Problem::at(self.source, span(&command.name), what).help(help));
+                        self.wrong(span(&command.name), what, help);
                         return None;
                     }
                 }
@@ -169,10 +169,7 @@ impl Entry<'_> {
         let program = self.variables.expand_home(text?.trim());
         if program.is_empty() {
             let what = format!("`command` of server `{}` is empty", self.server);
-            self.report(
-                Problem::at(self.source, span(&command.value), what)
-                    .help("name the program to run"),
-            );
+            self.wrong(span(&command.value), what, "name the program to run");
             return None;
         }
         if program.contains('\0') || args.iter().any(|arg| arg.contains('\0')) {
@@ -180,7 +177,7 @@ impl Entry<'_> {
                 "`command` or `args` of server `{}` hold a NUL character",
                 self.server
             );
-            self.report(Problem::at(self.source, span(&command.name), what).help("remove it"));
+            self.wrong(span(&command.name), what, "remove it");
             return None;
         }
         Some(Origin::Launch(Arc::new(Launch {
@@ -241,9 +238,7 @@ impl Entry<'_> {
                         self.server,
                         kind(other)
                     );
-                    self.report(
-                        Problem::at(self.source, span(other), what).help("put it in double quotes"),
-                    );
+                    self.wrong(span(other), what, "put it in double quotes");
                 }
             }
         }
@@ -299,7 +294,7 @@ impl Entry<'_> {
                 "write it as `https://host/path`",
             ),
         };
-        self.report(Problem::at(self.source, span(&prop.value), what).help(help));
+        self.wrong(span(&prop.value), what, help);
         None
     }
 
@@ -316,7 +311,7 @@ impl Entry<'_> {
                     self.server
                 );
                 let help = "use letters, digits and `-`";
-                self.report(Problem::at(self.source, span(&prop.name), what).help(help));
+                self.wrong(span(&prop.name), what, help);
             } else if headers
                 .get(name)
                 .is_some_and(|v| v.chars().any(char::is_control))
@@ -326,7 +321,7 @@ impl Entry<'_> {
                     self.server
                 );
                 let help = "a line break at the end of the variable is the usual cause";
-                self.report(Problem::at(self.source, span(&prop.value), what).help(help));
+                self.wrong(span(&prop.value), what, help);
             }
         }
     }

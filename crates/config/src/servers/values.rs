@@ -40,10 +40,7 @@ impl Entry<'_> {
                     "a variable name in `env` of server `{}` is not allowed",
                     self.server
                 );
-                self.report(
-                    Problem::at(self.source, span(&prop.name), what)
-                        .help("it cannot be empty or hold `=`"),
-                );
+                self.wrong(span(&prop.name), what, "it cannot be empty or hold `=`");
                 continue;
             }
             let text = match &prop.value {
@@ -60,9 +57,7 @@ impl Entry<'_> {
                         self.server,
                         kind(&prop.value)
                     );
-                    self.report(
-                        Problem::at(self.source, span(&prop.value), what).help("write a string"),
-                    );
+                    self.wrong(span(&prop.value), what, "write a string");
                     None
                 }
             };
@@ -105,7 +100,7 @@ impl Entry<'_> {
                     self.server,
                     kind(element)
                 );
-                self.report(Problem::at(self.source, span(element), what).help(help.clone()));
+                self.wrong(span(element), what, help.clone());
             }
         }
         words
@@ -180,7 +175,7 @@ impl Entry<'_> {
             self.server,
             kind(&prop.value)
         );
-        self.report(Problem::at(self.source, span(&prop.value), what).help(help));
+        self.wrong(span(&prop.value), what, help);
     }
 
     /// For keys of ours whose value is no secret.

@@ -261,7 +261,7 @@ fn what_cannot_be_is_said_with_its_place() {
         ),
         (
             json!({"command": "c", "sandbox": {"cores": 1}}),
-            &["`sandbox.cores`", "there are provider, cpu"],
+            &["`sandbox.cores`", "known are provider, cpu"],
         ),
         (
             json!({"command": "c", "sandbox": "yes"}),

@@ -30,24 +30,24 @@ pub(super) struct Args {
     env: Vec<String>,
     #[command(flatten)]
     remote: RemoteArgs,
-    /// The entry as in mcp.json stands behind the name; `-` reads it from standard input.
+    /// The name is followed by an entry as in mcp.json; `-` reads it from standard input.
     #[arg(long, conflicts_with_all = ["env", "header", "transport", "image", "sandbox"])]
     json: bool,
-    /// Run this image; what stands behind the name is its command.
+    /// Run this image; a command behind the name replaces the one of the image.
     #[arg(long)]
     image: Option<String>,
     #[command(flatten)]
     confined: ConfinedArgs,
-    /// When it is started again: always, on-failure, unless-stopped or no.
+    /// When it is restarted after it has ended: always, on-failure, unless-stopped or no.
     #[arg(long, value_name = "POLICY")]
     restart: Option<RestartPolicy>,
-    /// When it is started: with the gateway, or at its first use.
+    /// When it is started: with the gateway (boot), or at its first use (demand).
     #[arg(long, value_enum, value_name = "WHEN")]
     start: Option<Start>,
-    /// How often it is asked whether it still answers, in seconds.
+    /// Seconds between two checks whether it still answers.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     heartbeat: Option<u64>,
-    /// Calls that it gets at the same time.
+    /// The number of calls that it gets at the same time.
     #[arg(long, value_name = "N")]
     max_concurrency: Option<u64>,
     /// How long a call may take, in seconds.
@@ -59,7 +59,7 @@ pub(super) struct Args {
     /// How long to wait for the server to connect, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 15)]
     wait: u64,
-    /// Give it to this project; without it, it goes into the configuration file.
+    /// Add it to this project; without it, to the configuration file.
     #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
     name: String,
@@ -79,7 +79,7 @@ struct RemoteArgs {
     /// A header for the server, "Name: value"; may be given several times.
     #[arg(long, short = 'H', value_name = "HEADER")]
     header: Vec<String>,
-    /// How the server is reached; without it, by what stands behind the name.
+    /// How the server is reached; without it, `http` for a URL and `stdio` for a command.
     #[arg(long, short, value_enum)]
     transport: Option<Transport>,
 }
@@ -95,38 +95,38 @@ struct Behind {
 /// What confines a server; one of these is enough to have it in a sandbox.
 #[derive(clap::Args)]
 struct ConfinedArgs {
-    /// Run it in a sandbox: no network, and of this host's files only what its program is made of.
+    /// Run it in a sandbox: without network, and with no files of this host but its program's.
     #[arg(long, value_name = "PROVIDER", num_args = 0..=1, require_equals = true)]
     sandbox: Option<Option<Provider>>,
-    /// A path inside of the sandbox that is kept; may be given several times.
+    /// A path in the sandbox whose files are kept; may be given several times.
     #[arg(long, value_name = "PATH")]
     volume: Vec<String>,
-    /// A folder of this host that the sandbox sees, HOST:PATH or HOST:PATH:rw; may be given several times.
+    /// A folder of this host to mount in the sandbox: HOST:PATH, or HOST:PATH:rw to let it write; may be given several times.
     #[arg(long, value_name = "HOST:PATH")]
     mount: Vec<String>,
-    /// A host that it may reach, host or host:port, or `open`; may be given several times.
+    /// A host that it may reach, as host or host:port, or `open` for all; may be given several times.
     #[arg(long, value_name = "HOST")]
     network: Vec<String>,
-    /// Cores that it may use, as 0.5 or 500m.
+    /// The most cores that it may use, as 0.5 or 500m.
     #[arg(long, value_name = "CORES")]
     cpu: Option<String>,
-    /// Memory that it may use, as 512M or 1Gi.
+    /// The most memory that it may use, as 512M or 1Gi.
     #[arg(long, value_name = "SIZE")]
     memory: Option<String>,
-    /// What it may write, as 1Gi.
+    /// The most disk space that it may use, as 1Gi.
     #[arg(long, value_name = "SIZE")]
     disk: Option<String>,
-    /// Processes and threads that it may have.
+    /// The most processes and threads that it may have.
     #[arg(long, value_name = "N")]
     pids: Option<u64>,
-    /// Do not start it where one of the limits cannot be enforced.
+    /// Do not start it if one of the limits cannot be enforced.
     #[arg(long)]
     strict: bool,
-    /// The port that it listens on inside, or HOST:PORT to choose where it is reached: it speaks HTTP there, not JSON lines on
-    /// its standard streams.
+    /// The port on which it speaks HTTP, instead of JSON lines on its standard streams; HOST:PORT also chooses the port on this
+    /// host.
     #[arg(long, value_name = "PORT", value_parser = config::is_port)]
     port: Option<String>,
-    /// Where its MCP endpoint is over HTTP; without it, /mcp.
+    /// The path of its MCP endpoint at that port; without it, /mcp.
     #[arg(long, requires = "port")]
     path: Option<String>,
 }
@@ -152,11 +152,7 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
         ))
     })?;
     let entry = entry(&args, |name| env::var(name).ok())?;
-    let place = match args.project {
-        Some(_) => Place::Gateway(context.gateway().await?),
-        None => context.place().await?,
-    };
-    match place {
+    match context.place_of(args.project.as_ref()).await? {
         Place::Gateway(api) => {
             let to = of_server(name.as_str(), &[]) + &of_project(args.project.as_ref());
             let server = put(&api, &to, &entry, args.force).await?;

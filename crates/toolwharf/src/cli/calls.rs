@@ -108,11 +108,6 @@ fn rfc3339(time: Time) -> String {
     time.to_rfc3339()
 }
 
-fn status(call: &Call) -> String {
-    let word = serde_json::to_value(call.status.clone()).unwrap_or_default();
-    word.as_str().unwrap_or_default().to_owned()
-}
-
 fn took(call: &Call) -> String {
     match call.duration_us {
         Some(us) if us < 10_000 => format!("{}.{} ms", us / 1_000, us % 1_000 / 100),
@@ -128,7 +123,7 @@ fn cells(call: &Call) -> [String; 8] {
         call.project.clone().unwrap_or_default(),
         call.caller.clone(),
         format!("{}/{}", call.server, call.tool),
-        status(call),
+        call.status.clone(),
         took(call),
         print::short(call.error.as_deref().unwrap_or_default(), 80),
     ]
@@ -149,7 +144,7 @@ async fn show(context: &Context, args: Named) -> anyhow::Result<()> {
         ("id", call.id.clone()),
         ("begun", print::time(call.started_at)),
         ("took", took(&call)),
-        ("status", status(&call)),
+        ("status", call.status.clone()),
         ("error", call.error.clone().unwrap_or_default()),
         ("project", call.project.clone().unwrap_or_default()),
         ("caller", call.caller.clone()),

@@ -14,15 +14,13 @@ use anyhow::{Context as _, anyhow};
 use api::WholeConversation;
 use bytes::Bytes;
 use futures_util::FutureExt as _;
-use http_body_util::BodyExt as _;
 use hyper::{Method, header};
-use mcp::sse::Parser;
 use model::ProjectId;
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader},
     signal::unix::{Signal, SignalKind, signal},
-    time::{Instant, sleep, timeout},
+    time::{Instant, sleep},
 };
 
 use super::{
@@ -34,8 +32,6 @@ use super::{
     screen::Screen,
 };
 
-/// Largest event, in bytes.
-const LARGEST: usize = 64 << 20;
 /// Longest line that is typed, in bytes; what is longer goes on as another.
 const LINE: u64 = 1 << 20;
 /// The gateway gives up on servers, tools and models long before.
@@ -46,12 +42,12 @@ const ASKED_AGAIN: Duration = Duration::from_millis(100);
 
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// What to say: one turn, and then the end; `-` reads it from standard input. Without it: a dialogue.
+    /// The message of a single turn; `-` reads it from standard input. Without it, a dialogue begins.
     message: Option<String>,
-    /// The conversation that goes on, as `conversation ls` shows it; a new one without it.
+    /// The conversation to continue, as `conversation ls` shows it; without it, a new one.
     #[arg(long, value_name = "ID")]
     conversation: Option<String>,
-    /// With the servers of this project.
+    /// Use the servers of this project.
     #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
     /// Print each event as a line of JSON, as `-o json` does.
@@ -204,38 +200,19 @@ impl Chat {
             body["conversation"] = json!(id);
         }
         let mut answer = self.open(serde_json::to_vec(&body)?.into()).await?;
-        let mut parser = Parser::new(LARGEST);
-        let broken = || {
-            anyhow!(
-                "the gateway's answer ended before the turn did; what was complete by then is kept"
-            )
-        };
-        loop {
-            let frame = timeout(SILENCE, answer.body.frame()).await;
-            let frame = frame.map_err(|_| {
-                anyhow!(
-                    "nothing was heard of the turn for {} min",
-                    SILENCE.as_secs() / 60
-                )
-            })?;
-            let Some(Ok(frame)) = frame else {
-                return Err(broken());
-            };
-            let Ok(chunk) = frame.into_data() else {
-                continue;
-            };
-            parser.push(chunk);
-            while let Some(event) = parser.next_event()? {
-                let mut data: Value = serde_json::from_slice(&event.data)
-                    .context("the gateway's answer is none of this version of Toolwharf")?;
-                if event.event == "conversation" {
-                    data["type"] = json!("conversation");
-                }
-                if let Some(ended) = self.happened(&data)? {
-                    return Ok(ended);
-                }
+        while let Some(event) = answer.event(SILENCE).await? {
+            let mut data: Value = serde_json::from_slice(&event.data)
+                .context("the gateway's answer is none of this version of Toolwharf")?;
+            if event.event == "conversation" {
+                data["type"] = json!("conversation");
+            }
+            if let Some(ended) = self.happened(&data)? {
+                return Ok(ended);
             }
         }
+        Err(anyhow!(
+            "the gateway's answer ended before the turn did; what was complete by then is kept"
+        ))
     }
 
     /// The request; one after a turn that was cancelled waits until that is put away.

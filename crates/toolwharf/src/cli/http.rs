@@ -12,6 +12,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::{Method, Request, StatusCode, body::Incoming, header};
 use hyper_util::rt::TokioIo;
+use mcp::sse::{Event, Parser};
 use model::ProjectId;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Serialize, de::DeserializeOwned};
@@ -22,6 +23,8 @@ const ANSWER: Duration = Duration::from_secs(60);
 const CONNECT: Duration = Duration::from_secs(5);
 /// Largest answer, in bytes.
 const LARGEST: usize = 64 << 20;
+/// Largest event of a stream, in bytes: the answer of a server to a call.
+const LARGEST_EVENT: usize = 256 << 20;
 
 /// A gateway's API.
 #[derive(Clone)]
@@ -56,9 +59,34 @@ pub(super) struct Unreachable {
 
 /// An answer whose body is still to be read.
 pub(super) struct Answer {
-    pub(super) body: Incoming,
+    body: Incoming,
+    events: Parser,
     // Owns the connection.
     _driver: JoinSet<()>,
+}
+
+impl Answer {
+    /// The next event of a stream; `None` when it has ended or broken off.
+    ///
+    /// # Errors
+    /// When nothing has come for `silence`, or what came is no event.
+    pub(super) async fn event(&mut self, silence: Duration) -> anyhow::Result<Option<Event>> {
+        loop {
+            if let Some(event) = self.events.next_event()? {
+                return Ok(Some(event));
+            }
+            let frame = timeout(silence, self.body.frame()).await;
+            let frame = frame.with_context(|| {
+                format!("the gateway has said nothing for {} s", silence.as_secs())
+            })?;
+            let Some(Ok(frame)) = frame else {
+                return Ok(None);
+            };
+            if let Ok(chunk) = frame.into_data() {
+                self.events.push(chunk);
+            }
+        }
+    }
 }
 
 impl Api {
@@ -225,6 +253,7 @@ impl Api {
         if head.status.is_success() {
             return Ok(Answer {
                 body,
+                events: Parser::new(LARGEST_EVENT),
                 _driver: driver,
             });
         }

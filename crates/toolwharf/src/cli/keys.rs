@@ -5,8 +5,9 @@ use std::{fs, io::Write, os::unix::fs::OpenOptionsExt, path::Path};
 use anyhow::Context as _;
 use api::{Key, MadeKey};
 use model::ProjectId;
+use serde::Serialize;
 use serde_json::{Value, json};
-use store::{Role, Store, Time};
+use store::{Store, Time};
 
 use super::{
     Context, Output, Usage,
@@ -21,13 +22,13 @@ use crate::{
 
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
-    /// Make a key. It is shown this once, on standard output.
+    /// Create a key. It is printed once, on standard output.
     Create(CreateArgs),
-    /// List keys: of a project, or all.
+    /// List the keys of a project, or all keys.
     Ls(ListArgs),
-    /// Revoke a key: it opens nothing from then on.
+    /// Revoke a key. It stops working at once.
     Revoke(RevokeArgs),
-    /// Make a new administrator's key with the database itself, where the old one is lost.
+    /// Create a new administrator's key directly in the database, if the old one is lost.
     Recover(RecoverArgs),
 }
 
@@ -35,21 +36,22 @@ pub(super) enum Command {
 pub(super) struct CreateArgs {
     /// What it is for.
     name: String,
-    /// The project that it is of.
+    /// The project that it is for.
     #[arg(long, required_unless_present = "admin")]
     project: Option<ProjectId>,
     /// What it may do in the project.
     #[arg(long, value_enum, default_value_t = ProjectRole::Call)]
     role: ProjectRole,
-    /// An administrator's key, for everything everywhere.
+    /// Create an administrator's key, which may do everything.
     #[arg(long, conflicts_with_all = ["project", "role"])]
     admin: bool,
-    /// When it ends: a time from now such as 90d or 12h.
+    /// When it expires, from now, such as 90d or 12h.
     #[arg(long, value_name = "TIME")]
     expires: Option<String>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
 enum ProjectRole {
     /// See what there is.
     Read,
@@ -70,7 +72,7 @@ pub(super) struct ListArgs {
 pub(super) struct RevokeArgs {
     /// As `key ls` shows it.
     id: String,
-    /// The project that it is of; only an administrator can do without.
+    /// The project that it belongs to; optional for an administrator.
     #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
 }
@@ -101,11 +103,7 @@ async fn create(context: &Context, args: CreateArgs) -> anyhow::Result<()> {
         wanted["expires_at"] = json!(store::now() + wait);
     }
     if args.project.is_some() {
-        wanted["role"] = json!(match args.role {
-            ProjectRole::Read => Role::Read,
-            ProjectRole::Call => Role::Call,
-            ProjectRole::Manage => Role::Manage,
-        });
+        wanted["role"] = json!(args.role);
     }
     let keys = path(&["keys"]) + &of_project(args.project.as_ref());
     let api = context.gateway().await?;

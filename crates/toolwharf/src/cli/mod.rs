@@ -48,7 +48,7 @@ struct Cli {
     /// Server files (mcp.json) and settings (.toml); may be given several times.
     #[arg(long, short, global = true, value_name = "FILE")]
     config: Vec<PathBuf>,
-    /// What data on standard output looks like.
+    /// The format of data on standard output.
     #[arg(long, short, global = true, value_enum, default_value_t = Output::Table)]
     output: Output,
     #[command(flatten)]
@@ -67,35 +67,35 @@ enum Output {
 enum Command {
     /// Run the gateway over HTTP.
     Serve(serve::Args),
-    /// Speak MCP on standard input and output, for clients that start commands: for the running gateway, else as one.
+    /// Speak MCP on standard input and output, for clients that start commands. Connects to the running gateway if there is one.
     Stdio(stdio::Args),
     /// Add a server: `add NAME -- COMMAND ARGS…` or `add NAME URL`.
     Add(Box<add::Args>),
-    /// Add the servers of another file, or of a client.
+    /// Add the servers of another file, or of a client such as `cursor`.
     Import(import::Args),
-    /// List the servers and how they are.
+    /// List the servers with their states.
     Ls(servers::ListArgs),
     /// Show one server.
     Get(servers::NameArgs),
     /// Remove a server.
     Rm(servers::RemoveArgs),
-    /// Switch a server on, or one tool of it (NAME/TOOL).
+    /// Enable a server, or one of its tools (NAME/TOOL).
     Enable(servers::SwitchArgs),
-    /// Switch a server off, or one tool of it (NAME/TOOL).
+    /// Disable a server, or one of its tools (NAME/TOOL).
     Disable(servers::SwitchArgs),
-    /// Start a server that is stopped, or waits for its next attempt.
+    /// Start a server that is stopped or waits for its next attempt.
     Start(servers::NameArgs),
     /// Stop a server until it is started again.
     Stop(servers::NameArgs),
-    /// Stop a server and start it anew.
+    /// Stop a server and start it again.
     Restart(servers::NameArgs),
     /// Show what a server writes to standard error.
     Logs(logs::Args),
     /// Show what happened to a server, newest first.
     Events(servers::EventsArgs),
-    /// Send a server one request, by its own names: `call NAME tools/list`.
+    /// Send one request to a server, with its native names: `call NAME tools/list`.
     Call(request::Args),
-    /// Move servers on to newer versions of their packages.
+    /// Update servers to newer versions of their packages.
     Update(update::Args),
     /// Sign in to a server, or show the sign-ins.
     Login(login::Args),
@@ -104,16 +104,16 @@ enum Command {
     /// List and call tools.
     #[command(subcommand)]
     Tools(tools::Command),
-    /// Make, show and remove projects.
+    /// Add, show and remove projects.
     #[command(subcommand)]
     Project(projects::Command),
     /// Set, list and remove the secrets of projects.
     #[command(subcommand)]
     Secret(secrets::Command),
-    /// Install and remove products on projects.
+    /// Install products into projects and remove them.
     #[command(subcommand)]
     Product(products::Command),
-    /// Make, list and revoke keys.
+    /// Create, list and revoke keys.
     #[command(subcommand)]
     Key(keys::Command),
     /// Sign a browser in to the running gateway, and open it.
@@ -123,10 +123,10 @@ enum Command {
     /// List, show and remove conversations with the agent.
     #[command(subcommand)]
     Conversation(conversations::Command),
-    /// Show which tools were called, by whom, and what became of it.
+    /// Show the record of tool calls: who called which tool, and the outcome.
     #[command(subcommand)]
     Calls(calls::Command),
-    /// Show the turns of the agent: how they ended, what they took, and their calls.
+    /// Show the record of the agent's turns: their outcome, tokens and calls.
     #[command(subcommand)]
     Runs(runs::Command),
     /// Check the configuration, this machine and the running gateway.
@@ -195,10 +195,14 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         reach: cli.reach,
     };
     match cli.command {
-        Command::Serve(args) => {
-            serve::serve(&context.config, args.on(context.reach.data_dir)).await
+        Command::Serve(mut args) => {
+            args.overrides.data_dir = context.reach.data_dir;
+            serve::serve(&context.config, args).await
         }
-        Command::Stdio(args) => stdio::run(&context.config, args.on(context.reach.data_dir)).await,
+        Command::Stdio(mut args) => {
+            args.overrides.data_dir = context.reach.data_dir;
+            stdio::run(&context.config, args).await
+        }
         Command::Add(args) => add::run(&context, *args).await,
         Command::Import(args) => import::run(&context, args).await,
         Command::Ls(args) => servers::list(&context, args).await,

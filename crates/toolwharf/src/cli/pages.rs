@@ -10,7 +10,7 @@ const PAGE: usize = 500;
 
 #[derive(clap::Args)]
 pub(super) struct Lines {
-    /// How many.
+    /// The number of rows.
     #[arg(long = "lines", short = 'n', value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
     lines: u32,
 }
@@ -20,7 +20,7 @@ pub(super) struct Lines {
 pub(super) struct Named {
     /// As `ls` shows it.
     pub(super) id: String,
-    /// The project that it is of; only an administrator can do without.
+    /// The project that it belongs to; optional for an administrator.
     #[arg(long, add = names::projects())]
     pub(super) project: Option<ProjectId>,
 }

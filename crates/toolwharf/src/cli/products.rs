@@ -20,7 +20,7 @@ pub(super) enum Command {
     Install(InstallArgs),
     /// List the products of a project.
     Ls(ListArgs),
-    /// Remove a product with the servers that it brought.
+    /// Remove a product and its servers.
     Rm(NameArgs),
 }
 
@@ -28,14 +28,14 @@ pub(super) enum Command {
 pub(super) struct InstallArgs {
     /// The manifest, YAML or JSON; `-` is standard input.
     file: PathBuf,
-    /// Where it is installed.
+    /// The project that has it.
     #[arg(long, add = names::projects())]
     project: ProjectId,
 }
 
 #[derive(clap::Args)]
 pub(super) struct ListArgs {
-    /// Whose products.
+    /// The project that has them.
     #[arg(long, add = names::projects())]
     project: ProjectId,
 }
@@ -43,7 +43,7 @@ pub(super) struct ListArgs {
 #[derive(clap::Args)]
 pub(super) struct NameArgs {
     name: String,
-    /// Where it is installed.
+    /// The project that has it.
     #[arg(long, add = names::projects())]
     project: ProjectId,
 }

@@ -10,15 +10,15 @@ use super::{Context, Output, http::path, pages, print, prompt::agreed};
 pub(super) enum Command {
     /// List the projects.
     Ls,
-    /// Add a project, or change what is said of one.
+    /// Add a project or change it.
     Add(AddArgs),
     /// Show a project.
     Get(NameArgs),
     /// Remove a project with its servers, secrets, products and keys.
     Rm(RemoveArgs),
-    /// Let a project be used.
+    /// Enable a project.
     Enable(NameArgs),
-    /// Let a project not be used; what is its own is kept.
+    /// Disable a project; nothing of it is deleted.
     Disable(NameArgs),
 }
 
@@ -38,10 +38,10 @@ pub(super) struct RemoveArgs {
 #[derive(clap::Args)]
 pub(super) struct AddArgs {
     project: ProjectId,
-    /// Its name for people; without it, the id.
+    /// Its display name; without it, the id.
     #[arg(long)]
     name: Option<String>,
-    /// What it is about.
+    /// A description.
     #[arg(long)]
     description: Option<String>,
     /// How tools of several servers are named: preserve, prefix-on-conflict, always-prefix or last-wins.

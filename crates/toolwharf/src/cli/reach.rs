@@ -9,6 +9,7 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use config::{Sources, data_dir};
+use model::ProjectId;
 use tokio::net::TcpStream;
 
 use super::{Context, http::Api};
@@ -68,6 +69,14 @@ impl Context {
                     "no gateway is running here: start one with `toolwharf serve`, or name one with --url"
                 )
             }
+        }
+    }
+
+    /// A running gateway, else the files, which have nothing of projects.
+    pub(super) async fn place_of(&self, project: Option<&ProjectId>) -> anyhow::Result<Place> {
+        match project {
+            Some(_) => Ok(Place::Gateway(self.gateway().await?)),
+            None => self.place().await,
         }
     }
 

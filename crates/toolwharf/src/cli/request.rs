@@ -5,9 +5,8 @@ use std::{collections::HashMap, time::Duration};
 use anyhow::{Context as _, bail};
 use api::Problem;
 use bytes::Bytes;
-use http_body_util::BodyExt;
 use hyper::{Method, header};
-use mcp::{Frame, sse::Parser};
+use mcp::Frame;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
@@ -21,19 +20,17 @@ const LONGEST: u64 = 3_600;
 /// What a call may take on the way, beside its own time.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// Longest message of a call, in bytes.
-const LARGEST: usize = 256 << 20;
 const DEPTH: usize = 512;
 
 #[derive(clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
     named: NameArgs,
-    /// The method, as tools/call.
+    /// The method, for instance tools/call.
     method: String,
     /// Its parameters: a JSON object; `-` reads it from standard input.
     params: Option<String>,
-    /// How long the server may take, in seconds; without it, as it is configured.
+    /// Seconds that the server may take; without it, its configured time.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=LONGEST))]
     timeout: Option<u64>,
 }
@@ -88,27 +85,18 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
 async fn asked(api: &Api, path: &str, body: Bytes) -> anyhow::Result<Vec<u8>> {
     let stream = [(header::ACCEPT, "text/event-stream")];
     let mut answer = api.open(Method::POST, path, body, &stream).await?;
-    let mut parser = Parser::new(LARGEST);
-    loop {
-        let Some(Ok(frame)) = answer.body.frame().await else {
-            bail!("the gateway ended before the call did; what became of it is not known");
-        };
-        let Ok(chunk) = frame.into_data() else {
-            continue;
-        };
-        parser.push(chunk);
-        while let Some(event) = parser.next_event()? {
-            match event.event.as_str() {
-                "result" => return Ok(event.data.to_vec()),
-                "error" => return Err(failed(&event.data)),
-                _ => {
-                    if let Ok(frame) = Frame::parse(event.data, DEPTH) {
-                        progress(&frame);
-                    }
+    while let Some(event) = answer.event(Duration::from_secs(LONGEST)).await? {
+        match event.event.as_str() {
+            "result" => return Ok(event.data.to_vec()),
+            "error" => return Err(failed(&event.data)),
+            _ => {
+                if let Ok(frame) = Frame::parse(event.data, DEPTH) {
+                    progress(&frame);
                 }
             }
         }
     }
+    bail!("the gateway ended before the call did; what became of it is not known")
 }
 
 /// What a call ended with, as the server said it.

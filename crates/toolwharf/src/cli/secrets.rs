@@ -8,7 +8,7 @@ use super::{Context, Output, http::path, names, pages, print, prompt};
 
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
-    /// Set a secret; its value is read from standard input, or asked for.
+    /// Set a secret. Its value is read from standard input or from a prompt.
     Set(NameArgs),
     /// List the secrets of a project, without their values.
     Ls(ListArgs),

@@ -48,7 +48,7 @@ pub(super) struct NameArgs {
 pub(super) struct RemoveArgs {
     #[command(flatten)]
     named: NameArgs,
-    /// Remove its volumes with all that is in them, if it was registered.
+    /// Also delete its volumes, if it was registered.
     #[arg(long)]
     volumes: bool,
 }
@@ -58,7 +58,7 @@ pub(super) struct SwitchArgs {
     /// A server, or one of its tools as SERVER/TOOL.
     #[arg(value_name = "NAME[/TOOL]", add = names::servers())]
     name: String,
-    /// For this project: its own server, or any tool that it sees.
+    /// For this project only: a server of its own, or any tool that it sees.
     #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
     /// How long to wait for a server to connect, in seconds.
@@ -92,12 +92,8 @@ impl NameArgs {
         of_server(self.name.as_str(), below) + &http::query(&query)
     }
 
-    /// A running gateway, else the files where those can do it.
     async fn place(&self, context: &Context) -> anyhow::Result<Place> {
-        match self.project {
-            Some(_) => Ok(Place::Gateway(context.gateway().await?)),
-            None => context.place().await,
-        }
+        context.place_of(self.project.as_ref()).await
     }
 }
 
@@ -117,11 +113,7 @@ pub(super) fn warn(warnings: &[String]) {
 }
 
 pub(super) async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
-    let place = match args.project {
-        Some(_) => Place::Gateway(context.gateway().await?),
-        None => context.place().await?,
-    };
-    let servers: Vec<Server> = match place {
+    let servers: Vec<Server> = match context.place_of(args.project.as_ref()).await? {
         Place::Gateway(api) => all(&api, args.project.as_ref()).await?,
         Place::Files(sources) => {
             eprintln!("no gateway is running: this is what the configuration says");

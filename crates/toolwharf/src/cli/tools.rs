@@ -16,11 +16,11 @@ pub(super) enum Command {
     Ls(ListArgs),
     /// Show one tool with its schema.
     Get(GetArgs),
-    /// Call a tool, as a client does.
+    /// Call a tool as a client does.
     Call(call::Args),
-    /// Show how the definition of a tool, or of all tools of a server, changed, and agree to it.
+    /// Show changed definitions of a server's tools, and approve them.
     Approve(approvals::ApproveArgs),
-    /// List the changes of definitions that were agreed to, newest first.
+    /// List changes of definitions that were approved, newest first.
     Changes(approvals::ChangesArgs),
     /// Give a tool another name in a project.
     Rename(tool_settings::SayArgs),

@@ -19,12 +19,12 @@ const LONGEST: Duration = Duration::from_secs(15 * 60);
 
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Names or ids of servers; without any, all that are started from pinned packages.
+    /// Names or ids of servers; without any, all servers with pinned packages.
     names: Vec<ServerName>,
     /// The project that owns them.
     #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
-    /// Only show what would change: exit code 1 if there is something newer.
+    /// Only show what would change; exit code 1 if there is a newer version.
     #[arg(long, conflicts_with = "yes")]
     check: bool,
     /// Do not ask.

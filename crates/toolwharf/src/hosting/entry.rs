@@ -38,7 +38,7 @@ impl Entry {
     /// Everything that is wrong with it.
     pub(crate) fn read(body: Value) -> Result<Self, Vec<Wrong>> {
         let Value::Object(mut members) = body else {
-            return Err(vec![Wrong::new("", "a registration is an object")]);
+            return Err(vec![Wrong::new("", "a registration must be an object")]);
         };
         let mut errors = Vec::new();
         let name = match members.remove("name") {
@@ -46,7 +46,7 @@ impl Entry {
                 .map_err(|error| errors.push(Wrong::new("/name", error.to_string())))
                 .ok(),
             _ => {
-                errors.push(Wrong::new("/name", "is required, a text"));
+                errors.push(Wrong::new("/name", "is required, and must be a string"));
                 None
             }
         };
@@ -54,10 +54,10 @@ impl Entry {
             None | Some(Value::Null) => None,
             Some(Value::String(id)) => id
                 .parse()
-                .map_err(|_| errors.push(Wrong::new("/project", "is no project's id")))
+                .map_err(|_| errors.push(Wrong::new("/project", "must be the id of a project")))
                 .ok(),
             Some(_) => {
-                errors.push(Wrong::new("/project", "is the id of a project"));
+                errors.push(Wrong::new("/project", "must be the id of a project"));
                 None
             }
         };
@@ -85,7 +85,7 @@ impl Entry {
     ) -> Result<ServerSpec, Vec<Wrong>> {
         let mut errors = Vec::new();
         let Value::Object(members) = &row.config else {
-            return Err(vec![Wrong::new("", "a registration is an object")]);
+            return Err(vec![Wrong::new("", "a registration must be an object")]);
         };
         let project = owner(row);
         match spec(&row.id, &row.name, project.as_ref(), members, &mut errors) {
@@ -273,7 +273,10 @@ fn read(
     if let Some(Value::String(text)) = reader.get("description")
         && text.len() > MAX_TEXT_BYTES
     {
-        reader.wrong("description", "is too long");
+        reader.wrong(
+            "description",
+            format!("must have at most {MAX_TEXT_BYTES} bytes"),
+        );
     }
     let program = program(&mut reader)?;
     let mut sandbox = Sandbox::new(id);
@@ -318,7 +321,7 @@ fn read(
         .number("max_concurrency", 1..=10_000)
         .and_then(|number| NonZeroU32::new(u32::try_from(number).ok()?));
     let tool = |value: &Value| Some(NativeName::new(value.as_str()?));
-    let off = reader.list(DISABLED_TOOLS, "is the name of a tool", tool);
+    let off = reader.list(DISABLED_TOOLS, "must be the name of a tool", tool);
     spec.disabled_tools = off.into_iter().flatten().collect();
     if let Some(enabled) = reader.flag("enabled") {
         spec.enabled = enabled;
@@ -327,9 +330,9 @@ fn read(
 }
 
 fn program(reader: &mut Reader<'_>) -> Option<Program> {
-    let args = reader.list("args", "is a text", texts);
+    let args = reader.list("args", "must be a string", texts);
     let command = match reader.get("command") {
-        Some(Value::Array(_)) => reader.list("command", "is a text", texts),
+        Some(Value::Array(_)) => reader.list("command", "must be a string", texts),
         Some(_) => reader.text("command").map(|program| vec![program]),
         None => None,
     };
@@ -347,7 +350,7 @@ fn program(reader: &mut Reader<'_>) -> Option<Program> {
                     args: words.chain(args.into_iter().flatten()).collect(),
                 }),
                 None => {
-                    reader.wrong("command", "names no program");
+                    reader.wrong("command", "must begin with a program");
                     None
                 }
             }
@@ -365,18 +368,21 @@ fn environment(reader: &mut Reader<'_>) -> BTreeMap<String, String> {
         return env;
     };
     if reader.members.len() > MAX_ITEMS {
-        reader.wrong("", format!("has at most {MAX_ITEMS} variables"));
+        reader.wrong("", format!("must have at most {MAX_ITEMS} variables"));
     }
     let members = reader.members;
     for (name, value) in members {
         match value {
             _ if !is_variable(name) => {
-                reader.wrong(name, "is no variable's name: letters, digits and `_`");
+                reader.wrong(
+                    name,
+                    "must be the name of a variable: letters, digits and `_`",
+                );
             }
             Value::String(text) if text.len() <= MAX_TEXT_BYTES && !text.contains('\0') => {
                 env.insert(name.clone(), text.clone());
             }
-            _ => reader.wrong(name, "is a text"),
+            _ => reader.wrong(name, "must be a string"),
         }
     }
     env

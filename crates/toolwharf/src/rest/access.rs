@@ -14,7 +14,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use model::ProjectId;
-use serde::{Deserialize, Serialize, Serializer};
+use serde::Deserialize;
 
 use super::{AppState, Problem, Rest, input};
 use crate::{
@@ -43,12 +43,6 @@ impl Need {
             Self::Administrator | Self::NewProject => Role::Admin,
             Self::Project(role) | Self::Server(role) | Self::Within(role) => role,
         }
-    }
-}
-
-impl Serialize for Need {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.role().serialize(serializer)
     }
 }
 

@@ -170,7 +170,7 @@ fn timeout(asked: &CallRequest) -> Result<Option<Duration>, Problem> {
         None => Ok(None),
         Some(ms @ 1..=LONGEST_MS) => Ok(Some(Duration::from_millis(ms))),
         Some(_) => {
-            let must = format!("is a whole number from 1 to {LONGEST_MS}");
+            let must = format!("must be a whole number from 1 to {LONGEST_MS}");
             Err(Problem::field(400, "/timeout_ms", must))
         }
     }
@@ -183,11 +183,15 @@ fn is_request(method: &str) -> bool {
 /// The JSON-RPC request; with a progress token where somebody listens for progress.
 fn request(asked: &CallRequest, streams: bool, depth: usize) -> Result<Frame, Problem> {
     if !is_request(&asked.method) {
-        return Err(Problem::field(400, "/method", "is the name of a request"));
+        return Err(Problem::field(
+            400,
+            "/method",
+            "must be the name of a request",
+        ));
     }
     let params = asked.params.as_ref().map_or("{}", |params| params.get());
     if !params.starts_with('{') {
-        return Err(Problem::field(400, "/params", "is an object"));
+        return Err(Problem::field(400, "/params", "must be an object"));
     }
     let mut params = params.to_owned();
     let object = Object::of(params.as_bytes());

@@ -67,7 +67,7 @@ pub(super) async fn chat(
     let body = input::whole(body)?;
     let asked: ChatRequest = input::typed(&mut serde_json::Deserializer::from_slice(&body))?;
     if asked.message.trim().is_empty() || asked.message.len() > MESSAGE {
-        let must = format!("is a text of 1 to {MESSAGE} bytes");
+        let must = format!("must be a string of 1 to {MESSAGE} bytes");
         return Err(Problem::field(400, "/message", must));
     }
     let agent = rest.agents.of(project.as_ref()).await?;

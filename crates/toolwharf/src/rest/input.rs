@@ -59,7 +59,7 @@ pub(super) fn entry(mut members: Map<String, Value>) -> Result<Map<String, Value
     let mut entry = match members.remove("config") {
         None => return Ok(members),
         Some(Value::Object(config)) => config,
-        Some(_) => return Err(Wrong::new("/config", "is an object")),
+        Some(_) => return Err(Wrong::new("/config", "must be an object")),
     };
     for (key, own) in [
         ("transport", "type"),
@@ -125,13 +125,17 @@ fn pointer(path: &serde_path_to_error::Path) -> String {
 /// A text that people read.
 pub(super) fn text(pointer: &str, text: &str, most: usize) -> Result<(), Problem> {
     if text.contains('\0') {
-        return Err(Problem::field(400, pointer, "holds the character U+0000"));
+        return Err(Problem::field(
+            400,
+            pointer,
+            "must not contain the character U+0000",
+        ));
     }
     if text.chars().nth(most).is_some() {
         return Err(Problem::field(
             400,
             pointer,
-            format!("has more than {most} characters"),
+            format!("must have at most {most} characters"),
         ));
     }
     Ok(())
@@ -140,7 +144,7 @@ pub(super) fn text(pointer: &str, text: &str, most: usize) -> Result<(), Problem
 /// The name of something.
 pub(super) fn name(pointer: &str, name: &str) -> Result<(), Problem> {
     if name.trim().is_empty() {
-        return Err(Problem::field(400, pointer, "is empty"));
+        return Err(Problem::field(400, pointer, "must not be empty"));
     }
     text(pointer, name, NAME_CHARS)
 }

@@ -76,7 +76,7 @@ pub(super) async fn make(
         (Some(_), Some(role)) => role,
     };
     if wanted.expires_at.is_some_and(|end| end <= store::now()) {
-        return Err(Problem::field(400, "/expires_at", "is in the past"));
+        return Err(Problem::field(400, "/expires_at", "must be in the future"));
     }
     let token = auth::new_token();
     let key = NewKey {

@@ -49,7 +49,7 @@ impl Format {
             }
             _ => Err(Problem::new(
                 415,
-                "a manifest is `application/json` or `application/yaml`",
+                "a manifest must be `application/json` or `application/yaml`",
             )),
         }
     }
@@ -113,16 +113,16 @@ impl Reading<'_> {
     /// What stands beside the servers; the version.
     fn head(&mut self, name: &str, value: &Value) -> String {
         if !value.is_object() {
-            self.wrong("", "a manifest is an object");
+            self.wrong("", "a manifest must be an object");
             return String::new();
         }
         match value.get("name") {
             Some(Value::String(said)) if said == name => {}
             Some(Value::String(_)) => {
-                self.wrong("/name", format!("is not `{name}`, the product that is put"))
+                self.wrong("/name", format!("must be `{name}`, the name in the path"))
             }
-            Some(_) => self.wrong("/name", "is a text"),
-            None => self.wrong("/name", "is missing"),
+            Some(_) => self.wrong("/name", "must be a string"),
+            None => self.wrong("/name", "is required"),
         }
         if let Some(description) = value.get("description") {
             match description.as_str() {
@@ -131,88 +131,85 @@ impl Reading<'_> {
                         self.errors.extend(problem.into_errors());
                     }
                 }
-                None => self.wrong("/description", "is a text"),
+                None => self.wrong("/description", "must be a string"),
             }
         }
         match value.get("version") {
             Some(Value::String(version)) if version.trim().is_empty() => {
-                self.wrong("/version", "is empty");
+                self.wrong("/version", "must not be empty");
             }
             Some(Value::String(version)) => match input::text("/version", version, VERSION_CHARS) {
                 Ok(()) => return version.clone(),
                 Err(problem) => self.errors.extend(problem.into_errors()),
             },
-            Some(_) => self.wrong("/version", r#"is a text: put it in quotes, as "1.0""#),
-            None => self.wrong("/version", "is missing"),
+            Some(_) => self.wrong(
+                "/version",
+                r#"must be a string: put it in quotes, as "1.0""#,
+            ),
+            None => self.wrong("/version", "is required"),
         }
         String::new()
     }
 
     fn servers(&mut self, value: &Value) -> Vec<NewServer> {
         let place = "/mcp/servers";
-        let count = match value.pointer(place) {
-            Some(Value::Object(entries)) => entries.len(),
-            Some(Value::Array(entries)) => entries.len(),
+        let entries: Vec<(String, &str, &Value)> = match value.pointer(place) {
+            Some(Value::Object(entries)) => entries
+                .iter()
+                .map(|(name, entry)| {
+                    let key = name.replace('~', "~0").replace('/', "~1");
+                    (format!("{place}/{key}"), name.as_str(), entry)
+                })
+                .collect(),
+            Some(Value::Array(items)) => items
+                .iter()
+                .enumerate()
+                .filter_map(|(at, item)| self.item(format!("{place}/{at}"), item))
+                .collect(),
             Some(_) => {
-                self.wrong(
-                    place,
-                    "is an object of servers by their names, or a list of servers",
-                );
+                let must = "must be an object of servers by their names, or a list of servers";
+                self.wrong(place, must);
                 return Vec::new();
             }
             None => {
                 if value.is_object() {
-                    self.wrong(place, "is missing");
+                    self.wrong(place, "is required");
                 }
                 return Vec::new();
             }
         };
-        if count > SERVERS {
-            self.wrong(place, format!("has more than {SERVERS} servers"));
+        if entries.len() > SERVERS {
+            self.wrong(place, format!("must have at most {SERVERS} servers"));
             return Vec::new();
         }
-        match value.pointer(place) {
-            Some(Value::Object(entries)) => {
-                let entries = entries.iter().filter_map(|(name, entry)| {
-                    let key = name.replace('~', "~0").replace('/', "~1");
-                    self.entry(&format!("{place}/{key}"), name, entry.clone())
-                });
-                entries.collect()
+        let mut names = BTreeSet::new();
+        let mut servers = Vec::new();
+        for (place, name, entry) in entries {
+            let Some(server) = self.entry(&place, name, entry.clone()) else {
+                continue;
+            };
+            if names.insert(server.name.clone()) {
+                servers.push(server);
+            } else {
+                let why = "is already the name of another server in the list";
+                self.wrong(format!("{place}/name"), why);
             }
-            Some(Value::Array(entries)) => {
-                let mut names = BTreeSet::new();
-                let mut servers = Vec::new();
-                for (at, item) in entries.iter().enumerate() {
-                    let place = format!("{place}/{at}");
-                    let Some(server) = self.item(&place, item) else {
-                        continue;
-                    };
-                    if names.insert(server.name.clone()) {
-                        servers.push(server);
-                    } else {
-                        self.wrong(format!("{place}/name"), "is the name of another one, too");
-                    }
-                }
-                servers
-            }
-            _ => Vec::new(),
         }
+        servers
     }
 
     /// `{"name": …, "transport": …, "config": {…}}`
-    fn item(&mut self, place: &str, item: &Value) -> Option<NewServer> {
-        let Some(members) = item.as_object() else {
-            self.wrong(
-                place,
-                r#"is an object with "name", "transport" and "config""#,
-            );
-            return None;
-        };
-        let Some(name) = members.get("name").and_then(Value::as_str) else {
-            self.wrong(format!("{place}/name"), "is missing, or no text");
-            return None;
-        };
-        self.entry(place, name, item.clone())
+    fn item<'v>(&mut self, place: String, item: &'v Value) -> Option<(String, &'v str, &'v Value)> {
+        let name = item.get("name").and_then(Value::as_str);
+        match (item.is_object(), name) {
+            (true, Some(name)) => return Some((place, name, item)),
+            (true, None) => self.wrong(place + "/name", "is required, and must be a string"),
+            (false, _) => {
+                let must = r#"must be an object with "name", "transport" and "config""#;
+                self.wrong(place, must);
+            }
+        }
+        None
     }
 
     fn entry(&mut self, place: &str, name: &str, entry: Value) -> Option<NewServer> {
@@ -317,7 +314,7 @@ mcp:
             (
                 r#"{"name":"search","version":"1"}"#,
                 Format::Json,
-                "missing",
+                "is required",
             ),
             (
                 r#"{"name":"search","version":"1","mcp":{"servers":3}}"#,
@@ -327,7 +324,7 @@ mcp:
             (
                 r#"{"name":"search","version":"1","mcp":{"servers":[{"name":"a","config":{"command":"x"}},{"name":"a","command":"y"}]}}"#,
                 Format::Json,
-                "another one",
+                "another server",
             ),
         ] {
             let problem = read(text, format).err().expect(text);

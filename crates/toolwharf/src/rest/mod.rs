@@ -33,7 +33,7 @@ mod status;
 mod tools;
 mod update;
 
-use std::{pin::Pin, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, pin::Pin, sync::Arc, time::Duration};
 
 use axum::{Json, Router, middleware};
 use engine::Gateway;
@@ -128,14 +128,22 @@ impl Rest {
 #[derive(Serialize, ToSchema)]
 struct Index {
     version: &'static str,
-    #[schema(value_type = Vec<std::collections::BTreeMap<String, String>>)]
-    routes: Vec<&'static Route>,
+    routes: Vec<BTreeMap<&'static str, &'static str>>,
+}
+
+fn listed(route: &Route) -> BTreeMap<&'static str, &'static str> {
+    BTreeMap::from([
+        ("method", route.method()),
+        ("path", route.path()),
+        ("role", access::word(route.need.role())),
+        ("summary", route.summary),
+    ])
 }
 
 async fn index() -> Json<Index> {
     Json(Index {
         version: env!("CARGO_PKG_VERSION"),
-        routes: routes::all().collect(),
+        routes: routes::all().map(listed).collect(),
     })
 }
 
@@ -182,7 +190,7 @@ fn router(rest: AppState) -> Router {
     for route in routes::all() {
         let state = (rest.clone(), route.need);
         let admit = middleware::from_fn_with_state(state, access::admit);
-        routes = routes.route(route.path, routes::handler(route).route_layer(admit));
+        routes = routes.route(route.path(), routes::handler(route).route_layer(admit));
     }
     routes
         .route("/api/{*rest}", axum::routing::any(unknown))

@@ -87,8 +87,8 @@ pub(super) fn document() -> Value {
     reference::<api::Problem>(&mut schemas);
     let mut paths: Map<String, Value> = Map::new();
     for route in routes::all() {
-        let item = paths.entry(route.path).or_insert_with(|| json!({}));
-        item[route.method.to_ascii_lowercase()] = operation(route, &mut schemas);
+        let item = paths.entry(route.path()).or_insert_with(|| json!({}));
+        item[route.method().to_ascii_lowercase()] = operation(route, &mut schemas);
     }
     let tags = TAGS.map(|(name, about)| json!({"name": name, "description": about}));
     json!({
@@ -121,7 +121,7 @@ pub(super) fn document() -> Value {
 fn operation(route: &Route, schemas: &mut Schemas) -> Value {
     let mut operation = json!({
         "operationId": route.id,
-        "tags": [tag(route.path)],
+        "tags": [tag(route.path())],
         "summary": route.summary,
         "description": format!("{} {}", route.about, needed_key(route)).trim_start(),
         "responses": responses(route, schemas),
@@ -164,7 +164,7 @@ fn needed_key(route: &Route) -> String {
     if matches!(route.need, Need::Administrator) || role == Role::Admin {
         return "Needs an administrator's key.".to_owned();
     }
-    let of_server = route.path.contains("/servers");
+    let of_server = route.path().contains("/servers");
     let project = if of_server {
         "the server's project"
     } else {
@@ -184,7 +184,7 @@ fn needed_key(route: &Route) -> String {
 fn parameters(route: &Route) -> Vec<Value> {
     let mut all = Vec::new();
     let mut before = "";
-    for part in route.path.split('/') {
+    for part in route.path().split('/') {
         let noun = std::mem::replace(&mut before, part);
         let Some(name) = part
             .strip_prefix('{')
@@ -211,7 +211,7 @@ fn parameters(route: &Route) -> Vec<Value> {
     all.extend(route.query.iter().map(query));
     if route.tagged {
         let text = json!({"type": "string"});
-        if route.method == "GET" {
+        if route.method() == "GET" {
             all.push(
                 json!({"name": "If-None-Match", "in": "header", "schema": text,
                 "description": "Answers 304 if the configuration still has this tag"}),
@@ -221,7 +221,7 @@ fn parameters(route: &Route) -> Vec<Value> {
                 "description": "Answers 412 unless the configuration has this tag"}));
         }
     }
-    if route.method == "PUT" && route.creates && route.tagged {
+    if route.method() == "PUT" && route.creates && route.tagged {
         all.push(json!({"name": "If-None-Match", "in": "header",
             "schema": {"type": "string"}, "description": "`*` answers 412 if it exists already"}));
     }
@@ -248,7 +248,7 @@ fn query(parameter: &Parameter) -> Value {
 fn responses(route: &Route, schemas: &mut Schemas) -> Value {
     let mut all: BTreeMap<u16, Value> = BTreeMap::new();
     let headers = |answer: &mut Value| {
-        if route.tagged && route.method != "DELETE" {
+        if route.tagged && route.method() != "DELETE" {
             answer["headers"] = json!({"ETag": {"schema": {"type": "string"},
                 "description": "The tag of the configuration"}});
         }
@@ -281,7 +281,7 @@ fn responses(route: &Route, schemas: &mut Schemas) -> Value {
             let mut made = good.clone();
             made["description"] = "Created".into();
             all.insert(201, made);
-            if route.method != "POST" {
+            if route.method() != "POST" {
                 all.insert(200, good);
             }
         }
@@ -289,7 +289,7 @@ fn responses(route: &Route, schemas: &mut Schemas) -> Value {
             all.insert(200, good);
         }
     }
-    if route.tagged && route.method == "GET" {
+    if route.tagged && route.method() == "GET" {
         all.insert(304, json!({"description": "Not modified"}));
     }
     for (status, when) in refusals(route) {
@@ -319,29 +319,29 @@ fn refusals(route: &Route) -> Vec<(u16, &'static str)> {
         ),
     ];
     let asks_project = matches!(route.need, Need::Server(_) | Need::Within(_));
-    if asks_project || route.path.contains('{') || !route.query.is_empty() {
+    if asks_project || route.path().contains('{') || !route.query.is_empty() {
         all.push((404, "It does not exist, or not for this key"));
     }
-    if route.method != "GET" || route.path.contains("/servers/{id}") {
+    if route.method() != "GET" || route.path().contains("/servers/{id}") {
         all.push((
             409,
             "It is not in a state that permits this, or the name is not of one server only",
         ));
     }
-    if route.method != "GET" {
+    if route.method() != "GET" {
         all.push((412, "A condition of the request does not hold"));
     }
-    if route.path.contains("/login") {
+    if route.path().contains("/login") {
         all.push((502, "The issuer does not answer as it should"));
     }
-    if route.path.ends_with("/call") {
+    if route.path().ends_with("/call") {
         all.push((502, "The server answered with an error, which is in `mcp`"));
         all.push((504, "The server did not answer in time"));
     }
     if route.body.is_some() {
         all.push((413, "The body is too large"));
     }
-    if route.body.is_some() || (route.need == Need::Administrator && route.method != "GET") {
+    if route.body.is_some() || (route.need == Need::Administrator && route.method() != "GET") {
         all.push((422, "The body or a name is invalid"));
     }
     if matches!(route.body, Some(Body::Written(_, kinds)) if kinds.len() > 1) {

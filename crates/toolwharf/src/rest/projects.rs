@@ -82,7 +82,7 @@ pub(super) async fn save(
         return Err(Problem::field(
             400,
             "/start",
-            "is `sequential` or `parallel`",
+            "must be `sequential` or `parallel`",
         ));
     }
     let store = rest.projects.store();

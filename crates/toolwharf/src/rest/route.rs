@@ -1,7 +1,6 @@
 //! What a route is, and how one is written down.
 
 use axum::routing::MethodRouter;
-use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
@@ -13,32 +12,22 @@ use super::{
 use crate::auth::Role;
 
 /// One operation.
-#[derive(Serialize)]
 pub(super) struct Route {
     /// Of the operation, by which generated clients call it: a verb and a noun.
-    #[serde(skip)]
     pub(super) id: &'static str,
-    pub(super) method: &'static str,
-    pub(super) path: &'static str,
-    #[serde(rename = "role")]
+    /// The method and the path.
+    line: &'static str,
     pub(super) need: Need,
     pub(super) summary: &'static str,
     /// What there is to know besides, in sentences.
-    #[serde(skip)]
     pub(super) about: &'static str,
-    #[serde(skip)]
     pub(super) serve: fn() -> MethodRouter<AppState>,
-    #[serde(skip)]
     pub(super) body: Option<Body>,
-    #[serde(skip)]
     pub(super) answer: Answer,
     /// May make what was not there: 201.
-    #[serde(skip)]
     pub(super) creates: bool,
     /// Answers with a tag, and takes conditions about it.
-    #[serde(skip)]
     pub(super) tagged: bool,
-    #[serde(skip)]
     pub(super) query: &'static [Parameter],
 }
 
@@ -119,18 +108,24 @@ pub(super) const MANAGE: Need = Need::Project(Role::Manage);
 pub(super) const OWNER: Need = Need::Project(Role::Admin);
 
 impl Route {
+    pub(super) fn method(&self) -> &'static str {
+        self.line.split(' ').next().unwrap_or_default()
+    }
+
+    pub(super) fn path(&self) -> &'static str {
+        &self.line[self.method().len() + 1..]
+    }
+
     pub(super) const fn new(
         id: &'static str,
-        method: &'static str,
-        path: &'static str,
+        line: &'static str,
         need: Need,
         summary: &'static str,
         serve: fn() -> MethodRouter<AppState>,
     ) -> Self {
         Self {
             id,
-            method,
-            path,
+            line,
             need,
             summary,
             about: "",

@@ -39,8 +39,7 @@ pub(super) fn all() -> impl Iterator<Item = &'static Route> {
 const GATEWAY: &[Route] = &[
     Route::new(
         "listRoutes",
-        "GET",
-        "/api/v1",
+        "GET /api/v1",
         ADMIN,
         "List these routes",
         || get(super::index),
@@ -48,8 +47,7 @@ const GATEWAY: &[Route] = &[
     .answers::<super::Index>(),
     Route::new(
         "getStatus",
-        "GET",
-        "/api/v1/status",
+        "GET /api/v1/status",
         ADMIN,
         "Show the state of the gateway",
         || get(status::show),
@@ -57,8 +55,7 @@ const GATEWAY: &[Route] = &[
     .answers::<api::Status>(),
     Route::new(
         "rotateMasterKey",
-        "POST",
-        "/api/v1/master-key/rotate",
+        "POST /api/v1/master-key/rotate",
         ADMIN,
         "Seal all secrets with a new master key",
         || post(secrets::rotate),

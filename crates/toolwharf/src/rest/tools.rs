@@ -321,7 +321,7 @@ pub(super) async fn set(
     if let Some(exposed) = &setting.name {
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
         if exposed.is_empty() || exposed.len() > EXPOSED_CHARS || !exposed.bytes().all(fits) {
-            let why = "consists of 1 to 64 letters A-Z and a-z, digits, `_` and `-`";
+            let why = "must be 1 to 64 letters A-Z and a-z, digits, `_` and `-`";
             return Err(Problem::field(400, "/name", why));
         }
     }
@@ -355,7 +355,7 @@ pub(super) async fn set(
                 ("/description", setting.description.is_some()),
             ] {
                 if given {
-                    let why = "is a project's to choose: name one with `?project=`";
+                    let why = "can only be set for a project: name one with `?project=`";
                     return Err(Problem::field(422, key, why));
                 }
             }

@@ -14,8 +14,7 @@ const MANIFEST: &[&str] = &["application/json", "application/yaml"];
 pub(super) const PROJECTS: &[Route] = &[
     Route::new(
         "listProjects",
-        "GET",
-        "/api/v1/projects",
+        "GET /api/v1/projects",
         ADMIN,
         "List the projects",
         || get(projects::list),
@@ -24,8 +23,7 @@ pub(super) const PROJECTS: &[Route] = &[
     .answers::<api::Projects>(),
     Route::new(
         "getProject",
-        "GET",
-        "/api/v1/projects/{project}",
+        "GET /api/v1/projects/{project}",
         READ,
         "Show a project",
         || get(projects::show),
@@ -34,8 +32,7 @@ pub(super) const PROJECTS: &[Route] = &[
     .answers::<api::Project>(),
     Route::new(
         "putProject",
-        "PUT",
-        "/api/v1/projects/{project}",
+        "PUT /api/v1/projects/{project}",
         Need::NewProject,
         "Add or change a project",
         || put(projects::save),
@@ -46,8 +43,7 @@ pub(super) const PROJECTS: &[Route] = &[
     .answers::<api::Project>(),
     Route::new(
         "deleteProject",
-        "DELETE",
-        "/api/v1/projects/{project}",
+        "DELETE /api/v1/projects/{project}",
         OWNER,
         "Delete a project",
         || delete(projects::remove),
@@ -56,8 +52,7 @@ pub(super) const PROJECTS: &[Route] = &[
     .tagged(),
     Route::new(
         "listSecrets",
-        "GET",
-        "/api/v1/projects/{project}/secrets",
+        "GET /api/v1/projects/{project}/secrets",
         READ,
         "List the secrets, without their values",
         || get(secrets::list),
@@ -66,8 +61,7 @@ pub(super) const PROJECTS: &[Route] = &[
     .answers::<api::Secrets>(),
     Route::new(
         "putSecret",
-        "PUT",
-        "/api/v1/projects/{project}/secrets/{name}",
+        "PUT /api/v1/projects/{project}/secrets/{name}",
         MANAGE,
         "Set a secret",
         || put(secrets::save),
@@ -77,16 +71,14 @@ pub(super) const PROJECTS: &[Route] = &[
     .answers::<api::Secret>(),
     Route::new(
         "deleteSecret",
-        "DELETE",
-        "/api/v1/projects/{project}/secrets/{name}",
+        "DELETE /api/v1/projects/{project}/secrets/{name}",
         MANAGE,
         "Remove a secret",
         || delete(secrets::remove),
     ),
     Route::new(
         "listProducts",
-        "GET",
-        "/api/v1/projects/{project}/products",
+        "GET /api/v1/projects/{project}/products",
         READ,
         "List the products",
         || get(products::list),
@@ -95,8 +87,7 @@ pub(super) const PROJECTS: &[Route] = &[
     .answers::<api::Products>(),
     Route::new(
         "getProduct",
-        "GET",
-        "/api/v1/projects/{project}/products/{name}",
+        "GET /api/v1/projects/{project}/products/{name}",
         READ,
         "Show one product",
         || get(products::show),
@@ -105,8 +96,7 @@ pub(super) const PROJECTS: &[Route] = &[
     .answers::<api::WholeProduct>(),
     Route::new(
         "putProduct",
-        "PUT",
-        "/api/v1/projects/{project}/products/{name}",
+        "PUT /api/v1/projects/{project}/products/{name}",
         OWNER,
         "Install or update a product",
         || put(products::save),
@@ -117,8 +107,7 @@ pub(super) const PROJECTS: &[Route] = &[
     .answers::<api::InstalledProduct>(),
     Route::new(
         "deleteProduct",
-        "DELETE",
-        "/api/v1/projects/{project}/products/{name}",
+        "DELETE /api/v1/projects/{project}/products/{name}",
         OWNER,
         "Remove a product with its servers",
         || delete(products::remove),

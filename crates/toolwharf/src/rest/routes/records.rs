@@ -56,8 +56,7 @@ const OF_CALLS: &[Parameter] = &[
 pub(super) const RECORDS: &[Route] = &[
     Route::new(
         "chat",
-        "POST",
-        "/api/v1/chat",
+        "POST /api/v1/chat",
         CALL,
         "Chat with the agent",
         || post(chat::chat),
@@ -67,8 +66,7 @@ pub(super) const RECORDS: &[Route] = &[
     .answers_text(CHAT_EVENTS),
     Route::new(
         "listConversations",
-        "GET",
-        "/api/v1/conversations",
+        "GET /api/v1/conversations",
         CALL,
         "List the conversations with agents, newest first",
         || get(chat::list),
@@ -77,8 +75,7 @@ pub(super) const RECORDS: &[Route] = &[
     .answers::<api::Conversations>(),
     Route::new(
         "getConversation",
-        "GET",
-        "/api/v1/conversations/{conversation}",
+        "GET /api/v1/conversations/{conversation}",
         CALL,
         "Show a conversation",
         || get(chat::show),
@@ -86,16 +83,14 @@ pub(super) const RECORDS: &[Route] = &[
     .answers::<api::WholeConversation>(),
     Route::new(
         "deleteConversation",
-        "DELETE",
-        "/api/v1/conversations/{conversation}",
+        "DELETE /api/v1/conversations/{conversation}",
         CALL,
         "Delete a conversation",
         || delete(chat::remove),
     ),
     Route::new(
         "listRuns",
-        "GET",
-        "/api/v1/runs",
+        "GET /api/v1/runs",
         READ,
         "List the runs of agents, newest first",
         || get(runs::list),
@@ -104,8 +99,7 @@ pub(super) const RECORDS: &[Route] = &[
     .answers::<api::Runs>(),
     Route::new(
         "getRun",
-        "GET",
-        "/api/v1/runs/{run}",
+        "GET /api/v1/runs/{run}",
         READ,
         "Show one run with its calls",
         || get(runs::show),
@@ -113,8 +107,7 @@ pub(super) const RECORDS: &[Route] = &[
     .answers::<api::WholeRun>(),
     Route::new(
         "listTools",
-        "GET",
-        "/api/v1/tools",
+        "GET /api/v1/tools",
         READ,
         "List the tools",
         || get(tools::list),
@@ -123,8 +116,7 @@ pub(super) const RECORDS: &[Route] = &[
     .answers::<tools::Offered>(),
     Route::new(
         "listCalls",
-        "GET",
-        "/api/v1/calls",
+        "GET /api/v1/calls",
         READ,
         "List the calls of tools, newest first",
         || get(calls::list),
@@ -133,8 +125,7 @@ pub(super) const RECORDS: &[Route] = &[
     .answers::<api::Calls>(),
     Route::new(
         "getCall",
-        "GET",
-        "/api/v1/calls/{call}",
+        "GET /api/v1/calls/{call}",
         READ,
         "Show one call",
         || get(calls::show),
@@ -142,8 +133,7 @@ pub(super) const RECORDS: &[Route] = &[
     .answers::<api::WholeCall>(),
     Route::new(
         "listKeys",
-        "GET",
-        "/api/v1/keys",
+        "GET /api/v1/keys",
         MANAGE,
         "List the keys",
         || get(keys::list),
@@ -152,8 +142,7 @@ pub(super) const RECORDS: &[Route] = &[
     .answers::<api::Keys>(),
     Route::new(
         "createKey",
-        "POST",
-        "/api/v1/keys",
+        "POST /api/v1/keys",
         MANAGE,
         "Make a key",
         || post(keys::make),
@@ -163,8 +152,7 @@ pub(super) const RECORDS: &[Route] = &[
     .answers::<api::MadeKey>(),
     Route::new(
         "revokeKey",
-        "DELETE",
-        "/api/v1/keys/{key}",
+        "DELETE /api/v1/keys/{key}",
         MANAGE,
         "Revoke a key",
         || delete(keys::revoke),

@@ -5,6 +5,8 @@ use axum::{
     routing::{delete, get, post, put},
 };
 
+use engine::Order;
+
 use super::{ENTRY_BYTES, JSON};
 use crate::{
     auth::Role,
@@ -60,8 +62,7 @@ const OF_LOGS: &[Parameter] = &[
 pub(super) const SERVERS: &[Route] = &[
     Route::new(
         "listServers",
-        "GET",
-        "/api/v1/mcp/servers",
+        "GET /api/v1/mcp/servers",
         Need::Within(Role::Read),
         "List the servers and their states",
         || get(servers::list),
@@ -70,8 +71,7 @@ pub(super) const SERVERS: &[Route] = &[
     .answers::<api::Servers>(),
     Route::new(
         "registerServer",
-        "POST",
-        "/api/v1/mcp/servers",
+        "POST /api/v1/mcp/servers",
         ADMIN,
         "Register a server",
         || post(servers::register).layer(DefaultBodyLimit::max(ENTRY_BYTES)),
@@ -83,8 +83,7 @@ pub(super) const SERVERS: &[Route] = &[
     .answers::<api::Server>(),
     Route::new(
         "getServer",
-        "GET",
-        "/api/v1/mcp/servers/{id}",
+        "GET /api/v1/mcp/servers/{id}",
         READ,
         "Show a server",
         || get(servers::show),
@@ -94,8 +93,7 @@ pub(super) const SERVERS: &[Route] = &[
     .answers::<api::Server>(),
     Route::new(
         "putServer",
-        "PUT",
-        "/api/v1/mcp/servers/{id}",
+        "PUT /api/v1/mcp/servers/{id}",
         Need::Within(Role::Manage),
         "Add or replace a server",
         || put(servers::save).layer(DefaultBodyLimit::max(ENTRY_BYTES)),
@@ -107,8 +105,7 @@ pub(super) const SERVERS: &[Route] = &[
     .answers::<api::Server>(),
     Route::new(
         "deleteServer",
-        "DELETE",
-        "/api/v1/mcp/servers/{id}",
+        "DELETE /api/v1/mcp/servers/{id}",
         MANAGE,
         "Stop a server and remove it",
         || delete(servers::remove),
@@ -118,58 +115,52 @@ pub(super) const SERVERS: &[Route] = &[
     .may_answer::<api::Removed>(),
     Route::new(
         "enableServer",
-        "POST",
-        "/api/v1/mcp/servers/{id}/enable",
+        "POST /api/v1/mcp/servers/{id}/enable",
         MANAGE,
         "Enable a server",
-        || post(servers::enable),
+        || post(|rest, who, target| servers::switch(rest, who, target, true)),
     )
     .about("It stays enabled over restarts of the gateway.")
     .answers::<api::Server>(),
     Route::new(
         "disableServer",
-        "POST",
-        "/api/v1/mcp/servers/{id}/disable",
+        "POST /api/v1/mcp/servers/{id}/disable",
         MANAGE,
         "Disable a server",
-        || post(servers::disable),
+        || post(|rest, who, target| servers::switch(rest, who, target, false)),
     )
     .about("It stays disabled over restarts of the gateway.")
     .answers::<api::Server>(),
     Route::new(
         "startServer",
-        "POST",
-        "/api/v1/mcp/servers/{id}/start",
+        "POST /api/v1/mcp/servers/{id}/start",
         MANAGE,
         "Start a server",
-        || post(servers::start),
+        || post(|rest, who, target| servers::order(rest, who, target, Order::Start)),
     )
     .about("The answer waits until the server is up or has failed.")
     .answers::<api::Server>(),
     Route::new(
         "stopServer",
-        "POST",
-        "/api/v1/mcp/servers/{id}/stop",
+        "POST /api/v1/mcp/servers/{id}/stop",
         MANAGE,
         "Stop a server",
-        || post(servers::stop),
+        || post(|rest, who, target| servers::order(rest, who, target, Order::Stop)),
     )
     .about("It stays stopped until it is started again.")
     .answers::<api::Server>(),
     Route::new(
         "restartServer",
-        "POST",
-        "/api/v1/mcp/servers/{id}/restart",
+        "POST /api/v1/mcp/servers/{id}/restart",
         MANAGE,
         "Restart a server",
-        || post(servers::restart),
+        || post(|rest, who, target| servers::order(rest, who, target, Order::Restart)),
     )
     .about("The old process ends before the new one starts.")
     .answers::<api::Server>(),
     Route::new(
         "callServer",
-        "POST",
-        "/api/v1/mcp/servers/{id}/call",
+        "POST /api/v1/mcp/servers/{id}/call",
         CALL,
         "Send one request to a server",
         || post(bridge::routed),
@@ -179,8 +170,7 @@ pub(super) const SERVERS: &[Route] = &[
     .answers_or::<api::CallResult>(&[("text/event-stream", "CallEvents")]),
     Route::new(
         "updateServer",
-        "POST",
-        "/api/v1/mcp/servers/{id}/update",
+        "POST /api/v1/mcp/servers/{id}/update",
         Need::Server(Role::Admin),
         "Update a server's package",
         || post(update::update),
@@ -190,8 +180,7 @@ pub(super) const SERVERS: &[Route] = &[
     .answers::<api::Update>(),
     Route::new(
         "listLogins",
-        "GET",
-        "/api/v1/logins",
+        "GET /api/v1/logins",
         Need::Within(Role::Read),
         "List the sign-ins to servers",
         || get(logins::list),
@@ -200,8 +189,7 @@ pub(super) const SERVERS: &[Route] = &[
     .answers::<api::Logins>(),
     Route::new(
         "getServerLogin",
-        "GET",
-        "/api/v1/mcp/servers/{id}/login",
+        "GET /api/v1/mcp/servers/{id}/login",
         Need::Within(Role::Read),
         "Show the sign-in to a server",
         || get(logins::show),
@@ -210,8 +198,7 @@ pub(super) const SERVERS: &[Route] = &[
     .answers::<api::Login>(),
     Route::new(
         "beginServerLogin",
-        "POST",
-        "/api/v1/mcp/servers/{id}/login",
+        "POST /api/v1/mcp/servers/{id}/login",
         Need::Within(Role::Call),
         "Begin to sign in to a server",
         || post(logins::begin),
@@ -221,8 +208,7 @@ pub(super) const SERVERS: &[Route] = &[
     .answers::<api::LoginBegun>(),
     Route::new(
         "finishServerLogin",
-        "POST",
-        "/api/v1/mcp/servers/{id}/login/finish",
+        "POST /api/v1/mcp/servers/{id}/login/finish",
         Need::Within(Role::Call),
         "Bring the redirect of a sign-in",
         || post(logins::finish),
@@ -230,8 +216,7 @@ pub(super) const SERVERS: &[Route] = &[
     .takes::<api::LoginRedirect>(),
     Route::new(
         "endServerLogin",
-        "DELETE",
-        "/api/v1/mcp/servers/{id}/login",
+        "DELETE /api/v1/mcp/servers/{id}/login",
         Need::Within(Role::Call),
         "Sign out of a server",
         || delete(logins::end),
@@ -239,8 +224,7 @@ pub(super) const SERVERS: &[Route] = &[
     .about("The issuer is told to take its tokens back, if it can be."),
     Route::new(
         "getServerLogs",
-        "GET",
-        "/api/v1/mcp/servers/{id}/logs",
+        "GET /api/v1/mcp/servers/{id}/logs",
         MANAGE,
         "Show a server's logs",
         || get(logs::read),
@@ -250,8 +234,7 @@ pub(super) const SERVERS: &[Route] = &[
     .answers_text(&[("text/plain", "Log"), ("text/event-stream", "LogEvents")]),
     Route::new(
         "listServerEvents",
-        "GET",
-        "/api/v1/mcp/servers/{id}/events",
+        "GET /api/v1/mcp/servers/{id}/events",
         READ,
         "List a server's events",
         || get(servers::events),
@@ -261,8 +244,7 @@ pub(super) const SERVERS: &[Route] = &[
     .answers::<api::Events>(),
     Route::new(
         "listServerTools",
-        "GET",
-        "/api/v1/mcp/servers/{id}/tools",
+        "GET /api/v1/mcp/servers/{id}/tools",
         READ,
         "List the tools of a server",
         || get(tools::list_of_server),
@@ -270,8 +252,7 @@ pub(super) const SERVERS: &[Route] = &[
     .answers::<api::Tools>(),
     Route::new(
         "putServerTool",
-        "PUT",
-        "/api/v1/mcp/servers/{id}/tools/{tool}",
+        "PUT /api/v1/mcp/servers/{id}/tools/{tool}",
         Need::Within(Role::Manage),
         "Change the settings of a tool",
         || put(tools::set),
@@ -281,8 +262,7 @@ pub(super) const SERVERS: &[Route] = &[
     .answers::<api::Set>(),
     Route::new(
         "deleteServerTool",
-        "DELETE",
-        "/api/v1/mcp/servers/{id}/tools/{tool}",
+        "DELETE /api/v1/mcp/servers/{id}/tools/{tool}",
         Need::Within(Role::Manage),
         "Remove the settings of a tool",
         || delete(tools::unset),
@@ -291,8 +271,7 @@ pub(super) const SERVERS: &[Route] = &[
     ,
     Route::new(
         "approveServerTools",
-        "POST",
-        "/api/v1/mcp/servers/{id}/approve",
+        "POST /api/v1/mcp/servers/{id}/approve",
         Need::Within(Role::Manage),
         "Approve changed definitions of tools",
         || post(approvals::approve),
@@ -300,8 +279,7 @@ pub(super) const SERVERS: &[Route] = &[
     .takes::<api::Approvals>(),
     Route::new(
         "listServerToolChanges",
-        "GET",
-        "/api/v1/mcp/servers/{id}/changes",
+        "GET /api/v1/mcp/servers/{id}/changes",
         Need::Within(Role::Read),
         "List changed definitions of tools",
         || get(approvals::changes),
@@ -311,8 +289,7 @@ pub(super) const SERVERS: &[Route] = &[
     .answers::<api::Changes>(),
     Route::new(
         "importServers",
-        "POST",
-        "/api/v1/import",
+        "POST /api/v1/import",
         ADMIN,
         "Import servers into the configuration file",
         || post(servers::import).layer(DefaultBodyLimit::max(IMPORT_BYTES)),

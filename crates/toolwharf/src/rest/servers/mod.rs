@@ -226,23 +226,7 @@ pub(super) async fn remove(
     }
 }
 
-pub(super) async fn enable(
-    rest: State<AppState>,
-    who: Who,
-    target: Target,
-) -> Result<Json<Server>, Problem> {
-    switch(rest, who, target, true).await
-}
-
-pub(super) async fn disable(
-    rest: State<AppState>,
-    who: Who,
-    target: Target,
-) -> Result<Json<Server>, Problem> {
-    switch(rest, who, target, false).await
-}
-
-async fn switch(
+pub(super) async fn switch(
     State(rest): State<AppState>,
     Extension(who): Who,
     mut target: Target,
@@ -276,31 +260,7 @@ async fn switch(
     Ok(Json(server))
 }
 
-pub(super) async fn start(
-    rest: State<AppState>,
-    who: Who,
-    target: Target,
-) -> Result<Json<Server>, Problem> {
-    order(rest, who, target, Order::Start).await
-}
-
-pub(super) async fn stop(
-    rest: State<AppState>,
-    who: Who,
-    target: Target,
-) -> Result<Json<Server>, Problem> {
-    order(rest, who, target, Order::Stop).await
-}
-
-pub(super) async fn restart(
-    rest: State<AppState>,
-    who: Who,
-    target: Target,
-) -> Result<Json<Server>, Problem> {
-    order(rest, who, target, Order::Restart).await
-}
-
-async fn order(
+pub(super) async fn order(
     State(rest): State<AppState>,
     Extension(who): Who,
     target: Target,

@@ -66,12 +66,12 @@ impl Entry {
             .remove("name")
             .is_some_and(|own| own != name.as_str())
         {
-            let what = format!("is not `{name}`, which the server is called here");
+            let what = format!("must be `{name}`, the name in the path");
             errors.push(Wrong::new("/name", what));
         }
         if members.contains_key(REGISTERED_BY) {
             let pointer = format!("/{REGISTERED_BY}");
-            let why = "is said by the gateway, not by the caller";
+            let why = "is set by the gateway: leave it out";
             errors.push(Wrong::new(pointer, why));
         }
         let description = match members.remove("description") {
@@ -84,7 +84,7 @@ impl Entry {
                 }
             },
             Some(_) => {
-                errors.push(Wrong::new("/description", "is a text"));
+                errors.push(Wrong::new("/description", "must be a string"));
                 String::new()
             }
         };
