@@ -35,10 +35,10 @@ pub(crate) struct Args {
     /// Only the servers of this project.
     #[arg(long)]
     project: Option<ProjectId>,
-    /// Only this server, its names unprefixed.
+    /// Only this server, with unprefixed names.
     #[arg(long)]
     server: Option<ServerName>,
-    /// Be a gateway of its own, with instances of its own, even if one runs on the data directory.
+    /// Run a separate gateway with instances of its own, even if one runs on the data directory.
     #[arg(long)]
     standalone: bool,
 }

@@ -14,10 +14,10 @@ use super::{
 
 #[derive(clap::Args)]
 pub(super) struct ApproveArgs {
-    /// A server: all of its tools that changed. Or one of them as SERVER/TOOL, by the server's own name for it.
+    /// A server, for all of its changed tools, or one tool as SERVER/TOOL, by its native name.
     #[arg(value_name = "SERVER[/TOOL]")]
     name: String,
-    /// The project whose own server it is; without it, the configuration file's, or a hosted one of no project.
+    /// The project that owns the server; without it, a server of no project is meant.
     #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
     /// Do not ask.
@@ -27,10 +27,10 @@ pub(super) struct ApproveArgs {
 
 #[derive(clap::Args)]
 pub(super) struct ChangesArgs {
-    /// A server, or one of its tools as SERVER/TOOL, by the server's own name for it.
+    /// A server, or one of its tools as SERVER/TOOL, by its native name.
     #[arg(value_name = "SERVER[/TOOL]")]
     name: String,
-    /// The project whose own server it is; without it, the configuration file's, or a hosted one of no project.
+    /// The project that owns the server; without it, a server of no project is meant.
     #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
 }

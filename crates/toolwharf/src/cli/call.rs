@@ -34,7 +34,7 @@ pub(super) struct Args {
     /// As this project sees the tools.
     #[arg(long, add = names::projects())]
     project: Option<model::ProjectId>,
-    /// Only this server, its names unprefixed.
+    /// Only this server, with unprefixed names.
     #[arg(long)]
     server: Option<model::ServerName>,
     /// How long to wait for the result, in seconds.

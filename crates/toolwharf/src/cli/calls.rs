@@ -34,25 +34,25 @@ pub(super) enum Command {
 
 #[derive(clap::Args)]
 pub(super) struct ListArgs {
-    /// Only of this project.
+    /// Only calls in this project.
     #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
-    /// Only of this server.
+    /// Only calls of this server.
     #[arg(long)]
     server: Option<String>,
-    /// Only of this tool, by its server's name for it.
+    /// Only calls of this tool, by its native name.
     #[arg(long)]
     tool: Option<String>,
-    /// Only with this outcome: open, ok, tool_error, error, timeout, cancelled or unknown.
+    /// Only calls with this outcome: open, ok, tool_error, error, timeout, cancelled or unknown.
     #[arg(long)]
     status: Option<String>,
-    /// Only by this caller, as `key:ID`.
+    /// Only calls by this caller, as `key:ID`.
     #[arg(long)]
     caller: Option<String>,
-    /// Only begun since: a time before now such as 30m or 7d, or 2026-01-31T12:00:00Z.
+    /// Only calls that began since then: 30m or 7d ago, or at 2026-01-31T12:00:00Z.
     #[arg(long, value_name = "TIME")]
     since: Option<String>,
-    /// Only begun before, written in the same way.
+    /// Only calls that began before then, written in the same way.
     #[arg(long, value_name = "TIME")]
     until: Option<String>,
     #[command(flatten)]

@@ -20,15 +20,15 @@ const LINE: usize = 200;
 pub(super) enum Command {
     /// List conversations, newest first.
     Ls(ListArgs),
-    /// Show what was said in one.
+    /// Show what was said in a conversation.
     Get(NameArgs),
-    /// Remove one.
+    /// Remove a conversation.
     Rm(NameArgs),
 }
 
 #[derive(clap::Args)]
 pub(super) struct ListArgs {
-    /// Only of this project; without it, all that there are.
+    /// Only conversations of this project; without it, all.
     #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
     #[command(flatten)]
@@ -39,7 +39,7 @@ pub(super) struct ListArgs {
 pub(super) struct NameArgs {
     /// As `conversation ls` shows it.
     id: String,
-    /// The project that it is of.
+    /// The project that it belongs to.
     #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
 }

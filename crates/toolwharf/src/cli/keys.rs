@@ -34,7 +34,7 @@ pub(super) enum Command {
 
 #[derive(clap::Args)]
 pub(super) struct CreateArgs {
-    /// What it is for.
+    /// A name that says what it is for.
     name: String,
     /// The project that it is for.
     #[arg(long, required_unless_present = "admin")]

@@ -22,13 +22,13 @@ pub(super) enum Command {
 
 #[derive(clap::Args)]
 pub(super) struct ListArgs {
-    /// Only of this project.
+    /// Only runs in this project.
     #[arg(long, add = names::projects())]
     project: Option<ProjectId>,
-    /// Only with this outcome: running, done, failed, cancelled or interrupted.
+    /// Only runs with this outcome: running, done, failed, cancelled or interrupted.
     #[arg(long)]
     status: Option<String>,
-    /// Only of this conversation.
+    /// Only runs of this conversation.
     #[arg(long, value_name = "ID")]
     conversation: Option<String>,
     #[command(flatten)]

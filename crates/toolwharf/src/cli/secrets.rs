@@ -22,14 +22,14 @@ pub(super) enum Command {
 pub(super) struct NameArgs {
     /// As in `${NAME}`.
     name: String,
-    /// The project whose secret it is; servers of mcp.json take `${NAME}` from the environment of `toolwharf serve`.
+    /// The project that has it. Servers of mcp.json take `${NAME}` from the environment of `toolwharf serve`.
     #[arg(long, add = names::projects())]
     project: ProjectId,
 }
 
 #[derive(clap::Args)]
 pub(super) struct ListArgs {
-    /// Whose secrets.
+    /// The project that has them.
     #[arg(long, add = names::projects())]
     project: ProjectId,
 }

@@ -13,12 +13,12 @@ use super::{
 
 #[derive(clap::Args)]
 pub(super) struct SayArgs {
-    /// The tool, as SERVER/TOOL, by the server's own name for it.
+    /// The tool, as SERVER/TOOL, by its native name.
     #[arg(value_name = "SERVER/TOOL")]
     tool: String,
-    /// What clients see; without it, what the server says.
+    /// The new text; without it, the one of the server again.
     text: Option<String>,
-    /// The project that it is for.
+    /// The project for which it is changed.
     #[arg(long, add = names::projects())]
     project: ProjectId,
 }
