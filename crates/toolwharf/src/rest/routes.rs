@@ -63,8 +63,7 @@ const GATEWAY: &[Route] = &[
     .answers::<api::MasterKey>(),
     Route::new(
         "makeBrowserLink",
-        "POST",
-        "/api/v1/browser-links",
+        "POST /api/v1/browser-links",
         ADMIN,
         "Make a link that signs a browser in, once",
         || post(browser::link),
