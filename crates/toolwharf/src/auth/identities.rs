@@ -64,14 +64,14 @@ impl Identities {
     /// If it is a token of one of the issuers, and cannot be used.
     pub(crate) async fn identify(
         &self,
-        bearer: &str,
+        bearer: &[u8],
         path: Option<&str>,
     ) -> Result<Option<Arc<Principal>>, Refused> {
         let digest = digest(bearer);
         if let Some(who) = self.keys.of(&digest) {
             return Ok(Some(who));
         }
-        if !self.tokens.are_taken() || bearer.starts_with(PREFIX) {
+        if !self.tokens.are_taken() || bearer.starts_with(PREFIX.as_bytes()) {
             return Ok(None);
         }
         self.token(bearer, digest, path).await
@@ -79,14 +79,17 @@ impl Identities {
 
     async fn token(
         &self,
-        token: &str,
+        token: &[u8],
         digest: Digest,
         path: Option<&str>,
     ) -> Result<Option<Arc<Principal>>, Refused> {
         let verified = match self.tokens.known(&digest) {
             Some(verified) => Some(verified),
             // Rare, and boxed: what answers a call is moved into its connection.
-            None => Box::pin(self.tokens.verify(token, digest)).await?,
+            None => match std::str::from_utf8(token) {
+                Ok(token) => Box::pin(self.tokens.verify(token, digest)).await?,
+                Err(_) => None,
+            },
         };
         let Some(verified) = verified else {
             return Ok(None);

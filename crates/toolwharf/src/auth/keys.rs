@@ -311,8 +311,8 @@ pub(crate) async fn register(store: &Store, token: &str, name: &str) -> Result<(
     }
 }
 
-pub(super) fn digest(token: &str) -> Digest {
-    Sha256::digest(token.as_bytes()).into()
+pub(super) fn digest(token: impl AsRef<[u8]>) -> Digest {
+    Sha256::digest(token).into()
 }
 
 /// What the database knows a key by.
