@@ -123,6 +123,7 @@ async fn signed_in(file: &Path, home: &Path) -> Process {
         })
         .await;
         if state != "needs_login" {
+            eprintln!("the server is {state}");
             break;
         }
         let begun = api
@@ -131,6 +132,7 @@ async fn signed_in(file: &Path, home: &Path) -> Process {
             .await;
         let begun: Value = serde_json::from_slice(&begun.body).unwrap_or_default();
         let Some(link) = begun["link"].as_str() else {
+            eprintln!("there is no link: {begun}");
             break;
         };
         if !browser::sign_in(link).await.status.is_success() {

@@ -195,7 +195,7 @@ fn escape(text: &str) -> String {
 fn gone() -> Response {
     let what = "<p>This link was used already, or is older than ten minutes. Ask for another one: repeat the call, or run \
                 <code>toolwharf login</code>.</p>";
-    page(StatusCode::GONE, "This link is no more", what)
+    page(StatusCode::GONE, "This link has expired", what)
 }
 
 fn failed(error: &oauth::Error) -> Response {
@@ -208,7 +208,7 @@ fn failed(error: &oauth::Error) -> Response {
 
 fn page(status: StatusCode, title: &str, body: &str) -> Response {
     const STYLE: &str = ":root{color-scheme:light dark;--page:#f3f5f9;--card:#fff;--line:#dde2ec;--text:#1b2130;--soft:#596377;--blue:#1f5fd0}\
-        @media(prefers-color-scheme:dark){:root{--page:#10131a;--card:#181c25;--line:#2b3240;--text:#e8ebf2;--soft:#9aa4b8;--blue:#3b7bea}}\
+        @media(prefers-color-scheme:dark){:root{--page:#10131a;--card:#181c25;--line:#2b3240;--text:#e8ebf2;--soft:#9aa4b8;--blue:#2f6be0}}\
         *{box-sizing:border-box}body{margin:0;min-height:100vh;display:flex;flex-direction:column;align-items:center;justify-content:center;\
         padding:1rem;font:16px/1.55 system-ui,sans-serif;color:var(--text);background:var(--page)}\
         main{width:100%;max-width:27rem;padding:2rem;background:var(--card);border:1px solid var(--line);border-radius:.9rem;overflow-wrap:anywhere}\

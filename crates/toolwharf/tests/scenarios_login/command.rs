@@ -121,7 +121,7 @@ async fn s01_a_browser_opens_and_nothing_secret_is_seen() {
     chromium
         .open(&format!("{}/login/{link}", running.url))
         .await;
-    chromium.shows("This link is no more").await;
+    chromium.shows("This link has expired").await;
     pictures(&chromium, "gone").await;
 
     let mut secrets = world.issuer.secrets().await;
