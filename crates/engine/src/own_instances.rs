@@ -122,7 +122,7 @@ async fn watch(
     loop {
         let idle = tokio::time::sleep(shared.limits().server_idle);
         tokio::select! {
-            event = ambient.recv() => match event {
+            event = next(&mut ambient) => match event {
                 Some(Event::Request(request) | Event::Unclear(request)) => {
                     let refusal = RpcError::internal("there is no call that this could be asked in");
                     connection.client.send_behind(Frame::error(request.id(), &refusal));
@@ -130,8 +130,7 @@ async fn watch(
                 Some(Event::Notification(frame)) if frame.method() == method::RESOURCE_UPDATED => {
                     server.notified(&shared, &frame);
                 }
-                Some(_) => {}
-                None => break,
+                _ => {}
             },
             _ = connection.client.closed() => break,
             () = over.cancelled() => break,
@@ -148,6 +147,14 @@ async fn watch(
     server.instances.forget_gone(&connection);
 }
 
+/// What a server says next outside of calls. One that says nothing so (a modern one at a URL) is not over by that.
+async fn next(ambient: &mut Ambient) -> Option<Event> {
+    match ambient.recv().await {
+        None => std::future::pending().await,
+        event => event,
+    }
+}
+
 /// Carries what comes outside of calls to the session, until either is gone.
 async fn forward(
     shared: Arc<Shared>,
@@ -161,7 +168,7 @@ async fn forward(
     };
     loop {
         let event = tokio::select! {
-            event = ambient.recv() => event,
+            event = next(&mut ambient) => event,
             _ = connection.client.closed() => None,
             () = over.cancelled() => None,
         };

@@ -1,25 +1,12 @@
 //! S04: somebody else opens a link, or comes back with a redirect.
 
 use serde_json::json;
-use testkit::{Peer, Process, RawClient, peer};
+use testkit::{Peer, RawClient, peer};
 
 use crate::{
-    kept::{Kept, Running},
-    support::{NAME, World, arrive, cookie, depart, state},
+    kept::Running,
+    support::{NAME, World, arrive, cookie, depart, open, state},
 };
-
-/// A gateway that all of the network could connect to.
-async fn open(world: &World) -> (Kept, Running) {
-    let kept = Kept::sqlite().await;
-    kept.servers(json!({ NAME: world.entry() }));
-    let mut command = kept.command("serve");
-    command
-        .args(["--listen", "0.0.0.0:0", "--data-dir"])
-        .arg(kept.dir.path().join("data"));
-    let running = kept.running(Process::spawn(command)).await;
-    state(&running, "needs_login").await;
-    (kept, running)
-}
 
 async fn link(running: &Running) -> String {
     let place = format!("/mcp/servers/{NAME}/login");
@@ -38,7 +25,7 @@ async fn sign_in_state(running: &Running) -> String {
 #[tokio::test]
 async fn s04_a_link_is_for_the_one_who_asked() {
     let world = World::new(json!({})).await;
-    let (_kept, running) = open(&world).await;
+    let (_kept, running) = open(world.entry()).await;
     let link = link(&running).await;
     let made = running
         .ok("POST", "/keys", json!({ "name": "other" }))
@@ -127,7 +114,7 @@ async fn s04_a_redirect_of_another_issuer_is_refused() {
 #[tokio::test]
 async fn s04_a_shared_sign_in_takes_the_right_to_manage() {
     let world = World::new(json!({})).await;
-    let (_kept, running) = open(&world).await;
+    let (_kept, running) = open(world.entry()).await;
     running.ok("PUT", "/projects/p", json!({})).await;
     let place = format!("/mcp/servers/{NAME}?project=p");
     running.ok("PUT", &place, world.entry()).await;
@@ -141,7 +128,7 @@ async fn s04_a_shared_sign_in_takes_the_right_to_manage() {
         .await;
     for (role, status) in [("call", 403), ("manage", 303)] {
         let key = json!({ "name": role, "role": role });
-        let key = running.ok("POST", "/projects/p/keys", key).await;
+        let key = running.ok("POST", "/keys?project=p", key).await;
         let key = key["token"].as_str().unwrap();
         let client = running
             .raw("/mcp/p")

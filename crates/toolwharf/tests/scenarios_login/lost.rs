@@ -201,7 +201,7 @@ async fn s07_a_project_reaches_no_private_issuer() {
     let running = kept.start().await;
     running.ok("PUT", "/projects/p", json!({})).await;
     let key = json!({ "name": "manager", "role": "manage" });
-    let key = running.ok("POST", "/projects/p/keys", key).await;
+    let key = running.ok("POST", "/keys?project=p", key).await;
     let key = format!("Bearer {}", key["token"].as_str().unwrap());
     let ask = async |method: http::Method, path: &str, body: Value| {
         let client = running.raw(&format!("/api/v1/mcp/servers/{NAME}{path}?project=p"));

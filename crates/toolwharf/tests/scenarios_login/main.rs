@@ -15,5 +15,6 @@ mod command;
 mod from_clients;
 mod links;
 mod lost;
+mod persons;
 mod renewal;
 mod scopes;

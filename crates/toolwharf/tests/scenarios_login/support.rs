@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use http::Method;
 use serde_json::{Value, json};
-use testkit::{DEADLINE, Issuer, Peer, Protected, RawClient, Reply, peer, protected, wait_for};
+use testkit::{
+    DEADLINE, Issuer, Peer, Process, Protected, RawClient, Reply, peer, protected, wait_for,
+};
 use tokio::process::Command;
 
 use crate::{
@@ -155,4 +157,17 @@ pub(crate) async fn client(
         open(params["url"].as_str().unwrap_or_default().to_owned());
         json!({ "action": "accept" })
     })
+}
+
+/// A gateway that all of the network could connect to, so that everybody needs a key.
+pub(crate) async fn open(entry: Value) -> (Kept, Running) {
+    let kept = Kept::sqlite().await;
+    kept.servers(json!({ NAME: entry }));
+    let mut command = kept.command("serve");
+    command
+        .args(["--listen", "0.0.0.0:0", "--data-dir"])
+        .arg(kept.dir.path().join("data"));
+    let running = kept.running(Process::spawn(command)).await;
+    state(&running, "needs_login").await;
+    (kept, running)
 }

@@ -1,0 +1,97 @@
+//! S05: several people and one server.
+
+use serde_json::{Value, json};
+use testkit::{Peer, RawClient, peer};
+
+use crate::{
+    kept::Running,
+    support::{NAME, World, open, state},
+};
+
+/// Somebody with a key of their own.
+struct Person {
+    key: String,
+    peer: Peer,
+}
+
+impl Person {
+    async fn new(running: &Running, version: &str) -> Self {
+        let made = json!({ "name": "person", "role": "call" });
+        let made = running.ok("POST", "/keys?project=p", made).await;
+        let key = made["token"].as_str().unwrap().to_owned();
+        let client = client(running, "/mcp/p", &key);
+        let peer = Peer::http(client, version, json!({})).await;
+        Self { key, peer }
+    }
+
+    async fn rest(&self, running: &Running, below: &str, body: Value) -> testkit::Reply {
+        let path = format!("/api/v1/mcp/servers/{NAME}/login{below}");
+        client(running, &path, &self.key)
+            .post(body.to_string())
+            .await
+    }
+
+    async fn sign_in(&self, world: &World, running: &Running, account: &str) {
+        let begun = self.rest(running, "", json!({ "way": "paste" })).await;
+        assert_eq!(begun.status, 200, "{}", begun.text());
+        let begun: Value = serde_json::from_slice(&begun.body).unwrap();
+        let url = begun["authorize_url"].as_str().unwrap();
+        let redirect = json!({ "redirect": world.issuer.sign_in(url, account).await });
+        let done = self.rest(running, "/finish", redirect).await;
+        assert_eq!(done.status, 204, "{}", done.text());
+    }
+
+    /// Whose token the server sees in a call.
+    async fn whoami(&mut self) -> Result<String, Value> {
+        let outcome = self.peer.tool("whoami", json!({})).await;
+        match outcome.response["error"].clone() {
+            Value::Null => Ok(outcome.text().to_owned()),
+            error => Err(error),
+        }
+    }
+}
+
+fn client(running: &Running, path: &str, key: &str) -> RawClient {
+    running
+        .raw(path)
+        .with("authorization", &format!("Bearer {key}"))
+}
+
+/// Each call carries the token of whoever makes it, in both eras; who has none is asked to sign in, whoever else has.
+#[tokio::test]
+async fn s05_each_call_carries_its_callers_token() {
+    let world = World::new(json!({})).await;
+    let mut entry = world.entry();
+    entry["login"] = json!("user");
+    entry["toolwharf"] = json!({ "projects": ["p"] });
+    let (_kept, running) = open(entry).await;
+    running.ok("PUT", "/projects/p", json!({})).await;
+    let mut ann = Person::new(&running, peer::MODERN).await;
+    let mut bob = Person::new(&running, "2025-11-25").await;
+    ann.sign_in(&world, &running, "ann").await;
+    state(&running, "running").await;
+
+    assert_eq!(ann.whoami().await.unwrap(), "ann");
+    // The tools are known by now, by the sign-in of another person. It is lent to nobody.
+    let refused = bob.whoami().await.unwrap_err();
+    assert_eq!(refused["data"]["reason"], "needs_login", "{refused}");
+    assert!(refused["data"]["url"].as_str().unwrap().contains("/login/"));
+    bob.sign_in(&world, &running, "bob").await;
+    for _ in 0..3 {
+        let (a, b) = tokio::join!(ann.whoami(), bob.whoami());
+        assert_eq!(
+            (a.unwrap(), b.unwrap()),
+            ("ann".to_owned(), "bob".to_owned())
+        );
+    }
+
+    // A person becomes another one: nothing of the first is left.
+    bob.sign_in(&world, &running, "eve").await;
+    assert_eq!(bob.whoami().await.unwrap(), "eve");
+    let path = format!("/api/v1/mcp/servers/{NAME}/login");
+    let out = client(&running, &path, &bob.key).delete(&[]).await;
+    assert_eq!(out.status, 204, "{}", out.text());
+    let refused = bob.whoami().await.unwrap_err();
+    assert_eq!(refused["data"]["reason"], "needs_login", "{refused}");
+    assert_eq!(ann.whoami().await.unwrap(), "ann");
+}
