@@ -76,6 +76,9 @@ fn root(mut root: Table<'_, '_>, settings: &mut Settings) {
     let must = r#"one such as "https://tools.example.com", without a path"#;
     let public = root.text("public_url", must, |url| origin(url).is_some());
     settings.public_url = public.and_then(|url| origin(&url));
+    let must = r#"one such as "https://example.com/toolwharf.json""#;
+    let is_https = |url: &str| url.starts_with("https://");
+    settings.client_metadata_url = root.text("client_metadata_url", must, is_https);
     if let Some(table) = root.table("auth") {
         settings.oidc = auth::auth(table);
     }

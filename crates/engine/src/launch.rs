@@ -241,12 +241,14 @@ impl StartError {
     }
 
     fn of(error: &ConnectError) -> Self {
-        let needs_login =
-            matches!(error, ConnectError::Call(CallError::SignIn(it)) if it.is_needed);
+        let (reason, needs_login) = match error {
+            ConnectError::Call(CallError::SignIn(why)) => (why.to_string(), why.is_needed),
+            error => (error.to_string(), false),
+        };
         Self {
             blocked: blocked(error),
             hindrance: needs_login.then_some(Hindrance::Login),
-            ..Self::new(error.to_string())
+            ..Self::new(reason)
         }
     }
 }

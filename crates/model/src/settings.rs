@@ -34,6 +34,8 @@ pub struct Settings {
     pub require_key: bool,
     /// Where clients and browsers reach this gateway, as `https://…` without a path or a slash at the end; `None`: where it listens.
     pub public_url: Option<String>,
+    /// Where issuers find our client metadata document, if not below `public_url`.
+    pub client_metadata_url: Option<String>,
     /// Issuers whose tokens are taken, by the name that stands in the ids of their people.
     pub oidc: BTreeMap<String, OidcSettings>,
     /// Extensions that shared servers are told of, as clients have them: name and settings, which are JSON text.
@@ -232,6 +234,7 @@ impl Default for Settings {
             database_url: None,
             require_key: false,
             public_url: None,
+            client_metadata_url: None,
             oidc: BTreeMap::new(),
             extensions: BTreeMap::from([(
                 "io.modelcontextprotocol/ui".to_owned(),

@@ -192,6 +192,17 @@ impl Store {
         Ok(())
     }
 
+    /// Ends the leases that an earlier process left on a file, which only its own process has open. On Postgres they may be another one's, and end by
+    /// themselves.
+    pub async fn login_release_left(&self) -> Result<()> {
+        if self.kind() != "sqlite" {
+            return Ok(());
+        }
+        let mut conn = self.pool.write().await?;
+        execute!(conn, "UPDATE kb.logins SET leased_until = NULL")?;
+        Ok(())
+    }
+
     /// # Errors
     /// [`Error::NotFound`] if there is no such sign-in.
     pub async fn login_delete(&self, server: &ServerKey, principal: &str) -> Result<()> {

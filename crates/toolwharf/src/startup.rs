@@ -170,6 +170,7 @@ pub(crate) async fn close_open(store: &Store) -> anyhow::Result<()> {
     if runs > 0 {
         tracing::warn!(runs, "turns of agents were interrupted");
     }
+    store.login_release_left().await?;
     Ok(())
 }
 

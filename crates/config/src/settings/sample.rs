@@ -43,6 +43,9 @@ tool_pinning = "quarantine"
 # Where clients and browsers reach this gateway, behind a proxy for instance; by default where it listens.
 # public_url = "https://tools.example.com"
 
+# Where issuers of servers find Toolwharf's client metadata document; by default below an https `public_url`.
+# client_metadata_url = "https://example.com/toolwharf.json"
+
 # Issuers whose tokens are taken: people of a company's own sign-in. MCP then always needs a key or a token.
 # [auth.oidc.corp]
 # issuer = "https://login.example.com/realms/corp"

@@ -39,16 +39,20 @@ async fn main() -> ExitCode {
         "toolwharf": { "maxConcurrency": 64 },
     }}});
     fs::write(&file, servers.to_string()).expect("a test can write a file");
+    let settings = folder.path().join("toolwharf.toml");
+    let text = "client_metadata_url = \"https://conformance-test.local/client-metadata.json\"\n";
+    fs::write(&settings, text).expect("a test can write a file");
     // A browser comes back to a gateway that listens.
     let needs_login = env::var("MCP_CONFORMANCE_SCENARIO").is_ok_and(|it| it.starts_with("auth/"));
     let _serving = match needs_login {
-        true => Some(signed_in(&file, folder.path()).await),
+        true => Some(signed_in([&file, &settings], folder.path()).await),
         false => None,
     };
     let mut command = Command::new(Bin::path("toolwharf"));
+    for file in [&file, &settings] {
+        command.arg("--config").arg(file);
+    }
     command
-        .arg("--config")
-        .arg(&file)
         .args(["stdio", "--server", SERVER])
         .env("HOME", folder.path());
     let gateway = StdioClient::spawn(command);
@@ -95,17 +99,14 @@ fn login() -> Value {
 }
 
 /// A gateway that listens, in the same home, with its person signed in if the server wants that at once.
-async fn signed_in(file: &Path, home: &Path) -> Process {
+async fn signed_in(files: [&Path; 2], home: &Path) -> Process {
     let mut command = Command::new(Bin::path("toolwharf"));
+    for file in files {
+        command.arg("--config").arg(file);
+    }
     command
-        .arg("--config")
-        .arg(file)
         .args(["serve", "--listen", "127.0.0.1:0"])
-        .env("HOME", home)
-        .env(
-            "TOOLWHARF_CLIENT_METADATA_URL",
-            "https://conformance-test.local/client-metadata.json",
-        );
+        .env("HOME", home);
     let mut serving = Process::spawn(command);
     let url = serving.url().await;
     let token = serving

@@ -1,10 +1,7 @@
 //! `login` and `logout`: signing in to servers.
 
 use std::{
-    fs,
     io::{self, BufRead, Write},
-    os::unix::fs::OpenOptionsExt,
-    process::{Command, Stdio},
     time::Duration,
 };
 
@@ -16,7 +13,9 @@ use tokio::time::Instant;
 use super::{
     Context, Output,
     http::{Api, of_project, path},
-    names, print,
+    names,
+    open::opened,
+    print,
     servers::of_server,
 };
 
@@ -63,11 +62,12 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
         (false, false) => LoginWay::Browser,
     };
     let begun: LoginBegun = api.post(&place, &LoginRequest { way }).await?;
-    // Kept until somebody is signed in: the browser reads it.
-    let _page = match &begun.link {
-        Some(link) => open(link)?,
-        None => None,
-    };
+    if let Some(link) = &begun.link {
+        opened(context, link);
+        eprintln!(
+            "open this link in a browser, if none opens by itself (it is good once, for ten minutes):\n{link}"
+        );
+    }
     if let Some(url) = &begun.authorize_url {
         let end = of_server(name.as_str(), &["login", "finish"]) + &of;
         let redirect = pasted(url)?;
@@ -144,41 +144,6 @@ async fn signed_in(api: &Api, place: &str, before: &Login, seconds: u64) -> anyh
         }
         tokio::time::sleep(LOOK).await;
     }
-}
-
-/// Opens the link in a browser. The link is told to nobody else: it stands in a file that only this user reads, not in the
-/// browser's command line, which every user of the machine sees.
-fn open(link: &str) -> anyhow::Result<Option<tempfile::TempDir>> {
-    eprintln!(
-        "open this link in a browser, if none opens by itself (it is good once, for ten minutes):\n{link}"
-    );
-    let folder = tempfile::tempdir().context("cannot make a folder for the browser's page")?;
-    let page = folder.path().join("login.html");
-    let made = fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&page);
-    let html = format!(
-        "<!doctype html><meta http-equiv=\"refresh\" content=\"0;url={link}\"><a href=\"{link}\">Sign in</a>\n"
-    );
-    made.and_then(|mut file| file.write_all(html.as_bytes()))
-        .with_context(|| format!("cannot write {}", page.display()))?;
-    let named = std::env::var_os("BROWSER").filter(|name| !name.is_empty());
-    let usual = if cfg!(target_os = "macos") {
-        "open"
-    } else {
-        "xdg-open"
-    };
-    let browser = named.unwrap_or_else(|| usual.into());
-    let opened = Command::new(browser)
-        .arg(&page)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn();
-    // Without a browser here, there is the link.
-    Ok(opened.is_ok().then_some(folder))
 }
 
 /// Where the browser ended, as somebody pastes it.

@@ -28,15 +28,19 @@ pub(super) struct Args {
 pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
     let api = context.gateway().await?;
     let link: BrowserLink = api.post(&path(&["browser-links"]), &json!({})).await?;
-    let dir = context.dir(None).filter(|_| !args.print);
-    let page = dir.and_then(|dir| page(&dir, &link.url).ok());
-    if page.is_some_and(|page| opens(&page)) {
+    if !args.print && opened(context, &link.url) {
         eprintln!("opened in your browser");
         return Ok(());
     }
     let minutes = link.expires_in / 60;
     eprintln!("open this link in a browser, once and within {minutes} minutes:");
     print::data(&(link.url + "\n"))
+}
+
+/// Opens a link in the browser that `BROWSER` names, or else in the usual one; whether there is one.
+pub(super) fn opened(context: &Context, url: &str) -> bool {
+    let page = context.dir(None).and_then(|dir| page(&dir, url).ok());
+    page.is_some_and(|page| opens(&page))
 }
 
 /// Writes a page that leads to the link.
@@ -56,11 +60,17 @@ fn page(dir: &Path, url: &str) -> std::io::Result<PathBuf> {
     Ok(path)
 }
 
+/// A browser may stay in the foreground for as long as it is open: it is not waited for.
 fn opens(page: &Path) -> bool {
-    let mut opener = Command::new("xdg-open");
+    let named = std::env::var_os("BROWSER").filter(|name| !name.is_empty());
+    let usual = match cfg!(target_os = "macos") {
+        true => "open",
+        false => "xdg-open",
+    };
+    let mut opener = Command::new(named.unwrap_or_else(|| usual.into()));
     opener.arg(page);
     for stream in [Command::stdin, Command::stdout, Command::stderr] {
         stream(&mut opener, Stdio::null());
     }
-    opener.status().is_ok_and(|status| status.success())
+    opener.spawn().is_ok()
 }

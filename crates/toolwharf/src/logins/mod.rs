@@ -97,6 +97,8 @@ pub(crate) struct Logins {
     tasks: TaskTracker,
     /// Of entries that do not say: each caller's own where callers are people.
     usual: LoginMode,
+    /// [`Settings::client_metadata_url`]
+    metadata_url: Option<String>,
 }
 
 impl Logins {
@@ -117,6 +119,7 @@ impl Logins {
             links: Links::default(),
             tasks: TaskTracker::new(),
             usual,
+            metadata_url: settings.client_metadata_url.clone(),
         })
     }
 
@@ -141,11 +144,9 @@ impl Logins {
 
     /// Our client metadata document: only the world's issuers can read it, over TLS.
     fn metadata_url(&self, base: &str) -> Option<String> {
-        let named = std::env::var("TOOLWHARF_CLIENT_METADATA_URL").ok();
-        named.or_else(|| {
-            base.starts_with("https://")
-                .then(|| format!("{base}/login/client.json"))
-        })
+        let own = || format!("{base}/login/client.json");
+        let named = self.metadata_url.clone();
+        named.or_else(|| base.starts_with("https://").then(own))
     }
 
     /// What there is to know of a server to sign in to it, if it is one that may ask for that.
