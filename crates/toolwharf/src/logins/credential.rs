@@ -23,6 +23,8 @@ use super::{Http, Id, Logins, Place, Stored, mode, opened};
 
 /// Seconds before its end that a token is renewed; a tenth of its life where that is less.
 const AHEAD: i64 = 60;
+/// Seconds from an issuer that does not answer to the next attempt, while the token is good yet.
+const AGAIN: i64 = 10;
 /// How long somebody who renews a credential has it for themselves.
 const LEASE: Duration = Duration::from_secs(45);
 /// From one look at whether they are done to the next.
@@ -49,13 +51,11 @@ pub(super) struct Credential {
 
 /// What is known of it.
 enum State {
-    /// Nobody has looked.
+    /// Nobody has looked, or somebody has to sign in again: that is looked up each time, for they may do it in another process.
     Unknown,
     /// Nobody has signed in.
     Absent,
     Held(Held),
-    /// Somebody has to sign in again.
-    Lost(Arc<str>),
 }
 
 struct Held {
@@ -238,13 +238,13 @@ impl Credential {
         refused: Option<&HeaderValue>,
     ) -> Result<Option<HeaderValue>, SignIn> {
         let _turn = self.renewing.lock().await;
-        match &**self.state.load() {
+        let due = match &**self.state.load() {
             State::Held(held) if !held.is_due() && Some(&held.header) != refused => {
                 return Ok(Some(held.header.clone()));
             }
-            State::Lost(why) => return Err(self.needed(why)),
-            _ => {}
-        }
+            State::Held(held) => Some(held.header.clone()),
+            _ => None,
+        };
         let unknown =
             |error: store::Error| passing(&format!("its sign-in cannot be looked up: {error}"));
         let give_up = Instant::now() + LEASE;
@@ -263,16 +263,17 @@ impl Credential {
                 };
             };
             if let Some(why) = &row.needs_login {
-                let why: Arc<str> = why.as_str().into();
-                self.set(State::Lost(why.clone()));
-                return Err(self.needed(&why));
+                self.set(State::Unknown);
+                return Err(self.needed(why));
             }
             let version = row.version;
             let stored = opened(logins, &self.id, row).await;
             let stored = stored.map_err(|error| passing(&format!("{error:#}")))?;
+            // Somebody else may have renewed it, or signed in.
             if let Some(held) = Held::of(&stored.tokens, None)
                 && !held.is_due()
                 && Some(&held.header) != refused
+                && Some(&held.header) != due.as_ref()
             {
                 return Ok(self.hold(&stored.tokens, None));
             }
@@ -335,8 +336,14 @@ impl Credential {
                 let held =
                     Held::of(&stored.tokens, None).filter(|held| !held.is_over() && !is_refused);
                 match held {
-                    // It is good for a while yet.
-                    Some(held) => Ok(Some(held.header)),
+                    // It is good for a while yet, and nobody need wait for the issuer each time.
+                    Some(mut held) => {
+                        let header = held.header.clone();
+                        let again = oauth::now() + AGAIN;
+                        held.renew_at = held.ends_at.map(|end| end.min(again));
+                        self.set(State::Held(held));
+                        Ok(Some(header))
+                    }
                     None => Err(passing(&format!(
                         "its access token cannot be renewed: {error}"
                     ))),
@@ -393,7 +400,7 @@ impl Credential {
             tracing::warn!(server = %self.id.server, "it is not kept that somebody has to sign in: {error:#}");
         }
         tracing::warn!(server = %self.id.server, "somebody has to sign in again: {why}");
-        self.set(State::Lost(why.clone()));
+        self.set(State::Unknown);
         if self.id.principal.is_empty() {
             logins.wake(&self.id.server, Order::Restart);
         }

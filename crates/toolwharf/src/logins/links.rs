@@ -29,6 +29,8 @@ use super::{Http, Logins, Stored, credential::Credential};
 pub(super) const LIFE: Duration = Duration::from_secs(600);
 /// A request that any server refuses without a token, if it wants one.
 const PING: &[u8] = br#"{"jsonrpc":"2.0","id":0,"method":"ping"}"#;
+/// Attempts to keep a sign-in in the place of one that changes.
+const MAX_ATTEMPTS: u32 = 5;
 /// Links at a time.
 const MANY: usize = 1000;
 
@@ -347,9 +349,18 @@ impl Logins {
     ) -> Result<(), oauth::Error> {
         let id = &credential.id;
         let kept = async {
-            let row = self.store.login_get(&id.server, &id.principal).await?;
-            let version = row.map_or(1, |row| row.version + 1);
-            self.keep(id, version, &stored, None).await
+            let mut attempts = 0;
+            loop {
+                let row = self.store.login_get(&id.server, &id.principal).await?;
+                let version = row.map_or(1, |row| row.version + 1);
+                let kept = self.keep(id, version, &stored, None).await;
+                attempts += 1;
+                // The old one may be renewed at this moment; the new one is what counts.
+                match kept.as_ref().map_err(anyhow::Error::downcast_ref) {
+                    Err(Some(store::Error::Conflict { .. })) if attempts < MAX_ATTEMPTS => {}
+                    _ => return kept,
+                }
+            }
         };
         kept.await.map_err(|error| {
             tracing::error!(server = %id.server, "a sign-in is not kept: {error:#}");
