@@ -14,7 +14,7 @@ fn what_the_sample_shows_of_an_issuer_is_valid() {
     let text = SETTINGS_SAMPLE[from..to]
         .lines()
         .map(|line| line.strip_prefix("# ").unwrap_or(line))
-        .filter(|line| !line.starts_with("Issuers whose"))
+        .filter(|line| !line.starts_with("Issuers whose") && !line.starts_with("Where issuers"))
         .collect::<Vec<_>>()
         .join("\n")
         .replace("OIDC_CLIENT_SECRET", "TOKEN");

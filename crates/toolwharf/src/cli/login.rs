@@ -62,8 +62,10 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
         (false, false) => LoginWay::Browser,
     };
     let begun: LoginBegun = api.post(&place, &LoginRequest { way }).await?;
+    // The page that leads to the link lies there until somebody is signed in.
+    let folder = tempfile::tempdir().context("cannot make a folder for the browser's page")?;
     if let Some(link) = &begun.link {
-        opened(context, link);
+        opened(folder.path(), link).await;
         eprintln!(
             "open this link in a browser, if none opens by itself (it is good once, for ten minutes):\n{link}"
         );

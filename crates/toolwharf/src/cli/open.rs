@@ -8,15 +8,19 @@ use std::{
     io::Write as _,
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::Stdio,
+    time::Duration,
 };
 
 use api::BrowserLink;
 use serde_json::json;
+use tokio::process::Command;
 
 use super::{Context, http::path, print};
 
 const PAGE: &str = "open.html";
+/// How long a browser may take to fail.
+const STARTED: Duration = Duration::from_secs(2);
 
 #[derive(clap::Args)]
 pub(super) struct Args {
@@ -28,7 +32,9 @@ pub(super) struct Args {
 pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
     let api = context.gateway().await?;
     let link: BrowserLink = api.post(&path(&["browser-links"]), &json!({})).await?;
-    if !args.print && opened(context, &link.url) {
+    if let Some(dir) = context.dir(None).filter(|_| !args.print)
+        && opened(&dir, &link.url).await
+    {
         eprintln!("opened in your browser");
         return Ok(());
     }
@@ -37,10 +43,12 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
     print::data(&(link.url + "\n"))
 }
 
-/// Opens a link in the browser that `BROWSER` names, or else in the usual one; whether there is one.
-pub(super) fn opened(context: &Context, url: &str) -> bool {
-    let page = context.dir(None).and_then(|dir| page(&dir, url).ok());
-    page.is_some_and(|page| opens(&page))
+/// Opens a link in the browser that `BROWSER` names, or else in the usual one, by a page in that folder; whether there is one.
+pub(super) async fn opened(dir: &Path, url: &str) -> bool {
+    match page(dir, url) {
+        Ok(page) => opens(&page).await,
+        Err(_) => false,
+    }
 }
 
 /// Writes a page that leads to the link.
@@ -60,8 +68,8 @@ fn page(dir: &Path, url: &str) -> std::io::Result<PathBuf> {
     Ok(path)
 }
 
-/// A browser may stay in the foreground for as long as it is open: it is not waited for.
-fn opens(page: &Path) -> bool {
+/// A browser may stay in the foreground for as long as it is open: one that has not failed by then is taken for open.
+async fn opens(page: &Path) -> bool {
     let named = std::env::var_os("BROWSER").filter(|name| !name.is_empty());
     let usual = match cfg!(target_os = "macos") {
         true => "open",
@@ -72,5 +80,11 @@ fn opens(page: &Path) -> bool {
     for stream in [Command::stdin, Command::stdout, Command::stderr] {
         stream(&mut opener, Stdio::null());
     }
-    opener.spawn().is_ok()
+    let Ok(mut opener) = opener.spawn() else {
+        return false;
+    };
+    match tokio::time::timeout(STARTED, opener.wait()).await {
+        Ok(status) => status.is_ok_and(|status| status.success()),
+        Err(_) => true,
+    }
 }
