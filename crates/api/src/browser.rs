@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 /// A link that signs one browser in, once.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct BrowserLink {
-    /// What is behind its `#` is a secret.
+    /// The part behind `#` is a secret.
     pub url: String,
     /// Seconds from now.
     pub expires_in: u64,

@@ -14,7 +14,7 @@ pub struct Problem {
     #[serde(default)]
     pub title: String,
     pub status: u16,
-    /// What is wrong, and the way out.
+    /// The fault, and the way out.
     #[serde(default)]
     pub detail: String,
     /// Each thing that is wrong in the body, where it is more than one or has a place.

@@ -8,9 +8,9 @@ use model::ServerSpec;
 
 /// Keeps people's sign-ins to servers. [`NoLogins`] keeps none.
 pub trait Logins: Send + Sync {
-    /// Access tokens for the requests of an instance of the server, if it is one that may ask for any: those of one caller (a principal),
-    /// or `None`: those that all callers share; where they share
-    /// none, those of somebody, for what all of them may see.
+    /// Gives the source of access tokens for the requests of an instance of the server, if the server may ask for any. The tokens are those
+    /// of the principal `whose`. `None` means those that all callers share. Where callers share none, they are those of the caller who
+    /// signed in last, for the lists that all callers see.
     fn authorize(&self, spec: &ServerSpec, whose: Option<&Arc<str>>) -> Option<Arc<dyn Authorize>>;
 
     /// Whether each caller of the server signs in by themselves.

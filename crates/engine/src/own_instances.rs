@@ -51,7 +51,7 @@ pub(crate) async fn instance(
     started(shared, server, &holder, whose, &capabilities, begin).await
 }
 
-/// The instance of this caller, started if there is none: of a server that each signs in to.
+/// Gives the caller's own instance of a server that each caller signs in to, and starts it if there is none.
 pub(crate) async fn of_principal(
     shared: &Arc<Shared>,
     server: &Arc<Server>,
@@ -109,8 +109,8 @@ async fn started(
     }
 }
 
-/// Sees to a caller's own instance until it is gone, or nobody has used it for as long as the settings say. What it says outside of calls
-/// is nobody's: its lists are those of the common instance.
+/// Watches a caller's own instance until it ends, or until it has been idle for as long as the settings say. Messages that it sends outside of
+/// calls are dropped, since its lists are those of the common instance.
 async fn watch(
     shared: Arc<Shared>,
     server: Arc<Server>,

@@ -1,5 +1,4 @@
-//! Who has an instance of their own of a server: the sessions of one with `sharing = "session"`, the callers of one that each signs in
-//! to.
+//! Instances of a server that belong to one session (`sharing = "session"`), or to one caller (`login = "user"`).
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -9,7 +8,7 @@ use tokio::sync::OnceCell;
 
 use crate::connection::Connection;
 
-/// Who has an instance of their own.
+/// The owner of such an instance.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Holder {
     Session(SessionId),
@@ -32,7 +31,7 @@ pub(crate) struct OwnInstances {
 }
 
 impl OwnInstances {
-    /// The place of somebody's instance, made if there is none; `None`: `limit` others have one already.
+    /// Gives the slot of an owner, and makes it if there is none. `None` means that `limit` owners have one already.
     pub(crate) fn slot(&self, holder: &Holder, limit: usize) -> Option<Slot> {
         let mut slots = self.by_holder.lock();
         if !slots.contains_key(holder) && slots.len() >= limit {
@@ -51,7 +50,7 @@ impl OwnInstances {
         self.by_holder.lock().retain(|_, slot| is_kept(slot));
     }
 
-    /// Ends the instance of somebody who is gone.
+    /// Ends an owner's instance.
     pub(crate) async fn close(&self, holder: &Holder, grace: Duration) {
         let slot = self.by_holder.lock().remove(holder);
         if let Some(connection) = slot.and_then(|slot| slot.get().cloned()) {
@@ -70,7 +69,7 @@ impl OwnInstances {
         futures_util::future::join_all(closing).await;
     }
 
-    /// Ends an instance that nobody has used for a while, unless somebody has it in their hands beside the two of its keepers.
+    /// Forgets an instance, unless a call holds it: two references are those of the slot and of the task that watches it.
     pub(crate) fn forget_unused(&self, unused: &Arc<Connection>) -> bool {
         let mut slots = self.by_holder.lock();
         if Arc::strong_count(unused) > 2 {
@@ -80,7 +79,7 @@ impl OwnInstances {
         true
     }
 
-    /// Somebody's connection, if they have one.
+    /// Gives an owner's connection, if there is one.
     pub(crate) fn existing(&self, holder: &Holder) -> Option<Arc<Connection>> {
         self.by_holder
             .lock()

@@ -14,7 +14,7 @@ pub struct Challenge {
 }
 
 impl Challenge {
-    /// Reads the parameters of the `Bearer` challenge among those of a header; without one there are none.
+    /// Reads the parameters of a header's `Bearer` challenge. A header without one gives an empty challenge.
     #[must_use]
     pub fn parse(header: &str) -> Self {
         let mut challenge = Self::default();

@@ -5,12 +5,13 @@ use std::fmt;
 use model::{ClientAuth, Grant, Login};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use url::{Host, Url};
+use url::Url;
 
 use crate::{
     Discovery, Http, Identity, Metadata,
     error::{Code, Error, excerpt},
-    request::{post_json, refusal, unreadable},
+    metadata::DEVICE,
+    request::{is_loopback, post_json, refusal, unreadable},
 };
 
 /// A client of an issuer. It is of no use with any other one.
@@ -154,24 +155,20 @@ async fn register(
         _ => with_secret(metadata),
     };
     let mut grants = vec!["authorization_code"];
-    grants.extend(
-        ["refresh_token"]
-            .into_iter()
-            .filter(|it| metadata.grant_types_supported.is_none() || metadata.supports_grant(it)),
-    );
-    let device = "urn:ietf:params:oauth:grant-type:device_code";
-    grants.extend(
-        [device]
-            .into_iter()
-            .filter(|it| metadata.supports_grant(it)),
-    );
+    if metadata.grant_types_supported.is_none() || metadata.supports_grant("refresh_token") {
+        grants.push("refresh_token");
+    }
+    if metadata.supports_grant(DEVICE) {
+        grants.push(DEVICE);
+    }
+    let is_native = Url::parse(&identity.redirect_uri).is_ok_and(|uri| is_loopback(&uri));
     let mut body = json!({
         "client_name": "Toolwharf",
         "redirect_uris": [&identity.redirect_uri],
         "grant_types": grants,
         "response_types": ["code"],
         "token_endpoint_auth_method": wanted,
-        "application_type": if is_loopback(&identity.redirect_uri) { "native" } else { "web" },
+        "application_type": if is_native { "native" } else { "web" },
     });
     if !scopes.is_empty() {
         body["scope"] = scopes.join(" ").into();
@@ -204,16 +201,4 @@ async fn register(
         expires_at: registered.client_secret_expires_at.filter(|end| *end > 0),
         scopes,
     })
-}
-
-fn is_loopback(uri: &str) -> bool {
-    let Ok(uri) = Url::parse(uri) else {
-        return false;
-    };
-    match uri.host() {
-        Some(Host::Domain(name)) => name == "localhost",
-        Some(Host::Ipv4(ip)) => ip.is_loopback(),
-        Some(Host::Ipv6(ip)) => ip.is_loopback(),
-        None => false,
-    }
 }

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Client, Discovery, Http, Tokens,
     error::{Code, Error, excerpt},
+    metadata::DEVICE,
     now,
     request::{endpoint, post_form, refusal, unreadable},
     token::{authenticate, read},
@@ -112,10 +113,7 @@ impl Device {
     ) -> Result<Polled, Error> {
         let place = discovery.metadata.token_endpoint()?;
         let mut form = vec![
-            (
-                "grant_type",
-                "urn:ietf:params:oauth:grant-type:device_code".to_owned(),
-            ),
+            ("grant_type", DEVICE.to_owned()),
             ("device_code", self.device_code.clone()),
         ];
         let shown = authenticate(discovery, client, login, &mut form)?;

@@ -6,6 +6,8 @@ use url::Url;
 use crate::error::Error;
 use crate::request::endpoint;
 
+/// The grant by which a device gets its tokens.
+pub(crate) const DEVICE: &str = "urn:ietf:params:oauth:grant-type:device_code";
 /// Scopes of a document that are looked at.
 const MOST_SCOPES: usize = 500;
 

@@ -7,7 +7,7 @@ use http::{
     header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE},
 };
 use serde::de::DeserializeOwned;
-use url::{Url, form_urlencoded};
+use url::{Host, Url, form_urlencoded};
 
 use crate::{
     Http,
@@ -21,19 +21,23 @@ pub(crate) fn endpoint(name: &str, url: &str) -> Result<Url, Error> {
     let shown = excerpt(url);
     let parsed = Url::parse(url)
         .map_err(|_| Error::new(Code::Mismatch, format!("the {name} `{shown}` is no URL")))?;
-    let is_here = match parsed.host() {
-        Some(url::Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
-        Some(url::Host::Ipv4(ip)) => ip.is_loopback(),
-        Some(url::Host::Ipv6(ip)) => ip.is_loopback(),
-        None => false,
-    };
     match parsed.scheme() {
         "https" => Ok(parsed),
-        "http" if is_here => Ok(parsed),
+        "http" if is_loopback(&parsed) => Ok(parsed),
         _ => Err(Error::new(
             Code::Mismatch,
             format!("the {name} `{shown}` must begin with https://"),
         )),
+    }
+}
+
+/// Whether a URL leads to this machine.
+pub(crate) fn is_loopback(url: &Url) -> bool {
+    match url.host() {
+        Some(Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
+        Some(Host::Ipv4(ip)) => ip.is_loopback(),
+        Some(Host::Ipv6(ip)) => ip.is_loopback(),
+        None => false,
     }
 }
 

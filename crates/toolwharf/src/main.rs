@@ -8,6 +8,7 @@ mod auth;
 mod cli;
 mod gateway;
 mod hosting;
+mod html;
 mod itself;
 mod live;
 mod lock;

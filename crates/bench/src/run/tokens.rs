@@ -1,5 +1,4 @@
-//! What it costs that people come with tokens of an issuer instead of keys: the product against itself, with a key in the floor's
-//! place.
+//! Compares calls with an issuer's token to calls with a key. The product is measured against itself, with the key in the floor's place.
 //!
 //! Both sides load one process, over the REST API. The token has the size and claims that a company's sign-in gives,
 //! and its issuer is a real one; it is asked for its keys once, before anything is measured.

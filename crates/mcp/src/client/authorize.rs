@@ -22,7 +22,7 @@ pub trait Authorize: Send + Sync + fmt::Debug {
 
 /// A value of `Authorization`.
 pub enum Token {
-    /// `None`: there is none, and the server may do without.
+    /// The token that is known. `None` means that the request goes without one.
     Is(Option<HeaderValue>),
     /// It is looked up, or renewed.
     Comes(BoxFuture<'static, Result<Option<HeaderValue>, SignIn>>),

@@ -146,7 +146,7 @@ impl Connector {
     /// Sends a request that is no part of a conversation, and reads an answer of at most `max` bytes. Redirects are not followed.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason, if there is no answer.
     pub async fn fetch(
         &self,
         request: Request<Bytes>,

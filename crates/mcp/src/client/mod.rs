@@ -59,7 +59,7 @@ pub enum CallError {
     /// The HTTP status says no, and the body is no JSON-RPC.
     #[error("the server answered HTTP {status}{detail}")]
     Http { status: u16, detail: Arc<str> },
-    /// The server wants an access token that there is none of.
+    /// The server needs an access token, and there is none.
     #[error("{0}")]
     SignIn(SignIn),
     /// A request or header that cannot be sent over this link.

@@ -6,7 +6,7 @@
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Weak},
     time::Duration,
 };
 
@@ -17,6 +17,7 @@ use http::HeaderValue;
 use mcp::client::{Authorize, SignIn, Token};
 use model::{Grant, LoginMode};
 use oauth::{Challenge, Code, Tokens, token};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{sync::watch, time::Instant};
 
 use super::{Http, Id, Logins, Place, Stored, mode, opened};
@@ -152,7 +153,7 @@ impl Credential {
     }
 
     fn wanted(&self) -> MutexGuard<'_, Wanted> {
-        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
+        self.wanted.lock()
     }
 
     /// What the server said last when it refused a request.

@@ -6,11 +6,7 @@
 //!
 //! Links are in memory, and good for ten minutes. There is an end to how many there are: the oldest goes.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use api::LoginBegun;
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -21,6 +17,7 @@ use http::{
 };
 use model::Login;
 use oauth::{Attempt, Callback, Challenge, Client, Code, Device, Discovery, Polled, Tokens};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use super::{Http, Logins, Stored, credential::Credential};
@@ -70,7 +67,7 @@ enum Stage {
 
 impl Links {
     fn table(&self) -> MutexGuard<'_, HashMap<String, Link>> {
-        let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self.0.lock();
         table.retain(|_, link| link.made.elapsed() < LIFE);
         table
     }

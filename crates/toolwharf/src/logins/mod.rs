@@ -14,7 +14,7 @@ mod page;
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, OnceLock, PoisonError, Weak},
+    sync::{Arc, OnceLock, Weak},
     time::Duration,
 };
 
@@ -29,6 +29,7 @@ use http::{Request, Response};
 use mcp::client::{Authorize, Connector};
 use model::{Grant, Login, LoginMode, Origin, ServerKey, ServerSpec, Settings};
 use oauth::{Client, Discovery, Identity, Tokens};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use store::{LoginClientRow, LoginRow, NewLogin, Store, Time};
 use tokio::sync::OnceCell;
@@ -168,10 +169,7 @@ impl Logins {
     }
 
     fn credential(&self, id: &Id, place: &Place) -> Arc<Credential> {
-        let mut all = self
-            .credentials
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.credentials.lock();
         if let Some(known) = all.get(id)
             && known.place == *place
         {
@@ -187,10 +185,7 @@ impl Logins {
 
     /// Those that are in memory of one server.
     fn known(&self, server: &ServerKey) -> Vec<Arc<Credential>> {
-        let all = self
-            .credentials
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let all = self.credentials.lock();
         let of = all
             .values()
             .filter(|credential| credential.id.server == *server);

@@ -16,6 +16,7 @@ use model::{LoginMode, ProjectId};
 use oauth::Callback;
 
 use super::{Logins, links::Bringer, mode};
+use crate::html::escaped;
 
 /// Before the ids of links in the names of cookies.
 const COOKIE: &str = "twh_login_";
@@ -66,7 +67,7 @@ async fn show(
     let Some(found) = pages.logins.links.offered(&link) else {
         return gone();
     };
-    let server = escape(found.credential.id.server.name.as_str());
+    let server = escaped(found.credential.id.server.name.as_str());
     let mut body = format!(
         "<p>A client of yours wants to use the server <b>{server}</b>, which needs you to sign in. The button takes you to \
          its sign-in page.</p><form method=\"post\">"
@@ -152,7 +153,7 @@ async fn callback(
         Ok(server) => {
             let body = format!(
                 "<p>You are signed in to <b>{}</b>. You can close this page and go back to your client.</p>",
-                escape(&server)
+                escaped(&server)
             );
             page(StatusCode::OK, "Signed in", &body)
         }
@@ -178,20 +179,6 @@ async fn client(State(pages): State<Arc<Pages>>) -> Response {
     .into_response()
 }
 
-fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            c => escaped.push(c),
-        }
-    }
-    escaped
-}
-
 fn gone() -> Response {
     let what = "<p>This link was used already, or is older than ten minutes. Ask for another one: repeat the call, or run \
                 <code>toolwharf login</code>.</p>";
@@ -201,7 +188,7 @@ fn gone() -> Response {
 fn failed(error: &oauth::Error) -> Response {
     let body = format!(
         "<p>{}</p><p>Nobody is signed in. Ask for another link to try again.</p>",
-        escape(&error.to_string())
+        escaped(&error.to_string())
     );
     page(StatusCode::BAD_REQUEST, "The sign-in failed", &body)
 }

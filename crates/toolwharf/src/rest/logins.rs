@@ -119,33 +119,26 @@ fn permitted(rest: &Rest, who: &Principal, server: &Server) -> Result<(), Proble
 }
 
 fn told(server: &Server, standing: Standing) -> Login {
+    let row = standing.row;
+    let reason = row.as_ref().and_then(|row| row.needs_login.clone());
+    let state = match (&row, &reason) {
+        (None, _) => "absent",
+        (Some(_), Some(_)) => "needs_login",
+        (Some(_), None) => "signed_in",
+    };
+    let mode = match standing.mode {
+        LoginMode::User => "user",
+        LoginMode::Shared | LoginMode::None => "shared",
+    };
     Login {
         server: server.name().to_string(),
         project: server.spec.owner.as_ref().map(ToString::to_string),
-        mode: match standing.mode {
-            LoginMode::User => "user",
-            LoginMode::Shared | LoginMode::None => "shared",
-        }
-        .to_owned(),
-        state: match (
-            &standing.row,
-            &standing
-                .row
-                .as_ref()
-                .and_then(|row| row.needs_login.as_ref()),
-        ) {
-            (None, _) => "absent",
-            (Some(_), Some(_)) => "needs_login",
-            (Some(_), None) => "signed_in",
-        }
-        .to_owned(),
-        reason: standing
-            .row
-            .as_ref()
-            .and_then(|row| row.needs_login.clone()),
-        issuer: standing.row.as_ref().map(|row| row.issuer.clone()),
-        expires_at: standing.row.as_ref().and_then(|row| row.expires_at),
-        updated_at: standing.row.as_ref().map(|row| row.updated_at),
+        mode: mode.to_owned(),
+        state: state.to_owned(),
+        reason,
+        expires_at: row.as_ref().and_then(|row| row.expires_at),
+        updated_at: row.as_ref().map(|row| row.updated_at),
+        issuer: row.map(|row| row.issuer),
     }
 }
 

@@ -18,6 +18,7 @@ use serde::Deserialize;
 use crate::{
     auth::{Answer, LINK, Refused},
     gateway::Front,
+    html::escaped,
 };
 
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; form-action 'self'; base-uri 'none'; \
@@ -225,13 +226,6 @@ fn shown(front: &Front, status: StatusCode, why: &str, next: &str) -> Response {
         .replace("{next}", &escaped(next))
         .replace("{issuers}", &issuers);
     page(status, "text/html", html)
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-        .replace('"', "&quot;")
 }
 
 fn page(status: StatusCode, kind: &'static str, text: String) -> Response {
