@@ -12,10 +12,11 @@ use engine::{Answer, Caller, Scope, server::Server};
 use futures_util::stream;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use mcp::{
-    Frame, Kind,
+    Frame, Kind, Version,
     backlog::Account,
     json::{Object, quote},
     outbox::{Bounds, Outbox},
+    protocol::meta,
     sse::encode,
 };
 use model::ServerName;
@@ -51,6 +52,11 @@ pub(crate) struct CallRequest {
     pub(crate) params: Option<Box<RawValue>>,
     /// How long the server may take; as it is configured without it.
     pub(crate) timeout_ms: Option<u64>,
+    /// What the caller can be asked, as capabilities of a client of 2026-07-28, such as `{"elicitation": {"form": {}}}`.
+    /// Then the result may be of the type `input_required`: the call is made again with `inputResponses` and
+    /// `requestState` in its parameters.
+    #[schema(value_type = Option<Object>)]
+    pub(crate) capabilities: Option<Box<RawValue>>,
 }
 
 /// The server that a request calls, as its path names it.
@@ -119,11 +125,14 @@ where
     let text = collect(&mut body, most).await?;
     let streams = prefers_stream(headers);
     let quick = if streams { None } else { plain(&text, depth) };
-    let (frame, timeout) = match quick {
-        Some(frame) => (frame, None),
+    let (frame, timeout, capabilities) = match quick {
+        Some(frame) => (frame, None, None),
         None => {
             let asked = input::read(&text, depth)?;
-            (request(&asked, streams, depth)?, timeout(&asked)?)
+            let frame = request(&asked, streams, depth)?;
+            let of_client = asked.capabilities.as_deref().map(RawValue::get);
+            let of_client = of_client.map(|text| Bytes::copy_from_slice(text.as_bytes()));
+            (frame, timeout(&asked)?, of_client)
         }
     };
     let scope = Scope {
@@ -132,10 +141,16 @@ where
     };
     // The project's settings say which tools are switched off.
     rest.projects.admit(&scope).await?;
+    let principal = who.id.clone();
+    let caller = match capabilities {
+        Some(_) => Caller::modern(scope, principal, outbox.clone()),
+        None => Caller::legacy(scope, principal, outbox.clone()),
+    };
     let caller = Caller {
         may_use: true,
         timeout,
-        ..Caller::legacy(scope, who.id.clone(), outbox.clone())
+        modern_capabilities: capabilities,
+        ..caller
     };
     let gateway = rest.gateway.clone();
     let name = server.name().clone();
@@ -180,7 +195,8 @@ fn is_request(method: &str) -> bool {
     !method.is_empty() && !method.starts_with("notifications/")
 }
 
-/// The JSON-RPC request; with a progress token where somebody listens for progress.
+/// The JSON-RPC request; with a progress token where somebody listens for progress, and as of 2026-07-28 where somebody
+/// can be asked.
 fn request(asked: &CallRequest, streams: bool, depth: usize) -> Result<Frame, Problem> {
     if !is_request(&asked.method) {
         return Err(Problem::field(
@@ -190,19 +206,38 @@ fn request(asked: &CallRequest, streams: bool, depth: usize) -> Result<Frame, Pr
         ));
     }
     let params = asked.params.as_ref().map_or("{}", |params| params.get());
-    if !params.starts_with('{') {
-        return Err(Problem::field(400, "/params", "must be an object"));
+    let object = Object::of(params.as_bytes())
+        .ok_or_else(|| Problem::field(400, "/params", "must be an object"))?;
+    let has_meta = object.raw("_meta").is_some();
+    let mut own = Vec::new();
+    if let Some(capabilities) = &asked.capabilities {
+        if !capabilities.get().starts_with('{') {
+            return Err(Problem::field(400, "/capabilities", "must be an object"));
+        }
+        if has_meta {
+            let why = "cannot be given together with `capabilities`, of which it is made";
+            return Err(Problem::field(400, "/params/_meta", why));
+        }
+        own.push(format!(
+            "{}:{},{}:{},{}:{{\"name\":\"toolwharf-rest\",\"version\":{}}}",
+            quote(meta::PROTOCOL_VERSION),
+            quote(Version::LATEST.as_str()),
+            quote(meta::CLIENT_CAPABILITIES),
+            capabilities.get(),
+            quote(meta::CLIENT_INFO),
+            quote(env!("CARGO_PKG_VERSION")),
+        ));
+    }
+    if streams && !has_meta {
+        own.push("\"progressToken\":1".to_owned());
     }
     let mut params = params.to_owned();
-    let object = Object::of(params.as_bytes());
-    let has_meta = object.is_some_and(|object| object.raw("_meta").is_some());
-    if streams && !has_meta {
-        let comma = if params[1..].trim_start().starts_with('}') {
-            ""
-        } else {
-            ","
+    if !own.is_empty() {
+        let comma = match object.members().count() {
+            0 => "",
+            _ => ",",
         };
-        params.insert_str(1, &format!("\"_meta\":{{\"progressToken\":1}}{comma}"));
+        params.insert_str(1, &format!("\"_meta\":{{{}}}{comma}", own.join(",")));
     }
     let method = quote(&asked.method);
     let text = format!("{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":{method},\"params\":{params}}}");

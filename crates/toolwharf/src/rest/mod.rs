@@ -14,6 +14,7 @@ mod browser;
 mod calls;
 mod chat;
 mod docs;
+mod events;
 mod input;
 mod keys;
 mod logins;
@@ -61,7 +62,7 @@ use crate::{
     projects::Projects,
 };
 
-/// Those who follow logs at a time.
+/// Those who follow logs and events at a time.
 const FOLLOWERS: usize = 64;
 
 /// Longest wait for a turn: a database that is slow can make each change take some seconds.

@@ -7,7 +7,7 @@
 
 use http::Method;
 use serde_json::{Value, json};
-use testkit::{DEADLINE, Reply};
+use testkit::{DEADLINE, Reply, Streaming};
 
 use crate::common::Gateway;
 
@@ -44,6 +44,18 @@ impl<'g> Api<'g> {
         body: impl Into<bytes::Bytes>,
         headers: &[(&str, &str)],
     ) -> Reply {
+        let answer = self.open(method, path, body, headers).await;
+        answer.collect(DEADLINE).await
+    }
+
+    /// [`Api::ask`] without waiting for the end of the answer.
+    pub(crate) async fn open(
+        &self,
+        method: &str,
+        path: &str,
+        body: impl Into<bytes::Bytes>,
+        headers: &[(&str, &str)],
+    ) -> Streaming {
         let method: Method = method.parse().unwrap();
         let bearer = self.token.as_ref().map(|token| format!("Bearer {token}"));
         let mut all = headers.to_vec();
@@ -51,11 +63,7 @@ impl<'g> Api<'g> {
             all.push(("authorization", bearer));
         }
         let client = self.gateway.at(path);
-        client
-            .send(method, &all, body)
-            .await
-            .collect(DEADLINE)
-            .await
+        client.send(method, &all, body).await
     }
 
     /// Asks for something below `/api/v1` that has to work; its JSON, or null.

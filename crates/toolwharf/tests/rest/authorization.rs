@@ -232,6 +232,7 @@ const ROWS: &[(&str, &str, &str, &str, u16)] = &[
     ("GET", "/runs", "/runs?project=a", "", 200),
     ("GET", "/runs/{run}", "/runs/none?project=a", "", 404),
     ("GET", "/calls", "/calls?project=a", "", 200),
+    ("GET", "/events", "/events?project=a", "", 200),
     ("GET", "/calls/{call}", "/calls/none?project=a", "", 404),
     ("GET", "/keys", "/keys?project=a", "", 200),
     (
@@ -288,11 +289,12 @@ enum Caller {
 }
 
 /// Routes of what a project has, asked for with `?project=`.
-const OF_PROJECTS: [&str; 8] = [
+const OF_PROJECTS: [&str; 9] = [
     "/mcp/servers/{id}",
     "/logins",
     "/tools",
     "/calls",
+    "/events",
     "/runs",
     "/keys",
     "/chat",
@@ -365,8 +367,17 @@ async fn send(
         let (id, _) = admin.key("a", "read").await;
         path = path.replace("NEW", &id);
     }
-    api.ask(method, &format!("/api/v1{path}"), (*body).to_owned(), &[])
-        .await
+    let path = format!("/api/v1{path}");
+    let answer = api.open(method, &path, (*body).to_owned(), &[]).await;
+    if path.contains("/events?") && answer.is_event_stream() {
+        // It has no end.
+        return Reply {
+            status: answer.status,
+            headers: answer.headers,
+            body: Default::default(),
+        };
+    }
+    answer.collect(DEADLINE).await
 }
 
 #[tokio::test]

@@ -23,8 +23,8 @@ const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_co
                       response_headers_conformance,response_schema_conformance,negative_data_rejection,\
                       unsupported_method,allow_header_conformance";
 /// Servers of the configuration file and registered ones are started at once, whatever their command is; a call to one
-/// that is stopped or late is rightly answered with 503 or 504. Ids of keys are found out, that of the key in use among them. Logs may be followed without end.
-const UNTRIED: &str = r"^/api/v1/(mcp/servers(/\{id\}(/logs|/call)?)?|import|keys/\{key\})$";
+/// that is stopped or late is rightly answered with 503 or 504. Ids of keys are found out, that of the key in use among them. Logs and events may be followed without end.
+const UNTRIED: &str = r"^/api/v1/(mcp/servers(/\{id\}(/logs|/call)?)?|import|events|keys/\{key\})$";
 
 fn schemathesis() -> PathBuf {
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.work/venv/bin/st");

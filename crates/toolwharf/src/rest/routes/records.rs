@@ -7,7 +7,7 @@ use crate::{
     auth::Role,
     rest::{
         access::Need,
-        calls, chat, keys,
+        calls, chat, events, keys,
         route::{AFTER, CHAT_EVENTS, Kind, LIMIT, PAGED, Parameter, Route, parameter},
         runs, tools,
     },
@@ -114,6 +114,18 @@ pub(super) const RECORDS: &[Route] = &[
     )
     .asks(OF_TOOLS)
     .answers::<tools::Offered>(),
+    Route::new(
+        "followEvents",
+        "GET /api/v1/events",
+        READ,
+        "Follow what happens",
+        || get(events::follow),
+    )
+    .about(
+        "Servers (`server`: at first every one, later each that changed; `server_removed`), what they offer (`tools`), \
+         and calls that begin and end (`call`, `calls_skipped`), as an event stream.",
+    )
+    .answers_text(&[("text/event-stream", "Events")]),
     Route::new(
         "listCalls",
         "GET /api/v1/calls",

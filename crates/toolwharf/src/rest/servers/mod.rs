@@ -53,7 +53,7 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Servers whose use of resources is looked at at a time.
-const LOOKS: usize = 32;
+pub(super) const LOOKS: usize = 32;
 
 /// What is asked for when servers are listed.
 #[derive(Debug, Deserialize)]
@@ -118,11 +118,7 @@ pub(super) async fn list(
     // Each is a look at files of the kernel on a thread of its own, or a question to a daemon.
     let told = targets.into_iter().map(|(_, target)| {
         let (rest, who, products) = (rest.clone(), who.clone(), products.clone());
-        async move {
-            let mut server = rest.told(&who, &target).await;
-            server.product = target.product().and_then(|id| products.get(id).cloned());
-            server
-        }
+        async move { rest.told_with(&who, &target, &products).await }
     });
     let servers = stream::iter(told).buffered(LOOKS).collect().await;
     Ok(Json(Servers { servers, next }))
@@ -161,13 +157,23 @@ impl Rest {
     /// What is told of a server, with the name of its product.
     async fn with_product(&self, who: &Principal, target: &Target) -> Result<Server, Problem> {
         let products = self.products([target].into_iter()).await?;
+        Ok(self.told_with(who, target, &products).await)
+    }
+
+    /// What is told of a server, with its product out of these.
+    pub(super) async fn told_with(
+        &self,
+        who: &Principal,
+        target: &Target,
+        products: &HashMap<String, String>,
+    ) -> Server {
         let mut server = self.told(who, target).await;
         server.product = target.product().and_then(|id| products.get(id).cloned());
-        Ok(server)
+        server
     }
 
     /// The names of the products that brought some of these servers, by their ids; each project is looked up once.
-    async fn products(
+    pub(super) async fn products(
         &self,
         targets: impl Iterator<Item = &Target>,
     ) -> Result<HashMap<String, String>, Problem> {

@@ -66,7 +66,7 @@ impl Target {
         Self { key, home }
     }
 
-    pub(super) fn id(&self) -> String {
+    pub(in crate::rest) fn id(&self) -> String {
         match &self.home {
             Home::File => self.key.name.to_string(),
             Home::Project(row) => row.id.clone(),
@@ -81,7 +81,7 @@ impl Target {
     }
 
     /// The id of the product that brought it.
-    pub(super) fn product(&self) -> Option<&String> {
+    pub(in crate::rest) fn product(&self) -> Option<&String> {
         match &self.home {
             Home::Project(row) => row.product_id.as_ref(),
             Home::File | Home::Registered(_) => None,
@@ -191,7 +191,10 @@ impl Rest {
     }
 
     /// All servers, or those of one project.
-    pub(super) async fn all(&self, project: Option<&ProjectId>) -> Result<Vec<Target>, Problem> {
+    pub(in crate::rest) async fn all(
+        &self,
+        project: Option<&ProjectId>,
+    ) -> Result<Vec<Target>, Problem> {
         let mut all = self.targets(project).await?;
         if project.is_none() {
             let of_file = self.gateway.servers();
