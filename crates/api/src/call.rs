@@ -45,3 +45,45 @@ pub struct WholeCall {
     /// JSON text.
     pub result: Option<String>,
 }
+
+/// How many calls there were, and how long they took.
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+pub struct CallFigures {
+    pub calls: u64,
+    /// Those that failed, or of which nobody knows how they ended.
+    pub errors: u64,
+    /// Half of the calls took less, to 15 %.
+    pub p50_us: Option<u64>,
+    /// All but a twentieth took less, to 15 %.
+    pub p95_us: Option<u64>,
+}
+
+/// Figures of calls over time.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct CallStatistics {
+    /// Of all buckets together.
+    #[serde(flatten)]
+    pub all: CallFigures,
+    pub bucket_seconds: u64,
+    /// Oldest first, without a gap.
+    pub buckets: Vec<CallBucket>,
+    /// Those with most calls first.
+    pub servers: Vec<CallsOfServer>,
+}
+
+/// The calls that began in a span of time.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct CallBucket {
+    #[schema(value_type = String, format = DateTime)]
+    pub start: Time,
+    #[serde(flatten)]
+    pub figures: CallFigures,
+}
+
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct CallsOfServer {
+    pub project: Option<String>,
+    pub server: String,
+    #[serde(flatten)]
+    pub figures: CallFigures,
+}

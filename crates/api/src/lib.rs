@@ -23,7 +23,7 @@ mod wrong;
 
 pub use self::{
     browser::BrowserLink,
-    call::{Call, Calls, WholeCall},
+    call::{Call, CallBucket, CallFigures, CallStatistics, Calls, CallsOfServer, WholeCall},
     change::{Approvals, Change, Changes},
     chat::{ChatRequest, ConversationInfo, Conversations, WholeConversation},
     key::{Key, Keys, MadeKey},

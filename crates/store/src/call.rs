@@ -15,7 +15,7 @@ use crate::{
     MAX_KEY, Page, Store, Time,
     error::{Error, Result},
     id::{floor, micros, now},
-    sql::{Filter, Key, Text, execute, page, row},
+    sql::{Filter, Key, Text, execute, page, row, rows},
 };
 
 /// The columns of a [`CallRow`].
@@ -122,7 +122,55 @@ pub struct CallFilter {
     pub until: Option<Time>,
 }
 
+/// How many calls of a kind there are.
+#[derive(Clone, Debug, PartialEq, Eq, FromRow)]
+pub struct CallCount {
+    pub project_id: Option<String>,
+    pub server: String,
+    #[sqlx(try_from = "String")]
+    pub status: CallStatus,
+    /// Decimal digits of the duration in microseconds; 0 for a call that has none.
+    pub digits: i32,
+    /// The first two of them.
+    pub first_two: String,
+    pub count: i64,
+}
+
 impl Store {
+    /// How many calls were begun from one time to before another, by project, server, status and duration: of this tool
+    /// and this caller, if they are named. It reads each of them, so a range should not hold millions.
+    pub async fn calls_count(
+        &self,
+        tool: Option<&str>,
+        caller: Option<&str>,
+        since: Time,
+        until: Time,
+    ) -> Result<Vec<CallCount>> {
+        rows!(
+            self.pool.read().await?,
+            CallCount,
+            "SELECT project_id, server, status, COALESCE(LENGTH(CAST(duration_us AS TEXT)), 0) AS digits,
+                    COALESCE(SUBSTR(CAST(duration_us AS TEXT), 1, 2), '') AS first_two, COUNT(*) AS count
+             FROM kb.agent_run_tool_calls
+             WHERE id >= $1 AND id < $2 AND ($3 = '' OR tool = $3) AND ($4 = '' OR caller = $4)
+             GROUP BY project_id, server, status, digits, first_two",
+            Key(&floor(since)),
+            Key(&floor(until)),
+            Key(tool.unwrap_or_default()),
+            Key(caller.unwrap_or_default()),
+        )
+    }
+
+    /// The id of the oldest call that is recorded.
+    pub async fn calls_oldest(&self) -> Result<Option<String>> {
+        let row: Option<(String,)> = row!(
+            self.pool.read().await?,
+            (String,),
+            "SELECT id FROM kb.agent_run_tool_calls ORDER BY id LIMIT 1",
+        )?;
+        Ok(row.map(|(id,)| id))
+    }
+
     /// Calls, newest first. `page.after` is an id.
     pub async fn calls_list(&self, filter: &CallFilter, page: &Page) -> Result<Vec<CallRow>> {
         let (since, until) = (filter.since.map(floor), filter.until.map(floor));

@@ -24,7 +24,8 @@ pub(crate) fn micros(time: Time) -> Time {
 
 /// The smallest id that can be made at this time: all earlier ones are less. Times before 1970 are
 /// taken as 1970.
-pub(crate) fn floor(time: Time) -> String {
+#[must_use]
+pub fn floor(time: Time) -> String {
     let millis = u64::try_from(time.timestamp_millis()).unwrap_or(0);
     uuid::Builder::from_unix_timestamp_millis(millis, &[0; 10])
         .into_uuid()

@@ -42,12 +42,14 @@ mod tool_change;
 mod workspace;
 mod writer;
 
-pub use call::{CallDetail, CallEnd, CallFilter, CallRow, CallStatus, CallWrite, NewCall};
+pub use call::{
+    CallCount, CallDetail, CallEnd, CallFilter, CallRow, CallStatus, CallWrite, NewCall,
+};
 pub use call_writer::CallWriter;
 pub use conversation::{ConversationDetail, ConversationRow};
 pub use error::{Error, Fault, OpenError, Result};
 pub use event::{EventRow, NewEvent};
-pub use id::{Time, new_id, now};
+pub use id::{Time, floor as id_at, new_id, now};
 pub use key::{HashedKey, KeyRow, NewKey, Role};
 pub use login::{LoginClientRow, LoginRow, NewLogin};
 pub use master::MasterRow;

@@ -30,6 +30,7 @@ mod runs;
 mod schemas;
 mod secrets;
 mod servers;
+mod statistics;
 mod status;
 mod tools;
 mod update;
@@ -83,6 +84,7 @@ pub(crate) struct Rest {
     /// Ends streams when the product stops.
     over: CancellationToken,
     followers: Arc<Semaphore>,
+    statistics: statistics::Statistics,
 }
 
 impl Rest {
@@ -107,6 +109,7 @@ impl Rest {
             edits: Mutex::default(),
             over,
             followers: Arc::new(Semaphore::new(FOLLOWERS)),
+            statistics: statistics::Statistics::default(),
         })
     }
 }

@@ -232,6 +232,13 @@ const ROWS: &[(&str, &str, &str, &str, u16)] = &[
     ("GET", "/runs", "/runs?project=a", "", 200),
     ("GET", "/runs/{run}", "/runs/none?project=a", "", 404),
     ("GET", "/calls", "/calls?project=a", "", 200),
+    (
+        "GET",
+        "/calls/statistics",
+        "/calls/statistics?project=a",
+        "",
+        200,
+    ),
     ("GET", "/events", "/events?project=a", "", 200),
     ("GET", "/calls/{call}", "/calls/none?project=a", "", 404),
     ("GET", "/keys", "/keys?project=a", "", 200),

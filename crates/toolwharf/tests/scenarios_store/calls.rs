@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use model::ProjectId;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use testkit::{DEADLINE, Peer, peer::MODERN, wait_for, wait_for_some};
+use store::{CallEnd, CallStatus, CallWrite, NewCall};
+use testkit::{DEADLINE, Peer, peer::MODERN, soak, wait_for, wait_for_some};
 use tokio::{io::AsyncWriteExt, net::TcpStream, task::JoinSet, time::Instant};
 
 use crate::{
@@ -22,6 +24,7 @@ on_both!(
     p09_a_real_servers_call_is_recorded,
     p09_calls_that_are_cut_are_closed,
     p09_refusals_are_counted,
+    c05_many_recorded_calls_are_filtered_and_counted,
 );
 
 fn digest(text: &str) -> String {
@@ -382,4 +385,115 @@ async fn p09_refusals_are_counted(db: &Db) {
     })
     .await;
     assert_eq!(db.texts(&gateway, rows).await, ["1"]);
+}
+
+/// A month of calls, of which a chart and a list are asked for in a hundred ways.
+async fn c05_many_recorded_calls_are_filtered_and_counted(db: &Db) {
+    const MONTH: i64 = 30 * 24 * 3600;
+    let count: i64 = match (soak(), db.is_sqlite()) {
+        (true, _) => 1_000_000,
+        (false, true) => 100_000,
+        // It takes longer to fill.
+        (false, false) => 10_000,
+    };
+    let setup = db.setup();
+    let location = db.location(&setup);
+    let store = store::Store::open(&location).await.unwrap();
+    let now = store::now();
+    let mut writer = store.call_writer();
+    // The last one began two minutes ago, so that nothing moves out of a bucket meanwhile.
+    let began = |place: i64| {
+        let seconds = now.timestamp() - 120 - MONTH * (count - 1 - place) / count;
+        store::Time::from_timestamp(seconds, 0).unwrap()
+    };
+    for batch in (0..count).step_by(2000) {
+        let mut writes = Vec::new();
+        for place in batch..(batch + 2000).min(count) {
+            let id = format!("{}-{place:012x}", &store::id_at(began(place))[..23]);
+            let project = (place % 2 == 0).then(|| ProjectId::parse("a").unwrap());
+            writes.push(CallWrite::Intent(NewCall {
+                id: id.clone(),
+                run_id: None,
+                project,
+                caller: format!("key:{}", place % 5),
+                server: format!("server{}", place % 10),
+                tool: format!("tool{}", place % 97),
+                arguments_digest: digest("{}"),
+                arguments: None,
+                started_at: began(place),
+            }));
+            let failed = place % 20 == 0;
+            writes.push(CallWrite::Outcome(CallEnd {
+                id,
+                status: if failed {
+                    CallStatus::Error
+                } else {
+                    CallStatus::Ok
+                },
+                error: failed.then(|| "no".to_owned()),
+                result_digest: None,
+                result: None,
+                finished_at: began(place),
+                duration_us: 1000 + place % 1000,
+            }));
+        }
+        writer.write(&writes).await.unwrap();
+    }
+    store.close().await;
+
+    let gateway = setup.serve().await;
+    let api = Api::admin(&gateway);
+    api.put("/projects/a", json!({})).await;
+    let since = format!(
+        "since={}Z",
+        began(0).naive_utc().format("%Y-%m-%dT%H:%M:%S")
+    );
+    let all = api.get(&format!("/calls/statistics?{since}")).await;
+    assert_eq!(all["calls"], count, "{all:#}");
+    assert_eq!(all["errors"], count / 20);
+    let near = |value: &Value, exact: f64| (value.as_f64().unwrap() / exact - 1.0).abs() < 0.15;
+    assert!(near(&all["p50_us"], 1500.0), "{all:#}");
+    assert!(near(&all["p95_us"], 1950.0), "{all:#}");
+    let buckets = all["buckets"].as_array().unwrap();
+    assert!(buckets.len() > 10 && buckets.len() <= 60, "{all:#}");
+    let sum: i64 = buckets
+        .iter()
+        .map(|bucket| bucket["calls"].as_i64().unwrap())
+        .sum();
+    assert_eq!(sum, count);
+    assert_eq!(all["servers"].as_array().unwrap().len(), 10);
+    assert_eq!(all["servers"][0]["calls"], count / 10);
+
+    let mut took = Vec::new();
+    for turn in 0..100 {
+        let (server, tool, caller) = (turn % 10, turn % 4, turn % 5);
+        let filter = match turn % 5 {
+            0 => format!("server=server{server}"),
+            1 => "status=error".to_owned(),
+            2 => format!("tool=tool{tool}"),
+            3 => format!("caller=key:{caller}"),
+            _ => "project=a".to_owned(),
+        };
+        let path = match turn % 2 {
+            0 => format!("/calls?{filter}"),
+            _ => format!("/calls/statistics?{since}&{filter}"),
+        };
+        let start = Instant::now();
+        let told = api.get(&path).await;
+        took.push(start.elapsed());
+        let expected = match turn % 5 {
+            0 => count / 10,
+            1 => count / 20,
+            2 => (count - tool + 96) / 97,
+            3 => count / 5,
+            _ => count / 2,
+        };
+        match turn % 2 {
+            0 => assert_eq!(told["calls"].as_array().unwrap().len(), 100, "{path}"),
+            _ => assert_eq!(told["calls"], expected, "{path}"),
+        }
+    }
+    took.sort();
+    let p95 = took[95];
+    assert!(p95 <= Duration::from_millis(200), "{took:?}");
 }

@@ -7,6 +7,7 @@ use sqlx::{
     AssertSqlSafe, ConnectOptions, Connection, PgConnection, SqliteConnection,
     sqlite::SqliteConnectOptions,
 };
+use store::Location;
 use testkit::{Bin, Peer, peer, postgres::Database};
 
 use crate::common::{Gateway, LEGACY, Setup};
@@ -49,6 +50,18 @@ impl Db {
         match self {
             Self::Sqlite => Setup::new(),
             Self::Postgres(database) => Setup::new().env("TOOLWHARF_DATABASE_URL", database.url()),
+        }
+    }
+
+    /// The same for one that opens it before the gateway does.
+    pub(crate) fn location(&self, setup: &Setup) -> Location {
+        match self {
+            Self::Sqlite => {
+                let folder = setup.folder().join("data");
+                std::fs::create_dir(&folder).unwrap();
+                Location::Sqlite(folder.join("toolwharf.db"))
+            }
+            Self::Postgres(database) => Location::Postgres(database.url().to_owned()),
         }
     }
 

@@ -9,7 +9,7 @@ use crate::{
         access::Need,
         calls, chat, events, keys,
         route::{AFTER, CHAT_EVENTS, Kind, LIMIT, PAGED, Parameter, Route, parameter},
-        runs, tools,
+        runs, statistics, tools,
     },
 };
 
@@ -50,6 +50,28 @@ const OF_CALLS: &[Parameter] = &[
         "until",
         Kind::Time,
         "Only calls that began before this time",
+    ),
+];
+
+const OF_STATISTICS: &[Parameter] = &[
+    parameter("server", Kind::Text, "Only of this server"),
+    parameter(
+        "tool",
+        Kind::Text,
+        "Only of this tool, by the server's name of it",
+    ),
+    parameter("status", Kind::Status, "Only with this outcome"),
+    parameter("caller", Kind::Text, "Only by this caller"),
+    parameter(
+        "since",
+        Kind::Time,
+        "The beginning (default an hour before the end); the first bucket has this time in it",
+    ),
+    parameter("until", Kind::Time, "The end (default now)"),
+    parameter(
+        "buckets",
+        Kind::Number,
+        "The largest number of buckets, 1 to 200 (default 60)",
     ),
 ];
 
@@ -135,6 +157,16 @@ pub(super) const RECORDS: &[Route] = &[
     )
     .asks(OF_CALLS)
     .answers::<api::Calls>(),
+    Route::new(
+        "getCallStatistics",
+        "GET /api/v1/calls/statistics",
+        READ,
+        "Count calls over time",
+        || get(statistics::show),
+    )
+    .about("How many calls there were, how many of them failed, and how long they took.")
+    .asks(OF_STATISTICS)
+    .answers::<api::CallStatistics>(),
     Route::new(
         "getCall",
         "GET /api/v1/calls/{call}",

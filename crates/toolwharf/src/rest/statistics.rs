@@ -1,0 +1,323 @@
+//! Figures of recorded calls over time.
+//!
+//! Calls are counted by spans of time. What was counted of a span that lies so far back that nothing in it changes any
+//! more is remembered, so that a chart over a million calls reads only the newest of them. Durations are kept in classes,
+//! each 19 % longer than the one before; a percentile is the middle of a class.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
+
+use api::{CallBucket, CallFigures, CallStatistics, CallsOfServer};
+use axum::{
+    Json,
+    extract::{Query, State, rejection::QueryRejection},
+};
+use model::ProjectId;
+use parking_lot::Mutex;
+use serde::Deserialize;
+use store::{CallCount, CallStatus, Store, Time};
+use tokio::sync::Semaphore;
+
+use super::{AppState, Problem, access::Within, input};
+
+/// Spans that a chart can be made of, in seconds: from a minute to a week.
+const WIDTHS: [i64; 13] = [
+    60, 120, 300, 600, 900, 1800, HOUR, 7200, 10_800, 21_600, 43_200, 86_400, 604_800,
+];
+/// Longest span that is counted at once.
+const HOUR: i64 = 3600;
+/// After this time nothing of a span changes: no call lasts for longer than an hour.
+const SETTLED: i64 = 2 * HOUR;
+/// Spans of a chart.
+const BUCKETS: u32 = 60;
+const MOST_BUCKETS: u32 = 200;
+/// Counts that are remembered, over all spans; some tens of megabytes.
+const REMEMBERED: usize = 100_000;
+/// Those who count at a time; others wait.
+const COUNTING: usize = 2;
+
+/// What is remembered.
+pub(super) struct Statistics {
+    known: Mutex<Known>,
+    turns: Semaphore,
+}
+
+#[derive(Default)]
+struct Known {
+    spans: HashMap<Span, Arc<Vec<Count>>>,
+    counts: usize,
+}
+
+/// The calls of a tool and of a caller, or of any, that began in a span of time.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Span {
+    tool: Option<String>,
+    caller: Option<String>,
+    width: i64,
+    /// Seconds since 1970, a multiple of the width.
+    start: i64,
+}
+
+/// Calls of one server with one outcome.
+struct Count {
+    project: Option<String>,
+    server: String,
+    status: CallStatus,
+    calls: u64,
+    /// How many there are of a class of durations.
+    classes: BTreeMap<u8, u64>,
+}
+
+impl Default for Statistics {
+    fn default() -> Self {
+        Self {
+            known: Mutex::default(),
+            turns: Semaphore::new(COUNTING),
+        }
+    }
+}
+
+impl Statistics {
+    async fn counts(&self, store: &Store, span: Span, now: i64) -> store::Result<Arc<Vec<Count>>> {
+        if let Some(counts) = self.known.lock().spans.get(&span) {
+            return Ok(counts.clone());
+        }
+        let (since, until) = (time(span.start), time(span.start + span.width));
+        let rows = store
+            .calls_count(span.tool.as_deref(), span.caller.as_deref(), since, until)
+            .await?;
+        let counts = Arc::new(grouped(rows));
+        if span.start + span.width + SETTLED <= now {
+            let mut known = self.known.lock();
+            if known.counts > REMEMBERED {
+                *known = Known::default();
+            }
+            known.counts += counts.len() + 1;
+            known.spans.insert(span, counts.clone());
+        }
+        Ok(counts)
+    }
+}
+
+fn time(seconds: i64) -> Time {
+    Time::from_timestamp(seconds, 0).unwrap_or_default()
+}
+
+/// The class of a duration of which the number of digits and the first two of them are known.
+fn class(digits: i32, leading: &str) -> Option<u8> {
+    let leading: f64 = leading.parse().ok()?;
+    let middle = match digits {
+        1 => leading.max(1.0),
+        digits => (leading + 0.5) * 10f64.powi(digits - 2),
+    };
+    // At most 19 digits, hence less than 256.
+    Some((middle.log2() * 4.0).round() as u8)
+}
+
+fn grouped(rows: Vec<CallCount>) -> Vec<Count> {
+    let mut counts: HashMap<_, Count> = HashMap::new();
+    for row in rows {
+        let calls = u64::try_from(row.count).unwrap_or(0);
+        let kind = (row.project_id.clone(), row.server.clone(), row.status);
+        let count = counts.entry(kind).or_insert_with(|| Count {
+            project: row.project_id,
+            server: row.server,
+            status: row.status,
+            calls: 0,
+            classes: BTreeMap::new(),
+        });
+        count.calls += calls;
+        if let Some(class) = class(row.digits, &row.first_two) {
+            *count.classes.entry(class).or_default() += calls;
+        }
+    }
+    counts.into_values().collect()
+}
+
+/// What comes together of several counts.
+#[derive(Default)]
+struct Sum {
+    calls: u64,
+    errors: u64,
+    classes: BTreeMap<u8, u64>,
+}
+
+impl Sum {
+    fn add(&mut self, count: &Count) {
+        self.calls += count.calls;
+        match count.status {
+            CallStatus::Open | CallStatus::Ok | CallStatus::Cancelled => {}
+            CallStatus::ToolError
+            | CallStatus::Error
+            | CallStatus::Timeout
+            | CallStatus::Unknown => {
+                self.errors += count.calls;
+            }
+        }
+        for (class, calls) in &count.classes {
+            *self.classes.entry(*class).or_default() += calls;
+        }
+    }
+
+    /// The duration that this part of the calls did not exceed, in microseconds.
+    fn percentile(&self, part: f64) -> Option<u64> {
+        let all: u64 = self.classes.values().sum();
+        let wanted = ((all as f64 * part).ceil() as u64).max(1);
+        let mut seen = 0;
+        let class = self.classes.iter().find(|(_, calls)| {
+            seen += **calls;
+            seen >= wanted
+        });
+        class.map(|(class, _)| (f64::from(*class) / 4.0).exp2().round() as u64)
+    }
+
+    fn told(&self) -> CallFigures {
+        CallFigures {
+            calls: self.calls,
+            errors: self.errors,
+            p50_us: self.percentile(0.5),
+            p95_us: self.percentile(0.95),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+pub(super) struct Asked {
+    server: Option<String>,
+    tool: Option<String>,
+    status: Option<CallStatus>,
+    caller: Option<String>,
+    since: Option<Time>,
+    until: Option<Time>,
+    buckets: Option<u32>,
+}
+
+pub(super) async fn show(
+    State(rest): State<AppState>,
+    Within(project): Within,
+    query: Result<Query<Asked>, QueryRejection>,
+) -> Result<Json<CallStatistics>, Problem> {
+    let asked = input::query(query)?;
+    let now = store::now().timestamp();
+    // The call that began just now is one of them.
+    let until = asked.until.map_or(now + 1, |until| until.timestamp());
+    let since = asked.since.map_or(until - HOUR, |since| since.timestamp());
+    let most = asked.buckets.unwrap_or(BUCKETS);
+    if !(1..=MOST_BUCKETS).contains(&most) {
+        let must = format!("must be a whole number from 1 to {MOST_BUCKETS}");
+        return Err(Problem::field(400, "/buckets", must));
+    }
+    if since >= until {
+        return Err(Problem::field(400, "/since", "must be before `until`"));
+    }
+    let first = |width: i64| since.div_euclid(width);
+    let after = |width: i64| (until - 1).div_euclid(width) + 1;
+    let fits = |width: &i64| after(*width) - first(*width) <= i64::from(most);
+    let Some(width) = WIDTHS.into_iter().find(fits) else {
+        let why =
+            format!("must be more: {most} spans of a week do not reach from `since` to `until`");
+        return Err(Problem::field(400, "/buckets", why));
+    };
+    let store = rest.projects.store();
+    let _turn = rest.statistics.turns.acquire().await;
+    let oldest = store
+        .calls_oldest()
+        .await?
+        .unwrap_or_else(|| store::id_at(time(now)));
+    let mut all = Sum::default();
+    let mut servers: BTreeMap<(Option<String>, String), Sum> = BTreeMap::new();
+    let mut buckets = Vec::new();
+    for start in (first(width)..after(width)).map(|place| place * width) {
+        let mut bucket = Sum::default();
+        let step = width.min(HOUR);
+        let mut at = start;
+        while at < start + width {
+            let span = Span {
+                tool: asked.tool.clone(),
+                caller: asked.caller.clone(),
+                width: step,
+                start: at,
+            };
+            at += step;
+            if oldest >= store::id_at(time(at)) || span.start > now {
+                continue;
+            }
+            let counts = rest.statistics.counts(store, span, now).await?;
+            for count in counts
+                .iter()
+                .filter(|count| asked.wants(project.as_ref(), count))
+            {
+                bucket.add(count);
+                all.add(count);
+                let server = (count.project.clone(), count.server.clone());
+                servers.entry(server).or_default().add(count);
+            }
+        }
+        buckets.push(CallBucket {
+            start: time(start),
+            figures: bucket.told(),
+        });
+    }
+    let servers = servers
+        .into_iter()
+        .map(|((project, server), sum)| CallsOfServer {
+            project,
+            server,
+            figures: sum.told(),
+        });
+    let mut servers: Vec<CallsOfServer> = servers.collect();
+    servers.sort_by_key(|server| Reverse(server.figures.calls));
+    Ok(Json(CallStatistics {
+        all: all.told(),
+        bucket_seconds: width.unsigned_abs(),
+        buckets,
+        servers,
+    }))
+}
+
+impl Asked {
+    /// Whether these are asked for; the tool and the caller are the database's to look at.
+    fn wants(&self, project: Option<&ProjectId>, count: &Count) -> bool {
+        self.status.is_none_or(|status| status == count.status)
+            && self
+                .server
+                .as_ref()
+                .is_none_or(|server| *server == count.server)
+            && project.is_none_or(|project| count.project.as_deref() == Some(project.as_str()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_percentile_is_true_to_a_tenth() {
+        for exact in [1_u64, 3, 9, 10, 47, 999, 12_345, 7_200_000_000] {
+            let text = exact.to_string();
+            let digits = text.len() as i32;
+            let class = class(digits, &text[..text.len().min(2)]).unwrap();
+            let mut sum = Sum::default();
+            sum.classes.insert(class, 5);
+            let told = sum.percentile(0.95).unwrap();
+            let off = told.abs_diff(exact) as f64 / exact as f64;
+            assert!(off < 0.15, "{exact}: {told}");
+        }
+        assert_eq!(class(0, ""), None);
+        assert!(class(19, "99").is_some());
+    }
+
+    #[test]
+    fn percentiles_are_of_all_calls() {
+        let sum = Sum {
+            classes: BTreeMap::from([(40, 90), (60, 9), (80, 1)]),
+            ..Sum::default()
+        };
+        let at = |part| sum.percentile(part).unwrap();
+        assert_eq!((at(0.5), at(0.95), at(1.0)), (1 << 10, 1 << 15, 1 << 20));
+        assert_eq!(Sum::default().percentile(0.5), None);
+    }
+}
