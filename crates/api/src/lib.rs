@@ -16,6 +16,7 @@ mod run;
 mod schema;
 mod secret;
 mod server;
+mod setting;
 mod status;
 mod tool;
 mod update;
@@ -39,6 +40,7 @@ pub use self::{
         Crash, Enforced, Event, Events, Import, Imported, Limits, Port, Removed, Server, Servers,
         Unusable, Usage,
     },
+    setting::{OneSetting, Settings},
     status::{Audit, Database, KeptBack, Status},
     tool::{Quarantine, Set, Setting, Tool, Tools},
     update::{ChangedTool, Update, UpdateRequest},

@@ -25,7 +25,7 @@ mod write;
 pub use edit::{EditError, ServerFile, edit};
 pub use import::{CLIENTS, foreign, switch_off};
 pub use interpolate::{Error as Unfilled, Unknown, Variables, is_variable};
-pub use load::Config;
+pub use load::{Config, all_settings};
 pub use locate::{Sources, data_dir};
 pub use members::{MAX_ITEMS, MAX_TEXT_BYTES, Reader, fits, snake, texts};
 pub use merge::{Accepted, ImportReport, Rejected};
@@ -38,4 +38,5 @@ pub use servers::{
 };
 #[cfg(test)]
 pub(crate) use settings::SAMPLE as SETTINGS_SAMPLE;
+pub use settings::Setting;
 pub use source::ENTRY_KEYS;

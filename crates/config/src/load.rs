@@ -122,6 +122,15 @@ impl Config {
     }
 }
 
+/// All settings, and what the file with settings makes of them. A file that cannot be read makes nothing of any: why, says
+/// [`Config::load`].
+#[must_use]
+pub fn all_settings(sources: &Sources) -> Vec<settings::Setting> {
+    let file = sources.settings.as_ref();
+    let source = file.and_then(|path| open(path, Syntax::Toml, true, &mut Vec::new()));
+    settings::told(source.as_ref())
+}
+
 /// Names that another container of the same file, or another file, has already.
 fn duplicates(
     source: &Source,

@@ -6,6 +6,7 @@
 mod agent;
 mod auth;
 mod sample;
+mod told;
 mod values;
 mod walk;
 
@@ -30,6 +31,8 @@ use super::{extensions, interpolate::Variables, problem::Problem, source::Source
 
 #[cfg(test)]
 pub(crate) use self::sample::SAMPLE;
+pub use self::told::Setting;
+pub(crate) use self::told::told;
 
 /// Reads the settings; what is wrong goes to `problems`, and the default stands in for it.
 /// `variables` fill in what may be a secret.

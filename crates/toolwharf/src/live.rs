@@ -10,7 +10,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use config::{Config, ConfigError, Sources};
+use config::{Config, ConfigError, Problem, Sources};
 use engine::{Gateway, Remembered};
 use model::ServerName;
 use tokio::sync::Mutex;
@@ -84,6 +84,50 @@ impl Live {
             home.is_ok_and(|home| home.is_some())
         });
         found.await.unwrap_or_default()
+    }
+
+    /// How it is set up, and what is wrong with the files as they are now.
+    pub(crate) async fn settings(self: &Arc<Self>) -> api::Settings {
+        let this = self.clone();
+        let told = tokio::task::spawn_blocking(move || this.read());
+        match told.await {
+            Ok(told) => told,
+            Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
+        }
+    }
+
+    fn read(&self) -> api::Settings {
+        let (problems, warnings) = match Config::load(&self.sources, &startup::env) {
+            Ok(config) => (Vec::new(), config.warnings),
+            Err(error) => (error.problems, Vec::new()),
+        };
+        let told = |problems: Vec<Problem>| problems.iter().map(ToString::to_string).collect();
+        let overruled = self.overrides.overruled();
+        let file = self.sources.settings.as_ref();
+        let settings = config::all_settings(&self.sources).into_iter();
+        let settings = settings.map(|setting| api::OneSetting {
+            from: match (setting.line, file) {
+                _ if overruled.contains(&setting.key.as_str()) => {
+                    "command line or environment".to_owned()
+                }
+                (Some(line), Some(file)) => format!("{}:{line}", file.display()),
+                _ => "default".to_owned(),
+            },
+            key: setting.key,
+            value: setting.value,
+            default: setting.default,
+            about: setting.about,
+        });
+        api::Settings {
+            files: self
+                .sources
+                .files()
+                .map(|path| path.display().to_string())
+                .collect(),
+            problems: told(problems),
+            warnings: told(warnings),
+            settings: settings.collect(),
+        }
     }
 
     /// Has the files changed, and takes them in before anybody else does.

@@ -134,6 +134,13 @@ pub(crate) struct CliOverrides {
 }
 
 impl CliOverrides {
+    /// The keys of settings that it goes before.
+    pub(crate) fn overruled(&self) -> Vec<&'static str> {
+        let data_dir = self.data_dir.as_ref().map(|_| "data_dir");
+        let database_url = self.database_url.as_ref().map(|_| "database_url");
+        data_dir.into_iter().chain(database_url).collect()
+    }
+
     pub(crate) fn overrule(&self, settings: &mut Settings) {
         if self.data_dir.is_some() {
             settings.data_dir.clone_from(&self.data_dir);

@@ -1,10 +1,6 @@
 //! The file with all its defaults.
 
-/// Every setting with its default: for the documentation and for `toolwharf.toml` itself.
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "the documentation and a test read it")
-)]
+/// Every setting with its default: for the documentation, and for whoever asks what can be set.
 pub(crate) const SAMPLE: &str = r#"# Settings of Toolwharf. All are optional; what stands here is the default.
 
 # Address and port of the one listener. Loopback unless you mean to serve others.

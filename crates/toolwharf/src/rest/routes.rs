@@ -54,6 +54,15 @@ const GATEWAY: &[Route] = &[
     )
     .answers::<api::Status>(),
     Route::new(
+        "getSettings",
+        "GET /api/v1/settings",
+        ADMIN,
+        "Show the settings",
+        || get(status::settings),
+    )
+    .about("Each with its value and where that is from, and what is wrong with the files.")
+    .answers::<api::Settings>(),
+    Route::new(
         "rotateMasterKey",
         "POST /api/v1/master-key/rotate",
         ADMIN,

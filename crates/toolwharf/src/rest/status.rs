@@ -1,11 +1,15 @@
-//! How the gateway is, at a glance.
+//! How the gateway is, at a glance, and how it is set up.
 
 use std::collections::BTreeMap;
 
-use api::{Audit, Database, KeptBack, Status};
+use api::{Audit, Database, KeptBack, Settings, Status};
 use axum::{Json, extract::State};
 
 use super::AppState;
+
+pub(super) async fn settings(State(rest): State<AppState>) -> Json<Settings> {
+    Json(rest.live.settings().await)
+}
 
 pub(super) async fn show(State(rest): State<AppState>) -> Json<Status> {
     let store = rest.projects.store();

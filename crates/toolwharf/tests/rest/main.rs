@@ -10,3 +10,4 @@ mod mcp;
 mod openapi;
 mod projects;
 mod schemathesis;
+mod settings;

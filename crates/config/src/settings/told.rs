@@ -1,0 +1,207 @@
+//! All settings with their values, where each is from, and what it is for: the file laid over the sample.
+//!
+//! Invariant: a value that may be a secret is shown only if all of it is a variable.
+
+use std::ops::Range;
+
+use toml::de::{DeTable, DeValue};
+
+use super::sample::SAMPLE;
+use crate::{interpolate::is_variable, source::Source};
+
+/// The last word of keys whose values are secrets, or hold one.
+const SECRET: [&str; 5] = [
+    "client_secret",
+    "api_key",
+    "e2b_api_key",
+    "database_url",
+    "webhook",
+];
+
+/// One setting.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Setting {
+    /// With its tables: `limits.queue_len`.
+    pub key: String,
+    /// As the file has it, in TOML; variables are not filled in. `None`: it is not in the file.
+    pub value: Option<String>,
+    /// The line of the file, from 1.
+    pub line: Option<usize>,
+    /// In TOML; `None`: it has none.
+    pub default: Option<String>,
+    pub about: String,
+}
+
+/// Every setting there is, with what this file makes of it. What cannot be read as TOML makes nothing of any.
+#[must_use]
+pub(crate) fn told(source: Option<&Source>) -> Vec<Setting> {
+    let mut all = sample();
+    let Some(source) = source else {
+        return all;
+    };
+    let (table, errors) = DeTable::parse_recoverable(&source.text);
+    if !errors.is_empty() {
+        return all;
+    }
+    let mut found = Vec::new();
+    leaves(table.get_ref(), "", &mut found);
+    for (key, span) in found {
+        let at = all.iter().position(|setting| setting.key == key);
+        let at = at.unwrap_or_else(|| {
+            let setting = Setting {
+                key,
+                ..Setting::default()
+            };
+            all.push(setting);
+            all.len() - 1
+        });
+        let setting = &mut all[at];
+        let text = source.text.get(span.clone()).unwrap_or_default();
+        let variable = text
+            .strip_prefix("\"${")
+            .and_then(|text| text.strip_suffix("}\""));
+        let may_be_shown = !is_secret(&setting.key) || variable.is_some_and(is_variable);
+        let text = if may_be_shown { text } else { "(hidden)" };
+        setting.value = Some(text.to_owned());
+        setting.line = Some(source.position(span.start).line);
+    }
+    all
+}
+
+fn is_secret(key: &str) -> bool {
+    let last = key.rsplit('.').next().unwrap_or(key);
+    SECRET.contains(&last)
+}
+
+/// The values of a table and of the tables in it, with their places.
+fn leaves(table: &DeTable<'_>, prefix: &str, found: &mut Vec<(String, Range<usize>)>) {
+    for (key, value) in table {
+        let key = format!("{prefix}{}", key.get_ref());
+        match value.get_ref() {
+            // One that is written in a line is a value.
+            DeValue::Table(inner) if !inner.is_empty() && is_open(inner, &value.span()) => {
+                leaves(inner, &format!("{key}."), found);
+            }
+            _ => found.push((key, value.span())),
+        }
+    }
+}
+
+/// Whether a table has a head of its own: then its span is not around what is in it.
+fn is_open(table: &DeTable<'_>, span: &Range<usize>) -> bool {
+    let first = table.values().next();
+    first.is_some_and(|value| !(span.start <= value.span().start && value.span().end <= span.end))
+}
+
+/// What the sample says of settings: it has each of them, with its default or as an example in a comment.
+fn sample() -> Vec<Setting> {
+    let mut all = Vec::new();
+    let mut table = String::new();
+    let mut about: Vec<&str> = Vec::new();
+    for line in SAMPLE.lines() {
+        let (text, is_comment) = match line.strip_prefix("# ") {
+            Some(text) => (text, true),
+            None => (line, false),
+        };
+        if text.is_empty() {
+            about.clear();
+        } else if let Some(name) = text.strip_prefix('[') {
+            let name = name.split(']').next().unwrap_or_default();
+            name.clone_into(&mut table);
+            about.clear();
+        } else if let Some((key, rest)) = text.split_once(" = ").filter(|(key, _)| is_key(key)) {
+            // Below a name that somebody gives, there is nothing to say before it is given.
+            let is_example = table.contains('.') || table == "projects";
+            let (value, beside) = rest.split_once("  #").unwrap_or((rest, ""));
+            about.push(beside.trim());
+            if !is_example {
+                let dot = if table.is_empty() { "" } else { "." };
+                all.push(Setting {
+                    key: format!("{table}{dot}{}", key.trim_matches('"')),
+                    default: (!is_comment).then(|| value.trim().to_owned()),
+                    about: about.join(" ").trim().to_owned(),
+                    ..Setting::default()
+                });
+            }
+            about.clear();
+        } else if is_comment {
+            about.push(text);
+        }
+    }
+    all
+}
+
+fn is_key(text: &str) -> bool {
+    let quoted = text.starts_with('"') && text.ends_with('"');
+    quoted
+        || text
+            .bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::source::Syntax;
+
+    fn of<'a>(all: &'a [Setting], key: &str) -> &'a Setting {
+        all.iter()
+            .find(|setting| setting.key == key)
+            .unwrap_or_else(|| panic!("{key}"))
+    }
+
+    #[test]
+    fn the_sample_tells_each_setting() {
+        let all = told(None);
+        let listen = of(&all, "listen");
+        assert_eq!(listen.default.as_deref(), Some(r#""127.0.0.1:6280""#));
+        assert!(listen.about.starts_with("Address and port"), "{listen:?}");
+        assert_eq!(
+            of(&all, "limits.queue_len").about,
+            "calls that wait for one server"
+        );
+        assert_eq!(of(&all, "limits.queue_len").default.as_deref(), Some("256"));
+        assert_eq!(of(&all, "agent.model").default, None);
+        assert_eq!(
+            of(&all, "extensions.io.modelcontextprotocol/ui").value,
+            None
+        );
+        let mut keys: Vec<&str> = all.iter().map(|setting| setting.key.as_str()).collect();
+        let count = keys.len();
+        keys.sort_unstable();
+        keys.dedup();
+        assert_eq!(keys.len(), count);
+        assert!(all.iter().all(|setting| setting.value.is_none()));
+    }
+
+    #[test]
+    fn the_file_is_laid_over_it() {
+        let text = "naming = \"preserve\"\n[limits]\nqueue_len = 7\n[agent]\napi_key = \"sk-1\"\nmodel = \"m\"\n\
+                    [auth.oidc.corp]\nclient_secret = \"${S}\"\naccess = [{ role = \"read\" }]\n\
+                    [projects.a]\nservers = [\"x\"]\n[extensions]\n\"a/b\" = { c = 1 }\n";
+        let source = Source::new(Path::new("t.toml"), text.to_owned(), Syntax::Toml);
+        let all = told(Some(&source));
+        let value = |key: &str| {
+            (
+                of(&all, key).value.clone().unwrap(),
+                of(&all, key).line.unwrap(),
+            )
+        };
+        assert_eq!(value("naming"), (r#""preserve""#.to_owned(), 1));
+        assert_eq!(value("limits.queue_len"), ("7".to_owned(), 3));
+        assert_eq!(value("agent.api_key").0, "(hidden)");
+        assert_eq!(value("auth.oidc.corp.client_secret").0, r#""${S}""#);
+        assert_eq!(value("auth.oidc.corp.access").0, r#"[{ role = "read" }]"#);
+        assert_eq!(value("projects.a.servers").0, r#"["x"]"#);
+        assert_eq!(value("extensions.a/b").0, "{ c = 1 }");
+        assert_eq!(of(&all, "limits.drain").value, None);
+    }
+
+    #[test]
+    fn what_is_no_toml_changes_nothing() {
+        let source = Source::new(Path::new("t.toml"), "a = = 1".to_owned(), Syntax::Toml);
+        assert_eq!(told(Some(&source)), told(None));
+    }
+}

@@ -1,0 +1,38 @@
+//! How it is set up, as an administrator is told.
+
+use crate::{api::Api, common::Setup};
+use serde_json::{Value, json};
+
+fn one(told: &Value, key: &str) -> Value {
+    let settings = told["settings"].as_array().expect("settings");
+    let found = settings.iter().find(|setting| setting["key"] == key);
+    found.unwrap_or_else(|| panic!("no {key}")).clone()
+}
+
+#[tokio::test]
+async fn each_setting_has_its_value_and_where_it_is_from() {
+    let text = "[limits]\nstop_grace = \"2s\"\n[agent]\nmodel = \"m\"\napi_key = \"sk-plain\"\n";
+    let gateway = Setup::new().settings(text).serve().await;
+    let admin = Api::admin(&gateway);
+    let told = admin.get("/settings").await;
+    let file = gateway.settings_file();
+    let grace = one(&told, "limits.stop_grace");
+    assert_eq!(grace["value"], r#""2s""#);
+    assert_eq!(grace["default"], r#""10s""#);
+    assert_eq!(grace["from"], format!("{}:2", file.display()));
+    assert_eq!(one(&told, "listen")["from"], "default");
+    assert_eq!(
+        one(&told, "data_dir")["from"],
+        "command line or environment"
+    );
+    assert_eq!(one(&told, "agent.api_key")["value"], "(hidden)");
+    assert!(!told.to_string().contains("sk-plain"), "{told:#}");
+    assert_eq!(told["problems"], json!([]));
+
+    // An edit that is refused is not in force, and it is told why.
+    gateway.replace(&file, "[limits]\nstop_grac = \"2s\"\n");
+    let told = admin.get("/settings").await;
+    let problem = told["problems"][0].as_str().expect("a problem");
+    assert!(problem.contains("stop_grac"), "{problem}");
+    assert!(problem.contains("did you mean `stop_grace`?"), "{problem}");
+}
