@@ -10,6 +10,7 @@ use anyhow::{Result, ensure};
 use crate::{
     docker, graph, lengths, modules, postgres, setup,
     shell::{Cmd, heading},
+    web,
     workspace::Workspace,
 };
 
@@ -21,6 +22,7 @@ pub(crate) fn test(workspace: &Workspace, nextest: &[String]) -> Result<ExitCode
     structure(workspace)?;
     deny(workspace)?;
     api_document(workspace)?;
+    web::check(workspace)?;
     clippy(workspace)?;
     build(workspace)?;
     heading("examples in documentation");
@@ -50,6 +52,7 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     structure(workspace)?;
     deny(workspace)?;
     api_document(workspace)?;
+    web::check(workspace)?;
     clippy(workspace)
 }
 

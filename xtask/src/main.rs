@@ -19,6 +19,7 @@ mod python;
 mod recipes;
 mod setup;
 mod shell;
+mod web;
 mod workspace;
 
 use std::process::ExitCode;
@@ -62,6 +63,12 @@ enum Command {
     /// Checks that crates depend on each other only as docs/architecture.md says, that no Rust file is too long, and that
     /// modules use each other in no circle
     Graph,
+    /// Builds the console (web/) into web/dist, which is committed
+    Web {
+        /// Only checks that web/dist is what web/ gives
+        #[arg(long)]
+        check: bool,
+    },
     /// Runs a command with a private Postgres, whose URL is in TOOLWHARF_TEST_POSTGRES
     Postgres {
         /// The command with its arguments, after `--`
@@ -139,6 +146,8 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Setup => setup::run(&workspace),
         Command::Check => checks::check(&workspace),
         Command::Graph => checks::structure(&workspace),
+        Command::Web { check: false } => web::build(&workspace),
+        Command::Web { check: true } => web::check(&workspace),
         Command::Demo {
             exit_after_check,
             listen,

@@ -19,6 +19,7 @@ use anyhow::{Context, Result, bail};
 use crate::{
     docker, postgres, python, recipes,
     shell::{Cmd, heading, is_executable, which},
+    web,
     workspace::Workspace,
 };
 
@@ -116,7 +117,7 @@ const TOOLS: &[Tool] = &[
     },
     Tool {
         name: "chromium and chromedriver",
-        why: "the chat page is tested in it",
+        why: "the console is tested in it",
         found: || {
             ["chromium", "chromedriver"]
                 .iter()
@@ -140,8 +141,9 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     lock.lock().context("cannot lock .work/setup.lock")?;
 
     let mut missing = Vec::from_iter(system_tools(&TOOLS.iter().collect::<Vec<_>>())?);
-    let parts: [(&str, Part); 4] = [
+    let parts: [(&str, Part); 5] = [
         ("npm packages", npm_packages),
+        ("the console's packages", web::install),
         ("Python packages", python_packages),
         (
             "the recipe vault's fetch server",

@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     agents::Agents,
     auth::{self, Identities, Role},
+    console,
     gateway::{self, Front, Guard},
     hosting::Hosting,
     itself::Itself,
@@ -146,6 +147,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
         ) as logins::Identify
     });
     let more = ops::router(front.clone(), gateway.clone(), ready.clone())
+        .merge(console::router())
         .merge(signin::router(&front))
         .merge(logins::router(logins.clone(), identify));
     let other = Site::new(rest, more);

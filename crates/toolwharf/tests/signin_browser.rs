@@ -70,7 +70,7 @@ async fn a_link_signs_a_browser_in_once() {
     );
     let browser = Browser::open().await;
     browser.go(&url).await;
-    browser.wait("location.pathname === '/chat'").await;
+    browser.wait("location.pathname === '/servers'").await;
     assert_eq!(got(&browser, STATUS).await, 200);
     assert_eq!(got(&browser, PUT).await, 201);
     // Scripts do not see the cookie.
@@ -86,7 +86,7 @@ async fn a_link_signs_a_browser_in_once() {
         .arg(gateway.folder().join("data"));
     let printed = said(open, "").await.code(0);
     other.go(printed.out.trim()).await;
-    other.wait("location.pathname === '/chat'").await;
+    other.wait("location.pathname === '/servers'").await;
     assert_eq!(got(&other, STATUS).await, 200);
     other.quit().await;
     browser.quit().await;
@@ -134,7 +134,7 @@ async fn an_issuer_signs_a_browser_in_as_its_claims_say() {
         .await;
     browser.wait("document.querySelector('#allow')").await;
     browser.click("#allow").await;
-    browser.wait("location.pathname === '/chat'").await;
+    browser.wait("location.pathname === '/servers'").await;
     assert_eq!(got(&browser, STATUS).await, 200);
     assert_eq!(got(&browser, PUT).await, 201);
 
@@ -223,7 +223,7 @@ async fn a_page_of_another_origin_can_do_nothing() {
     let gateway = Setup::new().serve().await;
     let browser = Browser::open().await;
     browser.go(&link(&gateway.logged("/sign-in#").await)).await;
-    browser.wait("location.pathname === '/chat'").await;
+    browser.wait("location.pathname === '/servers'").await;
     assert_eq!(got(&browser, STATUS).await, 200);
     browser
         .go(&format!(

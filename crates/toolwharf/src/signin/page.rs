@@ -194,7 +194,7 @@ fn next(asked: &str) -> String {
     let ours = asked.starts_with('/') && !asked.starts_with("//") && asked.bytes().all(plain);
     match ours && asked.len() <= 1024 {
         true => asked.to_owned(),
-        false => "/chat".to_owned(),
+        false => "/".to_owned(),
     }
 }
 

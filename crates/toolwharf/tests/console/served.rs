@@ -1,0 +1,103 @@
+//! How the console is served: its policy, its files, its size.
+
+use std::{io::Write as _, path::Path};
+
+use flate2::{Compression, write::GzEncoder};
+
+use crate::common::Setup;
+
+/// What the first page may take, compressed, with its styles and without fonts, in bytes.
+const FIRST_LOAD: usize = 250_000;
+
+#[tokio::test]
+async fn the_page_is_the_same_at_all_of_its_paths_with_a_nonce_of_its_own() {
+    let gateway = Setup::new().serve().await;
+    let mut nonces = std::collections::HashSet::new();
+    for path in ["/", "/servers", "/servers/a%2Fb", "/tools", "/calls/01a2"] {
+        let reply = gateway
+            .at(path)
+            .get(&[])
+            .await
+            .collect(testkit::DEADLINE)
+            .await;
+        assert_eq!(reply.status, 200, "{path}");
+        let policy = reply.header("content-security-policy").unwrap().to_owned();
+        assert!(!policy.contains("unsafe"), "{policy}");
+        for part in [
+            "default-src 'none'",
+            "script-src 'self';",
+            "frame-ancestors 'none'",
+            "require-trusted-types-for 'script'",
+        ] {
+            assert!(policy.contains(part), "{policy}");
+        }
+        let (_, nonce) = policy.split_once("'nonce-").unwrap();
+        let (nonce, _) = nonce.split_once('\'').unwrap();
+        assert!(reply.text().contains(&format!("nonce=\"{nonce}\"")));
+        assert!(nonces.insert(nonce.to_owned()), "{nonce} comes twice");
+        assert_eq!(reply.header("cache-control"), Some("no-store"));
+    }
+    // Whatever is not the console's is still not found.
+    for path in ["/nothing", "/assets/nothing.js", "/serverss"] {
+        assert_eq!(gateway.at(path).get(&[]).await.status, 404, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn files_are_compressed_and_kept_by_browsers() {
+    let gateway = Setup::new().serve().await;
+    let page = gateway
+        .at("/")
+        .get(&[])
+        .await
+        .collect(testkit::DEADLINE)
+        .await
+        .text();
+    let script = page
+        .split('"')
+        .find(|part| part.starts_with("/assets/index-") && part.ends_with(".js"));
+    let script = gateway.at(script.unwrap());
+    let reply = script.get(&[]).await.collect(testkit::DEADLINE).await;
+    assert_eq!(reply.header("content-encoding"), Some("gzip"));
+    assert_eq!(
+        reply.header("content-type"),
+        Some("text/javascript; charset=utf-8")
+    );
+    assert_eq!(
+        reply.header("cache-control"),
+        Some("public, max-age=31536000, immutable")
+    );
+    let tag = reply.header("etag").unwrap().to_owned();
+    let again = script.get(&[("if-none-match", &tag)]).await;
+    assert_eq!(again.status, 304);
+}
+
+/// Everything that the page names, and the page that it opens first.
+#[test]
+fn the_first_load_is_small() {
+    let dist = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../web/dist");
+    let page = std::fs::read_to_string(dist.join("index.html")).unwrap();
+    let mut parts: Vec<String> = page
+        .split('"')
+        .filter(|part| part.starts_with("/assets/") || *part == "/theme.js")
+        .map(str::to_owned)
+        .collect();
+    for file in dist.join("assets").read_dir().unwrap() {
+        let name = file.unwrap().file_name().into_string().unwrap();
+        if name.starts_with("servers-") {
+            parts.push(format!("/assets/{name}"));
+        }
+    }
+    let sizes = parts.iter().map(|part| {
+        let bytes = std::fs::read(dist.join(&part[1..])).unwrap();
+        let mut gzip = GzEncoder::new(Vec::new(), Compression::best());
+        gzip.write_all(&bytes).unwrap();
+        gzip.finish().unwrap().len()
+    });
+    let total: usize = sizes.sum();
+    eprintln!("{total} bytes in {} files", parts.len());
+    assert!(
+        parts.len() > 3 && total <= FIRST_LOAD,
+        "{total} bytes: {parts:?}"
+    );
+}

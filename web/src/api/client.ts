@@ -1,0 +1,76 @@
+// The REST API, typed by docs/openapi.json. The session is the browser's cookie.
+import createClient from "openapi-fetch";
+
+import type { components, paths } from "./schema";
+
+export type Schemas = components["schemas"];
+/** `seen`: when the page heard of it, in milliseconds since 1970; its waits and ages count from there. */
+export type Server = Schemas["Server"] & { seen?: number };
+export type Tool = Schemas["Tool"];
+export type Call = Schemas["Call"];
+
+/** An answer that is a problem detail (RFC 9457), or none at all. */
+export class ApiError extends Error {
+  constructor(
+    message: string,
+    readonly status: number,
+    readonly problem?: Schemas["Problem"],
+  ) {
+    super(message);
+  }
+}
+
+/** Whatever changes something has to say that a script of the page sends it. */
+export const BY_SCRIPT = { "x-requested-with": "toolwharf" };
+
+/** Goes to the page that signs in, which comes back here. */
+export function signIn(): never {
+  const here = location.pathname + location.search;
+  location.assign(`/sign-in?next=${encodeURIComponent(here)}`);
+  throw new ApiError("signing in", 401);
+}
+
+export const api = createClient<paths>({ baseUrl: location.origin, headers: BY_SCRIPT });
+
+type Answer<T> = { data?: T; error?: unknown; response: Response };
+
+/** The body of an answer. */
+export async function ok<T>(asked: Promise<Answer<T>>): Promise<T> {
+  let answer: Answer<T>;
+  try {
+    answer = await asked;
+  } catch (error) {
+    if (error instanceof DOMException && error.name === "AbortError") throw error;
+    throw new ApiError("Toolwharf does not answer. Is `toolwharf serve` still running?", 0);
+  }
+  if (answer.response.status === 401) signIn();
+  if (!answer.response.ok) throw problem(answer.response.status, answer.error);
+  return answer.data as T;
+}
+
+export function problem(status: number, body: unknown): ApiError {
+  const detail = body as Schemas["Problem"] | undefined;
+  const said = typeof detail === "object" && detail ? (detail.detail ?? detail.title) : undefined;
+  return new ApiError(said ?? `The gateway answered ${status}.`, status, detail);
+}
+
+/** `fetch` for what the types do not cover (streams, routes that this gateway may not have). */
+export async function request(path: string, init: RequestInit & { json?: unknown } = {}): Promise<Response> {
+  const { json, ...rest } = init;
+  const body = json === undefined ? rest.body : JSON.stringify(json);
+  const headers = { ...BY_SCRIPT, ...(json === undefined ? {} : { "content-type": "application/json" }), ...rest.headers };
+  let response: Response;
+  try {
+    response = await fetch(path, { ...rest, body, headers });
+  } catch (error) {
+    if (error instanceof DOMException && error.name === "AbortError") throw error;
+    throw new ApiError("Toolwharf does not answer. Is `toolwharf serve` still running?", 0);
+  }
+  if (response.status === 401) signIn();
+  if (!response.ok) throw problem(response.status, await response.json().catch(() => undefined));
+  return response;
+}
+
+export async function get<T>(path: string, signal?: AbortSignal): Promise<T> {
+  return (await request(path, { signal: signal ?? null })).json() as Promise<T>;
+}

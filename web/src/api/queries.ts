@@ -1,0 +1,90 @@
+// What pages ask for. Keys begin with the noun, so that the event stream can say what is stale.
+import { queryOptions } from "@tanstack/react-query";
+
+import { api, get, ok, type Call, type Schemas, type Server, type Tool } from "./client";
+import { isLive, seen } from "./live";
+
+/** While there is no event stream, what changes by itself is asked for again and again. */
+const POLL_MS = 800;
+const polled = (every = POLL_MS) => () => (isLive() ? false : every);
+
+export const servers = queryOptions({
+  queryKey: ["servers"],
+  queryFn: async ({ signal }) => {
+    const all: Server[] = [];
+    let after: string | undefined;
+    do {
+      const page = await ok(api.GET("/api/v1/mcp/servers", { params: { query: { limit: 1000, ...(after ? { after } : {}) } }, signal }));
+      all.push(...page.servers.map(seen));
+      after = page.next ?? undefined;
+    } while (after);
+    return all;
+  },
+  refetchInterval: polled(),
+});
+
+export const server = (id: string) =>
+  queryOptions({
+    queryKey: ["server", id],
+    queryFn: async ({ signal }) => seen(await ok(api.GET("/api/v1/mcp/servers/{id}", { params: { path: { id } }, signal }))),
+    refetchInterval: polled(),
+  });
+
+export const status = queryOptions({
+  queryKey: ["status"],
+  queryFn: ({ signal }) => ok(api.GET("/api/v1/status", { signal })),
+  refetchInterval: 10_000,
+});
+
+export const serverTools = (id: string) =>
+  queryOptions({
+    queryKey: ["tools", "server", id],
+    queryFn: async ({ signal }) => (await ok(api.GET("/api/v1/mcp/servers/{id}/tools", { params: { path: { id } }, signal }))).tools,
+    refetchInterval: polled(5_000),
+  });
+
+export const allTools = queryOptions({
+  queryKey: ["tools", "all"],
+  queryFn: async ({ signal }) => (await get<{ tools: Tool[] }>("/api/v1/tools", signal)).tools,
+  refetchInterval: polled(5_000),
+});
+
+/** A list of a server, to the last page: `tools`, `resources`, `resources/templates` or `prompts`. */
+export const listed = <T,>(id: string, method: string, key: string, enabled = true) =>
+  queryOptions({
+    queryKey: ["tools", "listed", id, method],
+    enabled,
+    staleTime: 30_000,
+    retry: false,
+    queryFn: async ({ signal }) => {
+      const all: T[] = [];
+      let cursor: string | undefined;
+      for (let page = 0; page < 100; page++) {
+        const body = { method, params: cursor ? { cursor } : {} } as never;
+        const { result } = (await ok(api.POST("/api/v1/mcp/servers/{id}/call", { params: { path: { id } }, body, signal }))) as {
+          result: Record<string, unknown>;
+        };
+        all.push(...((result[key] as T[] | undefined) ?? []));
+        cursor = result["nextCursor"] as string | undefined;
+        if (!cursor) break;
+      }
+      return all;
+    },
+  });
+
+export const serverEvents = (id: string) =>
+  queryOptions({
+    queryKey: ["events", id],
+    queryFn: async ({ signal }) =>
+      (await ok(api.GET("/api/v1/mcp/servers/{id}/events", { params: { path: { id }, query: { limit: 200 } }, signal }))).events,
+    refetchInterval: 2_000,
+  });
+
+export type CallFilter = { server?: string; tool?: string; project?: string; status?: Call["status"]; caller?: string; since?: string; until?: string };
+
+export const projects = queryOptions({
+  queryKey: ["projects"],
+  queryFn: async ({ signal }) => (await ok(api.GET("/api/v1/projects", { params: { query: { limit: 1000 } }, signal }))).projects,
+});
+
+export type { Schemas };

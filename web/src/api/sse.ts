@@ -1,0 +1,28 @@
+// Event streams of answers to requests that `EventSource` cannot make (a POST, or one that must not reconnect).
+export type StreamEvent = { event: string; data: string };
+
+/** The events of a response, in order. A line may come in pieces. */
+export async function* events(response: Response): AsyncGenerator<StreamEvent> {
+  const reader = response.body!.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  let event = "message";
+  let data: string[] = [];
+  try {
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) return;
+      const lines = (rest + value).split("\n");
+      rest = lines.pop()!;
+      for (const line of lines.map((line) => line.replace(/\r$/, ""))) {
+        if (line === "") {
+          if (data.length) yield { event, data: data.join("\n") };
+          event = "message";
+          data = [];
+        } else if (line.startsWith("data:")) data.push(line.slice(5).replace(/^ /, ""));
+        else if (line.startsWith("event:")) event = line.slice(6).trim();
+      }
+    }
+  } finally {
+    reader.cancel().catch(() => {});
+  }
+}

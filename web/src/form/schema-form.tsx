@@ -1,0 +1,289 @@
+// A form out of a JSON Schema, in this console's own look.
+import Form, { type IChangeEvent } from "@rjsf/core";
+import {
+  ariaDescribedByIds,
+  enumOptionsIndexForValue,
+  enumOptionsValueForIndex,
+  getInputProps,
+  type ArrayFieldItemTemplateProps,
+  type ArrayFieldTemplateProps,
+  type BaseInputTemplateProps,
+  type FieldTemplateProps,
+  type IconButtonProps,
+  type ObjectFieldTemplateProps,
+  type RJSFSchema,
+  type WidgetProps,
+} from "@rjsf/utils";
+import { ArrowDown, ArrowUp, Plus, Trash2 } from "lucide-react";
+import { Component, type ReactNode } from "react";
+
+import { cx } from "@/lib";
+import { Button } from "@/ui/button";
+import { Input, Notice, Select, Textarea } from "@/ui/parts";
+import { validator } from "./validator";
+
+type Any = Record<string, unknown>;
+
+/** What the schema says of a value besides its name. */
+function kind(schema: RJSFSchema): string {
+  const type = Array.isArray(schema.type) ? schema.type.join(" or ") : (schema.type ?? "");
+  const more = [
+    schema.format,
+    schema.minimum !== undefined && `≥ ${schema.minimum}`,
+    schema.maximum !== undefined && `≤ ${schema.maximum}`,
+    schema.minLength !== undefined && `at least ${schema.minLength} characters`,
+    schema.maxLength !== undefined && `at most ${schema.maxLength} characters`,
+    schema.pattern && `/${schema.pattern}/`,
+  ].filter(Boolean);
+  return [type, ...more].join(", ");
+}
+
+function Field({ id, label, required, schema, rawErrors, rawDescription, children, hidden, displayLabel, errors: _errors }: FieldTemplateProps) {
+  if (hidden) return <div hidden>{children}</div>;
+  const isRow = schema.type === "boolean";
+  const isGroup = schema.type === "object" || schema.type === "array" || !!schema.properties;
+  if (isGroup) return <div className="min-w-0">{children}</div>;
+  return (
+    <div className="flex min-w-0 flex-col gap-1">
+      {displayLabel && !isRow && (
+        <label htmlFor={id} className="flex items-baseline gap-2 text-sm">
+          <span className="font-mono text-[0.8125rem] font-medium break-all">
+            {label}
+            {required && <span className="text-bad" title="required"> *</span>}
+          </span>
+          <span className="text-xs break-all text-faint">{kind(schema)}</span>
+        </label>
+      )}
+      {children}
+      {!isRow && rawDescription && (
+        <p id={`${id}__description`} className="text-xs break-words whitespace-pre-line text-muted">
+          {rawDescription}
+        </p>
+      )}
+      {!!rawErrors?.length && (
+        <ul id={`${id}__error`} role="alert" className="text-xs text-bad">
+          {rawErrors.map((error) => (
+            <li key={error}>{error}</li>
+          ))}
+        </ul>
+      )}
+    </div>
+  );
+}
+
+function ObjectField({ title, description, properties, fieldPathId, schema, onAddProperty, disabled, readonly }: ObjectFieldTemplateProps) {
+  const isRoot = fieldPathId.path.length === 0;
+  const shown = properties.filter((one) => !one.hidden);
+  const fields = (
+    <>
+      {shown.map((one) => one.content)}
+      {schema.additionalProperties && (
+        <div>
+          <Button icon={<Plus />} disabled={!!disabled || !!readonly} onClick={() => onAddProperty()}>
+            Add a value
+          </Button>
+        </div>
+      )}
+    </>
+  );
+  if (isRoot) return <div className="flex flex-col gap-4">{shown.length || schema.additionalProperties ? fields : <p className="text-sm text-muted">It takes no arguments.</p>}</div>;
+  return (
+    <fieldset className="flex min-w-0 flex-col gap-4 rounded-md border p-3 pt-2">
+      <legend className="px-1 font-mono text-[0.8125rem] font-medium">{title}</legend>
+      {description && <div className="-mt-2 text-xs text-muted">{description}</div>}
+      {fields}
+    </fieldset>
+  );
+}
+
+function ArrayField({ title, schema, items, canAdd, onAddClick, rawErrors, required }: ArrayFieldTemplateProps) {
+  return (
+    <fieldset className="flex min-w-0 flex-col gap-2">
+      <legend className="mb-1 flex items-baseline gap-2 text-sm">
+        <span className="font-mono text-[0.8125rem] font-medium">
+          {title}
+          {required && <span className="text-bad"> *</span>}
+        </span>
+        <span className="text-xs text-faint">array</span>
+      </legend>
+      {schema.description && <p className="text-xs whitespace-pre-line text-muted">{schema.description}</p>}
+      {items}
+      {canAdd && (
+        <div>
+          <Button icon={<Plus />} onClick={(event) => onAddClick(event)}>
+            Add an item
+          </Button>
+        </div>
+      )}
+      {rawErrors?.map((error) => (
+        <p key={error} role="alert" className="text-xs text-bad">
+          {error}
+        </p>
+      ))}
+    </fieldset>
+  );
+}
+
+function ArrayItem({ children, buttonsProps, hasToolbar }: ArrayFieldItemTemplateProps) {
+  const { onMoveUpItem, onMoveDownItem, onRemoveItem, hasMoveUp, hasMoveDown, hasRemove, disabled } = buttonsProps;
+  return (
+    <div className="flex items-start gap-1">
+      <div className="min-w-0 flex-1">{children}</div>
+      {hasToolbar && (
+        <div className="flex">
+          {(hasMoveUp || hasMoveDown) && (
+            <>
+              <Button look="quiet" aria-label="Move up" icon={<ArrowUp />} disabled={!!disabled || !hasMoveUp} onClick={onMoveUpItem} />
+              <Button look="quiet" aria-label="Move down" icon={<ArrowDown />} disabled={!!disabled || !hasMoveDown} onClick={onMoveDownItem} />
+            </>
+          )}
+          {hasRemove && <Button look="quiet" aria-label="Remove" icon={<Trash2 />} disabled={!!disabled} onClick={onRemoveItem} />}
+        </div>
+      )}
+    </div>
+  );
+}
+
+function Text({ id, value, required, disabled, readonly, placeholder, onChange, onBlur, onFocus, options, schema, type, rawErrors, label, hideLabel }: BaseInputTemplateProps) {
+  const { step, ...props } = getInputProps(schema, type, options);
+  return (
+    <Input
+      id={id}
+      name={id}
+      {...props}
+      {...(step === undefined ? {} : { step })}
+      value={value ?? ""}
+      required={!!required}
+      disabled={!!disabled}
+      readOnly={!!readonly}
+      placeholder={placeholder || (schema.default !== undefined ? String(schema.default) : "")}
+      aria-invalid={!!rawErrors?.length}
+      aria-describedby={ariaDescribedByIds(id)}
+      {...(hideLabel ? { "aria-label": label } : {})}
+      onChange={(event) => onChange(event.target.value === "" ? options.emptyValue : event.target.value)}
+      onBlur={(event) => onBlur(id, event.target.value)}
+      onFocus={(event) => onFocus(id, event.target.value)}
+    />
+  );
+}
+
+function LongText({ id, value, required, disabled, readonly, placeholder, onChange, options, label, hideLabel }: WidgetProps) {
+  return (
+    <Textarea
+      id={id}
+      value={(value as string | undefined) ?? ""}
+      required={!!required}
+      disabled={!!disabled}
+      readOnly={!!readonly}
+      placeholder={placeholder}
+      rows={(options.rows as number | undefined) ?? 4}
+      aria-describedby={ariaDescribedByIds(id)}
+      {...(hideLabel ? { "aria-label": label } : {})}
+      onChange={(event) => onChange(event.target.value === "" ? options.emptyValue : event.target.value)}
+    />
+  );
+}
+
+function Choice({ id, value, required, disabled, readonly, multiple, onChange, options, schema, label, hideLabel }: WidgetProps) {
+  const { enumOptions = [], enumDisabled, emptyValue } = options;
+  const index = enumOptionsIndexForValue(value, enumOptions, multiple);
+  return (
+    <Select
+      id={id}
+      multiple={!!multiple}
+      className={multiple ? "h-auto" : ""}
+      value={index === undefined ? (multiple ? [] : "") : index}
+      required={!!required}
+      disabled={!!disabled || !!readonly}
+      aria-describedby={ariaDescribedByIds(id)}
+      {...(hideLabel ? { "aria-label": label } : {})}
+      onChange={(event) => {
+        const chosen = multiple ? Array.from(event.target.selectedOptions, (option) => option.value) : event.target.value;
+        onChange(enumOptionsValueForIndex(chosen, enumOptions, emptyValue));
+      }}
+    >
+      {!multiple && schema.default === undefined && <option value="">Choose</option>}
+      {enumOptions.map((option, at) => (
+        <option key={at} value={String(at)} disabled={!!enumDisabled?.includes(option.value)}>
+          {option.label}
+        </option>
+      ))}
+    </Select>
+  );
+}
+
+function Check({ id, value, disabled, readonly, label, required, onChange, schema }: WidgetProps) {
+  return (
+    <label htmlFor={id} className="flex items-start gap-2 text-sm">
+      <input
+        id={id}
+        type="checkbox"
+        className="mt-0.5 size-4 accent-solid"
+        checked={!!value}
+        disabled={!!disabled || !!readonly}
+        onChange={(event) => onChange(event.target.checked)}
+      />
+      <span className="min-w-0">
+        <span className="font-mono text-[0.8125rem] font-medium">{label}{required && <span className="text-bad"> *</span>}</span>
+        {schema.description && <span className="block text-xs text-muted">{schema.description}</span>}
+      </span>
+    </label>
+  );
+}
+
+const Remove = ({ onClick, disabled }: IconButtonProps) => <Button look="quiet" aria-label="Remove" icon={<Trash2 />} disabled={!!disabled} onClick={onClick} />;
+
+const templates = {
+  FieldTemplate: Field,
+  ObjectFieldTemplate: ObjectField,
+  ArrayFieldTemplate: ArrayField,
+  ArrayFieldItemTemplate: ArrayItem,
+  BaseInputTemplate: Text,
+  ErrorListTemplate: () => null,
+  ButtonTemplates: { RemoveButton: Remove, SubmitButton: () => null },
+};
+const widgets = { SelectWidget: Choice, CheckboxWidget: Check, TextareaWidget: LongText };
+
+type Props = {
+  schema: RJSFSchema;
+  value: Any;
+  onChange: (value: Any) => void;
+  onSubmit: (value: Any) => void;
+  id: string;
+  children?: ReactNode;
+  className?: string;
+};
+
+export function SchemaForm({ schema, value, onChange, onSubmit, id, children, className }: Props) {
+  return (
+    <Guard key={JSON.stringify(schema).length}>
+      <Form<Any>
+        id={id}
+        idPrefix={id}
+        schema={{ type: "object", ...schema, title: undefined, description: undefined } as RJSFSchema}
+        formData={value}
+        validator={validator}
+        templates={templates as never}
+        widgets={widgets}
+        showErrorList={false}
+        noHtml5Validate
+        focusOnFirstError
+        className={cx("schema-form", className)}
+        experimental_defaultFormStateBehavior={{ emptyObjectFields: "populateRequiredDefaults" }}
+        onChange={(event: IChangeEvent<Any>) => onChange(event.formData ?? {})}
+        onSubmit={(event: IChangeEvent<Any>) => onSubmit(event.formData ?? {})}
+      >
+        {children ?? <></>}
+      </Form>
+    </Guard>
+  );
+}
+
+/** A schema comes from a server: where no form can be made of it, there is still JSON. */
+class Guard extends Component<{ children: ReactNode }, { failed: boolean }> {
+  override state = { failed: false };
+  static getDerivedStateFromError = () => ({ failed: true });
+  override render() {
+    return this.state.failed ? <Notice tone="warn">No form can be made of this schema. Write the arguments as JSON.</Notice> : this.props.children;
+  }
+}

@@ -1,0 +1,53 @@
+// Small things that pages share: class names, times and sizes as people read them.
+export function cx(...names: (string | number | false | null | undefined)[]): string {
+  return names.filter(Boolean).join(" ");
+}
+
+export function duration(seconds: number): string {
+  if (seconds < 60) return `${Math.floor(seconds)}s`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)}m ${Math.floor(seconds % 60)}s`;
+  if (seconds < 86_400) return `${Math.floor(seconds / 3600)}h ${Math.floor((seconds % 3600) / 60)}m`;
+  return `${Math.floor(seconds / 86_400)}d ${Math.floor((seconds % 86_400) / 3600)}h`;
+}
+
+export function micros(us: number): string {
+  if (us < 1000) return `${us} µs`;
+  if (us < 1_000_000) return `${(us / 1000).toFixed(us < 10_000 ? 1 : 0)} ms`;
+  return `${(us / 1_000_000).toFixed(us < 10_000_000 ? 2 : 1)} s`;
+}
+
+export function bytes(count: number): string {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let unit = 0;
+  while (count >= 1024 && unit < units.length - 1) (count /= 1024), unit++;
+  return `${count < 10 && unit > 0 ? count.toFixed(1) : Math.round(count)} ${units[unit]}`;
+}
+
+const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
+export const count = (number: number) => (number < 10_000 ? number.toLocaleString("en") : compact.format(number));
+
+const clock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const dated = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
+
+/** The time of day if it is today's, else with the date. */
+export function moment(at: string): string {
+  const date = new Date(at);
+  return date.toDateString() === new Date().toDateString() ? clock.format(date) : dated.format(date);
+}
+
+export function ago(at: string, now = Date.now()): string {
+  const seconds = Math.max(0, (now - new Date(at).getTime()) / 1000);
+  return seconds < 2 ? "just now" : `${duration(seconds).split(" ")[0]} ago`;
+}
+
+export const plural = (number: number, one: string, many = `${one}s`) => `${count(number)} ${number === 1 ? one : many}`;
+
+/** Copies text; false where the browser refuses. */
+export async function copy(text: string): Promise<boolean> {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    return false;
+  }
+}

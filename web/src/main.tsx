@@ -1,0 +1,31 @@
+import "./app.css";
+
+import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
+import { RouterProvider } from "@tanstack/react-router";
+import { setNonce } from "get-nonce";
+import { Tooltip } from "radix-ui";
+import { createRoot } from "react-dom/client";
+
+import { ApiError } from "./api/client";
+import { makeRouter } from "./router";
+
+/** The nonce of this page's policy, for libraries that add styles. */
+const nonce = document.querySelector<HTMLMetaElement>("meta[property=csp-nonce]")?.nonce;
+if (nonce) setNonce(nonce);
+
+const client = new QueryClient({
+  defaultOptions: {
+    queries: {
+      staleTime: 2_000,
+      retry: (failures, error) => failures < 2 && !(error instanceof ApiError && error.status >= 400 && error.status < 500),
+    },
+  },
+});
+
+createRoot(document.getElementById("root")!).render(
+  <QueryClientProvider client={client}>
+    <Tooltip.Provider delayDuration={350}>
+      <RouterProvider router={makeRouter(client)} />
+    </Tooltip.Provider>
+  </QueryClientProvider>,
+);

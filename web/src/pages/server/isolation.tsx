@@ -1,0 +1,53 @@
+import { Check, ShieldCheck, ShieldOff, X } from "lucide-react";
+
+import type { Server } from "@/api/client";
+import { bytes } from "@/lib";
+import { Empty, Fact, Facts, Panel } from "@/ui/parts";
+
+export function Isolation({ server }: { server: Server }) {
+  if (!server.sandbox)
+    return server.transport === "stdio" ? (
+      <Empty icon={<ShieldOff />} title="Nothing confines this server">
+        It runs as a program of your user, and can read your files and reach your network. Put <code>"sandbox": true</code> into its configuration to confine it.
+      </Empty>
+    ) : (
+      <Empty icon={<ShieldOff />} title="Somebody else runs this server">Toolwharf connects to it at {server.target} and cannot confine it.</Empty>
+    );
+  const enforced = server.enforced ?? [];
+  return (
+    <div className="grid gap-4 p-4 md:p-6 xl:grid-cols-2 xl:items-start">
+      <Panel title="What is enforced">
+        {enforced.length ? (
+          <ul className="divide-y divide-line">
+            {enforced.map((one) => (
+              <li key={one.what} className="flex gap-3 px-3.5 py-2">
+                {one.holds ? <Check aria-label="holds" className="mt-0.5 size-4 shrink-0 text-ok" /> : <X aria-label="does not hold" className="mt-0.5 size-4 shrink-0 text-warn" />}
+                <div className="min-w-0 text-sm">
+                  <span className="font-medium">{one.what}</span>
+                  <p className="text-xs break-words text-muted">{one.how}</p>
+                </div>
+              </li>
+            ))}
+          </ul>
+        ) : (
+          <p className="px-3.5 py-3 text-sm text-muted">This is read back from the kernel when the server runs.</p>
+        )}
+      </Panel>
+      <Panel title="What it gets" actions={<ShieldCheck aria-hidden className="size-4 text-accent" />}>
+        <Facts>
+          <Fact name="Provider">{server.provider ?? server.sandbox}{server.provider_reason && <span className="text-muted"> ({server.provider_reason})</span>}</Fact>
+          <Fact name="Network">{server.network ? (typeof server.network === "string" ? server.network : JSON.stringify(server.network)) : "none"}</Fact>
+          <Fact name="Volumes">{server.volumes?.join(", ") || "none"}</Fact>
+          {server.resource_limits && (
+            <>
+              <Fact name="Processors">{server.resource_limits.cpu}</Fact>
+              <Fact name="Memory">{bytes(server.resource_limits.memory)}{server.usage && <span className="text-muted"> ({bytes(server.usage.memory)} used, {bytes(server.usage.memory_peak)} at most)</span>}</Fact>
+              <Fact name="Disk">{bytes(server.resource_limits.disk)}</Fact>
+              <Fact name="Processes">{server.resource_limits.pids}{server.usage && <span className="text-muted"> ({server.usage.pids} now)</span>}</Fact>
+            </>
+          )}
+        </Facts>
+      </Panel>
+    </div>
+  );
+}

@@ -1,0 +1,138 @@
+// What a server writes to its standard error, as it writes it. At most MAX_LINES are kept; they are drawn once a frame.
+import { useVirtualizer } from "@tanstack/react-virtual";
+import { ArrowDown, Pause, Play, ScrollText, Trash2 } from "lucide-react";
+import { useCallback, useEffect, useMemo, useRef, useState } from "react";
+
+import { request } from "@/api/client";
+import { events } from "@/api/sse";
+import { count, cx } from "@/lib";
+import { Button } from "@/ui/button";
+import { Empty, message, Notice, SearchBox } from "@/ui/parts";
+
+const MAX_LINES = 100_000;
+const TAIL = 2_000;
+/** A longer line is cut where it is drawn, not where it is searched. */
+const MAX_SHOWN_CHARS = 4_000;
+
+type Line = { text: string; notice: boolean; number: number };
+
+export function Logs({ id }: { id: string }) {
+  const [lines, setLines] = useState<Line[]>([]);
+  const [error, setError] = useState<string>();
+  const [paused, setPaused] = useState(false);
+  const [typed, setTyped] = useState("");
+  const arrived = useRef<Line[]>([]);
+  const number = useRef(0);
+  const isPaused = useRef(paused);
+  isPaused.current = paused;
+
+  useEffect(() => {
+    const over = new AbortController();
+    let frame = 0;
+    setLines([]);
+    arrived.current = [];
+    const draw = () => {
+      frame = 0;
+      if (isPaused.current || !arrived.current.length) return;
+      const fresh = arrived.current;
+      arrived.current = [];
+      setLines((old) => (old.length + fresh.length > MAX_LINES ? [...old, ...fresh].slice(-MAX_LINES * 0.9) : [...old, ...fresh]));
+    };
+    const read = async () => {
+      const path = `/api/v1/mcp/servers/${encodeURIComponent(id)}/logs?follow=true&tail=${TAIL}`;
+      const response = await request(path, { signal: over.signal });
+      for await (const { event, data } of events(response)) {
+        arrived.current.push({ text: data, notice: event === "notice", number: number.current++ });
+        if (arrived.current.length > MAX_LINES) arrived.current.splice(0, MAX_LINES / 10);
+        frame ||= requestAnimationFrame(draw);
+      }
+    };
+    read().catch((failed: unknown) => over.signal.aborted || setError(message(failed)));
+    return () => {
+      over.abort();
+      cancelAnimationFrame(frame);
+    };
+  }, [id]);
+
+  const resume = useCallback(() => {
+    setPaused(false);
+    const fresh = arrived.current;
+    arrived.current = [];
+    setLines((old) => [...old, ...fresh].slice(-MAX_LINES));
+  }, []);
+
+  const words = typed.toLowerCase();
+  const shown = useMemo(() => (words ? lines.filter((line) => line.text.toLowerCase().includes(words)) : lines), [lines, words]);
+
+  const area = useRef<HTMLDivElement>(null);
+  const [following, setFollowing] = useState(true);
+  const rows = useVirtualizer({ count: shown.length, estimateSize: () => 20, getScrollElement: () => area.current, overscan: 30, getItemKey: (at) => shown[at]!.number });
+  useEffect(() => {
+    if (following && shown.length) rows.scrollToIndex(shown.length - 1, { align: "end" });
+  }, [shown, following, rows]);
+
+  return (
+    <div className="flex min-h-[24rem] flex-1 flex-col">
+      <div className="flex flex-wrap items-center gap-2 border-b px-4 py-2 md:px-6">
+        <SearchBox value={typed} onChange={setTyped} placeholder="Search the log" className="w-full flex-1 sm:max-w-80" />
+        <span className="tabular flex-1 text-xs text-faint" role="status">
+          {words ? `${count(shown.length)} of ${count(lines.length)} lines` : `${count(lines.length)} lines`}
+        </span>
+        <Button look="quiet" icon={paused ? <Play /> : <Pause />} onClick={() => (paused ? resume() : setPaused(true))}>
+          {paused ? "Go on" : "Pause"}
+        </Button>
+        <Button look="quiet" icon={<Trash2 />} onClick={() => setLines([])}>
+          Clear
+        </Button>
+      </div>
+      {error && (
+        <div className="p-4">
+          <Notice tone="bad">{error}</Notice>
+        </div>
+      )}
+      {!lines.length && !error && <Empty icon={<ScrollText />} title="Nothing written yet">What the server writes to its standard error appears here as it comes.</Empty>}
+      <div className="relative min-h-0 flex-1">
+        <div
+          ref={area}
+          tabIndex={0}
+          role="log"
+          aria-label="Log"
+          aria-live="off"
+          onScroll={(event) => {
+            const at = event.currentTarget;
+            setFollowing(at.scrollHeight - at.scrollTop - at.clientHeight < 40);
+          }}
+          className="absolute inset-0 overflow-y-auto bg-panel py-1"
+        >
+          <div style={{ height: rows.getTotalSize(), position: "relative" }}>
+            {rows.getVirtualItems().map((row) => {
+              const line = shown[row.index]!;
+              return (
+                <div
+                  key={row.key}
+                  ref={rows.measureElement}
+                  data-index={row.index}
+                  style={{ transform: `translateY(${row.start}px)` }}
+                  className={cx("absolute inset-x-0 top-0 px-4 font-mono text-xs leading-5 break-all whitespace-pre-wrap md:px-6", line.notice ? "text-info italic" : hue(line.text))}
+                >
+                  {line.text.length > MAX_SHOWN_CHARS ? `${line.text.slice(0, MAX_SHOWN_CHARS)}… (${count(line.text.length)} characters)` : line.text || " "}
+                </div>
+              );
+            })}
+          </div>
+        </div>
+        {!following && shown.length > 0 && (
+          <Button className="absolute right-4 bottom-4 shadow-lg" icon={<ArrowDown />} onClick={() => setFollowing(true)}>
+            Newest
+          </Button>
+        )}
+      </div>
+    </div>
+  );
+}
+
+function hue(text: string): string {
+  if (/\b(error|fatal|panic|exception|traceback)\b/i.test(text.slice(0, 400))) return "text-bad";
+  if (/\bwarn(ing)?\b/i.test(text.slice(0, 400))) return "text-warn";
+  return "";
+}

@@ -1,0 +1,189 @@
+import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
+import { ChevronRight, MoreHorizontal, Play, Power, RotateCw, Square, Trash2 } from "lucide-react";
+import { lazy, Suspense, useState, type ReactNode } from "react";
+
+import type { Server } from "@/api/client";
+import { server as serverQuery } from "@/api/queries";
+import { remove } from "@/api/servers";
+import { ago, bytes, count, cx, duration, moment } from "@/lib";
+import { Button } from "@/ui/button";
+import { useNow, useTitle } from "@/ui/media";
+import { Confirm, Menu, toast } from "@/ui/overlay";
+import { Badge, Failure, Notice, Skeleton } from "@/ui/parts";
+import { State, tone, uptime, wait } from "@/ui/state";
+import { useOrders } from "../servers";
+import { ServerTools } from "./tools";
+
+const Logs = lazy(() => import("./logs").then((file) => ({ default: file.Logs })));
+const ServerEvents = lazy(() => import("./events").then((file) => ({ default: file.ServerEvents })));
+const Configuration = lazy(() => import("./configuration").then((file) => ({ default: file.Configuration })));
+const Isolation = lazy(() => import("./isolation").then((file) => ({ default: file.Isolation })));
+const Resources = lazy(() => import("./resources").then((file) => ({ default: file.Resources })));
+
+const TABS: { id: string; label: string; show: (server: Server) => ReactNode }[] = [
+  { id: "tools", label: "Tools", show: (server) => <ServerTools server={server} /> },
+  { id: "resources", label: "Resources and prompts", show: (server) => <Resources server={server} /> },
+  { id: "logs", label: "Logs", show: (server) => <Logs id={server.id!} /> },
+  { id: "events", label: "Events", show: (server) => <ServerEvents id={server.id!} /> },
+  { id: "configuration", label: "Configuration", show: (server) => <Configuration server={server} /> },
+  { id: "isolation", label: "Isolation", show: (server) => <Isolation server={server} /> },
+];
+
+const route = getRouteApi("/servers/$id");
+
+export function ServerPage() {
+  const { id } = route.useParams();
+  const { tab = "tools" } = route.useSearch();
+  const { data, error, refetch } = useQuery(serverQuery(id));
+  useTitle(data?.name);
+  if (error && !data) return <Failure error={error} retry={() => void refetch()} />;
+  if (!data) return <Skeleton />;
+  const shown = TABS.find((one) => one.id === tab) ?? TABS[0]!;
+  return (
+    <div className="flex min-h-full flex-col">
+      <Head server={data} />
+      <Trouble server={data} />
+      <Numbers server={data} />
+      <nav aria-label="Parts of this server" className="flex gap-1 overflow-x-auto border-b px-2 md:px-4">
+        {TABS.map((one) => (
+          <Link
+            key={one.id}
+            to="/servers/$id"
+            params={{ id }}
+            search={one.id === "tools" ? {} : { tab: one.id }}
+            replace
+            aria-current={one === shown ? "page" : undefined}
+            className="shrink-0 border-b-2 border-transparent px-2 py-2.5 text-sm font-medium whitespace-nowrap text-muted hover:text-text aria-[current=page]:border-accent aria-[current=page]:text-text"
+          >
+            {one.label}
+          </Link>
+        ))}
+      </nav>
+      <div className="flex min-h-0 flex-1 flex-col">
+        <Suspense fallback={<Skeleton />}>{shown.show(data)}</Suspense>
+      </div>
+    </div>
+  );
+}
+
+function Head({ server }: { server: Server }) {
+  const client = useQueryClient();
+  const navigate = useNavigate();
+  const give = useOrders(server);
+  const [removing, setRemoving] = useState(false);
+  const isUp = ["running", "starting", "unresponsive", "backoff", "restarting"].includes(server.status!);
+  return (
+    <header className="flex flex-wrap items-center gap-x-4 gap-y-2 px-4 pt-3 pb-2 md:px-6">
+      <div className="min-w-0 basis-full sm:flex-1 sm:basis-auto">
+        <div className="flex items-center gap-1 text-xs text-faint">
+          <Link to="/servers" className="hover:text-text hover:underline">
+            Servers
+          </Link>
+          <ChevronRight aria-hidden className="size-3" />
+          <span className="truncate">{server.project ?? (server.declared === "registered" ? "registered" : "of the configuration file")}</span>
+        </div>
+        <div className="flex flex-wrap items-center gap-x-3 gap-y-1">
+          <h1 className="truncate text-xl font-semibold tracking-tight">{server.name}</h1>
+          <State server={server} />
+        </div>
+        <p className="truncate text-sm text-muted">{server.description || server.target}</p>
+      </div>
+      <div className="flex items-center gap-2">
+        {isUp ? (
+          <Button icon={<Square />} onClick={() => void give("stop")}>
+            Stop
+          </Button>
+        ) : (
+          <Button icon={<Play />} disabled={!server.enabled} onClick={() => void give("start")}>
+            Start
+          </Button>
+        )}
+        <Button icon={<RotateCw />} disabled={!server.enabled} onClick={() => void give("restart")}>
+          Restart
+        </Button>
+        <Menu
+          trigger={<Button aria-label="More" icon={<MoreHorizontal />} />}
+          items={[
+            server.enabled
+              ? { label: "Switch off", icon: <Power />, onSelect: () => void give("disable") }
+              : { label: "Switch on", icon: <Power />, onSelect: () => void give("enable") },
+            "line",
+            { label: "Remove", icon: <Trash2 />, danger: true, onSelect: () => setRemoving(true) },
+          ]}
+        />
+      </div>
+      <Confirm
+        open={removing}
+        onOpenChange={setRemoving}
+        title={`Remove ${server.name}?`}
+        action="Remove"
+        onConfirm={async () => {
+          await remove(server.id!);
+          toast(`${server.name} is removed.`);
+          await client.invalidateQueries({ queryKey: ["servers"] });
+          await navigate({ to: "/servers" });
+        }}
+      >
+        It ends, and its entry is taken out of {server.declared === "file" ? "the configuration file" : "the database"}. Records of its calls stay.
+      </Confirm>
+    </header>
+  );
+}
+
+/** Why it is not as it should be, and what its process last said. */
+function Trouble({ server }: { server: Server }) {
+  const seconds = wait(server, useNow());
+  const hue = tone(server.status);
+  const crash = server.last_crash;
+  const bad = hue === "bad" || hue === "warn";
+  if (!bad && !server.kept_back && !server.notices?.length) return null;
+  return (
+    <div className="flex flex-col gap-2 px-4 pb-3 md:px-6">
+      {bad && server.reason && (
+        <Notice tone={hue}>
+          {server.reason}.{seconds !== undefined && <strong className="font-semibold"> Next attempt in {duration(seconds)}.</strong>}
+        </Notice>
+      )}
+      {bad && crash && (
+        <details open className="overflow-hidden rounded-md border bg-panel">
+          <summary className="px-3 py-2 text-sm">
+            <strong className="font-medium">{crash.cause}</strong> <span className="text-faint">· {ago(crash.at)}</span>
+          </summary>
+          {crash.stderr && <pre className="max-h-56 overflow-auto border-t bg-raised px-3 py-2 text-xs leading-5 whitespace-pre-wrap break-all">{crash.stderr}</pre>}
+        </details>
+      )}
+      {!!server.kept_back && (
+        <Notice tone="warn" actions={<Link to={"/approvals" as never} className="text-sm font-medium underline">See the changes</Link>}>
+          {server.kept_back === 1 ? "One tool is" : `${server.kept_back} tools are`} kept back, because the definition changed.
+        </Notice>
+      )}
+    </div>
+  );
+}
+
+function Numbers({ server }: { server: Server }) {
+  const up = uptime(server, useNow());
+  const facts: [string, ReactNode, string?][] = [
+    ["Up", up !== undefined ? duration(up) : "–"],
+    ["Tools", count(server.tools ?? 0)],
+    ["Calls", <>{count(server.calls ?? 0)}{!!server.in_flight && <span className="text-info"> +{server.in_flight}</span>}</>],
+    ["Errors", <span className={cx(server.errors && "text-bad")}>{count(server.errors ?? 0)}</span>],
+    ["Memory", server.usage ? bytes(server.usage.memory) : "–"],
+    ["CPU", server.usage?.cpu != null ? `${(server.usage.cpu * 100).toFixed(0)} %` : "–"],
+    ["Starts", count(server.starts ?? 0)],
+    ["Protocol", server.protocol_version ?? "–"],
+    ["Isolation", server.sandbox ? <Badge tone="accent">{server.sandbox}</Badge> : "none"],
+    ...(server.updated_at ? ([["Changed", moment(server.updated_at)]] as [string, ReactNode][]) : []),
+  ];
+  return (
+    <dl className="flex gap-x-7 gap-y-2 overflow-x-auto border-t px-4 py-2.5 md:flex-wrap md:px-6" tabIndex={0} aria-label="Numbers">
+      {facts.map(([name, value]) => (
+        <div key={name} className="shrink-0">
+          <dt className="text-xs text-faint">{name}</dt>
+          <dd className="tabular text-sm font-medium">{value}</dd>
+        </div>
+      ))}
+    </dl>
+  );
+}

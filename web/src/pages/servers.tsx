@@ -1,0 +1,199 @@
+import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { Link } from "@tanstack/react-router";
+import { MoreHorizontal, Play, Power, RotateCw, Server as ServerIcon, ShieldCheck, Square } from "lucide-react";
+import { useDeferredValue, useMemo, useState } from "react";
+
+import type { Server } from "@/api/client";
+import { servers } from "@/api/queries";
+import { DONE, order, type Order } from "@/api/servers";
+import { bytes, count, cx, duration, plural } from "@/lib";
+import { Button } from "@/ui/button";
+import { useIsWide, useNow } from "@/ui/media";
+import { attempt, Menu } from "@/ui/overlay";
+import { Badge, Chips, Empty, Failure, Page, SearchBox, Skeleton } from "@/ui/parts";
+import { Rows } from "@/ui/rows";
+import { Dot, State, tone, uptime, wait } from "@/ui/state";
+
+type Group = "all" | "up" | "trouble" | "quiet";
+
+/** Which of the filters a server is under. */
+function group(server: Server): Exclude<Group, "all"> {
+  const hue = tone(server.status);
+  if (hue === "bad" || hue === "warn" || server.kept_back) return "trouble";
+  return hue === "plain" ? "quiet" : "up";
+}
+
+export function Servers() {
+  const { data, error, refetch } = useQuery(servers);
+  const isWide = useIsWide();
+  const now = useNow();
+  const [typed, setTyped] = useState("");
+  const [shown, setShown] = useState<Group>("all");
+  const words = useDeferredValue(typed).toLowerCase();
+  const rows = useMemo(() => {
+    const named = (data ?? []).filter((one) => `${one.name} ${one.project ?? ""} ${one.target} ${one.description}`.toLowerCase().includes(words));
+    return named.filter((one) => shown === "all" || group(one) === shown).sort((a, b) => a.name!.localeCompare(b.name!));
+  }, [data, words, shown]);
+  if (error && !data) return <Failure error={error} retry={() => void refetch()} />;
+  const total = (which: Group) => (data ?? []).filter((one) => which === "all" || group(one) === which).length;
+  const troubled = total("trouble");
+  return (
+    <Page
+      title="Servers"
+      lead={data && `${plural(data.length, "server")}, ${plural(data.reduce((sum, one) => sum + (one.tools ?? 0), 0), "tool")}`}
+      actions={<SearchBox className="w-full sm:w-64" value={typed} onChange={setTyped} placeholder="Search servers" />}
+      wide
+    >
+      {!data ? (
+        <Skeleton />
+      ) : !data.length ? (
+        <Empty icon={<ServerIcon />} title="No servers yet">
+          Add one with <code>toolwharf add NAME -- COMMAND</code>, or copy those of a client with <code>toolwharf import claude-desktop</code>. It appears here by itself.
+        </Empty>
+      ) : (
+        <>
+          <div className="border-b px-3 py-1.5 md:px-5">
+            <Chips
+              label="State"
+              value={shown}
+              onChange={setShown}
+              choices={[
+                { value: "all", label: <>All <Number of={data.length} /></> },
+                { value: "up", label: <><Dot status="running" /> Up <Number of={total("up")} /></> },
+                { value: "trouble", label: <><Dot status={troubled ? "failed" : "stopped"} /> Needs you <Number of={troubled} /></> },
+                { value: "quiet", label: <><Dot status="stopped" /> At rest <Number of={total("quiet")} /></> },
+              ]}
+            />
+          </div>
+          {isWide && (
+            <div aria-hidden className={cx(GRID, "h-8 border-b bg-side text-xs font-medium text-faint")}>
+              <span>Name</span>
+              <span>State</span>
+              <span>Transport</span>
+              <span className="text-right">Tools</span>
+              <span className="text-right">Calls</span>
+              <span className="text-right">Errors</span>
+              <span className="text-right">Memory</span>
+              <span className="text-right">Up</span>
+              <span />
+            </div>
+          )}
+          {rows.length ? (
+            <Rows items={rows} label="Servers" height={isWide ? 52 : 76} id={(one) => one.id!} render={(one) => (isWide ? <Row server={one} now={now} /> : <Card server={one} now={now} />)} />
+          ) : (
+            <Empty title="No server is like that">Change the search or the filter.</Empty>
+          )}
+        </>
+      )}
+    </Page>
+  );
+}
+
+const Number = ({ of }: { of: number }) => <span className="tabular text-faint">{of}</span>;
+
+const GRID = "grid grid-cols-[minmax(11rem,1.3fr)_minmax(12rem,1.6fr)_7.5rem_3.5rem_4.5rem_4rem_5rem_4.5rem_2rem] items-center gap-4 px-6";
+
+/** What there is to say of a state, besides its word. */
+function why(server: Server, now: number): string | undefined {
+  const seconds = wait(server, now);
+  if (seconds !== undefined) return `again in ${duration(seconds)}${server.reason ? `: ${server.reason}` : ""}`;
+  if (server.reason) return server.reason;
+  if (server.kept_back) return `${plural(server.kept_back, "tool")} kept back: a definition changed`;
+  return undefined;
+}
+
+/** A command without its folder, an address without its scheme. */
+const short = (server: Server) => (server.transport === "stdio" ? server.target!.split("/").at(-1) : server.target!.replace(/^https?:\/\//, ""));
+
+function Name({ server }: { server: Server }) {
+  return (
+    <div className="min-w-0">
+      <div className="flex items-center gap-2">
+        <Link to="/servers/$id" params={{ id: server.id! }} className="truncate font-medium after:absolute after:inset-0">
+          {server.name}
+        </Link>
+        {server.project && <Badge>{server.project}</Badge>}
+      </div>
+      <p title={server.target} className="truncate text-xs text-faint">{server.description || short(server)}</p>
+    </div>
+  );
+}
+
+function Row({ server, now }: { server: Server; now: number }) {
+  const reason = why(server, now);
+  const up = uptime(server, now);
+  return (
+    <div className={cx(GRID, "relative h-full border-b hover:bg-hover")}>
+      <Name server={server} />
+      <div className="min-w-0">
+        <State server={server} />
+        {reason && (
+          <p title={reason} className="truncate text-xs text-muted">
+            {reason}
+          </p>
+        )}
+      </div>
+      <span className="flex items-center gap-1.5 text-sm text-muted">
+        {server.transport}
+        {server.sandbox && <Badge tone="accent" title={`In a sandbox: ${server.sandbox}`}><ShieldCheck aria-hidden className="size-3" />{server.sandbox}</Badge>}
+      </span>
+      <span className="tabular text-right text-sm">{count(server.tools ?? 0)}</span>
+      <span className="tabular text-right text-sm">{count(server.calls ?? 0)}</span>
+      <span className={cx("tabular text-right text-sm", server.errors ? "text-bad" : "text-faint")}>{count(server.errors ?? 0)}</span>
+      <span className="tabular text-right text-sm text-muted">{server.usage ? bytes(server.usage.memory) : "–"}</span>
+      <span className="tabular text-right text-sm text-muted">{up !== undefined ? duration(up).split(" ")[0] : "–"}</span>
+      <Orders server={server} />
+    </div>
+  );
+}
+
+function Card({ server, now }: { server: Server; now: number }) {
+  const reason = why(server, now);
+  return (
+    <div className="relative flex h-full items-center gap-3 border-b px-4">
+      <div className="min-w-0 flex-1">
+        <div className="flex items-center justify-between gap-3">
+          <Name server={server} />
+          <State server={server} />
+        </div>
+        <p className="tabular mt-0.5 truncate text-xs text-muted">
+          {reason ?? `${plural(server.tools ?? 0, "tool")} · ${plural(server.calls ?? 0, "call")} · ${plural(server.errors ?? 0, "error")} · ${server.transport}${server.sandbox ? ` · ${server.sandbox}` : ""}`}
+        </p>
+      </div>
+      <Orders server={server} />
+    </div>
+  );
+}
+
+/** The orders that make sense for a server in its state. */
+export function useOrders(server: Server) {
+  const client = useQueryClient();
+  return (verb: Order) =>
+    attempt(async () => {
+      const told = await order(server.id!, verb);
+      client.setQueryData(["server", server.id!], told);
+      await client.invalidateQueries({ queryKey: ["servers"] });
+    }, `${server.name} is ${DONE[verb]}.`);
+}
+
+function Orders({ server }: { server: Server }) {
+  const give = useOrders(server);
+  const isUp = ["running", "starting", "unresponsive", "backoff", "restarting"].includes(server.status!);
+  return (
+    <div className="relative z-10">
+      <Menu
+        trigger={<Button look="quiet" aria-label={`Orders for ${server.name}`} icon={<MoreHorizontal />} />}
+        items={[
+          isUp
+            ? { label: "Stop", icon: <Square />, onSelect: () => void give("stop") }
+            : { label: "Start", icon: <Play />, onSelect: () => void give("start"), disabled: !server.enabled },
+          { label: "Restart", icon: <RotateCw />, onSelect: () => void give("restart"), disabled: !server.enabled },
+          "line",
+          server.enabled
+            ? { label: "Switch off", icon: <Power />, onSelect: () => void give("disable"), danger: true }
+            : { label: "Switch on", icon: <Power />, onSelect: () => void give("enable") },
+        ]}
+      />
+    </div>
+  );
+}

@@ -1,0 +1,120 @@
+// ⌘K: any page, server, tool or action.
+import { useQuery } from "@tanstack/react-query";
+import { useNavigate } from "@tanstack/react-router";
+import { Command } from "cmdk";
+import { Play, RotateCw, Square, Sun, Wrench } from "lucide-react";
+import { Dialog as D } from "radix-ui";
+import { useState, type ReactNode } from "react";
+
+import { allTools, servers } from "./api/queries";
+import { order } from "./api/servers";
+import { PLACES } from "./shell";
+import { setTheme } from "./ui/media";
+import { attempt } from "./ui/overlay";
+import { Dot } from "./ui/state";
+
+const GROUP = "[&_[cmdk-group-heading]]:px-3 [&_[cmdk-group-heading]]:pt-2.5 [&_[cmdk-group-heading]]:pb-1 [&_[cmdk-group-heading]]:text-xs [&_[cmdk-group-heading]]:font-medium [&_[cmdk-group-heading]]:text-faint";
+/** Tools are searched once something was typed; this many are shown. */
+const MAX_TOOLS = 30;
+
+export default function Palette({ open, onOpenChange }: { open: boolean; onOpenChange: (open: boolean) => void }) {
+  const navigate = useNavigate();
+  const [typed, setTyped] = useState("");
+  const known = useQuery({ ...servers, enabled: open });
+  const tools = useQuery({ ...allTools, enabled: open });
+  const go = (to: string, search: Record<string, string> = {}) => () => {
+    onOpenChange(false);
+    setTyped("");
+    void navigate({ to, search } as never);
+  };
+  const act = (doing: () => Promise<unknown>, done: string) => () => {
+    onOpenChange(false);
+    setTyped("");
+    void attempt(doing, done);
+  };
+  const words = typed.toLowerCase().split(/\s+/).filter(Boolean);
+  const found = words.length
+    ? (tools.data ?? [])
+        .filter((tool) => words.every((word) => `${tool.name ?? ""} ${tool.native} ${tool.server}`.toLowerCase().includes(word)))
+        .slice(0, MAX_TOOLS)
+    : [];
+  const page = (path: string) => path as never;
+  return (
+    <D.Root open={open} onOpenChange={onOpenChange}>
+      <D.Portal>
+        <D.Overlay className="fixed inset-0 z-40 bg-black/45" />
+        <D.Content aria-describedby={undefined} className="appear fixed inset-x-2 top-[8vh] z-50 mx-auto max-w-xl overflow-hidden rounded-xl border border-edge bg-panel shadow-2xl outline-none">
+          <D.Title className="sr-only">Search everything</D.Title>
+          <Command label="Search everything" loop>
+            <Command.Input
+              value={typed}
+              onValueChange={setTyped}
+              placeholder="A page, server, tool or action"
+              className="h-12 w-full border-b bg-transparent px-4 text-base outline-none placeholder:text-faint pointer-coarse:text-[16px]"
+            />
+            <Command.List className="max-h-[min(24rem,60vh)] overflow-y-auto p-1.5">
+              <Command.Empty className="px-3 py-8 text-center text-sm text-muted">Nothing has that name.</Command.Empty>
+              <Command.Group heading="Pages" className={GROUP}>
+                {PLACES.flat().map(({ to, label, icon: Icon, words }) => (
+                  <Item key={to} value={`page ${label} ${words ?? ""}`} onSelect={go(page(to))} icon={<Icon className="size-4" />}>
+                    {label}
+                  </Item>
+                ))}
+              </Command.Group>
+              {!!known.data?.length && (
+                <Command.Group heading="Servers" className={GROUP}>
+                  {known.data.map((one) => (
+                    <Item key={one.id} value={`server ${one.name} ${one.project ?? ""} ${one.id}`} onSelect={go(`/servers/${encodeURIComponent(one.id!)}`)} icon={<Dot status={one.status} className="mx-1" />} more={one.project ?? one.target}>
+                      {one.name}
+                    </Item>
+                  ))}
+                </Command.Group>
+              )}
+              {!!found.length && (
+                <Command.Group heading="Tools" className={GROUP}>
+                  {found.map((tool) => (
+                    <Item key={`${tool.project} ${tool.server} ${tool.native}`} value={`tool ${tool.name} ${tool.native} ${tool.server} ${tool.project ?? ""}`} onSelect={go("/tools", { server: tool.server, tool: tool.native, ...(tool.project ? { project: tool.project } : {}) })} icon={<Wrench className="size-4" />} more={tool.server}>
+                      {tool.name ?? tool.native}
+                    </Item>
+                  ))}
+                </Command.Group>
+              )}
+              {!!words.length && (
+                <Command.Group heading="Actions" className={GROUP}>
+                  {(known.data ?? []).flatMap((one) =>
+                    (
+                      [
+                        ["restart", "Restart", <RotateCw className="size-4" />, "restarted"],
+                        ["stop", "Stop", <Square className="size-4" />, "stopped"],
+                        ["start", "Start", <Play className="size-4" />, "started"],
+                      ] as const
+                    ).map(([verb, label, icon, done]) => (
+                      <Item key={`${verb} ${one.id}`} value={`action ${verb} ${one.name} ${one.id}`} onSelect={act(() => order(one.id!, verb), `${one.name} is ${done}.`)} icon={icon} more={one.project}>
+                        {label} {one.name}
+                      </Item>
+                    )),
+                  )}
+                  {(["light", "dark", "system"] as const).map((to) => (
+                    <Item key={to} value={`action theme ${to}`} onSelect={act(async () => setTheme(to), `The theme is ${to}.`)} icon={<Sun className="size-4" />}>
+                      Theme: {to}
+                    </Item>
+                  ))}
+                </Command.Group>
+              )}
+            </Command.List>
+          </Command>
+        </D.Content>
+      </D.Portal>
+    </D.Root>
+  );
+}
+
+function Item({ value, onSelect, icon, more, children }: { value: string; onSelect: () => void; icon: ReactNode; more?: string | null | undefined; children: ReactNode }) {
+  return (
+    <Command.Item value={value} onSelect={onSelect} className="flex h-9 cursor-pointer items-center gap-2.5 rounded-md px-3 text-sm data-[selected=true]:bg-hover">
+      <span className="text-faint">{icon}</span>
+      <span className="truncate">{children}</span>
+      {more && <span className="ml-auto truncate text-xs text-faint">{more}</span>}
+    </Command.Item>
+  );
+}

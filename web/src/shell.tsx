@@ -1,0 +1,188 @@
+// The frame of every page: navigation, the palette, the theme, whether the gateway still answers.
+import { useQueryClient } from "@tanstack/react-query";
+import { Link, Outlet, useRouterState, type ErrorComponentProps } from "@tanstack/react-router";
+import { Compass, LogOut, Menu as MenuIcon, Monitor, Moon, Search, Server as ServerIcon, Sun, X } from "lucide-react";
+import { Dialog as D } from "radix-ui";
+import { lazy, Suspense, useEffect, useState, type ComponentType } from "react";
+
+import { follow, useLiveness } from "./api/live";
+import { cx } from "./lib";
+import { Button } from "./ui/button";
+import { setTheme, theme, useIsWide, type Theme } from "./ui/media";
+import { Menu, Toasts } from "./ui/overlay";
+import { Empty, Failure } from "./ui/parts";
+import { SCROLL } from "./ui/rows";
+
+const Palette = lazy(() => import("./palette"));
+
+export type Place = { to: string; label: string; icon: ComponentType<{ className?: string }>; words?: string };
+
+export const PLACES: Place[][] = [[{ to: "/servers", label: "Servers", icon: ServerIcon }]];
+
+export function Shell() {
+  const client = useQueryClient();
+  const isWide = useIsWide();
+  const [menu, setMenu] = useState(false);
+  const [palette, setPalette] = useState<"never" | "open" | "closed">("never");
+  const path = useRouterState({ select: (state) => state.location.pathname });
+  useEffect(() => follow(client), [client]);
+  useEffect(() => {
+    setMenu(false);
+    document.getElementById(SCROLL)?.scrollTo(0, 0);
+  }, [path]);
+  useEffect(() => {
+    const listen = (event: KeyboardEvent) => {
+      if (event.key.toLowerCase() !== "k" || !(event.metaKey || event.ctrlKey) || event.shiftKey || event.altKey) return;
+      event.preventDefault();
+      setPalette((now) => (now === "open" ? "closed" : "open"));
+    };
+    addEventListener("keydown", listen);
+    return () => removeEventListener("keydown", listen);
+  }, []);
+  const search = () => setPalette("open");
+  return (
+    <div className="flex h-dvh flex-col md:flex-row">
+      <a href={`#${SCROLL}`} className="fixed top-2 left-2 z-70 -translate-y-20 rounded-md bg-solid px-3 py-2 text-sm font-medium text-white focus:translate-y-0">
+        Skip to the page
+      </a>
+      {isWide ? (
+        <aside className="flex w-54 shrink-0 flex-col border-r bg-side">
+          <Brand />
+          <Side search={search} />
+        </aside>
+      ) : (
+        <header className="flex items-center gap-1 border-b bg-side px-2">
+          <Button look="quiet" aria-label="Menu" icon={<MenuIcon />} onClick={() => setMenu(true)} />
+          <Brand />
+          <span className="flex-1" />
+          <Button look="quiet" aria-label="Search everything" icon={<Search />} onClick={search} />
+          <D.Root open={menu} onOpenChange={setMenu}>
+            <D.Portal>
+              <D.Overlay className="fixed inset-0 z-40 bg-black/45" />
+              <D.Content aria-describedby={undefined} className="fixed inset-y-0 left-0 z-50 flex w-64 flex-col border-r border-edge bg-side shadow-2xl outline-none">
+                <div className="flex items-center justify-between pr-2">
+                  <D.Title asChild>
+                    <div>
+                      <Brand />
+                    </div>
+                  </D.Title>
+                  <D.Close asChild>
+                    <Button look="quiet" aria-label="Close the menu" icon={<X />} />
+                  </D.Close>
+                </div>
+                <Side search={() => (setMenu(false), search())} />
+              </D.Content>
+            </D.Portal>
+          </D.Root>
+        </header>
+      )}
+      <div className="flex min-h-0 min-w-0 flex-1 flex-col">
+        <Lifeline />
+        <main id={SCROLL} tabIndex={-1} className="min-h-0 flex-1 overflow-y-auto outline-none">
+          <Suspense fallback={null}>
+            <Outlet />
+          </Suspense>
+        </main>
+      </div>
+      {palette !== "never" && (
+        <Suspense fallback={null}>
+          <Palette open={palette === "open"} onOpenChange={(open) => setPalette(open ? "open" : "closed")} />
+        </Suspense>
+      )}
+      <Toasts />
+    </div>
+  );
+}
+
+function Brand() {
+  return (
+    <Link to="/servers" className="flex h-12 items-center gap-2 px-3.5 font-semibold tracking-tight">
+      <img src="/icon.svg" alt="" className="size-5" />
+      Toolwharf
+    </Link>
+  );
+}
+
+const isMac = /Mac|iPhone|iPad/.test(navigator.userAgent);
+
+function Side({ search }: { search: () => void }) {
+  return (
+    <>
+      <div className="px-2.5 pb-2">
+        <button
+          type="button"
+          onClick={search}
+          className="flex h-8 w-full items-center gap-2 rounded-md border border-edge bg-panel px-2 text-sm text-faint hover:bg-hover pointer-coarse:h-10"
+        >
+          <Search aria-hidden className="size-3.5" />
+          <span className="flex-1 text-left">Search</span>
+          <kbd className="text-xs">{isMac ? "⌘K" : "Ctrl K"}</kbd>
+        </button>
+      </div>
+      <nav aria-label="Pages" className="flex flex-1 flex-col gap-3 overflow-y-auto px-2.5 py-1">
+        {PLACES.map((group, at) => (
+          <ul key={at} className="flex flex-col gap-px">
+            {group.map(({ to, label, icon: Icon }) => (
+              <li key={to}>
+                <Link
+                  to={to}
+                  className="flex h-8 items-center gap-2.5 rounded-md px-2 text-sm font-medium text-muted hover:bg-hover hover:text-text aria-[current=page]:bg-raised aria-[current=page]:text-text pointer-coarse:h-10"
+                >
+                  <Icon className="size-4 shrink-0 opacity-80" />
+                  {label}
+                </Link>
+              </li>
+            ))}
+          </ul>
+        ))}
+      </nav>
+      <div className="flex items-center justify-between gap-1 border-t px-2.5 py-2">
+        <ThemeMenu />
+        <form method="post" action="/sign-out">
+          <button className="flex h-8 items-center gap-1.5 rounded-md px-2 text-sm text-muted hover:bg-hover hover:text-text">
+            <LogOut aria-hidden className="size-4" /> Sign out
+          </button>
+        </form>
+      </div>
+    </>
+  );
+}
+
+function ThemeMenu() {
+  const [now, setNow] = useState<Theme>(theme);
+  const choose = (to: Theme) => () => (setTheme(to), setNow(to));
+  const Icon = { system: Monitor, light: Sun, dark: Moon }[now];
+  return (
+    <Menu
+      trigger={<Button look="quiet" aria-label={`Theme: ${now}`} icon={<Icon />} />}
+      items={[
+        { label: "As the system", icon: <Monitor />, onSelect: choose("system") },
+        { label: "Light", icon: <Sun />, onSelect: choose("light") },
+        { label: "Dark", icon: <Moon />, onSelect: choose("dark") },
+      ]}
+    />
+  );
+}
+
+/** Says that what is shown may be old. */
+function Lifeline() {
+  const liveness = useLiveness();
+  return (
+    <p role="status" className={cx("bg-warn-soft px-4 text-center text-sm text-warn", liveness === "lost" && "py-1.5")}>
+      {liveness === "lost" && "Toolwharf does not answer. What you see may be old; this page tries again by itself."}
+    </p>
+  );
+}
+
+export function Lost() {
+  return (
+    <Empty icon={<Compass />} title="There is no page here" action={<Link className="text-sm font-medium text-accent underline" to="/servers">Go to the servers</Link>}>
+      Press {isMac ? "⌘K" : "Ctrl K"} to search for what you want.
+    </Empty>
+  );
+}
+
+export function RouteFailure({ error, reset }: ErrorComponentProps) {
+  return <Failure error={error} retry={reset} />;
+}
+

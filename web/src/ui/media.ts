@@ -1,0 +1,49 @@
+import { useEffect, useState, useSyncExternalStore } from "react";
+
+export function useMedia(query: string): boolean {
+  return useSyncExternalStore(
+    (listener) => {
+      const list = matchMedia(query);
+      list.addEventListener("change", listener);
+      return () => list.removeEventListener("change", listener);
+    },
+    () => matchMedia(query).matches,
+  );
+}
+
+export const useIsWide = () => useMedia("(min-width: 768px)");
+
+export type Theme = "system" | "light" | "dark";
+
+export function theme(): Theme {
+  const chosen = document.documentElement.dataset["theme"];
+  return chosen === "light" || chosen === "dark" ? chosen : "system";
+}
+
+export function setTheme(to: Theme) {
+  if (to === "system") {
+    delete document.documentElement.dataset["theme"];
+    localStorage.removeItem("theme");
+  } else {
+    document.documentElement.dataset["theme"] = to;
+    localStorage.setItem("theme", to);
+  }
+  dispatchEvent(new Event("theme"));
+}
+
+/** The time, in milliseconds since 1970, anew every second. */
+export function useNow(): number {
+  const [now, setNow] = useState(Date.now);
+  useEffect(() => {
+    const timer = setInterval(() => setNow(Date.now()), 1000);
+    return () => clearInterval(timer);
+  }, []);
+  return now;
+}
+
+/** Names the page in the browser's tab. */
+export function useTitle(name: string | undefined) {
+  useEffect(() => {
+    document.title = name ? `${name} · Toolwharf` : "Toolwharf";
+  }, [name]);
+}

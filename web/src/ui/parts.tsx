@@ -1,0 +1,195 @@
+// What every page is made of: headers, states of loading, nothing and failure, badges, fields.
+import { CircleAlert, Search } from "lucide-react";
+import { useEffect, useRef, type InputHTMLAttributes, type ReactNode, type SelectHTMLAttributes, type TextareaHTMLAttributes } from "react";
+
+import { ApiError } from "@/api/client";
+import { cx } from "@/lib";
+import { Button } from "./button";
+import { useTitle } from "./media";
+
+export function Page({ title, name, lead, actions, children, wide }: { title: ReactNode; name?: string; lead?: ReactNode; actions?: ReactNode; children: ReactNode; wide?: boolean }) {
+  useTitle(name ?? (typeof title === "string" ? title : undefined));
+  return (
+    <div className="flex min-h-full flex-col">
+      <header className="flex flex-wrap items-center gap-x-4 gap-y-2 border-b px-4 py-3 md:px-6">
+        <div className="min-w-0 basis-full sm:flex-1 sm:basis-auto">
+          <h1 className="truncate text-xl font-semibold tracking-tight">{title}</h1>
+          {lead && <p className="mt-0.5 text-sm text-muted">{lead}</p>}
+        </div>
+        {actions && <div className="flex w-full flex-wrap items-center gap-2 sm:w-auto">{actions}</div>}
+      </header>
+      <div className={cx("flex min-h-0 flex-1 flex-col", !wide && "p-4 md:p-6")}>{children}</div>
+    </div>
+  );
+}
+
+export function Panel({ title, actions, children, className }: { title?: ReactNode; actions?: ReactNode; children: ReactNode; className?: string }) {
+  return (
+    <section className={cx("overflow-hidden rounded-lg border bg-panel", className)}>
+      {title && (
+        <div className="flex min-h-10 items-center justify-between gap-3 border-b px-3.5 py-1.5">
+          <h2 className="text-sm font-semibold">{title}</h2>
+          {actions}
+        </div>
+      )}
+      {children}
+    </section>
+  );
+}
+
+const TONES = {
+  ok: "bg-ok-soft text-ok",
+  warn: "bg-warn-soft text-warn",
+  bad: "bg-bad-soft text-bad",
+  info: "bg-info-soft text-info",
+  accent: "bg-accent-soft text-accent",
+  plain: "bg-raised text-muted",
+};
+export type Tone = keyof typeof TONES;
+
+export function Badge({ tone = "plain", children, title }: { tone?: Tone; children: ReactNode; title?: string | undefined }) {
+  return (
+    <span title={title} className={cx("inline-flex h-5 max-w-full items-center gap-1 rounded px-1.5 text-xs font-medium whitespace-nowrap", TONES[tone])}>
+      {children}
+    </span>
+  );
+}
+
+export function Empty({ icon, title, children, action }: { icon?: ReactNode; title: string; children?: ReactNode; action?: ReactNode }) {
+  return (
+    <div className="mx-auto flex max-w-md flex-col items-center gap-2 px-6 py-16 text-center">
+      {icon && <div className="mb-1 grid size-11 place-items-center rounded-xl border bg-panel text-faint [&_svg]:size-5">{icon}</div>}
+      <h2 className="text-lg font-semibold">{title}</h2>
+      {children && <div className="text-sm text-balance text-muted [&_code]:rounded [&_code]:bg-raised [&_code]:px-1 [&_code]:py-0.5 [&_code]:text-text">{children}</div>}
+      {action && <div className="mt-3">{action}</div>}
+    </div>
+  );
+}
+
+export function Failure({ error, retry }: { error: unknown; retry?: () => void }) {
+  const status = error instanceof ApiError ? error.status : undefined;
+  const title = status === 403 ? "Your key does not reach this" : status === 404 ? "There is no such thing here" : "This could not be loaded";
+  return (
+    <Empty icon={<CircleAlert />} title={title} action={retry && <Button onClick={retry}>Try again</Button>}>
+      <span role="alert">{message(error)}</span>
+    </Empty>
+  );
+}
+
+export const message = (error: unknown) => (error instanceof Error ? error.message : String(error));
+
+export function Notice({ tone = "info", children, actions }: { tone?: Tone; children: ReactNode; actions?: ReactNode }) {
+  return (
+    <div role={tone === "bad" ? "alert" : "status"} className={cx("flex flex-wrap items-center gap-x-3 gap-y-2 rounded-md px-3 py-2 text-sm", TONES[tone])}>
+      <div className="min-w-0 flex-1 break-words">{children}</div>
+      {actions}
+    </div>
+  );
+}
+
+export function Skeleton({ rows = 6 }: { rows?: number }) {
+  return (
+    <div aria-busy="true" aria-label="Loading" role="status" className="flex flex-col gap-2.5 p-4 md:p-6">
+      {Array.from({ length: rows }, (_, row) => (
+        <div key={row} className="skeleton h-8" style={{ opacity: 1 - row / (rows + 2) }} />
+      ))}
+    </div>
+  );
+}
+
+const FIELD = "w-full rounded-md border border-edge bg-panel px-2.5 text-sm placeholder:text-faint disabled:opacity-60 aria-invalid:border-bad";
+
+export function Input({ className, ...rest }: InputHTMLAttributes<HTMLInputElement>) {
+  return <input autoComplete="off" spellCheck={false} className={cx(FIELD, "h-8 pointer-coarse:h-10 pointer-coarse:text-[16px]", className)} {...rest} />;
+}
+
+export function Textarea({ className, ...rest }: TextareaHTMLAttributes<HTMLTextAreaElement>) {
+  return <textarea spellCheck={false} className={cx(FIELD, "min-h-16 py-1.5 pointer-coarse:text-[16px]", className)} {...rest} />;
+}
+
+export function Select({ className, ...rest }: SelectHTMLAttributes<HTMLSelectElement>) {
+  return <select className={cx(FIELD, "h-8 pr-7 pointer-coarse:h-10 pointer-coarse:text-[16px]", className)} {...rest} />;
+}
+
+/** A search box; `/` puts the cursor into it from anywhere on the page. */
+export function SearchBox({ value, onChange, placeholder, className }: { value: string; onChange: (value: string) => void; placeholder: string; className?: string }) {
+  const box = useRef<HTMLInputElement>(null);
+  useEffect(() => {
+    const listen = (event: KeyboardEvent) => {
+      const at = event.target as HTMLElement;
+      if (event.key !== "/" || event.ctrlKey || event.metaKey || at.closest("input, textarea, select, [contenteditable=true]")) return;
+      event.preventDefault();
+      box.current?.focus();
+    };
+    addEventListener("keydown", listen);
+    return () => removeEventListener("keydown", listen);
+  }, []);
+  return (
+    <div className={cx("relative min-w-40", className)}>
+      <Search aria-hidden className="pointer-events-none absolute top-1/2 left-2.5 size-3.5 -translate-y-1/2 text-faint" />
+      <input
+        ref={box}
+        type="search"
+        aria-label={placeholder}
+        placeholder={placeholder}
+        value={value}
+        autoComplete="off"
+        spellCheck={false}
+        onChange={(event) => onChange(event.target.value)}
+        onKeyDown={(event) => event.key === "Escape" && (value ? onChange("") : event.currentTarget.blur())}
+        className={cx(FIELD, "h-8 pl-8 pointer-coarse:h-10 pointer-coarse:text-[16px] [&::-webkit-search-cancel-button]:hidden")}
+      />
+    </div>
+  );
+}
+
+export function Field({ label, help, error, children }: { label: string; help?: ReactNode; error?: string | undefined; children: ReactNode }) {
+  return (
+    <label className="flex flex-col gap-1">
+      <span className="text-sm font-medium">{label}</span>
+      {children}
+      {help && <span className="text-xs text-faint">{help}</span>}
+      {error && (
+        <span role="alert" className="text-xs text-bad">
+          {error}
+        </span>
+      )}
+    </label>
+  );
+}
+
+/** Names and values, the values to be copied. */
+export function Facts({ children }: { children: ReactNode }) {
+  return <dl className="grid grid-cols-[minmax(7rem,auto)_1fr] gap-x-5 gap-y-2 px-3.5 py-3 text-sm">{children}</dl>;
+}
+
+export function Fact({ name, children }: { name: string; children: ReactNode }) {
+  return (
+    <>
+      <dt className="text-muted">{name}</dt>
+      <dd className="min-w-0 break-words">{children}</dd>
+    </>
+  );
+}
+
+/** A row of choices of which one is on. */
+export function Chips<T extends string>({ label, value, choices, onChange }: { label: string; value: T; choices: { value: T; label: ReactNode }[]; onChange: (value: T) => void }) {
+  return (
+    <div role="group" aria-label={label} className="flex max-w-full items-center gap-1 overflow-x-auto p-0.5">
+      {choices.map((choice) => (
+        <button
+          key={choice.value}
+          type="button"
+          aria-pressed={choice.value === value}
+          onClick={() => onChange(choice.value)}
+          className={cx(
+            "inline-flex h-7 shrink-0 items-center gap-1.5 rounded-md px-2 text-sm whitespace-nowrap transition-colors pointer-coarse:h-9 pointer-coarse:px-3",
+            choice.value === value ? "bg-raised font-medium text-text" : "text-muted hover:bg-hover hover:text-text",
+          )}
+        >
+          {choice.label}
+        </button>
+      ))}
+    </div>
+  );
+}

@@ -1,0 +1,82 @@
+// A browser for the tests of the console: Debian's Chromium, driven by Playwright. `crates/toolwharf/tests/console` starts the gateway
+// and says in the environment where it is.
+import assert from "node:assert/strict";
+import { mkdirSync } from "node:fs";
+
+import { chromium } from "playwright-core";
+
+export { assert };
+
+export const url = process.env.TOOLWHARF_URL;
+const token = process.env.TOOLWHARF_TOKEN;
+/** The whole of a wait; machines that run tests are busy. */
+const PATIENCE_MS = 30_000;
+
+/** Screens that pages are looked at on. */
+export const SCREENS = [
+  { name: "390-light", viewport: { width: 390, height: 844 }, colorScheme: "light" },
+  { name: "390-dark", viewport: { width: 390, height: 844 }, colorScheme: "dark" },
+  { name: "1440-light", viewport: { width: 1440, height: 900 }, colorScheme: "light" },
+  { name: "1440-dark", viewport: { width: 1440, height: 900 }, colorScheme: "dark" },
+];
+
+/** Runs a test with a browser; whatever a page's policy refuses, and each error of its scripts, fails it. */
+export async function run(test) {
+  const browser = await chromium.launch({
+    executablePath: "/usr/bin/chromium",
+    args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-quic"],
+  });
+  const pages = [];
+  const complaints = [];
+  const open = async (screen = SCREENS[3], options = {}) => {
+    const context = await browser.newContext({ viewport: screen.viewport, colorScheme: screen.colorScheme, ...options });
+    const page = await context.newPage();
+    page.setDefaultTimeout(PATIENCE_MS);
+    page.on("pageerror", (error) => complaints.push(error.message));
+    page.on("console", (message) => message.type() === "error" && !/Failed to load resource/.test(message.text()) && complaints.push(message.text()));
+    // Nothing may be asked of anybody else.
+    page.on("request", (request) => {
+      const to = request.url();
+      if (!to.startsWith(url) && !to.startsWith("data:") && !to.startsWith("blob:")) complaints.push(`asked ${to}`);
+    });
+    pages.push(page);
+    return page;
+  };
+  try {
+    await test(open);
+    assert.deepEqual(complaints, []);
+  } catch (error) {
+    const folder = process.env.TOOLWHARF_PICTURES;
+    if (folder) mkdirSync(folder, { recursive: true });
+    for (const [at, page] of pages.entries()) {
+      console.error(`page ${at}: ${page.url()}\n${await page.locator("body").innerText().catch(() => "")}`);
+      if (folder) await page.screenshot({ path: `${folder}/failed-${at}.png` }).catch(() => {});
+    }
+    console.error(complaints.join("\n"));
+    throw error;
+  } finally {
+    await browser.close();
+  }
+}
+
+/** Signs a page in with the administrator's key. */
+export async function signIn(page, path = "/servers") {
+  await page.goto(`${url}/sign-in?next=${encodeURIComponent(path)}`);
+  await page.fill("#key", token);
+  await page.getByRole("button", { name: "Sign in" }).click();
+  await page.waitForURL(`${url}${path}`);
+}
+
+/** Asks the API, past the page. */
+export async function api(method, path, body) {
+  const response = await fetch(`${url}/api/v1${path}`, {
+    method,
+    headers: { authorization: `Bearer ${token}`, ...(body === undefined ? {} : { "content-type": "application/json" }) },
+    body: body === undefined ? undefined : JSON.stringify(body),
+  });
+  const text = await response.text();
+  return { status: response.status, body: text && (response.headers.get("content-type") ?? "").includes("json") ? JSON.parse(text) : text };
+}
+
+/** Calls a tool by its server's own name for it, past the page. */
+export const call = (server, name, args = {}, more = {}) => api("POST", `/mcp/servers/${server}/call`, { method: "tools/call", params: { name, arguments: args }, ...more });
