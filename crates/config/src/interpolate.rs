@@ -3,7 +3,7 @@
 //! Known forms: `${VAR}`, `${VAR:-default}` (also used when the variable is empty, as in a
 //! shell), `${env:VAR}`, and of VS Code `${workspaceFolder}`, `${workspaceFolderBasename}`,
 //! `${userHome}`, `${pathSeparator}` and `${/}`. `$${` stands for a plain `${`. What a
-//! variable holds is not looked into again. In commands and arguments an unknown form stays
+//! variable holds is not looked into again. `${login:NAME}` is a whole variable of an environment, and an error anywhere else. In commands and arguments an unknown form stays
 //! as it is, because it may be for a shell; elsewhere it is an error.
 
 use std::path::{Path, PathBuf};
@@ -28,6 +28,8 @@ pub enum Error {
     Unset(String),
     #[error("`${{input:{0}}}` asks a person, which a server in the background cannot do")]
     Input(String),
+    #[error("`${{login:{0}}}` can only be the whole value of a variable in `env`")]
+    Login(String),
     #[error("`${{` is not followed by a known form")]
     Form,
 }
@@ -42,6 +44,9 @@ impl Error {
                 let name = variable_for(id);
                 format!("write `${{{name}}}` instead, and set {name} in the environment")
             }
+            Self::Login(name) => format!(
+                "write `\"TOKEN\": \"${{login:{name}}}\"` in the `env` of a server with a `command`; a server with a `url` has `login` instead"
+            ),
             Self::Form => "write `${VAR}`, `${VAR:-default}` or `${env:VAR}`; \
                            `$${` stands for a plain `${`"
                 .to_owned(),
@@ -114,6 +119,9 @@ impl Variables<'_> {
         if let Some(id) = form.strip_prefix("input:") {
             return Err(Error::Input(id.to_owned()));
         }
+        if let Some(name) = form.strip_prefix("login:") {
+            return Err(Error::Login(name.to_owned()));
+        }
         if let Some(name) = form.strip_prefix("env:") {
             return if is_variable(name) {
                 (self.env)(name).ok_or_else(|| Error::Unset(name.to_owned()))
@@ -161,6 +169,18 @@ pub(crate) fn workspace_of(file: &Path) -> PathBuf {
         Some(above) if is_clients => above.to_owned(),
         _ => folder.to_owned(),
     }
+}
+
+/// The name in `${login:NAME}`, if the text is that and nothing else.
+pub fn login_name(text: &str) -> Option<&str> {
+    let name = text.strip_prefix("${login:")?.strip_suffix('}')?;
+    is_login(name).then_some(name)
+}
+
+/// Whether a table `[logins.NAME]` can have this name.
+pub(crate) fn is_login(name: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+    (1..=64).contains(&name.len()) && name.bytes().all(plain)
 }
 
 pub fn is_variable(name: &str) -> bool {
@@ -239,6 +259,10 @@ mod tests {
             "${input:my-key}",
             "error: `${input:my-key}` asks a person, which a server in the background cannot do",
         );
+        check(
+            "Bearer ${login:hub}",
+            "error: `${login:hub}` can only be the whole value of a variable in `env`",
+        );
         for text in ["${", "${A", "${}", "${A%b}", "${1}", "${env:}"] {
             check(text, "error: `${` is not followed by a known form");
         }
@@ -255,6 +279,7 @@ mod tests {
             assert_eq!(variables.fill(text, Unknown::Keep).unwrap(), text);
         }
         assert!(variables.fill("${X}", Unknown::Keep).is_err());
+        assert!(variables.fill("${login:hub}", Unknown::Keep).is_err());
     }
 
     #[test]

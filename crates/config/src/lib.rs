@@ -24,7 +24,7 @@ mod write;
 
 pub use edit::{EditError, ServerFile, edit};
 pub use import::{CLIENTS, foreign, switch_off};
-pub use interpolate::{Error as Unfilled, Unknown, Variables, is_variable};
+pub use interpolate::{Error as Unfilled, Unknown, Variables, is_variable, login_name};
 pub use load::{Config, all_settings};
 pub use locate::{Sources, data_dir};
 pub use members::{MAX_ITEMS, MAX_TEXT_BYTES, Reader, fits, snake, texts};
@@ -35,6 +35,7 @@ pub use sandbox::{
 };
 pub use servers::{
     CONFINING as SANDBOX_KEYS, OURS as TOOLWHARF_KEYS, Unfit, check as check_entry, check_project,
+    login_variables,
 };
 #[cfg(test)]
 pub(crate) use settings::SAMPLE as SETTINGS_SAMPLE;

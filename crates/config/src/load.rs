@@ -72,7 +72,7 @@ impl Config {
                 env,
                 workspace: workspace_of(path),
             };
-            let mut outcome = servers::parse(&source, &variables, config.settings.defaults);
+            let mut outcome = servers::parse(&source, &variables, Some(&config.settings));
             problems.append(&mut outcome.problems);
             config.warnings.append(&mut outcome.warnings);
             duplicates(&source, &outcome.servers, &seen, &mut problems);

@@ -5,6 +5,7 @@
 
 mod agent;
 mod auth;
+mod logins;
 mod sample;
 mod told;
 mod values;
@@ -84,6 +85,9 @@ fn root(mut root: Table<'_, '_>, settings: &mut Settings) {
     settings.client_metadata_url = root.text("client_metadata_url", must, is_https);
     if let Some(table) = root.table("auth") {
         settings.oidc = auth::auth(table);
+    }
+    if let Some(all) = root.items("logins") {
+        settings.logins = logins::logins(root.walk, all);
     }
     let must = r#"one such as "https://app.example.com", without a path or `*`"#;
     let origins = root.each("allowed_origins", must, origin);

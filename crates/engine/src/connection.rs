@@ -15,6 +15,8 @@ use model::Provider;
 use parking_lot::Mutex;
 use runtime::{Enforced, Handle};
 
+use crate::logins::Issued;
+
 /// A live conversation with an instance.
 pub struct Connection {
     pub client: Client,
@@ -22,6 +24,10 @@ pub struct Connection {
     pub handle: Option<Handle>,
     /// What its sandbox is made by, where it has one.
     pub hosted: Option<Arc<Placement>>,
+    /// The access token in the instance's environment.
+    pub(crate) issued: Option<Issued>,
+    /// The principal whose sign-in it has, where it is not the one of all.
+    pub(crate) whose: Option<Arc<str>>,
     pub(crate) level: AtomicU8,
     /// The tools that it lists, where it is a session's own.
     pub(crate) own_tools: OwnTools,
@@ -90,6 +96,8 @@ impl Connection {
             client,
             handle,
             hosted,
+            issued: None,
+            whose: None,
             level: AtomicU8::new(u8::MAX),
             own_tools: OwnTools::default(),
             is_known: AtomicBool::new(false),

@@ -31,6 +31,7 @@ use crate::{
     server::{Server, State},
     shared::Shared,
     status::{Begin, Crash},
+    tokens,
 };
 
 /// From `SIGTERM` to `SIGKILL` when somebody stops a server that was registered.
@@ -284,13 +285,19 @@ impl Server {
             };
             tokio::time::sleep(LAST_WORDS).await;
         };
+        let renewing = async {
+            let _paused = tokens::replaceable(shared, self, connection).await;
+            let _ = tell.try_send(Event::RestartRequested);
+            std::future::pending::<()>().await
+        };
         let why = tokio::select! {
             why = self.converse(shared, connection, ambient, launched, ready) => why,
             () = gone => "the process ended".into(),
             () = self.heartbeats(connection, tell) => "unreachable: it goes on for ever".into(),
             () = resting => "unreachable: it pends".into(),
+            () = renewing => "unreachable: it pends".into(),
         };
-        self.spec.redact(&why).into()
+        self.redact(&why).into()
     }
 
     /// Turns a failed start into an event.
@@ -354,6 +361,7 @@ impl Server {
                 return Err(error);
             }
         };
+        self.hide_token(&connection);
         self.was_up.store(true, Ordering::Relaxed);
         if connection.handle.is_some() {
             *kept = None;
@@ -424,7 +432,7 @@ impl Server {
 
     /// The end of its stderr, without secrets.
     fn last_words(&self) -> String {
-        let all = self.spec.redact(&self.stderr_tail());
+        let all = self.redact(&self.stderr_tail());
         let mut tail = String::new();
         let lines: Vec<&str> = all.lines().rev().take(TAIL.0).collect();
         for line in lines.into_iter().rev() {

@@ -13,7 +13,8 @@ use mcp::{
     Era,
     chain::{self, Blocked},
     client::{
-        Ambient, CallError, Client, ConnectError, Connector, Identity, Options, Stray, Target,
+        Ambient, CallError, Client, ConnectError, Connector, Identity, Options, SignIn, Stray,
+        Target,
     },
 };
 use model::{EraPolicy, Launch, Origin, Place, Reach, ServerSpec};
@@ -23,7 +24,7 @@ use tokio::{sync::Semaphore, time::Instant};
 
 use crate::{
     connection::{Connection, Placement},
-    logins::Logins,
+    logins::{Issued, Logins},
     runtimes::Runtimes,
 };
 
@@ -241,14 +242,19 @@ impl StartError {
     }
 
     fn of(error: &ConnectError) -> Self {
-        let (reason, needs_login) = match error {
-            ConnectError::Call(CallError::SignIn(why)) => (why.to_string(), why.is_needed),
-            error => (error.to_string(), false),
-        };
+        match error {
+            ConnectError::Call(CallError::SignIn(why)) => Self::of_sign_in(why),
+            error => Self {
+                blocked: blocked(error),
+                ..Self::new(error.to_string())
+            },
+        }
+    }
+
+    fn of_sign_in(why: &SignIn) -> Self {
         Self {
-            blocked: blocked(error),
-            hindrance: needs_login.then_some(Hindrance::Login),
-            ..Self::new(reason)
+            hindrance: why.is_needed.then_some(Hindrance::Login),
+            ..Self::new(why.reason.clone())
         }
     }
 }
@@ -269,11 +275,23 @@ impl Connect for Launcher {
         launched: &'a Launched,
     ) -> BoxFuture<'a, Result<(Connection, Ambient), StartError>> {
         Box::pin(async move {
+            let issued = self.issue(spec, whose).await?;
+            let filled = issued.as_ref().map(|issued| with_token(spec, issued));
+            let spec = filled.as_ref().unwrap_or(spec);
             let connecting = self.connect_as_configured(spec, whose, capabilities, launched);
-            let connected = connecting.await;
+            let connected = connecting.await.map(|(connection, ambient)| {
+                let whose = whose.cloned();
+                let connection = Connection {
+                    issued,
+                    whose,
+                    ..connection
+                };
+                (connection, ambient)
+            });
             // Reasons name the command or the URL, and secrets may have been filled in there (P04).
             connected.map_err(|error| StartError {
                 reason: spec.redact(&error.reason).into(),
+                stderr: error.stderr.map(|stderr| spec.redact(&stderr)),
                 refused: error.refused.map(|refused| Refused {
                     why: spec.redact(&refused.why).into(),
                     ..refused
@@ -284,7 +302,34 @@ impl Connect for Launcher {
     }
 }
 
+/// What is launched: with the access token in the place of `${login:NAME}`.
+fn with_token(spec: &ServerSpec, issued: &Issued) -> ServerSpec {
+    let mut spec = spec.clone();
+    if let Origin::Launch(launch) = &mut spec.origin {
+        let launch = Arc::make_mut(launch);
+        for variable in launch.login.iter().flat_map(|login| &login.variables) {
+            let token = issued.token.reveal().to_owned();
+            launch.env.insert(variable.clone(), token);
+        }
+    }
+    spec.secrets.0.insert(issued.token.reveal().to_owned());
+    spec
+}
+
 impl Launcher {
+    /// The access token for the environment of an instance, if it has one there.
+    async fn issue(
+        &self,
+        spec: &ServerSpec,
+        whose: Option<&Arc<str>>,
+    ) -> Result<Option<Issued>, StartError> {
+        let Some(issuing) = self.logins.issue(spec, whose) else {
+            return Ok(None);
+        };
+        let issued = issuing.await.map_err(|why| StartError::of_sign_in(&why))?;
+        Ok(Some(issued))
+    }
+
     fn options(&self, spec: &ServerSpec, capabilities: &str, era: Option<Era>) -> Options {
         Options {
             label: spec.name.as_str().into(),

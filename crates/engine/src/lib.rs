@@ -19,7 +19,7 @@
 //!   servers. `hold`: calls that wait for a modern client's input; `tasks`: calls whose result is fetched later; `apps`: whose
 //!   app makes a call.
 //! - `shared`: all of this, for all tasks.
-//! - `stock`: what a server says of itself; `chain`: gateways behind this one; `drive`: the loop that runs a server.
+//! - `tokens`: access tokens in the environment of instances. `stock`: what a server says of itself; `chain`: gateways behind this one; `drive`: the loop that runs a server.
 //! - `own_instances`: instances of a session's own; `relay`: the way of one call, across the eras; `skills` and `task_requests`:
 //!   requests that are not relayed as they are.
 //! - [`gateway`]: the front door for requests of clients. `declare`: what changes the fleet; `watch`: what clients watch;
@@ -73,6 +73,7 @@ mod subscriptions;
 mod task_requests;
 mod tasks;
 mod timers;
+mod tokens;
 mod unavailable;
 mod update;
 pub mod uri;
@@ -86,7 +87,7 @@ pub use exchange::{ANONYMOUS, Answer, Caller};
 pub use fleet::{Fleet, Project};
 pub use gateway::Gateway;
 pub use launch::{Connect, Hindrance, Launched, Refused, StartError};
-pub use logins::{Logins, NoLogins};
+pub use logins::{Issued, Logins, NoLogins};
 pub use memory::{Remembered, config_digest};
 pub use orders::Order;
 pub use pinned::KeptBack;

@@ -25,6 +25,7 @@ use crate::{
     server::{FIRST_START, Server},
     sessions::Holder,
     shared::Shared,
+    tokens,
     unavailable::Unavailable,
     view::View,
 };
@@ -96,6 +97,7 @@ async fn started(
         let connecting = (shared.connect).connect(&server.spec, whose, capabilities, &launched);
         let (connection, ambient) = connecting.await?;
         let connection = Arc::new(connection);
+        server.hide_token(&connection);
         begin(&connection, ambient);
         Ok::<_, StartError>(connection)
     });
@@ -119,6 +121,8 @@ async fn watch(
 ) {
     let over = server.over.clone();
     let mut calls = u64::MAX;
+    let outlived = tokens::outlived(&shared, &server, &connection);
+    let mut outlived = std::pin::pin!(outlived);
     loop {
         let idle = tokio::time::sleep(shared.limits().server_idle);
         tokio::select! {
@@ -134,6 +138,7 @@ async fn watch(
             },
             _ = connection.client.closed() => break,
             () = over.cancelled() => break,
+            () = &mut outlived => break,
             () = idle => {
                 let seen = server.stats.calls.load(Ordering::Relaxed);
                 if seen == calls && server.instances.forget_unused(&connection) {
@@ -166,11 +171,13 @@ async fn forward(
     let Some(over) = session.upgrade().map(|session| session.over().clone()) else {
         return;
     };
+    let mut outlived = Box::pin(tokens::outlived(&shared, &server, &connection));
     loop {
         let event = tokio::select! {
             event = next(&mut ambient) => event,
             _ = connection.client.closed() => None,
             () = over.cancelled() => None,
+            () = &mut outlived => None,
         };
         let (Some(event), Some(session)) = (event, session.upgrade()) else {
             break;
@@ -204,14 +211,8 @@ async fn forward(
             Event::Response(_) => {}
         }
     }
-    let instances = &server.instances;
-    if let Some(session) = session.upgrade() {
-        instances
-            .close(&session.id().into(), shared.stop_grace)
-            .await;
-    }
     connection.close(shared.stop_grace).await;
-    instances.forget_gone(&connection);
+    server.instances.forget_gone(&connection);
 }
 
 /// Whether a session sees lists of its own in this view.

@@ -19,8 +19,11 @@ use std::{
 };
 
 use mcp::client::CallerId;
-use parking_lot::Mutex;
-use tokio::{sync::oneshot, time::Instant};
+use parking_lot::{Mutex, MutexGuard};
+use tokio::{
+    sync::{Notify, oneshot},
+    time::Instant,
+};
 
 /// The end of the line where that many waited in it that are gone by now: they are cleared away.
 const MAX_GONE: usize = 64;
@@ -35,11 +38,15 @@ pub(crate) struct Queue {
 struct Places {
     limit: usize,
     line: Mutex<Line>,
+    /// Rings when no call is in flight any more.
+    emptied: Notify,
 }
 
 #[derive(Default)]
 struct Line {
     in_flight: usize,
+    /// Whether nobody else gets a place.
+    is_paused: bool,
     /// Whether only calls of one caller are in flight at a time.
     takes_turns: bool,
     /// Whose turn it is, if turns are taken and that is known.
@@ -157,6 +164,7 @@ impl Queue {
             places: Arc::new(Places {
                 limit,
                 line: Mutex::new(line),
+                emptied: Notify::new(),
             }),
             waiting: AtomicUsize::new(0),
             max_waiting,
@@ -165,6 +173,23 @@ impl Queue {
 
     pub(crate) fn in_flight(&self) -> usize {
         self.places.line.lock().in_flight
+    }
+
+    /// Waits until no call is in flight.
+    pub(crate) async fn idle(&self) {
+        loop {
+            let emptied = self.places.emptied.notified();
+            if self.in_flight() == 0 {
+                return;
+            }
+            emptied.await;
+        }
+    }
+
+    /// Has all calls wait in line until the answer is dropped, but for those in flight.
+    pub(crate) fn pause(&self) -> Paused<'_> {
+        self.places.line.lock().is_paused = true;
+        Paused(&self.places)
     }
 
     pub(crate) fn waiting(&self) -> usize {
@@ -224,11 +249,34 @@ impl Queue {
     }
 }
 
-impl Places {}
+impl Places {
+    /// Gives places to those in line, as far as there is room.
+    fn let_in<'p>(self: &'p Arc<Self>, mut line: MutexGuard<'p, Line>) {
+        while let Some(waiter) = line.next(self.limit) {
+            let permit = line.admit(self, waiter.caller, waiter.sending);
+            drop(line);
+            // Of one that has just gone, the permit comes back and is dropped here: then its place is given on.
+            drop(waiter.place.send(permit));
+            line = self.line.lock();
+        }
+    }
+}
+
+/// Keeps calls in line until it is dropped.
+pub(crate) struct Paused<'q>(&'q Arc<Places>);
+
+impl Drop for Paused<'_> {
+    fn drop(&mut self) {
+        let mut line = self.0.line.lock();
+        line.is_paused = false;
+        self.0.let_in(line);
+    }
+}
 
 impl Line {
     fn has_room(&self, limit: usize, caller: CallerId) -> bool {
-        self.in_flight < limit
+        !self.is_paused
+            && self.in_flight < limit
             && (!self.takes_turns || self.in_flight == 0 || self.turn == Some(caller))
     }
 
@@ -279,13 +327,10 @@ impl Drop for Permit {
         let Some(places) = &self.places else { return };
         let mut line = places.line.lock();
         line.in_flight -= 1;
-        while let Some(waiter) = line.next(places.limit) {
-            let permit = line.admit(places, waiter.caller, waiter.sending);
-            drop(line);
-            // Of one that has just gone, the permit comes back and is dropped here: then its place is given on.
-            drop(waiter.place.send(permit));
-            line = places.line.lock();
+        if line.in_flight == 0 {
+            places.emptied.notify_waiters();
         }
+        places.let_in(line);
     }
 }
 
@@ -322,6 +367,22 @@ mod tests {
                 None => entering.await,
             }
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pause_lets_calls_end_and_none_begin() {
+        let queue = Queue::new(2, 2, false);
+        let first = enter(&queue, CallerId::unique()).await;
+        let paused = queue.pause();
+        let mut second = Box::pin(enter(&queue, CallerId::unique()));
+        assert!((&mut second).now_or_never().is_none());
+        let mut idle = Box::pin(queue.idle());
+        assert!((&mut idle).now_or_never().is_none());
+        drop(first);
+        idle.await;
+        assert!((&mut second).now_or_never().is_none());
+        drop(paused);
+        assert!(second.await.is_some());
     }
 
     #[tokio::test(start_paused = true)]

@@ -86,7 +86,7 @@ impl Failure {
             Self::Timeout(ms) => format!("server `{name}` did not answer within {ms} ms"),
             Self::Call(error) => format!("server `{name}` failed: {error}"),
         };
-        RpcError::internal(server.spec.redact(&message))
+        RpcError::internal(server.redact(&message))
     }
 }
 
@@ -135,7 +135,7 @@ async fn recorded(
     bodies: AuditBodies,
 ) -> Answer {
     let spec = &target.server.spec;
-    let redact = |text: &str| spec.redact(text);
+    let redact = |text: &str| target.server.redact(text);
     let arguments = frame.param(Param::Arguments);
     let mut record = None;
     let mut opening = Box::pin(async {
@@ -698,7 +698,7 @@ impl Relay<'_> {
                 format!("server `{server}` failed on `{what}`: {error}"),
             ),
         };
-        let message = self.target.server.spec.redact(&message);
+        let message = self.target.server.redact(&message);
         if let Some(times) = self.target.server.repeats.count(&(reason, what)) {
             tracing::warn!(server = %server, method = self.frame.method(), "{message}{times}");
         }

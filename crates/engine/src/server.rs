@@ -5,7 +5,7 @@
 //! ([`crate::lifecycle`]).
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, VecDeque},
     sync::{
         Arc, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -15,7 +15,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use mcp::{Era, chain::Blocked, client::CallerId};
-use model::{NativeName, ServerKey, ServerName, ServerSpec, Sharing};
+use model::{Hidden, NativeName, ServerKey, ServerName, ServerSpec, Sharing};
 use parking_lot::Mutex;
 use runtime::{Repeats, process::Handle};
 use tokio::{
@@ -36,7 +36,7 @@ use crate::{
     refresh::Refresh,
     remember::Pins,
     scope::Scope,
-    sessions::{Holder, OwnInstances},
+    sessions::OwnInstances,
     status::{Begin, Known, Left, Load, Status},
     subscriptions::Upstream,
     timers::Timers,
@@ -48,6 +48,9 @@ use crate::{
 const FIRST_ANSWER: Duration = Duration::from_secs(1);
 /// How long the first list of all may wait for a server that is being started for the first time.
 pub const FIRST_START: Duration = Duration::from_secs(10);
+
+/// Access tokens that are kept out of texts.
+const MAX_HIDDEN: usize = 64;
 
 /// Where a server is, as its callers see it.
 #[derive(Clone)]
@@ -123,6 +126,8 @@ pub struct Server {
     /// Whether each caller signs in to it by themselves, and has an instance of their own. The common one has somebody's sign-in, and is
     /// there for the lists that all see.
     pub(crate) is_personal: bool,
+    /// The access tokens that its instances had in their environment last.
+    issued: Mutex<VecDeque<Hidden>>,
     /// What its calls would fill the log with.
     pub(crate) repeats: Repeats,
 }
@@ -182,6 +187,7 @@ impl Server {
             stderr_of_failure: Mutex::default(),
             blocked: Mutex::default(),
             stats: Stats::default(),
+            issued: Mutex::default(),
             repeats: Repeats::default(),
             is_personal,
             spec,
@@ -423,10 +429,31 @@ impl Server {
         followed.await.is_ok()
     }
 
-    /// Ends the instance of somebody who has signed in or out: the next call makes one with what they have now.
-    pub async fn part_with(&self, principal: &Arc<str>, grace: Duration) {
-        let holder = Holder::Principal(principal.clone());
-        self.instances.close(&holder, grace).await;
+    /// Ends the instances of somebody who has signed in or out (`None`: all that are somebody's own): the next call makes one with what they
+    /// have now.
+    pub async fn part_with(&self, principal: Option<&Arc<str>>, grace: Duration) {
+        match principal {
+            Some(principal) => self.instances.close_of(principal, grace).await,
+            None => self.instances.close_all(grace).await,
+        }
+    }
+
+    /// The text without the server's secrets, access tokens included.
+    pub(crate) fn redact(&self, text: &str) -> String {
+        let issued: Vec<Hidden> = self.issued.lock().iter().cloned().collect();
+        self.spec.redact_also(text, &issued)
+    }
+
+    /// Takes note of an instance's access token: it is in no text of ours from now on.
+    pub(crate) fn hide_token(&self, connection: &Connection) {
+        let Some(issued) = &connection.issued else {
+            return;
+        };
+        let mut hidden = self.issued.lock();
+        if !hidden.contains(&issued.token) {
+            hidden.truncate(MAX_HIDDEN - 1);
+            hidden.push_front(issued.token.clone());
+        }
     }
 
     /// How it is.

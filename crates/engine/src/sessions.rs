@@ -52,21 +52,29 @@ impl OwnInstances {
 
     /// Ends an owner's instance.
     pub(crate) async fn close(&self, holder: &Holder, grace: Duration) {
-        let slot = self.by_holder.lock().remove(holder);
-        if let Some(connection) = slot.and_then(|slot| slot.get().cloned()) {
-            connection.close(grace).await;
+        let slot = self.by_holder.lock().remove_entry(holder);
+        close(slot.into_iter().collect(), grace).await;
+    }
+
+    /// Ends the instances that have a principal's sign-in.
+    pub(crate) async fn close_of(&self, principal: &Arc<str>, grace: Duration) {
+        let is_theirs = |holder: &Holder, slot: &Slot| match holder {
+            Holder::Principal(owner) => owner == principal,
+            Holder::Session(_) => {
+                (slot.get()).is_some_and(|it| it.whose.as_ref() == Some(principal))
+            }
+        };
+        let mut slots = HashMap::new();
+        {
+            let mut all = self.by_holder.lock();
+            slots.extend(all.extract_if(|holder, slot| is_theirs(holder, slot)));
         }
+        close(slots, grace).await;
     }
 
     pub(crate) async fn close_all(&self, grace: Duration) {
-        let slots: Vec<_> = self.by_holder.lock().drain().collect();
-        let closing = slots
-            .into_iter()
-            .filter_map(|(_, slot)| slot.get().cloned())
-            .map(|connection| async move {
-                connection.close(grace).await;
-            });
-        futures_util::future::join_all(closing).await;
+        let slots = std::mem::take(&mut *self.by_holder.lock());
+        close(slots, grace).await;
     }
 
     /// Forgets an instance, unless a call holds it: two references are those of the slot and of the task that watches it.
@@ -86,4 +94,10 @@ impl OwnInstances {
             .get(holder)
             .and_then(|slot| slot.get().cloned())
     }
+}
+
+async fn close(slots: HashMap<Holder, Slot>, grace: Duration) {
+    let connections = slots.into_values().filter_map(|slot| slot.get().cloned());
+    let closing = connections.map(async |connection| connection.close(grace).await);
+    futures_util::future::join_all(closing).await;
 }

@@ -2,7 +2,10 @@
 //!
 //! Invariant: `Debug` shows no secret.
 
-use std::fmt;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -70,6 +73,49 @@ pub struct Login {
     /// Whether the issuer is told which server the token is for (RFC 8707). Entra refuses that.
     pub resource: bool,
     pub pkce: Pkce,
+    /// Where people sign in, for an issuer without metadata.
+    pub endpoints: Option<Box<Endpoints>>,
+}
+
+/// The endpoints of an issuer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoints {
+    pub authorize: String,
+    pub token: String,
+    pub device: Option<String>,
+}
+
+/// The variables of a launched server whose values are access tokens: `"GITHUB_TOKEN": "${login:github}"`. Its environment has that text
+/// until it is launched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoginVariables {
+    /// Of the table `[logins.NAME]`.
+    pub name: String,
+    pub variables: BTreeSet<String>,
+    /// `None`: there is no such table.
+    pub login: Option<Login>,
+}
+
+impl LoginVariables {
+    /// Looks the login up.
+    ///
+    /// # Errors
+    /// There is none of that name; the error names those that there are.
+    pub fn resolve(&mut self, logins: &BTreeMap<String, Login>) -> Result<(), String> {
+        self.login = logins.get(&self.name).cloned();
+        if self.login.is_some() {
+            return Ok(());
+        }
+        let names: Vec<String> = logins.keys().map(|name| format!("`{name}`")).collect();
+        let known = match names.is_empty() {
+            true => "there are none".to_owned(),
+            false => format!("there are {}", names.join(", ")),
+        };
+        let name = &self.name;
+        Err(format!(
+            "there is no `[logins.{name}]` in toolwharf.toml; {known}"
+        ))
+    }
 }
 
 impl Default for Login {
@@ -85,6 +131,7 @@ impl Default for Login {
             scopes: Vec::new(),
             resource: true,
             pkce: Pkce::default(),
+            endpoints: None,
         }
     }
 }

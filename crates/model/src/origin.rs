@@ -8,7 +8,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::{Login, Packages, Sandbox};
+use crate::{Login, LoginVariables, Packages, Sandbox};
 
 /// Where a server's instances come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +35,8 @@ pub struct Remote {
 pub struct Launch {
     pub program: Program,
     pub env: BTreeMap<String, String>,
+    /// Those of `env` whose values are access tokens.
+    pub login: Option<LoginVariables>,
     /// The directory that it is started in on the host; `None`: our own. A sandbox has its own.
     pub cwd: Option<PathBuf>,
     pub reach: Reach,
@@ -100,6 +102,7 @@ impl Launch {
         Self {
             program,
             env: BTreeMap::new(),
+            login: None,
             cwd: None,
             reach: Reach::Streams,
             place,
@@ -156,6 +159,7 @@ impl fmt::Debug for Launch {
             .field("program", &self.program.target())
             .field("args", &format_args!("[{args} hidden]"))
             .field("env", &self.env.keys())
+            .field("login", &self.login)
             .field("cwd", &self.cwd)
             .field("reach", &self.reach)
             .field("place", &self.place)

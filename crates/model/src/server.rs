@@ -6,11 +6,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::{
-    Breaker, EraPolicy, ExposedName, Heartbeat, Launch, NativeName, Origin, ProjectId, Reach,
-    RestartPolicy, Sandbox, ServerKey, ServerName, Sharing,
+    Breaker, EraPolicy, ExposedName, Heartbeat, Hidden, Launch, Login, NativeName, Origin,
+    ProjectId, Reach, RestartPolicy, Sandbox, ServerKey, ServerName, Sharing,
 };
 
 /// What stands in the place of a secret.
@@ -139,6 +140,12 @@ impl ServerSpec {
     /// says so in its environment and headers. Plain, or escaped as in JSON, also in JSON within JSON.
     #[must_use]
     pub fn redact(&self, text: &str) -> String {
+        self.redact_also(text, &[])
+    }
+
+    /// As [`ServerSpec::redact`], and without `more`.
+    #[must_use]
+    pub fn redact_also(&self, text: &str, more: &[Hidden]) -> String {
         let named: &BTreeMap<String, String> = match &self.origin {
             Origin::Remote(remote) => &remote.headers,
             Origin::Launch(launch) => &launch.env,
@@ -149,7 +156,12 @@ impl ServerSpec {
             .map(|(_, value)| value.as_str());
         let login = match &self.origin {
             Origin::Remote(remote) => [&remote.login.client_secret, &remote.login.private_key],
-            Origin::Launch(_) => [&None, &None],
+            Origin::Launch(launch) => {
+                let login = launch.login.as_ref().and_then(|all| all.login.as_ref());
+                login.map_or([&None, &None], |login| {
+                    [&login.client_secret, &login.private_key]
+                })
+            }
         };
         let login = login.into_iter().flatten().map(String::as_str);
         let mut values: Vec<&str> = self
@@ -159,6 +171,7 @@ impl ServerSpec {
             .map(String::as_str)
             .chain(named)
             .chain(login)
+            .chain(more.iter().map(Hidden::reveal))
             .filter(|value| value.len() >= LEAST_SECRET)
             .collect();
         // The longer first: one may be a part of another.
@@ -204,6 +217,23 @@ impl ServerSpec {
     #[must_use]
     pub fn sandbox(&self) -> Option<&Sandbox> {
         self.launch()?.sandbox()
+    }
+
+    /// Looks up the login that its variables are of; without one it is unusable.
+    pub fn resolve_login(&mut self, logins: &BTreeMap<String, Login>) {
+        let Origin::Launch(launch) = &mut self.origin else {
+            return;
+        };
+        if launch.login.is_none() {
+            return;
+        }
+        let found = Arc::make_mut(launch)
+            .login
+            .as_mut()
+            .map(|it| it.resolve(logins));
+        if let Some(Err(why)) = found {
+            self.unusable.get_or_insert(why);
+        }
     }
 
     /// The id that it is registered under, if it is.
@@ -323,7 +353,7 @@ mod tests {
             headers: BTreeMap::new(),
             sse: false,
             public_only: false,
-            login: crate::Login::default(),
+            login: Login::default(),
         });
         assert_eq!(spec.max_concurrency_or_default(), 64);
     }

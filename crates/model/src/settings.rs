@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    AuditBodies, Breaker, Hidden, NamingPolicy, OidcSettings, Packages, Pinning, ProjectId,
+    AuditBodies, Breaker, Hidden, Login, NamingPolicy, OidcSettings, Packages, Pinning, ProjectId,
     Provider, ServerName, StartPolicy, ToolRef,
 };
 
@@ -38,6 +38,8 @@ pub struct Settings {
     pub client_metadata_url: Option<String>,
     /// Issuers whose tokens are taken, by the name that stands in the ids of their people.
     pub oidc: BTreeMap<String, OidcSettings>,
+    /// Where people sign in for the access tokens of variables, by name.
+    pub logins: BTreeMap<String, Login>,
     /// Extensions that shared servers are told of, as clients have them: name and settings, which are JSON text.
     pub extensions: BTreeMap<String, String>,
     /// Of servers that name none.
@@ -236,6 +238,7 @@ impl Default for Settings {
             public_url: None,
             client_metadata_url: None,
             oidc: BTreeMap::new(),
+            logins: BTreeMap::new(),
             extensions: BTreeMap::from([(
                 "io.modelcontextprotocol/ui".to_owned(),
                 r#"{"mimeTypes":["text/html;profile=mcp-app"]}"#.to_owned(),

@@ -118,12 +118,12 @@ impl Device {
         ];
         let shown = authenticate(discovery, client, login, &mut form)?;
         let response = post_form(http, &place, &form, shown).await?;
-        if response.status().is_success() {
-            let tokens = read(response.body(), &discovery.scopes);
-            return tokens
-                .map(Polled::Done)
-                .ok_or_else(|| unreadable(&place, "its answer holds no bearer token"));
+        if response.status().is_success()
+            && let Some(tokens) = read(response.body(), &discovery.scopes)
+        {
+            return Ok(Polled::Done(tokens));
         }
+        // GitHub refuses with HTTP 200.
         let (error, said) = refusal(&response);
         match error.as_deref() {
             Some("authorization_pending") => Ok(Polled::Wait(self.interval())),

@@ -65,6 +65,27 @@ pub async fn discover(
     })
 }
 
+/// Finds out where one signs in where no server says so: at the issuer of the login, or at its endpoints.
+///
+/// # Errors
+/// When the issuer's metadata is not there, cannot be read, or is of another issuer.
+pub async fn discover_issuer(http: &dyn Http, login: &Login) -> Result<Discovery, Error> {
+    let issuer = login.issuer.as_deref();
+    let metadata = match (&login.endpoints, issuer) {
+        (Some(endpoints), _) => Metadata::of_endpoints(issuer, endpoints),
+        (None, Some(issuer)) => of_issuer(http, issuer).await?,
+        (None, None) => {
+            let what = "the login has neither an issuer nor endpoints";
+            return Err(Error::new(Code::Unsupported, what));
+        }
+    };
+    Ok(Discovery {
+        resource: None,
+        scopes: scopes(login, &Challenge::default(), None, &metadata),
+        metadata,
+    })
+}
+
 /// The scopes to ask for: what the entry says, and what the challenge names; without either, all that the server lists.
 fn scopes(
     login: &Login,

@@ -26,7 +26,7 @@ pub use self::{
     challenge::Challenge,
     client::{Client, identify},
     device::{Device, Polled},
-    discovery::{Discovery, discover},
+    discovery::{Discovery, discover, discover_issuer},
     error::{Code, Error},
     metadata::Metadata,
     token::Tokens,

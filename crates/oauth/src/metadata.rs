@@ -1,5 +1,6 @@
 //! What authorization servers and protected resources say of themselves.
 
+use model::Endpoints;
 use serde::{Deserialize, Serialize};
 use url::Url;
 
@@ -40,6 +41,21 @@ impl Metadata {
             token_endpoint: at("/token"),
             registration_endpoint: at("/register"),
             // 2025-03-26 basic/authorization: clients use PKCE in any case.
+            code_challenge_methods_supported: Some(vec!["S256".into()]),
+            ..Self::default()
+        }
+    }
+
+    /// Of an issuer whose endpoints an administrator has named.
+    pub(crate) fn of_endpoints(issuer: Option<&str>, endpoints: &Endpoints) -> Self {
+        let origin =
+            || Url::parse(&endpoints.authorize).map(|url| url.origin().ascii_serialization());
+        Self {
+            issuer: issuer.map_or_else(|| origin().unwrap_or_default(), str::to_owned),
+            authorization_endpoint: Some(endpoints.authorize.clone()),
+            token_endpoint: Some(endpoints.token.clone()),
+            device_authorization_endpoint: endpoints.device.clone(),
+            // One that does not know it takes no notice.
             code_challenge_methods_supported: Some(vec!["S256".into()]),
             ..Self::default()
         }

@@ -142,20 +142,23 @@ pub(crate) async fn request(
     }
     let shown = authenticate(discovery, client, login, &mut form)?;
     let response = post_form(http, &place, &form, shown).await?;
-    if !response.status().is_success() {
-        let (error, said) = refusal(&response);
-        let status = response.status();
-        // Without an error of OAuth's it may be anything, such as a proxy in between; and an issuer that is busy refuses nobody.
-        return Err(match error.as_deref() {
-            Some(error) if status.is_client_error() && !is_passing(status, error) => {
-                let issuer = excerpt(&discovery.metadata.issuer);
-                Error::new(refused, format!("the issuer {issuer} refused: {said}"))
-            }
-            _ => unreadable(&place, &format!("it answered {said}")),
-        });
+    let status = response.status();
+    if status.is_success()
+        && let Some(tokens) = read(response.body(), &discovery.scopes)
+    {
+        return Ok(tokens);
     }
-    read(response.body(), &discovery.scopes)
-        .ok_or_else(|| unreadable(&place, "its answer holds no bearer token"))
+    let (error, said) = refusal(&response);
+    // Without an error of OAuth's it may be anything, such as a proxy in between; and an issuer that is busy refuses nobody. GitHub
+    // refuses with HTTP 200.
+    Err(match error.as_deref() {
+        Some(error) if !status.is_server_error() && !is_passing(status, error) => {
+            let issuer = excerpt(&discovery.metadata.issuer);
+            Error::new(refused, format!("the issuer {issuer} refused: {said}"))
+        }
+        None if status.is_success() => unreadable(&place, "its answer holds no bearer token"),
+        _ => unreadable(&place, &format!("it answered {said}")),
+    })
 }
 
 /// Whether an issuer may answer otherwise another time.

@@ -364,6 +364,12 @@ async fn answers_of_the_token_endpoint() {
             Code::Refused,
             "invalid_grant",
         ),
+        // As GitHub does it.
+        (
+            Script::good().with(TOKEN, 200, json!({ "error": "bad_refresh_token" })),
+            Code::Refused,
+            "bad_refresh_token",
+        ),
         (
             Script::good().with(TOKEN, 401, json!({ "error": "invalid_client" })),
             Code::Refused,

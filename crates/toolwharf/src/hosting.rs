@@ -95,7 +95,10 @@ impl Hosting {
                 None => &mut HashMap::new(),
             };
             match Entry::kept(row, known) {
-                Ok(spec) => hosted.push((spec, left(row, &mut crashes))),
+                Ok(mut spec) => {
+                    spec.resolve_login(&self.gateway.settings().logins);
+                    hosted.push((spec, left(row, &mut crashes)));
+                }
                 Err(wrong) => {
                     let wrong: Vec<&str> = wrong.iter().map(|one| one.detail.as_str()).collect();
                     let why = wrong.join("; ");

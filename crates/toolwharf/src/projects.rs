@@ -6,7 +6,6 @@
 use std::{
     collections::HashMap,
     hash::{BuildHasher, BuildHasherDefault, DefaultHasher},
-    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -19,7 +18,8 @@ use engine::{
     secrets::{DataKey, Sealed},
 };
 use model::{
-    ExposedName, NativeName, Origin, ProjectId, ProjectView, ServerSpec, ToolRef, ToolSetting,
+    ExposedName, NativeName, Origin, ProjectId, ProjectView, ServerSpec, Settings, ToolRef,
+    ToolSetting,
 };
 use serde_json::Value;
 use store::{Page, ProjectRow, SealedSecret, SecretRow, ServerRow, Store};
@@ -181,10 +181,10 @@ impl Projects {
         let snapshots = self.store.snapshot_list(owner).await?;
         let pins = self.store.pin_digest_list(owner).await?;
         let secrets = self.secrets(id, &servers).await?;
-        let mounts = self.gateway.settings().hosting.mounts.clone();
+        let settled = self.gateway.settings();
         let specs: Vec<ServerSpec> = servers
             .iter()
-            .filter_map(|server| spec(id, server, &secrets, &mounts))
+            .filter_map(|server| spec(id, server, &secrets, &settled))
             .collect();
         let tools: HashMap<ToolRef, ToolSetting> = settings
             .into_iter()
@@ -388,7 +388,7 @@ fn spec(
     project: &ProjectId,
     server: &ServerRow,
     secrets: &HashMap<String, String>,
-    allowed: &[PathBuf],
+    settings: &Settings,
 ) -> Option<ServerSpec> {
     match check_project(project, &server.name, &entry(server), secrets) {
         Ok(mut spec) => {
@@ -396,6 +396,8 @@ fn spec(
             if let Origin::Remote(remote) = &mut spec.origin {
                 remote.public_only = server.config[REGISTERED_BY] == BY_PROJECT;
             }
+            spec.resolve_login(&settings.logins);
+            let allowed = &settings.hosting.mounts;
             let mut mounts = spec
                 .sandbox()
                 .into_iter()

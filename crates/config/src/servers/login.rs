@@ -1,11 +1,15 @@
 //! What an entry says of signing in to its server: `"login": "shared"`, or an object. It stands flat or under `toolwharf`, in camel
-//! case or in snake case.
+//! case or in snake case. Servers that are launched have access tokens in their environment instead (`${login:NAME}`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use jsonc_parser::ast::{Object, ObjectProp};
-use model::{Grant, Login, LoginMode, Origin, ServerSpec};
+use model::{Grant, Login, LoginMode, LoginVariables, Origin, ServerSpec};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
+use super::super::interpolate::login_name;
 use super::super::members::{Reader, texts};
 use super::super::problem::Problem;
 use super::super::shape::span;
@@ -37,7 +41,7 @@ impl Entry<'_> {
                 "`login` of server `{}` is of servers with a `url`",
                 self.server
             );
-            let help = "remove it";
+            let help = "remove it; a launched server gets an access token as a variable, such as `\"TOKEN\": \"${login:NAME}\"` in `env`";
             return self.report(Problem::at(self.source, span(&prop.name), what).help(help));
         };
         let members = match self.json(&prop.value) {
@@ -58,10 +62,68 @@ impl Entry<'_> {
         }
     }
 
+    /// Notes which variables are access tokens, and of which login.
+    pub(super) fn tokens(&mut self, spec: &mut ServerSpec) {
+        let Origin::Launch(launch) = &mut spec.origin else {
+            return;
+        };
+        let Some((_, first)) = self.tokens.first().cloned() else {
+            return;
+        };
+        let found = login_variables(&launch.env, |variable| {
+            self.tokens.iter().any(|(token, _)| token == variable)
+        });
+        let resolved = found.and_then(|mut found| {
+            if let (Some(found), Some(logins)) = (&mut found, self.logins) {
+                found.resolve(logins)?;
+            }
+            Ok(found)
+        });
+        match resolved {
+            Ok(found) => Arc::make_mut(launch).login = found,
+            Err(what) if self.active => {
+                let what = format!("{what} (server `{}`)", self.server);
+                let help = "add the table, or name another one: docs/sign-in.md";
+                self.report(Problem::at(self.source, first, what).help(help));
+            }
+            Err(_) => {}
+        }
+    }
+
     fn mislogin(&mut self, prop: &ObjectProp<'_>, path: &str, must: &str) {
         let what = format!("`{path}` of server `{}` is not usable", self.server);
         let help = format!("it {must}");
         self.report(Problem::at(self.source, span(&prop.value), what).help(help));
+    }
+}
+
+/// Finds the variables that are access tokens, among those that `may_be`.
+///
+/// # Errors
+/// They are of several logins.
+pub fn login_variables(
+    env: &BTreeMap<String, String>,
+    may_be: impl Fn(&str) -> bool,
+) -> Result<Option<LoginVariables>, String> {
+    let mut variables = BTreeSet::new();
+    let mut names = BTreeSet::new();
+    for (variable, text) in env {
+        if let Some(name) = login_name(text).filter(|_| may_be(variable)) {
+            variables.insert(variable.clone());
+            names.insert(name.to_owned());
+        }
+    }
+    let mut names = names.into_iter();
+    match (names.next(), names.next()) {
+        (Some(name), None) => Ok(Some(LoginVariables {
+            name,
+            variables,
+            login: None,
+        })),
+        (Some(one), Some(other)) => Err(format!(
+            "a server has one login, not both `{one}` and `{other}`"
+        )),
+        (None, _) => Ok(None),
     }
 }
 
@@ -90,6 +152,7 @@ fn read(reader: &mut Reader<'_>) -> Login {
             .unwrap_or_default(),
         resource: reader.flag("resource").unwrap_or(usual.resource),
         pkce: word(reader, "pkce", "must be \"required\" or \"assume\"").unwrap_or_default(),
+        endpoints: None,
     };
     if login.grant == Grant::ClientCredentials {
         if login.client_id.is_none() {

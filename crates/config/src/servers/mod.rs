@@ -14,7 +14,7 @@ mod origin;
 mod values;
 
 use std::cell::RefCell;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::num::NonZeroU32;
 use std::ops::Range;
 use std::path::Path;
@@ -22,7 +22,8 @@ use std::path::Path;
 use jsonc_parser::ast::{Object, ObjectProp, Value};
 use jsonc_parser::common::Ranged;
 use model::{
-    Breaker, Declared, Defaults, EraPolicy, ProjectId, Secrets, ServerName, ServerSpec, Sharing,
+    Breaker, Declared, Defaults, EraPolicy, Login, ProjectId, Secrets, ServerName, ServerSpec,
+    Settings, Sharing,
 };
 
 use super::interpolate::{Variables, workspace_of};
@@ -32,6 +33,7 @@ use super::shape::{self, duplicates, kind, printable, span};
 use super::source::{ENTRY_KEYS, Source, Syntax};
 pub use confined::CONFINING;
 use confined::Confining;
+pub use login::login_variables;
 
 /// A server and where its name stands.
 #[derive(Debug)]
@@ -85,8 +87,12 @@ pub const OURS: &[&str] = &[
     "login",
 ];
 
-/// `defaults` hold for entries that are launched and say nothing else.
-pub(crate) fn parse(source: &Source, variables: &Variables<'_>, defaults: Defaults) -> Outcome {
+/// `settings` say what holds for entries that say nothing else, and which logins there are; `None`: nobody knows.
+pub(crate) fn parse(
+    source: &Source,
+    variables: &Variables<'_>,
+    settings: Option<&Settings>,
+) -> Outcome {
     let mut outcome = Outcome::default();
     let mut warnings = Vec::new();
     let mut servers = Vec::new();
@@ -96,13 +102,15 @@ pub(crate) fn parse(source: &Source, variables: &Variables<'_>, defaults: Defaul
         let mut entry = Entry {
             source,
             variables,
-            defaults,
+            defaults: settings.map_or_else(Defaults::default, |settings| settings.defaults),
+            logins: settings.map(|settings| &settings.logins),
             server: printable(prop.name.as_str()),
             active: true,
             problems: Vec::new(),
             warnings: Vec::new(),
             unset: BTreeSet::new(),
             unfilled: 0,
+            tokens: Vec::new(),
         };
         let spec = entry.read(prop);
         if entry.problems.is_empty()
@@ -143,7 +151,7 @@ pub fn check(
         env,
         workspace: workspace_of(path),
     };
-    let outcome = parse(&source, &variables, Defaults::default());
+    let outcome = parse(&source, &variables, None);
     let words = |problems: &[Problem]| -> Vec<String> {
         let word = |problem: &Problem| match &problem.help {
             Some(help) => format!("{} ({help})", problem.what),
@@ -220,6 +228,7 @@ struct Entry<'e> {
     source: &'e Source,
     variables: &'e Variables<'e>,
     defaults: Defaults,
+    logins: Option<&'e BTreeMap<String, Login>>,
     server: String,
     /// Variables of a disabled server need not be set.
     active: bool,
@@ -227,6 +236,8 @@ struct Entry<'e> {
     warnings: Vec<Problem>,
     unset: BTreeSet<String>,
     unfilled: usize,
+    /// Variables that are access tokens, and where they stand.
+    tokens: Vec<(String, Range<usize>)>,
 }
 
 impl Entry<'_> {
@@ -276,6 +287,7 @@ impl Entry<'_> {
         }
         self.ours(entry, &mut spec);
         self.login(entry, &mut spec);
+        self.tokens(&mut spec);
         self.confine(prop, &confining, &mut spec);
         sandbox::name(&mut spec);
         Some(spec)

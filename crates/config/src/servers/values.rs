@@ -44,6 +44,12 @@ impl Entry<'_> {
                 continue;
             }
             let text = match &prop.value {
+                Value::StringLit(text)
+                    if key == "env" && interpolate::login_name(&text.value).is_some() =>
+                {
+                    self.tokens.push((name.to_owned(), span(&prop.value)));
+                    Some(text.value.to_string())
+                }
                 Value::StringLit(text) => {
                     self.fill(&text.value, span(&prop.value), Unknown::Refuse)
                 }

@@ -57,6 +57,20 @@ tool_pinning = "quarantine"
 #   { role = "read", projects = ["demo"] },
 # ]
 
+# Where people sign in for the access tokens of variables: "GITHUB_TOKEN": "${login:github}" in the `env` of a server.
+# [logins.github]
+# issuer = "https://github.com/login/oauth"
+# authorize_url = "https://github.com/login/oauth/authorize"   # where the issuer has no metadata
+# token_url = "https://github.com/login/oauth/access_token"
+# device_url = "https://github.com/login/device/code"
+# client_id = "Ov23"
+# client_secret = "${GITHUB_CLIENT_SECRET}"
+# client_auth = "client_secret_post"   # or "client_secret_basic", "private_key_jwt", "none"; by default as the issuer wants it
+# private_key = "${GITHUB_CLIENT_KEY}"   # PEM, for "private_key_jwt"
+# scopes = ["repo", "read:org"]
+# login = "user"              # each caller's own; or "shared", one for all
+# pkce = "assume"             # where the issuer does not say that it knows PKCE and does
+
 [extensions]
 # Servers that all clients share are told that their client has these extensions, with these settings.
 "io.modelcontextprotocol/ui" = { mimeTypes = ["text/html;profile=mcp-app"] }

@@ -14,10 +14,12 @@ fn what_the_sample_shows_of_an_issuer_is_valid() {
     let text = SETTINGS_SAMPLE[from..to]
         .lines()
         .map(|line| line.strip_prefix("# ").unwrap_or(line))
-        .filter(|line| !line.starts_with("Issuers whose") && !line.starts_with("Where issuers"))
+        .filter(|line| !line.starts_with("Issuers whose") && !line.starts_with("Where "))
         .collect::<Vec<_>>()
         .join("\n")
-        .replace("OIDC_CLIENT_SECRET", "TOKEN");
+        .replace("OIDC_CLIENT_SECRET", "TOKEN")
+        .replace("GITHUB_CLIENT_SECRET", "TOKEN")
+        .replace("GITHUB_CLIENT_KEY", "TOKEN");
     let folder = Folder::new(&[("t.toml", &text)]);
     let config = folder.load(&["t.toml"]).unwrap();
     assert!(!format!("{config:?}").contains("hunter2"));

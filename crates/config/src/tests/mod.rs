@@ -4,6 +4,7 @@ mod auth;
 mod confined;
 mod edits;
 mod errors;
+mod logins;
 mod robust;
 mod shapes;
 mod toml;

@@ -15,7 +15,7 @@ fn outcome(text: &str) -> String {
         env: &env,
         workspace: "/x".into(),
     };
-    let outcome = servers::parse(&source, &variables, model::Defaults::default());
+    let outcome = servers::parse(&source, &variables, None);
     let all = outcome.problems.iter().chain(&outcome.warnings);
     all.map(|p| format!("{p}\n")).collect()
 }

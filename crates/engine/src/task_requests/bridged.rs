@@ -119,7 +119,7 @@ impl Bridged<'_> {
 
     fn failed(&self, why: &CallError) -> RpcError {
         let text = format!("server `{}` failed: {why}", self.server.name());
-        RpcError::internal(self.server.spec.redact(&text))
+        RpcError::internal(self.server.redact(&text))
     }
 
     /// What the server says of the task now.

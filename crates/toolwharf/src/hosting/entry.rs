@@ -17,8 +17,8 @@ use config::{
     self, MAX_ITEMS, MAX_TEXT_BYTES, Reader, Unfilled, Unknown, Variables, fits, is_variable, texts,
 };
 use model::{
-    Declared, Launch, NativeName, Origin, Place, Program, ProjectId, Provider, Reach,
-    RestartPolicy, Sandbox, Secrets, ServerName, ServerSpec,
+    Declared, Launch, LoginVariables, NativeName, Origin, Place, Program, ProjectId, Provider,
+    Reach, RestartPolicy, Sandbox, Secrets, ServerName, ServerSpec,
 };
 use serde_json::{Map, Value, json};
 use store::WorkspaceRow;
@@ -290,6 +290,7 @@ fn read(
     }
     let path = config::path(&mut reader);
     let env = environment(&mut reader);
+    let login = login(&mut reader, &program, &env);
     config::volumes(&mut reader, &mut sandbox);
     if let Some(mut reader) = reader.inner("resource_limits") {
         reader.known(&["cpu", "memory", "disk", "pids", "strict"]);
@@ -301,6 +302,7 @@ fn read(
     let heartbeat = config::heartbeat(&mut reader);
     let launch = Launch {
         env,
+        login,
         reach: match has_streams {
             true => Reach::Streams,
             false => Reach::Port { path },
@@ -386,6 +388,34 @@ fn environment(reader: &mut Reader<'_>) -> BTreeMap<String, String> {
         }
     }
     env
+}
+
+/// The variables that are access tokens. A token stands nowhere else.
+fn login(
+    reader: &mut Reader<'_>,
+    program: &Program,
+    env: &BTreeMap<String, String>,
+) -> Option<LoginVariables> {
+    const ONLY: &str =
+        "`${login:NAME}` can only be the whole value of a variable in the environment";
+    let has_token = |text: &String| text.contains("${login:");
+    if program
+        .args()
+        .iter()
+        .chain([&program.target().to_owned()])
+        .any(has_token)
+    {
+        reader.wrong("args", ONLY);
+    }
+    let is_whole = |text: &str| config::login_name(text).is_some();
+    if env.values().any(|text| has_token(text) && !is_whole(text)) {
+        reader.wrong("environment", ONLY);
+    }
+    let found = config::login_variables(env, |_| true);
+    found.unwrap_or_else(|why| {
+        reader.wrong("environment", why);
+        None
+    })
 }
 
 #[cfg(test)]

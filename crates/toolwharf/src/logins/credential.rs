@@ -7,20 +7,20 @@
 use std::{
     fmt,
     sync::{Arc, Weak},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use arc_swap::ArcSwap;
-use engine::Order;
+use engine::{Issued, Order};
 use futures_util::future::BoxFuture;
 use http::HeaderValue;
 use mcp::client::{Authorize, SignIn, Token};
-use model::{Grant, LoginMode};
+use model::{Grant, Hidden, LoginMode};
 use oauth::{Challenge, Code, Tokens, token};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::{sync::watch, time::Instant};
 
-use super::{Http, Id, Logins, Place, Stored, mode, opened};
+use super::{Http, Id, Logins, Place, Stored, discover, mode, opened};
 
 /// Seconds before its end that a token is renewed; a tenth of its life where that is less.
 const AHEAD: i64 = 60;
@@ -60,6 +60,7 @@ enum State {
 }
 
 struct Held {
+    token: Hidden,
     header: HeaderValue,
     renew_at: Option<i64>,
     ends_at: Option<i64>,
@@ -116,6 +117,7 @@ impl Held {
         header.set_sensitive(true);
         let lasts = |end: i64| end.saturating_sub(oauth::now()).max(0);
         Some(Self {
+            token: Hidden::new(&tokens.access),
             header,
             renew_at: tokens
                 .expires_at
@@ -213,6 +215,30 @@ impl Credential {
         let renewing = async move { self.renew(&logins, refused.as_ref()).await };
         let renewed = tasks.spawn(renewing).await;
         renewed.unwrap_or_else(|_| Err(passing("the renewal of its access token ended early")))
+    }
+
+    /// The token for the environment of an instance that is launched now.
+    pub(super) async fn issued(self: Arc<Self>) -> Result<Issued, SignIn> {
+        if self.is_borrowed() {
+            let logins = self.logins.upgrade();
+            let logins = logins.ok_or_else(|| passing("the product stops"))?;
+            let lender = self.lender(&logins).await?;
+            return Box::pin(lender.issued()).await;
+        }
+        self.clone().renewed(None).await?;
+        let state = self.state.load();
+        let State::Held(held) = &**state else {
+            return Err(self.needed("nobody has signed in"));
+        };
+        let time = |seconds: Option<i64>| {
+            let seconds = u64::try_from(seconds?).unwrap_or_default();
+            SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
+        };
+        Ok(Issued {
+            token: held.token.clone(),
+            renew_at: time(held.renew_at),
+            ends_at: time(held.ends_at),
+        })
     }
 
     /// Whether it is of a server that each caller signs in to, and stands for whoever has: the lists that all see are asked for with theirs.
@@ -376,7 +402,7 @@ impl Credential {
         let challenge = self.challenge();
         let (http, login) = (self.http(logins), &self.place.login);
         let obtained = async {
-            let discovery = oauth::discover(&http, &self.place.url, login, &challenge).await?;
+            let discovery = discover(&http, &self.place, &challenge).await?;
             let identity = logins.identity().unwrap_or_else(nowhere);
             let client = oauth::identify(&http, &discovery, login, &identity, None).await?;
             let tokens = token::of_client(&http, &discovery, &client, login).await?;

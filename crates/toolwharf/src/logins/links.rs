@@ -20,7 +20,7 @@ use oauth::{Attempt, Callback, Challenge, Client, Code, Device, Discovery, Polle
 use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
-use super::{Http, Logins, Stored, credential::Credential};
+use super::{Http, Logins, Stored, credential::Credential, discover};
 
 /// How long a link is good for.
 pub(super) const LIFE: Duration = Duration::from_secs(600);
@@ -178,7 +178,7 @@ impl Logins {
         };
         let Some(credential) = self.of(spec, principal) else {
             return refuse(
-                "nobody signs in to this server: it has no `url`, or its entry says `\"login\": \"none\"`",
+                "nobody signs in to this server: it has neither a `url` nor `${login:…}` in its `env`, or its entry says `\"login\": \"none\"`",
             );
         };
         if credential.place.login.grant == model::Grant::ClientCredentials {
@@ -248,7 +248,7 @@ impl Logins {
     ) -> Result<(Discovery, Client), oauth::Error> {
         let (http, login) = (self.http(credential), &credential.place.login);
         let challenge = self.challenge(credential).await;
-        let discovery = oauth::discover(&http, &credential.place.url, login, &challenge).await?;
+        let discovery = discover(&http, &credential.place, &challenge).await?;
         let identity = self.identity().ok_or_else(no_way_back)?;
         let client = self.client(&http, &discovery, login, &identity).await?;
         Ok((discovery, client))
@@ -263,7 +263,10 @@ impl Logins {
         if let Some(said) = said.find(|challenge| *challenge != Challenge::default()) {
             return said;
         }
-        let request = http::Request::post(&credential.place.url)
+        let Some(url) = &credential.place.url else {
+            return Challenge::default();
+        };
+        let request = http::Request::post(url)
             .header(ACCEPT, "application/json, text/event-stream")
             .header(CONTENT_TYPE, "application/json")
             .body(bytes::Bytes::from_static(PING));
@@ -485,7 +488,7 @@ mod tests {
             principal: "".into(),
         };
         let place = Place {
-            url: String::new(),
+            url: None,
             login: Login::default(),
             public_only: false,
         };

@@ -21,14 +21,14 @@ use std::{
 use anyhow::Context;
 use bytes::Bytes;
 use engine::{
-    Gateway, Order,
+    Gateway, Issued, Order,
     secrets::{DataKey, Sealed},
 };
 use futures_util::future::BoxFuture;
 use http::{Request, Response};
-use mcp::client::{Authorize, Connector};
+use mcp::client::{Authorize, Connector, SignIn};
 use model::{Grant, Login, LoginMode, Origin, ServerKey, ServerSpec, Settings};
-use oauth::{Client, Discovery, Identity, Tokens};
+use oauth::{Challenge, Client, Discovery, Identity, Tokens};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use store::{LoginClientRow, LoginRow, NewLogin, Store, Time};
@@ -65,7 +65,8 @@ pub(crate) struct Id {
 /// A server, as far as signing in to it goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Place {
-    url: String,
+    /// `None`: no request carries the token. It is a variable of the server's environment.
+    url: Option<String>,
     login: Login,
     public_only: bool,
 }
@@ -152,19 +153,20 @@ impl Logins {
 
     /// What there is to know of a server to sign in to it, if it is one that may ask for that.
     fn place(&self, spec: &ServerSpec) -> Option<Place> {
-        let Origin::Remote(remote) = &spec.origin else {
-            return None;
+        let (url, login, public_only) = match &spec.origin {
+            Origin::Remote(remote) => (Some(&remote.url), &remote.login, remote.public_only),
+            Origin::Launch(launch) => (None, launch.login.as_ref()?.login.as_ref()?, false),
         };
-        let usual = match remote.login.grant {
+        let usual = match login.grant {
             Grant::AuthorizationCode => self.usual,
             Grant::ClientCredentials => LoginMode::Shared,
         };
-        let mut login = remote.login.clone();
+        let mut login = login.clone();
         login.mode.get_or_insert(usual);
         Some(Place {
-            url: remote.url.clone(),
+            url: url.cloned(),
             login,
-            public_only: remote.public_only,
+            public_only,
         })
     }
 
@@ -352,7 +354,8 @@ impl Logins {
             return;
         };
         if let Some(server) = gateway.fleet().get(&id.server).cloned() {
-            server.part_with(&id.principal, PARTING).await;
+            let whose = Some(&id.principal).filter(|whose| ***whose != *EVERYBODY);
+            server.part_with(whose, PARTING).await;
         }
     }
 
@@ -375,6 +378,17 @@ impl engine::Logins for Logins {
         let everybody: Arc<str> = EVERYBODY.into();
         let credential = self.of(spec, whose.unwrap_or(&everybody))?;
         Some(Arc::new(Authorizing(credential)))
+    }
+
+    fn issue(
+        &self,
+        spec: &ServerSpec,
+        whose: Option<&Arc<str>>,
+    ) -> Option<BoxFuture<'static, Result<Issued, SignIn>>> {
+        spec.launch()?;
+        let everybody: Arc<str> = EVERYBODY.into();
+        let credential = self.of(spec, whose.unwrap_or(&everybody))?;
+        Some(Box::pin(credential.issued()))
     }
 
     fn is_personal(&self, spec: &ServerSpec) -> bool {
@@ -411,6 +425,18 @@ impl oauth::Http for Http<'_> {
             .connector
             .fetch(request, MAX_DOCUMENT, self.public_only);
         Box::pin(sending)
+    }
+}
+
+/// Finds out where one signs in.
+async fn discover(
+    http: &Http<'_>,
+    place: &Place,
+    challenge: &Challenge,
+) -> Result<Discovery, oauth::Error> {
+    match &place.url {
+        Some(url) => oauth::discover(http, url, &place.login, challenge).await,
+        None => oauth::discover_issuer(http, &place.login).await,
     }
 }
 

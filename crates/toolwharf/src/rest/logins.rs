@@ -52,7 +52,7 @@ pub(super) async fn show(
     let standing = rest.logins.standing(&server.spec, &who.id).await?;
     let nobody = || {
         let what = format!(
-            "nobody signs in to server `{}`: it has no `url`, or its entry says `\"login\": \"none\"`",
+            "nobody signs in to server `{}`: it has neither a `url` nor `${{login:…}}` in its `env`, or its entry says `\"login\": \"none\"`",
             server.name()
         );
         Problem::new(404, what)

@@ -42,7 +42,7 @@ async fn pictures(chromium: &Chromium, name: &str) {
     }
 }
 
-fn files(folder: &Path) -> Vec<PathBuf> {
+pub(crate) fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).unwrap().flatten();
     let paths = entries.map(|entry| entry.path());
     let each = paths.flat_map(|path| match path.is_dir() {
@@ -53,7 +53,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// The command lines of this machine's processes, without the issuer's, which is told its clients there.
-fn command_lines() -> Vec<u8> {
+pub(crate) fn command_lines() -> Vec<u8> {
     let all = std::fs::read_dir("/proc").unwrap().flatten();
     let lines = all.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
     let ours = lines.filter(|line| memchr::memmem::find(line, b"issuer.mjs").is_none());
@@ -62,7 +62,7 @@ fn command_lines() -> Vec<u8> {
 
 /// Asserts that none of `secrets` is in `bytes`.
 #[track_caller]
-fn without(place: &str, bytes: &[u8], secrets: &[String]) {
+pub(crate) fn without(place: &str, bytes: &[u8], secrets: &[String]) {
     for secret in secrets {
         let is_there = memchr::memmem::find(bytes, secret.as_bytes()).is_some();
         assert!(!is_there, "{secret} is in {place}");

@@ -18,3 +18,4 @@ mod lost;
 mod persons;
 mod renewal;
 mod scopes;
+mod variables;

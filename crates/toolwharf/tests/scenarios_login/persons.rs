@@ -1,7 +1,7 @@
 //! S05: several people and one server.
 
 use serde_json::{Value, json};
-use testkit::{Peer, RawClient, peer};
+use testkit::{Issuer, Peer, RawClient, peer};
 
 use crate::{
     kept::Running,
@@ -9,13 +9,13 @@ use crate::{
 };
 
 /// Somebody with a key of their own.
-struct Person {
-    key: String,
-    peer: Peer,
+pub(crate) struct Person {
+    pub(crate) key: String,
+    pub(crate) peer: Peer,
 }
 
 impl Person {
-    async fn new(running: &Running, version: &str) -> Self {
+    pub(crate) async fn new(running: &Running, version: &str) -> Self {
         let made = json!({ "name": "person", "role": "call" });
         let made = running.ok("POST", "/keys?project=p", made).await;
         let key = made["token"].as_str().unwrap().to_owned();
@@ -31,12 +31,12 @@ impl Person {
             .await
     }
 
-    async fn sign_in(&self, world: &World, running: &Running, account: &str) {
+    pub(crate) async fn sign_in(&self, issuer: &Issuer, running: &Running, account: &str) {
         let begun = self.rest(running, "", json!({ "way": "paste" })).await;
         assert_eq!(begun.status, 200, "{}", begun.text());
         let begun: Value = serde_json::from_slice(&begun.body).unwrap();
         let url = begun["authorize_url"].as_str().unwrap();
-        let redirect = json!({ "redirect": world.issuer.sign_in(url, account).await });
+        let redirect = json!({ "redirect": issuer.sign_in(url, account).await });
         let done = self.rest(running, "/finish", redirect).await;
         assert_eq!(done.status, 204, "{}", done.text());
     }
@@ -51,7 +51,7 @@ impl Person {
     }
 }
 
-fn client(running: &Running, path: &str, key: &str) -> RawClient {
+pub(crate) fn client(running: &Running, path: &str, key: &str) -> RawClient {
     running
         .raw(path)
         .with("authorization", &format!("Bearer {key}"))
@@ -68,7 +68,7 @@ async fn s05_each_call_carries_its_callers_token() {
     running.ok("PUT", "/projects/p", json!({})).await;
     let mut ann = Person::new(&running, peer::MODERN).await;
     let mut bob = Person::new(&running, "2025-11-25").await;
-    ann.sign_in(&world, &running, "ann").await;
+    ann.sign_in(&world.issuer, &running, "ann").await;
     state(&running, "running").await;
 
     assert_eq!(ann.whoami().await.unwrap(), "ann");
@@ -76,7 +76,7 @@ async fn s05_each_call_carries_its_callers_token() {
     let refused = bob.whoami().await.unwrap_err();
     assert_eq!(refused["data"]["reason"], "needs_login", "{refused}");
     assert!(refused["data"]["url"].as_str().unwrap().contains("/login/"));
-    bob.sign_in(&world, &running, "bob").await;
+    bob.sign_in(&world.issuer, &running, "bob").await;
     for _ in 0..3 {
         let (a, b) = tokio::join!(ann.whoami(), bob.whoami());
         assert_eq!(
@@ -86,7 +86,7 @@ async fn s05_each_call_carries_its_callers_token() {
     }
 
     // A person becomes another one: nothing of the first is left.
-    bob.sign_in(&world, &running, "eve").await;
+    bob.sign_in(&world.issuer, &running, "eve").await;
     assert_eq!(bob.whoami().await.unwrap(), "eve");
     let path = format!("/api/v1/mcp/servers/{NAME}/login");
     let out = client(&running, &path, &bob.key).delete(&[]).await;

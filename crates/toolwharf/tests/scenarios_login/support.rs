@@ -55,32 +55,42 @@ impl World {
 
     /// Signs in as the administrator does without a browser, and waits until the server is there.
     pub(crate) async fn sign_in(&self, running: &Running, account: &str) {
-        // Before the server has refused a request it has not said which scopes it wants.
-        state(running, "needs_login").await;
-        let place = format!("/mcp/servers/{NAME}/login");
-        let begun = running.ok("POST", &place, json!({ "way": "paste" })).await;
-        let url = begun["authorize_url"].as_str().unwrap();
-        let redirect = self.issuer.sign_in(url, account).await;
-        let place = format!("{place}/finish");
-        running
-            .ok("POST", &place, json!({ "redirect": redirect }))
-            .await;
-        state(running, "running").await;
+        sign_in(&self.issuer, running, account).await;
     }
 
     /// Does what a browser does with a link, signs in as `account`, and comes back; the page that it ends at.
     pub(crate) async fn follow(&self, link: &str, account: &str, form: &str) -> Reply {
-        let departed = depart(link, form).await;
-        let Some(url) = departed.header("location") else {
-            return departed;
-        };
-        let redirect = self.issuer.sign_in(url, account).await;
-        let page = arrive(&redirect, &cookie(&departed)).await;
-        if !page.status.is_success() {
-            eprintln!("{}", page.text());
-        }
-        page
+        follow(&self.issuer, link, account, form).await
     }
+}
+
+/// Signs in as the administrator does without a browser, and waits until the server is there.
+pub(crate) async fn sign_in(issuer: &Issuer, running: &Running, account: &str) {
+    // Before the server has refused a request it has not said which scopes it wants.
+    state(running, "needs_login").await;
+    let place = format!("/mcp/servers/{NAME}/login");
+    let begun = running.ok("POST", &place, json!({ "way": "paste" })).await;
+    let url = begun["authorize_url"].as_str().unwrap();
+    let redirect = issuer.sign_in(url, account).await;
+    let place = format!("{place}/finish");
+    running
+        .ok("POST", &place, json!({ "redirect": redirect }))
+        .await;
+    state(running, "running").await;
+}
+
+/// Does what a browser does with a link, signs in as `account`, and comes back; the page that it ends at.
+pub(crate) async fn follow(issuer: &Issuer, link: &str, account: &str, form: &str) -> Reply {
+    let departed = depart(link, form).await;
+    let Some(url) = departed.header("location") else {
+        return departed;
+    };
+    let redirect = issuer.sign_in(url, account).await;
+    let page = arrive(&redirect, &cookie(&departed)).await;
+    if !page.status.is_success() {
+        eprintln!("{}", page.text());
+    }
+    page
 }
 
 /// Presses the button of a link's page.
@@ -161,7 +171,13 @@ pub(crate) async fn client(
 
 /// A gateway that all of the network could connect to, so that everybody needs a key.
 pub(crate) async fn open(entry: Value) -> (Kept, Running) {
+    open_with(entry, "").await
+}
+
+/// The same, with settings.
+pub(crate) async fn open_with(entry: Value, settings: &str) -> (Kept, Running) {
     let kept = Kept::sqlite().await;
+    kept.settings(settings);
     kept.servers(json!({ NAME: entry }));
     let mut command = kept.command("serve");
     command

@@ -7,6 +7,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 
 use crate::{
     hog,
@@ -92,6 +93,11 @@ const TOOLS: &[Tool] = &[
         &[("bytes", "integer"), ("newlines", "boolean")],
     ),
     ("env", "Returns the environment", &[]),
+    (
+        "digest",
+        "Returns the SHA-256 of a variable of the environment, in hex",
+        &[("name", "string")],
+    ),
     ("cwd", "Returns the working directory", &[]),
     ("pid", "Returns the process id", &[]),
     ("client", "Returns what the client declared", &[]),
@@ -375,6 +381,10 @@ pub(crate) fn call(server: &Server, id: &str, params: &Params<'_>, out: &Out, se
                 })
                 .collect();
             server.complete(id, &both(&Value::Object(variables).to_string()), out);
+        }
+        "digest" => {
+            let value = std::env::var(string("name")).unwrap_or_default();
+            say(&hex::encode(Sha256::digest(value)));
         }
         "cwd" => say(&std::env::current_dir()
             .unwrap_or_default()

@@ -1,0 +1,103 @@
+//! `[logins.NAME]`, and `${login:NAME}` in the environment of a server.
+
+use model::{LoginMode, Origin, Pkce};
+
+use super::Folder;
+use crate::SETTINGS_SAMPLE;
+
+const TABLE: &str = "[logins.hub]\nissuer = \"https://hub.example\"\n";
+
+fn load(settings: &str, servers: &str) -> Result<crate::Config, String> {
+    let folder = Folder::new(&[("t.toml", settings), ("mcp.json", servers)]);
+    let config = folder.load(&["t.toml", "mcp.json"]);
+    config.map_err(|error| folder.redact(&error))
+}
+
+#[test]
+fn what_the_sample_shows_of_a_login_is_valid() {
+    let from = SETTINGS_SAMPLE.find("# [logins.github]").unwrap();
+    let to = SETTINGS_SAMPLE.find("[extensions]").unwrap();
+    let lines = SETTINGS_SAMPLE[from..to].lines();
+    let lines: Vec<_> = lines.map(|line| line.trim_start_matches("# ")).collect();
+    let text = lines.join("\n").replace("GITHUB_CLIENT_SECRET", "TOKEN");
+    let config = load(&text.replace("GITHUB_CLIENT_KEY", "TOKEN"), "{}").unwrap();
+    assert!(!format!("{config:?}").contains("hunter2"));
+    let login = &config.settings.logins["github"];
+    assert_eq!(login.mode, Some(LoginMode::User));
+    assert_eq!(login.client_secret.as_deref(), Some("hunter2"));
+    assert_eq!(login.pkce, Pkce::Assume);
+    let endpoints = login.endpoints.as_ref().unwrap();
+    assert!(endpoints.token.ends_with("/access_token") && endpoints.device.is_some());
+}
+
+#[test]
+fn a_variable_is_an_access_token() {
+    let entry = r#"{"mcpServers": {"s": {"command": "x", "env": {"A": "${login:hub}", "B": "plain", "C": "${login:hub}"}}}}"#;
+    let config = load(TABLE, entry).unwrap();
+    let Origin::Launch(launch) = &config.servers[0].origin else {
+        panic!("it is launched")
+    };
+    let login = launch.login.as_ref().unwrap();
+    assert_eq!(login.name, "hub");
+    assert!(login.variables.iter().eq(["A", "C"]));
+    let issuer = login.login.as_ref().unwrap().issuer.as_deref();
+    assert_eq!(issuer, Some("https://hub.example"));
+    assert_eq!(launch.env["B"], "plain");
+}
+
+#[test]
+fn an_access_token_stands_nowhere_else() {
+    let refused = |entry: &str, what: &str, help: &str| {
+        let text = format!("{{\"mcpServers\": {{\n\"s\": {entry}}}}}");
+        let error = load(TABLE, &text).expect_err(entry);
+        assert!(error.contains(what) && error.contains(help), "{error}");
+        assert!(error.contains("mcp.json:2:"), "{error}");
+    };
+    let only = "can only be the whole value of a variable in `env`";
+    for entry in [
+        r#"{"command": "x", "args": ["--token=${login:hub}"]}"#,
+        r#"{"command": "${login:hub}"}"#,
+        r#"{"command": "x", "cwd": "/${login:hub}"}"#,
+        r#"{"command": "x", "env": {"A": "Bearer ${login:hub}"}}"#,
+        r#"{"url": "https://h/${login:hub}"}"#,
+        r#"{"url": "https://h", "headers": {"X": "${login:hub}"}}"#,
+    ] {
+        refused(entry, only, "in the `env` of a server with a `command`");
+    }
+    refused(
+        r#"{"command": "x", "env": {"A": "${login:hob}"}}"#,
+        "there is no `[logins.hob]` in toolwharf.toml; there are `hub`",
+        "add the table",
+    );
+    refused(
+        r#"{"command": "x", "env": {"A": "${login:a}", "B": "${login:b}"}}"#,
+        "one login, not both `a` and `b`",
+        "name another one",
+    );
+    refused(
+        r#"{"command": "x", "login": "user"}"#,
+        "`login` of server `s` is of servers with a `url`",
+        "${login:NAME}",
+    );
+}
+
+#[test]
+fn what_is_wrong_with_a_table_is_said_with_what_to_write() {
+    let refused = |table: &str, what: &str| {
+        let error = load(&format!("[logins.hub]\n{table}\n"), "{}").expect_err(table);
+        assert!(error.contains(what), "{error}");
+        assert!(!error.contains("S3CRET"), "{error}");
+    };
+    refused("client_id = \"a\"", "a login without an issuer");
+    refused("issuer = \"http://h\"", "https://");
+    refused(
+        "authorize_url = \"https://h/a\"",
+        "with some of its endpoints",
+    );
+    let both = "authorize_url = \"https://h/a\"\ntoken_url = \"https://h/t\"\n";
+    refused(both, "a login without a client");
+    let issuer = "issuer = \"https://h\"\n";
+    refused(&format!("{issuer}login = \"nobody\""), "`user` or `shared`");
+    refused(&format!("{issuer}client_secret = [\"S3CRET\"]"), "secret");
+    refused(&format!("{issuer}scope = \"a\""), "did you mean `scopes`?");
+}

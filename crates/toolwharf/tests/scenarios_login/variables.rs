@@ -1,0 +1,285 @@
+//! S05: a launched server gets the access token of whoever calls as a variable of its environment (`${login:NAME}`).
+
+use std::collections::BTreeSet;
+
+use hex::encode;
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+use testkit::{Bin, DEADLINE, Issuer, Peer, RawClient, peer, protected, wait_for};
+
+use crate::{
+    command::{command_lines, files, without},
+    kept::{Kept, Running},
+    persons::{Person, client},
+    support::{NAME, call, follow, open_with, sign_in, state, text, told},
+};
+
+/// A server that answers with the digest of a variable.
+fn entry() -> Value {
+    json!({ "command": Bin::path("testkit-scripted"), "env": { "ACCESS": "${login:hub}", "PLAIN": "1" } })
+}
+
+/// The settings of a login at the issuer.
+fn settings(issuer: &Issuer, whose: &str) -> String {
+    let url = issuer.url();
+    format!("[logins.hub]\nissuer = \"{url}\"\nscopes = [\"openid\"]\nlogin = \"{whose}\"\n")
+}
+
+async fn issuer(mut options: Value) -> Issuer {
+    options["scopes"] = json!(protected::SCOPES);
+    Issuer::start(options).await
+}
+
+/// Whose access token has this digest, as the issuer says.
+async fn whose(issuer: &Issuer, digest: &str) -> String {
+    let secrets = issuer.secrets().await;
+    let is_it = |secret: &&String| encode(Sha256::digest(secret)) == digest;
+    let token = secrets.iter().find(is_it);
+    let token = token.unwrap_or_else(|| panic!("{digest} is of no token of the issuer"));
+    let userinfo = RawClient::new(&format!("{}/me", issuer.url()));
+    let answer = userinfo.with("authorization", &format!("Bearer {token}"));
+    let answer = answer.get(&[]).await.collect(DEADLINE).await;
+    let known: Value = serde_json::from_slice(&answer.body).unwrap();
+    known["sub"].as_str().unwrap().to_owned()
+}
+
+/// The digest of the token that a call of the administrator's reaches.
+async fn digest(running: &Running) -> Result<String, Value> {
+    let params = json!({ "name": format!("{NAME}__digest"), "arguments": { "name": "ACCESS" } });
+    let response = running.mcp("", "tools/call", params).await.response();
+    match response["error"].clone() {
+        Value::Null => Ok(text(&response).to_owned()),
+        error => Err(error),
+    }
+}
+
+impl Person {
+    async fn digest(&mut self) -> Result<String, Value> {
+        let arguments = json!({ "name": "ACCESS" });
+        let outcome = self.peer.tool("digest", arguments).await;
+        match outcome.response["error"].clone() {
+            Value::Null => Ok(outcome.text().to_owned()),
+            error => Err(error),
+        }
+    }
+}
+
+#[tokio::test]
+async fn s05_each_caller_has_a_process_with_a_token_of_their_own() {
+    let issuer = issuer(json!({})).await;
+    let mut entry = entry();
+    entry["toolwharf"] = json!({ "projects": ["p"] });
+    let (_kept, running) = open_with(entry, &settings(&issuer, "user")).await;
+    running.ok("PUT", "/projects/p", json!({})).await;
+    let mut ann = Person::new(&running, peer::MODERN).await;
+    let mut bob = Person::new(&running, "2025-11-25").await;
+    ann.sign_in(&issuer, &running, "ann").await;
+    state(&running, "running").await;
+    assert_eq!(whose(&issuer, &ann.digest().await.unwrap()).await, "ann");
+    // The tools are known by now, by the sign-in of another person. It is lent to nobody.
+    let refused = bob.digest().await.unwrap_err();
+    assert_eq!(refused["data"]["reason"], "needs_login", "{refused}");
+    let link = refused["data"]["url"].as_str().unwrap().to_owned();
+    let page = follow(&issuer, &link, "bob", &format!("key={}", bob.key)).await;
+    assert_eq!(page.status, 200, "{}", page.text());
+    for _ in 0..3 {
+        let (a, b) = tokio::join!(ann.digest(), bob.digest());
+        assert_eq!(whose(&issuer, &a.unwrap()).await, "ann");
+        assert_eq!(whose(&issuer, &b.unwrap()).await, "bob");
+    }
+    // A person becomes another one: the process of the first is over.
+    let pid = bob.peer.tool("pid", json!({})).await.text().to_owned();
+    bob.sign_in(&issuer, &running, "eve").await;
+    assert_eq!(whose(&issuer, &bob.digest().await.unwrap()).await, "eve");
+    gone(&pid).await;
+    let pid = bob.peer.tool("pid", json!({})).await.text().to_owned();
+    let path = format!("/api/v1/mcp/servers/{NAME}/login");
+    let out = client(&running, &path, &bob.key).delete(&[]).await;
+    assert_eq!(out.status, 204, "{}", out.text());
+    gone(&pid).await;
+    let refused = bob.digest().await.unwrap_err();
+    assert_eq!(refused["data"]["reason"], "needs_login", "{refused}");
+    assert_eq!(whose(&issuer, &ann.digest().await.unwrap()).await, "ann");
+}
+
+async fn gone(pid: &str) {
+    wait_for("the end of the process", DEADLINE, async || {
+        !std::path::Path::new(&format!("/proc/{pid}")).exists()
+    })
+    .await;
+}
+
+/// A gateway with one sign-in for all.
+async fn shared(issuer: &Issuer, entry: Value) -> (Kept, Running) {
+    let mut kept = Kept::sqlite().await;
+    kept.set_env("RUST_LOG", Some("trace"));
+    let audit = "[audit]\nbodies = \"full\"\n";
+    kept.settings(&(settings(issuer, "shared") + audit));
+    kept.servers(json!({ NAME: entry }));
+    let running = kept.start().await;
+    (kept, running)
+}
+
+/// A token ends while calls are under way: the process is another one afterwards, and no call has failed.
+#[tokio::test]
+async fn s05_a_renewed_token_of_all_is_in_another_process() {
+    let issuer = issuer(json!({ "lifetime": 10 })).await;
+    let (_kept, running) = shared(&issuer, entry()).await;
+    sign_in(&issuer, &running, "ann").await;
+    let pid = text(&call(&running, "pid").await).to_owned();
+    let mut digests = BTreeSet::from([digest(&running).await.unwrap()]);
+    let slow = json!({ "name": format!("{NAME}__slow"), "arguments": { "ms": 700 } });
+    while digests.len() < 2 {
+        let slow = running.mcp("", "tools/call", slow.clone());
+        let (slow, digest) = tokio::join!(slow, digest(&running));
+        let slow = slow.response();
+        assert!(slow["error"].is_null(), "{slow}");
+        digests.insert(digest.unwrap());
+    }
+    let newest = digest(&running).await.unwrap();
+    assert_eq!(whose(&issuer, &newest).await, "ann");
+    gone(&pid).await;
+    // That is a restart of ours, and no crash.
+    assert_eq!(told(&running).await["last_crash"], Value::Null);
+}
+
+#[tokio::test]
+async fn s05_a_renewed_token_of_a_caller_is_in_another_process() {
+    let issuer = issuer(json!({ "lifetime": 10 })).await;
+    let mut entry = entry();
+    entry["toolwharf"] = json!({ "projects": ["p"] });
+    let (_kept, running) = open_with(entry, &settings(&issuer, "user")).await;
+    running.ok("PUT", "/projects/p", json!({})).await;
+    let mut ann = Person::new(&running, peer::MODERN).await;
+    ann.sign_in(&issuer, &running, "ann").await;
+    state(&running, "running").await;
+    let theirs = client(&running, "/mcp/p", &ann.key);
+    let mut other = Peer::http(theirs, peer::MODERN, json!({})).await;
+    let pid = ann.peer.tool("pid", json!({})).await.text().to_owned();
+    let mut digests = BTreeSet::from([ann.digest().await.unwrap()]);
+    while digests.len() < 2 {
+        let slow = other.tool("slow", json!({ "ms": 700 }));
+        let (slow, digest) = tokio::join!(slow, ann.digest());
+        assert!(slow.response["error"].is_null(), "{slow:?}");
+        digests.insert(digest.unwrap());
+    }
+    gone(&pid).await;
+}
+
+#[tokio::test]
+async fn s05_a_refused_renewal_needs_a_sign_in() {
+    let issuer = issuer(json!({ "lifetime": 3 })).await;
+    let (_kept, running) = shared(&issuer, entry()).await;
+    issuer.set(json!({ "refuse_refresh": true })).await;
+    sign_in(&issuer, &running, "ann").await;
+    state(&running, "needs_login").await;
+    let refused = digest(&running).await.unwrap_err();
+    assert_eq!(refused["data"]["reason"], "needs_login", "{refused}");
+    issuer
+        .set(json!({ "refuse_refresh": false, "lifetime": 3600 }))
+        .await;
+    let link = refused["data"]["url"].as_str().unwrap();
+    let page = follow(&issuer, link, "ben", "").await;
+    assert_eq!(page.status, 200, "{}", page.text());
+    state(&running, "running").await;
+    let digest = digest(&running).await.unwrap();
+    assert_eq!(whose(&issuer, &digest).await, "ben");
+}
+
+/// In a sandbox, too; and a sign-out ends the process.
+#[tokio::test]
+async fn s05_a_token_in_a_sandbox_is_seen_nowhere() {
+    let issuer = issuer(json!({})).await;
+    let mut entry = entry();
+    entry["toolwharf"] = json!({ "sandbox": { "provider": "process" } });
+    let (kept, running) = shared(&issuer, entry).await;
+    sign_in(&issuer, &running, "ann").await;
+    assert_eq!(
+        whose(&issuer, &digest(&running).await.unwrap()).await,
+        "ann"
+    );
+    // A server that tells it itself: the record of the call does not.
+    let env = call(&running, "env").await;
+    let env: Value = serde_json::from_str(text(&env)).unwrap();
+    let token = env["ACCESS"].as_str().unwrap().to_owned();
+    assert_eq!(env["PLAIN"], "1");
+    let secrets = issuer.secrets().await;
+    assert!(secrets.contains(&token));
+    without("a command line", &command_lines(), &secrets);
+    for path in [
+        "/calls",
+        "/mcp/servers",
+        &format!("/mcp/servers/{NAME}"),
+        "/logins",
+        "/events",
+    ] {
+        let answer = running.rest("GET", path, Value::Null).await;
+        without(path, &answer.body, &secrets);
+    }
+    let login = format!("/mcp/servers/{NAME}/login");
+    let out = running.rest("DELETE", &login, Value::Null).await;
+    assert_eq!(out.status, 204, "{}", out.text());
+    state(&running, "needs_login").await;
+    let userinfo = RawClient::new(&format!("{}/me", issuer.url()));
+    let userinfo = userinfo.with("authorization", &format!("Bearer {token}"));
+    let answer = userinfo.get(&[]).await.collect(DEADLINE).await;
+    assert_eq!(answer.status, 401, "it is taken back at the issuer");
+    let said = running.stop().await;
+    assert!(said.contains("TRACE"), "{said}");
+    without("the log", said.as_bytes(), &secrets);
+    for file in files(&kept.dir.path().join("data")) {
+        let bytes = std::fs::read(&file).unwrap();
+        without(&file.display().to_string(), &bytes, &secrets);
+    }
+}
+
+/// Servers of projects and registrations have tokens, too, and say which logins there are.
+#[tokio::test]
+async fn s05_wherever_a_server_is_declared() {
+    let issuer = issuer(json!({})).await;
+    let kept = Kept::sqlite().await;
+    kept.settings(&settings(&issuer, "shared"));
+    let running = kept.start().await;
+    running.ok("PUT", "/projects/p", json!({})).await;
+    let command = Bin::path("testkit-scripted");
+    let environment = json!({ "ACCESS": "${login:hub}" });
+    let registration = json!({ "name": NAME, "command": command, "environment": environment, "provider": "process" });
+    running.ok("POST", "/mcp/servers", registration).await;
+    let place = format!("/mcp/servers/{NAME}");
+    let ours = running
+        .ok("PUT", &format!("{place}?project=p"), entry())
+        .await;
+    for project in ["", "?project=p"] {
+        let asked = json!({ "way": "paste" });
+        let login = format!("{place}/login{project}");
+        let begun = running.ok("POST", &login, asked).await;
+        let url = begun["authorize_url"].as_str().unwrap();
+        let redirect = json!({ "redirect": issuer.sign_in(url, "ann").await });
+        let finish = format!("{place}/login/finish{project}");
+        running.ok("POST", &finish, redirect).await;
+        let asked = json!({ "method": "tools/call", "params": { "name": "digest", "arguments": { "name": "ACCESS" } } });
+        let place = format!("{place}/call{project}");
+        let answer = running.ok("POST", &place, asked).await;
+        let digest = text(&answer);
+        assert_eq!(whose(&issuer, digest).await, "ann", "{ours}");
+    }
+    let unknown = json!({ "command": command, "env": { "A": "${login:hob}" } });
+    let other = "/mcp/servers/other";
+    running
+        .ok("PUT", &format!("{other}?project=p"), unknown)
+        .await;
+    let other = format!("{other}?project=p");
+    let told = running.ok("GET", &other, Value::Null).await.to_string();
+    assert!(
+        told.contains("there is no `[logins.hob]` in toolwharf.toml; there are `hub`"),
+        "{told}"
+    );
+    let registration = json!({ "name": "third", "command": command, "args": ["${login:hub}"], "provider": "process" });
+    let refused = running.rest("POST", "/mcp/servers", registration).await;
+    assert_eq!(refused.status, 422, "{}", refused.text());
+    assert!(
+        refused.text().contains("whole value of a variable"),
+        "{}",
+        refused.text()
+    );
+}
