@@ -162,8 +162,11 @@ fn build(workspace: &Workspace) -> Result<()> {
 }
 
 fn run_nextest(workspace: &Workspace, ours: &[&str], theirs: &[String]) -> Cmd {
+    // Most of their time tests wait: for processes, for containers, for what has to happen in half a minute.
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let run = workspace
         .cargo(&["nextest", "run", "--workspace"])
+        .env("NEXTEST_TEST_THREADS", (2 * cores).to_string())
         .args(ours)
         .args(theirs);
     with_test_env(workspace, run)
