@@ -15,7 +15,7 @@ pub struct Keys {
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Key {
     pub id: String,
-    /// None: an administrator's.
+    /// None: for all projects.
     pub project: Option<String>,
     pub name: String,
     #[schema(schema_with = schema::role)]

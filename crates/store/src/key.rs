@@ -19,11 +19,11 @@ use crate::{
 pub enum Role {
     /// Everything, in every project; a key of no project.
     Admin,
-    /// Everything in its project.
+    /// Everything in its project, or in all of them.
     Manage,
-    /// Use its project's tools.
+    /// Use the tools of its project, or all tools.
     Call,
-    /// See what its project has.
+    /// See what its project has, or all of them have.
     Read,
 }
 
@@ -31,7 +31,7 @@ pub enum Role {
 #[derive(Clone, Debug, PartialEq, FromRow, Serialize)]
 pub struct KeyRow {
     pub id: String,
-    /// `None`: an administrator's key.
+    /// `None`: for all projects.
     pub project_id: Option<String>,
     pub name: String,
     #[sqlx(try_from = "String")]
@@ -55,7 +55,7 @@ pub struct HashedKey {
 /// A key to be put.
 #[derive(Clone, Copy, Debug)]
 pub struct NewKey<'a> {
-    /// `None` exactly for [`Role::Admin`].
+    /// `None`: for all projects, as it has to be for [`Role::Admin`].
     pub project: Option<&'a ProjectId>,
     pub name: &'a str,
     pub role: Role,
@@ -77,8 +77,8 @@ impl Store {
     /// # Errors
     /// [`Error::NotFound`] if there is no such project, [`Error::Conflict`] if the hash is known.
     pub async fn key_put(&self, key: NewKey<'_>) -> Result<KeyRow> {
-        if (key.role == Role::Admin) != key.project.is_none() {
-            let why = "an administrator's key has no project, and every other key has one";
+        if key.role == Role::Admin && key.project.is_some() {
+            let why = "an administrator's key has no project";
             return Err(Error::Invalid(why.to_owned()));
         }
         let mut tx = self.pool.begin().await?;

@@ -48,6 +48,7 @@ const MIGRATIONS: &[Migration] = migrations![
     "0006_runs",
     "0007_pins_and_configurations",
     "0008_logins",
+    "0009_keys_of_all_projects",
 ];
 
 /// The version that this program works with.

@@ -53,14 +53,13 @@ async fn keys(db: &Db) {
     assert_eq!(db.store.key_by_hash("hash-2").await.unwrap(), None);
 
     assert_error!(db.store.key_put(admin("again", "hash-1")).await, Conflict);
-    let result = db
-        .store
-        .key_put(NewKey {
-            project: None,
-            ..new
-        })
-        .await;
-    assert_error!(result, Invalid);
+    let everywhere = NewKey {
+        project: None,
+        hash: "everywhere",
+        ..new
+    };
+    let other = db.store.key_put(everywhere).await.unwrap();
+    assert_eq!((other.project_id, other.role), (None, Role::Call));
     let result = db
         .store
         .key_put(NewKey {

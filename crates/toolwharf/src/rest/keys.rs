@@ -2,7 +2,7 @@
 
 use api::{Key, Keys, MadeKey, Time};
 use axum::{
-    Json,
+    Extension, Json,
     body::Bytes,
     extract::{Path, State, rejection::BytesRejection},
     http::StatusCode,
@@ -13,12 +13,13 @@ use utoipa::ToSchema;
 
 use super::{
     AppState, Problem,
-    access::Within,
+    access::{Who, Within, permit},
     input::{self, Page},
 };
 use crate::auth;
 
-/// A key to be made: with a project one of that project, which needs a role; without one an administrator's.
+/// A key to be made: with a project one of that project, which needs a role; without one a key for all projects, which is an
+/// administrator's if it names no role.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct WantedKey {
@@ -61,6 +62,7 @@ pub(super) async fn list(
 
 pub(super) async fn make(
     State(rest): State<AppState>,
+    Extension(who): Who,
     Within(project): Within,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<(StatusCode, Json<MadeKey>), Problem> {
@@ -68,13 +70,15 @@ pub(super) async fn make(
     input::name("/name", &wanted.name)?;
     let wrong_role = |why| Problem::field(400, "/role", why);
     let role = match (&project, wanted.role) {
-        (None, None) => Role::Admin,
-        (None, Some(_)) => return Err(wrong_role("needs a project: name one with `?project=`")),
+        (None, role) => role.unwrap_or(Role::Admin),
         (Some(_), None | Some(Role::Admin)) => {
             return Err(wrong_role("must be `read`, `call` or `manage`"));
         }
         (Some(_), Some(role)) => role,
     };
+    if role == Role::Admin {
+        permit(&who, auth::Role::Admin, None)?;
+    }
     if wanted.expires_at.is_some_and(|end| end <= store::now()) {
         return Err(Problem::field(400, "/expires_at", "must be in the future"));
     }

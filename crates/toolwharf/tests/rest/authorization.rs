@@ -558,6 +558,34 @@ async fn the_key_of_a_project_means_that_project_with_or_without_its_name() {
         (&made["project"], &made["role"]),
         (&Value::Null, &json!("admin"))
     );
-    let refused = admin.refused("POST", "/keys", r#"{"name":"k","role":"read"}"#, 400);
+    let refused = admin.refused(
+        "POST",
+        "/keys?project=a",
+        r#"{"name":"k","role":"admin"}"#,
+        400,
+    );
     assert_eq!(refused.await["errors"][0]["pointer"], "/role");
+}
+
+#[tokio::test]
+async fn a_key_for_all_projects_does_what_its_role_permits_in_each() {
+    let gateway = Setup::new().serve().await;
+    let admin = Api::admin(&gateway);
+    prepare(&admin).await;
+    let wanted = json!({"name": "k", "role": "manage"});
+    let made = admin.ok("POST", "/keys", wanted).await;
+    assert_eq!(
+        (&made["project"], &made["role"]),
+        (&Value::Null, &json!("manage"))
+    );
+    let own = Api::with(&gateway, made["token"].as_str().expect("a token"));
+    for project in ["a", "b"] {
+        let path = format!("/keys?project={project}");
+        let made = own.ok("POST", &path, json!({"name": "k", "role": "call"}));
+        assert_eq!(made.await["project"], project);
+    }
+    // Nobody makes a key that may do more than they may.
+    own.refused("POST", "/keys", r#"{"name":"k"}"#, 403).await;
+    own.refused("POST", "/keys", r#"{"name":"k","role":"admin"}"#, 403)
+        .await;
 }
