@@ -8,6 +8,7 @@ import { useState, type ReactNode } from "react";
 
 import { allTools, servers } from "./api/queries";
 import { order } from "./api/servers";
+import { matches, ownerOf, wordsOf } from "./api/tools";
 import { PLACES } from "./shell";
 import { setTheme } from "./ui/media";
 import { attempt } from "./ui/overlay";
@@ -32,11 +33,9 @@ export default function Palette({ open, onOpenChange }: { open: boolean; onOpenC
     setTyped("");
     void attempt(doing, done);
   };
-  const words = typed.toLowerCase().split(/\s+/).filter(Boolean);
+  const words = wordsOf(typed);
   const found = words.length
-    ? (tools.data ?? [])
-        .filter((tool) => words.every((word) => `${tool.name ?? ""} ${tool.native} ${tool.server}`.toLowerCase().includes(word)))
-        .slice(0, MAX_TOOLS)
+    ? (tools.data ?? []).filter((tool) => matches(tool, words)).slice(0, MAX_TOOLS)
     : [];
   const page = (path: string) => path as never;
   return (
@@ -73,7 +72,7 @@ export default function Palette({ open, onOpenChange }: { open: boolean; onOpenC
               {!!found.length && (
                 <Command.Group heading="Tools" className={GROUP}>
                   {found.map((tool) => (
-                    <Item key={`${tool.project} ${tool.server} ${tool.native}`} value={`tool ${tool.name} ${tool.native} ${tool.server} ${tool.project ?? ""}`} onSelect={go("/tools", { server: tool.server, tool: tool.native, ...(tool.project ? { project: tool.project } : {}) })} icon={<Wrench className="size-4" />} more={tool.server}>
+                    <Item key={`${tool.project} ${tool.server} ${tool.native}`} value={`tool ${tool.name} ${tool.native} ${tool.server} ${tool.project ?? ""}`} onSelect={go("/tools", { server: ownerOf(tool, known.data)?.id ?? "", tool: tool.native })} icon={<Wrench className="size-4" />} more={tool.server}>
                       {tool.name ?? tool.native}
                     </Item>
                   ))}

@@ -7,6 +7,12 @@ import { Lost, RouteFailure, Shell } from "./shell";
 const root = createRootRouteWithContext<{ client: QueryClient }>()({ component: Shell, notFoundComponent: Lost, errorComponent: RouteFailure });
 
 const text = (value: unknown) => (typeof value === "string" && value ? value : undefined);
+/** The texts of these names that a search has. */
+function some<K extends string>(search: Record<string, unknown>, ...names: K[]): { [name in K]?: string } {
+  const found = names.flatMap((name) => (text(search[name]) ? [[name, text(search[name])] as const] : []));
+  return Object.fromEntries(found) as { [name in K]?: string };
+}
+
 const page = { getParentRoute: () => root } as const;
 
 export const routes = {
@@ -19,9 +25,23 @@ export const routes = {
   server: createRoute({
     ...page,
     path: "/servers/$id",
-    validateSearch: (search): { tab?: string } => ({ ...(text(search["tab"]) ? { tab: text(search["tab"])! } : {}) }),
+    validateSearch: (search) => some(search, "tab"),
     component: lazyRouteComponent(() => import("./pages/server/server"), "ServerPage"),
   }),
+  tools: createRoute({
+    ...page,
+    path: "/tools",
+    validateSearch: (search) => some(search, "server", "tool", "of", "q"),
+    component: lazyRouteComponent(() => import("./pages/tools/tools"), "Tools"),
+  }),
+  calls: createRoute({
+    ...page,
+    path: "/calls",
+    validateSearch: (search) => some(search, "server", "tool", "project", "status", "caller", "span"),
+    component: lazyRouteComponent(() => import("./pages/calls/calls"), "Calls"),
+  }),
+  call: createRoute({ ...page, path: "/calls/$call", component: lazyRouteComponent(() => import("./pages/calls/call"), "CallPage") }),
+  approvals: createRoute({ ...page, path: "/approvals", component: lazyRouteComponent(() => import("./pages/approvals"), "Approvals") }),
 };
 
 const tree = root.addChildren(Object.values(routes));

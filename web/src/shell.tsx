@@ -1,7 +1,7 @@
 // The frame of every page: navigation, the palette, the theme, whether the gateway still answers.
 import { useQueryClient } from "@tanstack/react-query";
 import { Link, Outlet, useRouterState, type ErrorComponentProps } from "@tanstack/react-router";
-import { Compass, LogOut, Menu as MenuIcon, Monitor, Moon, Search, Server as ServerIcon, Sun, X } from "lucide-react";
+import { Activity, BadgeCheck, Compass, LogOut, Menu as MenuIcon, Monitor, Moon, Search, Server as ServerIcon, Sun, Wrench, X } from "lucide-react";
 import { Dialog as D } from "radix-ui";
 import { lazy, Suspense, useEffect, useState, type ComponentType } from "react";
 
@@ -17,7 +17,7 @@ const Palette = lazy(() => import("./palette"));
 
 export type Place = { to: string; label: string; icon: ComponentType<{ className?: string }>; words?: string };
 
-export const PLACES: Place[][] = [[{ to: "/servers", label: "Servers", icon: ServerIcon }]];
+export const PLACES: Place[][] = [[{ to: "/servers", label: "Servers", icon: ServerIcon }, { to: "/tools", label: "Tools", icon: Wrench }, { to: "/calls", label: "Calls", icon: Activity }, { to: "/approvals", label: "Approvals", icon: BadgeCheck }]];
 
 export function Shell() {
   const client = useQueryClient();
@@ -126,7 +126,7 @@ function Side({ search }: { search: () => void }) {
               <li key={to}>
                 <Link
                   to={to}
-                  className="flex h-8 items-center gap-2.5 rounded-md px-2 text-sm font-medium text-muted hover:bg-hover hover:text-text aria-[current=page]:bg-raised aria-[current=page]:text-text pointer-coarse:h-10"
+                  className="flex h-8 items-center gap-2.5 rounded-md px-2 text-sm font-medium text-muted hover:bg-hover hover:text-text aria-[current=page]:bg-line aria-[current=page]:text-text pointer-coarse:h-10"
                 >
                   <Icon className="size-4 shrink-0 opacity-80" />
                   {label}

@@ -52,3 +52,5 @@ export const validator: ValidatorType = {
   },
   rawValidation: (schema, data) => raw(schema, data) as never,
 };
+
+export default validator;

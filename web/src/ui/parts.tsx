@@ -27,8 +27,8 @@ export function Panel({ title, actions, children, className }: { title?: ReactNo
   return (
     <section className={cx("overflow-hidden rounded-lg border bg-panel", className)}>
       {title && (
-        <div className="flex min-h-10 items-center justify-between gap-3 border-b px-3.5 py-1.5">
-          <h2 className="text-sm font-semibold">{title}</h2>
+        <div className="flex min-h-10 flex-wrap items-center justify-between gap-x-3 gap-y-1 border-b px-3.5 py-1.5">
+          {typeof title === "string" ? <h2 className="text-sm font-semibold">{title}</h2> : title}
           {actions}
         </div>
       )}

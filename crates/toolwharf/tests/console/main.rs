@@ -14,6 +14,7 @@ use common::{
     Gateway, Setup,
     real::{EVERYTHING, npm, python},
 };
+use serde_json::json;
 use testkit::conformance::node_modules;
 use tokio::process::Command;
 
@@ -39,7 +40,7 @@ async fn browse(gateway: &Gateway, test: &str) {
         .env("TOOLWHARF_URL", &gateway.url)
         .env("TOOLWHARF_LINK", link)
         .env("TOOLWHARF_TOKEN", gateway.token())
-        .env("TOOLWHARF_FOLDER", gateway.folder())
+        .env("PATH", path())
         .kill_on_drop(true)
         .output()
         .await
@@ -51,6 +52,13 @@ async fn browse(gateway: &Gateway, test: &str) {
     );
     assert!(ran.status.success(), "{said}\n{}", gateway.process.stderr());
     eprintln!("{said}");
+}
+
+/// With `toolwharf` on it, as whoever pastes a command has it.
+fn path() -> String {
+    let folder = testkit::Bin::path("toolwharf");
+    let folder = folder.parent().unwrap().display().to_string();
+    format!("{folder}:{}", std::env::var("PATH").unwrap())
 }
 
 #[tokio::test]
@@ -79,4 +87,61 @@ async fn c02_a_server_in_trouble_is_shown_with_its_reason() {
         .await;
     gateway.up("fragile").await;
     browse(&gateway, "c02").await;
+}
+
+#[tokio::test]
+async fn c03_a_tool_is_run_asked_and_answered_in_the_page() {
+    let gateway = Setup::new()
+        .server("everything", npm(EVERYTHING, &[]))
+        .connected()
+        .await;
+    browse(&gateway, "c03").await;
+}
+
+#[tokio::test]
+async fn c04_a_call_is_kept_and_copied() {
+    let gateway = Setup::new()
+        .server("everything", npm(EVERYTHING, &[]))
+        .connected()
+        .await;
+    browse(&gateway, "c04").await;
+}
+
+/// A server whose every word is an attack.
+#[tokio::test]
+async fn c11_hostile_text_stays_text() {
+    let setup = Setup::new();
+    let name = "<img src=x onerror=alert(1)>";
+    let answers = json!({ "methods": {
+        "tools/list": { "tools": [{
+            "name": name, "title": "javascript:alert(1)",
+            "description": "<script>alert(2)</script>\u{202e}gnp.exe [x](javascript:alert(2))",
+            "inputSchema": { "type": "object", "properties": { "<b onclick=alert(1)>": { "type": "string",
+                "description": "<iframe src=https://evil.example/></iframe>" } } },
+        }] },
+        "tools/call": { "content": [
+            { "type": "text", "text": "<svg onload=alert(3)>" },
+            { "type": "text", "text": "A".repeat(10 << 20) },
+            { "type": "image", "mimeType": "image/svg+xml", "data": "PHN2ZyBvbmxvYWQ9YWxlcnQoMyk+" },
+            { "type": "resource_link", "uri": "javascript:alert(3)", "name": "javascript:alert(3)" },
+            { "type": "resource_link", "uri": "https://evil.example/", "name": "elsewhere" },
+            { "type": "resource", "resource": { "uri": "data:text/html,<script>alert(3)</script>",
+                "mimeType": "text/html", "blob": "PHNjcmlwdD5hbGVydCgzKTwvc2NyaXB0Pg==" } },
+        ] },
+    } });
+    let file = setup.folder().join("answers.json");
+    std::fs::write(&file, answers.to_string()).unwrap();
+    let gateway = setup
+        .scripted(
+            "hostile",
+            &[
+                "--answers",
+                file.to_str().unwrap(),
+                "--stderr-at-start",
+                "<img src=https://evil.example/ onerror=alert(4)>",
+            ],
+        )
+        .connected()
+        .await;
+    browse(&gateway, "c11").await;
 }

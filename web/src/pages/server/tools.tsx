@@ -48,8 +48,8 @@ function Row({ server, tool }: { server: Server; tool: Tool }) {
       <div className="min-w-0 flex-1">
         <div className="flex items-center gap-2">
           <Link
-            to={"/tools" as never}
-            search={{ server: server.name, tool: tool.native, ...(server.project ? { project: server.project } : {}) } as never}
+            to="/tools"
+            search={{ server: server.id, tool: tool.native } as never}
             className="truncate font-mono text-sm font-medium after:absolute after:inset-0"
           >
             {tool.native}

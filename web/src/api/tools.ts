@@ -1,0 +1,54 @@
+// Tools with the definitions that their servers give.
+import type { Server, Tool } from "./client";
+
+export type Definition = {
+  name: string;
+  title?: string;
+  description?: string;
+  inputSchema: Record<string, unknown>;
+  outputSchema?: Record<string, unknown>;
+  annotations?: { title?: string; readOnlyHint?: boolean; destructiveHint?: boolean; idempotentHint?: boolean; openWorldHint?: boolean };
+};
+
+/** The server that a tool is of: names are unique in a project only. */
+export const ownerOf = (tool: { server: string; project?: string | null }, servers: Server[] | undefined) =>
+  servers?.find((one) => one.name === tool.server && (one.project ?? null) === (tool.project ?? null)) ?? servers?.find((one) => one.name === tool.server);
+
+export const matches = (tool: Tool, words: string[]) => {
+  const text = `${tool.name ?? ""} ${tool.native} ${tool.server} ${tool.project ?? ""} ${tool.description}`.toLowerCase();
+  return words.every((word) => text.includes(word));
+};
+
+export const wordsOf = (typed: string) => typed.toLowerCase().split(/\s+/).filter(Boolean);
+
+/** A call that somebody wants to make again, kept in this browser. */
+export type Saved = { id: string; label: string; server: string; tool: string; arguments: Record<string, unknown> };
+
+const KEPT = "toolwharf.saved-calls";
+const MAX_SAVED = 200;
+
+export function saved(): Saved[] {
+  try {
+    const all = JSON.parse(localStorage.getItem(KEPT) ?? "[]") as unknown;
+    return Array.isArray(all) ? (all as Saved[]).filter((one) => typeof one?.tool === "string" && typeof one.server === "string") : [];
+  } catch {
+    return [];
+  }
+}
+
+export function keep(all: Saved[]) {
+  localStorage.setItem(KEPT, JSON.stringify(all.slice(0, MAX_SAVED)));
+}
+
+/** A word for a POSIX shell. */
+const quoted = (text: string) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`);
+
+export function asCurl(server: string, tool: string, args: unknown): string {
+  const body = JSON.stringify({ method: "tools/call", params: { name: tool, arguments: args } });
+  const address = `${location.origin}/api/v1/mcp/servers/${encodeURIComponent(server)}/call`;
+  return `curl -s ${quoted(address)} -H "Authorization: Bearer $TOOLWHARF_TOKEN" -H 'content-type: application/json' -d ${quoted(body)}`;
+}
+
+export function asCommand(server: string, project: string | null | undefined, tool: string, args: unknown): string {
+  return ["toolwharf", "tools", "call", ...(project ? ["--project", project] : []), "--server", server, "--", tool, JSON.stringify(args)].map(quoted).join(" ");
+}

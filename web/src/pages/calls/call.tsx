@@ -1,0 +1,148 @@
+import { useQuery } from "@tanstack/react-query";
+import { getRouteApi, Link } from "@tanstack/react-router";
+import { ChevronRight, RotateCcw } from "lucide-react";
+import { useState, type ReactNode } from "react";
+
+import { call as callQuery } from "@/api/calls";
+import type { Schemas } from "@/api/client";
+import { servers } from "@/api/queries";
+import { ownerOf } from "@/api/tools";
+import { micros } from "@/lib";
+import { Button } from "@/ui/button";
+import { CopyButton, Json, pretty } from "@/ui/json";
+import { useTitle } from "@/ui/media";
+import { Confirm } from "@/ui/overlay";
+import { Badge, Fact, Facts, Failure, Notice, Panel, Skeleton } from "@/ui/parts";
+import { ResultView } from "../tools/result";
+import { run, type Ended } from "../tools/run";
+import { statusWord, TONES } from "./calls";
+
+const route = getRouteApi("/calls/$call");
+
+export function CallPage() {
+  const { call: id } = route.useParams();
+  const { data, error, refetch } = useQuery(callQuery(id));
+  useTitle(data ? `${data.server}/${data.tool}` : "Call");
+  if (error && !data) return <Failure error={error} retry={() => void refetch()} />;
+  if (!data) return <Skeleton />;
+  return <Shown call={data} />;
+}
+
+function Shown({ call }: { call: Schemas["WholeCall"] }) {
+  const known = useQuery(servers);
+  const server = ownerOf({ server: call.server, project: call.project ?? null }, known.data);
+  const [asking, setAsking] = useState(false);
+  const [again, setAgain] = useState<Ended>();
+  const replay = async () => {
+    const given = JSON.parse(call.arguments!) as Record<string, unknown>;
+    setAgain(await run(server!.id!, "tools/call", { name: call.tool, arguments: given }, AbortSignal.timeout(600_000), { progress: () => {}, log: () => {} }));
+  };
+  return (
+    <article>
+      <header className="flex flex-wrap items-center gap-x-4 gap-y-2 border-b px-4 py-3 md:px-6">
+        <div className="min-w-0 basis-full sm:flex-1 sm:basis-auto">
+          <div className="flex items-center gap-1 text-xs text-faint">
+            <Link to="/calls" className="hover:text-text hover:underline">
+              Calls
+            </Link>
+            <ChevronRight aria-hidden className="size-3" />
+            <span className="truncate font-mono">{call.id}</span>
+          </div>
+          <div className="flex flex-wrap items-center gap-3">
+            <h1 className="font-mono text-lg font-semibold break-all">
+              <span className="font-normal text-faint">{call.server}/</span>
+              {call.tool}
+            </h1>
+            <Badge tone={TONES[call.status] ?? "plain"}>{statusWord(call.status)}</Badge>
+          </div>
+        </div>
+        <div className="flex gap-2">
+          {server && (
+            <Link to="/tools" search={{ server: server.id, tool: call.tool } as never} className="inline-flex h-8 items-center rounded-md border border-edge bg-panel px-2.5 text-sm font-medium hover:bg-hover">
+              Open the tool
+            </Link>
+          )}
+          <Button icon={<RotateCcw />} disabled={!call.arguments || !server} title={call.arguments ? undefined : "Its arguments are not recorded"} onClick={() => setAsking(true)}>
+            Replay
+          </Button>
+        </div>
+      </header>
+      <div className="grid gap-4 p-4 md:p-6 xl:grid-cols-[2fr_3fr] xl:items-start">
+        <div className="flex flex-col gap-4">
+          <Panel title="Timeline">
+            <Timeline call={call} />
+          </Panel>
+          <Panel title="Record">
+            <Facts>
+              <Fact name="Caller"><code className="break-all">{call.caller}</code></Fact>
+              {call.project && <Fact name="Project">{call.project}</Fact>}
+              {call.run && <Fact name="Run of an agent"><code className="break-all">{call.run}</code></Fact>}
+              <Fact name="Arguments"><Digest of={call.arguments_digest} /></Fact>
+              {call.result_digest && <Fact name="Result"><Digest of={call.result_digest} /></Fact>}
+            </Facts>
+          </Panel>
+        </div>
+        <div className="flex min-w-0 flex-col gap-4">
+          {call.error && <Notice tone="bad">{call.error}</Notice>}
+          {again && (
+            <Panel title="Replayed just now">
+              <div className="p-3.5">{"result" in again ? <ResultView result={again.result} /> : <Notice tone="bad">{again.problem.detail ?? "It failed."}</Notice>}</div>
+            </Panel>
+          )}
+          <Body title="Arguments" text={call.arguments} />
+          {call.finished_at && <Body title="Result" text={call.result} />}
+        </div>
+      </div>
+      <Confirm open={asking} onOpenChange={setAsking} title={`Call ${call.tool} again?`} action="Call it" look="solid" onConfirm={replay}>
+        The server <strong className="text-text">{call.server}</strong> gets the same arguments once more, as you. Whatever the tool does, it does again.
+      </Confirm>
+    </article>
+  );
+}
+
+const Digest = ({ of }: { of: string }) => <code title={of} className="break-all text-muted">{of.slice(0, 24)}…</code>;
+
+function Body({ title, text }: { title: string; text?: string | null | undefined }) {
+  if (text == null)
+    return (
+      <Notice>
+        {title}: not recorded. <code>bodies = "full"</code> below <code>[audit]</code> in toolwharf.toml keeps the bodies of later calls.
+      </Notice>
+    );
+  let shown = text;
+  try {
+    shown = pretty(JSON.parse(text));
+  } catch {
+    // It is shown as it is kept.
+  }
+  return (
+    <Panel title={title} actions={<CopyButton label={`Copy: ${title}`} text={text} />}>
+      <div className="p-2">
+        <Json label={title} value={shown.slice(0, 200_000)} />
+      </div>
+    </Panel>
+  );
+}
+
+function Timeline({ call }: { call: Schemas["WholeCall"] }) {
+  const steps: { name: string; at?: string | null | undefined; more?: ReactNode; hue: string }[] = [
+    { name: "The intent is recorded, and the server is asked", at: call.started_at, hue: "bg-info" },
+    call.finished_at
+      ? { name: call.status === "ok" ? "The server has answered" : `It ended: ${statusWord(call.status)}`, at: call.finished_at, hue: call.status === "ok" ? "bg-ok" : "bg-bad", more: call.duration_us != null && micros(call.duration_us) }
+      : { name: call.status === "open" ? "The server is at it" : "Nobody knows how it ended", hue: "bg-warn" },
+  ];
+  return (
+    <ol className="px-4 py-3">
+      {steps.map((step, at) => (
+        <li key={step.name} className={at < steps.length - 1 ? "relative border-l-2 pb-5 pl-4" : "relative border-l-2 border-transparent pl-4"}>
+          <span aria-hidden className={`absolute top-1 -left-[6px] size-2.5 rounded-full ${step.hue}`} />
+          <p className="text-sm font-medium">{step.name}</p>
+          <p className="tabular text-xs text-faint">
+            {step.at}
+            {step.more && <span className="text-text"> · after {step.more}</span>}
+          </p>
+        </li>
+      ))}
+    </ol>
+  );
+}

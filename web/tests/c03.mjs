@@ -1,0 +1,74 @@
+// A tool is run from its form, asks a question, sends progress, and answers with an image, structured content and links.
+import { assert, run, signIn } from "./support.mjs";
+
+await run(async (open) => {
+  const page = await open();
+  await signIn(page, "/tools");
+  const search = page.getByRole("searchbox", { name: "Search tools" });
+  const choose = async (tool) => {
+    await search.fill(tool);
+    await page.getByRole("list", { name: "Tools" }).getByRole("link", { name: tool }).first().click();
+    await page.getByRole("heading", { level: 2, name: tool, exact: true }).waitFor();
+  };
+  const start = () => page.getByRole("button", { name: "Run", exact: true }).click();
+  const answer = page.getByRole("region", { name: "Run" });
+
+  // What is missing is said beside its field, and nothing is sent.
+  await choose("get-sum");
+  await start();
+  await page.getByText("is required").first().waitFor();
+  await page.getByLabel(/^a \*/).fill("19");
+  await page.getByLabel(/^b \*/).fill("23");
+  await start();
+  await answer.getByText("The sum of 19 and 23 is 42.").waitFor();
+
+  // The same as JSON.
+  await page.getByRole("button", { name: "JSON", exact: true }).click();
+  const editor = page.getByRole("textbox", { name: "Arguments" });
+  assert.match(await editor.innerText(), /"a": 19/);
+  await editor.click();
+  await page.keyboard.press("ControlOrMeta+a");
+  await page.keyboard.insertText('{"a": 1, "b": 2}');
+  await start();
+  await answer.getByText("The sum of 1 and 2 is 3.").waitFor();
+
+  await choose("trigger-long-running-operation");
+  await page.getByLabel("duration").fill("2");
+  await page.getByLabel("steps").fill("4");
+  await start();
+  await answer.getByRole("progressbar").waitFor();
+  await answer.getByText(/[1-4] of 4/).waitFor();
+  await answer.getByText("Long running operation completed").waitFor();
+
+  await choose("get-tiny-image");
+  await start();
+  const image = answer.getByRole("img", { name: "Image of the result" });
+  await image.waitFor();
+  assert.ok((await image.evaluate((node) => node.decode().then(() => node.naturalWidth))) > 0);
+
+  await choose("get-structured-content");
+  await page.getByLabel(/^location/).selectOption("New York");
+  await start();
+  await answer.getByRole("button", { name: "Structured" }).click();
+  await answer.getByText('"temperature"').waitFor();
+
+  await choose("get-resource-links");
+  await start();
+  await answer.getByText("demo://resource/").first().waitFor();
+
+  // The server asks in the middle of the call: the person answers in the page, and the call goes on.
+  await choose("trigger-elicitation-request");
+  await start();
+  await answer.getByText("The server asks you").waitFor();
+  await answer.getByLabel(/^(name|String)/i).first().fill("Ada");
+  await answer.getByRole("button", { name: "Answer" }).click();
+  await answer.getByText("Ada").first().waitFor();
+
+  await choose("trigger-sampling-request");
+  await page.getByLabel(/^prompt/).fill("What is a wharf?");
+  await start();
+  await answer.getByText("What is a wharf?").first().waitFor();
+  await answer.getByLabel("Answer").fill("A place where ships are unloaded.");
+  await answer.getByRole("button", { name: "Answer" }).click();
+  await answer.getByText("A place where ships are unloaded.").first().waitFor();
+});

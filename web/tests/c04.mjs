@@ -1,0 +1,29 @@
+// A call is kept and run again; copied as curl and as a command, each gives the same answer.
+import { execFileSync } from "node:child_process";
+
+import { assert, run, signIn } from "./support.mjs";
+
+await run(async (open) => {
+  const page = await open(undefined, { permissions: ["clipboard-read", "clipboard-write"] });
+  await signIn(page, "/tools?server=everything&tool=echo");
+  const said = "it's a \"wharf\" $HOME `id` \\";
+  await page.getByLabel(/^message/).fill(said);
+  await page.getByRole("button", { name: "Keep this call" }).click();
+  await page.reload();
+  const kept = page.getByRole("list", { name: "Kept calls" });
+  await kept.getByRole("button", { name: "Run it again" }).click();
+  const answer = page.getByRole("region", { name: "Run" });
+  await answer.getByText(`Echo: ${said}`).waitFor();
+  assert.equal(await page.getByLabel(/^message/).inputValue(), said);
+
+  for (const [kind, reads] of [
+    ["Copy as curl", (text) => JSON.parse(text).result.content[0].text],
+    ["Copy as command", (text) => text.trimEnd()],
+  ]) {
+    await page.getByRole("button", { name: "Copy this call" }).click();
+    await page.getByRole("menuitem", { name: kind }).click();
+    const command = await page.evaluate(() => navigator.clipboard.readText());
+    const printed = execFileSync("sh", ["-c", command], { encoding: "utf8" });
+    assert.equal(reads(printed), `Echo: ${said}`, command);
+  }
+});
