@@ -6,6 +6,7 @@ mod browser;
 mod call;
 mod change;
 mod chat;
+mod doctor;
 mod key;
 mod login;
 mod problem;
@@ -27,6 +28,7 @@ pub use self::{
     call::{Call, CallBucket, CallFigures, CallStatistics, Calls, CallsOfServer, WholeCall},
     change::{Approvals, Change, Changes},
     chat::{ChatRequest, ConversationInfo, Conversations, WholeConversation},
+    doctor::{Finding, Level, Report},
     key::{Key, Keys, MadeKey},
     login::{Login, LoginBegun, LoginRedirect, LoginRequest, LoginWay, Logins},
     problem::{McpError, Problem},

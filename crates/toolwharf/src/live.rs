@@ -5,6 +5,7 @@
 
 use std::{
     collections::HashMap,
+    ffi::OsString,
     path::Path,
     sync::Arc,
     time::{Duration, SystemTime},
@@ -84,6 +85,21 @@ impl Live {
             home.is_ok_and(|home| home.is_some())
         });
         found.await.unwrap_or_default()
+    }
+
+    /// The arguments by which another process finds the same files and the same data directory.
+    pub(crate) fn arguments(&self) -> Vec<OsString> {
+        let mut arguments = Vec::new();
+        // What stands in its usual place is found there.
+        if !self.sources.optional {
+            for file in self.sources.files() {
+                arguments.extend(["--config".into(), file.into()]);
+            }
+        }
+        if let Some(dir) = &self.overrides.data_dir {
+            arguments.extend(["--data-dir".into(), dir.into()]);
+        }
+        arguments
     }
 
     /// How it is set up, and what is wrong with the files as they are now.

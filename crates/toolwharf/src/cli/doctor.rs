@@ -12,11 +12,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use api::Server;
-use api::{KeptBack, Project, Status};
+use api::{Finding, KeptBack, Level, Project, Report, Server, Status};
 use config::{Config, Sources};
 use model::{Program, ProjectId, ServerSpec, Settings};
-use serde::Serialize;
 
 use super::{
     Context, No, Output,
@@ -34,31 +32,6 @@ use crate::{
 
 /// Lines of a server's stderr that are shown with its problem.
 const LOG_LINES: usize = 5;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum Level {
-    Ok,
-    Warning,
-    Problem,
-}
-
-/// One thing that was looked at.
-#[derive(Debug, Serialize)]
-struct Finding {
-    level: Level,
-    what: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    help: Option<String>,
-}
-
-#[derive(Debug, Serialize)]
-struct Report {
-    healthy: bool,
-    problems: usize,
-    warnings: usize,
-    findings: Vec<Finding>,
-}
 
 /// By server: why its command cannot be started from here.
 type Missing = BTreeMap<String, Finding>;

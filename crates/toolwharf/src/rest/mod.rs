@@ -14,6 +14,7 @@ mod browser;
 mod calls;
 mod chat;
 mod docs;
+mod doctor;
 mod events;
 mod input;
 mod keys;
@@ -85,6 +86,8 @@ pub(crate) struct Rest {
     over: CancellationToken,
     followers: Arc<Semaphore>,
     statistics: statistics::Statistics,
+    /// Whoever holds it has the installation examined.
+    examining: Semaphore,
 }
 
 impl Rest {
@@ -110,6 +113,7 @@ impl Rest {
             over,
             followers: Arc::new(Semaphore::new(FOLLOWERS)),
             statistics: statistics::Statistics::default(),
+            examining: Semaphore::new(1),
         })
     }
 }

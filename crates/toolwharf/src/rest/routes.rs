@@ -11,7 +11,7 @@ use axum::{
 
 use self::{projects::PROJECTS, records::RECORDS, servers::SERVERS};
 use super::{
-    AppState, browser,
+    AppState, browser, doctor,
     route::{ADMIN, Kind, Parameter, Route, parameter},
     secrets, status,
 };
@@ -62,6 +62,15 @@ const GATEWAY: &[Route] = &[
     )
     .about("Each with its value and where that is from, and what is wrong with the files.")
     .answers::<api::Settings>(),
+    Route::new(
+        "examine",
+        "GET /api/v1/doctor",
+        ADMIN,
+        "Find what is wrong",
+        || get(doctor::examine),
+    )
+    .about("What `toolwharf doctor` finds on the gateway's machine.")
+    .answers::<api::Report>(),
     Route::new(
         "rotateMasterKey",
         "POST /api/v1/master-key/rotate",

@@ -36,3 +36,21 @@ async fn each_setting_has_its_value_and_where_it_is_from() {
     assert!(problem.contains("stop_grac"), "{problem}");
     assert!(problem.contains("did you mean `stop_grace`?"), "{problem}");
 }
+
+#[tokio::test]
+async fn the_doctor_is_asked_for_those_without_a_terminal() {
+    let entry = json!({"command": "no-such-program-here"});
+    let gateway = Setup::new().server("one", entry).serve().await;
+    let admin = Api::admin(&gateway);
+    let told = admin.get("/doctor").await;
+    assert_eq!(told["healthy"], false, "{told:#}");
+    let findings = told["findings"].as_array().expect("findings");
+    let named = |finding: &&Value| finding["what"].to_string().contains("no-such-program-here");
+    let found = findings.iter().find(named).expect("the command");
+    assert_eq!(found["level"], "problem");
+    // It found this gateway, and asked it.
+    assert!(
+        !told.to_string().contains("no gateway is running"),
+        "{told:#}"
+    );
+}
