@@ -23,7 +23,7 @@
 //! - `own_instances`: instances of a session's own; `relay`: the way of one call, across the eras; `skills` and `task_requests`:
 //!   requests that are not relayed as they are.
 //! - [`gateway`]: the front door for requests of clients. `declare`: what changes the fleet; `watch`: what clients watch;
-//!   `update`: moving a server on to a newer version of its package;
+//!   `trial`: a server that is not declared yet; `update`: moving a server on to a newer version of its package;
 //!   `presence`: which servers have something to offer now, for an agent's turn. [`secrets`]: sealing.
 //!
 //! Invariants: a call resolves on a snapshot and takes no lock that a list holds; no lock is held across an
@@ -74,6 +74,7 @@ mod task_requests;
 mod tasks;
 mod timers;
 mod tokens;
+mod trial;
 mod unavailable;
 mod update;
 pub mod uri;
@@ -95,5 +96,6 @@ pub use presence::Absent;
 pub use runtimes::Runtimes;
 pub use scope::Scope;
 pub use status::{Crash, Left, Load, Status};
+pub use trial::{TrialError, Tried};
 pub use unavailable::Unavailable;
 pub use update::{Candidate, UpdateError};

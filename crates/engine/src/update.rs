@@ -5,24 +5,18 @@
 //!
 //! Invariant: tools are agreed to as they were shown. Deliberately absent: when to look, and who agrees.
 
-use std::{convert::Infallible, future, sync::Arc};
+use std::sync::Arc;
 
 use futures_util::future::join_all;
-use mcp::{
-    Frame,
-    client::{Ambient, Event},
-    protocol::method,
-};
 use model::{Launch, NativeName, Network, Origin, Packages, Place, Sandbox, ServerKey, ServerSpec};
 use runtime::Package;
 
 use crate::{
     Gateway,
-    catalog::{Item, ListKind, fetch_list},
-    connection::Connection,
-    launch::Launched,
+    catalog::Item,
     orders::Order,
     server::{Server, State},
+    trial,
 };
 
 /// What a server without a sandbox of its own gets for the moment of a look: bytes.
@@ -149,33 +143,9 @@ impl Gateway {
 
     /// Starts a version beside the server, in a sandbox without a network, and asks for its tools.
     async fn look(&self, server: &Server, version: &str) -> Result<Vec<Item>, Arc<str>> {
-        let shared = &self.shared;
         let spec = beside(&server.spec, version).ok_or("it is not launched here")?;
-        let capabilities = shared.shared_capabilities();
-        let launched = Launched::default();
-        let connecting = shared
-            .connect
-            .connect(&spec, None, &capabilities, &launched);
-        let tools = match connecting.await {
-            Ok((connection, ambient)) => {
-                let tools = tokio::select! {
-                    tools = fetch_list(&connection.client, ListKind::Tools, spec.name.as_str()) => tools,
-                    never = answer(&connection, ambient) => match never {},
-                };
-                connection.close(shared.stop_grace).await;
-                tools
-                    .map(|(tools, _)| tools)
-                    .map_err(|error| error.to_string().into())
-            }
-            Err(error) => Err(error.reason),
-        };
-        if let Some(sandbox) = spec.sandbox().filter(|own| !own.volumes.is_empty()) {
-            let removed = shared.runtimes.volumes_remove(&sandbox.id).await;
-            if let Err(error) = removed {
-                tracing::warn!(server = %server.key(), "volumes that were made for a look at a version stay: {error}");
-            }
-        }
-        tools
+        let tried = self.tried(&spec).await;
+        tried.map(|tried| tried.tools).map_err(|error| error.reason)
     }
 
     /// Agrees to definitions of tools that a server has, before it lists them.
@@ -197,13 +167,12 @@ impl Gateway {
 /// The server as it is started for a look: confined, and with nothing that the real one has.
 fn beside(spec: &ServerSpec, version: &str) -> Option<ServerSpec> {
     let launch = spec.launch()?;
-    let random: [u8; 8] = rand::random();
     let mut sandbox = launch.sandbox().cloned().unwrap_or_else(|| {
         let mut sandbox = Sandbox::new("");
         sandbox.limits.memory = MEMORY;
         sandbox
     });
-    sandbox.id = format!("look-{}", hex::encode(random));
+    sandbox.id = trial::sandbox_id();
     sandbox.network = Network::None;
     for mount in &mut sandbox.mounts {
         mount.read_only = true;
@@ -219,17 +188,4 @@ fn beside(spec: &ServerSpec, version: &str) -> Option<ServerSpec> {
         origin: Origin::Launch(launch.into()),
         ..spec.clone()
     })
-}
-
-/// Answers what servers want to know at their start, for ever.
-async fn answer(connection: &Connection, mut ambient: Ambient) -> Infallible {
-    while let Some(event) = ambient.recv().await {
-        if let Event::Request(request) | Event::Unclear(request) = event
-            && request.method() == method::ROOTS_LIST
-        {
-            let roots = Frame::result(request.id(), b"{\"roots\":[]}");
-            let _ = connection.client.send(&roots).await;
-        }
-    }
-    future::pending().await
 }

@@ -32,6 +32,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use model::{Launch, Place, Program};
 use tokio_util::task::TaskTracker;
@@ -44,6 +45,10 @@ use crate::process::Spawner;
 use crate::search::{PATH, find, own_path};
 use crate::turns::Turns;
 use crate::unit::{Enforced, Error, Unit};
+
+/// How often it is looked whether an instance that was ended still holds a version, and the time between.
+const FORGETTING: u32 = 40;
+const LOOK: Duration = Duration::from_millis(50);
 
 /// The packages of this installation.
 pub struct Packages {
@@ -220,6 +225,24 @@ impl Packages {
         let (shelf, stage) = (Shelf::new(&self.dir, &request), self.stage());
         let kept = kept.to_owned();
         blocking(move || Ok(shelf.prune(&kept, &stage))).await
+    }
+
+    /// Removes all versions of a server's package, the pinned one included, once nothing runs from them. Waits a moment for
+    /// that, and leaves them if something still does.
+    ///
+    /// # Errors
+    /// As [`Packages::package`].
+    pub async fn forget(&self, launch: &Launch) -> Result<(), Error> {
+        let request = self.asked(launch)?;
+        let _turn = self.turns.turn(&self.turn(&request)).await?;
+        for _ in 0..FORGETTING {
+            let (shelf, stage) = (Shelf::new(&self.dir, &request), self.stage());
+            if blocking(move || Ok(shelf.forget(&stage))).await? {
+                return Ok(());
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        Err(Error::Failed("something is started from it".to_owned()))
     }
 
     fn asked(&self, launch: &Launch) -> Result<Request, Error> {

@@ -164,6 +164,22 @@ impl Shelf {
         removed
     }
 
+    /// Removes all versions if nothing runs from any; whether it did.
+    pub(super) fn forget(&self, stage: &str) -> bool {
+        let last = self.last();
+        // Nothing is started from it any more while it is being removed.
+        let _ = fs::remove_file(self.folder.join(CURRENT));
+        self.prune("", stage);
+        match (last, fs::remove_dir(&self.folder)) {
+            (Some(last), Err(_)) if self.is_whole(&last) => {
+                let name = last.file_name().and_then(|name| name.to_str());
+                let _ = name.map(|name| self.switch_to(name, stage));
+                false
+            }
+            _ => true,
+        }
+    }
+
     fn is_whole(&self, version: &Path) -> bool {
         version.join(self.part).exists()
     }
@@ -273,7 +289,12 @@ mod tests {
         assert_eq!(there, [true, false, true, true]);
         drop(lease);
         assert_eq!(shelf.prune("2.0", ".new-d-3"), 2);
+        assert!(!again.home().exists());
+        // All of them, but not while something runs from one.
+        let lease = shelf.lease(&shelf.current().unwrap()).unwrap();
+        assert!(!shelf.forget(".new-d-4") && shelf.current().is_some());
+        drop(lease);
+        assert!(shelf.forget(".new-d-5") && shelf.current().is_none());
         assert!(shelf.lease(&version).unwrap().is_none());
-        assert!(!again.home().exists() && shelf.current().is_some());
     }
 }
