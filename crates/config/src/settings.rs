@@ -150,6 +150,11 @@ fn root(mut root: Table<'_, '_>, settings: &mut Settings) {
             }
         }
     }
+    if let Some(registries) = root.items("registries") {
+        for (key, value) in registries {
+            registry(root.walk, key, value, settings);
+        }
+    }
     if let Some(mut log) = root.table("log") {
         let level = log.string("level").map(|(level, _)| level);
         set(&mut settings.log.level, level);
@@ -235,6 +240,36 @@ fn hosting(mut table: Table<'_, '_>, into: &mut HostingSettings) {
         path.starts_with('/').then(|| path.into())
     });
     into.webhook = table.text("webhook", r#""https://…""#, is_web_url);
+}
+
+fn registry(
+    walk: &Walk<'_>,
+    key: &Spanned<std::borrow::Cow<'_, str>>,
+    value: &Spanned<DeValue<'_>>,
+    settings: &mut Settings,
+) {
+    let name: &str = key.get_ref();
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+    if name.is_empty() || name.len() > 64 || !name.bytes().all(plain) || name == "built-in" {
+        let must =
+            "letters, digits, `-` and `_`, at most 64, and not `built-in`: [registries.official]";
+        return walk.wrong(key.span(), "bad name of a registry", must);
+    }
+    let Some(items) = value.get_ref().as_table() else {
+        let what = format!("`registries.{name}` is not a table");
+        let must = format!("[registries.{name}] above its `url`");
+        return walk.wrong(value.span(), &what, &must);
+    };
+    let mut table = Table::new(walk, items, "registries.*.");
+    let must = r#""https://…", or "http://127.0.0.1:…" on this machine"#;
+    match table.text("url", must, is_private_address) {
+        Some(url) => drop(settings.registries.insert(name.to_owned(), url)),
+        None if items.get("url").is_none() => {
+            let what = format!("registry `{name}` has no `url`");
+            walk.wrong(key.span(), &what, r#"url = "https://registry.example.com""#);
+        }
+        None => {}
+    }
 }
 
 fn project(

@@ -50,6 +50,8 @@ pub struct Settings {
     pub hosting: HostingSettings,
     /// The agent that can be talked to; `None`: no model is set up.
     pub agent: Option<AgentSettings>,
+    /// Registries of servers besides the built-in one: their URLs, by name.
+    pub registries: BTreeMap<String, String>,
     pub log: Log,
     pub projects: BTreeMap<ProjectId, ProjectView>,
 }
@@ -249,6 +251,7 @@ impl Default for Settings {
             audit: Audit::default(),
             hosting: HostingSettings::default(),
             agent: None,
+            registries: BTreeMap::new(),
             log: Log::default(),
             projects: BTreeMap::new(),
         }

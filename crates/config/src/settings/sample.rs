@@ -141,6 +141,11 @@ mounts = []                   # paths of this host below which servers may mount
 # cache_read = 0.3
 # cache_write = 3.75
 
+# Registries of servers that `toolwharf search` and `install` ask, besides the built-in one: the official API,
+# or a file as ToolHive has it.
+# [registries.official]
+# url = "https://registry.modelcontextprotocol.io"
+
 [log]
 level = "info"                # or a filter such as "info,engine=debug"
 format = "text"               # or "json"

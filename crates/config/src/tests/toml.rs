@@ -38,6 +38,8 @@ fn what_the_sample_comments_out_is_valid() {
         .replace("# max_", "max_")
         .replace("# start =", "start =")
         .replace("# native", "native")
+        .replace("# [registries", "[registries")
+        .replace("# url", "url")
         .replace("# input", "input")
         .replace("# output", "output")
         .replace("# cache_", "cache_");
@@ -55,6 +57,10 @@ fn what_the_sample_comments_out_is_valid() {
     assert_eq!(
         agent.prices["claude-sonnet-4-5"],
         [3_000_000, 15_000_000, 300_000, 3_750_000]
+    );
+    assert_eq!(
+        settings.registries["official"],
+        "https://registry.modelcontextprotocol.io"
     );
     let view = settings.projects.values().next().unwrap();
     assert_eq!(view.naming, Some(NamingPolicy::Preserve));
