@@ -153,12 +153,27 @@ impl Connector {
         max: usize,
         public_only: bool,
     ) -> Result<Response<Bytes>, String> {
+        let within = http::FETCH_TIMEOUT;
+        self.fetch_within(request, max, public_only, within).await
+    }
+
+    /// [`Connector::fetch`] for an answer that may take longer.
+    ///
+    /// # Errors
+    /// The reason, if there is no answer.
+    pub async fn fetch_within(
+        &self,
+        request: Request<Bytes>,
+        max: usize,
+        public_only: bool,
+        within: Duration,
+    ) -> Result<Response<Bytes>, String> {
         let pool = if public_only {
             &self.public
         } else {
             &self.http
         };
-        pool.fetch(request, max).await
+        pool.fetch(request, max, within).await
     }
 
     /// Makes a conversation with `target`.

@@ -20,7 +20,7 @@ pub(super) use self::{
     detect::connect,
     endpoint::{Endpoint, resolve},
     link::{HttpLink, cause},
-    pool::Body,
+    pool::{Body, FETCH_TIMEOUT},
 };
 pub use self::{
     call::HttpCall,

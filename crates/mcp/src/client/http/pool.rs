@@ -43,7 +43,7 @@ const PING_TIMEOUT: Duration = Duration::from_secs(10);
 /// Name lookup, TCP and TLS together.
 const ESTABLISH_TIMEOUT: Duration = Duration::from_secs(20);
 /// A request that is no part of a conversation.
-const FETCH_TIMEOUT: Duration = Duration::from_secs(20);
+pub(in crate::client) const FETCH_TIMEOUT: Duration = Duration::from_secs(20);
 /// Bytes that an HTTP/1 connection buffers: bounds a response's head.
 const HTTP1_BUFFER: usize = 256 * 1024;
 
@@ -162,11 +162,12 @@ impl Pool {
     /// Sends a request, and reads its whole answer: not a conversation's, but one of those before it.
     ///
     /// # Errors
-    /// Why there is no answer of at most `max` bytes within [`FETCH_TIMEOUT`].
+    /// Why there is no answer of at most `max` bytes within that time.
     pub(in crate::client) async fn fetch(
         &self,
         request: Request<Bytes>,
         max: usize,
+        within: Duration,
     ) -> Result<Response<Bytes>, String> {
         let origin = Origin::new(request.uri());
         let fetching = async {
@@ -178,8 +179,8 @@ impl Pool {
                 body.map_err(|_| format!("its answer breaks off, or is longer than {max} bytes"))?;
             Ok(Response::from_parts(head, body.to_bytes()))
         };
-        let late = |_| Err(format!("no answer within {} s", FETCH_TIMEOUT.as_secs()));
-        tokio::time::timeout(FETCH_TIMEOUT, fetching)
+        let late = |_| Err(format!("no answer within {} s", within.as_secs()));
+        tokio::time::timeout(within, fetching)
             .await
             .unwrap_or_else(late)
     }
