@@ -12,6 +12,7 @@ mod login;
 mod problem;
 mod product;
 mod project;
+mod registry;
 mod request;
 mod run;
 mod schema;
@@ -34,6 +35,10 @@ pub use self::{
     problem::{McpError, Problem},
     product::{InstalledProduct, Product, Products, WholeProduct},
     project::{Project, ProjectConfig, Projects},
+    registry::{
+        InstallOption, InstallRequest, Installed, RegistryEntry, RegistryServer, RegistryServers,
+        TriedTool,
+    },
     request::CallResult,
     run::{Run, Runs, WholeRun},
     schema::{RUN_STATUSES, any, call_status_value, name, project_id_value, project_role},

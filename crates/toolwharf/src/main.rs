@@ -10,6 +10,7 @@ mod console;
 mod gateway;
 mod hosting;
 mod html;
+mod install;
 mod itself;
 mod live;
 mod lock;

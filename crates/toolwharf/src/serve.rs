@@ -23,6 +23,7 @@ use crate::{
     console,
     gateway::{self, Front, Guard},
     hosting::Hosting,
+    install::Catalogue,
     itself::Itself,
     live::{Live, warn_of},
     lock::Lock,
@@ -127,6 +128,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
         agents.clone(),
         keys.clone(),
         logins.clone(),
+        Catalogue::new(&data_dir),
         over.clone(),
     );
     let is_local = address.ip().is_loopback()

@@ -13,6 +13,7 @@ mod conversations;
 mod doctor;
 mod http;
 mod import;
+mod install;
 mod keys;
 mod login;
 mod logs;
@@ -27,6 +28,7 @@ mod reach;
 mod request;
 mod runs;
 mod screen;
+mod search;
 mod secrets;
 mod servers;
 mod shown;
@@ -73,6 +75,10 @@ enum Command {
     Add(Box<add::Args>),
     /// Add the servers of another file, or of a client such as `cursor`.
     Import(import::Args),
+    /// Look for servers in registries.
+    Search(search::Args),
+    /// Install a server of a registry: try it in a sandbox, show its tools, and enable it.
+    Install(Box<install::Args>),
     /// List the servers with their states.
     Ls(servers::ListArgs),
     /// Show one server.
@@ -205,6 +211,8 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         }
         Command::Add(args) => add::run(&context, *args).await,
         Command::Import(args) => import::run(&context, args).await,
+        Command::Search(args) => search::run(&context, args).await,
+        Command::Install(args) => install::run(&context, *args).await,
         Command::Ls(args) => servers::list(&context, args).await,
         Command::Get(args) => servers::show(&context, args).await,
         Command::Rm(args) => servers::remove(&context, args).await,

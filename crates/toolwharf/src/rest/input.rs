@@ -276,6 +276,14 @@ impl Conditions {
         }
     }
 
+    /// Only what is not there yet may be put.
+    pub(super) fn only_new() -> Self {
+        Self {
+            matches: None,
+            none_match: Some("*".to_owned()),
+        }
+    }
+
     /// Whether a change may be made to what has this tag now; `None`: there is nothing.
     pub(super) fn permit(&self, current: Option<&str>) -> Result<(), Problem> {
         if let Some(wanted) = &self.matches

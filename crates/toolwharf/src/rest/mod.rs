@@ -25,6 +25,7 @@ mod openapi;
 mod page;
 mod products;
 mod projects;
+mod registry;
 mod route;
 mod routes;
 mod runs;
@@ -59,6 +60,7 @@ use crate::{
     auth::Keys,
     gateway::{Body, Front, Routes, Upload},
     hosting::Hosting,
+    install::Catalogue,
     live::Live,
     logins::Logins,
     projects::Projects,
@@ -80,6 +82,7 @@ pub(crate) struct Rest {
     agents: Arc<Agents>,
     keys: Arc<Keys>,
     logins: Arc<Logins>,
+    catalogue: Catalogue,
     /// Whoever holds it may change what is configured of projects.
     edits: Mutex<()>,
     /// Ends streams when the product stops.
@@ -91,6 +94,7 @@ pub(crate) struct Rest {
 }
 
 impl Rest {
+    #[expect(clippy::too_many_arguments, reason = "all that handlers share")]
     pub(crate) fn new(
         front: Arc<Front>,
         live: Arc<Live>,
@@ -98,6 +102,7 @@ impl Rest {
         agents: Arc<Agents>,
         keys: Arc<Keys>,
         logins: Arc<Logins>,
+        catalogue: Catalogue,
         over: CancellationToken,
     ) -> Arc<Self> {
         Arc::new(Self {
@@ -109,6 +114,7 @@ impl Rest {
             agents,
             keys,
             logins,
+            catalogue,
             edits: Mutex::default(),
             over,
             followers: Arc::new(Semaphore::new(FOLLOWERS)),

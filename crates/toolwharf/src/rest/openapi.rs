@@ -50,7 +50,7 @@ fn example(name: &str) -> Value {
 }
 
 /// Each tag, and what its operations are about.
-const TAGS: [(&str, &str); 10] = [
+const TAGS: [(&str, &str); 11] = [
     (
         "servers",
         "MCP servers, wherever they are declared: in the configuration file, in a project, or by a registration.",
@@ -58,6 +58,10 @@ const TAGS: [(&str, &str); 10] = [
     (
         "tools",
         "The tools of servers: which are offered, under which names, and which changed definitions are approved.",
+    ),
+    (
+        "registry",
+        "Servers that registries list, and installing them.",
     ),
     ("calls", "The record of calls of tools."),
     (
@@ -146,6 +150,9 @@ fn operation(route: &Route, schemas: &mut Schemas) -> Value {
 
 /// The tag of the last noun in the path.
 fn tag(path: &str) -> &'static str {
+    if path.contains("/registry/") {
+        return "registry";
+    }
     let noun = path.rsplit('/').find_map(|part| match part {
         "approve" | "changes" => Some("tools"),
         "conversations" => Some("chat"),

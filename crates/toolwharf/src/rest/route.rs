@@ -57,12 +57,14 @@ pub(super) enum Answer {
 }
 
 /// Something behind the `?`.
+#[derive(Clone, Copy)]
 pub(super) struct Parameter {
     pub(super) name: &'static str,
     pub(super) about: &'static str,
     pub(super) kind: Kind,
 }
 
+#[derive(Clone, Copy)]
 pub(super) enum Kind {
     Text,
     Server,

@@ -2,6 +2,7 @@
 
 mod projects;
 mod records;
+mod registry;
 mod servers;
 
 use axum::{
@@ -9,7 +10,7 @@ use axum::{
     routing::{MethodRouter, get, post},
 };
 
-use self::{projects::PROJECTS, records::RECORDS, servers::SERVERS};
+use self::{projects::PROJECTS, records::RECORDS, registry::REGISTRY_SERVERS, servers::SERVERS};
 use super::{
     AppState, browser, doctor,
     route::{ADMIN, Kind, Parameter, Route, parameter},
@@ -32,7 +33,9 @@ pub(super) const JSON: &[&str] = &["application/json"];
 
 /// All of them, in the order in which they are documented.
 pub(super) fn all() -> impl Iterator<Item = &'static Route> {
-    [GATEWAY, SERVERS, RECORDS, PROJECTS].into_iter().flatten()
+    [GATEWAY, SERVERS, REGISTRY_SERVERS, RECORDS, PROJECTS]
+        .into_iter()
+        .flatten()
 }
 
 /// The gateway itself.

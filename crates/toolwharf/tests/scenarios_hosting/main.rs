@@ -15,6 +15,7 @@ mod kept;
 mod bridge;
 mod documented;
 mod entries;
+mod installing;
 mod life;
 mod limits;
 mod packages;

@@ -285,7 +285,7 @@ impl Rest {
     }
 
     /// Declares a server of a project.
-    async fn own(
+    pub(in crate::rest) async fn own(
         &self,
         Extension(who): &Who,
         project: ProjectId,
@@ -328,7 +328,7 @@ impl Rest {
     }
 
     /// Writes a server into the configuration file.
-    async fn write(
+    pub(in crate::rest) async fn write(
         &self,
         Extension(who): &Who,
         name: ServerName,

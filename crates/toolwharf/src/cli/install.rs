@@ -1,0 +1,395 @@
+//! `install`: a server of a registry, from its form to a server that is enabled.
+//!
+//! Invariant: a value of a secret is read from a prompt, a file or standard input, and stands in no argument.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    io::{self, BufRead as _, IsTerminal as _},
+    time::Duration,
+};
+
+use anyhow::{Context as _, bail};
+use api::{InstallOption, InstallRequest, Installed, RegistryServer, Removed, Server};
+use model::ProjectId;
+use serde_json::{Map, Value, json};
+
+use super::{
+    Context, Output, Usage,
+    add::stdin,
+    http::{Api, path, query},
+    names, print,
+    prompt::{agreed, secret},
+    servers::{connected, of_server, told},
+};
+
+/// npm or uv, and a start.
+const LONGEST: Duration = Duration::from_secs(12 * 60);
+
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// The name that `toolwharf search` shows; the part behind the `/` is enough where only one server has it.
+    server: String,
+    /// Take it from this registry: `built-in`, a name of `[registries]` in toolwharf.toml, or a URL.
+    #[arg(long, value_name = "NAME|URL")]
+    registry: Option<String>,
+    /// Which way, where there are several: npm, pypi, oci, mcpb or remote.
+    #[arg(long, value_name = "KIND")]
+    option: Option<String>,
+    /// What to call it here; without it, the part of its name behind the `/`.
+    #[arg(long)]
+    name: Option<String>,
+    /// Add it to this project; without it, to the configuration file.
+    #[arg(long, add = names::projects())]
+    project: Option<ProjectId>,
+    /// A value that it asks for; may be given several times. Not for secrets.
+    #[arg(long, value_name = "NAME=VALUE")]
+    set: Vec<String>,
+    /// A secret that it asks for, from a file or from standard input; may be given several times.
+    #[arg(long, value_name = "NAME=FILE|-")]
+    secret_from: Vec<String>,
+    /// Let it write to the path of this input; may be given several times.
+    #[arg(long, value_name = "NAME")]
+    writable: Vec<String>,
+    /// Do not ask: take what is set, and enable it.
+    #[arg(long, short)]
+    yes: bool,
+    /// How long to wait for the server to connect once it is enabled, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 15)]
+    wait: u64,
+}
+
+pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
+    let is_asked = !args.yes && io::stdin().is_terminal();
+    if !args.yes && !is_asked {
+        return Err(Usage("nobody can be asked here: say so with --yes".into()).into());
+    }
+    let api = context.gateway().await?.patient(LONGEST);
+    let of = |more: &[&str]| {
+        let conditions = [
+            ("registry", args.registry.as_deref()),
+            ("project", args.project.as_ref().map(ProjectId::as_str)),
+        ];
+        let at: Vec<&str> = ["registry", "servers", &args.server]
+            .into_iter()
+            .chain(more.iter().copied())
+            .collect();
+        path(&at) + &query(&conditions)
+    };
+    let found: RegistryServer = api.get(&of(&[])).await?;
+    let option = chosen(&found, args.option.as_deref())?;
+    say(&described(&found, option));
+    let values = values(&args, option, is_asked)?;
+    let body = InstallRequest {
+        option: Some(option.id.clone()),
+        digest: Some(found.digest.clone()),
+        name: args.name.clone(),
+        values,
+        writable: args.writable.clone(),
+    };
+    eprintln!("trying it …");
+    let installed: Installed = api.post(&of(&["install"]), &body).await?;
+    let server = &installed.server;
+    say(&tried(&installed));
+    let question = format!("Enable `{}`?", server.name);
+    if let Err(no) = agreed(&question, args.yes) {
+        undo(&api, &installed).await?;
+        return Err(no);
+    }
+    let enabled: Server = api
+        .post(&of_server(&server.id, &["enable"]), &json!({}))
+        .await?;
+    match &enabled.file {
+        Some(file) => eprintln!("installed `{}` into {file}", enabled.name),
+        None => eprintln!("installed `{}`", enabled.name),
+    }
+    if installed.unseen.is_some() {
+        eprintln!("`toolwharf login {}` signs in to it", enabled.name);
+    }
+    let server = connected(&api, enabled, args.wait).await?;
+    told(context, &server)?;
+    if context.output == Output::Table && server.status == "blocked" {
+        bail!(
+            "`{}` is blocked; `toolwharf get {}` says why",
+            server.name,
+            server.name
+        );
+    }
+    Ok(())
+}
+
+/// Gives up what was installed.
+async fn undo(api: &Api, installed: &Installed) -> anyhow::Result<()> {
+    let server = &installed.server;
+    let _: Option<Removed> = api.delete(&of_server(&server.id, &[])).await?;
+    if let Some(project) = &server.project {
+        for name in &installed.secrets {
+            let _: Option<Value> = api
+                .delete(&path(&["projects", project, "secrets", name]))
+                .await?;
+        }
+    }
+    eprintln!("`{}` is removed again", server.name);
+    Ok(())
+}
+
+fn chosen<'o>(
+    found: &'o RegistryServer,
+    wanted: Option<&str>,
+) -> anyhow::Result<&'o InstallOption> {
+    let is_it = |option: &&InstallOption| {
+        wanted.is_none_or(|wanted| option.kind == wanted || option.id == wanted)
+    };
+    let option = found.options.iter().find(is_it);
+    let Some(option) = option else {
+        let kinds: BTreeSet<&str> = found
+            .options
+            .iter()
+            .map(|option| option.kind.as_str())
+            .collect();
+        let kinds: Vec<&str> = kinds.into_iter().collect();
+        bail!(
+            "`{}` cannot be had so; there is: {}",
+            found.entry.name,
+            kinds.join(", ")
+        );
+    };
+    if !option.refused.is_empty() {
+        let wrong: Vec<String> = option
+            .refused
+            .iter()
+            .map(|wrong| format!("`{}`: {}", wrong.pointer, wrong.detail))
+            .collect();
+        bail!(
+            "`{}` cannot be installed: {}",
+            found.entry.name,
+            wrong.join("; ")
+        );
+    }
+    Ok(option)
+}
+
+/// Words of others, on the way to a terminal.
+fn say(text: &str) {
+    eprint!("{}", print::printable(text));
+}
+
+fn described(found: &RegistryServer, option: &InstallOption) -> String {
+    let entry = &found.entry;
+    let version = option
+        .version
+        .as_deref()
+        .unwrap_or("the newest version, pinned then");
+    let list = |items: &[String], none: &str| match items {
+        [] => none.to_owned(),
+        items => items.join(", "),
+    };
+    let mut text = format!(
+        "{} {} ({})\n  {}\n",
+        entry.name,
+        entry.version,
+        entry.registry,
+        entry.description.trim()
+    );
+    text.push_str(&format!(
+        "  {}: {}, {version}\n",
+        option.kind, option.target
+    ));
+    if option.sandbox {
+        text.push_str("  it will run in a sandbox, without your files\n");
+        let hosts = option.network["allow"].as_array();
+        let hosts: Vec<String> = hosts
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+            .map(str::to_owned)
+            .collect();
+        let network = match option.network.as_str() {
+            Some("open") => "everything, this machine's own services included".to_owned(),
+            _ => list(&hosts, "none"),
+        };
+        text.push_str(&format!("  network: {network}\n"));
+        text.push_str(&format!("  keeps: {}\n", list(&option.volumes, "nothing")));
+    } else {
+        text.push_str("  it runs elsewhere: whatever is sent to it leaves this machine\n");
+    }
+    for notice in &option.notices {
+        text.push_str(&format!("  note: {notice}\n"));
+    }
+    text
+}
+
+fn tried(installed: &Installed) -> String {
+    let mut text = String::new();
+    if let Some(why) = &installed.unseen {
+        text.push_str(&format!("its tools cannot be listed yet: {why}\n"));
+    }
+    if let Some(provider) = &installed.provider {
+        let of = |holds: bool| {
+            let rows = installed.enforced.iter().filter(|row| row.holds == holds);
+            rows.map(|row| row.what.as_str())
+                .collect::<Vec<_>>()
+                .join(", ")
+        };
+        text.push_str(&format!(
+            "it ran under {provider}; enforced: {}\n",
+            of(true)
+        ));
+        if !of(false).is_empty() {
+            text.push_str(&format!("not enforced: {}\n", of(false)));
+        }
+    }
+    for mount in &installed.mounts {
+        text.push_str(&format!("it sees: {mount}\n"));
+    }
+    let count = installed.tools.len();
+    let s = if count == 1 { "" } else { "s" };
+    text.push_str(&format!("it has {count} tool{s}:\n"));
+    for tool in &installed.tools {
+        let first = tool.description.lines().next().unwrap_or_default();
+        let first: String = first.chars().take(100).collect();
+        text.push_str(&format!(
+            "  {}{}  {first}\n",
+            tool.name,
+            hints(tool.annotations.as_ref())
+        ));
+    }
+    for notice in &installed.notices {
+        text.push_str(&format!("note: {notice}\n"));
+    }
+    text
+}
+
+/// What a tool is said to do, in brackets.
+fn hints(annotations: Option<&Value>) -> String {
+    let is = |key: &str| annotations.is_some_and(|all| all[key] == true);
+    let words: Vec<&str> = [
+        ("readOnlyHint", "reads only"),
+        ("destructiveHint", "may destroy"),
+        ("openWorldHint", "reaches out"),
+    ]
+    .into_iter()
+    .filter(|(key, _)| is(key))
+    .map(|(_, word)| word)
+    .collect();
+    if words.is_empty() {
+        String::new()
+    } else {
+        format!(" [{}]", words.join(", "))
+    }
+}
+
+/// The values that were given, and those that are asked for.
+fn values(
+    args: &Args,
+    option: &InstallOption,
+    is_asked: bool,
+) -> anyhow::Result<BTreeMap<String, Value>> {
+    let none = Map::new();
+    let properties = option.inputs["properties"].as_object().unwrap_or(&none);
+    let required: BTreeSet<&str> = option.inputs["required"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
+    let known = |name: &str| {
+        let names: Vec<&str> = properties.keys().map(String::as_str).collect();
+        let shown = if names.is_empty() {
+            "it asks for nothing".to_owned()
+        } else {
+            format!("it asks for: {}", names.join(", "))
+        };
+        properties
+            .get(name)
+            .ok_or_else(|| Usage(format!("`{name}` is no input of this server; {shown}")))
+    };
+    let mut values: BTreeMap<String, Value> = BTreeMap::new();
+    for text in &args.set {
+        let (name, value) = text
+            .split_once('=')
+            .ok_or_else(|| Usage("write --set NAME=VALUE".to_owned()))?;
+        let schema = known(name)?;
+        if is_secret(schema) {
+            return Err(Usage(format!("`{name}` is a secret: give it with --secret-from {name}=FILE, or type it when it is asked for")).into());
+        }
+        put(&mut values, name, value.to_owned(), schema)?;
+    }
+    for text in &args.secret_from {
+        let (name, from) = text.split_once('=').ok_or_else(|| {
+            Usage("write --secret-from NAME=FILE, or NAME=- for standard input".to_owned())
+        })?;
+        let schema = known(name)?;
+        let value = match from {
+            "-" => stdin()?,
+            file => fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?,
+        };
+        put(
+            &mut values,
+            name,
+            value.trim_end_matches(['\n', '\r']).to_owned(),
+            schema,
+        )?;
+    }
+    for (name, schema) in properties {
+        // Of a server of the file secrets are variables of the gateway: what lacks is told there.
+        let is_elsewhere = is_secret(schema) && args.project.is_none();
+        if values.contains_key(name)
+            || !is_asked
+            || is_elsewhere
+            || !required.contains(name.as_str()) && !is_secret(schema)
+        {
+            continue;
+        }
+        let about = schema["description"].as_str().unwrap_or_default();
+        let label = print::printable(&match about.is_empty() {
+            true => name.clone(),
+            false => format!("{name} ({about})"),
+        });
+        let value = match is_secret(schema) {
+            true => secret(&label)?,
+            false => line(&label)?,
+        };
+        if !value.is_empty() {
+            put(&mut values, name, value, schema)?;
+        }
+    }
+    Ok(values)
+}
+
+fn is_secret(schema: &Value) -> bool {
+    schema["format"] == "password" || schema["items"]["format"] == "password"
+}
+
+/// One of several values, where an input has several.
+fn put(
+    values: &mut BTreeMap<String, Value>,
+    name: &str,
+    value: String,
+    schema: &Value,
+) -> Result<(), Usage> {
+    let is_list = schema["type"] == "array";
+    match values.get_mut(name) {
+        Some(Value::Array(items)) => items.push(value.into()),
+        Some(_) => return Err(Usage(format!("`{name}` is given twice, and has one value"))),
+        None => {
+            let value = if is_list {
+                json!([value])
+            } else {
+                value.into()
+            };
+            values.insert(name.to_owned(), value);
+        }
+    }
+    Ok(())
+}
+
+fn line(label: &str) -> anyhow::Result<String> {
+    eprint!("{label}: ");
+    let mut text = String::new();
+    io::stdin()
+        .lock()
+        .read_line(&mut text)
+        .context("cannot read the answer")?;
+    Ok(text.trim().to_owned())
+}

@@ -1,0 +1,93 @@
+//! `search`: servers that registries list. Without a gateway the registries are asked from here.
+
+use api::{RegistryEntry, RegistryServers};
+
+use super::{
+    Context, Output,
+    http::{path, query},
+    print,
+    reach::Place,
+};
+use crate::{install::Catalogue, startup};
+
+/// Longest description that a table shows, in characters.
+const DESCRIPTION_CHARS: usize = 100;
+
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// Words of the name or the description; without any, all servers.
+    words: Vec<String>,
+    /// Only this registry: `built-in`, a name of `[registries]` in toolwharf.toml, or a URL.
+    #[arg(long, value_name = "NAME|URL")]
+    registry: Option<String>,
+    /// At most so many servers.
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    lines: u32,
+}
+
+pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
+    let words = args.words.join(" ");
+    let registry = args.registry.as_deref();
+    let found = match context.place().await? {
+        Place::Gateway(api) => {
+            let limit = args.lines.to_string();
+            let asked = [
+                ("search", Some(&*words)),
+                ("registry", registry),
+                ("limit", Some(&*limit)),
+            ];
+            api.get(&(path(&["registry", "servers"]) + &query(&asked)))
+                .await?
+        }
+        Place::Files(sources) => {
+            let mut settings = startup::settings(&sources)?;
+            settings.data_dir = context.reach.data_dir.clone().or(settings.data_dir);
+            let data_dir = config::data_dir(&settings, &startup::env)?;
+            let catalogue = Catalogue::new(&data_dir);
+            let (mut servers, mut notices) = catalogue
+                .search(&settings.registries, registry, &words)
+                .await?;
+            if servers.len() > args.lines as usize {
+                servers.truncate(args.lines as usize);
+                notices.push("there are more; --lines shows them".to_owned());
+            }
+            RegistryServers {
+                servers,
+                next: None,
+                notices,
+            }
+        }
+    };
+    for notice in &found.notices {
+        eprintln!("warning: {}", print::printable(notice));
+    }
+    if found.next.is_some() {
+        eprintln!("there are more; --lines shows them");
+    }
+    if context.output == Output::Json {
+        return print::json(&found.servers);
+    }
+    if found.servers.is_empty() {
+        eprintln!("no registry lists anything like that");
+        return Ok(());
+    }
+    let rows: Vec<[String; 4]> = found.servers.iter().map(cells).collect();
+    print::foreign(&print::table(
+        ["NAME", "RUNS", "REGISTRY", "DESCRIPTION"],
+        &rows,
+    ))
+}
+
+fn cells(server: &RegistryEntry) -> [String; 4] {
+    let one_line = server
+        .description
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ");
+    [
+        server.name.clone(),
+        server.runs.join(", "),
+        server.registry.clone(),
+        one_line.chars().take(DESCRIPTION_CHARS).collect(),
+    ]
+}

@@ -1,0 +1,261 @@
+//! Requests to registries: bounded in size and time, redirects not followed, with a cache on the disk, so that what was once
+//! found is found again without the registry.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+
+use bytes::Bytes;
+use http::{Request, StatusCode, header};
+use mcp::client::Connector;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+use tokio::fs;
+use url::{Host, Url};
+
+/// Largest answer, in bytes: a whole registry in one file has some megabytes.
+const ANSWER_BYTES: usize = 16 << 20;
+const DEPTH: usize = 64;
+const ANSWER: Duration = Duration::from_secs(20);
+const DOWNLOAD: Duration = Duration::from_secs(300);
+/// What is in the cache and younger is taken without asking.
+const FRESH: Duration = Duration::from_secs(60);
+/// What the files of the cache may have together, in bytes.
+const CACHE_BYTES: u64 = 128 << 20;
+/// Hops of a download: releases stand elsewhere than their names say.
+const REDIRECTS: usize = 5;
+
+pub(super) struct Fetcher {
+    connector: Connector,
+    cache: PathBuf,
+    fresh: Duration,
+}
+
+/// An answer, and why it is an old one, if it is.
+pub(super) struct Answer {
+    pub(super) json: Value,
+    pub(super) stale: Option<String>,
+}
+
+/// The first line of a file of the cache; the rest is the answer.
+#[derive(Serialize, Deserialize)]
+struct Head {
+    url: String,
+    etag: Option<String>,
+}
+
+struct Cached {
+    etag: Option<String>,
+    body: Bytes,
+    age: Duration,
+}
+
+/// Whether a URL is of this machine.
+pub(super) fn is_local(url: &Url) -> bool {
+    match url.host() {
+        Some(Host::Domain(name)) => name == "localhost",
+        Some(Host::Ipv4(ip)) => ip.is_loopback(),
+        Some(Host::Ipv6(ip)) => ip.is_loopback(),
+        None => false,
+    }
+}
+
+impl Fetcher {
+    pub(super) fn new(cache: PathBuf) -> Self {
+        Self {
+            connector: Connector::new(),
+            cache,
+            fresh: FRESH,
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn never_fresh(mut self) -> Self {
+        self.fresh = Duration::ZERO;
+        self
+    }
+
+    /// A JSON document.
+    ///
+    /// # Errors
+    /// Why there is none, neither there nor in the cache; `None`: the registry has no such thing.
+    pub(super) async fn json(&self, url: &Url) -> Result<Option<Answer>, String> {
+        let file = self.cache.join(hex::encode(Sha256::digest(url.as_str())));
+        let cached = read(&file, url).await;
+        if let Some(cached) = cached.as_ref().filter(|cached| cached.age < self.fresh) {
+            return Ok(Some(Answer {
+                json: parsed(&cached.body)?,
+                stale: None,
+            }));
+        }
+        let shown = model::url_for_display(url.as_str());
+        let etag = cached.as_ref().and_then(|cached| cached.etag.as_deref());
+        let failed = match self.ask(url, etag).await {
+            Ok((StatusCode::NOT_MODIFIED, ..)) if cached.is_some() => None,
+            Ok((StatusCode::NOT_FOUND, ..)) => return Ok(None),
+            Ok((StatusCode::OK, etag, body)) => match parsed(&body) {
+                Ok(json) => {
+                    if let Err(error) = self.keep(&file, url, etag, &body).await {
+                        tracing::warn!("what {shown} lists is not kept: {error}");
+                    }
+                    return Ok(Some(Answer { json, stale: None }));
+                }
+                Err(why) => Some(why),
+            },
+            Ok((status, ..)) => Some(format!("it answered {status}")),
+            Err(why) => Some(why),
+        };
+        let Some(cached) = cached else {
+            return Err(format!("{shown}: {}", failed.unwrap_or_default()));
+        };
+        if failed.is_none() {
+            // It is as it was.
+            let _ = self.keep(&file, url, cached.etag, &cached.body).await;
+        }
+        let stale =
+            failed.map(|why| format!("{shown}: {why}; this is what it said {}", ago(cached.age)));
+        Ok(Some(Answer {
+            json: parsed(&cached.body)?,
+            stale,
+        }))
+    }
+
+    async fn ask(
+        &self,
+        url: &Url,
+        etag: Option<&str>,
+    ) -> Result<(StatusCode, Option<String>, Bytes), String> {
+        let mut request = Request::builder()
+            .uri(url.as_str())
+            .header(header::ACCEPT, "application/json")
+            .header(
+                header::USER_AGENT,
+                concat!("toolwharf/", env!("CARGO_PKG_VERSION")),
+            );
+        if let Some(etag) = etag {
+            request = request.header(header::IF_NONE_MATCH, etag);
+        }
+        let request = request.body(Bytes::new()).map_err(|_| "it is no URL")?;
+        let answer = self
+            .connector
+            .fetch_within(request, ANSWER_BYTES, false, ANSWER)
+            .await?;
+        let etag = answer.headers().get(header::ETAG);
+        let etag = etag.and_then(|etag| etag.to_str().ok()).map(str::to_owned);
+        Ok((answer.status(), etag, answer.into_body()))
+    }
+
+    /// A file of at most `max` bytes. `at_home`: whose addresses may be private ones; all others have to be public, and https.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(super) async fn download(
+        &self,
+        url: &str,
+        at_home: Option<&Url>,
+        max: usize,
+    ) -> Result<Bytes, String> {
+        let mut url = Url::parse(url).map_err(|_| "it is no URL")?;
+        for _ in 0..=REDIRECTS {
+            let is_home = at_home.is_some_and(|home| home.origin() == url.origin());
+            let shown = model::url_for_display(url.as_str());
+            if !is_home && url.scheme() != "https" {
+                return Err(format!("{shown} is not https"));
+            }
+            let request = Request::builder().uri(url.as_str()).body(Bytes::new());
+            let request = request.map_err(|_| format!("{shown} is no URL"))?;
+            let answer = self
+                .connector
+                .fetch_within(request, max, !is_home, DOWNLOAD)
+                .await;
+            let answer = answer.map_err(|why| format!("{shown}: {why}"))?;
+            let next = answer
+                .headers()
+                .get(header::LOCATION)
+                .filter(|_| answer.status().is_redirection());
+            let Some(next) = next.and_then(|next| next.to_str().ok()) else {
+                return match answer.status() {
+                    StatusCode::OK => Ok(answer.into_body()),
+                    status => Err(format!("{shown} answered {status}")),
+                };
+            };
+            url = url
+                .join(next)
+                .map_err(|_| format!("{shown} leads to no URL"))?;
+        }
+        Err(format!("more than {REDIRECTS} redirects"))
+    }
+
+    async fn keep(
+        &self,
+        file: &Path,
+        url: &Url,
+        etag: Option<String>,
+        body: &[u8],
+    ) -> io::Result<()> {
+        fs::create_dir_all(&self.cache).await?;
+        let head = Head {
+            url: url.to_string(),
+            etag,
+        };
+        let mut text = serde_json::to_vec(&head)?;
+        text.push(b'\n');
+        text.extend_from_slice(body);
+        let random: [u8; 8] = rand::random();
+        let stage = file.with_extension(hex::encode(random));
+        fs::write(&stage, text).await?;
+        fs::rename(&stage, file).await?;
+        self.prune(file).await
+    }
+
+    /// Removes what is oldest in the cache until it is within its bound.
+    async fn prune(&self, kept: &Path) -> io::Result<()> {
+        let mut all = Vec::new();
+        let mut entries = fs::read_dir(&self.cache).await?;
+        while let Some(entry) = entries.next_entry().await? {
+            if let Ok(meta) = entry.metadata().await {
+                all.push((meta.modified()?, meta.len(), entry.path()));
+            }
+        }
+        let mut total: u64 = all.iter().map(|(_, size, _)| size).sum();
+        all.sort();
+        for (_, size, path) in all.into_iter().filter(|(.., path)| path != kept) {
+            if total <= CACHE_BYTES {
+                break;
+            }
+            fs::remove_file(path).await?;
+            total -= size;
+        }
+        Ok(())
+    }
+}
+
+async fn read(file: &Path, url: &Url) -> Option<Cached> {
+    let text = fs::read(file).await.ok()?;
+    let age = fs::metadata(file).await.ok()?.modified().ok()?;
+    let end = text.iter().position(|&byte| byte == b'\n')?;
+    let head: Head = serde_json::from_slice(&text[..end]).ok()?;
+    (head.url == url.as_str()).then(|| Cached {
+        etag: head.etag,
+        body: Bytes::from(text).slice(end + 1..),
+        age: SystemTime::now().duration_since(age).unwrap_or_default(),
+    })
+}
+
+fn parsed(body: &[u8]) -> Result<Value, String> {
+    let valid = mcp::json::validate(body, DEPTH);
+    valid.map_err(|fault| format!("its answer is not the JSON of a registry: {fault}"))?;
+    serde_json::from_slice(body)
+        .map_err(|error| format!("its answer is not the JSON of a registry: {error}"))
+}
+
+fn ago(age: Duration) -> String {
+    match age.as_secs() {
+        seconds @ 0..120 => format!("{seconds} s ago"),
+        seconds @ 120..7200 => format!("{} min ago", seconds / 60),
+        seconds => format!("{} h ago", seconds / 3600),
+    }
+}

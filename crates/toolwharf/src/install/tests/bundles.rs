@@ -1,0 +1,213 @@
+//! MCPB files: good ones, and those that would harm.
+
+use std::{
+    fs,
+    io::{Cursor, Write as _},
+    os::unix::fs::PermissionsExt as _,
+};
+
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+use zip::{ZipWriter, write::SimpleFileOptions};
+
+use super::{entry, filled_for, npm, plan};
+use crate::install::{
+    bundle::{extract, unpack},
+    fill::Place,
+    plan::Plan,
+};
+
+/// An archive of these files, with their modes.
+fn archive(files: &[(&str, &[u8], u32)]) -> (Vec<u8>, String) {
+    let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
+    for (name, content, mode) in files {
+        let options = SimpleFileOptions::default().unix_permissions(*mode);
+        zip.start_file(*name, options).unwrap();
+        zip.write_all(content).unwrap();
+    }
+    let file = zip.finish().unwrap().into_inner();
+    let sum = hex::encode(Sha256::digest(&file));
+    (file, sum)
+}
+
+/// The plan of a bundle with this manifest.
+fn bundled(manifest: &Value) -> (Plan, tempfile::TempDir) {
+    let text = manifest.to_string();
+    let files: [(&str, &[u8], u32); 3] = [
+        ("manifest.json", text.as_bytes(), 0o600),
+        ("server/index.js", b"// a server", 0o600),
+        ("server/run", b"#!/bin/sh", 0o700),
+    ];
+    let (file, sum) = archive(&files);
+    let folder = tempfile::tempdir().unwrap();
+    let place = unpack(folder.path(), &sum, &file).unwrap();
+    let mut package = npm(json!({"identifier": "https://example.com/a.mcpb", "fileSha256": sum}));
+    package["registryType"] = "mcpb".into();
+    let mut plan = plan(&entry(package)).unwrap();
+    assert!(plan.refused.is_empty(), "{:?}", plan.refused);
+    plan.unpacked(place);
+    (plan, folder)
+}
+
+#[test]
+fn c07_a_bundle_runs_by_its_manifest() {
+    let (plan, folder) = bundled(&json!({
+        "manifest_version": "0.3", "name": "weather", "version": "1.0.0",
+        "server": {"type": "node", "entry_point": "server/index.js", "mcp_config": {
+            "command": "node",
+            "args": ["${__dirname}/server/index.js", "--unit", "${user_config.unit}", "${user_config.folders}"],
+            "env": {"KEY": "${user_config.key}"},
+            "platform_overrides": {"win32": {"command": "node.exe"}},
+        }},
+        "user_config": {
+            "key": {"type": "string", "title": "Key", "sensitive": true, "required": true},
+            "unit": {"type": "string", "default": "C"},
+            "folders": {"type": "directory", "multiple": true, "default": ["${HOME}/Desktop"]},
+        },
+    }));
+    assert!(plan.refused.is_empty(), "{:?}", plan.refused);
+    let told = plan.told();
+    assert_eq!(told.inputs["properties"]["key"]["format"], "password");
+    assert_eq!(
+        told.inputs["properties"]["folders"]["items"]["format"],
+        "path"
+    );
+    let values = json!({"key": "hunter2", "folders": ["/srv/a", "/srv/b"]});
+    let done = filled_for(&plan, values, &[], &Place::Project).unwrap();
+    assert_eq!(done.entry["command"], "node");
+    assert_eq!(
+        done.entry["args"],
+        json!(["/bundle/server/index.js", "--unit", "C", "/srv/a", "/srv/b"])
+    );
+    assert_eq!(done.entry["env"], json!({"KEY": "${WEATHER_KEY}"}));
+    let bundle = fs::read_dir(folder.path())
+        .unwrap()
+        .next()
+        .unwrap()
+        .unwrap()
+        .path();
+    let mounts = [
+        format!("{}:/bundle:ro", bundle.display()),
+        "/srv/a:/srv/a:ro".into(),
+        "/srv/b:/srv/b:ro".into(),
+    ];
+    assert!(
+        mounts.iter().all(|mount| done.mounts.contains(mount)),
+        "{:?}",
+        done.mounts
+    );
+    let mode = |path: &str| bundle.join(path).metadata().unwrap().permissions().mode() & 0o777;
+    assert_eq!(
+        (mode("server/index.js"), mode("server/run"), mode("server")),
+        (0o644, 0o755, 0o755)
+    );
+}
+
+#[test]
+fn c07_a_hostile_manifest_is_refused() {
+    let of = |kind: &str, config: Value| json!({"server": {"type": kind, "mcp_config": config}});
+    for (manifest, place) in [
+        (
+            of("node", json!({"command": "bash", "args": ["-c", "id"]})),
+            "/manifest/server/mcp_config/command",
+        ),
+        (
+            of("node", json!({"command": "/usr/bin/node"})),
+            "/manifest/server/mcp_config/command",
+        ),
+        (
+            of("binary", json!({"command": "${__dirname}/../../bin/sh"})),
+            "/manifest/server/mcp_config/command",
+        ),
+        (
+            of("binary", json!({"command": "sh"})),
+            "/manifest/server/mcp_config/command",
+        ),
+        (of("uv", json!({"command": "uv"})), "/manifest/server/type"),
+        (
+            of("node", json!({"command": "node", "args": ["${HOME}/x"]})),
+            "/manifest/server/mcp_config/args/0",
+        ),
+        (
+            of("node", json!({"command": "node", "args": ["/etc/passwd"]})),
+            "/manifest/server/mcp_config/args/0",
+        ),
+        (
+            of(
+                "node",
+                json!({"command": "node", "args": ["${__dirname}/../../../etc/passwd"]}),
+            ),
+            "/manifest/server/mcp_config/args/0",
+        ),
+        (
+            of(
+                "node",
+                json!({"command": "node", "env": {"LD_PRELOAD": "x"}}),
+            ),
+            "/manifest/server/mcp_config/env/LD_PRELOAD",
+        ),
+        (json!({"server": 1}), "/packages/identifier"),
+        (
+            json!({"compatibility": {"platforms": ["darwin"]}, "server": {"type": "node", "mcp_config": {"command": "node"}}}),
+            "/manifest/compatibility/platforms",
+        ),
+    ] {
+        let (plan, _folder) = bundled(&manifest);
+        let wrong = filled_for(&plan, json!({}), &[], &Place::Project).expect_err(place);
+        let places: Vec<&str> = wrong.iter().map(|wrong| wrong.pointer.as_str()).collect();
+        assert!(places.contains(&place), "{place}: {wrong:?}");
+    }
+}
+
+#[test]
+fn c07_a_hostile_archive_writes_nothing() {
+    let outer = tempfile::tempdir().unwrap();
+    let folder = outer.path().join("bundles");
+    for (name, mode) in [
+        ("../escaped", 0o644),
+        ("/escaped", 0o644),
+        ("a/../../escaped", 0o644),
+        ("a\\..\\escaped", 0o644),
+        ("a//b", 0o644),
+        ("c\u{7}", 0o644),
+    ] {
+        let (file, sum) = archive(&[("manifest.json", b"{}", 0o644), (name, b"x", mode)]);
+        let why = unpack(&folder, &sum, &file).expect_err(name);
+        assert!(why.contains("no path inside"), "{name}: {why}");
+    }
+    let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
+    zip.add_symlink("link", "/etc", SimpleFileOptions::default())
+        .unwrap();
+    let file = zip.finish().unwrap().into_inner();
+    let why = unpack(&folder, &hex::encode(Sha256::digest(&file)), &file).unwrap_err();
+    assert!(why.contains("neither a file nor a folder"), "{why}");
+    // More than it may hold, of which the archive has a thousandth.
+    let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
+    let block = vec![0; 1 << 20];
+    for index in 0..9 {
+        zip.start_file(format!("zeros{index}"), SimpleFileOptions::default())
+            .unwrap();
+        zip.write_all(&block).unwrap();
+    }
+    let bomb = zip.finish().unwrap().into_inner();
+    assert!(bomb.len() < 1 << 16);
+    let place = tempfile::tempdir().unwrap();
+    let why = extract(&bomb, &place.path().join("bomb"), 8 << 20).unwrap_err();
+    assert!(why.contains("more than 8 MiB"), "{why}");
+    for (bytes, part) in [
+        (&b"no archive"[..], "no usable archive"),
+        (b"", "no usable archive"),
+    ] {
+        let why = unpack(&folder, &hex::encode(Sha256::digest(bytes)), bytes).unwrap_err();
+        assert!(why.contains(part), "{why}");
+    }
+    let (file, _) = archive(&[("manifest.json", b"{}", 0o644)]);
+    assert!(
+        unpack(&folder, &"0".repeat(64), &file)
+            .unwrap_err()
+            .contains("its hash is")
+    );
+    // Nothing stays, here or beside it.
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(outer.path()).unwrap().count(), 1);
+}
