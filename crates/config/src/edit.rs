@@ -329,7 +329,7 @@ fn remove_elements(list: CstArray, is_gone: impl Fn(&CstNode) -> bool) {
     }
 }
 
-fn input(value: &Value) -> CstInputValue {
+pub(super) fn input(value: &Value) -> CstInputValue {
     match value {
         Value::Null => CstInputValue::Null,
         Value::Bool(value) => CstInputValue::Bool(*value),

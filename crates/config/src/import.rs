@@ -6,51 +6,19 @@
 
 mod codex;
 mod opencode;
+mod yaml;
 
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
 use super::{
+    clients::{Machine, Os, is_of_user},
     edit::{EditError, ServerFile},
     interpolate::{is_variable, workspace_of},
     source::ENTRY_KEYS,
 };
 
-/// Clients that are known by name, and where they keep the servers of a user, below the home directory.
-pub const CLIENTS: &[(&str, &[&str])] = &[
-    (
-        "claude-desktop",
-        &[
-            ".config/Claude/claude_desktop_config.json",
-            "Library/Application Support/Claude/claude_desktop_config.json",
-        ],
-    ),
-    ("claude-code", &[".claude.json"]),
-    ("codex", &[".codex/config.toml"]),
-    ("cursor", &[".cursor/mcp.json"]),
-    ("gemini", &[GEMINI]),
-    (
-        "lmstudio",
-        &[".lmstudio/mcp.json", ".cache/lm-studio/mcp.json"],
-    ),
-    (
-        "opencode",
-        &[
-            ".config/opencode/opencode.json",
-            ".config/opencode/opencode.jsonc",
-        ],
-    ),
-    (
-        "vscode",
-        &[
-            ".config/Code/User/mcp.json",
-            "Library/Application Support/Code/User/mcp.json",
-        ],
-    ),
-    ("windsurf", &[".codeium/windsurf/mcp_config.json"]),
-    ("zed", &[".config/zed/settings.json"]),
-];
 const GEMINI: &str = ".gemini/settings.json";
 
 /// Keys that only describe an entry.
@@ -97,11 +65,8 @@ struct Place {
 }
 
 impl Place {
-    fn of(from: &Path, home: Option<&Path>) -> Self {
-        let of_user = home.is_some_and(|home| {
-            let places = CLIENTS.iter().flat_map(|(_, places)| *places);
-            places.into_iter().any(|place| home.join(place) == from)
-        });
+    fn of(from: &Path, env: &dyn Fn(&str) -> Option<String>) -> Self {
+        let of_user = is_of_user(from, Machine { os: Os::HERE, env });
         Self {
             workspace: (from.is_absolute() && !of_user).then(|| workspace_of(from)),
             is_gemini: from.ends_with(GEMINI),
@@ -109,12 +74,27 @@ impl Place {
     }
 }
 
-/// Reads the file `from`, whose content is `text`.
+/// Reads the file `from`, whose content is `text`. `env` looks up environment variables, which say where clients keep the files of
+/// a user.
 ///
 /// # Errors
-/// When it is neither JSON with comments nor, by its name or its content, TOML.
-pub fn foreign(from: &Path, text: &str, home: Option<&Path>) -> Result<Vec<Foreign>, EditError> {
-    let place = Place::of(from, home);
+/// When it is neither JSON with comments nor, by its name or its content, TOML or YAML.
+pub fn foreign(
+    from: &Path,
+    text: &str,
+    env: &dyn Fn(&str) -> Option<String>,
+) -> Result<Vec<Foreign>, EditError> {
+    let place = Place::of(from, env);
+    if from
+        .extension()
+        .is_some_and(|ending| ending == "yaml" || ending == "yml")
+    {
+        let mut found = yaml::read(from, text)?;
+        for one in &mut found {
+            settle(one, &place);
+        }
+        return Ok(found);
+    }
     if from.extension().is_some_and(|ending| ending == "toml") || codex::is_likely(text) {
         return codex::read(from, text, &place);
     }
@@ -147,6 +127,9 @@ fn settle(foreign: &mut Foreign, place: &Place) {
         skip,
         ..
     } = foreign;
+    if skip.is_some() {
+        return;
+    }
     let Some(entry) = entry.as_object_mut() else {
         return;
     };

@@ -4,6 +4,7 @@
 //! value of a variable, of `env` or of `headers` is in any message; an edit keeps comments,
 //! order and unknown keys. Deliberately absent: watching for changes, and what a change does.
 
+mod clients;
 mod edit;
 mod extensions;
 mod import;
@@ -22,8 +23,9 @@ mod source;
 mod tests;
 mod write;
 
+pub use clients::{CLIENTS, Client, ClientFile, Machine, OnDisk, Os, Way};
 pub use edit::{EditError, ServerFile, edit};
-pub use import::{CLIENTS, foreign, switch_off};
+pub use import::{Foreign, foreign, switch_off};
 pub use interpolate::{Error as Unfilled, Unknown, Variables, is_variable, login_name};
 pub use load::{Config, all_settings};
 pub use locate::{Sources, data_dir};

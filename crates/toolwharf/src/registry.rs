@@ -7,8 +7,8 @@
 use std::path::{Path, PathBuf};
 
 use config::{
-    Accepted, EditError, ImportReport, Rejected, ServerFile, Sources, Unfit, check_entry, edit,
-    foreign, switch_off,
+    Accepted, EditError, Foreign, ImportReport, Rejected, ServerFile, Sources, Unfit, check_entry,
+    edit, foreign, switch_off,
 };
 use model::{NativeName, ServerName};
 use serde_json::Value;
@@ -132,37 +132,80 @@ pub(crate) fn import(
     from: &Path,
     text: &str,
 ) -> Result<(PathBuf, ImportReport), Error> {
-    let home_dir = startup::env("HOME").map(PathBuf::from);
-    let others = foreign(from, text, home_dir.as_deref()).map_err(|source| Error::Edit {
+    let others = foreign(from, text, &startup::env).map_err(|source| Error::Edit {
         file: from.to_owned(),
         source,
     })?;
+    import_all(sources, myself, &others)
+}
+
+/// Adds to the first file what of these servers the configuration has not.
+///
+/// # Errors
+/// As [`import`].
+pub(crate) fn import_all(
+    sources: &Sources,
+    myself: &Itself,
+    others: &[Foreign],
+) -> Result<(PathBuf, ImportReport), Error> {
     let file = sources.servers.first().ok_or(Error::NoFile)?;
     let report = changed(file, |servers| {
-        servers.import(&others, |name, entry| {
-            if let Ok(Some(there)) = home(sources, name) {
-                let why = format!("it is in {} already", there.display());
-                return Err(Rejected::Refused(why));
-            }
-            let (spec, lacks) = match check_entry(file, name, entry, &startup::env) {
-                Ok((spec, _)) => (spec, Vec::new()),
-                Err(unfit) if unfit.is_only_unfilled => {
-                    let mut off = entry.clone();
-                    switch_off(&mut off);
-                    let checked = check_entry(file, name, &off, &startup::env);
-                    let (spec, _) = checked.map_err(refused)?;
-                    (spec, unfit.problems)
-                }
-                Err(unfit) => return Err(refused(unfit)),
-            };
-            match myself.recognise(&spec.origin) {
-                Some(why) => Err(Rejected::Skipped(why)),
-                None if lacks.is_empty() => Ok(Accepted::AsItIs),
-                None => Ok(Accepted::SwitchedOff(lacks)),
-            }
+        servers.import(others, |name, entry| {
+            accept(sources, myself, file, name, entry)
         })
     })?;
     Ok((file.clone(), report))
+}
+
+/// What [`import_all`] would report.
+///
+/// # Errors
+/// As [`import`].
+pub(crate) fn movable(
+    sources: &Sources,
+    myself: &Itself,
+    others: &[Foreign],
+) -> Result<ImportReport, Error> {
+    let file = sources.servers.first().ok_or(Error::NoFile)?;
+    let report = ServerFile::open(file).and_then(|mut servers| {
+        servers.import(others, |name, entry| {
+            accept(sources, myself, file, name, entry)
+        })
+    });
+    report.map_err(|source| Error::Edit {
+        file: file.clone(),
+        source,
+    })
+}
+
+/// Whether an entry that is new to `file` can be had.
+fn accept(
+    sources: &Sources,
+    myself: &Itself,
+    file: &Path,
+    name: &ServerName,
+    entry: &Value,
+) -> Result<Accepted, Rejected> {
+    if let Ok(Some(there)) = home(sources, name) {
+        let why = format!("it is in {} already", there.display());
+        return Err(Rejected::Refused(why));
+    }
+    let (spec, lacks) = match check_entry(file, name, entry, &startup::env) {
+        Ok((spec, _)) => (spec, Vec::new()),
+        Err(unfit) if unfit.is_only_unfilled => {
+            let mut off = entry.clone();
+            switch_off(&mut off);
+            let checked = check_entry(file, name, &off, &startup::env);
+            let (spec, _) = checked.map_err(refused)?;
+            (spec, unfit.problems)
+        }
+        Err(unfit) => return Err(refused(unfit)),
+    };
+    match myself.recognise(&spec.origin) {
+        Some(why) => Err(Rejected::Skipped(why)),
+        None if lacks.is_empty() => Ok(Accepted::AsItIs),
+        None => Ok(Accepted::SwitchedOff(lacks)),
+    }
 }
 
 fn refused(unfit: Unfit) -> Rejected {

@@ -4,12 +4,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
-use toml::Table;
 
 use super::{Foreign, Place, leftovers, working_directory};
 use crate::{
+    clients,
     edit::EditError,
-    problem::Problem,
     source::{Source, Syntax},
 };
 
@@ -28,21 +27,12 @@ pub(super) fn is_likely(text: &str) -> bool {
 }
 
 pub(super) fn read(from: &Path, text: &str, place: &Place) -> Result<Vec<Foreign>, EditError> {
-    let table: Table = text.parse().map_err(|error: toml::de::Error| {
-        let what = format!("invalid TOML: {}", error.message().trim());
-        let problem = match error.span() {
-            Some(span) => {
-                let source = Source::new(from, text.to_owned(), Syntax::Toml);
-                Problem::broken(&source, span, what)
-            }
-            None => Problem::of_file(from, what),
-        };
-        EditError::Unreadable(problem.into())
-    })?;
-    let servers = table.get(TABLE).and_then(toml::Value::as_table);
+    let source = Source::new(from, text.to_owned(), Syntax::Toml);
+    let root = clients::toml(&source)?;
+    let servers = root[TABLE].as_object();
     let mut found = Vec::new();
     for (name, server) in servers.into_iter().flatten() {
-        let Ok(Value::Object(server)) = serde_json::to_value(server) else {
+        let Value::Object(server) = server.clone() else {
             continue;
         };
         let mut one = Foreign {

@@ -177,7 +177,7 @@ fn import_merges_and_reports() {
         Path::new("y"),
         r#"{"servers": {"time": {"command": "uvx", "args": ["mcp-server-time"]}, "files": {"command": "z"},
             "git": {"command": "uvx", "args": ["mcp-server-git"]}, "a/b": {"command": "x"}}}"#,
-        None,
+        &|_| None,
     )
     .unwrap();
     let mut file = ServerFile::parse(Path::new("x"), FILE).unwrap();

@@ -1,6 +1,7 @@
 //! The module through its front door: files in a folder, `Config::load`, `edit`.
 
 mod auth;
+mod clients;
 mod confined;
 mod edits;
 mod errors;

@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use api::Imported;
-use config::CLIENTS;
+use config::{Client, Machine, Os};
 
 use super::{
     Context, No, Output,
@@ -25,8 +25,8 @@ const LARGEST: u64 = 8 << 20;
 
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// A file in any shape that clients use, `-` for standard input, or one of claude-desktop, claude-code, codex,
-    /// cursor, gemini, lmstudio, opencode, vscode, windsurf and zed.
+    /// A file in any shape that clients use, `-` for standard input, or one of claude-code, claude-desktop, cline, codex,
+    /// continue, cursor, gemini, goose, jetbrains, lmstudio, opencode, vscode, windsurf and zed.
     #[arg(value_name = "FILE_OR_CLIENT")]
     from: PathBuf,
 }
@@ -109,22 +109,24 @@ fn read(from: &Path) -> anyhow::Result<(PathBuf, String)> {
     if from == Path::new("-") {
         return Ok(("standard input".into(), stdin()?));
     }
-    let known = CLIENTS.iter().find(|(client, _)| Path::new(client) == from);
-    let file = match known.map(|(_, places)| places) {
-        Some(places) => {
-            let home = startup::env("HOME").context("HOME is not set; name the file itself")?;
-            let mut places = places.iter().map(|place| Path::new(&home).join(place));
-            match places.clone().find(|place| place.is_file()) {
-                Some(file) => file,
-                None => {
-                    let first = places.next().unwrap_or_default();
-                    bail!(
-                        "{} keeps its servers in {}, which does not exist; name the file itself",
-                        from.display(),
-                        first.display()
-                    );
-                }
+    let known = from.to_str().and_then(Client::find);
+    let file = match known {
+        Some(client) => {
+            let machine = Machine {
+                os: Os::HERE,
+                env: &startup::env,
+            };
+            let file = client
+                .file(machine)
+                .context("HOME is not set; name the file itself")?;
+            if !file.is_file() {
+                bail!(
+                    "{} keeps its servers in {}, which does not exist; name the file itself",
+                    from.display(),
+                    file.display()
+                );
             }
+            file
         }
         // Whoever reads it may stand in another folder.
         None => std::path::absolute(from).unwrap_or_else(|_| from.to_owned()),

@@ -1,0 +1,190 @@
+//! A client's file as it is on the disk: read and replaced for its own user only.
+//!
+//! Invariants: a symbolic link stays one; a file that has become another one since it was read is not replaced; nothing is written
+//! that belongs to another user, whatever this process could do.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::{
+    edit::EditError,
+    load::{Unreadable, read},
+    problem::Problem,
+    write,
+};
+
+/// A file, or where one is to be.
+#[derive(Clone, Debug)]
+pub struct OnDisk {
+    pub path: PathBuf,
+    /// Where links lead.
+    target: PathBuf,
+    /// `None`: there is none.
+    pub text: Option<String>,
+}
+
+impl OnDisk {
+    /// # Errors
+    /// If it is no regular file, not UTF-8, larger than 8 MiB or another user's, or cannot be read.
+    pub fn read(path: &Path) -> Result<Self, EditError> {
+        let target = write::target(path).map_err(|_| {
+            let problem = Problem::of_file(path, "its symbolic links lead nowhere");
+            unreadable(problem.help("remove the links"))
+        })?;
+        owned(path, &target)?;
+        let text = match fs::metadata(&target) {
+            Ok(there) if !there.is_file() => {
+                let what = if there.is_dir() {
+                    "it is a directory"
+                } else {
+                    "it is not a regular file"
+                };
+                let problem = Problem::of_file(path, what);
+                return Err(unreadable(problem.help("move it out of the way")));
+            }
+            _ => match read(&target) {
+                Ok(text) => Some(text),
+                Err(Unreadable::Missing) => None,
+                Err(error) => return Err(unreadable(error.problem(path))),
+            },
+        };
+        Ok(Self {
+            path: path.to_owned(),
+            target,
+            text,
+        })
+    }
+
+    /// Whether others than its user may read it.
+    #[must_use]
+    pub fn is_open_to_others(&self) -> bool {
+        fs::metadata(&self.target).is_ok_and(|there| there.permissions().mode() & 0o077 != 0)
+    }
+
+    /// Replaces it, or removes it. Blocks for up to ten seconds while another process of ours edits it.
+    ///
+    /// # Errors
+    /// If it is not as it was read, or cannot be written. It is then as it was.
+    pub fn replace(&self, text: Option<&str>) -> Result<(), EditError> {
+        let failed = |source| EditError::Write {
+            path: self.path.clone(),
+            source,
+        };
+        if text == self.text.as_deref() {
+            return Ok(());
+        }
+        if let Some(folder) = self.target.parent() {
+            fs::create_dir_all(folder).map_err(failed)?;
+        }
+        let _lock = write::Lock::take(&self.target).map_err(|error| match error.kind() {
+            io::ErrorKind::TimedOut => EditError::Locked(self.path.clone()),
+            _ => failed(error),
+        })?;
+        let now = Self::read(&self.path)?;
+        if now.target != self.target || now.text != self.text {
+            return Err(EditError::Contended(self.path.clone()));
+        }
+        match text {
+            Some(text) => write::replace(&self.target, text),
+            None => fs::remove_file(&self.target),
+        }
+        .map_err(failed)
+    }
+}
+
+/// Whether it is this user's: the file, or the folder that it would be made in.
+fn owned(path: &Path, target: &Path) -> Result<(), EditError> {
+    let me = rustix::process::geteuid().as_raw();
+    let Some(there) = target.ancestors().find_map(|it| fs::metadata(it).ok()) else {
+        return Ok(());
+    };
+    if there.uid() == me {
+        return Ok(());
+    }
+    let what = format!(
+        "it belongs to the user with id {}, and this process is the one with id {me}",
+        there.uid()
+    );
+    let problem = Problem::of_file(path, what);
+    Err(unreadable(
+        problem.help("run `toolwharf connect` as that user"),
+    ))
+}
+
+fn unreadable(problem: Problem) -> EditError {
+    EditError::Unreadable(problem.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn links_and_permissions_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let (real, link) = (folder.path().join("real.json"), folder.path().join("link"));
+        fs::write(&real, "a").unwrap();
+        fs::set_permissions(&real, fs::Permissions::from_mode(0o640)).unwrap();
+        symlink(&real, &link).unwrap();
+        OnDisk::read(&link).unwrap().replace(Some("b")).unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(fs::read_to_string(&real).unwrap(), "b");
+        let mode = fs::metadata(&real).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o640);
+        // A new one is for its user alone.
+        let new = folder.path().join("a/b/new.json");
+        OnDisk::read(&new).unwrap().replace(Some("c")).unwrap();
+        assert!(!OnDisk::read(&new).unwrap().is_open_to_others());
+        OnDisk::read(&new).unwrap().replace(None).unwrap();
+        assert!(!new.exists());
+        let left: Vec<_> = fs::read_dir(folder.path().join("a/b")).unwrap().collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
+
+    #[test]
+    fn a_file_that_changed_meanwhile_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("f");
+        fs::write(&path, "a").unwrap();
+        let read = OnDisk::read(&path).unwrap();
+        fs::write(&path, "theirs").unwrap();
+        let error = read.replace(Some("ours")).unwrap_err();
+        assert!(matches!(error, EditError::Contended(_)), "{error}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "theirs");
+    }
+
+    #[test]
+    fn a_link_into_what_is_somebody_elses_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let (link, mut theirs) = (folder.path().join("f"), folder.path().join("theirs"));
+        if rustix::process::geteuid().is_root() {
+            fs::write(&theirs, "").unwrap();
+            std::os::unix::fs::chown(&theirs, Some(65_534), None).unwrap();
+        } else {
+            theirs = "/etc/passwd".into();
+        }
+        symlink(&theirs, &link).unwrap();
+        let said = OnDisk::read(&link).unwrap_err().to_string();
+        assert!(said.contains("belongs to the user with id"), "{said}");
+    }
+
+    #[test]
+    fn what_is_no_text_file_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("f");
+        let said = |path: &Path| OnDisk::read(path).unwrap_err().to_string();
+        assert!(said(folder.path()).contains("it is a directory"));
+        fs::write(&path, b"a\n\xff").unwrap();
+        assert!(said(&path).contains("line 2 is not UTF-8"));
+        fs::remove_file(&path).unwrap();
+        symlink(&path, &path).unwrap();
+        assert!(said(&path).contains("links"));
+        fs::remove_file(&path).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RUSR).unwrap();
+        assert!(said(&path).contains("not a regular file"));
+    }
+}

@@ -1,0 +1,72 @@
+//! YAML: Continue keeps a list of servers with names, Goose a mapping of extensions, of which servers are a kind.
+
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use super::Foreign;
+use crate::{clients, edit::EditError};
+
+/// Keys of Goose that say nothing about the server.
+const QUIET: &[&str] = &["bundled", "available_tools", "timeout", "enabled"];
+
+pub(super) fn read(from: &Path, text: &str) -> Result<Vec<Foreign>, EditError> {
+    let root = clients::yaml(from, text)?;
+    let list = root["mcpServers"].as_array();
+    let mut found: Vec<Foreign> = list.into_iter().flatten().filter_map(of_continue).collect();
+    let extensions = root["extensions"].as_object();
+    let extensions = extensions.into_iter().flatten();
+    found.extend(extensions.map(|(name, entry)| of_goose(name, entry)));
+    Ok(found)
+}
+
+fn of_continue(item: &Value) -> Option<Foreign> {
+    let mut entry = item.as_object()?.clone();
+    let name = entry.shift_remove("name")?.as_str()?.to_owned();
+    if let Some(headers) = item.pointer("/requestOptions/headers") {
+        entry.insert("headers".to_owned(), headers.clone());
+        entry.shift_remove("requestOptions");
+    }
+    Some(Foreign {
+        name,
+        entry: entry.into(),
+        ..Foreign::default()
+    })
+}
+
+fn of_goose(name: &str, entry: &Value) -> Foreign {
+    let kind = entry["type"].as_str().unwrap_or_default();
+    let mut missing = Vec::new();
+    let mut out = Map::new();
+    for (key, value) in entry.as_object().into_iter().flatten() {
+        let key = match key.as_str() {
+            "cmd" => "command",
+            "uri" => "url",
+            "envs" => "env",
+            "type" => continue,
+            "env_keys" => {
+                let names = value.as_array().into_iter().flatten();
+                missing.extend(names.filter_map(Value::as_str).map(|name| {
+                    format!(
+                        "the variable {name}, which Goose keeps in the keyring: write it into `env`"
+                    )
+                }));
+                continue;
+            }
+            key if QUIET.contains(&key) => continue,
+            key => key,
+        };
+        out.insert(key.to_owned(), value.clone());
+    }
+    if entry["enabled"] == false {
+        out.insert("disabled".to_owned(), true.into());
+    }
+    Foreign {
+        name: name.to_owned(),
+        entry: out.into(),
+        missing,
+        skip: (!matches!(kind, "stdio" | "sse" | "streamable_http"))
+            .then(|| "it is a part of Goose itself".to_owned()),
+        ..Foreign::default()
+    }
+}

@@ -1,0 +1,380 @@
+//! Clients' own files: where they are, and one server put in and taken out.
+
+use std::path::Path;
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use crate::{CLIENTS, Client, ClientFile, Machine, Os, Way};
+
+fn client(name: &str) -> &'static Client {
+    Client::find(name).unwrap()
+}
+
+fn file(name: &str, text: &str) -> ClientFile {
+    ClientFile::parse(client(name), Path::new("/h/its-file"), text).unwrap()
+}
+
+fn command() -> Way {
+    Way::Command {
+        program: "/bin/toolwharf".into(),
+        args: vec!["stdio".into(), "--client".into(), "x".into()],
+    }
+}
+
+fn put(name: &str, text: &str) -> String {
+    let mut file = file(name, text);
+    let entry = client(name).entry("toolwharf", &command());
+    file.put("toolwharf", &entry).unwrap();
+    assert_eq!(file.get("toolwharf"), Some(entry));
+    file.to_string()
+}
+
+fn places(name: &str, os: Os, variables: &[(&str, &str)]) -> Vec<String> {
+    let env = |name: &str| {
+        let found = variables.iter().find(|(key, _)| *key == name);
+        found.map(|(_, value)| (*value).to_owned())
+    };
+    let places = client(name).places(Machine { os, env: &env });
+    let places = places.iter();
+    places.map(|place| place.display().to_string()).collect()
+}
+
+#[test]
+fn files_are_where_each_system_has_them() {
+    let home = &[("HOME", "/h")][..];
+    let windows = &[("USERPROFILE", "C:/u"), ("APPDATA", "C:/u/roaming")][..];
+    for (name, os, variables, first) in [
+        (
+            "claude-desktop",
+            Os::Linux,
+            home,
+            "/h/.config/Claude/claude_desktop_config.json",
+        ),
+        (
+            "claude-desktop",
+            Os::Mac,
+            home,
+            "/h/Library/Application Support/Claude/claude_desktop_config.json",
+        ),
+        (
+            "claude-desktop",
+            Os::Windows,
+            windows,
+            "C:/u/roaming/Claude/claude_desktop_config.json",
+        ),
+        (
+            "claude-desktop",
+            Os::Linux,
+            &[("HOME", "/h"), ("XDG_CONFIG_HOME", "/c")],
+            "/c/Claude/claude_desktop_config.json",
+        ),
+        (
+            "claude-desktop",
+            Os::Linux,
+            &[("HOME", "/h"), ("XDG_CONFIG_HOME", "c")],
+            "/h/.config/Claude/claude_desktop_config.json",
+        ),
+        ("claude-code", Os::Linux, home, "/h/.claude.json"),
+        (
+            "claude-code",
+            Os::Linux,
+            &[("HOME", "/h"), ("CLAUDE_CONFIG_DIR", "/c")],
+            "/c/.claude.json",
+        ),
+        (
+            "codex",
+            Os::Mac,
+            &[("HOME", "/h"), ("CODEX_HOME", "/c")],
+            "/c/config.toml",
+        ),
+        ("codex", Os::Windows, windows, "C:/u/.codex/config.toml"),
+        (
+            "vscode",
+            Os::Mac,
+            home,
+            "/h/Library/Application Support/Code/User/mcp.json",
+        ),
+        ("zed", Os::Mac, home, "/h/.config/zed/settings.json"),
+        (
+            "zed",
+            Os::Windows,
+            windows,
+            "C:/u/roaming/Zed/settings.json",
+        ),
+        (
+            "goose",
+            Os::Linux,
+            &[("HOME", "/h"), ("XDG_CONFIG_HOME", "/c")],
+            "/c/goose/config.yaml",
+        ),
+        (
+            "goose",
+            Os::Windows,
+            windows,
+            "C:/u/roaming/Block/goose/config/config.yaml",
+        ),
+        (
+            "opencode",
+            Os::Linux,
+            &[("HOME", "/h"), ("OPENCODE_CONFIG", "/o.json")],
+            "/o.json",
+        ),
+    ] {
+        assert_eq!(places(name, os, variables)[0], first, "{name} {os:?}");
+    }
+    for client in CLIENTS {
+        for os in [Os::Linux, Os::Mac, Os::Windows] {
+            assert!(!places(client.name, os, &[("HOME", "/h"), windows[0], windows[1]]).is_empty());
+        }
+        assert!(places(client.name, Os::Linux, &[]).is_empty());
+    }
+}
+
+#[test]
+fn json_keeps_comments_order_and_style() {
+    let text = "// mine\n{\n    \"theme\": \"dark\", // nice\n    \"mcpServers\": {\n        /* first */\n        \"time\": { \"command\": \"uvx\" },\n    },\n    \"z\": [1, 2]\n}\n";
+    let new = put("cursor", text);
+    assert_eq!(
+        new,
+        "// mine\n{\n    \"theme\": \"dark\", // nice\n    \"mcpServers\": {\n        /* first */\n        \"time\": { \"command\": \"uvx\" },\n        \"toolwharf\": {\n            \"command\": \"/bin/toolwharf\",\n            \"args\": [\"stdio\", \"--client\", \"x\"],\n        },\n    },\n    \"z\": [1, 2]\n}\n"
+    );
+    let mut back = file("cursor", &new);
+    back.remove("toolwharf").unwrap();
+    assert_eq!(back.to_string(), text);
+    // Without a container, of an empty file, with line ends of Windows and a byte order mark.
+    let made = put("zed", "\u{feff}{\r\n  \"vim_mode\": true\r\n}\r\n");
+    assert!(
+        made.starts_with("\u{feff}{\r\n  \"vim_mode\": true,\r\n  \"context_servers\": {\r\n"),
+        "{made:?}"
+    );
+    assert!(!made.replace("\r\n", "").contains('\n'), "{made:?}");
+    for empty in ["", " \n", "{}"] {
+        let made: Value = serde_json::from_str(&put("vscode", empty)).unwrap();
+        assert_eq!(made["servers"]["toolwharf"]["type"], "stdio");
+    }
+}
+
+#[test]
+fn toml_keeps_comments_and_order() {
+    let text = "# mine\nmodel = \"o\" # nice\n\n[mcp_servers.time] # first\ncommand = 'uvx'\nenv = { A = \"1\" }\n\n[tui]\ntheme = \"x\"\n";
+    for ends in ["\n", "\r\n"] {
+        let text = text.replace('\n', ends);
+        let new = put("codex", &text);
+        let table = "\n[mcp_servers.toolwharf]\ncommand = \"/bin/toolwharf\"\nargs = [\"stdio\", \"--client\", \"x\"]\n";
+        let table = table.replace('\n', ends);
+        assert!(new.contains(&table), "{new}");
+        assert_eq!(new.replace(&table, ""), text);
+        let mut back = file("codex", &new);
+        back.remove("toolwharf").unwrap();
+        assert_eq!(back.to_string(), text);
+    }
+    // An inline table, and none.
+    put("codex", "mcp_servers = { a = { command = \"x\" } }\n");
+    assert_eq!(
+        put("codex", ""),
+        "[mcp_servers.toolwharf]\ncommand = \"/bin/toolwharf\"\nargs = [\"stdio\", \"--client\", \"x\"]\n"
+    );
+}
+
+#[test]
+fn yaml_keeps_everything_but_its_own_lines() {
+    let goose = "# mine\nextensions:\n  # built in\n  developer:\n    type: builtin\n    enabled: true\n  time:\n    type: stdio\n    cmd: uvx\n    args:\n    - mcp-server-time\n\n# the model\nGOOSE_MODEL: gpt\n";
+    let lines = "  toolwharf:\n    type: \"stdio\"\n    cmd: \"/bin/toolwharf\"\n    args: [\"stdio\",\"--client\",\"x\"]\n    envs: {}\n    name: \"toolwharf\"\n    enabled: true\n    timeout: 300\n";
+    let new = put("goose", goose);
+    assert_eq!(
+        new,
+        goose.replace("\n\n# the", &format!("\n{lines}\n# the"))
+    );
+    let mut back = file("goose", &new);
+    back.remove("toolwharf").unwrap();
+    assert_eq!(back.to_string(), goose);
+    back.remove("developer").unwrap();
+    assert!(back.to_string().contains("# built in\n  time:\n"), "{back}");
+
+    for (text, expected) in [
+        (
+            "name: me\nmcpServers:\n- name: time\n  command: uvx\nmodels: []\n",
+            "- name: time\n  command: uvx\n- name: \"toolwharf\"\n  command:",
+        ),
+        (
+            "name: me\nmcpServers: []",
+            "name: me\nmcpServers:\n  - name: \"toolwharf\"\n    command:",
+        ),
+        (
+            "name: me",
+            "name: me\nmcpServers:\n  - name: \"toolwharf\"\n",
+        ),
+        ("", "mcpServers:\n  - name: \"toolwharf\"\n"),
+        (
+            "mcpServers:\r\n  - name: a\r\n    command: b",
+            "    command: b\r\n  - name: \"toolwharf\"\r\n",
+        ),
+    ] {
+        let new = put("continue", text);
+        assert!(new.contains(expected), "{new:?}");
+        let mut back = file("continue", &new);
+        back.remove("toolwharf").unwrap();
+        assert_eq!(back.get("toolwharf"), None);
+    }
+}
+
+#[test]
+fn urls_are_written_as_each_client_takes_them() {
+    let way = Way::Url {
+        url: "http://h/mcp".into(),
+        token: "t".into(),
+    };
+    for (name, key, header) in [
+        ("claude-code", "/url", "/headers"),
+        ("codex", "/url", "/http_headers"),
+        ("continue", "/url", "/requestOptions/headers"),
+        ("gemini", "/httpUrl", "/headers"),
+        ("goose", "/uri", "/headers"),
+        ("windsurf", "/serverUrl", "/headers"),
+    ] {
+        let entry = client(name).entry("toolwharf", &way);
+        assert_eq!(entry.pointer(key), Some(&json!("http://h/mcp")), "{entry}");
+        let headers = entry.pointer(header).unwrap();
+        assert_eq!(headers["Authorization"], "Bearer t", "{entry}");
+        let mut file = file(name, "");
+        file.put("toolwharf", &entry).unwrap();
+    }
+    assert!(!client("claude-desktop").takes_urls());
+}
+
+#[test]
+fn what_cannot_be_edited_is_told_with_its_place() {
+    for (name, text, parts) in [
+        (
+            "cursor",
+            "{\n  \"mcpServers\": {\n    \"a\" 1\n  }\n}",
+            &["/h/its-file:3:", "`:`"][..],
+        ),
+        ("cursor", "[]", &["does not hold a JSON object"]),
+        (
+            "cursor",
+            "{\"mcpServers\": [1]}",
+            &["`mcpServers` is a list", "its-file"],
+        ),
+        ("opencode", "{\"mcp\": null}", &["`mcp` is null"]),
+        ("codex", "a = 1\nb = \n", &["its-file:2:", "invalid TOML"]),
+        ("codex", "mcp_servers = 1\n", &["`mcp_servers` is a number"]),
+        (
+            "goose",
+            "a: 1\n b: sk-secret\n",
+            &["invalid YAML at line 2", "its-file"],
+        ),
+        ("goose", "extensions: text\n", &["`extensions` is a text"]),
+        ("goose", "- 1\n", &["a list"]),
+    ] {
+        let error = ClientFile::parse(client(name), Path::new("/h/its-file"), text).unwrap_err();
+        let said = error.to_string();
+        for part in parts {
+            assert!(said.contains(part), "{part:?} is not in {said:?}");
+        }
+        assert!(
+            said.contains("help:") && !said.contains("sk-secret"),
+            "{said}"
+        );
+    }
+    // What would need another style is refused, and the text is as it was.
+    for (name, text) in [
+        ("goose", "extensions: {a: {type: builtin}}\n"),
+        ("codex", "a = 1\r\nb = 2\n"),
+        ("goose", "a: &x 1\n---\nb: 2\n"),
+    ] {
+        let Ok(mut file) = ClientFile::parse(client(name), Path::new("/h/its-file"), text) else {
+            continue;
+        };
+        let said = file
+            .put("toolwharf", &json!({"cmd": "x"}))
+            .unwrap_err()
+            .to_string();
+        assert!(said.contains("by hand"), "{said}");
+        assert_eq!(file.to_string(), text);
+    }
+}
+
+/// Lines that stand in files in any number and order: comments, blank ones, servers and other keys.
+fn texts(format: &str) -> impl Strategy<Value = String> + use<> {
+    let yaml = format == "goose";
+    let toml = format == "codex";
+    let server = "[a-z]{1,8}";
+    let servers = proptest::collection::btree_map(server, "[ -~]{0,12}", 0..4);
+    let ends = prop_oneof![Just("\n"), Just("\r\n")];
+    (servers, "[ -~]{0,20}", any::<bool>(), ends).prop_map(move |(servers, note, last, end)| {
+        let note = note.replace("*/", "");
+        let text = |value: &String| Value::from(value.as_str()).to_string();
+        let mut out = String::new();
+        if yaml {
+            out.push_str(&format!("# {note}\nextensions:\n"));
+            for (name, value) in &servers {
+                out.push_str(&format!(
+                    "  {}: # {note}\n    cmd: {}\n\n",
+                    text(name),
+                    text(value)
+                ));
+            }
+            out.push_str(&format!("# {note}\nlast: 1\n"));
+        } else if toml {
+            out.push_str(&format!("# {note}\nfirst = 1\n"));
+            for (name, value) in &servers {
+                out.push_str(&format!(
+                    "\n# {note}\n[mcp_servers.{name}] # {note}\ncommand = {}\n",
+                    text(value)
+                ));
+            }
+            out.push_str(&format!("\n[last] # {note}\nkey = 1\n"));
+        } else {
+            out.push_str(&format!("// {note}\n{{\n  \"mcpServers\": {{\n"));
+            for (name, value) in &servers {
+                out.push_str(&format!(
+                    "    {}: {{ \"command\": {} }}, // {note}\n",
+                    text(name),
+                    text(value)
+                ));
+            }
+            out.push_str(&format!("    /* {note} */\n  }},\n  \"last\": 1\n}}\n"));
+        }
+        if last {
+            out.truncate(out.trim_end().len());
+        }
+        out.replace('\n', end)
+    })
+}
+
+proptest! {
+    #[test]
+    fn every_line_stays_in_its_order(
+        (name, text) in prop_oneof![Just("cursor"), Just("codex"), Just("goose")]
+            .prop_flat_map(|name| (Just(name), texts(name)))
+    ) {
+        let before = file(name, &text).servers();
+        let new = put(name, &text);
+        let mut lines = new.lines();
+        for line in text.lines() {
+            // The line before a new one may get a comma.
+            let found = lines.any(|new| new == line || new.replacen(',', "", 1) == line.replacen(',', "", 1));
+            prop_assert!(found, "{line:?} is not in {new:?}");
+        }
+        let mut back = file(name, &new);
+        back.remove("toolwharf").unwrap();
+        prop_assert_eq!(back.servers(), before);
+        prop_assert!(back.to_string().lines().filter(|line| !line.trim().is_empty()).count()
+            <= text.lines().filter(|line| !line.trim().is_empty()).count() + 2);
+    }
+
+    #[test]
+    fn no_text_makes_it_panic(text in "[ -~\\n\\r\\t{}\\[\\]:#\"-]{0,80}") {
+        for client in CLIENTS {
+            if let Ok(mut file) = ClientFile::parse(client, Path::new("/f"), &text) {
+                let before = file.to_string();
+                let entry = client.entry("toolwharf", &command());
+                if file.put("toolwharf", &entry).is_err() {
+                    prop_assert_eq!(file.to_string(), before);
+                }
+            }
+        }
+    }
+}
