@@ -6,6 +6,7 @@ mod browser;
 mod call;
 mod change;
 mod chat;
+mod client;
 mod doctor;
 mod key;
 mod login;
@@ -29,6 +30,7 @@ pub use self::{
     call::{Call, CallBucket, CallFigures, CallStatistics, Calls, CallsOfServer, WholeCall},
     change::{Approvals, Change, Changes},
     chat::{ChatRequest, ConversationInfo, Conversations, WholeConversation},
+    client::{Client, Clients, ConnectRequest, Connected, Disconnected},
     doctor::{Finding, Level, Report},
     key::{Key, Keys, MadeKey},
     login::{Login, LoginBegun, LoginRedirect, LoginRequest, LoginWay, Logins},

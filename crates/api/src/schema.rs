@@ -68,6 +68,21 @@ pub(crate) fn run_status() -> RefOr<Schema> {
     written(json!({"type": "string", "enum": RUN_STATUSES}))
 }
 
+pub(crate) fn client_state() -> RefOr<Schema> {
+    let words = [
+        "connected",
+        "not_connected",
+        "removed",
+        "by_hand",
+        "unusable",
+    ];
+    written(json!({"type": "string", "enum": words}))
+}
+
+pub(crate) fn restored() -> RefOr<Schema> {
+    written(json!({"type": "string", "enum": ["whole", "entry", "nothing"]}))
+}
+
 pub(crate) fn start() -> RefOr<Schema> {
     written(json!({"type": ["string", "null"], "enum": ["sequential", "parallel", null]}))
 }

@@ -57,6 +57,11 @@ impl Live {
         })
     }
 
+    /// The files.
+    pub(crate) fn sources(&self) -> &Sources {
+        &self.sources
+    }
+
     /// Takes in changes of the files, for ever.
     ///
     /// Looked at by time and size twice a second: that sees editors that replace the file, and file systems
@@ -105,14 +110,10 @@ impl Live {
     /// How it is set up, and what is wrong with the files as they are now.
     pub(crate) async fn settings(self: &Arc<Self>) -> api::Settings {
         let this = self.clone();
-        let told = tokio::task::spawn_blocking(move || this.read());
-        match told.await {
-            Ok(told) => told,
-            Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
-        }
+        self.read(move |_, _| this.told()).await
     }
 
-    fn read(&self) -> api::Settings {
+    fn told(&self) -> api::Settings {
         let (problems, warnings) = match Config::load(&self.sources, &startup::env) {
             Ok(config) => (Vec::new(), config.warnings),
             Err(error) => (error.problems, Vec::new()),
@@ -143,6 +144,19 @@ impl Live {
             problems: told(problems),
             warnings: told(warnings),
             settings: settings.collect(),
+        }
+    }
+
+    /// Looks at the files, without holding anybody up.
+    pub(crate) async fn read<T: Send + 'static>(
+        self: &Arc<Self>,
+        look: impl FnOnce(&Sources, &Itself) -> T + Send + 'static,
+    ) -> T {
+        let this = self.clone();
+        let looked = tokio::task::spawn_blocking(move || look(&this.sources, &this.myself));
+        match looked.await {
+            Ok(found) => found,
+            Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
         }
     }
 

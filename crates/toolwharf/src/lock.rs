@@ -47,6 +47,9 @@ pub(crate) struct Holder {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct GatewayRecord {
     pub(crate) url: String,
+    /// Whether it will be there again after a restart.
+    #[serde(default)]
+    pub(crate) is_fixed: bool,
     pub(crate) pid: u32,
     /// Its configuration files, absolute.
     #[serde(default)]
@@ -107,10 +110,16 @@ impl Lock {
     }
 
     /// Says where the gateway is, for as long as the answer is kept.
-    pub(crate) fn announce(&self, url: &str, sources: &Sources) -> anyhow::Result<Announced> {
+    pub(crate) fn announce(
+        &self,
+        url: &str,
+        is_fixed: bool,
+        sources: &Sources,
+    ) -> anyhow::Result<Announced> {
         let path = self.dir.join(STATE_FILE);
         let gateway_record = GatewayRecord {
             url: url.to_owned(),
+            is_fixed,
             pid: std::process::id(),
             config: absolute(sources),
         };

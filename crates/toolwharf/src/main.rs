@@ -6,6 +6,7 @@
 mod agents;
 mod auth;
 mod cli;
+mod clients;
 mod console;
 mod gateway;
 mod hosting;

@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     agents::Agents,
     auth::{self, Identities, Role},
+    clients::Clients,
     console,
     gateway::{self, Front, Guard},
     hosting::Hosting,
@@ -62,6 +63,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     startup::close_open(&store).await?;
     let (token, new) = auth::bootstrap(&store, &data_dir).await?;
     let wanted = args.listen.as_ref().unwrap_or(&config.settings.listen);
+    let is_fixed = !wanted.ends_with(":0");
     let listener = bind(wanted).await?;
     let address = listener.local_addr()?;
     let identities = Identities::new(&config.settings, bases(&config.settings, address)).context(
@@ -111,7 +113,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     {
         eprintln!("sign a browser in, once and within 10 minutes: {link}");
     }
-    let announced = lock.announce(&url, &sources)?;
+    let announced = lock.announce(&url, is_fixed, &sources)?;
 
     let live = Live::new(
         sources,
@@ -121,6 +123,11 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
         myself,
     );
     let ready = ops::Ready::default();
+    let is_local = address.ip().is_loopback()
+        && config.settings.public_url.is_none()
+        && config.settings.oidc.is_empty();
+    let fixed = is_fixed.then(|| url.clone());
+    let clients = is_local.then(|| Clients::new(live.sources(), &data_dir, fixed));
     let rest = Rest::new(
         front.clone(),
         live.clone(),
@@ -129,11 +136,9 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
         keys.clone(),
         logins.clone(),
         Catalogue::new(&data_dir),
+        clients,
         over.clone(),
     );
-    let is_local = address.ip().is_loopback()
-        && config.settings.public_url.is_none()
-        && config.settings.oidc.is_empty();
     let identify = (!is_local).then(|| {
         let identities = identities.clone();
         Box::new(

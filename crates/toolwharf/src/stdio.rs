@@ -9,24 +9,34 @@ mod bridge;
 mod link;
 mod params;
 
-use std::path::PathBuf;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
-use anyhow::bail;
-use config::Sources;
+use anyhow::{Context, bail};
+use config::{Client, Sources};
 use engine::Scope;
 use mcp::chain::Chain;
 use model::{ProjectId, ServerName, Settings};
+use store::Store;
 use tokio::time::Instant;
 
 use self::link::Finder;
 use crate::{
+    auth,
+    clients::{self, Clients, token_file},
     gateway,
     itself::Itself,
     live::{Live, warn_of},
     logs,
     serve::{STOPPING, ended},
-    startup::{self, CliOverrides},
+    startup::{self, CliOverrides, TOKEN_FILE},
 };
+
+/// To somebody whose client was disconnected.
+const NO_KEY: &str = "NAME has no living key here: run `toolwharf connect NAME`";
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -38,6 +48,9 @@ pub(crate) struct Args {
     /// Only this server, with unprefixed names.
     #[arg(long)]
     server: Option<ServerName>,
+    /// The client that starts this, as `toolwharf connect` writes it: its calls go by its own key.
+    #[arg(long, value_parser = connected)]
+    client: Option<&'static Client>,
     /// Run a separate gateway with instances of its own, even if one runs on the data directory.
     #[arg(long)]
     standalone: bool,
@@ -56,6 +69,10 @@ pub(crate) async fn run(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     if !args.standalone && chain.refusal().is_none() {
         let finder = Finder {
             dir: data_dir.clone(),
+            token: args.client.map_or_else(
+                || data_dir.join(TOKEN_FILE),
+                |client| token_file(&data_dir, client),
+            ),
             sources: sources.clone(),
             scope: Scope {
                 project: args.project.clone(),
@@ -70,6 +87,22 @@ pub(crate) async fn run(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
         }
     }
     own(named, args, settings, data_dir, chain).await
+}
+
+/// The client of that name.
+fn connected(name: &str) -> Result<&'static Client, clients::Error> {
+    Clients::find(name)
+}
+
+/// Whose key a client has, as the record of calls names it.
+async fn identified(store: &Store, data_dir: &Path, client: &Client) -> anyhow::Result<Arc<str>> {
+    let file = token_file(data_dir, client);
+    let again = || NO_KEY.replace("NAME", client.name);
+    let token = fs::read_to_string(&file).with_context(again)?;
+    let key = store.key_by_hash(&auth::hash(token.trim())).await?;
+    let key = key.filter(|key| key.is_living(store::now()));
+    let key = key.with_context(again)?;
+    Ok(format!("key:{}", key.id).into())
 }
 
 /// Is a gateway of its own.
@@ -104,6 +137,10 @@ async fn own(
         .declared(&startup::declared_projects(&config))
         .await;
     let remembered = startup::remembered(&store, &config).await?;
+    let caller = match args.client {
+        Some(client) => identified(&store, &data_dir, client).await?,
+        None => "stdio".into(),
+    };
     let mut scope = Scope {
         project: args.project,
         server: args.server,
@@ -119,7 +156,7 @@ async fn own(
     }
     let live = Live::new(sources, gateway.clone(), projects, args.overrides, myself);
     tokio::select! {
-        () = gateway::stdio::run(&gateway, scope, tokio::io::stdin(), tokio::io::stdout()) => {}
+        () = gateway::stdio::run(&gateway, caller, scope, tokio::io::stdin(), tokio::io::stdout()) => {}
         () = live.watch(), if refusal.is_none() => {}
         _ = ended() => {}
     }

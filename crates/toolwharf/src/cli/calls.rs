@@ -1,6 +1,6 @@
 //! `calls`: who called what, and what became of it.
 
-use api::{Call, WholeCall};
+use api::{Call, Key, WholeCall};
 use model::ProjectId;
 use serde_json::Value;
 use store::Time;
@@ -82,7 +82,20 @@ async fn list(context: &Context, args: ListArgs) -> anyhow::Result<()> {
     let of_calls = path(&["calls"]);
     let none = "there are no such calls";
     let listed = pages::list(&api, &of_calls, &query, &args.lines).await?;
-    listed.print(context, none, HEAD, cells)
+    // Keys are shown to those who manage them; others see ids.
+    let of_keys = path(&["keys"]) + &of_project(args.project.as_ref());
+    let keys = pages::all::<Key>(&api, &of_keys, &[]).await;
+    let keys = keys.map(|keys| keys.rows).unwrap_or_default();
+    listed.print(context, none, HEAD, |call: &Call| {
+        let mut cells = cells(call);
+        let id = call.caller.strip_prefix("key:");
+        let key = keys.iter().find(|key| Some(key.id.as_str()) == id);
+        // Those of clients, whose names are ours.
+        if let Some(key) = key.filter(|key| key.name.starts_with("client:")) {
+            cells[3].clone_from(&key.name);
+        }
+        cells
+    })
 }
 
 /// Calls, a line for each.

@@ -9,6 +9,7 @@ mod approvals;
 mod call;
 mod calls;
 mod chat;
+mod clients;
 mod conversations;
 mod doctor;
 mod http;
@@ -79,6 +80,10 @@ enum Command {
     Search(search::Args),
     /// Install a server of a registry: try it in a sandbox, show its tools, and enable it.
     Install(Box<install::Args>),
+    /// Connect a client of this machine, such as `cursor`, or show which are connected.
+    Connect(Box<clients::ConnectArgs>),
+    /// Undo `connect`: give a client back the file that it had.
+    Disconnect(clients::DisconnectArgs),
     /// List the servers with their states.
     Ls(servers::ListArgs),
     /// Show one server.
@@ -213,6 +218,8 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Import(args) => import::run(&context, args).await,
         Command::Search(args) => search::run(&context, args).await,
         Command::Install(args) => install::run(&context, *args).await,
+        Command::Connect(args) => clients::connect(&context, *args).await,
+        Command::Disconnect(args) => clients::disconnect(&context, args).await,
         Command::Ls(args) => servers::list(&context, args).await,
         Command::Get(args) => servers::show(&context, args).await,
         Command::Rm(args) => servers::remove(&context, args).await,

@@ -29,14 +29,15 @@ pub(crate) const BOUNDS: Bounds = Bounds {
 /// their answers may take to be read.
 pub(crate) const LINGER: Duration = Duration::from_secs(5);
 
-/// Serves one client until it closes its end, or stops reading.
+/// Serves one client, which the record of calls names `caller`, until it closes its end, or stops reading.
 pub(crate) async fn run(
     gateway: &Gateway,
+    caller: Arc<str>,
     scope: Scope,
     input: impl AsyncRead + Unpin,
     output: impl AsyncWrite + Unpin,
 ) {
-    let session = Session::new("stdio".into(), BOUNDS);
+    let session = Session::new(caller, BOUNDS);
     let registration = gateway.attach(scope.clone(), &session);
     let writing = write(session.outbox(), output);
     let reading = async {

@@ -13,6 +13,7 @@ pub(crate) mod bridge;
 mod browser;
 mod calls;
 mod chat;
+mod clients;
 mod docs;
 mod doctor;
 mod events;
@@ -58,6 +59,7 @@ pub(crate) use self::{
 use crate::{
     agents::Agents,
     auth::Keys,
+    clients::Clients,
     gateway::{Body, Front, Routes, Upload},
     hosting::Hosting,
     install::Catalogue,
@@ -83,6 +85,8 @@ pub(crate) struct Rest {
     keys: Arc<Keys>,
     logins: Arc<Logins>,
     catalogue: Catalogue,
+    /// Those of the gateway's own user; `None` where others may ask.
+    clients: Option<Clients>,
     /// Whoever holds it may change what is configured of projects.
     edits: Mutex<()>,
     /// Ends streams when the product stops.
@@ -103,6 +107,7 @@ impl Rest {
         keys: Arc<Keys>,
         logins: Arc<Logins>,
         catalogue: Catalogue,
+        clients: Option<Clients>,
         over: CancellationToken,
     ) -> Arc<Self> {
         Arc::new(Self {
@@ -115,6 +120,7 @@ impl Rest {
             keys,
             logins,
             catalogue,
+            clients,
             edits: Mutex::default(),
             over,
             followers: Arc::new(Semaphore::new(FOLLOWERS)),

@@ -50,7 +50,7 @@ fn example(name: &str) -> Value {
 }
 
 /// Each tag, and what its operations are about.
-const TAGS: [(&str, &str); 11] = [
+const TAGS: [(&str, &str); 12] = [
     (
         "servers",
         "MCP servers, wherever they are declared: in the configuration file, in a project, or by a registration.",
@@ -82,6 +82,10 @@ const TAGS: [(&str, &str); 11] = [
         "Chats with an agent that uses the tools, and the conversations that are kept.",
     ),
     ("runs", "The record of an agent's turns."),
+    (
+        "clients",
+        "Clients on the gateway's machine, which are connected by an entry in their own files.",
+    ),
     ("gateway", "The gateway itself."),
 ];
 

@@ -12,7 +12,7 @@ use axum::{
 
 use self::{projects::PROJECTS, records::RECORDS, registry::REGISTRY_SERVERS, servers::SERVERS};
 use super::{
-    AppState, browser, doctor,
+    AppState, browser, clients, doctor,
     route::{ADMIN, Kind, Parameter, Route, parameter},
     secrets, status,
 };
@@ -90,7 +90,37 @@ const GATEWAY: &[Route] = &[
         || post(browser::link),
     )
     .answers::<api::BrowserLink>(),
+    Route::new(
+        "listClients",
+        "GET /api/v1/clients",
+        ADMIN,
+        "List the clients on the gateway's machine",
+        || get(clients::list),
+    )
+    .about(OF_CLIENTS)
+    .answers::<api::Clients>(),
+    Route::new(
+        "connectClient",
+        "POST /api/v1/clients/{client}/connect",
+        ADMIN,
+        "Connect a client",
+        || post(clients::connect),
+    )
+    .about("Writes an entry for Toolwharf into the client's own file, with a key of its own. The text before is kept.")
+    .takes::<api::ConnectRequest>()
+    .answers::<api::Connected>(),
+    Route::new(
+        "disconnectClient",
+        "POST /api/v1/clients/{client}/disconnect",
+        ADMIN,
+        "Disconnect a client",
+        || post(clients::disconnect),
+    )
+    .about("Gives the client back the file that it had, and revokes its key.")
+    .answers::<api::Disconnected>(),
 ];
+
+const OF_CLIENTS: &str = "Those whose files belong to the user who runs the gateway. A gateway that others can reach answers 409.";
 
 /// The route's handler with the limit of its body.
 pub(super) fn handler(route: &Route) -> MethodRouter<AppState> {

@@ -28,10 +28,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    lock::{self, Holder},
-    startup::TOKEN_FILE,
-};
+use crate::lock::{self, Holder};
 
 /// How long a gateway that has the lock may take to say where it listens.
 const STARTING: Duration = Duration::from_secs(20);
@@ -66,6 +63,8 @@ const CHANGES: [(&str, &str); 3] = [
 pub(super) struct Finder {
     /// Absolute.
     pub(super) dir: PathBuf,
+    /// The file with the key that is sent.
+    pub(super) token: PathBuf,
     pub(super) sources: Sources,
     pub(super) scope: Scope,
     /// Bytes of a message of the client.
@@ -131,9 +130,13 @@ impl Finder {
                 files(&lock::absolute(&self.sources)),
             );
         }
-        let file = self.dir.join(TOKEN_FILE);
-        let token = fs::read_to_string(&file)
-            .with_context(|| format!("cannot read the token in {}", file.display()))?;
+        let file = &self.token;
+        let token = fs::read_to_string(file).with_context(|| {
+            format!(
+                "cannot read the token in {}; `toolwharf connect` makes those of clients",
+                file.display()
+            )
+        })?;
         let mut url = url::Url::parse(&at.url).context("the gateway's address is no URL")?;
         if let Ok(mut path) = url.path_segments_mut() {
             path.clear().push("mcp");

@@ -295,6 +295,21 @@ const ROWS: &[(&str, &str, &str, &str, u16)] = &[
         "",
         404,
     ),
+    ("GET", "/clients", "/clients", "", 200),
+    (
+        "POST",
+        "/clients/{client}/connect",
+        "/clients/cursor/connect",
+        r#"{"dry_run":true}"#,
+        409,
+    ),
+    (
+        "POST",
+        "/clients/{client}/disconnect",
+        "/clients/cursor/disconnect",
+        "",
+        409,
+    ),
     ("DELETE", "/projects/{project}", "/projects/a", "", 204),
 ];
 
@@ -319,7 +334,7 @@ enum Caller {
 }
 
 /// Routes of what a project has, asked for with `?project=`.
-const OF_PROJECTS: [&str; 9] = [
+const OF_PROJECTS: [&str; 10] = [
     "/mcp/servers/{id}",
     "/logins",
     "/registry/servers",

@@ -15,6 +15,8 @@ pub(crate) struct Script {
     pub(crate) turns: Vec<Turn>,
     /// The last turn is played again and again.
     pub(crate) repeat_last: bool,
+    /// Requests are not validated: what other people's agents send may be right and not understood here.
+    pub(crate) unchecked: bool,
 }
 
 /// What a request must hold and what it is answered: `reply`, or `fail`.

@@ -1,0 +1,385 @@
+//! `connect` and `disconnect`: clients' own files.
+//!
+//! The files are worked on here, even if a gateway runs: they are those of whoever runs this, and so is the environment that says where they
+//! are. A running gateway makes the key.
+
+use anyhow::{Context as _, bail};
+use api::{Connected, Key, MadeKey};
+use config::{Client, Sources};
+use model::ProjectId;
+use serde_json::{Value, json};
+use store::Store;
+
+use super::{
+    Context, Output, Usage,
+    http::{Api, of_project, path},
+    names, pages, print,
+    prompt::agreed,
+    reach::{Place, own},
+};
+use crate::{
+    clients::{
+        self, Clients, Wish,
+        keys::{Keyring, Made, Stored},
+    },
+    itself::Itself,
+    lock,
+    startup::{self, CliOverrides},
+};
+
+#[derive(clap::Args)]
+pub(super) struct ConnectArgs {
+    #[command(flatten)]
+    which: Which,
+    /// The project whose servers the client sees; without it, it sees everything.
+    #[arg(long, add = names::projects())]
+    project: Option<ProjectId>,
+    /// Write the gateway's address and a key into the client's file, and not a command.
+    #[arg(long)]
+    http: bool,
+    /// Move the client's own servers into Toolwharf.
+    #[arg(long = "move")]
+    take: bool,
+    #[command(flatten)]
+    overrides: CliOverrides,
+}
+
+#[derive(clap::Args)]
+pub(super) struct DisconnectArgs {
+    #[command(flatten)]
+    which: Which,
+    #[command(flatten)]
+    overrides: CliOverrides,
+}
+
+#[derive(clap::Args)]
+struct Which {
+    /// The client, such as `cursor`; without it, show the clients that are installed here.
+    #[arg(value_parser = Clients::find)]
+    client: Option<&'static Client>,
+    /// All clients that are installed here.
+    #[arg(long, conflicts_with = "client")]
+    all: bool,
+    /// Only show what would change.
+    #[arg(long)]
+    dry_run: bool,
+    /// Do not ask.
+    #[arg(long, short)]
+    yes: bool,
+}
+
+/// What there is to work with.
+struct Bench {
+    clients: Clients,
+    sources: Sources,
+    myself: Itself,
+    keys: Keys,
+}
+
+/// Whoever makes keys here.
+enum Keys {
+    Gateway(Api),
+    Store(Store),
+    /// Nothing is to be changed.
+    Nobody,
+}
+
+pub(super) async fn connect(context: &Context, args: ConnectArgs) -> anyhow::Result<()> {
+    let wish = Wish {
+        project: args.project,
+        http: args.http,
+        take: args.take,
+    };
+    if args.which.is_none() {
+        return list(context, &args.overrides).await;
+    }
+    let changes = !args.which.dry_run;
+    let bench = Bench::open(context, &args.overrides, changes).await?;
+    let mut done = Vec::new();
+    for client in args.which.of(|_| true, &bench.clients) {
+        done.extend(bench.connect(context, client, &wish, &args.which).await?);
+    }
+    bench.close().await;
+    match context.output {
+        Output::Json => print::json(&done),
+        Output::Table => Ok(()),
+    }
+}
+
+pub(super) async fn disconnect(context: &Context, args: DisconnectArgs) -> anyhow::Result<()> {
+    if args.which.is_none() {
+        return list(context, &args.overrides).await;
+    }
+    let changes = !args.which.dry_run;
+    let bench = Bench::open(context, &args.overrides, changes).await?;
+    let mut done = Vec::new();
+    for client in args.which.of(clients::Seen::was_connected, &bench.clients) {
+        done.extend(bench.disconnect(context, client, &args.which).await?);
+    }
+    bench.close().await;
+    match context.output {
+        Output::Json => print::json(&done),
+        Output::Table => Ok(()),
+    }
+}
+
+async fn list(context: &Context, overrides: &CliOverrides) -> anyhow::Result<()> {
+    let bench = Bench::open(context, overrides, false).await?;
+    let mut clients = Vec::new();
+    for seen in bench.clients.installed() {
+        let diff = bench.clients.diff_of(&seen, bench.with());
+        clients.push(seen.told(diff));
+    }
+    if context.output == Output::Json {
+        return print::json(&api::Clients { clients });
+    }
+    if clients.is_empty() {
+        eprintln!("no client that Toolwharf knows is installed here");
+        return Ok(());
+    }
+    let rows: Vec<[String; 5]> = clients
+        .into_iter()
+        .map(|client| {
+            let problem = client.problem.as_deref().unwrap_or_default();
+            let note = match (&client.project, problem.lines().next()) {
+                (_, Some(problem)) => problem.trim_start_matches("error: ").to_owned(),
+                (Some(project), None) => format!("project {project}"),
+                (None, None) => String::new(),
+            };
+            let servers = client.servers.join(", ");
+            [client.name, client.state, client.file, servers, note]
+        })
+        .collect();
+    print::data(&print::table(
+        ["CLIENT", "STATE", "FILE", "ITS OWN SERVERS", "NOTE"],
+        &rows,
+    ))
+}
+
+impl Which {
+    fn is_none(&self) -> bool {
+        self.client.is_none() && !self.all
+    }
+
+    fn of(&self, fits: impl Fn(&clients::Seen) -> bool, all: &Clients) -> Vec<&'static Client> {
+        match self.client {
+            Some(client) => vec![client],
+            None => all
+                .installed()
+                .into_iter()
+                .filter(|seen| fits(seen))
+                .map(|seen| seen.client)
+                .collect(),
+        }
+    }
+}
+
+impl Bench {
+    /// `changes`: whether keys may be made.
+    async fn open(
+        context: &Context,
+        overrides: &CliOverrides,
+        changes: bool,
+    ) -> anyhow::Result<Self> {
+        let place = context.place().await?;
+        let located = Sources::locate(&context.config, &startup::env)?;
+        let dir = context.dir(Some(&located)).context("HOME is not set")?;
+        let dir = std::path::absolute(dir)?;
+        let there = lock::gateway_record(&dir);
+        // The running gateway's files, whatever they are called here.
+        let sources = match &there {
+            Some(there) => Sources {
+                optional: true,
+                ..Sources::locate(&there.config, &startup::env)?
+            },
+            None => located,
+        };
+        let fixed = there.filter(|there| there.is_fixed).map(|there| there.url);
+        let (keys, url) = match place {
+            Place::Gateway(api) if context.reach.url.is_some() => {
+                let url = api.url.clone();
+                (Keys::Gateway(api), Some(url))
+            }
+            Place::Gateway(api) => (Keys::Gateway(api), fixed),
+            Place::Files(_) if changes => {
+                let mut settings = startup::settings(&sources)?;
+                overrides.overrule(&mut settings);
+                settings.data_dir = Some(dir.clone());
+                startup::open_data_dir(&settings)?;
+                let store = startup::open_store(&settings, &dir).await?;
+                (Keys::Store(store), None)
+            }
+            Place::Files(_) => (Keys::Nobody, None),
+        };
+        Ok(Self {
+            clients: Clients::new(&sources, &dir, url),
+            myself: own(&sources),
+            sources,
+            keys,
+        })
+    }
+
+    async fn close(self) {
+        if let Keys::Store(store) = self.keys {
+            store.close().await;
+        }
+    }
+
+    fn with(&self) -> (&Sources, &Itself) {
+        (&self.sources, &self.myself)
+    }
+
+    async fn connect(
+        &self,
+        context: &Context,
+        client: &'static Client,
+        wish: &Wish,
+        how: &Which,
+    ) -> anyhow::Result<Option<Connected>> {
+        let wish = Wish {
+            // A gateway that was named may be on another machine.
+            http: wish.http || context.reach.url.is_some(),
+            ..wish.clone()
+        };
+        if wish.take && context.reach.url.is_some() {
+            let why = "servers are moved into files of this machine: leave --move or --url out";
+            return Err(Usage(why.to_owned()).into());
+        }
+        let plan = self.clients.plan(client, &wish, self.with())?;
+        let told = plan.told(self.clients.diff(&plan)?);
+        show(context, &told.diff)?;
+        for one in &told.staying {
+            eprintln!("`{}` stays: {}", one.name, print::printable(&one.why));
+        }
+        if how.dry_run {
+            return Ok(Some(told));
+        }
+        let title = client.title;
+        if !told.diff.is_empty() {
+            agreed(&format!("Write this to {}?", told.file), how.yes)?;
+        }
+        if !plan.moving.is_empty() {
+            crate::registry::import_all(&self.sources, &self.myself, &plan.moving)?;
+        }
+        if !self.clients.connect(plan, &self.keys).await? {
+            eprintln!("{title} is connected already");
+            return Ok(Some(told));
+        }
+        for warning in &told.warnings {
+            eprintln!("warning: {}", print::printable(warning));
+        }
+        let moved = match told.moved.as_slice() {
+            [] => String::new(),
+            moved => format!(", and {} moved into Toolwharf", moved.join(", ")),
+        };
+        eprintln!(
+            "connected {title} by {}{moved}; start it again to have it",
+            told.file
+        );
+        if let Some(seen) = self.clients.seen(client)
+            && !wish.take
+            && !seen.servers.is_empty()
+        {
+            let servers = print::printable(&seen.servers.join(", "));
+            eprintln!(
+                "`toolwharf connect {} --move` moves its own servers into Toolwharf: {servers}",
+                client.name
+            );
+        }
+        Ok(Some(told))
+    }
+
+    async fn disconnect(
+        &self,
+        context: &Context,
+        client: &'static Client,
+        how: &Which,
+    ) -> anyhow::Result<Option<api::Disconnected>> {
+        let undo = self.clients.undo(client)?;
+        let diff = self.clients.undo_diff(&undo);
+        show(context, &diff)?;
+        if how.dry_run {
+            return Ok(Some(undo.told(Vec::new())));
+        }
+        let told = undo.told(Vec::new());
+        if !diff.is_empty() {
+            agreed(&format!("Write this to {}?", told.file), how.yes)?;
+        }
+        self.clients.disconnect(&undo, &self.keys).await?;
+        let removed = self.clients.take_out(&undo, &self.sources)?;
+        let title = client.title;
+        match told.restored.as_str() {
+            "whole" => eprintln!("disconnected {title}: {} is as it was before", told.file),
+            "entry" => eprintln!(
+                "disconnected {title}: {} was changed since, so only the entry was taken out",
+                told.file
+            ),
+            _ => eprintln!(
+                "disconnected {title}: there was nothing to give back to {}",
+                told.file
+            ),
+        }
+        if !told.put_back.is_empty() {
+            eprintln!("in its file again: {}", told.put_back.join(", "));
+        }
+        if !removed.is_empty() {
+            eprintln!("no longer in Toolwharf: {}", removed.join(", "));
+        }
+        Ok(Some(undo.told(removed)))
+    }
+}
+
+fn show(context: &Context, diff: &str) -> anyhow::Result<()> {
+    match context.output {
+        Output::Table => print::data(&print::printable(diff)),
+        Output::Json => Ok(()),
+    }
+}
+
+impl Keyring for Keys {
+    type Error = anyhow::Error;
+
+    async fn make(&self, client: &Client, project: Option<&ProjectId>) -> anyhow::Result<Made> {
+        match self {
+            Self::Store(store) => Ok(Stored { store }.make(client, project).await?),
+            Self::Gateway(api) => {
+                let wanted = json!({"name": clients::keys::name(client), "role": "call"});
+                let keys = path(&["keys"]) + &of_project(project);
+                let MadeKey { key, token } = api.post(&keys, &wanted).await?;
+                Ok(Made { id: key.id, token })
+            }
+            Self::Nobody => bail!("nothing is to be changed"),
+        }
+    }
+
+    async fn revoke(&self, id: &str) -> anyhow::Result<()> {
+        match self {
+            Self::Store(store) => Ok(Stored { store }.revoke(id).await?),
+            Self::Gateway(api) => match api.delete::<Value>(&path(&["keys", id])).await {
+                Err(error) if !is_missing(&error) => Err(error),
+                _ => Ok(()),
+            },
+            Self::Nobody => Ok(()),
+        }
+    }
+
+    async fn lives(&self, id: &str) -> anyhow::Result<bool> {
+        match self {
+            Self::Store(store) => Ok(Stored { store }.lives(id).await?),
+            Self::Gateway(api) => {
+                let all = pages::all::<Key>(api, &path(&["keys"]), &[]).await?;
+                let now = store::now();
+                let lives = |key: &Key| {
+                    key.revoked_at.is_none() && key.expires_at.is_none_or(|end| end > now)
+                };
+                Ok(all.rows.iter().any(|key| key.id == id && lives(key)))
+            }
+            Self::Nobody => Ok(true),
+        }
+    }
+}
+
+fn is_missing(error: &anyhow::Error) -> bool {
+    let refused = error.downcast_ref::<super::http::Refused>();
+    refused.is_some_and(|refused| refused.status == 404)
+}

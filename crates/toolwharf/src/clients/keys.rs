@@ -1,0 +1,87 @@
+//! Clients' keys: who makes them, and how that goes in the store.
+
+use config::Client;
+use model::ProjectId;
+use store::{NewKey, Role, Store};
+
+use super::Error;
+use crate::auth;
+
+/// A key as it is made.
+pub(crate) struct Made {
+    pub(crate) id: String,
+    pub(crate) token: String,
+}
+
+/// The name of a client's key, which the record of calls shows.
+pub(crate) fn name(client: &Client) -> String {
+    format!("client:{}", client.name)
+}
+
+/// Whoever makes and revokes keys.
+pub(crate) trait Keyring: Sync {
+    type Error: From<Error>;
+
+    /// Makes a key that may call tools, in one project or in all of them.
+    fn make(
+        &self,
+        client: &Client,
+        project: Option<&ProjectId>,
+    ) -> impl Future<Output = Result<Made, Self::Error>> + Send;
+
+    /// Revokes a key; one that is gone is no error.
+    fn revoke(&self, id: &str) -> impl Future<Output = Result<(), Self::Error>> + Send;
+
+    /// Whether a key with that id opens anything.
+    fn lives(&self, id: &str) -> impl Future<Output = Result<bool, Self::Error>> + Send;
+}
+
+/// Keys are made in the store itself.
+pub(crate) struct Stored<'s> {
+    pub(crate) store: &'s Store,
+}
+
+/// A database that fails, or a client's file that cannot be written.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StoredError {
+    #[error(transparent)]
+    Clients(#[from] Error),
+    #[error(transparent)]
+    Store(#[from] store::Error),
+}
+
+impl Keyring for Stored<'_> {
+    type Error = StoredError;
+
+    async fn make(
+        &self,
+        client: &Client,
+        project: Option<&ProjectId>,
+    ) -> Result<Made, StoredError> {
+        let token = auth::new_token();
+        let key = NewKey {
+            project,
+            name: &name(client),
+            role: Role::Call,
+            hash: &auth::hash(&token),
+            hint: auth::hint(&token),
+            expires_at: None,
+        };
+        let id = self.store.key_put(key).await?.id;
+        Ok(Made { id, token })
+    }
+
+    async fn revoke(&self, id: &str) -> Result<(), StoredError> {
+        match self.store.key_revoke(None, id).await {
+            Ok(_) | Err(store::Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn lives(&self, id: &str) -> Result<bool, StoredError> {
+        let keys = self.store.keys_hashed().await?;
+        let now = store::now();
+        let mut keys = keys.iter();
+        Ok(keys.any(|row| row.key.id == id && row.key.is_living(now)))
+    }
+}

@@ -1,0 +1,338 @@
+//! What connecting a client would do, and doing it.
+
+use std::path::Path;
+
+use config::{Client, ClientFile, EditError, Foreign, ImportReport, OnDisk, Sources, Way, foreign};
+use model::{ProjectId, ServerName};
+use serde_json::json;
+
+use super::{
+    Clients, ENTRY, Error, blocking, diff,
+    keys::{Keyring, Made},
+    of, parsed,
+    record::{Moved, Record, digest},
+};
+use crate::{itself::Itself, registry, startup};
+
+/// Stands for a token that is not made yet.
+const NO_TOKEN: &str = "twh_…";
+
+/// How a client is to be connected.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wish {
+    /// The view; `None`: everything.
+    pub(crate) project: Option<ProjectId>,
+    /// By the gateway's address, and not by a command.
+    pub(crate) http: bool,
+    /// Takes the client's own servers into Toolwharf.
+    pub(crate) take: bool,
+}
+
+/// What connecting a client would do.
+pub(crate) struct Plan {
+    client: &'static Client,
+    disk: OnDisk,
+    /// The text to give back one day.
+    base: Option<String>,
+    /// That text without the servers that are moved.
+    bare: ClientFile,
+    wish: Wish,
+    /// Servers to be moved, as Toolwharf has them.
+    pub(crate) moving: Vec<Foreign>,
+    /// What of them is in Toolwharf already.
+    there: Vec<ServerName>,
+    /// Servers that stay in the client's file, and why.
+    staying: Vec<(String, String)>,
+    record: Option<Record>,
+    token: Option<String>,
+}
+
+impl Clients {
+    /// What connecting this client would do.
+    ///
+    /// # Errors
+    /// [`Error`]
+    pub(crate) fn plan(
+        &self,
+        client: &'static Client,
+        wish: &Wish,
+        (sources, myself): (&Sources, &Itself),
+    ) -> Result<Plan, Error> {
+        if wish.http && !client.takes_urls() {
+            return Err(Error::CommandsOnly(client.title));
+        }
+        if wish.http && self.url.is_none() {
+            return Err(Error::NoAddress);
+        }
+        if wish.take && wish.project.is_some() {
+            return Err(Error::MovedIntoProject);
+        }
+        let record = self.shelf.record(client)?;
+        // A client that is connected already is connected anew, from the text before.
+        let (disk, base) = match &record {
+            Some(_) => {
+                let undo = self.undo(client)?;
+                (undo.disk, undo.text)
+            }
+            None => {
+                let disk = self.disk(client)?;
+                let base = disk.text.clone();
+                (disk, base)
+            }
+        };
+        let text = base.as_deref().unwrap_or_default();
+        let parsed = ClientFile::parse(client, &disk.path, text);
+        let mut bare = parsed.map_err(|source| of(client, source))?;
+        let has_moved = record.as_ref().is_some_and(|it| !it.moved.is_empty());
+        let mut taken = Taken::default();
+        if wish.take || has_moved {
+            taken = Taken::of(&bare, &disk, text, (sources, myself))?;
+        }
+        for one in &taken.moving {
+            bare.remove(&one.name)
+                .map_err(|source| of(client, source))?;
+        }
+        let token = match &record {
+            Some(_) => self.shelf.key(client)?,
+            None => None,
+        };
+        let plan = Plan {
+            client,
+            disk,
+            base,
+            bare,
+            wish: wish.clone(),
+            moving: taken.moving,
+            there: taken.there,
+            staying: taken.staying,
+            record,
+            token,
+        };
+        // What cannot be written is an error here, before anything is done.
+        self.text(&plan, NO_TOKEN)?;
+        Ok(plan)
+    }
+
+    /// The text that the client's file would have with this key.
+    fn text(&self, plan: &Plan, token: &str) -> Result<String, Error> {
+        let mut file = plan.bare.clone();
+        let entry = plan.client.entry(ENTRY, &self.way(plan, token));
+        let put = file.put(ENTRY, &entry);
+        put.map_err(|source| of(plan.client, source))?;
+        Ok(file.to_string())
+    }
+
+    fn way(&self, plan: &Plan, token: &str) -> Way {
+        let Plan { client, wish, .. } = plan;
+        if wish.http {
+            let mut url = format!("{}/mcp", self.url.as_deref().unwrap_or_default());
+            if let Some(project) = &wish.project {
+                url.push_str(&format!("/{project}"));
+            }
+            let token = token.to_owned();
+            return Way::Url { url, token };
+        }
+        let mut args = self.options.clone();
+        args.extend(["stdio", "--client", client.name].map(str::to_owned));
+        if let Some(project) = &wish.project {
+            args.extend(["--project".to_owned(), project.to_string()]);
+        }
+        let program = self.program.clone();
+        Way::Command { program, args }
+    }
+
+    /// What would change in the client's file, without secrets; empty if nothing would.
+    ///
+    /// # Errors
+    /// None that [`Clients::plan`] has not had.
+    pub(crate) fn diff(&self, plan: &Plan) -> Result<String, Error> {
+        let new = self.text(plan, plan.token.as_deref().unwrap_or(NO_TOKEN))?;
+        let new_file = ClientFile::parse(plan.client, &plan.disk.path, &new);
+        let files = [parsed(plan.client, &plan.disk), new_file];
+        let mut values: Vec<_> = files.into_iter().flatten().map(|it| it.root()).collect();
+        values.extend(plan.token.as_deref().map(|token| json!({ "token": token })));
+        let old = plan.disk.text.as_deref().unwrap_or_default();
+        let file = plan.disk.path.display().to_string();
+        Ok(diff::unified(&file, old, &new, &values))
+    }
+
+    /// Connects the client, with the key that it has or a new one. Whether anything had to be done.
+    ///
+    /// # Errors
+    /// [`Error`], and those of `keys`. The client's file is then as it was.
+    pub(crate) async fn connect<K: Keyring>(&self, plan: Plan, keys: &K) -> Result<bool, K::Error> {
+        let keeps = match plan.key() {
+            Some(id) => keys.lives(id).await?,
+            None => false,
+        };
+        if keeps && self.is_done(&plan)? {
+            return Ok(false);
+        }
+        let made = match keeps {
+            true => None,
+            false => Some(keys.make(plan.client, plan.wish.project.as_ref()).await?),
+        };
+        let id = made.as_ref().map(|made| made.id.clone());
+        let old = plan.record.as_ref().map(|record| record.key.clone());
+        let this = self.clone();
+        let written = blocking(move || this.write(&plan, made.as_ref())).await;
+        // The one that nobody has, or nobody has any more.
+        let over = if written.is_err() { &id } else { &old };
+        if let Some(over) = over.as_ref().filter(|_| id.is_some()) {
+            let revoked = keys.revoke(over).await;
+            written?;
+            revoked?;
+            return Ok(true);
+        }
+        written?;
+        Ok(true)
+    }
+
+    /// Whether the client is connected in this way already.
+    pub(crate) fn is_done(&self, plan: &Plan) -> Result<bool, Error> {
+        let Some(token) = plan.token.as_deref().filter(|_| plan.key().is_some()) else {
+            return Ok(false);
+        };
+        Ok(plan.disk.text == Some(self.text(plan, token)?))
+    }
+
+    /// Writes the client's file; what undoing needs is kept first. Without a new key the client keeps the one that it has.
+    fn write(&self, plan: &Plan, made: Option<&Made>) -> Result<(), Error> {
+        let token = made.map(|made| made.token.as_str());
+        let new = self.text(plan, token.or(plan.token.as_deref()).unwrap_or_default())?;
+        let earlier = plan.record.as_ref();
+        let key = made
+            .map(|made| &made.id)
+            .or(earlier.map(|record| &record.key));
+        let record = Record {
+            file: plan.disk.path.clone(),
+            existed: plan.base.is_some(),
+            left: digest(&new),
+            key: key.cloned().unwrap_or_default(),
+            project: plan.wish.project.clone(),
+            moved: plan.moving.iter().map(|one| plan.moved(one)).collect(),
+        };
+        let before = plan.base.as_deref().unwrap_or_default();
+        self.shelf.put(plan.client, &record, before, token)?;
+        plan.disk.replace(Some(&new)).map_err(|source| {
+            // Nothing was done, so nothing is to be undone.
+            if earlier.is_none() {
+                let _ = self.shelf.remove(plan.client);
+            }
+            of(plan.client, source)
+        })
+    }
+}
+
+impl Plan {
+    /// The id of the key that the client has, if it can stay.
+    fn key(&self) -> Option<&str> {
+        let record = self.record.as_ref()?;
+        let fits = self.token.is_some() && record.project == self.wish.project;
+        fits.then_some(record.key.as_str())
+    }
+
+    /// What is told of it, with that difference.
+    pub(crate) fn told(&self, diff: String) -> api::Connected {
+        let name = |one: &Foreign| one.name.clone();
+        let notes = self.moving.iter().flat_map(|one| {
+            let notes = one.notes.iter();
+            notes.map(|note| format!("`{}`: {note}", one.name))
+        });
+        let mut warnings: Vec<String> = notes.collect();
+        if self.wish.http && self.disk.is_open_to_others() {
+            let file = self.disk.path.display();
+            warnings.push(format!(
+                "{file} holds a key now, and others may read it: `chmod 600 {file}`"
+            ));
+        }
+        let staying = self.staying.iter().cloned();
+        api::Connected {
+            name: self.client.name.to_owned(),
+            file: self.disk.path.display().to_string(),
+            diff,
+            moved: self.moving.iter().map(name).collect(),
+            staying: staying
+                .map(|(name, why)| api::Unusable { name, why })
+                .collect(),
+            warnings,
+        }
+    }
+
+    fn moved(&self, one: &Foreign) -> Moved {
+        let known = self.record.iter().flat_map(|record| &record.moved);
+        let known = known.into_iter().find(|moved| moved.name == one.name);
+        let is_there = self.there.iter().any(|name| name.as_str() == one.name);
+        Moved {
+            name: one.name.clone(),
+            added: match known {
+                Some(known) => known.added.clone(),
+                None => (!is_there).then(|| one.entry.clone()),
+            },
+        }
+    }
+}
+
+/// A client's own servers, as Toolwharf would have them. A file may have more of them in other places, such as those of single projects,
+/// which are not the user's everywhere.
+pub(super) fn own(file: &ClientFile, path: &Path, text: &str) -> Result<Vec<Foreign>, EditError> {
+    let names: Vec<String> = file.servers().into_iter().map(|(name, _)| name).collect();
+    let mut own: Vec<Foreign> = Vec::new();
+    for one in foreign(path, text, &startup::env)? {
+        let is_first = own.iter().all(|other| other.name != one.name);
+        if is_first && names.contains(&one.name) && one.name != ENTRY {
+            own.push(one);
+        }
+    }
+    Ok(own)
+}
+
+/// A client's own servers, as far as Toolwharf can have them.
+#[derive(Default)]
+struct Taken {
+    moving: Vec<Foreign>,
+    there: Vec<ServerName>,
+    staying: Vec<(String, String)>,
+}
+
+impl Taken {
+    fn of(
+        file: &ClientFile,
+        disk: &OnDisk,
+        text: &str,
+        (sources, myself): (&Sources, &Itself),
+    ) -> Result<Self, Error> {
+        let found = own(file, &disk.path, text);
+        let mut all = found.map_err(|source| registry::Error::Edit {
+            file: disk.path.clone(),
+            source,
+        })?;
+        let report = registry::movable(sources, myself, &all)?;
+        let ImportReport {
+            mut added,
+            unchanged,
+            clashes,
+            refused,
+            skipped,
+            off,
+            ..
+        } = report;
+        added.retain(|name| off.iter().all(|(off, _)| off != name.as_str()));
+        let other = "Toolwharf has another server of this name".to_owned();
+        let clashes = clashes.iter().map(|name| (name.to_string(), other.clone()));
+        let lacking = off
+            .into_iter()
+            .map(|(name, why)| (name, format!("missing: {why}")));
+        let mut staying: Vec<(String, String)> = clashes.chain(lacking).collect();
+        staying.extend(refused.into_iter().chain(skipped));
+        all.retain(|one| {
+            let mut takes = added.iter().chain(&unchanged);
+            takes.any(|name| name.as_str() == one.name)
+        });
+        Ok(Self {
+            moving: all,
+            there: unchanged,
+            staying,
+        })
+    }
+}

@@ -1,0 +1,168 @@
+//! What disconnecting a client would do, and doing it.
+
+use config::{Client, ClientFile, OnDisk, ServerFile, Sources};
+use model::ServerName;
+
+use super::{
+    Clients, ENTRY, Error, blocking, diff,
+    keys::Keyring,
+    of, parsed,
+    record::{Record, digest},
+};
+use crate::registry;
+
+/// What is given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Restored {
+    /// The file is as it was before, to the byte.
+    Whole,
+    /// Somebody changed the file: our entry is taken out, and what was moved is put back.
+    Entry,
+    /// There is nothing to give back: the file is gone, or as it was before.
+    Nothing,
+}
+
+/// What disconnecting a client would do.
+pub(crate) struct Undo {
+    client: &'static Client,
+    pub(super) disk: OnDisk,
+    record: Record,
+    /// The text that will be there; `None`: no file.
+    pub(super) text: Option<String>,
+    restored: Restored,
+    /// Servers that are put back into the client's file.
+    put_back: Vec<String>,
+}
+
+impl Clients {
+    /// What disconnecting this client would do.
+    ///
+    /// # Errors
+    /// [`Error`]
+    pub(crate) fn undo(&self, client: &'static Client) -> Result<Undo, Error> {
+        let record = self.shelf.record(client)?;
+        let record = record.ok_or(Error::NotConnected(client.title))?;
+        let disk = OnDisk::read(&record.file).map_err(|source| of(client, source))?;
+        let before = self.shelf.before(client)?;
+        let before = record.existed.then_some(before);
+        let mut put_back = Vec::new();
+        let (text, restored) = match &disk.text {
+            None => (None, Restored::Nothing),
+            text if *text == before => (before, Restored::Nothing),
+            Some(text) if digest(text) == record.left => {
+                put_back = record.moved.iter().map(|it| it.name.clone()).collect();
+                (before, Restored::Whole)
+            }
+            Some(_) => {
+                let text = without_entry(client, &disk, &record, before.as_deref(), &mut put_back);
+                let text = text.map_err(|source| of(client, source))?;
+                (Some(text), Restored::Entry)
+            }
+        };
+        Ok(Undo {
+            client,
+            disk,
+            record,
+            text,
+            restored,
+            put_back,
+        })
+    }
+
+    /// What would change in the client's file, without secrets; empty if nothing would.
+    pub(crate) fn undo_diff(&self, undo: &Undo) -> String {
+        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        let (old, new) = (text(&undo.disk.text), text(&undo.text));
+        let file = |text: &str| ClientFile::parse(undo.client, &undo.disk.path, text);
+        let files = [file(&old), file(&new)];
+        let values: Vec<_> = files.into_iter().flatten().map(|it| it.root()).collect();
+        diff::unified(&undo.disk.path.display().to_string(), &old, &new, &values)
+    }
+
+    /// Gives back what was there before, and revokes the client's key.
+    ///
+    /// # Errors
+    /// [`Error`], and those of `keys`. The client is then still connected.
+    pub(crate) async fn disconnect<K: Keyring>(
+        &self,
+        undo: &Undo,
+        keys: &K,
+    ) -> Result<(), K::Error> {
+        let (disk, text, client) = (undo.disk.clone(), undo.text.clone(), undo.client);
+        blocking(move || {
+            disk.replace(text.as_deref())
+                .map_err(|source| of(client, source))
+        })
+        .await?;
+        keys.revoke(&undo.record.key).await?;
+        Ok(self.shelf.remove(undo.client)?)
+    }
+
+    /// Takes out of Toolwharf what was moved there for this client alone, where nobody changed it since; which it was.
+    ///
+    /// # Errors
+    /// Those of [`registry`].
+    pub(crate) fn take_out(&self, undo: &Undo, sources: &Sources) -> Result<Vec<String>, Error> {
+        let mut removed = Vec::new();
+        for moved in &undo.record.moved {
+            let Ok(name) = ServerName::parse(&moved.name) else {
+                continue;
+            };
+            let Some(file) = registry::home(sources, &name)? else {
+                continue;
+            };
+            let there = ServerFile::open(file).and_then(|servers| servers.value(&name));
+            let there = there.map_err(|source| registry::Error::Edit {
+                file: file.to_owned(),
+                source,
+            })?;
+            let is_ours = moved.added.is_some() && there == moved.added;
+            if is_ours && !self.shelf.moved_elsewhere(undo.client, &moved.name) {
+                registry::remove(sources, &name)?;
+                removed.push(moved.name.clone());
+            }
+        }
+        Ok(removed)
+    }
+}
+
+impl Undo {
+    /// What is told of it, with the servers that are no longer in Toolwharf.
+    pub(crate) fn told(&self, removed: Vec<String>) -> api::Disconnected {
+        let restored = match self.restored {
+            Restored::Whole => "whole",
+            Restored::Entry => "entry",
+            Restored::Nothing => "nothing",
+        };
+        api::Disconnected {
+            name: self.client.name.to_owned(),
+            file: self.disk.path.display().to_string(),
+            restored: restored.to_owned(),
+            put_back: self.put_back.clone(),
+            removed,
+        }
+    }
+}
+
+/// The text of a file that somebody changed, without our entry and with what was there of the same name and of the servers that were moved.
+fn without_entry(
+    client: &'static Client,
+    disk: &OnDisk,
+    record: &Record,
+    before: Option<&str>,
+    put_back: &mut Vec<String>,
+) -> Result<String, config::EditError> {
+    let mut file = parsed(client, disk)?;
+    let old = ClientFile::parse(client, &disk.path, before.unwrap_or_default())?;
+    file.remove(ENTRY)?;
+    let moved = record.moved.iter().map(|moved| moved.name.as_str());
+    for name in moved.chain([ENTRY]) {
+        if let Some(entry) = old.get(name)
+            && file.get(name).is_none()
+        {
+            file.put(name, &entry)?;
+            put_back.push(name.to_owned());
+        }
+    }
+    Ok(file.to_string())
+}

@@ -1,0 +1,225 @@
+//! Clients that other people made, as npm has them, after `toolwharf connect`: their own `mcp list`, and a call by Claude Code.
+//!
+//! Each test runs in a network namespace of its own, with loopback only: none of them can ask anybody outside. `cargo xtask setup`
+//! installs the clients.
+
+mod common;
+
+use std::{env, fs, path::Path, process::Stdio, time::Duration};
+
+use common::{
+    cli::{self, Said},
+    scripted,
+};
+use serde_json::json;
+use tempfile::TempDir;
+use testkit::{
+    Process,
+    conformance::node_modules,
+    llm::{Llm, asks, says, turns},
+    within,
+};
+use tokio::process::Command;
+
+/// Says that the test is inside.
+const INSIDE: &str = "TOOLWHARF_TEST_OFFLINE";
+/// Wall time of one client; the first start of some unpacks files.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// Runs the test in a network namespace with loopback only: this program once more, under bubblewrap.
+fn offline(test: &str, body: impl Future<Output = ()>) {
+    if env::var_os(INSIDE).is_some() {
+        let interfaces = fs::read_to_string("/proc/net/dev").expect("a list");
+        assert_eq!(interfaces.matches(':').count(), 1, "{interfaces}");
+        let runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = { runtime }.enable_all().build().expect("a runtime");
+        return runtime.block_on(body);
+    }
+    let status = std::process::Command::new("bwrap")
+        .args(["--dev-bind", "/", "/", "--unshare-net", "--die-with-parent"])
+        .arg(env::current_exe().expect("this program"))
+        .args(["--exact", test, "--nocapture"])
+        .env(INSIDE, "1")
+        .status();
+    assert!(status.expect("bwrap: run `cargo xtask setup`").success());
+}
+
+/// A home with the clients and a server, `dice`, of Toolwharf.
+struct Home(TempDir);
+
+impl Home {
+    fn new() -> Self {
+        let home = Self(TempDir::new().expect("a folder"));
+        let servers = json!({"mcpServers": {"dice": scripted("dice", &[])}});
+        home.write(".config/toolwharf/mcp.json", &servers.to_string());
+        // Otherwise Gemini starts servers in folders only that somebody trusts.
+        let gemini = r#"{ "security": { "folderTrust": { "enabled": false } } } // mine"#;
+        home.write(".gemini/settings.json", gemini);
+        home.write(".codex/config.toml", "# mine\nmodel = \"gpt\"\n");
+        home.write(
+            ".config/opencode/opencode.json",
+            "{ \"autoupdate\": false }\n",
+        );
+        home.write(".claude.json", "{\"hasCompletedOnboarding\":true}");
+        fs::create_dir(home.path().join("project")).expect("a folder");
+        home
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn write(&self, file: &str, text: &str) {
+        let path = self.path().join(file);
+        fs::create_dir_all(path.parent().expect("a file has a folder")).expect("a folder");
+        fs::write(&path, text).expect("a file");
+    }
+
+    /// With nothing of the environment of whoever runs the tests.
+    fn clean(&self, mut command: Command) -> Command {
+        let path = format!(
+            "{}:/usr/bin:/bin",
+            node_modules().join("node/bin").display()
+        );
+        command
+            .env_clear()
+            .envs([
+                ("PATH", path.as_str()),
+                ("NO_COLOR", "1"),
+                ("DISABLE_AUTOUPDATER", "1"),
+            ])
+            .env("HOME", self.path())
+            .current_dir(self.path().join("project"))
+            .kill_on_drop(true);
+        command
+    }
+
+    async fn toolwharf(&self, arguments: &[&str]) -> Said {
+        let mut command = self.clean(cli::toolwharf());
+        command.args(arguments);
+        cli::said(command, "").await.code(0)
+    }
+
+    /// Everything that a client says.
+    async fn client(&self, client: &str, arguments: &[&str], env: &[(&str, &str)]) -> String {
+        let file = node_modules().join(client);
+        assert!(
+            file.exists(),
+            "{} is missing; run: cargo xtask setup",
+            file.display()
+        );
+        let mut command = if file.extension().is_some() {
+            let mut node = Command::new(node_modules().join("node/bin/node"));
+            node.arg(file);
+            node
+        } else {
+            Command::new(file)
+        };
+        command.args(arguments);
+        let mut command = self.clean(command);
+        command.envs(env.iter().copied()).stdin(Stdio::null());
+        let output = within(client, PATIENCE, command.output())
+            .await
+            .expect("it starts");
+        let text = [output.stdout, output.stderr].concat();
+        let text = String::from_utf8_lossy(&text).into_owned();
+        assert!(
+            output.status.success(),
+            "{client}: {}\n{text}",
+            output.status
+        );
+        text
+    }
+}
+
+const CLAUDE: &str = "@anthropic-ai/claude-code/cli-wrapper.cjs";
+const LISTING: &[(&str, &str, &[&str])] = &[
+    (
+        CLAUDE,
+        "claude-code",
+        &["toolwharf", "stdio --client claude-code", "Connected"],
+    ),
+    (
+        "@openai/codex/bin/codex.js",
+        "codex",
+        &["toolwharf", "stdio --client codex", "enabled"],
+    ),
+    (
+        "@google/gemini-cli/bundle/gemini.js",
+        "gemini",
+        &["toolwharf", "stdio --client gemini", "Connected"],
+    ),
+    (
+        "opencode-linux-x64/bin/opencode",
+        "opencode",
+        &["toolwharf", "connected", "stdio --client opencode"],
+    ),
+];
+
+#[test]
+fn real_clients_list_it() {
+    offline("real_clients_list_it", async {
+        let home = Home::new();
+        home.toolwharf(&["connect", "--all", "--yes"]).await;
+        for (client, name, parts) in LISTING {
+            let text = home.client(client, &["mcp", "list"], &[]).await;
+            for part in *parts {
+                assert!(text.contains(part), "{name}: {part:?} is not in {text}");
+            }
+        }
+        home.toolwharf(&["disconnect", "--all", "--yes"]).await;
+        for (client, name, _) in LISTING {
+            let text = home.client(client, &["mcp", "list"], &[]).await;
+            assert!(!text.contains("toolwharf"), "{name}: {text}");
+        }
+    });
+}
+
+#[test]
+fn claude_code_calls_a_tool_through_it() {
+    offline("claude_code_calls_a_tool_through_it", async {
+        let home = Home::new();
+        let mut serve = home.clean(cli::toolwharf());
+        serve.args(["serve", "--listen", "127.0.0.1:0"]);
+        let mut serve = Process::spawn(serve);
+        serve
+            .announced(|line| line.starts_with("toolwharf is at ").then_some(()))
+            .await;
+        home.toolwharf(&["connect", "claude-code", "--yes"]).await;
+        let tool = "mcp__toolwharf__echo";
+        let call = asks(&[("call_1", tool, json!({"text": "through it"}))]);
+        let mut script = turns(&[call, says("it is done")]);
+        script["unchecked"] = true.into();
+        let llm = Llm::start(&script).await;
+        let env = [
+            ("ANTHROPIC_BASE_URL", llm.url()),
+            ("ANTHROPIC_API_KEY", "sk-test"),
+            ("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1"),
+        ];
+        let arguments = [
+            "-p",
+            "Call the tool.",
+            "--allowedTools",
+            tool,
+            "--output-format",
+            "text",
+        ];
+        let said = home.client(CLAUDE, &arguments, &env).await;
+        assert!(
+            said.contains("it is done"),
+            "{said}\n{:#?}",
+            llm.requests().await
+        );
+        let asked = llm.requests().await;
+        let asked = asked.last().expect("a request")["body"]["messages"].to_string();
+        assert!(
+            asked.contains("tool_result") && asked.contains("through it"),
+            "{asked}"
+        );
+        let calls = home.toolwharf(&["calls", "ls"]).await;
+        assert!(
+            calls.out.contains("client:claude-code") && calls.out.contains("dice/echo"),
+            "{calls:?}"
+        );
+    });
+}

@@ -1,0 +1,621 @@
+//! `toolwharf connect` and `disconnect`: six clients' files in a home of their own.
+
+mod common;
+
+use std::{
+    fs,
+    os::unix::fs::{PermissionsExt as _, symlink},
+    path::{Path, PathBuf},
+};
+
+use common::{
+    Gateway, LEGACY, Setup,
+    cli::{self, Said},
+    scripted, tools,
+};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use testkit::{Bin, DEADLINE, Peer, StdioClient, peer};
+use tokio::process::Command;
+
+/// What each client has: its name, its file, the text of that, and where our entry is then.
+const FILES: &[(&str, &str, &str, &str)] = &[
+    (
+        "claude-code",
+        ".claude.json",
+        "{\n  \"numStartups\": 7,\n  \"oauthAccount\": {\"accessToken\": \"sk-ant-secret\"},\n  \"projects\": {\"/p\": {\"mcpServers\": {\"own\": {\"command\": \"x\"}}}}\n}",
+        "mcpServers",
+    ),
+    (
+        "codex",
+        ".codex/config.toml",
+        "# mine\nmodel = \"gpt\" # nice\n\n[mcp_servers.time]\ncommand = \"uvx\" # first\n\n[tui]\ntheme = \"dark\"\n",
+        "[mcp_servers.toolwharf]",
+    ),
+    (
+        "cursor",
+        ".cursor/mcp.json",
+        "{\r\n  // mine\r\n  \"mcpServers\": {\r\n    \"time\": { \"command\": \"uvx\", \"env\": { \"API_KEY\": \"sk-cursor-secret\" } }, // nice\r\n  },\r\n}\r\n",
+        "mcpServers",
+    ),
+    (
+        "goose",
+        ".config/goose/config.yaml",
+        "# mine\nGOOSE_MODEL: gpt\nextensions:\n  developer: # nice\n    type: builtin\n    enabled: true\n\n# last\nGOOSE_MODE: auto\n",
+        "extensions:",
+    ),
+    (
+        "vscode",
+        ".config/Code/User/mcp.json",
+        "\u{feff}{\n\t\"inputs\": [],\n\t\"servers\": {}\n}\n",
+        "servers",
+    ),
+    (
+        "zed",
+        ".config/zed/settings.json",
+        "// Zed settings\n//\n{\n  \"vim_mode\": true, // nice\n  \"context_servers\": {\n    /* here */\n  }\n}\n",
+        "context_servers",
+    ),
+];
+
+/// A user in a home of their own.
+struct Home(TempDir);
+
+impl Home {
+    /// With the six clients.
+    fn new() -> Self {
+        let home = Self(TempDir::new().expect("a folder"));
+        for (_, file, text, _) in FILES {
+            home.write(file, text);
+        }
+        home
+    }
+
+    fn path(&self, file: &str) -> PathBuf {
+        self.0.path().join(file)
+    }
+
+    fn write(&self, file: &str, text: &str) {
+        let path = self.path(file);
+        fs::create_dir_all(path.parent().expect("a file has a folder")).expect("a folder");
+        fs::write(&path, text).expect("a file");
+    }
+
+    fn text(&self, file: &str) -> String {
+        fs::read_to_string(self.path(file)).expect("a file")
+    }
+
+    fn command(&self) -> Command {
+        let mut command = cli::toolwharf();
+        command
+            .env("HOME", self.0.path())
+            .env("PATH", "/usr/bin:/bin");
+        for variable in ["CODEX_HOME", "CLAUDE_CONFIG_DIR", "TOOLWHARF_DATABASE_URL"] {
+            command.env_remove(variable);
+        }
+        command
+    }
+
+    async fn run(&self, arguments: &[&str]) -> Said {
+        let mut command = self.command();
+        command.args(arguments);
+        cli::said(command, "").await
+    }
+
+    /// The state of each client that is here.
+    async fn states(&self) -> Vec<(String, String)> {
+        let listed = self.run(&["connect", "-o", "json"]).await.code(0).json();
+        let text = |value: &Value| value.as_str().expect("a text").to_owned();
+        let clients = listed["clients"].as_array().expect("clients").iter();
+        clients
+            .map(|client| (text(&client["name"]), text(&client["state"])))
+            .collect()
+    }
+
+    /// The servers of Toolwharf's own file.
+    fn servers(&self) -> Value {
+        let text = self.text(".config/toolwharf/mcp.json");
+        serde_json::from_str::<Value>(&text).expect("JSON")["mcpServers"].clone()
+    }
+
+    /// What the data directory holds of clients.
+    fn kept(&self) -> Vec<PathBuf> {
+        let folder = self.path(".local/share/toolwharf/clients");
+        let entries = fs::read_dir(folder).expect("a folder");
+        entries
+            .map(|entry| entry.expect("an entry").path())
+            .collect()
+    }
+}
+
+#[tokio::test]
+async fn c08_six_clients_are_connected_and_disconnected_to_the_byte() {
+    let home = Home::new();
+    let all = |state: &str| -> Vec<_> {
+        let names = FILES.iter().map(|(name, ..)| *name);
+        names
+            .map(|name| (name.to_owned(), state.to_owned()))
+            .collect()
+    };
+    assert_eq!(home.states().await, all("not_connected"));
+    // Nothing is written before somebody has agreed, and looking leaves nothing behind.
+    let asked = home.run(&["connect", "--all"]).await.code(2);
+    assert!(asked.err.contains("--yes"), "{asked:?}");
+    let seen = home.run(&["connect", "--all", "--dry-run"]).await.code(0);
+    for (name, file, text, _) in FILES {
+        assert_eq!(home.text(file), *text, "{name}");
+        assert!(
+            seen.out
+                .contains(&format!("+++ {}", home.path(file).display())),
+            "{seen:?}"
+        );
+    }
+    assert!(!seen.out.contains("secret"), "{seen:?}");
+    let only_mine = fs::Permissions::from_mode(0o600);
+    fs::set_permissions(home.path(".config/zed/settings.json"), only_mine).expect("a file");
+    let mode = |file: &str| {
+        let there = fs::metadata(home.path(file)).expect("a file");
+        there.permissions().mode() & 0o777
+    };
+    let modes: Vec<u32> = FILES.iter().map(|(_, file, ..)| mode(file)).collect();
+
+    home.run(&["connect", "--all", "--yes"]).await.code(0);
+    assert_eq!(home.states().await, all("connected"));
+    for ((name, file, text, mark), before) in FILES.iter().zip(modes) {
+        let new = home.text(file);
+        assert!(new.contains(mark) && new.contains("\"--client\""), "{new}");
+        assert!(!new.contains("twh_"), "{new}");
+        let comments = text
+            .lines()
+            .filter(|line| line.contains("//") || line.contains('#'));
+        for line in comments {
+            assert!(
+                new.lines().any(|new| new == line),
+                "{name}: {line:?} is not in {new:?}"
+            );
+        }
+        assert_eq!(new.contains("\r\n"), text.contains("\r\n"), "{name}");
+        assert_eq!(mode(file), before, "{name}");
+    }
+    for path in home.kept() {
+        let there = fs::metadata(&path).expect("a file").permissions().mode();
+        assert_eq!(there & 0o077, 0, "{}", path.display());
+    }
+    let again = home.run(&["connect", "zed"]).await.code(0);
+    again.says("connected already");
+
+    home.run(&["disconnect", "--all", "--yes"]).await.code(0);
+    for (name, file, text, _) in FILES {
+        assert_eq!(home.text(file), *text, "{name}");
+    }
+    assert_eq!(home.states().await, all("not_connected"));
+    assert_eq!(home.kept(), [""; 0].map(PathBuf::from));
+    home.run(&["disconnect", "zed", "--yes"])
+        .await
+        .code(1)
+        .says("Zed is not connected");
+}
+
+#[tokio::test]
+async fn c08_a_file_that_somebody_changed_loses_the_entry_only() {
+    let home = Home::new();
+    home.run(&["connect", "--all", "--move", "--yes"])
+        .await
+        .code(0);
+    assert_eq!(home.servers()["time"]["command"], "uvx");
+    for (name, file, ..) in FILES {
+        let changed = match *name {
+            "codex" => home.text(file) + "# theirs\n",
+            "goose" => home.text(file) + "theirs: 1\n",
+            _ => home.text(file).replacen('{', "{ \"theirs\": 1,", 1),
+        };
+        home.write(file, &changed);
+    }
+    let said = home
+        .run(&["disconnect", "--all", "--yes", "-o", "json"])
+        .await
+        .code(0);
+    for told in said.json().as_array().expect("a list") {
+        assert_eq!(told["restored"], "entry", "{told}");
+        // Cursor's server of that name is another one, and was left where it was.
+        let put_back = match told["name"].as_str() {
+            Some("codex") => json!(["time"]),
+            _ => json!([]),
+        };
+        assert_eq!(told["put_back"], put_back, "{told}");
+    }
+    for (name, file, ..) in FILES {
+        let left = home.text(file);
+        assert!(
+            left.contains("theirs") && !left.contains("toolwharf"),
+            "{name}: {left}"
+        );
+    }
+    assert!(home.text(".cursor/mcp.json").contains("sk-cursor-secret"));
+    assert_eq!(home.servers(), json!({}));
+}
+
+#[tokio::test]
+async fn c08_servers_are_moved_and_come_back() {
+    let home = Home::new();
+    let text = r#"{"mcpServers": {"dice": {"command": "dice", "alwaysAllow": ["roll"]}, "lacking": {"command": "x", "env": {"A": "${NOT_SET_ANYWHERE}"}},
+        "taken": {"command": "theirs"}, "self": {"command": "toolwharf", "args": ["stdio"]}, "toolwharf": {"command": "by-hand"}}}"#;
+    home.write(".cursor/mcp.json", text);
+    let ours = r#"{"mcpServers": {"taken": {"command": "ours"}}}"#;
+    home.write(".config/toolwharf/mcp.json", ours);
+    assert!(
+        home.states()
+            .await
+            .contains(&("cursor".into(), "by_hand".into()))
+    );
+    let said = home
+        .run(&["connect", "cursor", "--move", "--yes", "-o", "json"])
+        .await
+        .code(0);
+    let told = &said.json()[0];
+    assert_eq!(told["moved"], json!(["dice"]));
+    let staying = told["staying"].as_array().expect("a list").iter();
+    let staying: Vec<_> = staying.map(|one| one["name"].clone()).collect();
+    assert_eq!(staying, ["taken", "lacking", "self"]);
+    let left: Value = serde_json::from_str(&home.text(".cursor/mcp.json")).expect("JSON");
+    let names: Vec<_> = left["mcpServers"]
+        .as_object()
+        .expect("servers")
+        .keys()
+        .collect();
+    assert_eq!(names, ["lacking", "taken", "self", "toolwharf"]);
+    assert_eq!(home.servers()["dice"]["command"], "dice");
+    // Connecting it again in another way keeps what is to be given back.
+    home.write(
+        ".config/toolwharf/mcp.json",
+        &home
+            .text(".config/toolwharf/mcp.json")
+            .replace("ours", "ours2"),
+    );
+    home.run(&["connect", "cursor", "--yes"]).await.code(0);
+    home.run(&["disconnect", "cursor", "--yes"]).await.code(0);
+    assert_eq!(home.text(".cursor/mcp.json"), text);
+    assert_eq!(home.servers(), json!({"taken": {"command": "ours2"}}));
+}
+
+#[tokio::test]
+async fn c08_what_is_wrong_in_a_file_is_told_and_nothing_is_written() {
+    let home = Home::new();
+    home.write(
+        ".cursor/mcp.json",
+        "{\n  \"mcpServers\": {\n    \"a\": \"sk-secret\" 1\n}}",
+    );
+    fs::remove_file(home.path(".codex/config.toml")).expect("removed");
+    fs::create_dir(home.path(".codex/config.toml")).expect("a folder");
+    home.write("theirs", "{}");
+    std::os::unix::fs::chown(home.path("theirs"), Some(65_534), None).expect("run this as root");
+    fs::remove_file(home.path(".config/zed/settings.json")).expect("removed");
+    symlink(home.path("theirs"), home.path(".config/zed/settings.json")).expect("a link");
+    home.write(
+        ".config/goose/config.yaml",
+        "extensions: {a: {type: builtin}}\n",
+    );
+    for (client, parts) in [
+        ("cursor", &["mcp.json:3:", "help:"][..]),
+        ("codex", &["it is a directory", "config.toml", "help:"]),
+        (
+            "zed",
+            &["belongs to the user with id 65534", "as that user"],
+        ),
+        ("goose", &["config.yaml", "by hand"]),
+        (
+            "windsurf",
+            &["nothing of Windsurf", "mcp_config.json", "Start it once"],
+        ),
+        ("claude-desktop", &["nothing of Claude Desktop"]),
+    ] {
+        let said = home.run(&["connect", client, "--yes"]).await.code(1);
+        for part in parts {
+            assert!(
+                said.err.contains(part),
+                "{client}: {part:?} is not in {said:?}"
+            );
+        }
+        assert!(!said.err.contains("sk-secret"), "{said:?}");
+    }
+    let states = home.states().await;
+    for name in ["cursor", "codex", "zed"] {
+        assert!(
+            states.contains(&(name.to_owned(), "unusable".to_owned())),
+            "{states:?}"
+        );
+    }
+    assert_eq!(home.text("theirs"), "{}");
+    // No key was made for nothing.
+    let folder = home.path(".local/share/toolwharf/clients");
+    assert!(!folder.exists() || home.kept().is_empty());
+    let said = home.run(&["connect", "netscape"]).await.code(2);
+    assert!(
+        said.err.contains("there is no client `netscape`") && said.err.contains("cursor"),
+        "{said:?}"
+    );
+}
+
+/// Starts what a client's file says, as the client does.
+async fn started(home: &Path, entry: &Value) -> Peer {
+    let mut command = Command::new(entry["command"].as_str().expect("a command"));
+    let args = entry["args"].as_array().expect("arguments").iter();
+    command
+        .args(args.map(|arg| arg.as_str().expect("a text")))
+        .env_clear()
+        .env("HOME", home);
+    Peer::stdio(StdioClient::spawn(command), LEGACY, json!({})).await
+}
+
+fn entry(file: &Path) -> Value {
+    let text = fs::read_to_string(file).expect("a file");
+    let all: Value = serde_json::from_str(&text).expect("JSON");
+    all["mcpServers"]["toolwharf"].clone()
+}
+
+/// A verb with the gateway's files and data directory, from elsewhere.
+async fn beside(gateway: &Gateway, arguments: &[&str]) -> Said {
+    let mut command = cli::toolwharf();
+    command
+        .args(arguments)
+        .arg("--data-dir")
+        .arg(gateway.folder().join("data"))
+        .env("HOME", gateway.folder())
+        .env("PATH", "/usr/bin:/bin");
+    cli::said(command, "").await
+}
+
+#[tokio::test]
+async fn c08_calls_of_connected_clients_are_told_apart_and_end_with_their_keys() {
+    let setup = Setup::new().scripted("dice", &[]);
+    for folder in [".cursor", ".junie/mcp"] {
+        fs::create_dir_all(setup.folder().join(folder)).expect("a folder");
+    }
+    let gateway = setup.connected().await;
+    let home = gateway.folder();
+    beside(&gateway, &["connect", "--all", "--yes"])
+        .await
+        .code(0);
+    for file in [".cursor/mcp.json", ".junie/mcp/mcp.json"] {
+        let mut client = started(home, &entry(&home.join(file))).await;
+        client.tool("echo", json!({"text": "x"})).await.result();
+    }
+    let table = beside(&gateway, &["calls", "ls"]).await.code(0).out;
+    assert!(
+        table.contains("client:cursor") && table.contains("client:jetbrains"),
+        "{table}"
+    );
+    // The key may call tools, and nothing else.
+    let key = fs::read_to_string(home.join("data/clients/cursor.key")).expect("a key");
+    let client = gateway
+        .at("/api/v1/servers")
+        .with("authorization", &format!("Bearer {key}"));
+    let wanted = json!({"name": "k", "role": "call"}).to_string();
+    assert_eq!(client.at("/api/v1/keys").post(wanted).await.status, 403);
+    // A key that somebody revoked is made anew.
+    let keys = beside(&gateway, &["key", "ls", "-o", "json"])
+        .await
+        .code(0)
+        .json();
+    let of = |name: &str| {
+        let keys = keys.as_array().expect("keys").iter();
+        let mut ids = keys
+            .filter(|key| key["name"] == name)
+            .map(|key| key["id"].clone());
+        ids.next()
+            .expect("a key")
+            .as_str()
+            .expect("an id")
+            .to_owned()
+    };
+    beside(&gateway, &["key", "revoke", &of("client:cursor")])
+        .await
+        .code(0);
+    let said = beside(&gateway, &["connect", "cursor", "--yes"])
+        .await
+        .code(0);
+    said.says("connected Cursor");
+    started(home, &entry(&home.join(".cursor/mcp.json"))).await;
+
+    let left = entry(&home.join(".junie/mcp/mcp.json"));
+    beside(&gateway, &["disconnect", "jetbrains", "--yes"])
+        .await
+        .code(0);
+    assert!(!home.join(".junie/mcp/mcp.json").exists());
+    let mut command = Command::new(left["command"].as_str().expect("a command"));
+    command.args(
+        left["args"]
+            .as_array()
+            .expect("arguments")
+            .iter()
+            .filter_map(Value::as_str),
+    );
+    command.env("HOME", home);
+    cli::said(command, "")
+        .await
+        .code(1)
+        .says("toolwharf connect");
+    let gone = gateway
+        .client()
+        .with("authorization", &format!("Bearer {key}"));
+    assert_eq!(gone.post("{}").await.status, 401);
+}
+
+#[tokio::test]
+async fn c08_without_a_gateway_a_client_has_a_key_all_the_same() {
+    let home = Home::new();
+    let servers = json!({"mcpServers": {"dice": scripted("dice", &[])}});
+    home.write(".config/toolwharf/mcp.json", &servers.to_string());
+    home.run(&["connect", "cursor", "--yes"]).await.code(0);
+    let text = home
+        .text(".cursor/mcp.json")
+        .replace("// mine", "")
+        .replace("// nice", "");
+    assert!(
+        text.contains("[\"stdio\", \"--client\", \"cursor\"]"),
+        "{text}"
+    );
+    let entry = json!({"command": Bin::path("toolwharf"), "args": ["stdio", "--client", "cursor"]});
+    let mut client = started(home.0.path(), &entry).await;
+    client.tool("echo", json!({"text": "x"})).await.result();
+    drop(client);
+    home.run(&["disconnect", "cursor", "--yes"]).await.code(0);
+    let mut command = home.command();
+    command.args(["stdio", "--client", "cursor"]);
+    let said = cli::said(command, "").await.code(1);
+    said.says("cursor has no living key here: run `toolwharf connect cursor`");
+}
+
+#[tokio::test]
+async fn c08_a_url_with_a_key_for_a_project() {
+    let setup = Setup::new().scripted("dice", &[]);
+    fs::create_dir_all(setup.folder().join(".cursor")).expect("a folder");
+    let gateway = setup
+        .settings("[projects.shop]\nservers = [\"dice\"]\n")
+        .connected()
+        .await;
+    let said = beside(&gateway, &["connect", "cursor", "--http", "--yes"]).await;
+    said.code(1).says("no fixed address");
+    let arguments = [
+        "connect",
+        "cursor",
+        "--url",
+        &gateway.url,
+        "--project",
+        "shop",
+        "--yes",
+    ];
+    let said = beside(&gateway, &arguments).await.code(0);
+    assert!(
+        !said.out.contains("twh_0") && said.out.contains("•••"),
+        "{said:?}"
+    );
+    let file = gateway.folder().join(".cursor/mcp.json");
+    let mode = fs::metadata(&file).expect("a file").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let entry = entry(&file);
+    assert_eq!(entry["url"], format!("{}/mcp/shop", gateway.url));
+    let bearer = entry["headers"]["Authorization"]
+        .as_str()
+        .expect("a header")
+        .to_owned();
+    let client = gateway.at("/mcp/shop").with("authorization", &bearer);
+    let mut client = Peer::http(client, peer::MODERN, json!({})).await;
+    assert!(tools(&mut client).await.contains(&"echo".to_owned()));
+    let again = beside(&gateway, &arguments).await.code(0);
+    again.says("connected already");
+    beside(&gateway, &["disconnect", "cursor", "--yes"])
+        .await
+        .code(0);
+    assert!(!file.exists());
+}
+
+#[tokio::test]
+async fn c08_the_api_does_the_same() {
+    let setup = Setup::new().scripted("dice", &[]);
+    let (zed, text) = (setup.folder().join(".config/zed/settings.json"), FILES[5].2);
+    fs::create_dir_all(zed.parent().expect("a folder")).expect("a folder");
+    let own = r#"{"context_servers": {"own": {"command": "own-server", "env": {"KEY": "sk-zed-secret"}}}}"#;
+    fs::write(&zed, own).expect("a file");
+    let gateway = setup.env("PATH", "/usr/bin:/bin").connected().await;
+    let bearer = format!("Bearer {}", gateway.token());
+    let api = gateway.client().with("authorization", &bearer);
+    let listed = api
+        .at("/api/v1/clients")
+        .get(&[])
+        .await
+        .collect(DEADLINE)
+        .await;
+    let listed: Value = serde_json::from_slice(&listed.body).expect("JSON");
+    let client = &listed["clients"][0];
+    assert_eq!(
+        (&client["name"], &client["servers"]),
+        (&json!("zed"), &json!(["own"]))
+    );
+    let diff = client["diff"].as_str().expect("a difference");
+    assert!(
+        diff.contains("--client") && !diff.contains("secret"),
+        "{diff}"
+    );
+    let post = async |path: &str, body: Value| {
+        let reply = api
+            .at(&format!("/api/v1/clients/{path}"))
+            .post(body.to_string())
+            .await;
+        (
+            reply.status,
+            serde_json::from_slice::<Value>(&reply.body).expect("JSON"),
+        )
+    };
+    let (status, told) = post("zed/connect", json!({"dry_run": true, "move": true})).await;
+    assert_eq!(
+        (status.as_u16(), &told["moved"]),
+        (200, &json!(["own"])),
+        "{told}"
+    );
+    assert_eq!(fs::read_to_string(&zed).expect("a file"), own);
+    let (status, told) = post("zed/connect", json!({"move": true})).await;
+    assert_eq!(
+        (status.as_u16(), &told["moved"]),
+        (200, &json!(["own"])),
+        "{told}"
+    );
+    let servers = fs::read_to_string(gateway.servers_file()).expect("a file");
+    assert!(servers.contains("own-server"), "{servers}");
+    let (status, told) = post("zed/disconnect", json!({})).await;
+    let expected = json!({"name": "zed", "file": zed, "restored": "whole", "put_back": ["own"], "removed": ["own"]});
+    assert_eq!((status.as_u16(), told), (200, expected));
+    assert_eq!(fs::read_to_string(&zed).expect("a file"), own);
+    for (path, body, status, part) in [
+        ("zed/disconnect", json!({}), 409, "not connected"),
+        ("netscape/connect", json!({}), 404, "netscape"),
+        ("zed/connect", json!({"project": "none"}), 404, "none"),
+        (
+            "zed/connect",
+            json!({"project": "none", "move": true}),
+            422,
+            "without --project",
+        ),
+        ("zed/connect", json!({"htp": true}), 400, "htp"),
+        (
+            "zed/connect",
+            json!({"http": true}),
+            409,
+            "no fixed address",
+        ),
+    ] {
+        let (got, problem) = post(path, body).await;
+        assert_eq!(got.as_u16(), status, "{path}: {problem}");
+        let detail = problem["detail"].as_str().unwrap_or_default();
+        assert!(detail.contains(part), "{path}: {detail}");
+    }
+    fs::write(&zed, text.replace('}', "")).expect("a file");
+    let (status, problem) = post("zed/connect", json!({})).await;
+    assert_eq!(status.as_u16(), 409, "{problem}");
+    assert!(
+        problem["detail"]
+            .as_str()
+            .unwrap_or_default()
+            .contains("settings.json:"),
+        "{problem}"
+    );
+}
+
+#[tokio::test]
+async fn c08_a_gateway_that_others_can_reach_touches_no_files() {
+    let setup = Setup::new();
+    fs::create_dir_all(setup.folder().join(".cursor")).expect("a folder");
+    let gateway = setup
+        .settings("public_url = \"https://tools.example.com\"\n")
+        .serve()
+        .await;
+    let bearer = format!("Bearer {}", gateway.token());
+    let api = gateway.at("/api/v1/clients").with("authorization", &bearer);
+    let reply = api.get(&[]).await.collect(DEADLINE).await;
+    assert_eq!(reply.status, 409);
+    assert!(
+        reply.text().contains("toolwharf connect"),
+        "{}",
+        reply.text()
+    );
+}
