@@ -260,7 +260,7 @@ pub(crate) fn is_root() -> Result<bool> {
     Ok(Cmd::new("id").arg("-u").output()?.trim() == "0")
 }
 
-/// Installs the servers, the conformance suite, Redocly and an authorization server from npm, and a Node.js that they accept.
+/// Installs the servers, clients, the conformance suite, Redocly and an authorization server from npm, and a Node.js that they accept.
 fn npm_packages(workspace: &Workspace) -> Result<()> {
     let node_modules = workspace.node_modules();
     let node = node_modules.join("node/bin/node");
@@ -269,7 +269,7 @@ fn npm_packages(workspace: &Workspace) -> Result<()> {
         return Ok(());
     }
     heading(
-        "installing MCP servers, the conformance suite, Redocly, oidc-provider and Node.js from npm",
+        "installing MCP servers and clients, the conformance suite, Redocly, oidc-provider and Node.js from npm",
     );
     stamp.remove()?;
     let work = workspace.work();

@@ -2,6 +2,8 @@
 //!
 //! Invariant: texts under keys that hold secrets (`env`, `headers` and the like, or a key that is called so) are not in it.
 
+use std::time::Duration;
+
 use serde_json::Value;
 use similar::TextDiff;
 
@@ -9,6 +11,11 @@ use similar::TextDiff;
 const CONTEXT: usize = 2;
 /// Shorter texts are no secrets, and would garble everything else.
 const MIN_SECRET: usize = 4;
+/// What is looked through for secrets, so that it takes no time to speak of.
+const MAX_BYTES: usize = 256 << 10;
+const MAX_SECRETS: usize = 2_000;
+/// How long a better difference is looked for.
+const PATIENCE: Duration = Duration::from_secs(1);
 const HOLDERS: &[&str] = &[
     "env",
     "envs",
@@ -22,32 +29,39 @@ const MASK: &str = "•••";
 
 /// The difference of two texts with these values; empty if there is none.
 pub(super) fn unified(file: &str, old: &str, new: &str, values: &[Value]) -> String {
-    let mut secrets = Vec::new();
-    values
-        .iter()
-        .for_each(|value| collect(value, false, &mut secrets));
-    secrets.retain(|secret| secret.chars().count() >= MIN_SECRET);
-    // Longer ones first: one may be a part of another.
-    secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
-    let masked = |text: &str| {
-        secrets.iter().fold(text.to_owned(), |text, secret| {
-            let quoted = Value::from(secret.as_str()).to_string();
-            let inner = quoted.trim_matches('"');
-            text.replace(inner, MASK).replace(secret, MASK)
-        })
-    };
-    let (old, new) = (masked(old), masked(new));
-    let diff = TextDiff::from_lines(&old, &new);
-    diff.unified_diff()
+    let diff = TextDiff::configure()
+        .timeout(PATIENCE)
+        .diff_lines(old, new)
+        .unified_diff()
         .context_radius(CONTEXT)
         .header(file, file)
         .missing_newline_hint(false)
-        .to_string()
+        .to_string();
+    let mut secrets = Vec::new();
+    for value in values {
+        collect(value, false, &mut secrets);
+    }
+    secrets.retain(|secret| secret.chars().count() >= MIN_SECRET);
+    if diff.len() > MAX_BYTES || secrets.len() > MAX_SECRETS {
+        return format!("--- {file}\n+++ {file}\n@@ the change is too long to be shown @@\n");
+    }
+    // Longer ones first: one may be a part of another.
+    secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
+    secrets
+        .iter()
+        .fold(diff, |diff, secret| diff.replace(secret, MASK))
+}
+
+/// Notes secrets, as they are and as JSON and TOML write them; of those with several lines each line, for so YAML and TOML may have them.
+fn note(text: &str, into: &mut Vec<String>) {
+    let quoted = Value::from(text).to_string();
+    into.push(quoted.trim_matches('"').to_owned());
+    into.extend(text.lines().map(|line| line.trim().to_owned()));
 }
 
 fn collect(value: &Value, is_secret: bool, into: &mut Vec<String>) {
     match value {
-        Value::String(text) if is_secret => into.push(text.clone()),
+        Value::String(text) if is_secret => note(text, into),
         Value::Array(items) => items.iter().for_each(|item| collect(item, is_secret, into)),
         Value::Object(map) => {
             for (key, value) in map {
@@ -77,5 +91,16 @@ mod tests {
             diff,
             "--- f\n+++ f\n@@ -1,4 +1,4 @@\n a\n-\"API_KEY\": \"•••\"\n \"x\": \"1\"\n b\n+c: •••\n"
         );
+    }
+
+    #[test]
+    fn secrets_of_several_lines_are_not_shown_either() {
+        let new = "key: |\n  BEGIN one\n  two-two\n";
+        let value = json!({"key": "BEGIN one\ntwo-two\n"});
+        let diff = unified("f", "", new, &[value]);
+        assert!(diff.contains("+key: |\n+  •••\n+  •••\n"), "{diff}");
+        let long = "x".repeat(MAX_BYTES);
+        assert!(unified("f", "", &long, &[]).contains("too long"));
+        assert_eq!(unified("f", new, new, &[]), "");
     }
 }

@@ -69,45 +69,21 @@ impl Clients {
         }
         let record = self.shelf.record(client)?;
         // A client that is connected already is connected anew, from the text before.
-        let (disk, base) = match &record {
+        let mut plan = match &record {
             Some(_) => {
                 let undo = self.undo(client)?;
-                (undo.disk, undo.text)
+                Plan::of(client, undo.disk, undo.text, wish)?
             }
-            None => {
-                let disk = self.disk(client)?;
-                let base = disk.text.clone();
-                (disk, base)
-            }
+            None => Plan::new(client, self.disk(client)?, wish)?,
         };
-        let text = base.as_deref().unwrap_or_default();
-        let parsed = ClientFile::parse(client, &disk.path, text);
-        let mut bare = parsed.map_err(|source| of(client, source))?;
         let has_moved = record.as_ref().is_some_and(|it| !it.moved.is_empty());
-        let mut taken = Taken::default();
         if wish.take || has_moved {
-            taken = Taken::of(&bare, &disk, text, (sources, myself))?;
+            plan.take(sources, myself)?;
         }
-        for one in &taken.moving {
-            bare.remove(&one.name)
-                .map_err(|source| of(client, source))?;
+        if record.is_some() {
+            plan.token = self.shelf.key(client)?;
         }
-        let token = match &record {
-            Some(_) => self.shelf.key(client)?,
-            None => None,
-        };
-        let plan = Plan {
-            client,
-            disk,
-            base,
-            bare,
-            wish: wish.clone(),
-            moving: taken.moving,
-            there: taken.there,
-            staying: taken.staying,
-            record,
-            token,
-        };
+        plan.record = record;
         // What cannot be written is an error here, before anything is done.
         self.text(&plan, NO_TOKEN)?;
         Ok(plan)
@@ -197,7 +173,7 @@ impl Clients {
     }
 
     /// Writes the client's file; what undoing needs is kept first. Without a new key the client keeps the one that it has.
-    fn write(&self, plan: &Plan, made: Option<&Made>) -> Result<(), Error> {
+    pub(super) fn write(&self, plan: &Plan, made: Option<&Made>) -> Result<(), Error> {
         let token = made.map(|made| made.token.as_str());
         let new = self.text(plan, token.or(plan.token.as_deref()).unwrap_or_default())?;
         let earlier = plan.record.as_ref();
@@ -225,6 +201,72 @@ impl Clients {
 }
 
 impl Plan {
+    /// For a client that is not connected, and nothing is moved.
+    pub(super) fn new(client: &'static Client, disk: OnDisk, wish: &Wish) -> Result<Self, Error> {
+        let base = disk.text.clone();
+        Self::of(client, disk, base, wish)
+    }
+
+    fn of(
+        client: &'static Client,
+        disk: OnDisk,
+        base: Option<String>,
+        wish: &Wish,
+    ) -> Result<Self, Error> {
+        let text = base.as_deref().unwrap_or_default();
+        let bare = ClientFile::parse(client, &disk.path, text);
+        Ok(Self {
+            client,
+            bare: bare.map_err(|source| of(client, source))?,
+            disk,
+            base,
+            wish: wish.clone(),
+            moving: Vec::new(),
+            there: Vec::new(),
+            staying: Vec::new(),
+            record: None,
+            token: None,
+        })
+    }
+
+    /// Has the client's own servers moved, as far as Toolwharf can have them.
+    fn take(&mut self, sources: &Sources, myself: &Itself) -> Result<(), Error> {
+        let text = self.base.as_deref().unwrap_or_default();
+        let own = own(&self.bare, &self.disk.path, text);
+        let mut own = own.map_err(|source| of(self.client, source))?;
+        let ImportReport {
+            mut added,
+            unchanged,
+            clashes,
+            refused,
+            skipped,
+            off,
+            ..
+        } = registry::movable(sources, myself, &own)?;
+        added.retain(|name| off.iter().all(|(off, _)| off != name.as_str()));
+        let other = "Toolwharf has another server of this name".to_owned();
+        let clashes = clashes.iter();
+        let clashes = clashes.map(|name| (name.to_string(), other.clone()));
+        let lacking = off.into_iter();
+        let lacking = lacking.map(|(name, why)| (name, format!("missing: {why}")));
+        self.staying = clashes
+            .chain(lacking)
+            .chain(refused)
+            .chain(skipped)
+            .collect();
+        own.retain(|one| {
+            let mut takes = added.iter().chain(&unchanged);
+            takes.any(|name| name.as_str() == one.name)
+        });
+        for one in &own {
+            let removed = self.bare.remove(&one.name);
+            removed.map_err(|source| of(self.client, source))?;
+        }
+        self.moving = own;
+        self.there = unchanged;
+        Ok(())
+    }
+
     /// The id of the key that the client has, if it can stay.
     fn key(&self) -> Option<&str> {
         let record = self.record.as_ref()?;
@@ -285,54 +327,4 @@ pub(super) fn own(file: &ClientFile, path: &Path, text: &str) -> Result<Vec<Fore
         }
     }
     Ok(own)
-}
-
-/// A client's own servers, as far as Toolwharf can have them.
-#[derive(Default)]
-struct Taken {
-    moving: Vec<Foreign>,
-    there: Vec<ServerName>,
-    staying: Vec<(String, String)>,
-}
-
-impl Taken {
-    fn of(
-        file: &ClientFile,
-        disk: &OnDisk,
-        text: &str,
-        (sources, myself): (&Sources, &Itself),
-    ) -> Result<Self, Error> {
-        let found = own(file, &disk.path, text);
-        let mut all = found.map_err(|source| registry::Error::Edit {
-            file: disk.path.clone(),
-            source,
-        })?;
-        let report = registry::movable(sources, myself, &all)?;
-        let ImportReport {
-            mut added,
-            unchanged,
-            clashes,
-            refused,
-            skipped,
-            off,
-            ..
-        } = report;
-        added.retain(|name| off.iter().all(|(off, _)| off != name.as_str()));
-        let other = "Toolwharf has another server of this name".to_owned();
-        let clashes = clashes.iter().map(|name| (name.to_string(), other.clone()));
-        let lacking = off
-            .into_iter()
-            .map(|(name, why)| (name, format!("missing: {why}")));
-        let mut staying: Vec<(String, String)> = clashes.chain(lacking).collect();
-        staying.extend(refused.into_iter().chain(skipped));
-        all.retain(|one| {
-            let mut takes = added.iter().chain(&unchanged);
-            takes.any(|name| name.as_str() == one.name)
-        });
-        Ok(Self {
-            moving: all,
-            there: unchanged,
-            staying,
-        })
-    }
 }

@@ -166,3 +166,57 @@ fn without_entry(
     }
     Ok(file.to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use proptest::prelude::*;
+
+    use super::{
+        super::{Wish, keys::Made, plan::Plan, record::Shelf},
+        *,
+    };
+
+    /// Texts of each format, with comments, line ends and blanks wherever they may be.
+    fn texts() -> impl Strategy<Value = (&'static str, String)> {
+        let json = "\u{feff}?[ \t\r\n]{0,3}\\{[ \t\n]{0,3}(// [a-z]{0,5}\r?\n)?(\"[a-c]\" ?: ?[0-9]{1,2},?[ \r\n]{0,2}){0,2}\\}[ \n]{0,3}(/\\* x \\*/)?";
+        let toml = "(# [a-z]{0,5}\n|[a-f] = 1 {0,2}\n|\n|\\[[g-k]\\] # x\n){0,6}";
+        let yaml = "(# [a-z ]{0,5}\r?\n|[a-f]: 1 {0,2}\r?\n|\r?\n|extensions:\n  x:\n    type: builtin\n){0,6}";
+        prop_oneof![
+            json.prop_map(|text| ("cursor", text)),
+            toml.prop_map(|text| ("codex", text)),
+            yaml.prop_map(|text| ("goose", text)),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn a_file_that_nobody_changed_comes_back_to_the_byte((name, text) in texts()) {
+            let folder = tempfile::tempdir().expect("a folder");
+            let file = folder.path().join("file");
+            fs::write(&file, &text).expect("written");
+            let client = Client::find(name).expect("a client");
+            let clients = Clients {
+                shelf: Shelf::new(folder.path()),
+                program: "toolwharf".to_owned(),
+                options: Vec::new(),
+                url: None,
+            };
+            let disk = OnDisk::read(&file).expect("read");
+            let Ok(plan) = Plan::new(client, disk, &Wish::default()) else {
+                return Ok(());
+            };
+            let made = Made { id: "id".to_owned(), token: "twh_1".to_owned() };
+            if clients.write(&plan, Some(&made)).is_err() {
+                prop_assert_eq!(fs::read_to_string(&file).expect("read"), text);
+                return Ok(());
+            }
+            prop_assert!(fs::read_to_string(&file).expect("read").contains("--client"));
+            let undo = clients.undo(client).expect("it is connected");
+            prop_assert_eq!(undo.restored, Restored::Whole);
+            undo.disk.replace(undo.text.as_deref()).expect("written");
+            prop_assert_eq!(fs::read_to_string(&file).expect("read"), text);
+        }
+    }
+}
