@@ -378,3 +378,29 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn servers_in_yaml_are_read_as_entries() {
+    let read = |file: &str, text: &str| crate::foreign(Path::new(file), text, &|_| None).unwrap();
+    let goose = read(
+        "config.yaml",
+        "extensions:\n  developer: {type: builtin, enabled: true}\n  time:\n    type: stdio\n    enabled: false\n    cmd: uvx\n    args: [mcp-server-time]\n    envs: {A: b}\n    env_keys: [TOKEN]\n  web: {type: streamable_http, uri: 'https://h/mcp'}\n",
+    );
+    assert!(goose[0].skip.is_some());
+    assert_eq!(
+        goose[1].entry,
+        json!({"command": "uvx", "args": ["mcp-server-time"], "env": {"A": "b"}, "disabled": true})
+    );
+    assert!(goose[1].missing[0].contains("TOKEN"), "{goose:?}");
+    assert_eq!(goose[2].entry, json!({"url": "https://h/mcp"}));
+    let known = read(
+        "config.yaml",
+        "mcpServers:\n  - name: a\n    command: x\n  - name: b\n    type: sse\n    url: https://h\n    requestOptions: {headers: {K: v}}\n",
+    );
+    assert_eq!(known[0].name, "a");
+    assert_eq!(known[0].entry, json!({"command": "x"}));
+    assert_eq!(
+        known[1].entry,
+        json!({"type": "sse", "url": "https://h", "headers": {"K": "v"}})
+    );
+}
