@@ -11,6 +11,7 @@ use std::{
     io::{self, Cursor, Read as _},
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
+    time::SystemTime,
 };
 
 use api::Wrong;
@@ -94,6 +95,28 @@ pub(super) fn folder(bundles: &Path, sha256: &str) -> PathBuf {
     bundles.join(sha256)
 }
 
+/// Whether a bundle stands there. It counts as used just now.
+pub(super) fn is_there(place: &Path) -> bool {
+    let opened = File::open(place);
+    opened.is_ok_and(|folder| folder.set_modified(SystemTime::now()).is_ok())
+}
+
+/// Removes the bundles that no server is started from, but for so many that were used last.
+pub(super) fn prune(bundles: &Path, is_used: impl Fn(&str) -> bool, kept: usize) {
+    let entries = fs::read_dir(bundles).into_iter().flatten().flatten();
+    let mut unused: Vec<(SystemTime, PathBuf)> = entries
+        .filter(|entry| !entry.file_name().to_str().is_some_and(&is_used))
+        .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
+        .collect();
+    unused.sort();
+    unused.reverse();
+    for (_, place) in unused.into_iter().skip(kept) {
+        if let Err(error) = fs::remove_dir_all(&place) {
+            tracing::warn!("the bundle {} stays: {error}", place.display());
+        }
+    }
+}
+
 /// Unpacks a file into its folder below `bundles`.
 ///
 /// # Errors
@@ -106,7 +129,7 @@ pub(super) fn unpack(bundles: &Path, sha256: &str, file: &[u8]) -> Result<PathBu
         ));
     }
     let place = folder(bundles, sha256);
-    if place.is_dir() {
+    if is_there(&place) {
         return Ok(place);
     }
     let disk = |error: io::Error| format!("cannot be written to {}: {error}", bundles.display());

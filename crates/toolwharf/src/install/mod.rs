@@ -23,6 +23,6 @@ mod tests;
 
 pub(crate) use self::{
     fill::{Filled, Place},
-    plan::Plan,
+    plan::{Kind, Plan},
     sources::{Catalogue, Error, Listing},
 };

@@ -37,6 +37,8 @@ const MAX_ENTRIES: usize = 20_000;
 const SEARCH: Duration = Duration::from_secs(30);
 /// Longest word that is searched for, in characters.
 const WORD_CHARS: usize = 100;
+/// Bundles that are kept though no server is started from them: somebody looks at their forms.
+const BUNDLES: usize = 8;
 /// Installations at a time: each is an npm or uv, and a server.
 const INSTALLATIONS: usize = 2;
 
@@ -320,10 +322,20 @@ impl Catalogue {
         plans
     }
 
+    /// Removes bundles that no server is started from: `only` this one, or else all but a few that were used last.
+    pub(crate) async fn prune_bundles(&self, used: String, only: Option<String>) {
+        let bundles = self.bundles.clone();
+        let pruned = tokio::task::spawn_blocking(move || match only {
+            Some(only) => bundle::prune(&bundles, |name| name != only || used.contains(name), 0),
+            None => bundle::prune(&bundles, |name| used.contains(name), BUNDLES),
+        });
+        let _ = pruned.await;
+    }
+
     async fn bundle(&self, plan: &Plan, home: Option<&Url>) -> Result<PathBuf, String> {
         let sha256 = plan.sha256.clone().unwrap_or_default();
         let folder = bundle::folder(&self.bundles, &sha256);
-        if folder.is_dir() {
+        if bundle::is_there(&folder) {
             return Ok(folder);
         }
         let file = self

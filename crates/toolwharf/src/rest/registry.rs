@@ -30,7 +30,7 @@ use super::{
 };
 use crate::{
     auth::{Principal, Role},
-    install::{Error, Filled, Listing, Place, Plan},
+    install::{Error, Filled, Kind, Listing, Place, Plan},
     projects::{BY_PROJECT, REGISTERED_BY},
     startup,
 };
@@ -107,6 +107,9 @@ pub(super) async fn show(
     let Showing { registry } = input::query(query)?;
     let listing = rest.listing(&who, registry.as_deref(), &name).await?;
     let plans = rest.catalogue.plans(&listing).await;
+    if plans.iter().any(|plan| plan.kind == Kind::Mcpb) {
+        rest.prune_bundles(None).await;
+    }
     Ok(Json(listing.told(&plans)))
 }
 
@@ -175,7 +178,12 @@ pub(super) async fn install(
     let (tried, unseen) = match trial.map_err(|_| late())? {
         Ok(tried) => (Some(tried), None),
         Err(error) if error.needs_login => (None, Some(error.reason.to_string())),
-        Err(error) => return Err(failed(&server, &error)),
+        Err(error) => {
+            if plan.kind == Kind::Mcpb {
+                rest.prune_bundles(plan.sha256.clone()).await;
+            }
+            return Err(failed(&server, &error));
+        }
     };
     let key = ServerKey {
         owner: project.clone(),
@@ -197,6 +205,23 @@ impl Rest {
         let registry = named(who, registry)?;
         let known = &self.gateway.settings().registries;
         Ok(self.catalogue.get(known, registry, name).await?)
+    }
+
+    /// Removes bundles that no server is started from.
+    async fn prune_bundles(&self, only: Option<String>) {
+        let Ok(rows) = self.projects.store().server_list_all().await else {
+            return;
+        };
+        let mut used: String = rows.iter().map(|row| row.config.to_string()).collect();
+        for server in self.gateway.fleet().all() {
+            let mounts = server
+                .spec
+                .sandbox()
+                .into_iter()
+                .flat_map(|own| &own.mounts);
+            used.extend(mounts.map(|mount| mount.host.display().to_string()));
+        }
+        self.catalogue.prune_bundles(used, only).await;
     }
 
     /// Whether no server has the name yet.

@@ -481,9 +481,10 @@ async fn c07_a_bundle_runs_in_its_sandbox_and_its_tools_are_pinned() {
     let good = of("good", r#""Where it is""#);
     // Its words are others at each start.
     let fickle = of("fickle", "`Where it is: ${process.hrtime.bigint()}`");
+    let broken = of("broken", "nothing.at.all");
     let mut swapped = of("swapped", r#""Where""#);
     swapped["packages"][0]["fileSha256"] = "0".repeat(64).into();
-    listed.list(&[good, fickle, swapped]);
+    listed.list(&[good, fickle, broken, swapped]);
     let site = site(&url, None).await;
     let host = site.start().await;
     let done = install(&site, &["good", "--yes", "--set", "word=here"]).await;
@@ -497,6 +498,17 @@ async fn c07_a_bundle_runs_in_its_sandbox_and_its_tools_are_pinned() {
     assert!(
         refused.code == Some(1) && refused.err.contains("its hash is"),
         "{refused:?}"
+    );
+    // One that does not start leaves nothing, and takes nobody's bundle along.
+    let broken = install(&site, &["broken", "--yes", "--set", "word=x"]).await;
+    assert!(
+        broken.code == Some(1) && broken.err.contains("nothing was installed"),
+        "{broken:?}"
+    );
+    let bundles = || fs::read_dir(site.kept.data("bundles")).unwrap().count();
+    assert_eq!(
+        (bundles(), &file(&site)["mcpServers"]["broken"]),
+        (1, &Value::Null)
     );
     // What is agreed to is what the trial showed.
     let done = install(&site, &["fickle", "--yes", "--set", "word=x"]).await;

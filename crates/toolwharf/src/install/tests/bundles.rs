@@ -12,7 +12,7 @@ use zip::{ZipWriter, write::SimpleFileOptions};
 
 use super::{entry, filled_for, npm, plan};
 use crate::install::{
-    bundle::{extract, unpack},
+    bundle::{extract, is_there, prune, unpack},
     fill::Place,
     plan::Plan,
 };
@@ -210,4 +210,22 @@ fn c07_a_hostile_archive_writes_nothing() {
     // Nothing stays, here or beside it.
     assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
     assert_eq!(fs::read_dir(outer.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn bundles_that_nobody_uses_go_but_for_the_last_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    let bundles = folder.path();
+    for (at, name) in ["one", "two", "three", "four"].into_iter().enumerate() {
+        fs::create_dir(bundles.join(name)).unwrap();
+        let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(at as u64);
+        fs::File::open(bundles.join(name))
+            .unwrap()
+            .set_modified(time)
+            .unwrap();
+    }
+    assert!(is_there(&bundles.join("two")) && !is_there(&bundles.join("five")));
+    prune(bundles, |name| name == "one", 2);
+    let left = ["one", "two", "three", "four"].map(|name| bundles.join(name).exists());
+    assert_eq!(left, [true, true, false, true]);
 }
