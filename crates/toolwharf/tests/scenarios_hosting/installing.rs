@@ -15,7 +15,7 @@ use axum::{
 };
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
-use testkit::{DEADLINE, Registry, within};
+use testkit::{DEADLINE, Issuer, Process, Protected, Registry, protected, within};
 use tokio::{io::AsyncWriteExt as _, net::TcpListener, task::JoinSet};
 use zip::{ZipWriter, write::SimpleFileOptions};
 
@@ -518,6 +518,55 @@ async fn c07_a_bundle_runs_in_its_sandbox_and_its_tools_are_pinned() {
         (&told["tools"], &told["kept_back"]),
         (&json!(1), &json!(1)),
         "{told:#}"
+    );
+    host.stop().await;
+}
+
+/// One that anybody may call, and one that somebody has to sign in to first.
+#[tokio::test]
+async fn c07_a_remote_server_goes_from_a_registry_to_a_called_tool() {
+    let mut open = Process::bin("testkit-scripted", ["--http", "127.0.0.1:0"]);
+    let open_url = open.url().await;
+    let issuer = Issuer::start(json!({"scopes": protected::SCOPES})).await;
+    let closed = Protected::start(&issuer).await;
+    let of = |name: &str, url: &str| {
+        json!({
+            "name": format!("com.example/{name}"), "version": "1.0.0",
+            "remotes": [{"type": "streamable-http", "url": url, "headers": [{"name": "X-Region", "default": "eu"}]}],
+        })
+    };
+    let listed = Listed::default();
+    listed.list(&[
+        of("open", &open_url),
+        of("closed", closed.url()),
+        of("private", "https://10.0.0.1/mcp"),
+    ]);
+    let (url, _serving) = listed.serve().await;
+    let site = site(&url, None).await;
+    let host = site.start().await;
+    let done = install(&site, &["open", "--yes"]).await;
+    assert_eq!(done.code, Some(0), "{done:?}");
+    assert!(done.err.contains("it runs elsewhere"), "{done:?}");
+    let entry = &file(&site)["mcpServers"]["open"];
+    assert_eq!(entry["headers"], json!({"X-Region": "eu"}), "{entry}");
+    assert_eq!(
+        called(&host, "open", "echo", json!({"text": "hello"})).await,
+        r#"{"text":"hello"}"#
+    );
+    let path = "/registry/servers/closed/install";
+    let installed = host.running.ok("POST", path, json!({})).await;
+    assert!(
+        installed["unseen"].is_string() && installed["tools"] == json!([]),
+        "{installed:#}"
+    );
+    host.running
+        .ok("POST", "/mcp/servers/closed/enable", Value::Null)
+        .await;
+    host.until("closed", "needs_login").await;
+    let refused = install(&site, &["private", "--yes"]).await;
+    assert!(
+        refused.code == Some(1) && refused.err.contains("public https address"),
+        "{refused:?}"
     );
     host.stop().await;
 }
