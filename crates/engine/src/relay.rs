@@ -265,7 +265,7 @@ impl Relay<'_> {
         if self.caller.era == Era::Modern
             && let Some(declined) = self.declined()
         {
-            return Err(declined.into());
+            return Err(declined);
         }
         let server = &self.target.server;
         let mut deadline = self.started + self.timeout();

@@ -438,6 +438,11 @@ impl Server {
         }
     }
 
+    /// Waits until no call is in flight, for as long as `patience` at most.
+    pub async fn idle(&self, patience: Duration) {
+        let _ = tokio::time::timeout(patience, self.queue.idle()).await;
+    }
+
     /// The text without the server's secrets, access tokens included.
     pub(crate) fn redact(&self, text: &str) -> String {
         let issued: Vec<Hidden> = self.issued.lock().iter().cloned().collect();

@@ -60,9 +60,9 @@ pub(crate) async fn replaceable<'s>(
 ) -> Paused<'s> {
     outdated(shared, server, connection).await;
     let patience = left(connection).saturating_sub(shared.stop_grace);
-    let _ = tokio::time::timeout(patience, server.queue.idle()).await;
+    server.idle(patience).await;
     let paused = server.queue.pause();
-    let _ = tokio::time::timeout(shared.stop_grace, server.queue.idle()).await;
+    server.idle(shared.stop_grace).await;
     paused
 }
 

@@ -24,7 +24,10 @@ pub use auth::{AccessRule, OidcSettings};
 pub use causes::with_causes;
 pub use hidden::Hidden;
 pub use id::{ExposedName, InvalidName, NativeName, ProjectId, ServerKey, ServerName, ToolRef};
-pub use login::{ClientAuth, Endpoints, Grant, Login, LoginMode, LoginVariables, Pkce};
+pub use login::{
+    Assertion, AssertionText, ClientAuth, Endpoints, Grant, Idp, Login, LoginMode, LoginVariables,
+    Pkce,
+};
 pub use origin::{Launch, Origin, Place, Program, Reach, Remote, url_for_display};
 pub use policy::{
     AuditBodies, Breaker, EraPolicy, Heartbeat, NamingPolicy, Packages, Pinning, Provider,

@@ -5,9 +5,12 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
+    path::PathBuf,
 };
 
 use serde::{Deserialize, Serialize};
+
+use crate::Hidden;
 
 /// Whose sign-in a server's requests carry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -31,6 +34,39 @@ pub enum Grant {
     AuthorizationCode,
     /// Nobody does: the client itself is known to the issuer.
     ClientCredentials,
+    /// Nobody does: the issuer trusts whoever has made an [`Assertion`].
+    JwtBearer,
+}
+
+impl Grant {
+    #[must_use]
+    pub fn needs_person(self) -> bool {
+        self == Self::AuthorizationCode
+    }
+}
+
+/// A statement of somebody else's that is given for an access token ([`Grant::JwtBearer`]).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Assertion {
+    pub text: AssertionText,
+    /// Who makes of it, which then is an ID token, one for the server's issuer (ID-JAG); `None`: it is for the server's issuer itself.
+    pub idp: Option<Idp>,
+}
+
+/// Where the text of an assertion is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AssertionText {
+    Is(Hidden),
+    /// In a file of the host, which is read each time.
+    File(PathBuf),
+}
+
+/// A company's identity provider, and what it knows us as.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Idp {
+    pub issuer: String,
+    pub client_id: String,
+    pub client_secret: Option<Hidden>,
 }
 
 /// How a client shows at a token endpoint that it is the one (OpenID Connect Core 1.0, 9).
@@ -75,6 +111,22 @@ pub struct Login {
     pub pkce: Pkce,
     /// Where people sign in, for an issuer without metadata.
     pub endpoints: Option<Box<Endpoints>>,
+    pub assertion: Option<Box<Assertion>>,
+}
+
+impl Login {
+    /// What of it must be in no text of ours.
+    pub(crate) fn secrets(&self) -> impl Iterator<Item = &str> {
+        let own = [&self.client_secret, &self.private_key];
+        let assertion = self.assertion.as_deref();
+        let text = assertion.and_then(|assertion| match &assertion.text {
+            AssertionText::Is(text) => Some(text),
+            AssertionText::File(_) => None,
+        });
+        let idp = assertion.and_then(|assertion| assertion.idp.as_ref()?.client_secret.as_ref());
+        let own = own.into_iter().flatten().map(String::as_str);
+        own.chain(text.into_iter().chain(idp).map(Hidden::reveal))
+    }
 }
 
 /// The endpoints of an issuer.
@@ -132,6 +184,7 @@ impl Default for Login {
             resource: true,
             pkce: Pkce::default(),
             endpoints: None,
+            assertion: None,
         }
     }
 }

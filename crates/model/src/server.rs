@@ -155,15 +155,10 @@ impl ServerSpec {
             .filter(|(name, _)| is_secretive(name))
             .map(|(_, value)| value.as_str());
         let login = match &self.origin {
-            Origin::Remote(remote) => [&remote.login.client_secret, &remote.login.private_key],
-            Origin::Launch(launch) => {
-                let login = launch.login.as_ref().and_then(|all| all.login.as_ref());
-                login.map_or([&None, &None], |login| {
-                    [&login.client_secret, &login.private_key]
-                })
-            }
+            Origin::Remote(remote) => Some(&remote.login),
+            Origin::Launch(launch) => launch.login.as_ref().and_then(|all| all.login.as_ref()),
         };
-        let login = login.into_iter().flatten().map(String::as_str);
+        let login = login.into_iter().flat_map(Login::secrets);
         let mut values: Vec<&str> = self
             .secrets
             .0

@@ -1,4 +1,4 @@
-//! `WWW-Authenticate: Bearer …` (RFC 6750, 3; RFC 9728, 5.1).
+//! `WWW-Authenticate: Bearer …` (RFC 6750, 3; RFC 9728, 5.1), or `DPoP …` (RFC 9449, 7.1).
 
 /// Characters of a parameter's value that are taken.
 const LONGEST: usize = 4096;
@@ -11,14 +11,16 @@ pub struct Challenge {
     /// Scopes, separated by spaces.
     pub scope: Option<String>,
     pub error: Option<String>,
+    /// Whether the server takes tokens that are bound to a key.
+    pub is_dpop: bool,
 }
 
 impl Challenge {
-    /// Reads the parameters of a header's `Bearer` challenge. A header without one gives an empty challenge.
+    /// Reads the parameters of a header's `Bearer` and `DPoP` challenges. A header without one gives an empty challenge.
     #[must_use]
     pub fn parse(header: &str) -> Self {
         let mut challenge = Self::default();
-        let mut is_bearer = false;
+        let mut is_ours = false;
         let mut rest = header;
         loop {
             rest = rest.trim_start_matches([' ', '\t', ',']);
@@ -31,13 +33,15 @@ impl Challenge {
             }
             let Some(value) = after.trim_start().strip_prefix('=') else {
                 // A scheme: what follows is its.
-                is_bearer = name.eq_ignore_ascii_case("bearer");
+                let is_dpop = name.eq_ignore_ascii_case("dpop");
+                challenge.is_dpop |= is_dpop;
+                is_ours = is_dpop || name.eq_ignore_ascii_case("bearer");
                 rest = after;
                 continue;
             };
             let (value, after) = value_of(value.trim_start());
             rest = after;
-            if !is_bearer || value.len() > LONGEST {
+            if !is_ours || value.len() > LONGEST {
                 continue;
             }
             let place = match name.to_ascii_lowercase().as_str() {
@@ -93,7 +97,8 @@ mod tests {
                 Some("files"),
                 Some("insufficient_scope"),
             ),
-            (r#"DPoP scope="x""#, None, None, None),
+            (r#"DPoP scope="x""#, None, Some("x"), None),
+            (r#"Digest scope="x""#, None, None, None),
             (r#"Bearer scope="open"#, None, Some("open"), None),
             ("Bearer", None, None, None),
             ("\u{fc}=\"", None, None, None),

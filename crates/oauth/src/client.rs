@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use model::{ClientAuth, Grant, Login};
+use model::{ClientAuth, Idp, Login};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use url::Url;
@@ -39,6 +39,19 @@ impl fmt::Debug for Client {
 }
 
 impl Client {
+    /// The client that an identity provider knows.
+    pub(crate) fn of_idp(idp: &Idp, metadata: &Metadata) -> Self {
+        let secret = idp.client_secret.as_ref();
+        Self {
+            id: idp.client_id.clone(),
+            secret: secret.map(|secret| secret.reveal().to_owned()),
+            auth: secret.map_or(ClientAuth::None, |_| with_secret(metadata)),
+            redirect_uri: None,
+            expires_at: None,
+            scopes: Vec::new(),
+        }
+    }
+
     /// The client that an entry names.
     fn of_entry(id: &str, login: &Login, metadata: &Metadata) -> Self {
         let usual = match (&login.client_secret, &login.private_key) {
@@ -83,8 +96,8 @@ pub async fn identify(
     if let Some(id) = &login.client_id {
         return Ok(Client::of_entry(id, login, metadata));
     }
-    if login.grant == Grant::ClientCredentials {
-        let what = "the grant `client_credentials` needs a `clientId` in the entry's `login`";
+    if !login.grant.needs_person() {
+        let what = "a grant without a person needs a `clientId` in the entry's `login`";
         return Err(Error::new(Code::NoClient, what));
     }
     if metadata.client_id_metadata_document_supported

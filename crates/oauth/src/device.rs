@@ -9,7 +9,7 @@ use crate::{
     metadata::DEVICE,
     now,
     request::{endpoint, post_form, refusal, unreadable},
-    token::{authenticate, read},
+    token::{authenticate, post, read},
 };
 
 /// Seconds between two questions, where the issuer does not say.
@@ -62,7 +62,7 @@ impl Device {
             form.push(("resource", resource.clone()));
         }
         let shown = authenticate(discovery, client, login, &mut form)?;
-        let response = post_form(http, &place, &form, shown).await?;
+        let response = post_form(http, &place, &form, shown, None).await?;
         if !response.status().is_success() {
             let (_, said) = refusal(&response);
             let issuer = excerpt(&metadata.issuer);
@@ -112,14 +112,13 @@ impl Device {
         login: &Login,
     ) -> Result<Polled, Error> {
         let place = discovery.metadata.token_endpoint()?;
-        let mut form = vec![
+        let form = vec![
             ("grant_type", DEVICE.to_owned()),
             ("device_code", self.device_code.clone()),
         ];
-        let shown = authenticate(discovery, client, login, &mut form)?;
-        let response = post_form(http, &place, &form, shown).await?;
+        let (response, key) = post(http, discovery, client, login, form, None).await?;
         if response.status().is_success()
-            && let Some(tokens) = read(response.body(), &discovery.scopes)
+            && let Some(tokens) = read(response.body(), &discovery.scopes, key)
         {
             return Ok(Polled::Done(tokens));
         }

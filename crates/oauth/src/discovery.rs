@@ -26,6 +26,9 @@ pub struct Discovery {
     pub metadata: Metadata,
     /// The scopes to ask for.
     pub scopes: Vec<String>,
+    /// Whether tokens are asked for that are bound to a key: the server and the issuer both know that (RFC 9449).
+    #[serde(default)]
+    pub dpop: bool,
 }
 
 /// Finds out where one signs in to the server at `url`, which answered with `challenge`.
@@ -43,6 +46,7 @@ pub async fn discover(
     let mut plain = server.clone();
     plain.set_fragment(None);
     let found = protected(http, &plain, challenge).await?;
+    let takes_dpop = challenge.is_dpop || found.as_ref().is_some_and(Resource::takes_dpop);
     let (metadata, named, listed) = match (found, &login.issuer) {
         (Some(found), issuer) => {
             let issuer = issuer.as_ref().or(found.authorization_servers.first());
@@ -61,6 +65,7 @@ pub async fn discover(
     Ok(Discovery {
         resource: login.resource.then_some(resource),
         scopes: scopes(login, challenge, listed, &metadata),
+        dpop: takes_dpop && metadata.supports_dpop(),
         metadata,
     })
 }
@@ -82,6 +87,7 @@ pub async fn discover_issuer(http: &dyn Http, login: &Login) -> Result<Discovery
     Ok(Discovery {
         resource: None,
         scopes: scopes(login, &Challenge::default(), None, &metadata),
+        dpop: false,
         metadata,
     })
 }
@@ -168,7 +174,7 @@ fn at(base: &Url, path: &str) -> Option<Url> {
 }
 
 /// The metadata that an issuer has at one of its well-known places.
-async fn of_issuer(http: &dyn Http, issuer: &str) -> Result<Metadata, Error> {
+pub(crate) async fn of_issuer(http: &dyn Http, issuer: &str) -> Result<Metadata, Error> {
     let base = endpoint("issuer", issuer)?;
     let path = base.path().trim_end_matches('/').to_owned();
     let mut places = vec![format!("{SERVER}{path}"), format!("{OPENID}{path}")];

@@ -7,11 +7,13 @@
 //! `Debug` holds a token, a code, a verifier or a secret. An issuer is compared letter by letter (RFC 8414, 3.3; RFC 9207, 2.4). Deliberately absent:
 //! how requests are sent ([`Http`]), where tokens are kept, and whose they are.
 
+mod assertion;
 mod attempt;
 mod challenge;
 mod client;
 mod device;
 mod discovery;
+pub mod dpop;
 mod error;
 mod metadata;
 mod request;
@@ -22,6 +24,7 @@ use futures_util::future::BoxFuture;
 use http::{Request, Response};
 
 pub use self::{
+    assertion::{exchange, of_assertion},
     attempt::{Attempt, Callback},
     challenge::Challenge,
     client::{Client, identify},

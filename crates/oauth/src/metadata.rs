@@ -4,6 +4,7 @@ use model::Endpoints;
 use serde::{Deserialize, Serialize};
 use url::Url;
 
+use crate::dpop::ALGORITHM;
 use crate::error::Error;
 use crate::request::endpoint;
 
@@ -25,6 +26,7 @@ pub struct Metadata {
     pub grant_types_supported: Option<Vec<String>>,
     pub code_challenge_methods_supported: Option<Vec<String>>,
     pub token_endpoint_auth_methods_supported: Option<Vec<String>>,
+    pub dpop_signing_alg_values_supported: Option<Vec<String>>,
     #[serde(default)]
     pub client_id_metadata_document_supported: bool,
     #[serde(default)]
@@ -74,6 +76,11 @@ impl Metadata {
         })
     }
 
+    pub(crate) fn supports_dpop(&self) -> bool {
+        let mut algorithms = self.dpop_signing_alg_values_supported.iter().flatten();
+        algorithms.any(|it| it == ALGORITHM)
+    }
+
     pub(crate) fn token_endpoint(&self) -> Result<Url, Error> {
         self.place("token endpoint", self.token_endpoint.as_deref())
     }
@@ -97,4 +104,15 @@ pub(crate) struct Resource {
     #[serde(default)]
     pub(crate) authorization_servers: Vec<String>,
     pub(crate) scopes_supported: Option<Vec<String>>,
+    #[serde(default)]
+    pub(crate) dpop_bound_access_tokens_required: bool,
+    pub(crate) dpop_signing_alg_values_supported: Option<Vec<String>>,
+}
+
+impl Resource {
+    /// Whether it takes tokens that are bound to a key (RFC 9728, 2).
+    pub(crate) fn takes_dpop(&self) -> bool {
+        let algorithms = self.dpop_signing_alg_values_supported.iter().flatten();
+        self.dpop_bound_access_tokens_required || algorithms.into_iter().any(|it| it == ALGORITHM)
+    }
 }

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use url::{Host, Url, form_urlencoded};
 
 use crate::{
-    Http,
+    Http, dpop,
     error::{Code, Error, excerpt},
 };
 
@@ -90,6 +90,7 @@ pub(crate) async fn post_form(
     url: &Url,
     form: &[(&str, String)],
     authorization: Option<HeaderValue>,
+    proof: Option<HeaderValue>,
 ) -> Result<Response<Bytes>, Error> {
     let mut request = Request::builder()
         .method(Method::POST)
@@ -98,6 +99,9 @@ pub(crate) async fn post_form(
         .header(CONTENT_TYPE, "application/x-www-form-urlencoded");
     if let Some(authorization) = authorization {
         request = request.header(AUTHORIZATION, authorization);
+    }
+    if let Some(proof) = proof {
+        request = request.header(dpop::HEADER, proof);
     }
     send(http, url, request.body(encoded(form).into())).await
 }

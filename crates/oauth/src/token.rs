@@ -3,7 +3,8 @@
 use std::fmt;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use http::{HeaderValue, StatusCode};
+use bytes::Bytes;
+use http::{HeaderValue, Response, StatusCode};
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use model::{ClientAuth, Login};
 use serde::{Deserialize, Serialize};
@@ -11,6 +12,7 @@ use url::form_urlencoded;
 
 use crate::{
     Client, Discovery, Http,
+    dpop::{self, Key},
     error::{Code, Error, excerpt},
     now,
     request::{post_form, random, refusal, unreadable},
@@ -30,6 +32,9 @@ pub struct Tokens {
     pub expires_at: Option<i64>,
     /// The scopes that it is good for.
     pub scopes: Vec<String>,
+    /// The key that the tokens are bound to, if they are.
+    #[serde(default)]
+    pub key: Option<Key>,
 }
 
 impl fmt::Debug for Tokens {
@@ -61,7 +66,8 @@ pub async fn refresh(
         ("grant_type", "refresh_token".to_owned()),
         ("refresh_token", refresh.clone()),
     ];
-    let mut fresh = request(http, discovery, client, login, form, Code::Refused).await?;
+    let key = tokens.key.clone();
+    let mut fresh = bound(http, discovery, client, login, form, Code::Refused, key).await?;
     // An issuer that does not rotate them leaves it out (RFC 6749, 6).
     fresh.refresh = fresh.refresh.or_else(|| tokens.refresh.clone());
     if fresh.scopes == discovery.scopes {
@@ -115,7 +121,7 @@ pub async fn revoke(
             ("token_type_hint", kind.to_owned()),
         ];
         let shown = authenticate(discovery, client, login, &mut form)?;
-        let response = post_form(http, &place, &form, shown).await?;
+        let response = post_form(http, &place, &form, shown, None).await?;
         if !response.status().is_success() {
             let (_, said) = refusal(&response);
             return Err(unreadable(
@@ -133,18 +139,30 @@ pub(crate) async fn request(
     discovery: &Discovery,
     client: &Client,
     login: &Login,
+    form: Vec<(&'static str, String)>,
+    refused: Code,
+) -> Result<Tokens, Error> {
+    bound(http, discovery, client, login, form, refused, None).await
+}
+
+/// The same, for tokens that are bound to `key`, or to a new key where none is given and the server wants one.
+async fn bound(
+    http: &dyn Http,
+    discovery: &Discovery,
+    client: &Client,
+    login: &Login,
     mut form: Vec<(&'static str, String)>,
     refused: Code,
+    key: Option<Key>,
 ) -> Result<Tokens, Error> {
     let place = discovery.metadata.token_endpoint()?;
     if let Some(resource) = &discovery.resource {
         form.push(("resource", resource.clone()));
     }
-    let shown = authenticate(discovery, client, login, &mut form)?;
-    let response = post_form(http, &place, &form, shown).await?;
+    let (response, key) = post(http, discovery, client, login, form, key).await?;
     let status = response.status();
     if status.is_success()
-        && let Some(tokens) = read(response.body(), &discovery.scopes)
+        && let Some(tokens) = read(response.body(), &discovery.scopes, key)
     {
         return Ok(tokens);
     }
@@ -161,14 +179,44 @@ pub(crate) async fn request(
     })
 }
 
+/// Posts a form to the token endpoint as the client, once more where the issuer wants a nonce (RFC 9449, 8); and the key that was proved.
+pub(crate) async fn post(
+    http: &dyn Http,
+    discovery: &Discovery,
+    client: &Client,
+    login: &Login,
+    form: Vec<(&'static str, String)>,
+    key: Option<Key>,
+) -> Result<(Response<Bytes>, Option<Key>), Error> {
+    let place = discovery.metadata.token_endpoint()?;
+    let key = key.or_else(|| discovery.dpop.then(Key::generate).flatten());
+    let mut nonce = None;
+    loop {
+        let mut form = form.clone();
+        let shown = authenticate(discovery, client, login, &mut form)?;
+        let proof = key
+            .as_ref()
+            .and_then(|key| key.proof("POST", place.as_str(), nonce.as_deref(), None));
+        let response = post_form(http, &place, &form, shown, proof).await?;
+        let wanted = dpop::nonce(&response).filter(|_| key.is_some() && nonce.is_none());
+        match wanted.map(str::to_owned) {
+            Some(wanted) if refusal(&response).0.as_deref() == Some(dpop::WANTS_NONCE) => {
+                nonce = Some(wanted);
+            }
+            _ => return Ok((response, key)),
+        }
+    }
+}
+
 /// Whether an issuer may answer otherwise another time.
 fn is_passing(status: StatusCode, error: &str) -> bool {
     let is_busy = [StatusCode::TOO_MANY_REQUESTS, StatusCode::REQUEST_TIMEOUT].contains(&status);
     is_busy || ["temporarily_unavailable", "server_error", "slow_down"].contains(&error)
 }
 
-/// Reads an answer (OAuth 2.1, 3.2.3). Without `scope` it is what was asked for.
-pub(crate) fn read(body: &[u8], asked: &[String]) -> Option<Tokens> {
+/// Reads an answer (OAuth 2.1, 3.2.3). Without `scope` it is what was asked for. `key` is what was proved: the issuer says whether the token is bound to
+/// it.
+pub(crate) fn read(body: &[u8], asked: &[String], key: Option<Key>) -> Option<Tokens> {
     #[derive(Deserialize)]
     struct Answer {
         access_token: String,
@@ -179,12 +227,15 @@ pub(crate) fn read(body: &[u8], asked: &[String]) -> Option<Tokens> {
         scope: Option<String>,
     }
     let answer: Answer = serde_json::from_slice(body).ok()?;
-    let is_bearer =
-        (answer.token_type.as_deref()).is_none_or(|it| it.eq_ignore_ascii_case("bearer"));
+    let is_of = |kind: &str| {
+        let said = answer.token_type.as_deref().unwrap_or("bearer");
+        said.eq_ignore_ascii_case(kind)
+    };
+    let key = key.filter(|_| is_of("dpop"));
     let fits = |token: &str| {
         (1..=LONGEST).contains(&token.len()) && token.bytes().all(|byte| byte.is_ascii_graphic())
     };
-    if !is_bearer || !fits(&answer.access_token) {
+    if !(is_of("bearer") || key.is_some()) || !fits(&answer.access_token) {
         return None;
     }
     let scopes = answer
@@ -192,6 +243,7 @@ pub(crate) fn read(body: &[u8], asked: &[String]) -> Option<Tokens> {
         .as_deref()
         .map(|scope| scope.split_whitespace());
     Some(Tokens {
+        key,
         scopes: scopes.map_or_else(|| asked.to_vec(), |all| all.map(str::to_owned).collect()),
         access: answer.access_token,
         refresh: answer.refresh_token.filter(|token| fits(token)),

@@ -140,6 +140,7 @@ fn tokens() -> Tokens {
         refresh: Some(REFRESH.to_owned()),
         expires_at: Some(0),
         scopes: Vec::new(),
+        key: None,
     }
 }
 

@@ -133,6 +133,7 @@ function build() {
     features: {
       devInteractions: { enabled: false },
       clientCredentials: { enabled: true },
+      dPoP: { enabled: true, nonceSecret: crypto.randomBytes(32), requireNonce: () => true },
       clientIdMetadataDocument: { enabled: true, ack: 'draft-02' },
       introspection: { enabled: true, allowedPolicy: () => true },
       registration: { enabled: true },

@@ -2,7 +2,7 @@
 //!
 //! It has discovery (RFC 8414 and OpenID), the authorization code with PKCE and `iss` (RFC 9207), refresh tokens, client credentials,
 //! the device grant, resource indicators with JWT access tokens whose audience is the `resource`, introspection, revocation,
-//! open dynamic registration, and client id metadata documents. Any account name signs in, with any password, on a form with the
+//! DPoP with nonces, open dynamic registration, and client id metadata documents. Any account name signs in, with any password, on a form with the
 //! fields `account` and `password`; a second form, with the buttons `#allow` and `#deny`, asks for consent.
 //!
 //! Options, given to [`Issuer::start`] or changed later with [`Issuer::set`]:

@@ -20,9 +20,14 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{get, post},
 };
-use jsonwebtoken::{Algorithm, DecodingKey, Validation, jwk::JwkSet};
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use jsonwebtoken::{
+    Algorithm, DecodingKey, Validation,
+    jwk::{JwkSet, ThumbprintHash},
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 use tokio::{net::TcpListener, task::JoinSet};
 
 use crate::{DEADLINE, Issuer, RawClient, peer};
@@ -53,6 +58,8 @@ pub struct Rules {
     pub ahead: u64,
     /// Tokens that it takes no longer.
     pub revoked: HashSet<String>,
+    /// Whether it takes nothing but tokens that are bound to a key, with a proof for each request (RFC 9449).
+    pub dpop: bool,
 }
 
 struct Server {
@@ -67,6 +74,17 @@ struct Inner {
     known: HashMap<String, Claims>,
     calls: BTreeMap<String, u64>,
     refused: u64,
+    /// The ids of proofs that it has seen.
+    proofs: HashSet<String>,
+}
+
+/// What a proof says.
+#[derive(Deserialize)]
+struct Proof {
+    jti: String,
+    htm: String,
+    htu: String,
+    ath: String,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -76,6 +94,8 @@ struct Claims {
     exp: u64,
     #[serde(default)]
     scope: String,
+    #[serde(default)]
+    cnf: Value,
 }
 
 impl Protected {
@@ -94,6 +114,7 @@ impl Protected {
             metadata: None,
             ahead: 0,
             revoked: HashSet::new(),
+            dpop: false,
         };
         let server = Arc::new(Server {
             resource: url.clone(),
@@ -103,6 +124,7 @@ impl Protected {
                 known: HashMap::new(),
                 calls: BTreeMap::new(),
                 refused: 0,
+                proofs: HashSet::new(),
             }),
         });
         let router = Router::new()
@@ -163,6 +185,35 @@ impl Server {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn scheme(&self) -> &'static str {
+        match self.inner().rules.dpop {
+            true => "DPoP",
+            false => "Bearer",
+        }
+    }
+
+    /// Whether a request proves that its sender has the key of its token (RFC 9449, 4.3).
+    fn is_proved(&self, headers: &HeaderMap, token: &str, claims: &Claims) -> Option<bool> {
+        let proof = headers.get("dpop")?.to_str().ok()?;
+        let key = jsonwebtoken::decode_header(proof).ok()?.jwk?;
+        let mut rules = Validation::new(Algorithm::ES256);
+        rules.required_spec_claims.clear();
+        let public = DecodingKey::from_jwk(&key).ok()?;
+        let proof = jsonwebtoken::decode::<Proof>(proof, &public, &rules)
+            .ok()?
+            .claims;
+        let is_of_key = claims.cnf["jkt"] == key.thumbprint(ThumbprintHash::SHA256).ok()?;
+        let digest = URL_SAFE_NO_PAD.encode(Sha256::digest(token));
+        let is_fresh = self.inner().proofs.insert(proof.jti);
+        Some(
+            is_of_key
+                && is_fresh
+                && proof.htm == "POST"
+                && proof.htu == self.resource
+                && proof.ath == digest,
+        )
+    }
+
     fn challenge(&self, status: StatusCode, error: &str, scope: &str) -> Response {
         self.inner().refused += 1;
         let base = self.resource.trim_end_matches("/mcp");
@@ -170,15 +221,16 @@ impl Server {
             "" => String::new(),
             error => format!("error=\"{error}\", "),
         };
+        let scheme = self.scheme();
         let challenge =
-            format!("Bearer {error}resource_metadata=\"{base}{METADATA}\", scope=\"{scope}\"");
+            format!("{scheme} {error}resource_metadata=\"{base}{METADATA}\", scope=\"{scope}\"");
         (status, [(header::WWW_AUTHENTICATE, challenge)]).into_response()
     }
 
     /// Who a request is of; `None`: its token is not taken.
     async fn caller(&self, headers: &HeaderMap) -> Option<(String, Claims)> {
         let token = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
-        let token = token.strip_prefix("Bearer ")?;
+        let token = token.strip_prefix(self.scheme())?.strip_prefix(' ')?;
         let (rules, known, keys) = {
             let inner = self.inner();
             let keys = inner.keys.get(&inner.rules.issuer).cloned();
@@ -203,6 +255,9 @@ impl Server {
         };
         let now = jsonwebtoken::get_current_timestamp() + rules.ahead;
         let is_good = claims.iss == rules.issuer && claims.exp > now;
+        if rules.dpop && !self.is_proved(headers, token, &claims)? {
+            return None;
+        }
         is_good.then(|| (token.to_owned(), claims))
     }
 }

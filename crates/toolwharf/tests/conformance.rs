@@ -3,7 +3,7 @@
 //! Server leg: whatever the suite finds at `testkit-conformance` itself it has to find through the
 //! gateway, scenario by scenario, for upstreams of every era and transport. Where the protocol
 //! allows another outcome, [`Difference`] says which and why. Client leg: the suite's servers, with
-//! the gateway between them and a host; `conformance-baseline.yml` lists what does not pass yet.
+//! the gateway between them and a host, all of them.
 
 mod common;
 
@@ -455,13 +455,6 @@ async fn conformance_names_in_the_aggregated_view() {
     }
 }
 
-/// The scenarios that the gateway does not pass as a client yet.
-fn baseline() -> Vec<String> {
-    let text = include_str!("conformance-baseline.yml");
-    let entries = text.lines().filter_map(|line| line.strip_prefix("  - "));
-    entries.map(|entry| entry.trim().to_owned()).collect()
-}
-
 /// The command of a host of revision `host` with the gateway in front of it.
 fn client(host: &str) -> String {
     format!(
@@ -472,16 +465,12 @@ fn client(host: &str) -> String {
 
 /// Runs the client leg of both requirement sets with a host of revision `host` in front of the gateway.
 async fn client_leg(host: &str) {
-    let known = baseline();
     let command = client(host);
     // Signing in is the same for both hosts, but for how they are asked to: each has the scenarios of its revision.
-    for (requirements, scenarios, of_login) in [(LEGACY, 5, 16), (MODERN, 8, 27)] {
+    for (requirements, scenarios, of_login) in [(LEGACY, 5, 20), (MODERN, 8, 31)] {
         let has_logins = requirements == host;
         let scenarios = scenarios + if has_logins { of_login } else { 0 };
-        let wanted = |scenario: &str| {
-            !known.iter().any(|known| known == scenario)
-                && (has_logins || !scenario.starts_with("auth/"))
-        };
+        let wanted = |scenario: &str| has_logins || !scenario.starts_with("auth/");
         let summary = conformance::run_client(requirements, &command, wanted).await;
         let complaints = summary.complaints.join("\n");
         assert!(
@@ -510,49 +499,4 @@ async fn conformance_client_with_a_modern_host() {
 #[tokio::test]
 async fn conformance_client_with_a_legacy_host() {
     client_leg(LEGACY).await;
-}
-
-/// What the baseline excuses is run: an entry that passes has to go, and so has one that no set knows.
-async fn excused(requirements: &str) {
-    let known = baseline();
-    let wanted = |scenario: &str| known.iter().any(|known| known == scenario);
-    let summary = conformance::run_client(requirements, &client(MODERN), wanted).await;
-    for scenario in summary.scenarios.keys() {
-        assert!(scenario.starts_with("auth/"), "{scenario} has to pass");
-    }
-    let failed = |scenario: &str| {
-        let prefix = format!("{scenario}: ");
-        let mut all = summary.complaints.iter();
-        all.any(|complaint| complaint.starts_with(&prefix))
-    };
-    // One without a single check did not come far enough to be checked.
-    let passes: Vec<&String> = summary
-        .scenarios
-        .iter()
-        .filter(|(scenario, counts)| counts.passed > 0 && !failed(scenario))
-        .map(|(scenario, _)| scenario)
-        .collect();
-    assert!(
-        passes.is_empty(),
-        "{requirements}: conformance-baseline.yml excuses what passes: {passes:?}"
-    );
-    assert!(!summary.scenarios.is_empty());
-    let sets = [LEGACY, MODERN].map(conformance::client_scenarios);
-    for scenario in &known {
-        let is_known = sets.iter().flatten().any(|known| known == scenario);
-        assert!(
-            is_known,
-            "conformance-baseline.yml: no set has `{scenario}`"
-        );
-    }
-}
-
-#[tokio::test]
-async fn conformance_baseline_fails_2025_11_25() {
-    excused(LEGACY).await;
-}
-
-#[tokio::test]
-async fn conformance_baseline_fails_2026_07_28() {
-    excused(MODERN).await;
 }

@@ -2,10 +2,14 @@
 //! case or in snake case. Servers that are launched have access tokens in their environment instead (`${login:NAME}`).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use jsonc_parser::ast::{Object, ObjectProp};
-use model::{Grant, Login, LoginMode, LoginVariables, Origin, ServerSpec};
+use model::{
+    Assertion, AssertionText, Grant, Hidden, Idp, Login, LoginMode, LoginVariables, Origin,
+    ServerSpec,
+};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
@@ -15,7 +19,7 @@ use super::super::problem::Problem;
 use super::super::shape::span;
 use super::Entry;
 
-const KEYS: [&str; 10] = [
+const KEYS: [&str; 13] = [
     "mode",
     "grant",
     "client_id",
@@ -26,6 +30,9 @@ const KEYS: [&str; 10] = [
     "scopes",
     "resource",
     "pkce",
+    "assertion",
+    "assertion_file",
+    "idp",
 ];
 const MODES: &str = "must be \"none\", \"shared\" or \"user\"";
 
@@ -135,7 +142,7 @@ fn read(reader: &mut Reader<'_>) -> Login {
         grant: word(
             reader,
             "grant",
-            "must be \"authorization_code\" or \"client_credentials\"",
+            "must be \"authorization_code\", \"client_credentials\" or \"jwt_bearer\"",
         )
         .unwrap_or_default(),
         client_id: reader.text("client_id"),
@@ -153,22 +160,55 @@ fn read(reader: &mut Reader<'_>) -> Login {
         resource: reader.flag("resource").unwrap_or(usual.resource),
         pkce: word(reader, "pkce", "must be \"required\" or \"assume\"").unwrap_or_default(),
         endpoints: None,
+        assertion: assertion(reader).map(Box::new),
     };
-    if login.grant == Grant::ClientCredentials {
+    if !login.grant.needs_person() {
         if login.client_id.is_none() {
-            reader.wrong(
-                "client_id",
-                "must be there with the grant \"client_credentials\"",
-            );
+            reader.wrong("client_id", "must be there with this `grant`");
         }
         if login.mode == Some(LoginMode::User) {
-            reader.wrong(
-                "mode",
-                "must be \"shared\" with the grant \"client_credentials\": nobody signs in",
-            );
+            let must = "must be \"shared\" with this `grant`: nobody signs in";
+            reader.wrong("mode", must);
         }
     }
+    if (login.grant == Grant::JwtBearer) != login.assertion.is_some() {
+        let must =
+            "must be \"jwt_bearer\" with one of `assertion` and `assertionFile`, and only then";
+        reader.wrong("grant", must);
+    }
     login
+}
+
+fn assertion(reader: &mut Reader<'_>) -> Option<Assertion> {
+    let text = reader.text("assertion").map(Hidden::new);
+    let file = reader.text("assertion_file").map(PathBuf::from);
+    let mut idp = None;
+    if let Some(mut reader) = reader.inner("idp") {
+        reader.known(&["issuer", "client_id", "client_secret"]);
+        let client_secret = reader.text("client_secret").map(Hidden::new);
+        let named = reader.text("issuer").zip(reader.text("client_id"));
+        if named.is_none() {
+            reader.wrong("", "must have `issuer` and `clientId`");
+        }
+        idp = named.map(|(issuer, client_id)| Idp {
+            issuer,
+            client_id,
+            client_secret,
+        });
+    }
+    if file.as_ref().is_some_and(|file| !file.is_absolute()) {
+        reader.wrong("assertion_file", "must be an absolute path");
+    }
+    let text = match (text, file) {
+        (Some(text), None) => AssertionText::Is(text),
+        (None, Some(file)) => AssertionText::File(file),
+        (Some(_), Some(_)) => {
+            reader.wrong("assertion", "must not stand beside `assertionFile`");
+            return None;
+        }
+        (None, None) => return None,
+    };
+    Some(Assertion { text, idp })
 }
 
 fn word<T: DeserializeOwned>(reader: &mut Reader<'_>, key: &str, must: &str) -> Option<T> {

@@ -161,14 +161,17 @@ impl Relay<'_> {
     }
 
     /// Why a request is not made again: its client did not open what the server wanted to be opened.
-    pub(super) fn declined(&self) -> Option<RpcError> {
+    pub(super) fn declined(&self) -> Option<Failure> {
         let state = self.frame.param_string(Param::RequestState)?;
-        (state == elicit::STATE && elicit::is_declined(self.frame)).then(|| {
-            let server = self.target.server.name();
-            RpcError::internal(format!(
-                "server `{server}` needs a URL to be opened first, and that was declined"
-            ))
-        })
+        if state != elicit::STATE || !elicit::is_declined(self.frame) {
+            return None;
+        }
+        let server = self.target.server.name();
+        let plain = || {
+            let what = "needs a URL to be opened first, and that was declined";
+            RpcError::internal(format!("server `{server}` {what}")).into()
+        };
+        Some(self.declined_sign_in().unwrap_or_else(plain))
     }
 
     /// `params.requestState`, if it is one of ours.

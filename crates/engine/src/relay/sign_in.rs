@@ -10,6 +10,9 @@ use mcp::{
 use super::{Failure, Opening, Relay};
 use crate::{exchange::Answer, questions::answered, unavailable::Unavailable};
 
+/// What a modern client is asked as.
+const KEY: &str = "login";
+
 impl Relay<'_> {
     /// Whether a call failed for want of a sign-in.
     pub(super) fn needs_login(&self, failure: &Failure) -> bool {
@@ -48,7 +51,7 @@ impl Relay<'_> {
             _ if !elicit::opens_urls(&face.capabilities) => return Err(self.linked(&link)),
             Era::Modern if !is_retry => {
                 let asked = format!("{{{params}}}").into();
-                let asked = [("login".to_owned(), method::ELICIT.to_owned(), asked)];
+                let asked = [(KEY.to_owned(), method::ELICIT.to_owned(), asked)];
                 let result = bridge::input_required(&asked, elicit::STATE);
                 return Ok(Answer::result(self.frame, result.as_bytes()));
             }
@@ -81,6 +84,15 @@ impl Relay<'_> {
     pub(super) fn is_after_urls(&self) -> bool {
         self.caller.era == Era::Modern
             && self.frame.param_string(Param::RequestState).as_deref() == Some(elicit::STATE)
+    }
+
+    /// The error for a modern client that was asked to open a link, and did not.
+    pub(super) fn declined_sign_in(&self) -> Option<Failure> {
+        let params = self.frame.object()?;
+        params.object("inputResponses")?.find(KEY)?;
+        let logins = &self.shared.logins;
+        let link = logins.link(&self.target.server.spec, &self.caller.principal)?;
+        Some(self.linked(&link))
     }
 
     /// The error for a client that cannot be asked to open a link.

@@ -15,17 +15,41 @@ pub trait Authorize: Send + Sync + fmt::Debug {
     /// means that it was not acted on.
     fn refused(
         &self,
-        used: Option<HeaderValue>,
+        used: Option<Access>,
         challenge: String,
-    ) -> BoxFuture<'static, Result<HeaderValue, SignIn>>;
+    ) -> BoxFuture<'static, Result<Access, SignIn>>;
 }
 
-/// A value of `Authorization`.
+/// What a request carries.
 pub enum Token {
     /// The token that is known. `None` means that the request goes without one.
-    Is(Option<HeaderValue>),
+    Is(Option<Access>),
     /// It is looked up, or renewed.
-    Comes(BoxFuture<'static, Result<Option<HeaderValue>, SignIn>>),
+    Comes(BoxFuture<'static, Result<Option<Access>, SignIn>>),
+}
+
+/// An access token. Two are equal if their values of `Authorization` are.
+#[derive(Clone, Debug)]
+pub struct Access {
+    /// The value of `Authorization`.
+    pub header: HeaderValue,
+    /// Of a token that is bound to a key.
+    pub prover: Option<Arc<dyn Prove>>,
+}
+
+/// Shows that the sender of a request has the key of its token (RFC 9449).
+pub trait Prove: Send + Sync + fmt::Debug {
+    /// The proof for one request.
+    fn proof(&self, method: &str, url: &str) -> Option<HeaderValue>;
+
+    /// Takes in the nonce that the server wants in proofs from now on.
+    fn learn(&self, nonce: &str);
+}
+
+impl PartialEq for Access {
+    fn eq(&self, other: &Self) -> bool {
+        self.header == other.header
+    }
 }
 
 /// Why there is no token, and what somebody can do about it.

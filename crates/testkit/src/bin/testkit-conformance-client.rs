@@ -86,6 +86,8 @@ fn login() -> Value {
         ("clientId", "client_id"),
         ("clientSecret", "client_secret"),
         ("privateKey", "private_key_pem"),
+        ("assertion", "valid_jwt"),
+        ("assertion", "idp_id_token"),
     ] {
         if let Some(value) = context.get(theirs) {
             login[ours] = value.clone();
@@ -94,6 +96,12 @@ fn login() -> Value {
     let scenario = env::var("MCP_CONFORMANCE_SCENARIO").unwrap_or_default();
     if scenario.starts_with("auth/client-credentials") {
         login["grant"] = json!("client_credentials");
+    }
+    if let Some(issuer) = context.get("idp_issuer") {
+        login["idp"] = json!({ "issuer": issuer, "clientId": context["idp_client_id"] });
+    }
+    if login.get("assertion").is_some() {
+        login["grant"] = json!("jwt_bearer");
     }
     login
 }

@@ -14,11 +14,11 @@ use arc_swap::ArcSwap;
 use engine::{Issued, Order};
 use futures_util::future::BoxFuture;
 use http::HeaderValue;
-use mcp::client::{Authorize, SignIn, Token};
-use model::{Grant, Hidden, LoginMode};
-use oauth::{Challenge, Code, Tokens, token};
+use mcp::client::{Access, Authorize, Prove, SignIn, Token};
+use model::{Assertion, AssertionText, Hidden, LoginMode};
+use oauth::{Challenge, Code, Tokens, dpop::Prover, token};
 use parking_lot::{Mutex, MutexGuard};
-use tokio::{sync::watch, time::Instant};
+use tokio::{io::AsyncReadExt as _, sync::watch, time::Instant};
 
 use super::{Http, Id, Logins, Place, Stored, discover, mode, opened};
 
@@ -32,8 +32,10 @@ const LEASE: Duration = Duration::from_secs(45);
 const LOOK: Duration = Duration::from_millis(50);
 /// From one attempt to keep what an issuer gave to the next.
 const KEEP_AGAIN: Duration = Duration::from_millis(200);
-/// A token that is refused within this time of its making will not get better by another one.
+/// For so long a server that refuses tokens causes no more than one new one.
 const FRESH: Duration = Duration::from_secs(30);
+/// Bytes of a file with an assertion.
+const MAX_ASSERTION: u64 = 64 * 1024;
 /// Times in a row that a server may ask for more scopes (2026-07-28 basic/authorization "Scope Challenge Handling").
 const MAX_STEPS: u32 = 3;
 /// After so long without, they are not in a row any more.
@@ -61,7 +63,7 @@ enum State {
 
 struct Held {
     token: Hidden,
-    header: HeaderValue,
+    access: Access,
     renew_at: Option<i64>,
     ends_at: Option<i64>,
     /// When the issuer gave it, if this process was told.
@@ -74,10 +76,12 @@ struct Wanted {
     challenge: Challenge,
     /// Whether it has refused a request.
     is_refused: bool,
+    /// When another token was last asked for because it refused one.
+    tried_again: Option<Instant>,
     steps: u32,
     stepped: Option<Instant>,
     /// The token that the last step was for: many calls with it are one step.
-    short: Option<HeaderValue>,
+    short: Option<Access>,
 }
 
 /// The credential as requests see it.
@@ -93,7 +97,7 @@ impl Authorize for Authorizing {
     fn token(&self) -> Token {
         let credential = &self.0;
         match &**credential.state.load() {
-            State::Held(held) if !held.is_due() => return Token::Is(Some(held.header.clone())),
+            State::Held(held) if !held.is_due() => return Token::Is(Some(held.access.clone())),
             State::Absent => return Token::Is(None),
             _ => {}
         }
@@ -103,22 +107,41 @@ impl Authorize for Authorizing {
 
     fn refused(
         &self,
-        used: Option<HeaderValue>,
+        used: Option<Access>,
         challenge: String,
-    ) -> BoxFuture<'static, Result<HeaderValue, SignIn>> {
+    ) -> BoxFuture<'static, Result<Access, SignIn>> {
         let credential = self.0.clone();
         Box::pin(async move { credential.refused(used, &challenge).await })
     }
 }
 
+/// Proofs of one token, as requests see them.
+#[derive(Debug)]
+struct Proving(Prover);
+
+impl Prove for Proving {
+    fn proof(&self, method: &str, url: &str) -> Option<HeaderValue> {
+        self.0.proof(method, url)
+    }
+
+    fn learn(&self, nonce: &str) {
+        self.0.learn(nonce);
+    }
+}
+
 impl Held {
     fn of(tokens: &Tokens, made: Option<Instant>) -> Option<Self> {
-        let mut header = HeaderValue::from_str(&format!("Bearer {}", tokens.access)).ok()?;
+        let scheme = tokens.key.as_ref().map_or("Bearer", |_| "DPoP");
+        let mut header = HeaderValue::from_str(&format!("{scheme} {}", tokens.access)).ok()?;
         header.set_sensitive(true);
+        let prover = tokens.key.clone().map(|key| {
+            let prover = Prover::new(key, tokens.access.clone());
+            Arc::new(Proving(prover)) as Arc<dyn Prove>
+        });
         let lasts = |end: i64| end.saturating_sub(oauth::now()).max(0);
         Some(Self {
             token: Hidden::new(&tokens.access),
-            header,
+            access: Access { header, prover },
             renew_at: tokens
                 .expires_at
                 .map(|end| end - AHEAD.min(lasts(end) / 10)),
@@ -151,7 +174,7 @@ impl Credential {
 
     /// Whether it is our own, and nobody signs in.
     fn is_own(&self) -> bool {
-        self.place.login.grant == Grant::ClientCredentials
+        !self.place.login.grant.needs_person()
     }
 
     fn wanted(&self) -> MutexGuard<'_, Wanted> {
@@ -180,14 +203,15 @@ impl Credential {
     /// Takes in what somebody who signed in has brought.
     pub(super) fn begin(&self, tokens: &Tokens) {
         self.hold(tokens, Some(Instant::now()));
+        self.wanted().tried_again = None;
         self.signed_in.send_replace(());
     }
 
-    fn hold(&self, tokens: &Tokens, made: Option<Instant>) -> Option<HeaderValue> {
+    fn hold(&self, tokens: &Tokens, made: Option<Instant>) -> Option<Access> {
         let held = Held::of(tokens, made)?;
-        let header = held.header.clone();
+        let access = held.access.clone();
         self.set(State::Held(held));
-        Some(header)
+        Some(access)
     }
 
     /// Forgets it: it is looked up again.
@@ -196,10 +220,7 @@ impl Credential {
     }
 
     /// The token in use, another than `refused`; `None`: nobody has signed in.
-    async fn renewed(
-        self: Arc<Self>,
-        refused: Option<HeaderValue>,
-    ) -> Result<Option<HeaderValue>, SignIn> {
+    async fn renewed(self: Arc<Self>, refused: Option<Access>) -> Result<Option<Access>, SignIn> {
         let Some(logins) = self.logins.upgrade() else {
             return Err(passing("the product stops"));
         };
@@ -262,14 +283,14 @@ impl Credential {
     async fn renew(
         &self,
         logins: &Logins,
-        refused: Option<&HeaderValue>,
-    ) -> Result<Option<HeaderValue>, SignIn> {
+        refused: Option<&Access>,
+    ) -> Result<Option<Access>, SignIn> {
         let _turn = self.renewing.lock().await;
         let due = match &**self.state.load() {
-            State::Held(held) if !held.is_due() && Some(&held.header) != refused => {
-                return Ok(Some(held.header.clone()));
+            State::Held(held) if !held.is_due() && Some(&held.access) != refused => {
+                return Ok(Some(held.access.clone()));
             }
-            State::Held(held) => Some(held.header.clone()),
+            State::Held(held) => Some(held.access.clone()),
             _ => None,
         };
         let unknown =
@@ -299,8 +320,8 @@ impl Credential {
             // Somebody else may have renewed it, or signed in.
             if let Some(held) = Held::of(&stored.tokens, None)
                 && !held.is_due()
-                && Some(&held.header) != refused
-                && Some(&held.header) != due.as_ref()
+                && Some(&held.access) != refused
+                && Some(&held.access) != due.as_ref()
             {
                 return Ok(self.hold(&stored.tokens, None));
             }
@@ -336,7 +357,7 @@ impl Credential {
         stored: Stored,
         version: i64,
         is_refused: bool,
-    ) -> Result<Option<HeaderValue>, SignIn> {
+    ) -> Result<Option<Access>, SignIn> {
         let http = self.http(logins);
         let Stored {
             tokens,
@@ -365,11 +386,11 @@ impl Credential {
                 match held {
                     // It is good for a while yet, and nobody need wait for the issuer each time.
                     Some(mut held) => {
-                        let header = held.header.clone();
+                        let access = held.access.clone();
                         let again = oauth::now() + AGAIN;
                         held.renew_at = held.ends_at.map(|end| end.min(again));
                         self.set(State::Held(held));
-                        Ok(Some(header))
+                        Ok(Some(access))
                     }
                     None => Err(passing(&format!(
                         "its access token cannot be renewed: {error}"
@@ -398,14 +419,23 @@ impl Credential {
     }
 
     /// Gets a token of our own.
-    async fn obtain(&self, logins: &Logins, version: i64) -> Result<HeaderValue, SignIn> {
+    async fn obtain(&self, logins: &Logins, version: i64) -> Result<Access, SignIn> {
         let challenge = self.challenge();
         let (http, login) = (self.http(logins), &self.place.login);
         let obtained = async {
             let discovery = discover(&http, &self.place, &challenge).await?;
             let identity = logins.identity().unwrap_or_else(nowhere);
             let client = oauth::identify(&http, &discovery, login, &identity, None).await?;
-            let tokens = token::of_client(&http, &discovery, &client, login).await?;
+            let tokens = match &login.assertion {
+                None => token::of_client(&http, &discovery, &client, login).await?,
+                Some(assertion) => {
+                    let mut text = text_of(assertion, self.place.public_only).await?;
+                    if let Some(idp) = &assertion.idp {
+                        text = oauth::exchange(&http, &discovery, idp, text).await?;
+                    }
+                    oauth::of_assertion(&http, &discovery, &client, login, text).await?
+                }
+            };
             Ok(Stored {
                 tokens,
                 discovery,
@@ -435,11 +465,7 @@ impl Credential {
     }
 
     /// Another token after the server refused one, if there is any use in that.
-    async fn refused(
-        self: Arc<Self>,
-        used: Option<HeaderValue>,
-        said: &str,
-    ) -> Result<HeaderValue, SignIn> {
+    async fn refused(self: Arc<Self>, used: Option<Access>, said: &str) -> Result<Access, SignIn> {
         let challenge = Challenge::parse(said);
         if self.is_borrowed() {
             // Whoever signs in goes by it.
@@ -457,45 +483,41 @@ impl Credential {
             let mut wanted = self.wanted();
             (wanted.challenge, wanted.is_refused) = (challenge, true);
         }
-        let state = self.state.load_full();
-        if let State::Held(held) = &*state
-            && Some(&held.header) == used.as_ref()
-            && held.made.is_some_and(|made| made.elapsed() < FRESH)
-        {
-            return Err(self.unwanted().await);
+        if self.is_in_vain(used.as_ref()) {
+            return Err(self.needed("it refuses the access token that its issuer has just given"));
         }
         match self.clone().renewed(used).await? {
-            Some(header) => Ok(header),
+            Some(access) => Ok(access),
             None => Err(self.needed("nobody has signed in")),
         }
     }
 
-    /// The server takes no token of this issuer.
-    async fn unwanted(&self) -> SignIn {
-        let why = "it refuses the access token that its issuer has just given";
-        let Some(logins) = self.logins.upgrade() else {
-            return passing("the product stops");
+    /// Whether the server refuses a token that was asked for because it refused another one just before. The sign-in is left as it is: the
+    /// server, or its clock, may be what is wrong.
+    fn is_in_vain(&self, refused: Option<&Access>) -> bool {
+        let state = self.state.load();
+        let State::Held(held) = &**state else {
+            return false;
         };
-        let row = logins
-            .store
-            .login_get(&self.id.server, &self.id.principal)
-            .await;
-        let Ok(Some(row)) = row else {
-            return self.needed(why);
+        let Some(made) = held.made.filter(|_| Some(&held.access) == refused) else {
+            return false;
         };
-        let version = row.version;
-        match opened(&logins, &self.id, row).await {
-            Ok(stored) => self.lose(&logins, version + 1, &stored, why).await,
-            Err(_) => self.needed(why),
+        let mut wanted = self.wanted();
+        match wanted.tried_again {
+            Some(at) if at.elapsed() < FRESH => made > at,
+            _ => {
+                wanted.tried_again = Some(Instant::now());
+                false
+            }
         }
     }
 
     /// The server wants more scopes: what it names and what there is, together.
     async fn step_up(
         self: Arc<Self>,
-        used: Option<HeaderValue>,
+        used: Option<Access>,
         challenge: Challenge,
-    ) -> Result<HeaderValue, SignIn> {
+    ) -> Result<Access, SignIn> {
         let Some(logins) = self.logins.upgrade() else {
             return Err(passing("the product stops"));
         };
@@ -539,6 +561,7 @@ impl Credential {
                     .resource_metadata
                     .or_else(|| wanted.challenge.resource_metadata.clone()),
                 error: None,
+                is_dpop: challenge.is_dpop || wanted.challenge.is_dpop,
             };
             asked
         };
@@ -568,6 +591,44 @@ impl Credential {
             reason: format!("it needs a sign-in ({why}): `toolwharf login {name}{of}`").into(),
             is_needed: true,
         }
+    }
+}
+
+/// An assertion's text; a file is read each time, for its platform changes it.
+async fn text_of(assertion: &Assertion, public_only: bool) -> Result<String, oauth::Error> {
+    let unusable = |what: String| oauth::Error {
+        code: Code::NoClient,
+        what,
+    };
+    let file = match &assertion.text {
+        AssertionText::Is(text) => return Ok(text.reveal().to_owned()),
+        AssertionText::File(file) if !public_only => file,
+        AssertionText::File(_) => {
+            let what = "`assertionFile` is of servers that an administrator has declared";
+            return Err(unusable(what.to_owned()));
+        }
+    };
+    let shown = file.display();
+    let mut bytes = Vec::new();
+    let reading = async {
+        if !tokio::fs::metadata(file).await?.is_file() {
+            return Err(std::io::ErrorKind::InvalidInput.into());
+        }
+        let file = tokio::fs::File::open(file).await?;
+        file.take(MAX_ASSERTION).read_to_end(&mut bytes).await
+    };
+    let read = reading.await;
+    read.map_err(|error| unusable(format!("`assertionFile` {shown} cannot be read: {error}")))?;
+    let text = String::from_utf8(bytes).unwrap_or_default();
+    let text = text.trim();
+    // Whatever else stands in a file goes nowhere.
+    let is_jwt = text.split('.').count() == 3
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
+    match is_jwt {
+        true => Ok(text.to_owned()),
+        false => Err(unusable(format!("`assertionFile` {shown} holds no JWT"))),
     }
 }
 

@@ -181,9 +181,9 @@ impl Logins {
                 "nobody signs in to this server: it has neither a `url` nor `${login:…}` in its `env`, or its entry says `\"login\": \"none\"`",
             );
         };
-        if credential.place.login.grant == model::Grant::ClientCredentials {
+        if !credential.place.login.grant.needs_person() {
             return refuse(
-                "nobody signs in to this server: Toolwharf does, with `client_credentials`",
+                "nobody signs in to this server: Toolwharf does, by the `grant` of its entry",
             );
         }
         let expires_in = LIFE.as_secs();

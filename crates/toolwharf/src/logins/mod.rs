@@ -27,7 +27,7 @@ use engine::{
 use futures_util::future::BoxFuture;
 use http::{Request, Response};
 use mcp::client::{Authorize, Connector, SignIn};
-use model::{Grant, Login, LoginMode, Origin, ServerKey, ServerSpec, Settings};
+use model::{Login, LoginMode, Origin, ServerKey, ServerSpec, Settings};
 use oauth::{Challenge, Client, Discovery, Identity, Tokens};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -157,9 +157,9 @@ impl Logins {
             Origin::Remote(remote) => (Some(&remote.url), &remote.login, remote.public_only),
             Origin::Launch(launch) => (None, launch.login.as_ref()?.login.as_ref()?, false),
         };
-        let usual = match login.grant {
-            Grant::AuthorizationCode => self.usual,
-            Grant::ClientCredentials => LoginMode::Shared,
+        let usual = match login.grant.needs_person() {
+            true => self.usual,
+            false => LoginMode::Shared,
         };
         let mut login = login.clone();
         login.mode.get_or_insert(usual);
@@ -367,6 +367,8 @@ impl Logins {
         let server = server.clone();
         self.tasks.spawn(async move {
             if let Some(server) = gateway.fleet().get(&server).cloned() {
+                // Calls that fail for want of a sign-in are told so, and not that their server went away.
+                server.idle(PARTING).await;
                 server.command(order).await;
             }
         });
@@ -397,7 +399,7 @@ impl engine::Logins for Logins {
 
     fn link(&self, spec: &ServerSpec, principal: &Arc<str>) -> Option<String> {
         let credential = self.of(spec, principal)?;
-        if credential.place.login.grant == Grant::ClientCredentials {
+        if !credential.place.login.grant.needs_person() {
             return None;
         }
         let base = self.base.get()?;

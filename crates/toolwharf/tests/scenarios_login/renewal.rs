@@ -152,3 +152,25 @@ async fn s06_a_kill_during_a_rotation_asks_for_a_sign_in() {
     world.sign_in(&running, "ann").await;
     assert_eq!(text(&call(&running, "whoami").await), "ann");
 }
+
+/// A token that is bound to a key is of use to nobody else, and its renewal is bound to the same one; over a restart, too.
+#[tokio::test]
+async fn s06_a_token_that_is_bound_to_a_key_is_renewed() {
+    let world = World::new(json!({ "lifetime": 3 })).await;
+    world.protected.change(|rules| rules.dpop = true);
+    let (kept, running) = world.signed_in("ann").await;
+    assert_eq!(text(&call(&running, "whoami").await), "ann");
+    ended(&world, &running).await;
+    running.stop().await;
+    let running = kept.start().await;
+    state(&running, "running").await;
+    assert_eq!(text(&call(&running, "whoami").await), "ann");
+    assert!(world.issuer.count("token:refresh_token").await > 0);
+    let stolen = world.protected.tokens().pop().unwrap();
+    let client = testkit::RawClient::new(world.protected.url());
+    let client = client.with("authorization", &format!("DPoP {stolen}"));
+    let refused = client
+        .post(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#)
+        .await;
+    assert_eq!(refused.status, 401);
+}

@@ -14,7 +14,7 @@ use std::{
 use bytes::Bytes;
 use http::{
     Request, Response, StatusCode, Uri,
-    header::{AUTHORIZATION, HOST, WWW_AUTHENTICATE},
+    header::{AUTHORIZATION, HOST, HeaderName, WWW_AUTHENTICATE},
     uri::Scheme,
 };
 use http_body::{Frame, SizeHint};
@@ -29,7 +29,7 @@ use tokio::{net::TcpStream, sync::OnceCell};
 use tower_service::Service;
 
 use super::{
-    super::{Authorize, SignIn, Token},
+    super::{Access, Authorize, SignIn, Token},
     endpoint::{Endpoint, Origin},
     tcp::{KEEPALIVE, Tcp},
     wire::{Wire, WireBody, Wires},
@@ -46,6 +46,11 @@ const ESTABLISH_TIMEOUT: Duration = Duration::from_secs(20);
 pub(in crate::client) const FETCH_TIMEOUT: Duration = Duration::from_secs(20);
 /// Bytes that an HTTP/1 connection buffers: bounds a response's head.
 const HTTP1_BUFFER: usize = 256 * 1024;
+
+/// The headers of proofs (RFC 9449), and how long a nonce may be, in bytes.
+const PROOF: HeaderName = HeaderName::from_static("dpop");
+const NONCE: HeaderName = HeaderName::from_static("dpop-nonce");
+const LONGEST_NONCE: usize = 1024;
 
 /// The connection pool that conversations share. Cheap to clone.
 #[derive(Clone)]
@@ -223,15 +228,18 @@ async fn authorized(
     let mut token = token;
     // A token that was made for this request may be refused as well: that is told, and the request is sent no third time.
     for _ in 0..2 {
-        let mut attempt = request.clone();
-        if let Some(token) = &token {
-            attempt.headers_mut().insert(AUTHORIZATION, token.clone());
+        let sent = attempt(&request, &origin, token.as_ref());
+        let mut answer = pool.request(&origin, sent).await?;
+        if wants_nonce(&answer, token.as_ref()) {
+            drop(answer);
+            let sent = attempt(&request, &origin, token.as_ref());
+            answer = pool.request(&origin, sent).await?;
+            learn(&answer, token.as_ref());
         }
-        let response = pool.request(&origin, attempt).await?;
-        let Some(challenge) = challenge(&response) else {
-            return Ok(response);
+        let Some(challenge) = challenge(&answer) else {
+            return Ok(answer);
         };
-        drop(response);
+        drop(answer);
         let another = authorize.refused(token, challenge).await;
         token = Some(another.map_err(Error::SignIn)?);
     }
@@ -239,6 +247,44 @@ async fn authorized(
         reason: "it refuses an access token that was made for it just now".into(),
         is_needed: false,
     }))
+}
+
+/// A request with a token.
+fn attempt(
+    request: &Request<Full<Bytes>>,
+    origin: &Origin,
+    token: Option<&Access>,
+) -> Request<Full<Bytes>> {
+    let mut attempt = request.clone();
+    let Some(access) = token else { return attempt };
+    let method = attempt.method().clone();
+    let headers = attempt.headers_mut();
+    headers.insert(AUTHORIZATION, access.header.clone());
+    let prover = access.prover.as_ref();
+    if let Some(proof) = prover.and_then(|it| it.proof(method.as_str(), &origin.uri.to_string())) {
+        headers.insert(PROOF, proof);
+    }
+    attempt
+}
+
+/// Takes in the nonce of an answer, for the next proofs; whether there was one.
+fn learn(answer: &Response<Body>, token: Option<&Access>) -> bool {
+    let nonce = answer.headers().get(NONCE);
+    let nonce = nonce.and_then(|nonce| nonce.to_str().ok());
+    let prover = token.and_then(|access| access.prover.as_ref());
+    match (nonce, prover) {
+        (Some(nonce), Some(prover)) if nonce.len() <= LONGEST_NONCE => {
+            prover.learn(nonce);
+            true
+        }
+        _ => false,
+    }
+}
+
+/// Whether a server refuses a proof that lacks its nonce (RFC 9449, 9), which the next one has.
+fn wants_nonce(answer: &Response<Body>, token: Option<&Access>) -> bool {
+    let has_learned = learn(answer, token);
+    has_learned && challenge(answer).is_some_and(|said| said.contains("use_dpop_nonce"))
 }
 
 /// What a server says that refuses a request for want of a better token: any 401, and a 403 that says so.

@@ -1,0 +1,89 @@
+//! Tokens for a statement of somebody else's that says who we are, or who somebody is (RFC 7523, 2.1): of a workload's platform, or of a company's
+//! identity provider, which first makes one for the server's issuer of an ID token (RFC 8693; ID-JAG).
+
+use model::{Idp, Login};
+use serde::Deserialize;
+
+use crate::{
+    Client, Discovery, Http, Tokens,
+    discovery::of_issuer,
+    error::{Code, Error, excerpt},
+    request::{refusal, unreadable},
+    token::{post, request},
+};
+
+const JWT_BEARER: &str = "urn:ietf:params:oauth:grant-type:jwt-bearer";
+const EXCHANGE: &str = "urn:ietf:params:oauth:grant-type:token-exchange";
+const ID_TOKEN: &str = "urn:ietf:params:oauth:token-type:id_token";
+const ID_JAG: &str = "urn:ietf:params:oauth:token-type:id-jag";
+
+/// Gets an access token for an assertion.
+///
+/// # Errors
+/// When the issuer gives none. It is not to be asked again with the same assertion.
+pub async fn of_assertion(
+    http: &dyn Http,
+    discovery: &Discovery,
+    client: &Client,
+    login: &Login,
+    assertion: String,
+) -> Result<Tokens, Error> {
+    let mut form = vec![
+        ("grant_type", JWT_BEARER.to_owned()),
+        ("assertion", assertion),
+    ];
+    if !discovery.scopes.is_empty() {
+        form.push(("scope", discovery.scopes.join(" ")));
+    }
+    request(http, discovery, client, login, form, Code::Refused).await
+}
+
+/// Has the identity provider make an assertion for the server's issuer of an ID token.
+///
+/// # Errors
+/// When the identity provider cannot be asked, or does not do it.
+pub async fn exchange(
+    http: &dyn Http,
+    discovery: &Discovery,
+    idp: &Idp,
+    id_token: String,
+) -> Result<String, Error> {
+    #[derive(Deserialize)]
+    struct Answer {
+        access_token: String,
+        issued_token_type: String,
+    }
+    let metadata = of_issuer(http, &idp.issuer).await?;
+    let place = metadata.token_endpoint()?;
+    let client = Client::of_idp(idp, &metadata);
+    let mut form = vec![
+        ("grant_type", EXCHANGE.to_owned()),
+        ("requested_token_type", ID_JAG.to_owned()),
+        ("audience", discovery.metadata.issuer.clone()),
+        ("subject_token", id_token),
+        ("subject_token_type", ID_TOKEN.to_owned()),
+    ];
+    if let Some(resource) = &discovery.resource {
+        form.push(("resource", resource.clone()));
+    }
+    if !discovery.scopes.is_empty() {
+        form.push(("scope", discovery.scopes.join(" ")));
+    }
+    let there = Discovery {
+        resource: None,
+        scopes: Vec::new(),
+        dpop: false,
+        metadata,
+    };
+    let (response, _) = post(http, &there, &client, &Login::default(), form, None).await?;
+    if !response.status().is_success() {
+        let (_, said) = refusal(&response);
+        let issuer = excerpt(&idp.issuer);
+        let what = format!("the identity provider {issuer} refused: {said}");
+        return Err(Error::new(Code::Refused, what));
+    }
+    let answer = serde_json::from_slice::<Answer>(response.body()).ok();
+    let answer = answer.filter(|answer| answer.issued_token_type == ID_JAG);
+    let answer = answer.ok_or_else(|| unreadable(&place, "its answer holds no ID-JAG"))?;
+    Ok(answer.access_token)
+}
