@@ -22,7 +22,25 @@ const client = new QueryClient({
   },
 });
 
-createRoot(document.getElementById("root")!).render(
+/** A link may bring a key along behind the #, which browsers do not send: it leaves the address bar, and signs this browser in. */
+function signInWithKey(): boolean {
+  const key = new URLSearchParams(location.hash.slice(1)).get("key");
+  if (!key) return false;
+  history.replaceState(null, "", location.pathname + location.search);
+  const form = document.createElement("form");
+  form.method = "post";
+  form.action = "/sign-in";
+  for (const [name, value] of Object.entries({ key, next: location.pathname + location.search })) {
+    const field = document.createElement("input");
+    Object.assign(field, { type: "hidden", name, value });
+    form.append(field);
+  }
+  document.body.append(form);
+  form.submit();
+  return true;
+}
+
+if (!signInWithKey()) createRoot(document.getElementById("root")!).render(
   <QueryClientProvider client={client}>
     <Tooltip.Provider delayDuration={350}>
       <RouterProvider router={makeRouter(client)} />

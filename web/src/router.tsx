@@ -42,6 +42,19 @@ export const routes = {
   }),
   call: createRoute({ ...page, path: "/calls/$call", component: lazyRouteComponent(() => import("./pages/calls/call"), "CallPage") }),
   approvals: createRoute({ ...page, path: "/approvals", component: lazyRouteComponent(() => import("./pages/approvals"), "Approvals") }),
+  projects: createRoute({ ...page, path: "/projects", component: lazyRouteComponent(() => import("./pages/projects/projects"), "Projects") }),
+  project: createRoute({
+    ...page,
+    path: "/projects/$project",
+    validateSearch: (search) => some(search, "tab"),
+    component: lazyRouteComponent(() => import("./pages/projects/project"), "ProjectPage"),
+  }),
+  keys: createRoute({ ...page, path: "/keys", component: lazyRouteComponent(() => import("./pages/projects/keys"), "AllKeys") }),
+  chat: createRoute({ ...page, path: "/chat", validateSearch: (search) => some(search, "project", "c"), component: lazyRouteComponent(() => import("./pages/chat/chat"), "Chat") }),
+  install: createRoute({ ...page, path: "/install", component: lazyRouteComponent(() => import("./pages/install"), "Install") }),
+  connect: createRoute({ ...page, path: "/connect", component: lazyRouteComponent(() => import("./pages/connect"), "Connect") }),
+  health: createRoute({ ...page, path: "/health", component: lazyRouteComponent(() => import("./pages/health"), "Health") }),
+  settings: createRoute({ ...page, path: "/settings", component: lazyRouteComponent(() => import("./pages/settings"), "Settings") }),
 };
 
 const tree = root.addChildren(Object.values(routes));

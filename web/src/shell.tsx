@@ -1,7 +1,7 @@
 // The frame of every page: navigation, the palette, the theme, whether the gateway still answers.
 import { useQueryClient } from "@tanstack/react-query";
 import { Link, Outlet, useRouterState, type ErrorComponentProps } from "@tanstack/react-router";
-import { Activity, BadgeCheck, Compass, LogOut, Menu as MenuIcon, Monitor, Moon, Search, Server as ServerIcon, Sun, Wrench, X } from "lucide-react";
+import { Activity, BadgeCheck, Cable, Compass, Download, FolderKanban, HeartPulse, KeyRound, LogOut, Menu as MenuIcon, MessageSquare, Monitor, Moon, Search, Server as ServerIcon, SlidersHorizontal, Sun, Wrench, X } from "lucide-react";
 import { Dialog as D } from "radix-ui";
 import { lazy, Suspense, useEffect, useState, type ComponentType } from "react";
 
@@ -17,7 +17,18 @@ const Palette = lazy(() => import("./palette"));
 
 export type Place = { to: string; label: string; icon: ComponentType<{ className?: string }>; words?: string };
 
-export const PLACES: Place[][] = [[{ to: "/servers", label: "Servers", icon: ServerIcon }, { to: "/tools", label: "Tools", icon: Wrench }, { to: "/calls", label: "Calls", icon: Activity }, { to: "/approvals", label: "Approvals", icon: BadgeCheck }]];
+export const PLACES: Place[][] = [
+  [{ to: "/servers", label: "Servers", icon: ServerIcon }, { to: "/tools", label: "Tools", icon: Wrench }, { to: "/calls", label: "Calls", icon: Activity }, { to: "/approvals", label: "Approvals", icon: BadgeCheck }, { to: "/chat", label: "Chat", icon: MessageSquare, words: "agent conversations" }],
+  [{ to: "/projects", label: "Projects", icon: FolderKanban, words: "secrets products sign-ins" }, { to: "/keys", label: "Keys", icon: KeyRound }],
+  [
+    { to: "/install", label: "Install", icon: Download, words: "add a server" },
+    { to: "/connect", label: "Connect", icon: Cable, words: "clients endpoint" },
+  ],
+  [
+    { to: "/health", label: "Health", icon: HeartPulse, words: "doctor problems" },
+    { to: "/settings", label: "Settings", icon: SlidersHorizontal, words: "configuration" },
+  ],
+];
 
 export function Shell() {
   const client = useQueryClient();

@@ -28,6 +28,7 @@ await run(async (open) => {
   assert.match(await editor.innerText(), /"a": 19/);
   await editor.click();
   await page.keyboard.press("ControlOrMeta+a");
+  await page.keyboard.press("Backspace");
   await page.keyboard.insertText('{"a": 1, "b": 2}');
   await start();
   await answer.getByText("The sum of 1 and 2 is 3.").waitFor();

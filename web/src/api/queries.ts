@@ -1,7 +1,7 @@
 // What pages ask for. Keys begin with the noun, so that the event stream can say what is stale.
 import { queryOptions } from "@tanstack/react-query";
 
-import { api, get, ok, type Call, type Schemas, type Server, type Tool } from "./client";
+import { api, get, ok, type Server, type Tool } from "./client";
 import { isLive, seen } from "./live";
 
 /** While there is no event stream, what changes by itself is asked for again and again. */
@@ -34,6 +34,11 @@ export const status = queryOptions({
   queryKey: ["status"],
   queryFn: ({ signal }) => ok(api.GET("/api/v1/status", { signal })),
   refetchInterval: 10_000,
+});
+
+export const settings = queryOptions({
+  queryKey: ["settings"],
+  queryFn: ({ signal }) => ok(api.GET("/api/v1/settings", { signal })),
 });
 
 export const serverTools = (id: string) =>
@@ -80,11 +85,7 @@ export const serverEvents = (id: string) =>
     refetchInterval: 2_000,
   });
 
-export type CallFilter = { server?: string; tool?: string; project?: string; status?: Call["status"]; caller?: string; since?: string; until?: string };
-
 export const projects = queryOptions({
   queryKey: ["projects"],
   queryFn: async ({ signal }) => (await ok(api.GET("/api/v1/projects", { params: { query: { limit: 1000 } }, signal }))).projects,
 });
-
-export type { Schemas };

@@ -270,6 +270,7 @@ export function SchemaForm({ schema, value, onChange, onSubmit, id, children, cl
         focusOnFirstError
         className={cx("schema-form", className)}
         experimental_defaultFormStateBehavior={{ emptyObjectFields: "populateRequiredDefaults" }}
+        onError={() => {}}
         onChange={(event: IChangeEvent<Any>) => onChange(event.formData ?? {})}
         onSubmit={(event: IChangeEvent<Any>) => onSubmit(event.formData ?? {})}
       >

@@ -47,7 +47,8 @@ export default function Chart({ times, series, format, height = 120, label }: { 
                 label: one.label,
                 stroke,
                 width: one.bars ? 0 : 1.5,
-                points: { show: false },
+                spanGaps: true,
+                points: { show: !one.bars, size: 4, fill: stroke },
                 ...(one.bars ? { fill: stroke, paths: uPlot.paths.bars!({ size: [0.72, 24], radius: 0.15 }) } : one.fill ? { fill: `color-mix(in srgb, ${stroke} 14%, transparent)` } : {}),
               };
             }),

@@ -4,7 +4,7 @@ import { json, jsonParseLinter } from "@codemirror/lang-json";
 import { bracketMatching, foldGutter, foldKeymap, HighlightStyle, indentOnInput, syntaxHighlighting } from "@codemirror/language";
 import { linter, lintKeymap, setDiagnostics } from "@codemirror/lint";
 import { highlightSelectionMatches, searchKeymap } from "@codemirror/search";
-import { EditorState } from "@codemirror/state";
+import { Annotation, EditorState } from "@codemirror/state";
 import { EditorView, keymap, lineNumbers } from "@codemirror/view";
 import { tags } from "@lezer/highlight";
 import { useEffect, useRef } from "react";
@@ -34,6 +34,9 @@ const COLORS = HighlightStyle.define([
   { tag: [tags.bool, tags.null], color: "var(--color-accent)", fontWeight: "600" },
   { tag: tags.punctuation, color: "var(--color-faint)" },
 ]);
+
+/** Marks a change that came from outside, of which outside need not be told. */
+const fromOutside = Annotation.define<boolean>();
 
 export type EditorProps = {
   value: string;
@@ -66,7 +69,7 @@ export default function JsonEditor({ value, onChange, label, errors }: EditorPro
           EditorView.contentAttributes.of({ "aria-label": label, ...(editable ? {} : { tabindex: "0" }) }),
           keymap.of([...defaultKeymap, ...searchKeymap, ...foldKeymap, ...lintKeymap]),
           editable
-            ? [lineNumbers(), history(), keymap.of(historyKeymap), indentOnInput(), linter(jsonParseLinter(), { delay: 400 }), EditorView.updateListener.of((update) => update.docChanged && change.current?.(update.state.doc.toString()))]
+            ? [lineNumbers(), history(), keymap.of(historyKeymap), indentOnInput(), linter(jsonParseLinter(), { delay: 400 }), EditorView.updateListener.of((update) => update.docChanged && !update.transactions.some((one) => one.annotation(fromOutside)) && change.current?.(update.state.doc.toString()))]
             : [EditorState.readOnly.of(true), EditorView.editable.of(false)],
         ],
       }),
@@ -77,7 +80,7 @@ export default function JsonEditor({ value, onChange, label, errors }: EditorPro
   }, [label, editable]);
   useEffect(() => {
     const now = view.current;
-    if (now && now.state.doc.toString() !== value) now.dispatch({ changes: { from: 0, to: now.state.doc.length, insert: value } });
+    if (now && now.state.doc.toString() !== value) now.dispatch({ changes: { from: 0, to: now.state.doc.length, insert: value }, annotations: fromOutside.of(true) });
   }, [value]);
   useEffect(() => {
     const now = view.current;

@@ -97,18 +97,21 @@ export function Skeleton({ rows = 6 }: { rows?: number }) {
   );
 }
 
-const FIELD = "w-full rounded-md border border-edge bg-panel px-2.5 text-sm placeholder:text-faint disabled:opacity-60 aria-invalid:border-bad";
+/** A field is as wide as its place, if its class does not say otherwise. */
+const width = (className?: string) => (/(^|\s)w-/.test(className ?? "") ? className : cx("w-full", className));
+
+const FIELD = "rounded-md border border-edge bg-panel px-2.5 text-sm placeholder:text-faint disabled:opacity-60 aria-invalid:border-bad";
 
 export function Input({ className, ...rest }: InputHTMLAttributes<HTMLInputElement>) {
-  return <input autoComplete="off" spellCheck={false} className={cx(FIELD, "h-8 pointer-coarse:h-10 pointer-coarse:text-[16px]", className)} {...rest} />;
+  return <input autoComplete="off" spellCheck={false} className={cx(FIELD, "h-8 pointer-coarse:h-10 pointer-coarse:text-[16px]", width(className))} {...rest} />;
 }
 
 export function Textarea({ className, ...rest }: TextareaHTMLAttributes<HTMLTextAreaElement>) {
-  return <textarea spellCheck={false} className={cx(FIELD, "min-h-16 py-1.5 pointer-coarse:text-[16px]", className)} {...rest} />;
+  return <textarea spellCheck={false} className={cx(FIELD, "min-h-16 py-1.5 pointer-coarse:text-[16px]", width(className))} {...rest} />;
 }
 
 export function Select({ className, ...rest }: SelectHTMLAttributes<HTMLSelectElement>) {
-  return <select className={cx(FIELD, "h-8 pr-7 pointer-coarse:h-10 pointer-coarse:text-[16px]", className)} {...rest} />;
+  return <select className={cx(FIELD, "h-8 pr-7 pointer-coarse:h-10 pointer-coarse:text-[16px]", width(className))} {...rest} />;
 }
 
 /** A search box; `/` puts the cursor into it from anywhere on the page. */
@@ -137,7 +140,7 @@ export function SearchBox({ value, onChange, placeholder, className }: { value: 
         spellCheck={false}
         onChange={(event) => onChange(event.target.value)}
         onKeyDown={(event) => event.key === "Escape" && (value ? onChange("") : event.currentTarget.blur())}
-        className={cx(FIELD, "h-8 pl-8 pointer-coarse:h-10 pointer-coarse:text-[16px] [&::-webkit-search-cancel-button]:hidden")}
+        className={cx(FIELD, "h-8 w-full pl-8 pointer-coarse:h-10 pointer-coarse:text-[16px] [&::-webkit-search-cancel-button]:hidden")}
       />
     </div>
   );
@@ -184,7 +187,7 @@ export function Chips<T extends string>({ label, value, choices, onChange }: { l
           onClick={() => onChange(choice.value)}
           className={cx(
             "inline-flex h-7 shrink-0 items-center gap-1.5 rounded-md px-2 text-sm whitespace-nowrap transition-colors pointer-coarse:h-9 pointer-coarse:px-3",
-            choice.value === value ? "bg-raised font-medium text-text" : "text-muted hover:bg-hover hover:text-text",
+            choice.value === value ? "bg-line font-medium text-text" : "text-muted hover:bg-hover hover:text-text",
           )}
         >
           {choice.label}

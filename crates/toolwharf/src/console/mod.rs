@@ -21,7 +21,8 @@ const PAGE: &str = include_str!("../../../../web/dist/index.html");
 const NONCE: &str = "{nonce}";
 
 /// First parts of the console's paths; each of them answers with the page.
-const PAGES: [&str; 10] = [
+const PAGES: [&str; 11] = [
+    "chat",
     "servers",
     "tools",
     "calls",

@@ -1,6 +1,6 @@
 //! The API under `/api/v1`: what the command line and the console work with.
 //!
-//! Invariants: every route needs a key, unknown ones included (the pages `/docs` and `/chat` are none of them); every
+//! Invariants: every route needs a key, unknown ones included (the page `/docs` is none of them); every
 //! error is a problem detail (RFC 9457); no answer holds the value of a secret, and only those who may change a server
 //! are told its entry. [`routes`] is the one list of what there is. Changes of configuration are made one at a time, so
 //! that a condition (`If-Match`) still holds when the change is made; other processes on the same database are not held
@@ -23,7 +23,6 @@ mod logins;
 mod logs;
 mod manifest;
 mod openapi;
-mod page;
 mod products;
 mod projects;
 mod registry;
@@ -220,6 +219,5 @@ fn router(rest: AppState) -> Router {
             access::identify,
         ))
         .merge(docs::router())
-        .merge(page::router())
         .with_state(rest)
 }

@@ -15,7 +15,11 @@ use common::{
     real::{EVERYTHING, npm, python},
 };
 use serde_json::json;
-use testkit::conformance::node_modules;
+use testkit::{
+    Bin,
+    conformance::node_modules,
+    llm::{Llm, asks, says, turns},
+};
 use tokio::process::Command;
 
 fn web() -> PathBuf {
@@ -35,11 +39,13 @@ async fn browse(gateway: &Gateway, test: &str) {
     );
     let link = gateway.logged("/sign-in#").await;
     let link = link.split_whitespace().last().unwrap();
+    let answers = gateway.folder().join("answers.json");
     let ran = Command::new(node_modules().join("node/bin/node"))
         .arg(web().join("tests").join(format!("{test}.mjs")))
         .env("TOOLWHARF_URL", &gateway.url)
         .env("TOOLWHARF_LINK", link)
         .env("TOOLWHARF_TOKEN", gateway.token())
+        .env("TOOLWHARF_ANSWERS", answers)
         .env("PATH", path())
         .kill_on_drop(true)
         .output()
@@ -56,7 +62,7 @@ async fn browse(gateway: &Gateway, test: &str) {
 
 /// With `toolwharf` on it, as whoever pastes a command has it.
 fn path() -> String {
-    let folder = testkit::Bin::path("toolwharf");
+    let folder = Bin::path("toolwharf");
     let folder = folder.parent().unwrap().display().to_string();
     format!("{folder}:{}", std::env::var("PATH").unwrap())
 }
@@ -107,6 +113,39 @@ async fn c04_a_call_is_kept_and_copied() {
     browse(&gateway, "c04").await;
 }
 
+#[tokio::test]
+async fn c05_calls_are_filtered_opened_and_replayed() {
+    let gateway = Setup::new()
+        .settings("[audit]\nbodies = \"full\"\n")
+        .server("everything", npm(EVERYTHING, &[]))
+        .connected()
+        .await;
+    browse(&gateway, "c05").await;
+}
+
+#[tokio::test]
+async fn c06_a_changed_definition_is_shown_and_decided() {
+    let setup = Setup::new();
+    let tool = |name: &str, description: &str| json!({ "name": name, "description": description, "inputSchema": { "type": "object" } });
+    let answers = json!({ "methods": {
+        "tools/list": { "tools": [tool("search", "Looks things up."), tool("remove", "Removes one.")] },
+        "tools/call": { "content": [{ "type": "text", "text": "done" }] },
+    } });
+    let file = setup.folder().join("answers.json");
+    std::fs::write(&file, answers.to_string()).unwrap();
+    let gateway = setup
+        .scripted("index", &["--answers", file.to_str().unwrap()])
+        .connected()
+        .await;
+    browse(&gateway, "c06").await;
+}
+
+#[tokio::test]
+async fn c09_projects_keys_secrets_and_products_come_and_go() {
+    let gateway = Setup::new().serve().await;
+    browse(&gateway, "c09").await;
+}
+
 /// A server whose every word is an attack.
 #[tokio::test]
 async fn c11_hostile_text_stays_text() {
@@ -144,4 +183,70 @@ async fn c11_hostile_text_stays_text() {
         .connected()
         .await;
     browse(&gateway, "c11").await;
+}
+
+#[tokio::test]
+async fn c10_a_log_of_ten_thousand_lines_a_second_stays_smooth() {
+    // Ten thousand lines in each second, and a server that answers meanwhile.
+    let server = Bin::path("testkit-scripted");
+    let script = format!(
+        "(n=0; while :; do seq -f 'line %.0f of what it has to say' $n $((n + 999)) >&2; n=$((n + 1000)); sleep 0.1; done) & exec {} --name chatty",
+        server.display()
+    );
+    let gateway = Setup::new()
+        .server("chatty", json!({ "command": "sh", "args": ["-c", script] }))
+        .connected()
+        .await;
+    browse(&gateway, "c10").await;
+}
+
+#[tokio::test]
+async fn c12_every_page_is_accessible_and_the_keyboard_is_enough() {
+    let gateway = Setup::new()
+        .server("everything", npm(EVERYTHING, &[]))
+        .scripted(
+            "hopeless",
+            &[
+                "--exit-at-start",
+                "--stderr-at-start",
+                "Error: the index is gone",
+            ],
+        )
+        .serve()
+        .await;
+    gateway.up("everything").await;
+    browse(&gateway, "c12").await;
+}
+
+#[tokio::test]
+async fn c13_the_palette_finds_everything() {
+    let gateway = Setup::new()
+        .server("time", python("mcp-server-time", &[]))
+        .connected()
+        .await;
+    browse(&gateway, "c13").await;
+}
+
+#[tokio::test]
+async fn c14_a_chat_is_shown_kept_and_gone_on_with() {
+    let table = "| port | ships |\n| --- | --- |\n| Rotterdam | 28,000 |\n\n[a source](https://ports.example/) ![far](https://evil.example/x.png) \
+                 <b onclick=alert(1)>\n\n```rust\nlet ports = 2;\n```";
+    let mut slow = says(&"word ".repeat(200));
+    slow["reply"]["pause_ms"] = 100.into();
+    slow["reply"]["blocks"][0]["deltas"] = 200.into();
+    let llm = Llm::start(&turns(&[
+        says(table),
+        asks(&[("t1", "get-tiny-image", json!({}))]),
+        says("There it is."),
+        slow,
+        says("Back again."),
+    ]))
+    .await;
+    let gateway = Setup::new()
+        .settings(&common::chat::agent(&llm, ""))
+        .env("ANTHROPIC_API_KEY", "sk-test")
+        .server("everything", npm(EVERYTHING, &[]))
+        .connected()
+        .await;
+    browse(&gateway, "c14").await;
 }

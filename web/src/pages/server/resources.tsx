@@ -26,7 +26,7 @@ export function Resources({ server }: { server: Server }) {
     <div className="grid gap-4 p-4 md:p-6 xl:grid-cols-2 xl:items-start">
       {!!files.length && (
         <Panel title={`Resources (${files.length})`}>
-          <ul className="max-h-[70vh] divide-y divide-line overflow-y-auto">
+          <ul tabIndex={0} aria-label="Resources" className="max-h-[70vh] divide-y divide-line overflow-y-auto">
             {files.map((one) => (
               <li key={one.uri ?? one.uriTemplate} className="px-3.5 py-2">
                 <div className="flex items-center gap-2 text-sm font-medium">

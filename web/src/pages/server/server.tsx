@@ -53,6 +53,7 @@ export function ServerPage() {
             params={{ id }}
             search={one.id === "tools" ? {} : { tab: one.id }}
             replace
+            activeOptions={{ exact: true, includeSearch: true }}
             aria-current={one === shown ? "page" : undefined}
             className="shrink-0 border-b-2 border-transparent px-2 py-2.5 text-sm font-medium whitespace-nowrap text-muted hover:text-text aria-[current=page]:border-accent aria-[current=page]:text-text"
           >

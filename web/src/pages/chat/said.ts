@@ -1,0 +1,101 @@
+// What was said in a conversation, as it comes and as it is kept: pure, so that a reload draws what the stream drew.
+import { isRecipe } from "./recipe";
+
+export type ToolUse = { kind: "tool"; id: string; name: string; server?: string | null; input: unknown; state: "running" | "done" | "failed" | "ended"; result?: string; pictures?: string[]; bytes?: number };
+export type Part = { kind: "text" | "thinking"; text: string } | ToolUse | { kind: "recipe"; recipe: Record<string, unknown> } | { kind: "note" | "wrong" | "usage"; text: string };
+export type Said = { whose: "mine"; text: string } | { whose: "theirs"; parts: Part[] };
+
+/** The last answer, changed. */
+export function answer(said: Said[], change: (parts: Part[]) => Part[]): Said[] {
+  const last = said.at(-1);
+  if (last?.whose !== "theirs") return [...said, { whose: "theirs", parts: change([]) }];
+  return [...said.slice(0, -1), { whose: "theirs", parts: change(last.parts) }];
+}
+
+const grow = (kind: "text" | "thinking", text: string) => (parts: Part[]): Part[] => {
+  const last = parts.at(-1);
+  return last?.kind === kind ? [...parts.slice(0, -1), { kind, text: last.text + text }] : [...parts, { kind, text }];
+};
+
+const add = (part: Part) => (parts: Part[]): Part[] => [...parts, part];
+
+const ended = (id: string, change: Partial<ToolUse>) => (parts: Part[]): Part[] => parts.map((part) => (part.kind === "tool" && part.id === id ? { ...part, ...change } : part));
+
+const usage = (text: string) => (parts: Part[]): Part[] => [...parts.filter((part) => part.kind !== "usage"), { kind: "usage", text }];
+
+/** Calls that get no answer any more; the figures go to the end. */
+export const over = (parts: Part[]): Part[] => {
+  const all = parts.map((part) => (part.kind === "tool" && part.state === "running" ? { ...part, state: "ended" as const } : part));
+  return [...all.filter((part) => part.kind !== "usage"), ...all.filter((part) => part.kind === "usage")];
+};
+
+const number = new Intl.NumberFormat("en");
+
+export function spent({ input, output, cache_read, cache_write, cost_micros }: Record<string, number | undefined>): string {
+  const read = (input ?? 0) + (cache_read ?? 0) + (cache_write ?? 0);
+  const price = cost_micros ? ` · $${(cost_micros / 1e6).toFixed(cost_micros < 10_000 ? 4 : 2)}` : "";
+  return `${number.format(read)} tokens read · ${number.format(output ?? 0)} written${price}`;
+}
+
+/** What an event changes; events that a later version has change nothing. */
+export function heard(said: Said[], event: string, data: any): Said[] {
+  switch (event) {
+    case "text_delta":
+      return answer(said, grow("text", String(data.text)));
+    case "thinking_delta":
+      return answer(said, grow("thinking", String(data.text)));
+    case "servers_missing":
+      return (data.servers as { server: string; reason: string }[]).reduce((all, one) => answer(all, add({ kind: "note", text: `Without the tools of ${one.server}: ${one.reason}` })), said);
+    case "tool_call":
+      return answer(said, add({ kind: "tool", id: data.id, name: data.name, server: data.server, input: data.arguments, state: "running" }));
+    case "tool_result":
+      return answer(said, ended(data.id, { state: data.is_error ? "failed" : "done", result: data.preview, bytes: data.bytes }));
+    case "native":
+      return data.tool === "display_recipe" && isRecipe(data.payload) ? answer(said, add({ kind: "recipe", recipe: data.payload })) : said;
+    case "usage":
+      return answer(said, usage(spent(data)));
+    case "done":
+      return data.stop_reason === "max_tokens" ? answer(said, add({ kind: "note", text: "The answer was cut here: it got too long." })) : said;
+    case "error":
+      return answer(said, add({ kind: "wrong", text: String(data.message) }));
+    default:
+      return said;
+  }
+}
+
+type Block = { type: string; text?: string; thinking?: string; id?: string; name?: string; input?: unknown; tool_use_id?: string; content?: unknown; is_error?: boolean };
+type ResultPart = { type: string; text?: string; source?: { media_type?: string; data?: string }; media_type?: string; data?: string };
+export type Message = { role: string; content: Block[] };
+
+const PICTURE = /^image\/(png|jpeg|gif|webp)$/;
+
+/** What is kept of a conversation. */
+export function told(messages: Message[]): Said[] {
+  let said: Said[] = [];
+  const names = new Map<string, { name: string; input: unknown }>();
+  for (const { role, content } of messages) {
+    for (const block of content) {
+      // A system note is the gateway's, for the model: the page said it when it came.
+      if (role === "user" && block.type === "text" && !block.text!.startsWith("[System note] ")) said = [...said, { whose: "mine", text: block.text! }];
+      else if (block.type === "tool_result") {
+        const parts = (Array.isArray(block.content) ? block.content : []) as ResultPart[];
+        const texts = parts.filter((part) => part.type === "text").map((part) => part.text ?? "");
+        const pictures = parts.flatMap((part) => {
+          const { media_type, data } = part.source ?? part;
+          return part.type === "image" && data && PICTURE.test(media_type ?? "") ? [`data:${media_type};base64,${data}`] : [];
+        });
+        said = answer(said, ended(block.tool_use_id!, { state: block.is_error ? "failed" : "done", result: texts.join("\n"), pictures }));
+        const call = names.get(block.tool_use_id!);
+        if (call?.name === "display_recipe" && !block.is_error && isRecipe(call.input)) said = answer(said, add({ kind: "recipe", recipe: call.input }));
+      } else if (role === "assistant") {
+        if (block.type === "text") said = answer(said, grow("text", block.text!));
+        if (block.type === "thinking" && block.thinking) said = answer(said, grow("thinking", block.thinking));
+        if (block.type === "tool_use") {
+          names.set(block.id!, { name: block.name!, input: block.input });
+          said = answer(said, add({ kind: "tool", id: block.id!, name: block.name!, input: block.input, state: "running" }));
+        }
+      }
+    }
+  }
+  return said.map((one) => (one.whose === "theirs" ? { ...one, parts: over(one.parts) } : one));
+}

@@ -1,0 +1,72 @@
+import { useQuery } from "@tanstack/react-query";
+import { Link } from "@tanstack/react-router";
+import { CircleAlert, CircleCheck, TriangleAlert } from "lucide-react";
+import type { ReactNode } from "react";
+
+import { servers, settings, status } from "@/api/queries";
+import { plural } from "@/lib";
+import { Button } from "@/ui/button";
+import { Empty, Failure, Page, Panel, Skeleton } from "@/ui/parts";
+import { tone, word } from "@/ui/state";
+import { useOrders } from "./servers";
+import type { Server } from "@/api/client";
+
+type Finding = { id: string; level: "bad" | "warn"; title: ReactNode; more?: ReactNode; mend?: ReactNode };
+
+/** What is wrong, worst first, each with what mends it. */
+export function Health() {
+  const state = useQuery(status);
+  const known = useQuery(servers);
+  const set = useQuery(settings);
+  if (state.error && !state.data) return <Failure error={state.error} retry={() => void state.refetch()} />;
+  if (!state.data || !known.data) return <Skeleton />;
+  const { database, audit, version } = state.data;
+  const findings: Finding[] = [];
+  if (!database.answers) findings.push({ id: "database", level: "bad", title: "The database does not answer", more: database.reason });
+  for (const problem of set.data?.problems ?? []) findings.push({ id: `problem ${problem}`, level: "bad", title: "A configuration file cannot be used", more: problem });
+  for (const server of known.data) {
+    const hue = tone(server.status);
+    if (hue === "bad" || hue === "warn")
+      findings.push({
+        id: `server ${server.id}`,
+        level: hue,
+        title: <><Link to="/servers/$id" params={{ id: server.id! }} className="font-medium hover:underline">{server.name}</Link> is {word(server.status).toLowerCase()}</>,
+        more: server.reason,
+        mend: <Mend server={server} />,
+      });
+    if (server.kept_back)
+      findings.push({ id: `kept ${server.id}`, level: "warn", title: `${server.name}: ${plural(server.kept_back, "tool")} kept back`, more: "A definition changed after it was agreed to.", mend: <Link to="/approvals" className="text-sm font-medium text-accent hover:underline">Look at the changes</Link> });
+  }
+  for (const warning of set.data?.warnings ?? []) findings.push({ id: `warning ${warning}`, level: "warn", title: "A configuration file is doubtful", more: warning });
+  if (!audit.enabled) findings.push({ id: "audit", level: "warn", title: "Calls are not recorded", more: "`enabled = true` below `[audit]` in toolwharf.toml records them." });
+  findings.sort((a, b) => (a.level === b.level ? 0 : a.level === "bad" ? -1 : 1));
+  return (
+    <Page title="Health" lead={`Toolwharf ${version}, ${database.kind}, ${plural(known.data.length, "server")}`}>
+      {findings.length ? (
+        <Panel title={plural(findings.length, "finding")}>
+          <ul className="divide-y divide-line">
+            {findings.map((one) => (
+              <li key={one.id} className="flex flex-wrap items-center gap-x-3 gap-y-2 px-3.5 py-2.5">
+                {one.level === "bad" ? <CircleAlert aria-label="Wrong" className="size-4 shrink-0 text-bad" /> : <TriangleAlert aria-label="Doubtful" className="size-4 shrink-0 text-warn" />}
+                <div className="min-w-0 flex-1 basis-60">
+                  <p className="text-sm">{one.title}</p>
+                  {one.more && <p className="text-xs break-words text-muted">{one.more}</p>}
+                </div>
+                {one.mend}
+              </li>
+            ))}
+          </ul>
+        </Panel>
+      ) : (
+        <Empty icon={<CircleCheck />} title="Nothing is wrong">
+          The database answers, the configuration can be used, and every server is as it should be. <code>toolwharf doctor</code> also looks at what only the command line can see.
+        </Empty>
+      )}
+    </Page>
+  );
+}
+
+function Mend({ server }: { server: Server }) {
+  const give = useOrders(server);
+  return <Button onClick={() => void give("restart")}>Start again</Button>;
+}

@@ -1,0 +1,52 @@
+import { useQuery } from "@tanstack/react-query";
+import { useState } from "react";
+
+import { settings } from "@/api/queries";
+import { Badge, Failure, Notice, Page, Panel, SearchBox, Skeleton } from "@/ui/parts";
+import { Table } from "@/ui/table";
+
+export function Settings() {
+  const { data, error, refetch } = useQuery(settings);
+  const [typed, setTyped] = useState("");
+  if (error && !data) return <Failure error={error} retry={() => void refetch()} />;
+  if (!data) return <Skeleton />;
+  const words = typed.toLowerCase();
+  const rows = data.settings.filter((one) => `${one.key} ${one.about}`.toLowerCase().includes(words));
+  const isSet = (one: (typeof rows)[number]) => one.from !== "default";
+  rows.sort((a, b) => Number(isSet(b)) - Number(isSet(a)) || a.key.localeCompare(b.key));
+  return (
+    <Page title="Settings" lead="Every setting with its value, and where that is from. They are changed in the file, and count after a restart." actions={<SearchBox className="w-full sm:w-64" value={typed} onChange={setTyped} placeholder="Search settings" />}>
+      <div className="flex flex-col gap-4">
+        {data.problems.map((one) => (
+          <Notice key={one} tone="bad">
+            {one}
+          </Notice>
+        ))}
+        {data.warnings.map((one) => (
+          <Notice key={one} tone="warn">
+            {one}
+          </Notice>
+        ))}
+        <Panel title="Files">
+          <ul className="px-3.5 py-2 font-mono text-xs leading-6 break-all">
+            {data.files.map((one) => (
+              <li key={one}>{one}</li>
+            ))}
+          </ul>
+        </Panel>
+        <Panel>
+          <Table
+            label="Settings"
+            items={rows}
+            id={(one) => one.key}
+            columns={[
+              { name: "Setting", show: (one) => <><code className="font-medium break-all">{one.key}</code><p className="text-xs text-muted">{one.about}</p></> },
+              { name: "Value", show: (one) => <code className="break-all">{one.value ?? one.default ?? "–"}</code> },
+              { name: "From", wide: true, show: (one) => (isSet(one) ? <code className="text-xs break-all text-accent">{one.from}</code> : <Badge>default</Badge>) },
+            ]}
+          />
+        </Panel>
+      </div>
+    </Page>
+  );
+}

@@ -1,0 +1,32 @@
+// Calls are filtered and drawn, appear as they are made, and one opens with its bytes and is replayed.
+import { api, assert, call, run, signIn } from "./support.mjs";
+
+await run(async (open) => {
+  for (let b = 0; b < 30; b++) await call("everything", "get-sum", { a: 1, b });
+  await call("everything", "get-sum", { a: "no number", b: 1 });
+  const page = await open();
+  await signIn(page, "/calls");
+  await page.getByRole("img", { name: /Calls over time: 31/ }).locator("canvas").waitFor();
+  const rows = page.getByRole("list", { name: "Calls" }).getByRole("listitem");
+  await rows.first().waitFor();
+  // Live.
+  await call("everything", "echo", { message: "just now" });
+  await rows.filter({ hasText: "everything/echo" }).waitFor();
+  await page.getByRole("textbox", { name: "Tool" }).fill("echo");
+  await page.keyboard.press("Enter");
+  await rows.filter({ hasText: "get-sum" }).first().waitFor({ state: "detached" });
+  assert.equal(await rows.count(), 1);
+  assert.match(page.url(), /tool=echo/);
+
+  await rows.getByRole("link").click();
+  await page.getByRole("heading", { name: "everything/echo" }).waitFor();
+  await page.getByText("The server has answered").waitFor();
+  await page.getByLabel("Arguments", { exact: true }).getByText('"just now"').waitFor();
+  await page.getByLabel("Result", { exact: true }).getByText("Echo: just now").first().waitFor();
+  const made = async () => (await api("GET", "/calls?tool=echo")).body.calls.length;
+  await page.getByRole("button", { name: "Replay" }).click();
+  assert.equal(await made(), 1);
+  await page.getByRole("dialog").getByRole("button", { name: "Call it" }).click();
+  await page.getByText("Replayed just now").waitFor();
+  assert.equal(await made(), 2);
+});

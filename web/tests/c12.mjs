@@ -1,0 +1,86 @@
+// Every page at both sizes and in both themes: axe finds nothing, and nothing scrolls sideways. Then the main ways by keyboard alone.
+import { readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+
+import { api, assert, call, run, SCREENS, signIn, url } from "./support.mjs";
+
+const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+const soak = process.env.TOOLWHARF_SOAK === "1";
+
+await run(async (open) => {
+  await call("everything", "echo", { message: "hello" });
+  await api("PUT", "/projects/shop", { name: "The shop" });
+  const id = (await api("GET", "/calls")).body.calls[0].id;
+  const pages = {
+    "/servers": "Servers",
+    "/servers/everything": "everything",
+    "/servers/everything?tab=resources": "Resources (",
+    "/servers/hopeless?tab=events": "Events",
+    "/servers/hopeless?tab=logs": "lines",
+    "/servers/everything?tab=configuration": "As it is used",
+    "/servers/everything?tab=isolation": "confines",
+    "/tools": "Tools",
+    "/tools?server=everything&tool=get-sum": "Returns the sum",
+    "/calls": "everything/",
+    [`/calls/${id}`]: "Timeline",
+    "/approvals": "Nothing waits",
+    "/projects": "The shop",
+    "/projects/shop?tab=keys": "Keys",
+    "/projects/shop?tab=settings": "Remove this project",
+    "/keys": "administrator",
+    "/install": "Entry",
+    "/connect": "Endpoint",
+    "/health": "hopeless",
+    "/settings": "limits.",
+    "/chat": "nobody to chat",
+  };
+  const all = [];
+  // Two of the four combinations at a time where time is short.
+  for (const screen of soak ? SCREENS : [SCREENS[0], SCREENS[3]]) {
+    const page = await open(screen);
+    await signIn(page);
+    for (const [path, text] of Object.entries(pages)) {
+      await page.goto(url + path);
+      await page.locator("main").getByText(text).filter({ visible: true }).first().waitFor();
+      await page.waitForLoadState("networkidle").catch(() => {});
+      await page.evaluate(axe);
+      const found = await page.evaluate(() => window.axe.run(document, { runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"] }));
+      const broken = found.violations.map((one) => `${one.id}: ${one.nodes.map((node) => `${node.html.slice(0, 160)} ${node.any[0]?.message ?? ""}`).slice(0, 3).join("; ")}`);
+      if (await page.evaluate(() => document.documentElement.scrollWidth > innerWidth)) broken.push("it scrolls sideways");
+      all.push(...broken.map((one) => `${screen.name} ${path}: ${one}`));
+    }
+    await page.close();
+  }
+  assert.deepEqual(all, []);
+
+  // No mouse: a server is found, restarted and looked at; a tool is run.
+  const page = await open();
+  await signIn(page);
+  await page.getByRole("list", { name: "Servers" }).getByText("Running").first().waitFor();
+  await page.keyboard.press("/");
+  await page.keyboard.type("everyth");
+  await page.keyboard.press("Tab");
+  for (let tabs = 0; tabs < 12 && !(await page.evaluate(() => document.activeElement.matches("li a"))); tabs++) await page.keyboard.press("Tab");
+  await page.keyboard.press("Enter");
+  await page.waitForURL(`${url}/servers/everything`);
+  const before = (await api("GET", "/mcp/servers/everything")).body.starts;
+  await page.keyboard.press("Control+k");
+  await page.keyboard.type("restart everything");
+  await page.getByRole("option", { name: "Restart everything" }).waitFor();
+  await page.keyboard.press("Enter");
+  await page.getByText("everything is restarted.").waitFor();
+  assert.ok((await api("GET", "/mcp/servers/everything")).body.starts > before);
+  await page.keyboard.press("Control+k");
+  await page.keyboard.type("get-sum");
+  await page.getByRole("option", { name: /get-sum/ }).waitFor();
+  await page.keyboard.press("Enter");
+  await page.getByRole("heading", { level: 2, name: "get-sum" }).waitFor();
+  const field = page.getByLabel(/^a \*/);
+  await field.waitFor();
+  for (let tabs = 0; tabs < 60 && !(await field.evaluate((node) => node === document.activeElement)); tabs++) await page.keyboard.press("Tab");
+  await page.keyboard.type("2");
+  await page.keyboard.press("Tab");
+  await page.keyboard.type("3");
+  await page.keyboard.press("Enter");
+  await page.getByText("The sum of 2 and 3 is 5.").waitFor();
+});

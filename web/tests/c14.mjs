@@ -1,0 +1,55 @@
+// A chat with a table, code, a picture and usage; a reload in the middle of a turn keeps what was said, and it goes on.
+import { assert, run, signIn, url } from "./support.mjs";
+
+await run(async (open) => {
+  const page = await open(undefined, { permissions: ["clipboard-read", "clipboard-write"] });
+  await signIn(page, "/chat");
+  const box = page.getByRole("textbox", { name: "Message" });
+  await page.locator("#servers").getByText("everything").waitFor();
+  const say = async (text) => {
+    await box.fill(text);
+    await page.keyboard.press("Enter");
+  };
+  const log = page.getByRole("log");
+  await say("Compare two ports");
+  await log.getByRole("cell", { name: "Rotterdam" }).waitFor();
+  assert.equal(await log.getByRole("columnheader").count(), 2);
+  await log.getByRole("link", { name: "a source" }).waitFor();
+  // A picture of elsewhere is a link, and raw HTML is text.
+  assert.equal(await log.getByRole("img").count(), 0);
+  await log.getByText("<b onclick=alert(1)>").waitFor();
+  await log.getByRole("button", { name: "Copy the code" }).click();
+  assert.equal(await page.evaluate(() => navigator.clipboard.readText()), "let ports = 2;");
+  await log.getByText(/tokens read/).waitFor();
+  await page.getByRole("button", { name: "Send" }).waitFor();
+
+  await say("Show me the logo");
+  await log.getByText("get-tiny-image").first().waitFor();
+  await log.getByText("There it is.").waitFor();
+  await page.getByRole("button", { name: "Send" }).waitFor();
+  await page.waitForURL(/\/chat\?c=/);
+  await page.reload();
+  await log.getByRole("cell", { name: "Rotterdam" }).waitFor();
+  await log.getByRole("img", { name: "From get-tiny-image" }).waitFor();
+  await log.getByText("Show me the logo").waitFor();
+
+  // In the middle of a turn.
+  await say("Tell me a lot");
+  await log.getByText("word word").first().waitFor();
+  await page.reload();
+  await log.getByText("Tell me a lot").waitFor();
+  await log.getByText("There it is.").waitFor();
+  await say("Go on");
+  await log.getByText("Back again.").waitFor();
+
+  // Another conversation, and back; then it is removed.
+  await page.getByRole("button", { name: "New chat" }).click();
+  await page.getByText("What can I do for you?").waitFor();
+  const list = page.getByRole("navigation", { name: "Conversations" });
+  await list.getByRole("button", { name: /^Compare two ports/ }).click();
+  await log.getByText("Back again.").waitFor();
+  await list.getByRole("button", { name: "Delete: Compare two ports" }).click();
+  await page.getByRole("dialog").getByRole("button", { name: "Delete" }).click();
+  await list.getByText("No conversations yet.").waitFor();
+  await page.waitForURL(`${url}/chat`);
+});
