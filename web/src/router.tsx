@@ -51,7 +51,7 @@ export const routes = {
   }),
   keys: createRoute({ ...page, path: "/keys", component: lazyRouteComponent(() => import("./pages/projects/keys"), "AllKeys") }),
   chat: createRoute({ ...page, path: "/chat", validateSearch: (search) => some(search, "project", "c"), component: lazyRouteComponent(() => import("./pages/chat/chat"), "Chat") }),
-  install: createRoute({ ...page, path: "/install", component: lazyRouteComponent(() => import("./pages/install"), "Install") }),
+  install: createRoute({ ...page, path: "/install", validateSearch: (search) => some(search, "by"), component: lazyRouteComponent(() => import("./pages/install"), "Install") }),
   connect: createRoute({ ...page, path: "/connect", component: lazyRouteComponent(() => import("./pages/connect"), "Connect") }),
   health: createRoute({ ...page, path: "/health", component: lazyRouteComponent(() => import("./pages/health"), "Health") }),
   settings: createRoute({ ...page, path: "/settings", component: lazyRouteComponent(() => import("./pages/settings"), "Settings") }),

@@ -41,6 +41,14 @@ export const settings = queryOptions({
   queryFn: ({ signal }) => ok(api.GET("/api/v1/settings", { signal })),
 });
 
+/** What `toolwharf doctor` finds. */
+export const report = queryOptions({
+  queryKey: ["doctor"],
+  retry: false,
+  refetchInterval: 30_000,
+  queryFn: ({ signal }) => ok(api.GET("/api/v1/doctor", { signal })),
+});
+
 export const serverTools = (id: string) =>
   queryOptions({
     queryKey: ["tools", "server", id],

@@ -3,7 +3,7 @@ import { Link } from "@tanstack/react-router";
 import { CircleAlert, CircleCheck, TriangleAlert } from "lucide-react";
 import type { ReactNode } from "react";
 
-import { servers, settings, status } from "@/api/queries";
+import { report, servers, settings, status } from "@/api/queries";
 import { plural } from "@/lib";
 import { Button } from "@/ui/button";
 import { Empty, Failure, Page, Panel, Skeleton } from "@/ui/parts";
@@ -18,6 +18,7 @@ export function Health() {
   const state = useQuery(status);
   const known = useQuery(servers);
   const set = useQuery(settings);
+  const doctor = useQuery(report);
   if (state.error && !state.data) return <Failure error={state.error} retry={() => void state.refetch()} />;
   if (!state.data || !known.data) return <Skeleton />;
   const { database, audit, version } = state.data;
@@ -38,6 +39,9 @@ export function Health() {
       findings.push({ id: `kept ${server.id}`, level: "warn", title: `${server.name}: ${plural(server.kept_back, "tool")} kept back`, more: "A definition changed after it was agreed to.", mend: <Link to="/approvals" className="text-sm font-medium text-accent hover:underline">Look at the changes</Link> });
   }
   for (const warning of set.data?.warnings ?? []) findings.push({ id: `warning ${warning}`, level: "warn", title: "A configuration file is doubtful", more: warning });
+  // What it says of servers and files is above, with what mends it.
+  const isNew = (what: string) => !known.data.some((one) => what.includes(`\`${one.name}\``)) && !set.data?.problems.some((one) => what.includes(one));
+  for (const one of doctor.data?.findings ?? []) if (one.level !== "ok" && isNew(one.what)) findings.push({ id: `doctor ${one.what}`, level: one.level === "problem" ? "bad" : "warn", title: one.what, more: one.help });
   if (!audit.enabled) findings.push({ id: "audit", level: "warn", title: "Calls are not recorded", more: "`enabled = true` below `[audit]` in toolwharf.toml records them." });
   findings.sort((a, b) => (a.level === b.level ? 0 : a.level === "bad" ? -1 : 1));
   return (

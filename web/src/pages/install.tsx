@@ -1,86 +1,228 @@
-import { useQueryClient } from "@tanstack/react-query";
-import { useNavigate } from "@tanstack/react-router";
-import { useState } from "react";
+import { keepPreviousData, useQuery, useQueryClient } from "@tanstack/react-query";
+import { getRouteApi, useNavigate } from "@tanstack/react-router";
+import { Check, ChevronRight, PackageSearch, X } from "lucide-react";
+import { lazy, Suspense, useDeferredValue, useState } from "react";
 
-import { api, ApiError, ok } from "@/api/client";
+import { api, ok, type Schemas } from "@/api/client";
+import { order } from "@/api/servers";
+import { plural } from "@/lib";
 import { Button } from "@/ui/button";
-import { Json, pretty } from "@/ui/json";
-import { toast } from "@/ui/overlay";
-import { Chips, Field, Input, message, Notice, Page, Panel } from "@/ui/parts";
+import { attempt, Dialog } from "@/ui/overlay";
+import { Badge, Chips, Empty, Fact, Facts, Failure, Field, Input, message, Notice, Page, Panel, SearchBox, Skeleton } from "@/ui/parts";
+import { ByHand } from "./install-by-hand";
 
-type Kind = "npm" | "pypi" | "url" | "command" | "image";
+const SchemaForm = lazy(() => import("@/form/schema-form").then((file) => ({ default: file.SchemaForm })));
+const route = getRouteApi("/install");
 
-/** An entry of each kind to begin with. Packages are confined from the start. */
-const ENTRIES: Record<Kind, { label: string; entry: unknown }> = {
-  npm: { label: "npm", entry: { command: "npx", args: ["-y", "@modelcontextprotocol/server-memory"], toolwharf: { sandbox: true } } },
-  pypi: { label: "PyPI", entry: { command: "uvx", args: ["mcp-server-time"], toolwharf: { sandbox: true } } },
-  url: { label: "Address", entry: { url: "https://mcp.example.com/mcp" } },
-  command: { label: "Program", entry: { command: "/usr/local/bin/my-server", args: [], env: {} } },
-  image: { label: "Image", entry: { image: "my-server:1", port: 9000 } },
-};
-
-/** A server by its entry, as in mcp.json. */
+/** Servers of the registries, or one by its entry. */
 export function Install() {
+  const { by } = route.useSearch();
+  const navigate = useNavigate();
+  const choose = (to: "registry" | "hand") => void navigate({ to: "/install", search: (to === "hand" ? { by: to } : {}) as never, replace: true });
+  return (
+    <Page
+      title="Install"
+      lead="In a sandbox a server sees none of your files and has no network, unless you give it some."
+      actions={
+        <Chips
+          label="Where from"
+          value={by === "hand" ? "hand" : "registry"}
+          onChange={choose}
+          choices={[
+            { value: "registry", label: "From a registry" },
+            { value: "hand", label: "By its entry" },
+          ]}
+        />
+      }
+    >
+      {by === "hand" ? <ByHand /> : <Registry />}
+    </Page>
+  );
+}
+
+function Registry() {
+  const [typed, setTyped] = useState("");
+  const search = useDeferredValue(typed);
+  const [chosen, setChosen] = useState<Schemas["RegistryEntry"]>();
+  const { data, error, refetch } = useQuery({
+    queryKey: ["registry", search],
+    placeholderData: keepPreviousData,
+    queryFn: ({ signal }) => ok(api.GET("/api/v1/registry/servers", { params: { query: { limit: 100, ...(search ? { search } : {}) } }, signal })),
+  });
+  if (error && !data) return <Failure error={error} retry={() => void refetch()} />;
+  return (
+    <div className="flex flex-col gap-4">
+      <SearchBox value={typed} onChange={setTyped} placeholder="Search the registries" className="w-full max-w-xl" />
+      {data?.notices?.map((one) => (
+        <Notice key={one} tone="warn">
+          {one}
+        </Notice>
+      ))}
+      {!data ? (
+        <Skeleton />
+      ) : data.servers.length ? (
+        <ul aria-label="Servers of the registries" className="grid gap-3 lg:grid-cols-2 2xl:grid-cols-3">
+          {data.servers.map((one) => (
+            <li key={`${one.registry} ${one.name}`}>
+              <button type="button" onClick={() => setChosen(one)} className="flex h-full w-full items-center gap-3 rounded-lg border bg-panel px-3.5 py-3 text-left hover:bg-hover">
+                <span className="min-w-0 flex-1">
+                  <span className="flex flex-wrap items-center gap-2">
+                    <span className="truncate text-sm font-semibold">{one.title ?? one.name}</span>
+                    {one.runs.map((how) => (
+                      <Badge key={how}>{how}</Badge>
+                    ))}
+                  </span>
+                  <span className="block truncate font-mono text-xs text-faint">{one.name}</span>
+                  <span className="line-clamp-2 text-sm text-muted">{one.description}</span>
+                </span>
+                <ChevronRight aria-hidden className="size-4 shrink-0 text-faint" />
+              </button>
+            </li>
+          ))}
+        </ul>
+      ) : (
+        <Empty icon={<PackageSearch />} title="No server is like that">
+          Search for another word, or add one by its entry.
+        </Empty>
+      )}
+      {chosen && <One key={chosen.name} entry={chosen} onClose={() => setChosen(undefined)} />}
+    </div>
+  );
+}
+
+type Network = unknown;
+const reach = (network: Network) => (Array.isArray(network) ? network.join(", ") || "none" : typeof network === "string" ? network : JSON.stringify(network ?? "none"));
+
+/** What an entry is, what it wants to know, and after its trial what it will be able to do. */
+function One({ entry, onClose }: { entry: Schemas["RegistryEntry"]; onClose: () => void }) {
   const client = useQueryClient();
   const navigate = useNavigate();
-  const [kind, setKind] = useState<Kind>("npm");
-  const [name, setName] = useState("");
-  const [text, setText] = useState(pretty(ENTRIES.npm.entry));
-  const [error, setError] = useState<unknown>();
+  const { data, error } = useQuery({
+    queryKey: ["registry", "one", entry.registry, entry.name],
+    queryFn: ({ signal }) => ok(api.GET("/api/v1/registry/servers/{name}", { params: { path: { name: entry.name }, query: { registry: entry.registry } }, signal })),
+  });
+  const [which, setWhich] = useState<string>();
+  const [name, setName] = useState(entry.name.split("/").at(-1)!.toLowerCase().replace(/[^a-z0-9_-]+/g, "-"));
+  const [values, setValues] = useState<Record<string, unknown>>({});
+  const [failed, setFailed] = useState<unknown>();
   const [busy, setBusy] = useState(false);
-  const choose = (next: Kind) => {
-    setKind(next);
-    setText(pretty(ENTRIES[next].entry));
-    setError(undefined);
-  };
-  const add = async () => {
+  const [done, setDone] = useState<Schemas["Installed"]>();
+  const option = data?.options.find((one) => one.id === which) ?? data?.options.find((one) => !one.refused.length) ?? data?.options[0];
+  const install = async (given: Record<string, unknown>) => {
     setBusy(true);
-    setError(undefined);
+    setFailed(undefined);
     try {
-      const entry = JSON.parse(text) as never;
-      const made = await ok(api.PUT("/api/v1/mcp/servers/{id}", { params: { path: { id: name }, header: { "If-None-Match": "*" } }, body: entry }));
+      setDone(
+        await ok(
+          api.POST("/api/v1/registry/servers/{name}/install", {
+            params: { path: { name: entry.name }, query: { registry: entry.registry } },
+            body: { name, digest: data!.digest, option: option!.id, values: given } as never,
+          }),
+        ),
+      );
       await client.invalidateQueries({ queryKey: ["servers"] });
-      toast(`${name} is added.`);
-      await navigate({ to: "/servers/$id", params: { id: made.id ?? name } });
-    } catch (failed) {
-      setError(failed);
+    } catch (error) {
+      setFailed(error);
     } finally {
       setBusy(false);
     }
   };
-  const wrong = error instanceof ApiError ? error.problem?.errors : undefined;
+  const enable = () =>
+    attempt(async () => {
+      const id = done!.server.id ?? name;
+      await order(id, "enable");
+      await client.invalidateQueries({ queryKey: ["servers"] });
+      await navigate({ to: "/servers/$id", params: { id } });
+    }, `${name} is on.`);
   return (
-    <Page title="Install" lead="A server by its entry, as it stands in mcp.json. In a sandbox it sees none of your files and has no network, unless its entry gives it some.">
-      <form className="flex max-w-2xl flex-col gap-4" onSubmit={(event) => (event.preventDefault(), void add())}>
-        <Chips label="Kind" value={kind} onChange={choose} choices={(Object.keys(ENTRIES) as Kind[]).map((value) => ({ value, label: ENTRIES[value].label }))} />
-        <Field label="Name">
-          <Input value={name} onChange={(event) => setName(event.target.value)} required placeholder="memory" />
-        </Field>
-        <Panel title="Entry">
-          <div className="p-2">
-            <Json label="Entry" value={text} onChange={setText} errors={wrong} />
-          </div>
-        </Panel>
-        {!!error && (
-          <Notice tone="bad">
-            {message(error)}
-            {wrong && (
-              <ul className="mt-1 list-disc pl-4">
-                {wrong.map((one) => (
-                  <li key={one.pointer + one.detail}>
-                    <code>{one.pointer || "/"}</code> {one.detail}
+    <Dialog open onOpenChange={onClose} title={entry.title ?? entry.name} description={entry.description} wide>
+      {error ? (
+        <Notice tone="bad">{message(error)}</Notice>
+      ) : !data || !option ? (
+        <Skeleton rows={3} />
+      ) : done ? (
+        <div className="flex flex-col gap-4">
+          <Notice tone="ok">{done.unseen ?? `It was tried, and lists ${plural(done.tools.length, "tool")}. It is off until you switch it on.`}</Notice>
+          {done.notices.map((one) => (
+            <Notice key={one} tone="warn">
+              {one}
+            </Notice>
+          ))}
+          <Panel title="What it will be able to do">
+            <Facts>
+              <Fact name="Sandbox">{done.provider ?? "none"}</Fact>
+              <Fact name="Network">{reach(done.network)}</Fact>
+              <Fact name="Files">{[...done.mounts, ...done.volumes].join(", ") || "none of yours"}</Fact>
+              {!!done.secrets.length && <Fact name="Secrets">{done.secrets.join(", ")}</Fact>}
+            </Facts>
+            {!!done.enforced.length && (
+              <ul className="flex flex-wrap gap-x-4 gap-y-1 border-t px-3.5 py-2.5 text-sm">
+                {done.enforced.map((one) => (
+                  <li key={one.what} title={one.how} className="flex items-center gap-1.5">
+                    {one.holds ? <Check aria-label="holds" className="size-3.5 text-ok" /> : <X aria-label="does not hold" className="size-3.5 text-warn" />}
+                    {one.what}
                   </li>
                 ))}
               </ul>
             )}
-          </Notice>
-        )}
-        <div>
-          <Button look="solid" type="submit" busy={busy}>
-            Add it
-          </Button>
+          </Panel>
+          {!!done.tools.length && (
+            <Panel title={plural(done.tools.length, "tool")}>
+              <ul tabIndex={0} aria-label="Tools of the trial" className="max-h-56 divide-y divide-line overflow-y-auto">
+                {done.tools.map((one) => (
+                  <li key={one.name} className="px-3.5 py-2">
+                    <code className="text-sm font-medium">{one.name}</code>
+                    <p className="line-clamp-2 text-xs text-muted">{one.description}</p>
+                  </li>
+                ))}
+              </ul>
+            </Panel>
+          )}
+          <div className="flex justify-end gap-2">
+            <Button onClick={onClose}>Leave it off</Button>
+            <Button look="solid" onClick={() => void enable()}>
+              Switch it on
+            </Button>
+          </div>
         </div>
-      </form>
-    </Page>
+      ) : (
+        <div className="flex flex-col gap-4">
+          {data.options.length > 1 && <Chips label="Way to install it" value={option.id} onChange={setWhich} choices={data.options.map((one) => ({ value: one.id, label: one.kind }))} />}
+          <Panel>
+            <Facts>
+              <Fact name="Package"><code className="break-all">{option.target}</code>{option.version && <span className="text-muted"> {option.version}</span>}</Fact>
+              <Fact name="Registry">{entry.registry}</Fact>
+              <Fact name="Sandbox">{option.sandbox ? "yes" : "no"}</Fact>
+              <Fact name="Network">{reach(option.network)}</Fact>
+              {!!option.volumes.length && <Fact name="Keeps">{option.volumes.join(", ")}</Fact>}
+            </Facts>
+          </Panel>
+          {option.notices.map((one) => (
+            <Notice key={one} tone="warn">
+              {one}
+            </Notice>
+          ))}
+          {option.refused.map((one) => (
+            <Notice key={one.pointer + one.detail} tone="bad">
+              <code>{one.pointer}</code> {one.detail}
+            </Notice>
+          ))}
+          <Field label="Name">
+            <Input value={name} onChange={(event) => setName(event.target.value)} />
+          </Field>
+          <Suspense fallback={<Skeleton rows={2} />}>
+            <SchemaForm key={option.id} id="install" schema={option.inputs as never} value={values} onChange={setValues} onSubmit={(given) => void install(given)} />
+          </Suspense>
+          {!!failed && <Notice tone="bad">{message(failed)}</Notice>}
+          <div className="flex items-center justify-end gap-2">
+            <span className="flex-1 text-xs text-faint">{busy ? "Installing, and trying it in its sandbox. This can take a minute." : ""}</span>
+            <Button onClick={onClose}>Cancel</Button>
+            <Button look="solid" type="submit" form="install" busy={busy} disabled={!!option.refused.length}>
+              Install and try it
+            </Button>
+          </div>
+        </div>
+      )}
+    </Dialog>
   );
 }
