@@ -17,8 +17,6 @@ use sha2::{Digest, Sha256};
 
 use crate::{now, request::random};
 
-/// The header of proofs.
-pub const HEADER: &str = "dpop";
 /// The header by which an issuer or a server says what proofs have to hold (RFC 9449, 8 and 9).
 pub const NONCE: &str = "dpop-nonce";
 /// The error for want of it.

@@ -10,9 +10,12 @@ use serde::de::DeserializeOwned;
 use url::{Host, Url, form_urlencoded};
 
 use crate::{
-    Http, dpop,
+    Http,
     error::{Code, Error, excerpt},
 };
+
+/// The header of proofs (RFC 9449, 4.1).
+const PROOF: &str = "dpop";
 
 /// A URL that requests may go to.
 ///
@@ -101,7 +104,7 @@ pub(crate) async fn post_form(
         request = request.header(AUTHORIZATION, authorization);
     }
     if let Some(proof) = proof {
-        request = request.header(dpop::HEADER, proof);
+        request = request.header(PROOF, proof);
     }
     send(http, url, request.body(encoded(form).into())).await
 }
