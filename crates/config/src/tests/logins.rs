@@ -101,3 +101,37 @@ fn what_is_wrong_with_a_table_is_said_with_what_to_write() {
     refused(&format!("{issuer}client_secret = [\"S3CRET\"]"), "secret");
     refused(&format!("{issuer}scope = \"a\""), "did you mean `scopes`?");
 }
+
+#[test]
+fn an_assertion_belongs_to_its_grant() {
+    let check = |login: &str| {
+        let entry =
+            format!(r#"{{"mcpServers": {{"s": {{"url": "https://h", "login": {login}}}}}}}"#);
+        load("", &entry)
+    };
+    let good = r#"{"grant": "jwt_bearer", "clientId": "c", "assertion": "${TOKEN}", "idp": {"issuer": "https://i", "clientId": "d"}}"#;
+    let config = check(good).unwrap();
+    assert!(!format!("{config:?}").contains("hunter2"));
+    assert_eq!(config.servers[0].redact("hunter2"), "[secret]");
+    for (login, what) in [
+        (
+            r#"{"grant": "jwt_bearer", "clientId": "c"}"#,
+            "with one of `assertion` and `assertionFile`",
+        ),
+        (
+            r#"{"assertion": "x"}"#,
+            "with one of `assertion` and `assertionFile`",
+        ),
+        (
+            r#"{"grant": "jwt_bearer", "clientId": "c", "assertionFile": "x"}"#,
+            "an absolute path",
+        ),
+        (
+            r#"{"grant": "jwt_bearer", "assertion": "x"}"#,
+            "must be there with this `grant`",
+        ),
+    ] {
+        let error = check(login).expect_err(login);
+        assert!(error.contains(what), "{error}");
+    }
+}
