@@ -43,7 +43,7 @@ await run(async (open) => {
     for (const [path, text] of Object.entries(pages)) {
       await page.goto(url + path);
       await page.locator("main").getByText(text).filter({ visible: true }).first().waitFor();
-      await page.waitForLoadState("networkidle").catch(() => {});
+      await page.waitForFunction(() => !document.querySelector("main :is([aria-busy=true], .skeleton)"));
       await page.evaluate(axe);
       const found = await page.evaluate(() => window.axe.run(document, { runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"] }));
       const broken = found.violations.map((one) => `${one.id}: ${one.nodes.map((node) => `${node.html.slice(0, 160)} ${node.any[0]?.message ?? ""}`).slice(0, 3).join("; ")}`);
@@ -57,9 +57,11 @@ await run(async (open) => {
   // No mouse: a server is found, restarted and looked at; a tool is run.
   const page = await open();
   await signIn(page);
-  await page.getByRole("list", { name: "Servers" }).getByText("Running").first().waitFor();
+  const everything = page.getByRole("list", { name: "Servers" }).getByRole("listitem").filter({ hasText: "everything" });
+  await everything.getByText("Running").waitFor();
   await page.keyboard.press("/");
   await page.keyboard.type("everyth");
+  await page.getByRole("listitem").filter({ hasText: "hopeless" }).waitFor({ state: "detached" });
   await page.keyboard.press("Tab");
   for (let tabs = 0; tabs < 12 && !(await page.evaluate(() => document.activeElement.matches("li a"))); tabs++) await page.keyboard.press("Tab");
   await page.keyboard.press("Enter");

@@ -46,7 +46,7 @@ export function OneTool({ server, tool }: { server: Server; tool: Tool }) {
         </div>
         <p className="mt-1 text-sm text-faint">
           of{" "}
-          <Link to="/servers/$id" params={{ id: server.id! }} className="text-accent hover:underline">
+          <Link to="/servers/$id" params={{ id: server.id! }} className="text-accent underline">
             {server.name}
           </Link>
           {definition?.title && ` · ${definition.title}`}
