@@ -15,6 +15,7 @@ await run(async (open) => {
   await page.getByRole("textbox", { name: "Tool" }).fill("echo");
   await page.keyboard.press("Enter");
   await rows.filter({ hasText: "get-sum" }).first().waitFor({ state: "detached" });
+  await rows.filter({ hasText: "everything/echo" }).waitFor();
   assert.equal(await rows.count(), 1);
   assert.match(page.url(), /tool=echo/);
 
