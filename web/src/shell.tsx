@@ -13,7 +13,8 @@ import { Menu, Toasts } from "./ui/overlay";
 import { Empty, Failure } from "./ui/parts";
 import { SCROLL } from "./ui/rows";
 
-const Palette = lazy(() => import("./palette"));
+const loadPalette = () => import("./palette");
+const Palette = lazy(loadPalette);
 
 export type Place = { to: string; label: string; icon: ComponentType<{ className?: string }>; words?: string };
 
@@ -37,6 +38,8 @@ export function Shell() {
   const [palette, setPalette] = useState<"never" | "open" | "closed">("never");
   const path = useRouterState({ select: (state) => state.location.pathname });
   useEffect(() => follow(client), [client]);
+  // So that whoever types at once after ⌘K loses no letter.
+  useEffect(() => void requestIdleCallback(() => void loadPalette()), []);
   useEffect(() => {
     setMenu(false);
     document.getElementById(SCROLL)?.scrollTo(0, 0);

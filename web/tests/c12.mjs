@@ -68,12 +68,14 @@ await run(async (open) => {
   await page.waitForURL(`${url}/servers/everything`);
   const before = (await api("GET", "/mcp/servers/everything")).body.starts;
   await page.keyboard.press("Control+k");
+  await page.getByRole("combobox", { name: "Search everything" }).waitFor();
   await page.keyboard.type("restart everything");
   await page.getByRole("option", { name: "Restart everything" }).waitFor();
   await page.keyboard.press("Enter");
   await page.getByText("everything is restarted.").waitFor();
   assert.ok((await api("GET", "/mcp/servers/everything")).body.starts > before);
   await page.keyboard.press("Control+k");
+  await page.getByRole("combobox", { name: "Search everything" }).waitFor();
   await page.keyboard.type("get-sum");
   await page.getByRole("option", { name: /get-sum/ }).waitFor();
   await page.keyboard.press("Enter");

@@ -16,7 +16,8 @@ import { Questions } from "./questions";
 import { ResultView } from "./result";
 import { run, type LogLine, type Params, type Progress, type Result } from "./run";
 
-const SchemaForm = lazy(() => import("@/form/schema-form").then((file) => ({ default: file.SchemaForm })));
+const loadForm = () => import("@/form/schema-form").then((file) => ({ default: file.SchemaForm }));
+const SchemaForm = lazy(loadForm);
 
 type Args = Record<string, unknown>;
 
@@ -78,6 +79,8 @@ function Runner({ server, tool, definition }: { server: Server; tool: Tool; defi
   const [mine, setMine] = useState<Saved[]>(() => saved().filter((one) => one.server === server.id && one.tool === tool.native));
   const going = useRef<AbortController>(null);
   useEffect(() => () => going.current?.abort(), []);
+  const [hasForm, setHasForm] = useState(false);
+  useEffect(() => void loadForm().then(() => setHasForm(true)), []);
 
   const change = (view: "form" | "json" | "schema") => {
     setView((was) => {
@@ -180,7 +183,7 @@ function Runner({ server, tool, definition }: { server: Server; tool: Tool; defi
                 Stop
               </Button>
             ) : view === "form" ? (
-              <Button look="solid" icon={<Play />} type="submit" form={form}>
+              <Button look="solid" icon={<Play />} type="submit" form={form} disabled={!hasForm}>
                 Run
               </Button>
             ) : (
