@@ -147,7 +147,7 @@ pub(super) const RECORDS: &[Route] = &[
         "Servers (`server`: at first every one, later each that changed; `server_removed`), what they offer (`tools`), \
          and calls that begin and end (`call`, `calls_skipped`), as an event stream.",
     )
-    .answers_text(&[("text/event-stream", "Events")]),
+    .answers_text(&[("text/event-stream", "HappeningEvents")]),
     Route::new(
         "listCalls",
         "GET /api/v1/calls",
