@@ -30,6 +30,20 @@ export const server = (id: string) =>
     refetchInterval: polled(),
   });
 
+/** Calls of the last hour by server: how many there were, and how long they took. */
+export const lastHour = queryOptions({
+  queryKey: ["statistics", "last-hour"],
+  queryFn: async ({ signal }) => {
+    const { servers } = await ok(api.GET("/api/v1/calls/statistics", { params: { query: { buckets: 1 } }, signal }));
+    return new Map(servers.map((one) => [figuresOf(one.server, one.project), one]));
+  },
+  retry: false,
+  refetchInterval: 10_000,
+});
+
+/** Under which a server's figures are found. */
+export const figuresOf = (server: string, project: string | null | undefined) => `${project ?? ""}/${server}`;
+
 export const status = queryOptions({
   queryKey: ["status"],
   queryFn: ({ signal }) => ok(api.GET("/api/v1/status", { signal })),

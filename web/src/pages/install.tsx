@@ -4,11 +4,12 @@ import { Check, ChevronRight, PackageSearch, X } from "lucide-react";
 import { lazy, Suspense, useDeferredValue, useState } from "react";
 
 import { api, ok, type Schemas } from "@/api/client";
+import { projects } from "@/api/queries";
 import { order } from "@/api/servers";
 import { plural } from "@/lib";
 import { Button } from "@/ui/button";
 import { attempt, Dialog } from "@/ui/overlay";
-import { Badge, Chips, Empty, Fact, Facts, Failure, Field, Input, message, Notice, Page, Panel, SearchBox, Skeleton } from "@/ui/parts";
+import { Badge, Chips, Empty, Fact, Facts, Failure, Field, Input, message, Notice, Page, Panel, SearchBox, Select, Skeleton } from "@/ui/parts";
 import { ByHand } from "./install-by-hand";
 
 const SchemaForm = lazy(() => import("@/form/schema-form").then((file) => ({ default: file.SchemaForm })));
@@ -103,6 +104,8 @@ function One({ entry, onClose }: { entry: Schemas["RegistryEntry"]; onClose: () 
   });
   const [which, setWhich] = useState<string>();
   const [name, setName] = useState(entry.name.split("/").at(-1)!.toLowerCase().replace(/[^a-z0-9_-]+/g, "-"));
+  const { data: all } = useQuery({ ...projects, retry: false });
+  const [project, setProject] = useState("");
   const [values, setValues] = useState<Record<string, unknown>>({});
   const [failed, setFailed] = useState<unknown>();
   const [busy, setBusy] = useState(false);
@@ -115,7 +118,7 @@ function One({ entry, onClose }: { entry: Schemas["RegistryEntry"]; onClose: () 
       setDone(
         await ok(
           api.POST("/api/v1/registry/servers/{name}/install", {
-            params: { path: { name: entry.name }, query: { registry: entry.registry } },
+            params: { path: { name: entry.name }, query: { registry: entry.registry, ...(project ? { project } : {}) } },
             body: { name, digest: data!.digest, option: option!.id, values: given } as never,
           }),
         ),
@@ -210,17 +213,29 @@ function One({ entry, onClose }: { entry: Schemas["RegistryEntry"]; onClose: () 
           <Field label="Name">
             <Input value={name} onChange={(event) => setName(event.target.value)} />
           </Field>
+          {!!all?.length && (
+            <Field label="Who has it">
+              <Select value={project} onChange={(event) => setProject(event.target.value)}>
+                <option value="">all clients of this machine</option>
+                {all.map((one) => (
+                  <option key={one.id} value={one.id}>
+                    the project {one.name || one.id}
+                  </option>
+                ))}
+              </Select>
+            </Field>
+          )}
           <Suspense fallback={<Skeleton rows={2} />}>
             <SchemaForm key={option.id} id="install" schema={option.inputs as never} value={values} onChange={setValues} onSubmit={(given) => void install(given)} />
+            {!!failed && <Notice tone="bad">{message(failed)}</Notice>}
+            <div className="flex items-center justify-end gap-2">
+              <span className="flex-1 text-xs text-faint">{busy ? "Installing, and trying it in its sandbox. This can take a minute." : ""}</span>
+              <Button onClick={onClose}>Cancel</Button>
+              <Button look="solid" type="submit" form="install" busy={busy} disabled={!!option.refused.length}>
+                Install and try it
+              </Button>
+            </div>
           </Suspense>
-          {!!failed && <Notice tone="bad">{message(failed)}</Notice>}
-          <div className="flex items-center justify-end gap-2">
-            <span className="flex-1 text-xs text-faint">{busy ? "Installing, and trying it in its sandbox. This can take a minute." : ""}</span>
-            <Button onClick={onClose}>Cancel</Button>
-            <Button look="solid" type="submit" form="install" busy={busy} disabled={!!option.refused.length}>
-              Install and try it
-            </Button>
-          </div>
         </div>
       )}
     </Dialog>

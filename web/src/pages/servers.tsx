@@ -3,10 +3,10 @@ import { Link } from "@tanstack/react-router";
 import { MoreHorizontal, Play, Power, RotateCw, Server as ServerIcon, ShieldCheck, Square } from "lucide-react";
 import { useDeferredValue, useMemo, useState } from "react";
 
-import type { Server } from "@/api/client";
-import { servers } from "@/api/queries";
+import type { Schemas, Server } from "@/api/client";
+import { figuresOf, lastHour, servers } from "@/api/queries";
 import { DONE, order, type Order } from "@/api/servers";
-import { bytes, count, cx, duration, plural } from "@/lib";
+import { bytes, count, cx, duration, micros, plural } from "@/lib";
 import { Button } from "@/ui/button";
 import { useIsWide, useNow } from "@/ui/media";
 import { attempt, Menu } from "@/ui/overlay";
@@ -25,6 +25,7 @@ function group(server: Server): Exclude<Group, "all"> {
 
 export function Servers() {
   const { data, error, refetch } = useQuery(servers);
+  const { data: figures } = useQuery(lastHour);
   const isWide = useIsWide();
   const now = useNow();
   const [typed, setTyped] = useState("");
@@ -48,7 +49,7 @@ export function Servers() {
         <Skeleton />
       ) : !data.length ? (
         <Empty icon={<ServerIcon />} title="No servers yet">
-          Add one with <code>toolwharf add NAME -- COMMAND</code>, or copy those of a client with <code>toolwharf import claude-desktop</code>. It appears here by itself.
+          <Link to="/install" className="font-medium text-accent hover:underline">Install one</Link>, add one with <code>toolwharf add NAME -- COMMAND</code>, or copy those of a client with <code>toolwharf import claude-desktop</code>. It appears here by itself.
         </Empty>
       ) : (
         <>
@@ -73,13 +74,15 @@ export function Servers() {
               <span className="text-right">Tools</span>
               <span className="text-right">Calls</span>
               <span className="text-right">Errors</span>
+              <span className="text-right" title="How long calls of the last hour took: half of them, and all but a twentieth">p50 · p95</span>
+              <span className="text-right">CPU</span>
               <span className="text-right">Memory</span>
               <span className="text-right">Up</span>
               <span />
             </div>
           )}
           {rows.length ? (
-            <Rows items={rows} label="Servers" height={isWide ? 52 : 76} id={(one) => one.id!} render={(one) => (isWide ? <Row server={one} now={now} /> : <Card server={one} now={now} />)} />
+            <Rows items={rows} label="Servers" height={isWide ? 52 : 76} id={(one) => one.id!} render={(one) => (isWide ? <Row server={one} figures={figures?.get(figuresOf(one.name!, one.project))} now={now} /> : <Card server={one} now={now} />)} />
           ) : (
             <Empty title="No server is like that">Change the search or the filter.</Empty>
           )}
@@ -91,7 +94,7 @@ export function Servers() {
 
 const Number = ({ of }: { of: number }) => <span className="tabular text-faint">{of}</span>;
 
-const GRID = "grid grid-cols-[minmax(11rem,1.3fr)_minmax(12rem,1.6fr)_7.5rem_3.5rem_4.5rem_4rem_5rem_4.5rem_2rem] items-center gap-4 px-6";
+const GRID = "grid grid-cols-[minmax(11rem,1.3fr)_minmax(12rem,1.6fr)_7.5rem_3rem_4rem_3.5rem_7rem_3rem_4.5rem_3rem_2rem] items-center gap-3 px-6";
 
 /** What there is to say of a state, besides its word. */
 function why(server: Server, now: number): string | undefined {
@@ -119,7 +122,7 @@ function Name({ server }: { server: Server }) {
   );
 }
 
-function Row({ server, now }: { server: Server; now: number }) {
+function Row({ server, figures, now }: { server: Server; figures: Schemas["CallsOfServer"] | undefined; now: number }) {
   const reason = why(server, now);
   const up = uptime(server, now);
   return (
@@ -140,6 +143,8 @@ function Row({ server, now }: { server: Server; now: number }) {
       <span className="tabular text-right text-sm">{count(server.tools ?? 0)}</span>
       <span className="tabular text-right text-sm">{count(server.calls ?? 0)}</span>
       <span className={cx("tabular text-right text-sm", server.errors ? "text-bad" : "text-faint")}>{count(server.errors ?? 0)}</span>
+      <span className="tabular truncate text-right text-sm text-muted">{figures?.p50_us != null && figures.p95_us != null ? `${micros(figures.p50_us)} · ${micros(figures.p95_us)}` : "–"}</span>
+      <span className="tabular text-right text-sm text-muted">{server.usage?.cpu != null ? `${Math.round(server.usage.cpu * 100)} %` : "–"}</span>
       <span className="tabular text-right text-sm text-muted">{server.usage ? bytes(server.usage.memory) : "–"}</span>
       <span className="tabular text-right text-sm text-muted">{up !== undefined ? duration(up).split(" ")[0] : "–"}</span>
       <Orders server={server} />

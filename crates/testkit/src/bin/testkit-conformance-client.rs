@@ -6,7 +6,7 @@
 //! (`MCP_CONFORMANCE_CONTEXT`), the rest follows from the schemas. Where the gateway has to sign in, this is its
 //! person: it opens the links that it is given. Deliberately absent: any judgement, which is the suite's.
 
-use std::{env, fs, path::Path, process::ExitCode};
+use std::{env, fs, path::Path, process::ExitCode, time::Duration};
 
 use clap::Parser;
 use serde_json::{Map, Value, json};
@@ -16,6 +16,9 @@ use tokio_util::task::TaskTracker;
 
 /// The name of the suite's server in the gateway's configuration.
 const SERVER: &str = "suite";
+
+/// How long a server that is up may take to list its tools, or to want a sign-in for them.
+const LISTING: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Parser)]
 #[command(about = "A host with the gateway behind it, for the conformance suite")]
@@ -124,13 +127,23 @@ async fn signed_in(files: [&Path; 2], home: &Path) -> Process {
     let server = api.at(&format!("/api/v1/mcp/servers/{SERVER}"));
     // One that has changed its issuer asks again.
     for _ in 0..3 {
-        let state = testkit::wait_for_some("the server's state", DEADLINE, async || {
+        let look = async || -> Option<(String, bool)> {
             let answer = server.get(&[]).await.collect(DEADLINE).await;
             let told: Value = serde_json::from_slice(&answer.body).ok()?;
             let state = told["status"].as_str()?.to_owned();
-            (!matches!(&*state, "starting" | "idle" | "backoff")).then_some(state)
-        })
-        .await;
+            (!matches!(&*state, "starting" | "idle" | "backoff"))
+                .then_some((state, told["tools"] != 0))
+        };
+        let what = "the server's state";
+        let (mut state, _) = testkit::wait_for_some(what, DEADLINE, look).await;
+        // Some let a handshake pass, and want a sign-in for their lists.
+        let settled = testkit::wait_for_some(what, DEADLINE, async || {
+            let (state, lists) = look().await?;
+            (state != "running" || lists).then_some(state)
+        });
+        if let Ok(settled) = tokio::time::timeout(LISTING, settled).await {
+            state = settled;
+        }
         if state != "needs_login" {
             eprintln!("the server is {state}");
             break;

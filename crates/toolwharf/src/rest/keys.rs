@@ -99,10 +99,20 @@ pub(super) async fn make(
 
 pub(super) async fn revoke(
     State(rest): State<AppState>,
+    Extension(who): Who,
     Within(project): Within,
     Path(id): Path<String>,
 ) -> Result<StatusCode, Problem> {
     let store = rest.projects.store();
+    if !who.may(auth::Role::Admin, None) {
+        let keys = store.keys_hashed().await?;
+        if keys
+            .iter()
+            .any(|it| it.key.id == id && it.key.role == Role::Admin)
+        {
+            permit(&who, auth::Role::Admin, None)?;
+        }
+    }
     store.key_revoke(project.as_ref(), &id).await?;
     rest.keys_changed().await;
     Ok(StatusCode::NO_CONTENT)

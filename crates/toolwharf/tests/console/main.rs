@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use common::{
     Gateway, Setup,
-    real::{EVERYTHING, npm, python},
+    real::{EVERYTHING, npm, python, venv},
 };
 use serde_json::json;
 use testkit::{
@@ -138,6 +138,28 @@ async fn c06_a_changed_definition_is_shown_and_decided() {
         .connected()
         .await;
     browse(&gateway, "c06").await;
+}
+
+#[tokio::test]
+async fn c07_a_server_of_the_catalogue_is_tried_and_switched_on() {
+    let uv = venv().join("bin");
+    let gateway = Setup::new()
+        .settings("[hosting]\nproviders = [\"process\"]\n")
+        .env("PATH", &format!("{}:{}", path(), uv.display()))
+        .serve()
+        .await;
+    browse(&gateway, "c07").await;
+}
+
+#[tokio::test]
+async fn c08_a_client_is_connected_and_gets_its_file_back() {
+    let setup = Setup::new();
+    let folder = setup.folder().join(".cursor");
+    std::fs::create_dir(&folder).unwrap();
+    let text = "{\n  // mine\n  \"mcpServers\": {}\n}\n";
+    std::fs::write(folder.join("mcp.json"), text).unwrap();
+    let gateway = setup.serve().await;
+    browse(&gateway, "c08").await;
 }
 
 #[tokio::test]

@@ -626,4 +626,18 @@ async fn a_key_for_all_projects_does_what_its_role_permits_in_each() {
     own.refused("POST", "/keys", r#"{"name":"k"}"#, 403).await;
     own.refused("POST", "/keys", r#"{"name":"k","role":"admin"}"#, 403)
         .await;
+    // Nor takes one back.
+    for _ in 0..2 {
+        admin.ok("POST", "/keys", json!({"name": "admin"})).await;
+    }
+    let keys = admin.get("/keys").await;
+    let keys = keys["keys"].as_array().expect("keys");
+    let of_admin = keys.iter().find(|key| key["role"] == "admin");
+    let id = of_admin
+        .and_then(|key| key["id"].as_str())
+        .expect("an administrator's");
+    own.refused("DELETE", &format!("/keys/{id}"), "", 403).await;
+    admin
+        .ok("DELETE", &format!("/keys/{id}"), Value::Null)
+        .await;
 }

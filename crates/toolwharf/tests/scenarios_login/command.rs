@@ -144,7 +144,13 @@ async fn s01_a_browser_opens_and_nothing_secret_is_seen() {
         let place = format!("{arguments:?}");
         without(&place, format!("{said:?}").as_bytes(), &secrets);
     }
-    for path in ["/calls", "/mcp/servers", "/logins", "/events"] {
+    for path in [
+        "/calls",
+        "/mcp/servers",
+        "/logins",
+        "/mcp/servers/files/events",
+        "/settings",
+    ] {
         let answer = running.rest("GET", path, Value::Null).await;
         without(path, &answer.body, &secrets);
     }

@@ -211,7 +211,7 @@ async fn s05_a_token_in_a_sandbox_is_seen_nowhere() {
         "/mcp/servers",
         &format!("/mcp/servers/{NAME}"),
         "/logins",
-        "/events",
+        &format!("/mcp/servers/{NAME}/events"),
     ] {
         let answer = running.rest("GET", path, Value::Null).await;
         without(path, &answer.body, &secrets);

@@ -29,17 +29,22 @@ const OF_TOOLS: &[Parameter] = &[
     DECLARED,
 ];
 
+const SERVER: Parameter = parameter("server", Kind::Text, "Only of this server");
+const TOOL: Parameter = parameter(
+    "tool",
+    Kind::Text,
+    "Only of this tool, by the server's name of it",
+);
+const STATUS: Parameter = parameter("status", Kind::Status, "Only with this outcome");
+const CALLER: Parameter = parameter("caller", Kind::Text, "Only by this caller");
+
 const OF_CALLS: &[Parameter] = &[
     LIMIT,
     AFTER,
-    parameter("server", Kind::Text, "Only of this server"),
-    parameter(
-        "tool",
-        Kind::Text,
-        "Only of this tool, by the server's name of it",
-    ),
-    parameter("status", Kind::Status, "Only with this outcome"),
-    parameter("caller", Kind::Text, "Only by this caller"),
+    SERVER,
+    TOOL,
+    STATUS,
+    CALLER,
     parameter("run", Kind::Text, "Only of this run of an agent"),
     parameter(
         "since",
@@ -54,14 +59,10 @@ const OF_CALLS: &[Parameter] = &[
 ];
 
 const OF_STATISTICS: &[Parameter] = &[
-    parameter("server", Kind::Text, "Only of this server"),
-    parameter(
-        "tool",
-        Kind::Text,
-        "Only of this tool, by the server's name of it",
-    ),
-    parameter("status", Kind::Status, "Only with this outcome"),
-    parameter("caller", Kind::Text, "Only by this caller"),
+    SERVER,
+    TOOL,
+    STATUS,
+    CALLER,
     parameter(
         "since",
         Kind::Time,

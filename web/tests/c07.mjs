@@ -1,0 +1,27 @@
+// A server goes from the built-in catalogue to a called tool: shown, tried in its sandbox, looked at, switched on.
+import { api, assert, call, run, signIn, url } from "./support.mjs";
+
+await run(async (open) => {
+  const page = await open();
+  await signIn(page, "/install");
+  await page.getByPlaceholder("Search the registries").fill("time zones");
+  await page.getByRole("button", { name: /dev\.toolwharf\/time/ }).click();
+  const dialog = page.getByRole("dialog");
+  await dialog.getByText("mcp-server-time").waitFor();
+  await dialog.getByRole("button", { name: "Install and try it" }).click();
+  // The package is fetched, checked and put into a sandbox.
+  await dialog.getByText("It was tried, and lists 2 tools").waitFor({ timeout: 120_000 });
+  await dialog.getByText("convert_time").waitFor();
+  await dialog.getByText("process", { exact: true }).waitFor();
+  const before = (await api("GET", "/mcp/servers/time")).body;
+  assert.equal(before.enabled, false);
+  assert.equal((await call("time", "get_current_time", { timezone: "Asia/Tokyo" })).status, 409);
+
+  await dialog.getByRole("button", { name: "Switch it on" }).click();
+  await page.waitForURL(`${url}/servers/time`);
+  await page.getByText("Running").first().waitFor();
+  const told = await call("time", "get_current_time", { timezone: "Asia/Tokyo" });
+  assert.equal(told.status, 200, JSON.stringify(told.body));
+  assert.match(JSON.stringify(told.body), /Asia\/Tokyo/);
+  assert.equal((await api("GET", "/mcp/servers/time")).body.provider, "process");
+});
