@@ -253,7 +253,12 @@ impl Places {
     /// Gives places to those in line, as far as there is room.
     fn let_in<'p>(self: &'p Arc<Self>, mut line: MutexGuard<'p, Line>) {
         while let Some(waiter) = line.next(self.limit) {
-            let permit = line.admit(self, waiter.caller, waiter.sending);
+            // It hears of its place in a while: calls that come meanwhile must not overtake it.
+            let sending = match waiter.sending {
+                Sending::InOrder => Sending::Later,
+                other => other,
+            };
+            let permit = line.admit(self, waiter.caller, sending);
             drop(line);
             // Of one that has just gone, the permit comes back and is dropped here: then its place is given on.
             drop(waiter.place.send(permit));
@@ -383,6 +388,26 @@ mod tests {
         assert!((&mut second).now_or_never().is_none());
         drop(paused);
         assert!(second.await.is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_comes_out_of_the_line_is_not_overtaken() {
+        let queue = Queue::new(2, 2, false);
+        let one = CallerId::unique();
+        let line_up = || queue.line_up(one, Sending::InOrder).expect("there is room");
+        let deadline = Instant::now() + Duration::from_secs(1);
+        let first = queue.turn(line_up(), deadline).await;
+        let second = queue.turn(line_up(), deadline).await;
+        let waits = line_up();
+        // It has a place now, and has not heard of it when another one gets one at once.
+        drop((first, second));
+        let late = queue.turn(line_up(), deadline).await.expect("a place");
+        let mut sends = Box::pin(late.in_order());
+        assert!((&mut sends).now_or_never().is_none());
+        let mut waited = queue.turn(waits, deadline).await.expect("a place");
+        waited.in_order().await;
+        waited.sent();
+        sends.await;
     }
 
     #[tokio::test(start_paused = true)]
