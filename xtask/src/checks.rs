@@ -162,11 +162,12 @@ fn build(workspace: &Workspace) -> Result<()> {
 }
 
 fn run_nextest(workspace: &Workspace, ours: &[&str], theirs: &[String]) -> Cmd {
-    // Most of their time tests wait: for processes, for containers, for what has to happen in half a minute.
+    // Most of their time tests wait: for processes, for containers, for what has to happen in half a minute. With more of
+    // them at a time, what has to happen in five seconds takes longer.
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let run = workspace
         .cargo(&["nextest", "run", "--workspace"])
-        .env("NEXTEST_TEST_THREADS", (2 * cores).to_string())
+        .env("NEXTEST_TEST_THREADS", (cores + cores.div_ceil(2)).to_string())
         .args(ours)
         .args(theirs);
     with_test_env(workspace, run)
