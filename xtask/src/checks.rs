@@ -167,7 +167,10 @@ fn run_nextest(workspace: &Workspace, ours: &[&str], theirs: &[String]) -> Cmd {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let run = workspace
         .cargo(&["nextest", "run", "--workspace"])
-        .env("NEXTEST_TEST_THREADS", (cores + cores.div_ceil(2)).to_string())
+        .env(
+            "NEXTEST_TEST_THREADS",
+            (cores + cores.div_ceil(2)).to_string(),
+        )
         .args(ours)
         .args(theirs);
     with_test_env(workspace, run)
