@@ -317,8 +317,9 @@ async fn a_flood_without_a_newline_costs_bounded_memory() {
         assert!(message.contains(&format!("`{server}`")), "{message}");
         assert!(message.contains("long"), "{message}");
     }
-    wait_for("the server to be usable", Duration::from_secs(5), async || {
-        peer.tool("bad__echo", json!({"n": 1})).await.response["result"]["structuredContent"]["n"] == 1
+    wait_for("the server to be usable", DEADLINE, async || {
+        peer.tool("bad__echo", json!({"n": 1})).await.response["result"]["structuredContent"]["n"]
+            == 1
     })
     .await;
 }
