@@ -124,6 +124,17 @@ impl Store {
         )
     }
 
+    /// The key with this id, living or not.
+    pub async fn key_get(&self, id: &str) -> Result<Option<KeyRow>> {
+        row!(
+            self.pool.read().await?,
+            KeyRow,
+            "SELECT id, project_id, name, role, hint, created_at, last_used_at, expires_at, revoked_at
+             FROM kb.api_keys WHERE id = $1",
+            Key(id),
+        )
+    }
+
     /// The key with this hash, living or not.
     pub async fn key_by_hash(&self, hash: &str) -> Result<Option<KeyRow>> {
         row!(

@@ -109,42 +109,8 @@ impl Live {
 
     /// How it is set up, and what is wrong with the files as they are now.
     pub(crate) async fn settings(self: &Arc<Self>) -> api::Settings {
-        let this = self.clone();
-        self.read(move |_, _| this.told()).await
-    }
-
-    fn told(&self) -> api::Settings {
-        let (problems, warnings) = match Config::load(&self.sources, &startup::env) {
-            Ok(config) => (Vec::new(), config.warnings),
-            Err(error) => (error.problems, Vec::new()),
-        };
-        let told = |problems: Vec<Problem>| problems.iter().map(ToString::to_string).collect();
         let overruled = self.overrides.overruled();
-        let file = self.sources.settings.as_ref();
-        let settings = config::all_settings(&self.sources).into_iter();
-        let settings = settings.map(|setting| api::OneSetting {
-            from: match (setting.line, file) {
-                _ if overruled.contains(&setting.key.as_str()) => {
-                    "command line or environment".to_owned()
-                }
-                (Some(line), Some(file)) => format!("{}:{line}", file.display()),
-                _ => "default".to_owned(),
-            },
-            key: setting.key,
-            value: setting.value,
-            default: setting.default,
-            about: setting.about,
-        });
-        api::Settings {
-            files: self
-                .sources
-                .files()
-                .map(|path| path.display().to_string())
-                .collect(),
-            problems: told(problems),
-            warnings: told(warnings),
-            settings: settings.collect(),
-        }
+        self.read(move |sources, _| told(sources, &overruled)).await
     }
 
     /// Looks at the files, without holding anybody up.
@@ -239,6 +205,37 @@ impl Live {
 pub(crate) fn warn_of(config: &Config) {
     for warning in &config.warnings {
         tracing::warn!("{warning}");
+    }
+}
+
+/// The settings of these files; `overruled` are the keys that the command line or the environment set.
+fn told(sources: &Sources, overruled: &[&str]) -> api::Settings {
+    let (problems, warnings) = match Config::load(sources, &startup::env) {
+        Ok(config) => (Vec::new(), config.warnings),
+        Err(error) => (error.problems, Vec::new()),
+    };
+    let told = |problems: Vec<Problem>| problems.iter().map(ToString::to_string).collect();
+    let file = sources.settings.as_ref();
+    let settings = config::all_settings(sources).into_iter();
+    let settings = settings.map(|setting| api::OneSetting {
+        from: match (setting.line, file) {
+            _ if overruled.contains(&setting.key.as_str()) => {
+                "command line or environment".to_owned()
+            }
+            (Some(line), Some(file)) => format!("{}:{line}", file.display()),
+            _ => "default".to_owned(),
+        },
+        key: setting.key,
+        value: setting.value,
+        default: setting.default,
+        about: setting.about,
+    });
+    let files = sources.files().map(|path| path.display().to_string());
+    api::Settings {
+        files: files.collect(),
+        problems: told(problems),
+        warnings: told(warnings),
+        settings: settings.collect(),
     }
 }
 

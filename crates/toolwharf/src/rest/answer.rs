@@ -1,16 +1,19 @@
 //! Errors as HTTP says them: problem details (RFC 9457).
 
 use std::{
+    convert::Infallible,
     num::NonZeroU32,
     ops::{Deref, DerefMut},
 };
 
 use api::Wrong;
 use axum::{
+    body::{Body, Bytes},
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use config::EditError;
+use futures_util::{Stream, StreamExt as _};
 
 use crate::{
     auth::Ambiguous,
@@ -102,6 +105,16 @@ impl Problem {
 /// A name, as far as it is repeated.
 pub(super) fn shown(name: &str) -> String {
     name.chars().take(SHOWN).collect()
+}
+
+/// An event stream, which no cache keeps.
+pub(super) fn event_stream(events: impl Stream<Item = Bytes> + Send + 'static) -> Response {
+    let headers = [
+        (header::CONTENT_TYPE, "text/event-stream"),
+        (header::CACHE_CONTROL, "no-store"),
+    ];
+    let events = events.map(Ok::<_, Infallible>);
+    (headers, Body::from_stream(events)).into_response()
 }
 
 impl IntoResponse for Problem {

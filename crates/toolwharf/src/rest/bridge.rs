@@ -3,14 +3,14 @@
 //! They are many where other requests of the API are few, so the listener hands them over past the router; only a
 //! path that is written in an unusual way comes through it.
 
-use std::{convert::Infallible, num::NonZeroU32, sync::Arc, time::Duration};
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use api::McpError;
 use axum::{BoxError, Extension, extract::State, response::IntoResponse};
 use bytes::Bytes;
 use engine::{Answer, Caller, Scope, server::Server};
 use futures_util::stream;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
 use mcp::{
     Frame, Kind, Version,
     backlog::Account,
@@ -27,6 +27,7 @@ use utoipa::ToSchema;
 use super::{
     AppState, Problem,
     access::{Who, permit},
+    answer::event_stream,
     input,
     servers::Target,
 };
@@ -299,7 +300,7 @@ fn streamed(name: ServerName, outbox: Arc<Outbox>, answering: Answering) -> Resp
             message = outbox.next() => match message {
                 Some(message) => {
                     let event = encode(Some("message"), None, &message);
-                    return Some((Ok(event), Stage::Going(name, outbox, answering)));
+                    return Some((event, Stage::Going(name, outbox, answering)));
                 }
                 None => answering.as_mut().await,
             },
@@ -314,14 +315,9 @@ fn streamed(name: ServerName, outbox: Arc<Outbox>, answering: Answering) -> Resp
             Err(problem) => encode(Some("error"), None, &json!(*problem).to_string().into()),
         };
         text.extend_from_slice(&last);
-        Some((Ok::<_, Infallible>(text.into()), Stage::Over))
+        Some((text.into(), Stage::Over))
     });
-    let mut response = Response::new(Body::Other(axum::body::Body::from_stream(events)));
-    let headers = response.headers_mut();
-    let stream = HeaderValue::from_static("text/event-stream");
-    headers.insert(header::CONTENT_TYPE, stream);
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    response
+    event_stream(events).map(Body::Other)
 }
 
 #[cfg(test)]

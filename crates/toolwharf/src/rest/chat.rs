@@ -1,21 +1,18 @@
 //! Chats with an agent, and the conversations that are kept of them.
 
-use std::{
-    convert::Infallible,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
 };
 
 use agent::{ChatEvent, Conversation, Keep};
 use api::{ChatRequest, ConversationInfo, Conversations, WholeConversation};
 use axum::{
     Json,
-    body::{Body, Bytes},
+    body::Bytes,
     extract::{Path, State},
-    http::{StatusCode, header},
-    response::{IntoResponse, Response},
+    http::StatusCode,
+    response::Response,
 };
 use futures_util::{StreamExt as _, future::BoxFuture, stream};
 use model::ProjectId;
@@ -25,6 +22,7 @@ use store::{ConversationDetail, ConversationRow, Store};
 use super::{
     AppState, Problem,
     access::Within,
+    answer::event_stream,
     input::{self, Page},
 };
 use crate::agents::{NoAgent, NoTurn, Turn};
@@ -117,12 +115,7 @@ pub(super) async fn chat(
         let kind = data["type"].as_str().unwrap_or("event").to_owned();
         stream::iter(conversation.into_iter().chain([event(&kind, &data)]))
     });
-    let body = Body::from_stream(events);
-    let headers = [
-        (header::CONTENT_TYPE, "text/event-stream"),
-        (header::CACHE_CONTROL, "no-store"),
-    ];
-    Ok((headers, body).into_response())
+    Ok(event_stream(events))
 }
 
 /// Where a conversation is kept through a turn.
@@ -200,8 +193,8 @@ impl Keep for Kept {
     }
 }
 
-fn event(kind: &str, data: &Value) -> Result<Bytes, Infallible> {
-    Ok(mcp::sse::encode(Some(kind), None, &data.to_string().into()))
+fn event(kind: &str, data: &Value) -> Bytes {
+    mcp::sse::encode(Some(kind), None, &data.to_string().into())
 }
 
 /// The beginning of what was said, on one line.

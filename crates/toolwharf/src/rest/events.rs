@@ -13,17 +13,15 @@
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
-    convert::Infallible,
     sync::{Arc, atomic::Ordering},
     time::{Duration, SystemTime},
 };
 
 use axum::{
     Extension,
-    body::{Body, Bytes},
+    body::Bytes,
     extract::{Request, State},
-    http::header,
-    response::{IntoResponse, Response},
+    response::Response,
 };
 use engine::{Fleet, catalog::Catalog, remember::Pins, server::Server};
 use futures_util::{StreamExt as _, stream};
@@ -37,6 +35,7 @@ use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 use super::{
     AppState, Problem,
     access::{Who, Within},
+    answer::event_stream,
     calls,
     servers::{Home, LOOKS, Target},
 };
@@ -58,12 +57,7 @@ pub(super) async fn follow(
     Within(project): Within,
     request: Request,
 ) -> Result<Response, Problem> {
-    let Ok(place) = rest.followers.clone().try_acquire_owned() else {
-        return Err(Problem::new(
-            503,
-            "too many follow events or logs already; try again later",
-        ));
-    };
+    let place = rest.follower()?;
     let now = Instant::now();
     let following = Following {
         ready: VecDeque::new(),
@@ -82,23 +76,17 @@ pub(super) async fn follow(
     };
     let events = stream::unfold(following, async |mut following| {
         let event = following.next().await?;
-        Some((Ok::<Bytes, Infallible>(event), following))
+        Some((event, following))
     });
-    let headers = [
-        (header::CONTENT_TYPE, "text/event-stream"),
-        (header::CACHE_CONTROL, "no-store"),
-    ];
-    Ok((headers, Body::from_stream(events)).into_response())
+    Ok(event_stream(events))
 }
 
 /// What of a server tells that it changed.
-#[derive(Clone)]
 struct Pulse {
     state: Option<Live>,
     updated: Option<Time>,
 }
 
-#[derive(Clone)]
 struct Live {
     server: Arc<Server>,
     word: &'static str,
@@ -109,7 +97,6 @@ struct Live {
 }
 
 /// What it offers; compared by identity, for all of these are replaced where they change.
-#[derive(Clone)]
 struct Offer {
     catalog: Arc<Catalog>,
     pins: Arc<Pins>,

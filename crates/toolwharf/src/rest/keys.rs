@@ -104,14 +104,9 @@ pub(super) async fn revoke(
     Path(id): Path<String>,
 ) -> Result<StatusCode, Problem> {
     let store = rest.projects.store();
-    if !who.may(auth::Role::Admin, None) {
-        let keys = store.keys_hashed().await?;
-        if keys
-            .iter()
-            .any(|it| it.key.id == id && it.key.role == Role::Admin)
-        {
-            permit(&who, auth::Role::Admin, None)?;
-        }
+    let key = store.key_get(&id).await?;
+    if key.is_some_and(|key| key.role == Role::Admin) {
+        permit(&who, auth::Role::Admin, None)?;
     }
     store.key_revoke(project.as_ref(), &id).await?;
     rest.keys_changed().await;

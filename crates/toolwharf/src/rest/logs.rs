@@ -2,10 +2,10 @@
 //!
 //! Following goes by where the server is declared: it outlives the process, and the server's configuration.
 
-use std::{collections::VecDeque, convert::Infallible, time::Duration};
+use std::{collections::VecDeque, time::Duration};
 
 use axum::{
-    body::{Body, Bytes},
+    body::Bytes,
     extract::{Query, State, rejection::QueryRejection},
     http::header,
     response::{IntoResponse, Response},
@@ -16,7 +16,7 @@ use runtime::process::Lines;
 use serde::Deserialize;
 use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 
-use super::{AppState, Problem, input, servers::Target};
+use super::{AppState, Problem, answer::event_stream, input, servers::Target};
 use crate::gateway::KEEP_ALIVE;
 
 /// Lines that are told where nothing else is asked.
@@ -50,12 +50,7 @@ pub(super) async fn read(
         let kind = (header::CONTENT_TYPE, "text/plain; charset=utf-8");
         return Ok(([kind], text).into_response());
     }
-    let Ok(place) = rest.followers.clone().try_acquire_owned() else {
-        return Err(Problem::new(
-            503,
-            "too many follow logs already; try again later",
-        ));
-    };
+    let place = rest.follower()?;
     let following = Following {
         ready: VecDeque::new(),
         target,
@@ -70,13 +65,9 @@ pub(super) async fn read(
     };
     let events = futures_util::stream::unfold(following, async |mut following| {
         let event = following.next().await?;
-        Some((Ok::<Bytes, Infallible>(event), following))
+        Some((event, following))
     });
-    let headers = [
-        (header::CONTENT_TYPE, "text/event-stream"),
-        (header::CACHE_CONTROL, "no-store"),
-    ];
-    Ok((headers, Body::from_stream(events)).into_response())
+    Ok(event_stream(events))
 }
 
 fn last(text: &str, count: usize) -> impl Iterator<Item = &str> {

@@ -44,7 +44,7 @@ use engine::Gateway;
 use http::{Request, Response};
 use mcp::backlog::Account;
 use serde::Serialize;
-use tokio::sync::{Mutex, MutexGuard, Semaphore};
+use tokio::sync::{Mutex, MutexGuard, OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 use utoipa::ToSchema;
@@ -132,6 +132,13 @@ impl Rest {
 type AppState = Arc<Rest>;
 
 impl Rest {
+    /// A place among those who follow logs or events, each of which looks again and again.
+    fn follower(&self) -> Result<OwnedSemaphorePermit, Problem> {
+        let place = self.followers.clone().try_acquire_owned();
+        let many = "too many follow events or logs already; try again later";
+        place.map_err(|_| Problem::new(503, many))
+    }
+
     /// Waits for a turn to change what is configured of projects.
     async fn turn(&self) -> Result<MutexGuard<'_, ()>, Problem> {
         let turn = tokio::time::timeout(TURN, self.edits.lock()).await;
