@@ -29,7 +29,7 @@ pub struct Client {
     pub project: Option<String>,
     /// Its other servers, which can be moved.
     pub servers: Vec<String>,
-    /// What connecting it would change in the file, as a unified diff without secrets; none if nothing.
+    /// The change that connecting it would make to the file, as a unified diff without secrets; none if nothing would change.
     pub diff: Option<String>,
 }
 
@@ -51,7 +51,7 @@ pub struct ConnectRequest {
     pub dry_run: bool,
 }
 
-/// What connecting a client did, or would do.
+/// The steps of connecting a client, done or planned.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Connected {
     pub name: String,
@@ -63,11 +63,11 @@ pub struct Connected {
     pub moved: Vec<String>,
     /// Its servers that were to be moved, and stay.
     pub staying: Vec<Unusable>,
-    /// What is worth a look.
+    /// Doubts about an entry or a file that do not stop it.
     pub warnings: Vec<String>,
 }
 
-/// What disconnecting a client did, or would do.
+/// The steps of disconnecting a client, done or planned.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Disconnected {
     pub name: String,

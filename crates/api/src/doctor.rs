@@ -1,4 +1,4 @@
-//! What is wrong with an installation.
+//! Findings of `toolwharf doctor` about an installation.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -17,7 +17,7 @@ pub struct Report {
 pub struct Finding {
     pub level: Level,
     pub what: String,
-    /// What to do about it.
+    /// A way to mend it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub help: Option<String>,
 }

@@ -57,12 +57,12 @@ pub struct InstallOption {
     pub version: Option<String>,
     /// Why it cannot be installed in this way, each with its place in the registry's entry.
     pub refused: Vec<Wrong>,
-    /// What it needs to know: a JSON Schema of `values`. Secrets have the format `password`, paths of the host `path`.
+    /// The values that it needs, as a JSON Schema of `values`. Secrets have the format `password`, paths of the host `path`.
     #[schema(value_type = Object)]
     pub inputs: Value,
     /// Whether it runs in a sandbox on this host.
     pub sandbox: bool,
-    /// What its sandbox reaches: `none`, `open`, or `{"allow": [HOST, …]}`, the hosts that the entry permits.
+    /// The hosts that its sandbox reaches: `none`, `open`, or `{"allow": [HOST, …]}`, the hosts that the entry permits.
     #[schema(schema_with = schema::any)]
     pub network: Value,
     /// Paths in its sandbox whose files are kept.
@@ -70,7 +70,7 @@ pub struct InstallOption {
     pub notices: Vec<String>,
 }
 
-/// What is to be installed, and how.
+/// A server to install, with its values.
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct InstallRequest {
@@ -78,7 +78,7 @@ pub struct InstallRequest {
     pub option: Option<String>,
     /// The `digest` of the entry that was shown.
     pub digest: Option<String>,
-    /// What the server is to be called here.
+    /// The server's name here.
     pub name: Option<String>,
     /// As `inputs` of the option describes them.
     #[schema(value_type = Object)]
@@ -91,15 +91,15 @@ pub struct InstallRequest {
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Installed {
     pub server: Server,
-    /// What it listed in the trial.
+    /// The tools that it listed in the trial.
     pub tools: Vec<TriedTool>,
     /// Why its tools could not be listed yet: somebody has to sign in to it first.
     pub unseen: Option<String>,
     /// The provider of the sandbox that it was tried in.
     pub provider: Option<String>,
-    /// What of that sandbox holds, and what does not.
+    /// Limits that the sandbox enforces, and those that it cannot.
     pub enforced: Vec<Enforced>,
-    /// What its sandbox reaches: `none`, `open`, or `{"allow": [HOST, …]}`.
+    /// The hosts that its sandbox reaches: `none`, `open`, or `{"allow": [HOST, …]}`.
     #[schema(schema_with = schema::any)]
     pub network: Value,
     pub volumes: Vec<String>,
@@ -116,7 +116,7 @@ pub struct TriedTool {
     pub name: String,
     pub title: Option<String>,
     pub description: String,
-    /// What the server says of it: `readOnlyHint`, `destructiveHint` and the like.
+    /// The server's own hints about it: `readOnlyHint`, `destructiveHint` and the like.
     #[schema(schema_with = schema::optional_object)]
     pub annotations: Option<Value>,
     #[schema(schema_with = schema::any)]

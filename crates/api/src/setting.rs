@@ -8,9 +8,9 @@ use utoipa::ToSchema;
 pub struct Settings {
     /// The configuration files that are read, whether or not they are there.
     pub files: Vec<String>,
-    /// What is wrong in them. While there is anything, what was last read without a problem stays in force.
+    /// Errors in the files. As long as there is one, the settings that were last read without an error stay in force.
     pub problems: Vec<String>,
-    /// What is doubtful but works.
+    /// Doubts that stop nothing.
     pub warnings: Vec<String>,
     pub settings: Vec<OneSetting>,
 }

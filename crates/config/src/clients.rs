@@ -1,6 +1,6 @@
 //! The clients that are known by name: where each keeps its servers, and how it writes one.
 //!
-//! What is known here of clients is in their documentation, and theirs to change. Nothing is looked up beyond files and
+//! The facts about clients come from their documentation, and theirs to change. Nothing is looked up beyond files and
 //! folders. [`ClientFile`] edits their files.
 
 mod disk;
@@ -186,7 +186,7 @@ pub const CLIENTS: &[Client] = &[
 ];
 
 impl Client {
-    /// What most of them have.
+    /// The form that most of them have.
     const fn json(name: &'static str) -> Self {
         Self {
             name,
@@ -287,12 +287,12 @@ impl Machine<'_> {
     }
 }
 
-/// What a TOML file holds.
+/// The content of a TOML file.
 pub(crate) fn toml(source: &Source) -> Result<Value, EditError> {
     toml::parse(source).map_err(|problem| EditError::Unreadable((*problem).into()))
 }
 
-/// What a YAML file holds.
+/// The content of a YAML file.
 pub(crate) fn yaml(path: &Path, text: &str) -> Result<Value, EditError> {
     yaml::parse(path, text).map_err(|problem| EditError::Unreadable((*problem).into()))
 }

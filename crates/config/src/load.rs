@@ -30,7 +30,7 @@ pub struct Config {
     pub sources: Vec<PathBuf>,
     /// The file that each server is from.
     pub origins: HashMap<ServerName, PathBuf>,
-    /// What is doubtful but works.
+    /// Doubts that stop nothing.
     pub warnings: Vec<Problem>,
 }
 

@@ -302,7 +302,7 @@ impl Connect for Launcher {
     }
 }
 
-/// What is launched: with the access token in the place of `${login:NAME}`.
+/// The launch with the access token in the place of `${login:NAME}`.
 fn with_token(spec: &ServerSpec, issued: &Issued) -> ServerSpec {
     let mut spec = spec.clone();
     if let Origin::Launch(launch) = &mut spec.origin {

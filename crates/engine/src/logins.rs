@@ -17,12 +17,12 @@ pub struct Issued {
 
 /// Keeps people's sign-ins to servers. [`NoLogins`] keeps none.
 pub trait Logins: Send + Sync {
-    /// Gives the source of access tokens for the requests of an instance of the server, if the server may ask for any. The tokens are those
+    /// The source of access tokens for the requests of an instance of the server, if the server may ask for any. The tokens are those
     /// of the principal `whose`. `None` means those that all callers share. Where callers share none, they are those of the caller who
     /// signed in last, for the lists that all callers see.
     fn authorize(&self, spec: &ServerSpec, whose: Option<&Arc<str>>) -> Option<Arc<dyn Authorize>>;
 
-    /// Gives the access token for the environment of an instance that is launched now, if it has one there (`model::LoginVariables`). `whose` is
+    /// The access token for the environment of an instance that is launched now, if it has one there (`model::LoginVariables`). `whose` is
     /// as in [`Logins::authorize`].
     fn issue(
         &self,

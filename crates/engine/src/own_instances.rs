@@ -52,7 +52,7 @@ pub(crate) async fn instance(
     started(shared, server, &holder, whose, &capabilities, begin).await
 }
 
-/// Gives the caller's own instance of a server that each caller signs in to, and starts it if there is none.
+/// The caller's own instance of a server that each caller signs in to. It is started if there is none.
 pub(crate) async fn of_principal(
     shared: &Arc<Shared>,
     server: &Arc<Server>,

@@ -31,7 +31,7 @@ pub(crate) struct OwnInstances {
 }
 
 impl OwnInstances {
-    /// Gives the slot of an owner, and makes it if there is none. `None` means that `limit` owners have one already.
+    /// The slot of an owner, made if there is none. `None` means that `limit` owners have one already.
     pub(crate) fn slot(&self, holder: &Holder, limit: usize) -> Option<Slot> {
         let mut slots = self.by_holder.lock();
         if !slots.contains_key(holder) && slots.len() >= limit {

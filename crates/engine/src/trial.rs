@@ -19,10 +19,10 @@ use crate::{
     launch::Launched,
 };
 
-/// What a server had to show.
+/// The lists of a server in its trial.
 pub struct Tried {
     pub tools: Vec<Item>,
-    /// What its sandbox was made by, where it had one.
+    /// The provider of its sandbox, if it had one.
     pub placement: Option<Arc<Placement>>,
 }
 
@@ -56,7 +56,7 @@ impl Gateway {
     /// [`TrialError`]. A package that was installed for the trial, and that no server is started from, is removed again.
     ///
     /// # Cancel safety
-    /// What was started is ended; a package that was installed stays.
+    /// The started process is ended; a package that was installed stays.
     pub async fn trial(&self, spec: &ServerSpec) -> Result<Tried, TrialError> {
         let packages = self.shared.runtimes.packages();
         let launch = spec.launch();

@@ -53,7 +53,7 @@ impl Gateway {
     /// [`UpdateError`]; [`UpdateError::Package`] with what npm or uv says.
     ///
     /// # Cancel safety
-    /// What was started is ended; nothing has changed for the server.
+    /// The started process is ended; nothing has changed for the server.
     pub async fn newest(&self, server: &Server) -> Result<Candidate, UpdateError> {
         let (launch, package) = self.package(server).await?;
         let packages = self.packages(server)?;

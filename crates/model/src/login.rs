@@ -53,7 +53,7 @@ pub struct Assertion {
     pub idp: Option<Idp>,
 }
 
-/// Where the text of an assertion is.
+/// The place of an assertion's text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AssertionText {
     Is(Hidden),
@@ -109,13 +109,13 @@ pub struct Login {
     /// Whether the issuer is told which server the token is for (RFC 8707). Entra refuses that.
     pub resource: bool,
     pub pkce: Pkce,
-    /// Where people sign in, for an issuer without metadata.
+    /// The address where people sign in, for an issuer without metadata.
     pub endpoints: Option<Box<Endpoints>>,
     pub assertion: Option<Box<Assertion>>,
 }
 
 impl Login {
-    /// What of it must be in no text of ours.
+    /// The parts that must be in no text of ours.
     pub(crate) fn secrets(&self) -> impl Iterator<Item = &str> {
         let own = [&self.client_secret, &self.private_key];
         let assertion = self.assertion.as_deref();
@@ -144,7 +144,7 @@ pub struct LoginVariables {
     /// Of the table `[logins.NAME]`.
     pub name: String,
     pub variables: BTreeSet<String>,
-    /// `None`: there is no such table.
+    /// `None` if there is no such table.
     pub login: Option<Login>,
 }
 

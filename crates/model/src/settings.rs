@@ -38,7 +38,7 @@ pub struct Settings {
     pub client_metadata_url: Option<String>,
     /// Issuers whose tokens are taken, by the name that stands in the ids of their people.
     pub oidc: BTreeMap<String, OidcSettings>,
-    /// Where people sign in for the access tokens of variables, by name.
+    /// The sign-ins behind `${login:NAME}`, by name.
     pub logins: BTreeMap<String, Login>,
     /// Extensions that shared servers are told of, as clients have them: name and settings, which are JSON text.
     pub extensions: BTreeMap<String, String>,

@@ -84,7 +84,7 @@ impl Key {
 pub struct Prover {
     key: Key,
     token: String,
-    /// What the server last said.
+    /// The nonce that the server last gave.
     nonce: Mutex<Option<String>>,
 }
 

@@ -78,7 +78,7 @@ struct Inner {
     proofs: HashSet<String>,
 }
 
-/// What a proof says.
+/// The claims of a proof.
 #[derive(Deserialize)]
 struct Proof {
     jti: String,

@@ -95,7 +95,7 @@ impl Live {
     /// The arguments by which another process finds the same files and the same data directory.
     pub(crate) fn arguments(&self) -> Vec<OsString> {
         let mut arguments = Vec::new();
-        // What stands in its usual place is found there.
+        // A file in its usual place is found there.
         if !self.sources.optional {
             for file in self.sources.files() {
                 arguments.extend(["--config".into(), file.into()]);

@@ -157,7 +157,7 @@ pub(crate) fn import_all(
     Ok((file.clone(), report))
 }
 
-/// What [`import_all`] would report.
+/// The report that [`import_all`] would give.
 ///
 /// # Errors
 /// As [`import`].

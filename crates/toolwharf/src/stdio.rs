@@ -94,7 +94,7 @@ fn connected(name: &str) -> Result<&'static Client, clients::Error> {
     Clients::find(name)
 }
 
-/// Whose key a client has, as the record of calls names it.
+/// The owner of a client's key, as the record of calls names it.
 async fn identified(store: &Store, data_dir: &Path, client: &Client) -> anyhow::Result<Arc<str>> {
     let file = token_file(data_dir, client);
     let again = || NO_KEY.replace("NAME", client.name);

@@ -18,7 +18,7 @@ use tempfile::TempDir;
 use testkit::{Bin, DEADLINE, Peer, StdioClient, peer};
 use tokio::process::Command;
 
-/// What each client has: its name, its file, the text of that, and where our entry is then.
+/// Each client: its name, its file, the text of that, and the place of our entry in it.
 const FILES: &[(&str, &str, &str, &str)] = &[
     (
         "claude-code",
@@ -118,7 +118,7 @@ impl Home {
         serde_json::from_str::<Value>(&text).expect("JSON")["mcpServers"].clone()
     }
 
-    /// What the data directory holds of clients.
+    /// The files about clients in the data directory.
     fn kept(&self) -> Vec<PathBuf> {
         let folder = self.path(".local/share/toolwharf/clients");
         let entries = fs::read_dir(folder).expect("a folder");

@@ -19,9 +19,9 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct OnDisk {
     pub path: PathBuf,
-    /// Where links lead.
+    /// The file at the end of symbolic links.
     target: PathBuf,
-    /// `None`: there is none.
+    /// `None` if there is no such file.
     pub text: Option<String>,
 }
 

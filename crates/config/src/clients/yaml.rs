@@ -16,7 +16,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Value, Box<Problem>> {
         return Ok(Value::Object(serde_json::Map::new()));
     }
     serde_saphyr::from_str(text).map_err(|error| {
-        // What the parser says may quote the text.
+        // The parser's message may quote the text.
         let place = error.location().map(|at| (at.line(), at.column()));
         let what = match place {
             Some((line, column)) => format!("invalid YAML at line {line}, column {column}"),
@@ -103,7 +103,7 @@ fn key_of(name: &str) -> String {
     }
 }
 
-/// What stands under a key of the first column.
+/// The lines under a key of the first column.
 struct Block {
     /// The line of the key.
     key: usize,

@@ -93,7 +93,7 @@ fn is_open(table: &DeTable<'_>, span: &Range<usize>) -> bool {
     first.is_some_and(|value| !(span.start <= value.span().start && value.span().end <= span.end))
 }
 
-/// What the sample says of settings: it has each of them, with its default or as an example in a comment.
+/// The settings of the sample: it has each of them, with its default or as an example in a comment.
 fn sample() -> Vec<Setting> {
     let mut all = Vec::new();
     let mut table = String::new();

@@ -278,7 +278,7 @@ fn what_cannot_be_edited_is_told_with_its_place() {
             "{said}"
         );
     }
-    // What would need another style is refused, and the text is as it was.
+    // A value that needs another style is refused, and the text is as it was.
     for (name, text) in [
         ("goose", "extensions: {a: {type: builtin}}\n"),
         ("codex", "a = 1\r\nb = 2\n"),

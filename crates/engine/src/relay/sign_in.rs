@@ -10,7 +10,7 @@ use mcp::{
 use super::{Failure, Opening, Relay};
 use crate::{exchange::Answer, questions::answered, unavailable::Unavailable};
 
-/// What a modern client is asked as.
+/// The name under which a modern client is asked.
 const KEY: &str = "login";
 
 impl Relay<'_> {

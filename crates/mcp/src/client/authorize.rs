@@ -20,7 +20,7 @@ pub trait Authorize: Send + Sync + fmt::Debug {
     ) -> BoxFuture<'static, Result<Access, SignIn>>;
 }
 
-/// What a request carries.
+/// The credential of a request.
 pub enum Token {
     /// The token that is known. `None` means that the request goes without one.
     Is(Option<Access>),

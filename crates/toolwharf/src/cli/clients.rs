@@ -68,7 +68,7 @@ struct Which {
     yes: bool,
 }
 
-/// What there is to work with.
+/// The parts that the command works with.
 struct Bench {
     clients: Clients,
     sources: Sources,
@@ -76,7 +76,7 @@ struct Bench {
     keys: Keys,
 }
 
-/// Whoever makes keys here.
+/// The maker of keys: the gateway if it runs, else the database.
 enum Keys {
     Gateway(Api),
     Store(Store),

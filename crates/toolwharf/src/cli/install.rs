@@ -36,7 +36,7 @@ pub(super) struct Args {
     /// Which way, where there are several: npm, pypi, oci, mcpb or remote.
     #[arg(long, value_name = "KIND")]
     option: Option<String>,
-    /// What to call it here; without it, the part of its name behind the `/`.
+    /// The server's name here; without it, the part of its name behind the `/`.
     #[arg(long)]
     name: Option<String>,
     /// Add it to this project; without it, to the configuration file.
@@ -260,7 +260,7 @@ fn tried(installed: &Installed) -> String {
     text
 }
 
-/// What a tool is said to do, in brackets.
+/// A tool's hints, in brackets.
 fn hints(annotations: Option<&Value>) -> String {
     let is = |key: &str| annotations.is_some_and(|all| all[key] == true);
     let words: Vec<&str> = [

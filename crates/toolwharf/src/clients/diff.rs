@@ -1,4 +1,4 @@
-//! What would change in a client's file, as a difference that can be shown.
+//! The change to a client's file, as a difference that can be shown.
 //!
 //! Invariant: texts under keys that hold secrets (`env`, `headers` and the like, or a key that is called so) are not in it.
 
@@ -11,7 +11,7 @@ use similar::TextDiff;
 const CONTEXT: usize = 2;
 /// Shorter texts are no secrets, and would garble everything else.
 const MIN_SECRET: usize = 4;
-/// What is looked through for secrets, so that it takes no time to speak of.
+/// The most that is looked through for secrets, so that it takes no time to speak of.
 const MAX_BYTES: usize = 256 << 10;
 const MAX_SECRETS: usize = 2_000;
 /// How long a better difference is looked for.

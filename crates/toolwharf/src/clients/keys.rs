@@ -18,7 +18,7 @@ pub(crate) fn name(client: &Client) -> String {
     format!("client:{}", client.name)
 }
 
-/// Whoever makes and revokes keys.
+/// The maker and revoker of keys.
 pub(crate) trait Keyring: Sync {
     type Error: From<Error>;
 

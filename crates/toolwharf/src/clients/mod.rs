@@ -74,10 +74,10 @@ fn known() -> String {
 #[derive(Clone)]
 pub(crate) struct Clients {
     shelf: Shelf,
-    /// Whatever starts Toolwharf with its servers and its data directory, for somebody who knows the home directory only.
+    /// The command that starts Toolwharf with its servers and its data directory, for somebody who knows the home directory only.
     program: String,
     options: Vec<String>,
-    /// Where the gateway is, if that lasts.
+    /// The gateway's address, if it is a lasting one.
     url: Option<String>,
 }
 
@@ -174,7 +174,7 @@ impl Clients {
         })
     }
 
-    /// What connecting a client would change in its file; `None` if nothing.
+    /// The change that connecting a client would make to its file; `None` if nothing would change.
     pub(crate) fn diff_of(&self, seen: &Seen, with: (&Sources, &Itself)) -> Option<String> {
         let wish = Wish {
             project: seen.project.clone(),
@@ -201,7 +201,7 @@ impl Seen {
         self.is_recorded
     }
 
-    /// What is told of it, with the difference that connecting would make.
+    /// The client as the API shows it, with the difference that connecting would make.
     pub(crate) fn told(self, diff: Option<String>) -> api::Client {
         api::Client {
             name: self.client.name.to_owned(),
@@ -253,7 +253,7 @@ fn machine() -> Machine<'static> {
     }
 }
 
-/// What starts this program: its name on the search path, which outlives an update, or else where it is.
+/// The command of this program: its name on the search path, which outlives an update, or else where it is.
 fn program() -> String {
     let own = env::current_exe().unwrap_or_default();
     let real = fs::canonicalize(&own).unwrap_or(own);

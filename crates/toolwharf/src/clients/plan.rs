@@ -1,4 +1,4 @@
-//! What connecting a client would do, and doing it.
+//! Plans of connecting a client, and how they are carried out.
 
 use std::path::Path;
 
@@ -28,7 +28,7 @@ pub(crate) struct Wish {
     pub(crate) take: bool,
 }
 
-/// What connecting a client would do.
+/// The plan of connecting a client.
 pub(crate) struct Plan {
     client: &'static Client,
     disk: OnDisk,
@@ -39,7 +39,7 @@ pub(crate) struct Plan {
     wish: Wish,
     /// Servers to be moved, as Toolwharf has them.
     pub(crate) moving: Vec<Foreign>,
-    /// What of them is in Toolwharf already.
+    /// Those that are in Toolwharf already.
     there: Vec<ServerName>,
     /// Servers that stay in the client's file, and why.
     staying: Vec<(String, String)>,
@@ -48,7 +48,7 @@ pub(crate) struct Plan {
 }
 
 impl Clients {
-    /// What connecting this client would do.
+    /// Plans to connect this client.
     ///
     /// # Errors
     /// [`Error`]
@@ -84,7 +84,7 @@ impl Clients {
             plan.token = self.shelf.key(client)?;
         }
         plan.record = record;
-        // What cannot be written is an error here, before anything is done.
+        // A text that cannot be written is an error here, before anything is done.
         self.text(&plan, NO_TOKEN)?;
         Ok(plan)
     }
@@ -117,7 +117,7 @@ impl Clients {
         Way::Command { program, args }
     }
 
-    /// What would change in the client's file, without secrets; empty if nothing would.
+    /// The change to the client's file, without secrets; empty if there is none.
     ///
     /// # Errors
     /// None that [`Clients::plan`] has not had.
@@ -274,7 +274,7 @@ impl Plan {
         fits.then_some(record.key.as_str())
     }
 
-    /// What is told of it, with that difference.
+    /// The plan as the API shows it, with that difference.
     pub(crate) fn told(&self, diff: String) -> api::Connected {
         let name = |one: &Foreign| one.name.clone();
         let notes = self.moving.iter().flat_map(|one| {

@@ -1,4 +1,4 @@
-//! What is kept of connected clients, in a folder of the data directory for its user alone: of each what was done (`NAME.json`),
+//! Records of connected clients, in a folder of the data directory for its user alone: of each the change (`NAME.json`),
 //! the text of its file before (`NAME.before`), and its key (`NAME.key`).
 //!
 //! Invariant: all of it is there before the client's file is changed.
@@ -20,7 +20,7 @@ use super::Error;
 
 const FOLDER: &str = "clients";
 
-/// What was done to a client's file.
+/// The change that was made to a client's file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Record {
     pub(super) file: PathBuf,
@@ -55,7 +55,7 @@ pub(crate) fn token_file(data_dir: &Path, client: &Client) -> PathBuf {
     Shelf::new(data_dir).path(client, "key")
 }
 
-/// What a text is known by.
+/// The digest of a text.
 pub(super) fn digest(text: &str) -> String {
     hex::encode(Sha256::digest(text))
 }
@@ -71,7 +71,7 @@ impl Shelf {
         self.dir.join(format!("{}.{kind}", client.name))
     }
 
-    /// What was done to the file of this client, if it is connected.
+    /// The record of this client, if it is connected.
     pub(super) fn record(&self, client: &Client) -> Result<Option<Record>, Error> {
         let path = self.path(client, "json");
         let Some(text) = read(&path)? else {

@@ -1,4 +1,4 @@
-//! What disconnecting a client would do, and doing it.
+//! Plans of disconnecting a client, and how they are carried out.
 
 use config::{Client, ClientFile, OnDisk, ServerFile, Sources};
 use model::ServerName;
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::registry;
 
-/// What is given back.
+/// The text that is given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Restored {
     /// The file is as it was before, to the byte.
@@ -22,7 +22,7 @@ enum Restored {
     Nothing,
 }
 
-/// What disconnecting a client would do.
+/// The plan of disconnecting a client.
 pub(crate) struct Undo {
     client: &'static Client,
     pub(super) disk: OnDisk,
@@ -35,7 +35,7 @@ pub(crate) struct Undo {
 }
 
 impl Clients {
-    /// What disconnecting this client would do.
+    /// Plans to disconnect this client.
     ///
     /// # Errors
     /// [`Error`]
@@ -69,7 +69,7 @@ impl Clients {
         })
     }
 
-    /// What would change in the client's file, without secrets; empty if nothing would.
+    /// The change to the client's file, without secrets; empty if there is none.
     pub(crate) fn undo_diff(&self, undo: &Undo) -> String {
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
         let (old, new) = (text(&undo.disk.text), text(&undo.text));
@@ -127,7 +127,7 @@ impl Clients {
 }
 
 impl Undo {
-    /// What is told of it, with the servers that are no longer in Toolwharf.
+    /// The plan as the API shows it, with the servers that are no longer in Toolwharf.
     pub(crate) fn told(&self, removed: Vec<String>) -> api::Disconnected {
         let restored = match self.restored {
             Restored::Whole => "whole",

@@ -17,7 +17,7 @@ use sha2::{Digest as _, Sha256};
 /// Path and gzip of each file of `web/dist`.
 const FILES: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/console.rs"));
 const PAGE: &str = include_str!("../../../../web/dist/index.html");
-/// Where the page has its nonce, for libraries that add styles.
+/// The place of the nonce in the page, for libraries that add styles.
 const NONCE: &str = "{nonce}";
 
 /// First parts of the console's paths; each of them answers with the page.

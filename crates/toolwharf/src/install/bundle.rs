@@ -28,7 +28,7 @@ use super::{
 
 /// Largest file, in bytes.
 pub(super) const FILE_BYTES: usize = 128 << 20;
-/// What the files of one may have together, in bytes.
+/// The most that the files of a bundle may have together, in bytes.
 const UNPACKED_BYTES: u64 = 1 << 30;
 const MAX_FILES: usize = 50_000;
 /// Largest manifest, in bytes.
@@ -90,7 +90,7 @@ struct Asked {
     sensitive: bool,
 }
 
-/// Where a bundle of this hash stands, or would.
+/// The folder of a bundle with this hash, whether or not it is there.
 pub(super) fn folder(bundles: &Path, sha256: &str) -> PathBuf {
     bundles.join(sha256)
 }

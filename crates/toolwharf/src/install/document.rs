@@ -22,7 +22,7 @@ pub(super) const ENTRY_BYTES: usize = 256 << 10;
 /// Faults that are told.
 const MAX_WRONG: usize = 20;
 
-/// Where publishers put what the schema has no place for.
+/// The field where publishers put data that the schema has no place for.
 pub(super) const PUBLISHER: &str = "io.modelcontextprotocol.registry/publisher-provided";
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -129,7 +129,7 @@ fn nullable<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
 
 impl Document {
     /// # Errors
-    /// What is wrong with the entry, each with its place.
+    /// The errors of the entry, each with its place.
     pub(crate) fn read(entry: &Value) -> Result<Self, Vec<Wrong>> {
         let mut wrong = Vec::new();
         look(entry, &mut String::new(), 0, false, &mut wrong);

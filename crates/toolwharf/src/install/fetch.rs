@@ -21,9 +21,9 @@ const ANSWER_BYTES: usize = 16 << 20;
 const DEPTH: usize = 64;
 const ANSWER: Duration = Duration::from_secs(20);
 const DOWNLOAD: Duration = Duration::from_secs(300);
-/// What is in the cache and younger is taken without asking.
+/// A file of the cache that is younger is taken without asking.
 const FRESH: Duration = Duration::from_secs(60);
-/// What the files of the cache may have together, in bytes.
+/// The most that the files of the cache may have together, in bytes.
 const CACHE_BYTES: u64 = 128 << 20;
 /// Hops of a download: releases stand elsewhere than their names say.
 const REDIRECTS: usize = 5;

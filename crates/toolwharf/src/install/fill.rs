@@ -24,10 +24,10 @@ use super::{
 const VALUE_BYTES: usize = 16 << 10;
 /// Values of one input.
 const MAX_VALUES: usize = 32;
-/// Where the files of a bundle are in its sandbox.
+/// The folder of a bundle in its sandbox.
 pub(super) const BUNDLE: &str = "/bundle";
 
-/// Where the entry will stand, which says where its secrets are.
+/// The place of the entry, which decides where its secrets are.
 pub(crate) enum Place<'p> {
     /// In `mcp.json`: secrets are variables of the gateway's environment. Tells whether one is set.
     File(&'p (dyn Fn(&str) -> bool + Sync)),
@@ -336,7 +336,7 @@ impl Plan {
         Err("is a path of this host, which only an input with the format `filepath` may be")
     }
 
-    /// Whose fault an argument is: that of its only value, or the entry's.
+    /// The cause of a wrong argument: its only value, or the entry.
     fn place(&self, at: &str, value: Option<&Template>) -> String {
         match value.map(Vec::as_slice) {
             Some([Part::Field(field), ..]) => pointer(&self.fields[*field].name),

@@ -20,7 +20,7 @@ use super::{
 
 /// Hosts that an entry may permit, and volumes that it may have.
 const MAX_HOSTS: usize = 64;
-/// Whose word on permissions is taken: our own, and ToolHive's.
+/// The publishers whose permissions are taken: we ourselves, and ToolHive.
 const OURS: &str = "dev.toolwharf";
 const TOOLHIVE: &str = "io.github.stacklok";
 
@@ -34,7 +34,7 @@ pub(crate) enum Kind {
     Remote,
 }
 
-/// What is asked for.
+/// The inputs that are asked for.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Field {
     pub(super) name: String,
@@ -72,7 +72,7 @@ pub(super) type Template = Vec<Part>;
 /// An argument, of which there is none if a field in it has no value.
 #[derive(Clone, Debug)]
 pub(super) struct Word {
-    /// Where it stands in the entry.
+    /// Its place in the entry.
     pub(super) at: String,
     pub(super) flag: Option<String>,
     /// `None`: the flag is all of it.
@@ -102,7 +102,7 @@ pub(crate) struct Plan {
     pub(super) fields: Vec<Field>,
     /// Of `npx` or `uvx`.
     pub(super) options: Vec<String>,
-    /// What runs a bundle, and where its files are on this host.
+    /// The program of a bundle, and the folder of its files on this host.
     pub(super) program: Option<String>,
     pub(super) folder: Option<PathBuf>,
     pub(super) words: Vec<Word>,
@@ -169,7 +169,7 @@ impl Kind {
     }
 }
 
-/// Where an entry says where something runs.
+/// The field of an entry that names where it runs.
 pub(super) fn runs(document: &Document) -> Vec<String> {
     let mut runs: Vec<String> = Vec::new();
     let packages = document
@@ -355,7 +355,7 @@ impl Plan {
         }
     }
 
-    /// What a sandbox of it reaches, as entries say it.
+    /// The hosts that a sandbox of it reaches, as entries say it.
     pub(super) fn reaches(&self) -> Value {
         match (self.is_launched() && !self.is_open, self.network.as_slice()) {
             (false, _) => "open".into(),
@@ -373,7 +373,7 @@ impl Plan {
         self.kind != Kind::Remote
     }
 
-    /// What is told of it.
+    /// The entry as the API shows it.
     pub(crate) fn told(&self) -> InstallOption {
         InstallOption {
             id: self.id.clone(),

@@ -47,7 +47,7 @@ static CATALOGUE: LazyLock<Vec<Value>> = LazyLock::new(|| {
     serde_json::from_str(text).expect("catalogue.json is a list, as its test says")
 });
 
-/// What registries list.
+/// Entries that registries list.
 pub(crate) struct Catalogue {
     fetcher: Fetcher,
     bundles: PathBuf,
@@ -86,7 +86,7 @@ pub(crate) enum Error {
     Unfit(String, Vec<Wrong>),
 }
 
-/// Where entries are from.
+/// The registries that entries come from.
 #[derive(Clone)]
 enum Source {
     BuiltIn,
@@ -123,7 +123,7 @@ impl Catalogue {
         self.turns.acquire().await.ok()
     }
 
-    /// What is listed that has the word, by name, and what could not be looked at. `asked`: the name of one registry, or a URL.
+    /// Entries that contain the word, by name, and the registries that did not answer. `asked`: the name of one registry, or a URL.
     ///
     /// # Errors
     /// There is no such registry.
@@ -392,7 +392,7 @@ impl Listing {
         }
     }
 
-    /// What is told of it.
+    /// The entry as the API shows it.
     pub(crate) fn told(&self, plans: &[Plan]) -> RegistryServer {
         let repository = self.document.repository.as_ref();
         RegistryServer {

@@ -621,7 +621,7 @@ async fn text_of(assertion: &Assertion, public_only: bool) -> Result<String, oau
     read.map_err(|error| unusable(format!("`assertionFile` {shown} cannot be read: {error}")))?;
     let text = String::from_utf8(bytes).unwrap_or_default();
     let text = text.trim();
-    // Whatever else stands in a file goes nowhere.
+    // Other text of a file goes nowhere.
     let is_jwt = text.split('.').count() == 3
         && text
             .bytes()

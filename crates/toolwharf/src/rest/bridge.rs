@@ -53,7 +53,7 @@ pub(crate) struct CallRequest {
     pub(crate) params: Option<Box<RawValue>>,
     /// How long the server may take; as it is configured without it.
     pub(crate) timeout_ms: Option<u64>,
-    /// What the caller can be asked, as capabilities of a client of 2026-07-28, such as `{"elicitation": {"form": {}}}`.
+    /// The questions that the caller can answer, as capabilities of a client of 2026-07-28, such as `{"elicitation": {"form": {}}}`.
     /// Then the result may be of the type `input_required`: the call is made again with `inputResponses` and
     /// `requestState` in its parameters.
     #[schema(value_type = Option<Object>)]

@@ -1,4 +1,4 @@
-//! What `toolwharf doctor` finds, for those who are not at a terminal: this binary is run once more, as it would be there.
+//! Findings of `toolwharf doctor` for people who are not at a terminal: this binary is run once more, as it would be there.
 
 use std::{process::Stdio, time::Duration};
 

@@ -1,4 +1,4 @@
-//! What happens, as one stream of events: servers, their tools, calls.
+//! One stream of events about servers, their tools and calls.
 //!
 //! A stream looks at what the gateway has in memory, twice a second, and tells what differs from what it told. So what
 //! nobody follows costs nothing, and who reads slowly misses what was in between, but never the last state.
@@ -81,7 +81,7 @@ pub(super) async fn follow(
     Ok(event_stream(events))
 }
 
-/// What of a server tells that it changed.
+/// The parts of a server that tell whether it changed.
 struct Pulse {
     state: Option<Live>,
     updated: Option<Time>,
@@ -96,7 +96,7 @@ struct Live {
     offer: Offer,
 }
 
-/// What it offers; compared by identity, for all of these are replaced where they change.
+/// The tools that it offers; compared by identity, since all of these are replaced when they change.
 struct Offer {
     catalog: Arc<Catalog>,
     pins: Arc<Pins>,
@@ -339,7 +339,7 @@ impl Following {
     }
 
     fn tell(&mut self, event: &str, data: &impl Serialize) {
-        // What cannot be written as JSON does not exist among these.
+        // Each of these can be written as JSON.
         let data = serde_json::to_vec(data).unwrap_or_default();
         self.ready
             .push_back(sse::encode(Some(event), None, &data.into()));

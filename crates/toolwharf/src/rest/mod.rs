@@ -92,7 +92,7 @@ pub(crate) struct Rest {
     over: CancellationToken,
     followers: Arc<Semaphore>,
     statistics: statistics::Statistics,
-    /// Whoever holds it has the installation examined.
+    /// Held while the installation is examined.
     examining: Semaphore,
 }
 

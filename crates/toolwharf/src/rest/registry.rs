@@ -42,7 +42,7 @@ const STDERR_CHARS: usize = 1000;
 /// Longest description of a tool that is told, in characters.
 const DESCRIPTION_CHARS: usize = 2000;
 
-/// What is asked for when registries are searched.
+/// The query of a search in the registries.
 #[derive(Debug, Deserialize)]
 pub(super) struct Searching {
     #[serde(default)]
@@ -417,7 +417,7 @@ fn failed(server: &ServerName, error: &TrialError) -> Problem {
     Problem::new(422, why)
 }
 
-/// What was wrong with a body may repeat a part of it, and it may hold secrets.
+/// An error about a body may repeat a part of it, and that may hold secrets.
 fn without_values(mut problem: Problem) -> Problem {
     if problem.status == 400 {
         problem

@@ -39,7 +39,7 @@ const REMEMBERED: usize = 100_000;
 /// Those who count at a time; others wait.
 const COUNTING: usize = 2;
 
-/// What is remembered.
+/// The statistics that are remembered.
 pub(super) struct Statistics {
     known: Mutex<Known>,
     turns: Semaphore,
@@ -137,7 +137,7 @@ fn grouped(rows: Vec<CallCount>) -> Vec<Count> {
     counts.into_values().collect()
 }
 
-/// What comes together of several counts.
+/// The sum of several counts.
 #[derive(Default)]
 struct Sum {
     calls: u64,

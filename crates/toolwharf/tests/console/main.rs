@@ -1,6 +1,6 @@
 //! The console in a real browser, on the real binary with real servers: C01 to C14.
 //!
-//! What happens in the browser is in `web/tests`, one file for each test, run by Node with Playwright; here is what they happen on.
+//! The steps in the browser are in `web/tests`, one file for each test, run by Node with Playwright; the gateways that they run on are here.
 
 #![expect(clippy::unwrap_used, reason = "a failure is the test's")]
 

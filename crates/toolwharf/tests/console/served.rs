@@ -6,7 +6,7 @@ use flate2::{Compression, write::GzEncoder};
 
 use crate::common::Setup;
 
-/// What the first page may take, compressed, with its styles and without fonts, in bytes.
+/// The bound of the first page, compressed, with its styles and without fonts, in bytes.
 const FIRST_LOAD: usize = 250_000;
 
 #[tokio::test]
@@ -37,7 +37,7 @@ async fn the_page_is_the_same_at_all_of_its_paths_with_a_nonce_of_its_own() {
         assert!(nonces.insert(nonce.to_owned()), "{nonce} comes twice");
         assert_eq!(reply.header("cache-control"), Some("no-store"));
     }
-    // Whatever is not the console's is still not found.
+    // A path that is not the console's is still not found.
     for path in ["/nothing", "/assets/nothing.js", "/serverss"] {
         assert_eq!(gateway.at(path).get(&[]).await.status, 404, "{path}");
     }

@@ -96,7 +96,7 @@ async fn a_projects_key_follows_its_own_project_until_it_is_taken_back() {
     stream.closed(DEADLINE).await;
 }
 
-/// What comes of a streamed call: what it tells on the way, and its end.
+/// The events of a streamed call, and its end.
 async fn streamed(api: &Api<'_>, body: &Value) -> (Vec<Event>, Event) {
     let path = "/api/v1/mcp/servers/one/call";
     let reply = api.ask("POST", path, body.to_string(), &[STREAM]).await;

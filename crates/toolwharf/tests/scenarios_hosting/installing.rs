@@ -90,7 +90,7 @@ async fn site(url: &str, registry: Option<&Registry>) -> Site {
     site
 }
 
-/// What a verb says.
+/// The output of a command.
 #[derive(Debug)]
 struct Said {
     code: Option<i32>,
@@ -131,7 +131,7 @@ async fn install(site: &Site, args: &[&str]) -> Said {
     said(site, "install", args, "").await
 }
 
-/// What a tool of a server answers.
+/// The answer of a server's tool.
 async fn called(host: &Host, server: &str, tool: &str, arguments: Value) -> String {
     let params = json!({"name": tool, "arguments": arguments});
     let reply = host
@@ -510,7 +510,7 @@ async fn c07_a_bundle_runs_in_its_sandbox_and_its_tools_are_pinned() {
         (bundles(), &file(&site)["mcpServers"]["broken"]),
         (1, &Value::Null)
     );
-    // What is agreed to is what the trial showed.
+    // The person agrees to the tools that the trial showed.
     let done = install(&site, &["fickle", "--yes", "--set", "word=x"]).await;
     assert_eq!(done.code, Some(0), "{done:?}");
     let told = host.until("fickle", "running").await;

@@ -30,7 +30,7 @@ async fn issuer(mut options: Value) -> Issuer {
     Issuer::start(options).await
 }
 
-/// Whose access token has this digest, as the issuer says.
+/// The person whose access token has this digest, as the issuer says.
 async fn whose(issuer: &Issuer, digest: &str) -> String {
     let secrets = issuer.secrets().await;
     let is_it = |secret: &&String| encode(Sha256::digest(secret)) == digest;

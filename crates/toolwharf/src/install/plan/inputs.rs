@@ -1,4 +1,4 @@
-//! What an entry asks for: texts with inputs in them, and the inputs as a form.
+//! The inputs of an entry: texts with inputs in them, and the inputs as a form.
 
 use std::collections::BTreeMap;
 
@@ -47,7 +47,7 @@ impl Plan {
                     let field = match (asked.get(variable), of) {
                         (Some(field), _) => *field,
                         (None, Some(of)) => {
-                            // What the whole is, its variables are, too.
+                            // Its variables are as secret as the whole.
                             let of = Input {
                                 is_secret: of.is_secret || input.is_secret,
                                 is_required: of.is_required || input.is_required,

@@ -1,4 +1,4 @@
-//! What entries ask for, and what becomes of the values.
+//! Inputs of entries, and the use of their values.
 
 use serde_json::{Value, json};
 
@@ -73,7 +73,7 @@ fn c07_inputs_are_a_schema_and_values_an_entry() {
     assert_eq!(done.secrets["WEATHER_API_KEY"], "hunter2");
     assert!(!done.entry.to_string().contains("hunter"));
 
-    // What is missing, all at once; a fixed value cannot be edited.
+    // All missing values at once; a fixed value cannot be edited.
     let wrong = filled_for(&plan, json!({"MODE": "other"}), &[], &Place::Project).unwrap_err();
     let places: Vec<&str> = wrong.iter().map(|wrong| wrong.pointer.as_str()).collect();
     assert_eq!(

@@ -1,4 +1,4 @@
-//! What an entry must not get away with: each is refused as a whole, with the place.
+//! Hostile entries: each is refused as a whole, with the place.
 
 use serde_json::{Value, json};
 

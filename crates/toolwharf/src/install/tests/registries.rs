@@ -17,7 +17,7 @@ use tokio::{net::TcpListener, task::JoinSet};
 use super::{entry, npm};
 use crate::install::sources::{Catalogue, Error};
 
-/// What it answers to a path with its query; others are 404.
+/// Its answers by path and query; others are 404.
 type Answers = BTreeMap<String, (StatusCode, String)>;
 
 /// A path, and the tag that was sent along.

@@ -160,7 +160,7 @@ impl Rest {
         Ok(self.told_with(who, target, &products).await)
     }
 
-    /// What is told of a server, with its product out of these.
+    /// A server as the API shows it, with its product out of these.
     pub(super) async fn told_with(
         &self,
         who: &Principal,
