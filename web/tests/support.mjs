@@ -80,3 +80,27 @@ export async function api(method, path, body) {
 
 /** Calls a tool by its server's own name for it, past the page. */
 export const call = (server, name, args = {}, more = {}) => api("POST", `/mcp/servers/${server}/call`, { method: "tools/call", params: { name, arguments: args }, ...more });
+
+/** Times between frames in milliseconds, in order of size, while `act` runs in the page over and over for three seconds. */
+export const frames = (page, act = () => {}) =>
+  page.evaluate(
+    (act) =>
+      new Promise((done) => {
+        const step = new Function(`return (${act})`)();
+        const gaps = [];
+        let last = performance.now();
+        const until = last + 3000;
+        const frame = (now) => {
+          gaps.push(now - last);
+          last = now;
+          step(gaps.length);
+          if (now < until) requestAnimationFrame(frame);
+          else done(gaps.sort((a, b) => a - b));
+        };
+        requestAnimationFrame(frame);
+      }),
+    act.toString(),
+  );
+
+/** The value that 95 of 100 do not pass. */
+export const p95 = (values) => [...values].sort((a, b) => a - b)[Math.floor(values.length * 0.95)];

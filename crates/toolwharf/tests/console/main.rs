@@ -31,6 +31,10 @@ fn web() -> PathBuf {
 /// # Panics
 /// If it fails; where `TOOLWHARF_PICTURES` names a folder, its pages are there as pictures.
 async fn browse(gateway: &Gateway, test: &str) {
+    browse_with(gateway, test, &[]).await;
+}
+
+async fn browse_with(gateway: &Gateway, test: &str, env: &[(&str, &str)]) {
     let modules = web().join("node_modules/playwright-core");
     assert!(
         modules.exists(),
@@ -47,6 +51,7 @@ async fn browse(gateway: &Gateway, test: &str) {
         .env("TOOLWHARF_TOKEN", gateway.token())
         .env("TOOLWHARF_ANSWERS", answers)
         .env("PATH", path())
+        .envs(env.iter().copied())
         .kill_on_drop(true)
         .output()
         .await
@@ -121,6 +126,28 @@ async fn c05_calls_are_filtered_opened_and_replayed() {
         .connected()
         .await;
     browse(&gateway, "c05").await;
+}
+
+/// 500 servers with 5,000 tools, or a tenth of that where time is short. A million calls are `scenarios_store`'s.
+#[tokio::test]
+async fn c05_many_servers_and_tools_stay_fast() {
+    let count = if testkit::soak() { 500 } else { 50 };
+    let setup = Setup::new();
+    let folder = setup.folder().to_owned();
+    let setup = (0..count).fold(setup, |setup, n| {
+        let tools: Vec<_> = (0..10)
+            .map(|tool| json!({ "name": format!("tool-{tool}"), "description": format!("Server {n} answers {tool}."),
+                "inputSchema": { "type": "object" } }))
+            .collect();
+        let answers = json!({ "methods": { "tools/list": { "tools": tools },
+            "tools/call": { "content": [{ "type": "text", "text": "done" }] } } });
+        let file = folder.join(format!("answers-{n}.json"));
+        std::fs::write(&file, answers.to_string()).unwrap();
+        setup.scripted(&format!("server-{n}"), &["--answers", file.to_str().unwrap()])
+    });
+    let gateway = setup.connected().await;
+    let servers = count.to_string();
+    browse_with(&gateway, "c05_many", &[("TOOLWHARF_SERVERS", &servers)]).await;
 }
 
 #[tokio::test]
