@@ -175,7 +175,7 @@ impl Rest {
         let fleet = self.gateway.fleet();
         let project = view.scope.project.as_ref();
         let settings = project.and_then(|id| fleet.projects.get(id));
-        let off = server.disabled_tools();
+        let (off, pins) = (server.disabled_tools(), server.pins());
         let differences = self.differences(server).await;
         let kept_back: HashMap<NativeName, KeptBack> =
             fleet.kept_back(server).into_iter().collect();
@@ -198,10 +198,7 @@ impl Rest {
                 None => theirs().unwrap_or_default().into_owned(),
             };
             let enabled = setting.and_then(|setting| setting.enabled);
-            let pending = server
-                .pins()
-                .get(&tool.tool)
-                .and_then(|pin| pin.pending.clone());
+            let pending = pins.get(&tool.tool).and_then(|pin| pin.pending.clone());
             tools.push(Tool {
                 name: name.map(|name| (*name).to_owned()),
                 project: server.spec.owner.as_ref().map(ToString::to_string),
