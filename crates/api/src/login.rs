@@ -60,6 +60,9 @@ pub struct Login {
     /// Why somebody has to sign in again.
     pub reason: Option<String>,
     pub issuer: Option<String>,
+    /// What the issuer granted, as far as it said so.
+    #[serde(default)]
+    pub scopes: Vec<String>,
     /// The end of the access token. It is renewed before.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub expires_at: Option<Time>,

@@ -83,6 +83,8 @@ struct Stored {
 pub(crate) struct Standing {
     pub(crate) mode: LoginMode,
     pub(crate) row: Option<LoginRow>,
+    /// What the issuer granted.
+    pub(crate) scopes: Vec<String>,
 }
 
 pub(crate) struct Logins {
@@ -306,8 +308,16 @@ impl Logins {
         };
         let Id { server, principal } = &credential.id;
         let row = self.store.login_get(server, principal).await?;
-        let mode = self.mode(spec);
-        Ok(Some(Standing { mode, row }))
+        let stored = match row.clone() {
+            // A sign-in that cannot be opened is told all the same: somebody can end it.
+            Some(row) => opened(self, &credential.id, row).await.ok(),
+            None => None,
+        };
+        Ok(Some(Standing {
+            mode: self.mode(spec),
+            row,
+            scopes: stored.map_or_else(Vec::new, |stored| stored.tokens.scopes),
+        }))
     }
 
     /// Signs somebody out, and has the issuer take its tokens back if it can.

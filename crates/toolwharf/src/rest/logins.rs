@@ -139,6 +139,7 @@ fn told(server: &Server, standing: Standing) -> Login {
         expires_at: row.as_ref().and_then(|row| row.expires_at),
         updated_at: row.as_ref().map(|row| row.updated_at),
         issuer: row.map(|row| row.issuer),
+        scopes: standing.scopes,
     }
 }
 

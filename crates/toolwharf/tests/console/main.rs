@@ -16,9 +16,10 @@ use common::{
 };
 use serde_json::json;
 use testkit::{
-    Bin,
+    Bin, DEADLINE, Issuer, Protected,
     conformance::node_modules,
     llm::{Llm, asks, says, turns},
+    protected, wait_for,
 };
 use tokio::process::Command;
 
@@ -298,4 +299,33 @@ async fn c14_a_chat_is_shown_kept_and_gone_on_with() {
         .connected()
         .await;
     browse(&gateway, "c14").await;
+}
+
+#[tokio::test]
+async fn c09_a_servers_sign_in_is_shown_ended_and_begun() {
+    let issuer = Issuer::start(json!({ "scopes": protected::SCOPES })).await;
+    let server = Protected::start(&issuer).await;
+    let entry = json!({ "type": "http", "url": server.url(), "login": { "mode": "shared" } });
+    let gateway = Setup::new().server("files", entry).serve().await;
+    let bearer = format!("Bearer {}", gateway.token());
+    let rest = gateway
+        .at("/api/v1/mcp/servers/files")
+        .with("authorization", &bearer);
+    // Before the server has refused a request it has not said which scopes it wants.
+    wait_for("the refusal", DEADLINE, async || {
+        let told = rest.get(&[]).await.collect(DEADLINE).await;
+        told.text().contains("needs_login")
+    })
+    .await;
+    let login = rest.at("/api/v1/mcp/servers/files/login");
+    let begun = login.post(json!({ "way": "paste" }).to_string()).await;
+    let begun: serde_json::Value = serde_json::from_slice(&begun.body).unwrap();
+    let url = begun["authorize_url"].as_str().unwrap();
+    let redirect = issuer.sign_in(url, "ann").await;
+    let finish = rest.at("/api/v1/mcp/servers/files/login/finish");
+    let finished = finish
+        .post(json!({ "redirect": redirect }).to_string())
+        .await;
+    assert_eq!(finished.status, 204, "{}", finished.text());
+    browse(&gateway, "c09-sign-in").await;
 }

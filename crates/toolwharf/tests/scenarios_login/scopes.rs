@@ -37,6 +37,10 @@ async fn s08_one_sign_in_for_all_scopes() {
     let again = peer.tool(&format!("{NAME}__admin"), json!({})).await;
     assert!(again.asked.is_empty(), "{again:?}");
     assert_eq!(asked.lock().unwrap().len(), 1);
+    let login = running
+        .ok("GET", &format!("/mcp/servers/{NAME}/login"), json!(null))
+        .await;
+    assert_eq!(login["scopes"].as_array().unwrap().len(), 2, "{login}");
 }
 
 #[tokio::test]

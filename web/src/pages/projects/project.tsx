@@ -4,6 +4,7 @@ import { ChevronRight, LogIn, LogOut, Package, Plus, RotateCcw, ShieldEllipsis, 
 import { useState, type ReactNode } from "react";
 
 import { api, ok, type Schemas } from "@/api/client";
+import { beginLogin, endLogin, LOGIN_WORDS } from "@/api/logins";
 import { servers } from "@/api/queries";
 import { ago, plural } from "@/lib";
 import { Button } from "@/ui/button";
@@ -207,8 +208,6 @@ function SetSecret({ project, name: named, isNew, onClose, onDone }: { project: 
   );
 }
 
-const LOGIN_WORDS: Record<string, [string, "ok" | "warn" | "plain"]> = { signed_in: ["signed in", "ok"], needs_login: ["needs sign-in", "warn"], absent: ["nobody yet", "plain"] };
-
 function Logins({ project }: { project: string }) {
   const client = useQueryClient();
   const known = useQuery(servers);
@@ -222,13 +221,10 @@ function Logins({ project }: { project: string }) {
   if (!data.length) return <Empty icon={<LogIn />} title="No sign-ins">Servers at a URL that ask for a sign-in are listed here.</Empty>;
   const idOf = (one: Schemas["Login"]) => known.data?.find((server) => server.name === one.server && (server.project ?? null) === (one.project ?? null))?.id ?? one.server;
   const begin = (one: Schemas["Login"]) =>
-    attempt(async () => {
-      const begun = await ok(api.POST("/api/v1/mcp/servers/{id}/login", { params: { path: { id: idOf(one) } }, body: {} as never }));
-      if (begun.link) open(begun.link, "_blank", "noopener");
-    });
+    attempt(() => beginLogin(idOf(one)));
   const end = (one: Schemas["Login"]) =>
     attempt(async () => {
-      await ok(api.DELETE("/api/v1/mcp/servers/{id}/login", { params: { path: { id: idOf(one) } } }));
+      await endLogin(idOf(one));
       await client.invalidateQueries({ queryKey: ["logins"] });
     }, `${one.server} is signed out.`);
   return (

@@ -19,6 +19,7 @@ const Logs = lazy(() => import("./logs").then((file) => ({ default: file.Logs })
 const ServerEvents = lazy(() => import("./events").then((file) => ({ default: file.ServerEvents })));
 const Configuration = lazy(() => import("./configuration").then((file) => ({ default: file.Configuration })));
 const Isolation = lazy(() => import("./isolation").then((file) => ({ default: file.Isolation })));
+const SignIn = lazy(() => import("./sign-in").then((file) => ({ default: file.SignIn })));
 const Resources = lazy(() => import("./resources").then((file) => ({ default: file.Resources })));
 
 const TABS: { id: string; label: string; show: (server: Server) => ReactNode }[] = [
@@ -27,6 +28,7 @@ const TABS: { id: string; label: string; show: (server: Server) => ReactNode }[]
   { id: "logs", label: "Logs", show: (server) => <Logs id={server.id!} /> },
   { id: "events", label: "Events", show: (server) => <ServerEvents id={server.id!} /> },
   { id: "configuration", label: "Configuration", show: (server) => <Configuration server={server} /> },
+  { id: "sign-in", label: "Sign-in", show: (server) => <SignIn server={server} /> },
   { id: "isolation", label: "Isolation", show: (server) => <Isolation server={server} /> },
 ];
 

@@ -1,0 +1,57 @@
+import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { LogIn, LogOut } from "lucide-react";
+
+import { ApiError, type Server } from "@/api/client";
+import { beginLogin, endLogin, login, LOGIN_WORDS } from "@/api/logins";
+import { moment } from "@/lib";
+import { Button } from "@/ui/button";
+import { attempt } from "@/ui/overlay";
+import { Badge, Empty, Fact, Facts, Failure, Notice, Panel, Skeleton } from "@/ui/parts";
+
+/** Who is signed in to a server, and until when. */
+export function SignIn({ server }: { server: Server }) {
+  const client = useQueryClient();
+  const { data, error, refetch } = useQuery(login(server));
+  // Nobody signs in to most servers, which the gateway says with its reason.
+  if (error instanceof ApiError && [404, 409].includes(error.status)) return <Empty icon={<LogIn />} title="No sign-in">{error.message}</Empty>;
+  if (error && !data) return <Failure error={error} retry={() => void refetch()} />;
+  if (!data) return <Skeleton rows={3} />;
+  const [word, tone] = LOGIN_WORDS[data.state] ?? [data.state, "plain" as const];
+  const end = () =>
+    attempt(async () => {
+      await endLogin(server.id!);
+      await client.invalidateQueries({ queryKey: ["logins"] });
+    }, `${server.name} is signed out.`);
+  return (
+    <div className="flex max-w-3xl flex-col gap-4 p-4 md:p-6">
+      {data.reason && <Notice tone="warn">{data.reason}</Notice>}
+      <Panel
+        title="Sign-in"
+        actions={
+          <div className="flex gap-2">
+            {data.state !== "absent" && (
+              <Button icon={<LogOut />} onClick={() => void end()}>
+                Sign out
+              </Button>
+            )}
+            {data.state !== "signed_in" && (
+              <Button look="solid" icon={<LogIn />} onClick={() => void attempt(() => beginLogin(server.id!))}>
+                Sign in
+              </Button>
+            )}
+          </div>
+        }
+      >
+        <Facts>
+          <Fact name="State"><Badge tone={tone}>{word}</Badge></Fact>
+          <Fact name="Whose">{data.mode === "user" ? "Yours: each caller signs in for themselves" : "Everybody's: one sign-in for all callers"}</Fact>
+          {data.project && <Fact name="Project">{data.project}</Fact>}
+          {data.issuer && <Fact name="Issuer"><span className="break-all">{data.issuer}</span></Fact>}
+          {!!data.scopes?.length && <Fact name="Scopes"><code className="break-words">{data.scopes.join(" ")}</code></Fact>}
+          {data.updated_at && <Fact name="Signed in or renewed">{moment(data.updated_at)}</Fact>}
+          {data.expires_at && <Fact name="Token ends">{moment(data.expires_at)}; it is renewed before</Fact>}
+        </Facts>
+      </Panel>
+    </div>
+  );
+}

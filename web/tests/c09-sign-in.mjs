@@ -1,0 +1,18 @@
+// Who is signed in to a server, with what and until when; signing out of it and in again.
+import { api, assert, run, signIn } from "./support.mjs";
+
+const login = async () => (await api("GET", "/mcp/servers/files/login")).body;
+
+await run(async (open) => {
+  const page = await open();
+  await signIn(page, "/servers/files?tab=sign-in");
+  const main = page.getByRole("main");
+  await main.getByText("signed in", { exact: true }).waitFor();
+  await main.getByText("files:read").waitFor();
+  await main.getByText("Token ends").waitFor();
+  await main.getByRole("button", { name: "Sign out" }).click();
+  await main.getByText("nobody yet").waitFor();
+  assert.equal((await login()).state, "absent");
+  const [popup] = await Promise.all([page.context().waitForEvent("page"), main.getByRole("button", { name: "Sign in" }).click()]);
+  assert.match(popup.url() === "about:blank" ? (await popup.waitForURL(/login/), popup.url()) : popup.url(), /login|interaction/);
+});
