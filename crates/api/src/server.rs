@@ -242,3 +242,26 @@ pub struct Unusable {
     pub name: String,
     pub why: String,
 }
+
+/// A server's entry as it is kept. Literal values of variables, headers and secrets are `•••` in it; sent back as they are, they
+/// stay what they were.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct DeclaredEntry {
+    /// `file`, `project` or `registered`: where it is declared.
+    pub declared: String,
+    /// The configuration file that it stands in.
+    pub file: Option<String>,
+    #[schema(value_type = Object)]
+    pub entry: Value,
+}
+
+/// What another entry changes.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct EntryChange {
+    /// Whether it is saved; a trial saves nothing.
+    pub saved: bool,
+    /// From the entry before to this one, without secrets; empty if nothing changes.
+    pub diff: String,
+    /// What is doubtful but works, and what keeps the file from being in force.
+    pub notices: Vec<String>,
+}

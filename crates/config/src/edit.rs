@@ -3,9 +3,10 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use api::Wrong;
 use jsonc_parser::cst::{CstArray, CstInputValue, CstNode, CstObject, CstObjectProp, CstRootNode};
 use model::{InvalidName, ServerName};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::load::{Unreadable, read};
 use super::problem::{ConfigError, Problem};
@@ -43,7 +44,11 @@ pub enum EditError {
     Unfit {
         name: ServerName,
         problems: Vec<String>,
+        /// The same, each with a JSON pointer into the entry.
+        wrong: Vec<Wrong>,
     },
+    #[error("the entry of server `{0}` is not as it was read: get it anew, and change that")]
+    Changed(ServerName),
 }
 
 /// A server file in memory, as text with structure.
@@ -59,6 +64,25 @@ pub struct ServerFile {
 /// What `change` answers, or why the file cannot be read or written. It is then unchanged.
 pub fn edit<T>(
     path: &Path,
+    change: impl FnMut(&mut ServerFile) -> Result<T, EditError>,
+) -> Result<T, EditError> {
+    edited(path, None, change)
+}
+
+/// [`edit`], which first copies the file to one beside it with `.bak` behind its name, that its user alone can read.
+///
+/// # Errors
+/// As [`edit`]; also when the copy cannot be made.
+pub fn edit_with_backup<T>(
+    path: &Path,
+    change: impl FnMut(&mut ServerFile) -> Result<T, EditError>,
+) -> Result<T, EditError> {
+    edited(path, Some(".bak"), change)
+}
+
+fn edited<T>(
+    path: &Path,
+    backup: Option<&str>,
     mut change: impl FnMut(&mut ServerFile) -> Result<T, EditError>,
 ) -> Result<T, EditError> {
     let failed = |source| EditError::Write {
@@ -84,6 +108,11 @@ pub fn edit<T>(
             return Ok(outcome);
         }
         if current(&target, path)? == before {
+            if let (Some(suffix), Some(before)) = (backup, &before) {
+                let mut name = target.clone().into_os_string();
+                name.push(suffix);
+                write::replace(Path::new(&name), before).map_err(failed)?;
+            }
             write::replace(&target, &text).map_err(failed)?;
             return Ok(outcome);
         }
@@ -169,6 +198,21 @@ impl ServerFile {
                 };
                 container.append(name.as_str(), input(entry));
             }
+        }
+        Ok(())
+    }
+
+    /// Makes a server's entry this one, member by member: what stays the same stays as it is written, with its comments.
+    ///
+    /// # Errors
+    /// When there is no such server.
+    pub fn update(&mut self, name: &ServerName, entry: &Value) -> Result<(), EditError> {
+        let prop = self
+            .find(name)?
+            .ok_or_else(|| EditError::NoServer(name.clone()))?;
+        match (prop.object_value(), entry) {
+            (Some(object), Value::Object(members)) => merge(&object, members),
+            _ => prop.set_value(input(entry)),
         }
         Ok(())
     }
@@ -314,6 +358,25 @@ fn is_entry(object: &CstObject) -> bool {
             prop.value()
                 .is_some_and(|value| value.as_string_lit().is_some())
         })
+}
+
+fn merge(object: &CstObject, members: &Map<String, Value>) {
+    for prop in object.properties() {
+        let Some(value) = prop.decoded_name().and_then(|name| members.get(&name)) else {
+            prop.remove();
+            continue;
+        };
+        match (prop.object_value(), value) {
+            _ if prop.to_serde_value().as_ref() == Some(value) => {}
+            (Some(inner), Value::Object(members)) => merge(&inner, members),
+            _ => prop.set_value(input(value)),
+        }
+    }
+    for (key, value) in members {
+        if object.get(key).is_none() {
+            object.append(key, input(value));
+        }
+    }
 }
 
 fn remove_elements(list: CstArray, is_gone: impl Fn(&CstNode) -> bool) {

@@ -24,7 +24,7 @@ mod tests;
 mod write;
 
 pub use clients::{CLIENTS, Client, ClientFile, Machine, OnDisk, Os, Way};
-pub use edit::{EditError, ServerFile, edit};
+pub use edit::{EditError, ServerFile, edit, edit_with_backup};
 pub use import::{Foreign, foreign, switch_off};
 pub use interpolate::{Error as Unfilled, Unknown, Variables, is_variable, login_name};
 pub use load::{Config, all_settings};

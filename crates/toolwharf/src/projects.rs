@@ -407,8 +407,8 @@ fn spec(
             }
             Some(spec)
         }
-        Err(problems) => {
-            tracing::error!(%project, server = %server.name, "cannot be used: {}", problems.join("; "));
+        Err(unfit) => {
+            tracing::error!(%project, server = %server.name, "cannot be used: {}", unfit.problems.join("; "));
             None
         }
     }

@@ -6,9 +6,10 @@
 
 use std::path::{Path, PathBuf};
 
+use api::Wrong;
 use config::{
     Accepted, EditError, Foreign, ImportReport, Rejected, ServerFile, Sources, Unfit, check_entry,
-    edit, foreign, switch_off,
+    edit, edit_with_backup, foreign, switch_off,
 };
 use model::{NativeName, ServerName};
 use serde_json::Value;
@@ -79,6 +80,46 @@ pub(crate) fn put(
         created,
         warnings,
     })
+}
+
+/// A server's entry as it stands in its file, and which file that is.
+///
+/// # Errors
+/// [`Error`]
+pub(crate) fn entry(sources: &Sources, name: &ServerName) -> Result<(PathBuf, Value), Error> {
+    let file = found(sources, name)?;
+    let entry = opened(file, |servers| servers.value(name))?;
+    Ok((file.to_owned(), entry.unwrap_or_default()))
+}
+
+/// Makes another entry of a server's, where it stands: `change` gives it. A copy of the file is kept beside it. With
+/// `is_trial` nothing is written. The file, what `change` says besides, and warnings.
+///
+/// # Errors
+/// [`Error`]
+pub(crate) fn update<T>(
+    sources: &Sources,
+    myself: &Itself,
+    name: &ServerName,
+    is_trial: bool,
+    change: impl Fn(Value) -> Result<(Value, T), EditError>,
+) -> Result<(PathBuf, T, Vec<String>), Error> {
+    let file = found(sources, name)?;
+    let change = |servers: &mut ServerFile| {
+        let before = servers.value(name)?;
+        let before = before.ok_or_else(|| EditError::NoServer(name.clone()))?;
+        let (entry, said) = change(before)?;
+        servers.update(name, &entry)?;
+        Ok((said, fit(file, myself, servers, name)?))
+    };
+    let (said, warnings) = match is_trial {
+        true => opened(file, change)?,
+        false => edit_with_backup(file, change).map_err(|source| Error::Edit {
+            file: file.to_owned(),
+            source,
+        })?,
+    };
+    Ok((file.to_owned(), said, warnings))
 }
 
 /// # Errors
@@ -222,6 +263,18 @@ fn changed<T>(
     })
 }
 
+/// Does something with a file in memory.
+fn opened<T>(
+    file: &Path,
+    look: impl FnOnce(&mut ServerFile) -> Result<T, EditError>,
+) -> Result<T, Error> {
+    let looked = ServerFile::open(file).and_then(|mut servers| look(&mut servers));
+    looked.map_err(|source| Error::Edit {
+        file: file.to_owned(),
+        source,
+    })
+}
+
 /// Whether the entry can be used as it now stands; its warnings.
 fn fit(
     file: &Path,
@@ -232,14 +285,18 @@ fn fit(
     let Some(entry) = servers.value(name)? else {
         return Err(EditError::NoServer(name.clone()));
     };
-    let unfit = |problems| EditError::Unfit {
+    let unfit = |wrong: Vec<Wrong>| EditError::Unfit {
         name: name.clone(),
-        problems,
+        problems: wrong.iter().map(|wrong| wrong.detail.clone()).collect(),
+        wrong,
     };
     let (spec, warnings) =
-        check_entry(file, name, &entry, &startup::env).map_err(|found| unfit(found.problems))?;
+        check_entry(file, name, &entry, &startup::env).map_err(|found| unfit(found.wrong))?;
     match myself.recognise(&spec.origin).filter(|_| spec.enabled) {
-        Some(why) => Err(unfit(vec![format!("{why} ({})", itself::HELP)])),
+        Some(why) => Err(unfit(vec![Wrong::new(
+            "",
+            format!("{why} ({})", itself::HELP),
+        )])),
         None => Ok(warnings),
     }
 }

@@ -7,7 +7,9 @@ import {
   getInputProps,
   type ArrayFieldItemTemplateProps,
   type ArrayFieldTemplateProps,
+  toErrorSchema,
   type BaseInputTemplateProps,
+  type ErrorSchema,
   type FieldTemplateProps,
   type IconButtonProps,
   type ObjectFieldTemplateProps,
@@ -252,9 +254,21 @@ type Props = {
   id: string;
   children?: ReactNode;
   className?: string;
+  /** What the gateway found wrong, shown at its fields. */
+  errors?: { pointer: string; detail: string }[] | undefined;
 };
 
-export function SchemaForm({ schema, value, onChange, onSubmit, id, children, className }: Props) {
+/** Problems with JSON pointers as the form wants them; those of fields that it does not have stand at the next one above that it has. */
+function placed(errors: Props["errors"]): ErrorSchema<Any> | undefined {
+  if (!errors?.length) return undefined;
+  const found = errors.map(({ pointer, detail }) => {
+    const parts = pointer.split("/").slice(1).map((part) => part.replaceAll("~1", "/").replaceAll("~0", "~"));
+    return { property: parts.map((part) => `.${part}`).join(""), message: detail, stack: detail };
+  });
+  return toErrorSchema(found) as ErrorSchema<Any>;
+}
+
+export function SchemaForm({ schema, value, onChange, onSubmit, id, children, className, errors }: Props) {
   return (
     <Guard key={JSON.stringify(schema).length}>
       <Form<Any>
@@ -265,6 +279,7 @@ export function SchemaForm({ schema, value, onChange, onSubmit, id, children, cl
         validator={validator}
         templates={templates as never}
         widgets={widgets}
+        {...(errors ? { extraErrors: placed(errors) ?? {} } : {})}
         showErrorList={false}
         noHtml5Validate
         focusOnFirstError

@@ -19,6 +19,8 @@ use std::num::NonZeroU32;
 use std::ops::Range;
 use std::path::Path;
 
+use api::Wrong;
+use jsonc_parser::CollectOptions;
 use jsonc_parser::ast::{Object, ObjectProp, Value};
 use jsonc_parser::common::Ranged;
 use model::{
@@ -29,7 +31,7 @@ use model::{
 use super::interpolate::{Variables, workspace_of};
 use super::problem::{Problem, nearest};
 use super::sandbox;
-use super::shape::{self, duplicates, kind, printable, span};
+use super::shape::{self, PARSE_OPTIONS, duplicates, kind, printable, span};
 use super::source::{ENTRY_KEYS, Source, Syntax};
 pub use confined::CONFINING;
 use confined::Confining;
@@ -58,6 +60,8 @@ pub(crate) struct Outcome {
 #[derive(Debug)]
 pub struct Unfit {
     pub problems: Vec<String>,
+    /// The same, each with a JSON pointer into the entry.
+    pub wrong: Vec<Wrong>,
     /// Variables that are needed and not set.
     pub unset: BTreeSet<String>,
     /// Whether nothing is wrong but that texts could not be filled in.
@@ -152,28 +156,70 @@ pub fn check(
         workspace: workspace_of(path),
     };
     let outcome = parse(&source, &variables, None);
-    let words = |problems: &[Problem]| -> Vec<String> {
-        let word = |problem: &Problem| match &problem.help {
-            Some(help) => format!("{} ({help})", problem.what),
-            None => problem.what.clone(),
-        };
-        problems.iter().map(word).collect()
+    let word = |problem: &Problem| match &problem.help {
+        Some(help) => format!("{} ({help})", problem.what),
+        None => problem.what.clone(),
     };
+    let words = |problems: &[Problem]| -> Vec<String> { problems.iter().map(word).collect() };
     let warnings = words(&outcome.warnings);
     let unset = outcome.unset;
     let is_only_unfilled =
         !outcome.problems.is_empty() && outcome.problems.len() == outcome.unfilled;
     match outcome.servers.into_iter().next() {
         Some(parsed) if outcome.problems.is_empty() => Ok((parsed.spec, warnings)),
-        _ => Err(Unfit {
-            problems: if outcome.problems.is_empty() {
-                warnings
-            } else {
-                words(&outcome.problems)
-            },
-            unset,
-            is_only_unfilled,
-        }),
+        _ => {
+            let problems = match outcome.problems.is_empty() {
+                true => outcome.warnings,
+                false => outcome.problems,
+            };
+            let wrong = |problem: &Problem| Wrong::new(place(&source, problem), word(problem));
+            Err(Unfit {
+                problems: words(&problems),
+                wrong: problems.iter().map(wrong).collect(),
+                unset,
+                is_only_unfilled,
+            })
+        }
+    }
+}
+
+/// Where in the only entry of a text a problem is: a JSON pointer.
+fn place(source: &Source, problem: &Problem) -> String {
+    let Some(at) = problem.at else {
+        return String::new();
+    };
+    let mut chars = source.text.char_indices();
+    let offset = chars.nth(at.column - 1).map_or(0, |(offset, _)| offset);
+    let parsed =
+        jsonc_parser::parse_to_ast(&source.text, &CollectOptions::default(), &PARSE_OPTIONS);
+    let mut path = Vec::new();
+    if let Some(root) = parsed.ok().and_then(|parsed| parsed.value) {
+        walk(&root, offset, &mut path);
+    }
+    // `mcpServers` and the name lead to the entry.
+    path.iter().skip(2).map(|part| format!("/{part}")).collect()
+}
+
+fn walk(value: &Value<'_>, offset: usize, path: &mut Vec<String>) {
+    match value {
+        Value::Object(object) => {
+            let found = object
+                .properties
+                .iter()
+                .find(|prop| span(*prop).contains(&offset));
+            if let Some(prop) = found {
+                path.push(prop.name.as_str().replace('~', "~0").replace('/', "~1"));
+                walk(&prop.value, offset, path);
+            }
+        }
+        Value::Array(array) => {
+            let mut elements = array.elements.iter();
+            if let Some(at) = elements.position(|element| span(element).contains(&offset)) {
+                path.push(at.to_string());
+                walk(&array.elements[at], offset, path);
+            }
+        }
+        _ => {}
     }
 }
 
@@ -190,14 +236,14 @@ pub fn check_project(
     name: &ServerName,
     entry: &serde_json::Value,
     secrets: &HashMap<String, String>,
-) -> Result<ServerSpec, Vec<String>> {
+) -> Result<ServerSpec, Unfit> {
     let path = Path::new("/");
     // First the variables themselves, for they are what is to be seen of it.
     let mut form = check(path, name, entry, &|name| Some(format!("${{{name}}}")));
     for any in ANY {
         form = form.or_else(|_| check(path, name, entry, &|_| Some(any.to_owned())));
     }
-    let (mut form, _) = form.map_err(|unfit| unfit.problems)?;
+    let (mut form, _) = form?;
     let filled = RefCell::new(BTreeSet::new());
     let secret = |name: &str| {
         let value = secrets.get(name).cloned()?;

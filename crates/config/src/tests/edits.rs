@@ -36,6 +36,31 @@ fn changed(text: &str, change: impl FnOnce(&mut ServerFile)) -> String {
 }
 
 #[test]
+fn an_updated_entry_keeps_what_stays_as_it_is_written() {
+    let text = r#"{ "mcpServers": {
+  "files": {
+    "command": "npx", // mine
+    "args": ["-y"], /* and mine */
+    "env": { "A": "1", /* of A */ "B": "2" },
+    "custom": 1.50,
+  },
+} }"#;
+    let entry = json!({ "command": "npx", "args": ["-y", "x"], "env": { "A": "1", "C": "3" }, "custom": 1.5, "timeout": 9000 });
+    let text = changed(text, |file| file.update(&name("files"), &entry).unwrap());
+    for kept in [
+        "// mine",
+        "/* and mine */",
+        "\"A\": \"1\"",
+        "1.50",
+        "\"timeout\": 9000",
+    ] {
+        assert!(text.contains(kept), "{kept}: {text}");
+    }
+    let file = ServerFile::parse(Path::new("x"), &text).unwrap();
+    assert_eq!(file.value(&name("files")).unwrap(), Some(entry));
+}
+
+#[test]
 fn nothing_changes_when_nothing_is_asked() {
     assert_eq!(changed(FILE, |_| {}), FILE);
     assert_eq!(

@@ -2,6 +2,7 @@
 
 use std::{
     convert::Infallible,
+    io::ErrorKind,
     num::NonZeroU32,
     ops::{Deref, DerefMut},
 };
@@ -205,7 +206,7 @@ impl From<registry::Error> for Problem {
             Error::NoFile => 409,
             Error::Edit { source, .. } => match source {
                 EditError::NoServer(_) => 404,
-                EditError::Exists(_) => 412,
+                EditError::Exists(_) | EditError::Changed(_) => 412,
                 EditError::Name(_) | EditError::Unfit { .. } => 422,
                 // The file is somebody else's matter, and the request fine.
                 EditError::Ambiguous(_)
@@ -213,7 +214,10 @@ impl From<registry::Error> for Problem {
                 | EditError::Unreadable(_)
                 | EditError::Locked(_)
                 | EditError::Contended(_) => 409,
-                EditError::Write { .. } => 500,
+                EditError::Write { source, .. } => match source.kind() {
+                    ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => 409,
+                    _ => 500,
+                },
             },
         };
         let detail = match &error {
@@ -223,6 +227,14 @@ impl From<registry::Error> for Problem {
             } => format!("{error}: {source}"),
             _ => error.to_string(),
         };
-        Self::new(status, detail)
+        let mut problem = Self::new(status, detail);
+        if let Error::Edit {
+            source: EditError::Unfit { wrong, .. },
+            ..
+        } = error
+        {
+            problem.errors = wrong;
+        }
+        problem
     }
 }

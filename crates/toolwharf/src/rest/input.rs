@@ -284,6 +284,14 @@ impl Conditions {
         }
     }
 
+    /// Only what has this tag may be replaced.
+    pub(super) fn only(tag: String) -> Self {
+        Self {
+            matches: Some(tag),
+            none_match: None,
+        }
+    }
+
     /// Whether a change may be made to what has this tag now; `None`: there is nothing.
     pub(super) fn permit(&self, current: Option<&str>) -> Result<(), Problem> {
         if let Some(wanted) = &self.matches

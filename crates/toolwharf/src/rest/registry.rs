@@ -269,7 +269,8 @@ impl Rest {
                 let mut secrets: HashMap<String, String> =
                     self.projects.secret_values(project).await?;
                 secrets.extend(filled.secrets.clone());
-                let spec = check_project(project, name, &filled.entry, &secrets).map_err(bad)?;
+                let spec = check_project(project, name, &filled.entry, &secrets)
+                    .map_err(|unfit| bad(unfit.problems))?;
                 let allowed = &self.gateway.settings().hosting.mounts;
                 let mut mounts = spec
                     .sandbox()

@@ -329,3 +329,33 @@ async fn c09_a_servers_sign_in_is_shown_ended_and_begun() {
     assert_eq!(finished.status, 204, "{}", finished.text());
     browse(&gateway, "c09-sign-in").await;
 }
+
+#[tokio::test]
+async fn c09_an_entry_of_each_place_is_changed_as_a_form_and_as_json() {
+    let mut notes = common::scripted("notes", &[]);
+    notes["env"] = json!({ "TOKEN": "sk-hidden" });
+    notes["timeout"] = json!(5000);
+    let gateway = Setup::new().server("notes", notes).connected().await;
+    let file = gateway.servers_file();
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text.replacen('{', "{ // of mine\n", 1)).unwrap();
+    let bearer = format!("Bearer {}", gateway.token());
+    let ask = async |method, path: &str, body: serde_json::Value| {
+        let headers = [("authorization", bearer.as_str())];
+        let asked = gateway.at(&format!("/api/v1{path}"));
+        let reply = asked.send(method, &headers, body.to_string()).await;
+        let reply = reply.collect(DEADLINE).await;
+        assert!(reply.status.is_success(), "{path}: {}", reply.text());
+    };
+    ask(
+        "PUT".parse().unwrap(),
+        "/projects/shop",
+        json!({ "name": "Shop" }),
+    )
+    .await;
+    let web = json!({ "url": "https://x.example.com/mcp", "enabled": false });
+    ask("PUT".parse().unwrap(), "/mcp/servers/web?project=shop", web).await;
+    let hosted = json!({ "name": "hosted", "command": ["no-such-program"], "description": "at first", "enabled": false });
+    ask("POST".parse().unwrap(), "/mcp/servers", hosted).await;
+    browse(&gateway, "c09-entries").await;
+}

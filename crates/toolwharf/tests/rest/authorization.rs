@@ -45,6 +45,20 @@ const ROWS: &[(&str, &str, &str, &str, u16)] = &[
         200,
     ),
     (
+        "GET",
+        "/mcp/servers/{id}/entry",
+        "/mcp/servers/own/entry?project=a",
+        "",
+        200,
+    ),
+    (
+        "PUT",
+        "/mcp/servers/{id}/entry",
+        "/mcp/servers/own/entry?project=a&dry_run=true",
+        r#"{"url":"https://x.example.com"}"#,
+        200,
+    ),
+    (
         "POST",
         "/mcp/servers/{id}/enable",
         "/mcp/servers/own/enable?project=a",

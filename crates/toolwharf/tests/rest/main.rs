@@ -4,6 +4,7 @@ mod api;
 mod authorization;
 #[path = "../common/mod.rs"]
 mod common;
+mod entries;
 mod events;
 mod hosted;
 mod mcp;

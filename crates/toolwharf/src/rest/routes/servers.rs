@@ -46,6 +46,12 @@ const REMOVED: &[Parameter] = &[parameter(
     "Whether the volumes of a registered server are removed, too (default false)",
 )];
 
+const TRIED: &[Parameter] = &[parameter(
+    "dry_run",
+    Kind::Boolean,
+    "Whether the entry is only checked, and nothing is saved (default false)",
+)];
+
 const OF_LOGS: &[Parameter] = &[
     parameter(
         "tail",
@@ -113,6 +119,28 @@ pub(super) const SERVERS: &[Route] = &[
     .asks(REMOVED)
     .tagged()
     .may_answer::<api::Removed>(),
+    Route::new(
+        "getServerEntry",
+        "GET /api/v1/mcp/servers/{id}/entry",
+        MANAGE,
+        "Show a server's entry",
+        || get(servers::show_entry),
+    )
+    .about("As it is kept, without the values of variables, headers and secrets. Those of the configuration file and of registrations take an administrator's key.")
+    .tagged()
+    .answers::<api::DeclaredEntry>(),
+    Route::new(
+        "putServerEntry",
+        "PUT /api/v1/mcp/servers/{id}/entry",
+        MANAGE,
+        "Change a server's entry",
+        || put(servers::save_entry).layer(DefaultBodyLimit::max(ENTRY_BYTES)),
+    )
+    .about("Where it is kept. A value that was told as `•••` and is sent back so stays as it was. In the configuration file what does not change stays as it is written, with its comments, and a copy of the file is kept beside it.")
+    .takes_written("ServerEntry", JSON)
+    .asks(TRIED)
+    .tagged()
+    .answers::<api::EntryChange>(),
     Route::new(
         "enableServer",
         "POST /api/v1/mcp/servers/{id}/enable",

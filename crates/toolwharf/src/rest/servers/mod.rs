@@ -3,6 +3,7 @@
 //! Invariant: one set of routes for all. Where a server is declared says which table or file is changed, and who may do
 //! it; commands and images are the administrator's.
 
+mod entry;
 mod put;
 mod target;
 mod told;
@@ -32,11 +33,12 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use store::{ServerRow, WorkspaceRow};
 
-pub(crate) use self::{put::imported, told::configured};
 pub(super) use self::{
+    entry::{save as save_entry, show as show_entry},
     put::{Entry, file, register, save, unfit},
     target::{Home, Target},
 };
+pub(crate) use self::{put::imported, told::configured};
 use super::{
     AppState, Problem, Rest,
     access::{Who, Within, permit},
@@ -45,7 +47,7 @@ use super::{
 use crate::{
     auth::{Principal, Role},
     itself::Itself,
-    projects::REGISTERED_BY,
+    projects::{REGISTERED_BY, entry as entry_of_row},
     registry,
 };
 
@@ -76,6 +78,20 @@ fn given(row: &ServerRow) -> Value {
         members.remove(REGISTERED_BY);
     }
     config
+}
+
+/// The entry of a project's server as it is edited: with what the row has besides.
+fn whole(row: &ServerRow) -> Value {
+    let mut whole = entry_of_row(row);
+    if let Some(members) = whole.as_object_mut() {
+        if !row.description.is_empty() {
+            members.insert("description".to_owned(), row.description.as_str().into());
+        }
+        if !row.enabled {
+            members.insert("enabled".to_owned(), false.into());
+        }
+    }
+    whole
 }
 
 /// The tag of what a caller may put.

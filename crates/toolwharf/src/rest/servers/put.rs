@@ -91,9 +91,7 @@ impl Entry {
         let value = Value::Object(members);
         // Which secrets there are does not matter here: one that lacks some is kept, and says so.
         let spec = check_project(project, name, &value, &Default::default());
-        let spec = spec.map_err(|problems| {
-            errors.extend(problems.into_iter().map(|problem| Wrong::new("", problem)));
-        });
+        let spec = spec.map_err(|unfit| errors.extend(unfit.wrong));
         let (Ok(spec), true, Value::Object(mut members)) = (spec, errors.is_empty(), value) else {
             return Err(errors);
         };
@@ -260,21 +258,15 @@ pub(in crate::rest) async fn save(
 
 impl Rest {
     /// Puts another registration in the place of one.
-    async fn replace(
+    pub(super) async fn replace(
         &self,
         who: &Who,
         target: &Target,
         conditions: &Conditions,
-        mut body: Value,
+        body: Value,
     ) -> Result<Response, Problem> {
-        if let Value::Object(members) = &mut body {
-            // What its path says need not be said again.
-            let name = || target.key.name.as_str().into();
-            members.entry("name").or_insert_with(name);
-            let owner = || target.key.owner.as_ref().map(ProjectId::as_str).into();
-            members.entry("project").or_insert_with(owner);
-        }
-        let entry = hosting::Entry::read(body).map_err(hosting::Error::Unfit)?;
+        let entry = registration(target, body);
+        let entry = hosting::Entry::read(entry).map_err(hosting::Error::Unfit)?;
         conditions.permit(target.tag().as_deref())?;
         let id = target.id();
         let row = self.hosting.update(&id, entry).await?;
@@ -364,6 +356,17 @@ impl Rest {
         };
         Ok(answered(status, None, server))
     }
+}
+
+/// A registration that takes the place of another one: what its path says need not be said again.
+pub(super) fn registration(target: &Target, mut body: Value) -> Value {
+    if let Value::Object(members) = &mut body {
+        let name = || target.key.name.as_str().into();
+        members.entry("name").or_insert_with(name);
+        let owner = || target.key.owner.as_ref().map(ProjectId::as_str).into();
+        members.entry("project").or_insert_with(owner);
+    }
+    body
 }
 
 fn members(config: &mut Value) -> &mut Map<String, Value> {

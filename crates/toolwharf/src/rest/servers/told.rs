@@ -42,7 +42,7 @@ impl Rest {
                         spec.enabled = row.enabled;
                         declared(&spec)
                     }
-                    Err(problems) => unusable(row.transport.as_str(), Some(problems.join("; "))),
+                    Err(unfit) => unusable(row.transport.as_str(), Some(unfit.problems.join("; "))),
                 }
             }
             (None, Home::File | Home::Registered(_)) => unusable("", None),

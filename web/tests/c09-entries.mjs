@@ -1,0 +1,67 @@
+// The entry of a server, of each place, is changed as a form and as JSON: compared first, what is wrong beside its field.
+import { readFileSync } from "node:fs";
+
+import { api, assert, run, signIn } from "./support.mjs";
+
+const file = process.env.TOOLWHARF_ANSWERS.replace("answers.json", "mcp.json");
+
+await run(async (open) => {
+  const page = await open();
+  const dialog = page.getByRole("dialog");
+  const review = () => page.getByRole("button", { name: "Review" }).click();
+  const saved = async () => {
+    await dialog.getByRole("button", { name: "Save" }).click();
+    await dialog.waitFor({ state: "detached" });
+    await page.getByText("Saved. The server is started anew").last().waitFor();
+  };
+
+  // The configuration file's, as a form.
+  await signIn(page, "/servers/notes?tab=configuration");
+  const form = page.locator("form#entry");
+  await form.getByLabel("timeout").fill("-5");
+  await review();
+  await form.getByRole("alert").first().waitFor();
+  assert.ok(!(await page.content()).includes("sk-hidden"));
+  await form.getByLabel("timeout").fill("7000");
+  await review();
+  await dialog.getByText('+  "timeout": 7000').waitFor();
+  assert.ok(!readFileSync(file, "utf8").includes("7000"));
+  await saved();
+  const text = readFileSync(file, "utf8");
+  for (const kept of ["// of mine", "sk-hidden", "7000"]) assert.ok(text.includes(kept), text);
+  assert.equal((await api("GET", "/mcp/servers/notes")).body.call_timeout_ms, 7000);
+
+  // As JSON; what the gateway refuses is told with its place.
+  await page.getByRole("button", { name: "JSON", exact: true }).click();
+  const editor = page.getByRole("textbox", { name: "Entry of this server" });
+  const write = async (entry) => {
+    await editor.click();
+    await page.keyboard.press("ControlOrMeta+a");
+    await page.keyboard.press("Backspace");
+    await page.keyboard.insertText(JSON.stringify(entry));
+    await review();
+  };
+  const entry = (await api("GET", "/mcp/servers/notes/entry")).body.entry;
+  await write({ ...entry, args: ["a", 1] });
+  await page.getByText("/args/1").first().waitFor();
+  await write({ ...entry, timeout: 8000 });
+  await saved();
+  assert.ok(readFileSync(file, "utf8").includes("8000"));
+
+  // A project's.
+  const id = (await api("GET", "/mcp/servers/web?project=shop")).body.id;
+  await page.goto(`${process.env.TOOLWHARF_URL}/servers/${id}?tab=configuration`);
+  await form.getByLabel("url").fill("https://y.example.com/mcp");
+  await review();
+  await dialog.getByText("y.example.com").waitFor();
+  await saved();
+  assert.equal((await api("GET", `/mcp/servers/${id}`)).body.config.url, "https://y.example.com/mcp");
+
+  // A registration.
+  const hosted = (await api("GET", "/mcp/servers")).body.servers.find((one) => one.name === "hosted");
+  await page.goto(`${process.env.TOOLWHARF_URL}/servers/${hosted.id}?tab=configuration`);
+  await form.getByLabel("description").fill("changed here");
+  await review();
+  await saved();
+  assert.equal((await api("GET", `/mcp/servers/${hosted.id}`)).body.description, "changed here");
+});
