@@ -1,7 +1,7 @@
 // A definition changed: the difference is shown, approved or refused, and takes effect at once.
 import { readFileSync, writeFileSync } from "node:fs";
 
-import { api, assert, call, run, signIn } from "./support.mjs";
+import { api, assert, call, run, signIn, url } from "./support.mjs";
 
 const answers = process.env.TOOLWHARF_ANSWERS;
 
@@ -25,6 +25,13 @@ await run(async (open) => {
   await remove.getByRole("button", { name: "Approve", exact: true }).click();
   await remove.waitFor({ state: "detached" });
   assert.equal((await call("index", "remove")).status, 200);
+  // What was approved is looked up later, there and on the tool's own page.
+  const past = page.getByRole("list", { name: "Past definitions" }).getByRole("listitem");
+  await past.filter({ hasText: "approved" }).click();
+  await past.getByText('+  "description": "Removes all."').waitFor();
+  await page.goto(`${url}/tools?server=index&tool=remove`);
+  await past.filter({ hasText: "approved" }).click();
+  await past.getByText('-  "description": "Removes one."').waitFor();
   const tools = (await api("GET", "/mcp/servers/index/tools")).body.tools;
   assert.deepEqual(tools.map((tool) => [tool.native, tool.enabled]).sort(), [["remove", true], ["search", false]]);
 });

@@ -10,12 +10,14 @@ import { plural } from "@/lib";
 import { Button } from "@/ui/button";
 import { Diff } from "@/ui/diff";
 import { attempt, Confirm } from "@/ui/overlay";
-import { Empty, Failure, Notice, Page, Panel, Skeleton } from "@/ui/parts";
+import { Empty, Failure, Field, Notice, Page, Panel, Select, Skeleton } from "@/ui/parts";
+import { Changes } from "./tools/changes";
 
 export function Approvals() {
   const client = useQueryClient();
   const tools = useQuery(allTools);
   const known = useQuery(servers);
+  const [past, setPast] = useState<string>();
   const [all, setAll] = useState<{ server: Server; tools: Tool[] }>();
   if (tools.error && !tools.data) return <Failure error={tools.error} retry={() => void tools.refetch()} />;
   if (!tools.data || !known.data) return <Skeleton />;
@@ -42,6 +44,7 @@ export function Approvals() {
       }),
     ).then(() => client.invalidateQueries({ queryKey: ["tools"] }));
   const waiting = [...groups.values()];
+  const looked = known.data.find((server) => server.id === past) ?? known.data[0];
   return (
     <Page title="Approvals" lead="A tool whose definition changed after it was agreed to is kept back until somebody looks at the change.">
       {!waiting.length ? (
@@ -90,6 +93,20 @@ export function Approvals() {
             );
           })}
         </div>
+      )}
+      {looked && (
+        <section aria-label="Past" className="mt-8 flex flex-col gap-3">
+          <Field label="What was agreed to before, of">
+            <Select value={looked.id} onChange={(event) => setPast(event.target.value)}>
+              {known.data.map((server) => (
+                <option key={server.id} value={server.id}>
+                  {server.name}
+                </option>
+              ))}
+            </Select>
+          </Field>
+          <Changes key={looked.id} server={looked} />
+        </section>
       )}
       <Confirm open={!!all} onOpenChange={(open) => !open && setAll(undefined)} title={`Approve ${all?.tools.length ?? 0} tools of ${all?.server.name ?? ""}?`} action="Approve all" look="solid" onConfirm={() => approve(all!.server, all!.tools)}>
         Clients see all of the new definitions at once.

@@ -12,6 +12,7 @@ import { Button } from "@/ui/button";
 import { Json, pretty } from "@/ui/json";
 import { Menu, toast } from "@/ui/overlay";
 import { Badge, Chips, message, Notice, Panel, Skeleton } from "@/ui/parts";
+import { Changes } from "./changes";
 import { Questions } from "./questions";
 import { ResultView } from "./result";
 import { run, type LogLine, type Params, type Progress, type Result } from "./run";
@@ -64,6 +65,7 @@ export function OneTool({ server, tool }: { server: Server; tool: Tool }) {
       ) : (
         <Runner server={server} tool={tool} definition={definition ?? { name: tool.native, inputSchema: { type: "object" } }} />
       )}
+      <Changes server={server} tool={tool.native} />
     </article>
   );
 }
