@@ -1,5 +1,5 @@
 // A tool is run from its form, asks a question, sends progress, and answers with an image, structured content and links.
-import { assert, run, signIn } from "./support.mjs";
+import { apps, assert, run, signIn, url } from "./support.mjs";
 
 await run(async (open) => {
   const page = await open();
@@ -64,6 +64,24 @@ await run(async (open) => {
   await answer.getByLabel(/^(name|String)/i).first().fill("Ada");
   await answer.getByRole("button", { name: "Answer" }).click();
   await answer.getByText("Ada").first().waitFor();
+
+  // A real App: it gets the result, calls its server's tool after a question, and says something.
+  await choose("get-time");
+  await start();
+  const app = answer.frameLocator("iframe").frameLocator("iframe");
+  await app.getByText(/20\d\d-\d\d-\d\dT/).first().waitFor();
+  const frame = page.frames().find((one) => one.url().startsWith(apps));
+  assert.notEqual(new URL(frame.url()).origin, new URL(url).origin);
+  assert.equal(await frame.childFrames()[0].evaluate(() => self.origin), "null");
+  const before = await app.locator("code").first().innerText();
+  await app.getByRole("button", { name: "Get Server Time" }).click();
+  const question = answer.getByRole("alertdialog", { name: "The App wants to run get-time" });
+  await question.getByRole("button", { name: "Run it" }).click();
+  await app.locator("code").first().filter({ hasNotText: before }).waitFor();
+  await app.getByRole("button", { name: "Send Message" }).click();
+  await answer.getByText(/^The App says: /).waitFor();
+  await app.getByRole("button", { name: "Open Link" }).click();
+  await answer.getByRole("alertdialog", { name: "The App wants to open a page" }).getByRole("button", { name: "Refuse" }).click();
 
   await choose("trigger-sampling-request");
   await page.getByLabel(/^prompt/).fill("What is a wharf?");

@@ -161,6 +161,13 @@ fn root(mut root: Table<'_, '_>, settings: &mut Settings) {
         let formats = [("text", LogFormat::Text), ("json", LogFormat::Json)];
         set(&mut settings.log.format, log.either("format", formats));
     }
+    if let Some(mut console) = root.table("console") {
+        let must = r#"an address and a port, such as "127.0.0.1:6281""#;
+        settings.console.apps_listen = console.text("apps_listen", must, is_address);
+        let must = r#"one such as "https://apps.example.com", without a path"#;
+        let url = console.text("apps_url", must, |url| origin(url).is_some());
+        settings.console.apps_url = url.and_then(|url| origin(&url));
+    }
     if let Some(projects) = root.items("projects") {
         for (key, value) in projects {
             project(root.walk, key, value, settings);

@@ -53,6 +53,7 @@ pub struct Settings {
     /// Registries of servers besides the built-in one: their URLs, by name.
     pub registries: BTreeMap<String, String>,
     pub log: Log,
+    pub console: Console,
     pub projects: BTreeMap<ProjectId, ProjectView>,
 }
 
@@ -193,6 +194,15 @@ impl Default for AgentSettings {
     }
 }
 
+/// Where the console draws MCP Apps: on another origin than its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Console {
+    /// Address and port, as `host:port`; `None`: beside the gateway.
+    pub apps_listen: Option<String>,
+    /// Where browsers reach it, as `https://…` without a path; `None`: where it listens, if that is loopback.
+    pub apps_url: Option<String>,
+}
+
 /// What is logged, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Log {
@@ -253,6 +263,7 @@ impl Default for Settings {
             agent: None,
             registries: BTreeMap::new(),
             log: Log::default(),
+            console: Console::default(),
             projects: BTreeMap::new(),
         }
     }

@@ -21,7 +21,7 @@ use crate::{
     agents::Agents,
     auth::{self, Identities, Role},
     clients::Clients,
-    console,
+    console::{self, Apps},
     gateway::{self, Front, Guard},
     hosting::Hosting,
     install::Catalogue,
@@ -69,6 +69,13 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     let identities = Identities::new(&config.settings, bases(&config.settings, address)).context(
         "the root certificates of this host cannot be read; `apt-get install ca-certificates`",
     )?;
+    let apps = Apps::open(
+        &config.settings,
+        address,
+        is_fixed,
+        &bases(&config.settings, address),
+    )
+    .await?;
     let keys = identities.keys.clone();
     keys.refresh(&store).await?;
     let myself = Itself::at(&[address]);
@@ -154,12 +161,18 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
         ) as logins::Identify
     });
     let more = ops::router(front.clone(), gateway.clone(), ready.clone())
-        .merge(console::router())
+        .merge(console::router(apps.as_ref().map(Apps::origin)))
         .merge(signin::router(&front))
         .merge(logins::router(logins.clone(), identify));
     let other = Site::new(rest, more);
     let drain = config.settings.limits.drain.min(STOPPING - LEAST_GRACE);
     let serving = gateway::serve(listener, front.clone(), other, over.clone(), drain);
+    let sandbox = async {
+        match apps {
+            Some(apps) => apps.serve().await,
+            None => std::future::pending().await,
+        }
+    };
     let working = async {
         hosting.reload().await?;
         gateway.start(config.servers.clone(), remembered).await?;
@@ -174,6 +187,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
             () = front.reap() => {}
             () = front.follow_keys() => {}
             () = memory::give_back() => {}
+            () = sandbox => {}
         }
         anyhow::Ok(())
     };

@@ -8,6 +8,7 @@ export type Definition = {
   inputSchema: Record<string, unknown>;
   outputSchema?: Record<string, unknown>;
   annotations?: { title?: string; readOnlyHint?: boolean; destructiveHint?: boolean; idempotentHint?: boolean; openWorldHint?: boolean };
+  _meta?: { ui?: { resourceUri?: unknown; visibility?: unknown }; "ui/resourceUri"?: unknown };
 };
 
 /** The server that a tool is of: names are unique in a project only. */

@@ -31,6 +31,13 @@ export function setTheme(to: Theme) {
   dispatchEvent(new Event("theme"));
 }
 
+/** The theme that is drawn: the chosen one, or the system's. */
+export function useTheme(): "light" | "dark" {
+  const isDark = useMedia("(prefers-color-scheme: dark)");
+  const chosen = useSyncExternalStore((listener) => (addEventListener("theme", listener), () => removeEventListener("theme", listener)), theme);
+  return chosen === "system" ? (isDark ? "dark" : "light") : chosen;
+}
+
 /** The time, in milliseconds since 1970, anew every second. */
 export function useNow(): number {
   const [now, setNow] = useState(Date.now);

@@ -146,6 +146,12 @@ mounts = []                   # paths of this host below which servers may mount
 # [registries.official]
 # url = "https://registry.modelcontextprotocol.io"
 
+[console]
+# MCP Apps are drawn on an origin of their own, which serves nothing else: by default on the port after that of `listen`, or any free one.
+# apps_listen = "127.0.0.1:6281"
+# Where browsers reach that, if they are on other machines; without it no Apps are drawn for them.
+# apps_url = "https://apps.example.com"
+
 [log]
 level = "info"                # or a filter such as "info,engine=debug"
 format = "text"               # or "json"

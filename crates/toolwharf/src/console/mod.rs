@@ -2,9 +2,13 @@
 //!
 //! Invariants: the page needs no key, because it is the same for everybody; everything that it shows comes over the API, with the
 //! session of the browser (`signin`). It runs only scripts that are served here, adds styles only with the nonce of its response, makes no
-//! script out of text (trusted types), and is never framed. Files are in the binary, compressed (`build.rs`). Those in `assets/` have a
+//! script out of text (trusted types), and is never framed. It frames the sandbox of Apps (`apps`) and nothing else. Files are in the binary, compressed (`build.rs`). Those in `assets/` have a
 //! digest in their name, so a browser keeps them for good; the page itself is fetched every time. Deliberately absent: knowledge of
 //! what the paths of pages mean. `web/` decides that, and shows its own page for those that lead nowhere.
+
+mod apps;
+
+use std::sync::Arc;
 
 use axum::{
     Router,
@@ -14,11 +18,15 @@ use axum::{
 };
 use sha2::{Digest as _, Sha256};
 
+pub(crate) use self::apps::Apps;
+
 /// Path and gzip of each file of `web/dist`.
 const FILES: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/console.rs"));
 const PAGE: &str = include_str!("../../../../web/dist/index.html");
 /// The place of the nonce in the page, for libraries that add styles.
 const NONCE: &str = "{nonce}";
+/// Where it has the origin that Apps are drawn on.
+const APPS: &str = "{apps}";
 
 /// First parts of the console's paths; each of them answers with the page.
 const PAGES: [&str; 11] = [
@@ -35,12 +43,15 @@ const PAGES: [&str; 11] = [
     "settings",
 ];
 
-pub(crate) fn router() -> Router {
-    let mut router = Router::new().route("/", get(page));
+/// `apps`: the origin that Apps are drawn on, if there is one.
+pub(crate) fn router(apps: Option<&str>) -> Router {
+    let apps: Arc<str> = apps.unwrap_or_default().into();
+    let page = move || page(apps.clone());
+    let mut router = Router::new().route("/", get(page.clone()));
     for first in PAGES {
         router = router
-            .route(&format!("/{first}"), get(page))
-            .route(&format!("/{first}/{{*rest}}"), get(page));
+            .route(&format!("/{first}"), get(page.clone()))
+            .route(&format!("/{first}/{{*rest}}"), get(page.clone()));
     }
     for (path, _) in FILES.iter().filter(|(path, _)| *path != "index.html") {
         router = router.route(&format!("/{path}"), get(file));
@@ -48,11 +59,12 @@ pub(crate) fn router() -> Router {
     router
 }
 
-async fn page() -> Response {
+async fn page(apps: Arc<str>) -> Response {
     let nonce = hex::encode(rand::random::<[u8; 16]>());
+    let frames = if apps.is_empty() { "'none'" } else { &*apps };
     let policy = format!(
         "default-src 'none'; script-src 'self'; style-src 'self' 'nonce-{nonce}'; img-src 'self' data:; font-src 'self'; \
-         connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; \
+         connect-src 'self'; frame-src {frames}; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; \
          require-trusted-types-for 'script'; trusted-types 'none'"
     );
     let headers: [(HeaderName, &str); 6] = [
@@ -64,7 +76,7 @@ async fn page() -> Response {
         // The nonce is for one response.
         (header::CACHE_CONTROL, "no-store"),
     ];
-    (headers, PAGE.replace(NONCE, &nonce)).into_response()
+    (headers, PAGE.replace(NONCE, &nonce).replace(APPS, &apps)).into_response()
 }
 
 /// Always compressed: whatever runs the console takes gzip.

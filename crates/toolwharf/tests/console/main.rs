@@ -105,6 +105,10 @@ async fn c02_a_server_in_trouble_is_shown_with_its_reason() {
 async fn c03_a_tool_is_run_asked_and_answered_in_the_page() {
     let gateway = Setup::new()
         .server("everything", npm(EVERYTHING, &[]))
+        .server(
+            "clock",
+            npm("server-basic-react/dist/index.js", &["--stdio"]),
+        )
         .connected()
         .await;
     browse(&gateway, "c03").await;

@@ -101,3 +101,52 @@ fn the_first_load_is_small() {
         "{total} bytes: {parts:?}"
     );
 }
+
+#[tokio::test]
+async fn apps_are_drawn_on_an_origin_that_serves_nothing_else() {
+    let gateway = Setup::new().serve().await;
+    let page = gateway.at("/").get(&[]).await;
+    let page = page.collect(testkit::DEADLINE).await;
+    let policy = page.header("content-security-policy").unwrap().to_owned();
+    let (_, frames) = policy.split_once("frame-src ").unwrap();
+    let (origin, _) = frames.split_once(';').unwrap();
+    let text = page.text();
+    assert!(text.contains(&format!(r#"<meta name="apps-origin" content="{origin}">"#)));
+    let at = |path: &str| testkit::RawClient::new(&format!("{origin}{path}"));
+    let sandbox = at("/?host=http%3A%2F%2F127.0.0.1%3A1").get(&[]).await;
+    assert_eq!(sandbox.status, 200);
+    let policy = sandbox.header("content-security-policy").unwrap();
+    assert!(
+        policy.ends_with("frame-ancestors http://127.0.0.1:1"),
+        "{policy}"
+    );
+    assert!(policy.starts_with("default-src 'none';"), "{policy}");
+    for path in [
+        "/",
+        "/mcp",
+        "/api/v1/status",
+        "/healthz",
+        "/sign-in",
+        "/page.html",
+    ] {
+        assert_eq!(at(path).get(&[]).await.status, 404, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn no_app_is_drawn_where_no_second_address_is_known() {
+    let public = "public_url = \"https://tools.example.com\"\n";
+    let gateway = Setup::new().settings(public).serve().await;
+    let page = gateway.at("/").get(&[]).await;
+    let page = page.collect(testkit::DEADLINE).await;
+    let policy = page.header("content-security-policy").unwrap().to_owned();
+    assert!(policy.contains("frame-src 'none';"), "{policy}");
+    let with = format!("{public}[console]\napps_url = \"https://apps.example.com/\"\n");
+    let gateway = Setup::new().settings(&with).serve().await;
+    let page = gateway.at("/").get(&[]).await;
+    let policy = page.header("content-security-policy").unwrap().to_owned();
+    assert!(
+        policy.contains("frame-src https://apps.example.com;"),
+        "{policy}"
+    );
+}

@@ -7,6 +7,8 @@ import { lazy, Suspense, useEffect, useMemo, useRef, useState } from "react";
 import type { Schemas, Server, Tool } from "@/api/client";
 import { listed } from "@/api/queries";
 import { asCommand, asCurl, keep, saved, type Definition, type Saved } from "@/api/tools";
+import { AppView } from "@/apps/app";
+import { appOf } from "@/apps/host";
 import { copy, micros } from "@/lib";
 import { Button } from "@/ui/button";
 import { Json, pretty } from "@/ui/json";
@@ -27,7 +29,7 @@ type Stage =
   | { at: "rest" }
   | { at: "running"; since: number }
   | { at: "asked"; result: Result; since: number }
-  | { at: "done"; result: Result; us: number }
+  | { at: "done"; result: Result; args: Args; run: number; us: number }
   | { at: "failed"; problem: Partial<Schemas["Problem"]>; us: number };
 
 const MAX_LOG_LINES = 500;
@@ -120,7 +122,7 @@ function Runner({ server, tool, definition }: { server: Server; tool: Tool; defi
       if (over.signal.aborted) return;
       if ("problem" in ended) setStage({ at: "failed", problem: ended.problem, us: us() });
       else if (ended.result.resultType === "input_required") setStage({ at: "asked", result: ended.result, since });
-      else setStage({ at: "done", result: ended.result, us: us() });
+      else setStage({ at: "done", result: ended.result, args: params["arguments"] as Args, run: since, us: us() });
     } catch (error) {
       if (over.signal.aborted) return;
       setStage({ at: "failed", problem: { detail: message(error) }, us: us() });
@@ -151,6 +153,7 @@ function Runner({ server, tool, definition }: { server: Server; tool: Tool; defi
     setMine((old) => old.filter((one) => one.id !== id));
   };
   const copied = (what: string) => void copy(what).then((done) => (done ? toast("Copied.") : toast("The browser does not let this page copy.", true)));
+  const app = appOf(definition);
   const isRunning = stage.at === "running";
   const form = useMemo(() => `try-${tool.native.replace(/\W/g, "-")}`, [tool.native]);
 
@@ -252,6 +255,7 @@ function Runner({ server, tool, definition }: { server: Server; tool: Tool; defi
               <span className="tabular text-faint">{micros(stage.us)}</span>
             </div>
             <ResultView result={stage.result} />
+            {app && <AppView key={stage.run} server={server.id!} definition={definition} uri={app} args={stage.args} result={stage.result} />}
           </>
         )}
         {!!lines.length && (
