@@ -33,6 +33,18 @@ await run(async (open) => {
   await log.getByRole("img", { name: "From get-tiny-image" }).waitFor();
   await log.getByText("Show me the logo").waitFor();
 
+  // The App of a tool is drawn while the tool runs, and again after a reload; what it says is put into the message.
+  await say("What time is it?");
+  const app = log.frameLocator("iframe").frameLocator("iframe");
+  await app.getByText(/20\d\d-\d\d-\d\dT/).first().waitFor();
+  await log.getByText("Late.").waitFor();
+  await page.getByRole("button", { name: "Send" }).waitFor();
+  await page.reload();
+  await log.getByText("Late.").waitFor();
+  await app.getByText(/20\d\d-\d\d-\d\dT/).first().waitFor();
+  await app.getByRole("button", { name: "Send Message" }).click();
+  await page.waitForFunction(() => document.querySelector("#message").value !== "");
+
   // In the middle of a turn.
   await say("Tell me a lot");
   await log.getByText("word word").first().waitFor();

@@ -82,6 +82,7 @@ export function AppView(props: AppProps) {
 function Framed({ server, definition, args, result, cancelled, onMessage, onContext, origin, page }: AppProps & { origin: string; page: Page }) {
   const frame = useRef<HTMLIFrameElement>(null);
   const app = useRef<ReturnType<typeof talk>>(null);
+  const isTold = useRef(false);
   const [height, setHeight] = useState(160);
   const [over, setOver] = useState<string>();
   const [question, setQuestion] = useState<Question>();
@@ -147,6 +148,8 @@ function Framed({ server, definition, args, result, cancelled, onMessage, onCont
   useEffect(() => app.current?.changed({ theme }), [theme]);
   useEffect(() => app.current?.input(args), []);
   useEffect(() => {
+    if (isTold.current || (!result && cancelled === undefined)) return;
+    isTold.current = true;
     if (result) app.current?.result(result);
     else if (cancelled !== undefined) app.current?.cancelled(cancelled);
   }, [result, cancelled]);

@@ -8,20 +8,24 @@
 mod common;
 mod served;
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+};
 
 use common::{
     Gateway, Setup,
     real::{EVERYTHING, npm, python, venv},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use testkit::{
     Bin, DEADLINE, Issuer, Protected,
     conformance::node_modules,
     llm::{Llm, asks, says, turns},
     protected, wait_for,
 };
-use tokio::process::Command;
+use tokio::{io::AsyncReadExt as _, net::TcpListener, process::Command, task::JoinSet};
+use tokio_util::task::AbortOnDropHandle;
 
 fn web() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../web")
@@ -239,6 +243,86 @@ async fn c11_hostile_text_stays_text() {
     browse(&gateway, "c11").await;
 }
 
+/// Apps that try to get out of their sandbox: a listener of ours on loopback, which they even declare, is asked nothing.
+#[tokio::test]
+async fn c11_hostile_apps_stay_framed() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let far = format!("http://{}", listener.local_addr().unwrap());
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let heads = asked.clone();
+    let _listening = AbortOnDropHandle::new(tokio::spawn(async move {
+        let mut visitors = JoinSet::new();
+        while let Ok((mut visitor, _)) = listener.accept().await {
+            let heads = heads.clone();
+            visitors.spawn(async move {
+                let mut head = [0; 200];
+                // Chromium connects before it finds that it may not ask, and says nothing.
+                if let Ok(read @ 1..) = visitor.read(&mut head).await {
+                    let head = String::from_utf8_lossy(&head[..read]).into_owned();
+                    heads.lock().unwrap().push(head);
+                }
+            });
+        }
+    }));
+    let flood = "<script>setInterval(() => { for (let i = 0; i < 500; i++) parent.postMessage({ jsonrpc: '2.0', method: 'x' }, '*') }, 10)</script>";
+    let large =
+        "<script>parent.postMessage({ jsonrpc: '2.0', method: 'x'.repeat(2000000) }, '*')</script>";
+    let pages = [
+        ("attack", include_str!("attack.html").replace("FAR", &far)),
+        ("flood", flood.to_owned()),
+        ("large", large.to_owned()),
+        (
+            "early",
+            format!("<script>location.href = '{far}/early'</script>"),
+        ),
+        (
+            "leave",
+            format!(
+                "<script>onload = () => setTimeout(() => (location.href = '{far}/left'))</script>"
+            ),
+        ),
+        (
+            "submit",
+            format!(
+                r#"<form action="{far}/form" method="post"><input name="a"></form><script>document.forms[0].submit()</script>"#
+            ),
+        ),
+        ("huge", "A".repeat(11 << 20)),
+        ("busy", "<script>for (;;);</script>".to_owned()),
+    ];
+    let setup = Setup::new();
+    let tool = |name: &str, meta: Value| json!({ "name": name, "inputSchema": { "type": "object" }, "annotations": { "readOnlyHint": true }, "_meta": { "ui": meta } });
+    let mut tools = vec![tool("for-models", json!({ "visibility": ["model"] }))];
+    let mut methods = json!({ "tools/call": { "content": [{ "type": "text", "text": "done" }] } });
+    for (name, html) in pages {
+        let uri = format!("ui://{name}");
+        tools.push(tool(name, json!({ "resourceUri": uri })));
+        methods[format!("resources/read {uri}")] = json!({ "contents": [{
+            "uri": uri, "mimeType": "text/html;profile=mcp-app", "text": html,
+            "_meta": { "ui": { "csp": { "connectDomains": [far, "*"], "resourceDomains": [far], "frameDomains": [far] } } },
+        }] });
+    }
+    methods["tools/list"] = json!({ "tools": tools });
+    let scripted = |name: &str, answers: Value| {
+        let file = setup.folder().join(format!("{name}.answers.json"));
+        std::fs::write(&file, answers.to_string()).unwrap();
+        common::scripted(name, &["--answers", file.to_str().unwrap()])
+    };
+    let hostile = scripted(
+        "hostile",
+        json!({ "capabilities": { "resources": {} }, "methods": methods }),
+    );
+    let secret = json!({ "tools": [tool("secret", json!({}))] });
+    let other = scripted("other", json!({ "methods": { "tools/list": secret } }));
+    let gateway = setup
+        .server("hostile", hostile)
+        .server("other", other)
+        .connected()
+        .await;
+    browse(&gateway, "c11-apps").await;
+    assert_eq!(*asked.lock().unwrap(), Vec::<String>::new());
+}
+
 #[tokio::test]
 async fn c10_a_log_of_ten_thousand_lines_a_second_stays_smooth() {
     // Ten thousand lines in each second, and a server that answers meanwhile.
@@ -292,6 +376,8 @@ async fn c14_a_chat_is_shown_kept_and_gone_on_with() {
         says(table),
         asks(&[("t1", "get-tiny-image", json!({}))]),
         says("There it is."),
+        asks(&[("t2", "get-time", json!({}))]),
+        says("Late."),
         slow,
         says("Back again."),
     ]))
@@ -299,6 +385,10 @@ async fn c14_a_chat_is_shown_kept_and_gone_on_with() {
     let gateway = Setup::new()
         .settings(&common::chat::agent(&llm, ""))
         .env("ANTHROPIC_API_KEY", "sk-test")
+        .server(
+            "clock",
+            npm("server-basic-react/dist/index.js", &["--stdio"]),
+        )
         .server("everything", npm(EVERYTHING, &[]))
         .connected()
         .await;

@@ -1,7 +1,7 @@
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { getRouteApi, useNavigate } from "@tanstack/react-router";
 import { ArrowUp, History, MessageSquare, MessageSquarePlus, Square, Trash2 } from "lucide-react";
-import { useCallback, useEffect, useRef, useState, type ReactNode } from "react";
+import { useCallback, useEffect, useMemo, useRef, useState, type ReactNode } from "react";
 
 import { ApiError, get, request, type Schemas } from "@/api/client";
 import { settings } from "@/api/queries";
@@ -12,9 +12,10 @@ import { CopyButton, pretty } from "@/ui/json";
 import { useIsWide, useTitle } from "@/ui/media";
 import { Confirm, Dialog } from "@/ui/overlay";
 import { Empty, message, Notice } from "@/ui/parts";
+import { AppOf, AppsOf } from "./app";
 import { Text } from "./markdown";
 import { RecipeCard } from "./recipe";
-import { answer, heard, over, told, type Message, type Part, type Said, type ToolUse } from "./said";
+import { answer, heard, over, told, whole, type Message, type Part, type Said, type ToolUse } from "./said";
 
 const route = getRouteApi("/chat");
 /** Longest text that is shown of a tool's arguments or result, in characters. */
@@ -37,6 +38,9 @@ export function Chat() {
   const [status, setStatus] = useState("");
   const [isOpen, setIsOpen] = useState(false);
   const [isBusy, setIsBusy] = useState(false);
+  const [draft, setDraft] = useState("");
+  /** What Apps want the model to know, by call: it goes with the next message. */
+  const contexts = useRef(new Map<string, string>());
   const turn = useRef<AbortController>(null);
   /** The conversation whose words are shown; the address may be ahead of it. */
   const shown = useRef<string | undefined>(undefined);
@@ -51,6 +55,7 @@ export function Chat() {
     if (shown.current === c) return;
     turn.current?.abort();
     shown.current = c;
+    contexts.current.clear();
     setSaid([]);
     setStatus("");
     if (!c) return;
@@ -64,7 +69,9 @@ export function Chat() {
 
   const go = useCallback((id: string | undefined) => void navigate({ to: "/chat", search: { ...(project ? { project } : {}), ...(id ? { c: id } : {}) } as never }), [navigate, project]);
 
-  const send = async (text: string) => {
+  const send = async (typed: string) => {
+    const text = [typed, ...contexts.current.values()].join("\n\n");
+    contexts.current.clear();
     const over_ = (turn.current = new AbortController());
     setIsBusy(true);
     setSaid((old) => [...old, { whose: "mine", text }, { whose: "theirs", parts: [] }]);
@@ -90,9 +97,22 @@ export function Chat() {
     }
     if (turn.current === over_) setIsBusy(false);
     setSaid((old) => answer(old, over));
+    const id = shown.current;
+    if (id && isOver)
+      void get<{ messages: Message[] }>(path(`/conversations/${encodeURIComponent(id)}`, project))
+        .then((kept) => shown.current === id && setSaid((old) => whole(old, told(kept.messages))))
+        .catch(() => {});
     void client.invalidateQueries({ queryKey: ["conversations"] });
   };
 
+  const apps = useMemo(
+    () => ({
+      project,
+      onMessage: (text: string) => setDraft((old) => [old, text].filter(Boolean).join("\n")),
+      onContext: (call: string, text: string) => contexts.current.set(call, text),
+    }),
+    [project],
+  );
   const history = (
     <Conversations
       known={known.data}
@@ -130,10 +150,12 @@ export function Chat() {
             </>
           )}
         </header>
-        <Log said={said} isBusy={isBusy}>
-          {!said.length && !c && (lacksModel ? <NoModel /> : <Welcome project={project} />)}
-        </Log>
-        <Say isBusy={isBusy} onSend={(text) => void send(text)} onStop={() => turn.current?.abort()} />
+        <AppsOf.Provider value={apps}>
+          <Log said={said} isBusy={isBusy}>
+            {!said.length && !c && (lacksModel ? <NoModel /> : <Welcome project={project} />)}
+          </Log>
+        </AppsOf.Provider>
+        <Say text={draft} setText={setDraft} isBusy={isBusy} onSend={(text) => void send(text)} onStop={() => turn.current?.abort()} />
         <p id="status" role="status" className="min-h-5 px-4 pb-1 text-center text-xs text-faint">
           {status}
         </p>
@@ -317,6 +339,7 @@ function ToolView({ tool }: { tool: ToolUse }) {
         <Bytes title="Asked" text={asText(tool.input)} />
         {tool.result !== undefined && <Bytes title={tool.state === "failed" ? "Failed" : "Answered"} text={asText(tool.result)} />}
       </details>
+      <AppOf tool={tool} />
       {tool.pictures?.map((picture, at) => <img key={at} src={picture} alt={`From ${tool.name}`} className="max-h-96 max-w-full self-start rounded-md border" />)}
     </>
   );
@@ -332,8 +355,7 @@ const Bytes = ({ title, text }: { title: string; text: string }) => (
   </div>
 );
 
-function Say({ isBusy, onSend, onStop }: { isBusy: boolean; onSend: (text: string) => void; onStop: () => void }) {
-  const [text, setText] = useState("");
+function Say({ text, setText, isBusy, onSend, onStop }: { text: string; setText: (text: string) => void; isBusy: boolean; onSend: (text: string) => void; onStop: () => void }) {
   const send = () => {
     const what = text.trim();
     if (!what || isBusy) return;

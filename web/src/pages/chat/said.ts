@@ -1,7 +1,7 @@
 // What was said in a conversation, as it comes and as it is kept: pure, so that a reload draws what the stream drew.
 import { isRecipe } from "./recipe";
 
-export type ToolUse = { kind: "tool"; id: string; name: string; server?: string | null; input: unknown; state: "running" | "done" | "failed" | "ended"; result?: string; pictures?: string[]; bytes?: number };
+export type ToolUse = { kind: "tool"; id: string; name: string; server?: string | null; input: unknown; state: "running" | "done" | "failed" | "ended"; result?: string; pictures?: string[]; bytes?: number | undefined };
 export type Part = { kind: "text" | "thinking"; text: string } | ToolUse | { kind: "recipe"; recipe: Record<string, unknown> } | { kind: "note" | "wrong" | "usage"; text: string };
 export type Said = { whose: "mine"; text: string } | { whose: "theirs"; parts: Part[] };
 
@@ -20,6 +20,16 @@ const grow = (kind: "text" | "thinking", text: string) => (parts: Part[]): Part[
 const add = (part: Part) => (parts: Part[]): Part[] => [...parts, part];
 
 const ended = (id: string, change: Partial<ToolUse>) => (parts: Part[]): Part[] => parts.map((part) => (part.kind === "tool" && part.id === id ? { ...part, ...change } : part));
+
+/** With the whole results of calls, of which the stream has the beginnings. */
+export function whole(said: Said[], kept: Said[]): Said[] {
+  const results = new Map(kept.flatMap((one) => (one.whose === "theirs" ? one.parts : [])).flatMap((part) => (part.kind === "tool" ? [[part.id, part] as const] : [])));
+  const full = (part: Part): Part => {
+    const { result, pictures } = (part.kind === "tool" && results.get(part.id)) || {};
+    return part.kind === "tool" && result !== undefined ? { ...part, result, pictures: pictures ?? [], bytes: undefined } : part;
+  };
+  return said.map((one) => (one.whose === "theirs" ? { ...one, parts: one.parts.map(full) } : one));
+}
 
 const usage = (text: string) => (parts: Part[]): Part[] => [...parts.filter((part) => part.kind !== "usage"), { kind: "usage", text }];
 

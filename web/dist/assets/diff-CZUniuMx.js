@@ -1,6 +1,0 @@
-<<<<<<<< HEAD:web/dist/assets/diff-CGgQaT0-.js
-import{F as e}from"./index-BN0bakJ-.js";import{t}from"./jsx-runtime-Wy9s6hX0.js";var n=t();function r({text:t}){return(0,n.jsx)(`pre`,{tabIndex:0,"aria-label":`Difference`,className:`max-h-[60vh] overflow-auto bg-panel py-2 text-xs leading-5`,children:t.replace(/\n$/,``).split(`
-========
-import{I as e}from"./index-BydS8Lfo.js";import{t}from"./jsx-runtime-Wy9s6hX0.js";var n=t();function r({text:t}){return(0,n.jsx)(`pre`,{tabIndex:0,"aria-label":`Difference`,className:`max-h-[60vh] overflow-auto bg-panel py-2 text-xs leading-5`,children:t.replace(/\n$/,``).split(`
->>>>>>>> 16714c6 (console: Apps of tools are drawn in a sandbox on another origin):web/dist/assets/diff-CZUniuMx.js
-`).map((t,r)=>{let i=/^(\+\+\+|---)/.test(t)?`head`:t[0];return(0,n.jsx)(`span`,{className:e(`block px-3.5 break-all whitespace-pre-wrap`,i===`+`&&`bg-ok-soft text-ok`,i===`-`&&`bg-bad-soft text-bad`,(i===`@`||i===`head`)&&`text-faint`),children:t||` `},r)})})}export{r as t};
