@@ -1,5 +1,5 @@
 // Tools with the definitions that their servers give.
-import type { Server, Tool } from "./client";
+import { api, ok, type Server, type Tool } from "./client";
 
 export type Definition = {
   name: string;
@@ -14,6 +14,24 @@ export type Definition = {
 /** The server that a tool is of: names are unique in a project only. */
 export const ownerOf = (tool: { server: string; project?: string | null }, servers: Server[] | undefined) =>
   servers?.find((one) => one.name === tool.server && (one.project ?? null) === (tool.project ?? null)) ?? servers?.find((one) => one.name === tool.server);
+
+/** Has tools offered as their definitions are now. */
+export const approve = (server: Server, which: Tool[]) =>
+  ok(
+    api.POST("/api/v1/mcp/servers/{id}/approve", {
+      params: { path: { id: server.id! } },
+      body: { tools: Object.fromEntries(which.map((tool) => [tool.native, tool.quarantine!.digest])) } as never,
+    }),
+  );
+
+/** Switches a tool off. */
+export const refuse = (server: Server, tool: Tool) =>
+  ok(
+    api.PUT("/api/v1/mcp/servers/{id}/tools/{tool}", {
+      params: { path: { id: server.id!, tool: tool.native } },
+      body: { name: null, description: null, ...tool.setting, enabled: false },
+    }),
+  );
 
 export const matches = (tool: Tool, words: string[]) => {
   const text = `${tool.name ?? ""} ${tool.native} ${tool.server} ${tool.project ?? ""} ${tool.description}`.toLowerCase();

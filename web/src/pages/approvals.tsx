@@ -3,9 +3,9 @@ import { Link } from "@tanstack/react-router";
 import { BadgeCheck } from "lucide-react";
 import { useState } from "react";
 
-import { api, ok, type Server, type Tool } from "@/api/client";
+import type { Server, Tool } from "@/api/client";
 import { allTools, servers } from "@/api/queries";
-import { ownerOf } from "@/api/tools";
+import { approve, ownerOf, refuse } from "@/api/tools";
 import { plural } from "@/lib";
 import { Button } from "@/ui/button";
 import { Diff } from "@/ui/diff";
@@ -29,20 +29,7 @@ export function Approvals() {
     group.tools.push(tool);
     groups.set(server.id!, group);
   }
-  const approve = (server: Server, which: Tool[]) =>
-    ok(
-      api.POST("/api/v1/mcp/servers/{id}/approve", {
-        params: { path: { id: server.id! } },
-        body: { tools: Object.fromEntries(which.map((tool) => [tool.native, tool.quarantine!.digest])) } as never,
-      }),
-    ).then(() => client.invalidateQueries({ queryKey: ["tools"] }));
-  const refuse = (server: Server, tool: Tool) =>
-    ok(
-      api.PUT("/api/v1/mcp/servers/{id}/tools/{tool}", {
-        params: { path: { id: server.id!, tool: tool.native } },
-        body: { name: null, description: null, ...tool.setting, enabled: false },
-      }),
-    ).then(() => client.invalidateQueries({ queryKey: ["tools"] }));
+  const decided = () => client.invalidateQueries({ queryKey: ["tools"] });
   const waiting = [...groups.values()];
   const looked = known.data.find((server) => server.id === past) ?? known.data[0];
   return (
@@ -73,12 +60,12 @@ export function Approvals() {
                     actions={
                       <div className="flex gap-2">
                         {tool.enabled && (
-                          <Button look="danger" onClick={() => void attempt(() => refuse(server, tool), `${tool.native} is switched off.`)}>
+                          <Button look="danger" onClick={() => void attempt(() => refuse(server, tool).then(decided), `${tool.native} is switched off.`)}>
                             Switch it off
                           </Button>
                         )}
                         {tool.quarantine && (
-                          <Button look="solid" onClick={() => void attempt(() => approve(server, [tool]), `${tool.native} is offered as it is now.`)}>
+                          <Button look="solid" onClick={() => void attempt(() => approve(server, [tool]).then(decided), `${tool.native} is offered as it is now.`)}>
                             Approve
                           </Button>
                         )}
@@ -108,7 +95,7 @@ export function Approvals() {
           <Changes key={looked.id} server={looked} />
         </section>
       )}
-      <Confirm open={!!all} onOpenChange={(open) => !open && setAll(undefined)} title={`Approve ${all?.tools.length ?? 0} tools of ${all?.server.name ?? ""}?`} action="Approve all" look="solid" onConfirm={() => approve(all!.server, all!.tools)}>
+      <Confirm open={!!all} onOpenChange={(open) => !open && setAll(undefined)} title={`Approve ${all?.tools.length ?? 0} tools of ${all?.server.name ?? ""}?`} action="Approve all" look="solid" onConfirm={() => approve(all!.server, all!.tools).then(decided)}>
         Clients see all of the new definitions at once.
       </Confirm>
     </Page>

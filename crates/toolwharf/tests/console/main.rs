@@ -25,7 +25,6 @@ use testkit::{
     protected, wait_for,
 };
 use tokio::{io::AsyncReadExt as _, net::TcpListener, process::Command, task::JoinSet};
-use tokio_util::task::AbortOnDropHandle;
 
 fn web() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../web")
@@ -250,7 +249,8 @@ async fn c11_hostile_apps_stay_framed() {
     let far = format!("http://{}", listener.local_addr().unwrap());
     let asked = Arc::new(Mutex::new(Vec::new()));
     let heads = asked.clone();
-    let _listening = AbortOnDropHandle::new(tokio::spawn(async move {
+    let mut listening = JoinSet::new();
+    listening.spawn(async move {
         let mut visitors = JoinSet::new();
         while let Ok((mut visitor, _)) = listener.accept().await {
             let heads = heads.clone();
@@ -263,7 +263,7 @@ async fn c11_hostile_apps_stay_framed() {
                 }
             });
         }
-    }));
+    });
     let flood = "<script>setInterval(() => { for (let i = 0; i < 500; i++) parent.postMessage({ jsonrpc: '2.0', method: 'x' }, '*') }, 10)</script>";
     let large =
         "<script>parent.postMessage({ jsonrpc: '2.0', method: 'x'.repeat(2000000) }, '*')</script>";
@@ -452,4 +452,32 @@ async fn c09_an_entry_of_each_place_is_changed_as_a_form_and_as_json() {
     let hosted = json!({ "name": "hosted", "command": ["no-such-program"], "description": "at first", "enabled": false });
     ask("POST".parse().unwrap(), "/mcp/servers", hosted).await;
     browse(&gateway, "c09-entries").await;
+}
+
+/// The agent calls a tool whose definition has changed: the chat shows the change, and goes on once somebody approved it.
+#[tokio::test]
+async fn c14_a_tool_that_is_kept_back_is_approved_in_the_chat() {
+    let llm = Llm::start(&turns(&[
+        asks(&[("t1", "search", json!({}))]),
+        says("Found it."),
+        asks(&[("t2", "search", json!({}))]),
+        says("It is kept back."),
+        asks(&[("t3", "search", json!({}))]),
+        says("Found it again."),
+    ]))
+    .await;
+    let setup = Setup::new()
+        .settings(&common::chat::agent(&llm, ""))
+        .env("ANTHROPIC_API_KEY", "sk-test");
+    let answers = json!({ "methods": {
+        "tools/list": { "tools": [{ "name": "search", "description": "Looks things up.", "inputSchema": { "type": "object" } }] },
+        "tools/call": { "content": [{ "type": "text", "text": "done" }] },
+    } });
+    let file = setup.folder().join("answers.json");
+    std::fs::write(&file, answers.to_string()).unwrap();
+    let gateway = setup
+        .scripted("index", &["--answers", file.to_str().unwrap()])
+        .connected()
+        .await;
+    browse(&gateway, "c14-approval").await;
 }

@@ -1,36 +1,83 @@
 // The App of a tool that the agent called: drawn while the tool runs, and again when the conversation is opened again.
-import { useQuery } from "@tanstack/react-query";
+import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { createContext, useContext, useMemo } from "react";
 
 import { AppView } from "@/apps/app";
 import { appOf } from "@/apps/host";
 import { get, type Schemas, type Tool } from "@/api/client";
 import { listed, servers } from "@/api/queries";
-import { ownerOf, type Definition } from "@/api/tools";
+import { approve, ownerOf, refuse, type Definition } from "@/api/tools";
 import type { Result } from "@/pages/tools/run";
+import { Button } from "@/ui/button";
+import { Diff } from "@/ui/diff";
+import { attempt } from "@/ui/overlay";
+import { Panel } from "@/ui/parts";
 import type { ToolUse } from "./said";
 
 type Args = Record<string, unknown>;
 
-/** What the page does with what Apps say. */
-export const AppsOf = createContext<{ project: string | undefined; onMessage: (text: string) => void; onContext: (call: string, text: string) => void }>({
+/** What the page does with what Apps say, and with decisions about tools; while a turn is under way, `send` is absent. */
+export const AppsOf = createContext<{ project: string | undefined; send?: ((text: string) => void) | undefined; onMessage: (text: string) => void; onContext: (call: string, text: string) => void }>({
   project: undefined,
   onMessage: () => {},
   onContext: () => {},
 });
 
-export function AppOf({ tool }: { tool: ToolUse }) {
+/** The tool that a call was of, with its server. An agent's name for it does not always say which; then it is nobody's. */
+function useTool(tool: ToolUse) {
   const { project } = useContext(AppsOf);
   const tools = useQuery({
     queryKey: ["tools", "chat", project ?? ""],
     queryFn: async ({ signal }) => (await get<{ tools: Schemas["Tool"][] }>(`/api/v1/tools${project ? `?project=${encodeURIComponent(project)}` : ""}`, signal)).tools,
   });
   const all = useQuery(servers);
-  // An agent's name for a tool: its server's, or the gateway's where two servers have it. Which of two is meant, nobody can tell later.
   const meant = tools.data?.filter((one) => (one.native === tool.name || one.name === tool.name) && (!tool.server || one.server === tool.server));
   const one = meant?.length === 1 ? meant[0] : undefined;
   const owner = one && ownerOf(one, all.data);
-  return one && owner ? <Known tool={tool} one={one} server={owner.id!} /> : null;
+  return one && owner ? { one, owner } : undefined;
+}
+
+export function AppOf({ tool }: { tool: ToolUse }) {
+  const known = useTool(tool);
+  return known ? <Known tool={tool} one={known.one} server={known.owner.id!} /> : null;
+}
+
+/** The change that keeps a tool back which the agent called, to be decided here. */
+export function ApprovalOf({ tool }: { tool: ToolUse }) {
+  const known = useTool(tool);
+  const { send } = useContext(AppsOf);
+  const client = useQueryClient();
+  if (!known?.one.kept_back || !known.one.enabled) return null;
+  const { one, owner } = known;
+  const decide = (deciding: () => Promise<unknown>, said: string) =>
+    void attempt(async () => {
+      await deciding();
+      await client.invalidateQueries({ queryKey: ["tools"] });
+      send?.(said);
+    });
+  return (
+    <Panel
+      title={
+        <h3 className="text-sm font-semibold">
+          The definition of <span className="font-mono">{one.native}</span> changed
+        </h3>
+      }
+      actions={
+        <div className="flex gap-2">
+          <Button look="danger" disabled={!send} onClick={() => decide(() => refuse(owner, one), `I switched the tool ${one.native} off. Go on without it.`)}>
+            Switch it off
+          </Button>
+          {one.quarantine && (
+            <Button look="solid" disabled={!send} onClick={() => decide(() => approve(owner, [one]), `I approved the changed tool ${one.native}. Go on.`)}>
+              Approve and go on
+            </Button>
+          )}
+        </div>
+      }
+    >
+      {one.quarantine?.diff ? <Diff text={one.quarantine.diff} /> : <p className="px-3.5 py-3 text-sm text-muted">{one.kept_back}</p>}
+    </Panel>
+  );
 }
 
 function Known({ tool, one, server }: { tool: ToolUse; one: Tool; server: string }) {

@@ -12,7 +12,7 @@ import { CopyButton, pretty } from "@/ui/json";
 import { useIsWide, useTitle } from "@/ui/media";
 import { Confirm, Dialog } from "@/ui/overlay";
 import { Empty, message, Notice } from "@/ui/parts";
-import { AppOf, AppsOf } from "./app";
+import { AppOf, ApprovalOf, AppsOf } from "./app";
 import { Text } from "./markdown";
 import { RecipeCard } from "./recipe";
 import { answer, heard, over, told, whole, type Message, type Part, type Said, type ToolUse } from "./said";
@@ -105,13 +105,16 @@ export function Chat() {
     void client.invalidateQueries({ queryKey: ["conversations"] });
   };
 
+  const now = useRef(send);
+  now.current = send;
   const apps = useMemo(
     () => ({
       project,
+      send: isBusy ? undefined : (text: string) => void now.current(text),
       onMessage: (text: string) => setDraft((old) => [old, text].filter(Boolean).join("\n")),
       onContext: (call: string, text: string) => contexts.current.set(call, text),
     }),
-    [project],
+    [project, isBusy],
   );
   const history = (
     <Conversations
@@ -340,6 +343,7 @@ function ToolView({ tool }: { tool: ToolUse }) {
         {tool.result !== undefined && <Bytes title={tool.state === "failed" ? "Failed" : "Answered"} text={asText(tool.result)} />}
       </details>
       <AppOf tool={tool} />
+      {tool.state === "failed" && <ApprovalOf tool={tool} />}
       {tool.pictures?.map((picture, at) => <img key={at} src={picture} alt={`From ${tool.name}`} className="max-h-96 max-w-full self-start rounded-md border" />)}
     </>
   );
