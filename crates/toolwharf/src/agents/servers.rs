@@ -30,6 +30,7 @@ use mcp::{
 };
 use model::{Declared, ExposedName, NativeName, StartPolicy};
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::CALLER;
 use crate::projects::Projects;
@@ -65,6 +66,16 @@ struct Item {
     description: String,
     input_schema: Option<Raw>,
     output_schema: Option<Raw>,
+    #[serde(rename = "_meta", default)]
+    meta: Value,
+}
+
+impl Item {
+    /// Whether models may call it: some tools are for Apps only (MCP Apps, `_meta.ui.visibility`).
+    fn is_for_models(&self) -> bool {
+        let visibility = self.meta["ui"]["visibility"].as_array();
+        visibility.is_none_or(|all| all.iter().any(|one| one == "model"))
+    }
 }
 
 #[derive(Deserialize)]
@@ -166,7 +177,7 @@ impl Ours {
     }
 }
 
-/// The tools that clients of a view are offered, under the names that they call them by.
+/// The tools of a view that models are offered, under the names that they call them by.
 ///
 /// # Errors
 /// When the list is not what the gateway makes.
@@ -177,6 +188,7 @@ pub(crate) fn offered(view: &View) -> Result<Vec<ToolFunction>, ServersError> {
     let names = view.names(ListKind::Tools);
     let tools = names
         .zip(listed.tools)
+        .filter(|(_, item)| item.is_for_models())
         .map(|((exposed, server, native, _), item)| ToolFunction {
             name: ExposedName::new(exposed),
             description: item.description.into(),

@@ -47,6 +47,22 @@ async fn a03_the_model_is_offered_the_tools_of_all_servers_and_native_ones() {
     }
 }
 
+#[tokio::test]
+async fn tools_for_apps_are_not_offered_to_the_model() {
+    let llm = Llm::start(&turns(&[says("Hello.")])).await;
+    let setup = Setup::new();
+    let tool = |name: &str, visibility: &[&str]| json!({ "name": name, "inputSchema": { "type": "object" }, "_meta": { "ui": { "visibility": visibility } } });
+    let tools = json!([tool("both", &["model", "app"]), tool("refresh", &["app"])]);
+    let file = setup.folder().join("answers.json");
+    let answers = json!({ "methods": { "tools/list": { "tools": tools } } });
+    std::fs::write(&file, answers.to_string()).unwrap();
+    let setup = setup.scripted("apps", &["--answers", file.to_str().unwrap()]);
+    let gateway = with_agent(setup, &llm, "", "").await;
+    say(&gateway, "Hi").await;
+    let offered = offered(&llm.requests().await[0]);
+    assert_eq!(offered, ["both", "read_result"]);
+}
+
 /// Each call goes where the registry says: to the server of the tool, to this process, or nowhere.
 #[tokio::test]
 async fn a04_a_tool_leads_to_its_server_or_to_native() {
