@@ -14,6 +14,7 @@ mod problem;
 mod product;
 mod project;
 mod registry;
+mod replica;
 mod request;
 mod run;
 mod schema;
@@ -41,6 +42,7 @@ pub use self::{
         InstallOption, InstallRequest, Installed, RegistryEntry, RegistryServer, RegistryServers,
         TriedTool,
     },
+    replica::{Lease, Replica, Replicas},
     request::CallResult,
     run::{Run, Runs, WholeRun},
     schema::{RUN_STATUSES, any, call_status_value, name, project_id_value, project_role},

@@ -155,6 +155,9 @@ fn root(mut root: Table<'_, '_>, settings: &mut Settings) {
             registry(root.walk, key, value, settings);
         }
     }
+    if let Some(mut replicas) = root.table("replicas") {
+        replicas.time("lease", &mut settings.replicas.lease);
+    }
     if let Some(mut log) = root.table("log") {
         let level = log.string("level").map(|(level, _)| level);
         set(&mut settings.log.level, level);

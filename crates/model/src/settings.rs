@@ -54,6 +54,7 @@ pub struct Settings {
     pub registries: BTreeMap<String, String>,
     pub log: Log,
     pub console: Console,
+    pub replicas: Replicas,
     pub projects: BTreeMap<ProjectId, ProjectView>,
 }
 
@@ -219,6 +220,13 @@ pub enum LogFormat {
     Json,
 }
 
+/// Several gateways on one Postgres.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Replicas {
+    /// A replica that the database has not heard of for so long is lost, and what it held is free.
+    pub lease: Duration,
+}
+
 /// What callers of one project see.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProjectView {
@@ -264,6 +272,7 @@ impl Default for Settings {
             registries: BTreeMap::new(),
             log: Log::default(),
             console: Console::default(),
+            replicas: Replicas::default(),
             projects: BTreeMap::new(),
         }
     }
@@ -324,6 +333,14 @@ impl Default for Audit {
             enabled: true,
             bodies: AuditBodies::default(),
             retention: Some(Duration::from_secs(90 * 24 * 60 * 60)),
+        }
+    }
+}
+
+impl Default for Replicas {
+    fn default() -> Self {
+        Self {
+            lease: Duration::from_secs(15),
         }
     }
 }

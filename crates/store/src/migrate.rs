@@ -49,6 +49,8 @@ const MIGRATIONS: &[Migration] = migrations![
     "0007_pins_and_configurations",
     "0008_logins",
     "0009_keys_of_all_projects",
+    "0010_reserved",
+    "0011_replicas",
 ];
 
 /// The version that this program works with.

@@ -22,6 +22,7 @@ mod memory;
 mod ops;
 mod projects;
 mod registry;
+mod replica;
 mod rest;
 mod serve;
 mod signin;

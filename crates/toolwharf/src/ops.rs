@@ -16,7 +16,7 @@ use engine::{
     server::{Server, State},
 };
 
-use crate::gateway::Front;
+use crate::{gateway::Front, replica::Replica};
 
 /// Whether the start is over.
 #[derive(Clone, Default)]
@@ -29,7 +29,12 @@ impl Ready {
 }
 
 /// Routes that need no token: they say nothing that is secret.
-pub(crate) fn router(front: Arc<Front>, gateway: Gateway, ready: Ready) -> Router {
+pub(crate) fn router(
+    front: Arc<Front>,
+    gateway: Gateway,
+    ready: Ready,
+    replica: Option<Arc<Replica>>,
+) -> Router {
     Router::new()
         .route("/healthz", get(async || "ok\n"))
         .route(
@@ -42,11 +47,22 @@ pub(crate) fn router(front: Arc<Front>, gateway: Gateway, ready: Ready) -> Route
                 }
             }),
         )
-        .route("/metrics", get(async move || metrics(&front, &gateway)))
+        .route(
+            "/metrics",
+            get(async move || metrics(&front, &gateway, replica.as_deref()).await),
+        )
 }
 
 /// Prometheus' text format.
-fn metrics(front: &Front, gateway: &Gateway) -> String {
+async fn metrics(front: &Front, gateway: &Gateway, replica: Option<&Replica>) -> String {
+    let mut out = fleet_metrics(front, gateway);
+    if let Some(replica) = replica {
+        replica_metrics(replica, &mut out).await;
+    }
+    out
+}
+
+fn fleet_metrics(front: &Front, gateway: &Gateway) -> String {
     let fleet = gateway.fleet();
     let mut out = String::new();
     let mut family = |name: &str, kind: &str, help: &str, value: &dyn Fn(&Server) -> u64| {
@@ -144,6 +160,33 @@ fn metrics(front: &Front, gateway: &Gateway) -> String {
         );
     }
     out
+}
+
+/// What is told of several gateways on one database.
+async fn replica_metrics(replica: &Replica, out: &mut String) {
+    let (replicas, leases) = replica.counts().await;
+    for (name, kind, help, value) in [
+        (
+            "replicas",
+            "gauge",
+            "Gateways that share the database.",
+            replicas,
+        ),
+        ("leases", "gauge", "Leases that this replica holds.", leases),
+        (
+            "replica_losses_total",
+            "counter",
+            "How often this replica was taken for lost.",
+            Some(replica.losses()),
+        ),
+    ] {
+        if let Some(value) = value {
+            let _ = writeln!(
+                out,
+                "# HELP toolwharf_{name} {help}\n# TYPE toolwharf_{name} {kind}\ntoolwharf_{name} {value}"
+            );
+        }
+    }
 }
 
 fn labels(server: &Server) -> String {

@@ -3,6 +3,7 @@
 use std::{
     net::{IpAddr, SocketAddr},
     path::PathBuf,
+    sync::Arc,
     time::Duration,
 };
 
@@ -29,6 +30,7 @@ use crate::{
     live::{Live, warn_of},
     lock::Lock,
     logins, logs, memory, ops,
+    replica::Replica,
     rest::{Rest, Site},
     signin,
     startup::{self, CliOverrides},
@@ -60,6 +62,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     let data_dir = startup::open_data_dir(&config.settings)?;
     let lock = Lock::take(&data_dir).await?;
     let store = startup::open_store(&config.settings, &data_dir).await?;
+    let replica = Replica::join(&store, config.settings.replicas.lease).await?;
     startup::close_open(&store).await?;
     let (token, new) = auth::bootstrap(&store, &data_dir).await?;
     let wanted = args.listen.as_ref().unwrap_or(&config.settings.listen);
@@ -144,6 +147,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
         logins.clone(),
         Catalogue::new(&data_dir),
         clients,
+        replica.clone(),
         over.clone(),
     );
     let identify = (!is_local).then(|| {
@@ -160,10 +164,15 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
             },
         ) as logins::Identify
     });
-    let more = ops::router(front.clone(), gateway.clone(), ready.clone())
-        .merge(console::router(apps.as_ref().map(Apps::origin)))
-        .merge(signin::router(&front))
-        .merge(logins::router(logins.clone(), identify));
+    let more = ops::router(
+        front.clone(),
+        gateway.clone(),
+        ready.clone(),
+        replica.clone(),
+    )
+    .merge(console::router(apps.as_ref().map(Apps::origin)))
+    .merge(signin::router(&front))
+    .merge(logins::router(logins.clone(), identify));
     let other = Site::new(rest, more);
     let drain = config.settings.limits.drain.min(STOPPING - LEAST_GRACE);
     let serving = gateway::serve(listener, front.clone(), other, over.clone(), drain);
@@ -188,6 +197,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
             () = front.follow_keys() => {}
             () = memory::give_back() => {}
             () = sandbox => {}
+            () = follow(replica.as_ref()) => {}
         }
         anyhow::Ok(())
     };
@@ -213,10 +223,21 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     }
     gateway.shutdown(by).await;
     keys.touch(&store).await;
+    if let Some(replica) = &replica {
+        replica.leave().await;
+    }
     store.close().await;
     drop(announced);
     drop(lock);
     outcome
+}
+
+/// Stays one of several replicas, if it is one.
+async fn follow(replica: Option<&Arc<Replica>>) {
+    match replica {
+        Some(replica) => replica.follow().await,
+        None => std::future::pending().await,
+    }
 }
 
 /// As many connections as are wanted, if an eighth of all files stays for servers, their pipes and the database.

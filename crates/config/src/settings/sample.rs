@@ -152,6 +152,10 @@ mounts = []                   # paths of this host below which servers may mount
 # Where browsers reach that, if they are on other machines; without it no Apps are drawn for them.
 # apps_url = "https://apps.example.com"
 
+[replicas]
+# Of several gateways on one Postgres.
+lease = "15s"                 # a replica that is silent for so long is lost, and its servers run elsewhere
+
 [log]
 level = "info"                # or a filter such as "info,engine=debug"
 format = "text"               # or "json"

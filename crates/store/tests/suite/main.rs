@@ -13,6 +13,7 @@ mod hostile;
 mod keys;
 mod quotas;
 mod registry;
+mod replicas;
 mod secrets;
 mod tools;
 mod workspaces;

@@ -26,6 +26,7 @@ mod products;
 mod projects;
 mod prompt;
 mod reach;
+mod replicas;
 mod request;
 mod runs;
 mod screen;
@@ -140,6 +141,9 @@ enum Command {
     /// Show the record of the agent's turns: their outcome, tokens and calls.
     #[command(subcommand)]
     Runs(runs::Command),
+    /// List the gateways that share a database.
+    #[command(subcommand)]
+    Replicas(replicas::Command),
     /// Check the configuration, this machine and the running gateway.
     Doctor,
     /// Print a completion script for a shell.
@@ -244,6 +248,7 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Conversation(command) => conversations::run(&context, command).await,
         Command::Calls(command) => calls::run(&context, command).await,
         Command::Runs(command) => runs::run(&context, command).await,
+        Command::Replicas(command) => replicas::run(&context, command).await,
         Command::Doctor => doctor::run(&context).await,
         Command::Completions { .. } => Ok(()),
     }

@@ -26,6 +26,7 @@ mod openapi;
 mod products;
 mod projects;
 mod registry;
+mod replicas;
 mod route;
 mod routes;
 mod runs;
@@ -65,6 +66,7 @@ use crate::{
     live::Live,
     logins::Logins,
     projects::Projects,
+    replica::Replica,
 };
 
 /// Those who follow logs and events at a time.
@@ -88,6 +90,7 @@ pub(crate) struct Rest {
     clients: Option<Clients>,
     /// Whoever holds it may change what is configured of projects.
     edits: Mutex<()>,
+    replica: Option<Arc<Replica>>,
     /// Ends streams when the product stops.
     over: CancellationToken,
     followers: Arc<Semaphore>,
@@ -107,6 +110,7 @@ impl Rest {
         logins: Arc<Logins>,
         catalogue: Catalogue,
         clients: Option<Clients>,
+        replica: Option<Arc<Replica>>,
         over: CancellationToken,
     ) -> Arc<Self> {
         Arc::new(Self {
@@ -121,6 +125,7 @@ impl Rest {
             catalogue,
             clients,
             edits: Mutex::default(),
+            replica,
             over,
             followers: Arc::new(Semaphore::new(FOLLOWERS)),
             statistics: statistics::Statistics::default(),

@@ -12,7 +12,7 @@ use axum::{
 
 use self::{projects::PROJECTS, records::RECORDS, registry::REGISTRY_SERVERS, servers::SERVERS};
 use super::{
-    AppState, browser, clients, doctor,
+    AppState, browser, clients, doctor, replicas,
     route::{ADMIN, Kind, Parameter, Route, parameter},
     secrets, status,
 };
@@ -74,6 +74,15 @@ const GATEWAY: &[Route] = &[
     )
     .about("What `toolwharf doctor` finds on the gateway's machine.")
     .answers::<api::Report>(),
+    Route::new(
+        "listReplicas",
+        "GET /api/v1/replicas",
+        ADMIN,
+        "List the gateways that share the database",
+        || get(replicas::list),
+    )
+    .about("With what each of them holds. The list is empty if the database is a file.")
+    .answers::<api::Replicas>(),
     Route::new(
         "rotateMasterKey",
         "POST /api/v1/master-key/rotate",

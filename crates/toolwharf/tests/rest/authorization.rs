@@ -19,6 +19,7 @@ const ROWS: &[(&str, &str, &str, &str, u16)] = &[
     ("GET", "/status", "/status", "", 200),
     ("GET", "/settings", "/settings", "", 200),
     ("GET", "/doctor", "/doctor", "", 200),
+    ("GET", "/replicas", "/replicas", "", 200),
     ("POST", "/master-key/rotate", "/master-key/rotate", "", 200),
     ("POST", "/browser-links", "/browser-links", "", 200),
     (

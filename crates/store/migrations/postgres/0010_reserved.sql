@@ -1,0 +1,1 @@
+-- Another change has this number.

@@ -1,0 +1,240 @@
+//! Replicas: the gateways on one Postgres, and what only one of them may do at a time.
+//!
+//! A replica is there as long as its row is, and a lease as long as its holder's row: one row is renewed for all leases
+//! of a replica, and all of them are lost at once. Whoever finds a row that has expired removes it. The lock of the row
+//! decides between that and a late renewal: one of them finds nothing to change. All times are the database's.
+//!
+//! On SQLite there are no replicas: the methods do nothing there.
+
+use std::time::Duration;
+
+use sqlx::FromRow;
+
+use crate::{
+    Store, Time,
+    error::{Error, Result},
+    open::ACQUIRE,
+    sql::{Key, Pool, Text, execute, row, rows},
+};
+
+/// A replica that is there.
+#[derive(Clone, Debug, PartialEq, FromRow)]
+pub struct ReplicaRow {
+    pub id: String,
+    /// Of its host.
+    pub name: String,
+    pub version: String,
+    /// Where the other replicas reach it.
+    pub address: Option<String>,
+    pub started_at: Time,
+    pub seen_at: Time,
+    pub expires_at: Time,
+}
+
+/// A replica that joins.
+#[derive(Clone, Copy, Debug)]
+pub struct NewReplica<'a> {
+    pub id: &'a str,
+    pub name: &'a str,
+    pub version: &'a str,
+    pub address: Option<&'a str>,
+}
+
+/// A lease that is held.
+#[derive(Clone, Debug, PartialEq, FromRow)]
+pub struct LeaseRow {
+    pub name: String,
+    /// The id of a replica.
+    pub holder: String,
+    /// Higher than that of every lease that was taken before.
+    pub fence: i64,
+    pub since: Time,
+}
+
+impl Store {
+    /// Whether several gateways can share this database.
+    #[must_use]
+    pub fn has_replicas(&self) -> bool {
+        matches!(self.pool, Pool::Postgres(_))
+    }
+
+    /// Adds a replica, which is lost after `lease` unless it is renewed.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`] if its id is known.
+    pub async fn replica_add(&self, replica: NewReplica<'_>, lease: Duration) -> Result<()> {
+        if !self.has_replicas() {
+            return Ok(());
+        }
+        let mut conn = self.pool.write().await?;
+        let added = execute!(
+            conn,
+            "INSERT INTO kb.toolwharf_replicas (id, name, version, address, started_at, seen_at, expires_at)
+             SELECT $1, $2, $3, $4, at, at, at + $5 * INTERVAL '1 millisecond'
+             FROM (SELECT clock_timestamp() AS at) AS t ON CONFLICT (id) DO NOTHING",
+            Key(replica.id),
+            Text(replica.name),
+            Text(replica.version),
+            replica.address.map(Text),
+            millis(lease),
+        )?;
+        match added {
+            0 => Err(Error::conflict("replica", replica.id, "its id is known")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Renews a replica, and with it all that it holds; `false`: it is lost, and may not come back under this id.
+    pub async fn replica_renew(&self, id: &str, lease: Duration) -> Result<bool> {
+        let mut conn = self.pool.write().await?;
+        let renewed = execute!(
+            conn,
+            "UPDATE kb.toolwharf_replicas
+             SET seen_at = clock_timestamp(), expires_at = clock_timestamp() + $2 * INTERVAL '1 millisecond'
+             WHERE id = $1 AND expires_at > clock_timestamp()",
+            Key(id),
+            millis(lease),
+        )?;
+        Ok(renewed > 0)
+    }
+
+    /// Removes a replica, which frees what it held.
+    pub async fn replica_remove(&self, id: &str) -> Result<()> {
+        let mut conn = self.pool.write().await?;
+        execute!(
+            conn,
+            "DELETE FROM kb.toolwharf_replicas WHERE id = $1",
+            Key(id)
+        )?;
+        Ok(())
+    }
+
+    /// Removes the replicas that are lost, which frees what they held; these replicas.
+    pub async fn replica_remove_lost(&self) -> Result<Vec<ReplicaRow>> {
+        let mut conn = self.pool.write().await?;
+        rows!(
+            conn,
+            ReplicaRow,
+            "DELETE FROM kb.toolwharf_replicas WHERE expires_at <= clock_timestamp()
+             RETURNING id, name, version, address, started_at, seen_at, expires_at",
+        )
+    }
+
+    /// All replicas that are there, the oldest first.
+    pub async fn replica_list(&self) -> Result<Vec<ReplicaRow>> {
+        if !self.has_replicas() {
+            return Ok(Vec::new());
+        }
+        let mut conn = self.pool.read().await?;
+        rows!(
+            conn,
+            ReplicaRow,
+            "SELECT id, name, version, address, started_at, seen_at, expires_at FROM kb.toolwharf_replicas
+             WHERE expires_at > clock_timestamp() ORDER BY started_at, id",
+        )
+    }
+
+    /// Takes a lease that is free, for a replica that is there; its fence. `None`: somebody has it, or the replica is lost.
+    pub async fn lease_take(&self, name: &str, holder: &str) -> Result<Option<i64>> {
+        let mut conn = self.pool.write().await?;
+        let taken = row!(
+            conn,
+            (i64,),
+            "INSERT INTO kb.toolwharf_leases (name, holder, fence, since)
+             SELECT $1, id, nextval('kb.toolwharf_fences'), clock_timestamp()
+             FROM kb.toolwharf_replicas WHERE id = $2 AND expires_at > clock_timestamp()
+             ON CONFLICT (name) DO NOTHING RETURNING fence",
+            Key(name),
+            Key(holder),
+        )?;
+        Ok(taken.map(|(fence,)| fence))
+    }
+
+    /// Gives a lease back, if this fence is still that of the lease.
+    pub async fn lease_release(&self, name: &str, fence: i64) -> Result<()> {
+        let mut conn = self.pool.write().await?;
+        execute!(
+            conn,
+            "DELETE FROM kb.toolwharf_leases WHERE name = $1 AND fence = $2",
+            Key(name),
+            fence,
+        )?;
+        Ok(())
+    }
+
+    /// All leases that are held, by name.
+    pub async fn lease_list(&self) -> Result<Vec<LeaseRow>> {
+        if !self.has_replicas() {
+            return Ok(Vec::new());
+        }
+        let mut conn = self.pool.read().await?;
+        rows!(
+            conn,
+            LeaseRow,
+            "SELECT name, holder, fence, since FROM kb.toolwharf_leases ORDER BY name",
+        )
+    }
+
+    /// What was changed, by topic: another text whenever there was a change. See the migration for the topics.
+    pub async fn change_list(&self) -> Result<Vec<(String, String)>> {
+        if !self.has_replicas() {
+            return Ok(Vec::new());
+        }
+        let mut conn = self.pool.read().await?;
+        // Changes are committed in another order than they are numbered, so their count counts as well.
+        rows!(
+            conn,
+            (String, String),
+            "SELECT topic, COUNT(*) || ' ' || MAX(id) FROM kb.toolwharf_changes GROUP BY topic ORDER BY topic",
+        )
+    }
+
+    /// Forgets changes that everybody knows: those older than an hour.
+    pub async fn change_prune(&self) -> Result<()> {
+        let mut conn = self.pool.write().await?;
+        execute!(
+            conn,
+            "DELETE FROM kb.toolwharf_changes WHERE at < clock_timestamp() - INTERVAL '1 hour'"
+        )?;
+        Ok(())
+    }
+
+    /// Hears of changes as they are made, until the connection breaks; `None` on SQLite.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn change_listen(&self) -> Result<Option<Hints>> {
+        let Pool::Postgres(pool) = &self.pool else {
+            return Ok(None);
+        };
+        let listening = async {
+            let mut listener = sqlx::postgres::PgListener::connect_with(pool).await?;
+            listener.listen("toolwharf_changes").await?;
+            Ok::<_, sqlx::Error>(Hints(listener))
+        };
+        match tokio::time::timeout(ACQUIRE, listening).await {
+            Ok(hints) => Ok(Some(hints?)),
+            Err(_) => Err(Error::timed_out()),
+        }
+    }
+}
+
+/// Hints that something was changed.
+pub struct Hints(sqlx::postgres::PgListener);
+
+impl Hints {
+    /// Waits for the next one.
+    ///
+    /// # Errors
+    /// The connection broke; some may have been missed.
+    pub async fn next(&mut self) -> Result<()> {
+        match self.0.try_recv().await? {
+            Some(_) => Ok(()),
+            None => Err(Error::timed_out()),
+        }
+    }
+}
+
+fn millis(time: Duration) -> i64 {
+    i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
+}

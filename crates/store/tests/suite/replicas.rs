@@ -1,0 +1,104 @@
+//! Replicas and their leases. On SQLite there are none.
+
+use std::time::Duration;
+
+use store::{NewReplica, Store};
+
+use crate::support::{Db, project};
+
+fn new(id: &str) -> NewReplica<'_> {
+    NewReplica {
+        id,
+        name: "host",
+        version: "1",
+        address: None,
+    }
+}
+
+async fn ids(store: &Store) -> Vec<String> {
+    let all = store.replica_list().await.unwrap();
+    all.into_iter().map(|row| row.id).collect()
+}
+
+const LONG: Duration = Duration::from_secs(60);
+const SHORT: Duration = Duration::from_millis(100);
+
+#[tokio::test]
+async fn on_a_file_there_are_none() {
+    let db = Db::sqlite().await;
+    assert!(!db.store.has_replicas());
+    db.store.replica_add(new("a"), LONG).await.unwrap();
+    assert!(ids(&db.store).await.is_empty());
+    assert!(db.store.change_list().await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn one_at_a_time_holds_a_lease_and_each_fence_is_higher() {
+    let db = Db::postgres().await;
+    let (a, b) = (&db.store, &db.another().await);
+    a.replica_add(new("a"), LONG).await.unwrap();
+    b.replica_add(new("b"), LONG).await.unwrap();
+    assert_error!(b.replica_add(new("b"), LONG).await, Conflict);
+    assert_eq!(ids(a).await, ["a", "b"]);
+
+    let takes = (0..20).map(|n| {
+        let (store, who) = if n % 2 == 0 { (a, "a") } else { (b, "b") };
+        store.lease_take("server:x", who)
+    });
+    let taken = futures_util::future::join_all(takes).await;
+    let fences: Vec<i64> = taken.into_iter().filter_map(Result::unwrap).collect();
+    assert_eq!(fences.len(), 1, "{fences:?}");
+    let held = a.lease_list().await.unwrap();
+    assert_eq!(held[0].fence, fences[0]);
+
+    // An older fence releases nothing.
+    a.lease_release("server:x", fences[0] - 1).await.unwrap();
+    assert_eq!(a.lease_list().await.unwrap().len(), 1);
+    a.lease_release("server:x", fences[0]).await.unwrap();
+    let next = b.lease_take("server:x", "b").await.unwrap().unwrap();
+    assert!(next > fences[0]);
+    b.replica_remove("b").await.unwrap();
+    assert!(a.lease_list().await.unwrap().is_empty());
+    assert_eq!(a.lease_take("server:x", "b").await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_replica_that_expired_cannot_come_back() {
+    let db = Db::postgres().await;
+    let store = &db.store;
+    store.replica_add(new("a"), SHORT).await.unwrap();
+    store.replica_add(new("b"), LONG).await.unwrap();
+    store.lease_take("sweep", "a").await.unwrap().unwrap();
+    testkit::wait_for("the expiry", Duration::from_secs(5), async || {
+        ids(store).await == ["b"]
+    })
+    .await;
+    assert!(!store.replica_renew("a", LONG).await.unwrap());
+    // Nobody has the lease before it was taken from whoever is lost.
+    assert_eq!(store.lease_take("sweep", "b").await.unwrap(), None);
+    let lost = store.replica_remove_lost().await.unwrap();
+    assert_eq!(lost[0].id, "a");
+    assert!(store.lease_take("sweep", "b").await.unwrap().is_some());
+    assert!(store.replica_renew("b", LONG).await.unwrap());
+}
+
+#[tokio::test]
+async fn changes_are_told_by_topic_with_what_was_changed() {
+    let db = Db::postgres().await;
+    let store = &db.store;
+    let mut hints = store.change_listen().await.unwrap().unwrap();
+    let before = store.change_list().await.unwrap();
+    db.project("p").await;
+    tokio::time::timeout(Duration::from_secs(5), hints.next())
+        .await
+        .unwrap()
+        .unwrap();
+    let after = store.change_list().await.unwrap();
+    assert_ne!(before, after);
+    let topics: Vec<_> = after.iter().map(|(topic, _)| topic.as_str()).collect();
+    assert_eq!(topics, ["projects"]);
+    store.project_get(&project("p")).await.unwrap();
+    assert_eq!(store.change_list().await.unwrap(), after);
+    store.change_prune().await.unwrap();
+    assert_eq!(store.change_list().await.unwrap(), after);
+}

@@ -1,0 +1,40 @@
+//! `replicas`: the gateways on one Postgres.
+
+use api::{Replica, Replicas};
+
+use super::{Context, Output, http::path, print};
+
+#[derive(clap::Subcommand)]
+pub(super) enum Command {
+    /// List the gateways that share this one's database, with what each holds.
+    Ls,
+}
+
+pub(super) async fn run(context: &Context, command: Command) -> anyhow::Result<()> {
+    let Command::Ls = command;
+    let api = context.gateway().await?;
+    let listed: Replicas = api.get(&path(&["replicas"])).await?;
+    if context.output == Output::Json {
+        return print::json(&listed.replicas);
+    }
+    if listed.replicas.is_empty() {
+        eprintln!("the database is a file, which one gateway has for itself");
+    }
+    let cells = |replica: &Replica| {
+        let own = if replica.is_self { " (this)" } else { "" };
+        [
+            format!("{}{own}", replica.id),
+            replica.name.clone(),
+            replica.version.clone(),
+            replica.address.clone().unwrap_or_default(),
+            print::time(replica.started_at),
+            print::time(replica.seen_at),
+            replica.leases.len().to_string(),
+        ]
+    };
+    let cells: Vec<_> = listed.replicas.iter().map(cells).collect();
+    let head = [
+        "ID", "HOST", "VERSION", "ADDRESS", "STARTED", "SEEN", "LEASES",
+    ];
+    print::data(&print::table(head, &cells))
+}
