@@ -365,6 +365,14 @@ impl Projects {
         }
     }
 
+    /// The key that session ids are sealed with. It is that of sign-ins, which stays when the master key is rotated.
+    ///
+    /// # Errors
+    /// When the database does not answer, or the master key does not open it.
+    pub(crate) async fn session_key(&self) -> anyhow::Result<DataKey> {
+        self.master.login_key().await
+    }
+
     /// Goes over to a new master key; its id.
     ///
     /// # Errors

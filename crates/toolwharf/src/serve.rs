@@ -23,7 +23,7 @@ use crate::{
     auth::{self, Identities, Role},
     clients::Clients,
     console::{self, Apps},
-    gateway::{self, Front, Guard},
+    gateway::{self, Front, Guard, Seal},
     hosting::Hosting,
     install::Catalogue,
     itself::Itself,
@@ -101,7 +101,13 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     let agents = Agents::new(gateway.clone(), projects.clone(), store.clone());
     let guard = Guard::new(&config.settings, address.ip(), identities.clone());
     let most = most_connections(config.settings.limits.max_connections, files);
-    let front = Front::new(gateway.clone(), projects.clone(), guard, most);
+    let front = Front::new(
+        gateway.clone(),
+        projects.clone(),
+        guard,
+        Seal::new(projects.session_key().await?),
+        most,
+    );
     let over = CancellationToken::new();
     let url = format!("http://{}", dialable(address));
     if new {

@@ -4,6 +4,7 @@
 //! Modern HTTP clients have none: each of their requests says everything. [`modern`] checks such a request
 //! against its headers. Deliberately absent: sockets and HTTP bodies; whoever owns them calls in here.
 
+pub mod declared;
 pub mod modern;
 mod replay;
 mod session;

@@ -34,7 +34,7 @@ const MAX_ASKED: usize = 64;
 /// Requests of one client that may be in flight.
 const MAX_IN_FLIGHT: usize = 1024;
 
-/// 128 random bits: knowing it is being allowed to use it, together with the principal it is bound to
+/// At least 128 bits that nobody guesses: knowing it is being allowed to use it, together with the principal it is bound to
 /// (2025-11-25 basic/security_best_practices "Session Hijacking").
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId(Arc<str>);
@@ -51,6 +51,13 @@ impl SessionId {
     }
 }
 
+impl From<String> for SessionId {
+    /// Takes an id that was made elsewhere: ASCII, and as hard to guess as a random one.
+    fn from(id: String) -> Self {
+        Self(id.into())
+    }
+}
+
 impl std::borrow::Borrow<str> for SessionId {
     fn borrow(&self) -> &str {
         &self.0
@@ -60,7 +67,7 @@ impl std::borrow::Borrow<str> for SessionId {
 impl fmt::Debug for SessionId {
     /// The first characters: enough to follow a session in a log, too few to use it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}…", &self.0[..6])
+        write!(f, "{}…", self.0.get(..6).unwrap_or_default())
     }
 }
 
@@ -142,15 +149,20 @@ impl Session {
     /// A session whose queue has an end of its own only.
     #[must_use]
     pub fn new(principal: Arc<str>, bounds: Bounds) -> Arc<Self> {
-        Self::with(principal, Outbox::new(bounds), None)
+        Self::with(SessionId::random(), principal, Outbox::new(bounds), None)
     }
 
     /// A session that is ended if too much waits for all clients, and it is the slowest of them.
     #[must_use]
-    pub fn charged(principal: Arc<str>, bounds: Bounds, backlog: &Arc<Backlog>) -> Arc<Self> {
+    pub fn charged(
+        id: SessionId,
+        principal: Arc<str>,
+        bounds: Bounds,
+        backlog: &Arc<Backlog>,
+    ) -> Arc<Self> {
         let account = backlog.account();
         let outbox = Outbox::charged(bounds, account.clone());
-        let session = Self::with(principal, outbox, Some(account.clone()));
+        let session = Self::with(id, principal, outbox, Some(account.clone()));
         let weak = Arc::downgrade(&session);
         account.on_cut(move || {
             if let Some(session) = weak.upgrade() {
@@ -160,9 +172,14 @@ impl Session {
         session
     }
 
-    fn with(principal: Arc<str>, outbox: Arc<Outbox>, account: Option<Arc<Account>>) -> Arc<Self> {
+    fn with(
+        id: SessionId,
+        principal: Arc<str>,
+        outbox: Arc<Outbox>,
+        account: Option<Arc<Account>>,
+    ) -> Arc<Self> {
         Arc::new(Self {
-            id: SessionId::random(),
+            id,
             caller: CallerId::unique(),
             principal,
             face: OnceLock::new(),

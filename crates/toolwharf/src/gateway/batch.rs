@@ -34,7 +34,7 @@ impl Front {
         scope: Scope,
         principal: Arc<Principal>,
     ) -> Result<Response<Body>, Refusal> {
-        let (session, scope) = self.session(headers, &scope, &principal)?;
+        let (session, scope) = self.session(headers, &scope, &principal).await?;
         if session.face().map(|face| face.version) != Some(Version::V2025_03_26) {
             return Err(refusal(
                 StatusCode::BAD_REQUEST,

@@ -33,6 +33,7 @@ use super::{
     Body,
     guard::{Asked, Guard, Refusal, challenge},
     room::{Held, Room},
+    seal::Seal,
     sessions::Sessions,
     shares::{Share, Shares},
     wire::{Upload, Wire},
@@ -59,6 +60,7 @@ pub(crate) struct Front {
     pub(super) gateway: Gateway,
     projects: Arc<Projects>,
     guard: Guard,
+    seal: Seal,
     pub(super) sessions: Sessions,
     pub(super) tasks: TaskTracker,
     room: Arc<Room>,
@@ -73,6 +75,7 @@ impl Front {
         gateway: Gateway,
         projects: Arc<Projects>,
         guard: Guard,
+        seal: Seal,
         most_connections: usize,
     ) -> Arc<Self> {
         let backlog = Backlog::new(gateway.settings().limits.max_unread_bytes);
@@ -80,6 +83,7 @@ impl Front {
             gateway,
             projects,
             guard,
+            seal,
             sessions: Sessions::default(),
             tasks: TaskTracker::new(),
             room: Arc::default(),
@@ -233,7 +237,9 @@ impl Front {
             Method::POST => self.post(parts.headers, body, scope, principal, wire).await,
             Method::GET => self.stream(&parts.headers, &scope, &principal, &wire).await,
             Method::DELETE => {
-                let Some((session, _)) = self.named_session(&parts.headers, &scope, &principal)?
+                let Some((session, _)) = self
+                    .named_session(&parts.headers, &scope, &principal)
+                    .await?
                 else {
                     return Ok(method_not_allowed());
                 };
@@ -277,7 +283,7 @@ impl Front {
             let scope = self.rescoped(&principal, scope, &frame).await?;
             return Box::pin(self.initialize(&frame, scope, principal)).await;
         }
-        let (session, scope) = self.session(&headers, &scope, &principal)?;
+        let (session, scope) = self.session(&headers, &scope, &principal).await?;
         let scope = self.rescoped(&principal, scope, &frame).await?;
         match frame.kind() {
             Kind::Request => {

@@ -2,9 +2,12 @@
 //!
 //! When there is no room for another one, the longest unused session of whoever holds most goes; so one client that
 //! opens session after session ends its own. A session with an open stream or a request in flight is not unused.
+//!
+//! A session that is not known here may be one of before a restart: [`super::seal`] reads its id. One that has ended here
+//! is never taken up again: the last [`MAX_ENDED`] are remembered.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     sync::Arc,
     time::Duration,
 };
@@ -16,6 +19,10 @@ use parking_lot::RwLock;
 
 /// Sessions that are looked at for one that is unused, at a time.
 const LOOKED_AT: usize = 64;
+/// Sessions that have ended and are remembered.
+const MAX_ENDED: usize = 16 << 10;
+/// Characters by which an ended session is remembered. Two ids that begin alike are as likely as a guessed one.
+const ENDED_CHARS: usize = 22;
 
 /// A session and what it is of.
 pub(super) struct Entry {
@@ -34,6 +41,32 @@ pub(crate) struct Sessions {
 struct All {
     by_id: HashMap<SessionId, Entry>,
     by_principal: HashMap<Arc<str>, Own>,
+    ended: Ended,
+}
+
+/// Sessions that have ended, the oldest first.
+#[derive(Default)]
+struct Ended {
+    known: HashSet<Box<str>>,
+    order: VecDeque<Box<str>>,
+}
+
+impl Ended {
+    fn note(&mut self, id: &SessionId) {
+        let start: Box<str> = start(id.as_str()).into();
+        if self.known.insert(start.clone()) {
+            self.order.push_back(start);
+        }
+        if self.order.len() > MAX_ENDED
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.known.remove(&oldest);
+        }
+    }
+}
+
+fn start(id: &str) -> &str {
+    id.get(..ENDED_CHARS).unwrap_or(id)
 }
 
 /// What one principal has.
@@ -56,6 +89,7 @@ impl All {
 
     fn remove(&mut self, id: &SessionId) -> Option<Entry> {
         let entry = self.by_id.remove(id)?;
+        self.ended.note(id);
         let principal = entry.session.principal();
         if let Some(own) = self.by_principal.get_mut(principal) {
             own.count -= 1;
@@ -66,6 +100,10 @@ impl All {
             }
         }
         Some(entry)
+    }
+
+    fn knows(&self, id: &str) -> bool {
+        self.by_id.contains_key(id) || self.ended.known.contains(start(id))
     }
 
     fn holds(&self, principal: &str) -> usize {
@@ -116,7 +154,8 @@ impl All {
 }
 
 impl Sessions {
-    /// Adds a session; gives the one that has to end for it, if one has to. `None` if there is no room.
+    /// Adds a session; gives the one that has to end for it, if one has to. `None` if there is no room, or if that
+    /// session is known already.
     pub(super) fn add(
         &self,
         gateway: &Gateway,
@@ -125,6 +164,9 @@ impl Sessions {
         limit: usize,
     ) -> Option<Option<Entry>> {
         let mut all = self.all.write();
+        if all.knows(session.id().as_str()) {
+            return None;
+        }
         let ended = all.make_room(session.principal(), limit)?;
         let registration = gateway.attach(scope.clone(), session);
         all.add(Entry {
@@ -133,17 +175,6 @@ impl Sessions {
             registration,
         });
         Some(ended)
-    }
-
-    /// The session of that id and its scope, if it is this principal's. Who names no scope means the session's.
-    pub(crate) fn find(
-        &self,
-        id: &str,
-        principal: &str,
-        scope: &Scope,
-    ) -> Option<(Arc<Session>, Scope)> {
-        self.find_any(id, principal)
-            .filter(|(_, own)| scope == own || *scope == Scope::default())
     }
 
     /// The session of that id and its scope, if it is this principal's.
@@ -156,6 +187,11 @@ impl Sessions {
             .filter(|entry| !entry.session.over().is_cancelled())?;
         entry.session.touch();
         Some((entry.session.clone(), entry.scope.clone()))
+    }
+
+    /// Whether the session is open here, or was.
+    pub(super) fn knows(&self, id: &str) -> bool {
+        self.all.read().knows(id)
     }
 
     /// Ends a session.

@@ -10,7 +10,7 @@ use mcp::{
     Frame, Kind,
     outbox::Weight,
     protocol::method,
-    server::{Face, Session},
+    server::{Face, Session, SessionId},
     sse,
 };
 
@@ -72,7 +72,7 @@ impl Front {
         principal: Arc<Principal>,
         wire: Arc<Wire>,
     ) -> Result<Response<Body>, Refusal> {
-        let session = Session::charged(principal.id.clone(), self.session_bounds(), self.backlog());
+        let session = self.new_session(SessionId::random(), &principal);
         let share = self.stream_share(&principal)?;
         self.add(&session, scope)?;
         let endpoint = Bytes::from(format!("/message?sessionId={}", session.id().as_str()));

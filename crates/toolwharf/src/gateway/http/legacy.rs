@@ -8,8 +8,9 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use mcp::{
     Era, Frame, Version,
     backlog::Account,
-    outbox::{Bounds, Outbox},
-    server::{Face, Session, modern},
+    outbox::{Bounds, Outbox, Weight},
+    protocol::method,
+    server::{Face, Session, SessionId, modern},
 };
 
 use super::{
@@ -31,15 +32,8 @@ use crate::{
 const SESSION_BYTES: usize = 32 << 20;
 
 impl Front {
-    pub(in crate::gateway) fn session_bounds(&self) -> Bounds {
-        Bounds {
-            messages: self.gateway.settings().limits.client_queue_len,
-            bytes: SESSION_BYTES,
-        }
-    }
-
     /// The session that the headers name; `None` if they name none.
-    pub(super) fn named_session(
+    pub(super) async fn named_session(
         &self,
         headers: &HeaderMap,
         scope: &Scope,
@@ -48,10 +42,13 @@ impl Front {
         let Some(id) = headers.get(modern::SESSION_ID) else {
             return Ok(None);
         };
-        let session = id
-            .to_str()
-            .ok()
-            .and_then(|id| self.sessions.find(id, &principal.id, scope));
+        let id = id.to_str().unwrap_or_default();
+        let session = match self.sessions.find_any(id, &principal.id) {
+            None => Box::pin(self.take_up(id, principal)).await?,
+            known => known,
+        };
+        // A client that names no scope means the session's.
+        let session = session.filter(|(_, own)| scope == own || *scope == Scope::default());
         // 2025-11-25 basic/transports "Session Management": the client starts anew on 404.
         session.map(Some).ok_or_else(|| {
             refusal(
@@ -61,15 +58,70 @@ impl Front {
         })
     }
 
+    /// Goes on with a session that is not known here, if its id says that it is this principal's.
+    ///
+    /// What happened meanwhile is unknown, so the client is told that each list changed.
+    async fn take_up(
+        &self,
+        id: &str,
+        principal: &Arc<Principal>,
+    ) -> Result<Option<(Arc<Session>, Scope)>, Refusal> {
+        if self.sessions.knows(id) {
+            return Ok(None);
+        }
+        let Some((scope, face)) = self.seal.open(&principal.id, id) else {
+            return Ok(None);
+        };
+        // What the principal may reach has perhaps changed since.
+        let scope = self.admit(principal, scope).await?;
+        if self.gateway.view(&scope).is_none() {
+            return Ok(None);
+        }
+        let session = self.new_session(id.to_owned().into(), principal);
+        session.introduce(face);
+        for changed in [
+            method::TOOLS_CHANGED,
+            method::PROMPTS_CHANGED,
+            method::RESOURCES_CHANGED,
+        ] {
+            let changed = Frame::notification(changed, None);
+            let outbox = session.outbox();
+            outbox.push(Weight::Signal, changed.text().clone());
+        }
+        let added = self.add(&session, scope);
+        // Another request may have been faster.
+        match self.sessions.find_any(id, &principal.id) {
+            Some(known) => {
+                tracing::debug!(session = ?session.id(), "taken up");
+                Ok(Some(known))
+            }
+            None => added.map(|()| None),
+        }
+    }
+
+    /// A session with the bounds that all have.
+    pub(in crate::gateway) fn new_session(
+        &self,
+        id: SessionId,
+        principal: &Arc<Principal>,
+    ) -> Arc<Session> {
+        let bounds = Bounds {
+            messages: self.gateway.settings().limits.client_queue_len,
+            bytes: SESSION_BYTES,
+        };
+        Session::charged(id, principal.id.clone(), bounds, &self.backlog)
+    }
+
     /// The session of a legacy message, and its version checked.
-    pub(in crate::gateway) fn session(
+    pub(in crate::gateway) async fn session(
         &self,
         headers: &HeaderMap,
         scope: &Scope,
         principal: &Arc<Principal>,
     ) -> Result<(Arc<Session>, Scope), Refusal> {
         let session = self
-            .named_session(headers, scope, principal)?
+            .named_session(headers, scope, principal)
+            .await?
             .ok_or_else(|| {
                 refusal(
                     StatusCode::BAD_REQUEST,
@@ -158,7 +210,8 @@ impl Front {
             .initialize(&scope, &face)
             .await
             .ok_or_else(|| no_scope(&scope))?;
-        let session = Session::charged(principal.id.clone(), self.session_bounds(), &self.backlog);
+        let id = self.seal.seal(&principal.id, &scope, &face);
+        let session = self.new_session(id, &principal);
         session.introduce(face);
         self.add(&session, scope)?;
         Ok((Some(session), Answer::result(frame, result.as_bytes())))

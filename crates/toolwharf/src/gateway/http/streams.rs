@@ -44,7 +44,7 @@ impl Front {
         principal: &Arc<Principal>,
         wire: &Wire,
     ) -> Result<Response<Body>, Refusal> {
-        let session = self.named_session(headers, scope, principal)?;
+        let session = self.named_session(headers, scope, principal).await?;
         let Some((session, _)) = session else {
             return Ok(method_not_allowed());
         };

@@ -1,0 +1,102 @@
+//! What a legacy client declares, as a number: it has to fit into a session's id.
+//!
+//! Only what has a meaning here or at a server of the specification has a bit. Bits are never given another meaning, since
+//! ids outlive the program that made them.
+
+use bytes::Bytes;
+use serde_json::{Map, Value, json};
+
+/// Paths of members of `ClientCapabilities`; the bit is the place. A path's value is `true` for `listChanged`, else `{}`.
+const CAPABILITIES: [&[&str]; 16] = [
+    &["roots"],
+    &["roots", "listChanged"],
+    &["sampling"],
+    &["sampling", "context"],
+    &["sampling", "tools"],
+    &["elicitation"],
+    &["elicitation", "form"],
+    &["elicitation", "url"],
+    &["tasks"],
+    &["tasks", "list"],
+    &["tasks", "cancel"],
+    &["tasks", "requests", "sampling", "createMessage"],
+    &["tasks", "requests", "elicitation", "create"],
+    &["extensions", "io.modelcontextprotocol/ui"],
+    &["extensions", "io.modelcontextprotocol/tasks"],
+    &["experimental"],
+];
+
+/// The bits of `ClientCapabilities` (JSON text). What has no bit is lost.
+#[must_use]
+pub fn to_bits(capabilities: &[u8]) -> u32 {
+    let declared: Value = serde_json::from_slice(capabilities).unwrap_or_default();
+    let has = |path: &[&str]| {
+        let found = path
+            .iter()
+            .try_fold(&declared, |object, name| object.get(name));
+        found.is_some_and(|value| !matches!(value, Value::Null | Value::Bool(false)))
+    };
+    (0u32..)
+        .zip(CAPABILITIES)
+        .filter(|(_, path)| has(path))
+        .fold(0, |bits, (at, _)| bits | 1 << at)
+}
+
+/// `ClientCapabilities` (JSON text) with these bits. Unknown bits are ignored.
+#[must_use]
+pub fn of_bits(bits: u32) -> Bytes {
+    let mut capabilities = Value::Object(Map::new());
+    let set = (0u32..).zip(CAPABILITIES);
+    for (_, path) in set.filter(|(at, _)| bits & (1 << at) != 0) {
+        let mut object = &mut capabilities;
+        for name in path {
+            object = &mut object[*name];
+        }
+        *object = match path.last() {
+            Some(&"listChanged") => Value::Bool(true),
+            // A view is HTML, whoever shows it.
+            Some(&"io.modelcontextprotocol/ui") => {
+                json!({"mimeTypes": ["text/html;profile=mcp-app"]})
+            }
+            _ => Value::Object(Map::new()),
+        };
+    }
+    capabilities.to_string().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_a_bit_is_as_it_was_declared() {
+        let ui = json!({"mimeTypes": ["text/html;profile=mcp-app"]});
+        let all = json!({
+            "roots": {"listChanged": true}, "sampling": {"context": {}, "tools": {}},
+            "elicitation": {"form": {}, "url": {}},
+            "tasks": {"list": {}, "cancel": {},
+                "requests": {"sampling": {"createMessage": {}}, "elicitation": {"create": {}}}},
+            "extensions": {"io.modelcontextprotocol/ui": ui, "io.modelcontextprotocol/tasks": {}},
+            "experimental": {},
+        });
+        for declared in [
+            json!({}),
+            json!({"roots": {}}),
+            json!({"elicitation": {"url": {}}, "sampling": {}}),
+            all,
+        ] {
+            let read = of_bits(to_bits(declared.to_string().as_bytes()));
+            let read: Value = serde_json::from_slice(&read).expect("JSON");
+            assert_eq!(read, declared);
+        }
+        for (odd, bits) in [
+            ("[]", 0),
+            ("", 0),
+            (r#"{"roots":{"listChanged":false}}"#, 1),
+            (r#"{"elicitation":null,"unknown":{}}"#, 0),
+        ] {
+            assert_eq!(to_bits(odd.as_bytes()), bits, "{odd}");
+        }
+        assert_eq!(of_bits(1 << 31), "{}");
+    }
+}

@@ -1,0 +1,215 @@
+//! Session ids that say what their session is, sealed with a key of the installation.
+//!
+//! Whoever has the key can go on with a session that another gateway opened, or this one before it was restarted. An id is
+//! bound to the principal that opened the session: for anybody else it does not open. Nothing but this is read from
+//! an id, and ids that are known in memory are not opened at all. Deliberately absent: which sessions have ended.
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use bytes::Bytes;
+use engine::{
+    Scope,
+    secrets::{DataKey, Sealed},
+};
+use mcp::{
+    Version,
+    server::{Face, SessionId, declared},
+};
+use model::{ProjectId, ServerName};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+/// Characters of an id.
+const MAX_ID_CHARS: usize = 512;
+/// Bytes of an id that differ from seal to seal.
+const NONCE_BYTES: usize = 24;
+/// Seconds after which an id that is not known in memory is as good as forged.
+const MAX_AGE_SECONDS: i64 = 7 * 24 * 60 * 60;
+/// Seconds by which the clocks of two hosts may differ.
+const SKEW_SECONDS: i64 = 60 * 60;
+/// Bytes of a client's name, and of its version.
+const MAX_NAME_BYTES: usize = 48;
+
+/// Seals and opens session ids.
+pub(crate) struct Seal(DataKey);
+
+/// What an id says, with short names: it goes with each request.
+#[derive(Serialize, Deserialize)]
+struct Inside {
+    /// When the session was opened: seconds since 1970.
+    t: i64,
+    v: String,
+    /// The client's capabilities.
+    c: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    p: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    s: Option<String>,
+    /// The client's name and version, cut.
+    n: String,
+    r: String,
+}
+
+impl Seal {
+    pub(crate) fn new(key: DataKey) -> Self {
+        Self(key)
+    }
+
+    /// Makes the id of a session that is opened now.
+    pub(crate) fn seal(&self, principal: &str, scope: &Scope, face: &Face) -> SessionId {
+        let info: Value = serde_json::from_slice(&face.info).unwrap_or_default();
+        let text = |key: &str| cut(info[key].as_str().unwrap_or_default());
+        let mut inside = Inside {
+            t: store::now().timestamp(),
+            v: face.version.to_string(),
+            c: declared::to_bits(&face.capabilities),
+            p: scope.project.as_ref().map(ToString::to_string),
+            s: scope.server.as_ref().map(ToString::to_string),
+            n: text("name"),
+            r: text("version"),
+        };
+        let id = self.sealed(principal, &inside);
+        if id.len() <= MAX_ID_CHARS {
+            return id.into();
+        }
+        inside.n = String::new();
+        inside.r = String::new();
+        self.sealed(principal, &inside).into()
+    }
+
+    fn sealed(&self, principal: &str, inside: &Inside) -> String {
+        let text = serde_json::to_string(inside).expect("it has no maps");
+        let Sealed { mut nonce, sealed } = self.0.seal_login(&["session", principal], &text);
+        nonce.extend(sealed);
+        URL_SAFE_NO_PAD.encode(nonce)
+    }
+
+    /// What the id says; `None` if it was not sealed here for this principal, or too long ago.
+    pub(crate) fn open(&self, principal: &str, id: &str) -> Option<(Scope, Face)> {
+        if id.len() > MAX_ID_CHARS {
+            return None;
+        }
+        let bytes = URL_SAFE_NO_PAD.decode(id).ok()?;
+        let (nonce, sealed) = bytes.split_at_checked(NONCE_BYTES)?;
+        let sealed = Sealed {
+            nonce: nonce.to_vec(),
+            sealed: sealed.to_vec(),
+        };
+        let text = self.0.open_login(&["session", principal], &sealed).ok()?;
+        let inside: Inside = serde_json::from_str(&text).ok()?;
+        let age = store::now().timestamp() - inside.t;
+        if !(-SKEW_SECONDS..=MAX_AGE_SECONDS).contains(&age) {
+            return None;
+        }
+        let scope = Scope {
+            project: inside.p.map(|id| ProjectId::parse(&id)).transpose().ok()?,
+            server: inside
+                .s
+                .map(|name| ServerName::parse(&name))
+                .transpose()
+                .ok()?,
+        };
+        let info = json!({"name": inside.n, "version": inside.r}).to_string();
+        let face = Face {
+            version: Version::parse(&inside.v)?,
+            info: Bytes::from(info),
+            capabilities: declared::of_bits(inside.c),
+            is_gateway: false,
+        };
+        Some((scope, face))
+    }
+}
+
+/// As much of a text as an id has room for.
+fn cut(text: &str) -> String {
+    let end = text.floor_char_boundary(MAX_NAME_BYTES);
+    let plain = text[..end].chars().filter(|char| !char.is_control());
+    plain.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn face(name: &str) -> Face {
+        Face {
+            version: Version::V2025_06_18,
+            info: json!({"name": name, "version": "1.2", "title": "x"})
+                .to_string()
+                .into(),
+            capabilities: Bytes::from_static(br#"{"elicitation":{}}"#),
+            is_gateway: false,
+        }
+    }
+
+    #[test]
+    fn an_id_opens_for_its_principal_only_and_unchanged() {
+        let seal = Seal::new(DataKey::random());
+        let scope = Scope {
+            project: ProjectId::parse("p").ok(),
+            server: None,
+        };
+        let id = seal.seal("ann", &scope, &face("client"));
+        let (opened, read) = seal.open("ann", id.as_str()).expect("its own");
+        assert_eq!(opened, scope);
+        assert_eq!(read.version, Version::V2025_06_18);
+        assert_eq!(read.capabilities, r#"{"elicitation":{}}"#);
+        assert_eq!(read.info, r#"{"name":"client","version":"1.2"}"#);
+        assert!(seal.open("bob", id.as_str()).is_none());
+        assert!(
+            Seal::new(DataKey::random())
+                .open("ann", id.as_str())
+                .is_none()
+        );
+        for at in 0..id.as_str().len() {
+            let mut changed = id.as_str().to_owned().into_bytes();
+            changed[at] = if changed[at] == b'A' { b'B' } else { b'A' };
+            let changed = String::from_utf8(changed).expect("ASCII");
+            assert!(seal.open("ann", &changed).is_none(), "{at}");
+            assert!(seal.open("ann", &id.as_str()[..at]).is_none(), "{at}");
+        }
+        assert_ne!(seal.seal("ann", &scope, &face("client")), id);
+    }
+
+    #[test]
+    fn an_id_is_short_whatever_the_client_is_called() {
+        let seal = Seal::new(DataKey::random());
+        let name = "n".repeat(64);
+        let scope = Scope {
+            project: ProjectId::parse(&name).ok(),
+            server: ServerName::parse(&name).ok(),
+        };
+        assert!(scope.project.is_some() && scope.server.is_some());
+        for name in ["\"".repeat(1000), "ü".repeat(1000), "\n".repeat(1000)] {
+            let id = seal.seal("ann", &scope, &face(&name));
+            assert!(id.as_str().len() <= MAX_ID_CHARS);
+            assert_eq!(
+                seal.open("ann", id.as_str()).map(|(own, _)| own),
+                Some(scope.clone())
+            );
+        }
+    }
+
+    #[test]
+    fn an_id_has_its_time() {
+        let seal = Seal::new(DataKey::random());
+        let now = store::now().timestamp();
+        for (t, opens) in [
+            (now - MAX_AGE_SECONDS + 60, true),
+            (now - MAX_AGE_SECONDS - 60, false),
+            (now + SKEW_SECONDS - 60, true),
+            (now + SKEW_SECONDS + 60, false),
+        ] {
+            let inside = Inside {
+                t,
+                v: "2025-11-25".into(),
+                c: 0,
+                p: None,
+                s: None,
+                n: String::new(),
+                r: String::new(),
+            };
+            let id = seal.sealed("ann", &inside);
+            assert_eq!(seal.open("ann", &id).is_some(), opens, "{}", t - now);
+        }
+    }
+}

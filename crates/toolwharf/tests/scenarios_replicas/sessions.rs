@@ -1,0 +1,189 @@
+//! Sessions that another gateway opened, or the same one before it was restarted.
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use testkit::{DEADLINE, RawClient, Reply, postgres::Database};
+
+use crate::common::{Gateway, Setup, scripted, with};
+
+/// The versions that have sessions over streamable HTTP.
+const VERSIONS: [&str; 3] = ["2025-03-26", "2025-06-18", "2025-11-25"];
+const STREAM: (&str, &str) = ("accept", "text/event-stream");
+
+fn request(id: u64, method: &str, params: Value) -> String {
+    json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).to_string()
+}
+
+fn call(tool: &str, arguments: Value) -> String {
+    request(
+        7,
+        "tools/call",
+        json!({"name": tool, "arguments": arguments}),
+    )
+}
+
+fn ping() -> String {
+    request(1, "ping", json!({}))
+}
+
+/// Opens a session; its id.
+async fn open(client: RawClient, version: &str) -> String {
+    let params = json!({
+        "protocolVersion": version, "capabilities": {"elicitation": {}},
+        "clientInfo": {"name": "t", "version": "1"},
+    });
+    let reply = client.post(request(0, "initialize", params)).await;
+    let id = reply.header("mcp-session-id").unwrap().to_owned();
+    assert!(id.len() <= 512 && id.bytes().all(|byte| byte.is_ascii_graphic()));
+    id
+}
+
+fn in_session(client: RawClient, id: &str) -> RawClient {
+    client.with("mcp-session-id", id)
+}
+
+/// The session knows its version and what its client can do: a question reaches it, and its answer the server.
+async fn goes_on(client: &RawClient, version: &str) {
+    let reply = client.post(call("echo", json!({"text": "x"}))).await;
+    assert_eq!(reply.status, 200, "{version}: {}", reply.text());
+    assert!(reply.response().get("result").is_some(), "{version}");
+    let asked = json!({
+        "method": "elicitation/create",
+        "params": {"message": "?", "requestedSchema": {"type": "object", "properties": {}}},
+    });
+    let both = ("accept", "application/json, text/event-stream");
+    let mut stream = client
+        .send(http::Method::POST, &[both], call("server_request", asked))
+        .await;
+    assert!(
+        stream.is_event_stream(),
+        "{version}: {:?}",
+        stream.collect(DEADLINE).await.text()
+    );
+    let question = loop {
+        // A stream of 2025-11-25 begins with an event without data.
+        let event = stream.next_event(DEADLINE).await.unwrap();
+        if let Some(question) = event.json() {
+            break question;
+        }
+    };
+    assert_eq!(question["method"], "elicitation/create", "{version}");
+    let answer = json!({
+        "jsonrpc": "2.0", "id": question["id"], "result": {"action": "accept", "content": {}},
+    });
+    assert_eq!(client.post(answer.to_string()).await.status, 202);
+    let answer = stream.next_json(DEADLINE).await.unwrap();
+    assert!(answer.to_string().contains("accept"), "{version}: {answer}");
+}
+
+/// What the session's own stream has first.
+async fn news(client: &RawClient) -> Vec<String> {
+    let mut stream = client.get(&[STREAM]).await;
+    assert_eq!(stream.status, 200);
+    let mut methods = Vec::new();
+    while methods.len() < 3 {
+        let event = stream.next_event(DEADLINE).await.unwrap();
+        methods.extend(
+            event
+                .json()
+                .map(|it| it["method"].as_str().unwrap().to_owned()),
+        );
+    }
+    methods
+}
+
+fn setup() -> Setup {
+    let options = json!({"maxConcurrency": 100});
+    Setup::new().server("one", with(scripted("one", &[]), options))
+}
+
+/// Whether the reply says to begin anew.
+fn is_unknown(reply: &Reply) -> bool {
+    reply.status == 404 && reply.text().contains("Session not found")
+}
+
+/// `kill -9`, and sessions go on as if nothing had been; their clients are told to look at the lists again.
+#[tokio::test]
+async fn d02_a_session_survives_a_restart() {
+    let gateway = setup().connected().await;
+    let mut sessions = Vec::new();
+    for version in VERSIONS {
+        sessions.push((version, open(gateway.client(), version).await));
+    }
+    let gateway = gateway.restarted_after(Signal::KILL).await;
+    gateway.up("one").await;
+    for (version, id) in &sessions {
+        let client = in_session(gateway.client(), id);
+        goes_on(&client, version).await;
+        let news = news(&client).await;
+        assert!(
+            news.contains(&"notifications/tools/list_changed".to_owned()),
+            "{version}: {news:?}"
+        );
+    }
+    assert_eq!(gateway.metric("sessions", None).await, Some(3));
+    // One that the client ended stays so.
+    let (_, id) = &sessions[0];
+    let client = in_session(gateway.client(), id);
+    assert_eq!(client.delete(&[]).await.status, 204);
+    assert!(is_unknown(&client.post(ping()).await));
+}
+
+/// An id that was changed, that is of another key or project, or of another installation is no session's.
+#[tokio::test]
+async fn d02_a_foreign_session_is_not_taken_up() {
+    let gateway = setup().connected().await;
+    let id = open(gateway.client(), "2025-11-25").await;
+    let other = setup().connected().await;
+    let foreign = open(other.client(), "2025-11-25").await;
+    let gateway = gateway.restarted().await;
+    let mut changed = id.clone().into_bytes();
+    changed[60] = if changed[60] == b'A' { b'B' } else { b'A' };
+    let changed = String::from_utf8(changed).unwrap();
+    let (long, short) = ("A".repeat(5000), &id[..30]);
+    for wrong in [&changed, &foreign, &long, short, "AAAA", "ü"] {
+        let reply = in_session(gateway.client(), wrong).post(ping()).await;
+        assert!(is_unknown(&reply), "{wrong}: {}", reply.text());
+    }
+    let token = format!("Bearer {}", gateway.token());
+    let admin = gateway.client().with("authorization", &token);
+    assert!(is_unknown(&in_session(admin, &id).post(ping()).await));
+    let of_one = in_session(gateway.at("/mcp/-/one"), &id).post(ping()).await;
+    assert!(is_unknown(&of_one), "{}", of_one.text());
+    assert_eq!(
+        gateway.metric("sessions", None).await,
+        Some(1),
+        "the id's own"
+    );
+    let reply = in_session(gateway.client(), &id).post(ping()).await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
+}
+
+/// One of several on the same Postgres, with the same master key and the first one's administrator.
+async fn replica(database: &Database, first: Option<&Gateway>) -> Gateway {
+    let setup = setup()
+        .env("TOOLWHARF_DATABASE_URL", database.url())
+        .env("TOOLWHARF_MASTER_KEY", &"5a".repeat(32));
+    if let Some(first) = first {
+        let data = setup.folder().join("data");
+        std::fs::create_dir(&data).unwrap();
+        std::fs::write(data.join("admin-token"), first.token()).unwrap();
+    }
+    setup.connected().await
+}
+
+/// The gateway that opened the sessions is killed; another one, which never heard of them, goes on with them.
+#[tokio::test]
+async fn d02_another_gateway_takes_a_session_up() {
+    let database = Database::create().await;
+    let first = replica(&database, None).await;
+    let second = replica(&database, Some(&first)).await;
+    for version in VERSIONS {
+        let id = open(first.client(), version).await;
+        goes_on(&in_session(first.client(), &id), version).await;
+        goes_on(&in_session(second.client(), &id), version).await;
+    }
+    let id = open(first.client(), "2025-11-25").await;
+    drop(first);
+    goes_on(&in_session(second.client(), &id), "2025-11-25").await;
+}
