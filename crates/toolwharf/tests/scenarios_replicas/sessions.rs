@@ -159,6 +159,25 @@ async fn d02_a_foreign_session_is_not_taken_up() {
     assert_eq!(reply.status, 200, "{}", reply.text());
 }
 
+/// Whatever a client sends at once after a restart is of one session.
+#[tokio::test]
+async fn d02_requests_at_once_take_a_session_up_once() {
+    let gateway = setup().connected().await;
+    let mut ids = Vec::new();
+    for _ in 0..20 {
+        ids.push(open(gateway.client(), "2025-11-25").await);
+    }
+    let gateway = gateway.restarted().await;
+    for id in &ids {
+        let client = in_session(gateway.client(), id);
+        let pings = (0..16).map(|_| client.post(ping()));
+        for reply in futures_util::future::join_all(pings).await {
+            assert_eq!(reply.status, 200, "{}", reply.text());
+        }
+    }
+    assert_eq!(gateway.metric("sessions", None).await, Some(20));
+}
+
 /// One of several on the same Postgres, with the same master key and the first one's administrator.
 async fn replica(database: &Database, first: Option<&Gateway>) -> Gateway {
     let setup = setup()

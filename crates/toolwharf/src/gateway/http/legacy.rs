@@ -67,7 +67,8 @@ impl Front {
         principal: &Arc<Principal>,
     ) -> Result<Option<(Arc<Session>, Scope)>, Refusal> {
         if self.sessions.knows(id) {
-            return Ok(None);
+            // It has ended, or another request has taken it up just now.
+            return Ok(self.sessions.find_any(id, &principal.id));
         }
         let Some((scope, face)) = self.seal.open(&principal.id, id) else {
             return Ok(None);
