@@ -30,4 +30,17 @@ await run(async (open) => {
   await page.getByRole("dialog").getByRole("button", { name: "Call it" }).click();
   await page.getByText("Replayed just now").waitFor();
   assert.equal(await made(), 2);
+  // The spans of a call, and the links of a replay both ways.
+  const span = page.getByRole("list", { name: "Spans" }).getByRole("listitem");
+  await span.filter({ hasText: "The server." }).waitFor();
+  assert.equal(await span.count(), 4);
+  const original = page.url().split("/").at(-1);
+  const [replay] = (await api("GET", `/calls/${original}`)).body.replays;
+  await page.getByRole("main").getByRole("link", { name: replay }).click();
+  await page.getByRole("main").getByRole("link", { name: original }).waitFor();
+  const told = (await api("GET", `/calls/${replay}`)).body;
+  assert.equal(told.replay_of, original);
+  assert.ok(told.turn_us <= told.sent_us && told.sent_us <= told.answered_us && told.answered_us <= told.duration_us + 1000, JSON.stringify(told));
+  assert.equal(told.questions, 0);
+  assert.equal((await call("everything", "echo", { message: "x" }, { replay_of: "no-such-call" })).status, 422);
 });

@@ -44,6 +44,27 @@ pub struct WholeCall {
     pub arguments: Option<String>,
     /// JSON text.
     pub result: Option<String>,
+    #[serde(flatten)]
+    pub steps: CallSteps,
+    /// The call that was made again.
+    #[serde(default)]
+    pub replay_of: Option<String>,
+    /// Calls that were made again from this one, newest first, a hundred at most.
+    #[serde(default)]
+    pub replays: Vec<String>,
+}
+
+/// How far a call got: microseconds since it began; none where it did not get there, or nobody knows.
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+pub struct CallSteps {
+    /// Its turn came, and its intent was written.
+    pub turn_us: Option<i64>,
+    /// Its server had the request.
+    pub sent_us: Option<i64>,
+    /// The server had answered.
+    pub answered_us: Option<i64>,
+    /// How often the server asked the caller something.
+    pub questions: Option<i64>,
 }
 
 /// How many calls there were, and how long they took.

@@ -28,7 +28,9 @@ mod wrong;
 
 pub use self::{
     browser::BrowserLink,
-    call::{Call, CallBucket, CallFigures, CallStatistics, Calls, CallsOfServer, WholeCall},
+    call::{
+        Call, CallBucket, CallFigures, CallStatistics, CallSteps, Calls, CallsOfServer, WholeCall,
+    },
     change::{Approvals, Change, Changes},
     chat::{ChatRequest, ConversationInfo, Conversations, WholeConversation},
     client::{Client, Clients, ConnectRequest, Connected, Disconnected},

@@ -14,7 +14,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 use model::{AuditBodies, ProjectId};
 use runtime::Repeats;
 use sha2::{Digest, Sha256};
-use store::{CallEnd, CallStatus, CallWrite, CallWriter, NewCall};
+use store::{CallEnd, CallStatus, CallSteps, CallWrite, CallWriter, NewCall};
 use tokio::{
     sync::{
         mpsc::{self, OwnedPermit, error::TrySendError},
@@ -72,6 +72,8 @@ pub(crate) struct Intent<'a> {
     pub(crate) tool: &'a str,
     /// The run of an agent that it belongs to.
     pub(crate) run: Option<&'a str>,
+    /// The call that is made again.
+    pub(crate) replay_of: Option<&'a str>,
     /// JSON text.
     pub(crate) arguments: &'a [u8],
     pub(crate) bodies: AuditBodies,
@@ -85,6 +87,7 @@ pub(crate) struct Outcome<'a> {
     pub(crate) error: Option<&'a str>,
     /// JSON text.
     pub(crate) result: Option<&'a [u8]>,
+    pub(crate) steps: CallSteps,
 }
 
 /// An open record. Dropped without an outcome, the call was cancelled.
@@ -134,6 +137,7 @@ impl Audit {
             arguments_digest: digest(intent.arguments),
             arguments,
             started_at: store::now(),
+            replay_of: intent.replay_of.map(str::to_owned),
         };
         Ok(Record {
             pending: self.intend(call).await?,
@@ -258,7 +262,10 @@ impl Record {
             text
         });
         let pending = &mut self.pending;
-        let end = pending.end(outcome.status, error, outcome.result.map(digest), result);
+        let end = CallEnd {
+            steps: outcome.steps,
+            ..pending.end(outcome.status, error, outcome.result.map(digest), result)
+        };
         let (done, written) = oneshot::channel();
         pending.give(end, Some(done));
         answered(written).await
@@ -281,6 +288,7 @@ impl Pending {
             result,
             finished_at: store::now(),
             duration_us: i64::try_from(self.began.elapsed().as_micros()).unwrap_or(i64::MAX),
+            steps: CallSteps::default(),
         }
     }
 
@@ -451,6 +459,7 @@ fn not_made(call: NewCall) -> CallEnd {
         result: None,
         finished_at: store::now(),
         duration_us: 0,
+        steps: CallSteps::default(),
     }
 }
 
@@ -496,6 +505,7 @@ mod tests {
             server: "one",
             tool: "echo",
             run: None,
+            replay_of: None,
             arguments: b"{}",
             bodies: AuditBodies::Digests,
             redact: &str::to_owned,
@@ -525,6 +535,7 @@ mod tests {
             arguments_digest: String::new(),
             arguments: None,
             started_at: store::now(),
+            replay_of: None,
         };
         let mut writing = Box::pin(office.audit.write(CallWrite::Intent(agents)));
         poll_fn(|cx| {

@@ -36,6 +36,8 @@ pub struct Caller {
     pub timeout: Option<Duration>,
     /// The run of an agent that the record of a call belongs to.
     pub run: Option<Arc<str>>,
+    /// The recorded call that is made again.
+    pub replay_of: Option<Arc<str>>,
 }
 
 impl Caller {
@@ -54,6 +56,7 @@ impl Caller {
             headers: None,
             timeout: None,
             run: None,
+            replay_of: None,
         }
     }
 

@@ -68,6 +68,7 @@ mod sessions;
 mod shared;
 mod skills;
 mod status;
+mod steps;
 mod stock;
 mod subscriptions;
 mod task_requests;

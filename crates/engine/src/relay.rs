@@ -29,6 +29,7 @@ use crate::{
     queue::{Permit, Sending},
     server::Server,
     shared::Shared,
+    steps::Steps,
     unavailable::Unavailable,
     uri,
 };
@@ -106,6 +107,8 @@ struct Relay<'a> {
     /// The caller's progress token: where it stands, as it stands.
     token: Option<Span>,
     started: Instant,
+    /// Of a call that is recorded.
+    steps: Option<&'a Steps>,
 }
 
 /// Carries one request to its server and the answer back, recorded if it is a tool call and calls are.
@@ -122,7 +125,7 @@ pub(crate) async fn relay(
         Some(bodies) if frame.method() == method::TOOLS_CALL => {
             Box::pin(recorded(shared, caller, frame, target, bodies)).await
         }
-        _ => carry(shared, caller, frame, &target, None).await.0,
+        _ => carry(shared, caller, frame, &target, None, None).await.0,
     }
 }
 
@@ -137,12 +140,14 @@ async fn recorded(
     let spec = &target.server.spec;
     let redact = |text: &str| target.server.redact(text);
     let arguments = frame.param(Param::Arguments);
+    let steps = Steps::new();
     let mut record = None;
     let mut opening = Box::pin(async {
         let intent = Intent {
             project: caller.scope.project.as_ref().or(spec.owner.as_ref()),
             caller: &caller.principal,
             run: caller.run.as_deref(),
+            replay_of: caller.replay_of.as_deref(),
             server: spec.name.as_str(),
             tool: target.name.as_deref().unwrap_or_default(),
             arguments: arguments.map_or(b"{}", |span| &frame.text()[span]),
@@ -152,7 +157,15 @@ async fn recorded(
         record = Some(shared.audit.open(intent).await?);
         Ok(())
     });
-    let (answer, end) = carry(shared, caller, frame, &target, Some(opening.as_mut())).await;
+    let (answer, end) = carry(
+        shared,
+        caller,
+        frame,
+        &target,
+        Some(opening.as_mut()),
+        Some(&steps),
+    )
+    .await;
     drop(opening);
     // A call that is turned away is counted, and makes no row: there could be any number of them.
     let Some(record) = record else { return answer };
@@ -175,6 +188,7 @@ async fn recorded(
         status,
         error: error.as_deref(),
         result,
+        steps: steps.reached(),
     };
     match record.close(outcome, &redact).await {
         Ok(()) => answer,
@@ -198,6 +212,7 @@ async fn carry(
     frame: &Frame,
     target: &Target,
     mut opening: Option<Opening<'_>>,
+    steps: Option<&Steps>,
 ) -> (Answer, End) {
     let server = &target.server;
     server.stats.calls.fetch_add(1, Ordering::Relaxed);
@@ -209,6 +224,7 @@ async fn carry(
         by: caller.id(frame),
         token: progress_token(frame),
         started: Instant::now(),
+        steps,
     };
     let mut outcome = relay.run(&mut opening).await;
     if let Err(failure) = outcome {
@@ -293,6 +309,7 @@ impl Relay<'_> {
             }
         };
         let mut permit = permit.map_err(|full| full.to_rpc())?;
+        self.mark(Steps::turn);
         let connection = connection(self.shared, self.caller, server, deadline).await?;
         if let Some(refusal) = self.task_refusal(&connection) {
             return Err(refusal.into());
@@ -311,8 +328,15 @@ impl Relay<'_> {
         };
         let (call, connection) = self.call(connection, &frame, deadline).await?;
         permit.sent();
+        self.mark(Steps::sent);
         self.see_through(call, connection, permit, &mut deadline)
             .await
+    }
+
+    fn mark(&self, step: impl FnOnce(&Steps)) {
+        if let Some(steps) = self.steps {
+            step(steps);
+        }
     }
 
     fn timeout(&self) -> Duration {
@@ -488,6 +512,7 @@ impl Relay<'_> {
                 Step::Input(requests) => return self.hold(call, connection, permit, requests),
                 Step::Response(response) => response,
             };
+            self.mark(Steps::answered);
             let era = connection.client.info().era;
             if self.caller.era == Era::Modern
                 || era == Era::Legacy
@@ -501,6 +526,7 @@ impl Relay<'_> {
                 let urls = self.urls_required(&response, era);
                 return Ok(urls.unwrap_or_else(|| self.answer(&response, &connection)));
             }
+            self.mark(Steps::asked);
             rounds += 1;
             if rounds > MAX_ROUNDS {
                 return Err(RpcError::internal(format!(
@@ -544,11 +570,13 @@ impl Relay<'_> {
                         self.forward(&frame);
                     }
                     Event::Request(request) if self.caller.era == Era::Modern => {
+                        self.mark(Steps::asked);
                         if let Some(step) = self.gather_questions(request, call, connection)? {
                             return Ok(step);
                         }
                     }
                     Event::Request(request) => {
+                        self.mark(Steps::asked);
                         let asked = asked.get_or_insert_with(|| Questions::new(self.shared.running(), connection));
                         self.ask_legacy(request, connection, asked, by);
                     }

@@ -70,6 +70,24 @@ pub struct CallDetail {
     pub call: CallRow,
     pub arguments: Option<String>,
     pub result: Option<String>,
+    #[sqlx(flatten)]
+    #[serde(flatten)]
+    pub steps: CallSteps,
+    /// The call that was made again.
+    pub replay_of: Option<String>,
+}
+
+/// How far a call got, and when: microseconds since it began. What is `None` was not reached, or is not known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromRow, Serialize)]
+pub struct CallSteps {
+    /// Its turn came, and its intent was durable.
+    pub turn_us: Option<i64>,
+    /// Its server had the request.
+    pub sent_us: Option<i64>,
+    /// The server's answer was there.
+    pub answered_us: Option<i64>,
+    /// What the server asked its client meanwhile.
+    pub questions: Option<i64>,
 }
 
 /// Something to be written.
@@ -92,6 +110,8 @@ pub struct NewCall {
     pub arguments_digest: String,
     pub arguments: Option<String>,
     pub started_at: Time,
+    /// The call that is made again.
+    pub replay_of: Option<String>,
 }
 
 /// A call that has ended.
@@ -104,6 +124,7 @@ pub struct CallEnd {
     pub result: Option<String>,
     pub finished_at: Time,
     pub duration_us: i64,
+    pub steps: CallSteps,
 }
 
 /// Which calls; what is `None` does not matter.
@@ -225,13 +246,26 @@ impl Store {
             concat!(
                 "SELECT ",
                 columns!(),
-                ", arguments, result
+                ", arguments, result, turn_us, sent_us, answered_us, questions, replay_of
                  FROM kb.agent_run_tool_calls WHERE id = $1 AND ($2 = '' OR project_id = $2)"
             ),
             Key(id),
             crate::project::scope(project),
         )?;
         row.ok_or_else(|| Error::not_found("call", id))
+    }
+
+    /// The ids of the calls that were made again from this one, newest first, a hundred at most.
+    pub async fn call_replays(&self, project: Option<&ProjectId>, id: &str) -> Result<Vec<String>> {
+        let replays: Vec<(String,)> = rows!(
+            self.pool.read().await?,
+            (String,),
+            "SELECT id FROM kb.agent_run_tool_calls
+             WHERE replay_of = $1 AND ($2 = '' OR project_id = $2) ORDER BY id DESC LIMIT 100",
+            Key(id),
+            crate::project::scope(project),
+        )?;
+        Ok(replays.into_iter().map(|(id,)| id).collect())
     }
 
     /// Closes all calls that were begun before this time and are still open, as

@@ -122,8 +122,8 @@ fn write_rows(
     if !intents.is_empty() {
         let mut statement = conn.prepare_cached(
             "INSERT INTO agent_run_tool_calls (id, run_id, project_id, caller, server, tool,
-                 arguments_digest, arguments, started_at, status)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10) ON CONFLICT (id) DO NOTHING",
+                 arguments_digest, arguments, started_at, status, replay_of)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11) ON CONFLICT (id) DO NOTHING",
         )?;
         for call in intents {
             statement.execute(params![
@@ -137,13 +137,14 @@ fn write_rows(
                 call.arguments.as_deref().map(clean),
                 text(call.started_at),
                 CallStatus::Open.as_str(),
+                call.replay_of.as_deref().map(name),
             ])?;
         }
     }
     if !outcomes.is_empty() {
         let mut statement = conn.prepare_cached(
             "UPDATE agent_run_tool_calls SET status = ?2, error = ?3, result_digest = ?4, result = ?5,
-                 finished_at = ?6, duration_us = ?7
+                 finished_at = ?6, duration_us = ?7, turn_us = ?8, sent_us = ?9, answered_us = ?10, questions = ?11
              WHERE id = ?1 AND status IN ('open', 'unknown')",
         )?;
         for end in outcomes {
@@ -155,6 +156,10 @@ fn write_rows(
                 end.result.as_deref().map(clean),
                 text(end.finished_at),
                 end.duration_us,
+                end.steps.turn_us,
+                end.steps.sent_us,
+                end.steps.answered_us,
+                end.steps.questions,
             ])?;
         }
     }
@@ -195,7 +200,7 @@ async fn into_postgres(
 async fn insert(conn: &mut PgConnection, calls: &[&NewCall]) -> sqlx::Result<()> {
     let mut query = QueryBuilder::<Postgres>::new(
         "INSERT INTO kb.agent_run_tool_calls (id, run_id, project_id, caller, server, tool,
-             arguments_digest, arguments, started_at, status) ",
+             arguments_digest, arguments, started_at, status, replay_of) ",
     );
     query.push_values(calls, |mut row, call| {
         row.push_bind(name(&call.id))
@@ -207,7 +212,8 @@ async fn insert(conn: &mut PgConnection, calls: &[&NewCall]) -> sqlx::Result<()>
             .push_bind(name(&call.arguments_digest))
             .push_bind(call.arguments.as_deref().map(clean))
             .push_bind(micros(call.started_at))
-            .push_bind(CallStatus::Open.as_str());
+            .push_bind(CallStatus::Open.as_str())
+            .push_bind(call.replay_of.as_deref().map(name));
     });
     query.push(" ON CONFLICT (id) DO NOTHING");
     query.build().execute(conn).await.map(|_| ())
@@ -215,7 +221,8 @@ async fn insert(conn: &mut PgConnection, calls: &[&NewCall]) -> sqlx::Result<()>
 
 async fn close(conn: &mut PgConnection, ends: &[&CallEnd]) -> sqlx::Result<()> {
     let mut query = QueryBuilder::<Postgres>::new(
-        "WITH v (id, status, error, result_digest, result, finished_at, duration_us) AS (",
+        "WITH v (id, status, error, result_digest, result, finished_at, duration_us, turn_us, sent_us, answered_us,
+                 questions) AS (",
     );
     query.push_values(ends, |mut row, end| {
         row.push_bind(name(&end.id))
@@ -224,12 +231,17 @@ async fn close(conn: &mut PgConnection, ends: &[&CallEnd]) -> sqlx::Result<()> {
             .push_bind(end.result_digest.as_deref().map(name))
             .push_bind(end.result.as_deref().map(clean))
             .push_bind(micros(end.finished_at))
-            .push_bind(end.duration_us);
+            .push_bind(end.duration_us)
+            .push_bind(end.steps.turn_us)
+            .push_bind(end.steps.sent_us)
+            .push_bind(end.steps.answered_us)
+            .push_bind(end.steps.questions);
     });
     query.push(
         ") UPDATE kb.agent_run_tool_calls AS c SET
              status = v.status, error = v.error, result_digest = v.result_digest,
-             result = v.result, finished_at = v.finished_at, duration_us = v.duration_us
+             result = v.result, finished_at = v.finished_at, duration_us = v.duration_us, turn_us = v.turn_us,
+             sent_us = v.sent_us, answered_us = v.answered_us, questions = v.questions
            FROM v WHERE c.id = v.id AND c.status IN ('open', 'unknown')",
     );
     query.build().execute(conn).await.map(|_| ())
@@ -278,6 +290,7 @@ mod tests {
             result: None,
             finished_at: crate::now(),
             duration_us: 1,
+            steps: crate::CallSteps::default(),
         });
         let ends = [end];
         let mut written = std::pin::pin!(writer.write(&ends));

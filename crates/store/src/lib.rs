@@ -44,7 +44,7 @@ mod workspace;
 mod writer;
 
 pub use call::{
-    CallCount, CallDetail, CallEnd, CallFilter, CallRow, CallStatus, CallWrite, NewCall,
+    CallCount, CallDetail, CallEnd, CallFilter, CallRow, CallStatus, CallSteps, CallWrite, NewCall,
 };
 pub use call_writer::CallWriter;
 pub use conversation::{ConversationDetail, ConversationRow};

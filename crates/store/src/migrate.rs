@@ -49,7 +49,7 @@ const MIGRATIONS: &[Migration] = migrations![
     "0007_pins_and_configurations",
     "0008_logins",
     "0009_keys_of_all_projects",
-    "0010_reserved",
+    "0010_steps_of_calls",
     "0011_replicas",
 ];
 

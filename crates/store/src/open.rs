@@ -329,6 +329,7 @@ mod tests {
                 arguments_digest: String::new(),
                 arguments: Some(arguments),
                 started_at: now(),
+                replay_of: None,
             })
         };
         let long = "x".repeat(1 << 20);

@@ -4,8 +4,8 @@ use chrono::Duration;
 use model::ProjectId;
 use serde_json::json;
 use store::{
-    CallEnd, CallFilter, CallStatus, CallWrite, NewCall, NewEvent, NewRun, Page, RunEnd, RunFilter,
-    Store, Time, new_id, now,
+    CallEnd, CallFilter, CallStatus, CallSteps, CallWrite, NewCall, NewEvent, NewRun, Page, RunEnd,
+    RunFilter, Store, Time, new_id, now,
 };
 
 use crate::support::Db;
@@ -34,6 +34,7 @@ pub(crate) fn intent(project: Option<&ProjectId>, tool: &str) -> NewCall {
         arguments_digest: "sha256:a".to_owned(),
         arguments: Some("{ \"n\": 1.0 }".to_owned()),
         started_at: now(),
+        replay_of: None,
     }
 }
 
@@ -46,6 +47,12 @@ fn outcome(id: &str, status: CallStatus) -> CallEnd {
         result: Some("{\"content\":[]}".to_owned()),
         finished_at: now(),
         duration_us: 1_234_567_890_123,
+        steps: CallSteps {
+            turn_us: Some(1),
+            sent_us: Some(2),
+            answered_us: Some(3_000_000_000),
+            questions: None,
+        },
     }
 }
 

@@ -79,6 +79,7 @@ impl Ledger for Records {
                     arguments: (bodies == AuditBodies::Full)
                         .then(|| call.arguments.get().to_owned()),
                     started_at: store::now(),
+                    replay_of: None,
                 };
                 let opened = self.gateway.record(CallWrite::Intent(intent)).await;
                 opened.map_err(failed)?;
@@ -107,6 +108,7 @@ impl Ledger for Records {
                 result: end.result.filter(|_| full),
                 finished_at: store::now(),
                 duration_us: i64::try_from(began.elapsed().as_micros()).unwrap_or(i64::MAX),
+                steps: store::CallSteps::default(),
             };
             let closed = self.gateway.record(CallWrite::Outcome(outcome)).await;
             closed.map_err(failed)

@@ -152,6 +152,8 @@ async fn show(context: &Context, args: Named) -> anyhow::Result<()> {
         call,
         arguments,
         result,
+        replay_of,
+        ..
     } = api.get(&of_call).await?;
     let fields = print::fields(&[
         ("id", call.id.clone()),
@@ -167,6 +169,7 @@ async fn show(context: &Context, args: Named) -> anyhow::Result<()> {
             "arguments",
             arguments.unwrap_or_else(|| call.arguments_digest.clone()),
         ),
+        ("replay of", replay_of.unwrap_or_default()),
         ("result", result.or(call.result_digest).unwrap_or_default()),
     ]);
     print::data(&fields)

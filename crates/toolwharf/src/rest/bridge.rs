@@ -25,7 +25,7 @@ use serde_json::{json, value::RawValue};
 use utoipa::ToSchema;
 
 use super::{
-    AppState, Problem,
+    AppState, Problem, Rest,
     access::{Who, permit},
     answer::event_stream,
     input,
@@ -58,6 +58,8 @@ pub(crate) struct CallRequest {
     /// `requestState` in its parameters.
     #[schema(value_type = Option<Object>)]
     pub(crate) capabilities: Option<Box<RawValue>>,
+    /// The id of the recorded call that is made again: its record and the new one name each other. Takes an administrator's key.
+    pub(crate) replay_of: Option<String>,
 }
 
 /// The server that a request calls, as its path names it.
@@ -126,14 +128,18 @@ where
     let text = collect(&mut body, most).await?;
     let streams = prefers_stream(headers);
     let quick = if streams { None } else { plain(&text, depth) };
-    let (frame, timeout, capabilities) = match quick {
-        Some(frame) => (frame, None, None),
+    let (frame, timeout, capabilities, replay_of) = match quick {
+        Some(frame) => (frame, None, None, None),
         None => {
             let asked = input::read(&text, depth)?;
             let frame = request(&asked, streams, depth)?;
             let of_client = asked.capabilities.as_deref().map(RawValue::get);
             let of_client = of_client.map(|text| Bytes::copy_from_slice(text.as_bytes()));
-            (frame, timeout(&asked)?, of_client)
+            let replay_of = match asked.replay_of.as_deref() {
+                Some(call) => Some(Box::pin(rest.replayed(who, call)).await?),
+                None => None,
+            };
+            (frame, timeout(&asked)?, of_client, replay_of)
         }
     };
     let scope = Scope {
@@ -151,6 +157,7 @@ where
         may_use: true,
         timeout,
         modern_capabilities: capabilities,
+        replay_of,
         ..caller
     };
     let gateway = rest.gateway.clone();
@@ -166,6 +173,22 @@ where
     text.extend_from_slice(&result);
     text.push(b'}');
     Ok(json_body(StatusCode::OK, Body::text(text)))
+}
+
+impl Rest {
+    /// The call that is made again.
+    async fn replayed(&self, who: &Principal, call: &str) -> Result<Arc<str>, Problem> {
+        permit(who, Role::Admin, None)?;
+        let known = self.projects.store().call_get(None, call).await;
+        match known {
+            Ok(detail) => Ok(detail.call.id.into()),
+            Err(store::Error::NotFound { .. }) => {
+                let why = "must be the id of a recorded call".to_owned();
+                Err(Problem::field(422, "/replay_of", why))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
 }
 
 /// The request of a body that holds a method, its parameters and nothing else, as most do: it is read once, instead of

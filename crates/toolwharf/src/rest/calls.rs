@@ -1,6 +1,6 @@
 //! The audit: who called what, and what became of it.
 
-use api::{Call, Calls, WholeCall};
+use api::{Call, CallSteps, Calls, WholeCall};
 use axum::{
     Json,
     extract::{Path, Query, State, rejection::QueryRejection},
@@ -43,11 +43,20 @@ pub(super) fn told(row: CallRow) -> Call {
     }
 }
 
-pub(super) fn told_whole(detail: CallDetail) -> WholeCall {
+fn told_whole(detail: CallDetail, replays: Vec<String>) -> WholeCall {
+    let steps = detail.steps;
     WholeCall {
         call: told(detail.call),
         arguments: detail.arguments,
         result: detail.result,
+        steps: CallSteps {
+            turn_us: steps.turn_us,
+            sent_us: steps.sent_us,
+            answered_us: steps.answered_us,
+            questions: steps.questions,
+        },
+        replay_of: detail.replay_of,
+        replays,
     }
 }
 
@@ -83,5 +92,6 @@ pub(super) async fn show(
 ) -> Result<Json<WholeCall>, Problem> {
     let store = rest.projects.store();
     let detail = store.call_get(project.as_ref(), &id).await?;
-    Ok(Json(told_whole(detail)))
+    let replays = store.call_replays(project.as_ref(), &id).await?;
+    Ok(Json(told_whole(detail, replays)))
 }

@@ -421,6 +421,7 @@ async fn c05_many_recorded_calls_are_filtered_and_counted(db: &Db) {
                 arguments_digest: digest("{}"),
                 arguments: None,
                 started_at: began(place),
+                replay_of: None,
             }));
             let failed = place % 20 == 0;
             writes.push(CallWrite::Outcome(CallEnd {
@@ -435,6 +436,7 @@ async fn c05_many_recorded_calls_are_filtered_and_counted(db: &Db) {
                 result: None,
                 finished_at: began(place),
                 duration_us: 1000 + place % 1000,
+                steps: store::CallSteps::default(),
             }));
         }
         writer.write(&writes).await.unwrap();

@@ -1,7 +1,7 @@
-import { useQuery } from "@tanstack/react-query";
+import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { getRouteApi, Link } from "@tanstack/react-router";
 import { ChevronRight, RotateCcw } from "lucide-react";
-import { useState, type ReactNode } from "react";
+import { useState } from "react";
 
 import { call as callQuery } from "@/api/calls";
 import type { Schemas } from "@/api/client";
@@ -30,6 +30,7 @@ export function CallPage() {
 }
 
 function Shown({ call }: { call: Schemas["WholeCall"] }) {
+  const client = useQueryClient();
   const known = useQuery(servers);
   const server = ownerOf({ server: call.server, project: call.project ?? null }, known.data);
   const nameOf = useCallerNames();
@@ -37,7 +38,8 @@ function Shown({ call }: { call: Schemas["WholeCall"] }) {
   const [again, setAgain] = useState<Ended>();
   const replay = async () => {
     const given = JSON.parse(call.arguments!) as Record<string, unknown>;
-    setAgain(await run(server!.id!, "tools/call", { name: call.tool, arguments: given }, AbortSignal.timeout(600_000), { progress: () => {}, log: () => {} }));
+    setAgain(await run(server!.id!, "tools/call", { name: call.tool, arguments: given }, AbortSignal.timeout(600_000), { progress: () => {}, log: () => {} }, call.id));
+    await client.invalidateQueries({ queryKey: ["calls", "one", call.id] });
   };
   return (
     <article>
@@ -78,6 +80,18 @@ function Shown({ call }: { call: Schemas["WholeCall"] }) {
             <Facts>
               <Fact name="Caller"><span title={call.caller} className="break-all">{nameOf(call.caller)}</span></Fact>
               {call.project && <Fact name="Project">{call.project}</Fact>}
+              {call.replay_of && <Fact name="Replay of"><CallLink id={call.replay_of} /></Fact>}
+              {!!call.replays?.length && (
+                <Fact name="Replayed as">
+                  <ul>
+                    {call.replays.map((id) => (
+                      <li key={id}>
+                        <CallLink id={id} />
+                      </li>
+                    ))}
+                  </ul>
+                </Fact>
+              )}
               {call.run && <Fact name="Run of an agent"><code className="break-all">{call.run}</code></Fact>}
               <Fact name="Arguments"><Digest of={call.arguments_digest} /></Fact>
               {call.result_digest && <Fact name="Result"><Digest of={call.result_digest} /></Fact>}
@@ -126,25 +140,65 @@ function Body({ title, text }: { title: string; text?: string | null | undefined
   );
 }
 
+const CallLink = ({ id }: { id: string }) => (
+  <Link to="/calls/$call" params={{ call: id }} className="font-mono text-xs break-all text-accent underline">
+    {id}
+  </Link>
+);
+
+type Span = { name: string; from: number; to: number; hue: string; more?: string };
+
+/** What a call spent its time with: microseconds since it began. What is not known of an older record is not there. */
+function spans(call: Schemas["WholeCall"]): Span[] {
+  const { turn_us: turn, sent_us: sent, answered_us: answered, duration_us: end } = call;
+  const questions = call.questions ? ` It asked ${call.questions === 1 ? "once" : `${call.questions} times`}.` : "";
+  const found: Span[] = [];
+  const add = (name: string, from: number | null | undefined, to: number | null | undefined, hue: string, more?: string) => {
+    if (from != null && to != null) found.push({ name, from, to: Math.max(from, to), hue, ...(more ? { more } : {}) });
+  };
+  add("In line, and its intent written", 0, turn ?? (end != null && sent == null && call.questions != null ? end : null), "fill-warn");
+  add("Translated and sent", turn, sent, "fill-accent");
+  add(answered == null ? "The server did not answer" : "The server", sent, answered ?? end, answered == null ? "fill-bad" : "fill-info", questions);
+  add("The answer on its way back", answered, end, "fill-ok");
+  return found;
+}
+
 function Timeline({ call }: { call: Schemas["WholeCall"] }) {
-  const steps: { name: string; at?: string | null | undefined; more?: ReactNode; hue: string }[] = [
-    { name: "The intent is recorded, and the server is asked", at: call.started_at, hue: "bg-info" },
-    call.finished_at
-      ? { name: call.status === "ok" ? "The server has answered" : `It ended: ${statusWord(call.status)}`, at: call.finished_at, hue: call.status === "ok" ? "bg-ok" : "bg-bad", more: call.duration_us != null && micros(call.duration_us) }
-      : { name: call.status === "open" ? "The server is at it" : "Nobody knows how it ended", hue: "bg-warn" },
-  ];
+  const parts = spans(call);
+  const whole = Math.max(1, call.duration_us ?? 0, ...parts.map((part) => part.to));
+  const last = call.finished_at
+    ? { name: call.status === "ok" ? "The server has answered" : `It ended: ${statusWord(call.status)}`, hue: call.status === "ok" ? "bg-ok" : "bg-bad" }
+    : { name: call.status === "open" ? "The server is at it" : "Nobody knows how it ended", hue: "bg-warn" };
   return (
-    <ol className="px-4 py-3">
-      {steps.map((step, at) => (
-        <li key={step.name} className={at < steps.length - 1 ? "relative border-l-2 pb-5 pl-4" : "relative border-l-2 border-transparent pl-4"}>
-          <span aria-hidden className={`absolute top-1 -left-[6px] size-2.5 rounded-full ${step.hue}`} />
-          <p className="text-sm font-medium">{step.name}</p>
-          <p className="tabular text-xs text-faint">
-            {step.at}
-            {step.more && <span className="text-text"> · after {step.more}</span>}
-          </p>
-        </li>
-      ))}
-    </ol>
+    <div className="flex flex-col gap-3 px-4 py-3 text-sm">
+      <p>
+        <span className="font-medium">The client's frame</span> <span className="tabular text-xs text-faint">{call.started_at}</span>
+      </p>
+      {!!parts.length && (
+        <ol aria-label="Spans" className="flex flex-col gap-2">
+          {parts.map((part) => (
+            <li key={part.name}>
+              <div className="flex justify-between gap-3">
+                <span>
+                  {part.name}.{part.more}
+                </span>
+                <span className="tabular shrink-0 text-faint">{micros(part.to - part.from)}</span>
+              </div>
+              <svg aria-hidden viewBox="0 0 1000 8" preserveAspectRatio="none" className="mt-0.5 h-2 w-full rounded-full bg-raised">
+                <rect x={(1000 * part.from) / whole} width={Math.max(4, (1000 * (part.to - part.from)) / whole)} height="8" className={part.hue} />
+              </svg>
+            </li>
+          ))}
+        </ol>
+      )}
+      <p>
+        <span aria-hidden className={`mr-2 inline-block size-2.5 rounded-full ${last.hue}`} />
+        <span className="font-medium">{last.name}</span>{" "}
+        <span className="tabular text-xs text-faint">
+          {call.finished_at}
+          {call.duration_us != null && <span className="text-text"> · after {micros(call.duration_us)}</span>}
+        </span>
+      </p>
+    </div>
   );
 }

@@ -20,10 +20,12 @@ export async function run(
   params: Params,
   signal: AbortSignal,
   heard: { progress: (progress: Progress) => void; log: (line: LogLine) => void },
+  /** The recorded call that is made again. */
+  replay_of?: string,
 ): Promise<Ended> {
   const response = await request(`/api/v1/mcp/servers/${encodeURIComponent(server)}/call`, {
     method: "POST",
-    json: { method, params, capabilities: CAPABILITIES },
+    json: { method, params, capabilities: CAPABILITIES, ...(replay_of ? { replay_of } : {}) },
     headers: { accept: "text/event-stream" },
     signal,
   });

@@ -1,0 +1,76 @@
+//! How far a recorded call got, and when.
+//!
+//! Kept beside the call while it is made, and written with its outcome: a call costs a look at the clock for each step, and one
+//! that is not recorded costs nothing.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use store::CallSteps;
+use tokio::time::Instant;
+
+/// The steps of one call.
+pub(crate) struct Steps {
+    began: Instant,
+    turn: Mark,
+    sent: Mark,
+    answered: Mark,
+    questions: AtomicU32,
+}
+
+/// Microseconds since the call began, and one more; 0: not yet.
+#[derive(Default)]
+struct Mark(AtomicU64);
+
+impl Mark {
+    fn set(&self, began: Instant) {
+        let us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.0.store(us.saturating_add(1), Ordering::Relaxed);
+    }
+
+    fn get(&self) -> Option<i64> {
+        let us = self.0.load(Ordering::Relaxed).checked_sub(1)?;
+        i64::try_from(us).ok()
+    }
+}
+
+impl Steps {
+    pub(crate) fn new() -> Self {
+        Self {
+            began: Instant::now(),
+            turn: Mark::default(),
+            sent: Mark::default(),
+            answered: Mark::default(),
+            questions: AtomicU32::new(0),
+        }
+    }
+
+    /// Its turn has come.
+    pub(crate) fn turn(&self) {
+        self.turn.set(self.began);
+    }
+
+    /// Its server has the request.
+    pub(crate) fn sent(&self) {
+        self.sent.set(self.began);
+    }
+
+    /// The server has answered; the last answer counts.
+    pub(crate) fn answered(&self) {
+        self.answered.set(self.began);
+    }
+
+    /// The server asks its client something.
+    pub(crate) fn asked(&self) {
+        self.questions.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What is written of them.
+    pub(crate) fn reached(&self) -> CallSteps {
+        CallSteps {
+            turn_us: self.turn.get(),
+            sent_us: self.sent.get(),
+            answered_us: self.answered.get(),
+            questions: Some(self.questions.load(Ordering::Relaxed).into()),
+        }
+    }
+}

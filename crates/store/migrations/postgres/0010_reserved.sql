@@ -1,1 +1,0 @@
--- Another change has this number.
