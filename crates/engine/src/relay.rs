@@ -1,6 +1,7 @@
 //! The way of one call: queue, connection, the era's bridge, and back.
 
 mod asked;
+mod routed;
 mod sign_in;
 
 use std::{borrow::Cow, sync::Arc, sync::atomic::Ordering, time::Duration};
@@ -11,7 +12,7 @@ use mcp::{
     elicit, extensions,
     frame::Param,
     headers::ParamHeaders,
-    json::{Object, Span, Splice, as_string, quote},
+    json::{Object, Span, Splice, quote},
     outbox::Weight,
     protocol::{meta, method},
     tasks,
@@ -35,6 +36,7 @@ use crate::{
 };
 
 pub(crate) use asked::{ask_client, refusal};
+pub(crate) use routed::{routed_span, string_at};
 
 /// Rounds of questions of one modern call before it is ended.
 const MAX_ROUNDS: usize = 10;
@@ -790,28 +792,6 @@ pub(crate) fn face_with_tasks(caller: &Caller) -> bridge::ClientFace {
 /// The next answer of the client; `None` if nothing is asked any more.
 async fn next_answer(asked: &mut Option<Questions>) -> Option<Frame> {
     asked.as_mut()?.next().await
-}
-
-/// Where the name or URI stands that a request is routed by.
-pub(crate) fn routed_span(frame: &Frame) -> Option<Span> {
-    match frame.method() {
-        method::TOOLS_CALL | method::PROMPTS_GET => frame.param(Param::Name),
-        method::RESOURCES_READ
-        | method::RESOURCES_SUBSCRIBE
-        | method::RESOURCES_UNSUBSCRIBE
-        | method::SKILLS_GET
-        | method::DIRECTORY_READ => frame.param(Param::Uri),
-        method::COMPLETE => {
-            let reference = frame.object()?.object("ref")?;
-            reference.find("uri").or_else(|| reference.find("name"))
-        }
-        _ => None,
-    }
-}
-
-/// The string at a span.
-pub(crate) fn string_at(frame: &Frame, span: &Span) -> Option<String> {
-    as_string(&frame.text()[span.clone()]).map(Cow::into_owned)
 }
 
 fn ms(duration: Duration) -> u64 {

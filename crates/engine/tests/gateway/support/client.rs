@@ -257,6 +257,7 @@ impl Client {
             headers: None,
             timeout: None,
             run: None,
+            replay_of: None,
         }
     }
 
