@@ -19,6 +19,7 @@ use tokio::{
     sync::{mpsc, oneshot, watch},
     time::Instant,
 };
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     catalog::{Catalog, ListKind},
@@ -40,8 +41,14 @@ const STOP_GRACE: Duration = Duration::from_secs(10);
 const UNREACHABLE: Duration = Duration::from_secs(10);
 /// An instance that ended may have said something last.
 const LAST_WORDS: Duration = Duration::from_millis(50);
+/// From one attempt to run what another gateway runs to the next.
+const ELSEWHERE: Duration = Duration::from_secs(1);
 /// Lines of stderr that are kept of a crash, and their length in all, in bytes.
 const TAIL: (usize, usize) = (20, 4096);
+
+/// What callers are told where a gateway may not run a server any more.
+const LOST: &str =
+    "this replica has lost the lease of the server: the database did not hear of it in time";
 
 type Life = Pin<Box<dyn Future<Output = Event> + Send>>;
 
@@ -179,21 +186,36 @@ impl Server {
     ) -> Event {
         let launched = Instant::now();
         let started = Launched::default();
+        let entered = tokio::select! {
+            biased;
+            _ = asked(&mut stop) => return Event::Stopped,
+            entered = self.enter(&shared) => entered,
+        };
+        let lost = match entered {
+            Ok(lost) => lost,
+            Err(why) => return self.elsewhere(&why),
+        };
+        // Whatever is stopped because it may not run here is not what was asked for.
+        let stopped = || match lost.is_cancelled() {
+            true => self.elsewhere(LOST),
+            false => Event::Stopped,
+        };
         let connected = tokio::select! {
             biased;
             grace = asked(&mut stop) => Err(grace),
+            () = lost.cancelled() => Err(Duration::ZERO),
             connected = self.connect(&shared, &started) => Ok(connected),
         };
         let started = started.take();
         let connected = match (connected, started) {
             (Ok(connected), _) => connected,
-            (Err(_), None) => return Event::Stopped,
+            (Err(_), None) => return stopped(),
             (Err(grace), Some(handle)) => {
                 let stopping = async {
                     handle.stop(grace).await;
                 };
                 return match cleared(stopping, grace, Some(&handle), &tell).await {
-                    true => Event::Stopped,
+                    true => stopped(),
                     false => Event::RuntimeBack { alive: false },
                 };
             }
@@ -207,10 +229,12 @@ impl Server {
             status.placement.clone_from(&connection.hosted);
             status.refused = None;
             status.needs_login = false;
+            status.elsewhere = false;
         }
         let grace = tokio::select! {
             biased;
             grace = asked(&mut stop) => Err(grace),
+            () = lost.cancelled() => Err(Duration::ZERO),
             why = self.conversation(&shared, &connection, ambient, launched, &tell) => Ok(why),
         };
         if let Ok(why) = &grace {
@@ -237,7 +261,7 @@ impl Server {
             return self.blocked(&blocked);
         }
         let Ok(why) = grace else {
-            return Event::Stopped;
+            return stopped();
         };
         let cause = match &connection.handle {
             Some(handle) => {
@@ -249,6 +273,28 @@ impl Server {
         };
         let answered = connection.is_known.load(Ordering::Relaxed);
         Event::Ended { cause, answered }
+    }
+
+    /// Asks whether it may run here, and for how long.
+    async fn enter(&self, shared: &Shared) -> Result<CancellationToken, String> {
+        match shared.gate.get() {
+            Some(gate) if self.spec.registered_as().is_some() => gate.enter(&self.spec).await,
+            _ => Ok(CancellationToken::new()),
+        }
+    }
+
+    /// It may not run here, or not any more.
+    fn elsewhere(&self, why: &str) -> Event {
+        let mut status = self.known.status();
+        status.elsewhere = true;
+        status.refused = None;
+        status.needs_login = false;
+        drop(status);
+        self.say(why);
+        Event::Refused {
+            why: why.to_owned(),
+            again: Some(ELSEWHERE),
+        }
     }
 
     /// Why it is not up, for callers and operators.
@@ -309,6 +355,7 @@ impl Server {
         let mut status = self.known.status();
         status.refused.clone_from(&error.refused);
         status.needs_login = hindrance == Some(Hindrance::Login);
+        status.elsewhere = false;
         drop(status);
         self.say(error.reason.clone());
         let why = error.reason.to_string();
@@ -426,6 +473,11 @@ impl Server {
         // A connection that was about to be made, or to be cleared away, when the stop came.
         if let Some(process) = self.process() {
             process.stop(grace).await;
+        }
+        if let Some(gate) = shared.gate.get()
+            && self.spec.registered_as().is_some()
+        {
+            gate.leave(&self.spec).await;
         }
         self.gone.cancel();
     }
@@ -595,6 +647,8 @@ impl Driver<'_> {
             }
             Action::SetTimer { at } => self.timer = Some(at),
             Action::CancelTimer => self.timer = None,
+            // What it is elsewhere is saved there.
+            Action::Save(_) if self.server.status().elsewhere => {}
             Action::Save(word) => {
                 if let Some(id) = self.server.spec.registered_as() {
                     let id = id.to_owned();
@@ -608,6 +662,9 @@ impl Driver<'_> {
 
     fn record(&self, note: &Note) {
         let server = self.server.key();
+        if matches!(note, Note::Blocked { .. }) && self.server.status().elsewhere {
+            return tracing::info!(%server, "{note}");
+        }
         let mut detail = self.detail(note);
         // The answer to its registration says so already.
         let is_answer = matches!(note, Note::Blocked { .. })

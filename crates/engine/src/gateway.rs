@@ -23,6 +23,7 @@ use crate::{
     chronicle::Warning,
     exchange::{Answer, Caller, check_cursor},
     fleet::Fleet,
+    gate::Gate,
     hub::{Filter, Listener, Registration},
     launch::{Connect, Launcher},
     logins::Logins,
@@ -125,6 +126,11 @@ impl Gateway {
     #[must_use]
     pub fn warnings(&self) -> tokio::sync::broadcast::Receiver<Warning> {
         self.shared.chronicle.warnings()
+    }
+
+    /// Has the gate asked before registered servers are launched. The first one counts.
+    pub fn keep_gate(&self, gate: Arc<dyn Gate>) {
+        let _ = self.shared.gate.set(gate);
     }
 
     /// What runs servers.

@@ -10,6 +10,7 @@
 //! - `logins`: whose sign-in requests to servers carry ([`Logins`]).
 //! - `runtimes`: what runs a sandboxed server; `connection`: a conversation with an instance; `launch`: how one is made
 //!   ([`Connect`]).
+//! - `gate`: what only one gateway of several may run ([`Gate`]).
 //! - `status`: how a server is; `orders`: what somebody wants of it; `queue`: calls that wait for their turn; `questions`: what
 //!   it asks the clients of its calls; `subscriptions`: what is watched at it; `sessions`: who has an instance of their own.
 //! - [`server`]: one server, which has all of these; `unavailable`: why its callers get no connection.
@@ -41,6 +42,7 @@ mod drive;
 mod entry;
 mod exchange;
 mod fleet;
+mod gate;
 pub mod gateway;
 mod hold;
 pub mod hub;
@@ -87,6 +89,7 @@ pub use chronicle::Warning;
 pub use connection::{Connection, Placement};
 pub use exchange::{ANONYMOUS, Answer, Caller};
 pub use fleet::{Fleet, Project};
+pub use gate::Gate;
 pub use gateway::Gateway;
 pub use launch::{Connect, Hindrance, Launched, Refused, StartError};
 pub use logins::{Issued, Logins, NoLogins};

@@ -23,6 +23,7 @@ use crate::{
     catalog::ListKind,
     chronicle::Chronicle,
     fleet::Fleet,
+    gate::Gate,
     hold::Holds,
     hub::Hub,
     launch::{Connect, SHARED_CAPABILITIES},
@@ -50,6 +51,8 @@ pub(crate) struct Shared {
     pub(crate) audit: Audit,
     pub(crate) memory: Memory,
     pub(crate) chronicle: Chronicle,
+    /// None if there is no other gateway that may run the same.
+    pub(crate) gate: OnceLock<Arc<dyn Gate>>,
     pub(crate) over: CancellationToken,
     /// Nothing is launched any more.
     pub(crate) closing: CancellationToken,
@@ -94,6 +97,7 @@ impl Shared {
             held: Holds::new(),
             tasks: Tasks::default(),
             opened: apps::Opened::default(),
+            gate: OnceLock::new(),
             over,
             closing: CancellationToken::new(),
             stop_by: OnceLock::new(),

@@ -34,14 +34,17 @@ pub struct Status {
     pub refused: Option<Refused>,
     /// Whether it is not up because somebody has to sign in first.
     pub needs_login: bool,
+    /// Whether it is not up because another gateway runs it, or this one may not for now.
+    pub elsewhere: bool,
 }
 
 impl Status {
-    /// The word for it: that of its phase, or `needs_login`.
+    /// The word for it: that of its phase, `needs_login` or `elsewhere`.
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self.phase {
             Phase::Blocked { .. } if self.needs_login => "needs_login",
+            Phase::Blocked { .. } if self.elsewhere => "elsewhere",
             phase => phase.word(),
         }
     }
@@ -106,6 +109,7 @@ impl Default for Known {
                 warnings: 0,
                 refused: None,
                 needs_login: false,
+                elsewhere: false,
             }),
             measured: Mutex::default(),
         }

@@ -10,7 +10,9 @@
 //!
 //! Lines. The host first says `=RUN` (the run's id), the sentinel answers `ready`. From then on
 //! `+PID` adds a leader and `-PID` removes one. A leader's number is that of its session and of
-//! its process group.
+//! its process group. `!NANOS` is a deadline on the monotonic clock: unless the host says another one
+//! before, all leaders are killed then, and those that it adds later as well; `!0` lifts it. So a host
+//! that is stopped keeps nothing running that another one is about to start.
 //!
 //! # Invariants
 //!
@@ -37,14 +39,17 @@ mod link;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
-use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use rustix::time::{ClockId, Timespec, clock_gettime};
 use tokio::signal::unix::{Signal as Listener, SignalKind, signal};
 use tokio::time::Instant;
 
@@ -99,8 +104,11 @@ fn run() -> io::Result<()> {
     let _ = fs::write("/proc/self/comm", "wharf-sentinel");
     let _deaf = Deaf::new()?;
     let mut socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-    let mut lines = BufReader::new(socket.try_clone()?).split(b'\n');
-    let greeting = lines.next().transpose()?.unwrap_or_default();
+    let mut host = Host::new(socket.try_clone()?);
+    let greeting = match host.line(None) {
+        Heard::Line(line) => line,
+        Heard::Nothing | Heard::Gone => Vec::new(),
+    };
     let run = match greeting.split_first() {
         Some((b'=', run)) if !run.is_empty() => String::from_utf8_lossy(run).into_owned(),
         _ => return Err(io::Error::other("only a host starts a sentinel")),
@@ -115,12 +123,74 @@ fn run() -> io::Result<()> {
     }
 
     let mut list = List::default();
-    // An error ends it as the end of the stream does: the host is not there any more.
-    for line in lines.map_while(Result::ok) {
-        list.apply(&line);
+    loop {
+        match host.line(list.deadline) {
+            Heard::Line(line) => list.apply(&line),
+            Heard::Nothing => list.lapse(&run),
+            Heard::Gone => break,
+        }
     }
     list.kill(&run);
     Ok(())
+}
+
+/// The host's end of the socket.
+struct Host {
+    socket: UnixStream,
+    read: Vec<u8>,
+}
+
+enum Heard {
+    Line(Vec<u8>),
+    /// Not until then.
+    Nothing,
+    /// The host is not there any more. An error means the same.
+    Gone,
+}
+
+impl Host {
+    fn new(socket: UnixStream) -> Self {
+        let read = Vec::new();
+        Self { socket, read }
+    }
+
+    /// The next line. `until`: nanoseconds of the monotonic clock; what was said before then is heard.
+    fn line(&mut self, until: Option<u64>) -> Heard {
+        loop {
+            if let Some(end) = self.read.iter().position(|byte| *byte == b'\n') {
+                let mut line: Vec<u8> = self.read.drain(..=end).collect();
+                line.pop();
+                return Heard::Line(line);
+            }
+            let left = until.map(|until| until.saturating_sub(monotonic_nanos()));
+            let left = left.map(|left| Timespec {
+                tv_sec: i64::try_from(left / 1_000_000_000).unwrap_or(i64::MAX),
+                tv_nsec: (left % 1_000_000_000) as _,
+            });
+            let mut socket = [PollFd::new(&self.socket, PollFlags::IN)];
+            match poll(&mut socket, left.as_ref()) {
+                Ok(0) => return Heard::Nothing,
+                Ok(_) => {}
+                Err(Errno::INTR) => continue,
+                Err(_) => return Heard::Gone,
+            }
+            let mut some = [0; 4096];
+            match self.socket.read(&mut some) {
+                Ok(0) => return Heard::Gone,
+                Ok(length) => self.read.extend_from_slice(&some[..length]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return Heard::Gone,
+            }
+        }
+    }
+}
+
+/// The monotonic clock, which all processes of a host share, in nanoseconds.
+#[must_use]
+pub fn monotonic_nanos() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
+    seconds * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or_default()
 }
 
 /// Signals that end a process by default are received and ignored.
@@ -163,6 +233,10 @@ impl Deaf {
 struct List {
     leaders: BTreeMap<i32, Option<u64>>,
     prune_at: usize,
+    /// In nanoseconds of the monotonic clock.
+    deadline: Option<u64>,
+    /// It has passed, and there is no other one yet.
+    lapsed: bool,
 }
 
 impl List {
@@ -170,6 +244,13 @@ impl List {
         let Some((&sign, number)) = line.split_first() else {
             return;
         };
+        if sign == b'!' {
+            let nanos = std::str::from_utf8(number).ok();
+            let nanos = nanos.and_then(|nanos| nanos.parse().ok());
+            self.deadline = nanos.filter(|nanos| *nanos > 0);
+            self.lapsed = false;
+            return;
+        }
         let Some(pid) = std::str::from_utf8(number).ok().and_then(parse_pid) else {
             return;
         };
@@ -177,6 +258,9 @@ impl List {
             b'+' => {
                 let started = Stat::read(pid).map(|stat| stat.started);
                 self.leaders.insert(pid.as_raw_pid(), started);
+                if self.lapsed {
+                    let _ = kill_process(pid, Signal::KILL);
+                }
                 self.prune();
             }
             b'-' => {
@@ -184,6 +268,13 @@ impl List {
             }
             _ => {}
         }
+    }
+
+    /// Kills all of them, for the host did not say in time that it may go on.
+    fn lapse(&mut self, run: &str) {
+        self.deadline = None;
+        self.lapsed = true;
+        self.kill(run);
     }
 
     /// While the host lives, a leader that is not there at all never got as far as its `exec`.

@@ -172,7 +172,12 @@ async fn replica_metrics(replica: &Replica, out: &mut String) {
             "Gateways that share the database.",
             replicas,
         ),
-        ("leases", "gauge", "Leases that this replica holds.", leases),
+        (
+            "leases",
+            "gauge",
+            "Leases that this replica holds.",
+            Some(leases),
+        ),
         (
             "replica_losses_total",
             "counter",

@@ -95,6 +95,21 @@ impl Projects {
         }
     }
 
+    /// Takes in what the store says of the projects that the gateway has, and of new ones where it has all.
+    ///
+    /// # Errors
+    /// If the store cannot tell: what is known stays.
+    pub(crate) async fn reload_known(&self) -> store::Result<()> {
+        let known: Vec<ProjectId> = self.gateway.fleet().projects.keys().cloned().collect();
+        for id in known {
+            self.reload(&id).await?;
+        }
+        match self.all.load(Ordering::Acquire) {
+            true => self.load_all().await,
+            false => Ok(()),
+        }
+    }
+
     /// Makes sure that the gateway knows what a scope addresses, if there is such a thing.
     ///
     /// # Errors

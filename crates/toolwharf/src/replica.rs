@@ -1,11 +1,12 @@
 //! This gateway as one of several on the same Postgres: that it is there, and what only it may do.
 //!
-//! A replica is a member as long as the database hears of it in time. A member that was lost joins again under another id, and
-//! has lost all leases. When it has to stop is reckoned from before its last renewal was sent, on this machine's monotonic clock, so it is
-//! always before the database gives what it holds to another.
-//! Deliberately absent on SQLite, where there is one gateway.
+//! A replica is a member as long as the database hears of it in time. A member that was lost has lost all leases, and joins again
+//! under another id. It stops what it holds leases for before the database gives them to another: the time is
+//! reckoned from before the last renewal was sent, on this machine's monotonic clock. What it cannot stop itself, since it is
+//! stopped, the sentinel kills. Deliberately absent on SQLite, where there is one gateway.
 
 use std::{
+    collections::HashMap,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -13,19 +14,61 @@ use std::{
     time::Duration,
 };
 
+use engine::Gate;
+use futures_util::future::BoxFuture;
+use model::ServerSpec;
 use parking_lot::Mutex;
+use runtime::{process::Spawner, sentinel::monotonic_nanos};
 use store::{NewReplica, Store};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 /// Renewals in the time of a lease.
 const RENEWALS: u32 = 3;
+/// From one look at what others changed to the next, unless a hint comes before.
+const LOOK: Duration = Duration::from_secs(1);
+/// From one time that old changes are forgotten to the next.
+const PRUNE: Duration = Duration::from_secs(600);
+/// The lease of whoever removes what is too old.
+pub(crate) const SWEEP: &str = "sweep";
 
 pub(crate) struct Replica {
     store: Store,
     lease: Duration,
-    member: Mutex<Arc<str>>,
+    member: Mutex<Arc<Member>>,
     /// How often it was lost.
     losses: AtomicU64,
+    spawner: Spawner,
+}
+
+/// One membership.
+struct Member {
+    id: String,
+    /// What it holds is not its own any more.
+    lost: CancellationToken,
+    until: Mutex<Until>,
+    /// Leases with their fences.
+    held: Mutex<HashMap<String, i64>>,
+}
+
+/// How long it may go on by its last renewal.
+#[derive(Clone, Copy)]
+struct Until {
+    /// When it has to stop what it holds leases for.
+    stop: Instant,
+    /// When that is killed, in nanoseconds of the monotonic clock.
+    kill: u64,
+}
+
+impl Until {
+    /// By a renewal that is sent now.
+    fn of(lease: Duration) -> Self {
+        let nanos = u64::try_from((lease * 9 / 10).as_nanos()).unwrap_or(u64::MAX);
+        Self {
+            stop: Instant::now() + lease * 3 / 4,
+            kill: monotonic_nanos().saturating_add(nanos),
+        }
+    }
 }
 
 impl Replica {
@@ -33,87 +76,209 @@ impl Replica {
     ///
     /// # Errors
     /// Those of the database.
-    pub(crate) async fn join(store: &Store, lease: Duration) -> store::Result<Option<Arc<Self>>> {
+    pub(crate) async fn join(
+        store: &Store,
+        lease: Duration,
+        spawner: &Spawner,
+    ) -> store::Result<Option<Arc<Self>>> {
         if !store.has_replicas() {
             return Ok(None);
         }
-        let replica = Self {
+        let member = add(store, lease).await?;
+        Ok(Some(Arc::new(Self {
             store: store.clone(),
             lease,
-            member: Mutex::new("".into()),
+            member: Mutex::new(member),
             losses: AtomicU64::new(0),
-        };
-        replica.add().await?;
-        Ok(Some(Arc::new(replica)))
+            spawner: spawner.clone(),
+        })))
+    }
+
+    fn member(&self) -> Arc<Member> {
+        self.member.lock().clone()
     }
 
     /// The id of its membership.
-    pub(crate) fn id(&self) -> Arc<str> {
-        self.member.lock().clone()
+    pub(crate) fn id(&self) -> String {
+        self.member().id.clone()
     }
 
     pub(crate) fn losses(&self) -> u64 {
         self.losses.load(Ordering::Relaxed)
     }
 
-    /// How many replicas there are, and leases that this one holds; `None`: the database does not say.
-    pub(crate) async fn counts(&self) -> (Option<u64>, Option<u64>) {
+    /// How many replicas there are (`None`: the database does not say), and leases that this one holds.
+    pub(crate) async fn counts(&self) -> (Option<u64>, u64) {
         let replicas = self.store.replica_list().await.ok();
-        let leases = self.store.lease_list().await.ok();
-        let own = self.id();
-        (
-            replicas.map(|all| all.len() as u64),
-            leases.map(|all| all.iter().filter(|one| *one.holder == *own).count() as u64),
-        )
-    }
-
-    async fn add(&self) -> store::Result<()> {
-        let id = store::new_id();
-        let replica = NewReplica {
-            id: &id,
-            name: &host(),
-            version: env!("CARGO_PKG_VERSION"),
-            address: None,
-        };
-        self.store.replica_add(replica, self.lease).await?;
-        *self.member.lock() = id.into();
-        Ok(())
+        let held = self.member().held.lock().len();
+        (replicas.map(|all| all.len() as u64), held as u64)
     }
 
     /// Stays a member, and removes those that are lost, for ever.
     pub(crate) async fn follow(&self) {
-        let mut tick = tokio::time::interval(self.lease / RENEWALS);
-        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut away = false;
         let mut pruned: Option<Instant> = None;
+        let mut away = false;
         loop {
-            tick.tick().await;
-            let renewed = self.renew().await;
+            let member = self.member();
+            let stop = member.until.lock().stop;
+            let renewed = match member.lost.is_cancelled() {
+                true => self.rejoin().await,
+                false => match tokio::time::timeout_at(stop, self.renew(&member)).await {
+                    Ok(renewed) => renewed,
+                    Err(_) => {
+                        self.lose(&member, "the database did not hear of it in time");
+                        continue;
+                    }
+                },
+            };
             if let Err(error) = &renewed
                 && !away
             {
                 tracing::warn!("this replica is not renewed: {error}");
             }
             away = renewed.is_err();
-            if away {
-                continue;
-            }
-            if pruned.is_none_or(|at| at.elapsed() > Duration::from_secs(600)) {
+            if !away && pruned.is_none_or(|at| at.elapsed() > PRUNE) {
                 pruned = self.store.change_prune().await.is_ok().then(Instant::now);
             }
+            // Soon again while the database is away.
+            let wait = self.lease / if away { 10 } else { RENEWALS };
+            let stop = self.member().until.lock().stop;
+            let next = Instant::now() + wait;
+            tokio::time::sleep_until(if member.lost.is_cancelled() {
+                next
+            } else {
+                next.min(stop)
+            })
+            .await;
         }
     }
 
-    async fn renew(&self) -> store::Result<()> {
-        if !self.store.replica_renew(&self.id(), self.lease).await? {
-            self.losses.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(id = %self.id(), "this replica was taken for lost, and joins again");
-            self.add().await?;
+    async fn renew(&self, member: &Member) -> store::Result<()> {
+        let until = Until::of(self.lease);
+        if !self.store.replica_renew(&member.id, self.lease).await? {
+            self.lose(member, "it was taken for lost");
+            return self.rejoin().await;
         }
+        *member.until.lock() = until;
+        self.warn_sentinel(member);
+        self.remove_lost().await
+    }
+
+    async fn remove_lost(&self) -> store::Result<()> {
         for lost in self.store.replica_remove_lost().await? {
             tracing::warn!(id = lost.id, host = lost.name, "a replica is lost");
         }
         Ok(())
+    }
+
+    fn lose(&self, member: &Member, why: &str) {
+        self.losses.fetch_add(1, Ordering::Relaxed);
+        tracing::warn!(
+            id = member.id,
+            "this replica is lost: {why}; it stops what it holds leases for"
+        );
+        member.lost.cancel();
+    }
+
+    async fn rejoin(&self) -> store::Result<()> {
+        let member = add(&self.store, self.lease).await?;
+        tracing::info!(id = member.id, "this replica joined again");
+        *self.member.lock() = member;
+        self.spawner.end_all_at(None);
+        Ok(())
+    }
+
+    /// Tells the sentinel when what runs here has to be gone, if anything runs under a lease.
+    fn warn_sentinel(&self, member: &Member) {
+        let runs = member.held.lock().keys().any(|name| name != SWEEP);
+        let kill = member.until.lock().kill;
+        self.spawner.end_all_at(runs.then_some(kill));
+    }
+
+    /// Takes a lease, or has it already. The token is cancelled when it is lost.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(crate) async fn take(&self, name: &str) -> Result<CancellationToken, String> {
+        let member = self.member();
+        if member.lost.is_cancelled() {
+            return Err("this replica cannot reach the database".to_owned());
+        }
+        if member.held.lock().contains_key(name) {
+            return Ok(member.lost.clone());
+        }
+        let told = |error: store::Error| error.to_string();
+        let fence = match self
+            .store
+            .lease_take(name, &member.id)
+            .await
+            .map_err(told)?
+        {
+            Some(fence) => fence,
+            None => self.held_elsewhere(name, &member).await?,
+        };
+        member.held.lock().insert(name.to_owned(), fence);
+        self.warn_sentinel(&member);
+        Ok(member.lost.clone())
+    }
+
+    /// The fence, if this replica took the lease and did not hear of it.
+    async fn held_elsewhere(&self, name: &str, member: &Member) -> Result<i64, String> {
+        let told = |error: store::Error| error.to_string();
+        let leases = self.store.lease_list().await.map_err(told)?;
+        let lease = leases.into_iter().find(|lease| lease.name == name);
+        let lease = lease.ok_or("another replica is about to take it")?;
+        if lease.holder == member.id {
+            return Ok(lease.fence);
+        }
+        let replicas = self.store.replica_list().await.map_err(told)?;
+        let holder = replicas.into_iter().find(|row| row.id == lease.holder);
+        Err(match holder {
+            Some(row) => format!("it runs on replica {} ({})", row.id, row.name),
+            None => format!("it ran on replica {}, which is lost", lease.holder),
+        })
+    }
+
+    /// Gives a lease back, if it has it.
+    pub(crate) async fn give_back(&self, name: &str) {
+        let member = self.member();
+        let fence = member.held.lock().get(name).copied();
+        let Some(fence) = fence else { return };
+        match self.store.lease_release(name, fence).await {
+            Ok(()) => {
+                member.held.lock().remove(name);
+                self.warn_sentinel(&member);
+            }
+            Err(error) => tracing::warn!(lease = name, "a lease is not given back: {error}"),
+        }
+    }
+
+    /// Tells of each topic that was changed, for ever, and again until that was taken in: once of all at the beginning.
+    pub(crate) async fn changes(&self, changed: impl AsyncFn(&str) -> bool) {
+        let mut seen: HashMap<String, String> = HashMap::new();
+        let mut hints = None;
+        loop {
+            if hints.is_none() {
+                hints = self.store.change_listen().await.ok().flatten();
+            }
+            if let Ok(all) = self.store.change_list().await {
+                for (topic, revision) in all {
+                    if seen.get(&topic) != Some(&revision) && changed(&topic).await {
+                        seen.insert(topic, revision);
+                    }
+                }
+            }
+            let hinted = async {
+                match &mut hints {
+                    Some(listening) => listening.next().await,
+                    None => std::future::pending().await,
+                }
+            };
+            if let Ok(Err(_)) = tokio::time::timeout(LOOK, hinted).await {
+                hints = None;
+                tokio::time::sleep(LOOK).await;
+            }
+        }
     }
 
     /// Gives up what it holds, for it stops.
@@ -122,6 +287,41 @@ impl Replica {
             tracing::warn!("this replica stays in the list until it expires: {error}");
         }
     }
+}
+
+impl Gate for Replica {
+    fn enter<'a>(
+        &'a self,
+        server: &'a ServerSpec,
+    ) -> BoxFuture<'a, Result<CancellationToken, String>> {
+        Box::pin(async move { self.take(&lease_of(server)).await })
+    }
+
+    fn leave<'a>(&'a self, server: &'a ServerSpec) -> BoxFuture<'a, ()> {
+        Box::pin(async move { self.give_back(&lease_of(server)).await })
+    }
+}
+
+fn lease_of(server: &ServerSpec) -> String {
+    format!("server:{}", server.registered_as().unwrap_or_default())
+}
+
+async fn add(store: &Store, lease: Duration) -> store::Result<Arc<Member>> {
+    let until = Until::of(lease);
+    let id = store::new_id();
+    let replica = NewReplica {
+        id: &id,
+        name: &host(),
+        version: env!("CARGO_PKG_VERSION"),
+        address: None,
+    };
+    store.replica_add(replica, lease).await?;
+    Ok(Arc::new(Member {
+        id,
+        lost: CancellationToken::new(),
+        until: Mutex::new(until),
+        held: Mutex::default(),
+    }))
 }
 
 /// The name of this host.

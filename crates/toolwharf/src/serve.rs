@@ -3,7 +3,6 @@
 use std::{
     net::{IpAddr, SocketAddr},
     path::PathBuf,
-    sync::Arc,
     time::Duration,
 };
 
@@ -11,6 +10,7 @@ use anyhow::Context;
 use http::HeaderMap;
 use model::ProjectId;
 use model::Settings;
+use store::Store;
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     agents::Agents,
-    auth::{self, Identities, Role},
+    auth::{self, Identities, Keys, Role},
     clients::Clients,
     console::{self, Apps},
     gateway::{self, Front, Guard, Seal},
@@ -30,6 +30,7 @@ use crate::{
     live::{Live, warn_of},
     lock::Lock,
     logins, logs, memory, ops,
+    projects::Projects,
     replica::Replica,
     rest::{Rest, Site},
     signin,
@@ -62,7 +63,8 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     let data_dir = startup::open_data_dir(&config.settings)?;
     let lock = Lock::take(&data_dir).await?;
     let store = startup::open_store(&config.settings, &data_dir).await?;
-    let replica = Replica::join(&store, config.settings.replicas.lease).await?;
+    let spawner = startup::spawner()?;
+    let replica = Replica::join(&store, config.settings.replicas.lease, &spawner).await?;
     startup::close_open(&store).await?;
     let (token, new) = auth::bootstrap(&store, &data_dir).await?;
     let wanted = args.listen.as_ref().unwrap_or(&config.settings.listen);
@@ -90,9 +92,13 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
         &data_dir,
         store.clone(),
         chain,
+        spawner,
         true,
     )
     .await?;
+    if let Some(replica) = &replica {
+        gateway.keep_gate(replica.clone());
+    }
     projects
         .declared(&startup::declared_projects(&config))
         .await;
@@ -194,7 +200,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
         ready.set();
         tokio::select! {
             () = live.watch() => {}
-            () = startup::retain(&gateway, &store) => {}
+            () = startup::retain(&gateway, &store, replica.as_deref()) => {}
             () = keys.follow(&store) => {}
             () = identities.follow() => {}
             () = webhook::run(&gateway) => {}
@@ -203,7 +209,8 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
             () = front.follow_keys() => {}
             () = memory::give_back() => {}
             () = sandbox => {}
-            () = follow(replica.as_ref()) => {}
+            () = follow(replica.as_deref()) => {}
+            () = take_in_changes(replica.as_deref(), &keys, &store, &projects, &hosting) => {}
         }
         anyhow::Ok(())
     };
@@ -239,11 +246,46 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
 }
 
 /// Stays one of several replicas, if it is one.
-async fn follow(replica: Option<&Arc<Replica>>) {
+async fn follow(replica: Option<&Replica>) {
     match replica {
         Some(replica) => replica.follow().await,
         None => std::future::pending().await,
     }
+}
+
+/// Takes in what other replicas change, if there may be any.
+async fn take_in_changes(
+    replica: Option<&Replica>,
+    keys: &Keys,
+    store: &Store,
+    projects: &Projects,
+    hosting: &Hosting,
+) {
+    let Some(replica) = replica else {
+        return std::future::pending().await;
+    };
+    let take_in = async |topic: &str| match topic {
+        "keys" => keys.refresh(store).await.map_err(anyhow::Error::from),
+        "servers" => hosting.reload().await.map_err(anyhow::Error::from),
+        "projects" => {
+            // A server that is registered may use a project's secrets.
+            projects.reload_known().await?;
+            hosting.reload().await.map_err(anyhow::Error::from)
+        }
+        _ => Ok(()),
+    };
+    replica
+        .changes(async |topic| {
+            let taken = take_in(topic).await;
+            if let Err(error) = &taken {
+                tracing::warn!(
+                    topic,
+                    "what another replica changed is not taken in yet: {error}"
+                );
+            }
+            taken.is_ok()
+        })
+        .await;
 }
 
 /// As many connections as are wanted, if an eighth of all files stays for servers, their pipes and the database.

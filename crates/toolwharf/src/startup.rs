@@ -28,7 +28,12 @@ use runtime::{
 };
 use store::{Location, Store};
 
-use crate::{logins::Logins, master::Master, projects::Projects};
+use crate::{
+    logins::Logins,
+    master::Master,
+    projects::Projects,
+    replica::{Replica, SWEEP},
+};
 
 /// The argument that makes this binary a sentinel.
 pub(crate) const SENTINEL: &str = "sentinel";
@@ -166,7 +171,12 @@ pub(crate) async fn open_store(settings: &Settings, data_dir: &Path) -> anyhow::
 
 /// Closes what an earlier gateway left open: records of calls, and runs of agents. Only for whoever holds the lock of
 /// the data directory: what another gateway has open is not left behind.
+///
+/// Nor is what another replica has open: they are closed by whoever starts alone.
 pub(crate) async fn close_open(store: &Store) -> anyhow::Result<()> {
+    if store.replica_list().await?.len() > 1 {
+        return Ok(());
+    }
     let why = "the product ended before it was answered";
     let calls = store.calls_close_open(store::now(), why).await?;
     if calls > 0 {
@@ -219,6 +229,12 @@ pub(crate) fn chain(data_dir: &Path, is_child: bool) -> anyhow::Result<Chain> {
     Ok(Chain::new(&installation(data_dir)?, above.as_deref()))
 }
 
+/// What launches processes here.
+pub(crate) fn spawner() -> anyhow::Result<Spawner> {
+    let sentinel = SentinelCommand::this_binary([SENTINEL]);
+    Spawner::new(sentinel).context("cannot start the helper that cleans up after a crash")
+}
+
 /// A gateway that has no servers yet, and the projects of the store for it. `owns`: this process holds the lock of the
 /// data directory, and so may run sandboxes.
 pub(crate) async fn gateway(
@@ -226,11 +242,9 @@ pub(crate) async fn gateway(
     data_dir: &Path,
     store: Store,
     chain: Chain,
+    spawner: Spawner,
     owns: bool,
 ) -> anyhow::Result<(Gateway, Arc<Projects>, Arc<Logins>)> {
-    let sentinel = SentinelCommand::this_binary([SENTINEL]);
-    let spawner =
-        Spawner::new(sentinel).context("cannot start the helper that cleans up after a crash")?;
     let identity = Identity {
         name: "toolwharf".into(),
         version: env!("CARGO_PKG_VERSION").into(),
@@ -331,10 +345,16 @@ fn installation(data_dir: &Path) -> anyhow::Result<String> {
 }
 
 /// Forgets records that are older than the settings want them, now and then, for ever.
-pub(crate) async fn retain(gateway: &Gateway, store: &Store) {
+/// Of several replicas one does.
+pub(crate) async fn retain(gateway: &Gateway, store: &Store, replica: Option<&Replica>) {
     let mut tick = tokio::time::interval(RETAIN);
     loop {
         tick.tick().await;
+        if let Some(replica) = replica
+            && replica.take(SWEEP).await.is_err()
+        {
+            continue;
+        }
         let Some(age) = gateway.settings().audit.retention else {
             continue;
         };

@@ -130,6 +130,7 @@ async fn own(
         &data_dir,
         store.clone(),
         chain,
+        startup::spawner()?,
         false,
     )
     .await?;

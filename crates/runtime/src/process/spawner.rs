@@ -10,8 +10,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -49,6 +49,7 @@ pub struct Spawner(Arc<Inner>);
 
 struct Inner {
     run: String,
+    link: Weak<Link>,
     serial: AtomicU64,
     jobs: mpsc::Sender<Job>,
     tasks: TaskTracker,
@@ -98,6 +99,7 @@ impl Spawner {
                 Error::Start(sentinel::Error::Start { command, source })
             })?;
         let link = Link::new(sentinel.clone(), run.clone()).map_err(Error::Start)?;
+        let weak = Arc::downgrade(&link);
         let (jobs, queue) = mpsc::channel(QUEUE);
         thread::Builder::new()
             .name("spawner".into())
@@ -108,6 +110,7 @@ impl Spawner {
             })?;
         Ok(Self(Arc::new(Inner {
             run,
+            link: weak,
             serial: AtomicU64::new(0),
             jobs,
             tasks: TaskTracker::new(),
@@ -119,6 +122,15 @@ impl Spawner {
     #[must_use]
     pub fn run_id(&self) -> &str {
         &self.0.run
+    }
+
+    /// Has the sentinel kill all that runs then, in nanoseconds of the monotonic clock
+    /// ([`sentinel::monotonic_nanos`]), unless another time is given before; `None`: never. It does so even while this
+    /// process is stopped.
+    pub fn end_all_at(&self, at: Option<u64>) {
+        if let Some(link) = self.0.link.upgrade() {
+            link.deadline(at.unwrap_or(0));
+        }
     }
 
     /// Launches a process. It runs when this returns; whether it does anything useful is not

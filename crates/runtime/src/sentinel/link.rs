@@ -101,6 +101,8 @@ struct State {
     current: Option<Sentinel>,
     generation: u64,
     live: BTreeSet<i32>,
+    /// In nanoseconds of the monotonic clock; 0: none.
+    deadline: u64,
 }
 
 struct Sentinel {
@@ -118,6 +120,7 @@ impl Link {
                 current: None,
                 generation: 0,
                 live: BTreeSet::new(),
+                deadline: 0,
             }),
         });
         link.replace(&mut link.state.lock())?;
@@ -165,11 +168,22 @@ impl Link {
         }
     }
 
+    /// Has everything killed then, in nanoseconds of the monotonic clock, unless another time is said before; 0: never.
+    pub(crate) fn deadline(&self, at: u64) {
+        let mut state = self.state.lock();
+        state.deadline = at;
+        if let Some(sentinel) = &state.current
+            && send(&sentinel.socket, format!("!{at}\n").as_bytes()).is_err()
+        {
+            sentinel.kill();
+        }
+    }
+
     fn replace(self: &Arc<Self>, state: &mut State) -> Result<Arc<UnixStream>, Error> {
         if let Some(old) = state.current.take() {
             old.kill();
         }
-        let (child, sentinel) = self.start(&state.live)?;
+        let (child, sentinel) = self.start(&state.live, state.deadline)?;
         state.generation += 1;
         let socket = Arc::clone(&sentinel.socket);
         state.current = Some(sentinel);
@@ -187,11 +201,11 @@ impl Link {
         Error::Start { command, source }
     }
 
-    fn start(&self, live: &BTreeSet<i32>) -> Result<(Child, Sentinel), Error> {
+    fn start(&self, live: &BTreeSet<i32>, deadline: u64) -> Result<(Child, Sentinel), Error> {
         let (ours, theirs) = UnixStream::pair().map_err(|source| self.not_started(source))?;
         // Before there is anybody to read it: a sentinel that exists knows all, even if the
         // host dies while it starts. The socket takes far more than all there can be.
-        greet(&ours, &self.run, live).map_err(|source| self.not_started(source))?;
+        greet(&ours, &self.run, live, deadline).map_err(|source| self.not_started(source))?;
         let mut child = Command::new(&self.command.program)
             .arg0("toolwharf-sentinel")
             .args(&self.command.args)
@@ -229,12 +243,13 @@ impl Sentinel {
     }
 }
 
-fn greet(socket: &UnixStream, run: &str, live: &BTreeSet<i32>) -> io::Result<()> {
+fn greet(socket: &UnixStream, run: &str, live: &BTreeSet<i32>, deadline: u64) -> io::Result<()> {
     socket.set_write_timeout(Some(READY))?;
     let mut text = format!("={run}\n");
     for pid in live {
         text.push_str(&format!("+{pid}\n"));
     }
+    text.push_str(&format!("!{deadline}\n"));
     (&*socket).write_all(text.as_bytes())
 }
 

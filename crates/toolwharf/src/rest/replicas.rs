@@ -10,7 +10,7 @@ pub(super) async fn list(State(rest): State<AppState>) -> Result<Json<Replicas>,
     let (rows, leases) = tokio::try_join!(store.replica_list(), store.lease_list())?;
     let own = rest.replica.as_ref().map(|replica| replica.id());
     let told = |row: store::ReplicaRow| Replica {
-        is_self: own.as_deref() == Some(&row.id),
+        is_self: own.as_ref() == Some(&row.id),
         leases: leases
             .iter()
             .filter(|lease| lease.holder == row.id)

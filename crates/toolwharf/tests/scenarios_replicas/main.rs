@@ -1,8 +1,15 @@
-//! Scenarios D of SCENARIOS.md: gateways that go on with what others began.
+//! Scenarios D of SCENARIOS.md: several gateways on one Postgres, and sessions that outlive theirs. They need a server: `cargo xtask postgres -- cargo nextest
+//! run -p toolwharf --test scenarios_replicas`.
 
 #![expect(clippy::unwrap_used, reason = "a test helper may fail, as a test may")]
 
+#[expect(dead_code, reason = "each test binary uses its own part of it")]
+#[path = "../rest/api.rs"]
+mod api;
 #[path = "../common/mod.rs"]
 mod common;
 
+mod changes;
+mod held;
 mod sessions;
+mod support;

@@ -1,0 +1,105 @@
+//! D05: what is changed on one replica is changed on all.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use testkit::{Bin, wait_for};
+
+use crate::{
+    api::Api,
+    common::Gateway,
+    support::{database, replica},
+};
+
+/// D05 says a second; the rest is for a machine that has other things to do.
+const EVERYWHERE: Duration = Duration::from_secs(3);
+
+/// Waits until what `at` answers to this is so.
+async fn seen(at: &Gateway, path: &str, what: &str, is_so: impl Fn(&Value) -> bool) -> Duration {
+    let since = Instant::now();
+    wait_for(what, EVERYWHERE, async || {
+        let reply = Api::admin(at)
+            .ask("GET", &format!("/api/v1{path}"), "", &[])
+            .await;
+        is_so(&serde_json::from_slice(&reply.body).unwrap_or_default())
+    })
+    .await;
+    since.elapsed()
+}
+
+#[tokio::test]
+async fn d05_keys_projects_servers_and_settings_are_everywhere() {
+    let database = database().await;
+    let first = replica(database.url(), None).await;
+    let second = replica(database.url(), Some(&first)).await;
+    let (here, there) = (Api::admin(&first), Api::admin(&second));
+    here.put("/projects/shop", json!({"name": "Shop"})).await;
+    let entry = json!({"command": Bin::path("testkit-scripted"), "args": ["--name", "till"]});
+    here.put("/mcp/servers/till?project=shop", entry).await;
+    let servers = "/mcp/servers?project=shop";
+    let has = |listed: &Value| {
+        listed["servers"]
+            .as_array()
+            .is_some_and(|all| all.iter().any(|one| one["name"] == "till"))
+    };
+    seen(&second, servers, "the server", has).await;
+    // Taken in there, so that what follows has to be noticed.
+    there
+        .ok(
+            "POST",
+            "/mcp/servers/till/call?project=shop",
+            json!({"method": "ping"}),
+        )
+        .await;
+
+    // A key works there, and once it is revoked it does not.
+    let (id, key) = here.key("shop", "call").await;
+    let may = async || {
+        let reply = Api::with(&second, &key)
+            .ask("GET", "/api/v1/mcp/servers?project=shop", "", &[])
+            .await;
+        reply.status == 200
+    };
+    wait_for("the key", EVERYWHERE, async || may().await).await;
+    here.ok("DELETE", &format!("/keys/{id}?project=shop"), Value::Null)
+        .await;
+    wait_for("the end of the key", EVERYWHERE, async || !may().await).await;
+
+    // A tool that is switched off, and a server that is.
+    here.put(
+        "/mcp/servers/till/tools/echo?project=shop",
+        json!({"enabled": false}),
+    )
+    .await;
+    let is_off = |listed: &Value| {
+        listed["tools"].as_array().is_some_and(|all| {
+            all.iter()
+                .any(|tool| tool["native"] == "echo" && tool["enabled"] == false)
+        })
+    };
+    seen(
+        &second,
+        "/mcp/servers/till/tools?project=shop",
+        "the tool to be off",
+        is_off,
+    )
+    .await;
+    here.ok(
+        "POST",
+        "/mcp/servers/till/disable?project=shop",
+        Value::Null,
+    )
+    .await;
+    seen(
+        &second,
+        "/mcp/servers/till?project=shop",
+        "the server to be off",
+        |server| server["enabled"] == false && server["status"] != "running",
+    )
+    .await;
+    here.ok("DELETE", "/projects/shop", Value::Null).await;
+    seen(&second, servers, "the end of the project", |listed| {
+        !has(listed)
+    })
+    .await;
+}

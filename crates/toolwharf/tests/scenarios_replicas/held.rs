@@ -1,0 +1,146 @@
+//! D03 and D04: what only one replica may run.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::json;
+use testkit::{DEADLINE, wait_for};
+
+use crate::{
+    api::Api,
+    support::{Hosted, Proxy, Way, database, replica},
+};
+
+/// D03: from the loss of a replica to its servers' running elsewhere.
+const TAKEOVER: Duration = Duration::from_secs(30);
+
+#[tokio::test]
+async fn d03_a_killed_replicas_server_runs_elsewhere_once() {
+    let database = database().await;
+    let first = replica(database.url(), None).await;
+    let second = replica(database.url(), Some(&first)).await;
+    let third = replica(database.url(), Some(&first)).await;
+    let hosted = Hosted::register(&first).await;
+    hosted.is(&second, "elsewhere").await;
+    hosted.is(&third, "elsewhere").await;
+    let watched = hosted.watched();
+
+    // Callers elsewhere are told where it runs.
+    let path = format!("/api/v1/mcp/servers/{}/call", hosted.id);
+    let call = json!({"method": "tools/list"}).to_string();
+    let refused = Api::admin(&second).ask("POST", &path, call, &[]).await;
+    assert!(
+        refused.text().contains("it runs on replica"),
+        "{}",
+        refused.text()
+    );
+    let listed = Api::admin(&second).get("/replicas").await;
+    let holds = |row: &&serde_json::Value| {
+        let leases = row["leases"].as_array().unwrap();
+        leases
+            .iter()
+            .any(|lease| lease["name"] == format!("server:{}", hosted.id))
+    };
+    let holders: Vec<_> = listed["replicas"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(holds)
+        .collect();
+    assert_eq!(holders.len(), 1, "{listed}");
+    assert_eq!(holders[0]["is_self"], false, "{listed}");
+
+    let lost = Instant::now();
+    first.process.signal(Signal::KILL);
+    wait_for("the takeover", TAKEOVER, async || {
+        let states = [hosted.state(&second).await, hosted.state(&third).await];
+        states
+            .iter()
+            .filter(|server| server["status"] == "running")
+            .count()
+            == 1
+    })
+    .await;
+    assert!(lost.elapsed() < TAKEOVER);
+    assert_eq!(hosted.instances(), 1);
+    assert_eq!(watched.most(), 1);
+}
+
+#[tokio::test]
+async fn d03_a_replica_that_is_stopped_has_nothing_running_when_another_starts_it() {
+    let database = database().await;
+    let first = replica(database.url(), None).await;
+    let second = replica(database.url(), Some(&first)).await;
+    let hosted = Hosted::register(&first).await;
+    hosted.is(&second, "elsewhere").await;
+    let watched = hosted.watched();
+    first.process.signal(Signal::STOP);
+    hosted.is(&second, "running").await;
+    // It believes that it holds its leases.
+    first.process.signal(Signal::CONT);
+    hosted.is(&first, "elsewhere").await;
+    hosted.is(&second, "running").await;
+    assert_eq!(hosted.instances(), 1);
+    assert_eq!(watched.most(), 1);
+    let losses = first.metric("replica_losses_total", None).await;
+    assert_eq!(losses, Some(1));
+}
+
+#[tokio::test]
+async fn d03_an_orderly_end_frees_its_servers_at_once() {
+    let database = database().await;
+    let mut first = replica(database.url(), None).await;
+    let second = replica(database.url(), Some(&first)).await;
+    let hosted = Hosted::register(&first).await;
+    hosted.is(&second, "elsewhere").await;
+    let watched = hosted.watched();
+    first.process.signal(Signal::TERM);
+    first.process.wait(DEADLINE).await;
+    hosted.is(&second, "running").await;
+    assert_eq!(watched.most(), 1);
+    let listed = Api::admin(&second).get("/replicas").await;
+    assert_eq!(listed["replicas"].as_array().unwrap().len(), 1, "{listed}");
+}
+
+async fn d04(way: Way) {
+    let database = database().await;
+    let proxy = Proxy::to(&database).await;
+    let first = replica(proxy.url(), None).await;
+    let second = replica(database.url(), Some(&first)).await;
+    let hosted = Hosted::register(&first).await;
+    hosted.is(&second, "elsewhere").await;
+    let watched = hosted.watched();
+    proxy.be(way);
+    wait_for("its end", DEADLINE, async || hosted.instances() == 0).await;
+    hosted.is(&second, "running").await;
+    assert_eq!(hosted.instances(), 1);
+    let path = format!("/api/v1/mcp/servers/{}/call", hosted.id);
+    let call = json!({"method": "tools/call", "params": {"name": "echo", "arguments": {}}});
+    let answer = Api::admin(&first)
+        .ask("POST", &path, call.to_string(), &[])
+        .await;
+    assert!(
+        !answer.status.is_success() || answer.text().contains("error"),
+        "{}",
+        answer.text()
+    );
+
+    proxy.be(Way::Open);
+    wait_for("its return", DEADLINE, async || {
+        let listed = Api::admin(&second).get("/replicas").await;
+        listed["replicas"].as_array().unwrap().len() == 2
+    })
+    .await;
+    hosted.is(&first, "elsewhere").await;
+    assert_eq!(watched.most(), 1);
+}
+
+#[tokio::test]
+async fn d04_a_replica_that_is_cut_off_stops_what_it_holds() {
+    d04(Way::Cut).await;
+}
+
+#[tokio::test]
+async fn d04_a_replica_whose_database_is_silent_stops_what_it_holds() {
+    d04(Way::Stalled).await;
+}

@@ -1,0 +1,230 @@
+//! Gateways on one database, the way to it, and the instances of servers, counted from outside.
+
+use std::{
+    fs,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+use testkit::{Bin, DEADLINE, postgres::Database, wait_for};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{
+        TcpListener, TcpStream,
+        tcp::{OwnedReadHalf, OwnedWriteHalf},
+    },
+    sync::watch,
+    task::JoinSet,
+};
+
+use crate::{
+    api::Api,
+    common::{Gateway, Setup},
+};
+
+/// Long enough for a machine that has other things to do, and short for a test.
+pub(crate) const LEASE: &str = "4s";
+
+/// A gateway of the database at `url`; one after the first shares its keys.
+pub(crate) async fn replica(url: &str, first: Option<&Gateway>) -> Gateway {
+    let setup = Setup::new()
+        .env("TOOLWHARF_DATABASE_URL", url)
+        .settings(&format!(
+            "[limits]\nstop_grace = \"2s\"\ndrain = \"2s\"\n[hosting]\nproviders = [\"process\"]\n\
+             [replicas]\nlease = \"{LEASE}\"\n"
+        ));
+    if let Some(first) = first {
+        let data = setup.folder().join("data");
+        fs::create_dir(&data).unwrap();
+        for file in ["admin-token", "master.key"] {
+            fs::copy(first.folder().join("data").join(file), data.join(file)).unwrap();
+        }
+    }
+    setup.serve().await
+}
+
+pub(crate) async fn database() -> Database {
+    Database::create().await
+}
+
+/// A scripted server that nobody else has the name of.
+pub(crate) struct Hosted {
+    pub(crate) name: String,
+    pub(crate) id: String,
+}
+
+impl Hosted {
+    /// Registers it at a gateway, where it then runs.
+    pub(crate) async fn register(at: &Gateway) -> Self {
+        let name = format!("only{}", std::process::id());
+        let body = json!({
+            "name": name,
+            "command": Bin::path("testkit-scripted"),
+            "args": ["--name", name],
+            "provider": "process",
+        });
+        let made = Api::admin(at).ok("POST", "/mcp/servers", body).await;
+        let id = made["id"].as_str().unwrap().to_owned();
+        let hosted = Self { name, id };
+        hosted.is(at, "running").await;
+        hosted
+    }
+
+    pub(crate) async fn state(&self, at: &Gateway) -> Value {
+        let path = format!("/api/v1/mcp/servers/{}", self.id);
+        let reply = Api::admin(at).ask("GET", &path, "", &[]).await;
+        serde_json::from_slice(&reply.body).unwrap_or_default()
+    }
+
+    /// Waits until it is in this state there.
+    pub(crate) async fn is(&self, at: &Gateway, state: &str) {
+        wait_for(
+            &format!("{} to be {state}", self.name),
+            DEADLINE,
+            async || self.state(at).await["status"] == state,
+        )
+        .await;
+    }
+
+    /// How many instances run on this machine.
+    pub(crate) fn instances(&self) -> usize {
+        instances(&self.name)
+    }
+
+    /// Looks for more than one instance at a time until it is dropped.
+    pub(crate) fn watched(&self) -> Watched {
+        let (name, over, most) = (self.name.clone(), Arc::default(), Arc::default());
+        let (ended, seen): (Arc<AtomicBool>, Arc<AtomicUsize>) = (over, most);
+        let (over, most) = (ended.clone(), seen.clone());
+        let thread = std::thread::spawn(move || {
+            while !ended.load(Ordering::Relaxed) {
+                seen.fetch_max(instances(&name), Ordering::Relaxed);
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        let thread = Some(thread);
+        Watched { over, most, thread }
+    }
+}
+
+pub(crate) struct Watched {
+    over: Arc<AtomicBool>,
+    most: Arc<AtomicUsize>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watched {
+    /// The most instances that there were at a time.
+    pub(crate) fn most(mut self) -> usize {
+        self.over.store(true, Ordering::Relaxed);
+        self.thread.take().unwrap().join().unwrap();
+        self.most.load(Ordering::Relaxed)
+    }
+}
+
+/// Living processes of the scripted server of this name.
+fn instances(name: &str) -> usize {
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let is_one = |process: &fs::DirEntry| {
+        let line = fs::read_to_string(process.path().join("cmdline")).unwrap_or_default();
+        let mut words = line.split('\0');
+        words
+            .next()
+            .is_some_and(|program| program.ends_with("/testkit-scripted"))
+            && words.any(|word| word == name)
+    };
+    processes.filter(is_one).count()
+}
+
+/// What happens to what is on the way to the database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    Open,
+    /// Connections are closed, and new ones as well.
+    Cut,
+    /// Nothing comes through, and nobody is told.
+    Stalled,
+}
+
+/// A way to the database that can be cut.
+pub(crate) struct Proxy {
+    url: String,
+    way: watch::Sender<Way>,
+    _tasks: JoinSet<()>,
+}
+
+impl Proxy {
+    pub(crate) async fn to(database: &Database) -> Self {
+        let mut url: url::Url = database.url().parse().unwrap();
+        let query: Vec<_> = url.query_pairs().into_owned().collect();
+        let host = query.iter().find(|(key, _)| key == "host");
+        assert!(host.is_none(), "the database is on TCP: {url}");
+        let target = format!("{}:{}", url.host_str().unwrap(), url.port().unwrap_or(5432));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        url.set_host(Some("127.0.0.1")).unwrap();
+        url.set_port(Some(listener.local_addr().unwrap().port()))
+            .unwrap();
+        let way = watch::Sender::new(Way::Open);
+        let mut tasks = JoinSet::new();
+        let seen = way.clone();
+        tasks.spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((client, _)) = listener.accept().await {
+                let (target, way) = (target.clone(), seen.subscribe());
+                connections.spawn(async move {
+                    if *way.borrow() == Way::Cut {
+                        return;
+                    }
+                    let Ok(server) = TcpStream::connect(target).await else {
+                        return;
+                    };
+                    let (from_client, to_client) = client.into_split();
+                    let (from_server, to_server) = server.into_split();
+                    tokio::select! {
+                        () = carried(from_client, to_server, way.clone()) => {}
+                        () = carried(from_server, to_client, way) => {}
+                    }
+                });
+            }
+        });
+        Self {
+            url: url.to_string(),
+            way,
+            _tasks: tasks,
+        }
+    }
+
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    pub(crate) fn be(&self, way: Way) {
+        self.way.send_replace(way);
+    }
+}
+
+async fn carried(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut way: watch::Receiver<Way>) {
+    let mut some = vec![0; 16 << 10];
+    loop {
+        let length = tokio::select! {
+            biased;
+            _ = way.wait_for(|way| *way == Way::Cut) => return,
+            read = from.read(&mut some) => read.unwrap_or(0),
+        };
+        let Ok(now) = way
+            .wait_for(|way| *way != Way::Stalled)
+            .await
+            .map(|way| *way)
+        else {
+            return;
+        };
+        if length == 0 || now == Way::Cut || to.write_all(&some[..length]).await.is_err() {
+            return;
+        }
+    }
+}
