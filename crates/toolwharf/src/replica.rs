@@ -7,6 +7,8 @@
 
 use std::{
     collections::HashMap,
+    fs,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -27,6 +29,8 @@ use tokio_util::sync::CancellationToken;
 const RENEWALS: u32 = 3;
 /// From one look at what others changed to the next, unless a hint comes before.
 const LOOK: Duration = Duration::from_secs(1);
+/// The file in the data directory that names the last membership: whoever has the directory next ends it.
+const FILE: &str = "replica";
 /// From one time that old changes are forgotten to the next.
 const PRUNE: Duration = Duration::from_secs(600);
 /// The lease of whoever removes what is too old.
@@ -39,6 +43,7 @@ pub(crate) struct Replica {
     /// How often it was lost.
     losses: AtomicU64,
     spawner: Spawner,
+    file: PathBuf,
 }
 
 /// One membership.
@@ -72,7 +77,8 @@ impl Until {
 }
 
 impl Replica {
-    /// Joins the replicas of this database; `None` if one gateway has it for itself.
+    /// Joins the replicas of this database; `None` if one gateway has it for itself. Whoever calls this holds the lock
+    /// of the data directory: the gateway that had it before is dead, and not waited for.
     ///
     /// # Errors
     /// Those of the database.
@@ -80,17 +86,23 @@ impl Replica {
         store: &Store,
         lease: Duration,
         spawner: &Spawner,
+        data_dir: &Path,
     ) -> store::Result<Option<Arc<Self>>> {
         if !store.has_replicas() {
             return Ok(None);
         }
-        let member = add(store, lease).await?;
+        let file = data_dir.join(FILE);
+        if let Ok(before) = fs::read_to_string(&file) {
+            store.replica_remove(before.trim()).await?;
+        }
+        let member = add(store, lease, &file).await?;
         Ok(Some(Arc::new(Self {
             store: store.clone(),
             lease,
             member: Mutex::new(member),
             losses: AtomicU64::new(0),
             spawner: spawner.clone(),
+            file,
         })))
     }
 
@@ -172,6 +184,9 @@ impl Replica {
     }
 
     fn lose(&self, member: &Member, why: &str) {
+        if member.lost.is_cancelled() {
+            return;
+        }
         self.losses.fetch_add(1, Ordering::Relaxed);
         tracing::warn!(
             id = member.id,
@@ -181,7 +196,7 @@ impl Replica {
     }
 
     async fn rejoin(&self) -> store::Result<()> {
-        let member = add(&self.store, self.lease).await?;
+        let member = add(&self.store, self.lease, &self.file).await?;
         tracing::info!(id = member.id, "this replica joined again");
         *self.member.lock() = member;
         self.spawner.end_all_at(None);
@@ -201,7 +216,8 @@ impl Replica {
     /// Why not.
     pub(crate) async fn take(&self, name: &str) -> Result<CancellationToken, String> {
         let member = self.member();
-        if member.lost.is_cancelled() {
+        // It may have been stopped, and not have noticed that it is lost.
+        if member.lost.is_cancelled() || member.until.lock().stop <= Instant::now() {
             return Err("this replica cannot reach the database".to_owned());
         }
         if member.held.lock().contains_key(name) {
@@ -306,7 +322,7 @@ fn lease_of(server: &ServerSpec) -> String {
     format!("server:{}", server.registered_as().unwrap_or_default())
 }
 
-async fn add(store: &Store, lease: Duration) -> store::Result<Arc<Member>> {
+async fn add(store: &Store, lease: Duration, file: &Path) -> store::Result<Arc<Member>> {
     let until = Until::of(lease);
     let id = store::new_id();
     let replica = NewReplica {
@@ -316,6 +332,12 @@ async fn add(store: &Store, lease: Duration) -> store::Result<Arc<Member>> {
         address: None,
     };
     store.replica_add(replica, lease).await?;
+    if let Err(error) = fs::write(file, &id) {
+        tracing::warn!(
+            "after a crash of this gateway its servers wait for its lease: cannot write {}: {error}",
+            file.display()
+        );
+    }
     Ok(Arc::new(Member {
         id,
         lost: CancellationToken::new(),
@@ -326,6 +348,6 @@ async fn add(store: &Store, lease: Duration) -> store::Result<Arc<Member>> {
 
 /// The name of this host.
 fn host() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname");
+    let name = fs::read_to_string("/proc/sys/kernel/hostname");
     name.map_or_else(|_| "unknown".to_owned(), |name| name.trim().to_owned())
 }

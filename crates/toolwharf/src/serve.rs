@@ -64,7 +64,8 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     let lock = Lock::take(&data_dir).await?;
     let store = startup::open_store(&config.settings, &data_dir).await?;
     let spawner = startup::spawner()?;
-    let replica = Replica::join(&store, config.settings.replicas.lease, &spawner).await?;
+    let replica =
+        Replica::join(&store, config.settings.replicas.lease, &spawner, &data_dir).await?;
     startup::close_open(&store).await?;
     let (token, new) = auth::bootstrap(&store, &data_dir).await?;
     let wanted = args.listen.as_ref().unwrap_or(&config.settings.listen);

@@ -1,10 +1,11 @@
 //! D03 and D04: what only one replica may run.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::json;
 use testkit::{DEADLINE, wait_for};
+use tokio::time::Instant;
 
 use crate::{
     api::Api,
@@ -18,9 +19,9 @@ const TAKEOVER: Duration = Duration::from_secs(30);
 async fn d03_a_killed_replicas_server_runs_elsewhere_once() {
     let database = database().await;
     let first = replica(database.url(), None).await;
+    let hosted = Hosted::register(&first).await;
     let second = replica(database.url(), Some(&first)).await;
     let third = replica(database.url(), Some(&first)).await;
-    let hosted = Hosted::register(&first).await;
     hosted.is(&second, "elsewhere").await;
     hosted.is(&third, "elsewhere").await;
     let watched = hosted.watched();
@@ -70,8 +71,8 @@ async fn d03_a_killed_replicas_server_runs_elsewhere_once() {
 async fn d03_a_replica_that_is_stopped_has_nothing_running_when_another_starts_it() {
     let database = database().await;
     let first = replica(database.url(), None).await;
-    let second = replica(database.url(), Some(&first)).await;
     let hosted = Hosted::register(&first).await;
+    let second = replica(database.url(), Some(&first)).await;
     hosted.is(&second, "elsewhere").await;
     let watched = hosted.watched();
     first.process.signal(Signal::STOP);
@@ -90,8 +91,8 @@ async fn d03_a_replica_that_is_stopped_has_nothing_running_when_another_starts_i
 async fn d03_an_orderly_end_frees_its_servers_at_once() {
     let database = database().await;
     let mut first = replica(database.url(), None).await;
-    let second = replica(database.url(), Some(&first)).await;
     let hosted = Hosted::register(&first).await;
+    let second = replica(database.url(), Some(&first)).await;
     hosted.is(&second, "elsewhere").await;
     let watched = hosted.watched();
     first.process.signal(Signal::TERM);
@@ -102,12 +103,24 @@ async fn d03_an_orderly_end_frees_its_servers_at_once() {
     assert_eq!(listed["replicas"].as_array().unwrap().len(), 1, "{listed}");
 }
 
+#[tokio::test]
+async fn d03_a_replica_that_was_killed_and_starts_again_does_not_wait_for_itself() {
+    let database = database().await;
+    let first = replica(database.url(), None).await;
+    let hosted = Hosted::register(&first).await;
+    let first = first.restarted_after(Signal::KILL).await;
+    let listed = Api::admin(&first).get("/replicas").await;
+    assert_eq!(listed["replicas"].as_array().unwrap().len(), 1, "{listed}");
+    hosted.is(&first, "running").await;
+    assert_eq!(hosted.instances(), 1);
+}
+
 async fn d04(way: Way) {
     let database = database().await;
     let proxy = Proxy::to(&database).await;
     let first = replica(proxy.url(), None).await;
-    let second = replica(database.url(), Some(&first)).await;
     let hosted = Hosted::register(&first).await;
+    let second = replica(database.url(), Some(&first)).await;
     hosted.is(&second, "elsewhere").await;
     let watched = hosted.watched();
     proxy.be(way);
