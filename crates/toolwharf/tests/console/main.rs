@@ -413,7 +413,7 @@ async fn c09_a_servers_sign_in_is_shown_ended_and_begun() {
     .await;
     let login = rest.at("/api/v1/mcp/servers/files/login");
     let begun = login.post(json!({ "way": "paste" }).to_string()).await;
-    let begun: serde_json::Value = serde_json::from_slice(&begun.body).unwrap();
+    let begun: Value = serde_json::from_slice(&begun.body).unwrap();
     let url = begun["authorize_url"].as_str().unwrap();
     let redirect = issuer.sign_in(url, "ann").await;
     let finish = rest.at("/api/v1/mcp/servers/files/login/finish");
@@ -434,7 +434,7 @@ async fn c09_an_entry_of_each_place_is_changed_as_a_form_and_as_json() {
     let text = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, text.replacen('{', "{ // of mine\n", 1)).unwrap();
     let bearer = format!("Bearer {}", gateway.token());
-    let ask = async |method, path: &str, body: serde_json::Value| {
+    let ask = async |method, path: &str, body: Value| {
         let headers = [("authorization", bearer.as_str())];
         let asked = gateway.at(&format!("/api/v1{path}"));
         let reply = asked.send(method, &headers, body.to_string()).await;
