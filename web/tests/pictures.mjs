@@ -1,5 +1,5 @@
-// Pictures of pages, compared loosely: by the brightness of a coarse grid, so that a number more or less does not matter and a page that
-// lost its layout, its styles or its theme does.
+// Pictures of pages, compared loosely: by how much is drawn in each cell of a grid, and by how bright the whole is. So a number more or
+// less does not matter, and a page that lost its layout, its styles or its theme does.
 import { existsSync, readFileSync, writeFileSync } from "node:fs";
 
 import { url } from "./support.mjs";
@@ -7,32 +7,48 @@ import { url } from "./support.mjs";
 const FILE = new URL("pictures.json", import.meta.url);
 const COLUMNS = 24;
 const ROWS = 16;
-/** Brightness from 0 to 9 that a cell may differ by, and the share of cells that may differ by more. */
+/** Spread of the brightness in a cell, of 255, from which on more is drawn in it. */
+const LEVELS = [2, 8, 20, 40];
+/** Levels that a cell may differ by, the share of cells that may differ by more, and what the whole may differ by, of 255. */
 const NEAR = 1;
-const OTHERS = 0.12;
+const OTHERS = 0.15;
+const BRIGHTNESS = 12;
 
 const known = existsSync(FILE) ? JSON.parse(readFileSync(FILE, "utf8")) : {};
 
-/** The brightness of each cell, as digits, a line for each row of the grid. */
+/** How much is drawn in each cell, as digits, a line for each row of the grid; and the brightness of all. */
 async function grid(page) {
   const picture = (await page.screenshot({ animations: "disabled", caret: "hide" })).toString("base64");
   const drawer = await page.context().newPage();
-  const cells = await drawer.evaluate(
-    async ({ picture, columns, rows }) => {
+  const drawn = await drawer.evaluate(
+    async ({ picture, columns, rows, levels }) => {
       const image = new Image();
       image.src = `data:image/png;base64,${picture}`;
       await image.decode();
-      const canvas = new OffscreenCanvas(columns, rows);
-      const pen = canvas.getContext("2d");
-      pen.imageSmoothingQuality = "high";
-      pen.drawImage(image, 0, 0, columns, rows);
-      const { data } = pen.getImageData(0, 0, columns, rows);
-      return Array.from({ length: columns * rows }, (_, at) => (data[at * 4] + data[at * 4 + 1] + data[at * 4 + 2]) / 3);
+      const { width, height } = image;
+      const pen = new OffscreenCanvas(width, height).getContext("2d");
+      pen.drawImage(image, 0, 0);
+      const { data } = pen.getImageData(0, 0, width, height);
+      const cells = Array.from({ length: columns * rows }, () => ({ count: 0, sum: 0, squares: 0 }));
+      for (let y = 0; y < height; y++) {
+        for (let x = 0; x < width; x++) {
+          const at = (y * width + x) * 4;
+          const light = (data[at] + data[at + 1] + data[at + 2]) / 3;
+          const cell = cells[Math.floor((y * rows) / height) * columns + Math.floor((x * columns) / width)];
+          cell.count += 1;
+          cell.sum += light;
+          cell.squares += light * light;
+        }
+      }
+      const spread = ({ count, sum, squares }) => Math.sqrt(Math.max(0, squares / count - (sum / count) ** 2));
+      const digits = cells.map((cell) => levels.filter((level) => spread(cell) >= level).length);
+      const brightness = Math.round(cells.reduce((sum, cell) => sum + cell.sum / cell.count, 0) / cells.length);
+      return { brightness, cells: Array.from({ length: rows }, (_, row) => digits.slice(row * columns, (row + 1) * columns).join("")) };
     },
-    { picture, columns: COLUMNS, rows: ROWS },
+    { picture, columns: COLUMNS, rows: ROWS, levels: LEVELS },
   );
   await drawer.close();
-  return Array.from({ length: ROWS }, (_, row) => cells.slice(row * COLUMNS, (row + 1) * COLUMNS).map((cell) => Math.round((cell / 255) * 9)).join(""));
+  return drawn;
 }
 
 /** Compares the page's picture with the known one of this name; answers with the difference, or nothing if it is the same page. */
@@ -41,13 +57,17 @@ export async function compare(page, name) {
   if (process.env.TOOLWHARF_UPDATE === "1") {
     known[name] = drawn;
     const sorted = Object.fromEntries(Object.entries(known).sort(([one], [other]) => (one < other ? -1 : 1)));
-    writeFileSync(FILE, `${JSON.stringify(sorted, null, 1)}\n`);
+    const lines = Object.entries(sorted).map(([name, { brightness, cells }]) => ` ${JSON.stringify(name)}: ${JSON.stringify({ brightness, cells })}`);
+    writeFileSync(FILE, `{\n${lines.join(",\n")}\n}\n`);
     return undefined;
   }
   const expected = known[name];
   if (!expected) return `${name}: no picture is known; run the test with TOOLWHARF_UPDATE=1`;
   let others = 0;
-  expected.forEach((line, row) => [...line].forEach((cell, column) => (others += Math.abs(Number(cell) - Number(drawn[row][column])) > NEAR ? 1 : 0)));
+  expected.cells.forEach((line, row) => [...line].forEach((cell, column) => (others += Math.abs(Number(cell) - Number(drawn.cells[row][column])) > NEAR ? 1 : 0)));
   const share = others / (COLUMNS * ROWS);
-  return share > OTHERS ? `${name}: ${(share * 100).toFixed(0)} % of the picture of ${page.url().slice(url.length)} is other\n${drawn.join("\n")}` : undefined;
+  const brighter = drawn.brightness - expected.brightness;
+  if (process.env.TOOLWHARF_PICTURES) console.log(`${name}: ${(share * 100).toFixed(1)} % other, ${brighter} brighter`);
+  if (share <= OTHERS && Math.abs(brighter) <= BRIGHTNESS) return undefined;
+  return `${name}: ${(share * 100).toFixed(0)} % of the picture of ${page.url().slice(url.length)} is other, and it is ${brighter} brighter\n${drawn.cells.join("\n")}`;
 }
