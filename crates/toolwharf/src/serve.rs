@@ -229,13 +229,20 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     agents.close();
     gateway.close(by);
     // First the calls and turns in flight, which need their servers; then the servers.
-    let connections = serving.await;
-    let left = (by - LEAST_GRACE).saturating_duration_since(Instant::now());
-    if agents.stop(drain.min(left)).await > 0 {
-        // Their last events are on the way to their clients.
-        let _ = tokio::time::timeout(LAST_EVENTS, connections.wait()).await;
+    let stopping = async {
+        let connections = serving.await;
+        let left = (by - LEAST_GRACE).saturating_duration_since(Instant::now());
+        if agents.stop(drain.min(left)).await > 0 {
+            // Their last events are on the way to their clients.
+            let _ = tokio::time::timeout(LAST_EVENTS, connections.wait()).await;
+        }
+        gateway.shutdown(by).await;
+    };
+    // What ends in its own time keeps its lease until then.
+    tokio::select! {
+        () = stopping => {}
+        () = follow(replica.as_deref()) => {}
     }
-    gateway.shutdown(by).await;
     keys.touch(&store).await;
     if let Some(replica) = &replica {
         replica.leave().await;

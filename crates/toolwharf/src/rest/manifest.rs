@@ -303,7 +303,7 @@ mcp:
                 "/version",
                 "/mcp/servers/a~1b",
                 "/mcp/servers/none",
-                "/mcp/servers/pigeon",
+                "/mcp/servers/pigeon/type",
                 "/mcp/servers/mine/registeredBy",
             ]
         );

@@ -118,26 +118,33 @@ pub(in crate::rest) async fn save(
             (row.config.clone(), tag_of_registration(row))
         }
     };
-    conditions.permit(Some(&tag))?;
     let entry = restored(given, &before).map_err(bad)?;
     let diff = difference(&before, &entry);
-    // What was read just now is what is replaced, and nothing else.
-    let conditions = Conditions::only(tag);
-    match (&target.home, target.key.owner.clone()) {
-        (Home::Project(_), Some(project)) if dry_run => {
-            Entry::read(&project, name, entry).map(drop).map_err(bad)?;
-        }
+    match (&target.home, &target.key.owner) {
         (Home::Project(_), Some(project)) => {
-            rest.own(&who, project, name.clone(), &conditions, entry)
-                .await?;
+            Entry::read(project, name, entry.clone())
+                .map(drop)
+                .map_err(bad)?;
         }
-        _ if dry_run => {
-            let entry = super::put::registration(&target, entry);
+        _ => {
+            let entry = super::put::registration(&target, entry.clone());
             hosting::Entry::read(entry)
                 .map(drop)
                 .map_err(hosting::Error::Unfit)?;
         }
-        _ => drop(rest.replace(&who, &target, &conditions, entry).await?),
+    }
+    // Only once all else is right (RFC 9110, section 13.2.1).
+    conditions.permit(Some(&tag))?;
+    if !dry_run {
+        // What was read just now is what is replaced, and nothing else.
+        let conditions = Conditions::only(tag);
+        match (&target.home, target.key.owner.clone()) {
+            (Home::Project(_), Some(project)) => {
+                rest.own(&who, project, name.clone(), &conditions, entry)
+                    .await?;
+            }
+            _ => drop(rest.replace(&who, &target, &conditions, entry).await?),
+        }
     }
     Ok(Json(EntryChange {
         saved: !dry_run,
