@@ -193,11 +193,15 @@ async fn a_port_inside_is_reached_from_the_host() {
     let ground = Ground::new();
     for network in [Network::None, Network::Allow(vec!["example.com".into()])] {
         // The same port twice at a time: each has its own network.
-        let mut second = served(8000, network.clone());
-        second.sandbox.id = "second".into();
+        let named = |name: &str| {
+            let mut server = served(8000, network.clone());
+            // Its port depends on its id: no other test shall take it while it is free.
+            server.sandbox.id = format!("{name}-{}", std::process::id());
+            server
+        };
         let instances = [
-            ground.launch(served(8000, network.clone())).await.unwrap(),
-            ground.launch(second).await.unwrap(),
+            ground.launch(named("first")).await.unwrap(),
+            ground.launch(named("second")).await.unwrap(),
         ];
         for instance in &instances {
             assert!(instance.stdio.is_none());
@@ -219,7 +223,7 @@ async fn a_port_inside_is_reached_from_the_host() {
             );
         }
         // The next instance is reached where this one was; its streams make no difference.
-        let mut bridged = served(8000, network);
+        let mut bridged = named("first");
         bridged.reach = Reach::Streams;
         let again = ground.launch(bridged).await.unwrap();
         assert_eq!(again.ports, instances[0].ports);
