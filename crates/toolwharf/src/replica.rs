@@ -42,6 +42,10 @@ pub(crate) struct Replica {
     member: Mutex<Arc<Member>>,
     /// How often it was lost.
     losses: AtomicU64,
+    /// The replicas that there were at its last look, and the fences of what they held.
+    seen: Mutex<(Vec<String>, Vec<i64>)>,
+    /// How often that was something else than before.
+    turns: AtomicU64,
     spawner: Spawner,
     file: PathBuf,
 }
@@ -101,6 +105,8 @@ impl Replica {
             lease,
             member: Mutex::new(member),
             losses: AtomicU64::new(0),
+            seen: Mutex::default(),
+            turns: AtomicU64::new(0),
             spawner: spawner.clone(),
             file,
         })))
@@ -117,6 +123,11 @@ impl Replica {
 
     pub(crate) fn losses(&self) -> u64 {
         self.losses.load(Ordering::Relaxed)
+    }
+
+    /// Another number whenever a replica came or went, or a lease got another holder.
+    pub(crate) fn turns(&self) -> u64 {
+        self.turns.load(Ordering::Relaxed)
     }
 
     /// How many replicas there are (`None`: the database does not say), and leases that this one holds.
@@ -173,7 +184,24 @@ impl Replica {
         }
         *member.until.lock() = until;
         self.warn_sentinel(member);
-        self.remove_lost().await
+        self.remove_lost().await?;
+        self.look().await
+    }
+
+    /// Looks who is there and what they hold.
+    async fn look(&self) -> store::Result<()> {
+        let replicas = self.store.replica_list().await?;
+        let leases = self.store.lease_list().await?;
+        let now = (
+            replicas.into_iter().map(|replica| replica.id).collect(),
+            leases.iter().map(|lease| lease.fence).collect(),
+        );
+        let mut seen = self.seen.lock();
+        if *seen != now {
+            *seen = now;
+            self.turns.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     async fn remove_lost(&self) -> store::Result<()> {

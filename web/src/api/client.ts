@@ -8,6 +8,7 @@ export type Schemas = components["schemas"];
 export type Server = Schemas["Server"] & { seen?: number };
 export type Tool = Schemas["Tool"];
 export type Call = Schemas["Call"];
+export type Replica = Schemas["Replica"];
 
 /** An answer that is a problem detail (RFC 9457), or none at all. */
 export class ApiError extends Error {

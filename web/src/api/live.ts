@@ -69,6 +69,7 @@ export function follow(client: QueryClient): () => void {
   });
   on<{ id: string }>("tools", () => void client.invalidateQueries({ queryKey: ["tools"] }));
   on<Call>("call", (call) => callListeners.forEach((listener) => listener(call)));
+  on("replicas", () => void client.invalidateQueries({ queryKey: ["replicas"] }));
   on("calls_skipped", () => void client.invalidateQueries({ queryKey: ["calls"] }));
   return () => source.close();
 }

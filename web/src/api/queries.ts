@@ -50,6 +50,14 @@ export const status = queryOptions({
   refetchInterval: 10_000,
 });
 
+/** The gateways that share this one's database. */
+export const replicas = queryOptions({
+  queryKey: ["replicas"],
+  retry: false,
+  queryFn: async ({ signal }) => (await ok(api.GET("/api/v1/replicas", { signal }))).replicas,
+  refetchInterval: polled(5_000),
+});
+
 export const settings = queryOptions({
   queryKey: ["settings"],
   queryFn: ({ signal }) => ok(api.GET("/api/v1/settings", { signal })),

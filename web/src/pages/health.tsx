@@ -3,13 +3,13 @@ import { Link } from "@tanstack/react-router";
 import { CircleAlert, CircleCheck, TriangleAlert } from "lucide-react";
 import type { ReactNode } from "react";
 
-import { report, servers, settings, status } from "@/api/queries";
-import { plural } from "@/lib";
+import { replicas, report, servers, settings, status } from "@/api/queries";
+import { moment, plural } from "@/lib";
 import { Button } from "@/ui/button";
 import { Empty, Failure, Page, Panel, Skeleton } from "@/ui/parts";
 import { tone, word } from "@/ui/state";
 import { useOrders } from "./servers";
-import type { Server } from "@/api/client";
+import type { Replica, Server } from "@/api/client";
 
 type Finding = { id: string; level: "bad" | "warn"; title: ReactNode; more?: ReactNode; mend?: ReactNode };
 
@@ -19,6 +19,7 @@ export function Health() {
   const known = useQuery(servers);
   const set = useQuery(settings);
   const doctor = useQuery(report);
+  const others = useQuery(replicas);
   if (state.error && !state.data) return <Failure error={state.error} retry={() => void state.refetch()} />;
   if (!state.data || !known.data) return <Skeleton />;
   const { database, audit, version } = state.data;
@@ -66,7 +67,47 @@ export function Health() {
           The database answers, the configuration can be used, and every server is as it should be. <code>toolwharf doctor</code> also looks at what only the command line can see.
         </Empty>
       )}
+      {!!others.data?.length && <Replicas replicas={others.data} servers={known.data} />}
     </Page>
+  );
+}
+
+/** The gateways on one database, and what each of them alone may do. */
+function Replicas({ replicas, servers }: { replicas: Replica[]; servers: Server[] }) {
+  return (
+    <Panel title={plural(replicas.length, "replica")} className="mt-5">
+      <ul className="divide-y divide-line">
+        {replicas.map((one) => {
+          const held = one.leases.flatMap(({ name, since }) => {
+            const server = servers.find(({ id }) => name === `server:${id}`);
+            return server ? [{ server, since }] : [];
+          });
+          return (
+            <li key={one.id} className="flex flex-wrap gap-x-6 gap-y-1 px-3.5 py-2.5 text-sm">
+              <div className="min-w-0 flex-1 basis-60">
+                <p>
+                  <span className="font-medium break-words">{one.name}</span>
+                  {one.is_self && <span className="text-muted"> (this one)</span>}
+                </p>
+                <p className="text-xs break-words text-muted">
+                  {one.version}, since {moment(one.started_at)}
+                  {one.address && <>, at <code>{one.address}</code></>}
+                </p>
+              </div>
+              <ul aria-label={`What only ${one.name} runs`} className="min-w-0 flex-1 basis-60 text-xs">
+                {held.map(({ server, since }) => (
+                  <li key={server.id}>
+                    <Link to="/servers/$id" params={{ id: server.id! }} className="font-medium hover:underline">{server.name}</Link>
+                    <span className="text-muted"> since {moment(since)}</span>
+                  </li>
+                ))}
+                {!held.length && <li className="text-muted">runs no registered server</li>}
+              </ul>
+            </li>
+          );
+        })}
+      </ul>
+    </Panel>
   );
 }
 

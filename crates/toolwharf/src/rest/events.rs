@@ -10,6 +10,7 @@
 //! | `tools` | `{"id"}`: what this server offers changed, or what is kept back of it |
 //! | `call` | an [`api::Call`] that began or ended |
 //! | `calls_skipped` | `{}`: there were more than can be told one by one |
+//! | `replicas` | `{}`, to administrators: a replica came or went, or a lease has another holder |
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -40,7 +41,7 @@ use super::{
     servers::{Home, LOOKS, Target},
 };
 use crate::{
-    auth::Principal,
+    auth::{Principal, Role},
     gateway::{Asked, KEEP_ALIVE},
 };
 
@@ -70,6 +71,7 @@ pub(super) async fn follow(
         told: HashMap::new(),
         count: 0,
         calls: None,
+        turns: None,
         said: now,
         rest,
         _place: place,
@@ -201,6 +203,8 @@ struct Following {
     count: u64,
     /// The newest calls with their outcomes, as they were told; `None` before the first look.
     calls: Option<HashMap<String, String>>,
+    /// Of replicas and their leases, as they were told.
+    turns: Option<u64>,
     said: Instant,
     rest: AppState,
     _place: OwnedSemaphorePermit,
@@ -274,7 +278,19 @@ impl Following {
             self.tell_calls().await?;
             self.count = calls;
         }
+        self.tell_replicas();
         Ok(())
+    }
+
+    fn tell_replicas(&mut self) {
+        if !self.who.may(Role::Admin, None) {
+            return;
+        }
+        let turns = self.rest.replica.as_ref().map(|replica| replica.turns());
+        if turns != self.turns {
+            self.turns = turns;
+            self.tell("replicas", &json!({}));
+        }
     }
 
     async fn tell_servers(

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::json;
-use testkit::{DEADLINE, wait_for};
+use testkit::{DEADLINE, Streaming, wait_for};
 use tokio::time::Instant;
 
 use crate::{
@@ -15,13 +15,32 @@ use crate::{
 /// D03: from the loss of a replica to its servers' running elsewhere.
 const TAKEOVER: Duration = Duration::from_secs(30);
 
+/// Waits for an event after which there are so many replicas.
+async fn replicas_are(events: &mut Streaming, admin: &Api<'_>, count: usize) {
+    loop {
+        let event = events.next_event(DEADLINE).await.expect("an event");
+        if event.event.as_deref() == Some("replicas")
+            && admin.get("/replicas").await["replicas"]
+                .as_array()
+                .unwrap()
+                .len()
+                == count
+        {
+            return;
+        }
+    }
+}
+
 #[tokio::test]
 async fn d03_a_killed_replicas_server_runs_elsewhere_once() {
     let database = database().await;
     let first = replica(database.url(), None).await;
     let hosted = Hosted::register(&first).await;
     let second = replica(database.url(), Some(&first)).await;
+    let admin = Api::admin(&second);
+    let mut events = admin.open("GET", "/api/v1/events", "", &[]).await;
     let third = replica(database.url(), Some(&first)).await;
+    replicas_are(&mut events, &admin, 3).await;
     hosted.is(&second, "elsewhere").await;
     hosted.is(&third, "elsewhere").await;
     let watched = hosted.watched();
@@ -63,6 +82,7 @@ async fn d03_a_killed_replicas_server_runs_elsewhere_once() {
     })
     .await;
     assert!(lost.elapsed() < TAKEOVER);
+    replicas_are(&mut events, &admin, 2).await;
     assert_eq!(hosted.instances(), 1);
     assert_eq!(watched.most(), 1);
 }
