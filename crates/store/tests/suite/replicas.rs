@@ -66,9 +66,11 @@ async fn one_at_a_time_holds_a_lease_and_each_fence_is_higher() {
 async fn a_replica_that_expired_cannot_come_back() {
     let db = Db::postgres().await;
     let store = &db.store;
-    store.replica_add(new("a"), SHORT).await.unwrap();
-    store.replica_add(new("b"), LONG).await.unwrap();
+    for id in ["a", "b"] {
+        store.replica_add(new(id), LONG).await.unwrap();
+    }
     store.lease_take("sweep", "a").await.unwrap().unwrap();
+    assert!(store.replica_renew("a", SHORT).await.unwrap());
     testkit::wait_for("the expiry", Duration::from_secs(5), async || {
         ids(store).await == ["b"]
     })
