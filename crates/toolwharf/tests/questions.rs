@@ -22,12 +22,17 @@ fn elicitation() -> Value {
     json!({ "message": "Name?", "requestedSchema": { "type": "object", "properties": {} } })
 }
 
+/// Answers to what the scripted server asked beside its calls, `null` where there is none yet.
+async fn asked(peer: &mut Peer) -> Vec<Value> {
+    let told = peer.tool("replies", json!({})).await;
+    let replies = told.result()["structuredContent"]["replies"].as_array();
+    replies.unwrap().clone()
+}
+
 /// Waits until the scripted server has got this many answers to what it asked beside its calls; gives all of them.
 async fn replies(peer: &mut Peer, count: usize) -> Vec<Value> {
     wait_for_some("answers to all questions", DEADLINE, async || {
-        let told = peer.tool("replies", json!({})).await;
-        let replies = told.result()["structuredContent"]["replies"].as_array();
-        let replies = replies.unwrap().clone();
+        let replies = asked(peer).await;
         let all = replies.len() >= count && !replies.iter().any(Value::is_null);
         all.then_some(replies)
     })
@@ -62,12 +67,14 @@ async fn a_question_just_before_the_answer_is_answered() {
 /// A modern client cannot be asked once it has its answer: then the server is told that.
 #[tokio::test]
 async fn a_question_that_nobody_can_be_asked_is_refused() {
+    let entry = with(scripted("one", &[]), json!({ "maxConcurrency": 2 }));
     let gateway = Setup::new()
-        .scripted("one", &[])
+        .server("one", entry)
         .settings("[limits]\nheld_call_ttl = \"1s\"\nstop_grace = \"2s\"\n")
         .connected()
         .await;
     let mut peer = gateway.modern().await;
+    let mut other = gateway.modern().await;
     let mut count = 0;
     for _ in 0..5 {
         let arguments = json!({ "method": ELICIT, "params": elicitation() });
@@ -90,8 +97,8 @@ async fn a_question_that_nobody_can_be_asked_is_refused() {
             let held = peer.finish(id).await;
             assert_eq!(held["result"]["resultType"], "input_required", "{held}");
         } else {
-            wait_for("the call at the server", DEADLINE, async || {
-                gateway.metric("calls_in_flight", Some("one")).await == Some(1)
+            wait_for("the question", DEADLINE, async || {
+                asked(&mut other).await.len() > count
             })
             .await;
             peer.cancel(id).await;
