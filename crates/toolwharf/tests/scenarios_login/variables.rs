@@ -111,10 +111,15 @@ async fn gone(pid: &str) {
 
 /// A gateway with one sign-in for all.
 async fn shared(issuer: &Issuer, entry: Value) -> (Kept, Running) {
+    shared_with(issuer, entry, "").await
+}
+
+/// With more settings.
+async fn shared_with(issuer: &Issuer, entry: Value, more: &str) -> (Kept, Running) {
     let mut kept = Kept::sqlite().await;
     kept.set_env("RUST_LOG", Some("trace"));
     let audit = "[audit]\nbodies = \"full\"\n";
-    kept.settings(&(settings(issuer, "shared") + audit));
+    kept.settings(&(settings(issuer, "shared") + audit + more));
     kept.servers(json!({ NAME: entry }));
     let running = kept.start().await;
     (kept, running)
@@ -186,13 +191,39 @@ async fn s05_a_refused_renewal_needs_a_sign_in() {
     assert_eq!(whose(&issuer, &digest).await, "ben");
 }
 
-/// In a sandbox, too; and a sign-out ends the process.
 #[tokio::test]
 async fn s05_a_token_in_a_sandbox_is_seen_nowhere() {
-    let issuer = issuer(json!({})).await;
     let mut entry = entry();
     entry["toolwharf"] = json!({ "sandbox": { "provider": "process" } });
-    let (kept, running) = shared(&issuer, entry).await;
+    seen_nowhere(entry, "").await;
+}
+
+#[tokio::test]
+async fn s05_a_token_in_a_container_is_seen_nowhere() {
+    seen_in_no_container("runc").await;
+}
+
+#[tokio::test]
+async fn s05_a_token_in_gvisor_is_seen_nowhere() {
+    seen_in_no_container("gvisor").await;
+}
+
+async fn seen_in_no_container(provider: &str) {
+    let daemon = std::env::var("TOOLWHARF_TEST_DOCKER")
+        .expect("a Docker daemon; run: cargo xtask docker -- cargo nextest run -p toolwharf --test scenarios_login");
+    let entry = json!({
+        "image": "toolwharf-test/scripted",
+        "env": { "ACCESS": "${login:hub}", "PLAIN": "1" },
+        "toolwharf": { "sandbox": { "provider": provider } },
+    });
+    let hosting = format!("[hosting]\nproviders = [{provider:?}]\ndocker_host = {daemon:?}\n");
+    seen_nowhere(entry, &hosting).await;
+}
+
+/// In a sandbox, too; and a sign-out ends the process.
+async fn seen_nowhere(entry: Value, hosting: &str) {
+    let issuer = issuer(json!({})).await;
+    let (kept, running) = shared_with(&issuer, entry, hosting).await;
     sign_in(&issuer, &running, "ann").await;
     assert_eq!(
         whose(&issuer, &digest(&running).await.unwrap()).await,
