@@ -83,6 +83,9 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     )
     .await?;
     let keys = identities.keys.clone();
+    if replica.is_some() {
+        keys.share();
+    }
     keys.refresh(&store).await?;
     let myself = Itself::at(&[address]);
     myself.leave_out(&mut config);
@@ -168,7 +171,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
         Box::new(
             move |headers: &HeaderMap, key: Option<&str>, owner: Option<&ProjectId>| {
                 let who = key.and_then(|key| identities.keys.identify(key));
-                let who = who.or_else(|| identities.browser(headers))?;
+                let who = who.or_else(|| identities.browser(headers).ok()?)?;
                 let role = owner.map_or(Role::Admin, |_| Role::Manage);
                 Some(logins::Shown {
                     id: who.id.clone(),

@@ -14,6 +14,10 @@ use super::{
 /// How often what has ended is looked for.
 const TICK: Duration = Duration::from_secs(1);
 
+/// Why a key opens nothing for now.
+const STALE: &str =
+    "the database does not answer, and the key may have been revoked on another replica";
+
 /// Keys, tokens of the issuers in the settings, and browsers that signed in with either. When all that somebody had has ended,
 /// what they have open ends, too.
 pub(crate) struct Identities {
@@ -68,8 +72,12 @@ impl Identities {
         path: Option<&str>,
     ) -> Result<Option<Arc<Principal>>, Refused> {
         let digest = digest(bearer);
-        if let Some(who) = self.keys.of(&digest) {
-            return Ok(Some(who));
+        let who = self.keys.of(&digest);
+        if (who.is_some() || bearer.starts_with(PREFIX.as_bytes())) && self.keys.are_stale() {
+            return Err(Refused::Away(STALE.to_owned()));
+        }
+        if who.is_some() {
+            return Ok(who);
         }
         if !self.tokens.are_taken() || bearer.starts_with(PREFIX.as_bytes()) {
             return Ok(None);
@@ -102,10 +110,20 @@ impl Identities {
     }
 
     /// Who signed in at the browser that sent these headers. Whether the request may use that is not looked at.
-    pub(crate) fn browser(&self, headers: &HeaderMap) -> Option<Arc<Principal>> {
-        let who = self.browsers.principal(headers)?;
-        let lives = !who.id.starts_with("key:") || self.keys.lives(&who.id);
-        lives.then_some(who)
+    ///
+    /// # Errors
+    /// If they signed in with a key that cannot be checked now.
+    pub(crate) fn browser(&self, headers: &HeaderMap) -> Result<Option<Arc<Principal>>, Refused> {
+        let Some(who) = self.browsers.principal(headers) else {
+            return Ok(None);
+        };
+        if !who.id.starts_with("key:") {
+            return Ok(Some(who));
+        }
+        if self.keys.are_stale() {
+            return Err(Refused::Away(STALE.to_owned()));
+        }
+        Ok(self.keys.lives(&who.id).then_some(who))
     }
 
     /// Whether somebody with this id has something that opens anything.

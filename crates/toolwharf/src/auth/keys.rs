@@ -2,8 +2,9 @@
 //!
 //! Invariants: a key itself is nowhere but in the answer that makes it (and, the administrator's first one, in
 //! the data directory); the database and this process know SHA-256 digests. Telling who asks takes no lock and
-//! no look at the database, and goes on while the database is away. A key that was revoked here is refused from
-//! that moment, one that another node revoked within [`REFRESH`]; what was opened with it ends as soon ([`Ended`]). Deliberately absent: which role a route needs
+//! no look at the database. A key that was revoked here is refused from
+//! that moment, one that another replica revoked within a second; what was opened with it ends as soon ([`Ended`]). While the database is away,
+//! a gateway that has it for itself goes on with what it knows; one of several replicas does so for [`TRUST`]. Deliberately absent: which role a route needs
 //! (`rest`), and whether a key is needed at all (`gateway::Guard`).
 
 use std::{
@@ -12,7 +13,7 @@ use std::{
     path::Path,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicI64, Ordering},
+        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -20,6 +21,7 @@ use std::{
 use anyhow::{Context, bail};
 use arc_swap::ArcSwap;
 use model::ProjectId;
+use runtime::sentinel::monotonic_nanos;
 use sha2::{Digest as _, Sha256};
 use store::{HashedKey, NewKey, Store, Time};
 use tokio::{sync::Mutex, time::Instant};
@@ -31,7 +33,9 @@ use crate::startup::{self, TOKEN_FILE};
 pub(crate) const PREFIX: &str = "twh_";
 /// How often the database is asked for changes, and told which keys were used.
 pub(crate) const REFRESH: Duration = Duration::from_secs(5);
-/// How often keys are looked at that expire.
+/// How long a replica takes keys as it knows them. Another one may have revoked them since.
+const TRUST: Duration = Duration::from_secs(5);
+/// How often keys are looked at that expire, and a replica asks for changes.
 const EXPIRY: Duration = Duration::from_secs(1);
 /// The name of the key that the first run makes.
 const FIRST: &str = "administrator (first run)";
@@ -47,6 +51,8 @@ pub(crate) struct Keys {
     revision: Mutex<Option<String>>,
     /// Whose keys open nothing any more.
     ended: Arc<Ended>,
+    /// Until when what is known may be taken, in nanoseconds of the monotonic clock; 0: for ever.
+    good_until: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -86,9 +92,31 @@ impl Keys {
         }
     }
 
+    /// From now on others may change the keys, too: what cannot be checked is refused after [`TRUST`].
+    pub(crate) fn share(&self) {
+        self.trust(monotonic_nanos());
+    }
+
+    fn is_shared(&self) -> bool {
+        self.good_until.load(Ordering::Relaxed) > 0
+    }
+
+    /// What is known was so then.
+    fn trust(&self, at: u64) {
+        let trust = u64::try_from(TRUST.as_nanos()).unwrap_or(u64::MAX);
+        self.good_until
+            .store(at.saturating_add(trust), Ordering::Relaxed);
+    }
+
+    /// Whether the database was not heard of for so long that keys may be others by now.
+    pub(crate) fn are_stale(&self) -> bool {
+        let until = self.good_until.load(Ordering::Relaxed);
+        until > 0 && until < monotonic_nanos()
+    }
+
     /// Whose key this is, if it is one that opens anything.
     pub(crate) fn identify(&self, token: &str) -> Option<Arc<Principal>> {
-        self.of(&digest(token))
+        (!self.are_stale()).then(|| self.of(&digest(token)))?
     }
 
     /// Whether a key with that id opens anything.
@@ -118,8 +146,12 @@ impl Keys {
     /// Those of the database; what was known stays.
     pub(crate) async fn refresh(&self, store: &Store) -> Result<(), store::Error> {
         let mut seen = self.revision.lock().await;
+        let now = monotonic_nanos();
         let revision = Some(store.keys_revision().await?);
         if *seen == revision {
+            if self.is_shared() {
+                self.trust(now);
+            }
             return Ok(());
         }
         let rows = store.keys_hashed().await?;
@@ -146,6 +178,9 @@ impl Keys {
         let gone: Vec<_> = gone.map(|(_, key)| key.clone()).collect();
         self.known.store(Arc::new(known));
         *seen = revision;
+        if self.is_shared() {
+            self.trust(now);
+        }
         self.end(gone);
         Ok(())
     }
@@ -175,20 +210,24 @@ impl Keys {
         let mut tick = tokio::time::interval(EXPIRY);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut away = false;
-        let mut refreshed: Option<Instant> = None;
+        let mut touched: Option<Instant> = None;
         loop {
             tick.tick().await;
             self.expire();
-            if refreshed.is_some_and(|at| at.elapsed() < REFRESH) {
+            let is_due = touched.is_none_or(|at| at.elapsed() >= REFRESH);
+            if !is_due && !self.is_shared() {
                 continue;
             }
-            refreshed = Some(Instant::now());
-            self.touch(store).await;
             let failed = self.refresh(store).await.err();
+            if is_due {
+                touched = Some(Instant::now());
+                self.touch(store).await;
+            }
             if let Some(error) = &failed
                 && !away
             {
-                tracing::warn!("keys are taken as they were last known: {error}");
+                let how_long = if self.is_shared() { ", for 5 s" } else { "" };
+                tracing::warn!("keys are taken as they were last known{how_long}: {error}");
             }
             away = failed.is_some();
         }

@@ -195,6 +195,7 @@ impl Guard {
     /// Who signed in at the browser that asks; with a cookie, which browsers send whoever made the page that asks.
     fn browser(&self, asked: Asked<'_>) -> Result<Arc<Principal>, Refusal> {
         let who = self.identities.browser(asked.headers);
+        let who = who.map_err(|refused| self.refusal(asked, refused))?;
         let who = who.ok_or_else(|| self.unauthorized(asked, None))?;
         let reads = *asked.method == Method::GET || *asked.method == Method::HEAD;
         let header = |name: &str| {
@@ -261,8 +262,14 @@ impl Guard {
         asked: Asked<'_>,
     ) -> Result<Option<Arc<Principal>>, Refusal> {
         let found = self.identities.identify(bearer, resource(asked.path)).await;
-        found.map_err(|refused| match refused {
-            Refused::Invalid(why) => self.unauthorized(asked, Some(&format!("the token is refused: {why}"))),
+        found.map_err(|refused| self.refusal(asked, refused))
+    }
+
+    fn refusal(&self, asked: Asked<'_>, refused: Refused) -> Refusal {
+        match refused {
+            Refused::Invalid(why) => {
+                self.unauthorized(asked, Some(&format!("the token is refused: {why}")))
+            }
             Refused::Scope => {
                 let scopes = self.identities.tokens.scopes().join(" ");
                 let why = format!("the token needs the scopes `{scopes}`, all of them");
@@ -276,7 +283,9 @@ impl Guard {
                 status: StatusCode::FORBIDDEN,
                 error: RpcError::new(
                     mcp::error::INVALID_REQUEST,
-                    format!("`{id}` is signed in, and no rule of `access` gives them a role here: ask an administrator"),
+                    format!(
+                        "`{id}` is signed in, and no rule of `access` gives them a role here: ask an administrator"
+                    ),
                 ),
                 challenge: None,
             },
@@ -284,11 +293,11 @@ impl Guard {
                 status: StatusCode::SERVICE_UNAVAILABLE,
                 error: RpcError::new(
                     mcp::error::INVALID_REQUEST,
-                    format!("the token cannot be checked now: {why}"),
+                    format!("the key or token cannot be checked now: {why}"),
                 ),
                 challenge: None,
             },
-        })
+        }
     }
 
     /// Without a key or token, or with one that is refused, and why.

@@ -157,6 +157,19 @@ async fn d04(way: Way) {
         "{}",
         answer.text()
     );
+    let listing = async || {
+        let admin = Api::admin(&first);
+        admin.ask("GET", "/api/v1/mcp/servers", "", &[]).await
+    };
+    // A key may have been revoked elsewhere by now; an unknown one may be new.
+    wait_for("keys to be refused", DEADLINE, async || {
+        let told = listing().await;
+        told.status == 503 && told.text().contains("may have been revoked")
+    })
+    .await;
+    let unknown = Api::with(&first, "twh_0123456789abcdef");
+    let unknown = unknown.ask("GET", "/api/v1/mcp/servers", "", &[]).await;
+    assert_eq!(unknown.status, 503, "{}", unknown.text());
 
     proxy.be(Way::Open);
     wait_for("its return", DEADLINE, async || {
