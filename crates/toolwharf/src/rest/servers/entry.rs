@@ -1,9 +1,10 @@
 //! A server's entry, wherever it is declared: shown without its secrets, and changed where it is kept.
 //!
-//! Invariants: no literal value of a variable, of a header or of a secret is told or logged. What is sent back as it was told
+//! Invariants: no literal value of a variable, of a header or of a secret is told or logged; of an argument or a URL, not the
+//! part that is named as a secret (`--api-key=…`, `?token=…`, `https://name:password@…`). What is sent back as it was told
 //! stays what it was, and nothing else is ever taken for it. Only files that are configured are changed.
 
-use std::time::Duration;
+use std::{ops::Range, time::Duration};
 
 use api::{DeclaredEntry, EntryChange, Wrong};
 use axum::{
@@ -46,6 +47,23 @@ const SECRETS: &[&str] = &[
     "privateKey",
     "private_key",
     "assertion",
+];
+/// Words in the names of options and of parameters of a URL whose values are secrets.
+const SECRET_WORDS: &[&str] = &[
+    "apikey",
+    "auth",
+    "authorization",
+    "cookie",
+    "credential",
+    "key",
+    "passwd",
+    "password",
+    "pat",
+    "pwd",
+    "secret",
+    "sig",
+    "signature",
+    "token",
 ];
 /// Words before a `${NAME}` that are no secrets.
 const SCHEMES: &[&str] = &["", "Bearer", "Basic", "Token", "token"];
@@ -202,6 +220,7 @@ fn masked(value: &Value, before: Option<&Value>, is_secret: bool) -> Value {
         Value::Array(items) => {
             let masked = items.iter().enumerate().map(|(at, value)| {
                 let before = before.and_then(|before| before.get(at));
+                let is_secret = is_secret || follows_secret_option(items, at);
                 masked(value, before, is_secret)
             });
             Value::Array(masked.collect())
@@ -210,12 +229,95 @@ fn masked(value: &Value, before: Option<&Value>, is_secret: bool) -> Value {
             Some(before) if before != value => format!("{MASK} (another)").into(),
             _ => MASK.into(),
         },
+        Value::String(text) => {
+            let before = before.and_then(Value::as_str);
+            masked_parts(text, before).into()
+        }
         value => value.clone(),
     }
 }
 
 fn is_secret_key(key: &str) -> bool {
     HOLDERS.contains(&key) || SECRETS.contains(&key)
+}
+
+/// Whether an option or parameter of this name has a secret as its value.
+fn names_secret(name: &str) -> bool {
+    let lower = name.to_ascii_lowercase();
+    let mut words = lower.split(|letter: char| !letter.is_ascii_alphanumeric());
+    words.any(|word| SECRET_WORDS.contains(&word)) || lower.ends_with("token")
+}
+
+/// Whether the item before this one is an option (`--api-key`) whose value it is.
+fn follows_secret_option(items: &[Value], at: usize) -> bool {
+    let text = |at: usize| items.get(at).and_then(Value::as_str);
+    let option = at.checked_sub(1).and_then(text).unwrap_or_default();
+    let is_value = text(at).is_some_and(|text| !text.starts_with('-'));
+    is_value && option.starts_with('-') && !option.contains('=') && names_secret(option)
+}
+
+/// The parts of an argument or a URL that are secrets: the value of `--api-key=…`, `API_KEY=…` or `Authorization: …`, and of a URL its password and
+/// the parameters that are named so.
+fn secret_parts(text: &str) -> Vec<Range<usize>> {
+    let mut parts = Vec::new();
+    let name_ends = text.find(['=', '/', '?', ' ', ':']);
+    if let Some(at) = name_ends
+        && text[at..].starts_with('=')
+        && names_secret(&text[..at])
+    {
+        parts.push(at + 1..text.len());
+    } else if let Some((field, value)) = text.split_once(": ")
+        && names_secret(field.rsplit('=').next().unwrap_or_default())
+    {
+        // A field of a header: `--header "Authorization: Bearer …"`.
+        parts.push(text.len() - value.len()..text.len());
+    } else if let Some(scheme) = text.find("://") {
+        let host = scheme + "://".len();
+        let host_ends = text[host..]
+            .find(['/', '?', '#'])
+            .map_or(text.len(), |at| host + at);
+        if let Some(at) = text[host..host_ends].rfind('@') {
+            let user = &text[host..host + at];
+            // A user without a password is often a token.
+            let start = user.find(':').map_or(0, |colon| colon + 1);
+            parts.push(host + start..host + at);
+        }
+        let mut start = text[host_ends..]
+            .find('?')
+            .map_or(text.len(), |at| host_ends + at + 1);
+        while start < text.len() {
+            let end = text[start..]
+                .find(['&', '#'])
+                .map_or(text.len(), |at| start + at);
+            if let Some(at) = text[start..end].find('=')
+                && names_secret(&text[start..start + at])
+            {
+                parts.push(start + at + 1..end);
+            }
+            start = end + 1;
+        }
+    }
+    parts.retain(|part| is_literal(&text[part.clone()].into()));
+    parts
+}
+
+/// An argument or a URL without its secrets; one that is another one in `before` says so.
+fn masked_parts(text: &str, before: Option<&str>) -> String {
+    let kept: Option<Vec<&str>> = before.map(|before| {
+        secret_parts(before)
+            .into_iter()
+            .map(|part| &before[part])
+            .collect()
+    });
+    let mut masked = text.to_owned();
+    for (at, part) in secret_parts(text).into_iter().enumerate().rev() {
+        let is_other = kept
+            .as_ref()
+            .is_some_and(|kept| kept.get(at) != Some(&&text[part.clone()]));
+        let other = if is_other { " (another)" } else { "" };
+        masked.replace_range(part, &format!("{MASK}{other}"));
+    }
+    masked
 }
 
 /// Whether a value says something itself, besides naming variables.
@@ -278,14 +380,23 @@ fn restore(
         }
         Value::Array(items) => {
             let restored = items.into_iter().enumerate().map(|(index, value)| {
-                let before = before.and_then(|before| before.get(index));
-                restore(value, before, is_secret, &format!("{at}/{index}"), wrong)
+                let now = before.and_then(|before| before.get(index));
+                let list = before.and_then(Value::as_array);
+                let is_secret =
+                    is_secret || list.is_some_and(|list| follows_secret_option(list, index));
+                restore(value, now, is_secret, &format!("{at}/{index}"), wrong)
             });
             Value::Array(restored.collect())
         }
-        Value::String(text) if is_secret && text.contains(MASK) => match before {
-            Some(before) if text == MASK && is_literal(before) && !before.is_object() => {
+        Value::String(text) if text.contains(MASK) => match before {
+            Some(before)
+                if is_secret && text == MASK && is_literal(before) && !before.is_object() =>
+            {
                 before.clone()
+            }
+            // All of it as it was told: a secret is put into no other argument, and sent to no other host.
+            Some(Value::String(before)) if !is_secret && text == masked_parts(before, None) => {
+                before.as_str().into()
             }
             _ => {
                 let why = format!(
@@ -340,6 +451,40 @@ mod tests {
         );
         assert_eq!(restored(told, &entry).expect("it is as it was told"), entry);
         assert_eq!(difference(&entry, &entry), "");
+    }
+
+    #[test]
+    fn secrets_in_arguments_and_urls_are_not_told_and_stay() {
+        let entry = json!({
+            "args": ["--api-key=sk-1", "--token", "sk-2", "--key", "--port", "1", "API_KEY=sk-3", "--key=${K}", "-y",
+                "postgresql://me:sk-4@db/x?sslmode=off", "monkey=1", "--keyboard=de", "a b=c",
+                "Authorization: Bearer sk-9", "X-Auth: ${T}"],
+            "url": "https://sk-5@h.example/mcp?key=sk-6&n=1&access_token=sk-7#x",
+        });
+        let told = masked(&entry, None, false);
+        assert_eq!(
+            told,
+            json!({
+                "args": ["--api-key=•••", "--token", MASK, "--key", "--port", "1", "API_KEY=•••", "--key=${K}", "-y",
+                    "postgresql://me:•••@db/x?sslmode=off", "monkey=1", "--keyboard=de", "a b=c",
+                    "Authorization: •••", "X-Auth: ${T}"],
+                "url": "https://•••@h.example/mcp?key=•••&n=1&access_token=•••#x",
+            })
+        );
+        assert_eq!(restored(told, &entry).expect("it is as it was told"), entry);
+        let after = json!({ "url": "https://sk-5@h.example/mcp?key=sk-8&n=1&access_token=sk-7#x" });
+        let diff = difference(&entry, &after);
+        assert!(
+            diff.contains("key=••• (another)&n=1&access_token=•••#x"),
+            "{diff}"
+        );
+        assert!(!diff.contains("sk-"), "{diff}");
+        // A secret does not move to another host.
+        let moved = json!({ "url": "https://•••@evil.example/mcp?key=•••" });
+        assert_eq!(
+            restored(moved, &entry).expect_err("moved")[0].pointer,
+            "/url"
+        );
     }
 
     #[test]
