@@ -150,17 +150,19 @@ impl Rest {
 
     /// The tools of some servers of a view.
     async fn table(&self, view: &View, wanted: impl Fn(&Server) -> bool) -> Vec<Tool> {
-        let mut exposed: HashMap<(&ServerKey, &str), &str> = HashMap::new();
+        let mut exposed: HashMap<&ServerKey, HashMap<&str, &str>> = HashMap::new();
         let routes: Vec<_> = view
             .names(ListKind::Tools)
             .filter_map(|(name, ..)| Some((name, view.tool(name).ok()?)))
             .collect();
         for (name, route) in &routes {
-            exposed.insert((route.server.key(), &route.native), name);
+            let of_server = exposed.entry(route.server.key()).or_default();
+            of_server.insert(&route.native, name);
         }
         let mut tools = Vec::new();
         for server in view.servers.iter().filter(|server| wanted(server)) {
-            self.tools_of(view, server, &exposed, &mut tools).await;
+            let exposed = exposed.get(server.key());
+            self.tools_of(view, server, exposed, &mut tools).await;
         }
         tools
     }
@@ -169,7 +171,7 @@ impl Rest {
         &self,
         view: &View,
         server: &Server,
-        exposed: &HashMap<(&ServerKey, &str), &str>,
+        exposed: Option<&HashMap<&str, &str>>,
         tools: &mut Vec<Tool>,
     ) {
         let fleet = self.gateway.fleet();
@@ -190,13 +192,16 @@ impl Rest {
                 tool: NativeName::new(item.native.clone()),
             };
             let setting = settings.and_then(|project| project.tools.get(&tool));
-            let name = exposed.get(&(server.key(), &*item.native));
+            let name = exposed.and_then(|exposed| exposed.get(&*item.native));
             let own = setting.and_then(|setting| setting.description.clone());
             let theirs = || Object::of(&item.raw).and_then(|tool| tool.string("description"));
-            let description = match own {
+            let mut description = match own {
                 Some(own) => own,
                 None => theirs().unwrap_or_default().into_owned(),
             };
+            if let Some((end, _)) = description.char_indices().nth(DESCRIPTION_CHARS) {
+                description.truncate(end);
+            }
             let enabled = setting.and_then(|setting| setting.enabled);
             let pending = pins.get(&tool.tool).and_then(|pin| pin.pending.clone());
             tools.push(Tool {
@@ -204,7 +209,7 @@ impl Rest {
                 project: server.spec.owner.as_ref().map(ToString::to_string),
                 server: server.name().to_string(),
                 native: item.native.to_string(),
-                description: description.chars().take(DESCRIPTION_CHARS).collect(),
+                description,
                 kept_back: kept_back.get(&tool.tool).map(|why| match why {
                     KeptBack::Changed => "its definition changed".to_owned(),
                     KeptBack::Unkept(why) => format!("its definition cannot be remembered: {why}"),
