@@ -46,9 +46,9 @@ pub(crate) const VARIABLE: &str = "TOOLWHARF_TEST_DOCKER";
 const NETWORK: &str = "toolwharf-test";
 
 const PREFIX: &str = "toolwharf-docker-";
-const CGROUPS: &str = "/sys/fs/cgroup";
+pub(crate) const CGROUPS: &str = "/sys/fs/cgroup";
 /// Debian's directories, without what an administrator put beside them.
-const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
+pub(crate) const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 const POLL: Duration = Duration::from_millis(20);
 /// Polls until the daemon has to be ready, and until it has to be gone: 30 s.
 const POLLS: u32 = 1500;
@@ -286,7 +286,7 @@ fn images(workspace: &Workspace, daemon: &Daemon) -> Result<()> {
 }
 
 /// Adds the libraries of a program to what is packed, at the paths that its loader looks at.
-fn with_libraries(pack: Cmd, program: &Path) -> Result<Cmd> {
+pub(crate) fn with_libraries(pack: Cmd, program: &Path) -> Result<Cmd> {
     let listed = Cmd::new("ldd").arg(program).output()?;
     let paths: BTreeSet<&str> = listed
         .split_whitespace()
@@ -366,9 +366,9 @@ fn remove_remains() -> Result<()> {
 
 /// A directory that is removed with what is in it, and with the processes, mounts and control
 /// groups that a daemon may have left.
-struct Directory {
-    path: PathBuf,
-    name: String,
+pub(crate) struct Directory {
+    pub(crate) path: PathBuf,
+    pub(crate) name: String,
 }
 
 impl Directory {
@@ -376,7 +376,7 @@ impl Directory {
         Self::create_named(&format!("{PREFIX}{}", std::process::id()))
     }
 
-    fn create_named(name: &str) -> Result<Self> {
+    pub(crate) fn create_named(name: &str) -> Result<Self> {
         let path = env::temp_dir().join(name);
         fs::DirBuilder::new()
             .mode(0o700)

@@ -12,6 +12,7 @@ mod docker;
 mod gateway;
 mod graph;
 mod http;
+mod kubernetes;
 mod lengths;
 mod modules;
 mod postgres;
@@ -82,6 +83,13 @@ enum Command {
         #[arg(last = true, required = true)]
         command: Vec<String>,
     },
+    /// Runs a command with a private Kubernetes cluster of one node, with gVisor, whose kubeconfig is in
+    /// TOOLWHARF_TEST_KUBERNETES and KUBECONFIG (as root). The first run builds Kubernetes, which takes some minutes
+    Kubernetes {
+        /// The command with its arguments, after `--`
+        #[arg(last = true, required = true)]
+        command: Vec<String>,
+    },
     /// Builds Toolwharf and serves two MCP servers with it: ours that rolls dice, and a
     /// third party's through uvx or npx
     Demo {
@@ -142,6 +150,10 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Docker { command } => {
             let (program, args) = command.split_first().expect("clap requires one");
             return docker::run(&workspace, Cmd::new(program).args(args));
+        }
+        Command::Kubernetes { command } => {
+            let (program, args) = command.split_first().expect("clap requires one");
+            return kubernetes::run(&workspace, Cmd::new(program).args(args));
         }
         Command::Setup => setup::run(&workspace),
         Command::Check => checks::check(&workspace),

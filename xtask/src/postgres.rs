@@ -241,6 +241,6 @@ fn password() -> Result<String> {
     Ok(hex::encode(bytes))
 }
 
-fn free_port() -> Result<u16> {
+pub(crate) fn free_port() -> Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }

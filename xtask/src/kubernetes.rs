@@ -1,0 +1,649 @@
+//! A Kubernetes cluster of our own for the time of a command: `cargo xtask kubernetes -- CMD…`.
+//!
+//! One node of Kubernetes 1.20 (API server, controller manager, scheduler, kubelet) on etcd and containerd, with runc and
+//! gVisor. Its kubeconfig is told to the command in `TOOLWHARF_TEST_KUBERNETES` and `KUBECONFIG`. Kubernetes itself is built
+//! once, from Debian's source package, into `~/.cache/toolwharf`; everything else is Debian's.
+//!
+//! All that it has is below the system's temporary directory: sockets, data, certificates, control groups, network
+//! namespaces. Ports are free ones of the loopback device, but for that of the kubelet, which refuses loopback: it listens
+//! on the address of a bridge that leads to the pods only. No firewall rule is set. The kubelet of 1.20 writes to
+//! `/var/log/pods` whatever it is told, so that there is one such cluster at a time on a machine: a lock sees to it.
+//!
+//! The cluster has no network plugin that enforces policies, no provisioner of volumes (there are some on the host's
+//! disk instead) and no way from the pods to the API server.
+//!
+//! It stops when the command has ended or a signal ends this process. The daemons get a signal when this process is
+//! killed; what is left of them then, the next cluster removes.
+
+use std::{
+    env,
+    fs::{self, File},
+    os::unix::{
+        fs::{PermissionsExt as _, symlink},
+        process::CommandExt as _,
+    },
+    path::{Path, PathBuf},
+    process::{Child, ExitCode, Stdio},
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::{
+    fs::{FlockOperation, flock},
+    process::{Pid, Signal, kill_process, test_kill_process},
+};
+
+use crate::{
+    docker::{self, CGROUPS, Directory, with_libraries},
+    postgres,
+    setup::is_root,
+    shell::{Cmd, heading, is_executable, which},
+    workspace::Workspace,
+};
+
+/// Where tests find the kubeconfig.
+pub(crate) const VARIABLE: &str = "TOOLWHARF_TEST_KUBERNETES";
+const PREFIX: &str = "toolwharf-kubernetes-";
+const SERVERS: [&str; 4] = [
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kube-scheduler",
+    "kubelet",
+];
+/// Programs, and Debian's packages of them.
+const NEEDED: [(&str, &str); 8] = [
+    ("etcd", "etcd-server"),
+    ("containerd", "containerd"),
+    ("ctr", "containerd"),
+    ("runc", "runc"),
+    ("runsc", "runsc"),
+    ("busybox", "busybox-static"),
+    ("ip", "iproute2"),
+    ("gcc", "gcc"),
+];
+const PLUGINS: &str = "/usr/lib/cni";
+/// What the kubelet sets for the whole machine.
+const KERNEL: [&str; 6] = [
+    "vm/overcommit_memory",
+    "vm/panic_on_oom",
+    "kernel/panic",
+    "kernel/panic_on_oops",
+    "kernel/keys/root_maxkeys",
+    "kernel/keys/root_maxbytes",
+];
+/// Where the kubelet writes in any case.
+const POD_LOGS: [&str; 2] = ["/var/log/pods", "/var/log/containers"];
+/// Where the network plugins note what they made.
+const PLUGIN_RESULTS: &str = "/var/lib/cni/results";
+const VOLUMES: usize = 60;
+const POLL: Duration = Duration::from_millis(100);
+/// Polls until something has to be ready: a minute.
+const POLLS: u32 = 600;
+
+/// Runs a command with a cluster of its own; how it ended.
+pub(crate) fn run(workspace: &Workspace, cmd: Cmd) -> Result<ExitCode> {
+    let interrupted = postgres::interruption()?;
+    let cluster = Cluster::start(workspace, &interrupted)?;
+    let config = &cluster.config;
+    let cmd = cmd.env(VARIABLE, config).env("KUBECONFIG", config);
+    postgres::supervise(cmd, &interrupted)
+}
+
+pub(crate) struct Cluster {
+    pub(crate) config: PathBuf,
+    /// `None` if the cluster is somebody else's.
+    _own: Option<Own>,
+}
+
+struct Own {
+    daemons: Vec<(&'static str, Child)>,
+    bridge: String,
+    /// What the kubelet changes, as it was.
+    kernel: Vec<(PathBuf, String)>,
+    /// Directories that the kubelet made.
+    logs: Vec<&'static str>,
+    // Dropped after the daemons: it takes away what they left.
+    dir: Directory,
+    _lock: File,
+}
+
+impl Cluster {
+    pub(crate) fn start(workspace: &Workspace, interrupted: &AtomicBool) -> Result<Self> {
+        if let Some(config) = env::var_os(VARIABLE).filter(|config| !config.is_empty()) {
+            let config = config.into();
+            return Ok(Self { config, _own: None });
+        }
+        heading("a private Kubernetes cluster");
+        ensure!(is_root()?, "a Kubernetes node runs as root only");
+        let missing = NEEDED
+            .iter()
+            .filter(|(name, _)| docker::program(name).is_none());
+        let mut packages: Vec<&str> = missing.map(|(_, package)| *package).collect();
+        if !Path::new(PLUGINS).join("bridge").exists() {
+            packages.push("containernetworking-plugins");
+        }
+        ensure!(
+            packages.is_empty(),
+            "programs are missing: run `apt-get install {}`",
+            packages.join(" ")
+        );
+        let cache = cache()?;
+        let lock = File::create(cache.join("lock"))?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive)
+            .context("another private Kubernetes cluster runs on this machine; wait for its end")?;
+        build(&cache)?;
+        remove_remains()?;
+        let pid = std::process::id();
+        let dir = Directory::create_named(&format!("{PREFIX}{pid}"))?;
+        let kernel = KERNEL.iter().filter_map(|name| {
+            let path = Path::new("/proc/sys").join(name);
+            let value = fs::read_to_string(&path).ok()?;
+            Some((path, value))
+        });
+        let mut own = Own {
+            daemons: Vec::new(),
+            bridge: bridge(pid),
+            kernel: kernel.collect(),
+            logs: POD_LOGS
+                .into_iter()
+                .filter(|path| !Path::new(path).exists())
+                .collect(),
+            dir,
+            _lock: lock,
+        };
+        let config = own.at("admin.conf");
+        own.control_plane(&cache.join("bin"), interrupted)?;
+        own.node(workspace, &cache.join("bin"), interrupted)?;
+        own.objects()?;
+        Ok(Self {
+            config,
+            _own: Some(own),
+        })
+    }
+}
+
+impl Own {
+    fn at(&self, name: &str) -> PathBuf {
+        self.dir.path.join(name)
+    }
+
+    /// One of the texts beside this file, for this cluster.
+    fn text(&self, template: &str, address: &str, port: u16) -> String {
+        template
+            .replace("@DIR@", &self.dir.path.to_string_lossy())
+            .replace("@NAME@", &self.dir.name)
+            .replace("@ADDRESS@", address)
+            .replace("@PORT@", &port.to_string())
+    }
+
+    fn start(&mut self, name: &'static str, program: &Path, args: &[String]) -> Result<()> {
+        let child = Cmd::new("setpriv")
+            .args(["--pdeathsig", "TERM", "--"])
+            .arg(program)
+            .args(args)
+            .env("PATH", docker::PATH)
+            .dir(&self.dir.path)
+            .into_command()
+            .process_group(0)
+            .stdout(Stdio::null())
+            .stderr(File::create(self.at(&format!("{name}.log")))?)
+            .spawn()
+            .with_context(|| format!("cannot start {name}"))?;
+        self.daemons.push((name, child));
+        Ok(())
+    }
+
+    fn wait(
+        &mut self,
+        what: &str,
+        interrupted: &AtomicBool,
+        is_ready: impl Fn(&Self) -> bool,
+    ) -> Result<()> {
+        for _ in 0..POLLS {
+            ensure!(!interrupted.load(Ordering::Relaxed), "interrupted");
+            for (name, child) in &mut self.daemons {
+                if let Some(status) = child.try_wait()? {
+                    let log = self.dir.path.join(format!("{name}.log"));
+                    let log = fs::read_to_string(log).unwrap_or_default();
+                    let tail: Vec<&str> = log.lines().rev().take(20).collect();
+                    let tail: Vec<&str> = tail.into_iter().rev().collect();
+                    bail!("{name} ended: {status}\n{}", tail.join("\n"));
+                }
+            }
+            if is_ready(self) {
+                return Ok(());
+            }
+            thread::sleep(POLL);
+        }
+        bail!("{what} does not get ready")
+    }
+
+    fn kubectl<const N: usize>(&self, args: [&str; N]) -> Cmd {
+        let own = cache().map(|cache| cache.join("bin/kubectl"));
+        let own = own.ok().filter(|file| is_executable(file));
+        let program = own.or_else(|| which("kubectl")).unwrap_or_default();
+        Cmd::new(program)
+            .arg("--kubeconfig")
+            .arg(self.at("admin.conf"))
+            .args(args)
+    }
+
+    fn ctr<const N: usize>(&self, args: [&str; N]) -> Cmd {
+        Cmd::new("ctr")
+            .arg("--address")
+            .arg(self.at("containerd.sock"))
+            .args(["--namespace", "k8s.io"])
+            .args(args)
+    }
+
+    fn control_plane(&mut self, bin: &Path, interrupted: &AtomicBool) -> Result<()> {
+        let [etcd, peers, api] = [
+            postgres::free_port()?,
+            postgres::free_port()?,
+            postgres::free_port()?,
+        ];
+        fs::write(self.at("keys.sh"), include_str!("kubernetes/keys.sh"))?;
+        let keys = Cmd::new("bash")
+            .args(["keys.sh", &api.to_string(), &self.address()])
+            .dir(&self.dir.path);
+        let made = keys.into_command().stderr(Stdio::null()).status()?;
+        ensure!(made.success(), "cannot make certificates with openssl");
+        let [etcd, peers] = [etcd, peers].map(|port| format!("http://127.0.0.1:{port}"));
+        let program = docker::program("etcd").context("there is no etcd")?;
+        let args = [
+            "--data-dir=etcd".to_owned(),
+            format!("--listen-client-urls={etcd}"),
+            format!("--advertise-client-urls={etcd}"),
+            format!("--listen-peer-urls={peers}"),
+            format!("--initial-advertise-peer-urls={peers}"),
+            format!("--initial-cluster=default={peers}"),
+            "--unsafe-no-fsync".to_owned(),
+        ];
+        self.start("etcd", &program, &args)?;
+        let api = format!("--secure-port={api}");
+        let etcd = format!("--etcd-servers={etcd}");
+        let args = [
+            &etcd,
+            &api,
+            "--bind-address=127.0.0.1",
+            "--advertise-address=127.0.0.1",
+            "--tls-cert-file=apiserver.crt",
+            "--tls-private-key-file=apiserver.key",
+            "--client-ca-file=ca.crt",
+            "--kubelet-client-certificate=admin.crt",
+            "--kubelet-client-key=admin.key",
+            "--kubelet-certificate-authority=ca.crt",
+            "--kubelet-preferred-address-types=InternalIP",
+            "--service-cluster-ip-range=10.96.0.0/24",
+            "--authorization-mode=Node,RBAC",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            "--service-account-key-file=accounts.pub",
+            "--service-account-signing-key-file=accounts.key",
+            "--endpoint-reconciler-type=none",
+        ];
+        self.start(
+            "kube-apiserver",
+            &bin.join("kube-apiserver"),
+            &args.map(str::to_owned),
+        )?;
+        self.wait("the API server", interrupted, |own| {
+            own.kubectl(["get", "--raw=/readyz"]).succeeds()
+        })?;
+        let args = [
+            "--kubeconfig=controller-manager.conf",
+            "--bind-address=127.0.0.1",
+            "--port=0",
+            "--secure-port=0",
+            "--leader-elect=false",
+            "--service-account-private-key-file=accounts.key",
+            "--root-ca-file=ca.crt",
+            "--use-service-account-credentials=true",
+        ];
+        self.start(
+            "kube-controller-manager",
+            &bin.join("kube-controller-manager"),
+            &args.map(str::to_owned),
+        )?;
+        let args = [
+            "--kubeconfig=scheduler.conf",
+            "--bind-address=127.0.0.1",
+            "--port=0",
+            "--secure-port=0",
+            "--leader-elect=false",
+        ];
+        self.start(
+            "kube-scheduler",
+            &bin.join("kube-scheduler"),
+            &args.map(str::to_owned),
+        )
+    }
+
+    /// The node's, on the bridge of the pods.
+    fn address(&self) -> String {
+        format!("10.233.{}.1", std::process::id() % 256)
+    }
+
+    fn node(&mut self, workspace: &Workspace, bin: &Path, interrupted: &AtomicBool) -> Result<()> {
+        let address = self.address();
+        let subnet = format!("{address}/24");
+        let link = self.bridge.clone();
+        let ip = |args: &[&str]| Cmd::new("ip").args(args).run_for_effect();
+        ip(&["link", "add", &link, "type", "bridge"])?;
+        ip(&["address", "add", &subnet, "dev", &link])?;
+        ip(&["link", "set", &link, "up"])?;
+        let (network, _) = address.rsplit_once('.').expect("it has dots");
+        let network = format!("{network}.0/24");
+        let network = serde_json::json!({
+            "cniVersion": "0.4.0",
+            "name": self.dir.name,
+            "plugins": [{
+                "type": "bridge",
+                "bridge": link,
+                "isGateway": true,
+                "ipMasq": false,
+                "hairpinMode": true,
+                "ipam": {
+                    "type": "host-local",
+                    "ranges": [[{"subnet": network}]],
+                    "dataDir": self.at("cni-addresses"),
+                },
+            }],
+        });
+        fs::create_dir(self.at("cni"))?;
+        fs::write(self.at("cni/network.conflist"), network.to_string())?;
+        let port = postgres::free_port()?;
+        let texts = [
+            (
+                "containerd.toml",
+                include_str!("kubernetes/containerd.toml"),
+            ),
+            ("runsc", include_str!("kubernetes/runsc.sh")),
+            ("kubelet.yaml", include_str!("kubernetes/kubelet.yaml")),
+        ];
+        for (name, text) in texts {
+            fs::write(self.at(name), self.text(text, &address, port))?;
+        }
+        fs::set_permissions(self.at("runsc"), fs::Permissions::from_mode(0o755))?;
+        let program = docker::program("containerd").context("there is no containerd")?;
+        self.start(
+            "containerd",
+            &program,
+            &["--config=containerd.toml".to_owned()],
+        )?;
+        self.wait("containerd", interrupted, |own| {
+            own.ctr(["version"]).succeeds()
+        })?;
+        self.images(workspace)?;
+        // The kubelet wants its root control group to be there.
+        for entry in fs::read_dir(CGROUPS)?.flatten() {
+            if entry.file_type()?.is_dir() {
+                let _ = fs::create_dir(entry.path().join(&self.dir.name));
+            }
+        }
+        let args = [
+            "--config=kubelet.yaml".to_owned(),
+            "--kubeconfig=kubelet.conf".to_owned(),
+            "--hostname-override=node".to_owned(),
+            format!("--node-ip={address}"),
+            format!("--root-dir={}", self.at("kubelet").display()),
+            format!("--cert-dir={}", self.dir.path.display()),
+            format!("--volume-plugin-dir={}", self.at("plugins").display()),
+            "--container-runtime=remote".to_owned(),
+            format!(
+                "--container-runtime-endpoint=unix://{}",
+                self.at("containerd.sock").display()
+            ),
+        ];
+        self.start("kubelet", &bin.join("kubelet"), &args)?;
+        self.wait("the node", interrupted, |own| {
+            let ready = own.kubectl(["wait", "--for=condition=Ready", "--timeout=0", "node/node"]);
+            ready.succeeds()
+        })?;
+        self.wait("the default service account", interrupted, |own| {
+            own.kubectl(["get", "serviceaccount", "default"]).succeeds()
+        })
+    }
+
+    /// What tests find in the cluster: runtime classes, and volumes on the disk of this host.
+    fn objects(&self) -> Result<()> {
+        let mut text = include_str!("kubernetes/objects.yaml").to_owned();
+        for number in 0..VOLUMES {
+            let path = self.at(&format!("volumes/{number}"));
+            let volume = serde_json::json!({
+                "apiVersion": "v1",
+                "kind": "PersistentVolume",
+                "metadata": {"name": format!("volume-{number}")},
+                "spec": {
+                    "capacity": {"storage": "1Gi"},
+                    "accessModes": ["ReadWriteOnce"],
+                    "persistentVolumeReclaimPolicy": "Retain",
+                    "storageClassName": "toolwharf-test",
+                    "hostPath": {"path": path, "type": "DirectoryOrCreate"},
+                },
+            });
+            text.push_str(&format!("---\n{volume}\n"));
+        }
+        let file = self.at("objects.yaml");
+        fs::write(&file, text)?;
+        self.kubectl(["apply", "--filename"])
+            .arg(file)
+            .run_for_effect()
+    }
+
+    /// Imports what tests run: `busybox`, `scripted` (testkit's server) and `everything` (npm's server-everything).
+    fn images(&self, workspace: &Workspace) -> Result<()> {
+        let build = workspace.cargo(&["build", "--quiet", "--package=testkit"]);
+        build.arg("--bin=testkit-scripted").run()?;
+        let pause = self.at("pause");
+        fs::write(self.at("pause.c"), include_str!("kubernetes/pause.c"))?;
+        let gcc = Cmd::new("gcc").args(["-O2", "-static", "-o"]);
+        gcc.arg(&pause).arg(self.at("pause.c")).run()?;
+        let tar = || Cmd::new("tar").args(["--create", "--dereference"]);
+        let inside = |dir: &Path, name: &str| tar().arg("-C").arg(dir).arg(name);
+        self.import("pause:1", inside(&self.dir.path, "pause"), &["/pause"], &[])?;
+
+        let target = workspace.target()?.join("debug");
+        let scripted = with_libraries(tar(), &target.join("testkit-scripted"))?;
+        let scripted = scripted.arg("-C").arg(&target).arg("testkit-scripted");
+        self.import("scripted:1", scripted, &["/testkit-scripted"], &[])?;
+
+        let node = workspace.node_modules().join("node/bin/node");
+        ensure!(
+            is_executable(&node),
+            "there is no {}: run `cargo xtask setup`",
+            node.display()
+        );
+        let everything = with_libraries(tar(), &node)?
+            .args(["--exclude=conformance", "--exclude=@octokit"])
+            .args(["--exclude=node_modules/node/[!b]*", "-C"])
+            .arg(workspace.work())
+            .arg("node_modules");
+        self.import(
+            "everything:1",
+            everything,
+            &["/node_modules/node/bin/node"],
+            &["/node_modules/@modelcontextprotocol/server-everything/dist/index.js"],
+        )?;
+
+        let busybox = docker::program("busybox").context("there is no busybox")?;
+        let bin = self.at("busybox/bin");
+        fs::create_dir_all(&bin)?;
+        fs::copy(&busybox, bin.join("busybox"))?;
+        for applet in Cmd::new(&busybox).arg("--list").output()?.lines() {
+            if applet != "busybox" {
+                symlink("busybox", bin.join(applet))?;
+            }
+        }
+        let busybox = Cmd::new("tar").args(["--create", "-C"]);
+        let busybox = busybox.arg(self.at("busybox")).arg("bin");
+        self.import("busybox:1", busybox, &[], &["/bin/sh"])
+    }
+
+    /// Makes an image of what `tar` packs: an archive as `docker save` writes them.
+    fn import(&self, name: &str, pack: Cmd, entrypoint: &[&str], command: &[&str]) -> Result<()> {
+        let dir = self.at("image");
+        fs::create_dir(&dir)?;
+        let layer = dir.join("layer.tar");
+        let packed = pack
+            .into_command()
+            .stdout(File::create(&layer)?)
+            .status()
+            .context("cannot start tar")?;
+        ensure!(packed.success(), "cannot pack {name}: {packed}");
+        let sum = Cmd::new("sha256sum").arg(&layer).output()?;
+        let sum = sum.split(' ').next().unwrap_or_default();
+        let config = serde_json::json!({
+            "architecture": "amd64",
+            "os": "linux",
+            "config": {"Entrypoint": entrypoint, "Cmd": command, "Env": ["PATH=/bin:/usr/bin"]},
+            "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{sum}")]},
+        });
+        let manifest = serde_json::json!([{
+            "Config": "config.json",
+            "RepoTags": [format!("toolwharf-test/{name}")],
+            "Layers": ["layer.tar"],
+        }]);
+        fs::write(dir.join("config.json"), config.to_string())?;
+        fs::write(dir.join("manifest.json"), manifest.to_string())?;
+        let archive = self.at("image.tar");
+        let files = ["config.json", "manifest.json", "layer.tar"];
+        let tar = Cmd::new("tar").args(["--create", "--file"]).arg(&archive);
+        tar.arg("-C").arg(&dir).args(files).run_for_effect()?;
+        let import = self.ctr(["images", "import"]).arg(&archive);
+        import.run_for_effect()?;
+        fs::remove_dir_all(dir)?;
+        Ok(fs::remove_file(archive)?)
+    }
+
+    fn stop(&mut self, name: &str) {
+        let Some(at) = self.daemons.iter().position(|(other, _)| *other == name) else {
+            return;
+        };
+        let (name, mut child) = self.daemons.remove(at);
+        let _ = kill_process(Pid::from_child(&child), Signal::TERM);
+        for _ in 0..POLLS / 4 {
+            if !matches!(child.try_wait(), Ok(None)) {
+                return;
+            }
+            thread::sleep(POLL);
+        }
+        eprintln!("    {name} does not stop: it is killed");
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        // Without it nobody starts containers any more.
+        self.stop("kubelet");
+        end_pods(&self.dir.name);
+        while let Some((name, _)) = self.daemons.last() {
+            let name = *name;
+            self.stop(name);
+        }
+        Cmd::new("ip")
+            .args(["link", "delete", &self.bridge])
+            .succeeds();
+        for (path, value) in &self.kernel {
+            let _ = fs::write(path, value);
+        }
+        for path in &self.logs {
+            let _ = fs::remove_dir_all(path);
+        }
+        for result in fs::read_dir(PLUGIN_RESULTS).into_iter().flatten().flatten() {
+            let name = result.file_name();
+            if name.to_string_lossy().starts_with(&self.dir.name) {
+                let _ = fs::remove_file(result.path());
+            }
+        }
+    }
+}
+
+/// Kills what is in the control groups of a cluster's pods.
+fn end_pods(name: &str) {
+    for _ in 0..POLLS / 10 {
+        let groups = Path::new(CGROUPS).join("pids").join(name);
+        let unified = Path::new(CGROUPS).join(name);
+        let mut pids = Vec::new();
+        for group in [groups, unified] {
+            collect(&group, &mut pids);
+        }
+        if pids.is_empty() {
+            return;
+        }
+        for pid in pids {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        thread::sleep(POLL);
+    }
+}
+
+fn collect(group: &Path, pids: &mut Vec<Pid>) {
+    let procs = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+    pids.extend(
+        procs
+            .lines()
+            .filter_map(|pid| Pid::from_raw(pid.parse().ok()?)),
+    );
+    for entry in fs::read_dir(group).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            collect(&entry.path(), pids);
+        }
+    }
+}
+
+/// Where Kubernetes is built, once for all checkouts.
+fn cache() -> Result<PathBuf> {
+    let caches = env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let home = || env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
+    let caches = caches.or_else(home).context("HOME is not set")?;
+    let cache = caches.join("toolwharf/kubernetes-1.20");
+    fs::create_dir_all(&cache)?;
+    Ok(cache)
+}
+
+fn build(cache: &Path) -> Result<()> {
+    let has = |name: &&str| is_executable(&cache.join("bin").join(name));
+    let has_client = has(&"kubectl") || which("kubectl").is_some();
+    if SERVERS.iter().all(has) && has_client {
+        return Ok(());
+    }
+    ensure!(
+        Path::new("/usr/lib/go-1.19/bin/go").exists(),
+        "there is no Go 1.19 to build Kubernetes with: run `apt-get install golang-1.19-go`"
+    );
+    eprintln!("    building Kubernetes, once: about four minutes");
+    let script = cache.join("build.sh");
+    fs::write(&script, include_str!("kubernetes/build.sh"))?;
+    Cmd::new("bash").arg(script).arg(cache).run()
+}
+
+fn bridge(owner: u32) -> String {
+    format!("twk{owner}")
+}
+
+/// Takes away what clusters left whose owner was killed.
+fn remove_remains() -> Result<()> {
+    for entry in fs::read_dir(env::temp_dir())? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let owner = name.strip_prefix(PREFIX);
+        let Some(owner) = owner.and_then(|owner| Pid::from_raw(owner.parse().ok()?)) else {
+            continue;
+        };
+        if test_kill_process(owner) == Err(rustix::io::Errno::SRCH) {
+            eprintln!("    removing what {name} left behind");
+            end_pods(&name);
+            let link = bridge(owner.as_raw_nonzero().get().unsigned_abs());
+            Cmd::new("ip").args(["link", "delete", &link]).succeeds();
+            drop(Directory {
+                path: entry.path(),
+                name,
+            });
+        }
+    }
+    Ok(())
+}
