@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::{Result, ensure};
 
 use crate::{
-    docker, graph, lengths, modules, postgres, setup,
+    docker, graph, kubernetes, lengths, modules, postgres, setup,
     shell::{Cmd, heading},
     web,
     workspace::Workspace,
@@ -44,6 +44,29 @@ pub(crate) fn soak(workspace: &Workspace, nextest: &[String]) -> Result<ExitCode
     heading("soak");
     let run = run_nextest(workspace, &["--profile", "soak"], nextest);
     with_services(workspace, run.env("TOOLWHARF_SOAK", "1"))
+}
+
+/// The scenarios of hosting on a cluster of their own.
+pub(crate) fn soak_kubernetes(workspace: &Workspace) -> Result<ExitCode> {
+    heading("build");
+    let bins = [
+        "build",
+        "--package=toolwharf",
+        "--package=testkit",
+        "--bins",
+    ];
+    let build = workspace.cargo(&bins);
+    build.arg("--features=toolwharf/kubernetes").run()?;
+    let interrupted = postgres::interruption()?;
+    let cluster = kubernetes::Cluster::start(workspace, &interrupted)?;
+    heading("hosting on Kubernetes");
+    let run = ["nextest", "run", "--profile=soak", "--package=toolwharf"];
+    let tests = workspace
+        .cargo(&run)
+        .args(["--features=kubernetes", "--test=scenarios_hosting"])
+        .args(["--filterset", "test(/kubernetes/)"])
+        .env(kubernetes::VARIABLE, &cluster.config);
+    postgres::supervise(with_test_env(workspace, tests), &interrupted)
 }
 
 /// What needs no test to run. Wants the Rust toolchain, cargo-deny, and the packages of npm that `cargo xtask setup` installs.
@@ -99,7 +122,13 @@ fn clippy(workspace: &Workspace) -> Result<()> {
         "--",
         "--deny=warnings",
     ];
-    workspace.cargo(&lints).run()
+    workspace.cargo(&lints).run()?;
+    // What the default build leaves out.
+    let features = ["--package=toolwharf", "--features=kubernetes"];
+    let optional = workspace.cargo(&["clippy"]).args(features);
+    optional
+        .args(["--all-targets", "--", "--deny=warnings"])
+        .run()
 }
 
 /// What depends on what, crates and modules, and how long files are.

@@ -54,6 +54,9 @@ enum Command {
     },
     /// Runs the test suite with its heavy loops at full length (tests read TOOLWHARF_SOAK=1)
     Soak {
+        /// Only hosting on Kubernetes, on a cluster of its own (as root)
+        #[arg(value_parser = ["kubernetes"])]
+        part: Option<String>,
         /// Arguments for `cargo nextest run`, after `--`
         #[arg(last = true)]
         nextest: Vec<String>,
@@ -142,7 +145,8 @@ fn run(command: Command) -> Result<ExitCode> {
     let workspace = Workspace::locate()?;
     match command {
         Command::Test { nextest } => return checks::test(&workspace, &nextest),
-        Command::Soak { nextest } => return checks::soak(&workspace, &nextest),
+        Command::Soak { part: Some(_), .. } => return checks::soak_kubernetes(&workspace),
+        Command::Soak { nextest, .. } => return checks::soak(&workspace, &nextest),
         Command::Postgres { command } => {
             let (program, args) = command.split_first().expect("clap requires one");
             return postgres::run(Cmd::new(program).args(args));

@@ -14,8 +14,8 @@ mod walk;
 use std::{cell::RefCell, path::Path, time::Duration};
 
 use model::{
-    AuditBodies, HostingSettings, Limits, LogFormat, NamingPolicy, Packages, Pinning, ProjectId,
-    ProjectView, Provider, ServerName, Settings, StartPolicy, ToolRef,
+    AuditBodies, HostingSettings, KubernetesSettings, Limits, LogFormat, NamingPolicy, Packages,
+    Pinning, ProjectId, ProjectView, Provider, ServerName, Settings, StartPolicy, ToolRef,
 };
 use toml::{
     Spanned,
@@ -118,6 +118,9 @@ fn root(mut root: Table<'_, '_>, settings: &mut Settings) {
     }
     if let Some(table) = root.table("hosting") {
         hosting(table, &mut settings.hosting);
+    }
+    if let Some(table) = root.table("kubernetes") {
+        kubernetes(table, &mut settings.hosting.kubernetes);
     }
     if let Some(table) = root.table("agent") {
         settings.agent = agent::read(table);
@@ -250,6 +253,30 @@ fn hosting(mut table: Table<'_, '_>, into: &mut HostingSettings) {
         path.starts_with('/').then(|| path.into())
     });
     into.webhook = table.text("webhook", r#""https://…""#, is_web_url);
+}
+
+fn kubernetes(mut table: Table<'_, '_>, into: &mut KubernetesSettings) {
+    let must = r#"an absolute path, such as "/etc/toolwharf/kubeconfig""#;
+    let path = table.text("kubeconfig", must, |text| Path::new(text).is_absolute());
+    into.kubeconfig = path.map(Into::into);
+    let must = "the name of a context, as `kubectl config get-contexts` lists it";
+    into.context = table.text("context", must, |name| !name.is_empty());
+    let plain = |name: &str| {
+        let sound =
+            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
+        name.len() <= 253 && name.bytes().all(sound)
+    };
+    let named = |name: &str| !name.is_empty() && plain(name);
+    let must = "the name of a namespace, in lower-case letters, digits and `-`";
+    into.namespace = table.text("namespace", must, named);
+    let must = r#"the name of a RuntimeClass, or "" for the cluster's default runtime"#;
+    if let Some(class) = table.text("runtime_class", must, plain) {
+        into.runtime_class = Some(class).filter(|class| !class.is_empty());
+    }
+    let must = "the name of a StorageClass, as `kubectl get storageclass` lists it";
+    into.storage_class = table.text("storage_class", must, named);
+    let must = r#"the name of an image with a shell, such as "busybox""#;
+    into.probe_image = table.text("probe_image", must, |name| !name.is_empty());
 }
 
 fn registry(

@@ -16,10 +16,11 @@ use runtime::{Error, Packages, Runtime};
 use tokio::{sync::OnceCell, time::Instant};
 
 /// Strongest first.
-const PREFERENCE: [Provider; 5] = [
+const PREFERENCE: [Provider; 6] = [
     Provider::Gvisor,
     Provider::Firecracker,
     Provider::E2b,
+    Provider::Kubernetes,
     Provider::Runc,
     Provider::Process,
 ];
@@ -125,6 +126,9 @@ impl Runtimes {
         if !self.all.contains_key(&provider) {
             let remedy = match provider {
                 Provider::E2b => ": it needs a key, `[hosting] e2b_api_key`",
+                Provider::Kubernetes => {
+                    ": it needs a Toolwharf that was built with `--features kubernetes`"
+                }
                 _ => "",
             };
             return Some(format!("provider `{provider}` is not set up here{remedy}"));

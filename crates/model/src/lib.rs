@@ -36,7 +36,7 @@ pub use policy::{
 pub use sandbox::{Mount, Network, Port, ResourceLimits, Sandbox};
 pub use server::{Declared, Secrets, ServerSpec, ToolSetting};
 pub use settings::{
-    AgentSettings, Audit, Defaults, HostingSettings, Limits, Log, LogFormat, ModelApi, ProjectView,
-    Replicas, Settings,
+    AgentSettings, Audit, Defaults, HostingSettings, KubernetesSettings, Limits, Log, LogFormat,
+    ModelApi, ProjectView, Replicas, Settings,
 };
 pub use share::fair_share;

@@ -106,6 +106,8 @@ pub enum Provider {
     Firecracker,
     /// Somebody else's virtual machine.
     E2b,
+    /// A pod of a Kubernetes cluster.
+    Kubernetes,
     /// Docker with `runc`: namespaces.
     Runc,
     /// A process of this host in namespaces of its own (bubblewrap).
@@ -193,6 +195,7 @@ words! {
         Gvisor = "gvisor",
         Firecracker = "firecracker",
         E2b = "e2b",
+        Kubernetes = "kubernetes",
         Runc = "runc",
         Process = "process"
     }

@@ -134,10 +134,28 @@ pub struct HostingSettings {
     pub e2b_url: String,
     /// Where one address serves all of E2B's sandboxes; `None`: each has a name of its own.
     pub e2b_sandbox_url: Option<String>,
+    pub kubernetes: KubernetesSettings,
     /// Paths of the host below which servers may mount something.
     pub mounts: Vec<PathBuf>,
     /// Where health warnings are sent to, as JSON.
     pub webhook: Option<String>,
+}
+
+/// Which cluster [`Provider::Kubernetes`] is, and what servers get there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KubernetesSettings {
+    /// `None`: `KUBECONFIG`, `~/.kube/config`, or the cluster that this process runs in.
+    pub kubeconfig: Option<PathBuf>,
+    /// `None`: the kubeconfig's current one.
+    pub context: Option<String>,
+    /// `None`: that of the context, or of this process's own pod.
+    pub namespace: Option<String>,
+    /// `None`: the cluster's default runtime.
+    pub runtime_class: Option<String>,
+    /// Of volumes; `None`: the cluster's default class.
+    pub storage_class: Option<String>,
+    /// An image that looks at the kernel of each pod; `None`: nobody does.
+    pub probe_image: Option<String>,
 }
 
 /// An agent: its model, and how far it goes.
@@ -297,8 +315,22 @@ impl Default for HostingSettings {
             e2b_api_key: None,
             e2b_url: "https://api.e2b.app".to_owned(),
             e2b_sandbox_url: None,
+            kubernetes: KubernetesSettings::default(),
             mounts: Vec::new(),
             webhook: None,
+        }
+    }
+}
+
+impl Default for KubernetesSettings {
+    fn default() -> Self {
+        Self {
+            kubeconfig: None,
+            context: None,
+            namespace: None,
+            runtime_class: Some("gvisor".to_owned()),
+            storage_class: None,
+            probe_image: None,
         }
     }
 }

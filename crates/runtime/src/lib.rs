@@ -4,6 +4,7 @@
 //! - [`sandbox`]: servers as processes in namespaces and control groups.
 //! - [`Packages`]: what `npx` and `uvx` name, installed once.
 //! - [`docker`]: an instance is a container of a Docker daemon, in gVisor where that is wanted.
+//! - `kubernetes` (with the feature of that name): an instance is a pod of a Kubernetes cluster.
 //! - [`e2b`]: an instance is a command in a sandbox of E2B's.
 //! - [`Runtime`]: what runs servers.
 //! - [`Remote`]: an instance that somebody else runs.
@@ -23,6 +24,8 @@
 
 pub mod docker;
 pub mod e2b;
+#[cfg(feature = "kubernetes")]
+pub mod kubernetes;
 pub mod process;
 pub mod sandbox;
 pub mod sentinel;

@@ -18,6 +18,8 @@ use mcp::{
     client::Identity,
 };
 use model::{ProjectId, Provider, ServerName, Settings};
+#[cfg(feature = "kubernetes")]
+use runtime::kubernetes::{self, Kubernetes};
 use runtime::{
     Host, Packages, Ports, Runtime,
     docker::{self, Docker},
@@ -306,6 +308,28 @@ fn runtimes(
                 all.insert(*provider, Arc::new(docker));
             }
             Err(error) => tracing::warn!(%provider, "not available: {error}"),
+        }
+    }
+    #[cfg(feature = "kubernetes")]
+    if hosting.providers.contains(&Provider::Kubernetes) {
+        let asked = &hosting.kubernetes;
+        let options = kubernetes::Options {
+            kubeconfig: asked.kubeconfig.clone(),
+            context: asked.context.clone(),
+            namespace: asked.namespace.clone(),
+            runtime_class: asked.runtime_class.clone(),
+            storage_class: asked.storage_class.clone(),
+            probe_image: asked.probe_image.clone(),
+            install: install.clone(),
+            run: spawner.run_id().to_owned(),
+        };
+        match Kubernetes::new(options) {
+            Ok(kubernetes) => {
+                all.insert(Provider::Kubernetes, Arc::new(kubernetes));
+            }
+            Err(error) => {
+                tracing::warn!(provider = %Provider::Kubernetes, "not available: {error}")
+            }
         }
     }
     if let Some(key) = &hosting.e2b_api_key {

@@ -123,6 +123,15 @@ e2b_url = "https://api.e2b.app"
 mounts = []                   # paths of this host below which servers may mount something
 # webhook = "https://alerts.example.com/toolwharf"   # health warnings are posted there
 
+[kubernetes]
+# The cluster of the provider "kubernetes", which has to stand in `providers`.
+# kubeconfig = "/etc/toolwharf/kubeconfig"   # without one: KUBECONFIG, ~/.kube/config, or the cluster it runs in
+# context = "production"      # without one: the kubeconfig's current context
+# namespace = "mcp-servers"   # without one: the context's
+runtime_class = "gvisor"      # the RuntimeClass of pods; "" for the cluster's default runtime
+# storage_class = "fast"      # of volumes; without one: the cluster's default
+# probe_image = "busybox"     # looks in each pod at which kernel it has; without one that is not known
+
 # The agent that `POST /api/v1/chat` talks to; there is none without a model.
 # [agent]
 # api = "anthropic"           # or "openai": chat completions, which local model servers speak too

@@ -16,6 +16,9 @@ mod bridge;
 mod documented;
 mod entries;
 mod installing;
+mod kubernetes;
+#[cfg(feature = "kubernetes")]
+mod kubernetes_faults;
 mod life;
 mod limits;
 mod packages;

@@ -7,8 +7,8 @@ use crate::support::{Platform, Site};
 
 /// Its entry. The image is made by `cargo xtask docker` of what `cargo xtask setup` installed.
 fn everything(platform: Platform) -> Value {
-    if platform.is_docker() {
-        return json!({"name": "everything", "image": "toolwharf-test/everything"});
+    if platform.runs_images() {
+        return json!({"name": "everything", "image": platform.image("everything")});
     }
     let modules = node_modules();
     let script = modules.join("@modelcontextprotocol/server-everything/dist/index.js");

@@ -7,7 +7,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use testkit::{Bin, DEADLINE, Reply, wait_for, wait_for_some, within};
 
-use crate::kept::{Kept, Running};
+use crate::{
+    kept::{Kept, Running},
+    kubernetes,
+};
 
 /// Where tests find a Docker daemon of their own.
 const VARIABLE: &str = "TOOLWHARF_TEST_DOCKER";
@@ -15,7 +18,7 @@ const VARIABLE: &str = "TOOLWHARF_TEST_DOCKER";
 pub(crate) const LONG: Duration = Duration::from_secs(90);
 
 /// Makes of each function `async fn name(platform: Platform)` the tests `process::name`, `postgres::name`, `runc::name`
-/// and `gvisor::name`.
+/// and `gvisor::name`; with the feature `kubernetes`, `kubernetes::name` and `kubernetes_gvisor::name` as well.
 macro_rules! on_every_platform {
     ($($name:ident),* $(,)?) => {
         mod process {
@@ -42,17 +45,39 @@ macro_rules! on_every_platform {
                 super::$name($crate::support::Platform::Gvisor).await;
             })*
         }
+        #[cfg(feature = "kubernetes")]
+        mod kubernetes {
+            $(#[tokio::test]
+            async fn $name() {
+                super::$name($crate::support::Platform::Kubernetes).await;
+            })*
+        }
+        #[cfg(feature = "kubernetes")]
+        mod kubernetes_gvisor {
+            $(#[tokio::test]
+            async fn $name() {
+                super::$name($crate::support::Platform::KubernetesGvisor).await;
+            })*
+        }
     };
 }
 
 /// What runs the servers of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    not(feature = "kubernetes"),
+    expect(dead_code, reason = "two are platforms with that feature only")
+)]
 pub(crate) enum Platform {
     Process,
     /// Processes as well, and the product's state is in Postgres.
     Postgres,
     Runc,
     Gvisor,
+    /// Pods under the default runtime of their cluster, which is runc.
+    Kubernetes,
+    /// Pods of a class that is gVisor.
+    KubernetesGvisor,
 }
 
 impl Platform {
@@ -62,7 +87,24 @@ impl Platform {
             Self::Process | Self::Postgres => "process",
             Self::Runc => "runc",
             Self::Gvisor => "gvisor",
+            Self::Kubernetes | Self::KubernetesGvisor => "kubernetes",
         }
+    }
+
+    pub(crate) fn is_kubernetes(self) -> bool {
+        matches!(self, Self::Kubernetes | Self::KubernetesGvisor)
+    }
+
+    /// Whether servers are images here, and no commands.
+    pub(crate) fn runs_images(self) -> bool {
+        self.is_docker() || self.is_kubernetes()
+    }
+
+    /// The name of an image of the tests'.
+    pub(crate) fn image(self, name: &str) -> String {
+        // The kubelet would pull one without a version whenever it starts it.
+        let version = if self.is_kubernetes() { ":1" } else { "" };
+        format!("toolwharf-test/{name}{version}")
     }
 
     pub(crate) fn is_docker(self) -> bool {
@@ -118,6 +160,18 @@ impl Site {
             // The daemon of the tests has no bridge.
             settings.push_str("docker_network = \"toolwharf-test\"\n");
         }
+        if platform.is_kubernetes() {
+            let class = if platform == Platform::Kubernetes {
+                ""
+            } else {
+                "gvisor"
+            };
+            settings.push_str(&format!(
+                "[kubernetes]\nkubeconfig = {:?}\nruntime_class = {class:?}\nstorage_class = \"toolwharf-test\"\n\
+                 probe_image = \"toolwharf-test/busybox:1\"\n",
+                kubernetes::config()
+            ));
+        }
         kept.settings(&settings);
         Self { kept, platform }
     }
@@ -126,8 +180,8 @@ impl Site {
     pub(crate) fn entry(&self, name: &str, args: &[&str]) -> Value {
         let mut words = vec!["--name", name];
         words.extend(args);
-        if self.platform.is_docker() {
-            return json!({ "name": name, "image": "toolwharf-test/scripted", "args": words });
+        if self.platform.runs_images() {
+            return json!({ "name": name, "image": self.platform.image("scripted"), "args": words });
         }
         json!({ "name": name, "command": Bin::path("testkit-scripted"), "args": words })
     }
@@ -148,6 +202,9 @@ impl Site {
 
     /// Where the volumes of a server are kept.
     pub(crate) fn has_volumes(&self, id: &str) -> bool {
+        if self.platform.is_kubernetes() {
+            return kubernetes::has_volumes(id);
+        }
         let folder = self.kept.data("hosting");
         let home = if self.platform.is_docker() {
             folder.join("docker").join(id)
@@ -322,6 +379,10 @@ impl Host {
             docker(&["kill", "--signal", "KILL", &found[0]]);
             return;
         }
+        if self.platform.is_kubernetes() {
+            kubernetes::kill(&found[0]);
+            return;
+        }
         let pid = Pid::from_raw(found[0].parse().unwrap()).unwrap();
         kill_process(pid, Signal::KILL).unwrap();
     }
@@ -345,6 +406,9 @@ pub(crate) fn instances(platform: Platform, id: &str, name: &str) -> Vec<String>
         let filter = format!("name=toolwharf-{id}");
         let found = docker(&["ps", "--no-trunc", "--quiet", "--filter", &filter]);
         return found.lines().map(str::to_owned).collect();
+    }
+    if platform.is_kubernetes() {
+        return kubernetes::containers(id);
     }
     let entries = fs::read_dir("/proc").unwrap().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().into_string().ok());

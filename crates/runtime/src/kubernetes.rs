@@ -1,0 +1,150 @@
+//! Instances that are pods of a Kubernetes cluster.
+//!
+//! [`Kubernetes`] speaks to the API server that a kubeconfig names, or to that of the cluster it runs in. A pod is made anew
+//! for every instance, spoken to over `attach`, and removed when it has ended. The kubelet restarts nothing: restarts are
+//! the supervisor's, as for every other runtime.
+//!
+//! # What a server gets
+//!
+//! - A pod named after its server, of its image, with a read-only root and `/tmp` and `/run` in memory; no token of a service
+//!   account, no capability, no new privileges, the runtime's seccomp profile.
+//! - Its variables from a Secret of the pod's own name. The Secret owns the pod and its NetworkPolicy: whatever removes it
+//!   removes all.
+//! - A NetworkPolicy that lets nothing in, and nothing out unless its network is open.
+//! - A PersistentVolumeClaim for each volume, which outlives the pod.
+//! - The RuntimeClass [`Options::runtime_class`]. A second container of [`Options::probe_image`] in the pod tells which kernel
+//!   it has found. A pod that does not have the kernel that the class promises is removed, and the launch fails.
+//!
+//! # Invariants
+//!
+//! - No request is without a deadline, and a watch on which nothing comes for too long is opened again.
+//! - A pod's name is its server's: the API server sees to it that there are never two. A pod is removed by force
+//!   only when its server is known to have ended, so that its name is free only then.
+//! - An API server that does not answer is asked again; until it has answered, the instance has not ended.
+//! - A connection to the streams that breaks off is made again as long as the pod runs. What was under way may be lost.
+//! - Everything that is made carries the installation and the run that made it. Nothing that carries another installation's mark
+//!   is ever touched.
+//! - Values of variables are in the Secret, and in no pod, log or error.
+//!
+//! # Deliberately absent
+//!
+//! Ports, allow-lists of hosts (policies know addresses only), mounts of a node's files, limits of processes (nodes have them,
+//! pods do not), and what a server uses now.
+
+mod api;
+mod launch;
+mod life;
+mod readback;
+mod spec;
+mod stdio;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use tokio::sync::{OnceCell, oneshot};
+use tokio_util::task::TaskTracker;
+
+use self::api::Cluster;
+use crate::turns::Turns;
+use crate::unit::{Error, Instance, Runtime, Unit};
+
+/// Which cluster, and for whom.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// `None`: `KUBECONFIG`, `~/.kube/config`, or the cluster that this process runs in.
+    pub kubeconfig: Option<PathBuf>,
+    /// `None`: the kubeconfig's current one.
+    pub context: Option<String>,
+    /// `None`: that of the context, or of this process's own pod.
+    pub namespace: Option<String>,
+    /// `None`: the cluster's default runtime.
+    pub runtime_class: Option<String>,
+    /// Of volumes; `None`: the cluster's default class.
+    pub storage_class: Option<String>,
+    /// An image with `sh`, `cat` and `dmesg`, which looks at the kernel of each pod. `None`: the cluster's word is taken.
+    pub probe_image: Option<String>,
+    /// Tells this installation from others in the same namespace: lower-case letters, digits, `-`.
+    pub install: String,
+    /// Tells this run from earlier ones.
+    pub run: String,
+}
+
+/// Runs servers as pods. Clones are the same.
+#[derive(Clone)]
+pub struct Kubernetes(Arc<Inner>);
+
+struct Inner {
+    options: Options,
+    cluster: OnceCell<Cluster>,
+    turns: Turns,
+    /// Owns everything that goes on behind a handle.
+    tasks: TaskTracker,
+}
+
+impl Kubernetes {
+    /// Does not look for the cluster yet: [`Runtime::probe`] does.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Refused`] for an installation or a run that cannot be a label, or be part of a pod's name.
+    pub fn new(options: Options) -> Result<Self, Error> {
+        for (field, text) in [("install", &options.install), ("run", &options.run)] {
+            let sound =
+                |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+            let fits = (1..=40).contains(&text.len())
+                && text.bytes().all(sound)
+                && !text.starts_with('-')
+                && !text.ends_with('-');
+            if !fits {
+                let why = format!("`{text}` is not 1 to 40 lower-case letters, digits and `-`");
+                return Err(Error::Refused { field, why });
+            }
+        }
+        Ok(Self(Arc::new(Inner {
+            options,
+            cluster: OnceCell::new(),
+            turns: Turns::default(),
+            tasks: TaskTracker::new(),
+        })))
+    }
+
+    /// Waits until nothing goes on any more. Has no deadline of its own: instances whose handles are held, and a cluster that
+    /// is gone, take as long as they take.
+    pub async fn idle(&self) {
+        self.0.tasks.close();
+        self.0.tasks.wait().await;
+    }
+}
+
+impl Runtime for Kubernetes {
+    fn probe(&self) -> BoxFuture<'_, Result<String, Error>> {
+        self.0.probe().boxed()
+    }
+
+    fn launch(&self, unit: Unit) -> BoxFuture<'_, Result<Instance, Error>> {
+        // A task of its own: a pod that is being made must not be forgotten half-way. Where nobody takes the instance, it
+        // is dropped, and that ends it.
+        let (mut done, result) = oneshot::channel();
+        let inner = Arc::clone(&self.0);
+        self.0.tasks.spawn(async move {
+            let launched = inner.launch(&unit, done.closed()).await;
+            let _ = done.send(launched);
+        });
+        async {
+            result
+                .await
+                .unwrap_or_else(|_| Err(Error::Failed("the launch was given up".to_owned())))
+        }
+        .boxed()
+    }
+
+    fn sweep(&self) -> BoxFuture<'_, Result<usize, Error>> {
+        self.0.sweep().boxed()
+    }
+
+    fn volumes_remove<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<(), Error>> {
+        self.0.volumes_remove(id).boxed()
+    }
+}

@@ -1,0 +1,157 @@
+//! The API server: a client of it, and a deadline for every request.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Secret};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use kube::api::{Api, DeleteParams, ListParams, PostParams, Preconditions};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use serde::de::DeserializeOwned;
+use tokio::time::timeout;
+
+use super::Options;
+use crate::unit::Error;
+
+/// For one request.
+pub(super) const ASK: Duration = Duration::from_secs(15);
+
+/// A cluster, and the kinds of things in the namespace that servers are in.
+#[derive(Clone)]
+pub(super) struct Cluster {
+    pub(super) client: Client,
+    pub(super) namespace: String,
+    pub(super) pods: Api<Pod>,
+    pub(super) secrets: Api<Secret>,
+    pub(super) policies: Api<NetworkPolicy>,
+    pub(super) claims: Api<PersistentVolumeClaim>,
+}
+
+impl Cluster {
+    pub(super) async fn new(options: &Options) -> Result<Self, Error> {
+        let missing = |why: &(dyn std::error::Error + 'static)| {
+            Error::Unavailable(format!(
+                "no Kubernetes cluster is configured: {}; name a kubeconfig in `[kubernetes] kubeconfig`, or run Toolwharf \
+                 in the cluster with a service account",
+                model::with_causes(why)
+            ))
+        };
+        let of = KubeConfigOptions {
+            context: options.context.clone(),
+            ..KubeConfigOptions::default()
+        };
+        let config = match &options.kubeconfig {
+            Some(path) => {
+                let read = Kubeconfig::read_from(path).map_err(|why| missing(&why))?;
+                Config::from_custom_kubeconfig(read, &of)
+                    .await
+                    .map_err(|why| missing(&why))?
+            }
+            None if options.context.is_some() => Config::from_kubeconfig(&of)
+                .await
+                .map_err(|why| missing(&why))?,
+            None => Config::infer().await.map_err(|why| missing(&why))?,
+        };
+        let namespace = options.namespace.clone();
+        let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
+        let client = Client::try_from(config).map_err(|why| missing(&why))?;
+        Ok(Self {
+            pods: Api::namespaced(client.clone(), &namespace),
+            secrets: Api::namespaced(client.clone(), &namespace),
+            policies: Api::namespaced(client.clone(), &namespace),
+            claims: Api::namespaced(client.clone(), &namespace),
+            client,
+            namespace,
+        })
+    }
+}
+
+/// How a request failed.
+pub(super) enum Call {
+    /// The API server's answer, with its status.
+    Api(u16, String),
+    Other(Error),
+}
+
+impl From<Call> for Error {
+    fn from(call: Call) -> Self {
+        match call {
+            Call::Api(403, why) if !why.contains("exceeded quota") => {
+                Self::Unavailable(format!("the Kubernetes API server refuses: {why}"))
+            }
+            Call::Api(status, why) => {
+                Self::Failed(format!("the Kubernetes API server says: {why} ({status})"))
+            }
+            Call::Other(error) => error,
+        }
+    }
+}
+
+/// One request.
+pub(super) async fn call<T>(
+    what: &'static str,
+    request: impl Future<Output = kube::Result<T>>,
+) -> Result<T, Call> {
+    match timeout(ASK, request).await {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(kube::Error::Api(status))) => {
+            Err(Call::Api(status.code, status.message.trim().to_owned()))
+        }
+        Ok(Err(error)) => Err(Call::Other(Error::Failed(format!(
+            "cannot {what}: {}",
+            model::with_causes(&error)
+        )))),
+        Err(_) => Err(Call::Other(Error::Timeout { what, within: ASK })),
+    }
+}
+
+/// Makes an object; one that is there already is kept.
+pub(super) async fn ensure<K>(what: &'static str, api: &Api<K>, object: &K) -> Result<(), Call>
+where
+    K: Clone + Debug + DeserializeOwned + serde::Serialize,
+{
+    match call(what, api.create(&PostParams::default(), object)).await {
+        Ok(_) | Err(Call::Api(409, _)) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Removes an object; with a `uid` that one only. `grace`: seconds that a pod has.
+pub(super) async fn delete<K>(
+    what: &'static str,
+    api: &Api<K>,
+    name: &str,
+    uid: Option<&str>,
+    grace: Option<u32>,
+) -> Result<(), Call>
+where
+    K: Clone + Debug + DeserializeOwned,
+{
+    let params = DeleteParams {
+        grace_period_seconds: grace,
+        preconditions: uid.map(|uid| Preconditions {
+            uid: Some(uid.to_owned()),
+            ..Preconditions::default()
+        }),
+        ..DeleteParams::background()
+    };
+    match call(what, api.delete(name, &params)).await {
+        // One of another uid is another one.
+        Ok(_) | Err(Call::Api(404 | 409, _)) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// What an installation has made of a kind.
+pub(super) async fn list<K>(
+    what: &'static str,
+    api: &Api<K>,
+    install: &str,
+) -> Result<Vec<K>, Error>
+where
+    K: Clone + Debug + DeserializeOwned,
+{
+    let of = ListParams::default().labels(&format!("{}={install}", super::spec::LABEL_INSTALL));
+    Ok(call(what, api.list(&of)).await?.items)
+}

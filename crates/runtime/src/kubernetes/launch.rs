@@ -1,0 +1,374 @@
+//! From a unit to a pod that runs, and the requests around it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Pod, Secret};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::PostParams;
+use tokio::io::duplex;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::Inner;
+use super::api::{Call, Cluster, call, delete, ensure, list};
+use super::life::{Life, Made, Seen, follow};
+use super::readback::{self, kernel, state};
+use super::spec::{self, SERVER};
+use super::stdio::{BUFFER, Pump};
+use crate::handle::{Handle, ProcessState};
+use crate::unit::{Confined, Error, Instance, Stdio, Unit};
+
+/// From the request for a pod until it runs, its image pulled.
+const START: Duration = Duration::from_secs(120);
+/// Until an earlier pod of the same server is gone.
+const ROOM: Duration = Duration::from_secs(45);
+const POLL: Duration = Duration::from_millis(100);
+/// What keeps a container from starting and does not go away by itself.
+const STUCK: [&str; 8] = [
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "ErrImageNeverPull",
+    "InvalidImageName",
+    "ErrImageInspect",
+    "RegistryUnavailable",
+    "CreateContainerConfigError",
+    "CreateContainerError",
+];
+
+impl Inner {
+    pub(super) async fn cluster(&self) -> Result<Cluster, Error> {
+        let cluster = self.cluster.get_or_try_init(|| Cluster::new(&self.options));
+        cluster.await.cloned()
+    }
+
+    /// Whether the API server is there and lets us work.
+    pub(super) async fn probe(&self) -> Result<String, Error> {
+        let cluster = self.cluster().await?;
+        let version = call("ask for the version", cluster.client.apiserver_version()).await?;
+        list("list pods", &cluster.pods, &self.options.install).await?;
+        let what = match &self.options.runtime_class {
+            Some(class) => format!("RuntimeClass `{class}`"),
+            None => "the default runtime".to_owned(),
+        };
+        Ok(format!(
+            "{what} on Kubernetes {}, namespace `{}`",
+            version.git_version, cluster.namespace
+        ))
+    }
+
+    pub(super) async fn launch(
+        self: &Arc<Self>,
+        unit: &Unit,
+        unwanted: impl Future<Output = ()>,
+    ) -> Result<Instance, Error> {
+        let unit = unit.confined()?;
+        let program = spec::check(unit)?;
+        let _turn = self.turns.turn(&unit.sandbox.id).await?;
+        let cluster = self.cluster().await?;
+        let name = spec::name(&self.options, &unit.sandbox.id);
+        self.make_room(&cluster, &name).await?;
+        let launched = tokio::select! {
+            launched = self.create(&cluster, &name, unit, program) => launched,
+            () = unwanted => Err(Error::Failed("nobody waits for it".to_owned())),
+        };
+        if launched.is_err()
+            && let Err(error) = self.remove(&cluster, &name).await
+        {
+            tracing::warn!(label = unit.label, pod = name, %error, "a pod is left until the next sweep");
+        }
+        launched
+    }
+
+    async fn create(
+        self: &Arc<Self>,
+        cluster: &Cluster,
+        name: &str,
+        unit: Confined<'_>,
+        program: (&str, &[String]),
+    ) -> Result<Instance, Error> {
+        let options = &self.options;
+        for path in &unit.sandbox.volumes {
+            let claim = spec::claim(options, unit.sandbox, path);
+            ensure("make a volume claim", &cluster.claims, &claim)
+                .await
+                .map_err(|error| refusal(error, "volumes"))?;
+        }
+        let create = PostParams::default();
+        let secret = spec::secret(options, unit);
+        let secret = call("make a secret", cluster.secrets.create(&create, &secret))
+            .await
+            .map_err(|error| refusal(error, "environment"))?;
+        let policy = spec::policy(options, unit.sandbox, &secret);
+        ensure("make a network policy", &cluster.policies, &policy)
+            .await
+            .map_err(|error| refusal(error, "network"))?;
+        let pod = spec::pod(options, unit, program, &secret);
+        let pod = call("make a pod", cluster.pods.create(&create, &pod))
+            .await
+            .map_err(|error| refusal(error, "image"))?;
+        let made = Made {
+            name: name.to_owned(),
+            pod: pod.metadata.uid.clone(),
+            secret: secret.metadata.uid.clone(),
+        };
+
+        let (tell, mut seen) = watch::channel(Seen::There(Arc::new(pod.clone())));
+        let following = follow(cluster.clone(), pod, tell);
+        let following = AbortOnDropHandle::new(self.tasks.spawn(following));
+        let looks = options.probe_image.is_some();
+        let is_late = timeout(
+            START,
+            seen.wait_for(|seen| {
+                seen.end().is_some() || stuck(seen.pod()).is_some() || is_up(seen.pod(), looks)
+            }),
+        )
+        .await
+        .is_err();
+        let pod = Arc::clone(seen.borrow().pod());
+        if let Some(error) = stuck(&pod) {
+            return Err(error);
+        }
+        if is_late {
+            return Err(Error::Failed(format!(
+                "its pod does not start within {} s: {}",
+                START.as_secs(),
+                hindrance(&pod)
+            )));
+        }
+        let enforced = readback::rows(options, unit.sandbox, &pod)?;
+        let limited = |row: &&crate::unit::Enforced| {
+            !(row.what == "kernel" && options.runtime_class.is_none())
+        };
+        if unit.sandbox.strict
+            && let Some(row) = enforced.iter().filter(limited).find(|row| !row.holds)
+        {
+            return Err(Error::NotEnforced {
+                what: row.what,
+                why: row.how.clone(),
+            });
+        }
+        let (exit, exited) = watch::channel(None);
+        let shared = Arc::new(ProcessState::new(None, unit.label.to_owned(), None, exited));
+        let (stdin, input) = duplex(BUFFER);
+        let (output, stdout) = duplex(BUFFER);
+        let (killed, ended) = (CancellationToken::new(), CancellationToken::new());
+        let pump = Pump {
+            cluster: cluster.clone(),
+            pod: name.to_owned(),
+            shared: Arc::clone(&shared),
+            stdin: input,
+            stdout: output,
+            killed: killed.clone(),
+            ended: ended.clone(),
+        };
+        let life = Life {
+            cluster: cluster.clone(),
+            made,
+            seen,
+            following,
+            shared: Arc::clone(&shared),
+            pump: self.tasks.spawn(pump.run()),
+            killed,
+            ended,
+            exit,
+        };
+        self.tasks.spawn(life.run());
+        Ok(Instance {
+            stdio: Some(Stdio {
+                stdin: Box::new(stdin),
+                stdout: Box::new(stdout),
+            }),
+            ports: BTreeMap::new(),
+            handle: Handle::new(shared),
+            enforced: enforced.into(),
+        })
+    }
+
+    /// Removes what has this name, an instance of an earlier run or one that was given up, and waits until it is gone.
+    async fn make_room(&self, cluster: &Cluster, name: &str) -> Result<(), Error> {
+        let waiting = async {
+            while self.is_taken(cluster, name).await? {
+                sleep(POLL).await;
+            }
+            Ok(())
+        };
+        timeout(ROOM, waiting).await.unwrap_or(Err(Error::Timeout {
+            what: "the end of an earlier pod of the same server",
+            within: ROOM,
+        }))
+    }
+
+    /// Whether there is something of this name, which is removed.
+    async fn is_taken(&self, cluster: &Cluster, name: &str) -> Result<bool, Error> {
+        let pod = call("look at a pod", cluster.pods.get_opt(name)).await?;
+        let pod = pod.map(|pod| pod.metadata);
+        let secret = call("look at a secret", cluster.secrets.get_metadata_opt(name)).await?;
+        let secret = secret.map(|secret| secret.metadata);
+        let strange = [&pod, &secret]
+            .into_iter()
+            .flatten()
+            .any(|meta| !self.is_ours(meta));
+        if strange {
+            return Err(Error::Refused {
+                field: "id",
+                why: format!(
+                    "a pod or a secret `{name}` exists in the namespace `{}` and is not ours; remove or rename it",
+                    cluster.namespace
+                ),
+            });
+        }
+        match (&pod, &secret) {
+            (None, None) => return Ok(false),
+            // It is on its way out, and keeps its time.
+            (Some(pod), None) if pod.deletion_timestamp.is_some() => {}
+            _ => self.remove(cluster, name).await?,
+        }
+        Ok(true)
+    }
+
+    fn is_ours(&self, meta: &ObjectMeta) -> bool {
+        let labels = meta.labels.as_ref();
+        let install = labels.and_then(|labels| labels.get(spec::LABEL_INSTALL));
+        install == Some(&self.options.install)
+    }
+
+    /// Removes whatever has this name. A pod that runs has a moment.
+    async fn remove(&self, cluster: &Cluster, name: &str) -> Result<(), Error> {
+        let made = Made {
+            name: name.to_owned(),
+            pod: None,
+            secret: None,
+        };
+        Ok(made.remove(cluster, 1).await?)
+    }
+
+    pub(super) async fn sweep(&self) -> Result<usize, Error> {
+        let cluster = self.cluster().await?;
+        let mut swept = 0;
+        let mut failed = None;
+        // Whatever was made has a Secret, which is made first.
+        for secret in list("list secrets", &cluster.secrets, &self.options.install).await? {
+            let Secret { metadata, .. } = &secret;
+            let Some(name) = metadata.name.as_deref() else {
+                continue;
+            };
+            let is_named =
+                spec::server_of(metadata).is_some_and(|id| spec::name(&self.options, id) == name);
+            if !is_named || spec::is_of_run(metadata, &self.options.run) {
+                continue;
+            }
+            match self.remove(&cluster, name).await {
+                Ok(()) => swept += 1,
+                Err(error) => failed = Some(error),
+            }
+        }
+        failed.map_or(Ok(swept), Err)
+    }
+
+    pub(super) async fn volumes_remove(&self, id: &str) -> Result<(), Error> {
+        let cluster = self.cluster().await?;
+        let what = "remove volume claims";
+        let removing = async {
+            // A claim stays until the last pod with it is gone.
+            while self.claims_remove(&cluster, id).await? > 0 {
+                sleep(POLL).await;
+            }
+            Ok(())
+        };
+        let within = ROOM;
+        timeout(within, removing)
+            .await
+            .unwrap_or(Err(Error::Timeout { what, within }))
+    }
+
+    /// How many there are yet.
+    async fn claims_remove(&self, cluster: &Cluster, id: &str) -> Result<usize, Error> {
+        let mut claims = list("list volume claims", &cluster.claims, &self.options.install).await?;
+        claims.retain(|claim| spec::server_of(&claim.metadata) == Some(id));
+        for claim in &claims {
+            let name = claim.metadata.name.as_deref().unwrap_or_default();
+            if claim.metadata.deletion_timestamp.is_none() {
+                delete("remove a volume claim", &cluster.claims, name, None, None).await?;
+            }
+        }
+        Ok(claims.len())
+    }
+}
+
+/// Whether the server runs, and its kernel has been looked at.
+fn is_up(pod: &Pod, looks: bool) -> bool {
+    let runs = state(pod, SERVER).is_some_and(|state| state.running.is_some());
+    runs && (!looks || kernel(pod).is_some())
+}
+
+/// Why it will not start.
+fn stuck(pod: &Pod) -> Option<Error> {
+    let failed = |field, why: String| Some(Error::Refused { field, why });
+    if let Some(ended) = state(pod, SERVER).and_then(|state| state.terminated.as_ref())
+        && ["StartError", "ContainerCannotRun"]
+            .contains(&ended.reason.as_deref().unwrap_or_default())
+    {
+        return failed("command", ended.message.clone().unwrap_or_default());
+    }
+    let statuses = pod.status.as_ref()?.container_statuses.as_ref()?;
+    for status in statuses {
+        let Some(waiting) = status
+            .state
+            .as_ref()
+            .and_then(|state| state.waiting.as_ref())
+        else {
+            continue;
+        };
+        let reason = waiting.reason.as_deref().unwrap_or_default();
+        if !STUCK.contains(&reason) {
+            continue;
+        }
+        let message = waiting.message.as_deref().unwrap_or_default();
+        let why = format!("`{}`: {reason}: {message}", status.image);
+        if status.name != SERVER {
+            return Some(Error::Unavailable(format!(
+                "[kubernetes] probe_image {why}"
+            )));
+        }
+        return match reason.contains("Image") || reason == "RegistryUnavailable" {
+            true => failed("image", why),
+            false => Some(Error::Failed(why)),
+        };
+    }
+    None
+}
+
+/// What a pod that does not start waits for.
+fn hindrance(pod: &Pod) -> String {
+    let status = pod.status.as_ref();
+    let conditions = status.and_then(|status| status.conditions.as_ref());
+    let unscheduled = conditions
+        .into_iter()
+        .flatten()
+        .find(|condition| condition.status == "False" && condition.type_ == "PodScheduled");
+    if let Some(condition) = unscheduled {
+        return condition.message.clone().unwrap_or_default();
+    }
+    let waiting = state(pod, SERVER).and_then(|state| state.waiting.as_ref());
+    let waiting =
+        waiting.and_then(|waiting| waiting.message.clone().or_else(|| waiting.reason.clone()));
+    waiting.unwrap_or_else(|| "nothing is said of why".to_owned())
+}
+
+/// The API server's word on which part of the request it is that cannot be.
+fn refusal(error: Call, otherwise: &'static str) -> Error {
+    let Call::Api(422, why) = error else {
+        return error.into();
+    };
+    let field = match why.as_str() {
+        why if why.contains(".env[") => "environment",
+        why if why.contains(".resources.") => "resource_limits",
+        why if why.contains("mountPath") || why.contains("volumes[") => "volumes",
+        _ => otherwise,
+    };
+    Error::Refused { field, why }
+}

@@ -1,0 +1,147 @@
+//! What really runs, and what holds of it: read back from the pod that the cluster made.
+
+use k8s_openapi::api::core::v1::{Container, ContainerState, Pod};
+use model::{Network, Sandbox};
+
+use super::Options;
+use super::spec::{SERVER, VERIFY};
+use crate::unit::{Enforced, Error};
+
+/// The state of one of a pod's containers.
+pub(super) fn state<'a>(pod: &'a Pod, container: &str) -> Option<&'a ContainerState> {
+    let statuses = pod.status.as_ref()?.container_statuses.as_ref()?;
+    let status = statuses.iter().find(|status| status.name == container)?;
+    status.state.as_ref()
+}
+
+/// What the kernel of a pod says of itself; `None` as long as that is not known.
+pub(super) fn kernel(pod: &Pod) -> Option<&str> {
+    let ended = state(pod, VERIFY)?.terminated.as_ref()?;
+    Some(ended.message.as_deref().unwrap_or_default())
+}
+
+/// What holds for a pod.
+///
+/// # Errors
+///
+/// [`Error::Unavailable`] if its kernel is not of the class that was asked for.
+pub(super) fn rows(
+    options: &Options,
+    sandbox: &Sandbox,
+    pod: &Pod,
+) -> Result<Vec<Enforced>, Error> {
+    let spec = pod.spec.as_ref();
+    let empty = Container::default();
+    let mut containers = spec.iter().flat_map(|spec| &spec.containers);
+    let server = containers.find(|container| container.name == SERVER);
+    let server = server.unwrap_or(&empty);
+    let row = |what, holds, how| Enforced { what, holds, how };
+    let limit = |what: &'static str| {
+        let limits = server.resources.as_ref()?.limits.as_ref()?;
+        Some(limits.get(what)?.0.clone())
+    };
+    let limited = |what: &'static str| match limit(what) {
+        Some(limit) => row(
+            what,
+            true,
+            format!("limits.{what} = {limit}, by the cluster's word"),
+        ),
+        None => row(what, false, "the pod has no such limit".to_owned()),
+    };
+    let context = server.security_context.as_ref();
+    let read_only = context.and_then(|it| it.read_only_root_filesystem) == Some(true);
+    let dropped = context.and_then(|it| it.capabilities.as_ref()?.drop.as_ref());
+    let dropped = dropped.is_some_and(|all| all.iter().any(|one| one == "ALL"));
+    let no_new = context.and_then(|it| it.allow_privilege_escalation) == Some(false);
+    let token = spec.and_then(|spec| spec.automount_service_account_token) == Some(false);
+    let disk = match sandbox.volumes.is_empty() {
+        true => row("disk", true, "nothing of it is on disk".to_owned()),
+        false => row(
+            "disk",
+            false,
+            format!(
+                "each volume was asked for with {} bytes; whether its storage class keeps to that is not known",
+                sandbox.limits.disk
+            ),
+        ),
+    };
+    let network = match sandbox.network {
+        Network::Open => row("network", true, "open".to_owned()),
+        _ => row(
+            "network",
+            false,
+            "a NetworkPolicy lets nothing in or out; whether the cluster's network enforces policies is not known".to_owned(),
+        ),
+    };
+    Ok(vec![
+        limited("cpu"),
+        limited("memory"),
+        disk,
+        row(
+            "pids",
+            false,
+            "Kubernetes limits processes of a node (`podPidsLimit`), and not of one pod".to_owned(),
+        ),
+        row(
+            "filesystem",
+            read_only,
+            format!("readOnlyRootFilesystem = {read_only}"),
+        ),
+        network,
+        row(
+            "privileges",
+            dropped && no_new && token,
+            format!(
+                "no capabilities = {dropped}, no new privileges = {no_new}, no token = {token}"
+            ),
+        ),
+        kernel_row(options, pod)?,
+    ])
+}
+
+fn kernel_row(options: &Options, pod: &Pod) -> Result<Enforced, Error> {
+    let row = |holds, how| {
+        let what = "kernel";
+        Ok(Enforced { what, holds, how })
+    };
+    let class = pod
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.runtime_class_name.as_deref());
+    let Some(class) = class else {
+        return row(false, "it shares the kernel of its node".to_owned());
+    };
+    let Some(said) = kernel(pod) else {
+        return row(
+            false,
+            format!(
+                "RuntimeClass = {class}, by the cluster's word; `[kubernetes] probe_image` looks at it"
+            ),
+        );
+    };
+    let first = said.lines().next().unwrap_or_default();
+    if said.contains("gVisor") {
+        return row(
+            true,
+            format!("RuntimeClass = {class}, and its kernel says that it is gVisor"),
+        );
+    }
+    if options.promises_gvisor() {
+        return Err(Error::Unavailable(format!(
+            "the pod has the RuntimeClass `{class}` and its kernel is not gVisor's but `{first}`: it does not isolate as it was \
+             asked to"
+        )));
+    }
+    row(
+        false,
+        format!("RuntimeClass = {class}, with the kernel `{first}`"),
+    )
+}
+
+impl Options {
+    /// Whether what runs has to be gVisor.
+    pub(super) fn promises_gvisor(&self) -> bool {
+        let class = self.runtime_class.as_deref().unwrap_or_default();
+        class.contains("gvisor") || class.contains("runsc")
+    }
+}

@@ -1,0 +1,519 @@
+//! What the API server is asked for: pure functions of the unit.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::{
+    Capabilities, Container, EmptyDirVolumeSource, EnvVar, EnvVarSource, PersistentVolumeClaim,
+    PersistentVolumeClaimSpec, PersistentVolumeClaimVolumeSource, Pod, PodSecurityContext, PodSpec,
+    ResourceRequirements, SeccompProfile, Secret, SecretKeySelector, SecurityContext, Volume,
+    VolumeMount, VolumeResourceRequirements,
+};
+use k8s_openapi::api::networking::v1::{NetworkPolicy, NetworkPolicyEgressRule, NetworkPolicySpec};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
+use model::{Network, Program, Sandbox};
+use sha2::{Digest as _, Sha256};
+
+use super::Options;
+use crate::unit::{Confined, Error};
+
+pub(super) const LABEL_INSTALL: &str = "toolwharf.dev/installation";
+pub(super) const LABEL_RUN: &str = "toolwharf.dev/run";
+const LABEL_SERVER: &str = "toolwharf.dev/server";
+/// The server's id as it is: labels are cut to 63 characters.
+const ANNOTATION_SERVER: &str = "toolwharf.dev/server-id";
+/// The path of a volume.
+const ANNOTATION_PATH: &str = "toolwharf.dev/path";
+/// The container that is the server, and the one that looks at its kernel.
+pub(super) const SERVER: &str = "server";
+pub(super) const VERIFY: &str = "verify";
+const RUN: u64 = 16 << 20;
+/// Seconds, as a stop by hand has.
+const GRACE: i64 = 10;
+/// What the kernel says of itself, as the last words of a container.
+const LOOK: &str = "(cat /proc/version; dmesg | head -n 20) > /dev/termination-log 2>&1";
+
+/// Of the pod of a server, its Secret and its policy.
+pub(super) fn name(options: &Options, id: &str) -> String {
+    format!("toolwharf-{}-{id}", options.install)
+}
+
+/// The id of the server that an object was made for.
+pub(super) fn server_of(meta: &ObjectMeta) -> Option<&str> {
+    let annotations = meta.annotations.as_ref()?;
+    annotations.get(ANNOTATION_SERVER).map(String::as_str)
+}
+
+/// Whether it was made by this run.
+pub(super) fn is_of_run(meta: &ObjectMeta, run: &str) -> bool {
+    let labels = meta.labels.as_ref();
+    labels
+        .and_then(|labels| labels.get(LABEL_RUN))
+        .map(String::as_str)
+        == Some(run)
+}
+
+fn refused<T>(field: &'static str, why: String) -> Result<T, Error> {
+    Err(Error::Refused { field, why })
+}
+
+/// Refuses what cannot be done; the image and its arguments.
+pub(super) fn check(unit: Confined<'_>) -> Result<(&str, &[String]), Error> {
+    let (launch, sandbox) = (unit.launch, unit.sandbox);
+    let (image, command) = match &launch.program {
+        Program::Image { image, command } => (image, command),
+        Program::Command { program, .. } => {
+            return refused(
+                "command",
+                format!(
+                    "`{program}` is a program of this host: a pod needs an `image` that it is in; the provider `process` runs \
+                     commands"
+                ),
+            );
+        }
+    };
+    let id = &sandbox.id;
+    let sound = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    if !(1..=100).contains(&id.len()) || !id.bytes().all(sound) || id.ends_with('-') {
+        return refused(
+            "id",
+            format!(
+                "`{}` is not 1 to 100 of a-z, 0-9 and `-`, the last no `-`",
+                id.escape_debug()
+            ),
+        );
+    }
+    if !unit.has_streams() || !sandbox.ports.is_empty() {
+        return refused(
+            "ports",
+            "a server in a pod is spoken to over its standard streams only".to_owned(),
+        );
+    }
+    if let Some(mount) = sandbox.mounts.first() {
+        return refused(
+            "mounts",
+            format!(
+                "`{}` is a path of this host, and pods are on nodes of their cluster",
+                mount.inside
+            ),
+        );
+    }
+    if let Network::Allow(_) = sandbox.network {
+        return refused(
+            "network",
+            "an allow-list of hosts is not enforced in pods: a NetworkPolicy knows addresses only; `none` and `open` are"
+                .to_owned(),
+        );
+    }
+    for name in launch.env.keys() {
+        let sound = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        let digit = name
+            .bytes()
+            .next()
+            .is_some_and(|byte| byte.is_ascii_digit());
+        if name.is_empty() || digit || !name.bytes().all(sound) {
+            return refused(
+                "environment",
+                format!(
+                    "`{}` cannot be passed to a pod: a name is of letters, digits, `_`, `-` and `.`, the first no digit",
+                    name.escape_debug()
+                ),
+            );
+        }
+    }
+    Ok((image, command))
+}
+
+fn meta(options: &Options, id: &str, name: String) -> ObjectMeta {
+    let label: String = id.chars().take(63).collect();
+    // A label begins and ends with a letter or a digit.
+    let label = label.trim_matches('-').to_owned();
+    let labels = [
+        ("app.kubernetes.io/managed-by", "toolwharf".to_owned()),
+        (LABEL_INSTALL, options.install.clone()),
+        (LABEL_RUN, options.run.clone()),
+        (LABEL_SERVER, label),
+    ];
+    ObjectMeta {
+        name: Some(name),
+        labels: Some(labels.map(|(key, value)| (key.to_owned(), value)).into()),
+        annotations: Some(BTreeMap::from([(
+            ANNOTATION_SERVER.to_owned(),
+            id.to_owned(),
+        )])),
+        ..ObjectMeta::default()
+    }
+}
+
+/// Its variables, by number: a name of a variable need not be one of a key.
+pub(super) fn secret(options: &Options, unit: Confined<'_>) -> Secret {
+    let id = &unit.sandbox.id;
+    let values = unit.launch.env.values().enumerate();
+    let data = values.map(|(n, value)| (n.to_string(), ByteString(value.as_bytes().to_vec())));
+    Secret {
+        metadata: meta(options, id, name(options, id)),
+        data: Some(data.collect()),
+        ..Secret::default()
+    }
+}
+
+/// That it goes when the Secret does.
+pub(super) fn owned_by(secret: &Secret) -> Vec<OwnerReference> {
+    vec![OwnerReference {
+        api_version: "v1".to_owned(),
+        kind: "Secret".to_owned(),
+        name: secret.metadata.name.clone().unwrap_or_default(),
+        uid: secret.metadata.uid.clone().unwrap_or_default(),
+        ..OwnerReference::default()
+    }]
+}
+
+pub(super) fn policy(options: &Options, sandbox: &Sandbox, owner: &Secret) -> NetworkPolicy {
+    // That of an earlier pod may be on its way out yet, and would take this one's name along.
+    let uid: String = owner
+        .metadata
+        .uid
+        .iter()
+        .flat_map(|uid| uid.chars())
+        .take(8)
+        .collect();
+    let name = format!("{}-{uid}", name(options, &sandbox.id));
+    let mut metadata = meta(options, &sandbox.id, name);
+    metadata.owner_references = Some(owned_by(owner));
+    let selected = metadata.labels.clone().unwrap_or_default();
+    let selected = selected
+        .into_iter()
+        .filter(|(key, _)| [LABEL_INSTALL, LABEL_SERVER].contains(&key.as_str()));
+    // A rule without peers lets everything out; no rule lets nothing out.
+    let out = (sandbox.network == Network::Open).then(NetworkPolicyEgressRule::default);
+    NetworkPolicy {
+        metadata,
+        spec: Some(NetworkPolicySpec {
+            pod_selector: Some(LabelSelector {
+                match_labels: Some(selected.collect()),
+                ..LabelSelector::default()
+            }),
+            policy_types: Some(vec!["Ingress".to_owned(), "Egress".to_owned()]),
+            egress: Some(out.into_iter().collect()),
+            ..NetworkPolicySpec::default()
+        }),
+    }
+}
+
+/// The name of the claim for a volume.
+pub(super) fn claim_name(options: &Options, id: &str, path: &str) -> String {
+    let sum = hex::encode(&Sha256::digest(path)[..6]);
+    format!("{}-{sum}", name(options, id))
+}
+
+pub(super) fn claim(options: &Options, sandbox: &Sandbox, path: &str) -> PersistentVolumeClaim {
+    let id = &sandbox.id;
+    let mut metadata = meta(options, id, claim_name(options, id, path));
+    if let Some(annotations) = &mut metadata.annotations {
+        annotations.insert(ANNOTATION_PATH.to_owned(), path.to_owned());
+    }
+    let size = Quantity(sandbox.limits.disk.to_string());
+    PersistentVolumeClaim {
+        metadata,
+        spec: Some(PersistentVolumeClaimSpec {
+            access_modes: Some(vec!["ReadWriteOnce".to_owned()]),
+            storage_class_name: options.storage_class.clone(),
+            resources: Some(VolumeResourceRequirements {
+                requests: Some(BTreeMap::from([("storage".to_owned(), size)])),
+                ..VolumeResourceRequirements::default()
+            }),
+            ..PersistentVolumeClaimSpec::default()
+        }),
+        ..PersistentVolumeClaim::default()
+    }
+}
+
+pub(super) fn pod(
+    options: &Options,
+    unit: Confined<'_>,
+    (image, args): (&str, &[String]),
+    owner: &Secret,
+) -> Pod {
+    let (launch, sandbox) = (unit.launch, unit.sandbox);
+    let id = &sandbox.id;
+    let name = name(options, id);
+    let limits = sandbox.limits;
+    let tmp = limits.disk.min(limits.memory / 2);
+    let mut volumes = Vec::new();
+    let mut mounts = Vec::new();
+    let mut add = |name: String, path: &str, volume: Volume| {
+        mounts.push(VolumeMount {
+            name: name.clone(),
+            mount_path: path.to_owned(),
+            ..VolumeMount::default()
+        });
+        volumes.push(Volume { name, ..volume });
+    };
+    for (n, path) in sandbox.volumes.iter().enumerate() {
+        let claim = PersistentVolumeClaimVolumeSource {
+            claim_name: claim_name(options, id, path),
+            ..PersistentVolumeClaimVolumeSource::default()
+        };
+        let volume = Volume {
+            persistent_volume_claim: Some(claim),
+            ..Volume::default()
+        };
+        add(format!("volume-{n}"), path, volume);
+    }
+    for (name, path, size) in [("tmp", "/tmp", tmp), ("run", "/run", tmp.min(RUN))] {
+        if sandbox
+            .volumes
+            .iter()
+            .any(|volume| volume.trim_end_matches('/') == path)
+        {
+            continue;
+        }
+        let scratch = EmptyDirVolumeSource {
+            medium: Some("Memory".to_owned()),
+            size_limit: Some(Quantity(size.to_string())),
+        };
+        let volume = Volume {
+            empty_dir: Some(scratch),
+            ..Volume::default()
+        };
+        add(name.to_owned(), path, volume);
+    }
+    let env = launch.env.keys().enumerate().map(|(n, variable)| EnvVar {
+        name: variable.clone(),
+        value_from: Some(EnvVarSource {
+            secret_key_ref: Some(SecretKeySelector {
+                name: name.clone(),
+                key: n.to_string(),
+                ..SecretKeySelector::default()
+            }),
+            ..EnvVarSource::default()
+        }),
+        ..EnvVar::default()
+    });
+    // Kubernetes fills `$(NAME)` in, and takes `$$` for `$`.
+    let args: Vec<String> = args.iter().map(|arg| arg.replace('$', "$$")).collect();
+    let server = Container {
+        name: SERVER.to_owned(),
+        image: Some(image.to_owned()),
+        args: (!args.is_empty()).then_some(args),
+        env: Some(env.collect()),
+        stdin: Some(true),
+        volume_mounts: Some(mounts),
+        ..locked_down(limits.cpu_millis, limits.memory)
+    };
+    let verify = options.probe_image.as_ref().map(|image| Container {
+        name: VERIFY.to_owned(),
+        image: Some(image.clone()),
+        command: Some(["/bin/sh", "-c", LOOK].map(str::to_owned).into()),
+        ..locked_down(100, 64 << 20)
+    });
+    let mut metadata = meta(options, id, name);
+    metadata.owner_references = Some(owned_by(owner));
+    Pod {
+        metadata,
+        spec: Some(PodSpec {
+            containers: [server].into_iter().chain(verify).collect(),
+            volumes: Some(volumes),
+            // We restart, not the kubelet.
+            restart_policy: Some("Never".to_owned()),
+            // For who else removes it: we say how long it has.
+            termination_grace_period_seconds: Some(GRACE),
+            runtime_class_name: options.runtime_class.clone(),
+            automount_service_account_token: Some(false),
+            enable_service_links: Some(false),
+            // The first process of the pod is not the server: one that does not handle SIGTERM ends by it.
+            share_process_namespace: Some(true),
+            security_context: Some(PodSecurityContext {
+                seccomp_profile: Some(SeccompProfile {
+                    type_: "RuntimeDefault".to_owned(),
+                    ..SeccompProfile::default()
+                }),
+                ..PodSecurityContext::default()
+            }),
+            ..PodSpec::default()
+        }),
+        ..Pod::default()
+    }
+}
+
+/// What holds for every container, whatever its image says.
+fn locked_down(cpu_millis: u32, memory: u64) -> Container {
+    let limits = BTreeMap::from([
+        ("cpu".to_owned(), Quantity(format!("{cpu_millis}m"))),
+        ("memory".to_owned(), Quantity(memory.to_string())),
+    ]);
+    // A node is not to be full of servers that do nothing.
+    let requests = BTreeMap::from([
+        (
+            "cpu".to_owned(),
+            Quantity(format!("{}m", cpu_millis.min(10))),
+        ),
+        (
+            "memory".to_owned(),
+            Quantity(memory.min(32 << 20).to_string()),
+        ),
+    ]);
+    Container {
+        image_pull_policy: Some("IfNotPresent".to_owned()),
+        resources: Some(ResourceRequirements {
+            limits: Some(limits),
+            requests: Some(requests),
+            ..ResourceRequirements::default()
+        }),
+        security_context: Some(SecurityContext {
+            allow_privilege_escalation: Some(false),
+            privileged: Some(false),
+            read_only_root_filesystem: Some(true),
+            capabilities: Some(Capabilities {
+                drop: Some(vec!["ALL".to_owned()]),
+                ..Capabilities::default()
+            }),
+            ..SecurityContext::default()
+        }),
+        ..Container::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use model::{Launch, Mount, Place, Port, Reach};
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const VALUE: &str = "hunter2";
+
+    fn options() -> Options {
+        Options {
+            kubeconfig: None,
+            context: None,
+            namespace: None,
+            runtime_class: Some("gvisor".to_owned()),
+            storage_class: None,
+            probe_image: None,
+            install: "abc".to_owned(),
+            run: "run-1".to_owned(),
+        }
+    }
+
+    fn launch() -> Launch {
+        let image = "registry.example/server:1".to_owned();
+        let command = vec!["--home=$(HOME)".to_owned()];
+        let mut launch = Launch::new(Program::Image { image, command }, Place::Host);
+        launch.env.insert("TOKEN".to_owned(), VALUE.to_owned());
+        launch
+    }
+
+    fn objects(change: impl FnOnce(&mut Sandbox)) -> (Value, Value) {
+        let (launch, mut sandbox) = (launch(), Sandbox::new("one"));
+        change(&mut sandbox);
+        let unit = Confined {
+            label: "one",
+            launch: &launch,
+            sandbox: &sandbox,
+        };
+        let options = options();
+        let mut owner = secret(&options, unit);
+        owner.metadata.uid = Some("0123456789".to_owned());
+        let program = check(unit).expect("it can be done");
+        let pod = serde_json::to_value(pod(&options, unit, program, &owner));
+        let policy = serde_json::to_value(policy(&options, &sandbox, &owner));
+        (pod.expect("JSON"), policy.expect("JSON"))
+    }
+
+    #[test]
+    fn a_pod_has_no_values_no_token_and_nothing_to_gain() {
+        let (pod, _) = objects(|_| {});
+        assert!(!pod.to_string().contains(VALUE), "{pod}");
+        let spec = &pod["spec"];
+        assert_eq!(spec["automountServiceAccountToken"], false);
+        assert_eq!(spec["restartPolicy"], "Never");
+        assert_eq!(spec["runtimeClassName"], "gvisor");
+        assert_eq!(
+            spec["securityContext"]["seccompProfile"]["type"],
+            "RuntimeDefault"
+        );
+        let server = &spec["containers"][0];
+        assert_eq!(
+            server["securityContext"],
+            json!({
+                "allowPrivilegeEscalation": false,
+                "privileged": false,
+                "readOnlyRootFilesystem": true,
+                "capabilities": {"drop": ["ALL"]},
+            })
+        );
+        let from = json!({"secretKeyRef": {"name": "toolwharf-abc-one", "key": "0"}});
+        assert_eq!(server["env"], json!([{"name": "TOKEN", "valueFrom": from}]));
+        // Kubernetes makes of this what was given.
+        assert_eq!(server["args"], json!(["--home=$$(HOME)"]));
+        assert_eq!(pod["metadata"]["ownerReferences"][0]["uid"], "0123456789");
+    }
+
+    #[test]
+    fn policies_let_nothing_in_and_out_only_what_is_open() {
+        let (_, none) = objects(|_| {});
+        let (_, open) = objects(|sandbox| sandbox.network = Network::Open);
+        for policy in [&none, &open] {
+            assert_eq!(policy["spec"]["policyTypes"], json!(["Ingress", "Egress"]));
+            assert!(policy["spec"].get("ingress").is_none());
+            let selected = json!({LABEL_INSTALL: "abc", LABEL_SERVER: "one"});
+            assert_eq!(policy["spec"]["podSelector"]["matchLabels"], selected);
+        }
+        assert_eq!(none["spec"]["egress"], json!([]));
+        assert_eq!(open["spec"]["egress"], json!([{}]));
+    }
+
+    #[test]
+    fn what_a_pod_cannot_do_is_refused_by_its_field() {
+        let refusal = |launch: &Launch, sandbox: &Sandbox| {
+            let unit = Confined {
+                label: "one",
+                launch,
+                sandbox,
+            };
+            match check(unit) {
+                Err(Error::Refused { field, .. }) => field,
+                other => panic!("{other:?}"),
+            }
+        };
+        let mut command = launch();
+        let (program, args) = ("cat".to_owned(), Vec::new());
+        command.program = Program::Command { program, args };
+        assert_eq!(refusal(&command, &Sandbox::new("one")), "command");
+        let mut port = launch();
+        let path = "/mcp".to_owned();
+        port.reach = Reach::Port { path };
+        assert_eq!(refusal(&port, &Sandbox::new("one")), "ports");
+        let mut named = launch();
+        named.env.insert("A B".to_owned(), String::new());
+        assert_eq!(refusal(&named, &Sandbox::new("one")), "environment");
+        for id in ["", "A", "a.b", "a-"] {
+            assert_eq!(refusal(&launch(), &Sandbox::new(id)), "id", "{id}");
+        }
+        let check = |field: &str, change: &dyn Fn(&mut Sandbox)| {
+            let mut sandbox = Sandbox::new("one");
+            change(&mut sandbox);
+            assert_eq!(refusal(&launch(), &sandbox), field);
+        };
+        check("ports", &|it| {
+            it.ports = vec![Port {
+                inside: 80,
+                host: None,
+            }]
+        });
+        check("network", &|it| {
+            it.network = Network::Allow(vec!["x.example".to_owned()])
+        });
+        check("mounts", &|it| {
+            it.mounts = vec![Mount {
+                host: PathBuf::from("/etc"),
+                inside: "/mnt".to_owned(),
+                read_only: true,
+            }]
+        });
+    }
+}
