@@ -24,6 +24,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// A connection that lasts so long is one to a server that runs.
 const SETTLED: Duration = Duration::from_secs(2);
+/// How long the last bytes of a connection that broke may take to be read.
+const LAST: Duration = Duration::from_millis(500);
 /// How long what was written before the first connection may take to arrive.
 const EARLY: Duration = Duration::from_millis(20);
 
@@ -136,6 +138,19 @@ impl Pump {
         } else if input.write_all(b"\n").await.is_err() {
             return;
         }
+        let status = attached.take_status();
+        let broken = async {
+            // With a status the streams come to their end. Without one they may stay open for ever: the halves of kube's pipes
+            // do not close when they are dropped.
+            let said = match status {
+                Some(status) => status.await,
+                None => None,
+            };
+            match said {
+                Some(_) => std::future::pending().await,
+                None => sleep(LAST).await,
+            }
+        };
         let (stdin, stdout, killed) = (&mut self.stdin, &mut self.stdout, &self.killed);
         let writing = async move {
             let mut chunk = vec![0; BUFFER];
@@ -185,6 +200,7 @@ impl Pump {
         tokio::select! {
             _ = reading => {}
             () = settled => {}
+            () = broken => {}
             // Both end with the connection; the output has more to say.
             () = async { writing.await; std::future::pending().await } => {}
         }
