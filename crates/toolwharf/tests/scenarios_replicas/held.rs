@@ -179,6 +179,7 @@ async fn d04(way: Way) {
     .await;
     hosted.is(&first, "elsewhere").await;
     assert_eq!(watched.most(), 1);
+    proxy.close().await;
 }
 
 #[tokio::test]

@@ -206,6 +206,15 @@ impl Proxy {
     pub(crate) fn be(&self, way: Way) {
         self.way.send_replace(way);
     }
+
+    /// Ends all connections. One that is left while it signs in would hold up whoever makes or drops a database, for a minute.
+    pub(crate) async fn close(self) {
+        self.be(Way::Cut);
+        wait_for("the end of all connections", DEADLINE, async || {
+            self.way.receiver_count() == 0
+        })
+        .await;
+    }
 }
 
 async fn carried(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut way: watch::Receiver<Way>) {
