@@ -116,6 +116,12 @@ const TOOLS: &[Tool] = &[
         apt: &["e2fsprogs"],
     },
     Tool {
+        name: "haproxy",
+        why: "replicas are tested behind it",
+        found: || docker::program("haproxy").is_some(),
+        apt: &["haproxy"],
+    },
+    Tool {
         name: "chromium and chromedriver",
         why: "the console is tested in it",
         found: || {

@@ -11,7 +11,7 @@ mod told;
 mod values;
 mod walk;
 
-use std::{cell::RefCell, path::Path, time::Duration};
+use std::{cell::RefCell, net::SocketAddr, path::Path, time::Duration};
 
 use model::{
     AuditBodies, HostingSettings, KubernetesSettings, Limits, LogFormat, NamingPolicy, Packages,
@@ -160,6 +160,10 @@ fn root(mut root: Table<'_, '_>, settings: &mut Settings) {
     }
     if let Some(mut replicas) = root.table("replicas") {
         replicas.time("lease", &mut settings.replicas.lease);
+        let must = r#"an address and a port, such as "10.0.0.5:6281""#;
+        settings.replicas.listen = replicas
+            .text("listen", must, |text| text.parse::<SocketAddr>().is_ok())
+            .and_then(|text| text.parse().ok());
     }
     if let Some(mut log) = root.table("log") {
         let level = log.string("level").map(|(level, _)| level);

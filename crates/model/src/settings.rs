@@ -4,6 +4,7 @@
 //! finite. Deliberately absent: reading a file (the binary's `config` does) and servers.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -243,6 +244,8 @@ pub enum LogFormat {
 pub struct Replicas {
     /// A replica that the database has not heard of for so long is lost, and what it held is free.
     pub lease: Duration,
+    /// Where this replica listens for the others; by default on its address on the way to the database, on a free port.
+    pub listen: Option<SocketAddr>,
 }
 
 /// What callers of one project see.
@@ -373,6 +376,7 @@ impl Default for Replicas {
     fn default() -> Self {
         Self {
             lease: Duration::from_secs(15),
+            listen: None,
         }
     }
 }

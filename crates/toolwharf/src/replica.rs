@@ -21,7 +21,7 @@ use futures_util::future::BoxFuture;
 use model::ServerSpec;
 use parking_lot::Mutex;
 use runtime::{process::Spawner, sentinel::monotonic_nanos};
-use store::{NewReplica, Store};
+use store::{NewReplica, ReplicaRow, Store};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -48,6 +48,8 @@ pub(crate) struct Replica {
     turns: AtomicU64,
     spawner: Spawner,
     file: PathBuf,
+    /// Where other replicas reach it.
+    address: String,
 }
 
 /// One membership.
@@ -91,6 +93,7 @@ impl Replica {
         lease: Duration,
         spawner: &Spawner,
         data_dir: &Path,
+        address: String,
     ) -> store::Result<Option<Arc<Self>>> {
         if !store.has_replicas() {
             return Ok(None);
@@ -99,7 +102,7 @@ impl Replica {
         if let Ok(before) = fs::read_to_string(&file) {
             store.replica_remove(before.trim()).await?;
         }
-        let member = add(store, lease, &file).await?;
+        let member = add(store, lease, &file, &address).await?;
         Ok(Some(Arc::new(Self {
             store: store.clone(),
             lease,
@@ -109,6 +112,7 @@ impl Replica {
             turns: AtomicU64::new(0),
             spawner: spawner.clone(),
             file,
+            address,
         })))
     }
 
@@ -128,6 +132,14 @@ impl Replica {
     /// Another number whenever a replica came or went, or a lease got another holder.
     pub(crate) fn turns(&self) -> u64 {
         self.turns.load(Ordering::Relaxed)
+    }
+
+    /// All replicas that are there.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub(crate) async fn list(&self) -> store::Result<Vec<ReplicaRow>> {
+        self.store.replica_list().await
     }
 
     /// How many replicas there are (`None`: the database does not say), and leases that this one holds.
@@ -224,7 +236,7 @@ impl Replica {
     }
 
     async fn rejoin(&self) -> store::Result<()> {
-        let member = add(&self.store, self.lease, &self.file).await?;
+        let member = add(&self.store, self.lease, &self.file, &self.address).await?;
         tracing::info!(id = member.id, "this replica joined again");
         *self.member.lock() = member;
         self.spawner.end_all_at(None);
@@ -350,14 +362,19 @@ fn lease_of(server: &ServerSpec) -> String {
     format!("server:{}", server.registered_as().unwrap_or_default())
 }
 
-async fn add(store: &Store, lease: Duration, file: &Path) -> store::Result<Arc<Member>> {
+async fn add(
+    store: &Store,
+    lease: Duration,
+    file: &Path,
+    address: &str,
+) -> store::Result<Arc<Member>> {
     let until = Until::of(lease);
     let id = store::new_id();
     let replica = NewReplica {
         id: &id,
         name: &host(),
         version: env!("CARGO_PKG_VERSION"),
-        address: None,
+        address: Some(address),
     };
     store.replica_add(replica, lease).await?;
     if let Err(error) = fs::write(file, &id) {

@@ -7,6 +7,7 @@ use std::{
 };
 
 use anyhow::Context;
+use futures_util::future::OptionFuture;
 use http::HeaderMap;
 use model::ProjectId;
 use model::Settings;
@@ -23,7 +24,10 @@ use crate::{
     auth::{self, Identities, Keys, Role},
     clients::Clients,
     console::{self, Apps},
-    gateway::{self, Front, Guard, Seal},
+    gateway::{
+        self, Front, Guard, Seal,
+        peers::{self, Peers},
+    },
     hosting::Hosting,
     install::Catalogue,
     itself::Itself,
@@ -64,8 +68,16 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     let lock = Lock::take(&data_dir).await?;
     let store = startup::open_store(&config.settings, &data_dir).await?;
     let spawner = startup::spawner()?;
-    let replica =
-        Replica::join(&store, config.settings.replicas.lease, &spawner, &data_dir).await?;
+    let replicas = config.settings.replicas;
+    let (inside, replica) = match &config.settings.database_url {
+        Some(url) => {
+            let (inside, address) = peers::bind(replicas.listen, url).await?;
+            let joined =
+                Replica::join(&store, replicas.lease, &spawner, &data_dir, address.clone());
+            (Some((inside, address)), joined.await?)
+        }
+        None => (None, None),
+    };
     startup::close_open(&store).await?;
     let (token, new) = auth::bootstrap(&store, &data_dir).await?;
     let wanted = args.listen.as_ref().unwrap_or(&config.settings.listen);
@@ -111,11 +123,22 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     let agents = Agents::new(gateway.clone(), projects.clone(), store.clone());
     let guard = Guard::new(&config.settings, address.ip(), identities.clone());
     let most = most_connections(config.settings.limits.max_connections, files);
+    let (inside, peers) = match (inside, &replica) {
+        (Some((inside, address)), Some(replica)) => {
+            let key = projects.session_key().await?;
+            (
+                Some(inside),
+                Some(Peers::new(replica.clone(), address, key)),
+            )
+        }
+        _ => (None, None),
+    };
     let front = Front::new(
         gateway.clone(),
         projects.clone(),
         guard,
         Seal::new(projects.session_key().await?),
+        peers.clone(),
         most,
     );
     let over = CancellationToken::new();
@@ -191,7 +214,13 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     .merge(logins::router(logins.clone(), identify));
     let other = Site::new(rest, more);
     let drain = config.settings.limits.drain.min(STOPPING - LEAST_GRACE);
-    let serving = gateway::serve(listener, front.clone(), other, over.clone(), drain);
+    let serving = gateway::serve(listener, front.clone(), Some(other), over.clone(), drain);
+    let serving = async {
+        let others =
+            inside.map(|inside| gateway::serve(inside, front.clone(), None, over.clone(), drain));
+        let (connections, _) = tokio::join!(serving, OptionFuture::from(others));
+        connections
+    };
     let sandbox = async {
         match apps {
             Some(apps) => apps.serve().await,
@@ -214,6 +243,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
             () = memory::give_back() => {}
             () = sandbox => {}
             () = follow(replica.as_deref()) => {}
+            () = follow_peers(peers.as_deref()) => {}
             () = take_in_changes(replica.as_deref(), &keys, &store, &projects, &hosting) => {}
         }
         anyhow::Ok(())
@@ -260,6 +290,14 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
 async fn follow(replica: Option<&Replica>) {
     match replica {
         Some(replica) => replica.follow().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Keeps the list of the other replicas, if there may be any.
+async fn follow_peers(peers: Option<&Peers>) {
+    match peers {
+        Some(peers) => peers.follow().await,
         None => std::future::pending().await,
     }
 }

@@ -164,6 +164,7 @@ runtime_class = "gvisor"      # the RuntimeClass of pods; "" for the cluster's d
 [replicas]
 # Of several gateways on one Postgres.
 lease = "15s"                 # a replica that is silent for so long is lost, and its servers run elsewhere
+# listen = "10.0.0.5:6281"    # where this replica is reached by the others; by default its address on the way to the database, and a free port
 
 [log]
 level = "info"                # or a filter such as "info,engine=debug"

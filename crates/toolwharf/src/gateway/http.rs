@@ -16,8 +16,9 @@ mod streams;
 
 use std::{sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use engine::{Gateway, Scope};
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
 use hyper::body::Incoming;
 use mcp::{
     Frame, Kind,
@@ -32,6 +33,7 @@ use self::{collect::is_json, reply::method_not_allowed};
 use super::{
     Body,
     guard::{Asked, Guard, Refusal, challenge},
+    peers::{Forwarded, Peers},
     room::{Held, Room},
     seal::Seal,
     sessions::Sessions,
@@ -60,7 +62,9 @@ pub(crate) struct Front {
     pub(super) gateway: Gateway,
     projects: Arc<Projects>,
     guard: Guard,
-    seal: Seal,
+    pub(super) seal: Seal,
+    /// Other replicas, if there may be any.
+    pub(super) peers: Option<Arc<Peers>>,
     pub(super) sessions: Sessions,
     pub(super) tasks: TaskTracker,
     room: Arc<Room>,
@@ -76,6 +80,7 @@ impl Front {
         projects: Arc<Projects>,
         guard: Guard,
         seal: Seal,
+        peers: Option<Arc<Peers>>,
         most_connections: usize,
     ) -> Arc<Self> {
         let backlog = Backlog::new(gateway.settings().limits.max_unread_bytes);
@@ -84,6 +89,7 @@ impl Front {
             projects,
             guard,
             seal,
+            peers,
             sessions: Sessions::default(),
             tasks: TaskTracker::new(),
             room: Arc::default(),
@@ -224,7 +230,11 @@ impl Front {
         request: Request<Upload>,
         wire: Arc<Wire>,
     ) -> Result<Response<Body>, Refusal> {
-        self.guard.check(request.headers())?;
+        let forwarded = request.extensions().get::<Forwarded>().cloned();
+        if forwarded.is_none() {
+            // Otherwise the replica that forwards it has checked that.
+            self.guard.check(request.headers())?;
+        }
         let principal = self.guard.principal(Asked::of(&request)).await?;
         let (parts, body) = request.into_parts();
         let path = parts.uri.path();
@@ -233,8 +243,19 @@ impl Front {
             return Box::pin(self.sse(parts, body, principal, wire)).await;
         }
         let scope = self.admit(&principal, scope(path, &parts.headers)?).await?;
+        if parts.method == Method::POST {
+            return self
+                .post(Box::new(parts), body, scope, principal, wire)
+                .await;
+        }
+        let head = (&parts.method, &parts.uri, &parts.headers);
+        let none = Bytes::new();
+        if let Some(answering) = self.forward(head, &none, &principal, forwarded.is_some())
+            && let Some(answer) = answering.await
+        {
+            return Ok(answer);
+        }
         match parts.method {
-            Method::POST => self.post(parts.headers, body, scope, principal, wire).await,
             Method::GET => self.stream(&parts.headers, &scope, &principal, &wire).await,
             Method::DELETE => {
                 let Some((session, _)) = self
@@ -252,13 +273,14 @@ impl Front {
 
     async fn post(
         self: Arc<Self>,
-        headers: HeaderMap,
+        mut parts: Box<Parts>,
         mut body: Upload,
         scope: Scope,
         principal: Arc<Principal>,
         wire: Arc<Wire>,
     ) -> Result<Response<Body>, Refusal> {
-        if !is_json(&headers) {
+        let forwarded = parts.extensions.get::<Forwarded>().cloned();
+        if !is_json(&parts.headers) {
             return Err(refusal(
                 StatusCode::UNSUPPORTED_MEDIA_TYPE,
                 "send `Content-Type: application/json`",
@@ -268,26 +290,53 @@ impl Front {
         let limits = &settings.limits;
         let text = collect(&mut body, limits.max_body_bytes).await?;
         let text = body.counted(text);
+        Self::check_forwarded(forwarded.as_ref(), &text)?;
         if text.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[') {
-            return Box::pin(self.batch(&headers, &text, scope, principal)).await;
+            if let Some(answering) = self.forward(
+                (&parts.method, &parts.uri, &parts.headers),
+                &text,
+                &principal,
+                forwarded.is_some(),
+            ) && let Some(answer) = answering.await
+            {
+                return Ok(answer);
+            }
+            return Box::pin(self.batch(&parts.headers, &text, scope, principal)).await;
         }
         let frame = match Frame::parse(text, limits.max_depth) {
             Ok(frame) => frame,
             Err(invalid) => return Ok(unreadable(&invalid)),
         };
-        if server::modern::is_modern(&headers, &frame) {
+        if server::modern::is_modern(&parts.headers, &frame) {
             let scope = self.rescoped(&principal, scope, &frame).await?;
-            return Ok(self.modern(headers, frame, scope, principal, wire).await);
+            return Ok(self
+                .modern(
+                    std::mem::take(&mut parts.headers),
+                    frame,
+                    scope,
+                    principal,
+                    wire,
+                )
+                .await);
         }
         if frame.kind() == Kind::Request && frame.method() == method::INITIALIZE {
             let scope = self.rescoped(&principal, scope, &frame).await?;
             return Box::pin(self.initialize(&frame, scope, principal)).await;
         }
-        let (session, scope) = self.session(&headers, &scope, &principal).await?;
+        if let Some(answering) = self.forward(
+            (&parts.method, &parts.uri, &parts.headers),
+            frame.text(),
+            &principal,
+            forwarded.is_some(),
+        ) && let Some(answer) = answering.await
+        {
+            return Ok(answer);
+        }
+        let (session, scope) = self.session(&parts.headers, &scope, &principal).await?;
         let scope = self.rescoped(&principal, scope, &frame).await?;
         match frame.kind() {
             Kind::Request => {
-                let streams = prefers_stream(&headers);
+                let streams = prefers_stream(&parts.headers);
                 let account = wire.account().clone();
                 let answer = self.legacy(session, frame, scope, principal, account, streams);
                 Ok(answer.await)

@@ -104,12 +104,12 @@ fn full(most: usize) -> String {
     format!("{most} connections are open, which is all that may be (`max_connections`)")
 }
 
-/// Serves connections until `over`, then lets those in flight finish for `drain`. What is still busy then goes on until
+/// Serves connections, those of other replicas without `other`, until `over`, then lets those in flight finish for `drain`. What is still busy then goes on until
 /// the program ends; it is given back, to wait for.
 pub(crate) async fn serve(
     listener: TcpListener,
     front: Arc<Front>,
-    other: Arc<dyn Routes>,
+    other: Option<Arc<dyn Routes>>,
     over: CancellationToken,
     drain: Duration,
 ) -> TaskTracker {
@@ -172,7 +172,7 @@ pub(crate) async fn serve(
 async fn connection(
     socket: TcpStream,
     front: Arc<Front>,
-    other: Arc<dyn Routes>,
+    other: Option<Arc<dyn Routes>>,
     over: CancellationToken,
     seat: Seat,
 ) {
@@ -201,7 +201,7 @@ async fn connection(
 async fn http(
     socket: &mut TcpStream,
     front: &Arc<Front>,
-    other: Arc<dyn Routes>,
+    other: Option<Arc<dyn Routes>>,
     over: &CancellationToken,
     seat: &Seat,
     wire: Arc<Wire>,
@@ -212,7 +212,7 @@ async fn http(
         let wire = wire.clone();
         service_fn(move |request: Request<Incoming>| {
             let at_work = AtWork::begin(wire.clone());
-            answer(&front, &other, &wire, request, cap)
+            answer(&front, other.as_ref(), &wire, request, cap)
                 .map(|answer| Ok::<_, io::Error>(answer.map(|body| Download::new(body, at_work))))
         })
     };
@@ -333,12 +333,16 @@ impl AsyncWrite for Counted<'_> {
 /// The future of what answers MCP is small, for it is moved into its connection; all others are boxed.
 fn answer(
     front: &Arc<Front>,
-    other: &Arc<dyn Routes>,
+    other: Option<&Arc<dyn Routes>>,
     wire: &Arc<Wire>,
     request: Request<Incoming>,
     cap: Option<usize>,
 ) -> impl Future<Output = Response<Body>> + use<> {
     let request = request.map(|body| front.upload(body, wire));
+    let Some(other) = other else {
+        let forwarded = front.clone().answer_forwarded(request, wire.clone());
+        return Either::Right(Box::pin(forwarded) as Pin<Box<dyn Future<Output = _> + Send>>);
+    };
     if let Some(most) = cap
         && !is_reserved_for(front, &request)
     {

@@ -6,12 +6,14 @@
 
 mod batch;
 mod body;
+mod forward;
 mod guard;
 mod http;
 mod idle;
 mod listen;
 mod listener;
 mod patience;
+pub(crate) mod peers;
 mod room;
 mod seal;
 mod sessions;

@@ -17,6 +17,7 @@ use mcp::{
 use model::{ProjectId, ServerName};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use zeroize::Zeroizing;
 
 /// Characters of an id.
 const MAX_ID_CHARS: usize = 512;
@@ -47,6 +48,9 @@ struct Inside {
     /// The client's name and version, cut.
     n: String,
     r: String,
+    /// The replica that opened it: where others reach it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    o: Option<String>,
 }
 
 impl Seal {
@@ -55,7 +59,13 @@ impl Seal {
     }
 
     /// Makes the id of a session that is opened now.
-    pub(crate) fn seal(&self, principal: &str, scope: &Scope, face: &Face) -> SessionId {
+    pub(crate) fn seal(
+        &self,
+        principal: &str,
+        scope: &Scope,
+        face: &Face,
+        opener: Option<&str>,
+    ) -> SessionId {
         let info: Value = serde_json::from_slice(&face.info).unwrap_or_default();
         let text = |key: &str| cut(info[key].as_str().unwrap_or_default());
         let mut inside = Inside {
@@ -66,6 +76,7 @@ impl Seal {
             s: scope.server.as_ref().map(ToString::to_string),
             n: text("name"),
             r: text("version"),
+            o: opener.map(str::to_owned),
         };
         let id = self.sealed(principal, &inside);
         if id.len() <= MAX_ID_CHARS {
@@ -78,13 +89,16 @@ impl Seal {
 
     fn sealed(&self, principal: &str, inside: &Inside) -> String {
         let text = serde_json::to_string(inside).expect("it has no maps");
-        let Sealed { mut nonce, sealed } = self.0.seal_login(&["session", principal], &text);
+        self.sealed_text(&["session", principal], &text)
+    }
+
+    fn sealed_text(&self, place: &[&str], text: &str) -> String {
+        let Sealed { mut nonce, sealed } = self.0.seal_login(place, text);
         nonce.extend(sealed);
         URL_SAFE_NO_PAD.encode(nonce)
     }
 
-    /// What the id says; `None` if it was not sealed here for this principal, or too long ago.
-    pub(crate) fn open(&self, principal: &str, id: &str) -> Option<(Scope, Face)> {
+    fn opened_text(&self, place: &[&str], id: &str) -> Option<Zeroizing<String>> {
         if id.len() > MAX_ID_CHARS {
             return None;
         }
@@ -94,8 +108,34 @@ impl Seal {
             nonce: nonce.to_vec(),
             sealed: sealed.to_vec(),
         };
-        let text = self.0.open_login(&["session", principal], &sealed).ok()?;
-        let inside: Inside = serde_json::from_str(&text).ok()?;
+        self.0.open_login(place, &sealed).ok()
+    }
+
+    fn inside(&self, principal: &str, id: &str) -> Option<Inside> {
+        let text = self.opened_text(&["session", principal], id)?;
+        serde_json::from_str(&text).ok()
+    }
+
+    /// The replica that opened a session of this principal: the empty text if its id names none.
+    pub(crate) fn opener(&self, principal: &str, id: &str) -> Option<String> {
+        let inside = self.inside(principal, id)?;
+        Some(inside.o.unwrap_or_default())
+    }
+
+    /// The id of a session of HTTP+SSE: it says which replica opened it, and nothing else.
+    pub(crate) fn seal_sse(&self, principal: &str, opener: &str) -> SessionId {
+        self.sealed_text(&["sse", principal], opener).into()
+    }
+
+    /// The replica that opened a session of HTTP+SSE.
+    pub(crate) fn sse_opener(&self, principal: &str, id: &str) -> Option<String> {
+        let opener = self.opened_text(&["sse", principal], id)?;
+        Some(opener.to_string())
+    }
+
+    /// What the id says; `None` if it was not sealed here for this principal, or too long ago.
+    pub(crate) fn open(&self, principal: &str, id: &str) -> Option<(Scope, Face)> {
+        let inside = self.inside(principal, id)?;
         let age = store::now().timestamp() - inside.t;
         if !(-SKEW_SECONDS..=MAX_AGE_SECONDS).contains(&age) {
             return None;
@@ -148,7 +188,7 @@ mod tests {
             project: ProjectId::parse("p").ok(),
             server: None,
         };
-        let id = seal.seal("ann", &scope, &face("client"));
+        let id = seal.seal("ann", &scope, &face("client"), None);
         let (opened, read) = seal.open("ann", id.as_str()).expect("its own");
         assert_eq!(opened, scope);
         assert_eq!(read.version, Version::V2025_06_18);
@@ -167,7 +207,7 @@ mod tests {
             assert!(seal.open("ann", &changed).is_none(), "{at}");
             assert!(seal.open("ann", &id.as_str()[..at]).is_none(), "{at}");
         }
-        assert_ne!(seal.seal("ann", &scope, &face("client")), id);
+        assert_ne!(seal.seal("ann", &scope, &face("client"), None), id);
     }
 
     #[test]
@@ -180,7 +220,7 @@ mod tests {
         };
         assert!(scope.project.is_some() && scope.server.is_some());
         for name in ["\"".repeat(1000), "ü".repeat(1000), "\n".repeat(1000)] {
-            let id = seal.seal("ann", &scope, &face(&name));
+            let id = seal.seal("ann", &scope, &face(&name), None);
             assert!(id.as_str().len() <= MAX_ID_CHARS);
             assert_eq!(
                 seal.open("ann", id.as_str()).map(|(own, _)| own),
@@ -207,6 +247,7 @@ mod tests {
                 s: None,
                 n: String::new(),
                 r: String::new(),
+                o: None,
             };
             let id = seal.sealed("ann", &inside);
             assert_eq!(seal.open("ann", &id).is_some(), opens, "{}", t - now);

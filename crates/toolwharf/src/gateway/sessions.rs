@@ -29,6 +29,8 @@ pub(super) struct Entry {
     session: Arc<Session>,
     scope: Scope,
     registration: Registration,
+    /// It was opened here, not taken up.
+    is_own: bool,
 }
 
 /// All sessions.
@@ -161,6 +163,7 @@ impl Sessions {
         gateway: &Gateway,
         session: &Arc<Session>,
         scope: Scope,
+        is_own: bool,
         limit: usize,
     ) -> Option<Option<Entry>> {
         let mut all = self.all.write();
@@ -173,6 +176,7 @@ impl Sessions {
             session: session.clone(),
             scope,
             registration,
+            is_own,
         });
         Some(ended)
     }
@@ -187,6 +191,15 @@ impl Sessions {
             .filter(|entry| !entry.session.over().is_cancelled())?;
         entry.session.touch();
         Some((entry.session.clone(), entry.scope.clone()))
+    }
+
+    /// Whether the session was opened here, and is open.
+    pub(super) fn is_own(&self, id: &str) -> bool {
+        self.all
+            .read()
+            .by_id
+            .get(id)
+            .is_some_and(|entry| entry.is_own)
     }
 
     /// Whether the session is open here, or was.

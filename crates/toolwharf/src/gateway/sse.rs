@@ -21,6 +21,7 @@ use super::{
     guard::Refusal,
     http::{collect, empty, refusal, scope},
     idle::{Source, Takeover},
+    peers::Forwarded,
     wire::{Upload, Wire},
 };
 
@@ -50,15 +51,24 @@ impl Front {
                     .split('&')
                     .find_map(|pair| pair.strip_prefix("sessionId="))
                     .unwrap_or_default();
+                let forwarded = parts.extensions.get::<Forwarded>();
                 let found = self.sessions.find_any(id, &principal.id);
-                let (session, scope) = found.ok_or_else(|| {
-                    refusal(StatusCode::NOT_FOUND, "Session not found: open /sse again")
-                })?;
                 let settings = self.gateway.settings();
                 let max_depth = settings.limits.max_depth;
                 let limit = settings.limits.max_body_bytes;
                 let text = collect(&mut body, limit).await?;
                 let text = body.counted(text);
+                Self::check_forwarded(forwarded, &text)?;
+                let head = (&parts.method, &parts.uri, &parts.headers);
+                if found.is_none()
+                    && forwarded.is_none()
+                    && let Some(answer) = self.forward_sse(id, head, &text, &principal).await
+                {
+                    return Ok(answer);
+                }
+                let (session, scope) = found.ok_or_else(|| {
+                    refusal(StatusCode::NOT_FOUND, "Session not found: open /sse again")
+                })?;
                 self.message(session, scope, principal, text, max_depth)
                     .await
             }
@@ -72,9 +82,13 @@ impl Front {
         principal: Arc<Principal>,
         wire: Arc<Wire>,
     ) -> Result<Response<Body>, Refusal> {
-        let session = self.new_session(SessionId::random(), &principal);
+        let id = match &self.peers {
+            Some(peers) => self.seal.seal_sse(&principal.id, peers.address()),
+            None => SessionId::random(),
+        };
+        let session = self.new_session(id, &principal);
         let share = self.stream_share(&principal)?;
-        self.add(&session, scope)?;
+        self.add(&session, scope, true)?;
         let endpoint = Bytes::from(format!("/message?sessionId={}", session.id().as_str()));
         let takeover = Takeover {
             stream: Source::Session(session.listen(false)),

@@ -10,6 +10,7 @@ mod api;
 mod common;
 
 mod changes;
+mod forward;
 mod held;
 mod sessions;
 mod support;

@@ -7,14 +7,14 @@ use testkit::{DEADLINE, RawClient, Reply, postgres::Database};
 use crate::common::{Gateway, Setup, scripted, with};
 
 /// The versions that have sessions over streamable HTTP.
-const VERSIONS: [&str; 3] = ["2025-03-26", "2025-06-18", "2025-11-25"];
-const STREAM: (&str, &str) = ("accept", "text/event-stream");
+pub(crate) const VERSIONS: [&str; 3] = ["2025-03-26", "2025-06-18", "2025-11-25"];
+pub(crate) const STREAM: (&str, &str) = ("accept", "text/event-stream");
 
-fn request(id: u64, method: &str, params: Value) -> String {
+pub(crate) fn request(id: u64, method: &str, params: Value) -> String {
     json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).to_string()
 }
 
-fn call(tool: &str, arguments: Value) -> String {
+pub(crate) fn call(tool: &str, arguments: Value) -> String {
     request(
         7,
         "tools/call",
@@ -22,12 +22,12 @@ fn call(tool: &str, arguments: Value) -> String {
     )
 }
 
-fn ping() -> String {
+pub(crate) fn ping() -> String {
     request(1, "ping", json!({}))
 }
 
 /// Opens a session; its id.
-async fn open(client: RawClient, version: &str) -> String {
+pub(crate) async fn open(client: RawClient, version: &str) -> String {
     let params = json!({
         "protocolVersion": version, "capabilities": {"elicitation": {}},
         "clientInfo": {"name": "t", "version": "1"},
@@ -38,12 +38,12 @@ async fn open(client: RawClient, version: &str) -> String {
     id
 }
 
-fn in_session(client: RawClient, id: &str) -> RawClient {
+pub(crate) fn in_session(client: RawClient, id: &str) -> RawClient {
     client.with("mcp-session-id", id)
 }
 
 /// The session knows its version and what its client can do: a question reaches it, and its answer the server.
-async fn goes_on(client: &RawClient, version: &str) {
+pub(crate) async fn goes_on(client: &RawClient, version: &str) {
     let reply = client.post(call("echo", json!({"text": "x"}))).await;
     assert_eq!(reply.status, 200, "{version}: {}", reply.text());
     assert!(reply.response().get("result").is_some(), "{version}");
@@ -98,7 +98,7 @@ fn setup() -> Setup {
 }
 
 /// Whether the reply says to begin anew.
-fn is_unknown(reply: &Reply) -> bool {
+pub(crate) fn is_unknown(reply: &Reply) -> bool {
     reply.status == 404 && reply.text().contains("Session not found")
 }
 
@@ -179,7 +179,7 @@ async fn d02_requests_at_once_take_a_session_up_once() {
 }
 
 /// One of several on the same Postgres, with the same master key and the first one's administrator.
-async fn replica(database: &Database, first: Option<&Gateway>) -> Gateway {
+pub(crate) async fn replica(database: &Database, first: Option<&Gateway>) -> Gateway {
     let setup = setup()
         .env("TOOLWHARF_DATABASE_URL", database.url())
         .env("TOOLWHARF_MASTER_KEY", &"5a".repeat(32));

@@ -89,7 +89,7 @@ impl Front {
             let outbox = session.outbox();
             outbox.push(Weight::Signal, changed.text().clone());
         }
-        let added = self.add(&session, scope);
+        let added = self.add(&session, scope, false);
         // Another request may have been faster.
         match self.sessions.find_any(id, &principal.id) {
             Some(known) => {
@@ -182,9 +182,13 @@ impl Front {
         &self,
         session: &Arc<Session>,
         scope: Scope,
+        is_own: bool,
     ) -> Result<(), Refusal> {
         let limit = self.gateway.settings().limits.max_sessions;
-        let Some(ended) = self.sessions.add(&self.gateway, session, scope, limit) else {
+        let Some(ended) = self
+            .sessions
+            .add(&self.gateway, session, scope, is_own, limit)
+        else {
             let what = format!("{limit} client sessions are open already (`max_sessions`)");
             return Err(refusal(StatusCode::SERVICE_UNAVAILABLE, &what));
         };
@@ -211,10 +215,11 @@ impl Front {
             .initialize(&scope, &face)
             .await
             .ok_or_else(|| no_scope(&scope))?;
-        let id = self.seal.seal(&principal.id, &scope, &face);
+        let opener = self.peers.as_ref().map(|peers| peers.address());
+        let id = self.seal.seal(&principal.id, &scope, &face, opener);
         let session = self.new_session(id, &principal);
         session.introduce(face);
-        self.add(&session, scope)?;
+        self.add(&session, scope, true)?;
         Ok((Some(session), Answer::result(frame, result.as_bytes())))
     }
 

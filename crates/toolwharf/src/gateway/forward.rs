@@ -1,0 +1,196 @@
+//! Requests of sessions that another replica works on: sent there, and the answers as they come.
+
+use std::{io, sync::Arc};
+
+use bytes::Bytes;
+use futures_util::{StreamExt as _, future::BoxFuture, stream};
+use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, header};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use mcp::{Frame, Kind, RpcError, error, protocol::method, server::modern, sse};
+
+use super::{
+    Body, Front,
+    guard::Refusal,
+    http::{json, refusal},
+    peers::{Forwarded, Peer, Unanswered},
+    wire::{Upload, Wire},
+};
+use crate::auth::Principal;
+
+/// Headers of an answer that go along.
+const CARRIED: [http::HeaderName; 7] = [
+    header::CONTENT_TYPE,
+    header::CONTENT_LENGTH,
+    header::CACHE_CONTROL,
+    header::ALLOW,
+    header::RETRY_AFTER,
+    header::WWW_AUTHENTICATE,
+    modern::SESSION_ID,
+];
+
+/// The head of a request that may have to be forwarded.
+pub(super) type Head<'r> = (&'r Method, &'r Uri, &'r HeaderMap);
+
+impl Front {
+    /// Answers a request on the internal listener, where only other replicas are answered.
+    pub(super) async fn answer_forwarded(
+        self: Arc<Self>,
+        request: Request<Upload>,
+        wire: Arc<Wire>,
+    ) -> Response<Body> {
+        const NONE: (StatusCode, &str) = (StatusCode::NOT_FOUND, "there are no replicas");
+        let opened = match &self.peers {
+            Some(peers) => peers.open(request.headers()),
+            None => Err(NONE),
+        };
+        let opened = opened.and_then(|(head, forwarded)| {
+            let built = head.extension(forwarded).body(request.into_body());
+            built.map_err(|_| {
+                (
+                    StatusCode::BAD_REQUEST,
+                    "this forwarded request is no request",
+                )
+            })
+        });
+        match opened {
+            Ok(request) => Box::pin(self.answer(request, wire)).await,
+            Err((status, why)) => {
+                tracing::debug!(%status, "refused on the internal listener: {why}");
+                Self::refuse(&refusal(status, why))
+            }
+        }
+    }
+
+    /// Checks that the body of a forwarded request is what was sealed.
+    pub(super) fn check_forwarded(
+        forwarded: Option<&Forwarded>,
+        body: &[u8],
+    ) -> Result<(), Refusal> {
+        match forwarded {
+            Some(forwarded) if !forwarded.is_of(body) => {
+                let what = "the body of this forwarded request was changed";
+                Err(refusal(StatusCode::FORBIDDEN, what))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Has the replica that works on the session answer; `None` if that is this one. `forwarded`: another replica
+    /// said so.
+    pub(super) fn forward<'a>(
+        &'a self,
+        head: Head<'a>,
+        text: &'a Bytes,
+        principal: &'a Principal,
+        forwarded: bool,
+    ) -> Option<BoxFuture<'a, Option<Response<Body>>>> {
+        let id = head.2.get(modern::SESSION_ID)?.to_str().ok()?;
+        if forwarded || self.peers.is_none() || self.sessions.is_own(id) {
+            return None;
+        }
+        let opener = self.seal.opener(&principal.id, id)?;
+        Some(Box::pin(async move {
+            self.forward_to(&opener, id, head, text, principal).await
+        }))
+    }
+
+    /// The same for a session of HTTP+SSE, which ends with the replica that opened it.
+    pub(super) async fn forward_sse(
+        &self,
+        id: &str,
+        head: Head<'_>,
+        text: &Bytes,
+        principal: &Principal,
+    ) -> Option<Response<Body>> {
+        let opener = self.seal.sse_opener(&principal.id, id)?;
+        Box::pin(self.forward_to(&opener, id, head, text, principal)).await
+    }
+
+    async fn forward_to(
+        &self,
+        opener: &str,
+        id: &str,
+        head: Head<'_>,
+        text: &Bytes,
+        principal: &Principal,
+    ) -> Option<Response<Body>> {
+        let peers = self.peers.as_ref()?;
+        let mut moved = false;
+        loop {
+            let peer = peers.owner(id, opener).await?;
+            match peers.send(&peer, head, text.clone()).await {
+                Ok(answer) => return Some(self.relayed(answer, peer, text, principal)),
+                Err(Unanswered::Moved) if !moved => moved = true,
+                Err(Unanswered::Away | Unanswered::Moved) => peers.note_away(&peer),
+                Err(Unanswered::Lost(why)) => {
+                    return Some(match failure(text, &why) {
+                        Some(failure) => json(StatusCode::OK, failure),
+                        None => Self::refuse(&refusal(StatusCode::BAD_GATEWAY, &why)),
+                    });
+                }
+            }
+        }
+    }
+
+    /// The answer of another replica. A stream that breaks off with it ends with an error for what it was to answer.
+    fn relayed(
+        &self,
+        answer: Response<Incoming>,
+        peer: Peer,
+        text: &Bytes,
+        principal: &Principal,
+    ) -> Response<Body> {
+        let (parts, body) = answer.into_parts();
+        let kind = parts.headers.get(header::CONTENT_TYPE);
+        let is_stream = kind.is_some_and(|kind| kind == "text/event-stream");
+        let body = if is_stream {
+            let why = format!(
+                "replica {} was lost while it worked on this request, which may have been carried out",
+                peer.host
+            );
+            let last = failure(text, &why).map(|text| sse::encode(Some("message"), None, &text));
+            let events =
+                stream::unfold((Some(body), peer, last), |(body, peer, last)| async move {
+                    let mut body = body?;
+                    let frame = tokio::select! {
+                        frame = body.frame() => frame?.ok(),
+                        () = peer.lost.cancelled() => None,
+                    };
+                    match frame {
+                        Some(frame) => {
+                            let data = frame.into_data().unwrap_or_default();
+                            Some((data, (Some(body), peer, last)))
+                        }
+                        None => Some((last?, (None, peer, None))),
+                    }
+                });
+            let events = axum::body::Body::from_stream(events.map(Ok::<_, io::Error>));
+            Body::shared(events, self.streams().join(&principal.id))
+        } else {
+            Body::Other(axum::body::Body::new(body))
+        };
+        let mut response = Response::new(body);
+        *response.status_mut() = parts.status;
+        for name in CARRIED {
+            if let Some(value) = parts.headers.get(&name) {
+                response.headers_mut().insert(name, value.clone());
+            }
+        }
+        if is_stream {
+            let no = http::HeaderValue::from_static("no");
+            response.headers_mut().insert("x-accel-buffering", no);
+        }
+        response
+    }
+}
+
+/// The error that answers a request; `None` if it is none.
+fn failure(text: &Bytes, why: &str) -> Option<Bytes> {
+    let frame = Frame::parse(text.clone(), usize::MAX).ok()?;
+    if frame.kind() != Kind::Request || frame.method() == method::INITIALIZE {
+        return None;
+    }
+    let error = RpcError::new(error::INTERNAL_ERROR, why);
+    Some(Frame::error(frame.id(), &error).text().clone())
+}

@@ -1,0 +1,491 @@
+//! The other replicas: which of them works on a session, and how it is asked.
+//!
+//! A session is worked on by the replica that opened it, for as long as that is there; after that by the one of the living
+//! that a hash of its id chooses, so that all agree without asking. Requests go over a listener of their own, each with a
+//! head that is sealed with a key of the installation: it says when and for which replica it was made, what was asked, with
+//! the headers that matter, and the digest of the body. It opens once. Deliberately absent: a request that was forwarded is never
+//! forwarded again, and answers are not sealed.
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use bytes::Bytes;
+use engine::secrets::{DataKey, Sealed};
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, header,
+};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::TokioExecutor,
+};
+use mcp::server::modern;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+use tokio::{
+    net::{TcpListener, UdpSocket},
+    time::Instant,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::http::PROJECT_ID;
+use crate::replica::Replica;
+
+/// The header that a forwarded request is sealed in.
+const HOP: HeaderName = HeaderName::from_static("toolwharf-hop");
+/// Headers of a request that go along.
+const CARRIED: [HeaderName; 7] = [
+    header::AUTHORIZATION,
+    header::ACCEPT,
+    header::CONTENT_TYPE,
+    HeaderName::from_static("mcp-session-id"),
+    modern::PROTOCOL_VERSION,
+    HeaderName::from_static("last-event-id"),
+    PROJECT_ID,
+];
+/// Bytes of a seal that differ from one to the next.
+const NONCE_BYTES: usize = 24;
+/// Seconds that a sealed head is good for, and by which the clocks of two replicas may differ.
+const MAX_AGE_SECONDS: i64 = 30;
+/// Heads that were opened and are remembered, so that none opens twice: some 20,000 requests a second.
+const MAX_SEEN: usize = 512 << 10;
+/// A replica on the same network that has not accepted a connection by then is away.
+const CONNECT: Duration = Duration::from_secs(1);
+/// How long a replica that was away is not asked again.
+const AWAY: Duration = Duration::from_secs(5);
+/// From one look at the list of replicas to the next.
+const LOOK: Duration = Duration::from_secs(1);
+/// The least time between two looks when a replica is not in the list.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+
+/// A replica that can be asked.
+#[derive(Clone)]
+pub(super) struct Peer {
+    id: String,
+    pub(super) host: String,
+    address: String,
+    /// It is not in the list any more.
+    pub(super) lost: CancellationToken,
+}
+
+/// The other replicas, as this one sees them.
+pub(crate) struct Peers {
+    replica: Arc<Replica>,
+    /// Where others reach this one: its name in sessions' ids.
+    address: String,
+    key: DataKey,
+    client: Client<HttpConnector, Full<Bytes>>,
+    known: Mutex<Known>,
+    seen: Mutex<Seen>,
+}
+
+#[derive(Default)]
+struct Known {
+    peers: Vec<Peer>,
+    looked: Option<Instant>,
+    away: HashMap<String, Instant>,
+}
+
+/// Heads that were opened, the oldest first.
+#[derive(Default)]
+struct Seen {
+    nonces: HashSet<[u8; NONCE_BYTES]>,
+    order: VecDeque<(i64, [u8; NONCE_BYTES])>,
+}
+
+impl Seen {
+    /// Whether this is the first time.
+    fn note(&mut self, nonce: [u8; NONCE_BYTES], made: i64, now: i64) -> Result<(), Refused> {
+        while let Some((made, oldest)) = self.order.front()
+            && made + MAX_AGE_SECONDS < now
+        {
+            self.nonces.remove(oldest);
+            self.order.pop_front();
+        }
+        if self.order.len() >= MAX_SEEN {
+            return Err((
+                StatusCode::SERVICE_UNAVAILABLE,
+                "too many forwarded requests",
+            ));
+        }
+        if !self.nonces.insert(nonce) {
+            return Err((
+                StatusCode::FORBIDDEN,
+                "this forwarded request was answered before",
+            ));
+        }
+        self.order.push_back((made, nonce));
+        Ok(())
+    }
+}
+
+/// What a sealed head says.
+#[derive(Serialize, Deserialize)]
+struct Head {
+    /// When it was made: seconds since 1970.
+    t: i64,
+    /// The replica that it is for.
+    to: String,
+    method: String,
+    path: String,
+    headers: Vec<(String, String)>,
+    /// SHA-256 of the body, in hex.
+    body: String,
+}
+
+/// The digest that the body of a forwarded request has to have.
+#[derive(Clone)]
+pub(super) struct Forwarded(String);
+
+impl Forwarded {
+    pub(super) fn is_of(&self, body: &[u8]) -> bool {
+        self.0 == digest(body)
+    }
+}
+
+/// Why a request on the internal listener is not answered.
+pub(super) type Refused = (StatusCode, &'static str);
+
+/// Why there is no answer.
+pub(super) enum Unanswered {
+    /// It did not take the request.
+    Away,
+    /// It is a member under another id by now, and did not take the request.
+    Moved,
+    /// It may have.
+    Lost(String),
+}
+
+/// The internal listener, and the address at which other replicas reach it.
+///
+/// # Errors
+/// If there is no such address; says which setting to use.
+pub(crate) async fn bind(
+    listen: Option<SocketAddr>,
+    database_url: &str,
+) -> anyhow::Result<(TcpListener, String)> {
+    const WAY_OUT: &str =
+        "set `listen` under `[replicas]` to an address that the other replicas reach";
+    let ip = match listen {
+        Some(wanted) if !wanted.ip().is_unspecified() => wanted.ip(),
+        _ => towards(database_url).await.context(WAY_OUT)?,
+    };
+    let wanted = listen.unwrap_or(SocketAddr::new(ip, 0));
+    let listener = TcpListener::bind(wanted)
+        .await
+        .with_context(|| format!("cannot listen on {wanted} for other replicas: {WAY_OUT}"))?;
+    let port = listener.local_addr()?.port();
+    Ok((listener, SocketAddr::new(ip, port).to_string()))
+}
+
+/// The address of this machine on the way to the database. Nothing is sent.
+async fn towards(database_url: &str) -> anyhow::Result<IpAddr> {
+    let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    let url: url::Url = database_url.parse()?;
+    let named = url
+        .query_pairs()
+        .find(|(key, _)| key == "host" || key == "hostaddr");
+    let host = match &named {
+        Some((_, host)) => host.to_string(),
+        None => url.host_str().unwrap_or_default().to_owned(),
+    };
+    if host.is_empty() || host.starts_with('/') || host.starts_with("%2F") {
+        return Ok(local);
+    }
+    let host = host.trim_matches(['[', ']']);
+    let found = tokio::net::lookup_host((host, url.port().unwrap_or(5432)))
+        .await?
+        .next();
+    let found = found.with_context(|| format!("the database's host {host} has no address"))?;
+    let any: IpAddr = match found {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind((any, 0)).await?;
+    socket.connect(found).await?;
+    Ok(socket.local_addr()?.ip())
+}
+
+impl Peers {
+    pub(crate) fn new(replica: Arc<Replica>, address: String, key: DataKey) -> Arc<Self> {
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        connector.set_connect_timeout(Some(CONNECT));
+        Arc::new(Self {
+            replica,
+            address,
+            key,
+            client: Client::builder(TokioExecutor::new()).build(connector),
+            known: Mutex::default(),
+            seen: Mutex::default(),
+        })
+    }
+
+    pub(super) fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Keeps the list of replicas as the database has it, for ever. While the database is away it stays as it was.
+    pub(crate) async fn follow(&self) {
+        loop {
+            self.look().await;
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    async fn look(&self) {
+        let rows = Box::pin(self.replica.list()).await;
+        let mut known = self.known.lock();
+        known.looked = Some(Instant::now());
+        let Ok(rows) = rows else { return };
+        let mut old = std::mem::take(&mut known.peers);
+        for row in rows {
+            let Some(address) = row.address.filter(|address| *address != self.address) else {
+                continue;
+            };
+            let kept = old.iter().position(|peer| peer.id == row.id);
+            known.peers.push(match kept {
+                Some(at) => old.swap_remove(at),
+                None => Peer {
+                    id: row.id,
+                    host: row.name,
+                    address,
+                    lost: CancellationToken::new(),
+                },
+            });
+        }
+        for gone in old {
+            gone.lost.cancel();
+        }
+        known.away.retain(|_, since| since.elapsed() < AWAY);
+    }
+
+    /// The replica that works on a session; `None`: this one.
+    pub(super) async fn owner(&self, session: &str, opener: &str) -> Option<Peer> {
+        if opener == self.address {
+            return None;
+        }
+        let is_unknown = {
+            let known = self.known.lock();
+            let is_old = known.looked.is_none_or(|at| at.elapsed() > LOOK_AGAIN);
+            is_old && !known.peers.iter().any(|peer| peer.address == opener)
+        };
+        if is_unknown {
+            // It may be new.
+            self.look().await;
+        }
+        let known = self.known.lock();
+        let is_away = |peer: &&Peer| {
+            known
+                .away
+                .get(&peer.address)
+                .is_some_and(|since| since.elapsed() < AWAY)
+        };
+        let living = || known.peers.iter().filter(|peer| !is_away(peer));
+        if let Some(peer) = living().find(|peer| peer.address == opener) {
+            return Some(peer.clone());
+        }
+        let rank = |address: &str| Sha256::digest(format!("{address} {session}"));
+        let heir = living().max_by_key(|peer| rank(&peer.address))?;
+        (rank(&heir.address) > rank(&self.address)).then(|| heir.clone())
+    }
+
+    /// Does not ask a replica for a while.
+    pub(super) fn note_away(&self, peer: &Peer) {
+        let mut known = self.known.lock();
+        if known
+            .away
+            .insert(peer.address.clone(), Instant::now())
+            .is_none()
+        {
+            tracing::warn!(
+                id = peer.id,
+                host = peer.host,
+                "a replica does not answer at {}",
+                peer.address
+            );
+        }
+    }
+
+    /// Sends a request to a replica; the answer's head.
+    ///
+    /// # Cancel safety
+    /// Dropped, it closes the connection, which ends the request there as a client's going away does.
+    pub(super) async fn send(
+        &self,
+        peer: &Peer,
+        (method, uri, headers): (&Method, &Uri, &HeaderMap),
+        body: Bytes,
+    ) -> Result<Response<Incoming>, Unanswered> {
+        let lost = || {
+            Unanswered::Lost(format!(
+                "replica {} ({}) was lost while it worked on this request, which may have been carried out",
+                peer.id, peer.host
+            ))
+        };
+        let names = CARRIED;
+        let carried = names
+            .iter()
+            .filter_map(|name| Some((name, headers.get(name)?)));
+        let carried =
+            carried.map(|(name, value)| Some((name.to_string(), value.to_str().ok()?.to_owned())));
+        let carried: Option<Vec<_>> = carried.collect();
+        let carried = carried
+            .ok_or_else(|| Unanswered::Lost("a header has characters that are not ASCII".into()))?;
+        let head = Head {
+            t: store::now().timestamp(),
+            to: peer.id.clone(),
+            method: method.to_string(),
+            path: uri
+                .path_and_query()
+                .map_or("/", |path| path.as_str())
+                .to_owned(),
+            headers: carried,
+            body: digest(&body),
+        };
+        let head = HeaderValue::try_from(seal(&self.key, &head)).map_err(|_| lost())?;
+        let request = Request::post(format!("http://{}/", peer.address)).header(HOP, head);
+        let request = request
+            .body(Full::new(body))
+            .map_err(|_| Unanswered::Away)?;
+        let answer = tokio::select! {
+            answer = self.client.request(request) => answer,
+            () = peer.lost.cancelled() => return Err(lost()),
+        };
+        match answer {
+            Ok(answer) if answer.status() == StatusCode::MISDIRECTED_REQUEST => {
+                self.look().await;
+                Err(Unanswered::Moved)
+            }
+            Ok(answer) => Ok(answer),
+            Err(error) if error.is_connect() => Err(Unanswered::Away),
+            Err(_) => Err(lost()),
+        }
+    }
+
+    /// Opens the sealed head of a request that another replica forwards.
+    ///
+    /// # Errors
+    /// Without one, and with one that is forged, old, of somebody else or was opened before.
+    pub(super) fn open(
+        &self,
+        headers: &HeaderMap,
+    ) -> Result<(http::request::Builder, Forwarded), Refused> {
+        const FORGED: Refused = (
+            StatusCode::FORBIDDEN,
+            "only replicas of this installation are answered here",
+        );
+        let (head, nonce) = headers
+            .get(HOP)
+            .and_then(|text| opened(&self.key, text.as_bytes()))
+            .ok_or(FORGED)?;
+        let now = store::now().timestamp();
+        if !(-MAX_AGE_SECONDS..=MAX_AGE_SECONDS).contains(&(now - head.t)) {
+            return Err((
+                StatusCode::FORBIDDEN,
+                "this forwarded request is too old, or the clocks of the replicas differ by more than 30 s",
+            ));
+        }
+        if head.to != self.replica.id() {
+            return Err((
+                StatusCode::MISDIRECTED_REQUEST,
+                "this request is for another replica",
+            ));
+        }
+        self.seen.lock().note(nonce, head.t, now)?;
+        let mut request = Request::builder()
+            .method(head.method.as_str())
+            .uri(head.path);
+        for (name, value) in head.headers {
+            request = request.header(name, value);
+        }
+        Ok((request, Forwarded(head.body)))
+    }
+}
+
+fn seal(key: &DataKey, head: &Head) -> String {
+    let text = serde_json::to_string(head).expect("it has no maps");
+    let Sealed { mut nonce, sealed } = key.seal_login(&["hop"], &text);
+    nonce.extend(sealed);
+    URL_SAFE_NO_PAD.encode(nonce)
+}
+
+fn opened(key: &DataKey, text: &[u8]) -> Option<(Head, [u8; NONCE_BYTES])> {
+    let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
+    let (nonce, sealed) = bytes.split_first_chunk::<NONCE_BYTES>()?;
+    let sealed = Sealed {
+        nonce: nonce.to_vec(),
+        sealed: sealed.to_vec(),
+    };
+    let text = key.open_login(&["hop"], &sealed).ok()?;
+    Some((serde_json::from_str(&text).ok()?, *nonce))
+}
+
+fn digest(body: &[u8]) -> String {
+    hex::encode(Sha256::digest(body))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_opens_unchanged_and_with_its_key_only() {
+        let key = DataKey::random();
+        let head = Head {
+            t: 1,
+            to: "a".into(),
+            method: "POST".into(),
+            path: "/mcp".into(),
+            headers: vec![("accept".into(), "x".into())],
+            body: digest(b"{}"),
+        };
+        let text = seal(&key, &head).into_bytes();
+        let (read, _) = opened(&key, &text).expect("its own");
+        assert_eq!((read.path.as_str(), read.headers), ("/mcp", head.headers));
+        assert!(opened(&DataKey::random(), &text).is_none());
+        for at in 0..text.len() {
+            let mut changed = text.clone();
+            changed[at] = if changed[at] == b'A' { b'B' } else { b'A' };
+            assert!(opened(&key, &changed).is_none(), "{at}");
+        }
+        // What else the key seals is no head.
+        let Sealed { mut nonce, sealed } = key.seal_login(&["session", "ann"], "{}");
+        nonce.extend(sealed);
+        assert!(opened(&key, URL_SAFE_NO_PAD.encode(nonce).as_bytes()).is_none());
+    }
+
+    #[test]
+    fn a_head_is_taken_once_and_forgotten_when_it_is_too_old() {
+        let mut seen = Seen::default();
+        assert!(seen.note([1; NONCE_BYTES], 100, 100).is_ok());
+        assert!(seen.note([1; NONCE_BYTES], 100, 130).is_err());
+        assert!(seen.note([2; NONCE_BYTES], 131, 131).is_ok());
+        assert_eq!(seen.order.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn the_address_is_the_one_on_the_way_to_the_database() {
+        for (url, ip) in [
+            ("postgres://u@127.0.0.1:5433/d", "127.0.0.1:"),
+            ("postgres:///d?host=/run/postgresql", "127.0.0.1:"),
+            ("postgres://u@[::1]/d", "[::1]:"),
+        ] {
+            let (_, address) = bind(None, url).await.expect(url);
+            assert!(address.starts_with(ip), "{url}: {address}");
+        }
+        let fixed = "0.0.0.0:0".parse().expect("an address");
+        let (_, address) = bind(Some(fixed), "postgres://u@127.0.0.1/d")
+            .await
+            .expect("bound");
+        assert!(address.starts_with("127.0.0.1:"), "{address}");
+    }
+}

@@ -1,0 +1,286 @@
+//! Three replicas behind a plain balancer: requests of a session are worked on by the replica that has it, wherever they arrive.
+
+use std::{fs, net::TcpListener, process::Command};
+
+use http::Method;
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use testkit::{DEADLINE, Peer, Process, RawClient, Streaming, postgres::Database, wait_for};
+use tokio::time::Instant;
+
+use crate::{
+    api::Api,
+    common::Gateway,
+    sessions::{
+        STREAM, VERSIONS, call, goes_on, in_session, is_unknown, open, ping, replica, request,
+    },
+};
+
+/// HAProxy: each request goes to the next replica that accepts connections.
+struct Balancer {
+    url: String,
+    _process: Process,
+    _folder: TempDir,
+}
+
+impl Balancer {
+    async fn before(replicas: &[Gateway]) -> Self {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = port.local_addr().unwrap();
+        drop(port);
+        let mut text = format!(
+            "defaults\n mode http\n timeout connect 1s\n timeout client 60s\n timeout server 60s\n option redispatch 1\n \
+             retries 2\nfrontend front\n bind {address}\n default_backend all\nbackend all\n balance roundrobin\n"
+        );
+        for (at, replica) in replicas.iter().enumerate() {
+            let url: url::Url = replica.client().url().parse().unwrap();
+            let port = url.port().unwrap();
+            text += &format!(" server r{at} 127.0.0.1:{port} check inter 200ms fall 1\n");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("haproxy.cfg");
+        fs::write(&file, text).unwrap();
+        let path = std::env::var("PATH").unwrap_or_default();
+        let mut command = Command::new("haproxy");
+        command.env("PATH", format!("{path}:/usr/sbin:/usr/local/sbin"));
+        command.arg("-db").arg("-f").arg(&file);
+        let process = Process::spawn(command.into());
+        wait_for("the balancer", DEADLINE, async || {
+            tokio::net::TcpStream::connect(address).await.is_ok()
+        })
+        .await;
+        Self {
+            url: format!("http://{address}/mcp"),
+            _process: process,
+            _folder: folder,
+        }
+    }
+
+    fn client(&self) -> RawClient {
+        RawClient::new(&self.url)
+    }
+}
+
+async fn three(database: &Database) -> Vec<Gateway> {
+    let first = replica(database, None).await;
+    let second = replica(database, Some(&first)).await;
+    let third = replica(database, Some(&first)).await;
+    vec![first, second, third]
+}
+
+async fn sessions(replicas: &[Gateway]) -> Vec<u64> {
+    let mut all = Vec::new();
+    for replica in replicas {
+        all.push(replica.metric("sessions", None).await.unwrap_or(0));
+    }
+    all
+}
+
+async fn post(client: &RawClient, body: String) -> Streaming {
+    let both = ("accept", "application/json, text/event-stream");
+    client.send(Method::POST, &[both], body).await
+}
+
+/// The next message that is no empty event.
+async fn message(stream: &mut Streaming) -> Value {
+    loop {
+        let event = stream.next_event(DEADLINE).await.expect("the stream ended");
+        if let Some(message) = event.json() {
+            return message;
+        }
+    }
+}
+
+/// Where others reach each replica, with its id.
+async fn addresses(at: &Gateway) -> Vec<String> {
+    let all = Api::admin(at).ok("GET", "/replicas", Value::Null).await;
+    let all = all["replicas"].as_array().unwrap();
+    all.iter()
+        .map(|one| one["address"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+/// Calls, questions, progress, cancellation, streams with their resumption, and the end, each on the next replica.
+#[tokio::test]
+async fn d01_a_session_works_through_a_balancer_without_stickiness() {
+    let database = Database::create().await;
+    let replicas = three(&database).await;
+    let balancer = Balancer::before(&replicas).await;
+    for version in VERSIONS {
+        let id = open(balancer.client(), version).await;
+        let client = in_session(balancer.client(), &id);
+        for _ in 0..4 {
+            goes_on(&client, version).await;
+        }
+        // A call is cancelled from elsewhere: its stream ends.
+        let slow = request(
+            9,
+            "tools/call",
+            json!({"name": "slow", "arguments": {"ms": 60_000}}),
+        );
+        let cancel = json!({
+            "jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 9},
+        });
+        let cancelled = Instant::now();
+        let (_, ()) = tokio::join!(client.post(slow), async {
+            wait_for("the call to arrive", DEADLINE, async || {
+                let mut calls = 0;
+                for replica in &replicas {
+                    calls += replica
+                        .metric("calls_in_flight", Some("one"))
+                        .await
+                        .unwrap_or(0);
+                }
+                calls > 0
+            })
+            .await;
+            for _ in 0..3 {
+                assert_eq!(client.post(cancel.to_string()).await.status, 202);
+            }
+        });
+        assert!(cancelled.elapsed() < DEADLINE, "{version}");
+        assert_eq!(
+            sessions(&replicas).await.iter().sum::<u64>(),
+            1,
+            "{version}"
+        );
+        assert_eq!(client.delete(&[]).await.status, 204);
+        for _ in 0..3 {
+            assert!(is_unknown(&client.post(ping()).await), "{version}");
+        }
+    }
+}
+
+/// An event stream that breaks off is taken up again through another replica, after the event that its client has.
+#[tokio::test]
+async fn d01_a_stream_is_taken_up_again_through_another_replica() {
+    let database = Database::create().await;
+    let replicas = three(&database).await;
+    let id = open(replicas[0].client(), "2025-11-25").await;
+    let asked = json!({
+        "method": "elicitation/create",
+        "params": {"message": "?", "requestedSchema": {"type": "object", "properties": {}}},
+    });
+    let second = in_session(replicas[1].client(), &id);
+    let mut stream = post(&second, call("server_request", asked)).await;
+    let mut last = None;
+    let question = loop {
+        let event = stream.next_event(DEADLINE).await.unwrap();
+        last = event.id.clone().or(last);
+        if let Some(question) = event.json() {
+            break question;
+        }
+    };
+    drop(stream);
+    let third = in_session(replicas[2].client(), &id);
+    let last = last.expect("events of 2025-11-25 have ids");
+    let mut stream = third.get(&[STREAM, ("last-event-id", &last)]).await;
+    assert_eq!(stream.status, 200);
+    let answer = json!({
+        "jsonrpc": "2.0", "id": question["id"], "result": {"action": "accept", "content": {}},
+    });
+    assert_eq!(second.post(answer.to_string()).await.status, 202);
+    let answer = message(&mut stream).await;
+    assert!(answer.to_string().contains("accept"), "{answer}");
+}
+
+/// HTTP+SSE has its messages and its stream on different connections, and so on different replicas.
+#[tokio::test]
+async fn d01_http_sse_works_through_a_balancer() {
+    let database = Database::create().await;
+    let replicas = three(&database).await;
+    let balancer = Balancer::before(&replicas).await;
+    let mut peer = Peer::sse(balancer.client().at("/sse"), json!({})).await;
+    for _ in 0..6 {
+        let answer = peer
+            .request(
+                "tools/call",
+                json!({"name": "echo", "arguments": {"text": "x"}}),
+            )
+            .await;
+        assert!(answer.text().contains('x'), "{}", answer.text());
+    }
+}
+
+/// `kill -9` in mid-call: the call ends with an error at once, and its session goes on at one of the others.
+#[tokio::test]
+async fn d02_a_call_ends_with_its_replica_and_the_session_goes_on() {
+    let database = Database::create().await;
+    let mut replicas = three(&database).await;
+    let first = replicas.remove(0);
+    let id = open(first.client(), "2025-11-25").await;
+    let through = in_session(replicas[0].client(), &id);
+    let slow = request(
+        8,
+        "tools/call",
+        json!({"name": "slow", "arguments": {"ms": 60_000}}),
+    );
+    let asked = json!({
+        "method": "elicitation/create",
+        "params": {"message": "?", "requestedSchema": {"type": "object", "properties": {}}},
+    });
+    let mut stream = post(&through, call("server_request", asked)).await;
+    assert_eq!(message(&mut stream).await["method"], "elicitation/create");
+    let killed = async {
+        wait_for("the call to arrive", DEADLINE, async || {
+            first
+                .metric("calls_in_flight", Some("one"))
+                .await
+                .unwrap_or(0)
+                > 1
+        })
+        .await;
+        first.process.signal(Signal::KILL);
+        Instant::now()
+    };
+    let (reply, killed) = tokio::join!(through.post(slow), killed);
+    assert!(killed.elapsed().as_secs() < 5, "{:?}", killed.elapsed());
+    assert!(
+        reply.text().contains("was lost"),
+        "{}: {}",
+        reply.status,
+        reply.text()
+    );
+    let last = message(&mut stream).await;
+    assert!(
+        last["error"]["message"]
+            .as_str()
+            .unwrap()
+            .contains("was lost"),
+        "{last}"
+    );
+    // Both agree on who has it now.
+    let balancer = Balancer::before(&replicas).await;
+    let client = in_session(balancer.client(), &id);
+    for _ in 0..4 {
+        goes_on(&client, "2025-11-25").await;
+    }
+    assert!(killed.elapsed().as_secs() < 5, "{:?}", killed.elapsed());
+    assert_eq!(sessions(&replicas).await.iter().sum::<u64>(), 1);
+}
+
+/// The internal listener answers other replicas only, and the public one answers nothing that is sealed for the other.
+#[tokio::test]
+async fn d01_the_internal_listener_answers_replicas_only() {
+    let database = Database::create().await;
+    let first = replica(&database, None).await;
+    let [address] = addresses(&first).await.try_into().unwrap();
+    let token = format!("Bearer {}", first.token());
+    let inside = RawClient::new(&format!("http://{address}/mcp")).with("authorization", &token);
+    let ask = request(1, "ping", json!({}));
+    for hop in ["", "AAAA", &"A".repeat(300), "ü"] {
+        for path in ["/mcp", "/healthz", "/api/v1/replicas", "/"] {
+            let reply = inside
+                .at(path)
+                .with("toolwharf-hop", hop)
+                .post(ask.clone())
+                .await;
+            assert_eq!(reply.status, 403, "{path} {hop}: {}", reply.text());
+        }
+    }
+    // At the public one the header means nothing.
+    let id = open(first.client(), "2025-11-25").await;
+    let public = in_session(first.client(), &id).with("toolwharf-hop", "AAAA");
+    assert_eq!(public.post(ping()).await.status, 200);
+}
