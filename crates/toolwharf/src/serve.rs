@@ -7,7 +7,6 @@ use std::{
 };
 
 use anyhow::Context;
-use futures_util::future::OptionFuture;
 use http::HeaderMap;
 use model::ProjectId;
 use model::Settings;
@@ -17,7 +16,7 @@ use tokio::{
     signal::unix::{SignalKind, signal},
     time::Instant,
 };
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     agents::Agents,
@@ -215,11 +214,16 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     let other = Site::new(rest, more);
     let drain = config.settings.limits.drain.min(STOPPING - LEAST_GRACE);
     let serving = gateway::serve(listener, front.clone(), Some(other), over.clone(), drain);
-    let serving = async {
-        let others =
-            inside.map(|inside| gateway::serve(inside, front.clone(), None, over.clone(), drain));
-        let (connections, _) = tokio::join!(serving, OptionFuture::from(others));
-        connections
+    // Open for longer than that for clients: answers to questions of calls in flight may come through other replicas.
+    let closed_inside = CancellationToken::new();
+    let serving_inside = async {
+        match inside {
+            Some(inside) => {
+                let over = closed_inside.clone();
+                drop(gateway::serve(inside, front.clone(), None, over, drain).await);
+            }
+            None => closed_inside.cancelled().await,
+        }
     };
     let sandbox = async {
         match apps {
@@ -248,9 +252,10 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
         }
         anyhow::Ok(())
     };
-    tokio::pin!(serving);
+    tokio::pin!(serving, serving_inside);
     let outcome = tokio::select! {
         _ = &mut serving => Ok(()),
+        () = &mut serving_inside => Ok(()),
         outcome = working => outcome,
         signal = ended() => {
             tracing::info!("{signal}: stopping");
@@ -263,7 +268,12 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     gateway.close(by);
     // First the calls and turns in flight, which need their servers; then the servers.
     let stopping = async {
-        let connections = serving.await;
+        let connections = tokio::select! {
+            connections = serving => connections,
+            () = &mut serving_inside => TaskTracker::new(),
+        };
+        closed_inside.cancel();
+        let _ = tokio::time::timeout_at(by - LEAST_GRACE, serving_inside).await;
         let left = (by - LEAST_GRACE).saturating_duration_since(Instant::now());
         if agents.stop(drain.min(left)).await > 0 {
             // Their last events are on the way to their clients.

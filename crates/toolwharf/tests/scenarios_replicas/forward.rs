@@ -101,7 +101,7 @@ async fn addresses(at: &Gateway) -> Vec<String> {
         .collect()
 }
 
-/// Calls, questions, progress, cancellation, streams with their resumption, and the end, each on the next replica.
+/// Calls, questions, a cancellation and the end of a session, each on the next replica.
 #[tokio::test]
 async fn d01_a_session_works_through_a_balancer_without_stickiness() {
     let database = Database::create().await;
