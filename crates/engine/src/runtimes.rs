@@ -72,6 +72,19 @@ fn fitting(program: &Program) -> impl Iterator<Item = Provider> {
     all.filter(move |provider| is_image != (*provider == Provider::Process))
 }
 
+fn not_allowed(providers: &[Provider]) -> String {
+    let names: Vec<String> = providers.iter().map(|one| format!("`{one}`")).collect();
+    match names.as_slice() {
+        [name] => format!(
+            "provider {name} is not used here: the settings do not allow it: see `[hosting] providers`"
+        ),
+        names => format!(
+            "providers {} are not used here: the settings do not allow them: see `[hosting] providers`",
+            names.join(", ")
+        ),
+    }
+}
+
 impl Runtimes {
     /// What runs servers on the host itself, what there is to run them in sandboxes, and the providers that may be used.
     #[must_use]
@@ -120,8 +133,7 @@ impl Runtimes {
             return Some(why.to_owned());
         }
         if !self.allowed.contains(&provider) {
-            let why = "the settings do not allow it: see `[hosting] providers`";
-            return Some(format!("provider `{provider}` is not used here: {why}"));
+            return Some(not_allowed(&[provider]));
         }
         if !self.all.contains_key(&provider) {
             let remedy = match provider {
@@ -139,9 +151,24 @@ impl Runtimes {
     /// Why nothing that may be used here can run this, as far as that is known without trying.
     #[must_use]
     pub fn refusal_of(&self, program: &Program) -> Option<String> {
-        let all = fitting(program).map(|provider| self.refusal(provider));
-        let all: Option<Vec<String>> = all.collect();
-        all.map(|all| all.join("; "))
+        let all = fitting(program).map(|provider| Some((provider, self.refusal(provider)?)));
+        let all: Option<Vec<_>> = all.collect();
+        all.map(|all| self.together(all))
+    }
+
+    /// Why each provider is not used, as one text. What the settings do not allow says the least, and so comes last.
+    fn together(&self, refused: Vec<(Provider, String)>) -> String {
+        let is_closed = |(provider, _): &(Provider, String)| {
+            self.closed.is_none() && !self.allowed.contains(provider)
+        };
+        let (closed, others): (Vec<_>, Vec<_>) = refused.into_iter().partition(is_closed);
+        let mut texts: Vec<String> = others.into_iter().map(|(_, why)| why).collect();
+        texts.dedup();
+        if !closed.is_empty() {
+            let closed: Vec<Provider> = closed.into_iter().map(|(provider, _)| provider).collect();
+            texts.push(not_allowed(&closed));
+        }
+        texts.join("; ")
     }
 
     /// Finds the runtime for a server.
@@ -164,9 +191,7 @@ impl Runtimes {
         let mut is_lasting = true;
         for provider in candidates {
             if let Some(why) = self.refusal(provider) {
-                if !tried.contains(&why) {
-                    tried.push(why);
-                }
+                tried.push((provider, why));
                 continue;
             }
             let Some(runtime) = self.all.get(&provider) else {
@@ -180,9 +205,8 @@ impl Runtimes {
                         None => "the strongest that works here",
                     };
                     let mut why = format!("{asked}: {what}");
-                    for other in tried {
-                        why.push_str("; ");
-                        why.push_str(&other);
+                    if !tried.is_empty() {
+                        why = format!("{why}; {}", self.together(tried));
                     }
                     return Ok(Choice {
                         runtime: runtime.clone(),
@@ -191,13 +215,14 @@ impl Runtimes {
                 }
                 Err(error) => {
                     is_lasting = false;
-                    tried.push(format!("provider `{provider}` does not work: {error}"));
+                    let why = format!("provider `{provider}` does not work: {error}");
+                    tried.push((provider, why));
                 }
             }
         }
         let why = match tried.is_empty() {
             true => "nothing here can run it".to_owned(),
-            false => tried.join("; "),
+            false => self.together(tried),
         };
         Err(NoRuntime { why, is_lasting })
     }

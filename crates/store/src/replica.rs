@@ -150,6 +150,32 @@ impl Store {
         Ok(taken.map(|(fence,)| fence))
     }
 
+    /// Agrees on who has a lease: `holder` takes it if it is free, or if `from` has it, whom `holder` cannot reach. The replica that
+    /// has it; `None`: `holder` is lost.
+    pub async fn lease_agree(
+        &self,
+        name: &str,
+        holder: &str,
+        from: Option<&str>,
+    ) -> Result<Option<String>> {
+        let mut conn = self.pool.write().await?;
+        let agreed = row!(
+            conn,
+            (String,),
+            "INSERT INTO kb.toolwharf_leases AS lease (name, holder, fence, since)
+             SELECT $1, id, nextval('kb.toolwharf_fences'), clock_timestamp()
+             FROM kb.toolwharf_replicas WHERE id = $2 AND expires_at > clock_timestamp()
+             ON CONFLICT (name) DO UPDATE SET (holder, fence, since) = (
+                 SELECT EXCLUDED.holder, EXCLUDED.fence, EXCLUDED.since WHERE lease.holder = $3
+                 UNION ALL SELECT lease.holder, lease.fence, lease.since WHERE lease.holder IS DISTINCT FROM $3)
+             RETURNING holder",
+            Key(name),
+            Key(holder),
+            from.map(Key),
+        )?;
+        Ok(agreed.map(|(holder,)| holder))
+    }
+
     /// Gives a lease back, if this fence is still that of the lease.
     pub async fn lease_release(&self, name: &str, fence: i64) -> Result<()> {
         let mut conn = self.pool.write().await?;
@@ -189,12 +215,17 @@ impl Store {
         )
     }
 
-    /// Forgets changes that everybody knows: those older than an hour.
+    /// Forgets what nobody needs any more: changes older than an hour, and heirs of sessions of a month ago.
     pub async fn change_prune(&self) -> Result<()> {
         let mut conn = self.pool.write().await?;
         execute!(
             conn,
             "DELETE FROM kb.toolwharf_changes WHERE at < clock_timestamp() - INTERVAL '1 hour'"
+        )?;
+        execute!(
+            conn,
+            "DELETE FROM kb.toolwharf_leases
+             WHERE name LIKE 'sessions:%' AND since < clock_timestamp() - INTERVAL '30 days'"
         )?;
         Ok(())
     }

@@ -278,6 +278,14 @@ impl Replica {
         Ok(member.lost.clone())
     }
 
+    /// Agrees with the others on the heir of sessions: this replica, unless another one that is not `from` is it already. Nothing is
+    /// stopped when that is lost. `None`: the database does not say.
+    pub(crate) async fn heir(&self, sessions: &str, from: Option<&str>) -> Option<String> {
+        let name = format!("sessions:{sessions}");
+        let agreed = self.store.lease_agree(&name, &self.id(), from).await;
+        agreed.ok().flatten()
+    }
+
     /// The fence, if this replica took the lease and did not hear of it.
     async fn held_elsewhere(&self, name: &str, member: &Member) -> Result<i64, String> {
         let told = |error: store::Error| error.to_string();

@@ -63,6 +63,37 @@ async fn one_at_a_time_holds_a_lease_and_each_fence_is_higher() {
 }
 
 #[tokio::test]
+async fn all_agree_on_who_has_a_lease_that_is_taken_from_the_unreachable() {
+    let db = Db::postgres().await;
+    let store = &db.store;
+    for id in ["a", "b", "c"] {
+        store.replica_add(new(id), LONG).await.unwrap();
+    }
+    let agree = async |holder, from| store.lease_agree("sessions:x/1", holder, from).await;
+    let first = ["a", "b"].map(|id| agree(id, None));
+    let first = futures_util::future::try_join_all(first).await.unwrap();
+    assert_eq!(first[0], first[1]);
+    let holder = first[0].clone().unwrap();
+    let fence = store.lease_list().await.unwrap()[0].fence;
+    let other = if holder == "a" { "b" } else { "a" };
+    // Only who is thought to have it loses it, and to one of those that ask.
+    assert_eq!(
+        agree("c", Some(other)).await.unwrap().as_ref(),
+        Some(&holder)
+    );
+    let next = [other, "c"].map(|id| agree(id, Some(holder.as_str())));
+    let next = futures_util::future::try_join_all(next).await.unwrap();
+    assert_eq!(next[0], next[1]);
+    assert_ne!(next[0].as_ref(), Some(&holder));
+    assert!(store.lease_list().await.unwrap()[0].fence > fence);
+    // Whoever is lost agrees to nothing, and has nothing.
+    let next = next[0].clone().unwrap();
+    store.replica_remove(&next).await.unwrap();
+    assert_eq!(agree(&next, None).await.unwrap(), None);
+    assert_eq!(agree(&holder, None).await.unwrap(), Some(holder));
+}
+
+#[tokio::test]
 async fn a_replica_that_expired_cannot_come_back() {
     let db = Db::postgres().await;
     let store = &db.store;

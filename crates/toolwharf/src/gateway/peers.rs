@@ -1,7 +1,7 @@
 //! The other replicas: which of them works on a session, and how it is asked.
 //!
-//! A session is worked on by the replica that opened it, for as long as that is there; after that by the one of the living
-//! that a hash of its id chooses, so that all agree without asking. Requests go over a listener of their own, each with a
+//! A session is worked on by the replica that opened it, for as long as that is there; after that by its heir, the first that
+//! was asked for it: a lease says which, for a part of the lost one's sessions. Requests go over a listener of their own, each with a
 //! head that is sealed with a key of the installation: it says when and for which replica it was made, what was asked, with
 //! the headers that matter, and the digest of the body. It opens once. Deliberately absent: a request that was forwarded is never
 //! forwarded again, and answers are not sealed.
@@ -61,6 +61,10 @@ const MAX_SEEN: usize = 512 << 10;
 const CONNECT: Duration = Duration::from_secs(1);
 /// How long a replica that was away is not asked again.
 const AWAY: Duration = Duration::from_secs(5);
+/// Parts of a lost replica's sessions, so that several replicas share them.
+const PARTS: u8 = 8;
+/// How long the heir of sessions is not asked for again.
+const HEIR: Duration = Duration::from_secs(5);
 /// From one look at the list of replicas to the next.
 const LOOK: Duration = Duration::from_secs(1);
 /// The least time between two looks when a replica is not in the list.
@@ -92,6 +96,20 @@ struct Known {
     peers: Vec<Peer>,
     looked: Option<Instant>,
     away: HashMap<String, Instant>,
+    /// The ids of replicas that took over sessions.
+    heirs: HashMap<String, (String, Instant)>,
+}
+
+impl Known {
+    /// The first such replica that was not away just now.
+    fn living(&self, is_meant: impl Fn(&Peer) -> bool) -> Option<Peer> {
+        let is_away = |peer: &Peer| {
+            let since = self.away.get(&peer.address);
+            since.is_some_and(|since| since.elapsed() < AWAY)
+        };
+        let mut peers = self.peers.iter();
+        peers.find(|peer| is_meant(peer) && !is_away(peer)).cloned()
+    }
 }
 
 /// Heads that were opened, the oldest first.
@@ -266,6 +284,7 @@ impl Peers {
             gone.lost.cancel();
         }
         known.away.retain(|_, since| since.elapsed() < AWAY);
+        known.heirs.retain(|_, (_, since)| since.elapsed() < HEIR);
     }
 
     /// The replica that works on a session; `None`: this one.
@@ -282,20 +301,44 @@ impl Peers {
             // It may be new.
             self.look().await;
         }
-        let known = self.known.lock();
-        let is_away = |peer: &&Peer| {
-            known
-                .away
-                .get(&peer.address)
-                .is_some_and(|since| since.elapsed() < AWAY)
-        };
-        let living = || known.peers.iter().filter(|peer| !is_away(peer));
-        if let Some(peer) = living().find(|peer| peer.address == opener) {
-            return Some(peer.clone());
+        let living = self.known.lock().living(|peer| peer.address == opener);
+        match living {
+            Some(peer) => Some(peer),
+            None => Box::pin(self.heir(session, opener)).await,
         }
-        let rank = |address: &str| Sha256::digest(format!("{address} {session}"));
-        let heir = living().max_by_key(|peer| rank(&peer.address))?;
-        (rank(&heir.address) > rank(&self.address)).then(|| heir.clone())
+    }
+
+    /// The replica that took over a session of one that is lost; `None`: this one, from now on.
+    async fn heir(&self, session: &str, opener: &str) -> Option<Peer> {
+        let part = Sha256::digest(session)[0] % PARTS;
+        let sessions = format!("{opener}/{part}");
+        let mut unreachable: Option<String> = None;
+        // The first answer may be of somebody new, the second of somebody lost.
+        for attempt in 0..3 {
+            let known = self.known.lock().heirs.get(&sessions).cloned();
+            let id = match known {
+                Some((id, since)) if since.elapsed() < HEIR => id,
+                _ => {
+                    let agreed = self.replica.heir(&sessions, unreachable.as_deref()).await?;
+                    let now = (agreed.clone(), Instant::now());
+                    self.known.lock().heirs.insert(sessions.clone(), now);
+                    agreed
+                }
+            };
+            if id == self.replica.id() {
+                return None;
+            }
+            let living = self.known.lock().living(|peer| peer.id == id);
+            if living.is_some() {
+                return living;
+            }
+            self.known.lock().heirs.remove(&sessions);
+            match attempt {
+                0 => self.look().await,
+                _ => unreachable = Some(id),
+            }
+        }
+        None
     }
 
     /// Does not ask a replica for a while.

@@ -371,7 +371,7 @@ async fn h18_the_strongest_allowed_provider_is_chosen_and_says_why(platform: Pla
         let host = site.start().await;
         let why = reason(&host, site.entry("h18-none", &[])).await;
         assert!(
-            why.contains("kata-fc") && why.contains("provider `runc` is not used here"),
+            why.contains("kata-fc") && why.contains("`runc` are not used here"),
             "{why}"
         );
         host.stop().await;

@@ -260,6 +260,33 @@ async fn d02_a_call_ends_with_its_replica_and_the_session_goes_on() {
     assert_eq!(sessions(&replicas).await.iter().sum::<u64>(), 1);
 }
 
+/// A session that was taken up stays where it is when another replica joins.
+#[tokio::test]
+async fn d01_a_session_that_was_taken_up_stays_when_a_replica_joins() {
+    const SESSIONS: usize = 8;
+    let database = Database::create().await;
+    let mut replicas = three(&database).await;
+    let mut first = replicas.remove(0);
+    let mut ids = Vec::new();
+    for _ in 0..SESSIONS {
+        ids.push(open(first.client(), "2025-11-25").await);
+    }
+    first.process.signal(Signal::KILL);
+    first.process.wait(DEADLINE).await;
+    for id in &ids {
+        let taken_up = in_session(replicas[0].client(), id).post(ping()).await;
+        assert_eq!(taken_up.status, 200, "{}", taken_up.text());
+    }
+    replicas.push(replica(&database, Some(&replicas[0])).await);
+    for id in &ids {
+        for replica in &replicas {
+            let reply = in_session(replica.client(), id).post(ping()).await;
+            assert_eq!(reply.status, 200, "{}", reply.text());
+        }
+    }
+    assert_eq!(sessions(&replicas).await, [SESSIONS as u64, 0, 0]);
+}
+
 /// The internal listener answers other replicas only, and the public one answers nothing that is sealed for the other.
 #[tokio::test]
 async fn d01_the_internal_listener_answers_replicas_only() {
