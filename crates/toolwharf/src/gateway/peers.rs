@@ -319,7 +319,8 @@ impl Peers {
             let id = match known {
                 Some((id, since)) if since.elapsed() < HEIR => id,
                 _ => {
-                    let agreed = self.replica.heir(&sessions, unreachable.as_deref()).await?;
+                    let heir = self.replica.heir(&sessions, unreachable.as_deref());
+                    let agreed = Box::pin(heir).await?;
                     let now = (agreed.clone(), Instant::now());
                     self.known.lock().heirs.insert(sessions.clone(), now);
                     agreed
