@@ -1,9 +1,10 @@
+import { readdirSync, readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { fileURLToPath } from "node:url";
 
 import tailwindcss from "@tailwindcss/vite";
 import react from "@vitejs/plugin-react";
-import { defineConfig } from "vite";
+import { defineConfig, type Plugin } from "vite";
 
 // A gateway for `npm run dev`, which serves this page itself and hands everything else on.
 const gateway = process.env["TOOLWHARF_URL"] ?? "http://127.0.0.1:6280";
@@ -15,8 +16,32 @@ const entities = createRequire(import.meta.url)
   .resolve("decode-named-character-reference")
   .replace(/index\.dom\.js$/, "index.js");
 
+/** Writes `licenses/npm.txt`: the licences of the packages whose code is in the bundle, as these licences ask. */
+function licenses(): Plugin {
+  return {
+    name: "licenses",
+    generateBundle(_, bundle) {
+      // Its style sheet is no module of a chunk.
+      const folders = new Set([fileURLToPath(new URL("./node_modules/tailwindcss", import.meta.url))]);
+      for (const file of Object.values(bundle)) {
+        for (const id of file.type === "chunk" ? file.moduleIds : []) {
+          const folder = /^\0?(.*\/node_modules\/(?:@[^/]+\/)?[^/]+)\//.exec(id)?.[1];
+          if (folder) folders.add(folder);
+        }
+      }
+      const texts = [...folders].map((folder) => {
+        const { name, version, license } = JSON.parse(readFileSync(`${folder}/package.json`, "utf8"));
+        const files = readdirSync(folder).filter((file) => /^(licen[cs]e|notice)/i.test(file)).sort();
+        const text = files.map((file) => readFileSync(`${folder}/${file}`, "utf8").trim()).join("\n\n");
+        return `${name} ${version} (${license})\n\n${text || "The package has no text of its licence."}\n`;
+      });
+      this.emitFile({ type: "asset", fileName: "licenses/npm.txt", source: [...new Set(texts)].sort().join(`\n${"-".repeat(80)}\n\n`) });
+    },
+  };
+}
+
 export default defineConfig({
-  plugins: [react(), tailwindcss()],
+  plugins: [react(), tailwindcss(), licenses()],
   resolve: {
     alias: {
       "@": fileURLToPath(new URL("./src", import.meta.url)),

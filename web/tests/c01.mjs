@@ -18,6 +18,14 @@ await run(async (open) => {
   await time.getByText("Running").waitFor();
   const told = await api("GET", "/mcp/servers/time");
   assert.equal(told.body.status, "running");
+  // The next things to do are a click away.
+  const main = page.getByRole("main");
+  await main.getByRole("link", { name: "Install" }).click();
+  await page.waitForURL(`${url}/install`);
+  await page.goBack();
+  await main.getByRole("link", { name: "Connect" }).click();
+  await page.waitForURL(`${url}/connect`);
+  await page.getByText("No client of those that Toolwharf knows").waitFor();
 
   // Whoever is not signed in signs in first, and comes back to where they wanted to go.
   const other = await open();

@@ -30,7 +30,8 @@ function Clients({ project }: { project: string }) {
   const [leaving, setLeaving] = useState<Client>();
   const again = () => client.invalidateQueries({ queryKey: ["clients"] });
   if (error) return <Notice tone="warn">{message(error)}</Notice>;
-  if (!data?.length) return null;
+  if (!data) return <div className="skeleton h-32" />;
+  if (!data.length) return <Notice>No client of those that Toolwharf knows is installed where the gateway runs. Copy what fits your client from below, or run <code>toolwharf connect</code> on the machine that has it.</Notice>;
   return (
     <Panel title="Clients on this machine">
       <ul className="divide-y divide-line">

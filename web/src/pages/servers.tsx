@@ -1,13 +1,13 @@
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
-import { MoreHorizontal, Play, Power, RotateCw, Server as ServerIcon, ShieldCheck, Square } from "lucide-react";
+import { Cable, MoreHorizontal, Play, Plus, Power, RotateCw, Server as ServerIcon, ShieldCheck, Square } from "lucide-react";
 import { useDeferredValue, useMemo, useState } from "react";
 
 import type { Schemas, Server } from "@/api/client";
 import { figuresOf, lastHour, servers } from "@/api/queries";
 import { DONE, order, type Order } from "@/api/servers";
 import { bytes, count, cx, duration, micros, plural } from "@/lib";
-import { Button } from "@/ui/button";
+import { Button, Go } from "@/ui/button";
 import { useIsWide, useNow } from "@/ui/media";
 import { attempt, Menu } from "@/ui/overlay";
 import { Badge, Chips, Empty, Failure, Page, SearchBox, Skeleton } from "@/ui/parts";
@@ -42,7 +42,17 @@ export function Servers() {
     <Page
       title="Servers"
       lead={data && `${plural(data.length, "server")}, ${plural(data.reduce((sum, one) => sum + (one.tools ?? 0), 0), "tool")}`}
-      actions={<SearchBox className="w-full sm:w-64" value={typed} onChange={setTyped} placeholder="Search servers" />}
+      actions={
+        <>
+          <SearchBox className="min-w-0 flex-1 sm:w-64" value={typed} onChange={setTyped} placeholder="Search servers" />
+          <Go to="/connect" look="plain" icon={<Cable />}>
+            Connect
+          </Go>
+          <Go to="/install" look="solid" icon={<Plus />}>
+            Install
+          </Go>
+        </>
+      }
       wide
     >
       {!data ? (

@@ -46,6 +46,11 @@ export function Settings() {
             ]}
           />
         </Panel>
+        <p className="text-xs text-muted">
+          Licences of what this page is made of: <a className="text-accent hover:underline" href="/licenses/npm.txt">packages</a>, and the typefaces{" "}
+          <a className="text-accent hover:underline" href="/licenses/inter.txt">Inter</a> and{" "}
+          <a className="text-accent hover:underline" href="/licenses/jetbrains-mono.txt">JetBrains Mono</a>.
+        </p>
       </div>
     </Page>
   );

@@ -1,3 +1,4 @@
+import { Link, type LinkProps } from "@tanstack/react-router";
 import type { ButtonHTMLAttributes, ReactNode, Ref } from "react";
 
 import { cx } from "@/lib";
@@ -10,6 +11,9 @@ const LOOKS: Record<Look, string> = {
   quiet: "text-muted hover:bg-hover hover:text-text",
   danger: "bg-panel border border-edge text-bad hover:bg-bad-soft",
 };
+
+const SHAPE =
+  "inline-flex h-8 shrink-0 items-center justify-center gap-1.5 rounded-md text-sm font-medium whitespace-nowrap transition-colors select-none disabled:opacity-50 pointer-coarse:h-9 [&_svg]:size-4 [&_svg]:shrink-0";
 
 export type ButtonProps = ButtonHTMLAttributes<HTMLButtonElement> & {
   look?: Look;
@@ -24,7 +28,7 @@ export function Button({ look = "plain", icon, busy, children, className, disabl
       type="button"
       disabled={disabled || busy}
       className={cx(
-        "inline-flex h-8 shrink-0 items-center justify-center gap-1.5 rounded-md text-sm font-medium whitespace-nowrap transition-colors select-none disabled:opacity-50 pointer-coarse:h-9 [&_svg]:size-4 [&_svg]:shrink-0",
+        SHAPE,
         children ? "px-2.5" : "w-8 pointer-coarse:w-9",
         LOOKS[look],
         className,
@@ -34,6 +38,16 @@ export function Button({ look = "plain", icon, busy, children, className, disabl
       {busy ? <Spinner /> : icon}
       {children}
     </button>
+  );
+}
+
+/** A link to another page that looks like a button. */
+export function Go({ to, look = "plain", icon, children }: { to: LinkProps["to"]; look?: Look; icon?: ReactNode; children: ReactNode }) {
+  return (
+    <Link to={to} className={cx(SHAPE, "px-2.5", LOOKS[look])}>
+      {icon}
+      {children}
+    </Link>
   );
 }
 

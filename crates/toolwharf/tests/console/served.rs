@@ -1,6 +1,9 @@
 //! How the console is served: its policy, its files, its size.
 
-use std::{io::Write as _, path::Path};
+use std::{
+    io::{Read as _, Write as _},
+    path::Path,
+};
 
 use flate2::{Compression, write::GzEncoder};
 
@@ -100,6 +103,29 @@ fn the_first_load_is_small() {
         parts.len() > 3 && total <= FIRST_LOAD,
         "{total} bytes: {parts:?}"
     );
+}
+
+/// The licences of what is in the bundle ask for their texts to go along.
+#[tokio::test]
+async fn licences_of_packages_and_typefaces_are_served() {
+    let gateway = Setup::new().serve().await;
+    for (path, words) in [
+        ("npm", "react-dom 19"),
+        ("npm", "Copyright (c) Meta Platforms"),
+        ("inter", "SIL OPEN FONT LICENSE"),
+        ("jetbrains-mono", "SIL OPEN FONT LICENSE"),
+    ] {
+        let file = gateway.at(&format!("/licenses/{path}.txt"));
+        let reply = file.get(&[]).await.collect(testkit::DEADLINE).await;
+        assert_eq!(
+            reply.header("content-type"),
+            Some("text/plain; charset=utf-8")
+        );
+        let mut text = String::new();
+        let mut unpacked = flate2::read::GzDecoder::new(reply.body.as_ref());
+        unpacked.read_to_string(&mut text).unwrap();
+        assert!(text.contains(words), "{path} has no {words}");
+    }
 }
 
 #[tokio::test]

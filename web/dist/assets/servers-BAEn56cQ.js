@@ -1,1 +1,0 @@
-import{at as e,st as t}from"./index-BLYNQT0r.js";var n={start:`started`,stop:`stopped`,restart:`restarted`,enable:`switched on`,disable:`switched off`},r=(n,r)=>t(e.POST(`/api/v1/mcp/servers/{id}/${r}`,{params:{path:{id:n}}})),i=n=>t(e.DELETE(`/api/v1/mcp/servers/{id}`,{params:{path:{id:n}}}));export{r as n,i as r,n as t};
