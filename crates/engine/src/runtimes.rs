@@ -126,13 +126,18 @@ impl Runtimes {
         }
     }
 
+    /// Whether it is the settings that do not allow it.
+    fn is_barred(&self, provider: Provider) -> bool {
+        self.closed.is_none() && !self.allowed.contains(&provider)
+    }
+
     /// Why `provider` cannot be what a server asks for, as far as that is known without trying.
     #[must_use]
     pub fn refusal(&self, provider: Provider) -> Option<String> {
         if let Some(why) = self.closed {
             return Some(why.to_owned());
         }
-        if !self.allowed.contains(&provider) {
+        if self.is_barred(provider) {
             return Some(not_allowed(&[provider]));
         }
         if !self.all.contains_key(&provider) {
@@ -158,15 +163,14 @@ impl Runtimes {
 
     /// Why each provider is not used, as one text. What the settings do not allow says the least, and so comes last.
     fn together(&self, refused: Vec<(Provider, String)>) -> String {
-        let is_closed = |(provider, _): &(Provider, String)| {
-            self.closed.is_none() && !self.allowed.contains(provider)
-        };
-        let (closed, others): (Vec<_>, Vec<_>) = refused.into_iter().partition(is_closed);
+        let (barred, others): (Vec<_>, Vec<_>) = refused
+            .into_iter()
+            .partition(|(provider, _)| self.is_barred(*provider));
         let mut texts: Vec<String> = others.into_iter().map(|(_, why)| why).collect();
         texts.dedup();
-        if !closed.is_empty() {
-            let closed: Vec<Provider> = closed.into_iter().map(|(provider, _)| provider).collect();
-            texts.push(not_allowed(&closed));
+        if !barred.is_empty() {
+            let barred: Vec<Provider> = barred.into_iter().map(|(provider, _)| provider).collect();
+            texts.push(not_allowed(&barred));
         }
         texts.join("; ")
     }

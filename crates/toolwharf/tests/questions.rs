@@ -22,7 +22,7 @@ fn elicitation() -> Value {
     json!({ "message": "Name?", "requestedSchema": { "type": "object", "properties": {} } })
 }
 
-/// Answers to what the scripted server asked beside its calls, `null` where there is none yet.
+/// The answers that the scripted server got to its questions beside calls; `null` for a question that is still open.
 async fn asked(peer: &mut Peer) -> Vec<Value> {
     let told = peer.tool("replies", json!({})).await;
     let replies = told.result()["structuredContent"]["replies"].as_array();

@@ -31,7 +31,7 @@ const REMOVALS: u32 = 360;
 /// Seconds. With none the pod would be gone without its node having said so.
 const AT_ONCE: u32 = 1;
 
-/// What is known of a pod.
+/// A pod as the watch showed it last.
 #[derive(Clone)]
 pub(super) enum Seen {
     There(Arc<Pod>),
@@ -119,7 +119,7 @@ pub(super) async fn follow(cluster: Cluster, pod: Pod, tell: watch::Sender<Seen>
                         tell.send_replace(Seen::Gone(Arc::new(pod)));
                         return;
                     }
-                    // Too old a version, for one: it is looked at anew.
+                    // Its version is too old, for example: the pod is read again.
                     WatchEvent::Error(_) => break,
                     _ => {}
                 }

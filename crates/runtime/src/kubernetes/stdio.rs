@@ -207,7 +207,7 @@ impl Pump {
     }
 }
 
-/// What has arrived by now.
+/// Reads the output that is there already, for at most [`EARLY`].
 async fn early(errors: &mut (impl AsyncRead + Unpin)) -> Vec<u8> {
     let mut early = vec![0; BUFFER];
     let count = timeout(EARLY, errors.read(&mut early)).await;

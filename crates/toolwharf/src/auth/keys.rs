@@ -101,7 +101,7 @@ impl Keys {
         self.good_until.load(Ordering::Relaxed) > 0
     }
 
-    /// What is known was so then.
+    /// Notes that the keys were as known at this time.
     fn trust(&self, at: u64) {
         let trust = u64::try_from(TRUST.as_nanos()).unwrap_or(u64::MAX);
         self.good_until

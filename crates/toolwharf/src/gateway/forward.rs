@@ -185,7 +185,7 @@ impl Front {
     }
 }
 
-/// The error that answers a request; `None` if it is none.
+/// An error as the answer to this message; `None` if the message is not a request that can have one.
 fn failure(text: &Bytes, why: &str) -> Option<Bytes> {
     let frame = Frame::parse(text.clone(), usize::MAX).ok()?;
     if frame.kind() != Kind::Request || frame.method() == method::INITIALIZE {

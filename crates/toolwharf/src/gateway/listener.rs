@@ -104,8 +104,8 @@ fn full(most: usize) -> String {
     format!("{most} connections are open, which is all that may be (`max_connections`)")
 }
 
-/// Serves connections, those of other replicas without `other`, until `over`, then lets those in flight finish for `drain`. What is still busy then goes on until
-/// the program ends; it is given back, to wait for.
+/// Serves connections until `over`, then lets requests in flight finish for `drain`. Connections that are still busy then go on
+/// until the program ends, and are given back to wait for. Without `other` it is the listener for replicas.
 pub(crate) async fn serve(
     listener: TcpListener,
     front: Arc<Front>,

@@ -14,9 +14,8 @@ use std::{
 };
 
 use anyhow::Context as _;
-use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::Bytes;
-use engine::secrets::{DataKey, Sealed};
+use engine::secrets::DataKey;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, header,
 };
@@ -36,7 +35,10 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::http::PROJECT_ID;
+use super::{
+    http::PROJECT_ID,
+    seal::{NONCE_BYTES, opened_text, sealed_text},
+};
 use crate::replica::Replica;
 
 /// The header that a forwarded request is sealed in.
@@ -51,8 +53,6 @@ const CARRIED: [HeaderName; 7] = [
     HeaderName::from_static("last-event-id"),
     PROJECT_ID,
 ];
-/// Bytes of a seal that differ from one to the next.
-const NONCE_BYTES: usize = 24;
 /// Seconds that a sealed head is good for, and by which the clocks of two replicas may differ.
 const MAX_AGE_SECONDS: i64 = 30;
 /// Heads that were opened and are remembered, so that none opens twice: some 20,000 requests a second.
@@ -457,20 +457,12 @@ impl Peers {
 
 fn seal(key: &DataKey, head: &Head) -> String {
     let text = serde_json::to_string(head).expect("it has no maps");
-    let Sealed { mut nonce, sealed } = key.seal_login(&["hop"], &text);
-    nonce.extend(sealed);
-    URL_SAFE_NO_PAD.encode(nonce)
+    sealed_text(key, &["hop"], &text)
 }
 
 fn opened(key: &DataKey, text: &[u8]) -> Option<(Head, [u8; NONCE_BYTES])> {
-    let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
-    let (nonce, sealed) = bytes.split_first_chunk::<NONCE_BYTES>()?;
-    let sealed = Sealed {
-        nonce: nonce.to_vec(),
-        sealed: sealed.to_vec(),
-    };
-    let text = key.open_login(&["hop"], &sealed).ok()?;
-    Some((serde_json::from_str(&text).ok()?, *nonce))
+    let (text, nonce) = opened_text(key, &["hop"], text)?;
+    Some((serde_json::from_str(&text).ok()?, nonce))
 }
 
 fn digest(body: &[u8]) -> String {
@@ -502,9 +494,8 @@ mod tests {
             assert!(opened(&key, &changed).is_none(), "{at}");
         }
         // What else the key seals is no head.
-        let Sealed { mut nonce, sealed } = key.seal_login(&["session", "ann"], "{}");
-        nonce.extend(sealed);
-        assert!(opened(&key, URL_SAFE_NO_PAD.encode(nonce).as_bytes()).is_none());
+        let other = sealed_text(&key, &["session", "ann"], "{}");
+        assert!(opened(&key, other.as_bytes()).is_none());
     }
 
     #[test]

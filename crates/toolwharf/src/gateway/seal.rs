@@ -22,7 +22,7 @@ use zeroize::Zeroizing;
 /// Characters of an id.
 const MAX_ID_CHARS: usize = 512;
 /// Bytes of an id that differ from seal to seal.
-const NONCE_BYTES: usize = 24;
+pub(super) const NONCE_BYTES: usize = 24;
 /// Seconds after which an id that is not known in memory is as good as forged.
 const MAX_AGE_SECONDS: i64 = 7 * 24 * 60 * 60;
 /// Seconds by which the clocks of two hosts may differ.
@@ -89,26 +89,15 @@ impl Seal {
 
     fn sealed(&self, principal: &str, inside: &Inside) -> String {
         let text = serde_json::to_string(inside).expect("it has no maps");
-        self.sealed_text(&["session", principal], &text)
-    }
-
-    fn sealed_text(&self, place: &[&str], text: &str) -> String {
-        let Sealed { mut nonce, sealed } = self.0.seal_login(place, text);
-        nonce.extend(sealed);
-        URL_SAFE_NO_PAD.encode(nonce)
+        sealed_text(&self.0, &["session", principal], &text)
     }
 
     fn opened_text(&self, place: &[&str], id: &str) -> Option<Zeroizing<String>> {
         if id.len() > MAX_ID_CHARS {
             return None;
         }
-        let bytes = URL_SAFE_NO_PAD.decode(id).ok()?;
-        let (nonce, sealed) = bytes.split_at_checked(NONCE_BYTES)?;
-        let sealed = Sealed {
-            nonce: nonce.to_vec(),
-            sealed: sealed.to_vec(),
-        };
-        self.0.open_login(place, &sealed).ok()
+        let (text, _) = opened_text(&self.0, place, id.as_bytes())?;
+        Some(text)
     }
 
     fn inside(&self, principal: &str, id: &str) -> Option<Inside> {
@@ -124,7 +113,7 @@ impl Seal {
 
     /// The id of a session of HTTP+SSE: it says which replica opened it, and nothing else.
     pub(crate) fn seal_sse(&self, principal: &str, opener: &str) -> SessionId {
-        self.sealed_text(&["sse", principal], opener).into()
+        sealed_text(&self.0, &["sse", principal], opener).into()
     }
 
     /// The replica that opened a session of HTTP+SSE.
@@ -164,6 +153,28 @@ fn cut(text: &str) -> String {
     let end = text.floor_char_boundary(MAX_NAME_BYTES);
     let plain = text[..end].chars().filter(|char| !char.is_control());
     plain.collect()
+}
+
+/// Seals a text for a place, as base64: the nonce, then what is sealed.
+pub(super) fn sealed_text(key: &DataKey, place: &[&str], text: &str) -> String {
+    let Sealed { mut nonce, sealed } = key.seal_login(place, text);
+    nonce.extend(sealed);
+    URL_SAFE_NO_PAD.encode(nonce)
+}
+
+/// The text that was sealed for this place, and its nonce; `None` if it was not, or not with this key.
+pub(super) fn opened_text(
+    key: &DataKey,
+    place: &[&str],
+    text: &[u8],
+) -> Option<(Zeroizing<String>, [u8; NONCE_BYTES])> {
+    let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
+    let (nonce, sealed) = bytes.split_first_chunk::<NONCE_BYTES>()?;
+    let sealed = Sealed {
+        nonce: nonce.to_vec(),
+        sealed: sealed.to_vec(),
+    };
+    Some((key.open_login(place, &sealed).ok()?, *nonce))
 }
 
 #[cfg(test)]

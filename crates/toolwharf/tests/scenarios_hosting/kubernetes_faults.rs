@@ -123,7 +123,7 @@ async fn kubernetes_the_rights_of_the_example_are_enough() {
     );
     host.running.kill().await;
 
-    // What it left is removed, and the volumes with the server.
+    // The next start removes the pod that the killed gateway left; `DELETE` removes the volumes.
     let host = site.start().await;
     host.until(&id, "running").await;
     assert_eq!(list("pods", &id).len(), 1);

@@ -116,7 +116,7 @@ async fn h16_the_defaults_are_enforced(platform: Platform) {
     host.stop().await;
 }
 
-/// What is not its own it cannot write.
+/// The server cannot write files that are not its own.
 async fn cannot_write(host: &Host, id: &str) {
     let path = json!({"path": "/usr/h16", "text": "x"});
     let written = host.tool(id, "write", path).await;

@@ -1,8 +1,8 @@
 //! A server's entry, wherever it is declared: shown without its secrets, and changed where it is kept.
 //!
-//! Invariants: no literal value of a variable, of a header or of a secret is told or logged; of an argument or a URL, not the
-//! part that is named as a secret (`--api-key=…`, `?token=…`, `https://name:password@…`). What is sent back as it was told
-//! stays what it was, and nothing else is ever taken for it. Only files that are configured are changed.
+//! Invariants: no literal value of a variable, of a header or of a secret is told or logged, and no part of an argument or a URL
+//! that is named as a secret (`--api-key=…`, `?token=…`, `https://name:password@…`). A masked value that is sent back unchanged
+//! keeps the value it stands for, and nothing else is ever taken for a mask. Only files that are configured are changed.
 
 use std::{ops::Range, time::Duration};
 
