@@ -33,6 +33,17 @@ await run(async (open) => {
   await log.getByRole("img", { name: "From get-tiny-image" }).waitFor();
   await log.getByText("Show me the logo").waitFor();
 
+  // A server asks in the middle of a turn: the person answers in the page, and the turn goes on.
+  await say("Ask me who I am");
+  await log.getByText("The server asks you").waitFor();
+  await log.getByLabel(/^(name|String)/i).first().fill("Ada");
+  await log.getByRole("button", { name: "Answer" }).click();
+  await log.getByText("Thank you, Ada.").waitFor();
+  assert.equal(await log.getByText("The server asks you").count(), 0);
+  await log.getByText("trigger-elicitation-request").first().click();
+  await log.getByText(/User provided|Ada/).first().waitFor();
+  await page.getByRole("button", { name: "Send" }).waitFor();
+
   // The App of a tool is drawn while the tool runs, and again after a reload; what it says is put into the message.
   await say("What time is it?");
   const app = log.frameLocator("iframe").frameLocator("iframe");

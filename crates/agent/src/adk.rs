@@ -131,6 +131,8 @@ impl Tool for Wrapped {
             tool: native.clone(),
             arguments: Raw::of(&arguments),
             run: None,
+            can_ask: false,
+            answers: None,
         };
         let outcome = self.servers.call(call).await;
         let ToolOutcome { content, is_error } =

@@ -23,6 +23,7 @@ use crate::{
     message::{Block, Image, ImageSource},
     native::{self, NativeOutcome, NativeTool, Ready},
     outcome::{READ_DESCRIPTION, READ_RESULT, picture, read_schema},
+    questions::Questions,
     raw::Raw,
     registry::Registry,
     servers::{Servers, ServersError},
@@ -194,7 +195,7 @@ impl Agent {
     ) -> ChatStream<'a> {
         let message = message.into();
         generate(|out| async move {
-            let last = self.turn(conversation, message, None, &out).await;
+            let last = self.turn(conversation, message, None, None, &out).await;
             out.emit(last).await;
         })
     }
@@ -204,18 +205,24 @@ impl Agent {
     /// `keep` gets the conversation twice: with the user's message, before the model is asked; and at the end, before the
     /// last event comes out, which is held back until it is kept, or after a drop, in a task of the agent's. It has ten
     /// seconds each time. A turn that does not start is not kept.
+    ///
+    /// With `questions`, servers may ask something in the course of a call: [`ChatEvent::Questions`] tells it, and the answers
+    /// are given there.
     pub fn chat_owned(
         self: &Arc<Self>,
         conversation: Conversation,
         message: impl Into<UserMessage>,
         keep: impl Keep,
+        questions: Option<Questions>,
     ) -> ChatStream<'static> {
         let agent = Arc::clone(self);
         let message = message.into();
         generate(|out| async move {
             let mut keeping = Keeping::new(&agent.records, conversation, Box::new(keep));
             if let Some((conversation, begin)) = keeping.parts() {
-                let last = agent.turn(conversation, message, Some(begin), &out).await;
+                let last = agent
+                    .turn(conversation, message, Some(begin), questions.as_ref(), &out)
+                    .await;
                 keeping.end().await;
                 out.emit(last).await;
             }
@@ -228,12 +235,13 @@ impl Agent {
         conversation: &mut Conversation,
         message: UserMessage,
         begin: Option<Beginning<'_>>,
+        questions: Option<&Questions>,
         out: &Emitter<ChatEvent>,
     ) -> ChatEvent {
         let ended = tokio::select! {
             biased;
             () = self.stopped.cancelled() => Err((ErrorKind::Stopped, self.why_stopped().to_owned())),
-            ended = chat::run(self, conversation, message, begin, out) => ended,
+            ended = chat::run(self, conversation, message, begin, questions, out) => ended,
         };
         ended.unwrap_or_else(|(kind, message)| ChatEvent::Error { kind, message })
     }
@@ -262,9 +270,10 @@ impl Agent {
             registry: &Registry::default(),
             records: &self.records,
             run,
+            person: None,
             kept: Vec::new(),
         };
-        tools.call_function(function, arguments).await
+        tools.call_function("", function, arguments).await
     }
 
     /// [`Agent::chat`] to its end, for who wants no stream.

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use crate::{
     agent::{Agent, UserMessage},
     config::Price,
-    conversation::{CANCELLED, Conversation, Full, Mark, result},
+    conversation::{AppResult, CANCELLED, Conversation, Full, Mark, result},
     event::{ChatEvent, ErrorKind},
     generate::Emitter,
     keep::Beginning,
@@ -20,8 +20,9 @@ use crate::{
     llm::{Call, ModelError, ModelEvent, ModelRequest, Reply, Stop, Usage},
     message::{Block, Message},
     outcome::{SCHEME, cut, head, text_of},
+    questions::Questions,
     registry::Registry,
-    tools::{Called, RECORD, Tools, written},
+    tools::{Called, Person, RECORD, Tools, written},
 };
 
 /// How much of a result's text a client is shown, in bytes.
@@ -36,6 +37,7 @@ pub(crate) async fn run(
     conversation: &mut Conversation,
     message: UserMessage,
     mut begin: Option<Beginning<'_>>,
+    questions: Option<&Questions>,
     out: &Out,
 ) -> Ended {
     let mut said = message
@@ -71,7 +73,16 @@ pub(crate) async fn run(
         let servers = registry.missing().to_vec();
         out.emit(ChatEvent::ServersMissing { servers }).await;
     }
-    let ended = turns(agent, conversation, &mut before, &registry, &mut run, out).await;
+    let ended = turns(
+        agent,
+        conversation,
+        &mut before,
+        &registry,
+        &mut run,
+        questions,
+        out,
+    )
+    .await;
     let ended = ended.map(|stop| ChatEvent::Done {
         stop_reason: stop.as_str().to_owned(),
         run: id,
@@ -91,6 +102,7 @@ async fn turns(
     before: &mut Option<Mark>,
     registry: &Registry,
     run: &mut OpenRun<'_>,
+    questions: Option<&Questions>,
     out: &Out,
 ) -> Result<Stop, (ErrorKind, String)> {
     let limit = agent.config.conversation_bytes;
@@ -159,6 +171,7 @@ async fn turns(
             registry,
             records: &agent.records,
             run: &run.id,
+            person: questions.map(|questions| Person { questions, out }),
             kept: batch.conversation.results().cloned().collect(),
         };
         call_all(&tools, &calls, &mut batch, run.turns, out).await;
@@ -237,6 +250,7 @@ async fn call_all(tools: &Tools<'_>, calls: &[Call], batch: &mut Batch<'_>, turn
             mut parts,
             is_error,
             payload,
+            for_app,
             is_piece,
         } = called;
         let text = text_of(&parts);
@@ -253,6 +267,11 @@ async fn call_all(tools: &Tools<'_>, calls: &[Call], batch: &mut Batch<'_>, turn
             content: parts,
             is_error,
         });
+        if let Some(result) = &for_app {
+            let (call, result) = (call.id.clone(), result.clone());
+            let kept = AppResult { call, result };
+            batch.conversation.keep_for_app(kept, config.results_kept);
+        }
         if let Some(payload) = payload {
             out.emit(ChatEvent::Native {
                 id: call.id.clone(),
@@ -266,6 +285,7 @@ async fn call_all(tools: &Tools<'_>, calls: &[Call], batch: &mut Batch<'_>, turn
             is_error,
             preview: head(&text, SHOWN).to_owned(),
             bytes: text.len(),
+            result: for_app,
         })
         .await;
     }

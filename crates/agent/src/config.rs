@@ -23,6 +23,8 @@ pub struct Config {
     pub start_timeout: Duration,
     /// The longest that a tool call may take.
     pub tool_timeout: Duration,
+    /// The longest that a person's answer to a server's question is waited for; then it is cancelled.
+    pub answer_timeout: Duration,
     /// How much of a result's text the model is shown at once, in bytes.
     pub preview_bytes: usize,
     /// How much of a longer one is kept to be read on, in bytes.
@@ -46,6 +48,7 @@ impl Config {
             parallel_calls: 8,
             start_timeout: Duration::from_secs(300),
             tool_timeout: Duration::from_secs(300),
+            answer_timeout: Duration::from_secs(600),
             preview_bytes: 20_000,
             result_bytes: 512 * 1024,
             results_kept: 8,

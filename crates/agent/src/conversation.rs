@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     message::{Block, Message, Part, Role},
+    raw::Raw,
     servers::Missing,
 };
 
@@ -31,6 +32,9 @@ pub struct Conversation {
     messages: Vec<Arc<Message>>,
     #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
     results: VecDeque<KeptResult>,
+    /// What Apps draw, the oldest first.
+    #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
+    app_results: VecDeque<AppResult>,
     /// Servers of which the model knows that their tools are missing.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     missing: BTreeSet<ServerName>,
@@ -44,6 +48,15 @@ pub struct KeptResult {
     pub text: Arc<str>,
     /// How long it was before it was cut to the bound, in bytes.
     pub whole: usize,
+}
+
+/// The whole result of a tool with an App, as its server gave it: the App is drawn of it again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AppResult {
+    /// The model's id of the call.
+    pub call: String,
+    /// A `CallToolResult`.
+    pub result: Raw,
 }
 
 /// A conversation as it was.
@@ -71,6 +84,11 @@ impl Conversation {
     /// Long results that can still be read, the oldest first.
     pub fn results(&self) -> impl Iterator<Item = &KeptResult> {
         self.results.iter()
+    }
+
+    /// Whole results of tools with an App that can still be drawn, the oldest first.
+    pub fn app_results(&self) -> impl Iterator<Item = &AppResult> {
+        self.app_results.iter()
     }
 
     /// How many bytes its messages have: text, arguments and pictures.
@@ -184,10 +202,20 @@ impl Conversation {
 
     /// Keeps the whole of a long result, and the last few only.
     pub(crate) fn keep(&mut self, result: KeptResult, most: usize) {
-        self.results.push_back(result);
-        while self.results.len() > most {
-            self.results.pop_front();
-        }
+        push(&mut self.results, result, most);
+    }
+
+    /// Keeps what an App draws, and the last few only.
+    pub(crate) fn keep_for_app(&mut self, result: AppResult, most: usize) {
+        push(&mut self.app_results, result, most);
+    }
+}
+
+/// Adds to what is kept, and lets go of the oldest.
+fn push<T>(kept: &mut VecDeque<T>, new: T, most: usize) {
+    kept.push_back(new);
+    while kept.len() > most {
+        kept.pop_front();
     }
 }
 
@@ -220,7 +248,7 @@ pub(crate) fn result(id: &str, text: &str, is_error: bool) -> Block {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::raw::{Fields, Raw};
+    use crate::raw::Fields;
 
     fn call(id: &str) -> Block {
         Block::ToolUse {

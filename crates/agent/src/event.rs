@@ -31,6 +31,14 @@ pub enum ChatEvent {
         server: Option<String>,
         arguments: Raw,
     },
+    /// The server asks something before it goes on; the answers are for [`crate::Questions::answer`]. Only where
+    /// somebody said that questions are answered.
+    Questions {
+        /// The call's.
+        id: String,
+        /// `inputRequests`: `elicitation/create` requests by keys of the server's.
+        requests: Raw,
+    },
     /// It was called. Results come in the order that they come.
     ToolResult {
         id: String,
@@ -39,6 +47,9 @@ pub enum ChatEvent {
         preview: String,
         /// How long the text is, in bytes.
         bytes: usize,
+        /// The whole `CallToolResult`, for the tool's App.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        result: Option<Raw>,
     },
     /// What a native tool has for the client.
     Native {

@@ -6,7 +6,8 @@
 //! - [`llm`]: clients of models.
 //! - [`message`], [`Conversation`]: what was said, in a form that replays exactly.
 //! - [`NativeTool`]: tools of this process; [`Registry`]: which tool belongs to whom.
-//! - `chat`: the loop. `tools`: one call. `outcome`: what a model is given of a result.
+//! - `chat`: the loop. `tools`: one call. `outcome`: what a model is given of a result. [`Questions`]: what servers ask
+//!   meanwhile, and a person answers.
 //!
 //! # Invariants
 //!
@@ -36,6 +37,7 @@ pub mod llm;
 pub mod message;
 pub mod native;
 mod outcome;
+mod questions;
 pub mod raw;
 mod registry;
 mod servers;
@@ -44,14 +46,15 @@ mod tools;
 
 pub use agent::{Agent, ChatStream, UserMessage};
 pub use config::{Config, Price};
-pub use conversation::{Conversation, Full, KeptResult, SYSTEM_NOTE};
+pub use conversation::{AppResult, Conversation, Full, KeptResult, SYSTEM_NOTE};
 pub use event::{ChatEvent, ErrorKind};
 pub use generate::Generated;
 pub use keep::Keep;
 pub use ledger::{Ledger, LedgerError, RunId};
 pub use native::{NativeOutcome, NativeTool};
+pub use questions::Questions;
 pub use raw::Raw;
 pub use registry::Registry;
-pub use servers::{Missing, Offer, ServerCall, Servers, ServersError};
+pub use servers::{Answers, Missing, Offer, ServerCall, Servers, ServersError};
 pub use tool::{Format, NATIVE_SERVER, Origin, ServerTool, ToolFunction, ToolOutcome};
 pub use tools::Called;

@@ -70,6 +70,7 @@ impl Registry {
                 description: tool.description,
                 parameters: tool.parameters,
                 response: tool.response,
+                has_app: tool.has_app,
                 origin: Origin::Server { server, native },
             });
         }
@@ -78,6 +79,7 @@ impl Registry {
             description: Arc::clone(&tool.description),
             parameters: tool.schema.clone(),
             response: None,
+            has_app: false,
             origin: Origin::Native,
         }));
         let places = functions
@@ -134,6 +136,7 @@ mod tests {
             description: format!("{tool} of {server}").into(),
             parameters: Raw::empty_object(),
             response: None,
+            has_app: false,
         });
         let native = native.iter().map(|name| {
             NativeTool::new(*name, "", json!({}), |_| async {
@@ -199,6 +202,7 @@ mod tests {
             description: "".into(),
             parameters: Raw::empty_object(),
             response: None,
+            has_app: false,
         };
         let registry = Registry::new(vec![tool.clone()].into(), &[]);
         let function = &registry.functions()[0];

@@ -76,6 +76,19 @@ pub struct ServerCall {
     pub arguments: Raw,
     /// The run that the record of the call belongs to, if there is one.
     pub run: Option<RunId>,
+    /// Somebody answers questions: the result may be one of the type `input_required`, and the call is made again then.
+    pub can_ask: bool,
+    /// What was answered, when it is made again.
+    pub answers: Option<Answers>,
+}
+
+/// Answers to what a server asked in the course of a call (2026-07-28 "Multi Round-Trip Requests").
+#[derive(Clone, Debug)]
+pub struct Answers {
+    /// `inputResponses`, an object.
+    pub responses: Raw,
+    /// The server's `requestState`, as it came.
+    pub state: Option<Raw>,
 }
 
 /// What went wrong, for people and models to read; no secrets in it.

@@ -22,6 +22,8 @@ pub struct ToolFunction {
     pub parameters: Raw,
     /// JSON schema of the structured result, if the tool declares one.
     pub response: Option<Raw>,
+    /// An App draws its results (MCP Apps): clients are told them whole.
+    pub has_app: bool,
     pub origin: Origin,
 }
 
@@ -108,6 +110,8 @@ pub struct ServerTool {
     pub parameters: Raw,
     /// The server's `outputSchema`.
     pub response: Option<Raw>,
+    /// An App draws its results (MCP Apps).
+    pub has_app: bool,
 }
 
 /// A server's answer to a call.
@@ -130,6 +134,7 @@ mod tests {
             description: "Does it".into(),
             parameters: Raw::parse(r#"{"anyOf":[{}]}"#).expect("JSON"),
             response: Some(Raw::parse(r#"{ "type":"object" }"#).expect("JSON")),
+            has_app: false,
             origin: Origin::Server {
                 server: ServerName::parse("s").expect("a name"),
                 native: NativeName::new("a.b"),

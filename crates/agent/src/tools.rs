@@ -10,17 +10,22 @@ use tokio_util::task::TaskTracker;
 use crate::{
     config::Config,
     conversation::KeptResult,
+    event::ChatEvent,
+    generate::Emitter,
     ledger::{CallEnd, CallId, CallStatus, Ledger, NewCall, RunEnd, RunId},
     llm::Call,
     message::Part,
     native::Ready,
     outcome::{self, READ_RESULT},
+    questions::{Asked, Questions},
     raw::Raw,
     registry::Registry,
-    servers::{ServerCall, Servers},
+    servers::{Answers, ServerCall, Servers},
     tool::{Origin, ToolFunction},
 };
 
+/// The most times that a server may ask in the course of one call.
+const MAX_ROUNDS: usize = 16;
 /// How long a record may take.
 pub(crate) const RECORD: Duration = Duration::from_secs(10);
 
@@ -38,8 +43,16 @@ pub(crate) struct Tools<'a> {
     pub(crate) registry: &'a Registry,
     pub(crate) records: &'a Records,
     pub(crate) run: &'a RunId,
+    /// Where a person is asked what servers want to know; `None`: nobody is there.
+    pub(crate) person: Option<Person<'a>>,
     /// Long results that can be read.
     pub(crate) kept: Vec<KeptResult>,
+}
+
+/// Somebody who answers what servers ask in the course of a call.
+pub(crate) struct Person<'a> {
+    pub(crate) questions: &'a Questions,
+    pub(crate) out: &'a Emitter<ChatEvent>,
 }
 
 /// What came of a call.
@@ -50,6 +63,8 @@ pub struct Called {
     pub is_error: bool,
     /// What a native tool has for the client.
     pub payload: Option<Value>,
+    /// The result as it came, if an App draws it.
+    pub(crate) for_app: Option<Raw>,
     /// It is not to be cut: it is a piece of a long one already.
     pub(crate) is_piece: bool,
 }
@@ -60,6 +75,7 @@ impl Called {
             parts: vec![Part::text(text)],
             is_error: true,
             payload: None,
+            for_app: None,
             is_piece: false,
         }
     }
@@ -81,11 +97,16 @@ impl Tools<'_> {
                 ));
             }
         };
-        self.call_function(function, arguments).await
+        self.call_function(&call.id, function, arguments).await
     }
 
-    /// Calls a tool that is known, with an object.
-    pub(crate) async fn call_function(&self, function: &ToolFunction, arguments: Raw) -> Called {
+    /// Calls a tool that is known, with an object. `id` is the model's of the call.
+    pub(crate) async fn call_function(
+        &self,
+        id: &str,
+        function: &ToolFunction,
+        arguments: Raw,
+    ) -> Called {
         match &function.origin {
             Origin::Server { server, native } => {
                 let call = ServerCall {
@@ -93,33 +114,72 @@ impl Tools<'_> {
                     tool: native.clone(),
                     arguments,
                     run: Some(self.run.clone()),
+                    can_ask: self.person.is_some(),
+                    answers: None,
                 };
-                self.call_server(call).await
+                self.call_server(id, call, function.has_app).await
             }
             Origin::Native => self.call_native(function.name.as_str(), arguments).await,
         }
     }
 
-    async fn call_server(&self, call: ServerCall) -> Called {
-        let (server, limit) = (call.server.clone(), self.config.tool_timeout);
-        match timeout(limit, self.servers.call(call)).await {
-            Ok(Ok(answer)) => match outcome::parts(&answer.content) {
+    async fn call_server(&self, id: &str, mut call: ServerCall, has_app: bool) -> Called {
+        let limit = self.config.tool_timeout;
+        for _ in 0..MAX_ROUNDS {
+            let answer = match timeout(limit, self.servers.call(call.clone())).await {
+                Ok(Ok(answer)) => answer,
+                Ok(Err(error)) => return Called::error(format!("The call failed: {error}")),
+                Err(_) => {
+                    return Called::error(format!(
+                        "The server {} did not answer within {} s.",
+                        call.server,
+                        limit.as_secs_f32()
+                    ));
+                }
+            };
+            if let Some(person) = &self.person
+                && let Some(asked) = Asked::of(&answer.content)
+            {
+                call.answers = Some(self.answered(person, id, asked).await);
+                continue;
+            }
+            return match outcome::parts(&answer.content) {
                 Ok(parts) => Called {
                     parts,
                     is_error: answer.is_error,
                     payload: None,
+                    for_app: Some(answer.content)
+                        .filter(|whole| has_app && whole.get().len() <= self.config.result_bytes),
                     is_piece: false,
                 },
                 Err(error) => Called::error(format!(
-                    "The server {server} sent a result that cannot be read: {error}"
+                    "The server {} sent a result that cannot be read: {error}",
+                    call.server
                 )),
-            },
-            Ok(Err(error)) => Called::error(format!("The call failed: {error}")),
-            Err(_) => Called::error(format!(
-                "The server {server} did not answer within {} s.",
-                limit.as_secs_f32()
-            )),
+            };
         }
+        Called::error(format!(
+            "The server {} asked {MAX_ROUNDS} times, and was not done yet.",
+            call.server
+        ))
+    }
+
+    /// What the person answers to a server's questions. That takes as long as it takes, which is not the tool's time.
+    async fn answered(&self, person: &Person<'_>, id: &str, asked: Asked) -> Answers {
+        let responses = match asked.input_requests {
+            Some(requests) => {
+                let mut open = person.questions.open(id);
+                let told = ChatEvent::Questions {
+                    id: id.to_owned(),
+                    requests: requests.clone(),
+                };
+                person.out.emit(told).await;
+                open.answers(&requests, self.config.answer_timeout).await
+            }
+            None => Raw::empty_object(),
+        };
+        let state = asked.request_state;
+        Answers { responses, state }
     }
 
     async fn call_native(&self, name: &str, arguments: Raw) -> Called {
@@ -160,6 +220,7 @@ impl Tools<'_> {
                         parts: vec![Part::text(text)],
                         is_error: false,
                         payload: None,
+                        for_app: None,
                         is_piece: true,
                     };
                     (called, CallStatus::Ok)
@@ -180,6 +241,7 @@ impl Tools<'_> {
                     parts: vec![Part::Text { text }],
                     is_error: false,
                     payload: outcome.payload,
+                    for_app: None,
                     is_piece: false,
                 };
                 (called, CallStatus::Ok)

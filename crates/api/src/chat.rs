@@ -1,7 +1,7 @@
 //! Chats with an agent, and the conversations that are kept of them.
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use crate::{Time, schema};
@@ -15,6 +15,21 @@ pub struct ChatRequest {
     pub conversation: Option<String>,
     #[schema(min_length = 1)]
     pub message: String,
+    /// Whether somebody answers what servers ask in the course of their calls: the event `questions` tells it. Without
+    /// it nothing may be asked.
+    #[serde(default)]
+    pub can_answer: bool,
+}
+
+/// Answers to what a server asks in the course of a call of the agent's.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ChatAnswers {
+    /// The call's id, of the event `questions`.
+    pub call: String,
+    /// By the keys of the questions: `{"action": "accept", "content": {…}}`, `decline` or `cancel` (`ElicitResult`).
+    #[schema(value_type = Object)]
+    pub answers: Map<String, Value>,
 }
 
 /// A conversation, as lists have it.
@@ -45,4 +60,8 @@ pub struct WholeConversation {
     /// What was said, in turns: `role`, and `content` in blocks.
     #[schema(schema_with = schema::any)]
     pub messages: Value,
+    /// Whole results of tools with an App, by the ids of their calls: of the last few, to draw the Apps again.
+    #[serde(default)]
+    #[schema(value_type = Object)]
+    pub results: Map<String, Value>,
 }

@@ -32,7 +32,7 @@ pub use self::{
         Call, CallBucket, CallFigures, CallStatistics, CallSteps, Calls, CallsOfServer, WholeCall,
     },
     change::{Approvals, Change, Changes},
-    chat::{ChatRequest, ConversationInfo, Conversations, WholeConversation},
+    chat::{ChatAnswers, ChatRequest, ConversationInfo, Conversations, WholeConversation},
     client::{Client, Clients, ConnectRequest, Connected, Disconnected},
     doctor::{Finding, Level, Report},
     key::{Key, Keys, MadeKey},

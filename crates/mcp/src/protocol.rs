@@ -85,6 +85,16 @@ pub mod meta {
     pub const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
     pub const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
     pub const PROGRESS_TOKEN: &str = "progressToken";
+
+    /// The members that every request of our own carries, as JSON text without braces. `info` and `capabilities` are
+    /// JSON objects (2026-07-28 basic "Per-request protocol fields").
+    #[must_use]
+    pub fn members(info: &str, capabilities: &str) -> String {
+        let version = super::Version::LATEST;
+        format!(
+            "\"{PROTOCOL_VERSION}\":\"{version}\",\"{CLIENT_INFO}\":{info},\"{CLIENT_CAPABILITIES}\":{capabilities}"
+        )
+    }
 }
 
 /// Methods that are looked at on the way; every other one is only relayed.

@@ -131,12 +131,14 @@ export function toast(text: string, bad = false) {
 }
 
 /** Does it, and says so, or why not. */
-export async function attempt(doing: () => Promise<unknown>, done?: string) {
+export async function attempt(doing: () => Promise<unknown>, done?: string): Promise<boolean> {
   try {
     await doing();
     if (done) toast(done);
+    return true;
   } catch (error) {
     toast(message(error), true);
+    return false;
   }
 }
 

@@ -189,6 +189,7 @@ impl Servers for Endpoint {
                     description: item.description.into(),
                     parameters: item.input_schema.unwrap_or_else(Raw::empty_object),
                     response: item.output_schema,
+                    has_app: false,
                 }));
                 cursor = listed.next;
                 if cursor.is_none() {

@@ -78,7 +78,7 @@ async fn a_chat_that_owns_its_conversation_keeps_the_message_first_and_the_rest_
         give: give.clone(),
         fails: false,
     };
-    let mut stream = agent.chat_owned(Conversation::new(), "hello", keep());
+    let mut stream = agent.chat_owned(Conversation::new(), "hello", keep(), None);
     let first = within("an event", stream.next()).await;
     assert!(
         matches!(first, Some(ChatEvent::Started { .. })),
@@ -99,7 +99,7 @@ async fn a_chat_that_owns_its_conversation_keeps_the_message_first_and_the_rest_
         .try_recv()
         .expect("it was kept before the end was told");
     assert_eq!((when, conversation.messages().len()), ("ended", 2));
-    let mut stream = agent.chat_owned(conversation, "and?", keep());
+    let mut stream = agent.chat_owned(conversation, "and?", keep(), None);
     while !matches!(
         within("an event", stream.next()).await,
         Some(ChatEvent::TextDelta { .. })
@@ -132,7 +132,7 @@ async fn a_message_that_cannot_be_kept_and_a_start_that_fails_leave_nothing() {
     ] {
         let give = give.clone();
         let keep = Give { give, fails: true };
-        let stream = agent.chat_owned(Conversation::new(), "hello", keep);
+        let stream = agent.chat_owned(Conversation::new(), "hello", keep, None);
         let events: Vec<_> = within("the end", stream.collect()).await;
         let [ChatEvent::Error { kind, message }] = events.as_slice() else {
             panic!("{events:?}");

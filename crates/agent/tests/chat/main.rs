@@ -8,6 +8,7 @@ mod shared;
 mod content;
 mod dropping;
 mod keeping;
+mod questions;
 mod routing;
 mod servers;
 mod turns;

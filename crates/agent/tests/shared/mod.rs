@@ -45,6 +45,7 @@ pub(crate) fn function(name: &str) -> ToolFunction {
         description: format!("the tool {name}").into(),
         parameters: Raw::parse(r#"{"type":"object"}"#).expect("JSON"),
         response: None,
+        has_app: false,
         origin: Origin::Server {
             server: server_name("test"),
             native: NativeName::new(name),
@@ -86,6 +87,7 @@ impl TestServers {
             description: format!("{tool} of {server}").into(),
             parameters: Raw::parse(r#"{"type":"object"}"#).expect("JSON"),
             response: None,
+            has_app: tool == "draw",
         };
         let run: Tool = Arc::new(move |arguments| Box::pin(run(arguments)));
         self.tools.push((offered, run));

@@ -426,15 +426,8 @@ pub(super) fn modern_meta(options: &Options) -> String {
         Some(_) => format!(",{}", chain::question()),
         None => String::new(),
     };
-    format!(
-        "{{\"{}\":\"{}\",\"{}\":{},\"{}\":{}{chain}}}",
-        meta::PROTOCOL_VERSION,
-        Version::LATEST,
-        meta::CLIENT_INFO,
-        options.identity.to_json(),
-        meta::CLIENT_CAPABILITIES,
-        options.capabilities,
-    )
+    let members = meta::members(&options.identity.to_json(), &options.capabilities);
+    format!("{{{members}{chain}}}")
 }
 
 /// Asks one thing and waits for the answer; what comes before it is of no interest yet.

@@ -9,13 +9,13 @@ mod native;
 mod servers;
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{HashMap, hash_map::Entry},
     sync::Arc,
     time::Duration,
 };
 
 use agent::{
-    Agent, Config, Price,
+    Agent, Config, Price, Questions,
     llm::{ApiKey, Endpoint, Model, ModelError, Options, anthropic, openai},
 };
 use engine::{Gateway, Scope};
@@ -48,8 +48,8 @@ struct UnderWay {
     /// No other may begin: the product stops.
     closed: bool,
     count: usize,
-    /// Their conversations; one that is only beginning is not among them yet.
-    conversations: HashSet<(Option<ProjectId>, String)>,
+    /// Their conversations, and what is asked in them; one that is only beginning is not among them yet.
+    conversations: HashMap<(Option<ProjectId>, String), Questions>,
 }
 
 struct Made {
@@ -83,6 +83,7 @@ pub(crate) enum NoAgent {
 pub(crate) struct Turn {
     turns: Arc<Mutex<UnderWay>>,
     conversation: Option<(Option<ProjectId>, String)>,
+    questions: Questions,
 }
 
 /// Why no turn may begin now.
@@ -101,11 +102,17 @@ impl Turn {
     /// Makes it a turn of this conversation; `false` if another is under way in it.
     pub(crate) fn of(&mut self, project: Option<&ProjectId>, conversation: &str) -> bool {
         let conversation = (project.cloned(), conversation.to_owned());
-        let is_free = self.turns.lock().conversations.insert(conversation.clone());
-        if is_free {
-            self.conversation = Some(conversation);
-        }
-        is_free
+        match self.turns.lock().conversations.entry(conversation.clone()) {
+            Entry::Occupied(_) => return false,
+            Entry::Vacant(free) => free.insert(self.questions.clone()),
+        };
+        self.conversation = Some(conversation);
+        true
+    }
+
+    /// What servers ask in the course of it.
+    pub(crate) fn questions(&self) -> Questions {
+        self.questions.clone()
     }
 }
 
@@ -156,7 +163,18 @@ impl Agents {
         Ok(Turn {
             turns: self.turns.clone(),
             conversation: None,
+            questions: Questions::default(),
         })
+    }
+
+    /// What is asked in the turn of a conversation that is under way; `None` if none is.
+    pub(crate) fn questions(
+        &self,
+        project: Option<&ProjectId>,
+        conversation: &str,
+    ) -> Option<Questions> {
+        let conversation = (project.cloned(), conversation.to_owned());
+        self.turns.lock().conversations.get(&conversation).cloned()
     }
 
     /// The agent of a project, or of all servers.

@@ -17,6 +17,7 @@ use agent::{
     Missing, Offer, Origin, Raw, ServerCall, ServerTool, Servers, ServersError, ToolFunction,
     ToolOutcome,
 };
+use bytes::Bytes;
 use engine::{
     Caller, Gateway, Scope,
     catalog::ListKind,
@@ -27,6 +28,7 @@ use futures_util::future::BoxFuture;
 use mcp::{
     Era, Frame, json,
     outbox::{Bounds, Outbox},
+    protocol::meta,
 };
 use model::{Declared, ExposedName, NativeName, StartPolicy};
 use serde::Deserialize;
@@ -35,6 +37,14 @@ use serde_json::Value;
 use super::CALLER;
 use crate::projects::Projects;
 
+/// Who calls, where questions can be answered.
+const INFO: &str = concat!(
+    "{\"name\":\"toolwharf-agent\",\"version\":\"",
+    env!("CARGO_PKG_VERSION"),
+    "\"}"
+);
+/// What may be asked: a person's words, and a link to open. Who chats is no model, so nobody answers as one.
+const ASKS: &str = "{\"elicitation\":{\"form\":{},\"url\":{}}}";
 /// What a call says in its course is not listened to.
 const BOUNDS: Bounds = Bounds {
     messages: 1,
@@ -71,6 +81,12 @@ struct Item {
 }
 
 impl Item {
+    /// Whether an App draws its results (MCP Apps, `_meta.ui.resourceUri`).
+    fn has_app(&self) -> bool {
+        let ui = &self.meta["ui"];
+        ui["resourceUri"].is_string() || self.meta["ui/resourceUri"].is_string()
+    }
+
     /// Whether models may call it: some tools are for Apps only (MCP Apps, `_meta.ui.visibility`).
     fn is_for_models(&self) -> bool {
         let visibility = self.meta["ui"]["visibility"].as_array();
@@ -191,6 +207,7 @@ pub(crate) fn offered(view: &View) -> Result<Vec<ToolFunction>, ServersError> {
         .filter(|(_, item)| item.is_for_models())
         .map(|((exposed, server, native, _), item)| ToolFunction {
             name: ExposedName::new(exposed),
+            has_app: item.has_app(),
             description: item.description.into(),
             parameters: item.input_schema.unwrap_or_else(Raw::empty_object),
             response: item.output_schema,
@@ -236,6 +253,7 @@ impl Servers for Ours {
                     description: function.description,
                     parameters: function.parameters,
                     response: function.response,
+                    has_app: function.has_app,
                 })
             });
             let tools = tools.collect();
@@ -263,20 +281,41 @@ impl Servers for Ours {
                 let why = view.kept_back_of(server, tool.as_str());
                 return Err(ServersError(why.unwrap_or_else(gone)));
             };
-            let text = format!(
-                r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":{},"arguments":{}}}}}"#,
+            let mut params = format!(
+                "\"name\":{},\"arguments\":{}",
                 json::quote(exposed),
                 call.arguments.get()
+            );
+            if call.can_ask {
+                let members = meta::members(INFO, ASKS);
+                params = format!("{params},\"_meta\":{{{members}}}");
+            }
+            if let Some(answers) = &call.answers {
+                params = format!("{params},\"inputResponses\":{}", answers.responses.get());
+                if let Some(state) = &answers.state {
+                    params = format!("{params},\"requestState\":{}", state.get());
+                }
+            }
+            let text = format!(
+                r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{{params}}}}}"#
             );
             let depth = self.gateway.settings().limits.max_depth;
             let frame = Frame::parse(text.into(), depth);
             let frame = frame.map_err(|error| {
                 ServersError(format!("the arguments are not acceptable: {error}"))
             })?;
+            let (scope, outbox) = (self.scope.clone(), Outbox::new(BOUNDS));
+            let caller = match call.can_ask {
+                true => Caller {
+                    modern_capabilities: Some(Bytes::from_static(ASKS.as_bytes())),
+                    ..Caller::modern(scope, CALLER.into(), outbox)
+                },
+                false => Caller::legacy(scope, CALLER.into(), outbox),
+            };
             let caller = Caller {
                 may_use: true,
                 run: call.run.map(|run| run.0),
-                ..Caller::legacy(self.scope.clone(), CALLER.into(), Outbox::new(BOUNDS))
+                ..caller
             };
             let answer = self.gateway.request(&caller, &frame).await.into_text();
             let unreadable =

@@ -14,11 +14,12 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use config::EditError;
-use futures_util::{Stream, StreamExt as _};
+use futures_util::{Stream, StreamExt as _, stream};
+use tokio::time::timeout;
 
 use crate::{
     auth::Ambiguous,
-    gateway::{Refusal, challenge},
+    gateway::{KEEP_ALIVE, Refusal, challenge},
     projects::SecretError,
     registry,
 };
@@ -108,13 +109,19 @@ pub(super) fn shown(name: &str) -> String {
     name.chars().take(SHOWN).collect()
 }
 
-/// An event stream, which no cache keeps.
+/// An event stream, which no cache keeps; with a comment now and then where nothing happens, for the sake of proxies.
 pub(super) fn event_stream(events: impl Stream<Item = Bytes> + Send + 'static) -> Response {
     let headers = [
         (header::CONTENT_TYPE, "text/event-stream"),
         (header::CACHE_CONTROL, "no-store"),
     ];
-    let events = events.map(Ok::<_, Infallible>);
+    let events = stream::unfold(Box::pin(events), async |mut events| {
+        let event = match timeout(KEEP_ALIVE, events.next()).await {
+            Ok(event) => event?,
+            Err(_) => Bytes::from_static(b": \n\n"),
+        };
+        Some((Ok::<_, Infallible>(event), events))
+    });
     (headers, Body::from_stream(events)).into_response()
 }
 

@@ -12,7 +12,7 @@ use engine::{Answer, Caller, Scope, server::Server};
 use futures_util::stream;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use mcp::{
-    Frame, Kind, Version,
+    Frame, Kind,
     backlog::Account,
     json::{Object, quote},
     outbox::{Bounds, Outbox},
@@ -242,15 +242,12 @@ fn request(asked: &CallRequest, streams: bool, depth: usize) -> Result<Frame, Pr
             let why = "cannot be given together with `capabilities`, of which it is made";
             return Err(Problem::field(400, "/params/_meta", why));
         }
-        own.push(format!(
-            "{}:{},{}:{},{}:{{\"name\":\"toolwharf-rest\",\"version\":{}}}",
-            quote(meta::PROTOCOL_VERSION),
-            quote(Version::LATEST.as_str()),
-            quote(meta::CLIENT_CAPABILITIES),
-            capabilities.get(),
-            quote(meta::CLIENT_INFO),
-            quote(env!("CARGO_PKG_VERSION")),
-        ));
+        let info = concat!(
+            "{\"name\":\"toolwharf-rest\",\"version\":\"",
+            env!("CARGO_PKG_VERSION"),
+            "\"}"
+        );
+        own.push(meta::members(info, capabilities.get()));
     }
     if streams && !has_meta {
         own.push("\"progressToken\":1".to_owned());

@@ -5,8 +5,8 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use agent::{ChatEvent, Conversation, Keep};
-use api::{ChatRequest, ConversationInfo, Conversations, WholeConversation};
+use agent::{ChatEvent, Conversation, Keep, Raw};
+use api::{ChatAnswers, ChatRequest, ConversationInfo, Conversations, WholeConversation};
 use axum::{
     Json,
     body::Bytes,
@@ -91,6 +91,7 @@ pub(super) async fn chat(
         }
     };
     let mut first = Some(json!({ "id": id, "title": place.title }));
+    let questions = asked.can_answer.then(|| turn.questions());
     let is_gone = Arc::<AtomicBool>::default();
     let keep = Kept {
         store,
@@ -101,7 +102,7 @@ pub(super) async fn chat(
         is_gone: is_gone.clone(),
         _turn: turn,
     };
-    let events = agent.chat_owned(conversation, asked.message, keep);
+    let events = agent.chat_owned(conversation, asked.message, keep, questions);
     let events = events.flat_map(move |happened| {
         // From here on it is kept. Of a turn that did not start there may be nothing to go on with.
         let conversation = match &happened {
@@ -236,10 +237,36 @@ pub(super) async fn show(
     let store = rest.agents.store();
     let (row, conversation) = kept(store.conversation_get(project.as_ref(), &id).await?)?;
     let messages = serde_json::to_value(conversation.messages()).unwrap_or_default();
+    let results = conversation.app_results();
+    let results = results.map(|kept| (kept.call.clone(), kept.result.read().unwrap_or_default()));
     Ok(Json(WholeConversation {
         info: told(row),
         messages,
+        results: results.collect(),
     }))
+}
+
+/// Answers what a server asks in the course of a turn.
+pub(super) async fn answer(
+    State(rest): State<AppState>,
+    Within(project): Within,
+    Path(id): Path<String>,
+    body: Result<Bytes, axum::extract::rejection::BytesRejection>,
+) -> Result<StatusCode, Problem> {
+    let body = input::whole(body)?;
+    let given: ChatAnswers = input::typed(&mut serde_json::Deserializer::from_slice(&body))?;
+    let Some(questions) = rest.agents.questions(project.as_ref(), &id) else {
+        let why = format!("no turn of the conversation `{id}` is under way here: nothing is asked");
+        return Err(Problem::new(409, why));
+    };
+    let call = &given.call;
+    match questions.answer(call, Raw::of(&given.answers)) {
+        true => Ok(StatusCode::NO_CONTENT),
+        false => {
+            let why = format!("nothing is asked in the call `{call}`, or not any more");
+            Err(Problem::new(409, why))
+        }
+    }
 }
 
 pub(super) async fn remove(

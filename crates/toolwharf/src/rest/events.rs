@@ -42,7 +42,7 @@ use super::{
 };
 use crate::{
     auth::{Principal, Role},
-    gateway::{Asked, KEEP_ALIVE},
+    gateway::Asked,
 };
 
 /// How often a stream looks.
@@ -59,20 +59,18 @@ pub(super) async fn follow(
     request: Request,
 ) -> Result<Response, Problem> {
     let place = rest.follower()?;
-    let now = Instant::now();
     let following = Following {
         ready: VecDeque::new(),
         asked: request.map(|_| ()),
         who,
         project,
         fleet: None,
-        read_at: now,
+        read_at: Instant::now(),
         targets: Vec::new(),
         told: HashMap::new(),
         count: 0,
         calls: None,
         turns: None,
-        said: now,
         rest,
         _place: place,
     };
@@ -205,7 +203,6 @@ struct Following {
     calls: Option<HashMap<String, String>>,
     /// Of replicas and their leases, as they were told.
     turns: Option<u64>,
-    said: Instant,
     rest: AppState,
     _place: OwnedSemaphorePermit,
 }
@@ -216,7 +213,6 @@ impl Following {
         let over = self.rest.over.clone();
         loop {
             if let Some(event) = self.ready.pop_front() {
-                self.said = Instant::now();
                 return Some(event);
             }
             // The first look is made at once.
@@ -233,9 +229,6 @@ impl Following {
             if let Err(problem) = self.look().await {
                 tracing::debug!(error = %problem.detail, "events cannot be read");
                 self.fleet.get_or_insert_with(|| self.rest.gateway.fleet());
-            }
-            if self.ready.is_empty() && self.said.elapsed() >= KEEP_ALIVE {
-                self.ready.push_back(Bytes::from_static(b": \n\n"));
             }
         }
     }

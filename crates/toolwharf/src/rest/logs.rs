@@ -14,10 +14,9 @@ use engine::server::State as Phase;
 use mcp::sse;
 use runtime::process::Lines;
 use serde::Deserialize;
-use tokio::{sync::OwnedSemaphorePermit, time::Instant};
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::{AppState, Problem, answer::event_stream, input, servers::Target};
-use crate::gateway::KEEP_ALIVE;
 
 /// Lines that are told where nothing else is asked.
 const TAIL: usize = 200;
@@ -59,7 +58,6 @@ pub(super) async fn read(
         process: None,
         starts: 0,
         gone: false,
-        said: Instant::now(),
         rest,
         _place: place,
     };
@@ -89,7 +87,6 @@ struct Following {
     /// How many starts of the server were told of.
     starts: u64,
     gone: bool,
-    said: Instant,
     rest: AppState,
     _place: OwnedSemaphorePermit,
 }
@@ -100,14 +97,10 @@ impl Following {
         let over = self.rest.over.clone();
         loop {
             if let Some(event) = self.ready.pop_front() {
-                self.said = Instant::now();
                 return Some(event);
             }
             tokio::select! {
                 () = over.cancelled() => return None,
-                () = tokio::time::sleep_until(self.said + KEEP_ALIVE) => {
-                    self.ready.push_back(Bytes::from_static(b": \n\n"));
-                }
                 () = self.more() => {}
             }
         }

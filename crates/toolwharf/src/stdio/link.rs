@@ -18,7 +18,7 @@ use mcp::{
     frame::Param,
     json::{Object, Splice},
     outbox::{Outbox, Weight},
-    protocol::method,
+    protocol::{meta, method},
     server::modern,
 };
 use parking_lot::Mutex;
@@ -552,13 +552,12 @@ impl Link {
             return Ok(());
         };
         let version = Version::LATEST;
-        let discover = format!(
-            "{{\"_meta\":{{\"{}\":\"{version}\",\"{}\":{{\"name\":\"toolwharf stdio\",\"version\":\"{}\"}},\"{}\":{{}}}}}}",
-            mcp::protocol::meta::PROTOCOL_VERSION,
-            mcp::protocol::meta::CLIENT_INFO,
+        let info = concat!(
+            "{\"name\":\"toolwharf stdio\",\"version\":\"",
             env!("CARGO_PKG_VERSION"),
-            mcp::protocol::meta::CLIENT_CAPABILITIES,
+            "\"}"
         );
+        let discover = format!("{{\"_meta\":{{{}}}}}", meta::members(info, "{}"));
         let frame = Frame::request(OWN_ID, method::DISCOVER, Some(discover.as_bytes()));
         let headers = vec![
             (

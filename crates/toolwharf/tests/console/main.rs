@@ -376,6 +376,8 @@ async fn c14_a_chat_is_shown_kept_and_gone_on_with() {
         says(table),
         asks(&[("t1", "get-tiny-image", json!({}))]),
         says("There it is."),
+        asks(&[("t3", "trigger-elicitation-request", json!({}))]),
+        says("Thank you, Ada."),
         asks(&[("t2", "get-time", json!({}))]),
         says("Late."),
         slow,

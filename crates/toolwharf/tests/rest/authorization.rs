@@ -310,6 +310,13 @@ const ROWS: &[(&str, &str, &str, &str, u16)] = &[
         "",
         404,
     ),
+    (
+        "POST",
+        "/conversations/{conversation}/answers",
+        "/conversations/none/answers?project=a",
+        r#"{"call":"toolu_1","answers":{}}"#,
+        409,
+    ),
     ("GET", "/clients", "/clients", "", 200),
     (
         "POST",

@@ -7,7 +7,7 @@ import { appOf } from "@/apps/host";
 import { get, type Schemas, type Tool } from "@/api/client";
 import { listed, servers } from "@/api/queries";
 import { approve, ownerOf, refuse, type Definition } from "@/api/tools";
-import type { Result } from "@/pages/tools/run";
+import type { Asked, Result } from "@/pages/tools/run";
 import { Button } from "@/ui/button";
 import { Diff } from "@/ui/diff";
 import { attempt } from "@/ui/overlay";
@@ -17,10 +17,11 @@ import type { ToolUse } from "./said";
 type Args = Record<string, unknown>;
 
 /** What the page does with what Apps say, and with decisions about tools; while a turn is under way, `send` is absent. */
-export const AppsOf = createContext<{ project: string | undefined; send?: ((text: string) => void) | undefined; onMessage: (text: string) => void; onContext: (call: string, text: string) => void }>({
+export const AppsOf = createContext<{ project: string | undefined; send?: ((text: string) => void) | undefined; onMessage: (text: string) => void; onContext: (call: string, text: string) => void; /** Answers what a server asks in the course of a call. */ onAnswer: (call: string, answers: Args, asked: Record<string, Asked>) => void }>({
   project: undefined,
   onMessage: () => {},
   onContext: () => {},
+  onAnswer: () => {},
 });
 
 /** The tool that a call was of, with its server. An agent's name for it does not always say which; then it is nobody's. */
@@ -85,17 +86,18 @@ function Known({ tool, one, server }: { tool: ToolUse; one: Tool; server: string
   const definitions = useQuery(listed<Definition>(server, "tools/list", "tools"));
   const definition = definitions.data?.find((each) => each.name === one.native);
   const uri = appOf(definition);
-  const { state, result: text, pictures, bytes } = tool;
+  const { state, result: text, pictures, bytes, whole } = tool;
   // The beginning of a result is no result: the rest comes when the turn is over.
   const isCut = bytes !== undefined && new Blob([text ?? ""]).size < bytes;
   const result = useMemo<Result | undefined>(() => {
+    if (whole) return whole;
     if (isCut || (state !== "done" && state !== "failed")) return undefined;
     const images = (pictures ?? []).map((picture) => {
       const [, mimeType = "", data = ""] = /^data:([^;]*);base64,(.*)$/s.exec(picture) ?? [];
       return { type: "image", mimeType, data };
     });
     return { content: [...(text ? [{ type: "text", text }] : []), ...images], isError: state === "failed" };
-  }, [isCut, state, text, pictures]);
+  }, [isCut, state, text, pictures, whole]);
   if (!uri || !definition) return null;
   return (
     <AppView

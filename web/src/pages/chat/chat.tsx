@@ -1,7 +1,7 @@
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { getRouteApi, useNavigate } from "@tanstack/react-router";
 import { ArrowUp, History, MessageSquare, MessageSquarePlus, Square, Trash2 } from "lucide-react";
-import { useCallback, useEffect, useMemo, useRef, useState, type ReactNode } from "react";
+import { useCallback, useContext, useEffect, useMemo, useRef, useState, type ReactNode } from "react";
 
 import { ApiError, get, request, type Schemas } from "@/api/client";
 import { settings } from "@/api/queries";
@@ -10,18 +10,21 @@ import { cx, moment } from "@/lib";
 import { Button } from "@/ui/button";
 import { CopyButton, pretty } from "@/ui/json";
 import { useIsWide, useTitle } from "@/ui/media";
-import { Confirm, Dialog } from "@/ui/overlay";
+import { attempt, Confirm, Dialog } from "@/ui/overlay";
 import { Empty, message, Notice } from "@/ui/parts";
+import { Questions } from "@/pages/tools/questions";
+import type { Asked } from "@/pages/tools/run";
 import { AppOf, ApprovalOf, AppsOf } from "./app";
 import { Text } from "./markdown";
 import { RecipeCard } from "./recipe";
-import { answer, heard, over, told, whole, type Message, type Part, type Said, type ToolUse } from "./said";
+import { answer, asking, heard, over, told, whole, type Part, type Said, type ToolUse } from "./said";
 
 const route = getRouteApi("/chat");
 /** Longest text that is shown of a tool's arguments or result, in characters. */
 const MAX_SHOWN_CHARS = 20_000;
 
 type Info = Schemas["ConversationInfo"];
+type Kept = Parameters<typeof told>[0];
 
 const path = (what: string, project: string | undefined, more: Record<string, string> = {}) => {
   const query = new URLSearchParams({ ...more, ...(project ? { project } : {}) }).toString();
@@ -60,8 +63,8 @@ export function Chat() {
     setStatus("");
     if (!c) return;
     const over = new AbortController();
-    get<{ messages: Message[] }>(path(`/conversations/${encodeURIComponent(c)}`, project), over.signal)
-      .then((whole) => setSaid(told(whole.messages)))
+    get<Kept>(path(`/conversations/${encodeURIComponent(c)}`, project), over.signal)
+      .then((kept) => setSaid(told(kept)))
       .catch((error: unknown) => over.signal.aborted || setSaid([{ whose: "theirs", parts: [{ kind: "wrong", text: message(error) }] }]));
     return () => over.abort();
   }, [c, project]);
@@ -78,7 +81,7 @@ export function Chat() {
     const note = (kind: "wrong" | "note", what: string) => setSaid((old) => answer(old, (parts) => [...parts, { kind, text: what }]));
     let isOver = false;
     try {
-      const response = await begun(path("/chat", project), { message: text, ...(shown.current ? { conversation: shown.current } : {}) }, over_.signal);
+      const response = await begun(path("/chat", project), { message: text, can_answer: true, ...(shown.current ? { conversation: shown.current } : {}) }, over_.signal);
       for await (const { event, data } of events(response)) {
         if (over_.signal.aborted) break;
         const what = JSON.parse(data) as { id?: string | null; pause_ms?: number };
@@ -99,8 +102,8 @@ export function Chat() {
     setSaid((old) => answer(old, over));
     const id = shown.current;
     if (id && isOver)
-      void get<{ messages: Message[] }>(path(`/conversations/${encodeURIComponent(id)}`, project))
-        .then((kept) => shown.current === id && setSaid((old) => whole(old, told(kept.messages))))
+      void get<Kept>(path(`/conversations/${encodeURIComponent(id)}`, project))
+        .then((kept) => shown.current === id && setSaid((old) => whole(old, told(kept))))
         .catch(() => {});
     void client.invalidateQueries({ queryKey: ["conversations"] });
   };
@@ -113,6 +116,12 @@ export function Chat() {
       send: isBusy ? undefined : (text: string) => void now.current(text),
       onMessage: (text: string) => setDraft((old) => [old, text].filter(Boolean).join("\n")),
       onContext: (call: string, text: string) => contexts.current.set(call, text),
+      onAnswer: (call: string, answers: Record<string, unknown>, asked: Record<string, Asked>) => {
+        setSaid((old) => asking(old, call, undefined));
+        void attempt(() => request(path(`/conversations/${encodeURIComponent(shown.current!)}/answers`, project), { method: "POST", json: { call, answers } })).then(
+          (done) => done || setSaid((old) => asking(old, call, asked)),
+        );
+      },
     }),
     [project, isBusy],
   );
@@ -329,6 +338,7 @@ function asText(value: unknown): string {
 const DOTS = { running: "bg-info pulse-dot", done: "bg-ok", failed: "bg-bad", ended: "bg-edge" };
 
 function ToolView({ tool }: { tool: ToolUse }) {
+  const { onAnswer } = useContext(AppsOf);
   return (
     <>
       <details className="tool rounded-md border bg-panel text-sm">
@@ -342,6 +352,7 @@ function ToolView({ tool }: { tool: ToolUse }) {
         <Bytes title="Asked" text={asText(tool.input)} />
         {tool.result !== undefined && <Bytes title={tool.state === "failed" ? "Failed" : "Answered"} text={asText(tool.result)} />}
       </details>
+      {tool.asked && tool.state === "running" && <Questions key={Object.keys(tool.asked).join()} result={{ inputRequests: tool.asked }} onAnswer={(answers) => onAnswer(tool.id, answers, tool.asked!)} />}
       <AppOf tool={tool} />
       {tool.state === "failed" && <ApprovalOf tool={tool} />}
       {tool.pictures?.map((picture, at) => <img key={at} src={picture} alt={`From ${tool.name}`} className="max-h-96 max-w-full self-start rounded-md border" />)}

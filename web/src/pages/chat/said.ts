@@ -1,7 +1,8 @@
 // What was said in a conversation, as it comes and as it is kept: pure, so that a reload draws what the stream drew.
+import type { Asked, Result } from "@/pages/tools/run";
 import { isRecipe } from "./recipe";
 
-export type ToolUse = { kind: "tool"; id: string; name: string; server?: string | null; input: unknown; state: "running" | "done" | "failed" | "ended"; result?: string; pictures?: string[]; bytes?: number | undefined };
+export type ToolUse = { kind: "tool"; id: string; name: string; server?: string | null; input: unknown; state: "running" | "done" | "failed" | "ended"; result?: string; pictures?: string[]; bytes?: number | undefined; /** As the server gave it, for the tool's App. */ whole?: Result | undefined; /** What the server wants to know before it goes on. */ asked?: Record<string, Asked> | undefined };
 export type Part = { kind: "text" | "thinking"; text: string } | ToolUse | { kind: "recipe"; recipe: Record<string, unknown> } | { kind: "note" | "wrong" | "usage"; text: string };
 export type Said = { whose: "mine"; text: string } | { whose: "theirs"; parts: Part[] };
 
@@ -20,6 +21,9 @@ const grow = (kind: "text" | "thinking", text: string) => (parts: Part[]): Part[
 const add = (part: Part) => (parts: Part[]): Part[] => [...parts, part];
 
 const ended = (id: string, change: Partial<ToolUse>) => (parts: Part[]): Part[] => parts.map((part) => (part.kind === "tool" && part.id === id ? { ...part, ...change } : part));
+
+/** What a server asked was answered, or is to be asked again. */
+export const asking = (said: Said[], call: string, asked: Record<string, Asked> | undefined): Said[] => answer(said, ended(call, { asked }));
 
 /** With the whole results of calls, of which the stream has the beginnings. */
 export function whole(said: Said[], kept: Said[]): Said[] {
@@ -58,8 +62,10 @@ export function heard(said: Said[], event: string, data: any): Said[] {
       return (data.servers as { server: string; reason: string }[]).reduce((all, one) => answer(all, add({ kind: "note", text: `Without the tools of ${one.server}: ${one.reason}` })), said);
     case "tool_call":
       return answer(said, add({ kind: "tool", id: data.id, name: data.name, server: data.server, input: data.arguments, state: "running" }));
+    case "questions":
+      return asking(said, data.id, data.requests);
     case "tool_result":
-      return answer(said, ended(data.id, { state: data.is_error ? "failed" : "done", result: data.preview, bytes: data.bytes }));
+      return answer(said, ended(data.id, { state: data.is_error ? "failed" : "done", result: data.preview, bytes: data.bytes, whole: data.result, asked: undefined }));
     case "native":
       return data.tool === "display_recipe" && isRecipe(data.payload) ? answer(said, add({ kind: "recipe", recipe: data.payload })) : said;
     case "usage":
@@ -80,7 +86,7 @@ export type Message = { role: string; content: Block[] };
 const PICTURE = /^image\/(png|jpeg|gif|webp)$/;
 
 /** What is kept of a conversation. */
-export function told(messages: Message[]): Said[] {
+export function told({ messages, results }: { messages: Message[]; results?: Record<string, Result> }): Said[] {
   let said: Said[] = [];
   const names = new Map<string, { name: string; input: unknown }>();
   for (const { role, content } of messages) {
@@ -94,7 +100,7 @@ export function told(messages: Message[]): Said[] {
           const { media_type, data } = part.source ?? part;
           return part.type === "image" && data && PICTURE.test(media_type ?? "") ? [`data:${media_type};base64,${data}`] : [];
         });
-        said = answer(said, ended(block.tool_use_id!, { state: block.is_error ? "failed" : "done", result: texts.join("\n"), pictures }));
+        said = answer(said, ended(block.tool_use_id!, { state: block.is_error ? "failed" : "done", result: texts.join("\n"), pictures, whole: results?.[block.tool_use_id!] }));
         const call = names.get(block.tool_use_id!);
         if (call?.name === "display_recipe" && !block.is_error && isRecipe(call.input)) said = answer(said, add({ kind: "recipe", recipe: call.input }));
       } else if (role === "assistant") {

@@ -112,6 +112,15 @@ pub(super) const RECORDS: &[Route] = &[
         || delete(chat::remove),
     ),
     Route::new(
+        "answerQuestions",
+        "POST /api/v1/conversations/{conversation}/answers",
+        CALL,
+        "Answer what a server asks in the course of a turn",
+        || post(chat::answer),
+    )
+    .about("The event `questions` of the turn tells what is asked. With replicas it is the one that has the turn that takes answers.")
+    .takes::<api::ChatAnswers>(),
+    Route::new(
         "listRuns",
         "GET /api/v1/runs",
         READ,
