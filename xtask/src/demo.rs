@@ -7,7 +7,7 @@
 //! one that their command line finds.
 
 use std::{
-    fs,
+    env, fs,
     net::SocketAddr,
     path::{Path, PathBuf},
     thread,
@@ -72,7 +72,14 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let serve = Cmd::new(bin.join("toolwharf")).shown_as("toolwharf");
     let serve = serve.args(["serve", "--config"]).arg(&config);
     let serve = serve.arg("--data-dir").arg(&data);
-    let serve = serve.args(["--listen", &options.listen.to_string()]);
+    let mut serve = serve.args(["--listen", &options.listen.to_string()]);
+    // What is installed from the page needs `uv`, too.
+    let own = workspace.venv().join("bin");
+    if which("uv").is_none() && is_executable(&own.join("uv")) {
+        let path = env::var_os("PATH").unwrap_or_default();
+        let all = env::split_paths(&path).chain([own]);
+        serve = serve.env("PATH", env::join_paths(all)?);
+    }
     let mut gateway = Gateway::start(serve)?;
     gateway.wait_until_ready(options.listen)?;
     eprintln!("\nToolwharf is ready: http://{}/mcp", options.listen);
@@ -164,7 +171,7 @@ fn through_npx(npx: &Path) -> Result<Server> {
 /// The variables of [`PASSED_ON`] and [`PROXIES`] that are set, by reference: their values may be
 /// secrets, and do not get into the file.
 fn passed_on() -> serde_json::Map<String, Value> {
-    std::env::vars_os()
+    env::vars_os()
         .filter_map(|(name, value)| name.into_string().ok().zip(value.into_string().ok()))
         .filter(|(name, _)| {
             PASSED_ON.iter().any(|start| name.starts_with(start))
@@ -190,14 +197,16 @@ fn write_config(dir: &Path, servers: &[Server]) -> Result<PathBuf> {
 }
 
 fn print_next_steps(bin: &Path, data: &Path, servers: &[Server]) {
-    eprintln!("\nNow, in another terminal:\n");
+    let toolwharf = from_here(&bin.join("toolwharf")).display().to_string();
+    let data = from_here(data).display().to_string();
+    eprintln!(
+        "\nTry tools, install servers and connect clients in the browser: open the link above, or one of\n\n  \
+         {toolwharf} open --data-dir {data}\n\nOr call a tool of each server from another terminal:\n"
+    );
     for server in servers {
         eprintln!(
-            "  {} tools call {} '{}' --data-dir {}",
-            from_here(&bin.join("toolwharf")).display(),
-            server.tool,
-            server.arguments,
-            from_here(data).display()
+            "  {toolwharf} tools call {} '{}' --data-dir {data}",
+            server.tool, server.arguments,
         );
     }
     eprintln!("\nCtrl-C here stops it.\n");
@@ -205,7 +214,7 @@ fn print_next_steps(bin: &Path, data: &Path, servers: &[Server]) {
 
 /// The path as one types it here.
 fn from_here(path: &Path) -> PathBuf {
-    let here = std::env::current_dir().unwrap_or_default();
+    let here = env::current_dir().unwrap_or_default();
     path.strip_prefix(&here).unwrap_or(path).to_owned()
 }
 

@@ -104,7 +104,7 @@ export function Servers() {
 
 const Number = ({ of }: { of: number }) => <span className="tabular text-faint">{of}</span>;
 
-const GRID = "grid grid-cols-[minmax(11rem,1.3fr)_minmax(12rem,1.6fr)_7.5rem_3rem_4rem_3.5rem_7rem_3rem_4.5rem_3rem_2rem] items-center gap-3 px-6";
+const GRID = "grid grid-cols-[minmax(9rem,1.3fr)_minmax(9.5rem,1.6fr)_minmax(5.5rem,7.5rem)_3rem_4rem_3.5rem_7rem_3rem_4.5rem_3rem_2rem] items-center gap-3 px-6";
 
 /** What there is to say of a state, besides its word. */
 function why(server: Server, now: number): string | undefined {

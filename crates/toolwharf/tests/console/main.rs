@@ -203,6 +203,23 @@ async fn c09_projects_keys_secrets_and_products_come_and_go() {
     browse(&gateway, "c09").await;
 }
 
+/// A newcomer's way through the pages; with `TOOLWHARF_WALK` set to a folder, its pictures are there.
+#[tokio::test]
+async fn c01_a_newcomer_calls_a_tool_installs_a_server_and_connects_a_client() {
+    let uv = venv().join("bin");
+    let setup = Setup::new();
+    std::fs::create_dir(setup.folder().join(".cursor")).unwrap();
+    let file = setup.folder().join(".cursor/mcp.json");
+    std::fs::write(file, "{ \"mcpServers\": {} }\n").unwrap();
+    let gateway = setup
+        .settings("[hosting]\nproviders = [\"process\"]\n")
+        .env("PATH", &format!("{}:{}", path(), uv.display()))
+        .server("everything", npm(EVERYTHING, &[]))
+        .connected()
+        .await;
+    browse(&gateway, "c01-walk").await;
+}
+
 /// A server whose every word is an attack.
 #[tokio::test]
 async fn c11_hostile_text_stays_text() {
