@@ -133,6 +133,12 @@ impl Gateway {
         let _ = self.shared.gate.set(gate);
     }
 
+    /// What others of the installation find this gateway by, in the alphabet of base64url: what its clients come back with
+    /// says it ([`crate::place_of`]). The first one counts.
+    pub fn keep_place(&self, place: String) {
+        self.shared.place.keep(place);
+    }
+
     /// What runs servers.
     #[must_use]
     pub fn runtimes(&self) -> &Runtimes {

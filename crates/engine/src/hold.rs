@@ -2,19 +2,23 @@
 //!
 //! A legacy server asks in mid-call; a modern client is asked by a result and answers with a retry. In between
 //! the call is held here, under a random handle that travels as `requestState` (2026-07-28
-//! basic/patterns/mrtr). A handle works once, for the same principal and the same request; it expires.
+//! basic/patterns/mrtr). A handle works once, for the same principal and the same request; it expires. Where several
+//! gateways are one installation it says which of them has the call.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use mcp::client::Call;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::{connection::Connection, questions::Asks, queue::Permit, scope::Scope, server::Server};
-
-/// What our own states begin with; other ones belong to modern servers.
-const MARK: &str = "twh1.";
+use crate::{
+    connection::Connection,
+    place::{HOLD, Place},
+    questions::Asks,
+    queue::Permit,
+    scope::Scope,
+    server::Server,
+};
 
 /// One call on hold.
 pub(crate) struct Held {
@@ -39,19 +43,21 @@ pub(crate) struct Origin {
 
 /// All calls on hold.
 pub(crate) struct Holds {
+    place: Place,
     table: Mutex<HashMap<String, (Instant, Held)>>,
 }
 
 impl Holds {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(place: Place) -> Self {
         Self {
+            place,
             table: Mutex::default(),
         }
     }
 
     /// Whether a `requestState` is one of ours.
     pub(crate) fn is_ours(state: &str) -> bool {
-        state.starts_with(MARK)
+        state.starts_with(HOLD)
     }
 
     /// Puts a call on hold; gives its `requestState`, or the call back if too many are held.
@@ -60,10 +66,7 @@ impl Holds {
         if table.len() >= limit {
             return Err(Box::new(held));
         }
-        let state = format!(
-            "{MARK}{}",
-            URL_SAFE_NO_PAD.encode(rand::random::<[u8; 24]>())
-        );
+        let state = self.place.handle(HOLD);
         table.insert(state.clone(), (Instant::now() + ttl, held));
         Ok(state)
     }

@@ -29,6 +29,7 @@ use crate::{
     launch::{Connect, SHARED_CAPABILITIES},
     logins::Logins,
     memory::Memory,
+    place::Place,
     runtimes::Runtimes,
     scope::Scope,
     server::Server,
@@ -45,6 +46,7 @@ pub(crate) struct Shared {
     pub(crate) identity: Identity,
     pub(crate) hub: Arc<Hub>,
     pub(crate) announcer: Announcer,
+    pub(crate) place: Place,
     pub(crate) held: Holds,
     pub(crate) tasks: Tasks,
     pub(crate) opened: apps::Opened,
@@ -83,6 +85,7 @@ impl Shared {
         let over = CancellationToken::new();
         let (chronicle, writing) = Chronicle::new(store.clone());
         running.spawn(writing);
+        let place = Place::default();
         Arc::new(Self {
             audit,
             chronicle,
@@ -94,8 +97,9 @@ impl Shared {
             identity,
             hub: Arc::default(),
             announcer: Announcer::default(),
-            held: Holds::new(),
-            tasks: Tasks::default(),
+            held: Holds::new(place.clone()),
+            tasks: Tasks::new(place.clone()),
+            place,
             opened: apps::Opened::default(),
             gate: OnceLock::new(),
             over,

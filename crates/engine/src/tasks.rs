@@ -10,7 +10,6 @@ use std::{
     sync::{Arc, Weak},
 };
 
-use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::Bytes;
 use mcp::{
     Era, Frame, RpcError,
@@ -26,6 +25,7 @@ use tokio::time::Instant;
 use crate::{
     connection::Connection,
     exchange::{Answer, Caller, Owner},
+    place::{Place, TASK},
     questions::Ask,
     server::Server,
 };
@@ -107,24 +107,33 @@ struct Inner {
 }
 
 /// All tasks.
-#[derive(Default)]
 pub(crate) struct Tasks {
+    place: Place,
     inner: Mutex<Inner>,
 }
 
 impl Tasks {
+    pub(crate) fn new(place: Place) -> Self {
+        Self {
+            place,
+            inner: Mutex::default(),
+        }
+    }
+
     /// Notes a task that a server has made; gives the id that the client knows it by.
     fn add(&self, caller: &Caller, server: &Server, native: &str) -> Arc<str> {
         let owner = Owner::of(caller);
+        // What asks for it may arrive at another gateway; requests of a session come here.
+        let is_sought = self.place.is_known() && caller.session.is_none();
         let mut inner = self.inner.lock();
         let known = inner.tasks.get(&(owner.clone(), native.into()));
         let id: Arc<str> = match known {
             Some(known) if known.server == *server.key() && *known.native == *native => {
                 return known.id.clone();
             }
-            None if owner != Owner::Bearer => native.into(),
-            // Another server's of that name, or it is all that its owner has.
-            _ => random(),
+            None if owner != Owner::Bearer && !is_sought => native.into(),
+            // Another server's of that name, or it is all that its owner has, or it says where it is.
+            _ => self.place.handle(TASK).into(),
         };
         inner.insert(Task {
             id: id.clone(),
@@ -151,7 +160,7 @@ impl Tasks {
                 result.len()
             )));
         }
-        let id = random();
+        let id: Arc<str> = self.place.handle(TASK).into();
         let now = quote(&store::now().to_rfc3339());
         let task = format!(
             "\"taskId\":{},\"status\":\"completed\",\"createdAt\":{now},\"lastUpdatedAt\":{now},\"ttl\":null",
@@ -319,10 +328,4 @@ fn session_of(caller: &Caller) -> Weak<Session> {
         Some(session) if caller.era == Era::Legacy => Arc::downgrade(session),
         _ => Weak::new(),
     }
-}
-
-/// 192 random bits.
-fn random() -> Arc<str> {
-    let id = URL_SAFE_NO_PAD.encode(rand::random::<[u8; 24]>());
-    format!("task-{id}").into()
 }

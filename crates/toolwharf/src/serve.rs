@@ -125,6 +125,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     let (inside, peers) = match (inside, &replica) {
         (Some((inside, address)), Some(replica)) => {
             let key = projects.session_key().await?;
+            gateway.keep_place(Seal::new(projects.session_key().await?).seal_place(&address));
             (
                 Some(inside),
                 Some(Peers::new(replica.clone(), address, key)),

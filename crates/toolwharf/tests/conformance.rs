@@ -9,12 +9,13 @@ mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use common::{Gateway, LEGACY, Setup, with};
+use common::{Gateway, LEGACY, Setup, replicas::Balancer, with};
 use serde_json::{Value, json};
 use testkit::{
     Bin, Process,
     conformance::{self, Summary},
     peer::MODERN,
+    postgres::Database,
 };
 
 /// A check that comes out differently through the gateway, as it may.
@@ -415,6 +416,45 @@ async fn conformance_legacy_server() {
     let what = format!("{MODERN}, legacy HTTP upstream");
     let differ: [&[Difference]; 2] = [&STAYS_CONNECTED, &LEGACY_SERVER];
     compare(&what, MODERN, &single(&http.gateway), &new, &differ).await;
+}
+
+/// Three replicas take turns, request by request: the suite finds what it finds at one, with a server of each era.
+#[tokio::test]
+async fn d01_conformance_through_three_replicas() {
+    let mut server = Process::bin("testkit-conformance", ["--listen", "127.0.0.1:0"]);
+    let url = server.url().await;
+    let (old, new) = (direct(LEGACY, &url).await, direct(MODERN, &url).await);
+    for era in ["modern", "legacy"] {
+        let mut process = Process::bin(
+            "testkit-conformance",
+            ["--listen", "127.0.0.1:0", "--era", era],
+        );
+        let upstream = json!({ "type": "http", "url": process.url().await });
+        let database = Database::create().await;
+        let mut replicas: Vec<Gateway> = Vec::new();
+        for _ in 0..3 {
+            let entry = with(upstream.clone(), json!({ "maxConcurrency": 64 }));
+            let setup = Setup::new().server(NAME, entry);
+            let setup = setup.of_replica(&database, replicas.first());
+            replicas.push(setup.serve().await);
+        }
+        for replica in &replicas {
+            replica.up(NAME).await;
+        }
+        let balancer = Balancer::before(&replicas).await;
+        let url = format!("{}/mcp/-/{NAME}", balancer.url);
+        // A modern server is spoken to in the modern era, whatever its client speaks: one of both shows it.
+        if era == "legacy" {
+            let what = format!("{LEGACY}, {era} upstream, three replicas");
+            compare(&what, LEGACY, &url, &old, &[&STAYS_CONNECTED]).await;
+        }
+        let what = format!("{MODERN}, {era} upstream, three replicas");
+        let differ: &[&[Difference]] = match era {
+            "modern" => &[&STAYS_CONNECTED],
+            _ => &[&STAYS_CONNECTED, &LEGACY_SERVER],
+        };
+        compare(&what, MODERN, &url, &new, differ).await;
+    }
 }
 
 /// In the view of all servers, one server's names stay and its resources get URIs of the gateway's own.

@@ -13,7 +13,7 @@ use super::{
     Body, Front,
     guard::Refusal,
     http::{json, refusal},
-    peers::{Forwarded, Peer, Unanswered},
+    peers::{Forwarded, Peer, Unanswered, Work},
     wire::{Upload, Wire},
 };
 use crate::auth::Principal;
@@ -91,7 +91,29 @@ impl Front {
         }
         let opener = self.seal.opener(&principal.id, id)?;
         Some(Box::pin(async move {
-            self.forward_to(&opener, id, head, text, principal).await
+            let opener = &opener;
+            let work = Work::Session { id, opener };
+            self.forward_to(work, head, text, principal).await
+        }))
+    }
+
+    /// The same for what a client without a session comes back for: a call that waits for its input, or a task. One replica
+    /// has it, and it is lost with it.
+    pub(super) fn forward_return<'a>(
+        &'a self,
+        head: Head<'a>,
+        frame: &'a Frame,
+        principal: &'a Principal,
+        forwarded: bool,
+    ) -> Option<BoxFuture<'a, Option<Response<Body>>>> {
+        let peers = self.peers.as_ref().filter(|_| !forwarded)?;
+        let address = self.seal.place(&engine::place_of(frame)?)?;
+        if address == peers.address() {
+            return None;
+        }
+        Some(Box::pin(async move {
+            let work = Work::Place(&address);
+            self.forward_to(work, head, frame.text(), principal).await
         }))
     }
 
@@ -104,13 +126,14 @@ impl Front {
         principal: &Principal,
     ) -> Option<Response<Body>> {
         let opener = self.seal.sse_opener(&principal.id, id)?;
-        Box::pin(self.forward_to(&opener, id, head, text, principal)).await
+        let opener = &opener;
+        let work = Work::Session { id, opener };
+        Box::pin(self.forward_to(work, head, text, principal)).await
     }
 
     async fn forward_to(
         &self,
-        opener: &str,
-        id: &str,
+        work: Work<'_>,
         head: Head<'_>,
         text: &Bytes,
         principal: &Principal,
@@ -118,7 +141,7 @@ impl Front {
         let peers = self.peers.as_ref()?;
         let mut moved = false;
         loop {
-            let peer = peers.owner(id, opener).await?;
+            let peer = peers.worker(work).await?;
             match peers.send(&peer, head, text.clone()).await {
                 Ok(answer) => return Some(self.relayed(answer, peer, text, principal)),
                 Err(Unanswered::Moved) if !moved => moved = true,

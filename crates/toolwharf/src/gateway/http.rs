@@ -308,6 +308,15 @@ impl Front {
             Err(invalid) => return Ok(unreadable(&invalid)),
         };
         if server::modern::is_modern(&parts.headers, &frame) {
+            if let Some(answering) = self.forward_return(
+                (&parts.method, &parts.uri, &parts.headers),
+                &frame,
+                &principal,
+                forwarded.is_some(),
+            ) && let Some(answer) = answering.await
+            {
+                return Ok(answer);
+            }
             let scope = self.rescoped(&principal, scope, &frame).await?;
             return Ok(self
                 .modern(

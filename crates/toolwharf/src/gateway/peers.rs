@@ -44,15 +44,19 @@ use crate::replica::Replica;
 /// The header that a forwarded request is sealed in.
 const HOP: HeaderName = HeaderName::from_static("toolwharf-hop");
 /// Headers of a request that go along.
-const CARRIED: [HeaderName; 7] = [
+const CARRIED: [HeaderName; 9] = [
     header::AUTHORIZATION,
     header::ACCEPT,
     header::CONTENT_TYPE,
     HeaderName::from_static("mcp-session-id"),
     modern::PROTOCOL_VERSION,
+    modern::METHOD,
+    modern::NAME,
     HeaderName::from_static("last-event-id"),
     PROJECT_ID,
 ];
+/// What those begin with that repeat arguments of a tool (2026-07-28 basic/transports/streamable-http).
+const PARAM: &str = "mcp-param-";
 /// Seconds that a sealed head is good for, and by which the clocks of two replicas may differ.
 const MAX_AGE_SECONDS: i64 = 30;
 /// Heads that were opened and are remembered, so that none opens twice: some 20,000 requests a second.
@@ -172,6 +176,15 @@ impl Forwarded {
 /// Why a request on the internal listener is not answered.
 pub(super) type Refused = (StatusCode, &'static str);
 
+/// What one replica works on.
+#[derive(Clone, Copy)]
+pub(super) enum Work<'w> {
+    /// A session, with the address of the replica that opened it.
+    Session { id: &'w str, opener: &'w str },
+    /// What the replica of this address has and no other.
+    Place(&'w str),
+}
+
 /// Why there is no answer.
 pub(super) enum Unanswered {
     /// It did not take the request.
@@ -287,25 +300,30 @@ impl Peers {
         known.heirs.retain(|_, (_, since)| since.elapsed() < HEIR);
     }
 
-    /// The replica that works on a session; `None`: this one.
-    pub(super) async fn owner(&self, session: &str, opener: &str) -> Option<Peer> {
-        if opener == self.address {
-            return None;
+    /// The replica that works on it; `None`: this one.
+    pub(super) async fn worker(&self, work: Work<'_>) -> Option<Peer> {
+        match work {
+            Work::Place(address) => self.at(address).await,
+            Work::Session { opener, .. } if opener == self.address => None,
+            Work::Session { id, opener } => match self.at(opener).await {
+                Some(peer) => Some(peer),
+                None => Box::pin(self.heir(id, opener)).await,
+            },
         }
+    }
+
+    /// The replica that others reach there, if it is not away.
+    async fn at(&self, address: &str) -> Option<Peer> {
         let is_unknown = {
             let known = self.known.lock();
             let is_old = known.looked.is_none_or(|at| at.elapsed() > LOOK_AGAIN);
-            is_old && !known.peers.iter().any(|peer| peer.address == opener)
+            is_old && !known.peers.iter().any(|peer| peer.address == address)
         };
         if is_unknown {
             // It may be new.
             self.look().await;
         }
-        let living = self.known.lock().living(|peer| peer.address == opener);
-        match living {
-            Some(peer) => Some(peer),
-            None => Box::pin(self.heir(session, opener)).await,
-        }
+        self.known.lock().living(|peer| peer.address == address)
     }
 
     /// The replica that took over a session of one that is lost; `None`: this one, from now on.
@@ -375,10 +393,9 @@ impl Peers {
                 peer.id, peer.host
             ))
         };
-        let names = CARRIED;
-        let carried = names
+        let carried = headers
             .iter()
-            .filter_map(|name| Some((name, headers.get(name)?)));
+            .filter(|(name, _)| CARRIED.contains(name) || name.as_str().starts_with(PARAM));
         let carried =
             carried.map(|(name, value)| Some((name.to_string(), value.to_str().ok()?.to_owned())));
         let carried: Option<Vec<_>> = carried.collect();

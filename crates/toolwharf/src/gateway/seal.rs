@@ -122,6 +122,17 @@ impl Seal {
         Some(opener.to_string())
     }
 
+    /// What handles say of the replica that has what they stand for ([`engine::place_of`]).
+    pub(crate) fn seal_place(&self, address: &str) -> String {
+        sealed_text(&self.0, &["place"], address)
+    }
+
+    /// The replica that a handle names.
+    pub(crate) fn place(&self, sealed: &str) -> Option<String> {
+        let address = self.opened_text(&["place"], sealed)?;
+        Some(address.to_string())
+    }
+
     /// What the id says; `None` if it was not sealed here for this principal, or too long ago.
     pub(crate) fn open(&self, principal: &str, id: &str) -> Option<(Scope, Face)> {
         let inside = self.inside(principal, id)?;

@@ -13,6 +13,7 @@
 pub(crate) mod chat;
 pub(crate) mod cli;
 pub(crate) mod real;
+pub(crate) mod replicas;
 
 use std::{
     path::{Path, PathBuf},

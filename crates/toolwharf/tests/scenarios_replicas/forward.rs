@@ -1,66 +1,18 @@
 //! Three replicas behind a plain balancer: requests of a session are worked on by the replica that has it, wherever they arrive.
 
-use std::{fs, net::TcpListener, process::Command};
-
 use http::Method;
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use tempfile::TempDir;
-use testkit::{DEADLINE, Peer, Process, RawClient, Streaming, postgres::Database, wait_for};
+use testkit::{DEADLINE, Peer, RawClient, Streaming, peer, postgres::Database, wait_for};
 use tokio::time::Instant;
 
 use crate::{
     api::Api,
-    common::Gateway,
+    common::{Gateway, replicas::Balancer},
     sessions::{
         STREAM, VERSIONS, call, goes_on, in_session, is_unknown, open, ping, replica, request,
     },
 };
-
-/// HAProxy: each request goes to the next replica that accepts connections.
-struct Balancer {
-    url: String,
-    _process: Process,
-    _folder: TempDir,
-}
-
-impl Balancer {
-    async fn before(replicas: &[Gateway]) -> Self {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = port.local_addr().unwrap();
-        drop(port);
-        let mut text = format!(
-            "defaults\n mode http\n timeout connect 1s\n timeout client 60s\n timeout server 60s\n option redispatch 1\n \
-             retries 2\nfrontend front\n bind {address}\n default_backend all\nbackend all\n balance roundrobin\n"
-        );
-        for (at, replica) in replicas.iter().enumerate() {
-            let url: url::Url = replica.client().url().parse().unwrap();
-            let port = url.port().unwrap();
-            text += &format!(" server r{at} 127.0.0.1:{port} check inter 200ms fall 1\n");
-        }
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("haproxy.cfg");
-        fs::write(&file, text).unwrap();
-        let path = std::env::var("PATH").unwrap_or_default();
-        let mut command = Command::new("haproxy");
-        command.env("PATH", format!("{path}:/usr/sbin:/usr/local/sbin"));
-        command.arg("-db").arg("-f").arg(&file);
-        let process = Process::spawn(command.into());
-        wait_for("the balancer", DEADLINE, async || {
-            tokio::net::TcpStream::connect(address).await.is_ok()
-        })
-        .await;
-        Self {
-            url: format!("http://{address}/mcp"),
-            _process: process,
-            _folder: folder,
-        }
-    }
-
-    fn client(&self) -> RawClient {
-        RawClient::new(&self.url)
-    }
-}
 
 async fn three(database: &Database) -> Vec<Gateway> {
     let first = replica(database, None).await;
@@ -183,6 +135,44 @@ async fn d01_a_stream_is_taken_up_again_through_another_replica() {
     assert_eq!(second.post(answer.to_string()).await.status, 202);
     let answer = message(&mut stream).await;
     assert!(answer.to_string().contains("accept"), "{answer}");
+}
+
+/// A call of 2026-07-28 that waits for its client's input is on hold at one replica; its retry finds it from any.
+#[tokio::test]
+async fn d01_a_client_without_sessions_is_asked_through_a_balancer() {
+    let database = Database::create().await;
+    let mut replicas = three(&database).await;
+    let balancer = Balancer::before(&replicas).await;
+    let mut peer = Peer::http(balancer.client(), peer::MODERN, peer::all_capabilities()).await;
+    let asked = json!({
+        "method": "elicitation/create",
+        "params": {"message": "?", "requestedSchema": {"type": "object", "properties": {}}},
+    });
+    for _ in 0..4 {
+        let answer = peer.tool("server_request", asked.clone()).await;
+        assert!(answer.text().contains("accept"), "{}", answer.text());
+        let echoed = peer.tool("echo", json!({"text": "x"})).await;
+        assert!(echoed.text().contains('x'), "{}", echoed.text());
+    }
+
+    // What is on hold is lost with its replica, and its client is told what to do.
+    let mut first = replicas.remove(0);
+    let peer =
+        async |at: &Gateway| Peer::http(at.client(), peer::MODERN, peer::all_capabilities()).await;
+    let mut params = json!({"name": "server_request", "arguments": asked});
+    let mut at_first = peer(&first).await;
+    let id = at_first.begin("tools/call", params.clone()).await;
+    let held = at_first.finish(id).await;
+    assert_eq!(held["result"]["resultType"], "input_required", "{held}");
+    params["requestState"] = held["result"]["requestState"].clone();
+    params["inputResponses"] = json!({"input1": {"action": "decline"}});
+    first.process.signal(Signal::KILL);
+    first.process.wait(DEADLINE).await;
+    let mut at_second = peer(&replicas[0]).await;
+    let id = at_second.begin("tools/call", params).await;
+    let lost = at_second.finish(id).await;
+    let why = lost["error"]["message"].as_str().unwrap();
+    assert!(why.contains("call again without it"), "{lost}");
 }
 
 /// HTTP+SSE has its messages and its stream on different connections, and so on different replicas.

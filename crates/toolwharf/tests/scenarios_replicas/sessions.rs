@@ -180,14 +180,7 @@ async fn d02_requests_at_once_take_a_session_up_once() {
 
 /// One of several on the same Postgres, with the same master key and the first one's administrator.
 pub(crate) async fn replica(database: &Database, first: Option<&Gateway>) -> Gateway {
-    let setup = setup()
-        .env("TOOLWHARF_DATABASE_URL", database.url())
-        .env("TOOLWHARF_MASTER_KEY", &"5a".repeat(32));
-    if let Some(first) = first {
-        let data = setup.folder().join("data");
-        std::fs::create_dir(&data).unwrap();
-        std::fs::write(data.join("admin-token"), first.token()).unwrap();
-    }
+    let setup = setup().of_replica(database, first);
     setup.connected().await
 }
 
