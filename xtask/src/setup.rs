@@ -116,10 +116,10 @@ const TOOLS: &[Tool] = &[
         apt: &["e2fsprogs"],
     },
     Tool {
-        name: "haproxy",
+        name: "nginx",
         why: "replicas are tested behind it",
-        found: || docker::program("haproxy").is_some(),
-        apt: &["haproxy"],
+        found: || docker::program("nginx").is_some(),
+        apt: &["nginx-light"],
     },
     Tool {
         name: "chromium and chromedriver",
@@ -393,7 +393,7 @@ mod tests {
         let tools: Vec<&Tool> = TOOLS.iter().filter(|tool| tool.name != "git").collect();
         let text = how_to_install(&tools, true).unwrap();
         assert!(
-            text.ends_with("sudo apt-get install -y nodejs npm python3 python3-venv postgresql docker.io runsc bubblewrap busybox-static e2fsprogs haproxy chromium chromium-driver fonts-dejavu-core"),
+            text.ends_with("sudo apt-get install -y nodejs npm python3 python3-venv postgresql docker.io runsc bubblewrap busybox-static e2fsprogs nginx-light chromium chromium-driver fonts-dejavu-core"),
             "{text}"
         );
         assert!(

@@ -22,7 +22,10 @@ impl Setup {
     }
 }
 
-/// HAProxy: each request goes to the next replica that accepts connections.
+/// nginx: each request goes to the next replica that accepts connections; one whose replica dies is answered with 502.
+///
+/// Not HAProxy: when a server dies it closes the client's connection without an answer, unless the request was the first on
+/// it, and clients that do not expect that end.
 pub(crate) struct Balancer {
     pub(crate) url: String,
     _process: Process,
@@ -34,22 +37,40 @@ impl Balancer {
         let port = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = port.local_addr().unwrap();
         drop(port);
-        let mut text = format!(
-            "defaults\n mode http\n timeout connect 1s\n timeout client 60s\n timeout server 60s\n option redispatch 1\n \
-             retries 2\nfrontend front\n bind {address}\n default_backend all\nbackend all\n balance roundrobin\n"
-        );
-        for (at, replica) in replicas.iter().enumerate() {
+        let servers = replicas.iter().map(|replica| {
             let url: url::Url = replica.client().url().parse().unwrap();
             let port = url.port().unwrap();
-            text += &format!(" server r{at} 127.0.0.1:{port} check inter 200ms fall 1\n");
-        }
+            format!("server 127.0.0.1:{port} max_fails=1 fail_timeout=1s;")
+        });
+        let servers: String = servers.collect();
         let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("haproxy.cfg");
+        let at = folder.path().display();
+        let paths = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
+        let paths: String = paths
+            .iter()
+            .map(|path| format!("{path}_temp_path {at}/{path};"))
+            .collect();
+        let text = format!(
+            "daemon off; master_process off; pid {at}/pid; events {{}}
+             http {{
+                 access_log off; {paths}
+                 upstream all {{ {servers} }}
+                 server {{
+                     listen {address};
+                     location / {{
+                         proxy_pass http://all; proxy_http_version 1.1; proxy_buffering off;
+                         proxy_set_header Host $http_host; proxy_set_header Connection '';
+                         proxy_connect_timeout 1s;
+                     }}
+                 }}
+             }}"
+        );
+        let file = folder.path().join("nginx.conf");
         fs::write(&file, text).unwrap();
         let path = std::env::var("PATH").unwrap_or_default();
-        let mut command = Command::new("haproxy");
+        let mut command = Command::new("nginx");
         command.env("PATH", format!("{path}:/usr/sbin:/usr/local/sbin"));
-        command.arg("-db").arg("-f").arg(&file);
+        command.args(["-e", "stderr", "-c"]).arg(&file);
         let process = Process::spawn(command.into());
         wait_for("the balancer", DEADLINE, async || {
             tokio::net::TcpStream::connect(address).await.is_ok()

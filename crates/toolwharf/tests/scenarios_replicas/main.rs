@@ -10,6 +10,7 @@ mod api;
 mod common;
 
 mod changes;
+mod clients;
 mod forward;
 mod held;
 mod sessions;

@@ -1,0 +1,94 @@
+//! Official clients, as their SDKs make them, while replicas die.
+
+use std::process::Command;
+
+use rustix::process::Signal;
+use testkit::{DEADLINE, Process, conformance::node_modules, postgres::Database, wait_for};
+
+use crate::{
+    common::{Gateway, real::venv, replicas::Balancer},
+    sessions::replica,
+};
+
+/// Calls that are waited for before the death of a replica, and after it.
+const CALLS: usize = 30;
+
+fn count(client: &Process, what: &str) -> usize {
+    let lines = client.stdout_lines();
+    lines.iter().filter(|line| line.starts_with(what)).count()
+}
+
+async fn answered(client: &Process, calls: usize) {
+    wait_for("calls of the client", DEADLINE, async || {
+        count(client, "ok") >= calls
+    })
+    .await;
+}
+
+/// The client goes on through the death of the replica that has its session, and of another one. What is in flight may fail: a
+/// call that the replica works on, and one that is sent to it before its connections are known to be closed.
+async fn goes_on(command: Command) {
+    let database = Database::create().await;
+    let mut replicas: Vec<Gateway> = Vec::new();
+    for _ in 0..3 {
+        replicas.push(replica(&database, replicas.first()).await);
+    }
+    let balancer = Balancer::before(&replicas).await;
+    let mut command = command;
+    command.arg(format!("{}/mcp", balancer.url));
+    let client = Process::spawn(command.into());
+    for deaths in 1..=2 {
+        answered(&client, CALLS + count(&client, "ok")).await;
+        let mut at = 0;
+        for (index, replica) in replicas.iter().enumerate() {
+            if replica.metric("sessions", None).await.unwrap_or(0) > 0 {
+                at = index;
+            }
+        }
+        let mut lost = replicas.remove(at);
+        lost.process.signal(Signal::KILL);
+        lost.process.wait(DEADLINE).await;
+        answered(&client, CALLS + count(&client, "ok")).await;
+        let failed = count(&client, "failed");
+        assert!(failed <= 2 * deaths, "{:#?}", client.stdout_lines());
+    }
+    assert_eq!(count(&client, "wrong"), 0, "{:#?}", client.stdout_lines());
+}
+
+fn script(name: &str) -> String {
+    let folder = env!("CARGO_MANIFEST_DIR");
+    format!("{folder}/tests/scenarios_replicas/{name}")
+}
+
+fn typescript(sdk: &str) -> Command {
+    let modules = node_modules();
+    let mut command = Command::new(modules.join("node/bin/node"));
+    command.arg(script("client.mjs")).arg(modules).arg(sdk);
+    command
+}
+
+fn python(mode: &str) -> Command {
+    let mut command = Command::new(venv().join("bin/python"));
+    command.arg(script("client.py")).arg(mode);
+    command
+}
+
+#[tokio::test]
+async fn d02_the_typescript_sdk_goes_on() {
+    goes_on(typescript("sdk")).await;
+}
+
+#[tokio::test]
+async fn d02_the_typescript_client_goes_on() {
+    goes_on(typescript("client")).await;
+}
+
+#[tokio::test]
+async fn d02_the_python_client_goes_on() {
+    goes_on(python("auto")).await;
+}
+
+#[tokio::test]
+async fn d02_the_python_client_with_sessions_goes_on() {
+    goes_on(python("legacy")).await;
+}
