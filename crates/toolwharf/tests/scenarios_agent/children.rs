@@ -261,7 +261,11 @@ async fn a11_a_stdio_gateway_ends_with_its_client() {
 /// A call in flight is answered before its server is stopped; a listening stream holds nothing up.
 #[tokio::test]
 async fn calls_in_flight_finish_when_the_gateway_stops() {
-    let mut gateway = Setup::new().scripted("alpha", &[]).serve().await;
+    let mut gateway = Setup::new()
+        .settings("[limits]\nstop_grace = \"2s\"\ndrain = \"20s\"\n")
+        .scripted("alpha", &[])
+        .serve()
+        .await;
     let mut listening = gateway.modern().await;
     let filter = json!({ "notifications": { "toolsListChanged": true } });
     listening.begin("subscriptions/listen", filter).await;
@@ -275,6 +279,7 @@ async fn calls_in_flight_finish_when_the_gateway_stops() {
     gateway.process.signal(Signal::TERM);
     let response = peer.finish(call).await;
     assert!(response["result"].is_object(), "{response}");
+    // Long before the time that calls may take: the stream that listens is no call.
     let status = gateway.process.wait(Duration::from_secs(10)).await;
     assert!(status.success(), "{status}: {}", gateway.process.stderr());
 }
