@@ -10,16 +10,23 @@ use std::{
 };
 
 use arc_swap::ArcSwapOption;
-use mcp::{Era, chain::Behind, client::Client};
+use http::HeaderValue;
+use mcp::{
+    Era,
+    chain::Behind,
+    client::{Client, Outgoing},
+};
 use model::Provider;
 use parking_lot::Mutex;
 use runtime::{Enforced, Handle};
 
-use crate::logins::Issued;
+use crate::{exchange::Caller, gate::CALLER, logins::Issued};
 
 /// A live conversation with an instance.
 pub struct Connection {
     pub client: Client,
+    /// Whether another gateway of the installation runs the instance, and this is a conversation with that gateway.
+    pub(crate) is_elsewhere: bool,
     /// The instance, where it is ours.
     pub handle: Option<Handle>,
     /// What its sandbox is made by, where it has one.
@@ -94,6 +101,7 @@ impl Connection {
         let behind = client.info().behind.clone().map(Arc::new);
         Self {
             client,
+            is_elsewhere: false,
             handle,
             hosted,
             issued: None,
@@ -102,6 +110,15 @@ impl Connection {
             own_tools: OwnTools::default(),
             is_known: AtomicBool::new(false),
             behind: ArcSwapOption::new(behind),
+        }
+    }
+
+    /// Says whose request it is, where that depends on who asks.
+    pub(crate) fn name_caller(&self, outgoing: &mut Outgoing<'_>, caller: &Caller) {
+        if self.is_elsewhere
+            && let Ok(principal) = HeaderValue::from_str(&caller.principal)
+        {
+            outgoing.headers.push((CALLER, principal));
         }
     }
 

@@ -12,7 +12,7 @@ use std::{
 };
 
 use mcp::{Era, client::Ambient, client::CallError, protocol::method};
-use model::Declared;
+use model::{Declared, Sharing};
 use runtime::Handle;
 use serde_json::{Value, json};
 use tokio::{
@@ -26,6 +26,7 @@ use crate::{
     chain,
     chronicle::Write,
     connection::Connection,
+    gate::{Elsewhere, Runs},
     launch::{Hindrance, Launched, StartError},
     lifecycle::{self, Action, Cause, Event, Note, Phase, Rules, step},
     orders::{Order, Ordered},
@@ -191,10 +192,17 @@ impl Server {
             _ = asked(&mut stop) => return Event::Stopped,
             entered = self.enter(&shared) => entered,
         };
-        let lost = match entered {
-            Ok(lost) => lost,
+        let (lost, elsewhere) = match entered {
+            Ok(Runs::Here(lost)) => (lost, None),
+            Ok(Runs::Elsewhere(place)) if self.is_for_all() => (place.lost.clone(), Some(place)),
+            Ok(Runs::Elsewhere(place)) => return self.elsewhere(&place.why),
             Err(why) => return self.elsewhere(&why),
         };
+        if let Some(place) = elsewhere {
+            return self
+                .life_elsewhere(&shared, &place, launched, &tell, stop)
+                .await;
+        }
         // Whatever is stopped because it may not run here is not what was asked for.
         let stopped = || match lost.is_cancelled() {
             true => self.elsewhere(LOST),
@@ -275,11 +283,60 @@ impl Server {
         Event::Ended { cause, answered }
     }
 
-    /// Asks whether it may run here, and for how long.
-    async fn enter(&self, shared: &Shared) -> Result<CancellationToken, String> {
+    /// Asks which gateway runs it.
+    async fn enter(&self, shared: &Shared) -> Result<Runs, String> {
         match shared.gate.get() {
             Some(gate) if self.spec.registered_as().is_some() => gate.enter(&self.spec).await,
-            _ => Ok(CancellationToken::new()),
+            _ => Ok(Runs::Here(CancellationToken::new())),
+        }
+    }
+
+    /// Whether all callers share one instance.
+    fn is_for_all(&self) -> bool {
+        !self.is_personal && self.spec.sharing != Sharing::Session
+    }
+
+    /// From reaching the gateway that runs it to the loss of that.
+    async fn life_elsewhere(
+        self: &Arc<Self>,
+        shared: &Arc<Shared>,
+        place: &Elsewhere,
+        launched: Instant,
+        tell: &mpsc::Sender<Event>,
+        mut stop: watch::Receiver<Option<Duration>>,
+    ) -> Event {
+        let capabilities = shared.shared_capabilities();
+        let reaching = shared.connect.reach(&self.spec, place, &capabilities);
+        let reached = tokio::select! {
+            biased;
+            _ = asked(&mut stop) => return Event::Stopped,
+            () = place.lost.cancelled() => return self.elsewhere(&place.why),
+            reached = reaching => reached,
+        };
+        let (connection, ambient) = match reached {
+            Ok((connection, ambient)) => (Arc::new(connection), ambient),
+            Err(error) => {
+                let why = format!("{}, and is not reached there: {error}", place.why);
+                return self.elsewhere(&why);
+            }
+        };
+        {
+            let mut status = self.known.status();
+            status.elsewhere = true;
+            status.refused = None;
+            status.needs_login = false;
+        }
+        let is_stopped = tokio::select! {
+            biased;
+            _ = asked(&mut stop) => true,
+            () = place.lost.cancelled() => false,
+            _ = self.conversation(shared, &connection, ambient, launched, tell) => false,
+        };
+        *self.live.lock() = None;
+        connection.close(Duration::ZERO).await;
+        match is_stopped {
+            true => Event::Stopped,
+            false => self.elsewhere(&place.why),
         }
     }
 
@@ -438,7 +495,7 @@ impl Server {
 
     /// Asks the server now and then whether it still answers, while nobody calls it (H15).
     async fn heartbeats(&self, connection: &Connection, tell: &mpsc::Sender<Event>) {
-        let Some(heartbeat) = self.spec.heartbeat else {
+        let Some(heartbeat) = self.spec.heartbeat.filter(|_| !connection.is_elsewhere) else {
             return std::future::pending().await;
         };
         let asked = match connection.client.info().era {
@@ -662,7 +719,8 @@ impl Driver<'_> {
 
     fn record(&self, note: &Note) {
         let server = self.server.key();
-        if matches!(note, Note::Blocked { .. }) && self.server.status().elsewhere {
+        // What happens to it is recorded where it runs.
+        if self.server.status().elsewhere {
             return tracing::info!(%server, "{note}");
         }
         let mut detail = self.detail(note);

@@ -1,20 +1,42 @@
-//! What only one gateway of several may run.
+//! What only one gateway of several may run, and how the others reach it.
+
+use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
+use http::HeaderName;
+use mcp::client::Sign;
 use model::ServerSpec;
 use tokio_util::sync::CancellationToken;
 
+/// The header that names the principal of a call on its way to the gateway that runs its server.
+pub const CALLER: HeaderName = HeaderName::from_static("toolwharf-caller");
+
 /// Asked before a registered server is launched, if there are several gateways.
 pub trait Gate: Send + Sync {
-    /// Whether this gateway may run the server, until the token is cancelled: then nothing of it may be left at once.
+    /// Which gateway runs the server.
     ///
     /// # Errors
-    /// Why not, fit for callers.
-    fn enter<'a>(
-        &'a self,
-        server: &'a ServerSpec,
-    ) -> BoxFuture<'a, Result<CancellationToken, String>>;
+    /// Why that is not known, or why nobody does; fit for callers.
+    fn enter<'a>(&'a self, server: &'a ServerSpec) -> BoxFuture<'a, Result<Runs, String>>;
 
     /// Lets others run the server: nothing of it is left here.
     fn leave<'a>(&'a self, server: &'a ServerSpec) -> BoxFuture<'a, ()>;
+}
+
+/// Which gateway runs a server.
+pub enum Runs {
+    /// This one, until the token is cancelled: then nothing of it may be left at once.
+    Here(CancellationToken),
+    Elsewhere(Elsewhere),
+}
+
+/// The gateway that runs a server, as a server of 2026-07-28.
+#[derive(Clone)]
+pub struct Elsewhere {
+    /// That it does, and which one it is; fit for callers.
+    pub why: String,
+    pub url: String,
+    pub sign: Arc<dyn Sign>,
+    /// Cancelled when it is not there any more.
+    pub lost: CancellationToken,
 }

@@ -8,6 +8,7 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use mcp::client::Call;
+use model::ServerKey;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -16,7 +17,6 @@ use crate::{
     place::{HOLD, Place},
     questions::Asks,
     queue::Permit,
-    scope::Scope,
     server::Server,
 };
 
@@ -35,9 +35,9 @@ pub(crate) struct Held {
 #[derive(PartialEq, Eq)]
 pub(crate) struct Origin {
     pub(crate) principal: Arc<str>,
-    pub(crate) scope: Scope,
+    pub(crate) server: ServerKey,
     pub(crate) method: String,
-    /// The tool, prompt or URI.
+    /// The tool, prompt or URI, as the server knows it.
     pub(crate) target: String,
 }
 

@@ -24,6 +24,7 @@ use tokio::{sync::Semaphore, time::Instant};
 
 use crate::{
     connection::{Connection, Placement},
+    gate::Elsewhere,
     logins::{Issued, Logins},
     runtimes::Runtimes,
 };
@@ -58,6 +59,16 @@ pub trait Connect: Send + Sync {
         capabilities: &'a str,
         launched: &'a Launched,
     ) -> BoxFuture<'a, Result<(Connection, Ambient), StartError>>;
+
+    /// Makes a conversation with the gateway that runs the server.
+    fn reach<'a>(
+        &'a self,
+        _spec: &'a ServerSpec,
+        elsewhere: &'a Elsewhere,
+        _capabilities: &'a str,
+    ) -> BoxFuture<'a, Result<(Connection, Ambient), StartError>> {
+        Box::pin(async { Err(StartError::new(elsewhere.why.as_str())) })
+    }
 }
 
 /// The instance that was started last on the way to a connection.
@@ -300,6 +311,30 @@ impl Connect for Launcher {
             })
         })
     }
+
+    fn reach<'a>(
+        &'a self,
+        spec: &'a ServerSpec,
+        elsewhere: &'a Elsewhere,
+        capabilities: &'a str,
+    ) -> BoxFuture<'a, Result<(Connection, Ambient), StartError>> {
+        Box::pin(async move {
+            let mut options = self.options(spec, capabilities, Some(Era::Modern));
+            options.sign = Some(elsewhere.sign.clone());
+            // It is of this installation, and its place among gateways is this one's.
+            options.identity.chain = None;
+            let url = elsewhere.url.clone();
+            let headers = Vec::new();
+            let target = Target::Http { url, headers };
+            let connected = self.connector.connect(target, &options).await;
+            let (client, ambient) = connected.map_err(|error| StartError::of(&error))?;
+            let connection = Connection {
+                is_elsewhere: true,
+                ..Connection::new(client, None, None)
+            };
+            Ok((connection, ambient))
+        })
+    }
 }
 
 /// The launch with the access token in the place of `${login:NAME}`.
@@ -341,6 +376,7 @@ impl Launcher {
             timeout: spec.start_timeout,
             public_only: matches!(&spec.origin, Origin::Remote(remote) if remote.public_only),
             authorize: None,
+            sign: None,
         }
     }
 

@@ -90,7 +90,7 @@ pub use chronicle::Warning;
 pub use connection::{Connection, Placement};
 pub use exchange::{ANONYMOUS, Answer, Caller};
 pub use fleet::{Fleet, Project};
-pub use gate::Gate;
+pub use gate::{CALLER, Elsewhere, Gate, Runs};
 pub use gateway::Gateway;
 pub use launch::{Connect, Hindrance, Launched, Refused, StartError};
 pub use logins::{Issued, Logins, NoLogins};

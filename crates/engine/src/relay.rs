@@ -124,7 +124,7 @@ pub(crate) async fn relay(
     target: Target,
 ) -> Answer {
     match shared.recorded_bodies() {
-        Some(bodies) if frame.method() == method::TOOLS_CALL => {
+        Some(bodies) if frame.method() == method::TOOLS_CALL && !caller.scope.is_bare => {
             Box::pin(recorded(shared, caller, frame, target, bodies)).await
         }
         _ => carry(shared, caller, frame, &target, None, None).await.0,
@@ -342,7 +342,8 @@ impl Relay<'_> {
     }
 
     fn timeout(&self) -> Duration {
-        if self.frame.method() == tasks::RESULT {
+        // The gateway that asks for its own client sees to the time.
+        if self.frame.method() == tasks::RESULT || self.caller.scope.is_bare {
             return LONGEST;
         }
         let configured = self.target.server.spec.call_timeout;
@@ -437,6 +438,7 @@ impl Relay<'_> {
                 outgoing.headers.extend(headers.extract(arguments));
             }
         }
+        connection.name_caller(&mut outgoing, self.caller);
         connection.client.call(outgoing).await
     }
 

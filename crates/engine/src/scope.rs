@@ -9,6 +9,9 @@ pub struct Scope {
     pub project: Option<ProjectId>,
     /// One server alone, as it is.
     pub server: Option<ServerName>,
+    /// With all that it has, whatever is switched off, kept back or changed: for another gateway of the installation, which sees
+    /// to that, and records calls.
+    pub is_bare: bool,
 }
 
 impl Scope {

@@ -301,6 +301,11 @@ impl Server {
         self.state.subscribe()
     }
 
+    /// Whether another gateway of the installation runs it.
+    pub fn is_elsewhere(&self) -> bool {
+        self.known.status().elsewhere
+    }
+
     pub(crate) fn is_idle(&self) -> bool {
         matches!(*self.state.borrow(), State::Idle)
     }

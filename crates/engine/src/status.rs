@@ -34,7 +34,7 @@ pub struct Status {
     pub refused: Option<Refused>,
     /// Whether it is not up because somebody has to sign in first.
     pub needs_login: bool,
-    /// Whether it is not up because another gateway runs it, or this one may not for now.
+    /// Whether another gateway runs it, or this one may not for now.
     pub elsewhere: bool,
 }
 
@@ -44,7 +44,7 @@ impl Status {
     pub fn word(&self) -> &'static str {
         match self.phase {
             Phase::Blocked { .. } if self.needs_login => "needs_login",
-            Phase::Blocked { .. } if self.elsewhere => "elsewhere",
+            Phase::Blocked { .. } | Phase::Running { .. } if self.elsewhere => "elsewhere",
             phase => phase.word(),
         }
     }

@@ -98,7 +98,7 @@ impl View {
         let quarantine = fleet.settings.pinning == Pinning::Quarantine;
         let disabled = project.map(|project| &project.disabled_tools);
         let mut off = BTreeSet::new();
-        if let Some(server) = servers.first().filter(|_| single) {
+        if let Some(server) = servers.first().filter(|_| single && !scope.is_bare) {
             off.clone_from(&server.disabled_tools.load());
             let set = fleet.tool_settings(scope);
             for (tool, setting) in set.filter(|(tool, _)| tool.server == *server.name()) {
@@ -133,7 +133,7 @@ impl View {
                 for item in server.catalog().list(kind).iter() {
                     let mut setting = None;
                     let mut kept_back = None;
-                    if kind == ListKind::Tools {
+                    if kind == ListKind::Tools && !scope.is_bare {
                         let tool = ToolRef {
                             server: server.name().clone(),
                             tool: NativeName::new(item.native.clone()),

@@ -16,9 +16,6 @@ use std::{
     time::Duration,
 };
 
-use engine::Gate;
-use futures_util::future::BoxFuture;
-use model::ServerSpec;
 use parking_lot::Mutex;
 use runtime::{process::Spawner, sentinel::monotonic_nanos};
 use store::{NewReplica, ReplicaRow, Store};
@@ -50,6 +47,14 @@ pub(crate) struct Replica {
     file: PathBuf,
     /// Where other replicas reach it.
     address: String,
+}
+
+/// Why this replica does not have a lease.
+pub(crate) enum NotTaken {
+    /// That replica has it.
+    By(Box<ReplicaRow>),
+    /// Nobody, or the database does not say.
+    No(String),
 }
 
 /// One membership.
@@ -254,16 +259,17 @@ impl Replica {
     ///
     /// # Errors
     /// Why not.
-    pub(crate) async fn take(&self, name: &str) -> Result<CancellationToken, String> {
+    pub(crate) async fn take(&self, name: &str) -> Result<CancellationToken, NotTaken> {
         let member = self.member();
         // It may have been stopped, and not have noticed that it is lost.
         if member.lost.is_cancelled() || member.until.lock().stop <= Instant::now() {
-            return Err("this replica cannot reach the database".to_owned());
+            let why = "this replica cannot reach the database";
+            return Err(NotTaken::No(why.to_owned()));
         }
         if member.held.lock().contains_key(name) {
             return Ok(member.lost.clone());
         }
-        let told = |error: store::Error| error.to_string();
+        let told = |error: store::Error| NotTaken::No(error.to_string());
         let fence = match self
             .store
             .lease_take(name, &member.id)
@@ -286,20 +292,35 @@ impl Replica {
         agreed.ok().flatten()
     }
 
+    /// The replica that has a lease, if that is another one.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub(crate) async fn holder(&self, name: &str) -> store::Result<Option<ReplicaRow>> {
+        let leases = self.store.lease_list().await?;
+        let Some(lease) = leases.into_iter().find(|lease| lease.name == name) else {
+            return Ok(None);
+        };
+        let replicas = self.store.replica_list().await?;
+        let mut others = replicas.into_iter().filter(|row| row.id != self.id());
+        Ok(others.find(|row| row.id == lease.holder))
+    }
+
     /// The fence, if this replica took the lease and did not hear of it.
-    async fn held_elsewhere(&self, name: &str, member: &Member) -> Result<i64, String> {
-        let told = |error: store::Error| error.to_string();
+    async fn held_elsewhere(&self, name: &str, member: &Member) -> Result<i64, NotTaken> {
+        let told = |error: store::Error| NotTaken::No(error.to_string());
         let leases = self.store.lease_list().await.map_err(told)?;
         let lease = leases.into_iter().find(|lease| lease.name == name);
-        let lease = lease.ok_or("another replica is about to take it")?;
+        let nobodys = || NotTaken::No("another replica is about to take it".to_owned());
+        let lease = lease.ok_or_else(nobodys)?;
         if lease.holder == member.id {
             return Ok(lease.fence);
         }
         let replicas = self.store.replica_list().await.map_err(told)?;
         let holder = replicas.into_iter().find(|row| row.id == lease.holder);
         Err(match holder {
-            Some(row) => format!("it runs on replica {} ({})", row.id, row.name),
-            None => format!("it ran on replica {}, which is lost", lease.holder),
+            Some(row) => NotTaken::By(Box::new(row)),
+            None => NotTaken::No(format!("it ran on replica {}, which is lost", lease.holder)),
         })
     }
 
@@ -351,23 +372,6 @@ impl Replica {
             tracing::warn!("this replica stays in the list until it expires: {error}");
         }
     }
-}
-
-impl Gate for Replica {
-    fn enter<'a>(
-        &'a self,
-        server: &'a ServerSpec,
-    ) -> BoxFuture<'a, Result<CancellationToken, String>> {
-        Box::pin(async move { self.take(&lease_of(server)).await })
-    }
-
-    fn leave<'a>(&'a self, server: &'a ServerSpec) -> BoxFuture<'a, ()> {
-        Box::pin(async move { self.give_back(&lease_of(server)).await })
-    }
-}
-
-fn lease_of(server: &ServerSpec) -> String {
-    format!("server:{}", server.registered_as().unwrap_or_default())
 }
 
 async fn add(

@@ -24,7 +24,7 @@ use crate::{
     clients::Clients,
     console::{self, Apps},
     gateway::{
-        self, Front, Guard, Seal,
+        self, Front, Guard, Leases, Seal,
         peers::{self, Peers},
     },
     hosting::Hosting,
@@ -111,9 +111,6 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
         true,
     )
     .await?;
-    if let Some(replica) = &replica {
-        gateway.keep_gate(replica.clone());
-    }
     projects
         .declared(&startup::declared_projects(&config))
         .await;
@@ -126,10 +123,9 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
         (Some((inside, address)), Some(replica)) => {
             let key = projects.session_key().await?;
             gateway.keep_place(Seal::new(projects.session_key().await?).seal_place(&address));
-            (
-                Some(inside),
-                Some(Peers::new(replica.clone(), address, key)),
-            )
+            let peers = Peers::new(replica.clone(), address, key);
+            gateway.keep_gate(std::sync::Arc::new(Leases(peers.clone())));
+            (Some(inside), Some(peers))
         }
         _ => (None, None),
     };

@@ -77,6 +77,7 @@ pub(crate) async fn run(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
             scope: Scope {
                 project: args.project.clone(),
                 server: args.server.clone(),
+                ..Scope::default()
             },
             max_message: settings.limits.max_body_bytes,
             // What the gateway takes of a server, and the names that it gives to what is in it.
@@ -145,6 +146,7 @@ async fn own(
     let mut scope = Scope {
         project: args.project,
         server: args.server,
+        ..Scope::default()
     };
     if refusal.is_some() {
         scope = Scope::default();

@@ -116,6 +116,7 @@ impl Endpoint {
             timeout: HANDSHAKE,
             public_only: false,
             authorize: None,
+            sign: None,
         };
         let connected = self.connector.connect(target, &options).await;
         let (client, _ambient) = connected.map_err(|error| self.failed(error))?;

@@ -177,13 +177,15 @@ impl Relay<'_> {
     /// `params.requestState`, if it is one of ours.
     pub(super) fn own_state(&self) -> Option<String> {
         let state = self.frame.param_string(Param::RequestState)?;
-        Holds::is_ours(&state).then(|| state.into_owned())
+        // The gateway that runs the server has its calls.
+        let is_ours = Holds::is_ours(&state) && !self.target.server.is_elsewhere();
+        is_ours.then(|| state.into_owned())
     }
 
     fn origin(&self) -> Origin {
         Origin {
             principal: self.caller.principal.clone(),
-            scope: self.caller.scope.clone(),
+            server: self.target.server.key().clone(),
             method: self.frame.method().to_owned(),
             target: self.target.name.clone().unwrap_or_default(),
         }
@@ -279,7 +281,7 @@ impl Relay<'_> {
             return self.put(held);
         }
         drop(held.asks);
-        let mut deadline = Instant::now() + held.server.spec.call_timeout;
+        let mut deadline = Instant::now() + self.timeout();
         self.see_through(held.call, held.connection, held.permit, &mut deadline)
             .await
     }

@@ -113,6 +113,7 @@ impl Bridged<'_> {
                 outgoing.headers.push((mcp::server::modern::NAME, name));
             }
         }
+        connection.name_caller(&mut outgoing, self.caller);
         let sent = connection.client.call(outgoing).await;
         sent.map_err(|why| self.failed(&why))
     }

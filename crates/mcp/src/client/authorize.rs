@@ -3,8 +3,9 @@
 
 use std::{fmt, sync::Arc};
 
+use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use http::HeaderValue;
+use http::{HeaderValue, Request};
 
 /// Gives the requests of one conversation their access token, and hears when the server wants another one.
 pub trait Authorize: Send + Sync + fmt::Debug {
@@ -50,6 +51,12 @@ impl PartialEq for Access {
     fn eq(&self, other: &Self) -> bool {
         self.header == other.header
     }
+}
+
+/// Makes requests what their receiver takes them for: another gateway of the same installation.
+pub trait Sign: Send + Sync + fmt::Debug {
+    /// Changes the headers of a request as it is sent, by all that it says.
+    fn sign(&self, request: &mut Request<Bytes>);
 }
 
 /// Why there is no token, and what somebody can do about it.

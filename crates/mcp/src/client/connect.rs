@@ -14,7 +14,7 @@ use tokio::{
 };
 
 use super::{
-    Ambient, Authorize, Call, CallError, Client, Event, Inner, Link, Outgoing, ServerInfo,
+    Ambient, Authorize, Call, CallError, Client, Event, Inner, Link, Outgoing, ServerInfo, Sign,
     duplex::Duplex, http, sse,
 };
 use crate::{
@@ -94,6 +94,8 @@ pub struct Options {
     pub public_only: bool,
     /// Where requests over HTTP get their access token.
     pub authorize: Option<Arc<dyn Authorize>>,
+    /// What requests over HTTP are signed by, instead of having a token.
+    pub sign: Option<Arc<dyn Sign>>,
 }
 
 /// Why there is no conversation.

@@ -20,7 +20,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
-pub use self::authorize::{Access, Authorize, Prove, SignIn, Token};
+pub use self::authorize::{Access, Authorize, Prove, Sign, SignIn, Token};
 pub use self::connect::{ConnectError, Connector, Identity, Options, Stray, Target};
 use self::http::HeaderList;
 pub use self::whose::CallerId;

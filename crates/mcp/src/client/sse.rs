@@ -12,7 +12,7 @@ use http::{
     HeaderMap, HeaderValue, Method, Request, StatusCode,
     header::{ACCEPT, CONTENT_TYPE},
 };
-use http_body_util::{BodyExt, Full};
+use http_body_util::BodyExt;
 use tokio::{
     sync::mpsc,
     time::{sleep, timeout},
@@ -84,7 +84,7 @@ struct Stream {
 }
 
 async fn open(pool: &Pool, endpoint: &Endpoint, max_event: usize) -> Result<Stream, ConnectError> {
-    let mut request = Request::new(Full::default());
+    let mut request = Request::new(Bytes::new());
     *request.headers_mut() = endpoint.headers.clone();
     let accept = HeaderValue::from_static("text/event-stream");
     request.headers_mut().insert(ACCEPT, accept);
@@ -210,7 +210,7 @@ impl Poster {
     /// Why the whole conversation is of no more use.
     async fn post(&self, headers: HeaderMap, message: Bytes) -> Result<(), String> {
         const AWAY: &str = "server_unavailable";
-        let mut request = Request::new(Full::new(message.clone()));
+        let mut request = Request::new(message.clone());
         *request.method_mut() = Method::POST;
         *request.headers_mut() = headers;
         let answer = self.pool.send(&self.endpoint, request);

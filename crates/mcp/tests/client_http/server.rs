@@ -291,6 +291,7 @@ pub(crate) fn options() -> Options {
         timeout: Duration::from_secs(20),
         public_only: false,
         authorize: None,
+        sign: None,
     }
 }
 

@@ -274,7 +274,7 @@ impl Agents {
         }
         let scope = Scope {
             project: project.cloned(),
-            server: None,
+            ..Scope::default()
         };
         let (gateway, projects) = (self.gateway.clone(), self.projects.clone());
         let servers = Ours::new(gateway, projects, scope, settings.start, started);

@@ -87,6 +87,7 @@ pub(super) async fn run(context: &Context, args: Args) -> anyhow::Result<()> {
         timeout: HANDSHAKE,
         public_only: false,
         authorize: None,
+        sign: None,
     };
     let connected = Connector::new().connect(target, &options).await;
     let (client, _ambient) =

@@ -54,7 +54,13 @@ impl Front {
             })
         });
         match opened {
-            Ok(request) => Box::pin(self.answer(request, wire)).await,
+            Ok(request) => match request.extensions().get::<Forwarded>() {
+                Some(forwarded) if forwarded.caller.is_some() => {
+                    let forwarded = forwarded.clone();
+                    Box::pin(self.answer_replica(request, forwarded, wire)).await
+                }
+                _ => Box::pin(self.answer(request, wire)).await,
+            },
             Err((status, why)) => {
                 tracing::debug!(%status, "refused on the internal listener: {why}");
                 Self::refuse(&refusal(status, why))
@@ -142,7 +148,7 @@ impl Front {
         let mut moved = false;
         loop {
             let peer = peers.worker(work).await?;
-            match peers.send(&peer, head, text.clone()).await {
+            match peers.send(&peer, head, text.clone(), None).await {
                 Ok(answer) => return Some(self.relayed(answer, peer, text, principal)),
                 Err(Unanswered::Moved) if !moved => moved = true,
                 Err(Unanswered::Away | Unanswered::Moved) => peers.note_away(&peer),

@@ -29,7 +29,7 @@ use mcp::{
 };
 use tokio_util::task::TaskTracker;
 
-use self::{collect::is_json, reply::method_not_allowed};
+use self::collect::is_json;
 use super::{
     Body,
     guard::{Asked, Guard, Refusal, challenge},
@@ -44,7 +44,7 @@ use crate::{auth::Principal, projects::Projects};
 
 pub(crate) use self::{collect::collect, reply::json_body, streams::prefers_stream};
 pub(super) use self::{
-    reply::{empty, json, refusal, unreadable},
+    reply::{empty, json, method_not_allowed, refusal, unreadable},
     scope::{PROJECT_ID, scope},
 };
 

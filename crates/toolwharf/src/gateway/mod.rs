@@ -6,6 +6,7 @@
 
 mod batch;
 mod body;
+mod elsewhere;
 mod forward;
 mod guard;
 mod http;
@@ -23,6 +24,7 @@ pub(crate) mod stdio;
 mod wire;
 
 pub(crate) use body::{Answering, Body, KEEP_ALIVE};
+pub(crate) use elsewhere::Leases;
 pub(crate) use guard::{Asked, Guard, METADATA, Refusal, challenge};
 pub(crate) use http::{Front, collect, json_body, prefers_stream};
 pub(crate) use listener::{Routes, serve};

@@ -15,7 +15,7 @@ use std::{
 
 use anyhow::Context as _;
 use bytes::Bytes;
-use engine::secrets::DataKey;
+use engine::{CALLER, secrets::DataKey};
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, header,
 };
@@ -77,7 +77,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(200);
 /// A replica that can be asked.
 #[derive(Clone)]
 pub(super) struct Peer {
-    id: String,
+    pub(super) id: String,
     pub(super) host: String,
     address: String,
     /// It is not in the list any more.
@@ -86,7 +86,7 @@ pub(super) struct Peer {
 
 /// The other replicas, as this one sees them.
 pub(crate) struct Peers {
-    replica: Arc<Replica>,
+    pub(super) replica: Arc<Replica>,
     /// Where others reach this one: its name in sessions' ids.
     address: String,
     key: DataKey,
@@ -161,15 +161,22 @@ struct Head {
     headers: Vec<(String, String)>,
     /// SHA-256 of the body, in hex.
     body: String,
+    /// The principal whose call the replica itself makes: it has checked what they may do. `None`: a client's request, as it came.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    caller: Option<String>,
 }
 
-/// The digest that the body of a forwarded request has to have.
+/// What the head of a request from another replica says besides the request.
 #[derive(Clone)]
-pub(super) struct Forwarded(String);
+pub(super) struct Forwarded {
+    /// The digest that its body has to have.
+    digest: String,
+    pub(super) caller: Option<Arc<str>>,
+}
 
 impl Forwarded {
     pub(super) fn is_of(&self, body: &[u8]) -> bool {
-        self.0 == digest(body)
+        self.digest == digest(body)
     }
 }
 
@@ -313,7 +320,7 @@ impl Peers {
     }
 
     /// The replica that others reach there, if it is not away.
-    async fn at(&self, address: &str) -> Option<Peer> {
+    pub(super) async fn at(&self, address: &str) -> Option<Peer> {
         let is_unknown = {
             let known = self.known.lock();
             let is_old = known.looked.is_none_or(|at| at.elapsed() > LOOK_AGAIN);
@@ -377,7 +384,7 @@ impl Peers {
         }
     }
 
-    /// Sends a request to a replica; the answer's head.
+    /// Sends a request to a replica; the answer's head. `caller`: the request is this replica's own, on behalf of that principal.
     ///
     /// # Cancel safety
     /// Dropped, it closes the connection, which ends the request there as a client's going away does.
@@ -386,6 +393,7 @@ impl Peers {
         peer: &Peer,
         (method, uri, headers): (&Method, &Uri, &HeaderMap),
         body: Bytes,
+        caller: Option<&str>,
     ) -> Result<Response<Incoming>, Unanswered> {
         let lost = || {
             Unanswered::Lost(format!(
@@ -393,26 +401,10 @@ impl Peers {
                 peer.id, peer.host
             ))
         };
-        let carried = headers
-            .iter()
-            .filter(|(name, _)| CARRIED.contains(name) || name.as_str().starts_with(PARAM));
-        let carried =
-            carried.map(|(name, value)| Some((name.to_string(), value.to_str().ok()?.to_owned())));
-        let carried: Option<Vec<_>> = carried.collect();
-        let carried = carried
+        let path = uri.path_and_query().map_or("/", |path| path.as_str());
+        let head = self.head(&peer.id, (method, path, headers), &body, caller);
+        let head = head
             .ok_or_else(|| Unanswered::Lost("a header has characters that are not ASCII".into()))?;
-        let head = Head {
-            t: store::now().timestamp(),
-            to: peer.id.clone(),
-            method: method.to_string(),
-            path: uri
-                .path_and_query()
-                .map_or("/", |path| path.as_str())
-                .to_owned(),
-            headers: carried,
-            body: digest(&body),
-        };
-        let head = HeaderValue::try_from(seal(&self.key, &head)).map_err(|_| lost())?;
         let request = Request::post(format!("http://{}/", peer.address)).header(HOP, head);
         let request = request
             .body(Full::new(body))
@@ -430,6 +422,48 @@ impl Peers {
             Err(error) if error.is_connect() => Err(Unanswered::Away),
             Err(_) => Err(lost()),
         }
+    }
+
+    /// The sealed head of a request to the replica of that id; `None` if a header is not ASCII.
+    fn head(
+        &self,
+        to: &str,
+        (method, path, headers): (&Method, &str, &HeaderMap),
+        body: &[u8],
+        caller: Option<&str>,
+    ) -> Option<HeaderValue> {
+        let carried = headers
+            .iter()
+            .filter(|(name, _)| CARRIED.contains(name) || name.as_str().starts_with(PARAM));
+        let carried =
+            carried.map(|(name, value)| Some((name.to_string(), value.to_str().ok()?.to_owned())));
+        let head = Head {
+            t: store::now().timestamp(),
+            to: to.to_owned(),
+            method: method.to_string(),
+            path: path.to_owned(),
+            headers: carried.collect::<Option<_>>()?,
+            body: digest(body),
+            caller: caller.map(str::to_owned),
+        };
+        HeaderValue::try_from(seal(&self.key, &head)).ok()
+    }
+
+    /// Makes a request one of this replica's own to the one of that id, on behalf of the principal that it names.
+    pub(super) fn sign(&self, to: &str, path: &str, request: &mut Request<Bytes>) {
+        let caller = request.headers_mut().remove(CALLER);
+        // What is of no caller is of no principal either.
+        let caller = Some(
+            caller
+                .as_ref()
+                .map_or("", |caller| caller.to_str().unwrap_or_default()),
+        );
+        let parts = (request.method(), path, request.headers());
+        let head = self.head(to, parts, request.body(), caller);
+        let headers = request.headers_mut();
+        headers.clear();
+        // Without one it is refused.
+        headers.extend(head.map(|head| (HOP, head)));
     }
 
     /// Opens the sealed head of a request that another replica forwards.
@@ -468,7 +502,11 @@ impl Peers {
         for (name, value) in head.headers {
             request = request.header(name, value);
         }
-        Ok((request, Forwarded(head.body)))
+        let forwarded = Forwarded {
+            digest: head.body,
+            caller: head.caller.map(Into::into),
+        };
+        Ok((request, forwarded))
     }
 }
 
@@ -500,6 +538,7 @@ mod tests {
             path: "/mcp".into(),
             headers: vec![("accept".into(), "x".into())],
             body: digest(b"{}"),
+            caller: None,
         };
         let text = seal(&key, &head).into_bytes();
         let (read, _) = opened(&key, &text).expect("its own");

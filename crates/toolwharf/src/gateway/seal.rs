@@ -147,6 +147,7 @@ impl Seal {
                 .map(|name| ServerName::parse(&name))
                 .transpose()
                 .ok()?,
+            ..Scope::default()
         };
         let info = json!({"name": inside.n, "version": inside.r}).to_string();
         let face = Face {
@@ -208,7 +209,7 @@ mod tests {
         let seal = Seal::new(DataKey::random());
         let scope = Scope {
             project: ProjectId::parse("p").ok(),
-            server: None,
+            ..Scope::default()
         };
         let id = seal.seal("ann", &scope, &face("client"), None);
         let (opened, read) = seal.open("ann", id.as_str()).expect("its own");
@@ -239,6 +240,7 @@ mod tests {
         let scope = Scope {
             project: ProjectId::parse(&name).ok(),
             server: ServerName::parse(&name).ok(),
+            ..Scope::default()
         };
         assert!(scope.project.is_some() && scope.server.is_some());
         for name in ["\"".repeat(1000), "ü".repeat(1000), "\n".repeat(1000)] {

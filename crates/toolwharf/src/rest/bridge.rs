@@ -145,6 +145,7 @@ where
     let scope = Scope {
         project: server.spec.owner.clone(),
         server: Some(server.name().clone()),
+        ..Scope::default()
     };
     // The project's settings say which tools are switched off.
     rest.projects.admit(&scope).await?;

@@ -138,7 +138,7 @@ impl Rest {
     async fn seen_by(&self, project: Option<ProjectId>) -> Result<Arc<View>, Problem> {
         let scope = Scope {
             project,
-            server: None,
+            ..Scope::default()
         };
         self.projects.admit(&scope).await?;
         let no_project = || {
@@ -270,7 +270,7 @@ impl Rest {
     ) -> Result<Arc<Server>, Problem> {
         let scope = Scope {
             project: Some(project.clone()),
-            server: None,
+            ..Scope::default()
         };
         self.projects.admit(&scope).await?;
         let fleet = self.gateway.fleet();

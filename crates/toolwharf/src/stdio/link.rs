@@ -140,7 +140,9 @@ impl Finder {
         let mut url = url::Url::parse(&at.url).context("the gateway's address is no URL")?;
         if let Ok(mut path) = url.path_segments_mut() {
             path.clear().push("mcp");
-            let Scope { project, server } = &self.scope;
+            let Scope {
+                project, server, ..
+            } = &self.scope;
             match (project, server) {
                 (Some(project), _) => drop(path.push(project.as_str())),
                 (None, Some(_)) => drop(path.push("-")),

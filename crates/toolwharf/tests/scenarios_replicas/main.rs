@@ -11,6 +11,7 @@ mod common;
 
 mod changes;
 mod clients;
+mod elsewhere;
 mod forward;
 mod held;
 mod sessions;

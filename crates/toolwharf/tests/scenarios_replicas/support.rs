@@ -93,6 +93,11 @@ impl Hosted {
 
     /// How many instances run on this machine.
     pub(crate) fn instances(&self) -> usize {
+        instances(&self.name).len()
+    }
+
+    /// Their process ids.
+    pub(crate) fn pids(&self) -> Vec<String> {
         instances(&self.name)
     }
 
@@ -103,7 +108,7 @@ impl Hosted {
         let (over, most) = (ended.clone(), seen.clone());
         let thread = std::thread::spawn(move || {
             while !ended.load(Ordering::Relaxed) {
-                seen.fetch_max(instances(&name), Ordering::Relaxed);
+                seen.fetch_max(instances(&name).len(), Ordering::Relaxed);
                 std::thread::sleep(Duration::from_millis(5));
             }
         });
@@ -128,7 +133,7 @@ impl Watched {
 }
 
 /// Living processes of the scripted server of this name.
-fn instances(name: &str) -> usize {
+fn instances(name: &str) -> Vec<String> {
     let processes = fs::read_dir("/proc").unwrap().flatten();
     let is_one = |process: &fs::DirEntry| {
         let line = fs::read_to_string(process.path().join("cmdline")).unwrap_or_default();
@@ -138,7 +143,10 @@ fn instances(name: &str) -> usize {
             .is_some_and(|program| program.ends_with("/testkit-scripted"))
             && words.any(|word| word == name)
     };
-    processes.filter(is_one).count()
+    let found = processes.filter(is_one);
+    found
+        .map(|process| process.file_name().to_string_lossy().into_owned())
+        .collect()
 }
 
 /// What happens to what is on the way to the database.

@@ -108,6 +108,7 @@ impl Scene {
             timeout: spec.start_timeout,
             public_only: false,
             authorize: None,
+            sign: None,
         };
         match self.connector.connect(target, &options).await {
             Ok((client, ambient)) => {

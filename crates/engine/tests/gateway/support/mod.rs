@@ -218,7 +218,7 @@ impl World {
     pub(crate) async fn client_in(&self, era: Era, project: &str) -> Client {
         let scope = Scope {
             project: Some(project_id(project)),
-            server: None,
+            ..Scope::default()
         };
         self.client_of(era, scope).await
     }

@@ -34,7 +34,8 @@ pub(in crate::client) async fn connect(
     options: &Options,
     ambient: mpsc::Sender<Event>,
 ) -> Result<Client, ConnectError> {
-    let endpoint = Endpoint::new(url, headers)?.authorized(options.authorize.as_ref());
+    let mut endpoint = Endpoint::new(url, headers)?.authorized(options.authorize.as_ref());
+    endpoint.sign.clone_from(&options.sign);
     let probed = match options.era {
         Some(Era::Legacy) => None,
         Some(Era::Modern) => {

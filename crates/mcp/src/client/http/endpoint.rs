@@ -10,7 +10,7 @@ use http::{
 };
 use percent_encoding::percent_decode_str;
 
-use super::super::{Authorize, ConnectError};
+use super::super::{Authorize, ConnectError, Sign};
 
 pub(in crate::client) const PROTOCOL_VERSION: HeaderName =
     HeaderName::from_static("mcp-protocol-version");
@@ -38,6 +38,7 @@ pub(in crate::client) struct Endpoint {
     /// What the configuration adds to every request.
     pub(in crate::client) headers: HeaderMap,
     pub(in crate::client) authorize: Option<Arc<dyn Authorize>>,
+    pub(in crate::client) sign: Option<Arc<dyn Sign>>,
 }
 
 /// A URL in the pieces that requests need of it.
@@ -139,6 +140,7 @@ impl Endpoint {
             peer,
             headers: map,
             authorize: None,
+            sign: None,
         })
     }
 

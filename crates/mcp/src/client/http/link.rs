@@ -16,7 +16,7 @@ use http::{
     header::{ACCEPT, CONTENT_TYPE, HOST},
 };
 use http_body::Body as _;
-use http_body_util::{BodyExt, Full};
+use http_body_util::BodyExt;
 use tokio::{
     runtime::Handle,
     sync::{Semaphore, mpsc},
@@ -305,7 +305,7 @@ impl Core {
     }
 
     fn request(&self, method: Method, headers: HeaderMap, body: Bytes) -> Answering {
-        let mut request = Request::new(Full::new(body));
+        let mut request = Request::new(body);
         *request.method_mut() = method;
         *request.headers_mut() = headers;
         self.pool.send(&self.endpoint, request)

@@ -153,8 +153,12 @@ impl Pool {
     pub(in crate::client) fn send(
         &self,
         endpoint: &Endpoint,
-        request: Request<Full<Bytes>>,
+        mut request: Request<Bytes>,
     ) -> Answering {
+        if let Some(sign) = &endpoint.sign {
+            sign.sign(&mut request);
+        }
+        let request = request.map(Full::new);
         match &endpoint.authorize {
             None => self.request(&endpoint.origin, request),
             Some(authorize) => {

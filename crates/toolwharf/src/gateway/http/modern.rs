@@ -26,7 +26,7 @@ use crate::{
 };
 
 impl Front {
-    pub(super) async fn modern(
+    pub(in crate::gateway) async fn modern(
         &self,
         headers: HeaderMap,
         frame: Frame,

@@ -46,7 +46,7 @@ pub(in crate::gateway) fn empty(status: StatusCode) -> Response<Body> {
     response
 }
 
-pub(super) fn method_not_allowed() -> Response<Body> {
+pub(in crate::gateway) fn method_not_allowed() -> Response<Body> {
     let mut response = empty(StatusCode::METHOD_NOT_ALLOWED);
     response
         .headers_mut()

@@ -95,7 +95,11 @@ pub(in crate::gateway) fn scope(path: &str, headers: &HeaderMap) -> Result<Scope
         .map(|name| ServerName::parse(&name))
         .transpose()
         .map_err(|_| not_found())?;
-    Ok(Scope { project, server })
+    Ok(Scope {
+        project,
+        server,
+        ..Scope::default()
+    })
 }
 
 /// The project that a request names in its `_meta`.

@@ -289,12 +289,8 @@ pub(super) async fn order(
     order: Order,
 ) -> Result<Json<Server>, Problem> {
     let server = rest.enabled(&target).await?;
-    // One that takes longer goes on by itself.
-    if let Ok(false) = tokio::time::timeout(PATIENCE, server.command(order)).await {
-        let name = &target.key.name;
-        let why = format!("server `{name}` has too many orders to follow already; try again");
-        return Err(Problem::new(503, why));
-    }
+    let followed = rest.front.order(&who, &server, order).await;
+    followed.map_err(|why| Problem::new(503, why))?;
     Ok(Json(rest.with_product(&who, &target).await?))
 }
 

@@ -256,7 +256,7 @@ impl Rest {
     pub(in crate::rest) async fn taken_in(&self, target: &Target) -> Result<(), Problem> {
         let scope = Scope {
             project: target.key.owner.clone(),
-            server: None,
+            ..Scope::default()
         };
         if scope.project.is_some() {
             self.projects.admit(&scope).await?;

@@ -1,0 +1,223 @@
+//! Servers that one replica runs and the others reach through it.
+//!
+//! To the others it is a server of 2026-07-28 at its internal listener, under the native names and with all that it has: what is switched
+//! off, kept back or renamed, who may call, for how long, and the record of a call are the affair of the replica that the
+//! client came to. Orders (start, stop, restart) go the same way. Deliberately absent: instances of a session's or a person's own, which are where their server is.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use engine::{Elsewhere, Gate, Order, Runs, Scope, server::Server};
+use futures_util::future::BoxFuture;
+use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
+use mcp::{Frame, client::Sign};
+use model::ServerSpec;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+
+use super::{
+    Body, Front,
+    guard::Refusal,
+    http::{collect, empty, method_not_allowed, refusal, scope, unreadable},
+    peers::{Forwarded, Peers},
+    wire::{Upload, Wire},
+};
+use crate::{
+    auth::{Principal, Role},
+    replica::NotTaken,
+};
+
+/// Signs requests to one server on one replica.
+struct Way {
+    peers: Arc<Peers>,
+    /// The replica's id.
+    to: String,
+    path: String,
+}
+
+impl fmt::Debug for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Way");
+        shown.field("to", &self.to).field("path", &self.path);
+        shown.finish_non_exhaustive()
+    }
+}
+
+impl Sign for Way {
+    fn sign(&self, request: &mut Request<Bytes>) {
+        self.peers.sign(&self.to, &self.path, request);
+    }
+}
+
+/// What decides who runs registered servers.
+pub(crate) struct Leases(pub(crate) Arc<Peers>);
+
+impl Gate for Leases {
+    fn enter<'a>(&'a self, server: &'a ServerSpec) -> BoxFuture<'a, Result<Runs, String>> {
+        Box::pin(async move {
+            let lease = lease_of(server);
+            let row = match Box::pin(self.0.replica.take(&lease)).await {
+                Ok(lost) => return Ok(Runs::Here(lost)),
+                Err(NotTaken::No(why)) => return Err(why),
+                Err(NotTaken::By(row)) => row,
+            };
+            let why = format!("it runs on replica {} ({})", row.id, row.name);
+            let Some(address) = &row.address else {
+                return Err(why);
+            };
+            let peer = self.0.at(address).await.filter(|peer| peer.id == row.id);
+            let Some(peer) = peer else { return Err(why) };
+            let owner = server.owner.as_ref().map_or("-", |owner| owner.as_str());
+            let name = utf8_percent_encode(server.name.as_str(), NON_ALPHANUMERIC);
+            let path = format!("/mcp/{owner}/{name}");
+            Ok(Runs::Elsewhere(Elsewhere {
+                why,
+                url: format!("http://{address}{path}"),
+                lost: peer.lost,
+                sign: Arc::new(Way {
+                    peers: self.0.clone(),
+                    to: peer.id,
+                    path,
+                }),
+            }))
+        })
+    }
+
+    fn leave<'a>(&'a self, server: &'a ServerSpec) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            let lease = lease_of(server);
+            Box::pin(self.0.replica.give_back(&lease)).await;
+        })
+    }
+}
+
+/// What paths of orders begin with; the rest is the order and the server's id.
+const ORDERS: &str = "/order/";
+/// How long an order is waited for. One that takes longer goes on by itself.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+async fn follow(server: &Server, order: Order) -> Result<(), String> {
+    match tokio::time::timeout(PATIENCE, server.command(order)).await {
+        Ok(false) => Err(format!(
+            "server `{}` has too many orders to follow already; try again",
+            server.name()
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn word(order: Order) -> &'static str {
+    match order {
+        Order::Start => "start",
+        Order::Stop => "stop",
+        Order::Restart => "restart",
+    }
+}
+
+fn lease_of(server: &ServerSpec) -> String {
+    format!("server:{}", server.registered_as().unwrap_or_default())
+}
+
+impl Front {
+    /// Answers another replica that asks for itself: about a server, on behalf of a principal.
+    pub(super) async fn answer_replica(
+        self: Arc<Self>,
+        request: Request<Upload>,
+        forwarded: Forwarded,
+        wire: Arc<Wire>,
+    ) -> Response<Body> {
+        match self.answer_about_server(request, &forwarded, wire).await {
+            Ok(response) => response,
+            Err(refusal) => Self::refuse(&refusal),
+        }
+    }
+
+    async fn answer_about_server(
+        &self,
+        request: Request<Upload>,
+        forwarded: &Forwarded,
+        wire: Arc<Wire>,
+    ) -> Result<Response<Body>, Refusal> {
+        let (parts, mut body) = request.into_parts();
+        if parts.method != Method::POST {
+            return Ok(method_not_allowed());
+        }
+        if let Some(about) = parts.uri.path().strip_prefix(ORDERS) {
+            Self::check_forwarded(Some(forwarded), b"")?;
+            return self.follow_order(about).await;
+        }
+        let caller = forwarded.caller.clone().unwrap_or_default();
+        let principal = Arc::new(Principal::new(caller, Role::Call, None));
+        let scope = scope(parts.uri.path(), &parts.headers)?;
+        let scope = Scope {
+            is_bare: true,
+            ..self.admit(&principal, scope).await?
+        };
+        let (most, depth) = {
+            let limits = &self.gateway.settings().limits;
+            (limits.max_body_bytes, limits.max_depth)
+        };
+        let text = collect(&mut body, most).await?;
+        let text = body.counted(text);
+        Self::check_forwarded(Some(forwarded), &text)?;
+        match Frame::parse(text, depth) {
+            Ok(frame) => Ok(self
+                .modern(parts.headers, frame, scope, principal, wire)
+                .await),
+            Err(invalid) => Ok(unreadable(&invalid)),
+        }
+    }
+
+    async fn follow_order(&self, about: &str) -> Result<Response<Body>, Refusal> {
+        let missing = |what: &str| refusal(StatusCode::NOT_FOUND, what);
+        let (said, id) = about
+            .split_once('/')
+            .ok_or_else(|| missing("this is no order"))?;
+        let mut orders = [Order::Start, Order::Stop, Order::Restart].into_iter();
+        let order = orders.find(|order| word(*order) == said);
+        let order = order.ok_or_else(|| missing("there is no such order"))?;
+        let server = self.gateway.fleet().by_id(id).cloned();
+        let server = server.ok_or_else(|| missing("this replica does not have the server yet"))?;
+        let followed = follow(&server, order).await;
+        followed.map_err(|why| refusal(StatusCode::SERVICE_UNAVAILABLE, &why))?;
+        Ok(empty(StatusCode::NO_CONTENT))
+    }
+
+    /// Has a server follow an order on whichever replica runs it.
+    ///
+    /// # Errors
+    /// Why it does not, with the way out.
+    pub(crate) async fn order(
+        &self,
+        who: &Principal,
+        server: &Arc<Server>,
+        order: Order,
+    ) -> Result<(), String> {
+        let name = server.name();
+        if let Some(peers) = self.peers.as_ref().filter(|_| server.is_elsewhere()) {
+            let lease = lease_of(&server.spec);
+            let holder = Box::pin(peers.replica.holder(&lease)).await;
+            let holder = holder.map_err(|error| error.to_string())?;
+            if let Some(row) = holder {
+                let why = || {
+                    format!(
+                        "server `{name}` runs on replica {} ({}), which does not answer; try again",
+                        row.id, row.name
+                    )
+                };
+                let address = row.address.as_deref().unwrap_or_default();
+                let peer = Box::pin(peers.at(address)).await.ok_or_else(why)?;
+                let id = server.spec.registered_as().unwrap_or_default();
+                let uri = Uri::try_from(format!("{ORDERS}{}/{id}", word(order)));
+                let uri = uri.map_err(|error| error.to_string())?;
+                let head = (&Method::POST, &uri, &HeaderMap::new());
+                let asked = peers.send(&peer, head, Bytes::new(), Some(&who.id));
+                let answer = Box::pin(asked).await.map_err(|_| why())?;
+                return match answer.status() {
+                    StatusCode::NO_CONTENT => Ok(()),
+                    _ => Err(why()),
+                };
+            }
+        }
+        follow(server, order).await
+    }
+}

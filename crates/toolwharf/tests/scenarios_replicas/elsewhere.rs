@@ -1,0 +1,118 @@
+//! A registered server runs on one replica, and is used through each.
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use testkit::{DEADLINE, Peer, peer, wait_for};
+
+use crate::{
+    api::Api,
+    common::{Gateway, replicas::Balancer},
+    support::{Hosted, database, replica},
+};
+
+/// Waits until a call goes through there.
+async fn works(hosted: &Hosted, at: &Gateway) {
+    wait_for("a call through the other replica", DEADLINE, async || {
+        echoes(hosted, at).await
+    })
+    .await;
+}
+
+/// Whether a call over the REST API gets its answer.
+async fn echoes(hosted: &Hosted, at: &Gateway) -> bool {
+    let path = format!("/api/v1/mcp/servers/{}/call", hosted.id);
+    let params = json!({"name": "echo", "arguments": {"text": "heard"}});
+    let call = json!({"method": "tools/call", "params": params}).to_string();
+    let reply = Api::admin(at).ask("POST", &path, call, &[]).await;
+    reply.status == 200 && reply.text().contains("heard")
+}
+
+#[tokio::test]
+async fn d01_a_registered_server_is_used_through_every_replica() {
+    let database = database().await;
+    let first = replica(database.url(), None).await;
+    let hosted = Hosted::register(&first).await;
+    let second = replica(database.url(), Some(&first)).await;
+    let third = replica(database.url(), Some(&first)).await;
+    works(&hosted, &second).await;
+    works(&hosted, &third).await;
+    assert_eq!(hosted.instances(), 1);
+    let replicas = [first, second, third];
+    let balancer = Balancer::before(&replicas).await;
+    let asked = json!({
+        "method": "elicitation/create",
+        "params": {"message": "?", "requestedSchema": {"type": "object", "properties": {}}},
+    });
+    for version in ["2025-06-18", "2025-11-25", peer::MODERN] {
+        let mut peer = Peer::http(balancer.client(), version, peer::all_capabilities()).await;
+        for _ in 0..3 {
+            let listed = peer.request("tools/list", json!({})).await;
+            let tools = listed.result()["tools"].as_array().unwrap();
+            assert!(tools.iter().any(|tool| tool["name"] == "echo"), "{version}");
+            let answer = peer.tool("echo", json!({"text": version})).await;
+            assert!(answer.text().contains(version), "{}", answer.text());
+            let answer = peer.tool("server_request", asked.clone()).await;
+            assert!(answer.text().contains("accept"), "{}", answer.text());
+        }
+    }
+
+    // A call is recorded once, where its client came to.
+    let before = calls(&replicas[1]).await.len();
+    assert!(echoes(&hosted, &replicas[1]).await);
+    assert_eq!(calls(&replicas[1]).await.len(), before + 1);
+
+    // Orders reach it, too.
+    let path = |verb: &str| format!("/mcp/servers/{}/{verb}", hosted.id);
+    let before = hosted.pids();
+    let through = Api::admin(&replicas[2]);
+    through.ok("POST", &path("restart"), Value::Null).await;
+    wait_for("a new instance", DEADLINE, async || {
+        let now = hosted.pids();
+        now.len() == 1 && now != before
+    })
+    .await;
+    works(&hosted, &replicas[1]).await;
+    through.ok("POST", &path("stop"), Value::Null).await;
+    assert_eq!(hosted.instances(), 0);
+    assert!(!echoes(&hosted, &replicas[1]).await);
+    through.ok("POST", &path("start"), Value::Null).await;
+    works(&hosted, &replicas[1]).await;
+    assert_eq!(hosted.instances(), 1);
+}
+
+async fn calls(at: &Gateway) -> Vec<Value> {
+    let listed = Api::admin(at).get("/calls?limit=1000").await;
+    listed["calls"].as_array().unwrap().clone()
+}
+
+/// What becomes of a call, and of those after it, when the replica that runs the server is killed.
+#[tokio::test]
+async fn d02_a_registered_server_is_back_when_its_replica_is_lost() {
+    let database = database().await;
+    let first = replica(database.url(), None).await;
+    let hosted = Hosted::register(&first).await;
+    let second = replica(database.url(), Some(&first)).await;
+    let third = replica(database.url(), Some(&first)).await;
+    works(&hosted, &second).await;
+    works(&hosted, &third).await;
+    let watched = hosted.watched();
+    let mut peer = Peer::http(second.client(), "2025-11-25", json!({})).await;
+    let id = peer
+        .begin(
+            "tools/call",
+            json!({"name": "slow", "arguments": {"ms": 60_000}}),
+        )
+        .await;
+    wait_for("the call to arrive", DEADLINE, async || {
+        first.metric("calls_in_flight", Some(&hosted.name)).await == Some(1)
+    })
+    .await;
+    first.process.signal(Signal::KILL);
+    let lost = peer.finish(id).await;
+    let why = lost["error"]["message"].as_str().unwrap();
+    assert!(why.contains(&hosted.name), "{lost}");
+    works(&hosted, &second).await;
+    works(&hosted, &third).await;
+    assert_eq!(hosted.instances(), 1);
+    assert_eq!(watched.most(), 1);
+}
