@@ -4,7 +4,7 @@
 //! On SQLite there is a connection of its own that is used on the spot: sqlx has a thread for each connection, and the way
 //! there and back, through two channels for each statement, takes longer than the statement.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use chrono::SecondsFormat;
 use rusqlite::{Connection, TransactionBehavior, params};
@@ -30,7 +30,7 @@ pub struct CallWriter(Way);
 #[derive(Debug)]
 enum Way {
     Sqlite(File),
-    Postgres(PgPool),
+    Postgres(PgPool, Arc<str>),
 }
 
 #[derive(Debug)]
@@ -46,7 +46,7 @@ impl Store {
                 others: write.clone(),
                 conn: None,
             }),
-            Pool::Postgres(pool) => Way::Postgres(pool.clone()),
+            Pool::Postgres(pool) => Way::Postgres(pool.clone(), self.process.clone()),
         })
     }
 }
@@ -77,7 +77,9 @@ impl CallWriter {
                 let _turn = file.others.clone().turn().await?;
                 file.write(&intents, &outcomes)
             }
-            Way::Postgres(pool) => within(into_postgres(pool, intents, outcomes)).await,
+            Way::Postgres(pool, process) => {
+                within(into_postgres(pool, process, intents, outcomes)).await
+            }
         }
     }
 }
@@ -173,6 +175,7 @@ fn text(time: Time) -> String {
 
 async fn into_postgres(
     pool: &PgPool,
+    process: &str,
     mut intents: Vec<&NewCall>,
     mut outcomes: Vec<&CallEnd>,
 ) -> sqlx::Result<()> {
@@ -182,14 +185,14 @@ async fn into_postgres(
         // A statement is a transaction by itself, and takes a third of the ways to the database.
         let mut conn = pool.acquire().await?;
         return if outcomes.is_empty() {
-            insert(&mut conn, &intents).await
+            insert(&mut conn, process, &intents).await
         } else {
             close(&mut conn, &outcomes).await
         };
     }
     let mut tx = pool.begin().await?;
     for chunk in intents.chunks(CHUNK) {
-        insert(&mut tx, chunk).await?;
+        insert(&mut tx, process, chunk).await?;
     }
     for chunk in outcomes.chunks(CHUNK) {
         close(&mut tx, chunk).await?;
@@ -197,10 +200,10 @@ async fn into_postgres(
     tx.commit().await
 }
 
-async fn insert(conn: &mut PgConnection, calls: &[&NewCall]) -> sqlx::Result<()> {
+async fn insert(conn: &mut PgConnection, process: &str, calls: &[&NewCall]) -> sqlx::Result<()> {
     let mut query = QueryBuilder::<Postgres>::new(
         "INSERT INTO kb.agent_run_tool_calls (id, run_id, project_id, caller, server, tool,
-             arguments_digest, arguments, started_at, status, replay_of) ",
+             arguments_digest, arguments, started_at, status, replay_of, process) ",
     );
     query.push_values(calls, |mut row, call| {
         row.push_bind(name(&call.id))
@@ -213,7 +216,8 @@ async fn insert(conn: &mut PgConnection, calls: &[&NewCall]) -> sqlx::Result<()>
             .push_bind(call.arguments.as_deref().map(clean))
             .push_bind(micros(call.started_at))
             .push_bind(CallStatus::Open.as_str())
-            .push_bind(call.replay_of.as_deref().map(name));
+            .push_bind(call.replay_of.as_deref().map(name))
+            .push_bind(process);
     });
     query.push(" ON CONFLICT (id) DO NOTHING");
     query.build().execute(conn).await.map(|_| ())
@@ -261,7 +265,7 @@ impl CallWriter {
     pub(crate) fn conn(&mut self) -> &Connection {
         match &mut self.0 {
             Way::Sqlite(file) => file.conn().unwrap(),
-            Way::Postgres(_) => panic!("it is no file"),
+            Way::Postgres(..) => panic!("it is no file"),
         }
     }
 }

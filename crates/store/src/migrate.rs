@@ -51,6 +51,7 @@ const MIGRATIONS: &[Migration] = migrations![
     "0009_keys_of_all_projects",
     "0010_steps_of_calls",
     "0011_replicas",
+    "0012_processes",
 ];
 
 /// The version that this program works with.

@@ -7,6 +7,7 @@ use std::{
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     str::FromStr,
+    sync::Arc,
     time::Duration,
 };
 
@@ -19,6 +20,7 @@ use tokio::time::Instant;
 
 use crate::{
     error::{Error, OpenError, Result},
+    id::new_id,
     migrate,
     sql::{DEADLINE, Pool, within},
     writer::Writer,
@@ -49,6 +51,8 @@ pub enum Location {
 #[derive(Clone, Debug)]
 pub struct Store {
     pub(crate) pool: Pool,
+    /// What this process is known by: what it opens and does not close is closed when its replica is lost.
+    pub(crate) process: Arc<str>,
 }
 
 impl Store {
@@ -68,7 +72,8 @@ impl Store {
             Location::Postgres(url) => open_postgres(location, url)?,
         };
         migrate::run(&pool, location, version).await?;
-        Ok(Self { pool })
+        let process = new_id().into();
+        Ok(Self { pool, process })
     }
 
     /// The word for the engine: `sqlite` or `postgres`.

@@ -13,9 +13,33 @@ use sqlx::FromRow;
 use crate::{
     Store, Time,
     error::{Error, Result},
+    id::{floor, now},
     open::ACQUIRE,
     sql::{Key, Pool, Text, execute, row, rows},
 };
+
+/// How long ago a call that is still open may have begun, and more: it lasts an hour at most.
+const OPEN: Duration = Duration::from_secs(2 * 3600);
+/// What is said of what a replica left open.
+const LEFT: &str = "its gateway was lost before the end was recorded";
+
+/// Removes replicas; these, as [`ReplicaRow`]. `$1` is what is said of what they left open, `$2` the least id of an open call.
+macro_rules! removed {
+    ($which:literal) => {
+        concat!(
+            "WITH lost AS (DELETE FROM kb.toolwharf_replicas WHERE ",
+            $which,
+            " RETURNING *),
+             calls AS (UPDATE kb.agent_run_tool_calls AS c
+                 SET status = 'unknown', error = $1, finished_at = clock_timestamp()
+                 FROM lost WHERE c.process = lost.process AND c.status = 'open' AND c.id >= $2),
+             runs AS (UPDATE kb.agent_runs AS r
+                 SET status = 'interrupted', error = $1, finished_at = clock_timestamp()
+                 FROM lost WHERE r.process = lost.process AND r.status = 'running')
+             SELECT id, name, version, address, started_at, seen_at, expires_at FROM lost"
+        )
+    };
+}
 
 /// A replica that is there.
 #[derive(Clone, Debug, PartialEq, FromRow)]
@@ -69,14 +93,15 @@ impl Store {
         let mut conn = self.pool.write().await?;
         let added = execute!(
             conn,
-            "INSERT INTO kb.toolwharf_replicas (id, name, version, address, started_at, seen_at, expires_at)
-             SELECT $1, $2, $3, $4, at, at, at + $5 * INTERVAL '1 millisecond'
+            "INSERT INTO kb.toolwharf_replicas (id, name, version, address, process, started_at, seen_at, expires_at)
+             SELECT $1, $2, $3, $4, $6, at, at, at + $5 * INTERVAL '1 millisecond'
              FROM (SELECT clock_timestamp() AS at) AS t ON CONFLICT (id) DO NOTHING",
             Key(replica.id),
             Text(replica.name),
             Text(replica.version),
             replica.address.map(Text),
             millis(lease),
+            Key(&self.process),
         )?;
         match added {
             0 => Err(Error::conflict("replica", replica.id, "its id is known")),
@@ -98,25 +123,34 @@ impl Store {
         Ok(renewed > 0)
     }
 
-    /// Removes a replica, which frees what it held.
+    /// Removes a replica, which frees what it held and closes what it left open.
     pub async fn replica_remove(&self, id: &str) -> Result<()> {
-        let mut conn = self.pool.write().await?;
-        execute!(
-            conn,
-            "DELETE FROM kb.toolwharf_replicas WHERE id = $1",
-            Key(id)
+        if !self.has_replicas() {
+            return Ok(());
+        }
+        rows!(
+            self.pool.write().await?,
+            ReplicaRow,
+            removed!("id = $3"),
+            Text(LEFT),
+            Key(&floor(now() - OPEN)),
+            Key(id),
         )?;
         Ok(())
     }
 
-    /// Removes the replicas that are lost, which frees what they held; these replicas.
+    /// Removes the replicas that are lost, which frees what they held and closes what they left open: calls as `unknown`, and runs as
+    /// `interrupted`. These replicas.
     pub async fn replica_remove_lost(&self) -> Result<Vec<ReplicaRow>> {
-        let mut conn = self.pool.write().await?;
+        if !self.has_replicas() {
+            return Ok(Vec::new());
+        }
         rows!(
-            conn,
+            self.pool.write().await?,
             ReplicaRow,
-            "DELETE FROM kb.toolwharf_replicas WHERE expires_at <= clock_timestamp()
-             RETURNING id, name, version, address, started_at, seen_at, expires_at",
+            removed!("expires_at <= clock_timestamp()"),
+            Text(LEFT),
+            Key(&floor(now() - OPEN)),
         )
     }
 

@@ -75,8 +75,8 @@ impl Store {
             RunRow,
             concat!(
                 "INSERT INTO kb.agent_runs (id, project_id, agent, model, status, turns, input_tokens,
-                     output_tokens, cost_micros, started_at, conversation_id)
-                 VALUES ($1, $2, $3, $4, 'running', 0, 0, 0, 0, $5, $6)
+                     output_tokens, cost_micros, started_at, conversation_id, process)
+                 VALUES ($1, $2, $3, $4, 'running', 0, 0, 0, 0, $5, $6, $7)
                  RETURNING ",
                 columns!()
             ),
@@ -86,6 +86,7 @@ impl Store {
             Text(run.model),
             now(),
             run.conversation.map(Key),
+            Key(&self.process),
         )?;
         row.ok_or_else(|| Error::not_found("run of", run.agent))
     }

@@ -38,7 +38,7 @@ pub(crate) fn intent(project: Option<&ProjectId>, tool: &str) -> NewCall {
     }
 }
 
-fn outcome(id: &str, status: CallStatus) -> CallEnd {
+pub(crate) fn outcome(id: &str, status: CallStatus) -> CallEnd {
     CallEnd {
         id: id.to_owned(),
         status,

@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
-use store::{NewReplica, Store};
+use store::{CallStatus, CallWrite, NewReplica, NewRun, Page, RunFilter, Store};
 
-use crate::support::{Db, project};
+use crate::{
+    audit::{intent, outcome},
+    support::{Db, project},
+};
 
 fn new(id: &str) -> NewReplica<'_> {
     NewReplica {
@@ -134,4 +137,38 @@ async fn changes_are_told_by_topic_with_what_was_changed() {
     assert_eq!(store.change_list().await.unwrap(), after);
     store.change_prune().await.unwrap();
     assert_eq!(store.change_list().await.unwrap(), after);
+}
+
+/// What a lost replica had begun and cannot end is closed, and what another one has begun is not.
+#[tokio::test]
+async fn what_a_lost_replica_left_open_is_closed() {
+    let db = Db::postgres().await;
+    let (a, b) = (&db.store, &db.another().await);
+    a.replica_add(new("a"), LONG).await.unwrap();
+    b.replica_add(new("b"), LONG).await.unwrap();
+    let mut ids = Vec::new();
+    for store in [a, b] {
+        let call = intent(None, "t");
+        ids.push(call.id.clone());
+        let writes = [CallWrite::Intent(call)];
+        store.call_writer().write(&writes).await.unwrap();
+        let run = NewRun {
+            project: None,
+            agent: "x",
+            model: "m",
+            conversation: None,
+        };
+        store.run_put(run).await.unwrap();
+    }
+    a.replica_remove("a").await.unwrap();
+    let status = async |id: &str| b.call_get(None, id).await.unwrap().call.status;
+    assert_eq!(status(&ids[0]).await, CallStatus::Unknown);
+    assert_eq!(status(&ids[1]).await, CallStatus::Open);
+    let runs = b.run_list(&RunFilter::default(), &Page::first(10)).await;
+    let words: Vec<_> = runs.unwrap().into_iter().map(|run| run.status).collect();
+    assert_eq!(words, ["running", "interrupted"]);
+    // It was only slow: what came of the call is known after all.
+    let end = CallWrite::Outcome(outcome(&ids[0], CallStatus::Ok));
+    a.call_writer().write(&[end]).await.unwrap();
+    assert_eq!(status(&ids[0]).await, CallStatus::Ok);
 }
