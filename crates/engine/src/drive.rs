@@ -42,6 +42,8 @@ const STOP_GRACE: Duration = Duration::from_secs(10);
 const UNREACHABLE: Duration = Duration::from_secs(10);
 /// An instance that ended may have said something last.
 const LAST_WORDS: Duration = Duration::from_millis(50);
+/// How long callers wait for another gateway to run what the one that ran it has lost.
+pub(crate) const MOVING: Duration = Duration::from_secs(5);
 /// From one attempt to run what another gateway runs to the next.
 const ELSEWHERE: Duration = Duration::from_secs(1);
 /// Lines of stderr that are kept of a crash, and their length in all, in bytes.
@@ -333,6 +335,7 @@ impl Server {
             _ = self.conversation(shared, &connection, ambient, launched, tell) => false,
         };
         *self.live.lock() = None;
+        self.known.status().moves_until = Some(Instant::now() + MOVING);
         connection.close(Duration::ZERO).await;
         match is_stopped {
             true => Event::Stopped,
@@ -649,6 +652,9 @@ impl Driver<'_> {
     fn show(&self, reason: Arc<str>) {
         let down = |retry_at| State::Down { reason, retry_at };
         let state = match self.state.phase() {
+            Phase::Starting { .. } | Phase::Blocked { .. } if self.server.is_moving() => {
+                return self.server.set_state(State::Starting);
+            }
             Phase::Starting { patient: true } | Phase::Restarting | Phase::Parting => {
                 return self.server.set_state(State::Starting);
             }

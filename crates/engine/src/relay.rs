@@ -24,6 +24,7 @@ use tokio::time::Instant;
 use crate::{
     audit::{Intent, NotRecorded, Outcome},
     connection::Connection,
+    drive::MOVING,
     exchange::{Answer, Caller},
     own_instances::{instance, of_principal},
     questions::Questions,
@@ -359,12 +360,22 @@ impl Relay<'_> {
     async fn fresh(&self, old: &Arc<Connection>, deadline: Instant) -> Option<Arc<Connection>> {
         let server = &self.target.server;
         if !server.is_personal && !self.is_own_instance() {
+            let deadline = match old.is_elsewhere {
+                true => deadline.min(Instant::now() + MOVING),
+                false => deadline,
+            };
             return server.reconnected(old, deadline).await;
         }
         server.instances.forget_gone(old);
         connection(self.shared, self.caller, server, deadline)
             .await
             .ok()
+    }
+
+    /// Why there is no connection any more.
+    fn lost(&self) -> Failure {
+        let refusal = self.target.server.refusal();
+        refusal.map_or(Failure::Call(CallError::SessionExpired), Failure::Refused)
     }
 
     /// Counts and logs a request that the server does not get.
@@ -388,7 +399,7 @@ impl Relay<'_> {
         match self.send(&connection, frame).await {
             Err(CallError::SessionExpired) => {
                 let fresh = Box::pin(self.fresh(&connection, deadline)).await;
-                let fresh = fresh.ok_or(Failure::Call(CallError::SessionExpired))?;
+                let fresh = fresh.ok_or_else(|| self.lost())?;
                 let call = self.send(&fresh, frame).await.map_err(Failure::Call)?;
                 Ok((call, fresh))
             }
@@ -503,7 +514,7 @@ impl Relay<'_> {
                 Err(Failure::Call(CallError::SessionExpired)) if !retried => {
                     retried = true;
                     let fresh = Box::pin(self.fresh(&connection, *deadline)).await;
-                    connection = fresh.ok_or(Failure::Call(CallError::SessionExpired))?;
+                    connection = fresh.ok_or_else(|| self.lost())?;
                     call = self
                         .send(&connection, self.frame)
                         .await

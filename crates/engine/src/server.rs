@@ -301,6 +301,12 @@ impl Server {
         self.state.subscribe()
     }
 
+    /// Whether a gateway that ran it is lost just now, so that another one may be about to.
+    pub(crate) fn is_moving(&self) -> bool {
+        let until = self.known.status().moves_until;
+        until.is_some_and(|until| Instant::now() < until)
+    }
+
     /// Whether another gateway of the installation runs it.
     pub fn is_elsewhere(&self) -> bool {
         self.known.status().elsewhere

@@ -36,6 +36,8 @@ pub struct Status {
     pub needs_login: bool,
     /// Whether another gateway runs it, or this one may not for now.
     pub elsewhere: bool,
+    /// Until when callers wait for another gateway to run it.
+    pub(crate) moves_until: Option<Instant>,
 }
 
 impl Status {
@@ -110,6 +112,7 @@ impl Default for Known {
                 refused: None,
                 needs_login: false,
                 elsewhere: false,
+                moves_until: None,
             }),
             measured: Mutex::default(),
         }

@@ -16,7 +16,10 @@ use tokio::{
     signal::unix::{SignalKind, signal},
     time::Instant,
 };
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio_util::{
+    sync::CancellationToken,
+    task::{AbortOnDropHandle, TaskTracker},
+};
 
 use crate::{
     agents::Agents,
@@ -210,18 +213,19 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     .merge(logins::router(logins.clone(), identify));
     let other = Site::new(rest, more);
     let drain = config.settings.limits.drain.min(STOPPING - LEAST_GRACE);
-    let serving = gateway::serve(listener, front.clone(), Some(other), over.clone(), drain);
-    // Open for longer than that for clients: answers to questions of calls in flight may come through other replicas.
-    let closed_inside = CancellationToken::new();
-    let serving_inside = async {
-        match inside {
-            Some(inside) => {
-                let over = closed_inside.clone();
-                drop(gateway::serve(inside, front.clone(), None, over, drain).await);
-            }
-            None => closed_inside.cancelled().await,
-        }
+    // Whoever connects before servers are declared waits, and is not told that there are none.
+    let declared = CancellationToken::new();
+    let serving = async {
+        declared.cancelled().await;
+        gateway::serve(listener, front.clone(), Some(other), over.clone(), drain).await
     };
+    // Open for longer than that for clients: other replicas have what runs here until it is theirs.
+    let closed_inside = CancellationToken::new();
+    let serving_inside = inside.map(|inside| {
+        let (front, over) = (front.clone(), closed_inside.clone());
+        let serving = gateway::serve(inside, front, None, over, Duration::ZERO);
+        AbortOnDropHandle::new(TaskTracker::new().spawn(serving))
+    });
     let sandbox = async {
         match apps {
             Some(apps) => apps.serve().await,
@@ -231,6 +235,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     let working = async {
         hosting.reload().await?;
         gateway.start(config.servers.clone(), remembered).await?;
+        declared.cancel();
         ready.set();
         tokio::select! {
             () = live.watch() => {}
@@ -249,10 +254,9 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
         }
         anyhow::Ok(())
     };
-    tokio::pin!(serving, serving_inside);
+    tokio::pin!(serving);
     let outcome = tokio::select! {
         _ = &mut serving => Ok(()),
-        () = &mut serving_inside => Ok(()),
         outcome = working => outcome,
         signal = ended() => {
             tracing::info!("{signal}: stopping");
@@ -260,17 +264,17 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
         }
     };
     let by = Instant::now() + STOPPING;
+    declared.cancel();
     front.stop(&over);
     agents.close();
     gateway.close(by);
     // First the calls and turns in flight, which need their servers; then the servers.
     let stopping = async {
-        let connections = tokio::select! {
-            connections = serving => connections,
-            () = &mut serving_inside => TaskTracker::new(),
-        };
-        closed_inside.cancel();
-        let _ = tokio::time::timeout_at(by - LEAST_GRACE, serving_inside).await;
+        let connections = serving.await;
+        let left = tokio::time::timeout_at(by - LEAST_GRACE, front.leave());
+        if serving_inside.is_some() {
+            let _ = left.await;
+        }
         let left = (by - LEAST_GRACE).saturating_duration_since(Instant::now());
         if agents.stop(drain.min(left)).await > 0 {
             // Their last events are on the way to their clients.
@@ -287,6 +291,10 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     if let Some(replica) = &replica {
         replica.leave().await;
     }
+    if let Some(peers) = &peers {
+        peers.linger().await;
+    }
+    closed_inside.cancel();
     store.close().await;
     drop(announced);
     drop(lock);

@@ -40,10 +40,18 @@ impl Front {
         wire: Arc<Wire>,
     ) -> Response<Body> {
         const NONE: (StatusCode, &str) = (StatusCode::NOT_FOUND, "there are no replicas");
+        const LEAVING: (StatusCode, &str) = (
+            StatusCode::MISDIRECTED_REQUEST,
+            "this replica stops, and others go on with what it had",
+        );
         let opened = match &self.peers {
             Some(peers) => peers.open(request.headers()),
             None => Err(NONE),
         };
+        let opened = opened.and_then(|opened| match self.is_leaving() {
+            true => Err(LEAVING),
+            false => Ok(opened),
+        });
         let opened = opened.and_then(|(head, forwarded)| {
             let built = head.extension(forwarded).body(request.into_body());
             built.map_err(|_| {

@@ -27,7 +27,7 @@ use mcp::{
     protocol::method,
     server::{self, SessionId},
 };
-use tokio_util::task::TaskTracker;
+use tokio_util::task::{TaskTracker, task_tracker::TaskTrackerToken};
 
 use self::collect::is_json;
 use super::{
@@ -72,6 +72,10 @@ pub(crate) struct Front {
     streams: Arc<Shares>,
     most_connections: usize,
     stopping: std::sync::atomic::AtomicBool,
+    /// Requests of other replicas that are being answered.
+    forwarded: TaskTracker,
+    /// Other replicas have to go elsewhere.
+    leaving: std::sync::atomic::AtomicBool,
 }
 
 impl Front {
@@ -97,6 +101,8 @@ impl Front {
             streams: Arc::default(),
             most_connections,
             stopping: std::sync::atomic::AtomicBool::new(false),
+            forwarded: TaskTracker::new(),
+            leaving: std::sync::atomic::AtomicBool::new(false),
         })
     }
 
@@ -162,6 +168,23 @@ impl Front {
         self.stopping
             .store(true, std::sync::atomic::Ordering::Release);
         over.cancel();
+    }
+
+    /// Sends other replicas elsewhere from now on, and waits until what they asked before is answered.
+    pub(crate) async fn leave(&self) {
+        self.leaving
+            .store(true, std::sync::atomic::Ordering::Release);
+        self.forwarded.close();
+        self.forwarded.wait().await;
+    }
+
+    pub(super) fn is_leaving(&self) -> bool {
+        self.leaving.load(std::sync::atomic::Ordering::Acquire)
+    }
+
+    /// Counts a request of another replica for as long as the token is there.
+    pub(super) fn counted(&self) -> TaskTrackerToken {
+        self.forwarded.token()
     }
 
     pub(super) fn is_stopping(&self) -> bool {

@@ -3,7 +3,7 @@
 use std::{
     future::{Future, poll_fn, ready},
     io,
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
     pin::{Pin, pin},
     sync::{
         Arc,
@@ -39,6 +39,9 @@ pub(super) const HEAD_BYTES: usize = 64 << 10;
 
 /// Milliseconds after which data that a client does not acknowledge ends its connection.
 const UNREAD_MS: u32 = 60_000;
+
+/// How long after its beginning a connection may bring its first request, once the gateway is stopping.
+const FIRST: Duration = Duration::from_millis(500);
 
 /// Connections beyond the cap for administrators on this machine.
 const RESERVED: usize = 32;
@@ -119,42 +122,56 @@ pub(crate) async fn serve(
         open: AtomicUsize::new(0),
         full: AtomicBool::new(false),
     });
+    let admit = |accepted: io::Result<(TcpStream, SocketAddr)>| match accepted {
+        Ok((socket, from)) => match crowd.admit(from.ip()) {
+            Some(seat) => {
+                // Boxed by the tracker's task: what a connection needs while idle is what this future holds.
+                connections.spawn(connection(
+                    socket,
+                    front.clone(),
+                    other.clone(),
+                    over.clone(),
+                    seat,
+                ));
+                true
+            }
+            None => {
+                let what = full(crowd.most);
+                let head = format!(
+                    "HTTP/1.1 503 Service Unavailable\r\nretry-after: 5\r\nconnection: close\r\n\
+                     content-type: text/plain\r\ncontent-length: {}\r\n\r\n",
+                    what.len()
+                );
+                // What cannot be said at once is not said.
+                let _ = socket.try_write((head + &what).as_bytes());
+                true
+            }
+        },
+        Err(error) => {
+            tracing::warn!("cannot accept a connection: {error}");
+            false
+        }
+    };
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             () = over.cancelled() => break,
         };
-        match accepted {
-            Ok((socket, from)) => match crowd.admit(from.ip()) {
-                Some(seat) => {
-                    // Boxed by the tracker's task: what a connection needs while idle is what this future holds.
-                    connections.spawn(connection(
-                        socket,
-                        front.clone(),
-                        other.clone(),
-                        over.clone(),
-                        seat,
-                    ));
-                }
-                None => {
-                    let what = full(crowd.most);
-                    let head = format!(
-                        "HTTP/1.1 503 Service Unavailable\r\nretry-after: 5\r\nconnection: close\r\n\
-                         content-type: text/plain\r\ncontent-length: {}\r\n\r\n",
-                        what.len()
-                    );
-                    // What cannot be said at once is not said.
-                    let _ = socket.try_write((head + &what).as_bytes());
-                }
-            },
-            Err(error) => {
-                tracing::warn!("cannot accept a connection: {error}");
-                // Out of file descriptors, most likely: trying at once would only burn the processor.
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
+        if !admit(accepted) {
+            // Out of file descriptors, most likely: trying at once would only burn the processor.
+            tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
-    drop(listener);
+    // Whoever has connected already may have sent a request: it is answered. The system is asked itself, for what
+    // tokio knows of it may be of a moment ago.
+    if let Ok(listener) = listener.into_std() {
+        while let Ok((socket, from)) = listener.accept() {
+            let socket = socket
+                .set_nonblocking(true)
+                .and_then(|()| TcpStream::from_std(socket));
+            admit(socket.map(|socket| (socket, from)));
+        }
+    }
     connections.close();
     if tokio::time::timeout(drain, connections.wait())
         .await
@@ -207,11 +224,13 @@ async fn http(
     wire: Arc<Wire>,
 ) -> Option<Takeover> {
     let cap = seat.reserved.then_some(seat.crowd.most);
+    let inside = other.is_none();
     let service = {
         let front = front.clone();
         let wire = wire.clone();
         service_fn(move |request: Request<Incoming>| {
-            let at_work = AtWork::begin(wire.clone());
+            let counted = other.is_none().then(|| front.counted());
+            let at_work = AtWork::begin(wire.clone(), counted);
             answer(&front, other.as_ref(), &wire, request, cap)
                 .map(|answer| Ok::<_, io::Error>(answer.map(|body| Download::new(body, at_work))))
         })
@@ -227,6 +246,8 @@ async fn http(
     let mut alarm = pin!(tokio::time::sleep_until(patience.alarm()));
     let mut cancelled = pin!(over.cancelled());
     let (mut armed, mut leaving) = (false, false);
+    let first = Instant::now() + FIRST;
+    let mut expects = false;
     // By hand instead of `select!`: this runs on every wake of every connection.
     poll_fn(|cx| {
         // First, while this turn of the task has budget left for a timer. Both wake the task, which keeps its
@@ -264,7 +285,23 @@ async fn http(
             armed = false;
             cx.waker().wake_by_ref();
         }
-        if !leaving && front.is_stopping() {
+        // Other replicas keep their connections: one that closes as they send would leave them in doubt.
+        let stops = if inside {
+            over.is_cancelled()
+        } else {
+            front.is_stopping()
+        };
+        if !leaving && stops {
+            // hyper would close one that nothing has come over, though it may be on the way.
+            if progress.is_new() && Instant::now() < first {
+                if !expects {
+                    expects = true;
+                    armed = false;
+                    alarm.as_mut().reset(first);
+                    cx.waker().wake_by_ref();
+                }
+                return Poll::Pending;
+            }
             leaving = true;
             conn.as_mut().graceful_shutdown();
             cx.waker().wake_by_ref();

@@ -41,6 +41,13 @@ pub(super) struct Progress {
     pub(super) read: u64,
 }
 
+impl Progress {
+    /// Whether nothing has come yet.
+    pub(super) fn is_new(self) -> bool {
+        self.phase == Phase::Reading && self.request == 1 && self.read == 0
+    }
+}
+
 /// Why a connection is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Spent {

@@ -271,6 +271,14 @@ impl Peers {
         &self.address
     }
 
+    /// Waits until others that are there have noticed that this one is not any more.
+    pub(crate) async fn linger(&self) {
+        let has_others = !self.known.lock().peers.is_empty();
+        if has_others {
+            tokio::time::sleep(LOOK + LOOK / 2).await;
+        }
+    }
+
     /// Keeps the list of replicas as the database has it, for ever. While the database is away it stays as it was.
     pub(crate) async fn follow(&self) {
         loop {

@@ -16,6 +16,8 @@ use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use mcp::backlog::{Account, Backlog};
+use parking_lot::Mutex;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::{
     Body, Front,
@@ -23,7 +25,6 @@ use super::{
     patience::{Phase, Progress},
     room::Held,
 };
-use parking_lot::Mutex;
 
 /// A piece of an answer of fewer bytes is not charged: a connection holds one at a time.
 const CHARGED: usize = 4 << 10;
@@ -135,21 +136,28 @@ impl Drop for Wire {
 }
 
 /// A request is being answered, from its head to the last byte of the answer.
-pub(super) struct AtWork(Arc<Wire>);
+pub(super) struct AtWork {
+    wire: Arc<Wire>,
+    _counted: Option<TaskTrackerToken>,
+}
 
 impl AtWork {
-    pub(super) fn begin(wire: Arc<Wire>) -> Self {
+    /// `counted`: somebody waits for its end.
+    pub(super) fn begin(wire: Arc<Wire>, counted: Option<TaskTrackerToken>) -> Self {
         wire.begun.fetch_add(1, Ordering::Relaxed);
         wire.busy.store(true, Ordering::Relaxed);
-        Self(wire)
+        Self {
+            wire,
+            _counted: counted,
+        }
     }
 }
 
 impl Drop for AtWork {
     fn drop(&mut self) {
-        let read = self.0.read.load(Ordering::Relaxed);
-        self.0.answered.store(read, Ordering::Relaxed);
-        self.0.busy.store(false, Ordering::Relaxed);
+        let read = self.wire.read.load(Ordering::Relaxed);
+        self.wire.answered.store(read, Ordering::Relaxed);
+        self.wire.busy.store(false, Ordering::Relaxed);
     }
 }
 
@@ -250,7 +258,7 @@ impl http_body::Body for Download {
             && !matches!(self.body, Body::Pieces(_))
         {
             // Pieces are a list that lives in a snapshot, whoever reads it.
-            self.at_work.0.waits(data.len());
+            self.at_work.wire.waits(data.len());
         }
         Poll::Ready(frame)
     }

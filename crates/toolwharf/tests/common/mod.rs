@@ -39,6 +39,7 @@ pub(crate) struct Setup {
     env: Vec<(String, String)>,
     arguments: Vec<String>,
     extra: Vec<PathBuf>,
+    listen: String,
 }
 
 impl Setup {
@@ -54,7 +55,15 @@ impl Setup {
             env: Vec::new(),
             arguments: Vec::new(),
             extra: Vec::new(),
+            listen: "127.0.0.1:0".to_owned(),
         }
+    }
+
+    /// Listens on the same port whenever it is started.
+    pub(crate) fn at_one_port(mut self) -> Self {
+        let free = std::net::TcpListener::bind(&self.listen).unwrap();
+        self.listen = free.local_addr().unwrap().to_string();
+        self
     }
 
     /// The folder that the configuration will be in.
@@ -128,7 +137,7 @@ impl Setup {
     fn launch(&self) -> Process {
         let mut command = self.command("serve");
         command
-            .args(["--listen", "127.0.0.1:0", "--data-dir"])
+            .args(["--listen", &self.listen, "--data-dir"])
             .arg(self.dir.path().join("data"))
             .args(&self.arguments);
         Process::spawn(command)
@@ -254,6 +263,11 @@ impl Gateway {
     pub(crate) async fn restarted_after(mut self, signal: Signal) -> Self {
         self.process.signal(signal);
         self.process.wait(DEADLINE).await;
+        self.again().await
+    }
+
+    /// Starts it again on all that it left, for it has ended.
+    pub(crate) async fn again(self) -> Self {
         self.setup.serve().await
     }
 

@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// Waits until a call goes through there.
-async fn works(hosted: &Hosted, at: &Gateway) {
+pub(crate) async fn works(hosted: &Hosted, at: &Gateway) {
     wait_for("a call through the other replica", DEADLINE, async || {
         echoes(hosted, at).await
     })

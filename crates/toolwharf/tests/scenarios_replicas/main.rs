@@ -14,5 +14,6 @@ mod clients;
 mod elsewhere;
 mod forward;
 mod held;
+mod load;
 mod sessions;
 mod support;

@@ -387,6 +387,9 @@ impl Exchange {
         let error = frame
             .as_ref()
             .map(|frame| RpcError::from_json(frame.body()));
+        if core.is_misdirected(status) {
+            return Err(core.expired());
+        }
         if core.has_session() && forgot_session(status, error.as_ref()) {
             return Err(core.expired());
         }

@@ -472,11 +472,20 @@ impl Core {
         }
     }
 
+    /// Whether whoever answers is not the gateway that the request was for, and took no notice of it.
+    pub(super) fn is_misdirected(&self, status: StatusCode) -> bool {
+        self.endpoint.sign.is_some() && status == StatusCode::MISDIRECTED_REQUEST
+    }
+
     /// A request that got no response at all.
     pub(super) fn broken(&self, error: &pool::Error) -> CallError {
         let peer = &self.endpoint.peer;
         if let pool::Error::SignIn(sign_in) = error {
             return CallError::SignIn(sign_in.clone());
+        }
+        // Another gateway may have what this one had.
+        if error.is_connect() && self.endpoint.sign.is_some() {
+            return self.expired();
         }
         let why = cause(error);
         let text = if error.is_connect() {
