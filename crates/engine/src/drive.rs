@@ -12,21 +12,20 @@ use std::{
 };
 
 use mcp::{Era, client::Ambient, client::CallError, protocol::method};
-use model::{Declared, Sharing};
+use model::Declared;
 use runtime::Handle;
 use serde_json::{Value, json};
 use tokio::{
     sync::{mpsc, oneshot, watch},
     time::Instant,
 };
-use tokio_util::sync::CancellationToken;
 
 use crate::{
     catalog::{Catalog, ListKind},
     chain,
     chronicle::Write,
     connection::Connection,
-    gate::{Elsewhere, Runs},
+    gate::Runs,
     launch::{Hindrance, Launched, StartError},
     lifecycle::{self, Action, Cause, Event, Note, Phase, Rules, step},
     orders::{Order, Ordered},
@@ -42,10 +41,6 @@ const STOP_GRACE: Duration = Duration::from_secs(10);
 const UNREACHABLE: Duration = Duration::from_secs(10);
 /// An instance that ended may have said something last.
 const LAST_WORDS: Duration = Duration::from_millis(50);
-/// How long callers wait for another gateway to run what the one that ran it has lost.
-pub(crate) const MOVING: Duration = Duration::from_secs(5);
-/// From one attempt to run what another gateway runs to the next.
-const ELSEWHERE: Duration = Duration::from_secs(1);
 /// Lines of stderr that are kept of a crash, and their length in all, in bytes.
 const TAIL: (usize, usize) = (20, 4096);
 
@@ -285,85 +280,13 @@ impl Server {
         Event::Ended { cause, answered }
     }
 
-    /// Asks which gateway runs it.
-    async fn enter(&self, shared: &Shared) -> Result<Runs, String> {
-        match shared.gate.get() {
-            Some(gate) if self.spec.registered_as().is_some() => gate.enter(&self.spec).await,
-            _ => Ok(Runs::Here(CancellationToken::new())),
-        }
-    }
-
-    /// Whether all callers share one instance.
-    fn is_for_all(&self) -> bool {
-        !self.is_personal && self.spec.sharing != Sharing::Session
-    }
-
-    /// From reaching the gateway that runs it to the loss of that.
-    async fn life_elsewhere(
-        self: &Arc<Self>,
-        shared: &Arc<Shared>,
-        place: &Elsewhere,
-        launched: Instant,
-        tell: &mpsc::Sender<Event>,
-        mut stop: watch::Receiver<Option<Duration>>,
-    ) -> Event {
-        let capabilities = shared.shared_capabilities();
-        let reaching = shared.connect.reach(&self.spec, place, &capabilities);
-        let reached = tokio::select! {
-            biased;
-            _ = asked(&mut stop) => return Event::Stopped,
-            () = place.lost.cancelled() => return self.elsewhere(&place.why),
-            reached = reaching => reached,
-        };
-        let (connection, ambient) = match reached {
-            Ok((connection, ambient)) => (Arc::new(connection), ambient),
-            Err(error) => {
-                let why = format!("{}, and is not reached there: {error}", place.why);
-                return self.elsewhere(&why);
-            }
-        };
-        {
-            let mut status = self.known.status();
-            status.elsewhere = true;
-            status.refused = None;
-            status.needs_login = false;
-        }
-        let is_stopped = tokio::select! {
-            biased;
-            _ = asked(&mut stop) => true,
-            () = place.lost.cancelled() => false,
-            _ = self.conversation(shared, &connection, ambient, launched, tell) => false,
-        };
-        *self.live.lock() = None;
-        self.known.status().moves_until = Some(Instant::now() + MOVING);
-        connection.close(Duration::ZERO).await;
-        match is_stopped {
-            true => Event::Stopped,
-            false => self.elsewhere(&place.why),
-        }
-    }
-
-    /// It may not run here, or not any more.
-    fn elsewhere(&self, why: &str) -> Event {
-        let mut status = self.known.status();
-        status.elsewhere = true;
-        status.refused = None;
-        status.needs_login = false;
-        drop(status);
-        self.say(why);
-        Event::Refused {
-            why: why.to_owned(),
-            again: Some(ELSEWHERE),
-        }
-    }
-
     /// Why it is not up, for callers and operators.
-    fn say(&self, reason: impl Into<Arc<str>>) {
+    pub(crate) fn say(&self, reason: impl Into<Arc<str>>) {
         self.known.status().reason = Some(reason.into());
     }
 
     /// All that goes on while it is connected; why it ended, without secrets.
-    async fn conversation(
+    pub(crate) async fn conversation(
         self: &Arc<Self>,
         shared: &Arc<Shared>,
         connection: &Arc<Connection>,
@@ -846,7 +769,7 @@ async fn elapsed(timer: Option<Instant>) {
 }
 
 /// The grace of a stop, once it is asked for.
-async fn asked(stop: &mut watch::Receiver<Option<Duration>>) -> Duration {
+pub(crate) async fn asked(stop: &mut watch::Receiver<Option<Duration>>) -> Duration {
     match stop.wait_for(Option::is_some).await {
         Ok(grace) => grace.unwrap_or_default(),
         // The loop is gone, and with it everything.

@@ -39,6 +39,7 @@ mod chronicle;
 mod connection;
 mod declare;
 mod drive;
+mod elsewhere;
 mod entry;
 mod exchange;
 mod fleet;

@@ -1,6 +1,7 @@
 //! The way of one call: queue, connection, the era's bridge, and back.
 
 mod asked;
+mod reach;
 mod routed;
 mod sign_in;
 
@@ -24,9 +25,8 @@ use tokio::time::Instant;
 use crate::{
     audit::{Intent, NotRecorded, Outcome},
     connection::Connection,
-    drive::MOVING,
+    elsewhere::MOVING,
     exchange::{Answer, Caller},
-    own_instances::{instance, of_principal},
     questions::Questions,
     queue::{Permit, Sending},
     server::Server,
@@ -37,6 +37,7 @@ use crate::{
 };
 
 pub(crate) use asked::{ask_client, refusal};
+pub(crate) use reach::connection;
 pub(crate) use routed::{routed_span, string_at};
 
 /// Rounds of questions of one modern call before it is ended.
@@ -751,41 +752,6 @@ impl Relay<'_> {
         );
         RpcError::internal(message).with_data(data.into_bytes())
     }
-}
-
-/// Waits for an instance of somebody's own, as long as one may take to start.
-async fn in_time<T>(
-    server: &Server,
-    deadline: Instant,
-    own: impl Future<Output = T>,
-) -> Result<T, Failure> {
-    let start = Instant::now() + server.spec.start_timeout;
-    let started = tokio::time::timeout_at(deadline.max(start), own).await;
-    started.map_err(|_| Failure::Timeout(ms(server.spec.start_timeout)))
-}
-
-/// The connection that a caller's requests to a server take.
-pub(crate) async fn connection(
-    shared: &Arc<Shared>,
-    caller: &Caller,
-    server: &Arc<Server>,
-    deadline: Instant,
-) -> Result<Arc<Connection>, Failure> {
-    let connection = match (&caller.session, server.spec.sharing) {
-        (Some(session), Sharing::Session) => {
-            let face = caller.face();
-            let whose = &caller.principal;
-            let own = instance(shared, server, session, whose, &face.capabilities);
-            in_time(server, deadline, Box::pin(own)).await?
-        }
-        _ if server.is_personal => {
-            server.want();
-            let own = of_principal(shared, server, &caller.principal);
-            in_time(server, deadline, Box::pin(own)).await?
-        }
-        _ => server.connection(deadline).await,
-    };
-    connection.map_err(Failure::Refused)
 }
 
 /// Whether a modern server makes tasks of calls.

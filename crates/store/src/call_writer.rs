@@ -16,7 +16,7 @@ use crate::{
     error::Result,
     id::micros,
     open::{CHECKPOINT, LOG},
-    sql::{Pool, within},
+    sql::{Pool, Whole, within},
     writer::Writer,
 };
 
@@ -190,7 +190,7 @@ async fn into_postgres(
             close(&mut conn, &outcomes).await
         };
     }
-    let mut tx = pool.begin().await?;
+    let mut tx = Whole::begin(pool).await?;
     for chunk in intents.chunks(CHUNK) {
         insert(&mut tx, process, chunk).await?;
     }

@@ -7,13 +7,16 @@
 //!
 //! Dropping a [`Tx`] rolls it back.
 
-use std::time::Duration;
+use std::{
+    ops::{Deref, DerefMut},
+    time::Duration,
+};
 
 use model::ProjectId;
 use serde_json::Value;
 use sqlx::{
-    Database, Encode, PgConnection, PgPool, Postgres, Sqlite, SqliteConnection, SqlitePool,
-    Transaction, Type, encode::IsNull, error::BoxDynError, pool::PoolConnection,
+    Database, Encode, Executor as _, PgConnection, PgPool, Postgres, Sqlite, SqliteConnection,
+    SqlitePool, Type, encode::IsNull, error::BoxDynError, pool::PoolConnection,
     postgres::PgTypeInfo, sqlite::SqliteTypeInfo, types::Json,
 };
 
@@ -53,7 +56,54 @@ pub(crate) enum Conn {
 /// A transaction.
 pub(crate) enum Tx {
     Sqlite(Writing),
-    Postgres(Transaction<'static, Postgres>),
+    Postgres(Whole),
+}
+
+/// A transaction on Postgres. Unless it is committed its connection is closed, and not given back.
+///
+/// sqlx (0.9) gives a connection back whose `BEGIN` was given up while the database was silent, in a transaction that it knows nothing of:
+/// what others then write there is answered well, and never committed.
+pub(crate) struct Whole {
+    conn: PoolConnection<Postgres>,
+    is_done: bool,
+}
+
+impl Whole {
+    pub(crate) async fn begin(pool: &PgPool) -> sqlx::Result<Self> {
+        let conn = pool.acquire().await?;
+        let is_done = false;
+        let mut whole = Self { conn, is_done };
+        whole.conn.execute("BEGIN").await?;
+        Ok(whole)
+    }
+
+    pub(crate) async fn commit(mut self) -> sqlx::Result<()> {
+        self.conn.execute("COMMIT").await?;
+        self.is_done = true;
+        Ok(())
+    }
+}
+
+impl Drop for Whole {
+    fn drop(&mut self) {
+        if !self.is_done {
+            self.conn.close_on_drop();
+        }
+    }
+}
+
+impl Deref for Whole {
+    type Target = PgConnection;
+
+    fn deref(&self) -> &PgConnection {
+        &self.conn
+    }
+}
+
+impl DerefMut for Whole {
+    fn deref_mut(&mut self) -> &mut PgConnection {
+        &mut self.conn
+    }
 }
 
 /// What a statement runs on.
@@ -88,7 +138,7 @@ impl Pool {
                     writing.begin().await?;
                     Tx::Sqlite(writing)
                 }
-                Self::Postgres(pool) => Tx::Postgres(pool.begin().await?),
+                Self::Postgres(pool) => Tx::Postgres(Whole::begin(pool).await?),
             })
         })
         .await

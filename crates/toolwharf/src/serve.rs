@@ -271,9 +271,9 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     // First the calls and turns in flight, which need their servers; then the servers.
     let stopping = async {
         let connections = serving.await;
-        let left = tokio::time::timeout_at(by - LEAST_GRACE, front.leave());
         if serving_inside.is_some() {
-            let _ = left.await;
+            let until = (by - LEAST_GRACE).min(Instant::now() + drain);
+            let _ = tokio::time::timeout_at(until, front.leave()).await;
         }
         let left = (by - LEAST_GRACE).saturating_duration_since(Instant::now());
         if agents.stop(drain.min(left)).await > 0 {

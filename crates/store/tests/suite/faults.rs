@@ -1,9 +1,14 @@
 //! A database that is locked, silent, gone, or not ours.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 use std::{os::unix::fs::PermissionsExt as _, time::Duration};
 
+use serde_json::json;
 use sqlx::{Connection as _, PgConnection, SqliteConnection};
-use store::{Location, NewProject, OpenError, Page, Store};
+use store::{Location, NewProject, NewRun, OpenError, Page, RunFilter, Store};
 use testkit::{postgres::Database, wait_for};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -166,6 +171,36 @@ async fn postgres_that_is_silent() {
         async || put().await.is_ok(),
     )
     .await;
+
+    // No connection is in a transaction that was given up as it began: what is written well is there for all.
+    proxy.at_begin.store(true, Ordering::Relaxed);
+    let (project, manifest) = (project("p"), json!({}));
+    let install = store.product_install(&project, "p", "1", &manifest, &[]);
+    assert_error!(install.await, Unavailable);
+    proxy.passes.send_replace(true);
+    const RUNS: usize = 60;
+    let runs: JoinSet<_> = (0..RUNS)
+        .map(|_| {
+            let store = store.clone();
+            async move {
+                let run = NewRun {
+                    project: None,
+                    agent: "x",
+                    model: "m",
+                    conversation: None,
+                };
+                store.run_put(run).await
+            }
+        })
+        .collect();
+    for run in runs.join_all().await {
+        run.unwrap();
+    }
+    let other = Store::open(&Location::Postgres(database.url().to_owned())).await;
+    let other = other.unwrap();
+    let (filter, page) = (RunFilter::default(), Page::first(100));
+    let all = other.run_list(&filter, &page).await;
+    assert_eq!(all.unwrap().len(), RUNS);
 }
 
 /// Stands between the store and Postgres.
@@ -174,6 +209,8 @@ struct Proxy {
     target: String,
     location: Location,
     passes: watch::Sender<bool>,
+    /// Nothing passes any more after the next `BEGIN`.
+    at_begin: Arc<AtomicBool>,
     tasks: JoinSet<()>,
 }
 
@@ -189,6 +226,7 @@ impl Proxy {
             address,
             target,
             passes: watch::Sender::new(true),
+            at_begin: Arc::default(),
             tasks: JoinSet::new(),
         };
         this.serve(listener);
@@ -208,13 +246,22 @@ impl Proxy {
 
     fn serve(&mut self, listener: TcpListener) {
         let (target, passes) = (self.target.clone(), self.passes.clone());
+        let at_begin = self.at_begin.clone();
         self.tasks.spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((client, _)) = listener.accept().await {
                 let server = TcpStream::connect(&target).await.unwrap();
                 let (client, server) = (client.into_split(), server.into_split());
-                connections.spawn(forward(client.0, server.1, passes.subscribe()));
-                connections.spawn(forward(server.0, client.1, passes.subscribe()));
+                let (to, back) = (passes.subscribe(), passes.subscribe());
+                let (passes, at_begin) = (passes.clone(), at_begin.clone());
+                let sent = move |bytes: &[u8]| {
+                    let begins = bytes.windows(5).any(|word| word == b"BEGIN");
+                    if begins && at_begin.swap(false, Ordering::Relaxed) {
+                        passes.send_replace(false);
+                    }
+                };
+                connections.spawn(forward(client.0, server.1, to, sent));
+                connections.spawn(forward(server.0, client.1, back, |_| {}));
             }
         });
     }
@@ -224,12 +271,14 @@ async fn forward(
     mut from: tcp::OwnedReadHalf,
     mut to: tcp::OwnedWriteHalf,
     mut passes: watch::Receiver<bool>,
+    seen: impl Fn(&[u8]),
 ) {
     let mut buffer = [0; 4096];
     while let Ok(length @ 1..) = from.read(&mut buffer).await {
         if passes.wait_for(|passes| *passes).await.is_err() {
             return;
         }
+        seen(&buffer[..length]);
         if to.write_all(&buffer[..length]).await.is_err() {
             return;
         }

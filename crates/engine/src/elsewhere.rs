@@ -1,0 +1,97 @@
+//! The life of a registered server that another gateway of the installation runs: a conversation with that gateway.
+
+use std::{sync::Arc, time::Duration};
+
+use model::Sharing;
+use tokio::{
+    sync::{mpsc, watch},
+    time::Instant,
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    drive::asked,
+    gate::{Elsewhere, Runs},
+    lifecycle::Event,
+    server::Server,
+    shared::Shared,
+};
+
+/// How long callers wait for another gateway to run what the one that ran it has lost.
+pub(crate) const MOVING: Duration = Duration::from_secs(10);
+/// From one attempt to run what another gateway runs to the next.
+const AGAIN: Duration = Duration::from_secs(1);
+
+impl Server {
+    /// Asks which gateway runs it.
+    pub(crate) async fn enter(&self, shared: &Shared) -> Result<Runs, String> {
+        match shared.gate.get() {
+            Some(gate) if self.spec.registered_as().is_some() => gate.enter(&self.spec).await,
+            _ => Ok(Runs::Here(CancellationToken::new())),
+        }
+    }
+
+    /// Whether all callers share one instance.
+    pub(crate) fn is_for_all(&self) -> bool {
+        !self.is_personal && self.spec.sharing != Sharing::Session
+    }
+
+    /// From reaching the gateway that runs it to the loss of that.
+    pub(crate) async fn life_elsewhere(
+        self: &Arc<Self>,
+        shared: &Arc<Shared>,
+        place: &Elsewhere,
+        launched: Instant,
+        tell: &mpsc::Sender<Event>,
+        mut stop: watch::Receiver<Option<Duration>>,
+    ) -> Event {
+        let capabilities = shared.shared_capabilities();
+        let reaching = shared.connect.reach(&self.spec, place, &capabilities);
+        let reached = tokio::select! {
+            biased;
+            _ = asked(&mut stop) => return Event::Stopped,
+            () = place.lost.cancelled() => return self.elsewhere(&place.why),
+            reached = reaching => reached,
+        };
+        let (connection, ambient) = match reached {
+            Ok((connection, ambient)) => (Arc::new(connection), ambient),
+            Err(error) => {
+                let why = format!("{}, and is not reached there: {error}", place.why);
+                return self.elsewhere(&why);
+            }
+        };
+        {
+            let mut status = self.known.status();
+            status.elsewhere = true;
+            status.refused = None;
+            status.needs_login = false;
+        }
+        let is_stopped = tokio::select! {
+            biased;
+            _ = asked(&mut stop) => true,
+            () = place.lost.cancelled() => false,
+            _ = self.conversation(shared, &connection, ambient, launched, tell) => false,
+        };
+        *self.live.lock() = None;
+        self.known.status().moves_until = Some(Instant::now() + MOVING);
+        connection.close(Duration::ZERO).await;
+        match is_stopped {
+            true => Event::Stopped,
+            false => self.elsewhere(&place.why),
+        }
+    }
+
+    /// It may not run here, or not any more.
+    pub(crate) fn elsewhere(&self, why: &str) -> Event {
+        let mut status = self.known.status();
+        status.elsewhere = true;
+        status.refused = None;
+        status.needs_login = false;
+        drop(status);
+        self.say(why);
+        Event::Refused {
+            why: why.to_owned(),
+            again: Some(AGAIN),
+        }
+    }
+}
