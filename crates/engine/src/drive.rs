@@ -189,17 +189,15 @@ impl Server {
             _ = asked(&mut stop) => return Event::Stopped,
             entered = self.enter(&shared) => entered,
         };
-        let (lost, elsewhere) = match entered {
-            Ok(Runs::Here(lost)) => (lost, None),
-            Ok(Runs::Elsewhere(place)) if self.is_for_all() => (place.lost.clone(), Some(place)),
+        let lost = match entered {
+            Ok(Runs::Here(lost)) => lost,
+            Ok(Runs::Elsewhere(place)) if self.is_for_all() => {
+                let life = self.life_elsewhere(&shared, &place, launched, &tell, stop);
+                return life.await;
+            }
             Ok(Runs::Elsewhere(place)) => return self.elsewhere(&place.why),
             Err(why) => return self.elsewhere(&why),
         };
-        if let Some(place) = elsewhere {
-            return self
-                .life_elsewhere(&shared, &place, launched, &tell, stop)
-                .await;
-        }
         // Whatever is stopped because it may not run here is not what was asked for.
         let stopped = || match lost.is_cancelled() {
             true => self.elsewhere(LOST),

@@ -60,12 +60,7 @@ impl Server {
                 return self.elsewhere(&why);
             }
         };
-        {
-            let mut status = self.known.status();
-            status.elsewhere = true;
-            status.refused = None;
-            status.needs_login = false;
-        }
+        self.note_elsewhere();
         let is_stopped = tokio::select! {
             biased;
             _ = asked(&mut stop) => true,
@@ -83,15 +78,18 @@ impl Server {
 
     /// It may not run here, or not any more.
     pub(crate) fn elsewhere(&self, why: &str) -> Event {
-        let mut status = self.known.status();
-        status.elsewhere = true;
-        status.refused = None;
-        status.needs_login = false;
-        drop(status);
+        self.note_elsewhere();
         self.say(why);
         Event::Refused {
             why: why.to_owned(),
             again: Some(AGAIN),
         }
+    }
+
+    fn note_elsewhere(&self) {
+        let mut status = self.known.status();
+        status.elsewhere = true;
+        status.refused = None;
+        status.needs_login = false;
     }
 }

@@ -20,7 +20,7 @@ use crate::{
 
 /// How long ago a call that is still open may have begun, and more: it lasts an hour at most.
 const OPEN: Duration = Duration::from_secs(2 * 3600);
-/// What is said of what a replica left open.
+/// The error of calls and runs that a replica left open.
 const LEFT: &str = "its gateway was lost before the end was recorded";
 
 /// Removes replicas; these, as [`ReplicaRow`]. `$1` is what is said of what they left open, `$2` the least id of an open call.

@@ -213,7 +213,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     .merge(logins::router(logins.clone(), identify));
     let other = Site::new(rest, more);
     let drain = config.settings.limits.drain.min(STOPPING - LEAST_GRACE);
-    // Whoever connects before servers are declared waits, and is not told that there are none.
+    // Requests wait until the servers are declared. Otherwise they would fail because a server is unknown.
     let declared = CancellationToken::new();
     let serving = async {
         declared.cancelled().await;

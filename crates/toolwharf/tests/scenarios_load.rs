@@ -62,6 +62,8 @@ impl Client {
         let request = request
             .body(Full::new(Bytes::from(message.to_string())))
             .unwrap();
+        // The connection's task may not have noticed yet that the last answer is read to its end.
+        self.sender.ready().await.unwrap();
         let response = within("an answer", DEADLINE, self.sender.send_request(request))
             .await
             .unwrap();

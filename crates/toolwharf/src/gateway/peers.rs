@@ -460,7 +460,7 @@ impl Peers {
     /// Makes a request one of this replica's own to the one of that id, on behalf of the principal that it names.
     pub(super) fn sign(&self, to: &str, path: &str, request: &mut Request<Bytes>) {
         let caller = request.headers_mut().remove(CALLER);
-        // What is of no caller is of no principal either.
+        // Lists and subscriptions have no caller. They are made for no principal.
         let caller = Some(
             caller
                 .as_ref()

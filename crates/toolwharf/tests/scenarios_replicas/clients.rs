@@ -25,8 +25,8 @@ async fn answered(client: &Process, calls: usize) {
     .await;
 }
 
-/// The client goes on through the death of the replica that has its session, and of another one. What is in flight may fail: a
-/// call that the replica works on, and one that is sent to it before its connections are known to be closed.
+/// Kills the replica that has the client's session, and then another one. The client has to go on. Two calls may fail for each
+/// death: the one that the replica works on, and one that is sent before the closed connection is noticed.
 async fn goes_on(command: Command) {
     let database = Database::create().await;
     let mut replicas: Vec<Gateway> = Vec::new();

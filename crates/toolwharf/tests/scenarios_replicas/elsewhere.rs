@@ -2,7 +2,7 @@
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use testkit::{DEADLINE, Peer, peer, wait_for};
+use testkit::{DEADLINE, Peer, peer, postgres::Database, wait_for};
 
 use crate::{
     api::Api,
@@ -18,6 +18,17 @@ pub(crate) async fn works(hosted: &Hosted, at: &Gateway) {
     .await;
 }
 
+/// Three replicas, and a server that the first one runs and all can call.
+async fn run_by_the_first(database: &Database) -> ([Gateway; 3], Hosted) {
+    let first = replica(database.url(), None).await;
+    let hosted = Hosted::register(&first).await;
+    let second = replica(database.url(), Some(&first)).await;
+    let third = replica(database.url(), Some(&first)).await;
+    works(&hosted, &second).await;
+    works(&hosted, &third).await;
+    ([first, second, third], hosted)
+}
+
 /// Whether a call over the REST API gets its answer.
 async fn echoes(hosted: &Hosted, at: &Gateway) -> bool {
     let path = format!("/api/v1/mcp/servers/{}/call", hosted.id);
@@ -30,14 +41,8 @@ async fn echoes(hosted: &Hosted, at: &Gateway) -> bool {
 #[tokio::test]
 async fn d01_a_registered_server_is_used_through_every_replica() {
     let database = database().await;
-    let first = replica(database.url(), None).await;
-    let hosted = Hosted::register(&first).await;
-    let second = replica(database.url(), Some(&first)).await;
-    let third = replica(database.url(), Some(&first)).await;
-    works(&hosted, &second).await;
-    works(&hosted, &third).await;
+    let (replicas, hosted) = run_by_the_first(&database).await;
     assert_eq!(hosted.instances(), 1);
-    let replicas = [first, second, third];
     let balancer = Balancer::before(&replicas).await;
     let asked = json!({
         "method": "elicitation/create",
@@ -89,12 +94,7 @@ async fn calls(at: &Gateway) -> Vec<Value> {
 #[tokio::test]
 async fn d02_a_registered_server_is_back_when_its_replica_is_lost() {
     let database = database().await;
-    let first = replica(database.url(), None).await;
-    let hosted = Hosted::register(&first).await;
-    let second = replica(database.url(), Some(&first)).await;
-    let third = replica(database.url(), Some(&first)).await;
-    works(&hosted, &second).await;
-    works(&hosted, &third).await;
+    let ([first, second, third], hosted) = run_by_the_first(&database).await;
     let watched = hosted.watched();
     let mut peer = Peer::http(second.client(), "2025-11-25", json!({})).await;
     let id = peer
