@@ -1,6 +1,12 @@
 //! Calls that are answered with one body, and how they fail.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use bytes::Bytes;
 use mcp::{
@@ -238,6 +244,49 @@ async fn a_forgotten_session_ends_the_conversation() {
         answer(&client).await.map(|frame| frame.kind()),
         Ok(Kind::Error)
     );
+}
+
+/// A call that the server works on has its answer, whatever another one of the same session is told; it is not taken for one that can be
+/// made again.
+#[tokio::test]
+async fn a_call_in_flight_outlives_a_forgotten_session() {
+    let (go, going) = tokio::sync::watch::channel(false);
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = calls.clone();
+    let server = legacy("2025-06-18", move |hit: Hit| {
+        let (mut going, counted) = (going.clone(), counted.clone());
+        async move {
+            let is_call = hit.rpc() == "tools/call";
+            match is_call.then(|| counted.fetch_add(1, Ordering::SeqCst)) {
+                Some(0) => {
+                    let _ = going.wait_for(|go| *go).await;
+                    json_reply(200, &result(&hit, json!({})))
+                }
+                Some(_) => empty(404),
+                None if hit.method == http::Method::GET => empty(405),
+                None => empty(202),
+            }
+        }
+    })
+    .await;
+    let (client, _ambient) = soon(server.connect()).await.expect("a legacy server");
+    let mut first = start(&client).await;
+    let answered = async {
+        loop {
+            if let Event::Response(frame) = soon(first.next()).await? {
+                return Ok::<_, CallError>(frame.kind());
+            }
+        }
+    };
+    let turned_away = async {
+        wait_for(|| (calls.load(Ordering::SeqCst) == 1).then_some(())).await;
+        let other = answer(&client).await.map(|_| ());
+        assert_eq!(other, Err(CallError::SessionExpired));
+        soon(client.close(Duration::ZERO)).await;
+        go.send_replace(true);
+    };
+    let (answered, ()) = tokio::join!(answered, turned_away);
+    assert_eq!(answered, Ok(Kind::Result));
 }
 
 #[tokio::test]

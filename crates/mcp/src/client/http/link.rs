@@ -268,6 +268,12 @@ impl HttpLink {
         let core = self.core();
         core.die("closed by the gateway");
         core.over.cancel();
+        if core.why.get().is_some_and(|why| **why == *EXPIRED) {
+            // One call was turned away. Another one that was sent before may be carried out yet, and must not be taken for one that
+            // can be made again: it ends with its own answer.
+            core.tasks.close();
+            return;
+        }
         let calls = std::mem::take(&mut *core.calls());
         for (_, _, slot) in calls {
             slot.end(Err(core.dead_error()));
@@ -276,9 +282,6 @@ impl HttpLink {
         let Some(session) = &core.session else {
             return;
         };
-        if core.why.get().is_some_and(|why| **why == *EXPIRED) {
-            return;
-        }
         let mut headers = core.headers.clone();
         headers.remove(CONTENT_TYPE);
         headers.insert(SESSION_ID, session.clone());
