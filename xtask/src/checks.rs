@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::{Result, ensure};
 
 use crate::{
-    docker, graph, kubernetes, lengths, modules, postgres, setup,
+    before, docker, graph, kubernetes, lengths, modules, postgres, setup,
     shell::{Cmd, heading},
     web,
     workspace::Workspace,
@@ -207,10 +207,12 @@ fn run_nextest(workspace: &Workspace, ours: &[&str], theirs: &[String]) -> Cmd {
 
 /// With a Postgres and a Docker daemon for the time that it takes.
 fn with_services(workspace: &Workspace, tests: Cmd) -> Result<ExitCode> {
+    let before = before::build(workspace)?;
     let interrupted = postgres::interruption()?;
     let postgres = postgres::Server::start(&interrupted)?;
     let docker = docker::Daemon::start(workspace, &interrupted)?;
     let tests = tests
+        .env(before::VARIABLE, before)
         .env(postgres::VARIABLE, &postgres.url)
         .env(docker::VARIABLE, &docker.host);
     postgres::supervise(tests, &interrupted)

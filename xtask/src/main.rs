@@ -6,6 +6,7 @@
 //! Nothing is downloaded but by a package registry's own client, and nothing is put outside the
 //! checkout but what `apt-get` and `cargo install` put there.
 
+mod before;
 mod checks;
 mod demo;
 mod docker;
@@ -86,6 +87,12 @@ enum Command {
         #[arg(last = true, required = true)]
         command: Vec<String>,
     },
+    /// Runs a command with the binary of the version before, built from its commit, in TOOLWHARF_TEST_BEFORE
+    Before {
+        /// The command with its arguments, after `--`
+        #[arg(last = true, required = true)]
+        command: Vec<String>,
+    },
     /// Runs a command with a private Kubernetes cluster of one node, with gVisor, whose kubeconfig is in
     /// TOOLWHARF_TEST_KUBERNETES and KUBECONFIG (as root). The first run builds Kubernetes, which takes some minutes
     Kubernetes {
@@ -158,6 +165,10 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Kubernetes { command } => {
             let (program, args) = command.split_first().expect("clap requires one");
             return kubernetes::run(&workspace, Cmd::new(program).args(args));
+        }
+        Command::Before { command } => {
+            let (program, args) = command.split_first().expect("clap requires one");
+            before::run(&workspace, Cmd::new(program).args(args))
         }
         Command::Setup => setup::run(&workspace),
         Command::Check => checks::check(&workspace),

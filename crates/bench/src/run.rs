@@ -30,7 +30,7 @@
 //! # What stands in the floor's place
 //!
 //! No floor keeps records or projects: [`audit`], [`projects`] and [`tokens`] compare the product with itself, without records, with a
-//! single project and with a key. None supervises: in [`hosting`] it is the servers alone.
+//! single project and with a key; [`replicas`] three gateways with one. None supervises: in [`hosting`] it is the servers alone.
 //!
 //! `--product floor` puts the floor in the product's place. Every ratio must then be close to 1:
 //! how far it is from 1 is the error of the measurement.
@@ -47,6 +47,7 @@ pub(crate) mod load;
 pub(crate) mod part;
 pub(crate) mod proc;
 pub(crate) mod projects;
+pub(crate) mod replicas;
 pub(crate) mod report;
 pub(crate) mod start;
 pub(crate) mod tokens;
@@ -226,6 +227,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
         "list",
         "audit-sqlite",
         "audit-postgres",
+        "replicas",
         "projects",
         "tokens",
         "idle-servers",
@@ -244,6 +246,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
             "list" => calls::list(&mut driver).await,
             "audit-sqlite" => audit::sqlite(&mut driver).await,
             "audit-postgres" => audit::postgres(&mut driver).await,
+            "replicas" => replicas::run(&mut driver).await,
             "projects" => projects::run(&mut driver).await,
             "tokens" => tokens::run(&mut driver).await,
             "idle-servers" => idle::servers(&mut driver).await,

@@ -15,7 +15,7 @@ use std::{cell::RefCell, net::SocketAddr, path::Path, time::Duration};
 
 use model::{
     AuditBodies, HostingSettings, KubernetesSettings, Limits, LogFormat, NamingPolicy, Packages,
-    Pinning, ProjectId, ProjectView, Provider, ServerName, Settings, StartPolicy, ToolRef,
+    Pinning, ProjectId, ProjectView, Provider, RunBy, ServerName, Settings, StartPolicy, ToolRef,
 };
 use toml::{
     Spanned,
@@ -164,6 +164,9 @@ fn root(mut root: Table<'_, '_>, settings: &mut Settings) {
         settings.replicas.listen = replicas
             .text("listen", must, |text| text.parse::<SocketAddr>().is_ok())
             .and_then(|text| text.parse().ok());
+        let words = [("each", RunBy::Each), ("one", RunBy::One)];
+        let run_by = replicas.either("project_servers", words);
+        set(&mut settings.replicas.project_servers, run_by);
     }
     if let Some(mut log) = root.table("log") {
         let level = log.string("level").map(|(level, _)| level);

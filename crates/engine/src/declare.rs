@@ -226,6 +226,21 @@ impl Gateway {
         approved
     }
 
+    /// The servers that have tools with a definition that was not agreed to yet.
+    #[must_use]
+    pub fn unapproved(&self) -> Vec<ServerKey> {
+        let fleet = self.shared.fleet();
+        let waits = |server: &&Arc<Server>| {
+            let pins = server.pinned.pins();
+            pins.values().any(|pin| pin.pending.is_some())
+        };
+        fleet
+            .all()
+            .filter(waits)
+            .map(|server| server.key().clone())
+            .collect()
+    }
+
     /// Switches one tool of a server on or off, at once (G12).
     pub fn set_tool_enabled(&self, server: &ServerName, tool: &NativeName, enabled: bool) -> bool {
         let fleet = self.shared.fleet();

@@ -25,7 +25,7 @@ use crate::{
     chain,
     chronicle::Write,
     connection::Connection,
-    gate::Runs,
+    gate::{Held, Runs},
     launch::{Hindrance, Launched, StartError},
     lifecycle::{self, Action, Cause, Event, Note, Phase, Rules, step},
     orders::{Order, Ordered},
@@ -183,21 +183,23 @@ impl Server {
         mut stop: watch::Receiver<Option<Duration>>,
     ) -> Event {
         let launched = Instant::now();
-        let started = Launched::default();
         let entered = tokio::select! {
             biased;
             _ = asked(&mut stop) => return Event::Stopped,
             entered = self.enter(&shared) => entered,
         };
-        let lost = match entered {
-            Ok(Runs::Here(lost)) => lost,
+        let Held { lost, fence } = match entered {
+            Ok(Runs::Here(held)) => held,
             Ok(Runs::Elsewhere(place)) if self.is_for_all() => {
                 let life = self.life_elsewhere(&shared, &place, launched, &tell, stop);
                 return life.await;
             }
             Ok(Runs::Elsewhere(place)) => return self.elsewhere(&place.why),
+            Ok(Runs::Nowhere(why)) => return self.nowhere(why),
             Err(why) => return self.elsewhere(&why),
         };
+        self.fence.lock().clone_from(&fence);
+        let started = Launched::under(fence);
         // Whatever is stopped because it may not run here is not what was asked for.
         let stopped = || match lost.is_cancelled() {
             true => self.elsewhere(LOST),
@@ -456,7 +458,7 @@ impl Server {
             process.stop(grace).await;
         }
         if let Some(gate) = shared.gate.get()
-            && self.spec.registered_as().is_some()
+            && gate.is_for_one(&self.spec)
         {
             gate.leave(&self.spec).await;
         }

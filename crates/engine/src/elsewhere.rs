@@ -1,4 +1,4 @@
-//! The life of a registered server that another gateway of the installation runs: a conversation with that gateway.
+//! The life of a server that another gateway of the installation runs: a conversation with that gateway.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,11 +7,10 @@ use tokio::{
     sync::{mpsc, watch},
     time::Instant,
 };
-use tokio_util::sync::CancellationToken;
 
 use crate::{
     drive::asked,
-    gate::{Elsewhere, Runs},
+    gate::{Elsewhere, Held, Runs},
     lifecycle::Event,
     server::Server,
     shared::Shared,
@@ -26,8 +25,8 @@ impl Server {
     /// Asks which gateway runs it.
     pub(crate) async fn enter(&self, shared: &Shared) -> Result<Runs, String> {
         match shared.gate.get() {
-            Some(gate) if self.spec.registered_as().is_some() => gate.enter(&self.spec).await,
-            _ => Ok(Runs::Here(CancellationToken::new())),
+            Some(gate) if gate.is_for_one(&self.spec) => gate.enter(&self.spec).await,
+            _ => Ok(Runs::Here(Held::default())),
         }
     }
 
@@ -82,6 +81,21 @@ impl Server {
         self.say(why);
         Event::Refused {
             why: why.to_owned(),
+            again: Some(AGAIN),
+        }
+    }
+
+    /// No gateway can run it for now.
+    pub(crate) fn nowhere(&self, why: String) -> Event {
+        {
+            let mut status = self.known.status();
+            status.elsewhere = false;
+            status.refused = None;
+            status.needs_login = false;
+        }
+        self.say(why.as_str());
+        Event::Refused {
+            why,
             again: Some(AGAIN),
         }
     }

@@ -19,7 +19,7 @@ use mcp::{
 };
 use model::{EraPolicy, Launch, Origin, Place, Reach, ServerSpec};
 use parking_lot::Mutex;
-use runtime::{Exit, Handle, Unit};
+use runtime::{Exit, Fence, Handle, Unit};
 use tokio::{sync::Semaphore, time::Instant};
 
 use crate::{
@@ -71,17 +71,25 @@ pub trait Connect: Send + Sync {
     }
 }
 
-/// The instance that was started last on the way to a connection.
+/// The instance that was started last on the way to a connection, and what it is marked with.
 #[derive(Default)]
-pub struct Launched(Mutex<Option<Handle>>);
+pub struct Launched {
+    handle: Mutex<Option<Handle>>,
+    fence: Option<Fence>,
+}
 
 impl Launched {
+    pub(crate) fn under(fence: Option<Fence>) -> Self {
+        let handle = Mutex::default();
+        Self { handle, fence }
+    }
+
     pub fn put(&self, handle: &Handle) {
-        *self.0.lock() = Some(handle.clone());
+        *self.handle.lock() = Some(handle.clone());
     }
 
     pub(crate) fn take(&self) -> Option<Handle> {
-        let mut launched = self.0.lock();
+        let mut launched = self.handle.lock();
         launched.take()
     }
 }
@@ -458,7 +466,7 @@ impl Launcher {
         era: Option<Era>,
         launched: &Launched,
     ) -> Result<(Connection, Ambient), (ConnectErrorKind, StartError)> {
-        let started = self.start(spec, launch).await;
+        let started = self.start(spec, launch, launched.fence.clone()).await;
         let started = started.map_err(|error| (ConnectErrorKind::Other, error))?;
         let Started {
             target,
@@ -510,15 +518,20 @@ impl Launcher {
         ))
     }
 
-    async fn start(&self, spec: &ServerSpec, launch: &Arc<Launch>) -> Result<Started, StartError> {
+    async fn start(
+        &self,
+        spec: &ServerSpec,
+        launch: &Arc<Launch>,
+        fence: Option<Fence>,
+    ) -> Result<Started, StartError> {
         let choice = self.runtimes.choose(launch).await;
         let choice = choice.map_err(|none| match none.is_lasting {
             true => StartError::hindered(none.why, Hindrance::Host),
             false => StartError::new(none.why),
         })?;
         let mut unit = Unit {
-            label: spec.name.to_string(),
-            launch: launch.clone(),
+            fence,
+            ..Unit::new(spec.name.to_string(), launch.clone())
         };
         // A gateway that is our child learns from it who is above it.
         if let (Place::Host, Some(own)) = (&launch.place, &self.identity.chain) {

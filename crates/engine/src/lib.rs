@@ -91,7 +91,7 @@ pub use chronicle::Warning;
 pub use connection::{Connection, Placement};
 pub use exchange::{ANONYMOUS, Answer, Caller};
 pub use fleet::{Fleet, Project};
-pub use gate::{CALLER, Elsewhere, Gate, Runs};
+pub use gate::{CALLER, Elsewhere, Gate, Held, Runs};
 pub use gateway::Gateway;
 pub use launch::{Connect, Hindrance, Launched, Refused, StartError};
 pub use logins::{Issued, Logins, NoLogins};

@@ -93,7 +93,7 @@ async fn started(
     };
     let whose = server.is_personal.then_some(whose);
     let started = slot.get_or_try_init(|| async {
-        let launched = Launched::default();
+        let launched = Launched::under(server.fence.lock().clone());
         let connecting = (shared.connect).connect(&server.spec, whose, capabilities, &launched);
         let (connection, ambient) = connecting.await?;
         let connection = Arc::new(connection);

@@ -102,6 +102,16 @@ impl Pinned {
                             continue;
                         };
                         any |= pin.unkept.take().is_some();
+                        // It was agreed to at another gateway.
+                        if pin.pending.as_ref() == Some(&seen.digest)
+                            && rows.iter().any(|row| {
+                                row.tool == seen.tool.as_str() && row.digest == *seen.digest
+                            })
+                        {
+                            pin.pending = None;
+                            pin.digest = seen.digest.clone();
+                            any = true;
+                        }
                         // It was not known here, and the database knows it under another definition.
                         let is_new = seen.news == News::Tool && pin.digest == seen.digest;
                         let row = rows.iter().find(|row| row.tool == seen.tool.as_str());

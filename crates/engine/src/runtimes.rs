@@ -12,7 +12,7 @@ use std::{
 
 use model::{Launch, Program, Provider};
 use parking_lot::Mutex;
-use runtime::{Error, Packages, Runtime};
+use runtime::{Error, Fences, Packages, Runtime};
 use tokio::{sync::OnceCell, time::Instant};
 
 /// Strongest first.
@@ -280,6 +280,63 @@ impl Runtimes {
                 Err(error) => tracing::debug!(%provider, "nothing was swept: {error}"),
             }
         }
+    }
+
+    /// Ends what lost gateways of the same database left running. `held`: the fences of all leases, asked for after it was found out what runs, so
+    /// that whatever runs by right is among them.
+    pub async fn sweep_fenced<E>(
+        &self,
+        installation: &Arc<str>,
+        held: impl AsyncFn() -> Result<BTreeSet<i64>, E>,
+    ) -> Result<(), E> {
+        for (provider, runtime) in &self.all {
+            if !self.allowed.contains(provider) || self.probe(*provider, runtime).await.is_err() {
+                continue;
+            }
+            let Ok(mut numbers) = runtime.fences(installation).await else {
+                continue;
+            };
+            if numbers.is_empty() {
+                continue;
+            }
+            let held = held().await?;
+            numbers.retain(|number| !held.contains(number));
+            let installation = installation.clone();
+            let lost = Fences {
+                installation,
+                numbers,
+            };
+            match runtime.sweep_fenced(&lost).await {
+                Ok(0) => {}
+                Ok(count) => {
+                    tracing::warn!(%provider, count, "removed instances that a lost gateway left behind");
+                }
+                Err(error) => {
+                    tracing::warn!(%provider, "what lost gateways left behind is not removed: {error}");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a server has its volumes wherever it is launched.
+    #[must_use]
+    pub fn volumes_follow(&self, launch: &Launch) -> bool {
+        let Some(sandbox) = launch
+            .sandbox()
+            .filter(|sandbox| !sandbox.volumes.is_empty())
+        else {
+            return true;
+        };
+        let candidates: Vec<Provider> = match sandbox.provider {
+            Some(provider) => vec![provider],
+            None => fitting(&launch.program).collect(),
+        };
+        candidates
+            .iter()
+            .filter(|provider| self.allowed.contains(provider))
+            .filter_map(|provider| self.all.get(provider))
+            .all(|runtime| runtime.volumes_follow())
     }
 
     /// Removes the volumes of a server for good.

@@ -60,6 +60,14 @@ impl Key {
             .map_err(|_| CannotOpen)
     }
 
+    /// What it is known by: says nothing of the key.
+    fn id(&self, purpose: &[u8]) -> String {
+        let mut hash = Sha256::new();
+        hash.update(purpose);
+        hash.update(*self.0);
+        hex::encode(&hash.finalize()[..8])
+    }
+
     fn cipher(&self) -> XChaCha20Poly1305 {
         XChaCha20Poly1305::new((&*self.0).into())
     }
@@ -119,10 +127,7 @@ impl MasterKey {
     /// What the key is known by: says nothing of the key.
     #[must_use]
     pub fn id(&self) -> String {
-        let mut hash = Sha256::new();
-        hash.update(b"toolwharf master key\0");
-        hash.update(*self.0.0);
-        hex::encode(&hash.finalize()[..8])
+        self.0.id(b"toolwharf master key\0")
     }
 
     /// What only this key opens, to be kept with what it wraps.
@@ -200,6 +205,12 @@ impl DataKey {
     #[must_use]
     pub fn random() -> Self {
         Self(Key::random())
+    }
+
+    /// What an installation is known by whose sign-ins are sealed with this key: says nothing of the key.
+    #[must_use]
+    pub fn installation(&self) -> String {
+        self.0.id(b"toolwharf installation\0")
     }
 
     #[must_use]

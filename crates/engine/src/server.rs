@@ -17,7 +17,7 @@ use arc_swap::ArcSwap;
 use mcp::{Era, chain::Blocked, client::CallerId};
 use model::{Hidden, NativeName, ServerKey, ServerName, ServerSpec, Sharing};
 use parking_lot::Mutex;
-use runtime::{Repeats, process::Handle};
+use runtime::{Fence, Repeats, process::Handle};
 use tokio::{
     sync::{Notify, oneshot, watch},
     time::Instant,
@@ -120,6 +120,8 @@ pub struct Server {
     /// The connection of the life there is.
     pub(crate) live: Mutex<Option<Arc<Connection>>>,
     pub(crate) last: Mutex<Option<Handle>>,
+    /// Of the life there is: what its instances are marked with.
+    pub(crate) fence: Mutex<Option<Fence>>,
     pub(crate) stderr_of_failure: Mutex<Option<String>>,
     pub(crate) blocked: Mutex<Option<Blocked>>,
     pub stats: Stats,
@@ -184,6 +186,7 @@ impl Server {
             timers: Timers::new(limit),
             live: Mutex::default(),
             last: Mutex::default(),
+            fence: Mutex::default(),
             stderr_of_failure: Mutex::default(),
             blocked: Mutex::default(),
             stats: Stats::default(),

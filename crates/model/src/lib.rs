@@ -37,6 +37,6 @@ pub use sandbox::{Mount, Network, Port, ResourceLimits, Sandbox};
 pub use server::{Declared, Secrets, ServerSpec, ToolSetting};
 pub use settings::{
     AgentSettings, Audit, Defaults, HostingSettings, KubernetesSettings, Limits, Log, LogFormat,
-    ModelApi, ProjectView, Replicas, Settings,
+    ModelApi, ProjectView, Replicas, RunBy, Settings,
 };
 pub use share::fair_share;

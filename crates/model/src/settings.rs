@@ -246,6 +246,18 @@ pub struct Replicas {
     pub lease: Duration,
     /// Where this replica listens for the others; by default on its address on the way to the database, on a free port.
     pub listen: Option<SocketAddr>,
+    /// Which of them run a project's server that is launched.
+    pub project_servers: RunBy,
+}
+
+/// Which of several replicas run a server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RunBy {
+    /// Each that is asked for it.
+    #[default]
+    Each,
+    /// The first that is asked for it; the others use it there.
+    One,
 }
 
 /// What callers of one project see.
@@ -377,6 +389,7 @@ impl Default for Replicas {
         Self {
             lease: Duration::from_secs(15),
             listen: None,
+            project_servers: RunBy::Each,
         }
     }
 }

@@ -45,9 +45,10 @@
 //!
 //! # When this process is killed
 //!
-//! A container is the daemon's child and outlives us. The end of our stream closes its stdin,
-//! which ends an MCP server that minds it; any other one stays until [`Runtime::sweep`] of the
-//! next run removes it. It is removed and started anew, never taken over: half an answer may be
+//! A container is the daemon's child. The sentinel knows its first process and kills it, as it does children of this
+//! process, where the daemon is on this host and the process may be killed: that takes the rights of root. Elsewhere the end of our
+//! stream closes its stdin, which ends an MCP server that minds it; any other one stays until [`Runtime::sweep`] of the
+//! next run removes it, or another gateway that starts the same server, or sweeps what has an old fence. It is removed and started anew, never taken over: half an answer may be
 //! under way in its streams.
 //!
 //! # Deliberately absent
@@ -66,6 +67,7 @@ mod spec;
 mod stdio;
 mod volumes;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -77,8 +79,9 @@ use tokio_util::task::TaskTracker;
 
 use self::engine::Engine;
 use crate::ports::Ports;
+use crate::process::Guests;
 use crate::turns::Turns;
-use crate::unit::{Error, Instance, Runtime, Unit};
+use crate::unit::{Error, Fences, Instance, Runtime, Unit};
 
 /// Which daemon, which of its runtimes, and for whom.
 #[derive(Clone, Debug)]
@@ -95,6 +98,8 @@ pub struct Options {
     pub install: String,
     /// Tells this run from earlier ones.
     pub run: String,
+    /// What has containers killed when this process cannot do it any more.
+    pub guests: Guests,
     /// Where volumes with a limit are kept.
     pub dir: PathBuf,
     pub ports: Ports,
@@ -193,6 +198,14 @@ impl Runtime for Docker {
 
     fn sweep(&self) -> BoxFuture<'_, Result<usize, Error>> {
         self.0.sweep().boxed()
+    }
+
+    fn fences<'a>(&'a self, installation: &'a str) -> BoxFuture<'a, Result<BTreeSet<i64>, Error>> {
+        self.0.fences(installation).boxed()
+    }
+
+    fn sweep_fenced<'a>(&'a self, lost: &'a Fences) -> BoxFuture<'a, Result<usize, Error>> {
+        self.0.sweep_fenced(lost).boxed()
     }
 
     fn volumes_remove<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<(), Error>> {

@@ -140,6 +140,10 @@ impl Runtime for Kubernetes {
         .boxed()
     }
 
+    fn volumes_follow(&self) -> bool {
+        true
+    }
+
     fn sweep(&self) -> BoxFuture<'_, Result<usize, Error>> {
         self.0.sweep().boxed()
     }

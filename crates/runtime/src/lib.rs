@@ -53,4 +53,4 @@ pub use ports::Ports;
 pub use remote::{Remote, Request};
 pub use repeats::{Repeats, Times};
 pub use stderr::{Lines, Missed};
-pub use unit::{Enforced, Error, Instance, Runtime, Stdio, Unit, Usage};
+pub use unit::{Enforced, Error, Fence, Fences, Instance, Runtime, Stdio, Unit, Usage};

@@ -10,7 +10,8 @@
 //!
 //! Lines. The host first says `=RUN` (the run's id), the sentinel answers `ready`. From then on
 //! `+PID` adds a leader and `-PID` removes one. A leader's number is that of its session and of
-//! its process group. `!NANOS` is a deadline on the monotonic clock: unless the host says another one
+//! its process group. `*PID TICK` adds a guest, the first process of a container, and `/PID` removes one: it is the child of
+//! somebody else, so it is killed only while its process started at that tick of the clock. `!NANOS` is a deadline on the monotonic clock: unless the host says another one
 //! before, all leaders are killed then, and those that it adds later as well; `!0` lifts it. So a host
 //! that is stopped keeps nothing running that another one is about to start.
 //!
@@ -232,6 +233,8 @@ impl Deaf {
 #[derive(Debug, Default)]
 struct List {
     leaders: BTreeMap<i32, Option<u64>>,
+    /// Each with the tick at which it started.
+    guests: BTreeMap<i32, u64>,
     prune_at: usize,
     /// In nanoseconds of the monotonic clock.
     deadline: Option<u64>,
@@ -251,10 +254,25 @@ impl List {
             self.lapsed = false;
             return;
         }
-        let Some(pid) = std::str::from_utf8(number).ok().and_then(parse_pid) else {
+        let Ok(text) = std::str::from_utf8(number) else {
+            return;
+        };
+        let (number, tick) = text.split_once(' ').unwrap_or((text, ""));
+        let Some(pid) = parse_pid(number) else {
             return;
         };
         match sign {
+            b'*' => {
+                let Ok(started) = tick.parse() else { return };
+                self.guests.insert(pid.as_raw_pid(), started);
+                if self.lapsed {
+                    self.kill_guests();
+                }
+            }
+            b'/' => {
+                self.guests.remove(&pid.as_raw_pid());
+            }
+            _ if !tick.is_empty() => {}
             b'+' => {
                 let started = Stat::read(pid).map(|stat| stat.started);
                 self.leaders.insert(pid.as_raw_pid(), started);
@@ -301,7 +319,18 @@ impl List {
             .collect()
     }
 
+    fn kill_guests(&self) {
+        for (&pid, started) in &self.guests {
+            if let Some(pid) = Pid::from_raw(pid)
+                && Stat::read(pid).is_some_and(|stat| stat.started == *started)
+            {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
+    }
+
     fn kill(&mut self, run: &str) {
+        self.kill_guests();
         // First the groups, each at one stroke: members cannot fork out of that.
         for leader in self.valid() {
             let _ = kill_process_group(leader, Signal::KILL);
@@ -334,9 +363,45 @@ mod tests {
         check(&["+1", "+3", "-1"], &[3]);
         check(&["-1"], &[]);
         check(
-            &["", "+", "-", "+x", "+-4", "+0", "+99999999999", "?1", "+ 2"],
+            &[
+                "",
+                "+",
+                "-",
+                "+x",
+                "+-4",
+                "+0",
+                "+99999999999",
+                "?1",
+                "+ 2",
+                "+2 3",
+            ],
             &[],
         );
+    }
+
+    #[test]
+    fn a_guest_is_killed_at_its_own_tick_only() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .expect("sleep is part of every system");
+        let pid = Pid::from_child(&child);
+        let started = Stat::read(pid).unwrap().started;
+        let mut list = List::default();
+        for line in ["*1", "* 1", "*1 x", "*0 1"] {
+            list.apply(line.as_bytes());
+        }
+        assert!(list.guests.is_empty());
+        list.apply(format!("*{} {}", pid.as_raw_pid(), started + 1).as_bytes());
+        list.kill_guests();
+        assert!(child.try_wait().unwrap().is_none(), "it is somebody else");
+        list.apply(format!("*{} {started}", pid.as_raw_pid()).as_bytes());
+        list.apply(format!("/{}", pid.as_raw_pid()).as_bytes());
+        list.kill_guests();
+        assert!(child.try_wait().unwrap().is_none(), "it was taken off");
+        list.apply(format!("*{} {started}", pid.as_raw_pid()).as_bytes());
+        list.kill_guests();
+        assert!(!child.wait().unwrap().success());
     }
 
     #[test]

@@ -7,8 +7,10 @@
 //! - Every method has a deadline of its own. After an error nothing of the instance is left, or
 //!   [`Runtime::sweep`] finds it.
 //! - Volumes outlive instances; only [`Runtime::volumes_remove`] ends them.
+//! - An instance of a unit with a [`Fence`] is not started while one with a lower number may run, and not at all if there is one
+//!   with a higher number.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -26,6 +28,25 @@ pub struct Unit {
     /// The server's name, for errors and logs.
     pub label: String,
     pub launch: Arc<Launch>,
+    /// If one gateway of several may run it.
+    pub fence: Option<Fence>,
+}
+
+/// Which launch this is of a server that one gateway of several may run. Whatever outlives its gateway is marked with it, so that the next
+/// gateway finds it and ends it before it starts its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fence {
+    /// The same for all gateways of one database: letters and digits.
+    pub installation: Arc<str>,
+    /// Higher than that of any launch before.
+    pub number: i64,
+}
+
+/// Launches of gateways of one database.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fences {
+    pub installation: Arc<str>,
+    pub numbers: BTreeSet<i64>,
 }
 
 /// A [`Unit`] that is to run in a sandbox.
@@ -35,6 +56,7 @@ pub(crate) struct Confined<'a> {
     pub(crate) launch: &'a Launch,
     /// Its `id` names whatever is made for it.
     pub(crate) sandbox: &'a Sandbox,
+    pub(crate) fence: Option<&'a Fence>,
 }
 
 /// A running server.
@@ -118,6 +140,21 @@ pub trait Runtime: Send + Sync + 'static {
         Box::pin(async { Ok(0) })
     }
 
+    /// The numbers of all fences that instances there are marked with.
+    fn fences<'a>(&'a self, _installation: &'a str) -> BoxFuture<'a, Result<BTreeSet<i64>, Error>> {
+        Box::pin(async { Ok(BTreeSet::new()) })
+    }
+
+    /// Removes the instances that are marked with these fences, whose gateways are lost; how many that were.
+    fn sweep_fenced<'a>(&'a self, _lost: &'a Fences) -> BoxFuture<'a, Result<usize, Error>> {
+        Box::pin(async { Ok(0) })
+    }
+
+    /// Whether volumes are there for whichever gateway launches a server.
+    fn volumes_follow(&self) -> bool {
+        false
+    }
+
     /// Removes all volumes of the sandbox of this id.
     fn volumes_remove<'a>(&'a self, _id: &'a str) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(async { Ok(()) })
@@ -130,6 +167,15 @@ pub(crate) trait Meter: Send + Sync {
 }
 
 impl Unit {
+    #[must_use]
+    pub fn new(label: impl Into<String>, launch: impl Into<Arc<Launch>>) -> Self {
+        Self {
+            label: label.into(),
+            launch: launch.into(),
+            fence: None,
+        }
+    }
+
     /// # Errors
     /// It is to run in no sandbox.
     pub(crate) fn confined(&self) -> Result<Confined<'_>, Error> {
@@ -139,6 +185,7 @@ impl Unit {
             label: &self.label,
             launch: &self.launch,
             sandbox: self.launch.sandbox().ok_or_else(refused)?,
+            fence: self.fence.as_ref(),
         })
     }
 }

@@ -67,4 +67,4 @@ pub use snapshot::{NewSnapshot, SnapshotRow};
 pub use sql::MAX_KEY;
 pub use tool::{PinDigest, PinRow, Seen, ToolSetting, ToolSettingRow};
 pub use tool_change::ToolChangeRow;
-pub use workspace::{NewWorkspace, WorkspaceRow};
+pub use workspace::{Home, NewWorkspace, WorkspaceRow};

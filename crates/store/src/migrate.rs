@@ -4,6 +4,10 @@
 //! numbers from 1 without a gap. One that has been released is never edited: what was applied is
 //! recorded in `kb.schema_migrations` with the digest of its text, and another digest is refused.
 //!
+//! A program works with a database that is newer than itself, if the migrations that it does not know say so: `needs` in
+//! `kb.schema_migrations`. So gateways can be upgraded one after the other. A migration that takes something away, or changes
+//! what it means, therefore comes in two steps: one version writes both and reads the new, and the next one takes the old away.
+//!
 //! All of it is one transaction that takes a lock, looks what is there, and applies what is missing: two programs that
 //! start at the same time take turns, and one that is killed leaves what it found.
 
@@ -24,14 +28,18 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Migration {
     name: &'static str,
+    /// The oldest version that a program may be of to work with a database that has this migration; recorded from
+    /// [`NEEDS_RECORDED`] on.
+    needs: i64,
     sqlite: &'static str,
     postgres: &'static str,
 }
 
 macro_rules! migrations {
-    ($($name:literal),* $(,)?) => {
+    ($($name:literal $needs:literal),* $(,)?) => {
         &[$(Migration {
             name: $name,
+            needs: $needs,
             sqlite: include_str!(concat!("../migrations/sqlite/", $name, ".sql")),
             postgres: include_str!(concat!("../migrations/postgres/", $name, ".sql")),
         }),*]
@@ -40,19 +48,23 @@ macro_rules! migrations {
 
 /// In order; the first is version 1.
 const MIGRATIONS: &[Migration] = migrations![
-    "0001_tables",
-    "0002_indexes",
-    "0003_hosted_servers",
-    "0004_conversations",
-    "0005_lighter_calls",
-    "0006_runs",
-    "0007_pins_and_configurations",
-    "0008_logins",
-    "0009_keys_of_all_projects",
-    "0010_steps_of_calls",
-    "0011_replicas",
-    "0012_processes",
+    "0001_tables" 1,
+    "0002_indexes" 2,
+    "0003_hosted_servers" 3,
+    "0004_conversations" 4,
+    "0005_lighter_calls" 5,
+    "0006_runs" 6,
+    "0007_pins_and_configurations" 7,
+    "0008_logins" 8,
+    "0009_keys_of_all_projects" 9,
+    "0010_steps_of_calls" 10,
+    "0011_replicas" 11,
+    "0012_processes" 11,
+    "0013_homes" 12,
 ];
+
+/// The first version whose migration records what it needs.
+const NEEDS_RECORDED: i64 = 13;
 
 /// The version that this program works with.
 pub(crate) const LATEST: i64 = MIGRATIONS.len() as i64;
@@ -74,10 +86,32 @@ pub(crate) async fn run(pool: &Pool, location: &Location, version: i64) -> Resul
         "SELECT version, checksum FROM kb.schema_migrations ORDER BY version"
     );
     let applied = applied.map_err(failed)?;
-    for next in check(&applied, &tx)?..=version {
+    let (known, later): (Vec<_>, Vec<_>) =
+        (applied.into_iter()).partition(|(version, _)| *version <= LATEST);
+    if let Some((found, _)) = later.last() {
+        let needs = needs(&mut tx).await.map_err(failed)?;
+        if needs.is_none_or(|needs| needs > LATEST) {
+            return Err(OpenError::Newer {
+                found: *found,
+                known: LATEST,
+            });
+        }
+    }
+    for next in check(&known, &tx)?..=version {
         apply(&mut tx, next).await.map_err(failed)?;
     }
     tx.commit().await.map_err(failed)
+}
+
+/// The oldest version that works with the migrations that this program does not know; `None`: one of them does not say.
+async fn needs(tx: &mut Tx) -> Result<Option<i64>, Error> {
+    let row = row!(
+        tx,
+        (Option<i64>,),
+        "SELECT CASE WHEN COUNT(*) = COUNT(needs) THEN MAX(needs) END FROM kb.schema_migrations WHERE version > $1",
+        LATEST
+    )?;
+    Ok(row.and_then(|(needs,)| needs))
 }
 
 /// Takes the lock, and makes the schema and the table of versions if they are missing.
@@ -122,14 +156,8 @@ fn check(applied: &[(i64, String)], tx: &Tx) -> Result<i64, OpenError> {
     let mut next = 1;
     for (version, digest) in applied {
         let index = usize::try_from(version - 1).unwrap_or(usize::MAX);
-        let Some(migration) = MIGRATIONS.get(index) else {
-            let found = applied.iter().map(|(version, _)| *version).max();
-            return Err(OpenError::Newer {
-                found: found.unwrap_or(*version),
-                known: LATEST,
-            });
-        };
-        if *version != next || *digest != checksum(text(migration, tx)) {
+        let migration = MIGRATIONS.get(index).filter(|_| *version == next);
+        if migration.is_none_or(|known| *digest != checksum(text(known, tx))) {
             return Err(OpenError::Changed { version: *version });
         }
         next += 1;
@@ -159,6 +187,14 @@ async fn apply(tx: &mut Tx, version: i64) -> Result<(), Error> {
         checksum(text),
         now().to_rfc3339(),
     )?;
+    if version >= NEEDS_RECORDED {
+        execute!(
+            tx,
+            "UPDATE kb.schema_migrations SET needs = $2 WHERE version = $1",
+            version,
+            migration.needs,
+        )?;
+    }
     Ok(())
 }
 
@@ -333,13 +369,19 @@ mod tests {
                 let mut conn = store.pool.write().await.unwrap();
                 execute!(conn, text).unwrap();
             };
-            tamper("INSERT INTO kb.schema_migrations VALUES (99, 'later', 'x', '')").await;
+            tamper("INSERT INTO kb.schema_migrations VALUES (99, 'later', 'x', '', NULL)").await;
             let error = Store::open(&location).await.unwrap_err();
             let OpenError::Newer { found: 99, known } = &error else {
                 panic!("{error:?}");
             };
             assert_eq!(*known, LATEST);
             assert!(error.to_string().contains("99"), "{error}");
+            tamper("UPDATE kb.schema_migrations SET needs = 99 WHERE version = 99").await;
+            let error = Store::open(&location).await.unwrap_err();
+            assert!(matches!(error, OpenError::Newer { .. }), "{error:?}");
+            // The next version says that this one goes on beside it.
+            tamper("UPDATE kb.schema_migrations SET needs = 13 WHERE version = 99").await;
+            Store::open(&location).await.unwrap().close().await;
             tamper("DELETE FROM kb.schema_migrations WHERE version = 99").await;
             assert_eq!(schema(&store).await, before);
 
@@ -363,6 +405,9 @@ mod tests {
         for (index, migration) in MIGRATIONS.iter().enumerate() {
             let number = format!("{:04}_", index + 1);
             assert!(migration.name.starts_with(&number), "{}", migration.name);
+            // A rolling upgrade takes one step.
+            let version = i64::try_from(index).expect("few") + 1;
+            assert!((version - 1..=version).contains(&migration.needs));
         }
     }
 }

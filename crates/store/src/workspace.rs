@@ -44,6 +44,15 @@ pub struct NewWorkspace<'a> {
     pub config: &'a Value,
 }
 
+/// Where volumes are.
+#[derive(Clone, Debug, PartialEq, Eq, FromRow)]
+pub struct Home {
+    /// The id of a data directory.
+    pub installation: String,
+    /// The name of its host.
+    pub host: String,
+}
+
 const WHAT: &str = "hosted server";
 
 impl Store {
@@ -152,6 +161,36 @@ impl Store {
             0 => Err(Error::not_found(WHAT, id)),
             _ => Ok(()),
         }
+    }
+
+    /// Where the volumes of a hosted server are that cannot follow it; `None`: nowhere yet.
+    pub async fn workspace_home(&self, id: &str) -> Result<Option<Home>> {
+        let mut conn = self.pool.read().await?;
+        row!(
+            conn,
+            Home,
+            "SELECT home AS installation, COALESCE(home_host, '') AS host FROM kb.agent_workspaces
+             WHERE id = $1 AND home IS NOT NULL",
+            Key(id),
+        )
+    }
+
+    /// Has the volumes of a hosted server at this place, unless they are somewhere already; where they are.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if there is no such server.
+    pub async fn workspace_settle(&self, id: &str, home: &Home) -> Result<Home> {
+        let row = row!(
+            self.pool.write().await?,
+            Home,
+            "UPDATE kb.agent_workspaces SET home = COALESCE(home, $2), home_host = COALESCE(home_host, $3)
+             WHERE id = $1 AND container_type = 'mcp_server'
+             RETURNING home AS installation, COALESCE(home_host, '') AS host",
+            Key(id),
+            Key(&home.installation),
+            Text(&home.host),
+        )?;
+        row.ok_or_else(|| Error::not_found(WHAT, id))
     }
 
     /// Removes a hosted server with its tools' settings and pins and its snapshot: of this project, or whosever it

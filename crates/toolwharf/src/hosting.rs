@@ -8,6 +8,7 @@ mod entry;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
+    time::Duration,
 };
 
 use api::Wrong;
@@ -22,8 +23,13 @@ use tokio::sync::Mutex;
 #[cfg(test)]
 pub(crate) use self::entry::KEYS;
 pub(crate) use self::entry::{Entry, owner};
-use crate::projects::Projects;
+use crate::{
+    projects::Projects,
+    replica::{Replica, SWEEP},
+};
 
+/// From one look at what lost replicas left running to the next.
+const SWEEP_LOST: Duration = Duration::from_secs(60);
 /// What a row says before its server ever ran.
 const REGISTERED: &str = "registered";
 
@@ -61,10 +67,28 @@ impl Hosting {
         })
     }
 
-    /// Removes what an earlier run left behind and nobody needs, and is never done.
-    pub(crate) async fn sweep(&self) {
+    /// Removes what an earlier run left behind and nobody needs, and then now and then what replicas left that are lost, for ever. Of several
+    /// replicas one does.
+    pub(crate) async fn sweep(&self, replica: Option<&Replica>) {
         self.gateway.runtimes().sweep_elsewhere().await;
-        std::future::pending().await
+        let Some(replica) = replica else {
+            return std::future::pending().await;
+        };
+        loop {
+            tokio::time::sleep(SWEEP_LOST).await;
+            if replica.take(SWEEP).await.is_ok()
+                && let Err(error) = self.sweep_lost(replica).await
+            {
+                tracing::warn!("what lost replicas left running is not looked for: {error:#}");
+            }
+        }
+    }
+
+    async fn sweep_lost(&self, replica: &Replica) -> anyhow::Result<()> {
+        let installation = self.projects.session_key().await?.installation().into();
+        let held = async || replica.fences().await;
+        let runtimes = self.gateway.runtimes();
+        Ok(runtimes.sweep_fenced(&installation, held).await?)
     }
 
     /// Takes in what the rows say now (H08): what is new or changed is started, the others go on undisturbed.

@@ -6,7 +6,7 @@
 //! stopped, the sentinel kills. Deliberately absent on SQLite, where there is one gateway.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     fs,
     path::{Path, PathBuf},
     sync::{
@@ -255,19 +255,19 @@ impl Replica {
         self.spawner.end_all_at(runs.then_some(kill));
     }
 
-    /// Takes a lease, or has it already. The token is cancelled when it is lost.
+    /// Takes a lease, or has it already: its fence, and a token that is cancelled when it is lost.
     ///
     /// # Errors
     /// Why not.
-    pub(crate) async fn take(&self, name: &str) -> Result<CancellationToken, NotTaken> {
+    pub(crate) async fn take(&self, name: &str) -> Result<(i64, CancellationToken), NotTaken> {
         let member = self.member();
         // It may have been stopped, and not have noticed that it is lost.
         if member.lost.is_cancelled() || member.until.lock().stop <= Instant::now() {
             let why = "this replica cannot reach the database";
             return Err(NotTaken::No(why.to_owned()));
         }
-        if member.held.lock().contains_key(name) {
-            return Ok(member.lost.clone());
+        if let Some(fence) = member.held.lock().get(name) {
+            return Ok((*fence, member.lost.clone()));
         }
         let told = |error: store::Error| NotTaken::No(error.to_string());
         let fence = match self
@@ -281,7 +281,16 @@ impl Replica {
         };
         member.held.lock().insert(name.to_owned(), fence);
         self.warn_sentinel(&member);
-        Ok(member.lost.clone())
+        Ok((fence, member.lost.clone()))
+    }
+
+    /// The fences of all leases that are held.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub(crate) async fn fences(&self) -> store::Result<BTreeSet<i64>> {
+        let leases = self.store.lease_list().await?;
+        Ok(leases.iter().map(|lease| lease.fence).collect())
     }
 
     /// Agrees with the others on the heir of sessions: this replica, unless another one that is not `from` is it already. Nothing is
@@ -404,7 +413,7 @@ async fn add(
 }
 
 /// The name of this host.
-fn host() -> String {
+pub(crate) fn host() -> String {
     let name = fs::read_to_string("/proc/sys/kernel/hostname");
     name.map_or_else(|_| "unknown".to_owned(), |name| name.trim().to_owned())
 }

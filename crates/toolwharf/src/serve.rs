@@ -1,16 +1,18 @@
 //! `serve`: the gateway at work.
 
 use std::{
+    collections::BTreeMap,
     net::{IpAddr, SocketAddr},
     path::PathBuf,
+    sync::Arc,
     time::Duration,
 };
 
 use anyhow::Context;
+use engine::Gateway;
 use http::HeaderMap;
-use model::ProjectId;
-use model::Settings;
-use store::Store;
+use model::{NativeName, ProjectId, ServerKey, Settings};
+use store::{Home, Store};
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
@@ -35,9 +37,10 @@ use crate::{
     itself::Itself,
     live::{Live, warn_of},
     lock::Lock,
-    logins, logs, memory, ops,
+    logins::{self, Logins},
+    logs, memory, ops,
     projects::Projects,
-    replica::Replica,
+    replica::{self, Replica},
     rest::{Rest, Site},
     signin,
     startup::{self, CliOverrides},
@@ -126,8 +129,19 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
         (Some((inside, address)), Some(replica)) => {
             let key = projects.session_key().await?;
             gateway.keep_place(Seal::new(projects.session_key().await?).seal_place(&address));
+            let installation = key.installation().into();
             let peers = Peers::new(replica.clone(), address, key);
-            gateway.keep_gate(std::sync::Arc::new(Leases(peers.clone())));
+            let home = Home {
+                installation: startup::installation(&data_dir)?,
+                host: replica::host(),
+            };
+            gateway.keep_gate(Arc::new(Leases {
+                peers: peers.clone(),
+                gateway: gateway.clone(),
+                store: store.clone(),
+                installation,
+                home,
+            }));
             (Some(inside), Some(peers))
         }
         _ => (None, None),
@@ -243,14 +257,14 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
             () = keys.follow(&store) => {}
             () = identities.follow() => {}
             () = webhook::run(&gateway) => {}
-            () = hosting.sweep() => {}
+            () = hosting.sweep(replica.as_deref()) => {}
             () = front.reap() => {}
             () = front.follow_keys() => {}
             () = memory::give_back() => {}
             () = sandbox => {}
             () = follow(replica.as_deref()) => {}
             () = follow_peers(peers.as_deref()) => {}
-            () = take_in_changes(replica.as_deref(), &keys, &store, &projects, &hosting) => {}
+            () = take_in_changes(replica.as_deref(), &keys, &store, &gateway, &logins, &projects, &hosting) => {}
         }
         anyhow::Ok(())
     };
@@ -322,6 +336,8 @@ async fn take_in_changes(
     replica: Option<&Replica>,
     keys: &Keys,
     store: &Store,
+    gateway: &Gateway,
+    logins: &Logins,
     projects: &Projects,
     hosting: &Hosting,
 ) {
@@ -330,6 +346,10 @@ async fn take_in_changes(
     };
     let take_in = async |topic: &str| match topic {
         "keys" => keys.refresh(store).await.map_err(anyhow::Error::from),
+        "approvals" => take_in_approvals(store, gateway)
+            .await
+            .map_err(anyhow::Error::from),
+        "logins" => logins.take_in().await.map_err(anyhow::Error::from),
         "servers" => hosting.reload().await.map_err(anyhow::Error::from),
         "projects" => {
             // A server that is registered may use a project's secrets.
@@ -350,6 +370,25 @@ async fn take_in_changes(
             taken.is_ok()
         })
         .await;
+}
+
+/// Agrees to definitions that were agreed to at another replica.
+async fn take_in_approvals(store: &Store, gateway: &Gateway) -> store::Result<()> {
+    let mut waiting: BTreeMap<Option<ProjectId>, Vec<ServerKey>> = BTreeMap::new();
+    for key in gateway.unapproved() {
+        waiting.entry(key.owner.clone()).or_default().push(key);
+    }
+    for (owner, servers) in waiting {
+        let pins = store.pin_digest_list(owner.as_ref()).await?;
+        for key in servers {
+            let of_it = pins.iter().filter(|pin| pin.server == key.name);
+            let agreed: Vec<_> = of_it
+                .map(|pin| (NativeName::new(&*pin.tool), pin.digest.as_str().into()))
+                .collect();
+            gateway.approve_tools(&key, &agreed);
+        }
+    }
+    Ok(())
 }
 
 /// As many connections as are wanted, if an eighth of all files stays for servers, their pipes and the database.

@@ -300,6 +300,7 @@ fn runtimes(
             network: hosting.docker_network.clone(),
             install: install.clone(),
             run: spawner.run_id().to_owned(),
+            guests: spawner.guests(),
             dir: dir.join("docker"),
             ports: ports.clone(),
         };
@@ -352,7 +353,7 @@ fn runtimes(
 }
 
 /// What tells this installation from others on the same host; made at the first run.
-fn installation(data_dir: &Path) -> anyhow::Result<String> {
+pub(crate) fn installation(data_dir: &Path) -> anyhow::Result<String> {
     let path = data_dir.join(INSTALLATION_FILE);
     let known = |text: &str| {
         (8..=64).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric())

@@ -254,12 +254,19 @@ pub(crate) struct Side<'a> {
     url: &'a str,
     pid: u32,
     work: Work,
+    /// Others that clients are divided over.
+    others: Vec<(&'a str, u32)>,
 }
 
 impl<'a> Side<'a> {
     pub(crate) fn new(part: &Part, url: &'a str, work: Work) -> Self {
         let pid = part.pid;
-        Self { url, pid, work }
+        Self {
+            url,
+            pid,
+            work,
+            others: Vec::new(),
+        }
     }
 
     /// Calls of the echo tool, by the name under which it is listed.
@@ -275,8 +282,19 @@ impl<'a> Side<'a> {
         Ok(Self::new(&chain.proxy, url, Work::Echo { tool }))
     }
 
+    /// Clients are divided over this one as well.
+    pub(crate) fn beside(mut self, chain: &'a Chain) -> Self {
+        self.others.push((&chain.proxy.url, chain.proxy.pid));
+        self
+    }
+
     async fn connect(&self, era: Era, clients: usize) -> anyhow::Result<Load> {
-        Load::connect(self.url, self.pid, era, clients, &self.work).await
+        let each = clients.div_ceil(1 + self.others.len());
+        let mut load = Load::connect(self.url, self.pid, era, each, &self.work).await?;
+        for (url, pid) in &self.others {
+            load = load.beside(Load::connect(url, *pid, era, each, &self.work).await?);
+        }
+        Ok(load)
     }
 }
 
@@ -479,6 +497,25 @@ pub(crate) async fn through_product(
     let mut proxy = home.spawn(program).await?;
     proxy.ready().await?;
     super::start::wait_for_tools(&mut proxy, 1).await?;
+    Ok(Chain { proxy, server })
+}
+
+/// Starts the product as one of several on the database that the settings name, in front of a stdio echo server; one after the first shares its
+/// keys.
+pub(crate) async fn through_replica(
+    program: &Path,
+    settings: &str,
+    first: Option<&Chain>,
+) -> anyhow::Result<Chain> {
+    let entry = stdio_entry(&["--era", era_name(Era::Legacy)])?;
+    let home = Home::new(&json!({ "bench": entry }), settings)?;
+    if let Some(first) = first {
+        home.share(first.proxy.home().context("the first has no folder")?)?;
+    }
+    let mut proxy = home.spawn(program).await?;
+    proxy.ready().await?;
+    super::start::wait_for_tools(&mut proxy, 1).await?;
+    let server = None;
     Ok(Chain { proxy, server })
 }
 

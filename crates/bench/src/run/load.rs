@@ -32,8 +32,8 @@ const FILLER: &str = "The quick brown fox jumps over the lazy dog: \"quoted\" \\
 /// The clients of one endpoint, which keep their connections from round to round.
 #[derive(Debug)]
 pub(crate) struct Load {
-    /// The proxy process whose CPU time is counted.
-    pid: u32,
+    /// The proxy processes whose CPU time is counted.
+    pids: Vec<u32>,
     callers: Vec<Caller>,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct Load {
 pub(crate) struct Round {
     pub(crate) calls: u64,
     pub(crate) wall: Duration,
-    /// CPU time of the proxy process alone, in nanoseconds.
+    /// CPU time of the proxy processes alone, in nanoseconds.
     pub(crate) cpu: u64,
     /// Latency of each call in nanoseconds, sorted.
     pub(crate) latencies: Vec<u64>,
@@ -135,7 +135,19 @@ impl Load {
             }
             callers.push(caller);
         }
-        Ok(Self { pid, callers })
+        let pids = vec![pid];
+        Ok(Self { pids, callers })
+    }
+
+    /// These clients and those, as one.
+    pub(crate) fn beside(mut self, other: Self) -> Self {
+        self.pids.extend(other.pids);
+        self.callers.extend(other.callers);
+        self
+    }
+
+    fn cpu_time(&self) -> anyhow::Result<u64> {
+        self.pids.iter().map(|pid| proc::cpu_time(*pid)).sum()
     }
 
     /// Makes `calls` calls, shared evenly among the clients.
@@ -147,7 +159,7 @@ impl Load {
         let each = (calls / self.callers.len() as u64).max(1);
         let mut round = Round::default();
         let mut tasks = JoinSet::new();
-        let cpu_before = proc::cpu_time(self.pid)?;
+        let cpu_before = self.cpu_time()?;
         let started = Instant::now();
         for mut caller in self.callers.drain(..) {
             tasks.spawn(async move {
@@ -168,7 +180,7 @@ impl Load {
         });
         joined.await.context("the round took too long")??;
         round.wall = started.elapsed();
-        round.cpu = proc::cpu_time(self.pid)?.saturating_sub(cpu_before);
+        round.cpu = self.cpu_time()?.saturating_sub(cpu_before);
         round.calls = round.latencies.len() as u64;
         round.latencies.sort_unstable();
         Ok(round)

@@ -145,6 +145,21 @@ impl Home {
         self.0.path()
     }
 
+    /// Takes the keys of another one, which has been ready.
+    ///
+    /// # Errors
+    ///
+    /// They cannot be copied.
+    pub(crate) fn share(&self, first: &Self) -> anyhow::Result<()> {
+        let data = |home: &Self| home.path().join("toolwharf");
+        std::fs::create_dir_all(data(self))?;
+        for file in ["admin-token", "master.key"] {
+            std::fs::copy(data(first).join(file), data(self).join(file))
+                .with_context(|| format!("cannot copy {file}"))?;
+        }
+        Ok(())
+    }
+
     /// The administrator's token, which is there once the product has been ready.
     ///
     /// # Errors
@@ -159,6 +174,10 @@ impl Home {
 }
 
 impl Part {
+    pub(crate) fn home(&self) -> Option<&Home> {
+        self.home.as_ref()
+    }
+
     /// Waits until `GET /readyz` is answered with 200.
     ///
     /// # Errors

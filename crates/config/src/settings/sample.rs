@@ -165,6 +165,7 @@ runtime_class = "gvisor"      # the RuntimeClass of pods; "" for the cluster's d
 # Of several gateways on one Postgres.
 lease = "15s"                 # a replica that is silent for so long is lost, and its servers run elsewhere
 # listen = "10.0.0.5:6281"    # where this replica is reached by the others; by default its address on the way to the database, and a free port
+project_servers = "each"      # a project's server runs on each replica that is asked for it; "one": on one, and the others use it there
 
 [log]
 level = "info"                # or a filter such as "info,engine=debug"

@@ -126,10 +126,7 @@ fn unit(label: &str, script: &str, place: Place) -> Unit {
         program: "sh".into(),
         args: vec!["-c".into(), script.into()],
     };
-    Unit {
-        label: label.into(),
-        launch: Launch::new(program, place).into(),
-    }
+    Unit::new(label, Launch::new(program, place))
 }
 
 fn confined(id: &str, script: &str, strict: bool) -> Unit {

@@ -16,6 +16,9 @@ use crate::unit::Error;
 
 pub(super) const LABEL_INSTALL: &str = "toolwharf.install";
 pub(super) const LABEL_RUN: &str = "toolwharf.run";
+/// What its number is, of all launches of the gateways of that database.
+pub(super) const LABEL_FENCE: &str = "toolwharf.fence";
+pub(super) const LABEL_FENCE_OF: &str = "toolwharf.fence-of";
 pub(super) const LABEL_HOSTING: &str = "toolwharf.hosting";
 
 /// For what a daemon answers from memory.
@@ -146,8 +149,12 @@ impl Client {
         }
     }
 
-    pub(super) async fn list(&self, install: &str) -> Result<Vec<ContainerSummary>, Error> {
-        let filters = labels(&[(LABEL_INSTALL, install)]);
+    /// All containers that have these labels.
+    pub(super) async fn list(
+        &self,
+        pairs: &[(&str, &str)],
+    ) -> Result<Vec<ContainerSummary>, Error> {
+        let filters = labels(pairs);
         let options = ListContainersOptionsBuilder::default()
             .all(true)
             .filters(&filters);

@@ -36,7 +36,7 @@ use super::images::{import, inspect_image};
 use super::launch::start;
 use super::spec::{self, Host};
 use super::{Inner, Options};
-use crate::unit::Error;
+use crate::unit::{Confined, Error};
 
 const IMAGE: (&str, &str) = ("toolwharf/holder", "1");
 pub(super) const PROGRAM: &str = "/holder";
@@ -101,8 +101,8 @@ pub(super) fn refusal(options: &Options, host: &Host) -> Option<String> {
 impl Inner {
     /// Starts a holder for a server, and listens in its network. After an error nothing of it is left, or the sweep
     /// finds it.
-    pub(super) async fn hold(&self, client: &Client, server: &str) -> Result<Held, Error> {
-        let name = spec::holder_name(server, &self.options.install);
+    pub(super) async fn hold(&self, client: &Client, unit: Confined<'_>) -> Result<Held, Error> {
+        let name = spec::holder_name(&unit.sandbox.id, &self.options.install);
         self.make_room(client, &name).await?;
         let image = format!("{}:{}", IMAGE.0, IMAGE.1);
         if inspect_image(client, &image).await?.is_none() {
@@ -113,7 +113,7 @@ impl Inner {
         let deadline = Instant::now() + CHANGE;
         let id = loop {
             let options = CreateContainerOptionsBuilder::default().name(&name).build();
-            let body = spec::holder(&self.options, &image, server);
+            let body = spec::holder(&self.options, &image, unit);
             let create = client.docker.create_container(Some(options), body);
             match call("create a container", CHANGE, create).await {
                 Ok(created) => break created.id,
@@ -127,7 +127,7 @@ impl Inner {
         };
         let held = listen(client, &id).await;
         if held.is_err() {
-            client.remove_or_warn(server, &id).await;
+            client.remove_or_warn(unit.label, &id).await;
         }
         held
     }

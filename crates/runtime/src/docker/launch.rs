@@ -1,7 +1,7 @@
 //! From a unit to a container that runs, and the calls around it.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
     path::PathBuf,
     sync::{
@@ -12,7 +12,7 @@ use std::{
 };
 
 use bollard::{
-    models::SystemInfo,
+    models::{ContainerSummary, SystemInfo},
     query_parameters::{
         AttachContainerOptionsBuilder, CreateContainerOptionsBuilder, InspectNetworkOptions,
         StartContainerOptions,
@@ -25,7 +25,10 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use super::{
     Inner,
-    engine::{CHANGE, Call, Client, LABEL_INSTALL, LABEL_RUN, call, found, within},
+    engine::{
+        CHANGE, Call, Client, LABEL_FENCE, LABEL_FENCE_OF, LABEL_HOSTING, LABEL_INSTALL, LABEL_RUN,
+        call, found, within,
+    },
     holder::{self, Held},
     images::{import, inspect_image, pull},
     readback::{self, Meter},
@@ -39,7 +42,7 @@ use crate::{
     egress::{self, Allowed},
     handle::{Handle, ProcessState},
     ports::Listeners,
-    unit::{Confined, Error, Instance, Stdio, Unit},
+    unit::{Confined, Error, Fence, Fences, Instance, Stdio, Unit},
 };
 
 const VERSION: Duration = Duration::from_secs(5);
@@ -227,10 +230,13 @@ impl Inner {
         };
         let name = spec::name(&sandbox.id, &self.options.install);
         self.make_room(&client, &name).await?;
+        if let Some(fence) = unit.fence {
+            self.fence_off(&client, &sandbox.id, fence).await?;
+        }
         let (addresses, relay) = self.ports(unit).await?;
         let volumes = self.volumes(&client, sandbox).await?;
         let held = match &allowed {
-            Some(_) => match self.hold(&client, &sandbox.id).await {
+            Some(_) => match self.hold(&client, unit).await {
                 Ok(held) => Some(held),
                 Err(error) => {
                     volumes.release().await;
@@ -331,6 +337,8 @@ impl Inner {
                 why: row.how.clone(),
             });
         }
+        let guest = readback::guest(&container);
+        let guest = guest.map(|(pid, started)| self.options.guests.add(pid, started));
         let (exit, ended) = watch::channel(None);
         let meter = Meter::new(client.clone(), id.to_owned());
         let shared = Arc::new(ProcessState::new(
@@ -382,6 +390,7 @@ impl Inner {
             bridged: unit.has_streams(),
             egress,
             relay,
+            _guest: guest,
             exit,
         };
         self.tasks.spawn(reaper.run());
@@ -485,11 +494,58 @@ impl Inner {
         }
     }
 
+    /// Ends what another gateway of the database left of the server on this daemon.
+    async fn fence_off(&self, client: &Client, id: &str, fence: &Fence) -> Result<(), Error> {
+        let mine = [(LABEL_FENCE_OF, &*fence.installation), (LABEL_HOSTING, id)];
+        for container in client.list(&mine).await? {
+            let Some(number) = fence_of(&container) else {
+                continue;
+            };
+            if number > fence.number {
+                return Err(Error::Failed(format!(
+                    "another gateway has started it since (fence {number}, and this launch has {})",
+                    fence.number
+                )));
+            }
+            tracing::warn!(
+                server = id,
+                fence = number,
+                "a container of a lost gateway is removed"
+            );
+            client.remove(&container.id.unwrap_or_default()).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn fences(&self, installation: &str) -> Result<BTreeSet<i64>, Error> {
+        let client = self.engine.connect().await?;
+        let all = client.list(&[(LABEL_FENCE_OF, installation)]).await?;
+        Ok(all.iter().filter_map(fence_of).collect())
+    }
+
+    pub(super) async fn sweep_fenced(&self, lost: &Fences) -> Result<usize, Error> {
+        let client = self.engine.connect().await?;
+        let mut swept = 0;
+        for container in client
+            .list(&[(LABEL_FENCE_OF, &*lost.installation)])
+            .await?
+        {
+            if fence_of(&container).is_some_and(|number| lost.numbers.contains(&number)) {
+                client.remove(&container.id.unwrap_or_default()).await?;
+                swept += 1;
+            }
+        }
+        Ok(swept)
+    }
+
     pub(super) async fn sweep(&self) -> Result<usize, Error> {
         let client = self.engine.connect().await?;
         let mut swept = 0;
         let mut failed = None;
-        for container in client.list(&self.options.install).await? {
+        for container in client
+            .list(&[(LABEL_INSTALL, &self.options.install)])
+            .await?
+        {
             let labels = container.labels.unwrap_or_default();
             let ours = labels.get(LABEL_RUN) == Some(&self.options.run);
             // Labels come from images too, and those are anybody's.
@@ -522,6 +578,14 @@ pub(super) async fn start(client: &Client, id: &str) -> Result<(), Call> {
         client.docker.start_container(id, options),
     )
     .await
+}
+
+/// The number of the launch that made it. Labels come from images too, and what those say is only believed of what has a name like ours.
+fn fence_of(container: &ContainerSummary) -> Option<i64> {
+    let names = container.names.iter().flatten();
+    let is_ours = names.clone().any(|name| name.starts_with("/toolwharf-"));
+    let labels = container.labels.as_ref().filter(|_| is_ours)?;
+    labels.get(LABEL_FENCE)?.parse().ok()
 }
 
 /// The daemon's word on which part of the request it is that cannot be.

@@ -14,6 +14,7 @@ use bollard::query_parameters::StatsOptionsBuilder;
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt as _, StreamExt as _};
 use model::{Network, Provider, Sandbox};
+use rustix::process::Pid;
 use tokio::time::timeout;
 
 use super::Options;
@@ -21,6 +22,7 @@ use super::engine::Client;
 use super::holder::Space;
 use super::spec::{Host, PERIOD, pids};
 use super::volumes::{Limit, Volumes};
+use crate::lineage::Stat;
 use crate::unit::{self, Enforced, Error, Usage};
 
 const STATS: Duration = Duration::from_secs(5);
@@ -157,6 +159,18 @@ fn not_it(options: &Options, found: &str) -> Error {
         "the daemon was asked for the runtime `{}` and ran {found}: it does not isolate as it was asked to",
         options.runtime
     ))
+}
+
+/// Its first process, and the tick at which that started, if it is a process of this host.
+pub(super) fn guest(container: &ContainerInspectResponse) -> Option<(i32, u64)> {
+    let pid = container.state.as_ref()?.pid?;
+    let pid = i32::try_from(pid).ok()?;
+    // In this order: the tick is that of whatever process the number belonged to before it was seen to be the container's.
+    let started = Stat::read(Pid::from_raw(pid)?)?.started;
+    match Seen::look(container) {
+        Seen::Process { .. } => Some((pid, started)),
+        Seen::Not(_) => None,
+    }
 }
 
 /// A container's first process on this host.

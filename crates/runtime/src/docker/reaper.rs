@@ -24,6 +24,7 @@ use super::Inner;
 use super::engine::Client;
 use crate::handle::{Exit, ProcessState};
 use crate::ladder::{Ladder, Step};
+use crate::process::Guest;
 
 /// How long the streams may take to come to their end when the container has.
 const DRAIN: Duration = Duration::from_millis(500);
@@ -57,6 +58,8 @@ pub(super) struct Reaper {
     pub(super) egress: Option<Egress>,
     /// What its ports are reached through.
     pub(super) relay: Option<AbortOnDropHandle<()>>,
+    /// As long as it runs.
+    pub(super) _guest: Option<Guest>,
     pub(super) exit: watch::Sender<Option<Exit>>,
 }
 

@@ -12,13 +12,13 @@ use bollard::models::{
 use model::{Network, Program, Provider};
 
 use super::Options;
-use super::engine::{LABEL_HOSTING, LABEL_INSTALL, LABEL_RUN};
+use super::engine::{LABEL_FENCE, LABEL_FENCE_OF, LABEL_HOSTING, LABEL_INSTALL, LABEL_RUN};
 use super::holder::PROGRAM;
 use super::launch::Net;
 use super::relay;
 use super::volumes::Volumes;
 use crate::egress::variables;
-use crate::unit::{Confined, Error};
+use crate::unit::{Confined, Error, Fence};
 
 /// With fewer gVisor does not start: the threads of its own kernel count too.
 const GVISOR_PIDS: u32 = 256;
@@ -224,7 +224,7 @@ pub(super) fn body(
         stdin_once: Some(unit.has_streams()),
         attach_stdout: Some(true),
         attach_stderr: Some(true),
-        labels: Some(labels(options, &sandbox.id)),
+        labels: Some(labels(options, &sandbox.id, unit.fence)),
         host_config: Some(config),
         ..unhealthy()
     })
@@ -252,7 +252,7 @@ pub(super) fn probe(options: &Options, image: &str, init: &str) -> ContainerCrea
         image: Some(image.to_owned()),
         entrypoint: Some(vec![init.to_owned()]),
         cmd: Some(vec!["--version".to_owned()]),
-        labels: Some(labels(options, "")),
+        labels: Some(labels(options, "", None)),
         host_config: Some(config),
         ..unhealthy()
     }
@@ -260,7 +260,7 @@ pub(super) fn probe(options: &Options, image: &str, init: &str) -> ContainerCrea
 
 /// A container that has a network and does nothing with it. Under runc, whatever the server runs under: it is our
 /// program that runs, and a namespace of the host's kernel that is wanted.
-pub(super) fn holder(options: &Options, image: &str, server: &str) -> ContainerCreateBody {
+pub(super) fn holder(options: &Options, image: &str, unit: Confined<'_>) -> ContainerCreateBody {
     let mut config = locked_down(options);
     config.runtime = Some("runc".to_owned());
     config.memory = Some(16 << 20);
@@ -268,7 +268,7 @@ pub(super) fn holder(options: &Options, image: &str, server: &str) -> ContainerC
     ContainerCreateBody {
         image: Some(image.to_owned()),
         entrypoint: Some(vec![PROGRAM.to_owned()]),
-        labels: Some(labels(options, server)),
+        labels: Some(labels(options, unit.sandbox.id.as_str(), unit.fence)),
         host_config: Some(config),
         ..unhealthy()
     }
@@ -312,15 +312,18 @@ fn unhealthy() -> ContainerCreateBody {
     }
 }
 
-fn labels(options: &Options, server: &str) -> HashMap<String, String> {
+fn labels(options: &Options, server: &str, fence: Option<&Fence>) -> HashMap<String, String> {
     let pairs = [
         (LABEL_INSTALL, options.install.as_str()),
         (LABEL_RUN, &options.run),
         (LABEL_HOSTING, server),
     ];
-    pairs
-        .map(|(name, value)| (name.into(), value.into()))
-        .into()
+    let mut labels = HashMap::from(pairs.map(|(name, value)| (name.into(), value.into())));
+    if let Some(fence) = fence {
+        labels.insert(LABEL_FENCE_OF.into(), fence.installation.to_string());
+        labels.insert(LABEL_FENCE.into(), fence.number.to_string());
+    }
+    labels
 }
 
 fn signed(bytes: u64) -> i64 {

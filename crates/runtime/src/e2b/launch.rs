@@ -350,6 +350,7 @@ mod tests {
                 label: "h1",
                 launch,
                 sandbox,
+                fence: None,
             });
             let owned = |(template, (cmd, args)): (&str, (&str, &[String]))| {
                 format!("{template} {cmd} {args:?}")

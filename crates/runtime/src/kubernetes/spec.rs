@@ -414,6 +414,7 @@ mod tests {
             label: "one",
             launch: &launch,
             sandbox: &sandbox,
+            fence: None,
         };
         let options = options();
         let mut owner = secret(&options, unit);
@@ -474,6 +475,7 @@ mod tests {
                 label: "one",
                 launch,
                 sandbox,
+                fence: None,
             };
             match check(unit) {
                 Err(Error::Refused { field, .. }) => field,

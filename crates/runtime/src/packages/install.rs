@@ -300,10 +300,7 @@ impl Making<'_> {
                 Place::Host,
             )
         };
-        let unit = Unit {
-            label: self.label.to_owned(),
-            launch: launch.into(),
-        };
+        let unit = Unit::new(self.label, launch);
         let spawned = self.packages.spawner.spawn(unit).await;
         let mut child = spawned.map_err(|error| Error::Failed(model::with_causes(&error)))?;
         drop(child.stdin);

@@ -131,10 +131,7 @@ mod tests {
             let program = program.to_owned();
             let mut launch = Launch::new(Program::Command { program, args }, Place::Host);
             change(&mut launch);
-            let unit = Unit {
-                label: "x".to_owned(),
-                launch: launch.into(),
-            };
+            let unit = Unit::new("x", launch);
             super::check(&unit).unwrap_err().to_string()
         };
         assert!(refused("", &[], |_| {}).contains("command is empty"));

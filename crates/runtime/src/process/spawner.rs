@@ -6,6 +6,7 @@
 //! - A launch that nobody waits for any more ends in the drop of its [`Leader`], which kills it.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -82,6 +83,41 @@ struct Launched {
     stderr: OwnedFd,
 }
 
+/// Has the sentinel kill what is not a child of this process. The default one does nothing.
+#[derive(Clone, Default)]
+pub struct Guests(Weak<Link>);
+
+/// The first process of a container, which the sentinel kills unless this is dropped before.
+pub(crate) struct Guest {
+    link: Weak<Link>,
+    pid: i32,
+}
+
+impl Guests {
+    /// Takes the process of that number and tick in.
+    pub(crate) fn add(&self, pid: i32, started: u64) -> Guest {
+        let link = self.0.clone();
+        if let Some(link) = link.upgrade() {
+            link.add_guest(pid, started);
+        }
+        Guest { link, pid }
+    }
+}
+
+impl fmt::Debug for Guests {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Guests")
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        if let Some(link) = self.link.upgrade() {
+            link.forget_guest(self.pid);
+        }
+    }
+}
+
 impl Spawner {
     /// Starts a sentinel and waits, 10 seconds at the most, until it is ready. Blocks; it
     /// belongs into the start of a program. Marks the descriptors that this process inherited
@@ -131,6 +167,12 @@ impl Spawner {
         if let Some(link) = self.0.link.upgrade() {
             link.deadline(at.unwrap_or(0));
         }
+    }
+
+    /// What has the sentinel kill first processes of containers, too.
+    #[must_use]
+    pub fn guests(&self) -> Guests {
+        Guests(self.0.link.clone())
     }
 
     /// Launches a process. It runs when this returns; whether it does anything useful is not
@@ -258,8 +300,8 @@ impl Spawner {
     }
 }
 
-impl std::fmt::Debug for Spawner {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Spawner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Spawner")
             .field("run", &self.0.run)
             .field("live", &self.0.registry.lock().live.len())

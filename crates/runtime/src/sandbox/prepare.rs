@@ -289,10 +289,7 @@ impl Inner {
             cwd: Some("/".into()),
             ..Launch::new(program, Place::Host)
         };
-        let bwrap = Unit {
-            label: unit.label.to_owned(),
-            launch: Arc::new(launch),
-        };
+        let bwrap = Unit::new(unit.label, launch);
         let mut pass = vec![shim.into(), passwd, group, hosts, text, channel];
         pass.extend(filter);
         Ok((bwrap, pass))

@@ -8,7 +8,7 @@
 //!   closing for the host's death.
 //! - Nothing waits for a sentinel that does not read: a full socket counts as a dead one.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -59,7 +59,7 @@ pub enum Error {
 /// Always `EPIPE`: the sentinel is gone, or does not read. No `exec` fails with that.
 pub(crate) fn announce(socket: &UnixStream) -> io::Result<()> {
     let mut line = [0; 16];
-    let length = write_line(&mut line, b'+', rustix::process::getpid());
+    let length = write_line(&mut line, rustix::process::getpid());
     send(socket, &line[..length])
 }
 
@@ -73,7 +73,7 @@ fn send(socket: &UnixStream, line: &[u8]) -> io::Result<()> {
 }
 
 /// Writes `+1234\n` without allocating and returns its length.
-fn write_line(line: &mut [u8; 16], sign: u8, pid: Pid) -> usize {
+fn write_line(line: &mut [u8; 16], pid: Pid) -> usize {
     let mut digits = [0; 10];
     let mut count = 0;
     let mut rest = pid.as_raw_pid().unsigned_abs();
@@ -82,7 +82,7 @@ fn write_line(line: &mut [u8; 16], sign: u8, pid: Pid) -> usize {
         rest /= 10;
         count += 1;
     }
-    line[0] = sign;
+    line[0] = b'+';
     for (place, &digit) in line[1..].iter_mut().zip(digits[..count].iter().rev()) {
         *place = digit;
     }
@@ -101,6 +101,8 @@ struct State {
     current: Option<Sentinel>,
     generation: u64,
     live: BTreeSet<i32>,
+    /// First processes of containers, with the ticks at which they started.
+    guests: BTreeMap<i32, u64>,
     /// In nanoseconds of the monotonic clock; 0: none.
     deadline: u64,
 }
@@ -120,6 +122,7 @@ impl Link {
                 current: None,
                 generation: 0,
                 live: BTreeSet::new(),
+                guests: BTreeMap::new(),
                 deadline: 0,
             }),
         });
@@ -157,33 +160,36 @@ impl Link {
     pub(crate) fn forget(&self, pid: Pid) {
         let mut state = self.state.lock();
         state.live.remove(&pid.as_raw_pid());
-        if let Some(sentinel) = &state.current {
-            let mut line = [0; 16];
-            let length = write_line(&mut line, b'-', pid);
-            if send(&sentinel.socket, &line[..length]).is_err() {
-                // Its thread waits for the end of the process and replaces it. A sentinel
-                // that does not read would keep a stale number: make it end.
-                sentinel.kill();
-            }
-        }
+        state.tell(&format!("-{}\n", pid.as_raw_pid()));
+    }
+
+    /// Has the first process of a container killed like a leader. It is the child of somebody else: `started` is the tick that tells it
+    /// from a later namesake.
+    pub(crate) fn add_guest(&self, pid: i32, started: u64) {
+        let mut state = self.state.lock();
+        state.guests.insert(pid, started);
+        state.tell(&format!("*{pid} {started}\n"));
+    }
+
+    /// Takes a guest off the list.
+    pub(crate) fn forget_guest(&self, pid: i32) {
+        let mut state = self.state.lock();
+        state.guests.remove(&pid);
+        state.tell(&format!("/{pid}\n"));
     }
 
     /// Has everything killed then, in nanoseconds of the monotonic clock, unless another time is said before; 0: never.
     pub(crate) fn deadline(&self, at: u64) {
         let mut state = self.state.lock();
         state.deadline = at;
-        if let Some(sentinel) = &state.current
-            && send(&sentinel.socket, format!("!{at}\n").as_bytes()).is_err()
-        {
-            sentinel.kill();
-        }
+        state.tell(&format!("!{at}\n"));
     }
 
     fn replace(self: &Arc<Self>, state: &mut State) -> Result<Arc<UnixStream>, Error> {
         if let Some(old) = state.current.take() {
             old.kill();
         }
-        let (child, sentinel) = self.start(&state.live, state.deadline)?;
+        let (child, sentinel) = self.start(&state.greeting(&self.run))?;
         state.generation += 1;
         let socket = Arc::clone(&sentinel.socket);
         state.current = Some(sentinel);
@@ -201,11 +207,11 @@ impl Link {
         Error::Start { command, source }
     }
 
-    fn start(&self, live: &BTreeSet<i32>, deadline: u64) -> Result<(Child, Sentinel), Error> {
+    fn start(&self, greeting: &str) -> Result<(Child, Sentinel), Error> {
         let (ours, theirs) = UnixStream::pair().map_err(|source| self.not_started(source))?;
         // Before there is anybody to read it: a sentinel that exists knows all, even if the
         // host dies while it starts. The socket takes far more than all there can be.
-        greet(&ours, &self.run, live, deadline).map_err(|source| self.not_started(source))?;
+        greet(&ours, greeting).map_err(|source| self.not_started(source))?;
         let mut child = Command::new(&self.command.program)
             .arg0("toolwharf-sentinel")
             .args(&self.command.args)
@@ -236,6 +242,32 @@ impl Link {
     }
 }
 
+impl State {
+    /// All that a new sentinel has to know.
+    fn greeting(&self, run: &str) -> String {
+        let mut text = format!("={run}\n");
+        for pid in &self.live {
+            text.push_str(&format!("+{pid}\n"));
+        }
+        for (pid, started) in &self.guests {
+            text.push_str(&format!("*{pid} {started}\n"));
+        }
+        text.push_str(&format!("!{}\n", self.deadline));
+        text
+    }
+
+    /// What is said is in the greeting of the next one, too.
+    fn tell(&self, line: &str) {
+        if let Some(sentinel) = &self.current
+            && send(&sentinel.socket, line.as_bytes()).is_err()
+        {
+            // Its thread waits for the end of the process and replaces it. A sentinel
+            // that does not read would keep a stale number: make it end.
+            sentinel.kill();
+        }
+    }
+}
+
 impl Sentinel {
     fn kill(&self) {
         // The only failure is that it has been reaped, which is as good.
@@ -243,14 +275,9 @@ impl Sentinel {
     }
 }
 
-fn greet(socket: &UnixStream, run: &str, live: &BTreeSet<i32>, deadline: u64) -> io::Result<()> {
+fn greet(socket: &UnixStream, greeting: &str) -> io::Result<()> {
     socket.set_write_timeout(Some(READY))?;
-    let mut text = format!("={run}\n");
-    for pid in live {
-        text.push_str(&format!("+{pid}\n"));
-    }
-    text.push_str(&format!("!{deadline}\n"));
-    (&*socket).write_all(text.as_bytes())
+    (&*socket).write_all(greeting.as_bytes())
 }
 
 fn ready(socket: &UnixStream) -> io::Result<()> {
@@ -297,7 +324,7 @@ mod tests {
     fn lines_are_written_as_format_would() {
         for number in [1, 9, 10, 4_194_304, i32::MAX] {
             let mut line = [0; 16];
-            let length = write_line(&mut line, b'+', Pid::from_raw(number).unwrap());
+            let length = write_line(&mut line, Pid::from_raw(number).unwrap());
             assert_eq!(line[..length], *format!("+{number}\n").as_bytes());
         }
     }

@@ -5,6 +5,7 @@
 
 mod daemon;
 mod egress;
+mod fences;
 mod life;
 mod limits;
 mod ports;

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use model::{Program, Provider};
 use runtime::docker::{Docker, Options};
+use runtime::process::Guests;
 use runtime::{Error, Exit, Instance, Ports, Runtime as _, Stdio};
 use tokio::io::AsyncReadExt as _;
 use tokio::time::{Instant, sleep, timeout};
@@ -51,6 +52,7 @@ pub(crate) fn bench(provider: Provider) -> Bench {
         network: "bridge".into(),
         install: format!("test-{}-{serial}", std::process::id()),
         run: "this".into(),
+        guests: Guests::default(),
         dir: dir.path().to_owned(),
         ports: Ports::new(dir.path().join("ports.json")),
     };

@@ -33,10 +33,7 @@ pub(crate) fn command(program: &str, args: &[&str]) -> Unit {
         program: program.to_owned(),
         args: args.iter().map(|&arg| arg.into()).collect(),
     };
-    Unit {
-        label: "test".to_owned(),
-        launch: Arc::new(Launch::new(program, Place::Host)),
-    }
+    Unit::new("test", Launch::new(program, Place::Host))
 }
 
 pub(crate) fn sh(script: &str) -> Unit {

@@ -1,7 +1,6 @@
 //! A server that is to run in a sandbox.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use model::{Launch, Place, Program, Reach, Sandbox};
 use runtime::Unit;
@@ -25,13 +24,11 @@ impl Server {
     }
 
     pub(crate) fn unit(self) -> Unit {
-        Unit {
-            label: "test".to_owned(),
-            launch: Arc::new(Launch {
-                env: self.env,
-                reach: self.reach,
-                ..Launch::new(self.program, Place::Sandbox(self.sandbox))
-            }),
-        }
+        let launch = Launch {
+            env: self.env,
+            reach: self.reach,
+            ..Launch::new(self.program, Place::Sandbox(self.sandbox))
+        };
+        Unit::new("test", launch)
     }
 }

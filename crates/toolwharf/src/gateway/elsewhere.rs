@@ -7,12 +7,14 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use engine::{Elsewhere, Gate, Order, Runs, Scope, server::Server};
+use engine::{Elsewhere, Gate, Gateway, Held, Order, Runs, Scope, server::Server};
 use futures_util::future::BoxFuture;
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use mcp::{Frame, client::Sign};
-use model::ServerSpec;
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use model::{Declared, ProjectId, RunBy, ServerKey, ServerName, ServerSpec};
+use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use runtime::Fence;
+use store::{Home, ReplicaRow, Store};
 
 use super::{
     Body, Front,
@@ -49,22 +51,107 @@ impl Sign for Way {
 }
 
 /// What decides who runs registered servers.
-pub(crate) struct Leases(pub(crate) Arc<Peers>);
+pub(crate) struct Leases {
+    pub(crate) peers: Arc<Peers>,
+    pub(crate) gateway: Gateway,
+    pub(crate) store: Store,
+    /// The same for all replicas of the database.
+    pub(crate) installation: Arc<str>,
+    /// Where the volumes are that this replica makes.
+    pub(crate) home: Home,
+}
+
+impl Leases {
+    /// Where the volumes of a server are, if that is with another replica and they cannot follow it.
+    async fn away_from_home(&self, server: &ServerSpec) -> Result<Option<Home>, String> {
+        if self.follows(server) {
+            return Ok(None);
+        }
+        let home = self.store.workspace_home(id_of(server)).await;
+        let home = home.map_err(|error| error.to_string())?;
+        Ok(home.filter(|home| home.installation != self.home.installation))
+    }
+
+    fn follows(&self, server: &ServerSpec) -> bool {
+        let launch = server.launch().filter(|_| server.registered_as().is_some());
+        launch.is_none_or(|launch| self.gateway.runtimes().volumes_follow(launch))
+    }
+
+    /// Takes the lease of a server whose volumes are here, or nowhere yet.
+    async fn take(
+        &self,
+        server: &ServerSpec,
+        lease: &str,
+    ) -> Result<Result<Runs, Box<ReplicaRow>>, String> {
+        let (number, lost) = match Box::pin(self.peers.replica.take(lease)).await {
+            Ok(taken) => taken,
+            Err(NotTaken::No(why)) => return Err(why),
+            Err(NotTaken::By(row)) => return Ok(Err(row)),
+        };
+        if !self.follows(server) {
+            let settled = self.store.workspace_settle(id_of(server), &self.home).await;
+            match settled {
+                Ok(home) if home == self.home => {}
+                settled => {
+                    Box::pin(self.peers.replica.give_back(lease)).await;
+                    let home = settled.map_err(|error| error.to_string())?;
+                    return Ok(Ok(Runs::Nowhere(far_from(&home))));
+                }
+            }
+        }
+        let installation = self.installation.clone();
+        let fence = Some(Fence {
+            installation,
+            number,
+        });
+        Ok(Ok(Runs::Here(Held { lost, fence })))
+    }
+}
+
+/// Why a server waits for its volumes.
+fn far_from(home: &Home) -> String {
+    format!(
+        "its volumes are on host {} (data directory {}), and no gateway runs there: start it again, or register the server \
+         anew without them",
+        home.host, home.installation
+    )
+}
 
 impl Gate for Leases {
+    fn is_for_one(&self, server: &ServerSpec) -> bool {
+        let run_by = self.gateway.settings().replicas.project_servers;
+        match server.declared {
+            Declared::Registered => true,
+            Declared::Project => run_by == RunBy::One && server.launch().is_some(),
+            Declared::File => false,
+        }
+    }
+
     fn enter<'a>(&'a self, server: &'a ServerSpec) -> BoxFuture<'a, Result<Runs, String>> {
         Box::pin(async move {
             let lease = lease_of(server);
-            let row = match Box::pin(self.0.replica.take(&lease)).await {
-                Ok(lost) => return Ok(Runs::Here(lost)),
-                Err(NotTaken::No(why)) => return Err(why),
-                Err(NotTaken::By(row)) => row,
+            let row = match self.away_from_home(server).await? {
+                Some(home) => {
+                    let holder = Box::pin(self.peers.replica.holder(&lease)).await;
+                    match holder.map_err(|error| error.to_string())? {
+                        Some(row) => Box::new(row),
+                        None => return Ok(Runs::Nowhere(far_from(&home))),
+                    }
+                }
+                None => match self.take(server, &lease).await? {
+                    Ok(runs) => return Ok(runs),
+                    Err(row) => row,
+                },
             };
             let why = format!("it runs on replica {} ({})", row.id, row.name);
             let Some(address) = &row.address else {
                 return Err(why);
             };
-            let peer = self.0.at(address).await.filter(|peer| peer.id == row.id);
+            let peer = self
+                .peers
+                .at(address)
+                .await
+                .filter(|peer| peer.id == row.id);
             let Some(peer) = peer else { return Err(why) };
             let owner = server.owner.as_ref().map_or("-", |owner| owner.as_str());
             let name = utf8_percent_encode(server.name.as_str(), NON_ALPHANUMERIC);
@@ -74,7 +161,7 @@ impl Gate for Leases {
                 url: format!("http://{address}{path}"),
                 lost: peer.lost,
                 sign: Arc::new(Way {
-                    peers: self.0.clone(),
+                    peers: self.peers.clone(),
                     to: peer.id,
                     path,
                 }),
@@ -85,7 +172,7 @@ impl Gate for Leases {
     fn leave<'a>(&'a self, server: &'a ServerSpec) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let lease = lease_of(server);
-            Box::pin(self.0.replica.give_back(&lease)).await;
+            Box::pin(self.peers.replica.give_back(&lease)).await;
         })
     }
 }
@@ -105,6 +192,15 @@ async fn follow(server: &Server, order: Order) -> Result<(), String> {
     }
 }
 
+/// The key that a path names.
+fn key(owner: &str, name: &str) -> Option<ServerKey> {
+    let name = percent_decode_str(name).decode_utf8().ok()?;
+    Some(ServerKey {
+        owner: Some(ProjectId::parse(owner).ok()?),
+        name: ServerName::parse(&name).ok()?,
+    })
+}
+
 fn word(order: Order) -> &'static str {
     match order {
         Order::Start => "start",
@@ -114,7 +210,14 @@ fn word(order: Order) -> &'static str {
 }
 
 fn lease_of(server: &ServerSpec) -> String {
-    format!("server:{}", server.registered_as().unwrap_or_default())
+    match (server.registered_as(), &server.owner) {
+        (None, Some(owner)) => format!("server:{owner}/{}", server.name),
+        (id, _) => format!("server:{}", id.unwrap_or_default()),
+    }
+}
+
+fn id_of(server: &ServerSpec) -> &str {
+    server.registered_as().unwrap_or_default()
 }
 
 impl Front {
@@ -167,6 +270,7 @@ impl Front {
         }
     }
 
+    /// `about`: the order, and the id of a registered server or `PROJECT/NAME`.
     async fn follow_order(&self, about: &str) -> Result<Response<Body>, Refusal> {
         let missing = |what: &str| refusal(StatusCode::NOT_FOUND, what);
         let (said, id) = about
@@ -175,7 +279,11 @@ impl Front {
         let mut orders = [Order::Start, Order::Stop, Order::Restart].into_iter();
         let order = orders.find(|order| word(*order) == said);
         let order = order.ok_or_else(|| missing("there is no such order"))?;
-        let server = self.gateway.fleet().by_id(id).cloned();
+        let fleet = self.gateway.fleet();
+        let server = match id.split_once('/') {
+            Some((owner, name)) => key(owner, name).and_then(|key| fleet.get(&key).cloned()),
+            None => fleet.by_id(id).cloned(),
+        };
         let server = server.ok_or_else(|| missing("this replica does not have the server yet"))?;
         let followed = follow(&server, order).await;
         followed.map_err(|why| refusal(StatusCode::SERVICE_UNAVAILABLE, &why))?;
@@ -206,8 +314,12 @@ impl Front {
                 };
                 let address = row.address.as_deref().unwrap_or_default();
                 let peer = Box::pin(peers.at(address)).await.ok_or_else(why)?;
-                let id = server.spec.registered_as().unwrap_or_default();
-                let uri = Uri::try_from(format!("{ORDERS}{}/{id}", word(order)));
+                let name = utf8_percent_encode(name.as_str(), NON_ALPHANUMERIC);
+                let which = match (server.spec.registered_as(), &server.spec.owner) {
+                    (None, Some(owner)) => format!("{owner}/{name}"),
+                    (id, _) => id.unwrap_or_default().to_owned(),
+                };
+                let uri = Uri::try_from(format!("{ORDERS}{}/{which}", word(order)));
                 let uri = uri.map_err(|error| error.to_string())?;
                 let head = (&Method::POST, &uri, &HeaderMap::new());
                 let asked = peers.send(&peer, head, Bytes::new(), Some(&who.id));

@@ -219,6 +219,18 @@ impl Credential {
         self.set(State::Unknown);
     }
 
+    /// Whether it has a token.
+    pub(super) fn is_held(&self) -> bool {
+        matches!(&**self.state.load(), State::Held(_))
+    }
+
+    /// Somebody signed in at another replica: the token is looked up.
+    pub(super) fn begun_elsewhere(&self) {
+        self.forget();
+        self.wanted().tried_again = None;
+        self.signed_in.send_replace(());
+    }
+
     /// The token in use, another than `refused`; `None`: nobody has signed in.
     async fn renewed(self: Arc<Self>, refused: Option<Access>) -> Result<Option<Access>, SignIn> {
         let Some(logins) = self.logins.upgrade() else {

@@ -358,6 +358,34 @@ impl Logins {
         Ok(())
     }
 
+    /// Takes in who signed in or out at other replicas.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub(crate) async fn take_in(&self) -> store::Result<()> {
+        let known: Vec<_> = self.credentials.lock().values().cloned().collect();
+        for credential in known {
+            let Id { server, principal } = &credential.id;
+            let row = self.store.login_get(server, principal).await?;
+            let is_in = row.is_some_and(|row| row.needs_login.is_none());
+            match (is_in, credential.is_held()) {
+                (true, false) => {
+                    credential.begun_elsewhere();
+                    if self.needs_login(server) {
+                        self.wake(server, Order::Start);
+                    }
+                }
+                (false, true) => {
+                    credential.forget();
+                    self.part(&credential.id).await;
+                    self.wake(server, Order::Restart);
+                }
+                (true, true) | (false, false) => {}
+            }
+        }
+        Ok(())
+    }
+
     /// Ends the conversation that a caller has with a server: the next one carries what they have signed in with since.
     async fn part(&self, id: &Id) {
         let Some(gateway) = self.gateway.get() else {
@@ -367,6 +395,12 @@ impl Logins {
             let whose = Some(&id.principal).filter(|whose| ***whose != *EVERYBODY);
             server.part_with(whose, PARTING).await;
         }
+    }
+
+    fn needs_login(&self, server: &ServerKey) -> bool {
+        let gateway = self.gateway.get();
+        let server = gateway.and_then(|gateway| gateway.fleet().get(server).cloned());
+        server.is_some_and(|server| server.status().needs_login)
     }
 
     /// Has a server try again, for somebody signed in to it, or notice that nobody is.

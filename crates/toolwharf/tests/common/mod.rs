@@ -40,6 +40,7 @@ pub(crate) struct Setup {
     arguments: Vec<String>,
     extra: Vec<PathBuf>,
     listen: String,
+    program: PathBuf,
 }
 
 impl Setup {
@@ -56,7 +57,14 @@ impl Setup {
             arguments: Vec::new(),
             extra: Vec::new(),
             listen: "127.0.0.1:0".to_owned(),
+            program: Bin::path("toolwharf"),
         }
+    }
+
+    /// Is another version of the gateway.
+    pub(crate) fn program(mut self, program: &Path) -> Self {
+        program.clone_into(&mut self.program);
+        self
     }
 
     /// Listens on the same port whenever it is started.
@@ -110,7 +118,7 @@ impl Setup {
         let folder = self.dir.path();
         write_servers(folder, &self.servers);
         std::fs::write(settings_file(folder), &self.settings).unwrap();
-        let mut command = Command::new(Bin::path("toolwharf"));
+        let mut command = Command::new(&self.program);
         command
             .arg("--config")
             .arg(servers_file(folder))
@@ -264,6 +272,11 @@ impl Gateway {
         self.process.signal(signal);
         self.process.wait(DEADLINE).await;
         self.again().await
+    }
+
+    /// Starts this version on all that it left, for it has ended.
+    pub(crate) async fn upgraded(self) -> Self {
+        self.setup.program(&Bin::path("toolwharf")).serve().await
     }
 
     /// Starts it again on all that it left, for it has ended.

@@ -79,10 +79,8 @@ async fn s06_many_calls_over_an_expired_token_make_one_refresh() {
     assert_eq!(text(&call(&running, "whoami").await), "ann");
 }
 
-#[tokio::test]
-async fn s06_two_gateways_on_one_database_make_one_refresh() {
-    let world = World::new(json!({ "lifetime": 3 })).await;
-    let database = Database::create().await;
+/// Two gateways in front of the server, with one database.
+async fn two_gateways(world: &World, database: &Database) -> Vec<(Kept, Running)> {
     let mut both: Vec<(Kept, Running)> = Vec::new();
     for _ in 0..2 {
         let mut kept = Kept::sqlite().await;
@@ -97,11 +95,33 @@ async fn s06_two_gateways_on_one_database_make_one_refresh() {
         let running = kept.start().await;
         both.push((kept, running));
     }
+    both
+}
+
+/// Whoever signs in at one replica is signed in at all, and so is whoever signs out.
+#[tokio::test]
+async fn d05_a_sign_in_is_everywhere() {
+    let (world, database) = (World::new(json!({})).await, Database::create().await);
+    let both = two_gateways(&world, &database).await;
+    let (one, two) = (&both[0].1, &both[1].1);
+    state(two, "needs_login").await;
+    world.sign_in(one, "ann").await;
+    state(two, "running").await;
+    assert_eq!(text(&call(two, "whoami").await), "ann");
+    let place = format!("/mcp/servers/{NAME}/login");
+    one.rest("DELETE", &place, Value::Null).await;
+    state(two, "needs_login").await;
+}
+
+#[tokio::test]
+async fn s06_two_gateways_on_one_database_make_one_refresh() {
+    let (world, database) = (
+        World::new(json!({ "lifetime": 3 })).await,
+        Database::create().await,
+    );
+    let both = two_gateways(&world, &database).await;
     let (one, two) = (&both[0].1, &both[1].1);
     world.sign_in(one, "ann").await;
-    // The other one finds the sign-in in the database when it looks again.
-    let place = format!("/mcp/servers/{NAME}/restart");
-    two.rest("POST", &place, Value::Null).await;
     state(two, "running").await;
     ended(&world, one).await;
     burst(&world, &[one, two]).await;

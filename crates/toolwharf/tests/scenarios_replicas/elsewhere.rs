@@ -2,11 +2,11 @@
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use testkit::{DEADLINE, Peer, peer, postgres::Database, wait_for};
+use testkit::{Bin, DEADLINE, Peer, peer, postgres::Database, wait_for};
 
 use crate::{
     api::Api,
-    common::{Gateway, replicas::Balancer},
+    common::{Gateway, Setup, replicas::Balancer},
     support::{Hosted, database, replica},
 };
 
@@ -114,5 +114,64 @@ async fn d02_a_registered_server_is_back_when_its_replica_is_lost() {
     works(&hosted, &second).await;
     works(&hosted, &third).await;
     assert_eq!(hosted.instances(), 1);
+    assert_eq!(watched.most(), 1);
+}
+
+/// With `project_servers = "one"` a project's server runs once, on the replica that was asked for it first, and is used through all.
+#[tokio::test]
+async fn d01_a_projects_server_runs_on_one_replica_where_that_is_set() {
+    let database = Database::create().await;
+    let one =
+        "[limits]\nstop_grace = \"2s\"\n[replicas]\nlease = \"4s\"\nproject_servers = \"one\"\n";
+    let mut replicas: Vec<Gateway> = Vec::new();
+    for _ in 0..3 {
+        let setup = Setup::new()
+            .of_replica(&database, replicas.first())
+            .settings(one);
+        replicas.push(setup.serve().await);
+    }
+    let name = format!("till{}", std::process::id());
+    let entry = json!({"command": Bin::path("testkit-scripted"), "args": ["--name", name]});
+    let first = Api::admin(&replicas[0]);
+    first.put("/projects/shop", json!({})).await;
+    first.put("/mcp/servers/till?project=shop", entry).await;
+    let hosted = Hosted {
+        name,
+        id: "till".to_owned(),
+    };
+    let watched = hosted.watched();
+    let pids = async || {
+        let mut pids = Vec::new();
+        for replica in &replicas {
+            let api = Api::admin(replica);
+            let path = "/mcp/servers/till/call?project=shop";
+            let asked = json!({"method": "tools/call", "params": {"name": "pid", "arguments": {}}});
+            wait_for("an answer", DEADLINE, async || {
+                let reply = api
+                    .ask("POST", &format!("/api/v1{path}"), asked.to_string(), &[])
+                    .await;
+                let said: Value = serde_json::from_slice(&reply.body).unwrap_or_default();
+                let text = said["result"]["content"][0]["text"]
+                    .as_str()
+                    .map(str::to_owned);
+                let is_answer = text.is_some();
+                pids.extend(text);
+                is_answer
+            })
+            .await;
+        }
+        pids.dedup();
+        pids
+    };
+    let before = pids().await;
+    assert_eq!((before.len(), hosted.instances()), (1, 1), "{before:?}");
+    // An order goes to where it runs.
+    let order = "/mcp/servers/till/restart?project=shop";
+    Api::admin(&replicas[1])
+        .ok("POST", order, Value::Null)
+        .await;
+    let after = pids().await;
+    assert_eq!(after.len(), 1, "{after:?}");
+    assert_ne!(before, after);
     assert_eq!(watched.most(), 1);
 }

@@ -50,7 +50,7 @@ const META: &str = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-0
 /// What a replica comes to.
 #[derive(Clone, Copy, Debug)]
 enum Harm {
-    /// `kill -9`, and another start.
+    /// `kill -9`, and a start of this version.
     Kill,
     /// Stopped for longer than its lease, and going on in the belief that it has it.
     Freeze,
@@ -58,16 +58,17 @@ enum Harm {
     CutOff,
     /// The database is silent for so long.
     Silence,
-    /// An orderly end, and another start.
+    /// An orderly end, and a start of this version.
     Restart,
 }
 
+/// In this order, of the first two, which are of the version before, one is upgraded at once and the other goes on.
 const HARMS: [Harm; 5] = [
-    Harm::Kill,
+    Harm::Restart,
     Harm::Freeze,
+    Harm::Kill,
     Harm::CutOff,
     Harm::Silence,
-    Harm::Restart,
 ];
 
 /// A call, as its client knows it.
@@ -100,7 +101,8 @@ struct Fleet {
 }
 
 impl Fleet {
-    async fn new() -> Self {
+    /// Three replicas, of which so many are of the version before.
+    async fn new(old: usize) -> Self {
         let database = Database::create().await;
         let ledger = tempfile::tempdir().unwrap();
         // Whoever runs in a sandbox is somebody else, and not the same one at each replica.
@@ -111,7 +113,7 @@ impl Fleet {
         }
         let mut ways = Vec::new();
         let mut replicas: Vec<Gateway> = Vec::new();
-        for _ in 0..3 {
+        for number in 0..3 {
             let way = Proxy::to(&database).await;
             let near = with(scripted("near", &[]), json!({"maxConcurrency": 100}));
             let setup = Setup::new()
@@ -124,6 +126,10 @@ impl Fleet {
                      [hosting]\nproviders = [\"process\"]\nmounts = [{:?}]\n",
                     ledger.path()
                 ));
+            let setup = match number < old {
+                true => setup.program(&before()),
+                false => setup,
+            };
             replicas.push(setup.connected().await);
             ways.push(way);
         }
@@ -180,11 +186,13 @@ impl Fleet {
                 let mut harmed = self.replicas[at].take().unwrap();
                 harmed.process.wait(DEADLINE).await;
                 self.has(at, 2).await;
-                self.replicas[at] = Some(harmed.again().await);
+                self.replicas[at] = Some(harmed.upgraded().await);
             }
             Harm::Restart => {
-                let harmed = self.replicas[at].take().unwrap();
-                let again = harmed.restarted().await;
+                let mut harmed = self.replicas[at].take().unwrap();
+                harmed.process.signal(Signal::TERM);
+                harmed.process.wait(DEADLINE).await;
+                let again = harmed.upgraded().await;
                 // The balancer has noticed, as it has to before the next one is ended.
                 wait_for("calls at the new replica", DEADLINE, async || {
                     again.metric("calls_total", Some("near")).await > Some(0)
@@ -362,10 +370,21 @@ async fn ask(client: &RawClient, body: String) -> Result<Value, String> {
     serde_json::from_str(json).map_err(|_| format!("{status}: {text}"))
 }
 
-/// Lets clients call while `harms` come one after the other, until the time is up; how many calls failed at `far` and at `near`,
-/// and how many harms were done.
-async fn balanced(harms: &[Harm], time: Duration) -> ([usize; 2], usize) {
-    let mut fleet = Fleet::new().await;
+/// The binary of the version before.
+fn before() -> PathBuf {
+    const VARIABLE: &str = "TOOLWHARF_TEST_BEFORE";
+    let Some(binary) = std::env::var_os(VARIABLE) else {
+        panic!(
+            "{VARIABLE} names no binary of the version before; run: cargo xtask before -- cargo nextest run"
+        )
+    };
+    binary.into()
+}
+
+/// Lets clients call three replicas, of which `old` are of the version before, while `harms` come one after the other, until the time is up;
+/// how many calls failed at `far` and at `near`, and how many harms were done.
+async fn balanced(old: usize, harms: &[Harm], time: Duration) -> ([usize; 2], usize) {
+    let mut fleet = Fleet::new(old).await;
     let watched = fleet.hosted.watched();
     let (go_on, going) = watch::channel(true);
     let mut clients = JoinSet::new();
@@ -479,19 +498,26 @@ async fn records(fleet: &Fleet) -> HashMap<String, Vec<String>> {
 /// `kill -9` of one of three: what is in flight there ends with an error, and nothing else does.
 #[tokio::test]
 async fn d02_only_what_is_in_flight_ends_with_its_replica() {
-    let ([_, failed], deaths) = balanced(&[Harm::Kill], Duration::ZERO).await;
+    let ([_, failed], deaths) = balanced(0, &[Harm::Kill], Duration::ZERO).await;
     assert!(failed <= CLIENTS * deaths, "{failed} of {deaths} deaths");
 }
 
 /// Replicas that are ended in order and started again, one after the other: no call fails, at whichever server.
 #[tokio::test]
 async fn d09_no_call_is_cut_by_a_rolling_restart() {
-    let (failed, _) = balanced(&[Harm::Restart; 3], Duration::ZERO).await;
+    let (failed, _) = balanced(0, &[Harm::Restart; 3], Duration::ZERO).await;
     assert_eq!(failed, [0, 0]);
 }
 
-/// All that can happen to a replica; in the soak for ten minutes.
+/// Three replicas of the version before are upgraded one after the other: no call fails while both run.
+#[tokio::test]
+async fn d09_no_call_is_cut_by_a_rolling_upgrade() {
+    let (failed, _) = balanced(3, &[Harm::Restart; 3], Duration::ZERO).await;
+    assert_eq!(failed, [0, 0]);
+}
+
+/// All that can happen to a replica, beginning with two of the version before; in the soak for ten minutes.
 #[tokio::test]
 async fn d04_accounts_balance_whatever_happens_to_replicas() {
-    balanced(&HARMS, if soak() { LONG } else { SHORT }).await;
+    balanced(2, &HARMS, if soak() { LONG } else { SHORT }).await;
 }

@@ -61,13 +61,20 @@ pub(crate) struct Hosted {
 impl Hosted {
     /// Registers it at a gateway, where it then runs.
     pub(crate) async fn register(at: &Gateway) -> Self {
+        Self::register_with(at, json!({})).await
+    }
+
+    /// With more in its registration.
+    pub(crate) async fn register_with(at: &Gateway, more: Value) -> Self {
         let name = format!("only{}", std::process::id());
-        let body = json!({
+        let mut body = json!({
             "name": name,
             "command": Bin::path("testkit-scripted"),
             "args": ["--name", name],
             "provider": "process",
         });
+        let more = more.as_object().unwrap().clone();
+        body.as_object_mut().unwrap().extend(more);
         let made = Api::admin(at).ok("POST", "/mcp/servers", body).await;
         let id = made["id"].as_str().unwrap().to_owned();
         let hosted = Self { name, id };
