@@ -10,6 +10,7 @@ mod echo;
 mod floor;
 mod frame;
 mod run;
+mod scale;
 mod serve;
 
 use std::path::PathBuf;
@@ -79,6 +80,8 @@ enum Command {
     },
     /// Measures the product against the floor
     Run(run::Options),
+    /// Measures what replicas ask of their Postgres, and simulates how many it can serve
+    Scale(scale::Options),
     /// Kills, hangs and starves hosted servers at random while clients call them, and checks what came of each call
     Chaos(chaos::Options),
 }
@@ -139,6 +142,7 @@ fn perform(command: Command) -> anyhow::Result<ExitCode> {
             run::raise_descriptor_limit()?;
             client_runtime()?.block_on(run::idle::clients(&url, count))?;
         }
+        Command::Scale(options) => return client_runtime()?.block_on(scale::run(options)),
         Command::Chaos(options) => return client_runtime()?.block_on(chaos::run(options)),
         Command::Run(options) => return client_runtime()?.block_on(run::run(options)),
     }

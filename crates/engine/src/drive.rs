@@ -633,8 +633,8 @@ impl Driver<'_> {
             }
             Action::SetTimer { at } => self.timer = Some(at),
             Action::CancelTimer => self.timer = None,
-            // What it is elsewhere is saved there.
-            Action::Save(_) if self.server.status().elsewhere => {}
+            // Whoever may run it saves how it is.
+            Action::Save(_) if !self.server.may_run(self.shared) => {}
             Action::Save(word) => {
                 if let Some(id) = self.server.spec.registered_as() {
                     let id = id.to_owned();

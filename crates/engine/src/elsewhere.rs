@@ -30,6 +30,14 @@ impl Server {
         }
     }
 
+    /// Whether this gateway may run it, as far as it knows.
+    pub(crate) fn may_run(&self, shared: &Shared) -> bool {
+        match shared.gate.get() {
+            Some(gate) if gate.is_for_one(&self.spec) => self.fence.lock().is_some(),
+            _ => true,
+        }
+    }
+
     /// Whether all callers share one instance.
     pub(crate) fn is_for_all(&self) -> bool {
         !self.is_personal && self.spec.sharing != Sharing::Session
@@ -87,12 +95,7 @@ impl Server {
 
     /// No gateway can run it for now.
     pub(crate) fn nowhere(&self, why: String) -> Event {
-        {
-            let mut status = self.known.status();
-            status.elsewhere = false;
-            status.refused = None;
-            status.needs_login = false;
-        }
+        self.note(false);
         self.say(why.as_str());
         Event::Refused {
             why,
@@ -101,8 +104,14 @@ impl Server {
     }
 
     fn note_elsewhere(&self) {
+        self.note(true);
+    }
+
+    /// It is not run here.
+    fn note(&self, elsewhere: bool) {
+        *self.fence.lock() = None;
         let mut status = self.known.status();
-        status.elsewhere = true;
+        status.elsewhere = elsewhere;
         status.refused = None;
         status.needs_login = false;
     }

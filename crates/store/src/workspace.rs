@@ -163,16 +163,25 @@ impl Store {
         }
     }
 
-    /// Where the volumes of a hosted server are that cannot follow it; `None`: nowhere yet.
-    pub async fn workspace_home(&self, id: &str) -> Result<Option<Home>> {
+    /// How a hosted server was left, and where its volumes are that cannot follow it (`None`: nowhere yet).
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if there is none.
+    pub async fn workspace_left(&self, id: &str) -> Result<(String, Option<Home>)> {
         let mut conn = self.pool.read().await?;
-        row!(
+        let row = row!(
             conn,
-            Home,
-            "SELECT home AS installation, COALESCE(home_host, '') AS host FROM kb.agent_workspaces
-             WHERE id = $1 AND home IS NOT NULL",
+            (String, Option<String>, Option<String>),
+            "SELECT status, home, home_host FROM kb.agent_workspaces
+             WHERE id = $1 AND container_type = 'mcp_server'",
             Key(id),
-        )
+        )?;
+        let (status, installation, host) = row.ok_or_else(|| Error::not_found(WHAT, id))?;
+        let home = installation.map(|installation| Home {
+            installation,
+            host: host.unwrap_or_default(),
+        });
+        Ok((status, home))
     }
 
     /// Has the volumes of a hosted server at this place, unless they are somewhere already; where they are.

@@ -52,6 +52,26 @@ impl Database {
         output.stdout
     }
 
+    /// The number that a query answers.
+    ///
+    /// # Panics
+    /// If it answers none.
+    pub async fn number(&self, query: &str) -> f64 {
+        let found = async {
+            let mut conn = PgConnection::connect(&self.url).await?;
+            let query = format!("SELECT ({query})::float8");
+            let found = sqlx::query_scalar(AssertSqlSafe(query))
+                .fetch_one(&mut conn)
+                .await?;
+            conn.close().await?;
+            Ok::<f64, sqlx::Error>(found)
+        };
+        match found.await {
+            Ok(found) => found,
+            Err(error) => panic!("{query}: {error}"),
+        }
+    }
+
     /// Ends every connection to the database and lets no new one in, as a server that is gone.
     ///
     /// # Panics

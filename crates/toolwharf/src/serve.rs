@@ -306,7 +306,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
         replica.leave().await;
     }
     if let Some(peers) = &peers {
-        peers.linger().await;
+        peers.linger(by).await;
     }
     closed_inside.cancel();
     store.close().await;

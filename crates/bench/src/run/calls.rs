@@ -288,7 +288,7 @@ impl<'a> Side<'a> {
         self
     }
 
-    async fn connect(&self, era: Era, clients: usize) -> anyhow::Result<Load> {
+    pub(crate) async fn connect(&self, era: Era, clients: usize) -> anyhow::Result<Load> {
         let each = clients.div_ceil(1 + self.others.len());
         let mut load = Load::connect(self.url, self.pid, era, each, &self.work).await?;
         for (url, pid) in &self.others {

@@ -36,6 +36,21 @@ pub(crate) fn cpu_time(pid: u32) -> anyhow::Result<u64> {
     })
 }
 
+/// CPU time that a process and those that it started have used so far, in nanoseconds: of those that have ended, as far as it waited for them.
+///
+/// # Errors
+///
+/// There is no such process.
+pub(crate) fn family_cpu(pid: u32) -> anyhow::Result<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).with_context(|| gone(pid))?;
+    let after = stat.rsplit_once(')').map_or("", |(_, after)| after);
+    let ended = (field(after, 13) + field(after, 14)) * 10_000_000;
+    let living: u64 = (children(pid).into_iter())
+        .map(|child| cpu_time(child).unwrap_or(0))
+        .sum();
+    Ok(cpu_time(pid)? + ended + living)
+}
+
 /// Computes until this process has used so much CPU time.
 ///
 /// # Errors

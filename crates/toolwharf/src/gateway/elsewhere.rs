@@ -7,7 +7,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use engine::{Elsewhere, Gate, Gateway, Held, Order, Runs, Scope, server::Server};
+use engine::{Elsewhere, Gate, Gateway, Held, Order, Runs, Scope, lifecycle::Last, server::Server};
 use futures_util::future::BoxFuture;
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use mcp::{Frame, client::Sign};
@@ -62,14 +62,22 @@ pub(crate) struct Leases {
 }
 
 impl Leases {
-    /// Where the volumes of a server are, if that is with another replica and they cannot follow it.
-    async fn away_from_home(&self, server: &ServerSpec) -> Result<Option<Home>, String> {
-        if self.follows(server) {
+    /// Why this replica may not run a server that no other runs, if it is registered.
+    async fn hindrance(&self, server: &ServerSpec) -> Result<Option<String>, String> {
+        let Some(id) = server.registered_as() else {
             return Ok(None);
-        }
-        let home = self.store.workspace_home(id_of(server)).await;
-        let home = home.map_err(|error| error.to_string())?;
-        Ok(home.filter(|home| home.installation != self.home.installation))
+        };
+        let left = self.store.workspace_left(id).await;
+        let (status, home) = left.map_err(|error| error.to_string())?;
+        let home = home.filter(|home| home.installation != self.home.installation);
+        Ok(match Last::from_word(&status) {
+            Some(Last::ByHand) => Some("it was stopped by hand; start it to have it again".into()),
+            Some(Last::Finished) => Some("it has ended, and is not to be restarted".into()),
+            Some(Last::Failed) => Some("it has failed, and is not to be restarted".into()),
+            Some(Last::Up) | None => home
+                .filter(|_| !self.follows(server))
+                .map(|home| far_from(&home)),
+        })
     }
 
     fn follows(&self, server: &ServerSpec) -> bool {
@@ -130,12 +138,12 @@ impl Gate for Leases {
     fn enter<'a>(&'a self, server: &'a ServerSpec) -> BoxFuture<'a, Result<Runs, String>> {
         Box::pin(async move {
             let lease = lease_of(server);
-            let row = match self.away_from_home(server).await? {
-                Some(home) => {
+            let row = match self.hindrance(server).await? {
+                Some(why) => {
                     let holder = Box::pin(self.peers.replica.holder(&lease)).await;
                     match holder.map_err(|error| error.to_string())? {
                         Some(row) => Box::new(row),
-                        None => return Ok(Runs::Nowhere(far_from(&home))),
+                        None => return Ok(Runs::Nowhere(why)),
                     }
                 }
                 None => match self.take(server, &lease).await? {
@@ -177,6 +185,9 @@ impl Gate for Leases {
     }
 }
 
+/// What is saved of a server that somebody wants to run, and of one that nobody does.
+const REGISTERED: &str = "registered";
+const STOPPED: &str = "stopped";
 /// What paths of orders begin with; the rest is the order and the server's id.
 const ORDERS: &str = "/order/";
 /// How long an order is waited for. One that takes longer goes on by itself.
@@ -330,6 +341,26 @@ impl Front {
                 };
             }
         }
-        follow(server, order).await
+        let registered = server.spec.registered_as().filter(|_| self.peers.is_some());
+        if let Some(id) = registered.filter(|_| order != Order::Stop) {
+            // Whichever replica takes it now may start it.
+            let asked = self
+                .projects
+                .store()
+                .workspace_set_status(id, REGISTERED)
+                .await;
+            asked.map_err(|error| error.to_string())?;
+        }
+        follow(server, order).await?;
+        if let Some(id) = registered.filter(|_| order == Order::Stop) {
+            // Also if no replica ran it.
+            let stopped = self
+                .projects
+                .store()
+                .workspace_set_status(id, STOPPED)
+                .await;
+            stopped.map_err(|error| error.to_string())?;
+        }
+        Ok(())
     }
 }

@@ -60,7 +60,7 @@ const REAP: Duration = Duration::from_secs(5);
 /// The MCP surfaces over HTTP.
 pub(crate) struct Front {
     pub(super) gateway: Gateway,
-    projects: Arc<Projects>,
+    pub(super) projects: Arc<Projects>,
     guard: Guard,
     pub(super) seal: Seal,
     /// Other replicas, if there may be any.

@@ -271,11 +271,13 @@ impl Peers {
         &self.address
     }
 
-    /// Waits until others that are there have noticed that this one is not any more.
-    pub(crate) async fn linger(&self) {
+    /// Waits until others that are there have noticed that this one is not any more, also where they are slow; not much longer than `by`.
+    pub(crate) async fn linger(&self, by: Instant) {
         let has_others = !self.known.lock().peers.is_empty();
         if has_others {
-            tokio::time::sleep(LOOK + LOOK / 2).await;
+            let now = Instant::now();
+            let until = (now + LOOK * 3).min(by.max(now + LOOK + LOOK / 2));
+            tokio::time::sleep_until(until).await;
         }
     }
 

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use crate::{
     api::Api,
+    common::Gateway,
     support::{Hosted, Proxy, Way, database, replica},
 };
 
@@ -176,6 +177,38 @@ async fn d03_a_server_whose_volumes_cannot_follow_is_blocked_until_its_host_is_b
     let said = Api::admin(&second).ok("POST", &call, read).await;
     assert_eq!(said["result"]["content"][0]["text"], "before\n", "{said}");
     assert_eq!(watched.most(), 1);
+}
+
+/// What was stopped by hand stays stopped, whatever becomes of the replica that ran it, and is started through any.
+#[tokio::test]
+async fn d03_a_server_that_was_stopped_stays_stopped() {
+    let database = database().await;
+    let mut runs = replica(database.url(), None).await;
+    let hosted = Hosted::register(&runs).await;
+    let mut other = replica(database.url(), Some(&runs)).await;
+    let order = async |at: &Gateway, order: &str| {
+        let path = format!("/mcp/servers/{}/{order}", hosted.id);
+        Api::admin(at).ok("POST", &path, json!({})).await;
+    };
+    // In order, and by force.
+    for signal in [Signal::TERM, Signal::KILL] {
+        hosted.is(&other, "elsewhere").await;
+        order(&other, "stop").await;
+        hosted.is(&runs, "stopped").await;
+        runs.process.signal(signal);
+        runs.process.wait(DEADLINE).await;
+        wait_for("the other to find it stopped", DEADLINE, async || {
+            let state = hosted.state(&other).await;
+            let reason = state["reason"].as_str().unwrap_or_default();
+            state["status"] == "blocked" && reason.contains("stopped by hand")
+        })
+        .await;
+        assert_eq!(hosted.instances(), 0);
+        order(&other, "start").await;
+        hosted.is(&other, "running").await;
+        let back = runs.again().await;
+        (runs, other) = (other, back);
+    }
 }
 
 async fn d04(way: Way) {

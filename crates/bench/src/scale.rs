@@ -1,0 +1,321 @@
+//! Where one Postgres ends: what replicas ask of it is measured, and how many it can serve is simulated from that ([`simulate`]).
+//!
+//! The database's processor time is that of its server and of all backends. It is measured with one client (each record is a
+//! batch), with many, and with nobody; what a batch costs and what a row in it costs follows from the first two, with the batches counted by the
+//! database itself. The commits of the Postgres for tests do not wait for a disk, so that the wait is measured beside it.
+
+mod simulate;
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use testkit::postgres::Database;
+use tokio::time::{Instant, sleep};
+
+use crate::echo::Era;
+use crate::run::calls::{Chain, Side, through_replica};
+use crate::run::load::Round;
+use crate::run::part;
+use crate::run::proc;
+use crate::run::report::median;
+use simulate::{Costs, World};
+
+const REPLICAS: usize = 3;
+const CLIENTS: usize = 96;
+/// How long replicas are watched that nobody calls.
+const IDLE: Duration = Duration::from_secs(20);
+/// What the simulation is about.
+const FLEETS: [usize; 3] = [10, 100, 1000];
+const CORES: [usize; 3] = [2, 8, 32];
+/// What recording may add to 99 of 100 calls, in seconds.
+const PATIENCE: f64 = 0.1;
+/// Connections that a Postgres is usually given, and that a large one bears.
+const CONNECTIONS: [f64; 2] = [100.0, 2000.0];
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Simulates with the costs in this file, and measures nothing
+    #[arg(long, value_name = "FILE")]
+    costs: Option<PathBuf>,
+    /// Writes the costs that were measured to this file
+    #[arg(long, value_name = "FILE", conflicts_with = "costs")]
+    save: Option<PathBuf>,
+    /// Calls of the measurement with many clients
+    #[arg(long, default_value_t = 48_000)]
+    calls: u64,
+    /// The product's binary [default: `toolwharf` beside this program]
+    #[arg(long, value_name = "PATH")]
+    toolwharf: Option<PathBuf>,
+}
+
+/// Measures, simulates and prints both.
+///
+/// # Errors
+///
+/// There is no Postgres, a process did not start, or an answer was wrong.
+pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
+    let costs = match &options.costs {
+        Some(file) => serde_json::from_slice(&fs::read(file)?)
+            .with_context(|| format!("{} holds no costs", file.display()))?,
+        None => measure(&options).await?,
+    };
+    print_costs(&costs);
+    if let Some(file) = &options.save {
+        fs::write(file, serde_json::to_string_pretty(&costs)? + "\n")?;
+    }
+    print_limits(costs);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print_costs(costs: &Costs) {
+    let micros = |seconds: f64| seconds * 1e6;
+    println!("what was measured");
+    println!(
+        "  a batch of records                {:8.0} µs of the database's processor",
+        micros(costs.batch)
+    );
+    println!(
+        "  a record in it, begun or ended    {:8.0} µs",
+        micros(costs.row)
+    );
+    println!(
+        "  a replica without calls           {:8.0} µs each second",
+        micros(costs.idle)
+    );
+    println!(
+        "  connections of a replica          {:8.0}",
+        costs.connections
+    );
+    println!(
+        "  log                               {:8.0} bytes for a call",
+        costs.log
+    );
+    println!(
+        "  one wait for the disk             {:8.0} µs",
+        micros(costs.flush)
+    );
+    println!(
+        "  the gateway                       {:8.0} µs of its processor for a call",
+        micros(costs.gateway)
+    );
+}
+
+fn print_limits(costs: Costs) {
+    println!(
+        "\nwhat one Postgres bears, simulated: recorded calls per second of which 99 of 100 wait for their records no longer than {} ms",
+        PATIENCE * 1e3
+    );
+    println!(
+        "  replicas  connections  cores  idle  most calls/s  processors then  disk then  records a batch"
+    );
+    for replicas in FLEETS {
+        for cores in CORES {
+            let world = World {
+                replicas,
+                cores,
+                calls: 0.0,
+                seconds: 5.0,
+            };
+            let idle = simulate::run(world, costs).busy;
+            let most = simulate::limit(world, costs, PATIENCE);
+            let at = simulate::run(
+                World {
+                    calls: most,
+                    ..world
+                },
+                costs,
+            );
+            println!(
+                "  {replicas:8}  {:11.0}  {cores:5}  {:3.0}%  {most:12.0}  {:14.0}%  {:8.0}%  {:15.1}",
+                costs.connections * replicas as f64,
+                idle * 100.0,
+                at.busy * 100.0,
+                at.disk * 100.0,
+                at.rows,
+            );
+        }
+    }
+    for most in CONNECTIONS {
+        println!(
+            "  {most:.0} connections are those of {:.0} replicas",
+            (most / costs.connections).floor()
+        );
+    }
+}
+
+async fn measure(options: &Options) -> anyhow::Result<Costs> {
+    let program = match &options.toolwharf {
+        Some(path) => path.clone(),
+        None => part::own_path()?.with_file_name("toolwharf"),
+    };
+    anyhow::ensure!(
+        std::env::var_os("TOOLWHARF_TEST_POSTGRES").is_some(),
+        "there is no Postgres: `cargo xtask postgres -- cargo xtask bench scale` has one"
+    );
+    let database = Database::create().await;
+    let settings = format!("database_url = {:?}\n", database.url());
+    let mut fleet: Vec<Chain> = Vec::new();
+    for _ in 0..REPLICAS {
+        fleet.push(through_replica(&program, &settings, fleet.first()).await?);
+    }
+    let measured = of_fleet(&database, &fleet, options.calls).await;
+    for chain in fleet {
+        chain.stop().await;
+    }
+    measured
+}
+
+/// What the database has used and done so far.
+struct Used {
+    cpu: f64,
+    commits: f64,
+    log: f64,
+    at: Instant,
+}
+
+impl Used {
+    async fn now(database: &Database) -> anyhow::Result<Self> {
+        // The database counts its commits every second.
+        sleep(Duration::from_secs(2)).await;
+        let number = async |query: &str| database.number(query).await;
+        let checkpointer =
+            number("SELECT pid FROM pg_stat_activity WHERE backend_type = 'checkpointer'").await;
+        let server = parent(checkpointer as u32)?;
+        Ok(Self {
+            cpu: proc::family_cpu(server)? as f64 / 1e9,
+            commits: number(
+                "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()",
+            )
+            .await,
+            log: number("SELECT pg_current_wal_lsn() - '0/0'").await,
+            at: Instant::now(),
+        })
+    }
+}
+
+/// What was used for something.
+struct Bill {
+    cpu: f64,
+    commits: f64,
+    log: f64,
+    seconds: f64,
+}
+
+impl Bill {
+    async fn since(before: &Used, database: &Database) -> anyhow::Result<Self> {
+        let now = Used::now(database).await?;
+        Ok(Self {
+            cpu: now.cpu - before.cpu,
+            commits: now.commits - before.commits,
+            log: now.log - before.log,
+            seconds: (now.at - before.at).as_secs_f64(),
+        })
+    }
+
+    /// Without what would have been used anyway.
+    fn beyond(self, idle: &Self) -> Self {
+        let share = self.seconds / idle.seconds;
+        Self {
+            cpu: self.cpu - idle.cpu * share,
+            commits: self.commits - idle.commits * share,
+            log: self.log - idle.log * share,
+            seconds: self.seconds,
+        }
+    }
+}
+
+async fn of_fleet(database: &Database, fleet: &[Chain], calls: u64) -> anyhow::Result<Costs> {
+    let [first, others @ ..] = fleet else {
+        anyhow::bail!("there are no replicas");
+    };
+    let mut all = Side::echo(first, Era::Modern).await?;
+    for other in others {
+        all = all.beside(other);
+    }
+    eprintln!(
+        "  {} replicas without calls, for {} s …",
+        fleet.len(),
+        IDLE.as_secs()
+    );
+    let before = Used::now(database).await?;
+    sleep(IDLE).await;
+    let idle = Bill::since(&before, database).await?;
+    eprintln!("  one client …");
+    let one = Side::echo(first, Era::Modern).await?;
+    let (single, single_rounds) = called(database, &one, 1, calls / 24).await?;
+    let single = single.beyond(&idle);
+    eprintln!("  {CLIENTS} clients …");
+    let (many, many_rounds) = called(database, &all, CLIENTS, calls).await?;
+    let connections = database
+        .number("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'toolwharf'")
+        .await;
+    let many = many.beyond(&idle);
+    let made = |rounds: &[Round]| rounds.iter().map(|round| round.calls as f64).sum::<f64>();
+    let (few_calls, many_calls) = (made(&single_rounds), made(&many_rounds));
+    // cpu = batch × commits + row × rows, for both.
+    let rows = (2.0 * few_calls, 2.0 * many_calls);
+    let determinant = single.commits * rows.1 - many.commits * rows.0;
+    let batch = (single.cpu * rows.1 - many.cpu * rows.0) / determinant;
+    let row = (many.cpu * single.commits - single.cpu * many.commits) / determinant;
+    eprintln!(
+        "  one client: {:.0} µs and {:.2} commits a call; {CLIENTS} clients: {:.0} µs and {:.2} commits, {:.0} calls/s",
+        single.cpu / few_calls * 1e6,
+        single.commits / few_calls,
+        many.cpu / many_calls * 1e6,
+        many.commits / many_calls,
+        median(many_rounds.iter().map(Round::calls_per_second).collect()),
+    );
+    Ok(Costs {
+        batch: batch.max(0.0),
+        row: row.max(0.0),
+        idle: idle.cpu / idle.seconds / fleet.len() as f64,
+        flush: wait_for_disk()?,
+        connections: connections / fleet.len() as f64,
+        log: many.log / many_calls,
+        gateway: median(many_rounds.iter().map(Round::cpu_per_call).collect()) / 1e6,
+    })
+}
+
+/// Makes calls in four rounds; what the database used for them.
+async fn called(
+    database: &Database,
+    side: &Side<'_>,
+    clients: usize,
+    calls: u64,
+) -> anyhow::Result<(Bill, Vec<Round>)> {
+    const ROUNDS: u64 = 4;
+    let mut load = side.connect(Era::Modern, clients).await?;
+    load.round(calls / ROUNDS / 2).await?;
+    let before = Used::now(database).await?;
+    let mut rounds = Vec::new();
+    for _ in 0..ROUNDS {
+        rounds.push(load.round(calls / ROUNDS).await?);
+    }
+    Ok((Bill::since(&before, database).await?, rounds))
+}
+
+/// The process that started this one.
+fn parent(pid: u32) -> anyhow::Result<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))
+        .context("the database is not on this machine")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("PPid:"));
+    line.and_then(|line| line.trim().parse().ok())
+        .context("a process has no parent")
+}
+
+/// What it takes to append 4 KiB to a file and have them on the disk, in seconds.
+fn wait_for_disk() -> anyhow::Result<f64> {
+    let mut file: File = tempfile::tempfile()?;
+    let mut waits = Vec::new();
+    for _ in 0..200 {
+        let started = Instant::now();
+        file.write_all(&[7; 4096])?;
+        file.sync_data()?;
+        waits.push(started.elapsed().as_secs_f64());
+    }
+    Ok(median(waits))
+}

@@ -1,0 +1,391 @@
+//! Many replicas on one Postgres, as events in simulated time.
+//!
+//! What is simulated is what replicas share: the database's processors, its disk, and what each replica asks of it. A replica writes one batch
+//! of records at a time, and what comes meanwhile is the next one; the disk makes all commits durable that wait when it begins. So batches
+//! grow with the load by themselves, as they do in the product. Absent: the network, the gateways' own processors (they are as many
+//! as the replicas), and whatever else the database does.
+
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, VecDeque},
+};
+
+use rand::rngs::SmallRng;
+use rand::{RngExt as _, SeedableRng as _};
+use serde::{Deserialize, Serialize};
+
+/// What was measured, in seconds of one processor of the database, where nothing else is said.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+pub(crate) struct Costs {
+    /// A batch of records, however many are in it.
+    pub(crate) batch: f64,
+    /// A record that is begun or ended.
+    pub(crate) row: f64,
+    /// What a replica asks for in a second without any calls.
+    pub(crate) idle: f64,
+    /// Until a commit is on the disk: seconds.
+    pub(crate) flush: f64,
+    /// Connections of a replica under load.
+    pub(crate) connections: f64,
+    /// Bytes of log for a call.
+    pub(crate) log: f64,
+    /// What a call costs the gateway: seconds of its processors.
+    pub(crate) gateway: f64,
+}
+
+/// An installation, and what is asked of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct World {
+    pub(crate) replicas: usize,
+    /// Of the database.
+    pub(crate) cores: usize,
+    /// Calls per second of all replicas.
+    pub(crate) calls: f64,
+    /// For so long, in simulated seconds.
+    pub(crate) seconds: f64,
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outcome {
+    /// Of the database's processors, 0 … 1.
+    pub(crate) busy: f64,
+    /// Of the disk, 0 … 1.
+    pub(crate) disk: f64,
+    /// What recording adds to a call, in seconds: the middle one, and the one below which 99 of 100 stay.
+    pub(crate) p50: f64,
+    pub(crate) p99: f64,
+    /// Records that were begun or ended by one batch, on average.
+    pub(crate) rows: f64,
+    /// Calls that ended, of those that began in the time.
+    pub(crate) ended: f64,
+}
+
+/// How long a server works on a call: seconds.
+const WORK: f64 = 0.02;
+/// How often a replica looks, each second.
+const LOOKS: f64 = 3.0;
+
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Call { replica: usize },
+    Worked { replica: usize, began: f64 },
+    Looks { replica: usize },
+    Computed(Job),
+    Flushed,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Job {
+    Look,
+    Batch { replica: usize },
+}
+
+/// A record to be written: of a call that began then, and whether it is its end.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    began: f64,
+    is_end: bool,
+}
+
+#[derive(Default)]
+struct Replica {
+    waiting: Vec<Row>,
+    /// The batch under way.
+    batch: Vec<Row>,
+}
+
+struct Simulation {
+    world: World,
+    costs: Costs,
+    random: SmallRng,
+    now: f64,
+    events: BinaryHeap<Reverse<(Moment, u64)>>,
+    what: std::collections::HashMap<u64, Event>,
+    serial: u64,
+    replicas: Vec<Replica>,
+    idle_cores: usize,
+    queue: VecDeque<(Job, f64)>,
+    /// Batches that wait for the disk, and those that it is writing.
+    unflushed: Vec<usize>,
+    flushing: Vec<usize>,
+    computed: f64,
+    flushed: f64,
+    batches: u64,
+    rows: u64,
+    begun: u64,
+    added: Vec<f64>,
+}
+
+/// A time that can be ordered.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Moment(f64);
+
+impl Eq for Moment {}
+
+impl PartialOrd for Moment {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Moment {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
+
+/// Lets it run.
+pub(crate) fn run(world: World, costs: Costs) -> Outcome {
+    Simulation::new(world, costs).run()
+}
+
+/// The most calls per second of which 99 of 100 wait no longer than `patience` seconds for their records.
+pub(crate) fn limit(mut world: World, costs: Costs, patience: f64) -> f64 {
+    let keeps = |calls: f64, world: &mut World| {
+        world.calls = calls;
+        let outcome = run(*world, costs);
+        outcome.p99 <= patience && outcome.ended > 0.98
+    };
+    let (mut good, mut bad) = (0.0, 1000.0);
+    while keeps(bad, &mut world) {
+        good = bad;
+        bad *= 2.0;
+    }
+    while bad - good > good.max(500.0) * 0.03 {
+        let middle = f64::midpoint(good, bad);
+        match keeps(middle, &mut world) {
+            true => good = middle,
+            false => bad = middle,
+        }
+    }
+    good
+}
+
+impl Simulation {
+    fn new(world: World, costs: Costs) -> Self {
+        Self {
+            world,
+            costs,
+            random: SmallRng::seed_from_u64(1),
+            now: 0.0,
+            events: BinaryHeap::new(),
+            what: std::collections::HashMap::new(),
+            serial: 0,
+            replicas: (0..world.replicas).map(|_| Replica::default()).collect(),
+            idle_cores: world.cores,
+            queue: VecDeque::new(),
+            unflushed: Vec::new(),
+            flushing: Vec::new(),
+            computed: 0.0,
+            flushed: 0.0,
+            batches: 0,
+            rows: 0,
+            begun: 0,
+            added: Vec::new(),
+        }
+    }
+
+    fn run(mut self) -> Outcome {
+        for replica in 0..self.world.replicas {
+            let first = self.between_calls();
+            self.after(first, Event::Call { replica });
+            let first = self.random.random::<f64>() / LOOKS;
+            self.after(first, Event::Looks { replica });
+        }
+        while let Some(Reverse((at, serial))) = self.events.pop() {
+            if at.0 > self.world.seconds {
+                break;
+            }
+            self.now = at.0;
+            if let Some(event) = self.what.remove(&serial) {
+                self.happens(event);
+            }
+        }
+        self.added.sort_unstable_by(f64::total_cmp);
+        let share = |part: f64| {
+            let last = self.added.len().saturating_sub(1);
+            self.added
+                .get((last as f64 * part) as usize)
+                .copied()
+                .unwrap_or(f64::INFINITY)
+        };
+        let seconds = self.world.seconds;
+        // Calls of the last moments have not ended yet, and are no failures.
+        let due = (self.begun as f64 * (1.0 - 5.0 * WORK / seconds)).max(1.0);
+        Outcome {
+            busy: self.computed / (seconds * self.world.cores as f64),
+            disk: self.flushed / seconds,
+            p50: share(0.5),
+            p99: share(0.99),
+            rows: self.rows as f64 / self.batches.max(1) as f64,
+            ended: (self.added.len() as f64 / due).min(1.0),
+        }
+    }
+
+    /// Calls come at random: the times between them are exponential.
+    fn between_calls(&mut self) -> f64 {
+        let rate = self.world.calls / self.world.replicas as f64;
+        let uniform: f64 = self.random.random();
+        -(1.0 - uniform).ln() / rate.max(1e-9)
+    }
+
+    fn after(&mut self, seconds: f64, event: Event) {
+        self.serial += 1;
+        self.what.insert(self.serial, event);
+        let at = Moment(self.now + seconds);
+        self.events.push(Reverse((at, self.serial)));
+    }
+
+    fn happens(&mut self, event: Event) {
+        match event {
+            Event::Call { replica } => {
+                self.begun += 1;
+                let began = self.now;
+                self.write(
+                    replica,
+                    Row {
+                        began,
+                        is_end: false,
+                    },
+                );
+                let next = self.between_calls();
+                self.after(next, Event::Call { replica });
+            }
+            Event::Worked { replica, began } => self.write(
+                replica,
+                Row {
+                    began,
+                    is_end: true,
+                },
+            ),
+            Event::Looks { replica } => {
+                self.ask(Job::Look, self.costs.idle / LOOKS);
+                self.after(1.0 / LOOKS, Event::Looks { replica });
+            }
+            Event::Computed(job) => {
+                self.idle_cores += 1;
+                if let Job::Batch { replica } = job {
+                    self.unflushed.push(replica);
+                    self.flush();
+                }
+                self.compute();
+            }
+            Event::Flushed => {
+                for replica in std::mem::take(&mut self.flushing) {
+                    self.durable(replica);
+                }
+                self.flush();
+            }
+        }
+    }
+
+    fn write(&mut self, replica: usize, row: Row) {
+        self.replicas[replica].waiting.push(row);
+        self.begin(replica);
+    }
+
+    /// Begins the next batch of a replica, if none is under way and there is one.
+    fn begin(&mut self, replica: usize) {
+        let of = &mut self.replicas[replica];
+        if !of.batch.is_empty() || of.waiting.is_empty() {
+            return;
+        }
+        std::mem::swap(&mut of.batch, &mut of.waiting);
+        let rows = of.batch.len();
+        self.batches += 1;
+        self.rows += rows as u64;
+        let cost = self.costs.batch + self.costs.row * rows as f64;
+        self.ask(Job::Batch { replica }, cost);
+    }
+
+    fn ask(&mut self, job: Job, cost: f64) {
+        self.queue.push_back((job, cost));
+        self.compute();
+    }
+
+    fn compute(&mut self) {
+        while self.idle_cores > 0
+            && let Some((job, cost)) = self.queue.pop_front()
+        {
+            self.idle_cores -= 1;
+            self.computed += cost;
+            self.after(cost, Event::Computed(job));
+        }
+    }
+
+    fn flush(&mut self) {
+        if self.flushing.is_empty() && !self.unflushed.is_empty() {
+            std::mem::swap(&mut self.flushing, &mut self.unflushed);
+            self.flushed += self.costs.flush;
+            self.after(self.costs.flush, Event::Flushed);
+        }
+    }
+
+    fn durable(&mut self, replica: usize) {
+        for row in std::mem::take(&mut self.replicas[replica].batch) {
+            match row.is_end {
+                true => self.added.push(self.now - row.began - WORK),
+                false => self.after(
+                    WORK,
+                    Event::Worked {
+                        replica,
+                        began: row.began,
+                    },
+                ),
+            }
+        }
+        self.begin(replica);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COSTS: Costs = Costs {
+        batch: 200e-6,
+        row: 50e-6,
+        idle: 1e-3,
+        flush: 1e-3,
+        connections: 11.0,
+        log: 1000.0,
+        gateway: 50e-6,
+    };
+
+    fn world(replicas: usize, calls: f64) -> World {
+        World {
+            replicas,
+            cores: 2,
+            calls,
+            seconds: 5.0,
+        }
+    }
+
+    #[test]
+    fn a_call_alone_waits_for_two_batches() {
+        let outcome = run(world(1, 5.0), COSTS);
+        let alone = 2.0 * (COSTS.batch + COSTS.row + COSTS.flush);
+        assert!((outcome.p50 - alone).abs() < 1e-6, "{outcome:?}");
+        assert!(outcome.rows < 1.1 && outcome.ended > 0.98, "{outcome:?}");
+    }
+
+    #[test]
+    fn batches_grow_with_the_load_and_the_processors_bound_it() {
+        let (few, many) = (run(world(3, 200.0), COSTS), run(world(3, 10_000.0), COSTS));
+        assert!(few.rows < 2.0 && many.rows > 5.0, "{few:?} {many:?}");
+        let limit = limit(world(3, 0.0), COSTS, 0.1);
+        // Two rows of a call, on two cores.
+        let bound = 2.0 / (2.0 * COSTS.row);
+        assert!((bound * 0.6..bound).contains(&limit), "{limit} of {bound}");
+        assert!(run(world(3, bound * 1.2), COSTS).p99 > 0.1);
+    }
+
+    #[test]
+    fn replicas_that_only_look_fill_the_processors_at_last() {
+        let busy = |replicas| run(world(replicas, 1.0), COSTS).busy;
+        assert!(busy(10) < 0.02);
+        assert!((busy(1000) - 0.5).abs() < 0.05, "{}", busy(1000));
+        assert_eq!(limit(world(3000, 0.0), COSTS, 0.1), 0.0);
+    }
+}
