@@ -110,7 +110,7 @@ fn print_limits(costs: Costs) {
         PATIENCE * 1e3
     );
     println!(
-        "  replicas  connections  cores  idle  most calls/s  processors then  disk then  records a batch"
+        "  replicas  connections  cores  idle  most calls/s  processors then  disk then  records a batch  added then, middle"
     );
     for replicas in FLEETS {
         for cores in CORES {
@@ -130,12 +130,13 @@ fn print_limits(costs: Costs) {
                 costs,
             );
             println!(
-                "  {replicas:8}  {:11.0}  {cores:5}  {:3.0}%  {most:12.0}  {:14.0}%  {:8.0}%  {:15.1}",
+                "  {replicas:8}  {:11.0}  {cores:5}  {:3.0}%  {most:12.0}  {:14.0}%  {:8.0}%  {:15.1}  {:15.1} ms",
                 costs.connections * replicas as f64,
                 idle * 100.0,
                 at.busy * 100.0,
                 at.disk * 100.0,
                 at.rows,
+                at.p50 * 1e3,
             );
         }
     }

@@ -1,14 +1,16 @@
-//! What three replicas cost beside one: the same calls, divided over them, recorded in the same Postgres.
+//! What three replicas cost beside one: the same calls, divided over them, on the same Postgres server.
 //!
 //! Each side has a database of its own. Clients are divided evenly, as a balancer does that keeps connections, and come back to the replica
 //! that has their session. The CPU time is that of all three gateways, what they do for being several included: leases that are renewed, and
-//! looks at what others changed. One is measured with as many clients in all.
+//! looks at what others changed.
+//!
+//! Records of calls are written in batches, and a call in a large batch costs less than one in a small one. So recorded calls are compared where each of the
+//! three has as many clients as the one; with as many clients in all, the figure tells what smaller batches cost, and has no bound.
 
-use anyhow::Context as _;
 use testkit::postgres::Database;
 
 use super::calls::{
-    self, Chain, Figure, Pair, Side, Transport, figure, interleave, through_replica,
+    self, Chain, Figure, NO_AUDIT, Pair, Side, Transport, figure, interleave, through_replica,
 };
 use super::load::Round;
 use super::report::{Bound, Row};
@@ -16,8 +18,9 @@ use super::{Driver, Product};
 use crate::echo::Era;
 
 const REPLICAS: usize = 3;
-/// Clients in all.
+/// Of three, and of one of them.
 const CLIENTS: usize = 96;
+const EACH: usize = CLIENTS / REPLICAS;
 /// CPU per call of three, divided by that of one (D10).
 const RATIO: f64 = 1.1;
 
@@ -27,12 +30,49 @@ const CPU: Figure = figure(
     Bound::Ratio(RATIO),
     Round::cpu_per_call,
 );
+const CPU_TOLD: Figure = figure(
+    "CPU per call, 96 clients",
+    "µs",
+    Bound::None,
+    Round::cpu_per_call,
+);
 const RATE: Figure = figure(
     "calls per second, 96 clients",
     "1/s",
     Bound::None,
     Round::calls_per_second,
 );
+
+/// One comparison.
+struct Case {
+    name: &'static str,
+    era: Era,
+    recorded: bool,
+    /// Clients of the one.
+    of_one: usize,
+}
+
+const fn case(name: &'static str, era: Era, recorded: bool, of_one: usize) -> Case {
+    Case {
+        name,
+        era,
+        recorded,
+        of_one,
+    }
+}
+
+const CASES: [Case; 5] = [
+    case("replicas-sessions", Era::Legacy, false, CLIENTS),
+    case("replicas-modern", Era::Modern, false, CLIENTS),
+    case("replicas-sessions-recorded", Era::Legacy, true, EACH),
+    case("replicas-modern-recorded", Era::Modern, true, EACH),
+    case(
+        "replicas-modern-recorded-smaller-batches",
+        Era::Modern,
+        true,
+        CLIENTS,
+    ),
+];
 
 /// Measures calls of clients with sessions and without, through one gateway and through three.
 ///
@@ -46,33 +86,47 @@ pub(crate) async fn run(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
         );
         return Ok(Vec::new());
     }
-    let databases = (Database::create().await, Database::create().await);
-    let one = fleet(driver, &databases.0, 1).await?;
-    let three = fleet(driver, &databases.1, REPLICAS).await?;
     let mut rows = Vec::new();
-    let measured = async {
-        for (name, era) in [
-            ("replicas-sessions", Era::Legacy),
-            ("replicas-modern", Era::Modern),
-        ] {
-            let pair = compare(driver, &one, &three, era).await.context(name)?;
-            let mut of_case = [&CPU, &RATE].map(|figure| pair.row(name, figure));
-            of_case[0].note = format!("three gateways beside one; {}", pair.note());
-            rows.extend(of_case);
+    for recorded in [false, true] {
+        let databases = (Database::create().await, Database::create().await);
+        let one = fleet(driver, &databases.0, 1, recorded).await?;
+        let three = fleet(driver, &databases.1, REPLICAS, recorded).await?;
+        let mut measured = Ok(());
+        for case in CASES.iter().filter(|case| case.recorded == recorded) {
+            match compare(driver, &one, &three, case).await {
+                Ok(pair) => rows.extend(rows_of(case, &pair)),
+                Err(error) => measured = Err(error.context(case.name)),
+            }
         }
-        anyhow::Ok(())
-    };
-    let measured = measured.await;
-    for chain in one.into_iter().chain(three) {
-        chain.stop().await;
+        for chain in one.into_iter().chain(three) {
+            chain.stop().await;
+        }
+        measured?;
     }
-    measured?;
     Ok(rows)
 }
 
+fn rows_of(case: &Case, pair: &Pair) -> [Row; 2] {
+    let is_bound = !case.recorded || case.of_one == EACH;
+    let mut rows =
+        [if is_bound { &CPU } else { &CPU_TOLD }, &RATE].map(|figure| pair.row(case.name, figure));
+    rows[0].note = format!(
+        "beside one gateway with {} clients; {}",
+        case.of_one,
+        pair.note()
+    );
+    rows
+}
+
 /// So many gateways on a database, each with an echo server.
-async fn fleet(driver: &Driver, database: &Database, count: usize) -> anyhow::Result<Vec<Chain>> {
-    let settings = format!("database_url = {:?}\n", database.url());
+async fn fleet(
+    driver: &Driver,
+    database: &Database,
+    count: usize,
+    recorded: bool,
+) -> anyhow::Result<Vec<Chain>> {
+    let audit = if recorded { "" } else { NO_AUDIT };
+    let settings = format!("database_url = {:?}\n{audit}", database.url());
     let mut fleet: Vec<Chain> = Vec::new();
     for _ in 0..count {
         let chain = match &driver.product {
@@ -90,23 +144,17 @@ async fn compare(
     driver: &mut Driver,
     one: &[Chain],
     three: &[Chain],
-    era: Era,
+    case: &Case,
 ) -> anyhow::Result<Pair> {
     let [first, others @ ..] = three else {
         anyhow::bail!("there are no replicas");
     };
-    let floor = Side::echo(&one[0], era).await?;
-    let mut product = Side::echo(first, era).await?;
+    let floor = Side::echo(&one[0], case.era).await?.of(case.of_one);
+    let mut product = Side::echo(first, case.era).await?;
     for other in others {
         product = product.beside(other);
     }
     let size = driver.effort.size();
-    interleave(
-        driver,
-        &floor,
-        &product,
-        (era, CLIENTS),
-        (size.rounds, size.calls),
-    )
-    .await
+    let rounds = (size.rounds, size.calls);
+    interleave(driver, &floor, &product, (case.era, CLIENTS), rounds).await
 }

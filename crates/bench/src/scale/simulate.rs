@@ -63,6 +63,8 @@ pub(crate) struct Outcome {
 
 /// How long a server works on a call: seconds.
 const WORK: f64 = 0.02;
+/// Rows of one statement, at most: a larger batch costs as much as several.
+const STATEMENT: usize = 64;
 /// How often a replica looks, each second.
 const LOOKS: f64 = 3.0;
 
@@ -100,8 +102,7 @@ struct Simulation {
     costs: Costs,
     random: SmallRng,
     now: f64,
-    events: BinaryHeap<Reverse<(Moment, u64)>>,
-    what: std::collections::HashMap<u64, Event>,
+    events: BinaryHeap<Reverse<Due>>,
     serial: u64,
     replicas: Vec<Replica>,
     idle_cores: usize,
@@ -117,23 +118,35 @@ struct Simulation {
     added: Vec<f64>,
 }
 
-/// A time that can be ordered.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Moment(f64);
+/// What happens then; of what happens at the same time, the first that was planned comes first.
+#[derive(Clone, Copy, Debug)]
+struct Due {
+    at: f64,
+    serial: u64,
+    event: Event,
+}
 
-impl Eq for Moment {}
+impl Ord for Due {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.at
+            .total_cmp(&other.at)
+            .then(self.serial.cmp(&other.serial))
+    }
+}
 
-impl PartialOrd for Moment {
+impl PartialOrd for Due {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Moment {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.0.total_cmp(&other.0)
+impl PartialEq for Due {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
     }
 }
+
+impl Eq for Due {}
 
 /// Lets it run.
 pub(crate) fn run(world: World, costs: Costs) -> Outcome {
@@ -170,7 +183,6 @@ impl Simulation {
             random: SmallRng::seed_from_u64(1),
             now: 0.0,
             events: BinaryHeap::new(),
-            what: std::collections::HashMap::new(),
             serial: 0,
             replicas: (0..world.replicas).map(|_| Replica::default()).collect(),
             idle_cores: world.cores,
@@ -193,14 +205,12 @@ impl Simulation {
             let first = self.random.random::<f64>() / LOOKS;
             self.after(first, Event::Looks { replica });
         }
-        while let Some(Reverse((at, serial))) = self.events.pop() {
-            if at.0 > self.world.seconds {
+        while let Some(Reverse(due)) = self.events.pop() {
+            if due.at > self.world.seconds {
                 break;
             }
-            self.now = at.0;
-            if let Some(event) = self.what.remove(&serial) {
-                self.happens(event);
-            }
+            self.now = due.at;
+            self.happens(due.event);
         }
         self.added.sort_unstable_by(f64::total_cmp);
         let share = |part: f64| {
@@ -232,9 +242,11 @@ impl Simulation {
 
     fn after(&mut self, seconds: f64, event: Event) {
         self.serial += 1;
-        self.what.insert(self.serial, event);
-        let at = Moment(self.now + seconds);
-        self.events.push(Reverse((at, self.serial)));
+        self.events.push(Reverse(Due {
+            at: self.now + seconds,
+            serial: self.serial,
+            event,
+        }));
     }
 
     fn happens(&mut self, event: Event) {
@@ -295,7 +307,8 @@ impl Simulation {
         let rows = of.batch.len();
         self.batches += 1;
         self.rows += rows as u64;
-        let cost = self.costs.batch + self.costs.row * rows as f64;
+        let statements = rows.div_ceil(STATEMENT) as f64;
+        let cost = self.costs.batch * statements + self.costs.row * rows as f64;
         self.ask(Job::Batch { replica }, cost);
     }
 
