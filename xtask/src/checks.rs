@@ -214,6 +214,7 @@ fn with_services(workspace: &Workspace, tests: Cmd) -> Result<ExitCode> {
     let tests = tests
         .env(before::VARIABLE, before)
         .env(postgres::VARIABLE, &postgres.url)
+        .env(postgres::PROGRAMS, &postgres.programs)
         .env(docker::VARIABLE, &docker.host);
     postgres::supervise(tests, &interrupted)
 }

@@ -39,6 +39,9 @@ use crate::{
 /// Where tests find the server.
 pub(crate) const VARIABLE: &str = "TOOLWHARF_TEST_POSTGRES";
 
+/// Where tests find Postgres' programs, if they start a server themselves.
+pub(crate) const PROGRAMS: &str = "TOOLWHARF_TEST_POSTGRES_PROGRAMS";
+
 const USER: &str = "postgres";
 const POLL: Duration = Duration::from_millis(20);
 /// Polls until the server has to be ready, and until it has to be gone: 30 s.
@@ -69,6 +72,7 @@ pub(crate) fn programs() -> Option<PathBuf> {
 pub(crate) fn run(cmd: Cmd) -> Result<ExitCode> {
     let interrupted = interruption()?;
     let server = Server::start(&interrupted)?;
+    let cmd = cmd.env(PROGRAMS, &server.programs);
     supervise(cmd.env(VARIABLE, &server.url), &interrupted)
 }
 
@@ -113,6 +117,7 @@ fn exit_code(status: ExitStatus) -> ExitCode {
 pub(crate) struct Server {
     child: Child,
     pub(crate) url: String,
+    pub(crate) programs: PathBuf,
     // Dropped last, when the server no longer writes there.
     _dir: Directory,
 }
@@ -164,6 +169,7 @@ impl Server {
         let mut server = Self {
             child,
             url: format!("postgres://{USER}:{password}@127.0.0.1:{port}/postgres"),
+            programs: programs.clone(),
             _dir: dir,
         };
         let ready = programs.join("pg_isready");

@@ -116,6 +116,12 @@ const TOOLS: &[Tool] = &[
         apt: &["e2fsprogs"],
     },
     Tool {
+        name: "faketime",
+        why: "replicas are tested with clocks that differ",
+        found: || which("faketime").is_some(),
+        apt: &["faketime"],
+    },
+    Tool {
         name: "nginx",
         why: "replicas are tested behind it",
         found: || docker::program("nginx").is_some(),

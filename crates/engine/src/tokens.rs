@@ -8,6 +8,8 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use model::clock;
+
 use crate::{connection::Connection, queue::Paused, server::Server, shared::Shared};
 
 /// From one look at the clock to the next: the machine may have slept meanwhile.
@@ -69,7 +71,7 @@ pub(crate) async fn replaceable<'s>(
 /// How long its token is good yet.
 fn left(connection: &Connection) -> Duration {
     let ends_at = connection.issued.as_ref().and_then(|it| it.ends_at);
-    let left = ends_at.and_then(|end| end.duration_since(SystemTime::now()).ok());
+    let left = ends_at.and_then(|end| end.duration_since(clock::now()).ok());
     left.unwrap_or_default()
 }
 
@@ -78,7 +80,7 @@ async fn until(time: Option<SystemTime>) {
     let Some(time) = time else {
         return std::future::pending().await;
     };
-    while let Ok(left) = time.duration_since(SystemTime::now()) {
+    while let Ok(left) = time.duration_since(clock::now()) {
         tokio::time::sleep(left.min(LOOK)).await;
     }
 }

@@ -1,13 +1,14 @@
 //! The words of the domain: ids, server specifications, policies, settings and exposed names; and what all crates have
-//! to say alike: which addresses are public, how an error is told.
+//! to say alike: which addresses are public, how an error is told, what time it is.
 //!
 //! Invariants: every value here is already valid (parsing happens at the edge, in the types'
 //! constructors), and nothing in a `Debug` output is a secret. Deliberately absent: tokio, SQL,
-//! HTTP, files and any behaviour that needs a clock.
+//! HTTP, files and any behaviour that waits.
 
 mod address;
 mod auth;
 mod causes;
+pub mod clock;
 mod hidden;
 mod id;
 mod login;

@@ -55,7 +55,7 @@ pub struct Identity {
 /// Seconds since 1970.
 #[must_use]
 pub fn now() -> i64 {
-    let since = std::time::SystemTime::UNIX_EPOCH.elapsed();
+    let since = model::clock::now().duration_since(std::time::SystemTime::UNIX_EPOCH);
     since.map_or(0, |since| {
         i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
     })

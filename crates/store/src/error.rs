@@ -7,6 +7,8 @@ use std::fmt;
 
 use sqlx::error::ErrorKind;
 
+const READ_ONLY: &str = "it is read-only";
+
 /// What a method of the store returns.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -116,6 +118,13 @@ impl Error {
             source: None,
         }
     }
+
+    pub(crate) fn read_only() -> Self {
+        Self::Unavailable {
+            reason: READ_ONLY,
+            source: None,
+        }
+    }
 }
 
 impl From<sqlx::Error> for Error {
@@ -215,7 +224,7 @@ fn sqlite_reason(code: i32) -> Reason {
     match code {
         5 | 6 => Reason::Now("it is locked by another process"),
         7 => Reason::Now("it is out of memory"),
-        8 => Reason::Now("it is read-only"),
+        8 => Reason::Now(READ_ONLY),
         9 => Reason::Now("it was interrupted"),
         10 => Reason::Now("its file cannot be read or written"),
         13 => Reason::Now("the disk is full"),
@@ -230,7 +239,7 @@ fn postgres_reason(code: &str) -> Reason {
     match code {
         "53100" => Reason::Now("the disk is full"),
         "53300" => Reason::Now("it has too many connections"),
-        "25006" => Reason::Now("it is read-only"),
+        "25006" => Reason::Now(READ_ONLY),
         "57014" | "55P03" => Reason::Now("it did not answer in time"),
         "40001" | "40P01" => Reason::Now("something else changed the same rows: try again"),
         _ => match code.get(..2) {

@@ -1,20 +1,28 @@
 //! Ids and times, as rows hold them.
 
+use std::sync::Mutex;
+
 use chrono::{DateTime, SubsecRound as _, Utc};
-use uuid::Uuid;
+use uuid::{ContextV7, Timestamp, Uuid};
 
 /// A point in time, to the microsecond: that is what both engines keep.
 pub type Time = DateTime<Utc>;
 
 /// A new id: a UUID of version 7 as text. Later ids sort behind earlier ones, so that "newest first"
-/// is the order of ids and a time is a place in it.
+/// is the order of ids and a time is a place in it. Of ids of two replicas the database's clock decides, as
+/// exactly as they know it.
 pub fn new_id() -> String {
-    Uuid::now_v7().to_string()
+    /// What orders ids of the same millisecond, and goes on where the clock goes back.
+    static CONTEXT: Mutex<ContextV7> = Mutex::new(ContextV7::new());
+    let now = now();
+    let seconds = u64::try_from(now.timestamp()).unwrap_or(0);
+    let time = Timestamp::from_unix(&CONTEXT, seconds, now.timestamp_subsec_nanos());
+    Uuid::new_v7(time).to_string()
 }
 
-/// The time that rows made now get.
+/// The time that rows made now get: the database's, if replicas share it ([`model::clock`]).
 pub fn now() -> Time {
-    micros(Utc::now())
+    micros(model::clock::now().into())
 }
 
 /// What is stored of a time.

@@ -158,14 +158,15 @@ impl Store {
 
     /// Changes whenever [`Store::keys_hashed`] answers something else.
     pub async fn keys_revision(&self) -> Result<String> {
-        // Keys are only ever made, revoked, or removed with their project.
+        // Keys are only ever made, revoked, or removed with their project; or that is lost in a failover of the database.
         let row = row!(
             self.pool.read().await?,
-            (i64, i64, String),
-            "SELECT COUNT(*), COUNT(revoked_at), COALESCE(MAX(id), '') FROM kb.api_keys",
+            (i64, i64, String, i64),
+            "SELECT COUNT(*), COUNT(revoked_at), COALESCE(MAX(id), ''), (SELECT COUNT(*) FROM kb.toolwharf_timelines)
+             FROM kb.api_keys",
         )?;
-        let (keys, revoked, newest) = row.unwrap_or_default();
-        Ok(format!("{keys} {revoked} {newest}"))
+        let (keys, revoked, newest, timelines) = row.unwrap_or_default();
+        Ok(format!("{keys} {revoked} {newest} {timelines}"))
     }
 
     /// Revokes a key: of this project, or any key if none is named. Again is no error.

@@ -61,6 +61,7 @@ const MIGRATIONS: &[Migration] = migrations![
     "0011_replicas" 11,
     "0012_processes" 11,
     "0013_homes" 12,
+    "0014_timelines" 12,
 ];
 
 /// The first version whose migration records what it needs.

@@ -12,7 +12,7 @@ use std::{
 };
 
 use sqlx::{
-    ConnectOptions, Connection, SqliteConnection,
+    ConnectOptions, Connection, Row as _, SqliteConnection,
     postgres::{PgConnectOptions, PgPoolOptions},
     sqlite::{SqliteConnectOptions, SqlitePoolOptions},
 };
@@ -84,6 +84,20 @@ impl Store {
         }
     }
 
+    /// The same database over a connection of its own: what has to be in time waits for nobody else. On SQLite it is this one.
+    #[must_use]
+    pub fn apart(&self) -> Self {
+        let Pool::Postgres(pool) = &self.pool else {
+            return self.clone();
+        };
+        let options = pool.options().clone().max_connections(1);
+        let pool = options.connect_lazy_with((*pool.connect_options()).clone());
+        Self {
+            pool: Pool::Postgres(pool),
+            process: self.process.clone(),
+        }
+    }
+
     /// Asks the database for a sign of life: that it can be read.
     ///
     /// # Errors
@@ -96,6 +110,25 @@ impl Store {
             "SELECT version FROM kb.schema_migrations LIMIT 1"
         )?;
         Ok(())
+    }
+
+    /// Asks a database that others change, too, whether it is the one that is written to: a standby may not know yet what they changed.
+    ///
+    /// # Errors
+    /// [`crate::Error::Unavailable`] if it can only be read.
+    pub async fn check_writable(&self) -> Result<()> {
+        if !self.has_replicas() {
+            return Ok(());
+        }
+        let row = crate::sql::row!(
+            self.pool.read().await?,
+            (String,),
+            "SELECT current_setting('transaction_read_only')",
+        )?;
+        match row.is_some_and(|(read_only,)| read_only == "off") {
+            true => Ok(()),
+            false => Err(Error::read_only()),
+        }
     }
 
     /// Closes all connections; SQLite then writes its log back into the one file. Methods of any
@@ -215,12 +248,21 @@ fn open_postgres(location: &Location, url: &str) -> Result<Pool, OpenError> {
     // sqlx takes any scheme. Its parser's error may repeat a part of the URL, and with it of the
     // password.
     let is_ours = url.starts_with("postgres://") || url.starts_with("postgresql://");
+    let wrong = |why: &str| OpenError::Location {
+        location: location.to_string(),
+        why: why.to_owned(),
+    };
+    let authority = url.split(['/', '?']).nth(2).unwrap_or_default();
+    let hosts = authority.rsplit_once('@').map_or(authority, |(_, it)| it);
     let options = PgConnectOptions::from_str(url).ok().filter(|_| is_ours);
+    let has_several = |options: &PgConnectOptions| options.get_host().contains(',');
+    if hosts.contains(',') || options.as_ref().is_some_and(has_several) {
+        return Err(wrong(
+            "it names several hosts: name one address that always leads to the server that is written to, such as that of a TCP proxy",
+        ));
+    }
     let options = options
-        .ok_or_else(|| OpenError::Location {
-            location: location.to_string(),
-            why: "not a URL as postgres://user:password@host:port/database".to_owned(),
-        })?
+        .ok_or_else(|| wrong("not a URL as postgres://user:password@host:port/database"))?
         .application_name("toolwharf")
         .options([
             ("statement_timeout", "2s"),
@@ -230,6 +272,16 @@ fn open_postgres(location: &Location, url: &str) -> Result<Pool, OpenError> {
     let pool = PgPoolOptions::new()
         .max_connections(10)
         .acquire_timeout(ACQUIRE)
+        // Instead of a ping. One that can only read leads to a standby, or to a server that was one.
+        .test_before_acquire(false)
+        .before_acquire(|conn, _| {
+            Box::pin(async move {
+                let row = sqlx::raw_sql("SHOW transaction_read_only")
+                    .fetch_one(conn)
+                    .await?;
+                Ok(row.try_get::<String, _>(0)? == "off")
+            })
+        })
         // A connection that was given up may belong to a server that is silent for good; left
         // alone it would be waited for as long as the system keeps it, and count all the time.
         .after_release(|conn, _| {

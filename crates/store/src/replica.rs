@@ -4,10 +4,17 @@
 //! of a replica, and all of them are lost at once. Whoever finds a row that has expired removes it. The lock of the row
 //! decides between that and a late renewal: one of them finds nothing to change. All times are the database's.
 //!
+//! A standby that takes over may lack the last leases that were given, and the numbers of their fences. No lease is given before those have
+//! run out, and then with higher numbers: see [`Store::timeline_begin`].
+//!
 //! On SQLite there are no replicas: the methods do nothing there.
 
-use std::time::Duration;
+use std::{
+    collections::HashMap,
+    time::{Duration, SystemTime},
+};
 
+use model::clock;
 use sqlx::FromRow;
 
 use crate::{
@@ -20,8 +27,13 @@ use crate::{
 
 /// How long ago a call that is still open may have begun, and more: it lasts an hour at most.
 const OPEN: Duration = Duration::from_secs(2 * 3600);
+/// The error of calls and runs that were open in a failover of the database.
+const FAILED_OVER: &str = "the database was failed over before the end was recorded";
 /// The error of calls and runs that a replica left open.
 const LEFT: &str = "its gateway was lost before the end was recorded";
+
+/// More fences than can be lost in a failover.
+const LOST_FENCES: i64 = 1_000_000;
 
 /// Removes replicas; these, as [`ReplicaRow`]. `$1` is what is said of what they left open, `$2` the least id of an open call.
 macro_rules! removed {
@@ -91,11 +103,13 @@ impl Store {
             return Ok(());
         }
         let mut conn = self.pool.write().await?;
-        let added = execute!(
+        let before = SystemTime::now();
+        let added = row!(
             conn,
+            (Time,),
             "INSERT INTO kb.toolwharf_replicas (id, name, version, address, process, started_at, seen_at, expires_at)
              SELECT $1, $2, $3, $4, $6, at, at, at + $5 * INTERVAL '1 millisecond'
-             FROM (SELECT clock_timestamp() AS at) AS t ON CONFLICT (id) DO NOTHING",
+             FROM (SELECT clock_timestamp() AS at) AS t ON CONFLICT (id) DO NOTHING RETURNING seen_at",
             Key(replica.id),
             Text(replica.name),
             Text(replica.version),
@@ -103,24 +117,82 @@ impl Store {
             millis(lease),
             Key(&self.process),
         )?;
-        match added {
-            0 => Err(Error::conflict("replica", replica.id, "its id is known")),
-            _ => Ok(()),
-        }
+        let (at,) =
+            added.ok_or_else(|| Error::conflict("replica", replica.id, "its id is known"))?;
+        clock::agree(at.into(), before, SystemTime::now());
+        Ok(())
     }
 
-    /// Renews a replica, and with it all that it holds; `false`: it is lost, and may not come back under this id.
-    pub async fn replica_renew(&self, id: &str, lease: Duration) -> Result<bool> {
+    /// Renews a replica, and with it all that it holds: these leases, with their fences. `None`: it is lost, and may not come back under this id.
+    pub async fn replica_renew(
+        &self,
+        id: &str,
+        lease: Duration,
+    ) -> Result<Option<HashMap<String, i64>>> {
         let mut conn = self.pool.write().await?;
-        let renewed = execute!(
+        let before = SystemTime::now();
+        let rows = rows!(
             conn,
-            "UPDATE kb.toolwharf_replicas
-             SET seen_at = clock_timestamp(), expires_at = clock_timestamp() + $2 * INTERVAL '1 millisecond'
-             WHERE id = $1 AND expires_at > clock_timestamp()",
+            (Time, Option<String>, Option<i64>),
+            "WITH renewed AS (UPDATE kb.toolwharf_replicas
+                 SET seen_at = clock_timestamp(), expires_at = clock_timestamp() + $2 * INTERVAL '1 millisecond'
+                 WHERE id = $1 AND expires_at > clock_timestamp() RETURNING id, seen_at)
+             SELECT renewed.seen_at, lease.name, lease.fence
+             FROM renewed LEFT JOIN kb.toolwharf_leases AS lease ON lease.holder = renewed.id",
             Key(id),
             millis(lease),
         )?;
-        Ok(renewed > 0)
+        let Some((at, ..)) = rows.first() else {
+            return Ok(None);
+        };
+        clock::agree((*at).into(), before, SystemTime::now());
+        let held = rows
+            .into_iter()
+            .filter_map(|(_, name, fence)| name.zip(fence));
+        Ok(Some(held.collect()))
+    }
+
+    /// Whether the database goes on from a standby or a backup, and nobody has taken that in yet ([`Store::timeline_begin`]). What was committed
+    /// last may be missing then.
+    pub async fn timeline_is_new(&self) -> Result<bool> {
+        if !self.has_replicas() {
+            return Ok(false);
+        }
+        let known = row!(
+            self.pool.read().await?,
+            (String,),
+            "SELECT id FROM kb.toolwharf_timelines WHERE id = kb.toolwharf_timeline()",
+        )?;
+        Ok(known.is_none())
+    }
+
+    /// Takes in that the database goes on from a standby or a backup. The ends of calls and runs may be missing: open ones are closed as those of
+    /// a lost replica are, and what becomes known of them goes before that. From now on no lease is given for a while, and no fence twice.
+    pub async fn timeline_begin(&self) -> Result<()> {
+        execute!(
+            self.pool.write().await?,
+            "UPDATE kb.agent_run_tool_calls SET status = 'unknown', error = $1, finished_at = clock_timestamp()
+             WHERE status = 'open' AND id >= $2",
+            Text(FAILED_OVER),
+            Key(&floor(now() - OPEN)),
+        )?;
+        execute!(
+            self.pool.write().await?,
+            "UPDATE kb.agent_runs SET status = 'interrupted', error = $1, finished_at = clock_timestamp()
+             WHERE status = 'running'",
+            Text(FAILED_OVER),
+        )?;
+        // At last: whatever is given up before this is begun anew.
+        row!(
+            self.pool.write().await?,
+            (i64,),
+            "WITH begun AS (
+                 INSERT INTO kb.toolwharf_timelines (id, since) VALUES (kb.toolwharf_timeline(), clock_timestamp())
+                 ON CONFLICT (id) DO NOTHING RETURNING id)
+             SELECT setval('kb.toolwharf_fences', nextval('kb.toolwharf_fences') + $1) FROM begun",
+            LOST_FENCES,
+        )?;
+        Ok(())
     }
 
     /// Removes a replica, which frees what it held and closes what it left open.
@@ -168,18 +240,28 @@ impl Store {
         )
     }
 
-    /// Takes a lease that is free, for a replica that is there; its fence. `None`: somebody has it, or the replica is lost.
-    pub async fn lease_take(&self, name: &str, holder: &str) -> Result<Option<i64>> {
+    /// Takes a lease that is free, for a replica that is there, or has it already; its fence. `None`: somebody else has it, or the
+    /// replica is lost, or the database goes on from a standby for less than `lease`, so that somebody may have it who does not know.
+    pub async fn lease_take(
+        &self,
+        name: &str,
+        holder: &str,
+        lease: Duration,
+    ) -> Result<Option<i64>> {
         let mut conn = self.pool.write().await?;
         let taken = row!(
             conn,
             (i64,),
-            "INSERT INTO kb.toolwharf_leases (name, holder, fence, since)
+            "INSERT INTO kb.toolwharf_leases AS lease (name, holder, fence, since)
              SELECT $1, id, nextval('kb.toolwharf_fences'), clock_timestamp()
-             FROM kb.toolwharf_replicas WHERE id = $2 AND expires_at > clock_timestamp()
-             ON CONFLICT (name) DO NOTHING RETURNING fence",
+             FROM kb.toolwharf_replicas WHERE id = $2 AND expires_at > clock_timestamp() AND EXISTS (
+                 SELECT 1 FROM kb.toolwharf_timelines
+                 WHERE id = kb.toolwharf_timeline() AND since <= clock_timestamp() - $3 * INTERVAL '1 millisecond')
+             ON CONFLICT (name) DO UPDATE SET holder = EXCLUDED.holder WHERE lease.holder = EXCLUDED.holder
+             RETURNING fence",
             Key(name),
             Key(holder),
+            millis(lease),
         )?;
         Ok(taken.map(|(fence,)| fence))
     }
@@ -241,11 +323,13 @@ impl Store {
             return Ok(Vec::new());
         }
         let mut conn = self.pool.read().await?;
-        // Changes are committed in another order than they are numbered, so their count counts as well.
+        // Changes are committed in another order than they are numbered, so their count counts as well; and in another history of the
+        // database the same number is another change.
         rows!(
             conn,
             (String, String),
-            "SELECT topic, COUNT(*) || ' ' || MAX(id) FROM kb.toolwharf_changes GROUP BY topic ORDER BY topic",
+            "SELECT topic, COUNT(*) || ' ' || MAX(id) || ' ' || (SELECT COUNT(*) FROM kb.toolwharf_timelines)
+             FROM kb.toolwharf_changes GROUP BY topic ORDER BY topic",
         )
     }
 

@@ -138,6 +138,28 @@ impl Store {
         )
     }
 
+    /// Where other replicas reach the one that has the newest run of a conversation under way, if one has.
+    pub async fn run_place(
+        &self,
+        project: Option<&ProjectId>,
+        conversation: &str,
+    ) -> Result<Option<String>> {
+        if !self.has_replicas() {
+            return Ok(None);
+        }
+        let row = row!(
+            self.pool.read().await?,
+            (Option<String>,),
+            "SELECT replica.address FROM kb.agent_runs AS run
+             JOIN kb.toolwharf_replicas AS replica ON replica.process = run.process
+             WHERE run.status = 'running' AND run.conversation_id = $1 AND COALESCE(run.project_id, '') = $2
+             ORDER BY run.id DESC LIMIT 1",
+            Key(conversation),
+            crate::project::scope(project),
+        )?;
+        Ok(row.and_then(|(address,)| address))
+    }
+
     /// Closes all runs that were begun before this time and are still open, as `interrupted` with this reason; how many.
     pub async fn run_interrupt_open(&self, before: Time, reason: &str) -> Result<u64> {
         execute!(

@@ -5,7 +5,7 @@
 //! misbehaves on demand; `testkit-llm` is a language model that follows a script ([`llm`]). The
 //! library finds and guards such processes ([`Bin`], [`Process`]), speaks to servers without interpreting what they say ([`RawClient`], [`StdioClient`]) or as a
 //! complete client of any era ([`Peer`]), waits with deadlines ([`wait_for`]), runs the official
-//! conformance suite ([`conformance`]), and gives each test a database ([`postgres::Database`]),
+//! conformance suite ([`conformance`]), and gives each test a database ([`postgres::Database`]) or a whole Postgres ([`Cluster`]),
 //! a web site ([`Site`]), a registry of packages ([`Registry`]), an authorization server ([`Issuer`]) with a server behind it ([`Protected`]),
 //! and a browser ([`Chromium`]).
 //!
@@ -30,6 +30,7 @@
 mod bin;
 pub mod browser;
 mod chromium;
+mod cluster;
 pub mod conformance;
 pub mod issuer;
 pub mod llm;
@@ -47,6 +48,7 @@ mod wait;
 
 pub use bin::Bin;
 pub use chromium::Chromium;
+pub use cluster::Cluster;
 pub use issuer::Issuer;
 pub use peer::{Outcome, Peer};
 pub use process::Process;

@@ -37,6 +37,14 @@ impl Database {
         &self.url
     }
 
+    /// Runs a statement in the database.
+    ///
+    /// # Panics
+    /// If it fails.
+    pub async fn run(&self, statement: &str) {
+        run_at(&server().database(&self.name), statement.to_owned()).await;
+    }
+
     /// Everything in the database, as `pg_dump` writes it.
     ///
     /// # Panics
@@ -139,8 +147,12 @@ fn server() -> PgConnectOptions {
 }
 
 async fn run(statement: String) {
+    run_at(&server(), statement).await;
+}
+
+async fn run_at(place: &PgConnectOptions, statement: String) {
     let result = async {
-        let mut conn = PgConnection::connect_with(&server()).await?;
+        let mut conn = PgConnection::connect_with(place).await?;
         sqlx::raw_sql(AssertSqlSafe(statement))
             .execute(&mut conn)
             .await?;

@@ -2,7 +2,8 @@
 //!
 //! A replica is a member as long as the database hears of it in time. A member that was lost has lost all leases, and joins again
 //! under another id. It stops what it holds leases for before the database gives them to another: the time is
-//! reckoned from before the last renewal was sent, on this machine's monotonic clock. What it cannot stop itself, since it is
+//! reckoned from before the last renewal was sent, on this machine's monotonic clock. A renewal is one only if the database still has all
+//! leases that it gave: after a failover some may be missing. What it cannot stop itself, since it is
 //! stopped, the sentinel kills. Deliberately absent on SQLite, where there is one gateway.
 
 use std::{
@@ -11,11 +12,12 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicI64, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
+use model::clock;
 use parking_lot::Mutex;
 use runtime::{process::Spawner, sentinel::monotonic_nanos};
 use store::{NewReplica, ReplicaRow, Store};
@@ -30,11 +32,15 @@ const LOOK: Duration = Duration::from_secs(1);
 const FILE: &str = "replica";
 /// From one time that old changes are forgotten to the next.
 const PRUNE: Duration = Duration::from_secs(600);
+/// Seconds that the clock of a machine may be away from the database's before that is told.
+const MAX_SKEW_SECONDS: u64 = 5;
 /// The lease of whoever removes what is too old.
 pub(crate) const SWEEP: &str = "sweep";
 
 pub(crate) struct Replica {
     store: Store,
+    /// For renewals: no lease is lost because others use all connections.
+    own: Store,
     lease: Duration,
     member: Mutex<Arc<Member>>,
     /// How often it was lost.
@@ -47,6 +53,8 @@ pub(crate) struct Replica {
     file: PathBuf,
     /// Where other replicas reach it.
     address: String,
+    /// Seconds by which the database's clock was ahead of this machine's at the last renewal.
+    clock: AtomicI64,
 }
 
 /// Why this replica does not have a lease.
@@ -103,13 +111,15 @@ impl Replica {
         if !store.has_replicas() {
             return Ok(None);
         }
+        let own = store.apart();
         let file = data_dir.join(FILE);
         if let Ok(before) = fs::read_to_string(&file) {
             store.replica_remove(before.trim()).await?;
         }
-        let member = add(store, lease, &file, &address).await?;
+        let member = add(&own, lease, &file, &address).await?;
         Ok(Some(Arc::new(Self {
             store: store.clone(),
+            own,
             lease,
             member: Mutex::new(member),
             losses: AtomicU64::new(0),
@@ -118,6 +128,7 @@ impl Replica {
             spawner: spawner.clone(),
             file,
             address,
+            clock: AtomicI64::new(0),
         })))
     }
 
@@ -161,8 +172,15 @@ impl Replica {
         loop {
             let member = self.member();
             let stop = member.until.lock().stop;
+            let began = Instant::now();
             let renewed = match member.lost.is_cancelled() {
-                true => self.rejoin().await,
+                true => {
+                    // What ran under a lease is dead. What needs none is started again, and may live.
+                    if stop.elapsed() > self.lease / 4 {
+                        self.spawner.end_all_at(None);
+                    }
+                    self.rejoin().await
+                }
                 false => match tokio::time::timeout_at(stop, self.renew(&member)).await {
                     Ok(renewed) => renewed,
                     Err(_) => {
@@ -177,13 +195,23 @@ impl Replica {
                 tracing::warn!("this replica is not renewed: {error}");
             }
             away = renewed.is_err();
+            if !away {
+                // A slow database keeps it from the next renewal no longer than this.
+                let by = began + self.lease / 2;
+                let kept = tokio::time::timeout_at(by, self.keep_house()).await;
+                if let Ok(Err(error)) = kept {
+                    tracing::debug!("not all was seen to: {error}");
+                }
+            }
             if !away && pruned.is_none_or(|at| at.elapsed() > PRUNE) {
                 pruned = self.store.change_prune().await.is_ok().then(Instant::now);
             }
-            // Soon again while the database is away.
-            let wait = self.lease / if away { 10 } else { RENEWALS };
+            // Soon again while the database is away. A slow one is asked as often as a quick one.
             let stop = self.member().until.lock().stop;
-            let next = Instant::now() + wait;
+            let next = match away {
+                true => Instant::now() + self.lease / 10,
+                false => began + self.lease / RENEWALS,
+            };
             tokio::time::sleep_until(if member.lost.is_cancelled() {
                 next
             } else {
@@ -195,20 +223,42 @@ impl Replica {
 
     async fn renew(&self, member: &Member) -> store::Result<()> {
         let until = Until::of(self.lease);
-        if !self.store.replica_renew(&member.id, self.lease).await? {
+        let held = member.held.lock().clone();
+        let renewed = self.own.replica_renew(&member.id, self.lease).await?;
+        let Some(has) = renewed else {
             self.lose(member, "it was taken for lost");
+            return self.rejoin().await;
+        };
+        // What was given back meanwhile does not matter.
+        let lacks = {
+            let now = member.held.lock();
+            let mut held = held.iter().filter(|(name, _)| now.contains_key(*name));
+            held.any(|(name, fence)| has.get(name) != Some(fence))
+        };
+        if lacks {
+            self.lose(member, "the database lacks a lease that it gave");
             return self.rejoin().await;
         }
         *member.until.lock() = until;
         self.warn_sentinel(member);
-        self.remove_lost().await?;
-        self.look().await
+        self.note_clock();
+        Ok(())
     }
 
-    /// Looks who is there and what they hold.
-    async fn look(&self) -> store::Result<()> {
-        let replicas = self.store.replica_list().await?;
-        let leases = self.store.lease_list().await?;
+    /// Notices failovers and who is lost, who is there, and what they hold.
+    async fn keep_house(&self) -> store::Result<()> {
+        if self.store.timeline_is_new().await? {
+            let time = self.lease.as_secs();
+            tracing::warn!(
+                "the database goes on from a standby or a backup, and may lack what was written last: leases that are free are given in {time} s"
+            );
+            self.store.timeline_begin().await?;
+        }
+        for lost in self.store.replica_remove_lost().await? {
+            tracing::warn!(id = lost.id, host = lost.name, "a replica is lost");
+        }
+        let (replicas, leases) =
+            tokio::try_join!(self.store.replica_list(), self.store.lease_list())?;
         let now = (
             replicas.into_iter().map(|replica| replica.id).collect(),
             leases.iter().map(|lease| lease.fence).collect(),
@@ -221,11 +271,22 @@ impl Replica {
         Ok(())
     }
 
-    async fn remove_lost(&self) -> store::Result<()> {
-        for lost in self.store.replica_remove_lost().await? {
-            tracing::warn!(id = lost.id, host = lost.name, "a replica is lost");
+    /// Tells once when the clock of this machine is far from the database's.
+    fn note_clock(&self) {
+        let ahead = clock::ahead();
+        let seconds = (ahead + ahead.signum() * 500_000) / 1_000_000;
+        if self
+            .clock
+            .swap(seconds, Ordering::Relaxed)
+            .abs_diff(seconds)
+            > MAX_SKEW_SECONDS
+        {
+            tracing::warn!(
+                "the clock of this machine is {} s {} the database's, which is gone by",
+                seconds.abs(),
+                if seconds > 0 { "behind" } else { "ahead of" }
+            );
         }
-        Ok(())
     }
 
     fn lose(&self, member: &Member, why: &str) {
@@ -241,7 +302,7 @@ impl Replica {
     }
 
     async fn rejoin(&self) -> store::Result<()> {
-        let member = add(&self.store, self.lease, &self.file, &self.address).await?;
+        let member = add(&self.own, self.lease, &self.file, &self.address).await?;
         tracing::info!(id = member.id, "this replica joined again");
         *self.member.lock() = member;
         self.spawner.end_all_at(None);
@@ -270,14 +331,9 @@ impl Replica {
             return Ok((*fence, member.lost.clone()));
         }
         let told = |error: store::Error| NotTaken::No(error.to_string());
-        let fence = match self
-            .store
-            .lease_take(name, &member.id)
-            .await
-            .map_err(told)?
-        {
-            Some(fence) => fence,
-            None => self.held_elsewhere(name, &member).await?,
+        let taken = self.store.lease_take(name, &member.id, self.lease).await;
+        let Some(fence) = taken.map_err(told)? else {
+            return Err(self.held_elsewhere(name).await.unwrap_or_else(told));
         };
         member.held.lock().insert(name.to_owned(), fence);
         self.warn_sentinel(&member);
@@ -315,19 +371,16 @@ impl Replica {
         Ok(others.find(|row| row.id == lease.holder))
     }
 
-    /// The fence, if this replica took the lease and did not hear of it.
-    async fn held_elsewhere(&self, name: &str, member: &Member) -> Result<i64, NotTaken> {
-        let told = |error: store::Error| NotTaken::No(error.to_string());
-        let leases = self.store.lease_list().await.map_err(told)?;
-        let lease = leases.into_iter().find(|lease| lease.name == name);
-        let nobodys = || NotTaken::No("another replica is about to take it".to_owned());
-        let lease = lease.ok_or_else(nobodys)?;
-        if lease.holder == member.id {
-            return Ok(lease.fence);
-        }
-        let replicas = self.store.replica_list().await.map_err(told)?;
+    /// Who has a lease that this replica does not get.
+    async fn held_elsewhere(&self, name: &str) -> store::Result<NotTaken> {
+        let leases = self.store.lease_list().await?;
+        let Some(lease) = leases.into_iter().find(|lease| lease.name == name) else {
+            let why = "its lease is about to be given; after a failover of the database that takes the time of a lease";
+            return Ok(NotTaken::No(why.to_owned()));
+        };
+        let replicas = self.store.replica_list().await?;
         let holder = replicas.into_iter().find(|row| row.id == lease.holder);
-        Err(match holder {
+        Ok(match holder {
             Some(row) => NotTaken::By(Box::new(row)),
             None => NotTaken::No(format!("it ran on replica {}, which is lost", lease.holder)),
         })
@@ -336,14 +389,15 @@ impl Replica {
     /// Gives a lease back, if it has it.
     pub(crate) async fn give_back(&self, name: &str) {
         let member = self.member();
-        let fence = member.held.lock().get(name).copied();
+        // First, or it would be missed when the next renewal looks for it.
+        let fence = member.held.lock().remove(name);
         let Some(fence) = fence else { return };
         match self.store.lease_release(name, fence).await {
-            Ok(()) => {
-                member.held.lock().remove(name);
-                self.warn_sentinel(&member);
+            Ok(()) => self.warn_sentinel(&member),
+            Err(error) => {
+                member.held.lock().insert(name.to_owned(), fence);
+                tracing::warn!(lease = name, "a lease is not given back: {error}");
             }
-            Err(error) => tracing::warn!(lease = name, "a lease is not given back: {error}"),
         }
     }
 

@@ -29,7 +29,7 @@ use crate::{
     clients::Clients,
     console::{self, Apps},
     gateway::{
-        self, Front, Guard, Leases, Seal,
+        self, For, Front, Guard, Leases, Seal,
         peers::{self, Peers},
     },
     hosting::Hosting,
@@ -231,13 +231,15 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     let declared = CancellationToken::new();
     let serving = async {
         declared.cancelled().await;
-        gateway::serve(listener, front.clone(), Some(other), over.clone(), drain).await
+        let whom = For::Clients(other.clone());
+        gateway::serve(listener, front.clone(), whom, over.clone(), drain).await
     };
     // Open for longer than that for clients: other replicas have what runs here until it is theirs.
     let closed_inside = CancellationToken::new();
     let serving_inside = inside.map(|inside| {
         let (front, over) = (front.clone(), closed_inside.clone());
-        let serving = gateway::serve(inside, front, None, over, Duration::ZERO);
+        let whom = For::Replicas(other.clone());
+        let serving = gateway::serve(inside, front, whom, over, Duration::ZERO);
         AbortOnDropHandle::new(TaskTracker::new().spawn(serving))
     });
     let sandbox = async {

@@ -435,7 +435,7 @@ async fn d01_conformance_through_three_replicas() {
         for _ in 0..3 {
             let entry = with(upstream.clone(), json!({ "maxConcurrency": 64 }));
             let setup = Setup::new().server(NAME, entry);
-            let setup = setup.of_replica(&database, replicas.first());
+            let setup = setup.of_replica(database.url(), replicas.first());
             replicas.push(setup.serve().await);
         }
         for replica in &replicas {

@@ -355,3 +355,17 @@ async fn what_cannot_be_opened() {
         assert!(!text.contains("hunter2"), "{text}");
     }
 }
+
+/// One that names two servers would be led to whichever answers, which may be the one that is not written to.
+#[tokio::test]
+async fn a_url_names_one_server() {
+    for url in [
+        "postgres://u:p@a,b/d",
+        "postgres://u:p@a:1,b:2/d?target_session_attrs=read-write",
+        "postgres:///d?user=u&password=p&host=a,b",
+    ] {
+        let refused = Store::open(&Location::Postgres(url.to_owned())).await;
+        let refused = refused.unwrap_err().to_string();
+        assert!(refused.contains("it names several hosts"), "{refused}");
+    }
+}

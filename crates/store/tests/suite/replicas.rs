@@ -6,7 +6,7 @@ use store::{CallStatus, CallWrite, NewReplica, NewRun, Page, RunFilter, Store};
 
 use crate::{
     audit::{intent, outcome},
-    support::{Db, project},
+    support::{Db, Place, project},
 };
 
 fn new(id: &str) -> NewReplica<'_> {
@@ -46,7 +46,7 @@ async fn one_at_a_time_holds_a_lease_and_each_fence_is_higher() {
 
     let takes = (0..20).map(|n| {
         let (store, who) = if n % 2 == 0 { (a, "a") } else { (b, "b") };
-        store.lease_take("server:x", who)
+        store.lease_take("server:x", who, LONG)
     });
     let taken = futures_util::future::join_all(takes).await;
     let fences: Vec<i64> = taken.into_iter().filter_map(Result::unwrap).collect();
@@ -58,11 +58,11 @@ async fn one_at_a_time_holds_a_lease_and_each_fence_is_higher() {
     a.lease_release("server:x", fences[0] - 1).await.unwrap();
     assert_eq!(a.lease_list().await.unwrap().len(), 1);
     a.lease_release("server:x", fences[0]).await.unwrap();
-    let next = b.lease_take("server:x", "b").await.unwrap().unwrap();
+    let next = b.lease_take("server:x", "b", LONG).await.unwrap().unwrap();
     assert!(next > fences[0]);
     b.replica_remove("b").await.unwrap();
     assert!(a.lease_list().await.unwrap().is_empty());
-    assert_eq!(a.lease_take("server:x", "b").await.unwrap(), None);
+    assert_eq!(a.lease_take("server:x", "b", LONG).await.unwrap(), None);
 }
 
 #[tokio::test]
@@ -96,6 +96,45 @@ async fn all_agree_on_who_has_a_lease_that_is_taken_from_the_unreachable() {
     assert_eq!(agree(&holder, None).await.unwrap(), Some(holder));
 }
 
+/// After a failover leases may be missing: nobody gets one before those have run out, and no fence is given twice.
+#[tokio::test]
+async fn leases_are_given_again_when_lost_ones_have_run_out() {
+    let db = Db::postgres().await;
+    let store = &db.store;
+    for id in ["a", "b"] {
+        store.replica_add(new(id), LONG).await.unwrap();
+    }
+    let take = async |who, lease| store.lease_take("server:x", who, lease).await.unwrap();
+    let fence = take("a", LONG).await.unwrap();
+    // Whoever has it may ask again, and it is nobody else's.
+    assert_eq!(take("a", LONG).await, Some(fence));
+    assert_eq!(take("b", LONG).await, None);
+    assert!(!store.timeline_is_new().await.unwrap());
+    let changes = store.change_list().await.unwrap();
+    let keys = store.keys_revision().await.unwrap();
+
+    let Place::Server(database) = &db.place else {
+        panic!("it is a Postgres");
+    };
+    // As a standby says after the failover that lost this lease.
+    let function = "CREATE OR REPLACE FUNCTION kb.toolwharf_timeline() RETURNS TEXT LANGUAGE sql AS $$ SELECT '00000002' $$";
+    database.run(function).await;
+    store.lease_release("server:x", fence).await.unwrap();
+    assert_eq!(take("b", SHORT).await, None, "it was not noticed yet");
+    assert!(store.timeline_is_new().await.unwrap());
+    store.timeline_begin().await.unwrap();
+    assert!(!store.timeline_is_new().await.unwrap());
+    assert_eq!(take("b", LONG).await, None);
+    assert_ne!(store.change_list().await.unwrap(), changes);
+    assert_ne!(store.keys_revision().await.unwrap(), keys);
+    testkit::wait_for("the lease", Duration::from_secs(5), async || {
+        take("b", SHORT)
+            .await
+            .is_some_and(|next| next > fence + 1000)
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_replica_that_expired_cannot_come_back() {
     let db = Db::postgres().await;
@@ -103,19 +142,26 @@ async fn a_replica_that_expired_cannot_come_back() {
     for id in ["a", "b"] {
         store.replica_add(new(id), LONG).await.unwrap();
     }
-    store.lease_take("sweep", "a").await.unwrap().unwrap();
-    assert!(store.replica_renew("a", SHORT).await.unwrap());
+    store.lease_take("sweep", "a", LONG).await.unwrap().unwrap();
+    let held = store.replica_renew("a", SHORT).await.unwrap().unwrap();
+    assert!(held.contains_key("sweep"));
     testkit::wait_for("the expiry", Duration::from_secs(5), async || {
         ids(store).await == ["b"]
     })
     .await;
-    assert!(!store.replica_renew("a", LONG).await.unwrap());
+    assert!(store.replica_renew("a", LONG).await.unwrap().is_none());
     // Nobody has the lease before it was taken from whoever is lost.
-    assert_eq!(store.lease_take("sweep", "b").await.unwrap(), None);
+    assert_eq!(store.lease_take("sweep", "b", LONG).await.unwrap(), None);
     let lost = store.replica_remove_lost().await.unwrap();
     assert_eq!(lost[0].id, "a");
-    assert!(store.lease_take("sweep", "b").await.unwrap().is_some());
-    assert!(store.replica_renew("b", LONG).await.unwrap());
+    assert!(
+        store
+            .lease_take("sweep", "b", LONG)
+            .await
+            .unwrap()
+            .is_some()
+    );
+    assert!(store.replica_renew("b", LONG).await.unwrap().is_some());
 }
 
 #[tokio::test]

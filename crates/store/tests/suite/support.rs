@@ -34,7 +34,7 @@ pub(crate) struct Db {
 /// What has to live as long as the database.
 pub(crate) enum Place {
     Directory(TempDir),
-    Server(#[expect(dead_code, reason = "dropping it drops the database")] Database),
+    Server(Database),
 }
 
 impl Db {

@@ -147,6 +147,9 @@ impl Keys {
     pub(crate) async fn refresh(&self, store: &Store) -> Result<(), store::Error> {
         let mut seen = self.revision.lock().await;
         let now = monotonic_nanos();
+        if self.is_shared() {
+            store.check_writable().await?;
+        }
         let revision = Some(store.keys_revision().await?);
         if *seen == revision {
             if self.is_shared() {

@@ -18,8 +18,10 @@ use store::{Home, ReplicaRow, Store};
 
 use super::{
     Body, Front,
+    forward::BESIDE,
     guard::Refusal,
     http::{collect, empty, method_not_allowed, refusal, scope, unreadable},
+    listener::Routes,
     peers::{Forwarded, Peers},
     wire::{Upload, Wire},
 };
@@ -232,17 +234,45 @@ fn id_of(server: &ServerSpec) -> &str {
 }
 
 impl Front {
-    /// Answers another replica that asks for itself: about a server, on behalf of a principal.
+    /// Answers another replica that asks for itself, on behalf of a principal.
     pub(super) async fn answer_replica(
         self: Arc<Self>,
         request: Request<Upload>,
         forwarded: Forwarded,
         wire: Arc<Wire>,
+        other: Arc<dyn Routes>,
     ) -> Response<Body> {
-        match self.answer_about_server(request, &forwarded, wire).await {
+        let answered = match request.uri().path().starts_with(BESIDE) {
+            true => self.answer_beside(request, &forwarded, wire, other).await,
+            false => self.answer_about_server(request, &forwarded, wire).await,
+        };
+        match answered {
             Ok(response) => response,
             Err(refusal) => Self::refuse(&refusal),
         }
+    }
+
+    /// What it asks for beside MCP.
+    async fn answer_beside(
+        &self,
+        request: Request<Upload>,
+        forwarded: &Forwarded,
+        wire: Arc<Wire>,
+        other: Arc<dyn Routes>,
+    ) -> Result<Response<Body>, Refusal> {
+        let (parts, mut body) = request.into_parts();
+        let text = collect(&mut body, self.gateway.settings().limits.max_body_bytes).await?;
+        let text = body.counted(text);
+        Self::check_forwarded(Some(forwarded), &text)?;
+        let caller = forwarded.caller.clone().unwrap_or_default();
+        // What they may do, that replica has checked.
+        let who = Arc::new(Principal::new(caller, Role::Admin, None));
+        let path = parts.uri.path().strip_prefix(BESIDE).unwrap_or_default();
+        let uri = Uri::try_from(path).unwrap_or_default();
+        let mut request = Request::new(text);
+        *request.headers_mut() = parts.headers;
+        *request.uri_mut() = uri;
+        Ok(other.answer_replica(who, request, wire.account()).await)
     }
 
     async fn answer_about_server(

@@ -13,6 +13,7 @@ use super::{
     Body, Front,
     guard::Refusal,
     http::{json, refusal},
+    listener::Routes,
     peers::{Forwarded, Peer, Unanswered, Work},
     wire::{Upload, Wire},
 };
@@ -29,6 +30,9 @@ const CARRIED: [http::HeaderName; 7] = [
     modern::SESSION_ID,
 ];
 
+/// What paths of requests between replicas begin with that are not MCP.
+pub(super) const BESIDE: &str = "/beside";
+
 /// The head of a request that may have to be forwarded.
 pub(super) type Head<'r> = (&'r Method, &'r Uri, &'r HeaderMap);
 
@@ -38,6 +42,7 @@ impl Front {
         self: Arc<Self>,
         request: Request<Upload>,
         wire: Arc<Wire>,
+        other: Arc<dyn Routes>,
     ) -> Response<Body> {
         const NONE: (StatusCode, &str) = (StatusCode::NOT_FOUND, "there are no replicas");
         const LEAVING: (StatusCode, &str) = (
@@ -65,7 +70,7 @@ impl Front {
             Ok(request) => match request.extensions().get::<Forwarded>() {
                 Some(forwarded) if forwarded.caller.is_some() => {
                     let forwarded = forwarded.clone();
-                    Box::pin(self.answer_replica(request, forwarded, wire)).await
+                    Box::pin(self.answer_replica(request, forwarded, wire, other)).await
                 }
                 _ => Box::pin(self.answer(request, wire)).await,
             },
@@ -120,15 +125,18 @@ impl Front {
         principal: &'a Principal,
         forwarded: bool,
     ) -> Option<BoxFuture<'a, Option<Response<Body>>>> {
-        let peers = self.peers.as_ref().filter(|_| !forwarded)?;
-        let address = self.seal.place(&engine::place_of(frame)?)?;
-        if address == peers.address() {
-            return None;
-        }
+        let address = self.place_elsewhere(frame).filter(|_| !forwarded)?;
         Some(Box::pin(async move {
             let work = Work::Place(&address);
             self.forward_to(work, head, frame.text(), principal).await
         }))
+    }
+
+    /// Where the replica is that has the call on hold, or the task, that a request is about; `None`: this one has it, or nobody.
+    pub(crate) fn place_elsewhere(&self, frame: &Frame) -> Option<String> {
+        let peers = self.peers.as_ref()?;
+        let address = self.seal.place(&engine::place_of(frame)?)?;
+        (address != peers.address()).then_some(address)
     }
 
     /// The same for a session of HTTP+SSE, which ends with the replica that opened it.
@@ -145,6 +153,34 @@ impl Front {
         Box::pin(self.forward_to(work, head, text, principal)).await
     }
 
+    /// Has another replica answer a request beside MCP, on behalf of somebody who may ask for it. `last` is the last event of a stream that breaks off.
+    /// `None`: it is not there.
+    ///
+    /// # Errors
+    /// It was lost while it worked on the request.
+    pub(crate) async fn forward_beside(
+        &self,
+        address: &str,
+        (who, path): (&Principal, &str),
+        headers: &HeaderMap,
+        body: &Bytes,
+        last: impl FnOnce(&str) -> Bytes,
+    ) -> Option<Result<Response<Body>, String>> {
+        let uri = Uri::try_from(format!("{BESIDE}{path}")).ok()?;
+        let mut carried = HeaderMap::new();
+        for name in [header::ACCEPT, header::CONTENT_TYPE] {
+            if let Some(value) = headers.get(&name) {
+                carried.insert(name, value.clone());
+            }
+        }
+        let head = (&Method::POST, &uri, &carried);
+        let sent = self.sent(Work::Place(address), head, body, Some(&who.id));
+        Some(match sent.await? {
+            Ok((answer, peer)) => Ok(self.relayed(answer, peer, |why| Some(last(why)), who)),
+            Err(why) => Err(why),
+        })
+    }
+
     async fn forward_to(
         &self,
         work: Work<'_>,
@@ -152,30 +188,51 @@ impl Front {
         text: &Bytes,
         principal: &Principal,
     ) -> Option<Response<Body>> {
+        Some(match self.sent(work, head, text, None).await? {
+            Ok((answer, peer)) => {
+                let last = |why: &str| {
+                    let failure = failure(text, why)?;
+                    Some(sse::encode(Some("message"), None, &failure))
+                };
+                self.relayed(answer, peer, last, principal)
+            }
+            Err(why) => match failure(text, &why) {
+                Some(failure) => json(StatusCode::OK, failure),
+                None => Self::refuse(&refusal(StatusCode::BAD_GATEWAY, &why)),
+            },
+        })
+    }
+
+    /// The answer of whichever replica does this; `None`: that is this one.
+    ///
+    /// # Errors
+    /// It was lost while it worked on the request.
+    async fn sent(
+        &self,
+        work: Work<'_>,
+        head: Head<'_>,
+        text: &Bytes,
+        caller: Option<&str>,
+    ) -> Option<Result<(Response<Incoming>, Peer), String>> {
         let peers = self.peers.as_ref()?;
         let mut moved = false;
         loop {
             let peer = peers.worker(work).await?;
-            match peers.send(&peer, head, text.clone(), None).await {
-                Ok(answer) => return Some(self.relayed(answer, peer, text, principal)),
+            match peers.send(&peer, head, text.clone(), caller).await {
+                Ok(answer) => return Some(Ok((answer, peer))),
                 Err(Unanswered::Moved) if !moved => moved = true,
                 Err(Unanswered::Away | Unanswered::Moved) => peers.note_away(&peer),
-                Err(Unanswered::Lost(why)) => {
-                    return Some(match failure(text, &why) {
-                        Some(failure) => json(StatusCode::OK, failure),
-                        None => Self::refuse(&refusal(StatusCode::BAD_GATEWAY, &why)),
-                    });
-                }
+                Err(Unanswered::Lost(why)) => return Some(Err(why)),
             }
         }
     }
 
-    /// The answer of another replica. A stream that breaks off with it ends with an error for what it was to answer.
+    /// The answer of another replica. A stream that breaks off with it ends with an event that says so.
     fn relayed(
         &self,
         answer: Response<Incoming>,
         peer: Peer,
-        text: &Bytes,
+        last: impl FnOnce(&str) -> Option<Bytes>,
         principal: &Principal,
     ) -> Response<Body> {
         let (parts, body) = answer.into_parts();
@@ -186,7 +243,7 @@ impl Front {
                 "replica {} was lost while it worked on this request, which may have been carried out",
                 peer.host
             );
-            let last = failure(text, &why).map(|text| sse::encode(Some("message"), None, &text));
+            let last = last(&why);
             let events =
                 stream::unfold((Some(body), peer, last), |(body, peer, last)| async move {
                     let mut body = body?;

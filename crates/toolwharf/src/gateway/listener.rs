@@ -13,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use futures_util::{FutureExt as _, future::Either};
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
@@ -46,14 +47,28 @@ const FIRST: Duration = Duration::from_millis(500);
 /// Connections beyond the cap for administrators on this machine.
 const RESERVED: usize = 32;
 
+/// The answer to a request that is not MCP's.
+pub(crate) type Answered = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
+
 /// All routes but those of MCP.
 pub(crate) trait Routes: Send + Sync {
     /// Answers a request; what its answer holds back is charged to the account.
-    fn answer(
+    fn answer(&self, request: Request<Upload>, account: &Arc<Account>) -> Answered;
+
+    /// The same for another replica, which has checked that `who` may ask for it.
+    fn answer_replica(
         &self,
-        request: Request<Upload>,
+        who: Arc<Principal>,
+        request: Request<Bytes>,
         account: &Arc<Account>,
-    ) -> Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
+    ) -> Answered;
+}
+
+/// Whom a listener is for, with what it answers beside MCP.
+#[derive(Clone)]
+pub(crate) enum For {
+    Clients(Arc<dyn Routes>),
+    Replicas(Arc<dyn Routes>),
 }
 
 /// How many connections there are.
@@ -108,11 +123,11 @@ fn full(most: usize) -> String {
 }
 
 /// Serves connections until `over`, then lets requests in flight finish for `drain`. Connections that are still busy then go on
-/// until the program ends, and are given back to wait for. Without `other` it is the listener for replicas.
+/// until the program ends, and are given back to wait for.
 pub(crate) async fn serve(
     listener: TcpListener,
     front: Arc<Front>,
-    other: Option<Arc<dyn Routes>>,
+    whom: For,
     over: CancellationToken,
     drain: Duration,
 ) -> TaskTracker {
@@ -129,7 +144,7 @@ pub(crate) async fn serve(
                 connections.spawn(connection(
                     socket,
                     front.clone(),
-                    other.clone(),
+                    whom.clone(),
                     over.clone(),
                     seat,
                 ));
@@ -189,7 +204,7 @@ pub(crate) async fn serve(
 async fn connection(
     socket: TcpStream,
     front: Arc<Front>,
-    other: Option<Arc<dyn Routes>>,
+    whom: For,
     over: CancellationToken,
     seat: Seat,
 ) {
@@ -200,7 +215,7 @@ async fn connection(
     // Boxed, so that it is gone once a stream has taken over.
     let wire = Wire::new(front.backlog());
     let account = wire.account().clone();
-    let takeover = Box::pin(http(&mut socket, &front, other, &over, &seat, wire)).await;
+    let takeover = Box::pin(http(&mut socket, &front, whom, &over, &seat, wire)).await;
     if let Some(mut takeover) = takeover {
         let ended = idle::run(&mut socket, &mut takeover, &account, &over).await;
         if let Err(error) = ended {
@@ -218,20 +233,20 @@ async fn connection(
 async fn http(
     socket: &mut TcpStream,
     front: &Arc<Front>,
-    other: Option<Arc<dyn Routes>>,
+    whom: For,
     over: &CancellationToken,
     seat: &Seat,
     wire: Arc<Wire>,
 ) -> Option<Takeover> {
     let cap = seat.reserved.then_some(seat.crowd.most);
-    let inside = other.is_none();
+    let inside = matches!(whom, For::Replicas(_));
     let service = {
         let front = front.clone();
         let wire = wire.clone();
         service_fn(move |request: Request<Incoming>| {
-            let counted = other.is_none().then(|| front.counted());
+            let counted = inside.then(|| front.counted());
             let at_work = AtWork::begin(wire.clone(), counted);
-            answer(&front, other.as_ref(), &wire, request, cap)
+            answer(&front, &whom, &wire, request, cap)
                 .map(|answer| Ok::<_, io::Error>(answer.map(|body| Download::new(body, at_work))))
         })
     };
@@ -370,15 +385,20 @@ impl AsyncWrite for Counted<'_> {
 /// The future of what answers MCP is small, for it is moved into its connection; all others are boxed.
 fn answer(
     front: &Arc<Front>,
-    other: Option<&Arc<dyn Routes>>,
+    whom: &For,
     wire: &Arc<Wire>,
     request: Request<Incoming>,
     cap: Option<usize>,
 ) -> impl Future<Output = Response<Body>> + use<> {
     let request = request.map(|body| front.upload(body, wire));
-    let Some(other) = other else {
-        let forwarded = front.clone().answer_forwarded(request, wire.clone());
-        return Either::Right(Box::pin(forwarded) as Pin<Box<dyn Future<Output = _> + Send>>);
+    let other = match whom {
+        For::Clients(other) => other,
+        For::Replicas(other) => {
+            let forwarded = front
+                .clone()
+                .answer_forwarded(request, wire.clone(), other.clone());
+            return Either::Right(Box::pin(forwarded) as Answered);
+        }
     };
     if let Some(most) = cap
         && !is_reserved_for(front, &request)
@@ -386,7 +406,7 @@ fn answer(
         let mut response = Front::refuse(&refusal(StatusCode::SERVICE_UNAVAILABLE, &full(most)));
         let close = HeaderValue::from_static("close");
         response.headers_mut().insert(header::CONNECTION, close);
-        return Either::Right(Box::pin(ready(response)) as Pin<Box<dyn Future<Output = _> + Send>>);
+        return Either::Right(Box::pin(ready(response)) as Answered);
     }
     if Front::owns(request.uri().path()) {
         return Either::Left(front.clone().answer(request, wire.clone()));

@@ -27,6 +27,6 @@ pub(crate) use body::{Answering, Body, KEEP_ALIVE};
 pub(crate) use elsewhere::Leases;
 pub(crate) use guard::{Asked, Guard, METADATA, Refusal, challenge};
 pub(crate) use http::{Front, collect, json_body, prefers_stream};
-pub(crate) use listener::{Routes, serve};
+pub(crate) use listener::{Answered, For, Routes, serve};
 pub(crate) use seal::Seal;
 pub(crate) use wire::Upload;

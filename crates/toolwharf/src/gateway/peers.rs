@@ -57,7 +57,7 @@ const CARRIED: [HeaderName; 9] = [
 ];
 /// What those begin with that repeat arguments of a tool (2026-07-28 basic/transports/streamable-http).
 const PARAM: &str = "mcp-param-";
-/// Seconds that a sealed head is good for, and by which the clocks of two replicas may differ.
+/// Seconds that a sealed head is good for, and by which the times of two replicas may differ: both have the database's, as exactly as it answers.
 const MAX_AGE_SECONDS: i64 = 30;
 /// Heads that were opened and are remembered, so that none opens twice: some 20,000 requests a second.
 const MAX_SEEN: usize = 512 << 10;
@@ -496,7 +496,7 @@ impl Peers {
         if !(-MAX_AGE_SECONDS..=MAX_AGE_SECONDS).contains(&(now - head.t)) {
             return Err((
                 StatusCode::FORBIDDEN,
-                "this forwarded request is too old, or the clocks of the replicas differ by more than 30 s",
+                "this forwarded request is too old, or of a replica that has another time than the database",
             ));
         }
         if head.to != self.replica.id() {

@@ -39,7 +39,7 @@ use crate::{
 /// Longest time of one call.
 const LONGEST_MS: u64 = 3_600_000;
 /// Messages of a call that wait for a slow reader.
-const BOUNDS: Bounds = Bounds {
+pub(super) const BOUNDS: Bounds = Bounds {
     messages: 256,
     bytes: 8 << 20,
 };
@@ -86,7 +86,13 @@ where
         permit(&who, Role::Call, server.spec.owner.as_ref())?;
         let (parts, body) = request.into_parts();
         let outbox = Outbox::charged(BOUNDS, account);
-        let mut response = call(rest, &who, server, &parts.headers, body, outbox).await?;
+        let call = Call {
+            who: &who,
+            server,
+            headers: &parts.headers,
+            is_forwarded: false,
+        };
+        let mut response = call.read(rest, body, outbox).await?;
         response.extensions_mut().insert(who);
         Ok(response)
     };
@@ -106,74 +112,109 @@ pub(super) async fn routed(
     body: axum::body::Body,
 ) -> Result<Response<axum::body::Body>, Problem> {
     let server = rest.enabled(&target).await?;
-    let response = call(rest, &who, server, &headers, body, Outbox::new(BOUNDS)).await?;
+    let call = Call {
+        who: &who,
+        server,
+        headers: &headers,
+        is_forwarded: false,
+    };
+    let response = call.read(rest, body, Outbox::new(BOUNDS)).await?;
     Ok(response.map(axum::body::Body::new))
 }
 
-async fn call<B>(
-    rest: AppState,
-    who: &Principal,
-    server: Arc<Server>,
-    headers: &HeaderMap,
-    mut body: B,
-    outbox: Arc<Outbox>,
-) -> Result<Response<Body>, Problem>
-where
-    B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Unpin,
-{
-    let (most, depth) = {
-        let limits = &rest.gateway.settings().limits;
-        (limits.max_body_bytes, limits.max_depth)
-    };
-    let text = collect(&mut body, most).await?;
-    let streams = prefers_stream(headers);
-    let quick = if streams { None } else { plain(&text, depth) };
-    let (frame, timeout, capabilities, replay_of) = match quick {
-        Some(frame) => (frame, None, None, None),
-        None => {
-            let asked = input::read(&text, depth)?;
-            let frame = request(&asked, streams, depth)?;
-            let of_client = asked.capabilities.as_deref().map(RawValue::get);
-            let of_client = of_client.map(|text| Bytes::copy_from_slice(text.as_bytes()));
-            let replay_of = match asked.replay_of.as_deref() {
-                Some(call) => Some(Box::pin(rest.replayed(who, call)).await?),
-                None => None,
-            };
-            (frame, timeout(&asked)?, of_client, replay_of)
-        }
-    };
-    let scope = Scope {
-        project: server.spec.owner.clone(),
-        server: Some(server.name().clone()),
-        ..Scope::default()
-    };
-    // The project's settings say which tools are switched off.
-    rest.projects.admit(&scope).await?;
-    let principal = who.id.clone();
-    let caller = match capabilities {
-        Some(_) => Caller::modern(scope, principal, outbox.clone()),
-        None => Caller::legacy(scope, principal, outbox.clone()),
-    };
-    let caller = Caller {
-        may_use: true,
-        timeout,
-        modern_capabilities: capabilities,
-        replay_of,
-        ..caller
-    };
-    let gateway = rest.gateway.clone();
-    let name = server.name().clone();
-    let answering: Answering =
-        Box::pin(async move { gateway.call(&caller, &server, &frame).await });
-    if streams {
-        return Ok(streamed(name, outbox, answering));
+/// A call that is to be made.
+pub(super) struct Call<'c> {
+    pub(super) who: &'c Principal,
+    pub(super) server: Arc<Server>,
+    pub(super) headers: &'c HeaderMap,
+    /// Another replica has sent it.
+    pub(super) is_forwarded: bool,
+}
+
+impl Call<'_> {
+    async fn read<B>(
+        self,
+        rest: AppState,
+        mut body: B,
+        outbox: Arc<Outbox>,
+    ) -> Result<Response<Body>, Problem>
+    where
+        B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Unpin,
+    {
+        let most = rest.gateway.settings().limits.max_body_bytes;
+        let text = collect(&mut body, most).await?;
+        self.made(&rest, text, outbox).await
     }
-    let result = outcome(&name, answering.await)?;
-    let mut text = Vec::with_capacity(result.len() + 11);
-    text.extend_from_slice(b"{\"result\":");
-    text.extend_from_slice(&result);
-    text.push(b'}');
-    Ok(json_body(StatusCode::OK, Body::text(text)))
+
+    pub(super) async fn made(
+        self,
+        rest: &Rest,
+        text: Bytes,
+        outbox: Arc<Outbox>,
+    ) -> Result<Response<Body>, Problem> {
+        let depth = rest.gateway.settings().limits.max_depth;
+        let Self {
+            who,
+            server,
+            headers,
+            is_forwarded,
+        } = self;
+        let streams = prefers_stream(headers);
+        let quick = if streams { None } else { plain(&text, depth) };
+        let (frame, timeout, capabilities, replay_of) = match quick {
+            Some(frame) => (frame, None, None, None),
+            None => {
+                let asked = input::read(&text, depth)?;
+                let frame = request(&asked, streams, depth)?;
+                let of_client = asked.capabilities.as_deref().map(RawValue::get);
+                let of_client = of_client.map(|text| Bytes::copy_from_slice(text.as_bytes()));
+                let replay_of = match asked.replay_of.as_deref() {
+                    Some(call) => Some(Box::pin(rest.replayed(who, call)).await?),
+                    None => None,
+                };
+                if !is_forwarded && let Some(address) = rest.front.place_elsewhere(&frame) {
+                    let key = server.spec.key();
+                    let answer = Box::pin(rest.call_at(&address, who, &key, headers, &text));
+                    if let Some(answer) = answer.await {
+                        return answer;
+                    }
+                }
+                (frame, timeout(&asked)?, of_client, replay_of)
+            }
+        };
+        let scope = Scope {
+            project: server.spec.owner.clone(),
+            server: Some(server.name().clone()),
+            ..Scope::default()
+        };
+        // The project's settings say which tools are switched off.
+        rest.projects.admit(&scope).await?;
+        let principal = who.id.clone();
+        let caller = match capabilities {
+            Some(_) => Caller::modern(scope, principal, outbox.clone()),
+            None => Caller::legacy(scope, principal, outbox.clone()),
+        };
+        let caller = Caller {
+            may_use: true,
+            timeout,
+            modern_capabilities: capabilities,
+            replay_of,
+            ..caller
+        };
+        let gateway = rest.gateway.clone();
+        let name = server.name().clone();
+        let answering: Answering =
+            Box::pin(async move { gateway.call(&caller, &server, &frame).await });
+        if streams {
+            return Ok(streamed(name, outbox, answering));
+        }
+        let result = outcome(&name, answering.await)?;
+        let mut text = Vec::with_capacity(result.len() + 11);
+        text.extend_from_slice(b"{\"result\":");
+        text.extend_from_slice(&result);
+        text.push(b'}');
+        Ok(json_body(StatusCode::OK, Body::text(text)))
+    }
 }
 
 impl Rest {

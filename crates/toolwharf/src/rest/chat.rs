@@ -8,11 +8,11 @@ use std::sync::{
 use agent::{ChatEvent, Conversation, Keep, Raw};
 use api::{ChatAnswers, ChatRequest, ConversationInfo, Conversations, WholeConversation};
 use axum::{
-    Json,
+    Extension, Json,
     body::Bytes,
     extract::{Path, State},
     http::StatusCode,
-    response::Response,
+    response::{IntoResponse as _, Response},
 };
 use futures_util::{StreamExt as _, future::BoxFuture, stream};
 use model::ProjectId;
@@ -20,8 +20,8 @@ use serde_json::{Value, json};
 use store::{ConversationDetail, ConversationRow, Store};
 
 use super::{
-    AppState, Problem,
-    access::Within,
+    AppState, Problem, Rest,
+    access::{Who, Within},
     answer::event_stream,
     input::{self, Page},
 };
@@ -246,27 +246,48 @@ pub(super) async fn show(
     }))
 }
 
-/// Answers what a server asks in the course of a turn.
+/// Answers what a server asks in the course of a turn, which may be under way on another replica.
 pub(super) async fn answer(
     State(rest): State<AppState>,
+    Extension(who): Who,
     Within(project): Within,
     Path(id): Path<String>,
     body: Result<Bytes, axum::extract::rejection::BytesRejection>,
-) -> Result<StatusCode, Problem> {
+) -> Result<Response, Problem> {
     let body = input::whole(body)?;
-    let given: ChatAnswers = input::typed(&mut serde_json::Deserializer::from_slice(&body))?;
-    let Some(questions) = rest.agents.questions(project.as_ref(), &id) else {
-        let why = format!("no turn of the conversation `{id}` is under way here: nothing is asked");
-        return Err(Problem::new(409, why));
-    };
-    let call = &given.call;
-    match questions.answer(call, Raw::of(&given.answers)) {
-        true => Ok(StatusCode::NO_CONTENT),
-        false => {
-            let why = format!("nothing is asked in the call `{call}`, or not any more");
-            Err(Problem::new(409, why))
-        }
+    if let Some(status) = answered(&rest, project.as_ref(), &id, &body) {
+        return Ok(status?.into_response());
     }
+    let place = rest.agents.store().run_place(project.as_ref(), &id).await?;
+    let conversation = (project.as_ref(), id.as_str());
+    if let Some(address) = place
+        && let Some(answer) = rest.answers_at(&address, &who, conversation, &body).await
+    {
+        return answer.map(|answer| answer.map(axum::body::Body::new));
+    }
+    let why = format!("no turn of the conversation `{id}` is under way: nothing is asked");
+    Err(Problem::new(409, why))
+}
+
+/// Gives answers to the turn of a conversation; `None`: none is under way here.
+pub(super) fn answered(
+    rest: &Rest,
+    project: Option<&ProjectId>,
+    id: &str,
+    body: &[u8],
+) -> Option<Result<StatusCode, Problem>> {
+    let questions = rest.agents.questions(project, id)?;
+    let given = input::typed(&mut serde_json::Deserializer::from_slice(body));
+    Some(given.and_then(|given: ChatAnswers| {
+        let call = &given.call;
+        match questions.answer(call, Raw::of(&given.answers)) {
+            true => Ok(StatusCode::NO_CONTENT),
+            false => {
+                let why = format!("nothing is asked in the call `{call}`, or not any more");
+                Err(Problem::new(409, why))
+            }
+        }
+    }))
 }
 
 pub(super) async fn remove(

@@ -27,6 +27,7 @@ mod products;
 mod projects;
 mod registry;
 mod replicas;
+mod returns;
 mod route;
 mod routes;
 mod runs;
@@ -38,11 +39,12 @@ mod status;
 mod tools;
 mod update;
 
-use std::{collections::BTreeMap, pin::Pin, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use axum::{Json, Router, middleware};
+use bytes::Bytes;
 use engine::Gateway;
-use http::{Request, Response};
+use http::Request;
 use mcp::backlog::Account;
 use serde::Serialize;
 use tokio::sync::{Mutex, MutexGuard, OwnedSemaphorePermit, Semaphore};
@@ -58,9 +60,9 @@ pub(crate) use self::{
 };
 use crate::{
     agents::Agents,
-    auth::Keys,
+    auth::{Keys, Principal},
     clients::Clients,
-    gateway::{Body, Front, Routes, Upload},
+    gateway::{Answered, Body, Front, Routes, Upload},
     hosting::Hosting,
     install::Catalogue,
     live::Live,
@@ -193,11 +195,7 @@ impl Site {
 }
 
 impl Routes for Site {
-    fn answer(
-        &self,
-        request: Request<Upload>,
-        account: &Arc<Account>,
-    ) -> Pin<Box<dyn Future<Output = Response<Body>> + Send>> {
+    fn answer(&self, request: Request<Upload>, account: &Arc<Account>) -> Answered {
         if let Some(id) = bridge::called(&request) {
             let (rest, account) = (self.rest.clone(), account.clone());
             return Box::pin(bridge::answer(rest, id, account, request));
@@ -211,6 +209,20 @@ impl Routes for Site {
                 Ok(response) => response.map(Body::Other),
             }
         })
+    }
+
+    fn answer_replica(
+        &self,
+        who: Arc<Principal>,
+        request: Request<Bytes>,
+        account: &Arc<Account>,
+    ) -> Answered {
+        Box::pin(returns::answer(
+            self.rest.clone(),
+            who,
+            request,
+            account.clone(),
+        ))
     }
 }
 

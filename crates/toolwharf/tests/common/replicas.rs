@@ -3,15 +3,15 @@
 use std::{fs, net::TcpListener, process::Command};
 
 use tempfile::TempDir;
-use testkit::{DEADLINE, Process, RawClient, postgres::Database, wait_for};
+use testkit::{DEADLINE, Process, RawClient, wait_for};
 
 use super::{Gateway, Setup};
 
 impl Setup {
-    /// One of several on the same Postgres, with the same master key and the first one's administrator.
-    pub(crate) fn of_replica(self, database: &Database, first: Option<&Gateway>) -> Self {
+    /// One of several on the Postgres of this URL, with the same master key and the first one's administrator.
+    pub(crate) fn of_replica(self, url: &str, first: Option<&Gateway>) -> Self {
         let setup = self
-            .env("TOOLWHARF_DATABASE_URL", database.url())
+            .env("TOOLWHARF_DATABASE_URL", url)
             .env("TOOLWHARF_MASTER_KEY", &"5a".repeat(32));
         if let Some(first) = first {
             let data = setup.folder().join("data");

@@ -126,7 +126,7 @@ async fn d01_a_projects_server_runs_on_one_replica_where_that_is_set() {
     let mut replicas: Vec<Gateway> = Vec::new();
     for _ in 0..3 {
         let setup = Setup::new()
-            .of_replica(&database, replicas.first())
+            .of_replica(database.url(), replicas.first())
             .settings(one);
         replicas.push(setup.serve().await);
     }

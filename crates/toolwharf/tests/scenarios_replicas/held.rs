@@ -213,7 +213,7 @@ async fn d03_a_server_that_was_stopped_stays_stopped() {
 
 async fn d04(way: Way) {
     let database = database().await;
-    let proxy = Proxy::to(&database).await;
+    let proxy = Proxy::to(database.url()).await;
     let first = replica(proxy.url(), None).await;
     let hosted = Hosted::register(&first).await;
     let second = replica(database.url(), Some(&first)).await;

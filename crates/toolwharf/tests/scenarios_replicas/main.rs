@@ -11,9 +11,14 @@ mod common;
 
 mod changes;
 mod clients;
+mod clocks;
 mod elsewhere;
+mod failover;
 mod forward;
 mod held;
 mod load;
+mod many;
+mod returns;
 mod sessions;
+mod slow;
 mod support;

@@ -180,7 +180,7 @@ async fn d02_requests_at_once_take_a_session_up_once() {
 
 /// One of several on the same Postgres, with the same master key and the first one's administrator.
 pub(crate) async fn replica(database: &Database, first: Option<&Gateway>) -> Gateway {
-    let setup = setup().of_replica(database, first);
+    let setup = setup().of_replica(database.url(), first);
     setup.connected().await
 }
 

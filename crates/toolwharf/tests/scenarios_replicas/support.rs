@@ -3,7 +3,7 @@
 use std::{
     fs,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread::JoinHandle,
@@ -32,6 +32,15 @@ pub(crate) const LEASE: &str = "4s";
 
 /// A gateway of the database at `url`; one after the first shares its keys.
 pub(crate) async fn replica(url: &str, first: Option<&Gateway>) -> Gateway {
+    replica_with(url, first, |setup| setup).await
+}
+
+/// [`replica`] with more of a setup.
+pub(crate) async fn replica_with(
+    url: &str,
+    first: Option<&Gateway>,
+    more: impl FnOnce(Setup) -> Setup,
+) -> Gateway {
     let setup = Setup::new()
         .env("TOOLWHARF_DATABASE_URL", url)
         .settings(&format!(
@@ -45,7 +54,7 @@ pub(crate) async fn replica(url: &str, first: Option<&Gateway>) -> Gateway {
             fs::copy(first.folder().join("data").join(file), data.join(file)).unwrap();
         }
     }
-    setup.serve().await
+    more(setup).serve().await
 }
 
 pub(crate) async fn database() -> Database {
@@ -164,33 +173,38 @@ pub(crate) enum Way {
     Cut,
     /// Nothing comes through, and nobody is told.
     Stalled,
+    /// All takes this much longer, in each direction.
+    Slow(Duration),
 }
 
-/// A way to the database that can be cut.
+/// A way to the database that can be cut, and lead elsewhere.
 pub(crate) struct Proxy {
     url: String,
+    target: Arc<Mutex<String>>,
     way: watch::Sender<Way>,
     _tasks: JoinSet<()>,
 }
 
 impl Proxy {
-    pub(crate) async fn to(database: &Database) -> Self {
-        let mut url: url::Url = database.url().parse().unwrap();
+    pub(crate) async fn to(url: &str) -> Self {
+        let mut url: url::Url = url.parse().unwrap();
         let query: Vec<_> = url.query_pairs().into_owned().collect();
         let host = query.iter().find(|(key, _)| key == "host");
         assert!(host.is_none(), "the database is on TCP: {url}");
         let target = format!("{}:{}", url.host_str().unwrap(), url.port().unwrap_or(5432));
+        let target = Arc::new(Mutex::new(target));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         url.set_host(Some("127.0.0.1")).unwrap();
         url.set_port(Some(listener.local_addr().unwrap().port()))
             .unwrap();
         let way = watch::Sender::new(Way::Open);
         let mut tasks = JoinSet::new();
-        let seen = way.clone();
+        let (seen, current) = (way.clone(), target.clone());
         tasks.spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((client, _)) = listener.accept().await {
-                let (target, way) = (target.clone(), seen.subscribe());
+                let target = current.lock().unwrap().clone();
+                let way = seen.subscribe();
                 connections.spawn(async move {
                     if *way.borrow() == Way::Cut {
                         return;
@@ -209,9 +223,23 @@ impl Proxy {
         });
         Self {
             url: url.to_string(),
+            target,
             way,
             _tasks: tasks,
         }
+    }
+
+    /// `host:port`.
+    pub(crate) fn address(&self) -> String {
+        let url: url::Url = self.url.parse().unwrap();
+        format!("{}:{}", url.host_str().unwrap(), url.port().unwrap())
+    }
+
+    /// Leads to another server from now on, as an address does that moves: all connections end.
+    pub(crate) async fn turn_to(&self, address: &str) {
+        self.cut().await;
+        address.clone_into(&mut self.target.lock().unwrap());
+        self.be(Way::Open);
     }
 
     pub(crate) fn url(&self) -> &str {
@@ -224,6 +252,10 @@ impl Proxy {
 
     /// Ends all connections. One that is left while it signs in would hold up whoever makes or drops a database, for a minute.
     pub(crate) async fn close(self) {
+        self.cut().await;
+    }
+
+    async fn cut(&self) {
         self.be(Way::Cut);
         wait_for("the end of all connections", DEADLINE, async || {
             self.way.receiver_count() == 0
@@ -247,6 +279,9 @@ async fn carried(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut way: watch
         else {
             return;
         };
+        if let Way::Slow(time) = now {
+            tokio::time::sleep(time).await;
+        }
         if length == 0 || now == Way::Cut || to.write_all(&some[..length]).await.is_err() {
             return;
         }

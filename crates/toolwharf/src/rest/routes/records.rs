@@ -118,7 +118,7 @@ pub(super) const RECORDS: &[Route] = &[
         "Answer what a server asks in the course of a turn",
         || post(chat::answer),
     )
-    .about("The event `questions` of the turn tells what is asked. With replicas it is the one that has the turn that takes answers.")
+    .about("The event `questions` of the turn tells what is asked.")
     .takes::<api::ChatAnswers>(),
     Route::new(
         "listRuns",

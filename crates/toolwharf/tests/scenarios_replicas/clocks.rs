@@ -1,0 +1,112 @@
+//! Machines whose clocks differ by minutes.
+
+use std::{path::Path, time::Duration};
+
+use rustix::process::Signal;
+use serde_json::json;
+use testkit::{DEADLINE, wait_for};
+
+use crate::{
+    api::Api,
+    common::Gateway,
+    elsewhere::works,
+    sessions::{in_session, open, ping},
+    support::{Hosted, database, replica, replica_with},
+};
+
+const LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
+
+/// How long a key is good: until all replicas have been asked.
+const LIFE: Duration = Duration::from_secs(8);
+
+/// By how many seconds a slow answer of the database may mislead.
+const SECONDS: i64 = 3;
+
+/// A replica whose clock is so many seconds off. Time passes there as anywhere.
+async fn off_by(seconds: &str, url: &str, first: Option<&Gateway>) -> Gateway {
+    assert!(
+        Path::new(LIBRARY).exists(),
+        "{LIBRARY} is missing: run `cargo xtask setup`"
+    );
+    replica_with(url, first, |setup| {
+        setup
+            .env("LD_PRELOAD", LIBRARY)
+            .env("FAKETIME", seconds)
+            .env("FAKETIME_DONT_FAKE_MONOTONIC", "1")
+    })
+    .await
+}
+
+/// One clock is five minutes ahead, another one five minutes behind: all that replicas tell each other is as good as with one clock.
+#[tokio::test]
+async fn d01_clocks_may_differ_by_minutes() {
+    let database = database().await;
+    let ahead = off_by("+300", database.url(), None).await;
+    let hosted = Hosted::register(&ahead).await;
+    let behind = off_by("-300", database.url(), Some(&ahead)).await;
+    let right = replica(database.url(), Some(&ahead)).await;
+    ahead
+        .logged("the clock of this machine is 300 s ahead of")
+        .await;
+    behind
+        .logged("the clock of this machine is 300 s behind")
+        .await;
+    let replicas = [&right, &ahead, &behind];
+    for replica in replicas {
+        works(&hosted, replica).await;
+    }
+
+    // A session is worked on where it was opened.
+    for opener in replicas {
+        let id = open(opener.client(), "2025-11-25").await;
+        for replica in replicas {
+            let reply = in_session(replica.client(), &id).post(ping()).await;
+            assert_eq!(reply.status, 200, "{}", reply.text());
+        }
+        assert_eq!(opener.metric("sessions", None).await, Some(1));
+    }
+
+    // A key ends at the same time everywhere.
+    let admin = Api::admin(&behind);
+    admin.put("/projects/shop", json!({"name": "Shop"})).await;
+    let made = json!({"name": "k", "role": "read", "expires_at": chrono::Utc::now() + LIFE});
+    let key = admin.ok("POST", "/keys?project=shop", made).await;
+    let key = key["token"].as_str().unwrap();
+    let may = async |at: &Gateway| {
+        let api = Api::with(at, key);
+        let listing = api.ask("GET", "/api/v1/mcp/servers?project=shop", "", &[]);
+        listing.await.status == 200
+    };
+    for replica in replicas {
+        wait_for("the key", LIFE, async || may(replica).await).await;
+    }
+    for replica in replicas {
+        wait_for("the end of the key", DEADLINE, async || !may(replica).await).await;
+    }
+
+    // Records have the time of the database, as exactly as it answers, and their ids are in that order.
+    let now = chrono::Utc::now();
+    let listed = Api::admin(&right).get("/calls?limit=100").await;
+    let calls = listed["calls"].as_array().unwrap().iter();
+    let ages: Vec<i64> = calls
+        .map(|call| {
+            let began: chrono::DateTime<chrono::Utc> =
+                serde_json::from_value(call["started_at"].clone()).unwrap();
+            (now - began).num_seconds()
+        })
+        .collect();
+    assert!(ages.len() >= replicas.len(), "{ages:?}");
+    let is_right = |age: &i64| (-SECONDS..120).contains(age);
+    assert!(ages.iter().all(is_right), "{ages:?}");
+    assert!(ages.is_sorted_by(|a, b| *a <= b + SECONDS), "{ages:?}");
+
+    // It is not waited for any longer than with one clock, and nothing runs twice.
+    let watched = hosted.watched();
+    let id = open(ahead.client(), "2025-11-25").await;
+    ahead.process.signal(Signal::KILL);
+    works(&hosted, &behind).await;
+    works(&hosted, &right).await;
+    assert_eq!(watched.most(), 1);
+    let taken_up = in_session(behind.client(), &id).post(ping()).await;
+    assert_eq!(taken_up.status, 200, "{}", taken_up.text());
+}

@@ -1,0 +1,81 @@
+//! Many sessions on the replica that dies.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+use testkit::{DEADLINE, postgres::Database};
+use tokio::{task::JoinSet, time::Instant};
+
+use crate::{
+    common::Gateway,
+    sessions::{in_session, open, ping, replica},
+};
+
+const SESSIONS: usize = 1000;
+/// Clients that go on at the same time.
+const CLIENTS: usize = 20;
+/// D02: from the next request of a session to its answer.
+const TAKEN_UP: Duration = Duration::from_secs(5);
+/// What a session may take where it is taken up, in KiB.
+const KIBIBYTES: u64 = 16;
+
+#[tokio::test]
+async fn d02_a_thousand_sessions_are_taken_up_at_once() {
+    let database = Database::create().await;
+    let mut first = replica(&database, None).await;
+    let others = [
+        replica(&database, Some(&first)).await,
+        replica(&database, Some(&first)).await,
+    ];
+    let mut opening = JoinSet::new();
+    for _ in 0..CLIENTS {
+        let client = first.client();
+        opening.spawn(async move {
+            let mut ids = Vec::new();
+            for _ in 0..SESSIONS / CLIENTS {
+                ids.push(open(client.clone(), "2025-11-25").await);
+            }
+            ids
+        });
+    }
+    let ids = opening.join_all().await;
+    assert_eq!(first.metric("sessions", None).await, Some(SESSIONS as u64));
+    let memory = |all: &[Gateway; 2]| all.each_ref().map(Gateway::memory_now);
+    let before = memory(&others);
+
+    first.process.signal(Signal::KILL);
+    first.process.wait(DEADLINE).await;
+    let died = Instant::now();
+    let mut going_on = JoinSet::new();
+    for (number, ids) in ids.into_iter().enumerate() {
+        let clients = others.each_ref().map(Gateway::client);
+        going_on.spawn(async move {
+            let mut slowest = Duration::ZERO;
+            for (at, id) in ids.iter().enumerate() {
+                let asked = Instant::now();
+                let client = in_session(clients[(number + at) % 2].clone(), id);
+                // The next request, and not one after it.
+                let reply = client.post(ping()).await;
+                assert_eq!(reply.status, 200, "{}", reply.text());
+                slowest = slowest.max(asked.elapsed());
+            }
+            slowest
+        });
+    }
+    let slowest = going_on.join_all().await.into_iter().max().unwrap();
+    let all = died.elapsed();
+    let after = memory(&others);
+    eprintln!(
+        "{SESSIONS} sessions went on within {all:?}, the slowest in {slowest:?}; memory in KiB {before:?} -> {after:?}"
+    );
+    // How long all of them take together is a matter of the machine.
+    assert!(slowest < TAKEN_UP, "{slowest:?}");
+    let mut sessions = 0;
+    for (replica, (before, after)) in others.iter().zip(before.into_iter().zip(after)) {
+        let here = replica.metric("sessions", None).await.unwrap();
+        assert!(after < before + here * KIBIBYTES + 8192, "{before} {after}");
+        sessions += here;
+    }
+    // Each by one of them.
+    assert_eq!(sessions, SESSIONS as u64);
+}

@@ -1,0 +1,134 @@
+//! Questions in calls over the REST API and in chats, answered at another replica than the one that has asked.
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use testkit::{
+    DEADLINE,
+    llm::{Llm, asks, says, turns},
+    postgres::Database,
+};
+
+use crate::{
+    api::Api,
+    common::{
+        Gateway, Setup,
+        chat::{agent, ask, begin},
+        scripted,
+    },
+    sessions::{STREAM, replica},
+};
+
+const CALL: &str = "/api/v1/mcp/servers/one/call";
+
+fn question() -> Value {
+    let schema = json!({"type": "object", "properties": {"name": {"type": "string"}}});
+    let params = json!({"message": "Who?", "requestedSchema": schema});
+    json!({"method": "elicitation/create", "params": params})
+}
+
+/// What a call is answered with at a replica, as JSON or as the last event.
+async fn called(at: &Gateway, body: &Value, streams: bool) -> Value {
+    let headers: &[_] = if streams { &[STREAM] } else { &[] };
+    let reply = Api::admin(at)
+        .ask("POST", CALL, body.to_string(), headers)
+        .await;
+    match streams {
+        true => {
+            let last = reply.events().pop();
+            let last = last.unwrap_or_else(|| panic!("{}", reply.text()));
+            last.json().unwrap()
+        }
+        false => {
+            let all: Value = serde_json::from_slice(&reply.body).unwrap();
+            all.get("result").cloned().unwrap_or(all)
+        }
+    }
+}
+
+#[tokio::test]
+async fn d01_a_call_over_rest_is_answered_at_any_replica() {
+    let database = Database::create().await;
+    let mut first = replica(&database, None).await;
+    let second = replica(&database, Some(&first)).await;
+    let third = replica(&database, Some(&first)).await;
+    let params = json!({"name": "server_request", "arguments": question()});
+    let capabilities = json!({"elicitation": {"form": {}}});
+    let new = json!({"method": "tools/call", "params": params, "capabilities": capabilities});
+    let asked = async |streams| {
+        let asked = called(&first, &new, streams).await;
+        assert_eq!(asked["resultType"], "input_required", "{asked:#}");
+        let id = asked["inputRequests"].as_object().unwrap().keys().next();
+        let mut again = new.clone();
+        let answer = json!({"action": "accept", "content": {"name": "me"}});
+        again["params"]["inputResponses"] = json!({ id.unwrap(): answer });
+        again["params"]["requestState"] = asked["requestState"].clone();
+        again
+    };
+    for streams in [false, true] {
+        for other in [&second, &third] {
+            let again = asked(streams).await;
+            let end = called(other, &again, streams).await;
+            assert!(end.to_string().contains("me"), "{end:#}");
+            assert!(!end.to_string().contains("input_required"), "{end:#}");
+        }
+    }
+    // It is lost with its replica, and the client is told what to do.
+    let again = asked(false).await;
+    first.process.signal(Signal::KILL);
+    first.process.wait(DEADLINE).await;
+    let end = called(&second, &again, false).await;
+    assert!(end.to_string().contains("call again without it"), "{end:#}");
+}
+
+#[tokio::test]
+async fn d01_a_chat_is_answered_at_any_replica() {
+    let database = Database::create().await;
+    let script = turns(&[
+        asks(&[("t1", "server_request", question())]),
+        says("Hello, me."),
+    ]);
+    let llm = Llm::start(&script).await;
+    let start = async |first: Option<&Gateway>| {
+        Setup::new()
+            .server("one", scripted("one", &[]))
+            .settings(&agent(&llm, ""))
+            .env("ANTHROPIC_API_KEY", "sk-test")
+            .of_replica(database.url(), first)
+            .connected()
+            .await
+    };
+    let first = start(None).await;
+    let second = start(Some(&first)).await;
+    let message = json!({"message": "Who am I?", "can_answer": true});
+    let mut turn = begin(&first, "POST", "/chat", &message).await;
+    let mut next = async |kind: &str| loop {
+        let event = turn.next_event(DEADLINE).await.expect("an event");
+        if event.event.as_deref() == Some(kind) {
+            return event.json().unwrap();
+        }
+    };
+    let conversation = next("conversation").await;
+    let asked = next("questions").await;
+    let key = asked["requests"].as_object().unwrap().keys().next();
+    let answer = json!({"action": "accept", "content": {"name": "me"}});
+    let answers = json!({"call": asked["id"], "answers": { key.unwrap(): answer }});
+    let path = |id: &Value| format!("/conversations/{}/answers", id.as_str().unwrap());
+    let answer = async |answers: &Value| {
+        let path = path(&conversation["id"]);
+        ask(&second, "POST", &path, answers).await
+    };
+    // What is wrong is told from there, too.
+    let other = answer(&json!({"call": "none", "answers": {}})).await;
+    assert_eq!(other.status, 409, "{}", other.text());
+    assert!(other.text().contains("nothing is asked in the call `none`"));
+    let taken = answer(&answers).await;
+    assert_eq!(taken.status, 204, "{}", taken.text());
+    next("done").await;
+    let over = answer(&answers).await;
+    assert_eq!(over.status, 409, "{}", over.text());
+    assert!(
+        over.text().contains("no turn of the conversation"),
+        "{}",
+        over.text()
+    );
+}
