@@ -69,7 +69,7 @@ impl Leases {
         let Some(id) = server.registered_as() else {
             return Ok(None);
         };
-        let left = self.store.workspace_left(id).await;
+        let left = Box::pin(self.store.workspace_left(id)).await;
         let (status, home) = left.map_err(|error| error.to_string())?;
         let home = home.filter(|home| home.installation != self.home.installation);
         Ok(match Last::from_word(&status) {
@@ -99,7 +99,8 @@ impl Leases {
             Err(NotTaken::By(row)) => return Ok(Err(row)),
         };
         if !self.follows(server) {
-            let settled = self.store.workspace_settle(id_of(server), &self.home).await;
+            let settled = self.store.workspace_settle(id_of(server), &self.home);
+            let settled = Box::pin(settled).await;
             match settled {
                 Ok(home) if home == self.home => {}
                 settled => {
@@ -140,7 +141,7 @@ impl Gate for Leases {
     fn enter<'a>(&'a self, server: &'a ServerSpec) -> BoxFuture<'a, Result<Runs, String>> {
         Box::pin(async move {
             let lease = lease_of(server);
-            let row = match self.hindrance(server).await? {
+            let row = match Box::pin(self.hindrance(server)).await? {
                 Some(why) => {
                     let holder = Box::pin(self.peers.replica.holder(&lease)).await;
                     match holder.map_err(|error| error.to_string())? {
@@ -148,7 +149,7 @@ impl Gate for Leases {
                         None => return Ok(Runs::Nowhere(why)),
                     }
                 }
-                None => match self.take(server, &lease).await? {
+                None => match Box::pin(self.take(server, &lease)).await? {
                     Ok(runs) => return Ok(runs),
                     Err(row) => row,
                 },
@@ -374,21 +375,15 @@ impl Front {
         let registered = server.spec.registered_as().filter(|_| self.peers.is_some());
         if let Some(id) = registered.filter(|_| order != Order::Stop) {
             // Whichever replica takes it now may start it.
-            let asked = self
-                .projects
-                .store()
-                .workspace_set_status(id, REGISTERED)
-                .await;
+            let store = self.projects.store();
+            let asked = Box::pin(store.workspace_set_status(id, REGISTERED)).await;
             asked.map_err(|error| error.to_string())?;
         }
         follow(server, order).await?;
         if let Some(id) = registered.filter(|_| order == Order::Stop) {
             // Also if no replica ran it.
-            let stopped = self
-                .projects
-                .store()
-                .workspace_set_status(id, STOPPED)
-                .await;
+            let store = self.projects.store();
+            let stopped = Box::pin(store.workspace_set_status(id, STOPPED)).await;
             stopped.map_err(|error| error.to_string())?;
         }
         Ok(())
