@@ -360,6 +360,7 @@ impl Own {
                 include_str!("kubernetes/containerd.toml"),
             ),
             ("runsc", include_str!("kubernetes/runsc.sh")),
+            ("kubelet.sh", include_str!("kubernetes/kubelet.sh")),
             ("kubelet.yaml", include_str!("kubernetes/kubelet.yaml")),
         ];
         for (name, text) in texts {
@@ -383,6 +384,8 @@ impl Own {
             }
         }
         let args = [
+            "kubelet.sh".to_owned(),
+            bin.join("kubelet").display().to_string(),
             "--config=kubelet.yaml".to_owned(),
             "--kubeconfig=kubelet.conf".to_owned(),
             "--hostname-override=node".to_owned(),
@@ -396,7 +399,8 @@ impl Own {
                 self.at("containerd.sock").display()
             ),
         ];
-        self.start("kubelet", &bin.join("kubelet"), &args)?;
+        let shell = docker::program("sh").context("there is no sh")?;
+        self.start("kubelet", &shell, &args)?;
         self.wait("the node", interrupted, |own| {
             let ready = own.kubectl(["wait", "--for=condition=Ready", "--timeout=0", "node/node"]);
             ready.succeeds()
@@ -444,9 +448,24 @@ impl Own {
         let inside = |dir: &Path, name: &str| tar().arg("-C").arg(dir).arg(name);
         self.import("pause:1", inside(&self.dir.path, "pause"), &["/pause"], &[])?;
 
+        let busybox = docker::program("busybox").context("there is no busybox")?;
+        let bin = self.at("busybox/bin");
+        fs::create_dir_all(&bin)?;
+        fs::copy(&busybox, bin.join("busybox"))?;
+        for applet in Cmd::new(&busybox).arg("--list").output()?.lines() {
+            if applet != "busybox" {
+                symlink("busybox", bin.join(applet))?;
+            }
+        }
+
         let target = workspace.target()?.join("debug");
         let scripted = with_libraries(tar(), &target.join("testkit-scripted"))?;
         let scripted = scripted.arg("-C").arg(&target).arg("testkit-scripted");
+        // What tells of its processes, where no other container sees them.
+        let scripted = scripted
+            .arg("-C")
+            .arg(self.at("busybox"))
+            .args(["bin/sh", "bin/cat"]);
         self.import("scripted:1", scripted, &["/testkit-scripted"], &[])?;
 
         let node = workspace.node_modules().join("node/bin/node");
@@ -467,15 +486,6 @@ impl Own {
             &["/node_modules/@modelcontextprotocol/server-everything/dist/index.js"],
         )?;
 
-        let busybox = docker::program("busybox").context("there is no busybox")?;
-        let bin = self.at("busybox/bin");
-        fs::create_dir_all(&bin)?;
-        fs::copy(&busybox, bin.join("busybox"))?;
-        for applet in Cmd::new(&busybox).arg("--list").output()?.lines() {
-            if applet != "busybox" {
-                symlink("busybox", bin.join(applet))?;
-            }
-        }
         let busybox = Cmd::new("tar").args(["--create", "-C"]);
         let busybox = busybox.arg(self.at("busybox")).arg("bin");
         self.import("busybox:1", busybox, &[], &["/bin/sh"])

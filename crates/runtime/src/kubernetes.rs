@@ -10,10 +10,11 @@
 //!   account, no capability, no new privileges, the runtime's seccomp profile.
 //! - Its variables from a Secret of the pod's own name. The Secret owns the pod and its NetworkPolicy: whatever removes it
 //!   removes all.
-//! - A NetworkPolicy that lets nothing in, and nothing out unless its network is open.
+//! - A NetworkPolicy that lets nothing in but Toolwharf to its ports, and nothing out but to the addresses of its allow-list,
+//!   unless its network is open.
 //! - A PersistentVolumeClaim for each volume, which outlives the pod.
-//! - The RuntimeClass [`Options::runtime_class`]. A second container of [`Options::probe_image`] in the pod tells which kernel
-//!   it has found. A pod that does not have the kernel that the class promises is removed, and the launch fails.
+//! - The RuntimeClass [`Options::runtime_class`]. A second container of [`Options::probe_image`] in the pod is asked which
+//!   kernel it has. A pod that does not have the kernel that the class promises is removed, and the launch fails.
 //!
 //! # Invariants
 //!
@@ -28,13 +29,16 @@
 //!
 //! # Deliberately absent
 //!
-//! Ports, allow-lists of hosts (policies know addresses only), mounts of a node's files, limits of processes (nodes have them,
-//! pods do not), and what a server uses now.
+//! Names of hosts in allow-lists (policies know addresses only), mounts of a node's files, limits of processes (nodes have
+//! them, pods do not).
 
 mod api;
+mod exec;
 mod launch;
 mod life;
+mod ports;
 mod readback;
+mod rights;
 mod spec;
 mod stdio;
 
@@ -47,11 +51,12 @@ use tokio::sync::{OnceCell, oneshot};
 use tokio_util::task::TaskTracker;
 
 use self::api::Cluster;
+use crate::ports::Ports;
 use crate::turns::Turns;
 use crate::unit::{Error, Instance, Runtime, Unit};
 
 /// Which cluster, and for whom.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// `None`: `KUBECONFIG`, `~/.kube/config`, or the cluster that this process runs in.
     pub kubeconfig: Option<PathBuf>,
@@ -63,12 +68,14 @@ pub struct Options {
     pub runtime_class: Option<String>,
     /// Of volumes; `None`: the cluster's default class.
     pub storage_class: Option<String>,
-    /// An image with `sh`, `cat` and `dmesg`, which looks at the kernel of each pod. `None`: the cluster's word is taken.
+    /// An image with `sh`, `cat`, `dmesg` and `sleep`, which looks at the kernel and the processes of each pod. `None`: the
+    /// cluster's word is taken.
     pub probe_image: Option<String>,
     /// Tells this installation from others in the same namespace: lower-case letters, digits, `-`.
     pub install: String,
     /// Tells this run from earlier ones.
     pub run: String,
+    pub ports: Ports,
 }
 
 /// Runs servers as pods. Clones are the same.

@@ -13,9 +13,9 @@ const IDLE: Duration = Duration::from_secs(15 * 60);
 const BUFFER: usize = 16 << 10;
 
 /// Copies both ways until both are at their end, one of them fails, or nothing moves any more.
-pub(crate) async fn pump(mut left: TcpStream, mut right: TcpStream) {
+pub(crate) async fn pump(mut left: TcpStream, right: impl AsyncRead + AsyncWrite) {
     let (left_reads, left_writes) = left.split();
-    let (right_reads, right_writes) = right.split();
+    let (right_reads, right_writes) = tokio::io::split(right);
     let idle = Idle::default();
     let _ = tokio::try_join!(
         copy(left_reads, right_writes, &idle),

@@ -323,6 +323,7 @@ fn runtimes(
             probe_image: asked.probe_image.clone(),
             install: install.clone(),
             run: spawner.run_id().to_owned(),
+            ports: ports.clone(),
         };
         match Kubernetes::new(options) {
             Ok(kubernetes) => {

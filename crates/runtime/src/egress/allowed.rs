@@ -33,6 +33,21 @@ impl Allowed {
             .map(Self)
     }
 
+    /// The addresses, and the ports of them: `None` is every port.
+    ///
+    /// # Errors
+    ///
+    /// An entry that is a name.
+    #[cfg(feature = "kubernetes")]
+    pub(crate) fn addresses(&self) -> Result<Vec<(IpAddr, Option<u16>)>, String> {
+        let address = |entry: &Entry| match &entry.host {
+            Host::Address(ip) => Ok((*ip, entry.port)),
+            Host::Name(name) => Err(name.clone()),
+            Host::Below(domain) => Err(format!("*{domain}")),
+        };
+        self.0.iter().map(address).collect()
+    }
+
     pub(super) fn name(&self, name: &str, port: u16) -> bool {
         self.0.iter().any(|entry| {
             let host = match &entry.host {

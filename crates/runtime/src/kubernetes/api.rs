@@ -6,6 +6,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Secret};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::api::{Api, DeleteParams, ListParams, PostParams, Preconditions};
+use kube::client::UpgradeConnectionError;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use serde::de::DeserializeOwned;
@@ -22,6 +23,8 @@ pub(super) const ASK: Duration = Duration::from_secs(15);
 pub(super) struct Cluster {
     pub(super) client: Client,
     pub(super) namespace: String,
+    /// The namespace of this process's own pod, if it runs in one of this cluster.
+    pub(super) home: Option<String>,
     pub(super) pods: Api<Pod>,
     pub(super) secrets: Api<Secret>,
     pub(super) policies: Api<NetworkPolicy>,
@@ -30,29 +33,28 @@ pub(super) struct Cluster {
 
 impl Cluster {
     pub(super) async fn new(options: &Options) -> Result<Self, Error> {
-        let missing = |why: &(dyn std::error::Error + 'static)| {
-            Error::Unavailable(format!(
-                "no Kubernetes cluster is configured: {}; name a kubeconfig in `[kubernetes] kubeconfig`, or run Toolwharf \
-                 in the cluster with a service account",
-                model::with_causes(why)
-            ))
-        };
+        let missing = |why: &(dyn std::error::Error + 'static)| missing(&model::with_causes(why));
         let of = KubeConfigOptions {
             context: options.context.clone(),
             ..KubeConfigOptions::default()
         };
-        let config = match &options.kubeconfig {
+        let outside = match &options.kubeconfig {
             Some(path) => {
                 let read = Kubeconfig::read_from(path).map_err(|why| missing(&why))?;
-                Config::from_custom_kubeconfig(read, &of)
-                    .await
-                    .map_err(|why| missing(&why))?
+                Config::from_custom_kubeconfig(read, &of).await
             }
-            None if options.context.is_some() => Config::from_kubeconfig(&of)
-                .await
-                .map_err(|why| missing(&why))?,
-            None => Config::infer().await.map_err(|why| missing(&why))?,
+            None => Config::from_kubeconfig(&of).await,
         };
+        let is_named = options.kubeconfig.is_some() || options.context.is_some();
+        let (config, is_inside) = match outside {
+            Ok(config) => (config, false),
+            Err(why) if is_named => return Err(missing(&why)),
+            Err(why) => match Config::incluster() {
+                Ok(config) => (config, true),
+                Err(_) => return Err(missing(&why)),
+            },
+        };
+        let home = is_inside.then(|| config.default_namespace.clone());
         let namespace = options.namespace.clone();
         let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
         let client = Client::try_from(config).map_err(|why| missing(&why))?;
@@ -63,8 +65,16 @@ impl Cluster {
             claims: Api::namespaced(client.clone(), &namespace),
             client,
             namespace,
+            home,
         })
     }
+}
+
+fn missing(why: &str) -> Error {
+    Error::Unavailable(format!(
+        "no Kubernetes cluster is configured: {why}; name a kubeconfig in `[kubernetes] kubeconfig`, or run Toolwharf in the \
+         cluster with a service account"
+    ))
 }
 
 /// How a request failed.
@@ -97,6 +107,10 @@ pub(super) async fn call<T>(
         Ok(Ok(value)) => Ok(value),
         Ok(Err(kube::Error::Api(status))) => {
             Err(Call::Api(status.code, status.message.trim().to_owned()))
+        }
+        // The answer's text is lost where it should have become a stream.
+        Ok(Err(kube::Error::UpgradeConnection(UpgradeConnectionError::ProtocolSwitch(status)))) => {
+            Err(Call::Api(status.as_u16(), format!("no leave to {what}")))
         }
         Ok(Err(error)) => Err(Call::Other(Error::Failed(format!(
             "cannot {what}: {}",

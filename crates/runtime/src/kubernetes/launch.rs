@@ -1,6 +1,5 @@
 //! From a unit to a pod that runs, and the requests around it.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,9 +14,12 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::Inner;
 use super::api::{Call, Cluster, call, delete, ensure, list};
+use super::exec::{self, Meter};
 use super::life::{Life, Made, Seen, follow};
-use super::readback::{self, kernel, state};
-use super::spec::{self, SERVER};
+use super::ports::{Destination, Forward};
+use super::readback::{self, state};
+use super::rights;
+use super::spec::{self, SERVER, VERIFY};
 use super::stdio::{BUFFER, Pump};
 use crate::handle::{Handle, ProcessState};
 use crate::unit::{Confined, Error, Instance, Stdio, Unit};
@@ -49,7 +51,7 @@ impl Inner {
     pub(super) async fn probe(&self) -> Result<String, Error> {
         let cluster = self.cluster().await?;
         let version = call("ask for the version", cluster.client.apiserver_version()).await?;
-        list("list pods", &cluster.pods, &self.options.install).await?;
+        rights::check(&cluster).await?;
         let what = match &self.options.runtime_class {
             Some(class) => format!("RuntimeClass `{class}`"),
             None => "the default runtime".to_owned(),
@@ -91,6 +93,11 @@ impl Inner {
         program: (&str, &[String]),
     ) -> Result<Instance, Error> {
         let options = &self.options;
+        let asked = unit.sandbox.ports.clone();
+        let listeners = options.ports.listen(unit, asked).await?;
+        let ports = listeners
+            .addresses()
+            .map_err(|why| Error::Failed(format!("cannot listen for its ports: {why}")))?;
         for path in &unit.sandbox.volumes {
             let claim = spec::claim(options, unit.sandbox, path);
             ensure("make a volume claim", &cluster.claims, &claim)
@@ -102,7 +109,7 @@ impl Inner {
         let secret = call("make a secret", cluster.secrets.create(&create, &secret))
             .await
             .map_err(|error| refusal(error, "environment"))?;
-        let policy = spec::policy(options, unit.sandbox, &secret);
+        let policy = spec::policy(options, unit.sandbox, &secret, cluster.home.as_deref());
         ensure("make a network policy", &cluster.policies, &policy)
             .await
             .map_err(|error| refusal(error, "network"))?;
@@ -139,7 +146,49 @@ impl Inner {
                 hindrance(&pod)
             )));
         }
-        let enforced = readback::rows(options, unit.sandbox, &pod)?;
+        let (exit, exited) = watch::channel(None);
+        let meter = Meter::new(
+            cluster.clone(),
+            name.to_owned(),
+            unit.label.to_owned(),
+            looks,
+        );
+        let shared = Arc::new(ProcessState::new(
+            None,
+            unit.label.to_owned(),
+            Some(Box::new(meter)),
+            exited,
+        ));
+        let (stdin, input) = duplex(BUFFER);
+        let (output, stdout) = duplex(BUFFER);
+        let (killed, ended) = (CancellationToken::new(), CancellationToken::new());
+        let pump = Pump {
+            cluster: cluster.clone(),
+            pod: name.to_owned(),
+            shared: Arc::clone(&shared),
+            has_streams: unit.has_streams(),
+            stdin: input,
+            stdout: output,
+            killed: killed.clone(),
+            ended: ended.clone(),
+        };
+        let (kernel, attached) = tokio::join!(
+            async {
+                match looks && seen.borrow().end().is_none() {
+                    true => exec::run(cluster, name, VERIFY, exec::KERNEL)
+                        .await
+                        .map(Some),
+                    false => Ok(None),
+                }
+            },
+            pump.attach(),
+        );
+        let attached = match attached {
+            // Without its streams it is of no use. For others than these there may be a later connection.
+            Err(error @ Call::Api(403, _)) => return Err(error.into()),
+            attached => attached.ok(),
+        };
+        let enforced = readback::rows(options, unit.sandbox, &pod, kernel?.as_deref())?;
         let limited = |row: &&crate::unit::Enforced| {
             !(row.what == "kernel" && options.runtime_class.is_none())
         };
@@ -151,38 +200,47 @@ impl Inner {
                 why: row.how.clone(),
             });
         }
-        let (exit, exited) = watch::channel(None);
-        let shared = Arc::new(ProcessState::new(None, unit.label.to_owned(), None, exited));
-        let (stdin, input) = duplex(BUFFER);
-        let (output, stdout) = duplex(BUFFER);
-        let (killed, ended) = (CancellationToken::new(), CancellationToken::new());
-        let pump = Pump {
-            cluster: cluster.clone(),
-            pod: name.to_owned(),
-            shared: Arc::clone(&shared),
-            stdin: input,
-            stdout: output,
-            killed: killed.clone(),
-            ended: ended.clone(),
+        let stdio = match unit.has_streams() {
+            true => Some(Stdio {
+                stdin: Box::new(stdin),
+                stdout: Box::new(stdout),
+            }),
+            false => {
+                let shared = Arc::clone(&shared);
+                self.tasks
+                    .spawn(async move { shared.log.fill(stdout).await });
+                None
+            }
         };
+        let address = pod
+            .status
+            .as_ref()
+            .and_then(|status| status.pod_ip.as_ref()?.parse().ok());
+        let to = Destination::new(
+            cluster.clone(),
+            name.to_owned(),
+            address,
+            Arc::clone(&shared),
+        );
+        let to = Arc::new(to);
+        let forward = (!listeners.is_empty())
+            .then(|| AbortOnDropHandle::new(self.tasks.spawn(Forward { listeners, to }.run())));
         let life = Life {
             cluster: cluster.clone(),
             made,
             seen,
             following,
             shared: Arc::clone(&shared),
-            pump: self.tasks.spawn(pump.run()),
+            pump: self.tasks.spawn(pump.run(attached)),
+            forward,
             killed,
             ended,
             exit,
         };
         self.tasks.spawn(life.run());
         Ok(Instance {
-            stdio: Some(Stdio {
-                stdin: Box::new(stdin),
-                stdout: Box::new(stdout),
-            }),
-            ports: BTreeMap::new(),
+            stdio,
+            ports,
             handle: Handle::new(shared),
             enforced: enforced.into(),
         })
@@ -299,10 +357,10 @@ impl Inner {
     }
 }
 
-/// Whether the server runs, and its kernel has been looked at.
+/// Whether the server runs, and so does what looks at it.
 fn is_up(pod: &Pod, looks: bool) -> bool {
-    let runs = state(pod, SERVER).is_some_and(|state| state.running.is_some());
-    runs && (!looks || kernel(pod).is_some())
+    let runs = |container| state(pod, container).is_some_and(|state| state.running.is_some());
+    runs(SERVER) && (!looks || runs(VERIFY))
 }
 
 /// Why it will not start.

@@ -189,6 +189,7 @@ pub(super) struct Life {
     pub(super) following: AbortOnDropHandle<()>,
     pub(super) shared: Arc<ProcessState>,
     pub(super) pump: JoinHandle<()>,
+    pub(super) forward: Option<AbortOnDropHandle<()>>,
     pub(super) killed: CancellationToken,
     pub(super) ended: CancellationToken,
     pub(super) exit: watch::Sender<Option<Exit>>,
@@ -219,6 +220,11 @@ impl Life {
             }
         };
         self.ended.cancel();
+        if let Some(forward) = self.forward.take() {
+            forward.abort();
+            // Its ports are free when it is gone.
+            let _ = forward.await;
+        }
         if timeout(DRAIN, &mut self.pump).await.is_err() {
             self.killed.cancel();
             self.pump.abort();

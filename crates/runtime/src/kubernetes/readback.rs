@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::{Container, ContainerState, Pod};
 use model::{Network, Sandbox};
 
 use super::Options;
-use super::spec::{SERVER, VERIFY};
+use super::spec::SERVER;
 use crate::unit::{Enforced, Error};
 
 /// The state of one of a pod's containers.
@@ -14,13 +14,7 @@ pub(super) fn state<'a>(pod: &'a Pod, container: &str) -> Option<&'a ContainerSt
     status.state.as_ref()
 }
 
-/// What the kernel of a pod says of itself; `None` as long as that is not known.
-pub(super) fn kernel(pod: &Pod) -> Option<&str> {
-    let ended = state(pod, VERIFY)?.terminated.as_ref()?;
-    Some(ended.message.as_deref().unwrap_or_default())
-}
-
-/// What holds for a pod.
+/// What holds for a pod. `kernel`: what its kernel says of itself, if it was asked.
 ///
 /// # Errors
 ///
@@ -29,6 +23,7 @@ pub(super) fn rows(
     options: &Options,
     sandbox: &Sandbox,
     pod: &Pod,
+    kernel: Option<&str>,
 ) -> Result<Vec<Enforced>, Error> {
     let spec = pod.spec.as_ref();
     let empty = Container::default();
@@ -65,13 +60,16 @@ pub(super) fn rows(
             ),
         ),
     };
-    let network = match sandbox.network {
+    let policed = |out: &str| {
+        let how = format!(
+            "a NetworkPolicy lets {out} out; whether the cluster's network enforces policies is not known"
+        );
+        row("network", false, how)
+    };
+    let network = match &sandbox.network {
         Network::Open => row("network", true, "open".to_owned()),
-        _ => row(
-            "network",
-            false,
-            "a NetworkPolicy lets nothing in or out; whether the cluster's network enforces policies is not known".to_owned(),
-        ),
+        Network::Allow(entries) => policed(&format!("what goes to {}", entries.join(", "))),
+        Network::None => policed("nothing"),
     };
     Ok(vec![
         limited("cpu"),
@@ -95,11 +93,11 @@ pub(super) fn rows(
                 "no capabilities = {dropped}, no new privileges = {no_new}, no token = {token}"
             ),
         ),
-        kernel_row(options, pod)?,
+        kernel_row(options, pod, kernel)?,
     ])
 }
 
-fn kernel_row(options: &Options, pod: &Pod) -> Result<Enforced, Error> {
+fn kernel_row(options: &Options, pod: &Pod, kernel: Option<&str>) -> Result<Enforced, Error> {
     let row = |holds, how| {
         let what = "kernel";
         Ok(Enforced { what, holds, how })
@@ -111,7 +109,7 @@ fn kernel_row(options: &Options, pod: &Pod) -> Result<Enforced, Error> {
     let Some(class) = class else {
         return row(false, "it shares the kernel of its node".to_owned());
     };
-    let Some(said) = kernel(pod) else {
+    let Some(said) = kernel else {
         return row(
             false,
             format!(

@@ -1,6 +1,7 @@
 //! What the API server is asked for: pure functions of the unit.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{
@@ -9,13 +10,18 @@ use k8s_openapi::api::core::v1::{
     ResourceRequirements, SeccompProfile, Secret, SecretKeySelector, SecurityContext, Volume,
     VolumeMount, VolumeResourceRequirements,
 };
-use k8s_openapi::api::networking::v1::{NetworkPolicy, NetworkPolicyEgressRule, NetworkPolicySpec};
+use k8s_openapi::api::networking::v1::{
+    IPBlock, NetworkPolicy, NetworkPolicyEgressRule, NetworkPolicyIngressRule, NetworkPolicyPeer,
+    NetworkPolicyPort, NetworkPolicySpec,
+};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use model::{Network, Program, Sandbox};
 use sha2::{Digest as _, Sha256};
 
 use super::Options;
+use crate::egress::Allowed;
 use crate::unit::{Confined, Error};
 
 pub(super) const LABEL_INSTALL: &str = "toolwharf.dev/installation";
@@ -31,8 +37,11 @@ pub(super) const VERIFY: &str = "verify";
 const RUN: u64 = 16 << 20;
 /// Seconds, as a stop by hand has.
 const GRACE: i64 = 10;
-/// What the kernel says of itself, as the last words of a container.
-const LOOK: &str = "(cat /proc/version; dmesg | head -n 20) > /dev/termination-log 2>&1";
+/// What the container does that is asked from time to time: it waits, for 68 years.
+const WAIT: [&str; 2] = ["sleep", "2147483647"];
+/// What Toolwharf's own pods are labelled with, and the label of namespaces by their name.
+const GATEWAY: (&str, &str) = ("app.kubernetes.io/name", "toolwharf");
+const NAMESPACE: &str = "kubernetes.io/metadata.name";
 
 /// Of the pod of a server, its Secret and its policy.
 pub(super) fn name(options: &Options, id: &str) -> String {
@@ -84,12 +93,6 @@ pub(super) fn check(unit: Confined<'_>) -> Result<(&str, &[String]), Error> {
             ),
         );
     }
-    if !unit.has_streams() || !sandbox.ports.is_empty() {
-        return refused(
-            "ports",
-            "a server in a pod is spoken to over its standard streams only".to_owned(),
-        );
-    }
     if let Some(mount) = sandbox.mounts.first() {
         return refused(
             "mounts",
@@ -99,12 +102,8 @@ pub(super) fn check(unit: Confined<'_>) -> Result<(&str, &[String]), Error> {
             ),
         );
     }
-    if let Network::Allow(_) = sandbox.network {
-        return refused(
-            "network",
-            "an allow-list of hosts is not enforced in pods: a NetworkPolicy knows addresses only; `none` and `open` are"
-                .to_owned(),
-        );
+    if let Err(why) = reachable(&sandbox.network) {
+        return refused("network", why);
     }
     for name in launch.env.keys() {
         let sound = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
@@ -169,7 +168,79 @@ pub(super) fn owned_by(secret: &Secret) -> Vec<OwnerReference> {
     }]
 }
 
-pub(super) fn policy(options: &Options, sandbox: &Sandbox, owner: &Secret) -> NetworkPolicy {
+/// The addresses of an allow-list, with their ports.
+///
+/// # Errors
+///
+/// It has something else in it.
+fn reachable(network: &Network) -> Result<Vec<(IpAddr, Option<u16>)>, String> {
+    let Network::Allow(entries) = network else {
+        return Ok(Vec::new());
+    };
+    Allowed::parse(entries)?.addresses().map_err(|name| {
+        format!(
+            "`{name}` is a name, and the NetworkPolicy of a pod knows addresses only: give its addresses, as in \
+             `192.0.2.1:443`, or `\"network\": \"open\"`"
+        )
+    })
+}
+
+fn tcp(port: u16) -> NetworkPolicyPort {
+    NetworkPolicyPort {
+        port: Some(IntOrString::Int(port.into())),
+        protocol: Some("TCP".to_owned()),
+        ..NetworkPolicyPort::default()
+    }
+}
+
+/// What the server may reach. A rule without peers lets everything out; no rule lets nothing out.
+fn ways_out(network: &Network) -> Vec<NetworkPolicyEgressRule> {
+    if *network == Network::Open {
+        return vec![NetworkPolicyEgressRule::default()];
+    }
+    let addresses = reachable(network).unwrap_or_default().into_iter();
+    let rule = |(address, port): (IpAddr, Option<u16>)| NetworkPolicyEgressRule {
+        to: Some(vec![NetworkPolicyPeer {
+            ip_block: Some(IPBlock {
+                cidr: format!("{address}/{}", if address.is_ipv4() { 32 } else { 128 }),
+                ..IPBlock::default()
+            }),
+            ..NetworkPolicyPeer::default()
+        }]),
+        ports: port.map(|port| vec![tcp(port)]),
+    };
+    addresses.map(rule).collect()
+}
+
+/// Who reaches the server: Toolwharf, if it is in the cluster. What comes from the pod's own node, as by `port-forward`,
+/// is never kept out.
+fn ways_in(sandbox: &Sandbox, home: Option<&str>) -> Vec<NetworkPolicyIngressRule> {
+    let Some(home) = home.filter(|_| !sandbox.ports.is_empty()) else {
+        return Vec::new();
+    };
+    let labelled = |key: &str, value: &str| {
+        Some(LabelSelector {
+            match_labels: Some(BTreeMap::from([(key.to_owned(), value.to_owned())])),
+            ..LabelSelector::default()
+        })
+    };
+    vec![NetworkPolicyIngressRule {
+        from: Some(vec![NetworkPolicyPeer {
+            namespace_selector: labelled(NAMESPACE, home),
+            pod_selector: labelled(GATEWAY.0, GATEWAY.1),
+            ..NetworkPolicyPeer::default()
+        }]),
+        ports: Some(sandbox.ports.iter().map(|port| tcp(port.inside)).collect()),
+    }]
+}
+
+/// `home`: the namespace of Toolwharf itself, if it is in the cluster.
+pub(super) fn policy(
+    options: &Options,
+    sandbox: &Sandbox,
+    owner: &Secret,
+    home: Option<&str>,
+) -> NetworkPolicy {
     // That of an earlier pod may be on its way out yet, and would take this one's name along.
     let uid: String = owner
         .metadata
@@ -185,8 +256,7 @@ pub(super) fn policy(options: &Options, sandbox: &Sandbox, owner: &Secret) -> Ne
     let selected = selected
         .into_iter()
         .filter(|(key, _)| [LABEL_INSTALL, LABEL_SERVER].contains(&key.as_str()));
-    // A rule without peers lets everything out; no rule lets nothing out.
-    let out = (sandbox.network == Network::Open).then(NetworkPolicyEgressRule::default);
+    let ingress = ways_in(sandbox, home);
     NetworkPolicy {
         metadata,
         spec: Some(NetworkPolicySpec {
@@ -195,8 +265,8 @@ pub(super) fn policy(options: &Options, sandbox: &Sandbox, owner: &Secret) -> Ne
                 ..LabelSelector::default()
             }),
             policy_types: Some(vec!["Ingress".to_owned(), "Egress".to_owned()]),
-            egress: Some(out.into_iter().collect()),
-            ..NetworkPolicySpec::default()
+            ingress: (!ingress.is_empty()).then_some(ingress),
+            egress: Some(ways_out(&sandbox.network)),
         }),
     }
 }
@@ -298,14 +368,14 @@ pub(super) fn pod(
         image: Some(image.to_owned()),
         args: (!args.is_empty()).then_some(args),
         env: Some(env.collect()),
-        stdin: Some(true),
+        stdin: Some(unit.has_streams()),
         volume_mounts: Some(mounts),
         ..locked_down(limits.cpu_millis, limits.memory)
     };
     let verify = options.probe_image.as_ref().map(|image| Container {
         name: VERIFY.to_owned(),
         image: Some(image.clone()),
-        command: Some(["/bin/sh", "-c", LOOK].map(str::to_owned).into()),
+        command: Some(WAIT.map(str::to_owned).into()),
         ..locked_down(100, 64 << 20)
     });
     let mut metadata = meta(options, id, name);
@@ -379,12 +449,17 @@ fn locked_down(cpu_millis: u32, memory: u64) -> Container {
 mod tests {
     use std::path::PathBuf;
 
-    use model::{Launch, Mount, Place, Port, Reach};
+    use model::{Launch, Mount, Place, Port};
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::ports::Ports;
 
     const VALUE: &str = "hunter2";
+    const PORT: Port = Port {
+        inside: 80,
+        host: None,
+    };
 
     fn options() -> Options {
         Options {
@@ -396,6 +471,7 @@ mod tests {
             probe_image: None,
             install: "abc".to_owned(),
             run: "run-1".to_owned(),
+            ports: Ports::new(PathBuf::from("/nonexistent/ports.json")),
         }
     }
 
@@ -421,7 +497,7 @@ mod tests {
         owner.metadata.uid = Some("0123456789".to_owned());
         let program = check(unit).expect("it can be done");
         let pod = serde_json::to_value(pod(&options, unit, program, &owner));
-        let policy = serde_json::to_value(policy(&options, &sandbox, &owner));
+        let policy = serde_json::to_value(policy(&options, &sandbox, &owner, Some("home")));
         (pod.expect("JSON"), policy.expect("JSON"))
     }
 
@@ -466,6 +542,28 @@ mod tests {
         }
         assert_eq!(none["spec"]["egress"], json!([]));
         assert_eq!(open["spec"]["egress"], json!([{}]));
+        let (_, some) = objects(|sandbox| {
+            let entries = ["192.0.2.1:443", "2001:db8::1"];
+            sandbox.network = Network::Allow(entries.map(str::to_owned).into());
+            sandbox.ports = vec![PORT];
+        });
+        let tcp = |port: u16| json!([{"port": port, "protocol": "TCP"}]);
+        assert_eq!(
+            some["spec"]["egress"],
+            json!([
+                {"to": [{"ipBlock": {"cidr": "192.0.2.1/32"}}], "ports": tcp(443)},
+                {"to": [{"ipBlock": {"cidr": "2001:db8::1/128"}}]},
+            ])
+        );
+        // Toolwharf's own pods reach its port.
+        let from = json!([{
+            "namespaceSelector": {"matchLabels": {NAMESPACE: "home"}},
+            "podSelector": {"matchLabels": {"app.kubernetes.io/name": "toolwharf"}},
+        }]);
+        assert_eq!(
+            some["spec"]["ingress"],
+            json!([{"from": from, "ports": tcp(80)}])
+        );
     }
 
     #[test]
@@ -486,10 +584,6 @@ mod tests {
         let (program, args) = ("cat".to_owned(), Vec::new());
         command.program = Program::Command { program, args };
         assert_eq!(refusal(&command, &Sandbox::new("one")), "command");
-        let mut port = launch();
-        let path = "/mcp".to_owned();
-        port.reach = Reach::Port { path };
-        assert_eq!(refusal(&port, &Sandbox::new("one")), "ports");
         let mut named = launch();
         named.env.insert("A B".to_owned(), String::new());
         assert_eq!(refusal(&named, &Sandbox::new("one")), "environment");
@@ -501,12 +595,6 @@ mod tests {
             change(&mut sandbox);
             assert_eq!(refusal(&launch(), &sandbox), field);
         };
-        check("ports", &|it| {
-            it.ports = vec![Port {
-                inside: 80,
-                host: None,
-            }]
-        });
         check("network", &|it| {
             it.network = Network::Allow(vec!["x.example".to_owned()])
         });

@@ -4,7 +4,8 @@
 //! What was on its way may be lost, so that both streams begin a new line then: half a line does not spoil the next one.
 //!
 //! stdout has a bounded buffer; while it is full, nothing is read, stderr neither, and the server stalls as it would on a
-//! pipe. Once the reader of stdout has gone, or the server is killed, the rest is thrown away.
+//! pipe. Once the reader of stdout has gone, or the server is killed, the rest is thrown away. stdout of a server that is
+//! reached at a port is as good as stderr: it logs there.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,6 +34,8 @@ pub(super) struct Pump {
     pub(super) cluster: Cluster,
     pub(super) pod: String,
     pub(super) shared: Arc<ProcessState>,
+    /// Whether it is spoken to over its streams: else it has no stdin.
+    pub(super) has_streams: bool,
     pub(super) stdin: DuplexStream,
     pub(super) stdout: DuplexStream,
     /// Nobody needs the rest.
@@ -42,21 +45,24 @@ pub(super) struct Pump {
 }
 
 impl Pump {
-    /// Until the server has ended, and its streams have.
-    pub(super) async fn run(self) {
+    /// Until the server has ended, and its streams have. `attached` is the first connection, if there is one yet.
+    pub(super) async fn run(self, attached: Option<AttachedProcess>) {
         let (lines, log) = duplex(BUFFER);
         let shared = Arc::clone(&self.shared);
-        tokio::join!(self.pump(lines), shared.log.fill(log));
+        tokio::join!(self.pump(lines, attached), shared.log.fill(log));
     }
 
-    async fn pump(mut self, mut lines: DuplexStream) {
+    async fn pump(mut self, mut lines: DuplexStream, mut first: Option<AttachedProcess>) {
         let mut is_first = true;
         let mut out_ends_line = true;
         let mut pause = PAUSE;
         loop {
-            let attached = tokio::select! {
-                attached = self.attach() => attached,
-                () = self.ended.cancelled() => break,
+            let attached = match first.take() {
+                Some(attached) => Ok(attached),
+                None => tokio::select! {
+                    attached = self.attach() => attached,
+                    () = self.ended.cancelled() => break,
+                },
             };
             match attached {
                 Ok(attached) => {
@@ -84,10 +90,10 @@ impl Pump {
         }
     }
 
-    async fn attach(&self) -> Result<AttachedProcess, Call> {
+    pub(super) async fn attach(&self) -> Result<AttachedProcess, Call> {
         let params = AttachParams::default()
             .container(SERVER)
-            .stdin(true)
+            .stdin(self.has_streams)
             .stdout(true)
             .stderr(true)
             .max_stdin_buf_size(BUFFER)
@@ -111,7 +117,10 @@ impl Pump {
             "read the log of a pod",
             self.cluster.pods.logs(&self.pod, &params),
         );
-        read.await.unwrap_or_default()
+        read.await.unwrap_or_else(|error| match error {
+            Call::Api(403, _) => "toolwharf: what it wrote first is not known: there is no leave to read the log of its pod\n".to_owned(),
+            _ => String::new(),
+        })
     }
 
     /// Moves bytes until the connection ends.
@@ -122,9 +131,8 @@ impl Pump {
         is_first: bool,
         out_ends_line: &mut bool,
     ) {
-        let (Some(mut input), Some(mut output), Some(mut errors)) =
-            (attached.stdin(), attached.stdout(), attached.stderr())
-        else {
+        let mut input = attached.stdin();
+        let (Some(mut output), Some(mut errors)) = (attached.stdout(), attached.stderr()) else {
             return;
         };
         if is_first {
@@ -135,7 +143,9 @@ impl Pump {
             let _ = lines
                 .write_all(&early[overlap(written.as_bytes(), &early)..])
                 .await;
-        } else if input.write_all(b"\n").await.is_err() {
+        } else if let Some(input) = &mut input
+            && input.write_all(b"\n").await.is_err()
+        {
             return;
         }
         let status = attached.take_status();
@@ -155,8 +165,8 @@ impl Pump {
         let writing = async move {
             let mut chunk = vec![0; BUFFER];
             loop {
-                match stdin.read(&mut chunk).await {
-                    Ok(count) if count > 0 => {
+                match (&mut input, stdin.read(&mut chunk).await) {
+                    (Some(input), Ok(count)) if count > 0 => {
                         let sent = async {
                             input.write_all(&chunk[..count]).await?;
                             input.flush().await

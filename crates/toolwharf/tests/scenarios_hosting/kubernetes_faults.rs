@@ -1,140 +1,258 @@
 //! What only a cluster does to servers, and what it lets a gateway do.
 
-use std::fs;
-
-use serde_json::{Value, json};
+use serde_json::json;
 use testkit::{wait_for, wait_for_some};
 
 use crate::{
-    kubernetes::{config, kubectl, list},
-    support::{LONG, Platform, Site, with},
+    kubernetes::{self, kubectl, list, pod},
+    support::{Host, LONG, Platform, Site, with},
 };
 
-/// Replaces a word of the settings.
-fn reconfigure(site: &Site, from: &str, to: &str) {
-    let path = site.kept.dir.path().join("toolwharf.toml");
-    let text = fs::read_to_string(&path).unwrap();
-    assert!(text.contains(from), "{text}");
-    fs::write(path, text.replace(from, to)).unwrap();
-}
-
-#[tokio::test]
-async fn kubernetes_a_class_that_is_not_what_it_promises_runs_nothing() {
-    let site = Site::new(Platform::KubernetesGvisor).await;
-    reconfigure(&site, "\"gvisor\"", "\"not-gvisor\"");
-    let host = site.start().await;
-    let told = host.register(site.entry("promised", &[])).await;
-    let id = told["id"].as_str().unwrap();
-    let reason = wait_for_some("the reason", LONG, async || {
-        let told = host.status(id).await;
-        assert_ne!(told["status"], "running", "{told:#}");
-        told["reason"].as_str().map(str::to_owned)
-    })
-    .await;
-    assert!(
-        reason.contains("kernel is not gVisor's but `Linux"),
-        "{reason}"
-    );
-    host.stop().await;
+/// Waits until nothing of a server is left in the cluster.
+async fn nothing_left(id: &str) {
     wait_for("nothing that is left", LONG, async || {
         list("pods,secrets,networkpolicies", id).is_empty()
     })
     .await;
 }
 
+/// The reason that is told of a server that does not start.
+async fn reason(host: &Host, id: &str) -> String {
+    wait_for_some("the reason", LONG, async || {
+        let told = host.status(id).await;
+        assert_ne!(told["status"], "running", "{told:#}");
+        told["reason"].as_str().map(str::to_owned)
+    })
+    .await
+}
+
+/// A namespace for the servers of a site.
+async fn namespace(site: &Site, name: &str) -> String {
+    let name = format!("{name}-{}", std::process::id());
+    kubectl(&["create", "namespace", &name]);
+    wait_for("the default account", LONG, async || {
+        kubernetes::try_kubectl(&["get", "serviceaccount", "default", "--namespace", &name]).is_ok()
+    })
+    .await;
+    site.reconfigure(
+        "[kubernetes]\n",
+        &format!("[kubernetes]\nnamespace = {name:?}\n"),
+    );
+    name
+}
+
 #[tokio::test]
-async fn kubernetes_a_pod_that_somebody_removed_is_made_again() {
+async fn d07_kubernetes_a_class_that_is_not_what_it_promises_runs_nothing() {
+    let site = Site::new(Platform::KubernetesGvisor).await;
+    site.reconfigure("\"gvisor\"", "\"not-gvisor\"");
+    let host = site.start().await;
+    let told = host.register(site.entry("promised", &[])).await;
+    let id = told["id"].as_str().unwrap();
+    let reason = reason(&host, id).await;
+    assert!(
+        reason.contains("kernel is not gVisor's but `Linux"),
+        "{reason}"
+    );
+    host.stop().await;
+    nothing_left(id).await;
+}
+
+#[tokio::test]
+async fn d07_kubernetes_a_pod_that_somebody_removed_is_made_again() {
     let site = Site::new(Platform::Kubernetes).await;
     let (host, id) = site.hosting("removed", &[]).await;
     host.mark(&id).await;
-    let name = list("pods", &id)[0]["metadata"]["name"]
-        .as_str()
-        .unwrap()
-        .to_owned();
-    kubectl(&["delete", "pod", &name, "--grace-period=1", "--wait=false"]);
+    kubectl(&[
+        "delete",
+        "pod",
+        &pod(&id),
+        "--grace-period=1",
+        "--wait=false",
+    ]);
     host.happened(&id, "ready", 2).await;
     host.until(&id, "running").await;
     assert!(!host.is_marked(&id).await);
     assert_eq!(list("pods", &id).len(), 1);
     host.stop().await;
-    wait_for("nothing that is left", LONG, async || {
-        list("pods,secrets,networkpolicies", &id).is_empty()
-    })
-    .await;
+    nothing_left(&id).await;
 }
 
 #[tokio::test]
-async fn kubernetes_the_rights_of_the_example_are_enough() {
-    let namespace = format!("rights-{}", std::process::id());
-    kubectl(&["create", "namespace", &namespace]);
-    let rights = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../examples/kubernetes/rbac.yaml"
-    );
-    kubectl(&["apply", "--namespace", &namespace, "--filename", rights]);
-    let token = wait_for_some("the token of the account", LONG, async || {
-        let secrets = kubectl(&["get", "secrets", "--namespace", &namespace, "--output=json"]);
-        let secrets: Value = serde_json::from_str(&secrets).unwrap();
-        let account = |secret: &&Value| {
-            let annotations = &secret["metadata"]["annotations"];
-            annotations["kubernetes.io/service-account.name"] == "toolwharf"
-        };
-        let secret = secrets["items"].as_array().unwrap().iter().find(account)?;
-        secret["metadata"]["name"].as_str().map(str::to_owned)
-    })
-    .await;
-    let template = "--output=go-template={{.data.token | base64decode}}";
-    let token = kubectl(&["get", "secret", &token, "--namespace", &namespace, template]);
-
-    let site = Site::new(Platform::KubernetesGvisor).await;
-    let own = site.kept.dir.path().join("kubeconfig");
-    fs::copy(config(), &own).unwrap();
-    let own = own.to_str().unwrap();
-    for change in [
-        ["set-credentials", "toolwharf", &format!("--token={token}")],
-        ["set-context", "test", "--user=toolwharf"],
-        ["set-context", "test", &format!("--namespace={namespace}")],
-    ] {
-        kubectl(&[&["config", "--kubeconfig", own], &change[..]].concat());
-    }
-    reconfigure(&site, &config(), own);
+async fn d07_kubernetes_a_pod_that_was_evicted_is_made_again_and_the_reason_is_told() {
+    let site = Site::new(Platform::Kubernetes).await;
     let host = site.start().await;
-    let entry = with(
-        site.entry("rights", &["--stderr-at-start", "hello"]),
-        json!({"environment": {"A": "b"}, "volumes": ["/data"], "resource_limits": {"disk": "64M"}}),
-    );
-    let id = host.host(entry).await;
-    host.said(&id, "write", json!({"path": "/data/x", "text": "kept"}))
+    // Scratch is as large as the disk may be; what goes beyond it the node notices within ten seconds.
+    let limits = json!({"resource_limits": {"memory": "256M", "disk": "8M"}});
+    let id = host.host(with(site.entry("evicted", &[]), limits)).await;
+    host.tool(&id, "fill", json!({"path": "/tmp/x", "mib": 64}))
         .await;
-    host.call(&id, "crash", json!({"code": 3})).await;
-    host.happened(&id, "ready", 2).await;
-    host.until(&id, "running").await;
-    assert_eq!(
-        host.said(&id, "read", json!({"path": "/data/x"})).await,
-        "kept"
-    );
-    let told = host.status(&id).await;
-    assert_eq!(told["last_crash"]["exit_code"], 3, "{told:#}");
-    assert!(
-        told["last_crash"]["stderr"]
-            .as_str()
-            .unwrap()
-            .contains("hello")
-    );
-    host.running.kill().await;
-
-    // The next start removes the pod that the killed gateway left; `DELETE` removes the volumes.
-    let host = site.start().await;
+    let crashed = host.happened(&id, "crashed", 1).await;
+    let stderr = crashed[0]["detail"]["stderr"].as_str().unwrap();
+    let told = "the pod was ended by the cluster: Evicted: Usage of EmptyDir volume \"tmp\"";
+    assert!(stderr.contains(told), "{stderr}");
     host.until(&id, "running").await;
     assert_eq!(list("pods", &id).len(), 1);
-    host.ok("DELETE", &format!("/{id}?volumes=true"), Value::Null)
-        .await;
-    let all = "pods,secrets,networkpolicies,persistentvolumeclaims";
-    wait_for("nothing that is left", LONG, async || {
-        list(all, &id).is_empty()
+    host.stop().await;
+    nothing_left(&id).await;
+}
+
+#[tokio::test]
+async fn d07_kubernetes_a_kubelet_that_is_restarted_ends_nothing() {
+    let site = Site::new(Platform::Kubernetes).await;
+    let (host, id) = site.hosting("kubelet", &[]).await;
+    host.mark(&id).await;
+    let before = kubernetes::containers(&id);
+    kubernetes::kubelet_ends();
+    wait_for("the same instance to answer", LONG, async || {
+        let counter = host.call_within(&id, "counter", json!({}), 2000).await;
+        counter.status == 200
     })
     .await;
-    let log = host.stop().await;
-    assert!(!log.contains("refuses"), "{log}");
+    assert!(host.is_marked(&id).await);
+    assert_eq!(kubernetes::containers(&id), before);
+    assert_eq!(host.events_of(&id, "ready").await.len(), 1);
+    host.stop().await;
+    nothing_left(&id).await;
+}
+
+/// While the node is silent nobody knows what it runs.
+#[tokio::test]
+async fn d07_kubernetes_a_server_of_a_node_that_is_gone_is_started_nowhere_else() {
+    let site = Site::new(Platform::Kubernetes).await;
+    let host = site.start().await;
+    let entry = with(
+        site.entry("gone", &[]),
+        json!({"heartbeat": {"interval_ms": 500, "timeout_ms": 1000, "misses": 2}}),
+    );
+    let id = host.host(entry).await;
+    host.mark(&id).await;
+    let before = kubernetes::containers(&id);
+    let held = kubernetes::Held::now();
+    let is_ready = || {
+        let ready = "--output=jsonpath={.status.conditions[?(@.type=='Ready')].status}";
+        kubectl(&["get", "node", "node", ready])
+    };
+    wait_for("a node that is not ready", 2 * LONG, async || {
+        is_ready() != "True"
+    })
+    .await;
+    host.until(&id, "unresponsive").await;
+    let failed = host.call_within(&id, "echo", json!({}), 1000).await;
+    assert!(!failed.status.is_success(), "{}", failed.text());
+    assert_eq!(list("pods", &id).len(), 1);
+    // A stop is not done before the node has said so: nothing is started in its place.
+    drop(held);
+    wait_for("the node", 2 * LONG, async || is_ready() == "True").await;
+    host.until(&id, "running").await;
+    assert!(host.is_marked(&id).await);
+    assert_eq!(kubernetes::containers(&id), before);
+    assert_eq!(host.events_of(&id, "ready").await.len(), 1);
+    host.stop().await;
+    nothing_left(&id).await;
+}
+
+#[tokio::test]
+async fn d07_kubernetes_an_image_that_is_missing_blocks_its_server_and_leaves_nothing() {
+    let site = Site::new(Platform::Kubernetes).await;
+    let host = site.start().await;
+    let entry = json!({"name": "missing", "image": "registry.invalid/missing:1"});
+    let refused = host.ask("POST", "", entry).await;
+    assert_eq!(refused.status, 422, "{}", refused.text());
+    let said = refused.text();
+    assert!(
+        said.contains("registry.invalid/missing:1") && said.contains("ErrImagePull"),
+        "{said}"
+    );
+    host.stop().await;
+    nothing_left("missing").await;
+}
+
+#[tokio::test]
+async fn d07_kubernetes_a_quota_is_told_and_waited_for() {
+    let site = Site::new(Platform::Kubernetes).await;
+    let namespace = namespace(&site, "quota").await;
+    let in_it = ["--namespace", &namespace];
+    kubectl(&[&in_it[..], &["create", "quota", "pods", "--hard=pods=1"]].concat());
+    wait_for("the quota to count", LONG, async || {
+        let used = "--output=jsonpath={.status.used.pods}";
+        kubectl(&[&in_it[..], &["get", "quota", "pods", used]].concat()) == "0"
+    })
+    .await;
+    let host = site.start().await;
+    let first = host.host(site.entry("first", &[])).await;
+    let told = host.register(site.entry("second", &[])).await;
+    let second = told["id"].as_str().unwrap().to_owned();
+    let why = reason(&host, &second).await;
+    assert!(why.contains("exceeded quota: pods"), "{why}");
+    assert!(list("pods,secrets,networkpolicies", &second).is_empty());
+    let patch = "--patch={\"spec\": {\"hard\": {\"pods\": \"2\"}}}";
+    kubectl(&[&in_it[..], &["patch", "quota", "pods", patch]].concat());
+    host.until(&second, "running").await;
+    host.stop().await;
+    for id in [first, second] {
+        nothing_left(&id).await;
+    }
     kubectl(&["delete", "namespace", &namespace, "--wait=false"]);
+}
+
+#[tokio::test]
+async fn d07_kubernetes_a_webhook_that_denies_is_told_and_leaves_nothing() {
+    let site = Site::new(Platform::Kubernetes).await;
+    let namespace = namespace(&site, "denied").await;
+    let webhook = kubernetes::Webhook::denies(&namespace, "no pods on a Tuesday").await;
+    let host = site.start().await;
+    let told = host.register(site.entry("denied", &[])).await;
+    let id = told["id"].as_str().unwrap().to_owned();
+    let why = reason(&host, &id).await;
+    assert!(why.contains("no pods on a Tuesday"), "{why}");
+    assert!(list("pods,secrets,networkpolicies", &id).is_empty());
+    drop(webhook);
+    host.until(&id, "running").await;
+    host.stop().await;
+    nothing_left(&id).await;
+    kubectl(&["delete", "namespace", &namespace, "--wait=false"]);
+}
+
+#[tokio::test]
+async fn d07_kubernetes_others_that_change_our_objects_start_nothing_twice() {
+    let site = Site::new(Platform::Kubernetes).await;
+    let (host, id) = site.hosting("edited", &[]).await;
+    host.mark(&id).await;
+    let pod = pod(&id);
+    let label = |change: &str| kubectl(&["label", "pod", &pod, change, "--overwrite"]);
+    label("somebody=else");
+    label("toolwharf.dev/run=another");
+    label("toolwharf.dev/installation-");
+    kubectl(&["annotate", "pod", &pod, "toolwharf.dev/server-id-"]);
+    assert!(host.is_marked(&id).await);
+    // Without our labels it is ours by its name and number.
+    host.order(&id, "restart").await;
+    assert!(!host.is_marked(&id).await);
+    assert_eq!(kubernetes::containers(&id).len(), 1);
+
+    // What is kept from going is waited for, and nothing is started beside it.
+    let keep = |finalizers: &str| {
+        let patch = format!("--patch={{\"metadata\": {{\"finalizers\": {finalizers}}}}}");
+        kubectl(&["patch", "pod", &pod, "--type=merge", &patch]);
+    };
+    keep("[\"toolwharf.dev/test\"]");
+    host.call(&id, "crash", json!({})).await;
+    host.happened(&id, "crashed", 1).await;
+    wait_for("a pod on its way out", LONG, async || {
+        list("pods", &id)[0]["metadata"]["deletionTimestamp"].is_string()
+    })
+    .await;
+    assert!(kubernetes::containers(&id).is_empty());
+    keep("[]");
+    host.until(&id, "running").await;
+    assert_eq!(list("pods", &id).len(), 1);
+
+    // The Secret owns everything: who removes it removes the server, which is started again.
+    let ready = host.events_of(&id, "ready").await.len();
+    kubectl(&["delete", "secret", &pod, "--wait=false"]);
+    host.happened(&id, "ready", ready + 1).await;
+    host.until(&id, "running").await;
+    assert_eq!(kubernetes::containers(&id).len(), 1);
+    host.stop().await;
+    nothing_left(&id).await;
 }

@@ -18,6 +18,8 @@ mod entries;
 mod installing;
 mod kubernetes;
 #[cfg(feature = "kubernetes")]
+mod kubernetes_api;
+#[cfg(feature = "kubernetes")]
 mod kubernetes_faults;
 mod life;
 mod limits;

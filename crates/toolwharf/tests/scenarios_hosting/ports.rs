@@ -13,23 +13,6 @@ on_every_platform!(
     h02_a_given_port_is_that_one_and_a_taken_one_is_told,
 );
 
-/// Where there are no ports, whoever wants one is told so.
-async fn are_refused(site: Site, host: Host) {
-    let entry = with(
-        site.entry("h02", &["--http", "127.0.0.1:8080"]),
-        json!({"stdio_bridge": false, "ports": [8080]}),
-    );
-    let refused = host.ask("POST", "", entry).await;
-    let words = refused.text();
-    assert_eq!(
-        refusal(&refused),
-        (422, vec!["/ports".to_owned()]),
-        "{words}"
-    );
-    assert!(words.contains("standard streams only"), "{words}");
-    host.stop().await;
-}
-
 /// Where its port is reached.
 async fn address(host: &Host, id: &str) -> String {
     let told = host.until(id, "running").await;
@@ -41,9 +24,6 @@ async fn address(host: &Host, id: &str) -> String {
 async fn h02_a_server_without_a_bridge_is_reached_at_its_port(platform: Platform) {
     let site = Site::new(platform).await;
     let host = site.start().await;
-    if platform.is_kubernetes() {
-        return are_refused(site, host).await;
-    }
     // An image, or a command, that listens at a port: nothing else is needed.
     let entry = with(
         site.entry("h02", &["--http", "127.0.0.1:8080"]),
@@ -117,9 +97,6 @@ fn free_port() -> u16 {
 async fn h02_a_given_port_is_that_one_and_a_taken_one_is_told(platform: Platform) {
     let site = Site::new(platform).await;
     let host = site.start().await;
-    if platform.is_kubernetes() {
-        return are_refused(site, host).await;
-    }
     let port = free_port();
     let here = format!("127.0.0.1:{port}");
     let entry = |ports: Value| {

@@ -154,9 +154,7 @@ async fn h13_the_status_says_how_it_is(platform: Platform) {
     host.tool(&id, "burn", json!({"ms": 300})).await;
     let told = wait_for_some("its use", LONG, async || {
         let told = host.status(&id).await;
-        // What pods use is not told.
-        let is_told = platform.is_kubernetes() || told["usage"]["cpu_seconds"].as_f64()? > 0.0;
-        is_told.then_some(told)
+        (told["usage"]["cpu_seconds"].as_f64()? > 0.0).then_some(told)
     })
     .await;
     assert_eq!(told["status"], "running");
@@ -164,14 +162,10 @@ async fn h13_the_status_says_how_it_is(platform: Platform) {
     assert_eq!(told["last_crash"], Value::Null);
     assert_eq!(told["provider"], platform.word());
     assert!(told["uptime_seconds"].is_u64(), "{told:#}");
-    if platform.is_kubernetes() {
-        assert_eq!(told["usage"], Value::Null);
-    } else {
-        let memory = told["usage"]["memory"].as_u64().unwrap();
-        assert!((1 << 16..512 << 20).contains(&memory), "{memory}");
-        let peak = told["usage"]["memory_peak"].as_u64().unwrap();
-        assert!(peak >= memory, "{told:#}");
-    }
+    let memory = told["usage"]["memory"].as_u64().unwrap();
+    assert!((1 << 16..512 << 20).contains(&memory), "{memory}");
+    let peak = told["usage"]["memory_peak"].as_u64().unwrap();
+    assert!(peak >= memory, "{told:#}");
     assert!(told["tools"].as_u64().unwrap() > 10, "{told:#}");
     assert_eq!((&told["calls"], &told["errors"]), (&json!(1), &json!(0)));
 

@@ -18,7 +18,7 @@ const VARIABLE: &str = "TOOLWHARF_TEST_DOCKER";
 pub(crate) const LONG: Duration = Duration::from_secs(90);
 
 /// Makes of each function `async fn name(platform: Platform)` the tests `process::name`, `postgres::name`, `runc::name`
-/// and `gvisor::name`; with the feature `kubernetes`, `kubernetes::name` and `kubernetes_gvisor::name` as well.
+/// and `gvisor::name`; with the feature `kubernetes`, `d07_kubernetes::name` and `d07_kubernetes_gvisor::name` as well.
 macro_rules! on_every_platform {
     ($($name:ident),* $(,)?) => {
         mod process {
@@ -46,14 +46,14 @@ macro_rules! on_every_platform {
             })*
         }
         #[cfg(feature = "kubernetes")]
-        mod kubernetes {
+        mod d07_kubernetes {
             $(#[tokio::test]
             async fn $name() {
                 super::$name($crate::support::Platform::Kubernetes).await;
             })*
         }
         #[cfg(feature = "kubernetes")]
-        mod kubernetes_gvisor {
+        mod d07_kubernetes_gvisor {
             $(#[tokio::test]
             async fn $name() {
                 super::$name($crate::support::Platform::KubernetesGvisor).await;
@@ -174,6 +174,15 @@ impl Site {
         }
         kept.settings(&settings);
         Self { kept, platform }
+    }
+
+    /// Replaces a word of the settings.
+    #[cfg(feature = "kubernetes")]
+    pub(crate) fn reconfigure(&self, from: &str, to: &str) {
+        let path = self.kept.dir.path().join("toolwharf.toml");
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.contains(from), "{text}");
+        fs::write(path, text.replace(from, to)).unwrap();
     }
 
     /// A registration of a scripted server.

@@ -3,7 +3,7 @@
 use std::{
     fs,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread::JoinHandle,
@@ -11,16 +11,8 @@ use std::{
 };
 
 use serde_json::{Value, json};
+pub(crate) use testkit::Way;
 use testkit::{Bin, DEADLINE, postgres::Database, wait_for};
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{
-        TcpListener, TcpStream,
-        tcp::{OwnedReadHalf, OwnedWriteHalf},
-    },
-    sync::watch,
-    task::JoinSet,
-};
 
 use crate::{
     api::Api,
@@ -165,24 +157,10 @@ fn instances(name: &str) -> Vec<String> {
         .collect()
 }
 
-/// What happens to what is on the way to the database.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
-    Open,
-    /// Connections are closed, and new ones as well.
-    Cut,
-    /// Nothing comes through, and nobody is told.
-    Stalled,
-    /// All takes this much longer, in each direction.
-    Slow(Duration),
-}
-
 /// A way to the database that can be cut, and lead elsewhere.
 pub(crate) struct Proxy {
     url: String,
-    target: Arc<Mutex<String>>,
-    way: watch::Sender<Way>,
-    _tasks: JoinSet<()>,
+    way: testkit::Proxy,
 }
 
 impl Proxy {
@@ -192,41 +170,11 @@ impl Proxy {
         let host = query.iter().find(|(key, _)| key == "host");
         assert!(host.is_none(), "the database is on TCP: {url}");
         let target = format!("{}:{}", url.host_str().unwrap(), url.port().unwrap_or(5432));
-        let target = Arc::new(Mutex::new(target));
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let way = testkit::Proxy::to(&target).await;
         url.set_host(Some("127.0.0.1")).unwrap();
-        url.set_port(Some(listener.local_addr().unwrap().port()))
-            .unwrap();
-        let way = watch::Sender::new(Way::Open);
-        let mut tasks = JoinSet::new();
-        let (seen, current) = (way.clone(), target.clone());
-        tasks.spawn(async move {
-            let mut connections = JoinSet::new();
-            while let Ok((client, _)) = listener.accept().await {
-                let target = current.lock().unwrap().clone();
-                let way = seen.subscribe();
-                connections.spawn(async move {
-                    if *way.borrow() == Way::Cut {
-                        return;
-                    }
-                    let Ok(server) = TcpStream::connect(target).await else {
-                        return;
-                    };
-                    let (from_client, to_client) = client.into_split();
-                    let (from_server, to_server) = server.into_split();
-                    tokio::select! {
-                        () = carried(from_client, to_server, way.clone()) => {}
-                        () = carried(from_server, to_client, way) => {}
-                    }
-                });
-            }
-        });
-        Self {
-            url: url.to_string(),
-            target,
-            way,
-            _tasks: tasks,
-        }
+        url.set_port(Some(way.address().port())).unwrap();
+        let url = url.to_string();
+        Self { url, way }
     }
 
     /// `host:port`.
@@ -237,9 +185,7 @@ impl Proxy {
 
     /// Leads to another server from now on, as an address does that moves: all connections end.
     pub(crate) async fn turn_to(&self, address: &str) {
-        self.cut().await;
-        address.clone_into(&mut self.target.lock().unwrap());
-        self.be(Way::Open);
+        self.way.turn_to(address).await;
     }
 
     pub(crate) fn url(&self) -> &str {
@@ -247,43 +193,11 @@ impl Proxy {
     }
 
     pub(crate) fn be(&self, way: Way) {
-        self.way.send_replace(way);
+        self.way.be(way);
     }
 
     /// Ends all connections. One that is left while it signs in would hold up whoever makes or drops a database, for a minute.
     pub(crate) async fn close(self) {
-        self.cut().await;
-    }
-
-    async fn cut(&self) {
-        self.be(Way::Cut);
-        wait_for("the end of all connections", DEADLINE, async || {
-            self.way.receiver_count() == 0
-        })
-        .await;
-    }
-}
-
-async fn carried(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut way: watch::Receiver<Way>) {
-    let mut some = vec![0; 16 << 10];
-    loop {
-        let length = tokio::select! {
-            biased;
-            _ = way.wait_for(|way| *way == Way::Cut) => return,
-            read = from.read(&mut some) => read.unwrap_or(0),
-        };
-        let Ok(now) = way
-            .wait_for(|way| *way != Way::Stalled)
-            .await
-            .map(|way| *way)
-        else {
-            return;
-        };
-        if let Way::Slow(time) = now {
-            tokio::time::sleep(time).await;
-        }
-        if length == 0 || now == Way::Cut || to.write_all(&some[..length]).await.is_err() {
-            return;
-        }
+        self.way.close().await;
     }
 }

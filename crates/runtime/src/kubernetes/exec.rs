@@ -1,0 +1,193 @@
+//! Scripts that are run in a pod, and what they tell: of its kernel, and of what its processes use.
+//!
+//! A pod that is looked at has a second container, [`VERIFY`], which does nothing but wait to be asked. It shares the
+//! space of processes with the server, so that it sees them whatever the server's image has in it. Where the runtime gives
+//! each container its own, and where there is no such container, the server's is asked: its image may have a shell.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, pending};
+use kube::api::AttachParams;
+use tokio::io::AsyncReadExt as _;
+use tokio::time::timeout;
+
+use super::api::{ASK, Call, Cluster, call};
+use super::spec::{SERVER, VERIFY};
+use crate::unit::{self, Error, Usage};
+
+/// What the kernel says of itself.
+pub(super) const KERNEL: &str = "cat /proc/version; dmesg | head -n 20";
+/// What processes say of themselves. Those that end meanwhile are left out.
+const PROCESSES: &str = "cat /proc/[0-9]*/stat /proc/[0-9]*/status 2>/dev/null";
+const MAX_SAID: u64 = 1 << 20;
+/// Ticks of the clock that processes are measured by: the same on every Linux.
+const TICKS: u64 = 100;
+
+/// Runs a script in a container; what it wrote to stdout, whatever its exit code.
+pub(super) async fn run(
+    cluster: &Cluster,
+    pod: &str,
+    container: &str,
+    script: &str,
+) -> Result<String, Call> {
+    let params = AttachParams::default()
+        .container(container)
+        .stdin(false)
+        .stdout(true)
+        .stderr(false);
+    let what = "run a program in a pod";
+    let exec = cluster.pods.exec(pod, ["sh", "-c", script], &params);
+    let mut process = call(what, exec).await?;
+    let mut said = Vec::new();
+    let mut failure = None;
+    let (Some(output), Some(status)) = (process.stdout(), process.take_status()) else {
+        return Err(Call::Other(Error::Failed(format!("cannot {what}"))));
+    };
+    let mut output = output.take(MAX_SAID);
+    // The output of a connection that broke off never ends.
+    let ended = async {
+        failure = match status.await {
+            Some(status) if status.status.as_deref() != Some("Failure") => return pending().await,
+            status => status.and_then(|status| status.message),
+        };
+        if failure.is_some() {
+            // It has an end; and so has the output.
+            pending().await
+        }
+    };
+    let read = async {
+        tokio::select! {
+            // First: it is known before the output ends.
+            biased;
+            () = ended => false,
+            read = output.read_to_end(&mut said) => read.is_ok(),
+        }
+    };
+    let read = timeout(ASK, read).await.unwrap_or(false);
+    match (read && !said.is_empty(), failure) {
+        (true, _) => Ok(String::from_utf8_lossy(&said).into_owned()),
+        (false, why) => Err(Call::Other(Error::Failed(format!(
+            "cannot {what}: {}",
+            why.as_deref().unwrap_or("it says nothing")
+        )))),
+    }
+}
+
+/// Tells what the processes of a pod use.
+pub(super) struct Meter {
+    cluster: Cluster,
+    pod: String,
+    label: String,
+    /// Whether there is a container to ask besides the server's.
+    looks: bool,
+    /// Milliseconds: those of processes that have ended are not told again.
+    cpu: AtomicU64,
+    memory_peak: AtomicU64,
+    is_unknown: AtomicBool,
+}
+
+impl Meter {
+    pub(super) fn new(cluster: Cluster, pod: String, label: String, looks: bool) -> Self {
+        Self {
+            cluster,
+            pod,
+            label,
+            looks,
+            cpu: AtomicU64::new(0),
+            memory_peak: AtomicU64::new(0),
+            is_unknown: AtomicBool::new(false),
+        }
+    }
+
+    async fn ask(&self) -> Result<Usage, Error> {
+        let mut why = Error::Failed("its processes cannot be seen from there".to_owned());
+        for container in [self.looks.then_some(VERIFY), Some(SERVER)]
+            .into_iter()
+            .flatten()
+        {
+            match run(&self.cluster, &self.pod, container, PROCESSES).await {
+                Ok(said) => match usage(&said) {
+                    Some(usage) => return Ok(usage),
+                    None => continue,
+                },
+                Err(error) => why = error.into(),
+            }
+        }
+        Err(why)
+    }
+}
+
+impl unit::Meter for Meter {
+    fn read(&self) -> BoxFuture<'_, Option<Usage>> {
+        async {
+            let mut usage = match self.ask().await {
+                Ok(usage) => usage,
+                Err(error) => {
+                    if !self.is_unknown.swap(true, Ordering::Relaxed) {
+                        tracing::info!(server = self.label, "what it uses is not known: {error}");
+                    }
+                    return None;
+                }
+            };
+            let highest =
+                |known: &AtomicU64, now: u64| known.fetch_max(now, Ordering::Relaxed).max(now);
+            let cpu = u64::try_from(usage.cpu.as_millis()).unwrap_or(u64::MAX);
+            usage.cpu = Duration::from_millis(highest(&self.cpu, cpu));
+            usage.memory_peak = highest(&self.memory_peak, usage.memory);
+            Some(usage)
+        }
+        .boxed()
+    }
+}
+
+/// Adds up what `/proc/PID/stat` and `/proc/PID/status` say; `None` if these are not the server's processes.
+fn usage(said: &str) -> Option<Usage> {
+    let mut usage = Usage::default();
+    let mut ticks = 0;
+    for line in said.lines() {
+        if let Some(kib) = line.strip_prefix("VmRSS:") {
+            let kib = kib.trim().trim_end_matches("kB").trim_end();
+            usage.memory += kib.parse::<u64>().unwrap_or(0) << 10;
+        }
+        let Some((head, rest)) = line.rsplit_once(") ") else {
+            continue;
+        };
+        let Some((pid, name)) = head.split_once(" (") else {
+            continue;
+        };
+        if pid == "1" && name == "sleep" {
+            return None;
+        }
+        // Counted from the third of `man 5 proc_pid_stat`: its own time and that of its children, in user and in kernel mode.
+        let fields = rest.split_ascii_whitespace().skip(11).take(4);
+        ticks += fields
+            .filter_map(|field| field.parse::<u64>().ok())
+            .sum::<u64>();
+        usage.pids += 1;
+    }
+    usage.cpu = Duration::from_millis(ticks * 1000 / TICKS);
+    (usage.pids > 0).then_some(usage)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_processes_say_is_added_up() {
+        let said = "1 (pause) S 0 1 1 0 -1 4194560 1 0 0 0 1 2 0 0 20 0 1 0 100 790528 1 18446744073709551615\n\
+                    7 (a ) (b) S 0 7 7 0 -1 4194560 1 0 0 0 100 20 3 4 20 0 1 0 100 790528 1 18446744073709551615\n\
+                    Name:\tpause\nVmRSS:\t       4 kB\nVmHWM:\t    9000 kB\nVmRSS:\t    1000 kB\n";
+        let told = usage(said).expect("it says something");
+        assert_eq!(
+            (told.cpu, told.memory, told.pids),
+            (Duration::from_millis(1300), 1004 << 10, 2)
+        );
+        // Nothing is seen of the server from a container that has processes of its own.
+        let own = said.replace("(pause)", "(sleep)");
+        assert_eq!(usage(&own), None);
+        assert_eq!(usage(""), None);
+    }
+}

@@ -1,0 +1,9 @@
+//! Pods of a real cluster. They need one: `cargo xtask kubernetes -- cargo nextest run -p runtime --features kubernetes -E
+//! 'binary(kubernetes)'`.
+
+#![cfg(feature = "kubernetes")]
+
+mod rights;
+#[path = "../support/server.rs"]
+mod server;
+mod support;

@@ -1,0 +1,217 @@
+//! The rights of `examples/kubernetes/rbac.yaml` are enough, and with one of them less something fails.
+
+use model::{Port, Reach};
+use runtime::Runtime as _;
+use runtime::kubernetes::Kubernetes;
+use serde_json::{Value, json};
+use testkit::wait_for;
+use tokio::io::AsyncReadExt as _;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::support::{LONG, Namespace, echo, sh};
+
+const EXAMPLE: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../../examples/kubernetes/rbac.yaml"
+);
+/// What this cluster asks for with the other verb, or what is done without at a price: `watch` is a look every five seconds.
+/// That they are missing is told beforehand.
+const NOT_MISSED: [&str; 4] = [
+    "create pods/attach",
+    "create pods/exec",
+    "create pods/portforward",
+    "watch pods",
+];
+
+/// The rules of the example's role.
+fn rules(namespace: &Namespace) -> Vec<Value> {
+    let objects = namespace.kubectl(&[
+        "create",
+        "--dry-run=client",
+        "--output=json",
+        "--filename",
+        EXAMPLE,
+    ]);
+    // One object after the other.
+    let mut objects = serde_json::Deserializer::from_str(&objects).into_iter::<Value>();
+    let role = objects.find_map(|object| object.ok().filter(|object| object["kind"] == "Role"));
+    let role = role.expect("the example has a role");
+    role["rules"].as_array().expect("rules").clone()
+}
+
+/// Every right: the verb and the resource, and the rules without it.
+fn each_less(rules: &[Value]) -> Vec<(String, Vec<Value>)> {
+    let mut all = Vec::new();
+    for (at, rule) in rules.iter().enumerate() {
+        for resource in rule["resources"].as_array().expect("resources") {
+            for verb in rule["verbs"].as_array().expect("verbs") {
+                let (verb_text, resource_text) = (verb.as_str(), resource.as_str());
+                let right = format!(
+                    "{} {}",
+                    verb_text.expect("a verb"),
+                    resource_text.expect("a resource")
+                );
+                let mut less = rules.to_vec();
+                let without = |key: &str, value: &Value| {
+                    let kept = rule[key].as_array().expect("a list").iter();
+                    kept.filter(|one| *one != value)
+                        .cloned()
+                        .collect::<Vec<_>>()
+                };
+                less[at]["resources"] = without("resources", resource).into();
+                let verbs = without("verbs", verb);
+                less.retain(|rule| rule["resources"] != json!([]));
+                if !verbs.is_empty() {
+                    let groups = rule["apiGroups"].clone();
+                    less.push(
+                        json!({"apiGroups": groups, "resources": [resource], "verbs": verbs}),
+                    );
+                }
+                all.push((right, less));
+            }
+        }
+    }
+    all
+}
+
+/// Everything that is done with a cluster, on two servers; what does not work.
+async fn life(namespace: &Namespace, first: &Kubernetes, next: &Kubernetes) -> Result<(), String> {
+    let told = |error: runtime::Error| error.to_string();
+    let launch = async |runtime: &Kubernetes, server: crate::server::Server| {
+        timeout(LONG, runtime.launch(server.unit()))
+            .await
+            .expect("an end")
+            .map_err(told)
+    };
+    let mut server = sh("one", "echo early >&2; exec cat");
+    server.env.insert("A".to_owned(), "b".to_owned());
+    server.sandbox.volumes = vec!["/data".to_owned()];
+    let mut instance = launch(first, server.clone()).await?;
+    if echo(&mut instance, "hello").await.as_deref() != Some("hello") {
+        return Err("it does not answer".to_owned());
+    }
+    if !instance.handle.stderr_tail().contains("early") {
+        return Err("what it wrote first is lost".to_owned());
+    }
+    if instance.handle.usage().await.is_none() {
+        return Err("what it uses is not known".to_owned());
+    }
+    instance.handle.kill_now();
+    timeout(LONG, instance.handle.exited())
+        .await
+        .expect("an end");
+
+    let mut listening = sh(
+        "two",
+        "while :; do echo hello | nc -l -p 8080 -s 127.0.0.1; done",
+    );
+    let path = "/mcp".to_owned();
+    listening.reach = Reach::Port { path };
+    listening.sandbox.ports = vec![Port {
+        inside: 8080,
+        host: None,
+    }];
+    let instance = launch(first, listening).await?;
+    let address = instance.ports[&8080];
+    let mut said = String::new();
+    let reached = timeout(LONG / 4, async {
+        // It may not listen yet.
+        while said.is_empty() {
+            let mut stream = TcpStream::connect(address).await.ok()?;
+            stream.read_to_string(&mut said).await.ok()?;
+        }
+        Some(())
+    });
+    if reached.await.ok().flatten().is_none() {
+        return Err("its port is not reached".to_owned());
+    }
+    // What a run leaves behind, the next one sweeps away.
+    let swept = next.sweep().await.map_err(told)?;
+    if swept != 1 {
+        return Err(format!("{swept} were swept instead of 1"));
+    }
+    timeout(LONG, instance.handle.exited())
+        .await
+        .expect("an end");
+    next.volumes_remove("one").await.map_err(told)?;
+    let left = namespace.count("pods,secrets,persistentvolumeclaims");
+    match left {
+        0 => Ok(()),
+        _ => Err(format!("{left} objects are left")),
+    }
+}
+
+#[tokio::test]
+async fn d07_kubernetes_the_rights_of_the_example_are_enough_and_each_is_needed() {
+    let namespace = Namespace::new("rights").await;
+    namespace.kubectl(&["apply", "--filename", EXAMPLE]);
+    let rules = rules(&namespace);
+    let account = namespace.account("toolwharf").await;
+    let runtimes = |round: usize| {
+        let run = |name: &str| namespace.runtime(Some(account.clone()), &format!("{name}-{round}"));
+        (run("first"), run("next"))
+    };
+    let (first, next) = runtimes(0);
+    first.probe().await.expect("all that is needed");
+    life(&namespace, &first, &next).await.expect("a life");
+    // The deletion of what hangs on something else takes its time.
+    let nothing = async || {
+        wait_for("nothing left", LONG, async || {
+            let all = "pods,secrets,networkpolicies,persistentvolumeclaims";
+            namespace.count(all) == 0
+        })
+        .await;
+    };
+    nothing().await;
+
+    let mut needless = Vec::new();
+    for (round, (right, less)) in each_less(&rules).into_iter().enumerate() {
+        let role = |rules: &[Value]| {
+            json!({
+                "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
+                "metadata": {"name": "toolwharf"}, "rules": rules,
+            })
+        };
+        namespace.apply(&role(&less));
+        let (first, next) = runtimes(round + 1);
+        // The authorizer hears of it a moment later.
+        let mut why = String::new();
+        wait_for("a right to be gone", LONG, async || {
+            match first.probe().await {
+                Ok(_) => false,
+                Err(error) => {
+                    why = error.to_string();
+                    true
+                }
+            }
+        })
+        .await;
+        assert!(
+            why.contains(&format!("no leave to {right} in")),
+            "{right}: {why}"
+        );
+        let lived = life(&namespace, &first, &next).await;
+        println!("without `{right}`: {lived:?}");
+        if lived.is_ok() && !NOT_MISSED.contains(&right.as_str()) {
+            needless.push(right);
+        }
+        // With everything again it can be cleared away.
+        namespace.apply(&role(&rules));
+        wait_for("the right to be back", LONG, async || {
+            first.probe().await.is_ok()
+        })
+        .await;
+        drop(first);
+        wait_for("an end", LONG, async || {
+            let swept = timeout(LONG / 4, runtimes(999).0.sweep()).await;
+            matches!(swept, Ok(Ok(0)))
+        })
+        .await;
+        let kinds = "pods,secrets,persistentvolumeclaims";
+        let selector = "--selector=app.kubernetes.io/managed-by=toolwharf";
+        namespace.kubectl(&["delete", kinds, selector, "--grace-period=1", "--wait=true"]);
+        nothing().await;
+    }
+    assert!(needless.is_empty(), "nothing fails without {needless:?}");
+}

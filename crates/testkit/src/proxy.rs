@@ -1,0 +1,150 @@
+//! A way to a server that can be cut, stalled and slowed down, and lead elsewhere.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{
+        TcpListener, TcpStream,
+        tcp::{OwnedReadHalf, OwnedWriteHalf},
+    },
+    sync::watch,
+    task::JoinSet,
+    time::sleep,
+};
+
+use crate::wait::{DEADLINE, wait_for};
+
+/// What happens to what is on the way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// All of it comes through.
+    Open,
+    /// All of it comes through, each piece so much later.
+    Slow(Duration),
+    /// Connections are closed, and new ones as well.
+    Cut,
+    /// Nothing comes through, and nobody is told.
+    Stalled,
+}
+
+/// Changes what a client sends.
+type Edit = dyn Fn(Vec<u8>) -> Vec<u8> + Send + Sync;
+
+/// A way to a server. It is open at first.
+pub struct Proxy {
+    address: SocketAddr,
+    target: watch::Sender<Arc<str>>,
+    way: watch::Sender<Way>,
+    _tasks: JoinSet<()>,
+}
+
+impl Proxy {
+    /// `target` is a host and a port.
+    pub async fn to(target: &str) -> Self {
+        Self::editing(target, |sent| sent).await
+    }
+
+    /// What clients send goes through `edit`, piece by piece.
+    ///
+    /// # Panics
+    /// If no port of this host can be listened on.
+    pub async fn editing(
+        target: &str,
+        edit: impl Fn(Vec<u8>) -> Vec<u8> + Send + Sync + 'static,
+    ) -> Self {
+        let edit: Arc<Edit> = Arc::new(edit);
+        let target = watch::Sender::new(Arc::from(target));
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("it listens");
+        let way = watch::Sender::new(Way::Open);
+        let mut tasks = JoinSet::new();
+        let (seen, current) = (way.clone(), target.clone());
+        tasks.spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((client, _)) = listener.accept().await {
+                let target = current.borrow().clone();
+                let (edit, way) = (edit.clone(), seen.subscribe());
+                connections.spawn(async move {
+                    if *way.borrow() == Way::Cut {
+                        return;
+                    }
+                    let Ok(server) = TcpStream::connect(&*target).await else {
+                        return;
+                    };
+                    let (from_client, to_client) = client.into_split();
+                    let (from_server, to_server) = server.into_split();
+                    tokio::select! {
+                        () = carried(from_client, to_server, way.clone(), &*edit) => {}
+                        () = carried(from_server, to_client, way, &|piece| piece) => {}
+                    }
+                });
+            }
+        });
+        Self {
+            address,
+            target,
+            way,
+            _tasks: tasks,
+        }
+    }
+
+    /// Where it is reached.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub fn be(&self, way: Way) {
+        self.way.send_replace(way);
+    }
+
+    /// Leads to another server from now on, as an address does that moves: all connections end.
+    pub async fn turn_to(&self, target: &str) {
+        self.cut().await;
+        self.target.send_replace(target.into());
+        self.be(Way::Open);
+    }
+
+    /// Cuts it, and waits for the end of all connections.
+    pub async fn close(self) {
+        self.cut().await;
+    }
+
+    async fn cut(&self) {
+        self.be(Way::Cut);
+        wait_for("the end of all connections", DEADLINE, async || {
+            self.way.receiver_count() == 0
+        })
+        .await;
+    }
+}
+
+async fn carried(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    mut way: watch::Receiver<Way>,
+    edit: &Edit,
+) {
+    let mut some = vec![0; 16 << 10];
+    loop {
+        let length = tokio::select! {
+            biased;
+            _ = way.wait_for(|way| *way == Way::Cut) => return,
+            read = from.read(&mut some) => read.unwrap_or(0),
+        };
+        let Ok(now) = way
+            .wait_for(|way| *way != Way::Stalled)
+            .await
+            .map(|way| *way)
+        else {
+            return;
+        };
+        if let Way::Slow(time) = now {
+            sleep(time).await;
+        }
+        let piece = edit(some[..length].to_vec());
+        if length == 0 || now == Way::Cut || to.write_all(&piece).await.is_err() {
+            return;
+        }
+    }
+}

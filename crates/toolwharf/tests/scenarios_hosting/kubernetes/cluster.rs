@@ -1,0 +1,178 @@
+//! What is done to a cluster.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+use testkit::{Process, wait_for};
+
+use super::{config, kubectl, list};
+use crate::support::LONG;
+
+pub(crate) fn try_kubectl(args: &[&str]) -> Result<String, String> {
+    let mut kubectl = Command::new("kubectl");
+    let run = kubectl.args(["--kubeconfig", &config()]).args(args);
+    let output = run.output().expect("it is started");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    match output.status.success() {
+        true => Ok(text(&output.stdout)),
+        false => Err(text(&output.stderr)),
+    }
+}
+
+/// The name of the pod of a server.
+pub(crate) fn pod(id: &str) -> String {
+    let pods = list("pods", id);
+    assert_eq!(pods.len(), 1, "{pods:?}");
+    pods[0]["metadata"]["name"].as_str().unwrap().to_owned()
+}
+
+/// A file of the cluster of the tests.
+fn file(name: &str) -> PathBuf {
+    Path::new(&config()).with_file_name(name)
+}
+
+/// Ends the kubelet, which is started again unless it is held back.
+pub(crate) fn kubelet_ends() {
+    let pid = fs::read_to_string(file("kubelet.pid")).unwrap();
+    let pid = Pid::from_raw(pid.trim().parse().unwrap()).unwrap();
+    kill_process(pid, Signal::KILL).unwrap();
+}
+
+/// A node without a kubelet, until it is dropped.
+pub(crate) struct Held(PathBuf);
+
+impl Held {
+    pub(crate) fn now() -> Self {
+        let held = Self(file("kubelet.hold"));
+        fs::write(&held.0, "").unwrap();
+        kubelet_ends();
+        held
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        fs::remove_file(&self.0).unwrap();
+    }
+}
+
+/// Denies all pods of a namespace until it is dropped.
+pub(crate) struct Webhook {
+    name: String,
+    _server: Process,
+    _dir: tempfile::TempDir,
+}
+
+const SERVER: &str = r#"
+import http.server, json, ssl, sys
+class Deny(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        said = {"uid": asked["request"]["uid"], "allowed": False, "status": {"message": sys.argv[2]}}
+        body = json.dumps({"apiVersion": asked["apiVersion"], "kind": asked["kind"], "response": said}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+server = http.server.HTTPServer(("127.0.0.1", 0), Deny)
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+context.load_cert_chain(sys.argv[1] + "/cert", sys.argv[1] + "/key")
+server.socket = context.wrap_socket(server.socket, server_side=True)
+print("it is at", server.server_port, flush=True)
+server.serve_forever()
+"#;
+
+impl Webhook {
+    pub(crate) async fn denies(namespace: &str, why: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let made = Command::new("openssl")
+            .args([
+                "req",
+                "-x509",
+                "-newkey",
+                "ec",
+                "-pkeyopt",
+                "ec_paramgen_curve:P-256",
+            ])
+            .args(["-nodes", "-days", "1", "-subj", "/CN=webhook", "-addext"])
+            .args([
+                "subjectAltName=IP:127.0.0.1",
+                "-keyout",
+                "key",
+                "-out",
+                "cert",
+            ])
+            .current_dir(dir.path())
+            .output()
+            .expect("openssl is part of the set-up of a cluster");
+        assert!(made.status.success(), "{made:?}");
+        let mut server = tokio::process::Command::new("python3");
+        server.args(["-c", SERVER]).arg(dir.path()).arg(why);
+        let mut server = Process::spawn(server);
+        let port = server
+            .announced(|line| line.strip_prefix("it is at ")?.parse::<u16>().ok())
+            .await;
+        let name = format!("{namespace}.toolwharf.dev");
+        kubectl(&[
+            "label",
+            "namespace",
+            namespace,
+            &format!("denied={namespace}"),
+        ]);
+        use base64::Engine as _;
+        let cert = fs::read(dir.path().join("cert")).unwrap();
+        let webhook = json!({
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "ValidatingWebhookConfiguration",
+            "metadata": {"name": name},
+            "webhooks": [{
+                "name": name,
+                "admissionReviewVersions": ["v1"],
+                "sideEffects": "None",
+                "clientConfig": {
+                    "url": format!("https://127.0.0.1:{port}/"),
+                    "caBundle": base64::engine::general_purpose::STANDARD.encode(cert),
+                },
+                "namespaceSelector": {"matchLabels": {"denied": namespace}},
+                "rules": [{
+                    "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"],
+                }],
+            }],
+        });
+        let objects = dir.path().join("webhook.json");
+        fs::write(&objects, webhook.to_string()).unwrap();
+        kubectl(&["create", "--filename", objects.to_str().unwrap()]);
+        // The API server hears of it a moment later.
+        wait_for("a denial", LONG, async || {
+            let image = "--image=toolwharf-test/busybox:1";
+            let tried = [
+                "run",
+                "tried",
+                image,
+                "--dry-run=server",
+                "--namespace",
+                namespace,
+            ];
+            try_kubectl(&tried).is_err_and(|said| said.contains(why))
+        })
+        .await;
+        Self {
+            name,
+            _server: server,
+            _dir: dir,
+        }
+    }
+}
+
+impl Drop for Webhook {
+    fn drop(&mut self) {
+        let kind = "validatingwebhookconfiguration";
+        let _ = try_kubectl(&["delete", kind, &self.name]);
+    }
+}

@@ -1,0 +1,170 @@
+//! An API server that is away, slow or forgetful, and a gateway that is killed in the middle.
+
+use std::{fs, time::Duration};
+
+use serde_json::{Value, json};
+use testkit::{Process, Proxy, Way, soak, wait_for};
+use tokio::time::Instant;
+
+use crate::{
+    kubernetes::{self, config, kubectl, list},
+    support::{LONG, Platform, Site},
+};
+
+/// Leads the site's product to this address instead of the API server.
+fn lead(site: &Site, server: &str) {
+    let own = site.kept.dir.path().join("kubeconfig");
+    let mut text = fs::read_to_string(config()).unwrap();
+    let known = kubectl(&[
+        "config",
+        "view",
+        "--output=jsonpath={.clusters[0].cluster.server}",
+    ]);
+    assert!(text.contains(&known), "{text}");
+    text = text.replace(&known, server);
+    fs::write(&own, text).unwrap();
+    site.reconfigure(&config(), own.to_str().unwrap());
+}
+
+/// The host and port of the API server.
+fn api_server() -> String {
+    let server = kubectl(&[
+        "config",
+        "view",
+        "--output=jsonpath={.clusters[0].cluster.server}",
+    ]);
+    server.strip_prefix("https://").unwrap().to_owned()
+}
+
+async fn proxied(site: &Site) -> Proxy {
+    let proxy = Proxy::to(&api_server()).await;
+    lead(site, &format!("https://{}", proxy.address()));
+    proxy
+}
+
+#[tokio::test]
+async fn d07_kubernetes_an_api_server_that_is_away_ends_nothing_and_starts_nothing() {
+    let away = Duration::from_secs(if soak() { 60 } else { 5 });
+    for way in [Way::Cut, Way::Stalled] {
+        let site = Site::new(Platform::Kubernetes).await;
+        let proxy = proxied(&site).await;
+        let (host, id) = site.hosting("away", &[]).await;
+        host.mark(&id).await;
+        let before = kubernetes::containers(&id);
+        proxy.be(way);
+        let start = Instant::now();
+        while start.elapsed() < away {
+            let failed = host.call_within(&id, "echo", json!({}), 1000).await;
+            assert!(!failed.status.is_success(), "{}", failed.text());
+            assert_eq!(kubernetes::containers(&id), before);
+        }
+        proxy.be(Way::Open);
+        wait_for("the same instance to answer", LONG, async || {
+            let echo = host.call_within(&id, "echo", json!({}), 2000).await;
+            echo.status == 200
+        })
+        .await;
+        assert!(host.is_marked(&id).await, "{way:?}");
+        assert_eq!(kubernetes::containers(&id), before);
+        assert_eq!(host.events_of(&id, "ready").await.len(), 1);
+        // What ended meanwhile is heard of afterwards.
+        proxy.be(way);
+        host.kill_server(&id, "away");
+        wait_for("its end", LONG, async || {
+            kubernetes::containers(&id).is_empty()
+        })
+        .await;
+        assert_eq!(host.events_of(&id, "crashed").await.len(), 0);
+        proxy.be(Way::Open);
+        host.happened(&id, "ready", 2).await;
+        assert_eq!(kubernetes::containers(&id).len(), 1);
+        host.stop().await;
+        wait_for("nothing that is left", LONG, async || {
+            list("pods,secrets,networkpolicies", &id).is_empty()
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn d07_kubernetes_an_api_server_that_is_slow_is_waited_for() {
+    let site = Site::new(Platform::Kubernetes).await;
+    let proxy = proxied(&site).await;
+    proxy.be(Way::Slow(Duration::from_millis(200)));
+    let (host, id) = site.hosting("slow", &[]).await;
+    host.call(&id, "crash", json!({})).await;
+    host.happened(&id, "ready", 2).await;
+    host.until(&id, "running").await;
+    assert_eq!(kubernetes::containers(&id).len(), 1);
+    host.stop().await;
+}
+
+/// Every watch asks for what the API server has forgotten: it says so (410), and the pod is read again.
+#[tokio::test]
+async fn d07_kubernetes_a_watch_that_is_too_old_is_begun_anew() {
+    let site = Site::new(Platform::Kubernetes).await;
+    let mut plain = tokio::process::Command::new("kubectl");
+    plain.args([
+        "--kubeconfig",
+        &config(),
+        "proxy",
+        "--port=0",
+        "--reject-paths=^$",
+    ]);
+    let mut plain = Process::spawn(plain);
+    let target = plain
+        .announced(|line| Some(line.strip_prefix("Starting to serve on ")?.to_owned()))
+        .await;
+    let proxy = Proxy::editing(&target, |sent| {
+        let text = String::from_utf8_lossy(&sent);
+        match text.split_once("&resourceVersion=") {
+            Some((before, after)) if before.contains("watch=true") => {
+                let rest = after.trim_start_matches(|digit: char| digit.is_ascii_digit());
+                format!("{before}&resourceVersion=1{rest}").into_bytes()
+            }
+            _ => sent,
+        }
+    })
+    .await;
+    lead(&site, &format!("http://{}", proxy.address()));
+    let (host, id) = site.hosting("aged", &[]).await;
+    host.mark(&id).await;
+    host.call(&id, "crash", json!({"code": 4})).await;
+    host.happened(&id, "ready", 2).await;
+    let told = host.until(&id, "running").await;
+    assert_eq!(told["last_crash"]["exit_code"], 4, "{told:#}");
+    assert_eq!(kubernetes::containers(&id).len(), 1);
+    host.stop().await;
+}
+
+/// Killed when the pod is there and nobody has heard of it.
+#[tokio::test]
+async fn d07_kubernetes_a_gateway_that_is_killed_in_mid_start_leaves_nothing_that_runs_twice() {
+    for what in ["secrets", "pods"] {
+        let site = Site::new(Platform::Kubernetes).await;
+        let proxy = proxied(&site).await;
+        let (host, id) = site.hosting("killed", &[]).await;
+        host.order(&id, "stop").await;
+        let path = format!("/{id}/start");
+        let starting = host.ask("POST", &path, Value::Null);
+        let seen = async {
+            wait_for("it to be made", LONG, async || !list(what, &id).is_empty()).await;
+            proxy.be(Way::Stalled);
+        };
+        tokio::select! {
+            _ = starting => {}
+            () = seen => {}
+        }
+        host.running.kill().await;
+        proxy.be(Way::Open);
+        let host = site.start().await;
+        host.until(&id, "running").await;
+        assert_eq!(list("pods", &id).len(), 1, "{what}");
+        assert_eq!(list("secrets", &id).len(), 1, "{what}");
+        host.stop().await;
+        wait_for("nothing that is left", LONG, async || {
+            list("pods,secrets,networkpolicies", &id).is_empty()
+        })
+        .await;
+    }
+}
