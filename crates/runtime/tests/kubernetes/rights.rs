@@ -5,7 +5,7 @@ use runtime::Runtime as _;
 use runtime::kubernetes::Kubernetes;
 use serde_json::{Value, json};
 use testkit::wait_for;
-use tokio::io::AsyncReadExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -102,10 +102,8 @@ async fn life(namespace: &Namespace, first: &Kubernetes, next: &Kubernetes) -> R
         .await
         .expect("an end");
 
-    let mut listening = sh(
-        "two",
-        "while :; do echo hello | nc -l -p 8080 -s 127.0.0.1; done",
-    );
+    let script = "echo hello > /tmp/index.html; exec httpd -f -p 127.0.0.1:8080 -h /tmp";
+    let mut listening = sh("two", script);
     let path = "/mcp".to_owned();
     listening.reach = Reach::Port { path };
     listening.sandbox.ports = vec![Port {
@@ -117,13 +115,14 @@ async fn life(namespace: &Namespace, first: &Kubernetes, next: &Kubernetes) -> R
     let mut said = String::new();
     let reached = timeout(LONG / 4, async {
         // It may not listen yet.
-        while said.is_empty() {
-            let mut stream = TcpStream::connect(address).await.ok()?;
-            stream.read_to_string(&mut said).await.ok()?;
+        while !said.contains("hello") {
+            let mut stream = TcpStream::connect(address).await?;
+            stream.write_all(b"GET / HTTP/1.0\r\n\r\n").await?;
+            let _ = stream.read_to_string(&mut said).await;
         }
-        Some(())
+        std::io::Result::Ok(())
     });
-    if reached.await.ok().flatten().is_none() {
+    if !matches!(reached.await, Ok(Ok(()))) {
         return Err("its port is not reached".to_owned());
     }
     // What a run leaves behind, the next one sweeps away.
