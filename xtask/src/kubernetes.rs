@@ -436,10 +436,12 @@ impl Own {
             .run_for_effect()
     }
 
-    /// Imports what tests run: `busybox`, `scripted` (testkit's server) and `everything` (npm's server-everything).
+    /// Imports what tests run: `busybox`, `scripted` and `conformance` (testkit's servers), and `everything` (npm's
+    /// server-everything).
     fn images(&self, workspace: &Workspace) -> Result<()> {
         let build = workspace.cargo(&["build", "--quiet", "--package=testkit"]);
-        build.arg("--bin=testkit-scripted").run()?;
+        let bins = ["--bin=testkit-scripted", "--bin=testkit-conformance"];
+        build.args(bins).run()?;
         let pause = self.at("pause");
         fs::write(self.at("pause.c"), include_str!("kubernetes/pause.c"))?;
         let gcc = Cmd::new("gcc").args(["-O2", "-static", "-o"]);
@@ -467,6 +469,19 @@ impl Own {
             .arg(self.at("busybox"))
             .args(["bin/sh", "bin/cat"]);
         self.import("scripted:1", scripted, &["/testkit-scripted"], &[])?;
+
+        let conformance = with_libraries(tar(), &target.join("testkit-conformance"))?;
+        let conformance = conformance
+            .arg("-C")
+            .arg(&target)
+            .arg("testkit-conformance");
+        let command = ["--stdio"];
+        self.import(
+            "conformance:1",
+            conformance,
+            &["/testkit-conformance"],
+            &command,
+        )?;
 
         let node = workspace.node_modules().join("node/bin/node");
         ensure!(

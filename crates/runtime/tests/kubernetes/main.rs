@@ -3,6 +3,7 @@
 
 #![cfg(feature = "kubernetes")]
 
+mod cost;
 mod rights;
 #[path = "../support/server.rs"]
 mod server;

@@ -24,7 +24,7 @@ const VARIABLE: &str = "TOOLWHARF_TEST_KUBERNETES";
 /// Nothing here takes that long unless it is broken.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
-fn config() -> String {
+pub(crate) fn config() -> String {
     std::env::var(VARIABLE).unwrap_or_else(|_| {
         panic!(
             "{VARIABLE} names no kubeconfig; run: cargo xtask kubernetes -- cargo nextest run -p runtime --features kubernetes -E \

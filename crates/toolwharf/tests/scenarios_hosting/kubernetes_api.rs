@@ -3,12 +3,12 @@
 use std::{fs, time::Duration};
 
 use serde_json::{Value, json};
-use testkit::{Process, Proxy, Way, soak, wait_for};
+use testkit::{Process, Proxy, Way, soak, wait_for, wait_for_some};
 use tokio::time::Instant;
 
 use crate::{
     kubernetes::{self, config, kubectl, list},
-    support::{LONG, Platform, Site},
+    support::{Host, LONG, Platform, Site, with},
 };
 
 /// Leads the site's product to this address instead of the API server.
@@ -167,4 +167,106 @@ async fn d07_kubernetes_a_gateway_that_is_killed_in_mid_start_leaves_nothing_tha
         })
         .await;
     }
+}
+
+/// In a pod of the cluster there are the API server's address in the environment, and a token, certificates and a namespace
+/// in files.
+#[tokio::test]
+async fn d07_kubernetes_in_the_cluster_its_account_is_all_that_is_needed() {
+    const FILES: &str = "secrets/kubernetes.io/serviceaccount";
+    let site = Site::new(Platform::Kubernetes).await;
+    let namespace = format!("inside-{}", std::process::id());
+    kubectl(&["create", "namespace", &namespace]);
+    let in_it = |args: &[&str]| kubectl(&[&["--namespace", &namespace], args].concat());
+    let rights = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../examples/kubernetes/rbac.yaml"
+    );
+    in_it(&["apply", "--filename", rights]);
+    let name = wait_for_some("the token of the account", LONG, async || {
+        let name = "--output=jsonpath={.secrets[0].name}";
+        let name = in_it(&["get", "serviceaccount", "toolwharf", name]);
+        (!name.is_empty()).then_some(name)
+    })
+    .await;
+    let run = site.kept.dir.path().join("run");
+    let files = run.join(FILES);
+    fs::create_dir_all(&files).unwrap();
+    for (file, key) in [
+        ("token", "token"),
+        ("ca.crt", "ca.crt"),
+        ("namespace", "namespace"),
+    ] {
+        let template = format!("--output=go-template={{{{index .data {key:?} | base64decode}}}}");
+        let text = in_it(&["get", "secret", &name, &template]);
+        fs::write(files.join(file), text).unwrap();
+    }
+    site.reconfigure(&format!("kubeconfig = {:?}\n", config()), "");
+    // `/run` is another one for the product alone.
+    let product = site.kept.command("serve");
+    let product = product.as_std();
+    let mut inside = tokio::process::Command::new("unshare");
+    inside.args([
+        "--mount",
+        "sh",
+        "-c",
+        "mount --bind \"$0\" /run && exec \"$@\"",
+    ]);
+    inside
+        .arg(&run)
+        .arg(product.get_program())
+        .args(product.get_args());
+    inside
+        .args(["--listen", "127.0.0.1:0", "--data-dir"])
+        .arg(site.kept.data(""));
+    for (name, value) in product.get_envs() {
+        if let Some(value) = value {
+            inside.env(name, value);
+        }
+    }
+    let api = api_server();
+    let (address, port) = api.split_once(':').unwrap();
+    inside.env_remove("KUBECONFIG");
+    inside
+        .env("KUBERNETES_SERVICE_HOST", address)
+        .env("KUBERNETES_SERVICE_PORT", port);
+    let running = site.kept.running(Process::spawn(inside)).await;
+    let host = Host {
+        running,
+        platform: site.platform,
+    };
+
+    let id = host.host(site.entry("inside", &[])).await;
+    assert_eq!(
+        list("pods", &id)[0]["metadata"]["namespace"],
+        namespace.as_str()
+    );
+    // A port is reached at the pod's own address, which leads somewhere within the cluster only.
+    let entry = with(
+        site.entry("port", &["--http", "0.0.0.0:8080"]),
+        json!({"stdio_bridge": false, "ports": [8080]}),
+    );
+    let port = host.host(entry).await;
+    let policies = list("networkpolicies", &port);
+    let from = &policies[0]["spec"]["ingress"][0]["from"][0]["namespaceSelector"]["matchLabels"];
+    assert_eq!(from["kubernetes.io/metadata.name"], namespace.as_str());
+    let address: std::net::Ipv4Addr = list("pods", &port)[0]["status"]["podIP"]
+        .as_str()
+        .unwrap()
+        .parse()
+        .unwrap();
+    let remote = format!(
+        " {:08X}:{:04X} ",
+        u32::from_le_bytes(address.octets()),
+        8080
+    );
+    let calling = host.tool(&port, "hold", json!({"ms": 3000}));
+    let seen = wait_for("a connection to the pod's address", LONG, async || {
+        fs::read_to_string("/proc/net/tcp")
+            .unwrap()
+            .contains(&remote)
+    });
+    tokio::join!(calling, seen);
+    host.stop().await;
+    kubectl(&["delete", "namespace", &namespace, "--wait=false"]);
 }

@@ -20,6 +20,8 @@ mod kubernetes;
 #[cfg(feature = "kubernetes")]
 mod kubernetes_api;
 #[cfg(feature = "kubernetes")]
+mod kubernetes_conformance;
+#[cfg(feature = "kubernetes")]
 mod kubernetes_faults;
 mod life;
 mod limits;

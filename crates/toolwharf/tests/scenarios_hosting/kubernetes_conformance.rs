@@ -1,0 +1,60 @@
+//! The official conformance suite finds the same of a server in gVisor on Kubernetes as of one on the host.
+
+use serde_json::{Value, json};
+use testkit::{
+    Bin,
+    conformance::{self, node_modules},
+    peer::MODERN,
+};
+
+use crate::support::{Platform, Site, enforced};
+
+const LEGACY: &str = "2025-11-25";
+
+/// Compares check by check, for both eras of clients.
+async fn same(name: &str, command: Value, least: usize) {
+    let site = Site::new(Platform::KubernetesGvisor).await;
+    // The suite sends calls that wait for each other.
+    let mut on_host = command;
+    on_host["maxConcurrency"] = 64.into();
+    site.kept.servers(json!({ "host": on_host }));
+    let host = site.start().await;
+    let entry = json!({
+        "name": "pod", "image": site.platform.image(name), "max_concurrency": 64,
+        "resource_limits": {"cpu": 2, "memory": "1G"}, "start_timeout_ms": 80_000,
+    });
+    let id = host.host(entry).await;
+    let told = host.status(&id).await;
+    let kernel = enforced(&told, "kernel");
+    assert!(kernel.0 && kernel.1.contains("gVisor"), "{kernel:?}");
+    for requirements in [LEGACY, MODERN] {
+        let at = |server: &str| format!("{}/mcp/-/{server}", host.running.url);
+        let on_host = conformance::run(requirements, &at("host"), &[]).await;
+        let in_pod = conformance::run(requirements, &at("pod"), &[]).await;
+        println!(
+            "{name}, {requirements}: {:?} on the host, {:?} in a pod",
+            on_host.total, in_pod.total
+        );
+        assert_eq!(
+            in_pod.checks, on_host.checks,
+            "{requirements}: {:#?}",
+            in_pod.complaints
+        );
+        assert!(in_pod.total.passed >= least, "{:?}", in_pod.total);
+    }
+    host.stop().await;
+}
+
+#[tokio::test]
+async fn d07_kubernetes_conformance_of_server_everything_is_that_on_the_host() {
+    let modules = node_modules();
+    let script = modules.join("@modelcontextprotocol/server-everything/dist/index.js");
+    let command = json!({"command": modules.join("node/bin/node"), "args": [script]});
+    same("everything", command, 10).await;
+}
+
+#[tokio::test]
+async fn d07_kubernetes_conformance_of_a_conforming_server_is_that_on_the_host() {
+    let command = json!({"command": Bin::path("testkit-conformance"), "args": ["--stdio"]});
+    same("conformance", command, 80).await;
+}
