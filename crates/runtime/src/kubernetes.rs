@@ -33,6 +33,7 @@
 //! them, pods do not).
 
 mod api;
+mod channels;
 mod exec;
 mod launch;
 mod life;
@@ -41,6 +42,7 @@ mod readback;
 mod rights;
 mod spec;
 mod stdio;
+mod watcher;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -51,6 +53,7 @@ use tokio::sync::{OnceCell, oneshot};
 use tokio_util::task::TaskTracker;
 
 use self::api::Cluster;
+use self::watcher::Watcher;
 use crate::ports::Ports;
 use crate::turns::Turns;
 use crate::unit::{Error, Instance, Runtime, Unit};
@@ -86,6 +89,7 @@ struct Inner {
     options: Options,
     cluster: OnceCell<Cluster>,
     turns: Turns,
+    watcher: Watcher,
     /// Owns everything that goes on behind a handle.
     tasks: TaskTracker,
 }
@@ -113,6 +117,7 @@ impl Kubernetes {
             options,
             cluster: OnceCell::new(),
             turns: Turns::default(),
+            watcher: Watcher::default(),
             tasks: TaskTracker::new(),
         })))
     }

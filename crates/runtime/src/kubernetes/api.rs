@@ -6,7 +6,6 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Secret};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::api::{Api, DeleteParams, ListParams, PostParams, Preconditions};
-use kube::client::UpgradeConnectionError;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use serde::de::DeserializeOwned;
@@ -107,10 +106,6 @@ pub(super) async fn call<T>(
         Ok(Ok(value)) => Ok(value),
         Ok(Err(kube::Error::Api(status))) => {
             Err(Call::Api(status.code, status.message.trim().to_owned()))
-        }
-        // The answer's text is lost where it should have become a stream.
-        Ok(Err(kube::Error::UpgradeConnection(UpgradeConnectionError::ProtocolSwitch(status)))) => {
-            Err(Call::Api(status.as_u16(), format!("no leave to {what}")))
         }
         Ok(Err(error)) => Err(Call::Other(Error::Failed(format!(
             "cannot {what}: {}",

@@ -7,13 +7,14 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use futures_util::FutureExt as _;
-use futures_util::future::{BoxFuture, pending};
+use futures_util::future::BoxFuture;
+use futures_util::{FutureExt as _, StreamExt as _};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use kube::api::AttachParams;
-use tokio::io::AsyncReadExt as _;
 use tokio::time::timeout;
 
-use super::api::{ASK, Call, Cluster, call};
+use super::api::{ASK, Call, Cluster};
+use super::channels::{self, STATUS, STDOUT, piece};
 use super::spec::{SERVER, VERIFY};
 use crate::unit::{self, Error, Usage};
 
@@ -21,7 +22,7 @@ use crate::unit::{self, Error, Usage};
 pub(super) const KERNEL: &str = "cat /proc/version; dmesg | head -n 20";
 /// What processes say of themselves. Those that end meanwhile are left out.
 const PROCESSES: &str = "cat /proc/[0-9]*/stat /proc/[0-9]*/status 2>/dev/null";
-const MAX_SAID: u64 = 1 << 20;
+const MAX_SAID: usize = 1 << 20;
 /// Ticks of the clock that processes are measured by: the same on every Linux.
 const TICKS: u64 = 100;
 
@@ -37,39 +38,28 @@ pub(super) async fn run(
         .stdin(false)
         .stdout(true)
         .stderr(false);
-    let what = "run a program in a pod";
-    let exec = cluster.pods.exec(pod, ["sh", "-c", script], &params);
-    let mut process = call(what, exec).await?;
+    let mut socket = channels::exec(cluster, pod, ["sh", "-c", script], &params).await?;
     let mut said = Vec::new();
-    let mut failure = None;
-    let (Some(output), Some(status)) = (process.stdout(), process.take_status()) else {
-        return Err(Call::Other(Error::Failed(format!("cannot {what}"))));
-    };
-    let mut output = output.take(MAX_SAID);
-    // The output of a connection that broke off never ends.
-    let ended = async {
-        failure = match status.await {
-            Some(status) if status.status.as_deref() != Some("Failure") => return pending().await,
-            status => status.and_then(|status| status.message),
-        };
-        if failure.is_some() {
-            // It has an end; and so has the output.
-            pending().await
+    let mut why = None;
+    let reading = async {
+        while let Some(Ok(message)) = socket.next().await {
+            match piece(message) {
+                Some((STDOUT, bytes)) if said.len() < MAX_SAID => said.extend_from_slice(&bytes),
+                Some((STATUS, bytes)) => {
+                    let status: Option<Status> = serde_json::from_slice(&bytes).ok();
+                    why = status.and_then(|status| status.message);
+                    return true;
+                }
+                _ => {}
+            }
         }
+        false
     };
-    let read = async {
-        tokio::select! {
-            // First: it is known before the output ends.
-            biased;
-            () = ended => false,
-            read = output.read_to_end(&mut said) => read.is_ok(),
-        }
-    };
-    let read = timeout(ASK, read).await.unwrap_or(false);
-    match (read && !said.is_empty(), failure) {
-        (true, _) => Ok(String::from_utf8_lossy(&said).into_owned()),
-        (false, why) => Err(Call::Other(Error::Failed(format!(
-            "cannot {what}: {}",
+    let is_whole = timeout(ASK, reading).await.unwrap_or(false);
+    match is_whole && !said.is_empty() {
+        true => Ok(String::from_utf8_lossy(&said).into_owned()),
+        false => Err(Call::Other(Error::Failed(format!(
+            "cannot run a program in a pod: {}",
             why.as_deref().unwrap_or("it says nothing")
         )))),
     }

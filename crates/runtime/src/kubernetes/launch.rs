@@ -15,7 +15,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::Inner;
 use super::api::{Call, Cluster, call, delete, ensure, list};
 use super::exec::{self, Meter};
-use super::life::{Life, Made, Seen, follow};
+use super::life::{Life, Made};
 use super::ports::{Destination, Forward};
 use super::readback::{self, state};
 use super::rights;
@@ -123,9 +123,8 @@ impl Inner {
             secret: secret.metadata.uid.clone(),
         };
 
-        let (tell, mut seen) = watch::channel(Seen::There(Arc::new(pod.clone())));
-        let following = follow(cluster.clone(), pod, tell);
-        let following = AbortOnDropHandle::new(self.tasks.spawn(following));
+        let followed = self.watcher.follow(cluster, pod, &self.tasks);
+        let (mut seen, following) = followed.await;
         let looks = options.probe_image.is_some();
         let is_late = timeout(
             START,

@@ -1,29 +1,25 @@
-//! The tasks of one pod: what the API server says of it, and the one that sees it to its end and removes it.
+//! The task of one pod, which sees it to its end and removes it.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
 use futures_util::future::{BoxFuture, FutureExt as _, pending};
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{WatchEvent, WatchParams};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::api::{Call, Cluster, call, delete};
+use super::api::{Call, Cluster, delete};
 use super::readback::state;
 use super::spec::SERVER;
+use super::watcher::Following;
 use crate::handle::{Exit, ProcessState, Stop};
 use crate::ladder::{Ladder, Step};
 
 /// How long the streams may take to come to their end when the server has.
 const DRAIN: Duration = Duration::from_millis(500);
-/// Seconds after which a watch is opened again.
-const WATCH: u32 = 240;
 const PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// Attempts at removing what has ended: about half an hour. The next sweep finds the rest.
@@ -90,60 +86,6 @@ fn of_code(code: i32) -> Exit {
     }
 }
 
-/// Follows a pod until it is gone.
-pub(super) async fn follow(cluster: Cluster, pod: Pod, tell: watch::Sender<Seen>) {
-    let (name, uid) = (
-        pod.metadata.name.clone().unwrap_or_default(),
-        pod.metadata.uid.clone(),
-    );
-    let mut last = Arc::new(pod);
-    let mut pause = PAUSE;
-    loop {
-        let version = last.metadata.resource_version.clone().unwrap_or_default();
-        let params = WatchParams::default()
-            .fields(&format!("metadata.name={name}"))
-            .timeout(WATCH);
-        if let Ok(stream) = call("watch a pod", cluster.pods.watch(&params, &version)).await {
-            let mut stream = pin!(stream);
-            let limit = Duration::from_secs(u64::from(WATCH) + 10);
-            while let Ok(Some(Ok(event))) = timeout(limit, stream.next()).await {
-                pause = PAUSE;
-                match event {
-                    WatchEvent::Added(pod) | WatchEvent::Modified(pod)
-                        if pod.metadata.uid == uid =>
-                    {
-                        last = Arc::new(pod);
-                        tell.send_replace(Seen::There(Arc::clone(&last)));
-                    }
-                    WatchEvent::Deleted(pod) if pod.metadata.uid == uid => {
-                        tell.send_replace(Seen::Gone(Arc::new(pod)));
-                        return;
-                    }
-                    // Its version is too old, for example: the pod is read again.
-                    WatchEvent::Error(_) => break,
-                    _ => {}
-                }
-            }
-        }
-        sleep(pause).await;
-        pause = (2 * pause).min(PAUSE_MAX);
-        match call("look at a pod", cluster.pods.get_opt(&name)).await {
-            Ok(Some(pod)) if pod.metadata.uid == uid => {
-                last = Arc::new(pod);
-                tell.send_replace(Seen::There(Arc::clone(&last)));
-            }
-            Ok(_) => {
-                tell.send_replace(Seen::Gone(last));
-                return;
-            }
-            Err(error) => {
-                let error = crate::unit::Error::from(error);
-                tracing::debug!(pod = name, "the API server does not answer: {error}");
-            }
-        }
-    }
-}
-
 /// Waits until a server has ended.
 async fn end(mut seen: watch::Receiver<Seen>) -> (Exit, Option<String>) {
     let found = seen.wait_for(|seen| seen.end().is_some()).await;
@@ -186,7 +128,7 @@ pub(super) struct Life {
     pub(super) cluster: Cluster,
     pub(super) made: Made,
     pub(super) seen: watch::Receiver<Seen>,
-    pub(super) following: AbortOnDropHandle<()>,
+    pub(super) following: Following,
     pub(super) shared: Arc<ProcessState>,
     pub(super) pump: JoinHandle<()>,
     pub(super) forward: Option<AbortOnDropHandle<()>>,

@@ -12,7 +12,12 @@ use crate::unit::Error;
 
 /// Group, resource, subresource and verbs, all of them in the namespace of the servers.
 const RIGHTS: [(&str, &str, &str, &[&str]); 8] = [
-    ("", "pods", "", &["create", "delete", "get", "watch"]),
+    (
+        "",
+        "pods",
+        "",
+        &["create", "delete", "get", "list", "watch"],
+    ),
     ("", "pods", "attach", &["create", "get"]),
     ("", "pods", "exec", &["create", "get"]),
     ("", "pods", "portforward", &["create", "get"]),

@@ -10,23 +10,31 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kube::api::{AttachParams, AttachedProcess, LogParams};
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
-use tokio::time::{sleep, timeout};
+use bytes::Bytes;
+use futures_util::{SinkExt as _, StreamExt as _};
+use kube::api::{AttachParams, LogParams};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
+use tokio::time::{Instant, sleep, timeout_at};
+use tokio_tungstenite::tungstenite::Message;
 use tokio_util::sync::CancellationToken;
 
 use super::api::{Call, Cluster, call};
+use super::channels::{self, STATUS, STDERR, STDIN, STDOUT, Sink, Socket, Stream, message, piece};
 use super::spec::SERVER;
 use crate::handle::ProcessState;
 
-/// As much as a pipe holds.
-pub(super) const BUFFER: usize = 64 << 10;
+/// As much as waits for its reader. It stays as large as it once was.
+pub(super) const BUFFER: usize = 16 << 10;
+/// Of the log that was written before anybody listened.
+const WRITTEN: i64 = 64 << 10;
+/// What is sent at a time.
+const CHUNK: usize = 8 << 10;
+/// So often something is sent, or what stands between takes a connection for one that is over.
+const PING: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// A connection that lasts so long is one to a server that runs.
 const SETTLED: Duration = Duration::from_secs(2);
-/// How long the last bytes of a connection that broke may take to be read.
-const LAST: Duration = Duration::from_millis(500);
 /// How long what was written before the first connection may take to arrive.
 const EARLY: Duration = Duration::from_millis(20);
 
@@ -46,13 +54,13 @@ pub(super) struct Pump {
 
 impl Pump {
     /// Until the server has ended, and its streams have. `attached` is the first connection, if there is one yet.
-    pub(super) async fn run(self, attached: Option<AttachedProcess>) {
+    pub(super) async fn run(self, attached: Option<Socket>) {
         let (lines, log) = duplex(BUFFER);
         let shared = Arc::clone(&self.shared);
         tokio::join!(self.pump(lines, attached), shared.log.fill(log));
     }
 
-    async fn pump(mut self, mut lines: DuplexStream, mut first: Option<AttachedProcess>) {
+    async fn pump(mut self, mut lines: DuplexStream, mut first: Option<Socket>) {
         let mut is_first = true;
         let mut out_ends_line = true;
         let mut pause = PAUSE;
@@ -90,27 +98,20 @@ impl Pump {
         }
     }
 
-    pub(super) async fn attach(&self) -> Result<AttachedProcess, Call> {
+    pub(super) async fn attach(&self) -> Result<Socket, Call> {
         let params = AttachParams::default()
             .container(SERVER)
             .stdin(self.has_streams)
             .stdout(true)
-            .stderr(true)
-            .max_stdin_buf_size(BUFFER)
-            .max_stdout_buf_size(BUFFER)
-            .max_stderr_buf_size(BUFFER);
-        call(
-            "attach to a pod",
-            self.cluster.pods.attach(&self.pod, &params),
-        )
-        .await
+            .stderr(true);
+        channels::attach(&self.cluster, &self.pod, &params).await
     }
 
     /// All that it has written so far, both streams, as the node has kept it.
     async fn written(&self) -> String {
         let params = LogParams {
             container: Some(SERVER.to_owned()),
-            limit_bytes: Some(BUFFER as i64),
+            limit_bytes: Some(WRITTEN),
             ..LogParams::default()
         };
         let read = call(
@@ -126,74 +127,45 @@ impl Pump {
     /// Moves bytes until the connection ends.
     async fn converse(
         &mut self,
-        mut attached: AttachedProcess,
+        socket: Socket,
         lines: &mut DuplexStream,
         is_first: bool,
         out_ends_line: &mut bool,
     ) {
-        let mut input = attached.stdin();
-        let (Some(mut output), Some(mut errors)) = (attached.stdout(), attached.stderr()) else {
-            return;
-        };
+        let (mut sink, mut stream) = socket.split();
+        let mut output = Vec::new();
         if is_first {
             // Nobody has spoken to it yet: what it wrote, it wrote to stderr.
             let written = self.written().await;
-            let early = early(&mut errors).await;
+            let (early, rest) = early(&mut stream).await;
+            output = rest;
             let _ = lines.write_all(written.as_bytes()).await;
             let _ = lines
                 .write_all(&early[overlap(written.as_bytes(), &early)..])
                 .await;
-        } else if let Some(input) = &mut input
-            && input.write_all(b"\n").await.is_err()
-        {
+        } else if self.has_streams && sink.send(message(STDIN, b"\n")).await.is_err() {
             return;
         }
-        let status = attached.take_status();
-        let broken = async {
-            // With a status the streams come to their end. Without one they may stay open for ever: the halves of kube's pipes
-            // do not close when they are dropped.
-            let said = match status {
-                Some(status) => status.await,
-                None => None,
-            };
-            match said {
-                Some(_) => std::future::pending().await,
-                None => sleep(LAST).await,
-            }
-        };
         let (stdin, stdout, killed) = (&mut self.stdin, &mut self.stdout, &self.killed);
-        let writing = async move {
-            let mut chunk = vec![0; BUFFER];
-            loop {
-                match (&mut input, stdin.read(&mut chunk).await) {
-                    (Some(input), Ok(count)) if count > 0 => {
-                        let sent = async {
-                            input.write_all(&chunk[..count]).await?;
-                            input.flush().await
-                        };
-                        if sent.await.is_err() {
-                            return;
+        let reading = async {
+            for bytes in output {
+                let _ = stdout.write_all(&bytes).await;
+            }
+            while let Some(Ok(message)) = stream.next().await {
+                match piece(message) {
+                    Some((STDOUT, bytes)) => {
+                        *out_ends_line = bytes.ends_with(b"\n");
+                        tokio::select! {
+                            // Its reader is gone, and may be so.
+                            _ = stdout.write_all(&bytes) => {}
+                            () = killed.cancelled() => {}
                         }
                     }
-                    // The end of the input would be the end of the whole connection: it is stopped by a signal.
-                    _ => {
-                        killed.cancelled().await;
-                        let _keep = &input;
-                        return;
+                    Some((STDERR, bytes)) => {
+                        let _ = lines.write_all(&bytes).await;
                     }
-                }
-            }
-        };
-        let reading = async {
-            let mut chunk = vec![0; BUFFER];
-            while let Ok(count) = output.read(&mut chunk).await
-                && count > 0
-            {
-                *out_ends_line = chunk[count - 1] == b'\n';
-                tokio::select! {
-                    // Its reader is gone, and may be so.
-                    _ = stdout.write_all(&chunk[..count]) => {}
-                    () = killed.cancelled() => {}
+                    Some((STATUS, _)) => return,
+                    _ => {}
                 }
             }
         };
@@ -205,24 +177,51 @@ impl Pump {
             }
             std::future::pending().await
         };
-        let logging = tokio::io::copy(&mut errors, lines);
-        let reading = async { tokio::join!(reading, logging) };
         tokio::select! {
-            _ = reading => {}
+            () = reading => {}
             () = settled => {}
-            () = broken => {}
-            // Both end with the connection; the output has more to say.
-            () = async { writing.await; std::future::pending().await } => {}
+            // It ends with the connection; the output has more to say.
+            () = async { send(stdin, &mut sink).await; std::future::pending().await } => {}
         }
     }
 }
 
-/// Reads the output that is there already, for at most [`EARLY`].
-async fn early(errors: &mut (impl AsyncRead + Unpin)) -> Vec<u8> {
-    let mut early = vec![0; BUFFER];
-    let count = timeout(EARLY, errors.read(&mut early)).await;
-    early.truncate(count.ok().and_then(Result::ok).unwrap_or(0));
-    early
+/// Sends what is read, and a sign of life now and then, until the connection fails. The end of the input would be the end
+/// of the whole connection: a server is stopped by a signal.
+async fn send(stdin: &mut DuplexStream, sink: &mut Sink) {
+    let mut chunk = vec![0; CHUNK];
+    let mut is_open = true;
+    loop {
+        let next = tokio::select! {
+            read = stdin.read(&mut chunk), if is_open => match read {
+                Ok(count @ 1..) => message(STDIN, &chunk[..count]),
+                _ => {
+                    is_open = false;
+                    continue;
+                }
+            },
+            () = sleep(PING) => Message::Ping(Bytes::new()),
+        };
+        if sink.send(next).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Reads the stderr that is there already, for at most [`EARLY`]; and the output that comes meanwhile.
+async fn early(stream: &mut Stream) -> (Vec<u8>, Vec<Bytes>) {
+    let (mut errors, mut output) = (Vec::new(), Vec::new());
+    let deadline = Instant::now() + EARLY;
+    while errors.is_empty()
+        && let Ok(Some(Ok(message))) = timeout_at(deadline, stream.next()).await
+    {
+        match piece(message) {
+            Some((STDERR, bytes)) => errors.extend_from_slice(&bytes),
+            Some((STDOUT, bytes)) => output.push(bytes),
+            _ => {}
+        }
+    }
+    (errors, output)
 }
 
 /// How much of the beginning of `new` is the end of `old`.

@@ -86,7 +86,7 @@ impl Product {
             "start_timeout_ms": 120_000, "resource_limits": {"memory": "64M"},
         });
         let made = admin("")
-            .send(http::Method::POST, &[], entry.to_string())
+            .send(hyper::Method::POST, &[], entry.to_string())
             .await;
         let made = made.collect(4 * LONG).await;
         let told: Value = serde_json::from_str(&made.text()).unwrap_or_default();
