@@ -23,8 +23,8 @@
 //!   only when its server is known to have ended, so that its name is free only then.
 //! - An API server that does not answer is asked again; until it has answered, the instance has not ended.
 //! - A connection to the streams that breaks off is made again as long as the pod runs. What was under way may be lost.
-//! - Everything that is made carries the installation and the run that made it. Nothing that carries another installation's mark
-//!   is ever touched.
+//! - Everything that is made carries the installation and the run that made it, and the launch's fence. Nothing that carries
+//!   another installation's mark is ever touched, but for what has an older fence of the same database.
 //! - Values of variables are in the Secret, and in no pod, log or error.
 //!
 //! # Deliberately absent
@@ -44,8 +44,9 @@ mod spec;
 mod stdio;
 mod watcher;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
@@ -56,7 +57,7 @@ use self::api::Cluster;
 use self::watcher::Watcher;
 use crate::ports::Ports;
 use crate::turns::Turns;
-use crate::unit::{Error, Instance, Runtime, Unit};
+use crate::unit::{Error, Fences, Instance, Runtime, Unit};
 
 /// Which cluster, and for whom.
 #[derive(Clone, Debug)]
@@ -90,6 +91,8 @@ struct Inner {
     cluster: OnceCell<Cluster>,
     turns: Turns,
     watcher: Watcher,
+    /// The installation that all gateways of the database share, once it is known.
+    database: OnceLock<Arc<str>>,
     /// Owns everything that goes on behind a handle.
     tasks: TaskTracker,
 }
@@ -118,6 +121,7 @@ impl Kubernetes {
             cluster: OnceCell::new(),
             turns: Turns::default(),
             watcher: Watcher::default(),
+            database: OnceLock::new(),
             tasks: TaskTracker::new(),
         })))
     }
@@ -150,6 +154,14 @@ impl Runtime for Kubernetes {
                 .unwrap_or_else(|_| Err(Error::Failed("the launch was given up".to_owned())))
         }
         .boxed()
+    }
+
+    fn fences<'a>(&'a self, installation: &'a str) -> BoxFuture<'a, Result<BTreeSet<i64>, Error>> {
+        self.0.fences(installation).boxed()
+    }
+
+    fn sweep_fenced<'a>(&'a self, lost: &'a Fences) -> BoxFuture<'a, Result<usize, Error>> {
+        self.0.sweep_fenced(lost).boxed()
     }
 
     fn volumes_follow(&self) -> bool {

@@ -152,15 +152,16 @@ where
     }
 }
 
-/// What an installation has made of a kind.
+/// What there is of a kind with this label.
 pub(super) async fn list<K>(
     what: &'static str,
     api: &Api<K>,
-    install: &str,
+    label: &str,
+    value: &str,
 ) -> Result<Vec<K>, Error>
 where
     K: Clone + Debug + DeserializeOwned,
 {
-    let of = ListParams::default().labels(&format!("{}={install}", super::spec::LABEL_INSTALL));
+    let of = ListParams::default().labels(&format!("{label}={value}"));
     Ok(call(what, api.list(&of)).await?.items)
 }

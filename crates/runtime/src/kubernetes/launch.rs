@@ -1,5 +1,6 @@
 //! From a unit to a pod that runs, and the requests around it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ use super::rights;
 use super::spec::{self, SERVER, VERIFY};
 use super::stdio::{BUFFER, Pump};
 use crate::handle::{Handle, ProcessState};
-use crate::unit::{Confined, Error, Instance, Stdio, Unit};
+use crate::unit::{Confined, Error, Fence, Fences, Instance, Stdio, Unit};
 
 /// From the request for a pod until it runs, its image pulled.
 const START: Duration = Duration::from_secs(120);
@@ -71,14 +72,24 @@ impl Inner {
         let program = spec::check(unit)?;
         let _turn = self.turns.turn(&unit.sandbox.id).await?;
         let cluster = self.cluster().await?;
-        let name = spec::name(&self.options, &unit.sandbox.id);
-        self.make_room(&cluster, &name).await?;
+        let name = spec::name(&self.options, unit);
+        if let Some(fence) = unit.fence {
+            let _ = self.database.set(Arc::clone(&fence.installation));
+        }
+        self.make_room(&cluster, &name, unit.fence).await?;
         let launched = tokio::select! {
             launched = self.create(&cluster, &name, unit, program) => launched,
             () = unwanted => Err(Error::Failed("nobody waits for it".to_owned())),
         };
+        // What somebody else may have made meanwhile under that name stays.
         if launched.is_err()
-            && let Err(error) = self.remove(&cluster, &name).await
+            && let Err(error) = remove(&cluster, &name, |meta| {
+                self.is_of_this_run(meta)
+                    && unit
+                        .fence
+                        .is_none_or(|fence| number(meta, fence) == Some(fence.number))
+            })
+            .await
         {
             tracing::warn!(label = unit.label, pod = name, %error, "a pod is left until the next sweep");
         }
@@ -99,7 +110,7 @@ impl Inner {
             .addresses()
             .map_err(|why| Error::Failed(format!("cannot listen for its ports: {why}")))?;
         for path in &unit.sandbox.volumes {
-            let claim = spec::claim(options, unit.sandbox, path);
+            let claim = spec::claim(options, unit, path);
             ensure("make a volume claim", &cluster.claims, &claim)
                 .await
                 .map_err(|error| refusal(error, "volumes"))?;
@@ -109,7 +120,7 @@ impl Inner {
         let secret = call("make a secret", cluster.secrets.create(&create, &secret))
             .await
             .map_err(|error| refusal(error, "environment"))?;
-        let policy = spec::policy(options, unit.sandbox, &secret, cluster.home.as_deref());
+        let policy = spec::policy(options, unit, &secret, cluster.home.as_deref());
         ensure("make a network policy", &cluster.policies, &policy)
             .await
             .map_err(|error| refusal(error, "network"))?;
@@ -245,10 +256,16 @@ impl Inner {
         })
     }
 
-    /// Removes what has this name, an instance of an earlier run or one that was given up, and waits until it is gone.
-    async fn make_room(&self, cluster: &Cluster, name: &str) -> Result<(), Error> {
+    /// Removes what has this name, an instance of an earlier run, of a lost gateway, or one that was given up, and waits until
+    /// it is gone.
+    async fn make_room(
+        &self,
+        cluster: &Cluster,
+        name: &str,
+        fence: Option<&Fence>,
+    ) -> Result<(), Error> {
         let waiting = async {
-            while self.is_taken(cluster, name).await? {
+            while self.is_taken(cluster, name, fence).await? {
                 sleep(POLL).await;
             }
             Ok(())
@@ -260,66 +277,93 @@ impl Inner {
     }
 
     /// Whether there is something of this name, which is removed.
-    async fn is_taken(&self, cluster: &Cluster, name: &str) -> Result<bool, Error> {
-        let pod = call("look at a pod", cluster.pods.get_opt(name)).await?;
-        let pod = pod.map(|pod| pod.metadata);
-        let secret = call("look at a secret", cluster.secrets.get_metadata_opt(name)).await?;
-        let secret = secret.map(|secret| secret.metadata);
-        let strange = [&pod, &secret]
-            .into_iter()
-            .flatten()
-            .any(|meta| !self.is_ours(meta));
-        if strange {
-            return Err(Error::Refused {
-                field: "id",
-                why: format!(
-                    "a pod or a secret `{name}` exists in the namespace `{}` and is not ours; remove or rename it",
-                    cluster.namespace
-                ),
-            });
-        }
-        match (&pod, &secret) {
-            (None, None) => return Ok(false),
-            // It is on its way out, and keeps its time.
-            (Some(pod), None) if pod.deletion_timestamp.is_some() => {}
-            _ => self.remove(cluster, name).await?,
-        }
-        Ok(true)
+    async fn is_taken(
+        &self,
+        cluster: &Cluster,
+        name: &str,
+        fence: Option<&Fence>,
+    ) -> Result<bool, Error> {
+        let mut refused = None;
+        let left = remove(cluster, name, |meta| {
+            let number = fence.and_then(|fence| number(meta, fence));
+            let is_newer = number.zip(fence).is_some_and(|(number, fence)| number > fence.number);
+            let is_ours = number.is_some() || self.is_ours(meta);
+            if is_newer {
+                refused = Some(Error::Failed(format!(
+                    "another gateway has started it since (fence {}, and this launch has {})",
+                    number.unwrap_or_default(),
+                    fence.map_or(0, |fence| fence.number)
+                )));
+            } else if !is_ours {
+                refused = Some(Error::Refused {
+                    field: "id",
+                    why: format!(
+                        "a pod or a secret `{name}` exists in the namespace `{}` and is not ours; remove or rename it",
+                        cluster.namespace
+                    ),
+                });
+            }
+            refused.is_none()
+        })
+        .await?;
+        refused.map_or(Ok(left > 0), Err)
     }
 
     fn is_ours(&self, meta: &ObjectMeta) -> bool {
-        let labels = meta.labels.as_ref();
-        let install = labels.and_then(|labels| labels.get(spec::LABEL_INSTALL));
-        install == Some(&self.options.install)
+        spec::is_labelled(meta, spec::LABEL_INSTALL, &self.options.install)
     }
 
-    /// Removes whatever has this name. A pod that runs has a moment.
-    async fn remove(&self, cluster: &Cluster, name: &str) -> Result<(), Error> {
-        let made = Made {
-            name: name.to_owned(),
-            pod: None,
-            secret: None,
-        };
-        Ok(made.remove(cluster, 1).await?)
+    fn is_of_this_run(&self, meta: &ObjectMeta) -> bool {
+        self.is_ours(meta) && spec::is_labelled(meta, spec::LABEL_RUN, &self.options.run)
     }
 
     pub(super) async fn sweep(&self) -> Result<usize, Error> {
         let cluster = self.cluster().await?;
+        let (label, install) = (spec::LABEL_INSTALL, &self.options.install);
+        self.sweep_secrets(&cluster, label, install, |meta| {
+            self.is_ours(meta) && !self.is_of_this_run(meta)
+        })
+        .await
+    }
+
+    pub(super) async fn fences(&self, installation: &str) -> Result<BTreeSet<i64>, Error> {
+        let _ = self.database.set(installation.into());
+        let cluster = self.cluster().await?;
+        let label = spec::LABEL_FENCE_OF;
+        let secrets = list("list secrets", &cluster.secrets, label, installation).await?;
+        let metas = secrets.iter().map(|secret| &secret.metadata);
+        Ok(metas
+            .filter_map(|meta| spec::fence_of(meta, installation))
+            .collect())
+    }
+
+    pub(super) async fn sweep_fenced(&self, lost: &Fences) -> Result<usize, Error> {
+        let cluster = self.cluster().await?;
+        let installation = &*lost.installation;
+        self.sweep_secrets(&cluster, spec::LABEL_FENCE_OF, installation, |meta| {
+            spec::fence_of(meta, installation).is_some_and(|number| lost.numbers.contains(&number))
+        })
+        .await
+    }
+
+    /// Removes what was made with those Secrets of a label that are unwanted: whatever was made has one, which is made first.
+    async fn sweep_secrets(
+        &self,
+        cluster: &Cluster,
+        label: &str,
+        value: &str,
+        is_unwanted: impl Fn(&ObjectMeta) -> bool,
+    ) -> Result<usize, Error> {
         let mut swept = 0;
         let mut failed = None;
-        // Whatever was made has a Secret, which is made first.
-        for secret in list("list secrets", &cluster.secrets, &self.options.install).await? {
+        for secret in list("list secrets", &cluster.secrets, label, value).await? {
             let Secret { metadata, .. } = &secret;
-            let Some(name) = metadata.name.as_deref() else {
-                continue;
-            };
-            let is_named =
-                spec::server_of(metadata).is_some_and(|id| spec::name(&self.options, id) == name);
-            if !is_named || spec::is_of_run(metadata, &self.options.run) {
+            let name = metadata.name.as_deref().unwrap_or_default();
+            if spec::server_of(metadata).is_none() || !is_unwanted(metadata) {
                 continue;
             }
-            match self.remove(&cluster, name).await {
-                Ok(()) => swept += 1,
+            match remove(cluster, name, &is_unwanted).await {
+                Ok(_) => swept += 1,
                 Err(error) => failed = Some(error),
             }
         }
@@ -344,7 +388,13 @@ impl Inner {
 
     /// How many there are yet.
     async fn claims_remove(&self, cluster: &Cluster, id: &str) -> Result<usize, Error> {
-        let mut claims = list("list volume claims", &cluster.claims, &self.options.install).await?;
+        let what = "list volume claims";
+        let install = &self.options.install;
+        let mut claims = list(what, &cluster.claims, spec::LABEL_INSTALL, install).await?;
+        if let Some(database) = self.database.get() {
+            let label = spec::LABEL_FENCE_OF;
+            claims.extend(list(what, &cluster.claims, label, database).await?);
+        }
         claims.retain(|claim| spec::server_of(&claim.metadata) == Some(id));
         for claim in &claims {
             let name = claim.metadata.name.as_deref().unwrap_or_default();
@@ -354,6 +404,38 @@ impl Inner {
         }
         Ok(claims.len())
     }
+}
+
+/// The number of the fence that it was made with, if it is one of the same database's.
+fn number(meta: &ObjectMeta, fence: &Fence) -> Option<i64> {
+    spec::fence_of(meta, &fence.installation)
+}
+
+/// Removes the pod and the Secret of this name that are unwanted, and none that are made meanwhile; how many of the two
+/// there were. A pod that runs has a moment.
+async fn remove(
+    cluster: &Cluster,
+    name: &str,
+    mut is_unwanted: impl FnMut(&ObjectMeta) -> bool,
+) -> Result<usize, Error> {
+    let pod = call("look at a pod", cluster.pods.get_opt(name)).await?;
+    let secret = call("look at a secret", cluster.secrets.get_metadata_opt(name)).await?;
+    let found = usize::from(pod.is_some()) + usize::from(secret.is_some());
+    if let Some(Pod { metadata, .. }) = &pod
+        && is_unwanted(metadata)
+        // One that is on its way out keeps its time.
+        && metadata.deletion_timestamp.is_none()
+    {
+        let uid = metadata.uid.as_deref();
+        delete("remove a pod", &cluster.pods, name, uid, Some(1)).await?;
+    }
+    if let Some(secret) = &secret
+        && is_unwanted(&secret.metadata)
+    {
+        let uid = secret.metadata.uid.as_deref();
+        delete("remove a secret", &cluster.secrets, name, uid, None).await?;
+    }
+    Ok(found)
 }
 
 /// Whether the server runs, and so does what looks at it.

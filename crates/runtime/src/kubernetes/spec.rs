@@ -26,6 +26,9 @@ use crate::unit::{Confined, Error};
 
 pub(super) const LABEL_INSTALL: &str = "toolwharf.dev/installation";
 pub(super) const LABEL_RUN: &str = "toolwharf.dev/run";
+/// Which launch it is of all of the gateways of a database, and of which one's.
+const LABEL_FENCE: &str = "toolwharf.dev/fence";
+pub(super) const LABEL_FENCE_OF: &str = "toolwharf.dev/fence-of";
 const LABEL_SERVER: &str = "toolwharf.dev/server";
 /// The server's id as it is: labels are cut to 63 characters.
 const ANNOTATION_SERVER: &str = "toolwharf.dev/server-id";
@@ -43,9 +46,12 @@ const WAIT: [&str; 2] = ["sleep", "2147483647"];
 const GATEWAY: (&str, &str) = ("app.kubernetes.io/name", "toolwharf");
 const NAMESPACE: &str = "kubernetes.io/metadata.name";
 
-/// Of the pod of a server, its Secret and its policy.
-pub(super) fn name(options: &Options, id: &str) -> String {
-    format!("toolwharf-{}-{id}", options.install)
+/// Of the pod of a server, its Secret and its policy. Gateways of one database give the same name to a server, so that
+/// the API server sees to it that there are never two pods of it.
+pub(super) fn name(options: &Options, unit: Confined<'_>) -> String {
+    let install = unit.fence.map(|fence| &*fence.installation);
+    let install = install.unwrap_or(&options.install).to_ascii_lowercase();
+    format!("toolwharf-{install}-{}", unit.sandbox.id)
 }
 
 /// The id of the server that an object was made for.
@@ -54,13 +60,17 @@ pub(super) fn server_of(meta: &ObjectMeta) -> Option<&str> {
     annotations.get(ANNOTATION_SERVER).map(String::as_str)
 }
 
-/// Whether it was made by this run.
-pub(super) fn is_of_run(meta: &ObjectMeta, run: &str) -> bool {
+/// Whether a label has this value.
+pub(super) fn is_labelled(meta: &ObjectMeta, label: &str, value: &str) -> bool {
     let labels = meta.labels.as_ref();
-    labels
-        .and_then(|labels| labels.get(LABEL_RUN))
-        .map(String::as_str)
-        == Some(run)
+    labels.is_some_and(|labels| labels.get(label).is_some_and(|it| it == value))
+}
+
+/// The number of the fence that it was made with, if it is one of this installation's.
+pub(super) fn fence_of(meta: &ObjectMeta, installation: &str) -> Option<i64> {
+    let labels = meta.labels.as_ref()?;
+    let is_of = is_labelled(meta, LABEL_FENCE_OF, installation);
+    labels.get(LABEL_FENCE)?.parse().ok().filter(|_| is_of)
 }
 
 fn refused<T>(field: &'static str, why: String) -> Result<T, Error> {
@@ -124,7 +134,8 @@ pub(super) fn check(unit: Confined<'_>) -> Result<(&str, &[String]), Error> {
     Ok((image, command))
 }
 
-fn meta(options: &Options, id: &str, name: String) -> ObjectMeta {
+fn meta(options: &Options, unit: Confined<'_>, name: String) -> ObjectMeta {
+    let id = &unit.sandbox.id;
     let label: String = id.chars().take(63).collect();
     // A label begins and ends with a letter or a digit.
     let label = label.trim_matches('-').to_owned();
@@ -134,9 +145,16 @@ fn meta(options: &Options, id: &str, name: String) -> ObjectMeta {
         (LABEL_RUN, options.run.clone()),
         (LABEL_SERVER, label),
     ];
+    let fence = unit.fence.map(|fence| {
+        [
+            (LABEL_FENCE, fence.number.to_string()),
+            (LABEL_FENCE_OF, fence.installation.to_string()),
+        ]
+    });
+    let labels = labels.into_iter().chain(fence.into_iter().flatten());
     ObjectMeta {
         name: Some(name),
-        labels: Some(labels.map(|(key, value)| (key.to_owned(), value)).into()),
+        labels: Some(labels.map(|(key, value)| (key.to_owned(), value)).collect()),
         annotations: Some(BTreeMap::from([(
             ANNOTATION_SERVER.to_owned(),
             id.to_owned(),
@@ -147,11 +165,10 @@ fn meta(options: &Options, id: &str, name: String) -> ObjectMeta {
 
 /// Its variables, by number: a name of a variable need not be one of a key.
 pub(super) fn secret(options: &Options, unit: Confined<'_>) -> Secret {
-    let id = &unit.sandbox.id;
     let values = unit.launch.env.values().enumerate();
     let data = values.map(|(n, value)| (n.to_string(), ByteString(value.as_bytes().to_vec())));
     Secret {
-        metadata: meta(options, id, name(options, id)),
+        metadata: meta(options, unit, name(options, unit)),
         data: Some(data.collect()),
         ..Secret::default()
     }
@@ -237,7 +254,7 @@ fn ways_in(sandbox: &Sandbox, home: Option<&str>) -> Vec<NetworkPolicyIngressRul
 /// `home`: the namespace of Toolwharf itself, if it is in the cluster.
 pub(super) fn policy(
     options: &Options,
-    sandbox: &Sandbox,
+    unit: Confined<'_>,
     owner: &Secret,
     home: Option<&str>,
 ) -> NetworkPolicy {
@@ -249,8 +266,9 @@ pub(super) fn policy(
         .flat_map(|uid| uid.chars())
         .take(8)
         .collect();
-    let name = format!("{}-{uid}", name(options, &sandbox.id));
-    let mut metadata = meta(options, &sandbox.id, name);
+    let sandbox = unit.sandbox;
+    let name = format!("{}-{uid}", name(options, unit));
+    let mut metadata = meta(options, unit, name);
     metadata.owner_references = Some(owned_by(owner));
     let selected = metadata.labels.clone().unwrap_or_default();
     let selected = selected
@@ -272,18 +290,17 @@ pub(super) fn policy(
 }
 
 /// The name of the claim for a volume.
-pub(super) fn claim_name(options: &Options, id: &str, path: &str) -> String {
+fn claim_name(options: &Options, unit: Confined<'_>, path: &str) -> String {
     let sum = hex::encode(&Sha256::digest(path)[..6]);
-    format!("{}-{sum}", name(options, id))
+    format!("{}-{sum}", name(options, unit))
 }
 
-pub(super) fn claim(options: &Options, sandbox: &Sandbox, path: &str) -> PersistentVolumeClaim {
-    let id = &sandbox.id;
-    let mut metadata = meta(options, id, claim_name(options, id, path));
+pub(super) fn claim(options: &Options, unit: Confined<'_>, path: &str) -> PersistentVolumeClaim {
+    let mut metadata = meta(options, unit, claim_name(options, unit, path));
     if let Some(annotations) = &mut metadata.annotations {
         annotations.insert(ANNOTATION_PATH.to_owned(), path.to_owned());
     }
-    let size = Quantity(sandbox.limits.disk.to_string());
+    let size = Quantity(unit.sandbox.limits.disk.to_string());
     PersistentVolumeClaim {
         metadata,
         spec: Some(PersistentVolumeClaimSpec {
@@ -306,8 +323,7 @@ pub(super) fn pod(
     owner: &Secret,
 ) -> Pod {
     let (launch, sandbox) = (unit.launch, unit.sandbox);
-    let id = &sandbox.id;
-    let name = name(options, id);
+    let name = name(options, unit);
     let limits = sandbox.limits;
     let tmp = limits.disk.min(limits.memory / 2);
     let mut volumes = Vec::new();
@@ -322,7 +338,7 @@ pub(super) fn pod(
     };
     for (n, path) in sandbox.volumes.iter().enumerate() {
         let claim = PersistentVolumeClaimVolumeSource {
-            claim_name: claim_name(options, id, path),
+            claim_name: claim_name(options, unit, path),
             ..PersistentVolumeClaimVolumeSource::default()
         };
         let volume = Volume {
@@ -378,7 +394,7 @@ pub(super) fn pod(
         command: Some(WAIT.map(str::to_owned).into()),
         ..locked_down(100, 64 << 20)
     });
-    let mut metadata = meta(options, id, name);
+    let mut metadata = meta(options, unit, name);
     metadata.owner_references = Some(owned_by(owner));
     Pod {
         metadata,
@@ -497,7 +513,7 @@ mod tests {
         owner.metadata.uid = Some("0123456789".to_owned());
         let program = check(unit).expect("it can be done");
         let pod = serde_json::to_value(pod(&options, unit, program, &owner));
-        let policy = serde_json::to_value(policy(&options, &sandbox, &owner, Some("home")));
+        let policy = serde_json::to_value(policy(&options, unit, &owner, Some("home")));
         (pod.expect("JSON"), policy.expect("JSON"))
     }
 

@@ -4,6 +4,7 @@
 #![cfg(feature = "kubernetes")]
 
 mod cost;
+mod fences;
 mod rights;
 #[path = "../support/server.rs"]
 mod server;

@@ -124,6 +124,16 @@ impl Namespace {
 
     /// A runtime that works in this namespace, as one run of an installation.
     pub(crate) fn runtime(&self, kubeconfig: Option<PathBuf>, run: &str) -> Kubernetes {
+        self.runtime_of("test", kubeconfig, run)
+    }
+
+    /// The same of this installation.
+    pub(crate) fn runtime_of(
+        &self,
+        install: &str,
+        kubeconfig: Option<PathBuf>,
+        run: &str,
+    ) -> Kubernetes {
         let options = Options {
             kubeconfig: Some(kubeconfig.unwrap_or_else(|| config().into())),
             context: None,
@@ -131,7 +141,7 @@ impl Namespace {
             runtime_class: None,
             storage_class: Some("toolwharf-test".to_owned()),
             probe_image: Some("toolwharf-test/busybox:1".to_owned()),
-            install: "test".to_owned(),
+            install: install.to_owned(),
             run: run.to_owned(),
             ports: Ports::new(self.dir.path().join("ports.json")),
         };

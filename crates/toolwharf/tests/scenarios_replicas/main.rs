@@ -16,6 +16,8 @@ mod elsewhere;
 mod failover;
 mod forward;
 mod held;
+#[cfg(feature = "kubernetes")]
+mod kubernetes;
 mod load;
 mod many;
 mod returns;

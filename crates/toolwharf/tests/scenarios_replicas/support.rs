@@ -24,7 +24,7 @@ pub(crate) const LEASE: &str = "4s";
 
 /// A gateway of the database at `url`; one after the first shares its keys.
 pub(crate) async fn replica(url: &str, first: Option<&Gateway>) -> Gateway {
-    replica_with(url, first, |setup| setup).await
+    made(url, first, PROCESSES, |setup| setup).await
 }
 
 /// [`replica`] with more of a setup.
@@ -33,11 +33,27 @@ pub(crate) async fn replica_with(
     first: Option<&Gateway>,
     more: impl FnOnce(Setup) -> Setup,
 ) -> Gateway {
+    made(url, first, PROCESSES, more).await
+}
+
+/// [`replica`] with these settings of what it hosts servers in.
+#[cfg(feature = "kubernetes")]
+pub(crate) async fn replica_hosting(url: &str, first: Option<&Gateway>, hosting: &str) -> Gateway {
+    made(url, first, hosting, |setup| setup).await
+}
+
+const PROCESSES: &str = "[hosting]\nproviders = [\"process\"]\n";
+
+async fn made(
+    url: &str,
+    first: Option<&Gateway>,
+    hosting: &str,
+    more: impl FnOnce(Setup) -> Setup,
+) -> Gateway {
     let setup = Setup::new()
         .env("TOOLWHARF_DATABASE_URL", url)
         .settings(&format!(
-            "[limits]\nstop_grace = \"2s\"\ndrain = \"2s\"\n[hosting]\nproviders = [\"process\"]\n\
-             [replicas]\nlease = \"{LEASE}\"\n"
+            "[limits]\nstop_grace = \"2s\"\ndrain = \"2s\"\n{hosting}[replicas]\nlease = \"{LEASE}\"\n"
         ));
     if let Some(first) = first {
         let data = setup.folder().join("data");

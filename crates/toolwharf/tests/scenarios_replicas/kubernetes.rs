@@ -1,0 +1,149 @@
+//! D03 where servers are pods, which no sentinel ends: `cargo xtask soak kubernetes` has the cluster.
+
+use std::{process::Command, time::Duration};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use testkit::wait_for;
+use tokio::time::Instant;
+
+use crate::{
+    api::Api,
+    common::Gateway,
+    support::{Hosted, database, replica_hosting},
+};
+
+/// From the loss of a replica to its servers' running elsewhere.
+const TAKEOVER: Duration = Duration::from_secs(30);
+/// Images of a cluster start in seconds.
+const LONG: Duration = Duration::from_secs(90);
+
+fn config() -> String {
+    let config = std::env::var("TOOLWHARF_TEST_KUBERNETES");
+    config.expect("run it in `cargo xtask soak kubernetes`, which has a cluster")
+}
+
+async fn replica(url: &str, first: Option<&Gateway>) -> Gateway {
+    let hosting = format!(
+        "[hosting]\nproviders = [\"kubernetes\"]\n[kubernetes]\nkubeconfig = {:?}\nruntime_class = \"\"\n\
+         storage_class = \"toolwharf-test\"\n",
+        config()
+    );
+    replica_hosting(url, first, &hosting).await
+}
+
+/// The pods of a server.
+fn pods(id: &str) -> Vec<Value> {
+    let output = Command::new("kubectl")
+        .args(["--kubeconfig", &config(), "get", "pods", "--output=json"])
+        .arg(format!("--selector=toolwharf.dev/server={id}"))
+        .output()
+        .expect("it is started");
+    let list: Value = serde_json::from_slice(&output.stdout).unwrap();
+    list["items"].as_array().unwrap().clone()
+}
+
+fn fence(pod: &Value) -> i64 {
+    let labels = &pod["metadata"]["labels"];
+    labels["toolwharf.dev/fence"]
+        .as_str()
+        .unwrap()
+        .parse()
+        .unwrap()
+}
+
+async fn register(at: &Gateway) -> Hosted {
+    let name = format!("only{}", std::process::id());
+    let body = json!({
+        "name": name, "image": "toolwharf-test/scripted:1", "args": ["--name", name],
+        "volumes": ["/data"], "resource_limits": {"disk": "32M"}, "start_timeout_ms": 80_000,
+    });
+    let made = Api::admin(at).ok("POST", "/mcp/servers", body).await;
+    let id = made["id"].as_str().unwrap().to_owned();
+    let hosted = Hosted { name, id };
+    wait_for("a pod that runs", LONG, async || {
+        hosted.state(at).await["status"] == "running"
+    })
+    .await;
+    hosted
+}
+
+async fn said(at: &Gateway, hosted: &Hosted, tool: &str, arguments: Value) -> String {
+    let path = format!("/mcp/servers/{}/call", hosted.id);
+    let body = json!({"method": "tools/call", "params": {"name": tool, "arguments": arguments}});
+    let answer = Api::admin(at).ok("POST", &path, body).await;
+    answer["result"]["content"][0]["text"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned()
+}
+
+/// Loses a replica in this way; whoever takes its server over ends the pod that is left before it makes its own.
+async fn d03(loss: Signal) {
+    let database = database().await;
+    let first = replica(database.url(), None).await;
+    let hosted = register(&first).await;
+    said(
+        &first,
+        &hosted,
+        "write",
+        json!({"path": "/data/x", "text": "kept"}),
+    )
+    .await;
+    let second = replica(database.url(), Some(&first)).await;
+    hosted.is(&second, "elsewhere").await;
+    let before = pods(&hosted.id);
+    assert_eq!((before.len(), hosted.instances()), (1, 1));
+    let watched = hosted.watched();
+
+    let lost = Instant::now();
+    first.process.signal(loss);
+    // Nothing of its own ends it.
+    assert_eq!(hosted.instances(), 1);
+    wait_for("the takeover", TAKEOVER, async || {
+        hosted.state(&second).await["status"] == "running"
+    })
+    .await;
+    println!("it runs elsewhere after {:?}", lost.elapsed());
+    let after = pods(&hosted.id);
+    assert_eq!(after.len(), 1, "{after:#?}");
+    assert_ne!(after[0]["metadata"]["uid"], before[0]["metadata"]["uid"]);
+    assert_eq!(after[0]["metadata"]["name"], before[0]["metadata"]["name"]);
+    assert!(fence(&after[0]) > fence(&before[0]), "{after:#?}");
+    // Its volume has followed it.
+    assert_eq!(
+        said(&second, &hosted, "read", json!({"path": "/data/x"})).await,
+        "kept"
+    );
+    if loss == Signal::STOP {
+        // When it is back it leaves the other's alone.
+        first.process.signal(Signal::CONT);
+        hosted.is(&first, "elsewhere").await;
+        assert_eq!(
+            pods(&hosted.id)[0]["metadata"]["uid"],
+            after[0]["metadata"]["uid"]
+        );
+    }
+    assert_eq!(
+        said(&second, &hosted, "read", json!({"path": "/data/x"})).await,
+        "kept"
+    );
+    assert_eq!(hosted.instances(), 1);
+    assert_eq!(watched.most(), 1, "never two at once");
+    let path = format!("/mcp/servers/{}?volumes=true", hosted.id);
+    Api::admin(&second).ok("DELETE", &path, Value::Null).await;
+    wait_for("nothing that is left", LONG, async || {
+        pods(&hosted.id).is_empty()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn d03_on_kubernetes_a_killed_replicas_pod_is_ended_before_its_server_runs_elsewhere() {
+    d03(Signal::KILL).await;
+}
+
+#[tokio::test]
+async fn d03_on_kubernetes_a_stopped_replicas_pod_is_ended_before_its_server_runs_elsewhere() {
+    d03(Signal::STOP).await;
+}
