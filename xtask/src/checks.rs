@@ -46,7 +46,7 @@ pub(crate) fn soak(workspace: &Workspace, nextest: &[String]) -> Result<ExitCode
     with_services(workspace, run.env("TOOLWHARF_SOAK", "1"))
 }
 
-/// The scenarios of hosting on a cluster of their own.
+/// The scenarios of hosting on a cluster of their own, what replicas do with it, and what it costs.
 pub(crate) fn soak_kubernetes(workspace: &Workspace) -> Result<ExitCode> {
     heading("build");
     let bins = [
@@ -57,14 +57,31 @@ pub(crate) fn soak_kubernetes(workspace: &Workspace) -> Result<ExitCode> {
     ];
     let build = workspace.cargo(&bins);
     build.arg("--features=toolwharf/kubernetes").run()?;
+    // What is measured is what is released.
+    let release = [
+        "build",
+        "--release",
+        "--package=toolwharf",
+        "--bin=toolwharf",
+    ];
+    let build = workspace.cargo(&release);
+    build.arg("--features=toolwharf/kubernetes").run()?;
     let interrupted = postgres::interruption()?;
+    let postgres = postgres::Server::start(&interrupted)?;
     let cluster = kubernetes::Cluster::start(workspace, &interrupted)?;
     heading("hosting on Kubernetes");
-    let run = ["nextest", "run", "--profile=soak", "--package=toolwharf"];
+    let run = ["nextest", "run", "--profile=soak"];
     let tests = workspace
         .cargo(&run)
-        .args(["--features=kubernetes", "--test=scenarios_hosting"])
+        .args(["--package=toolwharf", "--package=runtime"])
+        .arg("--features=toolwharf/kubernetes,runtime/kubernetes")
         .args(["--filterset", "test(/kubernetes/)"])
+        .env("TOOLWHARF_SOAK", "1")
+        .env(
+            "TOOLWHARF_TEST_PRODUCT",
+            workspace.target()?.join("release/toolwharf"),
+        )
+        .env(postgres::VARIABLE, &postgres.url)
         .env(kubernetes::VARIABLE, &cluster.config);
     postgres::supervise(with_test_env(workspace, tests), &interrupted)
 }
@@ -124,9 +141,9 @@ fn clippy(workspace: &Workspace) -> Result<()> {
     ];
     workspace.cargo(&lints).run()?;
     // What the default build leaves out.
-    let features = ["--package=toolwharf", "--features=kubernetes"];
-    let optional = workspace.cargo(&["clippy"]).args(features);
+    let optional = workspace.cargo(&["clippy", "--package=toolwharf", "--package=runtime"]);
     optional
+        .arg("--features=toolwharf/kubernetes,runtime/kubernetes")
         .args(["--all-targets", "--", "--deny=warnings"])
         .run()
 }

@@ -130,7 +130,7 @@ mounts = []                   # paths of this host below which servers may mount
 # namespace = "mcp-servers"   # without one: the context's
 runtime_class = "gvisor"      # the RuntimeClass of pods; "" for the cluster's default runtime
 # storage_class = "fast"      # of volumes; without one: the cluster's default
-# probe_image = "busybox"     # looks in each pod at which kernel it has; without one that is not known
+# probe_image = "busybox"     # looks in each pod at its kernel and at what it uses; without one the kernel is not known
 
 # The agent that `POST /api/v1/chat` talks to; there is none without a model.
 # [agent]

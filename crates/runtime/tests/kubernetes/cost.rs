@@ -103,13 +103,15 @@ impl Product {
         id
     }
 
-    /// Memory that is its alone, in MiB: of the gateway and of its sentinel.
+    /// Memory that is its alone, in MiB (proc(5), `smaps_rollup`): the pages of its program are not in it.
     fn private(&self) -> f64 {
         let text = fs::read_to_string(format!("/proc/{}/smaps_rollup", self.process.pid()));
         let text = text.expect("it runs");
-        let lines = text.lines().filter(|line| line.starts_with("Private_"));
-        let kib =
-            lines.filter_map(|line| line.split_ascii_whitespace().nth(1)?.parse::<f64>().ok());
+        let is_own = |line: &&str| line.starts_with("Pss_Anon:") || line.starts_with("SwapPss:");
+        let kib = text.lines().filter(is_own).filter_map(|line| {
+            let number = line.split_ascii_whitespace().nth(1)?;
+            number.parse::<f64>().ok()
+        });
         kib.sum::<f64>() / 1024.0
     }
 }

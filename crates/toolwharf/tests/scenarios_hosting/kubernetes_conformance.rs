@@ -12,17 +12,19 @@ use crate::support::{Platform, Site, enforced};
 const LEGACY: &str = "2025-11-25";
 
 /// Compares check by check, for both eras of clients.
-async fn same(name: &str, command: Value, least: usize) {
+async fn same(name: &str, program: Value, args: Value, least: usize) {
     let site = Site::new(Platform::KubernetesGvisor).await;
     // The suite sends calls that wait for each other.
-    let mut on_host = command;
-    on_host["maxConcurrency"] = 64.into();
+    let on_host = json!({"command": program, "args": args, "maxConcurrency": 64});
     site.kept.servers(json!({ "host": on_host }));
     let host = site.start().await;
-    let entry = json!({
+    let mut entry = json!({
         "name": "pod", "image": site.platform.image(name), "max_concurrency": 64,
         "resource_limits": {"cpu": 2, "memory": "1G"}, "start_timeout_ms": 80_000,
     });
+    if name == "conformance" {
+        entry["args"] = args;
+    }
     let id = host.host(entry).await;
     let told = host.status(&id).await;
     let kernel = enforced(&told, "kernel");
@@ -49,12 +51,18 @@ async fn same(name: &str, command: Value, least: usize) {
 async fn d07_kubernetes_conformance_of_server_everything_is_that_on_the_host() {
     let modules = node_modules();
     let script = modules.join("@modelcontextprotocol/server-everything/dist/index.js");
-    let command = json!({"command": modules.join("node/bin/node"), "args": [script]});
-    same("everything", command, 10).await;
+    let node = modules.join("node/bin/node");
+    same("everything", json!(node), json!([script]), 50).await;
 }
 
 #[tokio::test]
 async fn d07_kubernetes_conformance_of_a_conforming_server_is_that_on_the_host() {
-    let command = json!({"command": Bin::path("testkit-conformance"), "args": ["--stdio"]});
-    same("conformance", command, 80).await;
+    let args = json!(["--stdio", "--era", "modern"]);
+    same(
+        "conformance",
+        json!(Bin::path("testkit-conformance")),
+        args,
+        80,
+    )
+    .await;
 }
