@@ -143,7 +143,7 @@ pub(crate) struct Splitter {
 }
 
 impl Splitter {
-    fn push(&mut self, mut bytes: &[u8], mut emit: impl FnMut(Arc<str>)) {
+    pub(crate) fn push(&mut self, mut bytes: &[u8], mut emit: impl FnMut(Arc<str>)) {
         while let Some(end) = bytes.iter().position(|&byte| byte == b'\n') {
             self.extend(&bytes[..end]);
             emit(self.take());
@@ -152,7 +152,7 @@ impl Splitter {
         self.extend(bytes);
     }
 
-    fn finish(&mut self, mut emit: impl FnMut(Arc<str>)) {
+    pub(crate) fn finish(&mut self, mut emit: impl FnMut(Arc<str>)) {
         if !self.line.is_empty() {
             emit(self.take());
         }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::{SinkExt as _, StreamExt as _};
 use kube::api::{AttachParams, LogParams};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_tungstenite::tungstenite::Message;
 use tokio_util::sync::CancellationToken;
@@ -22,6 +22,7 @@ use super::api::{Call, Cluster, call};
 use super::channels::{self, STATUS, STDERR, STDIN, STDOUT, Sink, Socket, Stream, message, piece};
 use super::spec::SERVER;
 use crate::handle::ProcessState;
+use crate::stderr::Splitter;
 
 /// As much as waits for its reader. It stays as large as it once was.
 pub(super) const BUFFER: usize = 16 << 10;
@@ -52,15 +53,31 @@ pub(super) struct Pump {
     pub(super) ended: CancellationToken,
 }
 
+/// What it writes to stderr, on its way into the log.
+struct Lines {
+    shared: Arc<ProcessState>,
+    splitter: Splitter,
+}
+
+impl Lines {
+    fn write(&mut self, bytes: &[u8]) {
+        let log = &self.shared.log;
+        self.splitter.push(bytes, |line| log.push(line));
+    }
+}
+
 impl Pump {
     /// Until the server has ended, and its streams have. `attached` is the first connection, if there is one yet.
     pub(super) async fn run(self, attached: Option<Socket>) {
-        let (lines, log) = duplex(BUFFER);
-        let shared = Arc::clone(&self.shared);
-        tokio::join!(self.pump(lines, attached), shared.log.fill(log));
+        let mut lines = Lines {
+            shared: Arc::clone(&self.shared),
+            splitter: Splitter::default(),
+        };
+        self.pump(&mut lines, attached).await;
+        lines.splitter.finish(|line| lines.shared.log.push(line));
     }
 
-    async fn pump(mut self, mut lines: DuplexStream, mut first: Option<Socket>) {
+    async fn pump(mut self, lines: &mut Lines, mut first: Option<Socket>) {
         let mut is_first = true;
         let mut out_ends_line = true;
         let mut pause = PAUSE;
@@ -78,7 +95,7 @@ impl Pump {
                     if !is_first && !out_ends_line {
                         let _ = self.stdout.write_all(b"\n").await;
                     }
-                    self.converse(attached, &mut lines, is_first, &mut out_ends_line)
+                    self.converse(attached, lines, is_first, &mut out_ends_line)
                         .await;
                     is_first = false;
                 }
@@ -94,7 +111,7 @@ impl Pump {
         }
         if is_first {
             // It was gone before anybody could listen.
-            let _ = lines.write_all(self.written().await.as_bytes()).await;
+            lines.write(self.written().await.as_bytes());
         }
     }
 
@@ -128,7 +145,7 @@ impl Pump {
     async fn converse(
         &mut self,
         socket: Socket,
-        lines: &mut DuplexStream,
+        lines: &mut Lines,
         is_first: bool,
         out_ends_line: &mut bool,
     ) {
@@ -139,10 +156,8 @@ impl Pump {
             let written = self.written().await;
             let (early, rest) = early(&mut stream).await;
             output = rest;
-            let _ = lines.write_all(written.as_bytes()).await;
-            let _ = lines
-                .write_all(&early[overlap(written.as_bytes(), &early)..])
-                .await;
+            lines.write(written.as_bytes());
+            lines.write(&early[overlap(written.as_bytes(), &early)..]);
         } else if self.has_streams && sink.send(message(STDIN, b"\n")).await.is_err() {
             return;
         }
@@ -162,7 +177,7 @@ impl Pump {
                         }
                     }
                     Some((STDERR, bytes)) => {
-                        let _ = lines.write_all(&bytes).await;
+                        lines.write(&bytes);
                     }
                     Some((STATUS, _)) => return,
                     _ => {}

@@ -12,7 +12,7 @@ use kube::api::{Api, AttachParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use serde_json::{Value, json};
-use testkit::{Bin, Process, RawClient, soak, wait_for};
+use testkit::{Bin, Process, RawClient, soak, wait_for, within};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
@@ -85,10 +85,10 @@ impl Product {
             "name": name, "image": "toolwharf-test/scripted:1", "args": ["--name", name],
             "start_timeout_ms": 120_000, "resource_limits": {"memory": "64M"},
         });
-        let made = admin("")
-            .send(hyper::Method::POST, &[], entry.to_string())
-            .await;
-        let made = made.collect(4 * LONG).await;
+        let registration = admin("");
+        let asked = registration.try_send(hyper::Method::POST, &[], entry.to_string());
+        let made = within("a registration", 4 * LONG, asked).await;
+        let made = made.expect("an answer").collect(LONG).await;
         let told: Value = serde_json::from_str(&made.text()).unwrap_or_default();
         let id = told["id"]
             .as_str()
