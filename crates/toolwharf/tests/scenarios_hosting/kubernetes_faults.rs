@@ -5,7 +5,7 @@ use testkit::{wait_for, wait_for_some};
 
 use crate::{
     kubernetes::{self, kubectl, list, pod},
-    support::{Host, LONG, Platform, Site, with},
+    support::{Host, LONG, Platform, Site, enforced, refusal, with},
 };
 
 /// Waits until nothing of a server is left in the cluster.
@@ -253,6 +253,37 @@ async fn d07_kubernetes_others_that_change_our_objects_start_nothing_twice() {
     host.happened(&id, "ready", ready + 1).await;
     host.until(&id, "running").await;
     assert_eq!(kubernetes::containers(&id).len(), 1);
+    host.stop().await;
+    nothing_left(&id).await;
+}
+
+#[tokio::test]
+async fn d07_kubernetes_an_allow_list_is_a_policy_of_addresses() {
+    let site = Site::new(Platform::Kubernetes).await;
+    let host = site.start().await;
+    let allow = |entry: &str| {
+        with(
+            site.entry("allowed", &[]),
+            json!({"network": {"allow": [entry]}}),
+        )
+    };
+    // A name would have to be looked up again and again.
+    let refused = host.ask("POST", "", allow("api.example.com:443")).await;
+    let (status, places) = refusal(&refused);
+    assert_eq!((status, &*places), (422, &["/network".to_owned()][..]));
+    let said = refused.text();
+    assert!(said.contains("`api.example.com` is a name"), "{said}");
+    let id = host.host(allow("192.0.2.1:443")).await;
+    let (holds, how) = enforced(&host.status(&id).await, "network");
+    assert!(
+        !holds && how.contains("192.0.2.1:443") && how.contains("not known"),
+        "{how}"
+    );
+    let policies = list("networkpolicies", &id);
+    let egress = &policies[0]["spec"]["egress"];
+    assert_eq!(egress[0]["to"][0]["ipBlock"]["cidr"], "192.0.2.1/32");
+    assert_eq!(egress[0]["ports"][0]["port"], 443);
+    assert!(policies[0]["spec"]["ingress"].is_null());
     host.stop().await;
     nothing_left(&id).await;
 }
