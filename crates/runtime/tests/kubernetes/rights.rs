@@ -9,6 +9,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use crate::server::Server;
 use crate::support::{LONG, Namespace, echo, sh};
 
 const EXAMPLE: &str = concat!(
@@ -78,11 +79,12 @@ fn each_less(rules: &[Value]) -> Vec<(String, Vec<Value>)> {
 /// Everything that is done with a cluster, on two servers; what does not work.
 async fn life(namespace: &Namespace, first: &Kubernetes, next: &Kubernetes) -> Result<(), String> {
     let told = |error: runtime::Error| error.to_string();
-    let launch = async |runtime: &Kubernetes, server: crate::server::Server| {
-        timeout(LONG, runtime.launch(server.unit()))
-            .await
-            .expect("an end")
-            .map_err(told)
+    let launch = async |runtime: &Kubernetes, server: Server| {
+        let launched = timeout(LONG, runtime.launch(server.unit())).await;
+        launched.map_or_else(
+            |_| Err("it does not start".to_owned()),
+            |it| it.map_err(told),
+        )
     };
     let mut server = sh("one", "echo early >&2; exec cat");
     server.env.insert("A".to_owned(), "b".to_owned());
