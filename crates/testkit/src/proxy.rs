@@ -54,7 +54,7 @@ impl Proxy {
         edit: impl Fn(Vec<u8>) -> Vec<u8> + Send + Sync + 'static,
     ) -> Self {
         let edit: Arc<Edit> = Arc::new(edit);
-        let target = watch::Sender::new(Arc::from(target));
+        let target: watch::Sender<Arc<str>> = watch::Sender::new(target.into());
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("it listens");
         let way = watch::Sender::new(Way::Open);
