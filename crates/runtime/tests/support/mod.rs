@@ -7,7 +7,6 @@
 )]
 
 use std::fs;
-use std::sync::Arc;
 use std::time::Duration;
 
 use model::{Launch, Place, Program};
