@@ -10,7 +10,7 @@ use anyhow::{Result, ensure};
 use crate::{
     before, docker, graph, kubernetes, lengths, modules, postgres, setup,
     shell::{Cmd, heading},
-    web,
+    swarm, web,
     workspace::Workspace,
 };
 
@@ -83,6 +83,31 @@ pub(crate) fn soak_kubernetes(workspace: &Workspace) -> Result<ExitCode> {
         )
         .env(postgres::VARIABLE, &postgres.url)
         .env(kubernetes::VARIABLE, &cluster.config);
+    postgres::supervise(with_test_env(workspace, tests), &interrupted)
+}
+
+/// The same on a swarm of their own.
+pub(crate) fn soak_swarm(workspace: &Workspace) -> Result<ExitCode> {
+    heading("build");
+    let bins = [
+        "build",
+        "--package=toolwharf",
+        "--package=testkit",
+        "--bins",
+    ];
+    workspace.cargo(&bins).run()?;
+    let interrupted = postgres::interruption()?;
+    let postgres = postgres::Server::start(&interrupted)?;
+    let swarm = swarm::Swarm::start(workspace, &interrupted)?;
+    heading("hosting on Docker Swarm");
+    let run = ["nextest", "run", "--profile=soak"];
+    let tests = workspace
+        .cargo(&run)
+        .args(["--package=toolwharf", "--package=runtime"])
+        .args(["--filterset", "test(/swarm/) | binary(swarm)"])
+        .env("TOOLWHARF_SOAK", "1")
+        .env(postgres::VARIABLE, &postgres.url)
+        .env(swarm::VARIABLE, &swarm.dir.path);
     postgres::supervise(with_test_env(workspace, tests), &interrupted)
 }
 
@@ -228,11 +253,13 @@ fn with_services(workspace: &Workspace, tests: Cmd) -> Result<ExitCode> {
     let interrupted = postgres::interruption()?;
     let postgres = postgres::Server::start(&interrupted)?;
     let docker = docker::Daemon::start(workspace, &interrupted)?;
+    let swarm = swarm::Swarm::start(workspace, &interrupted)?;
     let tests = tests
         .env(before::VARIABLE, before)
         .env(postgres::VARIABLE, &postgres.url)
         .env(postgres::PROGRAMS, &postgres.programs)
-        .env(docker::VARIABLE, &docker.host);
+        .env(docker::VARIABLE, &docker.host)
+        .env(swarm::VARIABLE, &swarm.dir.path);
     postgres::supervise(tests, &interrupted)
 }
 

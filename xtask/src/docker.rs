@@ -49,9 +49,9 @@ const PREFIX: &str = "toolwharf-docker-";
 pub(crate) const CGROUPS: &str = "/sys/fs/cgroup";
 /// Debian's directories, without what an administrator put beside them.
 pub(crate) const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
-const POLL: Duration = Duration::from_millis(20);
+pub(crate) const POLL: Duration = Duration::from_millis(20);
 /// Polls until the daemon has to be ready, and until it has to be gone: 30 s.
-const POLLS: u32 = 1500;
+pub(crate) const POLLS: u32 = 1500;
 
 /// A program of one of the packages that are needed.
 pub(crate) fn program(name: &str) -> Option<PathBuf> {
@@ -81,7 +81,7 @@ struct Own {
 impl Daemon {
     pub(crate) fn start(workspace: &Workspace, interrupted: &AtomicBool) -> Result<Self> {
         if let Some(host) = env::var(VARIABLE).ok().filter(|host| !host.is_empty()) {
-            let daemon = Self { host, own: None };
+            let daemon = Self::at(host);
             images(workspace, &daemon)?;
             return Ok(daemon);
         }
@@ -188,7 +188,12 @@ impl Daemon {
         bail!("dockerd does not get ready")
     }
 
-    fn client<const N: usize>(&self, args: [&str; N]) -> Cmd {
+    /// Somebody else's.
+    pub(crate) fn at(host: String) -> Self {
+        Self { host, own: None }
+    }
+
+    pub(crate) fn client<const N: usize>(&self, args: [&str; N]) -> Cmd {
         let docker = program("docker").unwrap_or_else(|| "docker".into());
         Cmd::new(docker)
             .args(["--host", &self.host])
@@ -222,7 +227,7 @@ impl Daemon {
 
 /// Imports what tests run: `busybox` (all its applets), `scripted` (testkit's server) and
 /// `everything` (npm's server-everything on the Node.js beside it).
-fn images(workspace: &Workspace, daemon: &Daemon) -> Result<()> {
+pub(crate) fn images(workspace: &Workspace, daemon: &Daemon) -> Result<()> {
     workspace
         .cargo(&[
             "build",
@@ -343,25 +348,33 @@ fn bridge(owner: u32) -> String {
 
 /// Takes away what daemons of ours left whose owner was killed.
 fn remove_remains() -> Result<()> {
+    remains(&format!("{PREFIX}busybox-"))?;
+    for (owner, dir) in remains(PREFIX)? {
+        let link = bridge(owner);
+        Cmd::new("ip").args(["link", "delete", &link]).succeeds();
+        drop(dir);
+    }
+    Ok(())
+}
+
+/// The directories that processes have left which are no more: such a process, and what takes its directory away.
+pub(crate) fn remains(prefix: &str) -> Result<Vec<(u32, Directory)>> {
+    let mut all = Vec::new();
     for entry in fs::read_dir(env::temp_dir())? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        let owner = name.strip_prefix(PREFIX);
-        let owner = owner.map(|owner| owner.strip_prefix("busybox-").unwrap_or(owner));
+        let owner = name.strip_prefix(prefix);
         let Some(owner) = owner.and_then(|owner| Pid::from_raw(owner.parse().ok()?)) else {
             continue;
         };
         if test_kill_process(owner) == Err(rustix::io::Errno::SRCH) {
             eprintln!("    removing what {name} left behind");
-            let link = bridge(owner.as_raw_nonzero().get().unsigned_abs());
-            Cmd::new("ip").args(["link", "delete", &link]).succeeds();
-            drop(Directory {
-                path: entry.path(),
-                name,
-            });
+            let path = entry.path();
+            let owner = owner.as_raw_nonzero().get().unsigned_abs();
+            all.push((owner, Directory { path, name }));
         }
     }
-    Ok(())
+    Ok(all)
 }
 
 /// A directory that is removed with what is in it, and with the processes, mounts and control

@@ -21,6 +21,7 @@ mod python;
 mod recipes;
 mod setup;
 mod shell;
+mod swarm;
 mod web;
 mod workspace;
 
@@ -55,8 +56,8 @@ enum Command {
     },
     /// Runs the test suite with its heavy loops at full length (tests read TOOLWHARF_SOAK=1)
     Soak {
-        /// Only hosting on Kubernetes, on a cluster of its own (as root)
-        #[arg(value_parser = ["kubernetes"])]
+        /// Only hosting on Kubernetes, or on a Docker Swarm, on a cluster of its own (as root)
+        #[arg(value_parser = ["kubernetes", "swarm"])]
         part: Option<String>,
         /// Arguments for `cargo nextest run`, after `--`
         #[arg(last = true)]
@@ -96,6 +97,13 @@ enum Command {
     /// Runs a command with a private Kubernetes cluster of one node, with gVisor, whose kubeconfig is in
     /// TOOLWHARF_TEST_KUBERNETES and KUBECONFIG (as root). The first run builds Kubernetes, which takes some minutes
     Kubernetes {
+        /// The command with its arguments, after `--`
+        #[arg(last = true, required = true)]
+        command: Vec<String>,
+    },
+    /// Runs a command with a private Docker Swarm of four nodes, one of them with gVisor, whose directory is in
+    /// TOOLWHARF_TEST_SWARM (as root)
+    Swarm {
         /// The command with its arguments, after `--`
         #[arg(last = true, required = true)]
         command: Vec<String>,
@@ -152,6 +160,9 @@ fn run(command: Command) -> Result<ExitCode> {
     let workspace = Workspace::locate()?;
     match command {
         Command::Test { nextest } => return checks::test(&workspace, &nextest),
+        Command::Soak {
+            part: Some(part), ..
+        } if part == "swarm" => return checks::soak_swarm(&workspace),
         Command::Soak { part: Some(_), .. } => return checks::soak_kubernetes(&workspace),
         Command::Soak { nextest, .. } => return checks::soak(&workspace, &nextest),
         Command::Postgres { command } => {
@@ -165,6 +176,10 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Kubernetes { command } => {
             let (program, args) = command.split_first().expect("clap requires one");
             return kubernetes::run(&workspace, Cmd::new(program).args(args));
+        }
+        Command::Swarm { command } => {
+            let (program, args) = command.split_first().expect("clap requires one");
+            return swarm::run(&workspace, Cmd::new(program).args(args));
         }
         Command::Before { command } => {
             let (program, args) = command.split_first().expect("clap requires one");

@@ -128,6 +128,16 @@ const TOOLS: &[Tool] = &[
         apt: &["nginx-light"],
     },
     Tool {
+        name: "openssl and socat",
+        why: "daemons are reached with certificates in tests",
+        found: || {
+            ["openssl", "socat"]
+                .iter()
+                .all(|name| which(name).is_some())
+        },
+        apt: &["openssl", "socat"],
+    },
+    Tool {
         name: "chromium and chromedriver",
         why: "the console is tested in it",
         found: || {

@@ -15,7 +15,8 @@ use std::{cell::RefCell, net::SocketAddr, path::Path, time::Duration};
 
 use model::{
     AuditBodies, HostingSettings, KubernetesSettings, Limits, LogFormat, NamingPolicy, Packages,
-    Pinning, ProjectId, ProjectView, Provider, RunBy, ServerName, Settings, StartPolicy, ToolRef,
+    Pinning, ProjectId, ProjectView, Provider, RunBy, ServerName, Settings, StartPolicy,
+    SwarmSettings, ToolRef,
 };
 use toml::{
     Spanned,
@@ -121,6 +122,9 @@ fn root(mut root: Table<'_, '_>, settings: &mut Settings) {
     }
     if let Some(table) = root.table("kubernetes") {
         kubernetes(table, &mut settings.hosting.kubernetes);
+    }
+    if let Some(table) = root.table("swarm") {
+        swarm(table, &mut settings.hosting.swarm);
     }
     if let Some(table) = root.table("agent") {
         settings.agent = agent::read(table);
@@ -284,6 +288,41 @@ fn kubernetes(mut table: Table<'_, '_>, into: &mut KubernetesSettings) {
     into.storage_class = table.text("storage_class", must, named);
     let must = r#"the name of an image with a shell, such as "busybox""#;
     into.probe_image = table.text("probe_image", must, |name| !name.is_empty());
+}
+
+fn swarm(mut table: Table<'_, '_>, into: &mut SwarmSettings) {
+    let must =
+        r#"addresses of daemons, such as "unix:///var/run/docker.sock" and "tcp://10.0.0.2:2376""#;
+    into.daemons = table.each("daemons", must, |host| {
+        let address = host.strip_prefix("tcp://");
+        let has_port = |address: &str| {
+            address
+                .rsplit_once(':')
+                .is_some_and(|(_, port)| port.parse::<u16>().is_ok())
+        };
+        (host.starts_with("unix:///") || address.is_some_and(has_port)).then(|| host.to_owned())
+    });
+    let must = r#"the absolute path of a directory with ca.pem, cert.pem and key.pem"#;
+    let path = table.text("tls", must, |text| Path::new(text).is_absolute());
+    into.tls = path.map(Into::into);
+    let must = r#"what a node has to be like, such as "node.labels.zone == a""#;
+    into.constraints = table.each("constraints", must, |text| {
+        (text.contains("==") || text.contains("!=")).then(|| text.to_owned())
+    });
+    table.flag("gvisor", &mut into.gvisor);
+    let must = "the name of a network, as `docker network ls` lists it; not `host`";
+    let network = table.text("network", must, |name| {
+        !["", "host", "none"].contains(&name)
+    });
+    set(&mut into.network, network);
+    let must = "the name of a driver of volumes, as `docker info` lists it";
+    into.volume_driver = table.text("volume_driver", must, |name| !name.is_empty());
+    let must = r#"options of the driver, such as "type=nfs""#;
+    let options = table.each("volume_options", must, |text| {
+        let (name, value) = text.split_once('=')?;
+        Some((name.to_owned(), value.to_owned()))
+    });
+    into.volume_options = options.into_iter().collect();
 }
 
 fn registry(

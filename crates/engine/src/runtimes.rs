@@ -16,11 +16,12 @@ use runtime::{Error, Fences, Packages, Runtime};
 use tokio::{sync::OnceCell, time::Instant};
 
 /// Strongest first.
-const PREFERENCE: [Provider; 6] = [
+const PREFERENCE: [Provider; 7] = [
     Provider::Gvisor,
     Provider::Firecracker,
     Provider::E2b,
     Provider::Kubernetes,
+    Provider::Swarm,
     Provider::Runc,
     Provider::Process,
 ];

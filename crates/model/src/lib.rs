@@ -38,6 +38,6 @@ pub use sandbox::{Mount, Network, Port, ResourceLimits, Sandbox};
 pub use server::{Declared, Secrets, ServerSpec, ToolSetting};
 pub use settings::{
     AgentSettings, Audit, Defaults, HostingSettings, KubernetesSettings, Limits, Log, LogFormat,
-    ModelApi, ProjectView, Replicas, RunBy, Settings,
+    ModelApi, ProjectView, Replicas, RunBy, Settings, SwarmSettings,
 };
 pub use share::fair_share;

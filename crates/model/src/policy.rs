@@ -108,6 +108,8 @@ pub enum Provider {
     E2b,
     /// A pod of a Kubernetes cluster.
     Kubernetes,
+    /// A service of a Docker Swarm.
+    Swarm,
     /// Docker with `runc`: namespaces.
     Runc,
     /// A process of this host in namespaces of its own (bubblewrap).
@@ -196,6 +198,7 @@ words! {
         Firecracker = "firecracker",
         E2b = "e2b",
         Kubernetes = "kubernetes",
+        Swarm = "swarm",
         Runc = "runc",
         Process = "process"
     }

@@ -136,6 +136,7 @@ pub struct HostingSettings {
     /// Where one address serves all of E2B's sandboxes; `None`: each has a name of its own.
     pub e2b_sandbox_url: Option<String>,
     pub kubernetes: KubernetesSettings,
+    pub swarm: SwarmSettings,
     /// Paths of the host below which servers may mount something.
     pub mounts: Vec<PathBuf>,
     /// Where health warnings are sent to, as JSON.
@@ -157,6 +158,24 @@ pub struct KubernetesSettings {
     pub storage_class: Option<String>,
     /// An image that looks at the kernel of each pod; `None`: nobody does.
     pub probe_image: Option<String>,
+}
+
+/// Which swarm [`Provider::Swarm`] is, and what servers get there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SwarmSettings {
+    /// The daemons of its nodes, as `unix:///…` or `tcp://…`; none: the one that [`Provider::Runc`] uses.
+    pub daemons: Vec<String>,
+    /// The directory of the certificates for `tcp://…`.
+    pub tls: Option<PathBuf>,
+    /// What Swarm has to find of a node.
+    pub constraints: Vec<String>,
+    /// Whether the kernel of servers has to be gVisor's.
+    pub gvisor: bool,
+    /// Of servers that may reach everything.
+    pub network: String,
+    /// What brings volumes to any node; `None`: they stay on the node where they were made.
+    pub volume_driver: Option<String>,
+    pub volume_options: BTreeMap<String, String>,
 }
 
 /// An agent: its model, and how far it goes.
@@ -331,6 +350,7 @@ impl Default for HostingSettings {
             e2b_url: "https://api.e2b.app".to_owned(),
             e2b_sandbox_url: None,
             kubernetes: KubernetesSettings::default(),
+            swarm: SwarmSettings::default(),
             mounts: Vec::new(),
             webhook: None,
         }
@@ -346,6 +366,20 @@ impl Default for KubernetesSettings {
             runtime_class: Some("gvisor".to_owned()),
             storage_class: None,
             probe_image: None,
+        }
+    }
+}
+
+impl Default for SwarmSettings {
+    fn default() -> Self {
+        Self {
+            daemons: Vec::new(),
+            tls: None,
+            constraints: Vec::new(),
+            gvisor: true,
+            network: "bridge".to_owned(),
+            volume_driver: None,
+            volume_options: BTreeMap::new(),
         }
     }
 }

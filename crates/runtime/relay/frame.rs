@@ -9,6 +9,8 @@
 //! - In each direction of a connection at most [`WINDOW`] bytes are under way. [`CREDIT`] tells how many of them have
 //!   been passed on. So neither side ever has to wait before it reads.
 //!
+//! What a gate and a watch are told (`gate.rs`) has its bounds here as well.
+//!
 //! Read by two programs: `docker::relay` and `relay/main.rs`.
 
 pub(crate) const HEAD: usize = 4;
@@ -28,6 +30,14 @@ pub(crate) const END: u8 = b'E';
 pub(crate) const RESET: u8 = b'R';
 /// From the relay: the connection is over, or was refused.
 pub(crate) const CLOSED: u8 = b'X';
+
+/// Most bytes of an order to a gate.
+pub(crate) const ORDER: usize = 1 << 20;
+/// What a gate tells in return, and the most bytes of one of them.
+pub(crate) const SECTIONS: usize = 4;
+pub(crate) const SECTION: usize = 16 << 10;
+/// Seconds after which a watch that hears nothing ends everything.
+pub(crate) const SILENCE: usize = 8;
 
 pub(crate) fn head(kind: u8, connection: u8, value: u16) -> [u8; HEAD] {
     let [low, high] = value.to_le_bytes();

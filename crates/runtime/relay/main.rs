@@ -1,13 +1,14 @@
-//! The relay: brings connections to the loopback of the container that it is started in.
+//! What of ours runs in containers, as one static program that `build.rs` makes.
 //!
-//! `build.rs` makes a static program of it, which `docker::relay` starts in containers whose loopback is not to be
-//! reached from outside. It hears frames (`frame.rs`) on its standard input, makes the connections that they ask for,
-//! and speaks on its standard output. It ends with its input.
+//! - Without an argument it is the relay: it brings connections to the loopback of the container that it is started in,
+//!   which `docker::relay` does where that is not to be reached from outside. It hears frames (`frame.rs`) on its standard
+//!   input, makes the connections that they ask for, and speaks on its standard output. It ends with its input.
+//! - `gate` and `watch`: see `gate.rs`.
 //!
 //! # Invariants
 //!
-//! - It needs nothing of the container: no library, no file, no variable, no thread.
-//! - Its memory is what it starts with. It never waits but for its output, which the gateway always reads.
+//! - It needs nothing of the container: no library, no file, no thread.
+//! - Its memory is what it starts with. The relay never waits but for its output, which the gateway always reads.
 //!
 //! # Deliberately absent
 //!
@@ -19,6 +20,7 @@
 #![no_builtins]
 
 mod frame;
+mod gate;
 
 use core::arch::{asm, global_asm};
 
@@ -109,8 +111,18 @@ static mut RELAY: Relay = Relay {
     }; CONNECTIONS + 1],
 };
 
+/// `stack`: as the kernel leaves it, which begins with the number of arguments, and their addresses.
 #[unsafe(no_mangle)]
-extern "C" fn relay() -> ! {
+extern "C" fn begin(stack: *const usize) -> ! {
+    // SAFETY: the kernel's word is good.
+    match unsafe { gate::argument(stack, 1) } {
+        Some(b"gate") => gate::gate(stack),
+        Some(b"watch") => gate::watch(),
+        _ => relay(),
+    }
+}
+
+fn relay() -> ! {
     // SAFETY: there is one thread, and this is its only function that names it.
     let relay = unsafe { &mut *(&raw mut RELAY) };
     loop {
@@ -148,7 +160,7 @@ impl Relay {
             events: POLLIN,
             revents: 0,
         };
-        poll(&mut self.polled);
+        poll(&mut self.polled, None);
     }
 
     /// Takes what the gateway says.
@@ -346,11 +358,14 @@ fn say(mut text: &[u8]) {
         let at = text.as_ptr() as usize;
         match call(WRITE, [STDOUT as usize, at, text.len(), 0, 0, 0]) {
             EINTR => {}
-            EAGAIN => poll(&mut [PollFd {
-                fd: STDOUT,
-                events: POLLOUT,
-                revents: 0,
-            }]),
+            EAGAIN => {
+                let polled = PollFd {
+                    fd: STDOUT,
+                    events: POLLOUT,
+                    revents: 0,
+                };
+                poll(&mut [polled], None);
+            }
             count if count > 0 => text = &text[count as usize..],
             _ => exit(1),
         }
@@ -362,11 +377,15 @@ fn read(file: i32, place: &mut [u8]) -> isize {
     call(READ, [file as usize, at, place.len(), 0, 0, 0])
 }
 
-fn poll(polled: &mut [PollFd]) {
-    call(
-        PPOLL,
-        [polled.as_mut_ptr() as usize, polled.len(), 0, 0, 0, 0],
-    );
+/// Waits until something is ready, for at most so many seconds; how many are.
+fn poll(polled: &mut [PollFd], seconds: Option<usize>) -> isize {
+    let time = [seconds.unwrap_or(0), 0];
+    let limit = match seconds {
+        Some(_) => time.as_ptr() as usize,
+        None => 0,
+    };
+    let at = polled.as_mut_ptr() as usize;
+    call(PPOLL, [at, polled.len(), limit, 0, 0, 0])
 }
 
 fn exit(code: usize) -> ! {
@@ -385,27 +404,41 @@ mod numbers {
     pub(crate) const READ: usize = 0;
     pub(crate) const WRITE: usize = 1;
     pub(crate) const CLOSE: usize = 3;
+    pub(crate) const SIGPROCMASK: usize = 14;
     pub(crate) const SOCKET: usize = 41;
     pub(crate) const CONNECT: usize = 42;
     pub(crate) const SENDTO: usize = 44;
     pub(crate) const SHUTDOWN: usize = 48;
     pub(crate) const GETSOCKOPT: usize = 55;
+    pub(crate) const EXECVE: usize = 59;
+    pub(crate) const KILL: usize = 62;
+    pub(crate) const SYSLOG: usize = 103;
+    pub(crate) const PRCTL: usize = 157;
     pub(crate) const EXIT_GROUP: usize = 231;
+    pub(crate) const OPENAT: usize = 257;
+    pub(crate) const FACCESSAT: usize = 269;
     pub(crate) const PPOLL: usize = 271;
 }
 
 #[cfg(target_arch = "aarch64")]
 mod numbers {
+    pub(crate) const FACCESSAT: usize = 48;
+    pub(crate) const OPENAT: usize = 56;
     pub(crate) const CLOSE: usize = 57;
     pub(crate) const READ: usize = 63;
     pub(crate) const WRITE: usize = 64;
     pub(crate) const PPOLL: usize = 73;
     pub(crate) const EXIT_GROUP: usize = 94;
+    pub(crate) const SYSLOG: usize = 116;
+    pub(crate) const KILL: usize = 129;
+    pub(crate) const SIGPROCMASK: usize = 135;
+    pub(crate) const PRCTL: usize = 167;
     pub(crate) const SOCKET: usize = 198;
     pub(crate) const CONNECT: usize = 203;
     pub(crate) const SENDTO: usize = 206;
     pub(crate) const GETSOCKOPT: usize = 209;
     pub(crate) const SHUTDOWN: usize = 210;
+    pub(crate) const EXECVE: usize = 221;
 }
 
 use numbers::*;
@@ -455,10 +488,10 @@ fn call(number: usize, args: [usize; 6]) -> isize {
 }
 
 #[cfg(target_arch = "x86_64")]
-global_asm!(".globl _start", "_start:", "and rsp, -16", "call relay");
+global_asm!(".globl _start", "_start:", "mov rdi, rsp", "and rsp, -16", "call begin");
 
 #[cfg(target_arch = "aarch64")]
-global_asm!(".globl _start", "_start:", "bl relay");
+global_asm!(".globl _start", "_start:", "mov x0, sp", "bl begin");
 
 /// Named by what unwinds, which nothing here does.
 #[unsafe(no_mangle)]

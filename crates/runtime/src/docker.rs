@@ -65,6 +65,7 @@ mod reaper;
 mod relay;
 mod spec;
 mod stdio;
+mod swarm;
 mod volumes;
 
 use std::collections::BTreeSet;
@@ -78,6 +79,7 @@ use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 
 use self::engine::Engine;
+pub use self::swarm::{Options as SwarmOptions, Swarm};
 use crate::ports::Ports;
 use crate::process::Guests;
 use crate::turns::Turns;
@@ -111,7 +113,7 @@ pub struct Docker(Arc<Inner>);
 
 struct Inner {
     options: Options,
-    engine: Engine,
+    engine: Arc<Engine>,
     turns: Turns,
     /// Owns everything that goes on behind a handle.
     tasks: TaskTracker,
@@ -157,7 +159,7 @@ impl Docker {
                 why: "a Docker daemon is `gvisor`, `firecracker` or `runc`".to_owned(),
             });
         }
-        let engine = Engine::new(&options.host)?;
+        let engine = Arc::new(Engine::new(&options.host)?);
         Ok(Self(Arc::new(Inner {
             options,
             engine,

@@ -22,7 +22,7 @@ use model::{ProjectId, Provider, ServerName, Settings};
 use runtime::kubernetes::{self, Kubernetes};
 use runtime::{
     Host, Packages, Ports, Runtime,
-    docker::{self, Docker},
+    docker::{self, Docker, Swarm},
     e2b::{self, E2b},
     process::Spawner,
     sandbox::{self, Bubblewrap},
@@ -332,6 +332,31 @@ fn runtimes(
             Err(error) => {
                 tracing::warn!(provider = %Provider::Kubernetes, "not available: {error}")
             }
+        }
+    }
+    if hosting.providers.contains(&Provider::Swarm) {
+        let asked = &hosting.swarm;
+        let daemons = match asked.daemons.as_slice() {
+            [] => vec![docker_host],
+            daemons => daemons.to_vec(),
+        };
+        let options = docker::SwarmOptions {
+            daemons,
+            tls: asked.tls.clone(),
+            constraints: asked.constraints.clone(),
+            gvisor: asked.gvisor,
+            network: asked.network.clone(),
+            volume_driver: asked.volume_driver.clone(),
+            volume_options: asked.volume_options.clone(),
+            install: install.clone(),
+            run: spawner.run_id().to_owned(),
+            ports: ports.clone(),
+        };
+        match Swarm::new(options) {
+            Ok(swarm) => {
+                all.insert(Provider::Swarm, Arc::new(swarm));
+            }
+            Err(error) => tracing::warn!(provider = %Provider::Swarm, "not available: {error}"),
         }
     }
     if let Some(key) = &hosting.e2b_api_key {

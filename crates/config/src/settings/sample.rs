@@ -132,6 +132,16 @@ runtime_class = "gvisor"      # the RuntimeClass of pods; "" for the cluster's d
 # storage_class = "fast"      # of volumes; without one: the cluster's default
 # probe_image = "busybox"     # looks in each pod at its kernel and at what it uses; without one the kernel is not known
 
+[swarm]
+# The swarm of the provider "swarm", which has to stand in `providers`: daemons of its nodes, a manager's among them.
+# daemons = ["unix:///var/run/docker.sock", "tcp://10.0.0.2:2376"]   # without them: that of `docker_host`
+# tls = "/etc/toolwharf/docker"   # ca.pem, cert.pem and key.pem for daemons at tcp://
+# constraints = ["node.labels.mcp == true"]   # what Swarm has to find of a node
+gvisor = true                 # servers run on gVisor's kernel or not at all; "runsc" is the nodes' `default-runtime`
+network = "bridge"            # of servers that may reach everything
+# volume_driver = "local"     # brings volumes to any node; without one a server stays where its volumes are
+# volume_options = ["type=nfs", "o=addr=10.0.0.9,rw", "device=:/volumes"]
+
 # The agent that `POST /api/v1/chat` talks to; there is none without a model.
 # [agent]
 # api = "anthropic"           # or "openai": chat completions, which local model servers speak too

@@ -1,6 +1,7 @@
 //! The daemon: a client of its API, and a deadline for every call.
 
 use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bollard::errors::Error as Bollard;
@@ -10,6 +11,7 @@ use bollard::query_parameters::{
     RemoveContainerOptionsBuilder,
 };
 use bollard::{API_DEFAULT_VERSION, Docker};
+use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
 use crate::unit::Error;
@@ -22,7 +24,7 @@ pub(super) const LABEL_FENCE_OF: &str = "toolwharf.fence-of";
 pub(super) const LABEL_HOSTING: &str = "toolwharf.hosting";
 
 /// For what a daemon answers from memory.
-const ASK: Duration = Duration::from_secs(10);
+pub(super) const ASK: Duration = Duration::from_secs(10);
 /// For what makes or removes things.
 pub(super) const CHANGE: Duration = Duration::from_secs(30);
 /// A waiting call ends when the container does: bollard's own deadline is for none of ours.
@@ -35,8 +37,12 @@ const _: () = assert!(
 );
 
 /// Where the daemon is.
-pub(super) struct Engine {
-    path: String,
+#[derive(Debug)]
+pub(super) enum Engine {
+    /// The path of a socket on this host.
+    Local(String),
+    /// `host:port`, and the directory of `ca.pem`, `cert.pem` and `key.pem`, as Docker's own client has them.
+    Remote { address: String, keys: PathBuf },
 }
 
 /// A daemon that has answered.
@@ -47,9 +53,10 @@ pub(super) struct Client {
 }
 
 impl Engine {
+    /// One on this host.
     pub(super) fn new(host: &str) -> Result<Self, Error> {
         match host.strip_prefix("unix://") {
-            Some(path) if path.starts_with('/') => Ok(Self { path: path.into() }),
+            Some(path) if path.starts_with('/') => Ok(Self::Local(path.into())),
             _ => Err(Error::Refused {
                 field: "host",
                 why: format!(
@@ -59,26 +66,58 @@ impl Engine {
         }
     }
 
+    /// One that may be elsewhere: `tcp://host:port`. It has the certificate that `keys` ask for, and so have we.
+    pub(super) fn anywhere(host: &str, keys: Option<&Path>) -> Result<Self, Error> {
+        match (host.strip_prefix("tcp://"), keys) {
+            (None, _) => Self::new(host),
+            (Some(address), Some(keys)) => Ok(Self::Remote {
+                address: address.into(),
+                keys: keys.to_owned(),
+            }),
+            (Some(_), None) => Err(Error::Refused {
+                field: "host",
+                why: format!(
+                    "`{host}`: a daemon is spoken to over the network with certificates only"
+                ),
+            }),
+        }
+    }
+
     /// Finds out whether the daemon is there, and which version of the API it speaks. Done anew
     /// for every instance, since daemons are upgraded while we run.
     pub(super) async fn connect(&self) -> Result<Client, Error> {
         let missing = |why: &dyn std::fmt::Display| {
-            Error::Unavailable(format!(
-                "no Docker daemon answers at unix://{}: {why}; install it (`apt-get install docker.io`), \
-                 start it, and see that this user may use its socket",
-                self.path
-            ))
+            Error::Unavailable(match self {
+                Self::Local(path) => format!(
+                    "no Docker daemon answers at unix://{path}: {why}; install it (`apt-get install docker.io`), \
+                     start it, and see that this user may use its socket"
+                ),
+                Self::Remote { address, .. } => {
+                    format!("no Docker daemon answers at tcp://{address}: {why}")
+                }
+            })
         };
         // The one error of hyper's that says too little: whether there is a daemon at all.
         if let Err(error) = within("connect to the Docker daemon", ASK, async {
-            Ok(tokio::net::UnixStream::connect(&self.path).await)
+            Ok(match self {
+                Self::Local(path) => UnixStream::connect(path).await.map(drop),
+                Self::Remote { address, .. } => TcpStream::connect(address).await.map(drop),
+            })
         })
         .await?
         {
             return Err(missing(&error));
         }
-        let docker = Docker::connect_with_unix(&self.path, NEVER, API_DEFAULT_VERSION)
-            .map_err(|error| missing(&error))?;
+        let docker = match self {
+            Self::Local(path) => Docker::connect_with_unix(path, NEVER, API_DEFAULT_VERSION),
+            Self::Remote { address, keys } => {
+                let file = |name| keys.join(name);
+                let (key, cert, ca) = (file("key.pem"), file("cert.pem"), file("ca.pem"));
+                let address = format!("tcp://{address}");
+                Docker::connect_with_ssl(&address, &key, &cert, &ca, NEVER, API_DEFAULT_VERSION)
+            }
+        };
+        let docker = docker.map_err(|error| missing(&model::with_causes(&error)))?;
         let docker = within(
             "which version of the API the Docker daemon speaks",
             ASK,

@@ -45,11 +45,14 @@ pub(super) async fn inspect_image(client: &Client, image: &str) -> Result<Option
             field: "image",
             why: format!("`{image}`: {why}"),
         }),
-        other => Ok(found(other)?.map(|image| Image {
-            volumes: image
-                .config
-                .and_then(|config| config.volumes)
-                .unwrap_or_default(),
+        other => Ok(found(other)?.map(|image| {
+            let config = image.config.unwrap_or_default();
+            Image {
+                id: image.id.unwrap_or_default(),
+                entrypoint: config.entrypoint.unwrap_or_default(),
+                command: config.cmd.unwrap_or_default(),
+                volumes: config.volumes.unwrap_or_default(),
+            }
         })),
     }
 }

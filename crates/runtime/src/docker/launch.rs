@@ -42,7 +42,7 @@ use crate::{
     egress::{self, Allowed},
     handle::{Handle, ProcessState},
     ports::Listeners,
-    unit::{Confined, Error, Fence, Fences, Instance, Stdio, Unit},
+    unit::{Confined, Error, Fence, Fences, Instance, Unit},
 };
 
 const VERSION: Duration = Duration::from_secs(5);
@@ -347,16 +347,7 @@ impl Inner {
             Some(Box::new(meter)),
             ended,
         ));
-        let (stdio, pump) = if unit.has_streams() {
-            let (stdin, stdout, pump) = stdio::bridged(attached);
-            let stdio = Stdio {
-                stdin: Box::new(stdin),
-                stdout: Box::new(stdout),
-            };
-            (Some(stdio), pump)
-        } else {
-            (None, stdio::logged(attached))
-        };
+        let (stdio, pump) = stdio::streams(unit.has_streams(), attached, true);
         let egress = net.held.map(|(allowed, held)| {
             let label = label.to_owned();
             let proxy = self.tasks.spawn(async move {
@@ -381,7 +372,7 @@ impl Inner {
         let pump = pump.run(Arc::clone(&shared), killed.clone());
         let pump = self.tasks.spawn(pump);
         let reaper = Reaper {
-            inner: Arc::clone(self),
+            engine: Arc::clone(&self.engine),
             client: client.clone(),
             id: id.to_owned(),
             shared: Arc::clone(&shared),

@@ -174,7 +174,7 @@ pub(super) fn guest(container: &ContainerInspectResponse) -> Option<(i32, u64)> 
 }
 
 /// A container's first process on this host.
-enum Seen {
+pub(super) enum Seen {
     Process { pid: i64, groups: String },
     Not(&'static str),
 }
@@ -186,7 +186,7 @@ enum Kernel {
 }
 
 impl Seen {
-    fn look(container: &ContainerInspectResponse) -> Self {
+    pub(super) fn look(container: &ContainerInspectResponse) -> Self {
         let state = container.state.as_ref();
         let pid = state.and_then(|state| state.pid).unwrap_or(0);
         if pid <= 0 {
@@ -202,7 +202,13 @@ impl Seen {
 
     /// Whether a limit is what the daemon was asked for. `files`: in a control group of version 1
     /// and 2.
-    fn limit(&self, controller: &str, files: [&str; 2], asked: i64, able: bool) -> (bool, String) {
+    pub(super) fn limit(
+        &self,
+        controller: &str,
+        files: [&str; 2],
+        asked: i64,
+        able: bool,
+    ) -> (bool, String) {
         let (file, text) = match self.group_file(controller, files) {
             Some(found) => found,
             None => {

@@ -20,8 +20,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::Inner;
-use super::engine::Client;
+use super::engine::{Client, Engine};
 use crate::handle::{Exit, ProcessState};
 use crate::ladder::{Ladder, Step};
 use crate::process::Guest;
@@ -47,7 +46,7 @@ pub(super) struct Egress {
 }
 
 pub(super) struct Reaper {
-    pub(super) inner: Arc<Inner>,
+    pub(super) engine: Arc<Engine>,
     pub(super) client: Client,
     pub(super) id: String,
     pub(super) shared: Arc<ProcessState>,
@@ -67,7 +66,7 @@ impl Reaper {
     pub(super) async fn run(mut self) {
         let mut ladder = Ladder::new(self.shared.requests());
         let mut ended = wait(
-            Arc::clone(&self.inner),
+            Arc::clone(&self.engine),
             self.client.clone(),
             self.id.clone(),
         )
@@ -130,7 +129,7 @@ impl Reaper {
             drop(proxy);
             remains.push(holder);
         }
-        let mut removed = remove(&self.inner, &mut remains).await;
+        let mut removed = remove(&self.engine, &mut remains).await;
         self.shared.log.close();
         self.exit.send_replace(Some(exit));
         for _ in 0..REMOVALS {
@@ -138,14 +137,14 @@ impl Reaper {
                 return;
             }
             sleep(PAUSE_MAX).await;
-            removed = remove(&self.inner, &mut remains).await;
+            removed = remove(&self.engine, &mut remains).await;
         }
     }
 
     /// Sent again until the daemon has taken it.
     fn signal(&self, name: &'static str) -> BoxFuture<'static, ()> {
-        let (inner, first, id) = (
-            Arc::clone(&self.inner),
+        let (engine, first, id) = (
+            Arc::clone(&self.engine),
             self.client.clone(),
             self.id.clone(),
         );
@@ -160,7 +159,7 @@ impl Reaper {
                 }
                 sleep(pause).await;
                 pause = (2 * pause).min(PAUSE_MAX);
-                client = inner.engine.connect().await.ok();
+                client = engine.connect().await.ok();
             }
         }
         .boxed()
@@ -168,7 +167,7 @@ impl Reaper {
 }
 
 /// Waits until the container does not run any more; `None` if it is not there.
-async fn wait(inner: Arc<Inner>, mut client: Client, id: String) -> Option<ContainerState> {
+async fn wait(engine: Arc<Engine>, mut client: Client, id: String) -> Option<ContainerState> {
     let mut pause = PAUSE;
     loop {
         let options = WaitContainerOptionsBuilder::default().condition("not-running");
@@ -196,15 +195,15 @@ async fn wait(inner: Arc<Inner>, mut client: Client, id: String) -> Option<Conta
         }
         sleep(pause).await;
         pause = (2 * pause).min(PAUSE_MAX);
-        if let Ok(again) = inner.engine.connect().await {
+        if let Ok(again) = engine.connect().await {
             client = again;
         }
     }
 }
 
 /// Removes containers, and what it has removed from the list; whether that is all.
-async fn remove(inner: &Inner, ids: &mut Vec<String>) -> bool {
-    let Ok(client) = inner.engine.connect().await else {
+async fn remove(engine: &Engine, ids: &mut Vec<String>) -> bool {
+    let Ok(client) = engine.connect().await else {
         return false;
     };
     while let Some(id) = ids.first() {

@@ -13,7 +13,7 @@
 //! - A relay that ends takes its connections along, and is started again for as long as its container runs.
 
 #[path = "../../relay/frame.rs"]
-mod frame;
+pub(super) mod frame;
 
 use std::fs;
 use std::io;
@@ -43,7 +43,7 @@ use crate::pump::Idle;
 use crate::unit::Error;
 
 /// The program; empty if it was not built for this processor.
-const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/relay"));
+pub(super) const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/relay"));
 /// Where it is inside. `/run` is in memory, and no volume's or mount's to take.
 pub(super) const INSIDE: &str = "/run/toolwharf/relay";
 /// Its file on this host. The dot is in no server's id, which is what else stands there.

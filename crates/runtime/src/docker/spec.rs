@@ -41,8 +41,11 @@ pub(super) struct Host {
 }
 
 /// What the daemon says of an image.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Image {
+    pub(super) id: String,
+    pub(super) entrypoint: Vec<String>,
+    pub(super) command: Vec<String>,
     /// Paths that would become volumes of the daemon's, without a name or a limit.
     pub(super) volumes: Vec<String>,
 }
@@ -231,7 +234,7 @@ pub(super) fn body(
 }
 
 /// A directory in memory, that everybody in the container may write to.
-fn scratch(path: &str, size: u64) -> Mount {
+pub(super) fn scratch(path: &str, size: u64) -> Mount {
     Mount {
         target: Some(path.to_owned()),
         typ: Some(MountType::TMPFS),
@@ -326,7 +329,7 @@ fn labels(options: &Options, server: &str, fence: Option<&Fence>) -> HashMap<Str
     labels
 }
 
-fn signed(bytes: u64) -> i64 {
+pub(super) fn signed(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 

@@ -17,6 +17,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use crate::handle::ProcessState;
+use crate::unit;
 
 /// As much as a pipe holds.
 const BUFFER: usize = 64 << 10;
@@ -35,31 +36,35 @@ pub(super) struct Pump {
     attached:
         Pin<Box<dyn futures_util::Stream<Item = Result<LogOutput, bollard::errors::Error>> + Send>>,
     closing: oneshot::Receiver<Input>,
+    closes: bool,
     /// Without one, stdout is as good as stderr: a server that is reached over HTTP logs there.
     stdout: Option<DuplexStream>,
 }
 
-pub(super) fn bridged(attached: AttachContainerResults) -> (Stdin, DuplexStream, Pump) {
+/// What a container is spoken to over, if it is, and what moves it. `closes`: whether the end of the input is passed on; else it would be
+/// the end of the whole stream.
+pub(super) fn streams(
+    is_bridged: bool,
+    attached: AttachContainerResults,
+    closes: bool,
+) -> (Option<unit::Stdio>, Pump) {
     let (closing, closed) = oneshot::channel();
     let (ours, theirs) = duplex(BUFFER);
     let stdin = Stdin {
         input: Some(attached.input),
         closing: Some(closing),
     };
+    let stdio = unit::Stdio {
+        stdin: Box::new(stdin),
+        stdout: Box::new(theirs),
+    };
     let pump = Pump {
         attached: attached.output,
         closing: closed,
-        stdout: Some(ours),
+        closes: closes && is_bridged,
+        stdout: is_bridged.then_some(ours),
     };
-    (stdin, theirs, pump)
-}
-
-pub(super) fn logged(attached: AttachContainerResults) -> Pump {
-    Pump {
-        attached: attached.output,
-        closing: oneshot::channel().1,
-        stdout: None,
-    }
+    (is_bridged.then_some(stdio), pump)
 }
 
 impl Pump {
@@ -70,6 +75,7 @@ impl Pump {
         let Self {
             mut attached,
             closing,
+            closes,
             mut stdout,
         } = self;
         let (mut lines, log) = duplex(BUFFER);
@@ -93,7 +99,10 @@ impl Pump {
             }
         };
         let closer = async move {
-            if let Ok(mut input) = closing.await {
+            let mut input = closing.await;
+            if let Ok(input) = &mut input
+                && closes
+            {
                 // Fails if the container has closed it before.
                 let _ = input.shutdown().await;
             }

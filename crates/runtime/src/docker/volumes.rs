@@ -321,7 +321,7 @@ async fn make(file: &Path, size: u64) -> io::Result<()> {
     made
 }
 
-async fn remove(client: &Client, name: &str) -> Result<(), Error> {
+pub(super) async fn remove(client: &Client, name: &str) -> Result<(), Error> {
     let options = None::<RemoveVolumeOptions>;
     let removed = client.docker.remove_volume(name, options);
     match call("remove a volume", CHANGE, removed).await {
@@ -363,7 +363,7 @@ async fn tool(
 }
 
 /// A path as a part of a name; no two paths have the same.
-fn slug(path: &str) -> String {
+pub(super) fn slug(path: &str) -> String {
     use std::fmt::Write as _;
     let mut slug = String::new();
     for byte in path.trim_start_matches('/').bytes() {

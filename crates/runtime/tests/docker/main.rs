@@ -11,4 +11,6 @@ mod limits;
 mod ports;
 #[path = "../support/server.rs"]
 mod server;
+#[path = "../support/streams.rs"]
+mod streams;
 mod support;

@@ -25,10 +25,14 @@ async fn all_hold(host: &Host, id: &str, platform: Platform) -> Value {
         "privileges",
     ] {
         let (holds, how) = enforced(&told, what);
-        // A cluster does not tell whether it keeps to these.
-        let is_unknown = platform.is_kubernetes()
-            && (["pids", "network"].contains(&what)
-                || told["volumes"] != json!([]) && what == "disk");
+        // A cluster does not tell whether it keeps to these, and a node's volumes in a swarm have no limit.
+        let is_unknown = match what {
+            "pids" | "network" => platform.is_kubernetes(),
+            "disk" => {
+                told["volumes"] != json!([]) && (platform.is_kubernetes() || platform.is_swarm())
+            }
+            _ => false,
+        };
         assert_eq!(holds, !is_unknown, "{platform:?}: {what}: {how}");
     }
     if !platform.runs_images() {
@@ -156,18 +160,26 @@ async fn h17_the_given_limits_are_enforced(platform: Platform) {
     is_killed_for_memory(&host, &wide, 1200).await;
 
     // Fewer processes than gVisor itself has are not to be had there.
-    let few = platform != Platform::Gvisor;
+    let few = !matches!(platform, Platform::Gvisor | Platform::SwarmGvisor);
     let given = json!({"volumes": ["/data"], "resource_limits": {
         "memory": "160M", "disk": "32M", "pids": if few { 64 } else { 300 },
     }});
     let narrow = host.host(with(site.entry("h17-narrow", &[]), given)).await;
     all_hold(&host, &narrow, platform).await;
     host.mark(&narrow).await;
-    let path = json!({"path": "/data/x", "mib": 64});
-    let filled = host.said(&narrow, "fill", path).await;
-    let (written, why) = filled.split_once(':').unwrap_or((&filled, ""));
-    let written: u64 = written.parse().unwrap();
-    assert!(written < 32 && why.contains("No space left"), "{filled}");
+    if platform.is_swarm() {
+        let given = json!({"volumes": ["/data"], "resource_limits": {"strict": true}});
+        let strict = with(site.entry("h17-disk", &[]), given);
+        let refused = host.ask("POST", "", strict).await;
+        let place = "/resource_limits/disk".to_owned();
+        assert_eq!(refusal(&refused), (422, vec![place]), "{}", refused.text());
+    } else {
+        let path = json!({"path": "/data/x", "mib": 64});
+        let filled = host.said(&narrow, "fill", path).await;
+        let (written, why) = filled.split_once(':').unwrap_or((&filled, ""));
+        let written: u64 = written.parse().unwrap();
+        assert!(written < 32 && why.contains("No space left"), "{filled}");
+    }
     if few {
         let forked = host.said(&narrow, "forks", json!({"most": 100})).await;
         let (started, _) = forked.split_once(':').unwrap_or((&forked, ""));
@@ -188,7 +200,7 @@ async fn h17_the_given_limits_are_enforced(platform: Platform) {
     host.tool(&wide, "echo", json!({})).await;
     host.order(&narrow, "restart").await;
     is_killed_for_memory(&host, &narrow, 300).await;
-    if !platform.is_docker() {
+    if !platform.runs_images() {
         let bomb = ("bomb", json!({"ms": 60_000}));
         let told = ("fork_bomb", "forkBomb", "fork bomb");
         is_killed(&host, &narrow, bomb, told).await;

@@ -1,6 +1,7 @@
 //! Scenarios H01 to H20 of SCENARIOS.md through the product's own REST API: each runs as `process::…`, with the state in
 //! Postgres as `postgres::…`, as `runc::…` and as `gvisor::…`. They need servers of their own: `cargo xtask postgres --
-//! cargo xtask docker -- cargo nextest run -p toolwharf -E 'binary(scenarios_hosting)'`.
+//! cargo xtask docker -- cargo nextest run -p toolwharf -E 'binary(scenarios_hosting)'`. On a swarm (`d06_swarm::…`, `d06_swarm_gvisor::…`)
+//! most of them run in the soak: `cargo xtask soak swarm`.
 //!
 //! Where a platform cannot do a thing, its test asserts how it says so.
 
@@ -30,4 +31,5 @@ mod pinned;
 mod ports;
 mod real;
 mod registering;
+mod swarm;
 mod volumes;

@@ -283,9 +283,11 @@ async fn h18_the_strongest_allowed_provider_is_chosen_and_says_why(platform: Pla
     // As it is without a setting: what is weaker than gVisor runs commands only.
     let default = ["gvisor", "firecracker", "e2b", "process"];
     let site = match platform {
-        Platform::Runc | Platform::Kubernetes | Platform::KubernetesGvisor => {
-            Site::new(platform).await
-        }
+        Platform::Runc
+        | Platform::Swarm
+        | Platform::SwarmGvisor
+        | Platform::Kubernetes
+        | Platform::KubernetesGvisor => Site::new(platform).await,
         _ => Site::with(platform, "", &default).await,
     };
     let host = site.start().await;
@@ -297,6 +299,7 @@ async fn h18_the_strongest_allowed_provider_is_chosen_and_says_why(platform: Pla
         Platform::Process | Platform::Postgres => "bubblewrap",
         Platform::Runc => "runc",
         Platform::Gvisor => "gVisor",
+        Platform::Swarm | Platform::SwarmGvisor => "Docker Swarm",
         Platform::Kubernetes => "the default runtime on Kubernetes",
         Platform::KubernetesGvisor => "RuntimeClass `gvisor` on Kubernetes",
     };
@@ -304,7 +307,10 @@ async fn h18_the_strongest_allowed_provider_is_chosen_and_says_why(platform: Pla
     if platform.runs_images() {
         assert_eq!(
             enforced(&told, "kernel").0,
-            matches!(platform, Platform::Gvisor | Platform::KubernetesGvisor),
+            matches!(
+                platform,
+                Platform::Gvisor | Platform::SwarmGvisor | Platform::KubernetesGvisor
+            ),
             "{told:#}"
         );
     }
@@ -351,7 +357,10 @@ async fn h18_the_strongest_allowed_provider_is_chosen_and_says_why(platform: Pla
             refused("e2b", "not set up here").await;
             refused("process", "not images").await;
         }
-        Platform::Kubernetes | Platform::KubernetesGvisor => {
+        Platform::Swarm
+        | Platform::SwarmGvisor
+        | Platform::Kubernetes
+        | Platform::KubernetesGvisor => {
             refused("gvisor", "[hosting] providers").await;
             refused("process", "not images").await;
         }

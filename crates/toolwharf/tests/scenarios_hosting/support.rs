@@ -9,7 +9,7 @@ use testkit::{Bin, DEADLINE, Reply, wait_for, wait_for_some, within};
 
 use crate::{
     kept::{Kept, Running},
-    kubernetes,
+    kubernetes, swarm,
 };
 
 /// Where tests find a Docker daemon of their own.
@@ -18,7 +18,8 @@ const VARIABLE: &str = "TOOLWHARF_TEST_DOCKER";
 pub(crate) const LONG: Duration = Duration::from_secs(90);
 
 /// Makes of each function `async fn name(platform: Platform)` the tests `process::name`, `postgres::name`, `runc::name`
-/// and `gvisor::name`; with the feature `kubernetes`, `d07_kubernetes::name` and `d07_kubernetes_gvisor::name` as well.
+/// `gvisor::name`, `d06_swarm::name` and `d06_swarm_gvisor::name`; with the feature `kubernetes`, `d07_kubernetes::name` and
+/// `d07_kubernetes_gvisor::name` as well.
 macro_rules! on_every_platform {
     ($($name:ident),* $(,)?) => {
         mod process {
@@ -43,6 +44,18 @@ macro_rules! on_every_platform {
             $(#[tokio::test]
             async fn $name() {
                 super::$name($crate::support::Platform::Gvisor).await;
+            })*
+        }
+        mod d06_swarm {
+            $(#[tokio::test]
+            async fn $name() {
+                super::$name($crate::support::Platform::Swarm).await;
+            })*
+        }
+        mod d06_swarm_gvisor {
+            $(#[tokio::test]
+            async fn $name() {
+                super::$name($crate::support::Platform::SwarmGvisor).await;
             })*
         }
         #[cfg(feature = "kubernetes")]
@@ -74,6 +87,10 @@ pub(crate) enum Platform {
     Postgres,
     Runc,
     Gvisor,
+    /// Services of a swarm, on nodes that have runc.
+    Swarm,
+    /// Services of a swarm, on a node whose runtime is gVisor.
+    SwarmGvisor,
     /// Pods under the default runtime of their cluster, which is runc.
     Kubernetes,
     /// Pods of a class that is gVisor.
@@ -87,6 +104,7 @@ impl Platform {
             Self::Process | Self::Postgres => "process",
             Self::Runc => "runc",
             Self::Gvisor => "gvisor",
+            Self::Swarm | Self::SwarmGvisor => "swarm",
             Self::Kubernetes | Self::KubernetesGvisor => "kubernetes",
         }
     }
@@ -95,9 +113,13 @@ impl Platform {
         matches!(self, Self::Kubernetes | Self::KubernetesGvisor)
     }
 
+    pub(crate) fn is_swarm(self) -> bool {
+        matches!(self, Self::Swarm | Self::SwarmGvisor)
+    }
+
     /// Whether servers are images here, and no commands.
     pub(crate) fn runs_images(self) -> bool {
-        self.is_docker() || self.is_kubernetes()
+        self.is_docker() || self.is_swarm() || self.is_kubernetes()
     }
 
     /// The name of an image of the tests'.
@@ -172,6 +194,11 @@ impl Site {
                 kubernetes::config()
             ));
         }
+        match platform {
+            Platform::Swarm => settings.push_str(&swarm::settings("linux")),
+            Platform::SwarmGvisor => settings.push_str(&swarm::settings("gvisor")),
+            _ => {}
+        }
         kept.settings(&settings);
         Self { kept, platform }
     }
@@ -213,6 +240,9 @@ impl Site {
     pub(crate) fn has_volumes(&self, id: &str) -> bool {
         if self.platform.is_kubernetes() {
             return kubernetes::has_volumes(id);
+        }
+        if self.platform.is_swarm() {
+            return swarm::has_volumes(id);
         }
         let folder = self.kept.data("hosting");
         let home = if self.platform.is_docker() {
@@ -392,6 +422,10 @@ impl Host {
             kubernetes::kill(&found[0]);
             return;
         }
+        if self.platform.is_swarm() {
+            swarm::kill(&found[0]);
+            return;
+        }
         let pid = Pid::from_raw(found[0].parse().unwrap()).unwrap();
         kill_process(pid, Signal::KILL).unwrap();
     }
@@ -418,6 +452,9 @@ pub(crate) fn instances(platform: Platform, id: &str, name: &str) -> Vec<String>
     }
     if platform.is_kubernetes() {
         return kubernetes::containers(id);
+    }
+    if platform.is_swarm() {
+        return swarm::containers(id);
     }
     let entries = fs::read_dir("/proc").unwrap().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().into_string().ok());

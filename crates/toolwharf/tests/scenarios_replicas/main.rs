@@ -24,3 +24,4 @@ mod returns;
 mod sessions;
 mod slow;
 mod support;
+mod swarm;

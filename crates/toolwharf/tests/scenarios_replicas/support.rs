@@ -37,7 +37,6 @@ pub(crate) async fn replica_with(
 }
 
 /// [`replica`] with these settings of what it hosts servers in.
-#[cfg(feature = "kubernetes")]
 pub(crate) async fn replica_hosting(url: &str, first: Option<&Gateway>, hosting: &str) -> Gateway {
     made(url, first, hosting, |setup| setup).await
 }

@@ -1,0 +1,237 @@
+//! This end of a conversation with a gate: `relay/gate.rs` has what is said.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bollard::container::{AttachContainerResults, LogOutput};
+use bytes::{Buf as _, BytesMut};
+use futures_util::StreamExt as _;
+use tokio::io::AsyncWriteExt as _;
+use tokio::time::timeout;
+
+use crate::docker::relay::frame::{ORDER, SECTION, SECTIONS};
+use crate::unit::Error;
+
+/// For a gate to answer.
+const ANSWER: Duration = Duration::from_secs(20);
+const WHAT: &str = "what the container looks like from inside";
+
+/// What a gate has found in its container.
+#[derive(Debug, Default)]
+pub(super) struct Report {
+    /// `/proc/self/status`.
+    pub(super) status: String,
+    /// Network devices.
+    pub(super) devices: Vec<String>,
+    /// The kernel's log, as far as it may be read.
+    pub(super) log: String,
+    /// Whether the program is there.
+    pub(super) has_program: bool,
+}
+
+impl Report {
+    /// A line of the status: `CapBnd`.
+    pub(super) fn status(&self, name: &str) -> Option<&str> {
+        let mut lines = self.status.lines();
+        lines.find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim()))
+    }
+}
+
+/// What a gate is told to become.
+///
+/// # Errors
+///
+/// [`Error::Refused`] for what cannot be passed on.
+pub(super) fn order(args: &[String], env: &BTreeMap<String, String>) -> Result<Vec<u8>, Error> {
+    let refused = |field, why: String| Err(Error::Refused { field, why });
+    let count = u32::try_from(args.len()).unwrap_or(u32::MAX);
+    let mut body = count.to_le_bytes().to_vec();
+    for arg in args {
+        if arg.contains('\0') {
+            return refused("args", format!("`{}` has a NUL", arg.escape_debug()));
+        }
+        body.extend_from_slice(arg.as_bytes());
+        body.push(0);
+    }
+    for (name, value) in env {
+        if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
+            let name = name.escape_debug();
+            let why =
+                format!("`{name}` cannot be passed on: a name has no `=`, and neither has a NUL");
+            return refused("environment", why);
+        }
+        body.extend_from_slice(name.as_bytes());
+        body.push(b'=');
+        body.extend_from_slice(value.as_bytes());
+        body.push(0);
+    }
+    if body.len() > ORDER {
+        let why = format!(
+            "arguments and variables have {} bytes; {ORDER} are possible",
+            body.len()
+        );
+        return refused("environment", why);
+    }
+    let length = u32::try_from(body.len()).unwrap_or(u32::MAX);
+    let mut order = length.to_le_bytes().to_vec();
+    order.append(&mut body);
+    Ok(order)
+}
+
+/// Tells a gate what it is to become, and hears what it has found.
+pub(super) async fn tell(
+    attached: &mut AttachContainerResults,
+    order: &[u8],
+) -> Result<Report, Error> {
+    let telling = async {
+        attached.input.write_all(order).await.map_err(broken)?;
+        attached.input.flush().await.map_err(broken)?;
+        let mut heard = BytesMut::new();
+        let mut sections = Vec::new();
+        while sections.len() < SECTIONS {
+            match attached.output.next().await {
+                Some(Ok(LogOutput::StdOut { message })) => heard.extend_from_slice(&message),
+                Some(Ok(other)) => return Err(strange(&other.to_string())),
+                Some(Err(error)) => return Err(broken(error)),
+                None => return Err(broken("it ended")),
+            }
+            while sections.len() < SECTIONS
+                && let Some(section) = section(&mut heard)?
+            {
+                sections.push(section);
+            }
+        }
+        if !heard.is_empty() {
+            return Err(strange("more than was asked for"));
+        }
+        Ok(report(&sections))
+    };
+    timeout(ANSWER, telling)
+        .await
+        .unwrap_or(Err(Error::Timeout {
+            what: WHAT,
+            within: ANSWER,
+        }))
+}
+
+/// Lets it become the server.
+pub(super) async fn open(attached: &mut AttachContainerResults) -> Result<(), Error> {
+    attached.input.write_all(b"!").await.map_err(broken)?;
+    attached.input.flush().await.map_err(broken)
+}
+
+fn section(heard: &mut BytesMut) -> Result<Option<String>, Error> {
+    let Some(length) = heard.first_chunk() else {
+        return Ok(None);
+    };
+    let length = u32::from_le_bytes(*length) as usize;
+    if length > SECTION {
+        return Err(strange("a section that is too long"));
+    }
+    if heard.len() < 4 + length {
+        return Ok(None);
+    }
+    heard.advance(4);
+    let section = heard.split_to(length);
+    Ok(Some(String::from_utf8_lossy(&section).into_owned()))
+}
+
+fn report(sections: &[String]) -> Report {
+    let [status, devices, log, missing] = sections else {
+        return Report::default();
+    };
+    // Two lines of headings; then `lo: 0 0 …`.
+    let devices = devices.lines().skip(2);
+    let devices = devices.filter_map(|line| line.split_once(':'));
+    Report {
+        status: status.clone(),
+        devices: devices.map(|(name, _)| name.trim().to_owned()).collect(),
+        log: log.clone(),
+        has_program: missing.is_empty(),
+    }
+}
+
+fn broken(why: impl std::fmt::Display) -> Error {
+    Error::Failed(format!("the gate before the server does not answer: {why}"))
+}
+
+fn strange(what: &str) -> Error {
+    let what: String = what.chars().take(300).collect();
+    Error::Failed(format!("the gate before the server says: {what}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::process::{Command, Stdio};
+
+    use crate::docker::relay::place;
+
+    use super::*;
+
+    fn texts(all: &[&str]) -> Vec<String> {
+        all.iter().map(|&text| text.to_owned()).collect()
+    }
+
+    /// The program itself, without a container around it.
+    #[test]
+    fn a_gate_becomes_what_it_is_told_when_it_is_told_so() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = place(dir.path(), "test").expect("there is a relay for this processor");
+        let mut gate = Command::new(file)
+            .arg("gate")
+            .env_clear()
+            .envs([("PATH", "/usr/bin:/bin"), ("A", "old"), ("B", "kept")])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let (mut input, mut output) = (gate.stdin.take().unwrap(), gate.stdout.take().unwrap());
+        let env = BTreeMap::from([("A".to_owned(), "new=1".to_owned())]);
+        let script = "echo $A $B$1; grep NoNewPrivs: /proc/self/status; cat";
+        let order = order(&texts(&["sh", "-c", script, "", "."]), &env).expect("it fits");
+        input.write_all(&order).unwrap();
+        let mut heard = BytesMut::new();
+        let mut sections = Vec::new();
+        while sections.len() < SECTIONS {
+            let mut byte = [0];
+            output.read_exact(&mut byte).unwrap();
+            heard.extend_from_slice(&byte);
+            sections.extend(section(&mut heard).unwrap());
+        }
+        let report = report(&sections);
+        assert!(report.has_program, "{report:?}");
+        assert_eq!(report.status("NoNewPrivs"), Some("1"));
+        assert!(report.devices.iter().any(|name| name == "lo"), "{report:?}");
+        input.write_all(b"!what the server is told\n").unwrap();
+        drop(input);
+        let mut said = String::new();
+        output.read_to_string(&mut said).unwrap();
+        assert_eq!(
+            said,
+            "new=1 kept.\nNoNewPrivs:\t1\nwhat the server is told\n"
+        );
+        assert!(gate.wait().unwrap().success());
+    }
+
+    #[test]
+    fn what_cannot_be_passed_on_is_refused_by_its_field() {
+        let check = |args: &[&str], name: &str, value: &str, expected| {
+            let env = BTreeMap::from([(name.to_owned(), value.to_owned())]);
+            match order(&texts(args), &env) {
+                Err(Error::Refused { field, .. }) => assert_eq!(field, expected),
+                other => panic!("{other:?}"),
+            }
+        };
+        check(&["a\0b"], "A", "", "args");
+        check(&["a"], "A=B", "", "environment");
+        check(&["a"], "A", "\0", "environment");
+        check(&["a"], "A", &"x".repeat(ORDER), "environment");
+    }
+
+    #[test]
+    fn a_gate_that_says_too_much_is_none() {
+        let mut heard = BytesMut::from(&[0, 0, 1, 0][..]);
+        assert!(section(&mut heard).is_err());
+    }
+}

@@ -1,0 +1,253 @@
+//! The daemons of a swarm's nodes, as they are now.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bollard::models::{NodeSpecAvailabilityEnum, NodeState};
+use bollard::query_parameters::ListNodesOptions;
+use futures_util::future::join_all;
+use tokio::time::timeout;
+
+use super::Inner;
+use crate::docker::engine::{ASK, Client, Engine, within};
+use crate::unit::Error;
+
+/// For a daemon to say which node it is. One that takes longer does not count.
+const HELLO: Duration = Duration::from_secs(3);
+
+/// A node whose daemon answers.
+#[derive(Clone)]
+pub(super) struct Node {
+    pub(super) engine: Arc<Engine>,
+    pub(super) client: Client,
+    pub(super) id: String,
+    pub(super) name: String,
+    /// Whether it can limit these: CPU, memory, processes.
+    pub(super) able: [bool; 3],
+    is_manager: bool,
+}
+
+/// A swarm: those of its nodes that can be spoken to, and what a manager says of all.
+pub(super) struct Nodes {
+    pub(super) manager: Client,
+    /// Those that answer, whatever the manager says of them.
+    pub(super) answering: Vec<Node>,
+    /// All nodes of the swarm.
+    all: Vec<Known>,
+    constraints: Vec<String>,
+    /// Which daemons do not answer, and why.
+    missing: Vec<String>,
+}
+
+/// A node, as a manager knows it.
+struct Known {
+    id: String,
+    name: String,
+    role: String,
+    labels: HashMap<String, String>,
+    /// Why it takes no tasks.
+    hindrance: Option<String>,
+}
+
+impl Inner {
+    /// Asks all daemons, and a manager among them.
+    pub(super) async fn nodes(&self) -> Result<Nodes, Error> {
+        let asked = self.engines.iter().map(|engine| async move {
+            match timeout(HELLO, hello(engine)).await {
+                Ok(said) => said,
+                Err(_) => Err(Error::Timeout {
+                    what: "which node of a swarm a daemon is",
+                    within: HELLO,
+                }),
+            }
+        });
+        let mut answering: Vec<Node> = Vec::new();
+        let mut missing = Vec::new();
+        for (host, said) in self.options.daemons.iter().zip(join_all(asked).await) {
+            match said {
+                Ok(node) if answering.iter().any(|known| known.id == node.id) => {}
+                Ok(node) => answering.push(node),
+                Err(error) => missing.push(format!("`{host}`: {error}")),
+            }
+        }
+        for node in answering.iter().filter(|node| node.is_manager) {
+            let listed = node.client.docker.list_nodes(None::<ListNodesOptions>);
+            match within("list the nodes of the swarm", HELLO, listed).await {
+                Ok(all) => {
+                    return Ok(Nodes {
+                        manager: node.client.clone(),
+                        all: all.into_iter().map(known).collect(),
+                        constraints: self.options.constraints.clone(),
+                        missing,
+                        answering,
+                    });
+                }
+                Err(error) => missing.push(format!("the manager `{}`: {error}", node.name)),
+            }
+        }
+        let why = match missing.is_empty() {
+            true => "none of the daemons in `[swarm] daemons` is a manager's".to_owned(),
+            false => missing.join("; "),
+        };
+        Err(Error::Unavailable(format!(
+            "no manager of the swarm answers: {why}"
+        )))
+    }
+
+    pub(super) async fn probe(&self) -> Result<String, Error> {
+        let nodes = self.nodes().await?;
+        let usable = nodes.usable();
+        if usable.is_empty() {
+            return Err(nodes.nowhere());
+        }
+        Ok(format!(
+            "Docker Swarm {}, {} of {} nodes",
+            nodes.manager.version,
+            usable.len(),
+            nodes.all.len()
+        ))
+    }
+}
+
+async fn hello(engine: &Arc<Engine>) -> Result<Node, Error> {
+    let client = engine.connect().await?;
+    let info = within("what a Docker daemon has", ASK, client.docker.info()).await?;
+    let swarm = info.swarm.unwrap_or_default();
+    let id = swarm.node_id.filter(|id| !id.is_empty());
+    let id = id.ok_or_else(|| Error::Unavailable("it is not in a swarm".to_owned()))?;
+    Ok(Node {
+        engine: Arc::clone(engine),
+        client,
+        id,
+        name: info.name.unwrap_or_default(),
+        able: [info.cpu_cfs_quota, info.memory_limit, info.pids_limit]
+            .map(|able| able.unwrap_or(false)),
+        is_manager: swarm.control_available.unwrap_or(false),
+    })
+}
+
+fn known(node: bollard::models::Node) -> Known {
+    let state = node.status.and_then(|status| status.state);
+    let spec = node.spec.unwrap_or_default();
+    let hindrance = match (state, spec.availability) {
+        (Some(NodeState::READY), Some(NodeSpecAvailabilityEnum::ACTIVE)) => None,
+        (Some(NodeState::READY), Some(other)) => Some(format!("is set to `{other}`")),
+        (state, _) => Some(format!("is {}", state.unwrap_or(NodeState::UNKNOWN))),
+    };
+    let description = node.description.unwrap_or_default();
+    Known {
+        id: node.id.unwrap_or_default(),
+        name: description.hostname.unwrap_or_default(),
+        role: spec.role.map(|role| role.to_string()).unwrap_or_default(),
+        labels: spec.labels.unwrap_or_default(),
+        hindrance,
+    }
+}
+
+impl Known {
+    /// Whether it is as a constraint has it. Swarm decides; this is to look for images where they are of use.
+    fn meets(&self, constraint: &str) -> bool {
+        let (what, wanted, is_equal) =
+            match (constraint.split_once("=="), constraint.split_once("!=")) {
+                (Some((what, wanted)), _) => (what, wanted, true),
+                (None, Some((what, wanted))) => (what, wanted, false),
+                (None, None) => return true,
+            };
+        let found = match what.trim() {
+            "node.id" => self.id.as_str(),
+            "node.hostname" => self.name.as_str(),
+            "node.role" => self.role.as_str(),
+            other => match other.strip_prefix("node.labels.") {
+                Some(label) => self.labels.get(label).map_or("", String::as_str),
+                // It is the daemon's own.
+                None => return true,
+            },
+        };
+        found.eq_ignore_ascii_case(wanted.trim()) == is_equal
+    }
+}
+
+impl Nodes {
+    /// Those that can be spoken to, take tasks, and meet the constraints.
+    pub(super) fn usable(&self) -> Vec<&Node> {
+        let takes_tasks = |node: &&Node| {
+            let known = self.all.iter().find(|known| known.id == node.id);
+            known.is_some_and(|known| {
+                let mut constraints = self.constraints.iter();
+                known.hindrance.is_none() && constraints.all(|constraint| known.meets(constraint))
+            })
+        };
+        self.answering.iter().filter(takes_tasks).collect()
+    }
+
+    pub(super) fn answering(&self, id: &str) -> Option<&Node> {
+        self.answering.iter().find(|node| node.id == id)
+    }
+
+    /// All but these, which Swarm is told not to use.
+    pub(super) fn others(&self, than: &[&Node]) -> Vec<&str> {
+        let ids = self.all.iter().map(|known| known.id.as_str());
+        ids.filter(|&id| than.iter().all(|node| node.id != id))
+            .collect()
+    }
+
+    /// Why a node cannot run anything now.
+    pub(super) fn hindrance(&self, id: &str) -> Option<String> {
+        let Some(known) = self.all.iter().find(|known| known.id == id) else {
+            return Some(format!("the node {id} has left the swarm"));
+        };
+        let name = &known.name;
+        match &known.hindrance {
+            Some(why) => Some(format!("the node `{name}` ({id}) {why}")),
+            None if self.answering(id).is_none() => Some(format!(
+                "the daemon of the node `{name}` ({id}) does not answer, or is not in `[swarm] daemons`"
+            )),
+            None => None,
+        }
+    }
+
+    fn hindrances(&self) -> String {
+        let why = self
+            .all
+            .iter()
+            .filter_map(|known| self.hindrance(&known.id));
+        let missing = self.missing.iter().cloned();
+        why.chain(missing).collect::<Vec<_>>().join("; ")
+    }
+
+    /// That there is nowhere to run anything.
+    pub(super) fn nowhere(&self) -> Error {
+        let why = self.hindrances();
+        Error::Unavailable(format!("no node of the swarm can run anything: {why}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn constraints_are_those_of_docker() {
+        let node = Known {
+            id: "abc".to_owned(),
+            name: "node-1".to_owned(),
+            role: "manager".to_owned(),
+            labels: HashMap::from([("zone".to_owned(), "a".to_owned())]),
+            hindrance: None,
+        };
+        for (constraint, meets) in [
+            ("node.labels.zone == a", true),
+            ("node.labels.zone==b", false),
+            ("node.labels.zone != b", true),
+            ("node.labels.other == a", false),
+            ("node.labels.other != a", true),
+            ("node.hostname == Node-1", true),
+            ("node.id != abc", false),
+            ("node.role == worker", false),
+            ("engine.labels.x == y", true),
+        ] {
+            assert_eq!(node.meets(constraint), meets, "{constraint}");
+        }
+    }
+}

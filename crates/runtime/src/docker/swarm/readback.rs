@@ -1,0 +1,176 @@
+//! What really holds: what the node's daemon says of the container, and what the gate has found in it.
+
+use bollard::models::{ContainerInspectResponse, EndpointSettings, HostConfig};
+use model::{Network, Sandbox};
+
+use super::gate::Report;
+use super::nodes::Node;
+use super::{Options, spec};
+use crate::docker::readback::Seen;
+use crate::docker::spec::PERIOD;
+use crate::unit::{Enforced, Error};
+
+/// Nanoseconds of a processor in a second.
+const WHOLE: i64 = 1_000_000_000;
+
+/// What holds for a container in which a gate waits.
+///
+/// # Errors
+///
+/// [`Error::Unavailable`] if its kernel is not the one that is asked for.
+pub(super) async fn rows(
+    options: &Options,
+    sandbox: &Sandbox,
+    node: &Node,
+    container: &str,
+    report: &Report,
+) -> Result<Vec<Enforced>, Error> {
+    let container = node.client.inspect(container).await?;
+    let container = container
+        .ok_or_else(|| Error::Failed("the container was removed by somebody else".to_owned()))?;
+    let empty = HostConfig::default();
+    let config = container.host_config.as_ref().unwrap_or(&empty);
+    let seen = Seen::look(&container);
+    let row = |what, holds, how| Enforced { what, holds, how };
+
+    let nanos = config.nano_cpus.unwrap_or(0);
+    let quota = nanos / (WHOLE / PERIOD);
+    let [cpu, memory, pids] = node.able;
+    let (holds, how) = seen.limit("cpu", ["cpu.cfs_quota_us", "cpu.max"], quota, cpu);
+    let cores = nanos as f64 / WHOLE as f64;
+    let cpu = row("cpu", holds && nanos > 0, format!("{cores} cores: {how}"));
+
+    let asked = config.memory.unwrap_or(0);
+    let files = ["memory.limit_in_bytes", "memory.max"];
+    let (holds, how) = seen.limit("memory", files, asked, memory);
+    let memory = row("memory", holds && asked > 0, how);
+
+    let most = config.pids_limit.unwrap_or(0);
+    let (holds, how) = seen.limit("pids", ["pids.max", "pids.max"], most, pids);
+    let pids = match spec::pids(options, sandbox.limits.pids) == sandbox.limits.pids {
+        true => row("pids", holds && most > 0, how),
+        false => row(
+            "pids",
+            false,
+            format!("{how}: gVisor needs as many for itself"),
+        ),
+    };
+
+    let read_only = config.readonly_rootfs == Some(true);
+    let how = format!("ReadonlyRootfs = {read_only}");
+    Ok(vec![
+        cpu,
+        memory,
+        disk(options, sandbox, &container),
+        pids,
+        row("filesystem", read_only, how),
+        network(sandbox, &container, report),
+        privileges(report),
+        kernel(options, report)?,
+    ])
+}
+
+fn disk(options: &Options, sandbox: &Sandbox, container: &ContainerInspectResponse) -> Enforced {
+    let row = |holds, how| Enforced {
+        what: "disk",
+        holds,
+        how,
+    };
+    let unknown = container.mounts.iter().flatten().find(|mount| {
+        let inside = mount.destination.as_deref().unwrap_or_default();
+        mount.typ.as_deref() == Some("volume") && !sandbox.volumes.iter().any(|own| own == inside)
+    });
+    if let Some(mount) = unknown {
+        let inside = mount.destination.as_deref().unwrap_or_default();
+        return row(false, format!("the image's volume `{inside}` has no limit"));
+    }
+    if sandbox.volumes.is_empty() {
+        return row(true, "nothing of it is on disk".to_owned());
+    }
+    match &options.volume_driver {
+        Some(driver) => row(
+            false,
+            format!("whether volumes of `{driver}` have a limit is not known"),
+        ),
+        None => row(false, "volumes of a node's daemon have no limit".to_owned()),
+    }
+}
+
+/// The networks that a container is in.
+pub(super) fn networks(
+    container: &ContainerInspectResponse,
+) -> impl Iterator<Item = (&String, &EndpointSettings)> {
+    let settings = container.network_settings.as_ref();
+    let networks = settings.and_then(|settings| settings.networks.as_ref());
+    // One of a node without a bridge is a name and nothing else.
+    let is_in = |endpoint: &EndpointSettings| {
+        let id = endpoint.network_id.as_ref();
+        id.is_some_and(|id| !id.is_empty())
+    };
+    let networks = networks.into_iter().flatten();
+    networks.filter(move |(_, endpoint)| is_in(endpoint))
+}
+
+fn network(sandbox: &Sandbox, container: &ContainerInspectResponse, report: &Report) -> Enforced {
+    let row = |holds, how| {
+        let what = "network";
+        Enforced { what, holds, how }
+    };
+    let names: Vec<&String> = networks(container).map(|(name, _)| name).collect();
+    if sandbox.network == Network::Open {
+        return row(true, format!("open: {names:?}"));
+    }
+    let is_alone = report.devices.iter().all(|device| device == "lo");
+    match (names.is_empty(), is_alone) {
+        (true, true) => row(true, "it has a loopback device only".to_owned()),
+        // Its kernel keeps the device that the node has taken away.
+        (true, false) if is_gvisor(report) => {
+            row(true, "it is in no network, by the daemon's word".to_owned())
+        }
+        _ => row(
+            false,
+            format!("it is in {names:?}, with {}", report.devices.join(", ")),
+        ),
+    }
+}
+
+fn is_gvisor(report: &Report) -> bool {
+    report.log.contains("gVisor")
+}
+
+fn privileges(report: &Report) -> Enforced {
+    let none = |name| {
+        let all = report.status(name);
+        all.is_some_and(|all| all.bytes().all(|byte| byte == b'0'))
+    };
+    let capabilities = !(none("CapEff") && none("CapBnd") && none("CapPrm"));
+    // A kernel that does not tell (gVisor's) has nothing to give without capabilities to inherit.
+    let no_new = report.status("NoNewPrivs").unwrap_or("not told");
+    Enforced {
+        what: "privileges",
+        holds: !capabilities && no_new != "0",
+        how: format!(
+            "capabilities = {capabilities}, no new privileges = {no_new}, by its kernel's word"
+        ),
+    }
+}
+
+fn kernel(options: &Options, report: &Report) -> Result<Enforced, Error> {
+    let is_gvisor = is_gvisor(report);
+    if options.gvisor && !is_gvisor {
+        return Err(Error::Unavailable(
+            "the kernel of a node's containers is not gVisor's: make `runsc` the `default-runtime` of the nodes' daemons, \
+             or set `[swarm] gvisor = false`"
+                .to_owned(),
+        ));
+    }
+    let how = match is_gvisor {
+        true => "gVisor, by its own log",
+        false => "it shares the kernel of its node",
+    };
+    Ok(Enforced {
+        what: "kernel",
+        holds: is_gvisor,
+        how: how.to_owned(),
+    })
+}

@@ -1,0 +1,190 @@
+//! The end of services that nobody has a handle of: of earlier runs, of launches that failed, of others' making.
+
+use bollard::models::{Service, Task, TaskState};
+use bollard::query_parameters::{
+    InspectServiceOptions, ListServicesOptionsBuilder, ListTasksOptionsBuilder,
+};
+use std::collections::{BTreeSet, HashMap};
+use tokio::time::sleep;
+
+use super::contact::OVER;
+use super::nodes::Nodes;
+use super::{Inner, spec};
+use crate::docker::engine::{
+    ASK, CHANGE, Call, Client, LABEL_FENCE, LABEL_HOSTING, LABEL_INSTALL, LABEL_RUN, call, found,
+    labels, within,
+};
+use crate::unit::{Confined, Error, Fences};
+
+/// A task's container and its node, as far as there are any.
+pub(super) struct Place {
+    pub(super) node: Option<String>,
+    pub(super) container: Option<String>,
+}
+
+impl Place {
+    pub(super) fn of(task: &Task) -> Self {
+        let status = task.status.as_ref();
+        let container =
+            status.and_then(|status| status.container_status.as_ref()?.container_id.clone());
+        let some = |text: Option<String>| text.filter(|text| !text.is_empty());
+        Self {
+            node: some(task.node_id.clone()),
+            container: some(container),
+        }
+    }
+}
+
+pub(super) async fn service_of(manager: &Client, name: &str) -> Result<Option<Service>, Error> {
+    let options = None::<InspectServiceOptions>;
+    let service = manager.docker.inspect_service(name, options);
+    found(call("inspect a service", ASK, service).await)
+}
+
+pub(super) async fn tasks_of(manager: &Client, service: &str) -> Result<Vec<Task>, Error> {
+    let filters = HashMap::from([("service".to_owned(), vec![service.to_owned()])]);
+    let options = ListTasksOptionsBuilder::default().filters(&filters).build();
+    match call("list tasks", ASK, manager.docker.list_tasks(Some(options))).await {
+        // There is no such service.
+        Err(Call::Daemon(404, _)) => Ok(Vec::new()),
+        other => other.map_err(Error::from),
+    }
+}
+
+/// Removes a service. Its tasks end then, at some time.
+pub(super) async fn service_remove(manager: &Client, id: &str) -> Result<(), Error> {
+    let removed = manager.docker.delete_service(id);
+    found(call("remove a service", CHANGE, removed).await).map(drop)
+}
+
+/// Whether its node has said that it does not run any more.
+pub(super) fn has_ended(state: Option<TaskState>) -> bool {
+    matches!(
+        state,
+        Some(TaskState::COMPLETE | TaskState::FAILED | TaskState::SHUTDOWN | TaskState::REJECTED)
+    )
+}
+
+impl Inner {
+    /// Removes the service of this name, and waits until nothing of it runs.
+    pub(super) async fn make_room(
+        &self,
+        nodes: &Nodes,
+        unit: Confined<'_>,
+        name: &str,
+    ) -> Result<(), Error> {
+        let Some(service) = service_of(&nodes.manager, name).await? else {
+            return Ok(());
+        };
+        let labels = service.spec.as_ref().and_then(|spec| spec.labels.as_ref());
+        let owner = labels.and_then(|labels| labels.get(LABEL_INSTALL));
+        if let (Some(fence), Some(number)) = (unit.fence, fence_of(&service))
+            && number > fence.number
+        {
+            return Err(Error::Failed(format!(
+                "another gateway has started it since (fence {number}, and this launch has {})",
+                fence.number
+            )));
+        }
+        if owner.map(String::as_str) != Some(spec::install(&self.options, unit.fence)) {
+            return Err(Error::Refused {
+                field: "id",
+                why: format!("a service `{name}` exists and is not ours; remove or rename it"),
+            });
+        }
+        self.end(nodes, &service).await
+    }
+
+    /// Removes a service, and waits until nothing of it runs.
+    async fn end(&self, nodes: &Nodes, service: &Service) -> Result<(), Error> {
+        let id = service.id.as_deref().unwrap_or_default();
+        let tasks = tasks_of(&nodes.manager, id).await?;
+        service_remove(&nodes.manager, id).await?;
+        let mut is_lost = false;
+        for task in tasks {
+            let place = Place::of(&task);
+            let ended = has_ended(task.status.and_then(|status| status.state));
+            let (Some(node), Some(container)) = (place.node, place.container) else {
+                // It has not got as far as a container, and without its service it never will.
+                continue;
+            };
+            match nodes.answering(&node) {
+                Some(node) => node.client.remove(&container).await?,
+                None if ended => {}
+                None => is_lost = true,
+            }
+        }
+        if is_lost {
+            // Whoever it belonged to does not speak to it any more, or is the one that does: that one holds the lease.
+            sleep(OVER).await;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn sweep(&self) -> Result<usize, Error> {
+        let nodes = self.nodes().await?;
+        let mut swept = 0;
+        let mut failed = None;
+        for service in services_of(&nodes.manager, &self.options.install).await? {
+            let spec = service.spec.as_ref();
+            let labels = spec
+                .and_then(|spec| spec.labels.clone())
+                .unwrap_or_default();
+            let id = labels
+                .get(LABEL_HOSTING)
+                .map(String::as_str)
+                .unwrap_or_default();
+            let name = spec::name(&self.options.install, id).ok();
+            let is_ours = labels.get(LABEL_RUN) == Some(&self.options.run);
+            if is_ours || name.as_ref() != spec.and_then(|spec| spec.name.as_ref()) {
+                continue;
+            }
+            match self.end(&nodes, &service).await {
+                Ok(()) => swept += 1,
+                Err(error) => failed = Some(error),
+            }
+        }
+        failed.map_or(Ok(swept), Err)
+    }
+
+    pub(super) async fn fences(&self, installation: &str) -> Result<BTreeSet<i64>, Error> {
+        self.shared
+            .lock()
+            .get_or_insert_with(|| installation.into());
+        let nodes = self.nodes().await?;
+        let services = services_of(&nodes.manager, installation).await?;
+        Ok(services.iter().filter_map(fence_of).collect())
+    }
+
+    pub(super) async fn sweep_fenced(&self, lost: &Fences) -> Result<usize, Error> {
+        let nodes = self.nodes().await?;
+        let mut swept = 0;
+        for service in services_of(&nodes.manager, &lost.installation).await? {
+            if fence_of(&service).is_some_and(|number| lost.numbers.contains(&number)) {
+                self.end(&nodes, &service).await?;
+                swept += 1;
+            }
+        }
+        Ok(swept)
+    }
+}
+
+/// All services of an installation.
+async fn services_of(manager: &Client, install: &str) -> Result<Vec<Service>, Error> {
+    let filters = labels(&[(LABEL_INSTALL, install)]);
+    let options = ListServicesOptionsBuilder::default()
+        .filters(&filters)
+        .build();
+    within(
+        "list services",
+        ASK,
+        manager.docker.list_services(Some(options)),
+    )
+    .await
+}
+
+/// The number of the launch that made it.
+fn fence_of(service: &Service) -> Option<i64> {
+    let labels = service.spec.as_ref()?.labels.as_ref()?;
+    labels.get(LABEL_FENCE)?.parse().ok()
+}

@@ -1,0 +1,286 @@
+//! What the swarm is asked for: pure functions of the unit and the options.
+
+use std::collections::{BTreeSet, HashMap};
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use bollard::models::{
+    ConfigSpec, HealthConfig, Limit, Mount, MountType, MountVolumeOptions,
+    MountVolumeOptionsDriverConfig, NetworkAttachmentConfig, ResourceObject, ServiceSpec,
+    ServiceSpecMode, ServiceSpecModeReplicated, TaskSpec, TaskSpecContainerSpec,
+    TaskSpecContainerSpecConfigs, TaskSpecContainerSpecFile1, TaskSpecLogDriver, TaskSpecPlacement,
+    TaskSpecResources, TaskSpecRestartPolicy, TaskSpecRestartPolicyConditionEnum,
+};
+use model::{Network, Program};
+
+use super::Options;
+use super::nodes::{Node, Nodes};
+use crate::docker::engine::{LABEL_FENCE, LABEL_HOSTING, LABEL_INSTALL, LABEL_RUN};
+use crate::docker::relay::{INSIDE, PROGRAM};
+use crate::docker::spec::{check_id, check_image, scratch, signed};
+use crate::docker::volumes::slug;
+use crate::unit::{Confined, Error, Fence};
+
+/// Swarm's names are parts of names of hosts.
+const NAME_MAX: usize = 63;
+/// Docker's own network of every node.
+const BRIDGE: &str = "bridge";
+const RUN: u64 = 16 << 20;
+/// Everybody may read and execute it.
+const MODE: u32 = 0o555;
+
+/// Names and labels are made of it.
+pub(super) fn check_install(install: &str) -> Result<(), Error> {
+    let sound = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    if (1..=40).contains(&install.len()) && install.bytes().all(sound) {
+        return Ok(());
+    }
+    Err(Error::Refused {
+        field: "install",
+        why: format!("`{install}` is not 1 to 40 lower-case letters, digits and `-`"),
+    })
+}
+
+/// Whether a service can be the server; its image, and the arguments that are not the image's own.
+pub(super) fn check<'a>(unit: Confined<'a>) -> Result<(&'a str, &'a [String]), Error> {
+    let refused = |field, why: &str| {
+        let why = why.to_owned();
+        Err(Error::Refused { field, why })
+    };
+    let Program::Image { image, command } = &unit.launch.program else {
+        return refused(
+            "command",
+            "a service needs an `image`; the provider `process` runs commands",
+        );
+    };
+    check_id(&unit.sandbox.id)?;
+    check_image(image)?;
+    if PROGRAM.is_empty() {
+        return refused(
+            "provider",
+            "there is no gate for this processor yet, and so no servers in a swarm",
+        );
+    }
+    if let Network::Allow(_) = unit.sandbox.network {
+        return refused(
+            "network",
+            "a swarm has no proxy to hold a server to an allow-list; `none` and `open` are enforced",
+        );
+    }
+    if let Some(mount) = unit.sandbox.mounts.first() {
+        return refused(
+            "mounts",
+            &format!(
+                "`{}` is a path of this host, and a server in a swarm runs on any node",
+                mount.host.display()
+            ),
+        );
+    }
+    Ok((image, command))
+}
+
+/// The installation that a unit is of: all gateways of a database are one.
+pub(super) fn install<'a>(options: &'a Options, fence: Option<&'a Fence>) -> &'a str {
+    fence.map_or(&options.install, |fence| &fence.installation)
+}
+
+/// One for each server and installation, so that the swarm sees to it that there are never two.
+pub(super) fn name(install: &str, id: &str) -> Result<String, Error> {
+    let name = format!("toolwharf-{install}-{id}");
+    if name.len() <= NAME_MAX {
+        return Ok(name);
+    }
+    Err(Error::Refused {
+        field: "id",
+        why: format!("`{name}` is too long for a service; {NAME_MAX} characters are possible"),
+    })
+}
+
+fn labels(options: &Options, unit: Confined<'_>) -> HashMap<String, String> {
+    let mut labels = lasting_labels(install(options, unit.fence), &unit.sandbox.id);
+    labels.insert(LABEL_RUN.to_owned(), options.run.clone());
+    if let Some(fence) = unit.fence {
+        labels.insert(LABEL_FENCE.to_owned(), fence.number.to_string());
+    }
+    labels
+}
+
+/// Those of what outlives instances.
+pub(super) fn lasting_labels(install: &str, server: &str) -> HashMap<String, String> {
+    let pairs = [(LABEL_INSTALL, install), (LABEL_HOSTING, server)];
+    pairs
+        .map(|(name, value)| (name.into(), value.into()))
+        .into()
+}
+
+/// The gate's name in the swarm. A config never changes: another program has another name.
+pub(super) fn gate_name() -> String {
+    format!("toolwharf-gate-{:016x}", hash(PROGRAM))
+}
+
+/// FNV-1a: nobody is to be kept from finding two of the same.
+fn hash(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+pub(super) fn gate() -> ConfigSpec {
+    ConfigSpec {
+        name: Some(gate_name()),
+        data: Some(BASE64_STANDARD.encode(PROGRAM)),
+        ..ConfigSpec::default()
+    }
+}
+
+/// What a service is made of, besides its unit.
+pub(super) struct Parts<'a> {
+    pub(super) name: &'a str,
+    /// The image's own id: no node pulls another one under its name.
+    pub(super) image: &'a str,
+    /// What the image declares as volumes.
+    pub(super) declared: &'a [String],
+    /// The gate's config.
+    pub(super) gate: &'a str,
+    pub(super) volumes: Vec<Mount>,
+    /// Where it may run.
+    pub(super) nodes: &'a [&'a Node],
+}
+
+pub(super) fn service(
+    options: &Options,
+    unit: Confined<'_>,
+    nodes: &Nodes,
+    parts: Parts<'_>,
+) -> ServiceSpec {
+    let limits = unit.sandbox.limits;
+    let labels = labels(options, unit);
+    let tmp = limits.disk.min(limits.memory / 2);
+    let mut mounts = parts.volumes;
+    let taken: BTreeSet<String> = mounts.iter().filter_map(|it| it.target.clone()).collect();
+    let declared = parts.declared.iter().map(|path| path.trim_end_matches('/'));
+    let own: BTreeSet<&str> = ["/tmp", "/run", "/dev/shm"]
+        .into_iter()
+        .chain(declared.filter(|path| !path.is_empty()))
+        .collect();
+    let own = own.into_iter().filter(|&path| !taken.contains(path));
+    mounts.extend(own.map(|path| match path {
+        "/run" => scratch(path, tmp.min(RUN)),
+        _ => scratch(path, tmp),
+    }));
+    let mut constraints = options.constraints.clone();
+    match parts.nodes {
+        [one] => constraints.push(format!("node.id == {}", one.id)),
+        several => {
+            let others = nodes.others(several).into_iter();
+            constraints.extend(others.map(|id| format!("node.id != {id}")));
+        }
+    }
+    let container = TaskSpecContainerSpec {
+        image: Some(parts.image.to_owned()),
+        labels: Some(labels.clone()),
+        command: Some(vec![INSIDE.to_owned(), "gate".to_owned()]),
+        open_stdin: Some(true),
+        read_only: Some(true),
+        mounts: Some(mounts),
+        init: Some(true),
+        capability_drop: Some(vec!["ALL".to_owned()]),
+        // The image's own would run in the container every few seconds.
+        health_check: Some(HealthConfig {
+            test: Some(vec!["NONE".to_owned()]),
+            ..HealthConfig::default()
+        }),
+        configs: Some(vec![TaskSpecContainerSpecConfigs {
+            config_id: Some(parts.gate.to_owned()),
+            config_name: Some(gate_name()),
+            file: Some(TaskSpecContainerSpecFile1 {
+                name: Some(INSIDE.to_owned()),
+                uid: Some("0".to_owned()),
+                gid: Some("0".to_owned()),
+                mode: Some(MODE),
+            }),
+            ..TaskSpecContainerSpecConfigs::default()
+        }]),
+        ..TaskSpecContainerSpec::default()
+    };
+    let reserved = ResourceObject {
+        memory_bytes: Some(signed(limits.memory)),
+        ..ResourceObject::default()
+    };
+    let limit = Limit {
+        nano_cpus: Some(i64::from(limits.cpu_millis) * 1_000_000),
+        memory_bytes: Some(signed(limits.memory)),
+        pids: Some(i64::from(pids(options, limits.pids))),
+    };
+    // Without a network Swarm takes the node's bridge, as it does for that name.
+    let attached = unit.sandbox.network == Network::Open && options.network != BRIDGE;
+    let task = TaskSpec {
+        container_spec: Some(container),
+        resources: Some(TaskSpecResources {
+            limits: Some(limit),
+            reservations: Some(reserved),
+            ..TaskSpecResources::default()
+        }),
+        // We restart, not the swarm.
+        restart_policy: Some(TaskSpecRestartPolicy {
+            condition: Some(TaskSpecRestartPolicyConditionEnum::NONE),
+            ..TaskSpecRestartPolicy::default()
+        }),
+        placement: Some(TaskSpecPlacement {
+            constraints: Some(constraints),
+            ..TaskSpecPlacement::default()
+        }),
+        networks: attached.then(|| {
+            vec![NetworkAttachmentConfig {
+                target: Some(options.network.clone()),
+                ..NetworkAttachmentConfig::default()
+            }]
+        }),
+        // Or every byte of the streams would be kept in a file.
+        log_driver: Some(TaskSpecLogDriver {
+            name: Some("none".to_owned()),
+            options: None,
+        }),
+        ..TaskSpec::default()
+    };
+    ServiceSpec {
+        name: Some(parts.name.to_owned()),
+        labels: Some(labels),
+        task_template: Some(task),
+        mode: Some(ServiceSpecMode {
+            replicated: Some(ServiceSpecModeReplicated { replicas: Some(1) }),
+            ..ServiceSpecMode::default()
+        }),
+        ..ServiceSpec::default()
+    }
+}
+
+/// How many processes the container may have.
+pub(super) fn pids(options: &Options, asked: u32) -> u32 {
+    let provider = match options.gvisor {
+        true => model::Provider::Gvisor,
+        false => model::Provider::Swarm,
+    };
+    crate::docker::spec::pids(provider, asked)
+}
+
+/// A volume, where a server finds it.
+pub(super) fn volume(install: &str, server: &str, inside: &str, options: &Options) -> Mount {
+    let driver = options.volume_driver.as_ref();
+    let name = format!("toolwharf.{install}.{server}.{}", slug(inside));
+    Mount {
+        target: Some(inside.to_owned()),
+        source: Some(name),
+        typ: Some(MountType::VOLUME),
+        read_only: Some(false),
+        volume_options: Some(MountVolumeOptions {
+            labels: Some(lasting_labels(install, server)),
+            driver_config: driver.map(|driver| MountVolumeOptionsDriverConfig {
+                name: Some(driver.clone()),
+                options: Some(options.volume_options.clone().into_iter().collect()),
+            }),
+            ..MountVolumeOptions::default()
+        }),
+        ..Mount::default()
+    }
+}

@@ -1,0 +1,395 @@
+//! What befalls nodes, daemons and services: nothing runs twice, and nothing is lost sight of.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use runtime::{Error, Instance, Runtime as _};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::io::{AsyncWriteExt as _, copy_bidirectional};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
+
+use crate::server::Server;
+use crate::support::{
+    Bench, GRACE, LONG, LOST, bench, docker, node, read_until, sh, socket, stdio, wait_for, with,
+};
+
+/// A server that gives lines back; `mark` is how its process is found on this machine, whichever node it is of.
+fn echo(mark: &str) -> Server {
+    let mut server = sh("while read line; do echo \"$line\"; done");
+    if let model::Program::Image { command, .. } = &mut server.program {
+        command.push(mark.to_owned());
+    }
+    server
+}
+
+fn processes(mark: &str) -> Vec<String> {
+    let entries = fs::read_dir("/proc").expect("it is there").flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let has_mark = |pid: &String| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.split(|byte| *byte == 0)
+            .any(|word| word == mark.as_bytes())
+    };
+    names.filter(has_mark).collect()
+}
+
+fn mark(name: &str) -> String {
+    format!("{name}-{}", std::process::id())
+}
+
+async fn answers(instance: &mut Instance, line: &str) {
+    let line = format!("{line}\n");
+    stdio(instance)
+        .stdin
+        .write_all(line.as_bytes())
+        .await
+        .expect("it listens");
+    read_until(instance, &line).await;
+}
+
+async fn ended(instance: Instance) -> Duration {
+    let begun = Instant::now();
+    timeout(LONG, instance.handle.exited())
+        .await
+        .expect("it has ended");
+    begun.elapsed()
+}
+
+#[tokio::test]
+async fn what_others_start_is_a_gate_and_no_server() {
+    let bench = bench("others", "linux");
+    let mark = mark("others");
+    let mut instance = bench.launch(echo(&mark)).await.expect("it starts");
+    answers(&mut instance, "one").await;
+    docker(
+        1,
+        &[
+            "service",
+            "scale",
+            "--detach",
+            &format!("{}=2", bench.service()),
+        ],
+    );
+    wait_for("there is a second container", || {
+        bench.containers().len() == 2
+    })
+    .await;
+    answers(&mut instance, "two").await;
+    assert_eq!(processes(&mark).len(), 1);
+    // The task is ended by Swarm, and another one takes its place.
+    docker(
+        1,
+        &["service", "update", "--detach", "--force", &bench.service()],
+    );
+    ended(instance).await;
+    assert_eq!(processes(&mark).len(), 0);
+    let mut instance = bench.launch(echo(&mark)).await.expect("it starts again");
+    answers(&mut instance, "three").await;
+    assert_eq!(processes(&mark).len(), 1);
+    docker(1, &["service", "rm", &bench.service()]);
+    ended(instance).await;
+    let mut instance = bench
+        .launch(echo(&mark))
+        .await
+        .expect("it starts once more");
+    answers(&mut instance, "four").await;
+    instance.handle.stop(GRACE).await;
+    bench.nothing_left().await;
+}
+
+#[tokio::test]
+async fn a_server_of_a_run_that_is_no_more_makes_room() {
+    let bench = bench("room", "linux");
+    let mark = mark("room");
+    let mut first = bench.launch(echo(&mark)).await.expect("it starts");
+    answers(&mut first, "one").await;
+    let next = bench.next_run();
+    let mut second = timeout(LONG, next.launch(echo(&mark).unit()))
+        .await
+        .expect("in time")
+        .expect("it starts");
+    answers(&mut second, "two").await;
+    assert_eq!(processes(&mark).len(), 1);
+    ended(first).await;
+    answers(&mut second, "three").await;
+    second.handle.stop(GRACE).await;
+    bench.nothing_left().await;
+}
+
+#[tokio::test]
+async fn it_runs_where_its_image_is() {
+    let bench = bench("image", "linux");
+    let image = format!("toolwharf-test/{}", mark("only-here"));
+    docker(2, &["tag", "toolwharf-test/busybox", &image]);
+    for _ in 0..2 {
+        let mut server = echo("image");
+        if let model::Program::Image { image: name, .. } = &mut server.program {
+            name.clone_from(&image);
+        }
+        let mut instance = bench.launch(server).await.expect("it starts");
+        answers(&mut instance, "one").await;
+        assert_eq!(bench.containers()[0].0, 2);
+        instance.handle.stop(GRACE).await;
+    }
+    docker(2, &["rmi", &image]);
+    bench.nothing_left().await;
+}
+
+/// A way to a node's daemon that can be cut.
+struct Way {
+    socket: PathBuf,
+    open: watch::Sender<bool>,
+    _dir: tempfile::TempDir,
+    _tasks: JoinSet<()>,
+}
+
+impl Way {
+    fn new(number: usize) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("sock");
+        let listener = UnixListener::bind(&path).expect("it is free");
+        let (open, is_open) = watch::channel(true);
+        let to = Arc::new(node(number).join("sock"));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            let mut lines = JoinSet::new();
+            while let Ok((mut near, _)) = listener.accept().await {
+                let (to, mut is_open) = (Arc::clone(&to), is_open.clone());
+                lines.spawn(async move {
+                    if !*is_open.borrow() {
+                        return;
+                    }
+                    let Ok(mut far) = UnixStream::connect(&*to).await else {
+                        return;
+                    };
+                    tokio::select! {
+                        _ = copy_bidirectional(&mut near, &mut far) => {}
+                        _ = is_open.wait_for(|is_open| !is_open) => {}
+                    }
+                });
+            }
+        });
+        Self {
+            socket: path,
+            open,
+            _dir: dir,
+            _tasks: tasks,
+        }
+    }
+
+    fn address(&self) -> String {
+        format!("unix://{}", self.socket.display())
+    }
+}
+
+#[tokio::test]
+async fn a_manager_that_is_away_ends_nothing_and_starts_nothing() {
+    let way = Way::new(1);
+    let bench = with("manager", &[2], |options| {
+        options.daemons.push(way.address());
+        options.constraints = vec!["node.hostname == node-2".to_owned()];
+    });
+    let mark = mark("manager");
+    let mut instance = bench.launch(echo(&mark)).await.expect("it starts");
+    answers(&mut instance, "one").await;
+    way.open.send_replace(false);
+    answers(&mut instance, "two").await;
+    match bench.launch(echo(&mark)).await {
+        Err(Error::Unavailable(why)) => assert!(why.contains("no manager"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+    answers(&mut instance, "three").await;
+    // It ends by its node's daemon; its service is removed when there is a manager again.
+    instance.handle.stop(GRACE).await;
+    assert_eq!(processes(&mark).len(), 0);
+    way.open.send_replace(true);
+    bench.nothing_left().await;
+}
+
+/// Kills a node's daemon with all its helpers; its containers live on.
+fn kill_daemon(number: usize) {
+    let pid = fs::read_to_string(node(number).join("pid")).expect("it runs");
+    let pid = pid
+        .trim()
+        .parse()
+        .ok()
+        .and_then(Pid::from_raw)
+        .expect("a number");
+    kill_process(pid, Signal::KILL).expect("it runs");
+    fs::remove_file(node(number).join("pid")).expect("it is there");
+}
+
+async fn start_daemon(number: usize) {
+    let starting = Command::new("setsid")
+        .arg("sh")
+        .arg(node(number).join("start"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    drop(starting.expect("it starts"));
+    wait_for("the daemon answers", || {
+        let mut version = Command::new("/usr/bin/docker");
+        version.args(["--host", &socket(number), "version"]);
+        version.output().is_ok_and(|output| output.status.success())
+    })
+    .await;
+    wait_for("its node is ready", || {
+        let format = "{{.Status.State}}";
+        let nodes = docker(1, &["node", "ls", "--quiet"]);
+        nodes
+            .lines()
+            .all(|id| docker(1, &["node", "inspect", "--format", format, id]) == "ready")
+    })
+    .await;
+}
+
+/// On the node that may be lost, or elsewhere once that is.
+fn lossy(install: &str) -> Bench {
+    with(install, &[1, 2, LOST], |options| {
+        options.constraints = vec!["node.labels.kernel != gvisor".to_owned()];
+    })
+}
+
+/// A server whose image is on the lost node only at first.
+async fn on_lost(bench: &Bench, mark: &str, volumes: &[&str]) -> (Instance, Server) {
+    let image = format!("toolwharf-test/{mark}");
+    docker(LOST, &["tag", "toolwharf-test/busybox", &image]);
+    let mut server = echo(mark);
+    if let model::Program::Image { image: name, .. } = &mut server.program {
+        name.clone_from(&image);
+    }
+    server.sandbox.volumes = volumes.iter().map(|&path| path.to_owned()).collect();
+    let mut instance = bench.launch(server.clone()).await.expect("it starts");
+    answers(&mut instance, "one").await;
+    assert_eq!(bench.containers()[0].0, LOST);
+    for number in [1, 2] {
+        docker(number, &["tag", "toolwharf-test/busybox", &image]);
+    }
+    (instance, server)
+}
+
+/// One test, since there is one such node.
+#[tokio::test]
+async fn d06_a_lost_node_s_server_ends_and_runs_elsewhere_once_unless_its_volumes_are_there() {
+    let (free, tied) = (lossy("free"), lossy("tied"));
+    let (free_mark, tied_mark) = (mark("free"), mark("tied"));
+    let (gone, server) = on_lost(&free, &free_mark, &[]).await;
+    let (tied_gone, tied_server) = on_lost(&tied, &tied_mark, &["/data"]).await;
+    kill_daemon(LOST);
+    let lost = Instant::now();
+    // Its container lives on. When it is told to have ended, it has.
+    assert_eq!(processes(&free_mark).len(), 1);
+    ended(gone).await;
+    assert_eq!(
+        processes(&free_mark).len(),
+        0,
+        "what a lost node ran has ended before that is said"
+    );
+    let mut instance = free.launch(server).await.expect("it runs elsewhere");
+    answers(&mut instance, "two").await;
+    let took = lost.elapsed();
+    eprintln!("elsewhere after {took:?}");
+    assert!(took < Duration::from_secs(30), "{took:?}");
+    assert_eq!(processes(&free_mark).len(), 1);
+
+    ended(tied_gone).await;
+    let (field, why) = tied.refused(tied_server.clone()).await;
+    assert!(
+        field == "volumes" && why.contains("node-4"),
+        "{field}: {why}"
+    );
+    assert_eq!(processes(&tied_mark).len(), 0);
+
+    start_daemon(LOST).await;
+    answers(&mut instance, "three").await;
+    assert_eq!(processes(&free_mark).len(), 1);
+    let mut back = tied.launch(tied_server).await.expect("its node is back");
+    answers(&mut back, "two").await;
+    assert_eq!(tied.containers()[0].0, LOST);
+    back.handle.stop(GRACE).await;
+    instance.handle.stop(GRACE).await;
+    tied.swarm.volumes_remove("h1").await.expect("they go");
+    free.nothing_left().await;
+    tied.nothing_left().await;
+    for (number, mark) in [1, 2, LOST]
+        .into_iter()
+        .flat_map(|number| [(number, &free_mark), (number, &tied_mark)])
+    {
+        docker(number, &["rmi", &format!("toolwharf-test/{mark}")]);
+    }
+}
+
+#[tokio::test]
+async fn a_launch_with_a_fence_ends_older_ones_and_gives_way_to_newer_ones() {
+    let one = bench("fence-one", "linux");
+    // Another gateway of the same database.
+    let other = bench("fence-other", "linux");
+    let installation: Arc<str> = format!("db{}", std::process::id()).into();
+    let mark = mark("fence");
+    let fenced = |number: i64| {
+        let mut server = echo(&mark);
+        server.sandbox.volumes = vec!["/data".to_owned()];
+        let mut unit = server.unit();
+        unit.fence = Some(runtime::Fence {
+            installation: Arc::clone(&installation),
+            number,
+        });
+        unit
+    };
+    let launch = async |bench: &Bench, number| {
+        timeout(LONG, bench.swarm.launch(fenced(number)))
+            .await
+            .expect("in time")
+    };
+    let mut first = launch(&one, 3).await.expect("it starts");
+    answers(&mut first, "one").await;
+    let mut second = launch(&other, 4).await.expect("it starts");
+    answers(&mut second, "two").await;
+    ended(first).await;
+    assert_eq!(processes(&mark).len(), 1);
+    match launch(&one, 3).await {
+        Err(Error::Failed(why)) => assert!(why.contains("another gateway"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+    answers(&mut second, "three").await;
+    let numbers = one
+        .swarm
+        .fences(&installation)
+        .await
+        .expect("they are told");
+    assert_eq!(numbers, [4].into());
+    // A sweep of one data directory leaves alone what is of all gateways.
+    assert_eq!(other.swarm.sweep().await.expect("it sweeps"), 0);
+    let lost = |number: i64| runtime::Fences {
+        installation: Arc::clone(&installation),
+        numbers: [number].into(),
+    };
+    assert_eq!(
+        one.swarm.sweep_fenced(&lost(3)).await.expect("it sweeps"),
+        0
+    );
+    answers(&mut second, "four").await;
+    assert_eq!(
+        one.swarm.sweep_fenced(&lost(4)).await.expect("it sweeps"),
+        1
+    );
+    ended(second).await;
+    assert_eq!(processes(&mark).len(), 0);
+    one.swarm.volumes_remove("h1").await.expect("they go");
+    let label = format!("label=toolwharf.install={installation}");
+    for number in [1, 2] {
+        for kind in ["volume", "config", "service"] {
+            if kind == "volume" || number == 1 {
+                let left = docker(number, &[kind, "ls", "--quiet", "--filter", &label]);
+                assert_eq!(left, "", "{kind} on node {number}");
+            }
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! A swarm of the tests' own, from outside.
+
+use std::{path::PathBuf, process::Command};
+
+/// Where tests find the directory of a swarm of their own: `xtask/src/swarm.rs` says what is in it.
+const VARIABLE: &str = "TOOLWHARF_TEST_SWARM";
+/// Those that servers of these tests run on.
+const NODES: [usize; 3] = [1, 2, 3];
+
+fn socket(number: usize) -> String {
+    let dir = std::env::var(VARIABLE).unwrap_or_else(|_| {
+        panic!(
+            "{VARIABLE} names no swarm; run: cargo xtask swarm -- cargo nextest run --profile soak -p toolwharf -E \
+             'binary(scenarios_hosting) & test(/swarm/)'"
+        )
+    });
+    let socket = PathBuf::from(dir).join(number.to_string()).join("sock");
+    format!("unix://{}", socket.display())
+}
+
+/// The settings of the provider.
+pub(crate) fn settings(kernel: &str) -> String {
+    let daemons = NODES.map(socket);
+    let constraint = format!("node.labels.kernel == {kernel}");
+    let gvisor = kernel == "gvisor";
+    format!("[swarm]\ndaemons = {daemons:?}\nconstraints = [{constraint:?}]\ngvisor = {gvisor}\n")
+}
+
+/// The client of a node's daemon.
+fn docker(number: usize, args: &[&str]) -> String {
+    let output = Command::new("/usr/bin/docker")
+        .args(["--host", &socket(number)])
+        .args(args)
+        .output()
+        .expect("docker's own client: cargo xtask setup installs it");
+    let why = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "docker {args:?}: {why}");
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+fn everywhere(args: &[&str], id: &str) -> Vec<String> {
+    let label = format!("label=toolwharf.hosting={id}");
+    let mut all = Vec::new();
+    for number in NODES {
+        let listed = docker(number, &[args, &["--quiet", "--filter", &label]].concat());
+        all.extend(listed.lines().map(|one| format!("{number} {one}")));
+    }
+    all
+}
+
+/// Containers of a server that run, by the numbers of their nodes and their ids.
+pub(crate) fn containers(id: &str) -> Vec<String> {
+    everywhere(&["ps", "--no-trunc"], id)
+}
+
+pub(crate) fn has_volumes(id: &str) -> bool {
+    !everywhere(&["volume", "ls"], id).is_empty()
+}
+
+/// Kills what runs in a container.
+pub(crate) fn kill(container: &str) {
+    let (number, id) = container.split_once(' ').expect("a node, and an id");
+    let number = number.parse().expect("a number");
+    docker(number, &["kill", "--signal", "KILL", id]);
+}

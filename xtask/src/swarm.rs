@@ -1,0 +1,340 @@
+//! A Docker Swarm of our own for the time of a command: `cargo xtask swarm -- CMD…`.
+//!
+//! Its nodes are daemons as in [`docker`], each in a network namespace of its own, on a bridge in one more: nothing of
+//! it is to be seen from outside. The command finds the directory of a node's daemon under its number in
+//! `TOOLWHARF_TEST_SWARM`: `sock`, `pid`, and `start`, which starts it again.
+//!
+//! | node | label `kernel` | |
+//! | --- | --- | --- |
+//! | 1 | `linux` | the manager |
+//! | 2 | `linux` | it has Docker's bridge, which the others have not, and listens with certificates as well |
+//! | 3 | `gvisor` | `runsc` is its default runtime |
+//! | 4 | `lost` | for tests that kill it; it has no image but `busybox` |
+//!
+//! They stop when the command has ended, when a signal ends this process, and, by a parent-death signal, when this process
+//! is killed; what a killed one leaves behind, the next one removes.
+
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::{Child, ExitCode, Stdio},
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+
+use crate::{
+    docker::{self, Daemon, Directory, PATH, POLL, POLLS, program},
+    postgres,
+    setup::is_root,
+    shell::{Cmd, heading},
+    workspace::Workspace,
+};
+
+/// Where tests find the swarm.
+pub(crate) const VARIABLE: &str = "TOOLWHARF_TEST_SWARM";
+const PREFIX: &str = "toolwharf-swarm-";
+/// The node that listens with certificates.
+const TLS: usize = 2;
+const KERNELS: [&str; 4] = ["linux", "linux", "gvisor", "lost"];
+
+/// Runs a command with a swarm of its own; how it ended.
+pub(crate) fn run(workspace: &Workspace, cmd: Cmd) -> Result<ExitCode> {
+    let interrupted = postgres::interruption()?;
+    let swarm = Swarm::start(workspace, &interrupted)?;
+    postgres::supervise(cmd.env(VARIABLE, &swarm.dir.path), &interrupted)
+}
+
+pub(crate) struct Swarm {
+    nodes: Vec<Node>,
+    spaces: Spaces,
+    // Dropped last: it takes away what the daemons left.
+    pub(crate) dir: Directory,
+}
+
+struct Node {
+    child: Child,
+    dir: PathBuf,
+}
+
+impl Swarm {
+    pub(crate) fn start(workspace: &Workspace, interrupted: &AtomicBool) -> Result<Self> {
+        heading("a private Docker Swarm");
+        for name in [
+            "dockerd",
+            "docker",
+            "containerd",
+            "runc",
+            "runsc",
+            "ip",
+            "nsenter",
+        ] {
+            program(name)
+                .with_context(|| format!("there is no {name}: run `cargo xtask setup`"))?;
+        }
+        ensure!(
+            is_root()?,
+            "Docker daemons run as root only: run this as root"
+        );
+        for (owner, dir) in docker::remains(PREFIX)? {
+            drop(dir);
+            drop(Spaces { owner });
+        }
+        let owner = std::process::id();
+        let dir = Directory::create_named(&format!("{PREFIX}{owner}"))?;
+        let spaces = Spaces { owner };
+        spaces.make()?;
+        let mut swarm = Self {
+            nodes: Vec::new(),
+            spaces,
+            dir,
+        };
+        for (number, kernel) in (1..).zip(KERNELS) {
+            swarm.begin(number, kernel)?;
+        }
+        for number in 1..=KERNELS.len() {
+            swarm.wait(number, interrupted)?;
+        }
+        swarm.join()?;
+        swarm.images(workspace)?;
+        ensure!(!interrupted.load(Ordering::Relaxed), "interrupted");
+        Ok(swarm)
+    }
+
+    /// Starts the daemon of a node.
+    fn begin(&mut self, number: usize, kernel: &str) -> Result<()> {
+        let dir = self.dir.path.join(number.to_string());
+        fs::create_dir(&dir)?;
+        let at = |name: &str| dir.join(name).display().to_string();
+        let runtime = if kernel == "gvisor" { "runsc" } else { "runc" };
+        let mut config = serde_json::json!({
+            "default-runtime": runtime,
+            "runtimes": {"runsc": {
+                "path": program("runsc"),
+                "runtimeArgs": ["--platform=ptrace", "--network=none"],
+            }},
+        });
+        let mut hosts = format!("--host unix://{}", at("sock"));
+        if number == TLS {
+            keys(&dir)?;
+            config["tlsverify"] = true.into();
+            config["tlscacert"] = at("ca.pem").into();
+            config["tlscert"] = at("server.pem").into();
+            config["tlskey"] = at("server-key.pem").into();
+            hosts.push_str(&format!(" --host tcp://{}:2376", address(number)));
+        }
+        fs::write(dir.join("daemon.json"), serde_json::to_vec_pretty(&config)?)?;
+        let bridge = if number == 2 { "" } else { "--bridge=none" };
+        let space = self.spaces.name(&number.to_string());
+        let script = format!(
+            "#!/bin/sh\nexec nsenter --net=/run/netns/{space} unshare --uts sh -c 'hostname node-{number}; exec \"$@\"' sh \\\n\
+             dockerd {hosts} --config-file {} --data-root {} --exec-root {} --pidfile {} --cgroup-parent /{} \\\n\
+             --exec-opt native.cgroupdriver=cgroupfs --iptables=false --ip6tables=false {bridge} >>{} 2>&1\n",
+            at("daemon.json"),
+            at("data"),
+            at("exec"),
+            at("pid"),
+            self.dir.name,
+            at("log"),
+        );
+        fs::write(dir.join("start"), script)?;
+        let child = Cmd::new("setpriv")
+            .args(["--pdeathsig", "TERM", "--", "sh"])
+            .arg(dir.join("start"))
+            .env("PATH", PATH)
+            .into_command()
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(File::create(dir.join("errors"))?)
+            .spawn()
+            .context("cannot start dockerd")?;
+        self.nodes.push(Node { child, dir });
+        Ok(())
+    }
+
+    fn daemon(&self, number: usize) -> Daemon {
+        let socket = self.dir.path.join(number.to_string()).join("sock");
+        Daemon::at(format!("unix://{}", socket.display()))
+    }
+
+    fn wait(&mut self, number: usize, interrupted: &AtomicBool) -> Result<()> {
+        let daemon = self.daemon(number);
+        let node = &mut self.nodes[number - 1];
+        for _ in 0..POLLS {
+            ensure!(!interrupted.load(Ordering::Relaxed), "interrupted");
+            if let Some(status) = node.child.try_wait()? {
+                let log = fs::read_to_string(node.dir.join("log")).unwrap_or_default();
+                bail!("the daemon of node {number} ended: {status}\n{log}");
+            }
+            if daemon.client(["version"]).succeeds() {
+                return Ok(());
+            }
+            thread::sleep(POLL);
+        }
+        bail!("the daemon of node {number} does not get ready")
+    }
+
+    /// Makes a swarm of the daemons.
+    fn join(&self) -> Result<()> {
+        let manager = self.daemon(1);
+        let first = address(1);
+        let init = manager.client(["swarm", "init", "--advertise-addr", &first]);
+        init.output()?;
+        let token = manager.client(["swarm", "join-token", "--quiet", "worker"]);
+        let token = token.output()?;
+        for (number, kernel) in (1..).zip(KERNELS) {
+            let daemon = self.daemon(number);
+            if number > 1 {
+                let join = ["swarm", "join", "--token", token.trim(), "--advertise-addr"];
+                let join = daemon.client(join).args([&address(number), &first]);
+                join.output()?;
+            }
+            let id = daemon
+                .client(["info", "--format", "{{.Swarm.NodeID}}"])
+                .output()?;
+            let label = format!("kernel={kernel}");
+            let update = manager.client(["node", "update", "--label-add", &label, id.trim()]);
+            update.output()?;
+        }
+        Ok(())
+    }
+
+    /// Brings the images to all nodes, with the same ids.
+    fn images(&self, workspace: &Workspace) -> Result<()> {
+        let first = self.daemon(1);
+        docker::images(workspace, &first)?;
+        let all =
+            ["scripted", "busybox", "everything"].map(|name| format!("toolwharf-test/{name}"));
+        for (number, kernel) in (1..).zip(KERNELS).skip(1) {
+            let some = if kernel == "lost" {
+                &all[1..2]
+            } else {
+                &all[..]
+            };
+            let mut save = first
+                .client(["save"])
+                .args(some)
+                .into_command()
+                .stdout(Stdio::piped())
+                .spawn()?;
+            let archive = save.stdout.take().context("docker save has no output")?;
+            let load = self.daemon(number).client(["load", "--quiet"]);
+            let load = load
+                .into_command()
+                .stdin(archive)
+                .stdout(Stdio::null())
+                .status()?;
+            ensure!(
+                save.wait()?.success() && load.success(),
+                "cannot bring images to node {number}"
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Makes certificates for a daemon that is found at loopback, and for its clients: `ca.pem`, `cert.pem` and `key.pem`.
+fn keys(dir: &Path) -> Result<()> {
+    let openssl = |args: &str| {
+        let openssl = Cmd::new("openssl").args(args.split(' '));
+        openssl.dir(dir).output()
+    };
+    let new = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
+    openssl(&format!(
+        "req -x509 {new} -days 2 -subj /CN=ca -keyout ca.key -out ca.pem"
+    ))?;
+    fs::write(dir.join("names"), "subjectAltName=IP:127.0.0.1\n")?;
+    for (key, cert) in [("server-key.pem", "server.pem"), ("key.pem", "cert.pem")] {
+        openssl(&format!(
+            "req {new} -subj /CN=toolwharf-test -keyout {key} -out request"
+        ))?;
+        openssl(&format!(
+            "x509 -req -in request -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile names -out {cert}"
+        ))?;
+    }
+    Ok(())
+}
+
+/// That of a node, in the network that only nodes are in.
+fn address(number: usize) -> String {
+    format!("10.99.0.{number}")
+}
+
+impl Drop for Swarm {
+    fn drop(&mut self) {
+        for node in &self.nodes {
+            // A test may have started another one.
+            let pid = fs::read_to_string(node.dir.join("pid")).unwrap_or_default();
+            if let Some(pid) = pid.trim().parse().ok().and_then(Pid::from_raw) {
+                let _ = kill_process(pid, Signal::TERM);
+            }
+        }
+        for node in &mut self.nodes {
+            for _ in 0..POLLS {
+                let is_over = !matches!(node.child.try_wait(), Ok(None));
+                if is_over && !runs(&node.dir.join("pid")) {
+                    break;
+                }
+                thread::sleep(POLL);
+            }
+            let _ = node.child.kill();
+            let _ = node.child.wait();
+        }
+    }
+}
+
+/// Whether there is a process of the number in a file.
+fn runs(file: &Path) -> bool {
+    let pid = fs::read_to_string(file).unwrap_or_default();
+    let pid = pid.trim().parse().ok().and_then(Pid::from_raw);
+    pid.is_some_and(|pid| test_kill_process(pid).is_ok())
+}
+
+/// The network namespaces of a swarm: its nodes', and that of the bridge between them.
+struct Spaces {
+    owner: u32,
+}
+
+impl Spaces {
+    fn name(&self, of: &str) -> String {
+        format!("twh{}-{of}", self.owner)
+    }
+
+    fn make(&self) -> Result<()> {
+        let hub = self.name("hub");
+        let ip = |args: &[&str]| Cmd::new("ip").args(args).run_for_effect();
+        ip(&["netns", "add", &hub])?;
+        ip(&["-netns", &hub, "link", "add", "nodes", "type", "bridge"])?;
+        ip(&["-netns", &hub, "link", "set", "nodes", "up"])?;
+        for number in 1..=KERNELS.len() {
+            let (space, port) = (self.name(&number.to_string()), format!("node-{number}"));
+            ip(&["netns", "add", &space])?;
+            let pair = [
+                "-netns", &hub, "link", "add", &port, "type", "veth", "peer", "name",
+            ];
+            ip(&[&pair[..], &["eth0", "netns", &space]].concat())?;
+            ip(&[
+                "-netns", &hub, "link", "set", &port, "master", "nodes", "up",
+            ])?;
+            let address = format!("{}/24", address(number));
+            ip(&["-netns", &space, "address", "add", &address, "dev", "eth0"])?;
+            ip(&["-netns", &space, "link", "set", "eth0", "up"])?;
+            ip(&["-netns", &space, "link", "set", "lo", "up"])?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Spaces {
+    fn drop(&mut self) {
+        let prefix = self.name("");
+        for entry in fs::read_dir("/run/netns").into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name.starts_with(&prefix) {
+                Cmd::new("ip").args(["netns", "delete", &name]).succeeds();
+            }
+        }
+    }
+}
