@@ -37,7 +37,13 @@ pub(crate) fn build(workspace: &Workspace) -> Result<PathBuf> {
     unpack(workspace, &sources)?;
     // Of the whole workspace, so that other crates have the features that they have here, and are not built again.
     workspace
-        .cargo(&["build", "--workspace", "--bin=toolwharf", "--locked"])
+        .cargo(&[
+            "build",
+            "--workspace",
+            crate::checks::FEATURES,
+            "--bin=toolwharf",
+            "--locked",
+        ])
         .dir(&sources)
         .env("CARGO_TARGET_DIR", place.join("target"))
         .env("CARGO_BUILD_BUILD_DIR", &target)

@@ -14,6 +14,11 @@ use crate::{
     workspace::Workspace,
 };
 
+/// Everything is built with it, so that nothing is built twice; lints are made without it as well.
+pub(crate) const FEATURES: &str = "--features=toolwharf/kubernetes";
+/// What needs a node of Kubernetes: [`soak_kubernetes`].
+const WITHOUT_NODES: &str = "not (binary(scenarios_hosting) & test(/kubernetes/))";
+
 /// Everything: set-up, checks, one build, all tests.
 pub(crate) fn test(workspace: &Workspace, nextest: &[String]) -> Result<ExitCode> {
     heading("set-up");
@@ -28,7 +33,7 @@ pub(crate) fn test(workspace: &Workspace, nextest: &[String]) -> Result<ExitCode
     heading("examples in documentation");
     with_test_env(
         workspace,
-        workspace.cargo(&["test", "--workspace", "--doc", "--quiet"]),
+        workspace.cargo(&["test", "--workspace", FEATURES, "--doc", "--quiet"]),
     )
     .run()?;
     heading("tests");
@@ -68,7 +73,7 @@ pub(crate) fn soak_kubernetes(workspace: &Workspace) -> Result<ExitCode> {
     build.arg("--features=toolwharf/kubernetes").run()?;
     let interrupted = postgres::interruption()?;
     let postgres = postgres::Server::start(&interrupted)?;
-    let cluster = kubernetes::Cluster::start(workspace, &interrupted)?;
+    let cluster = kubernetes::Cluster::start(workspace, kubernetes::Parts::All, &interrupted)?;
     heading("hosting on Kubernetes");
     let run = ["nextest", "run", "--profile=soak"];
     let tests = workspace
@@ -81,9 +86,9 @@ pub(crate) fn soak_kubernetes(workspace: &Workspace) -> Result<ExitCode> {
             "TOOLWHARF_TEST_PRODUCT",
             workspace.target()?.join("release/toolwharf"),
         )
-        .env(postgres::VARIABLE, &postgres.url)
-        .env(kubernetes::VARIABLE, &cluster.config);
-    postgres::supervise(with_test_env(workspace, tests), &interrupted)
+        .env(postgres::VARIABLE, &postgres.url);
+    let tests = with_test_env(workspace, cluster.tell(tests));
+    postgres::supervise(tests, &interrupted)
 }
 
 /// The same on a swarm of their own.
@@ -228,7 +233,7 @@ fn api_document(workspace: &Workspace) -> Result<()> {
 fn build(workspace: &Workspace) -> Result<()> {
     heading("build");
     workspace
-        .cargo(&["build", "--workspace", "--all-targets"])
+        .cargo(&["build", "--workspace", FEATURES, "--all-targets"])
         .run()
 }
 
@@ -236,31 +241,35 @@ fn run_nextest(workspace: &Workspace, ours: &[&str], theirs: &[String]) -> Cmd {
     // Most of their time tests wait: for processes, for containers, for what has to happen in half a minute. With more of
     // them at a time, what has to happen in five seconds takes longer.
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let usual = ["--filterset", WITHOUT_NODES];
     let run = workspace
-        .cargo(&["nextest", "run", "--workspace"])
+        .cargo(&["nextest", "run", "--workspace", FEATURES])
         .env(
             "NEXTEST_TEST_THREADS",
             (cores + cores.div_ceil(2)).to_string(),
         )
         .args(ours)
+        .args(usual.iter().filter(|_| theirs.is_empty()))
         .args(theirs);
     with_test_env(workspace, run)
 }
 
-/// With a Postgres and a Docker daemon for the time that it takes.
+/// With a Postgres, a Docker daemon and a Kubernetes API server for the time that it takes.
 fn with_services(workspace: &Workspace, tests: Cmd) -> Result<ExitCode> {
     let before = before::build(workspace)?;
     let interrupted = postgres::interruption()?;
     let postgres = postgres::Server::start(&interrupted)?;
     let docker = docker::Daemon::start(workspace, &interrupted)?;
     let swarm = swarm::Swarm::start(workspace, &interrupted)?;
+    let kubernetes =
+        kubernetes::Cluster::start(workspace, kubernetes::Parts::ControlPlane, &interrupted)?;
     let tests = tests
         .env(before::VARIABLE, before)
         .env(postgres::VARIABLE, &postgres.url)
         .env(postgres::PROGRAMS, &postgres.programs)
         .env(docker::VARIABLE, &docker.host)
         .env(swarm::VARIABLE, &swarm.dir.path);
-    postgres::supervise(tests, &interrupted)
+    postgres::supervise(kubernetes.tell(tests), &interrupted)
 }
 
 /// Where tests find what set-up installed.

@@ -8,6 +8,7 @@
 //! namespaces. Ports are free ones of the loopback device, but for that of the kubelet, which refuses loopback: it listens
 //! on the address of a bridge that leads to the pods only. No firewall rule is set. The kubelet of 1.20 writes to
 //! `/var/log/pods` whatever it is told, so that there is one such cluster at a time on a machine: a lock sees to it.
+//! `--control-plane` is the API server on etcd and nothing else: there may be many, beside a whole cluster.
 //!
 //! The cluster has no network plugin that enforces policies, no provisioner of volumes (there are some on the host's
 //! disk instead) and no way from the pods to the API server.
@@ -43,8 +44,10 @@ use crate::{
     workspace::Workspace,
 };
 
-/// Where tests find the kubeconfig.
+/// Where tests find the kubeconfig of a whole cluster.
 pub(crate) const VARIABLE: &str = "TOOLWHARF_TEST_KUBERNETES";
+/// Where tests find that of an API server, with or without nodes.
+pub(crate) const API_VARIABLE: &str = "TOOLWHARF_TEST_KUBERNETES_API";
 const PREFIX: &str = "toolwharf-kubernetes-";
 const SERVERS: [&str; 4] = [
     "kube-apiserver",
@@ -52,9 +55,10 @@ const SERVERS: [&str; 4] = [
     "kube-scheduler",
     "kubelet",
 ];
-/// Programs, and Debian's packages of them.
-const NEEDED: [(&str, &str); 8] = [
-    ("etcd", "etcd-server"),
+/// Programs of a control plane, and Debian's packages of them.
+const NEEDED: [(&str, &str); 2] = [("etcd", "etcd-server"), ("openssl", "openssl")];
+/// And those of a node.
+const NEEDED_BY_NODES: [(&str, &str); 7] = [
     ("containerd", "containerd"),
     ("ctr", "containerd"),
     ("runc", "runc"),
@@ -64,6 +68,8 @@ const NEEDED: [(&str, &str); 8] = [
     ("gcc", "gcc"),
 ];
 const PLUGINS: &str = "/usr/lib/cni";
+/// Newer ones do not build it.
+pub(crate) const GO: &str = "/usr/lib/go-1.19/bin/go";
 /// What the kubelet sets for the whole machine.
 const KERNEL: [&str; 6] = [
     "vm/overcommit_memory",
@@ -83,16 +89,41 @@ const POLL: Duration = Duration::from_millis(100);
 const POLLS: u32 = 600;
 
 /// Runs a command with a cluster of its own; how it ended.
-pub(crate) fn run(workspace: &Workspace, cmd: Cmd) -> Result<ExitCode> {
+pub(crate) fn run(workspace: &Workspace, parts: Parts, cmd: Cmd) -> Result<ExitCode> {
     let interrupted = postgres::interruption()?;
-    let cluster = Cluster::start(workspace, &interrupted)?;
-    let config = &cluster.config;
-    let cmd = cmd.env(VARIABLE, config).env("KUBECONFIG", config);
-    postgres::supervise(cmd, &interrupted)
+    let cluster = Cluster::start(workspace, parts, &interrupted)?;
+    let cmd = cmd.env("KUBECONFIG", &cluster.config);
+    postgres::supervise(cluster.tell(cmd), &interrupted)
+}
+
+/// What a cluster consists of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Parts {
+    /// The API server, on etcd.
+    ControlPlane,
+    All,
+}
+
+impl Parts {
+    fn variables(self) -> &'static [&'static str] {
+        match self {
+            Self::ControlPlane => &[API_VARIABLE],
+            Self::All => &[VARIABLE, API_VARIABLE],
+        }
+    }
+
+    /// What of Kubernetes it needs.
+    fn programs(self) -> &'static [&'static str] {
+        match self {
+            Self::ControlPlane => &SERVERS[..1],
+            Self::All => &SERVERS,
+        }
+    }
 }
 
 pub(crate) struct Cluster {
-    pub(crate) config: PathBuf,
+    config: PathBuf,
+    parts: Parts,
     /// `None` if the cluster is somebody else's.
     _own: Option<Own>,
 }
@@ -106,22 +137,41 @@ struct Own {
     logs: Vec<&'static str>,
     // Dropped after the daemons: it takes away what they left.
     dir: Directory,
-    _lock: File,
+    /// That there is no other node on this machine.
+    lock: Option<File>,
 }
 
 impl Cluster {
-    pub(crate) fn start(workspace: &Workspace, interrupted: &AtomicBool) -> Result<Self> {
-        if let Some(config) = env::var_os(VARIABLE).filter(|config| !config.is_empty()) {
+    pub(crate) fn start(
+        workspace: &Workspace,
+        parts: Parts,
+        interrupted: &AtomicBool,
+    ) -> Result<Self> {
+        let given = env::var_os(parts.variables()[0]).filter(|config| !config.is_empty());
+        if let Some(config) = given {
             let config = config.into();
-            return Ok(Self { config, _own: None });
+            return Ok(Self {
+                config,
+                parts,
+                _own: None,
+            });
         }
-        heading("a private Kubernetes cluster");
-        ensure!(is_root()?, "a Kubernetes node runs as root only");
+        let has_node = parts == Parts::All;
+        heading(match has_node {
+            true => "a private Kubernetes cluster",
+            false => "a private Kubernetes API server",
+        });
+        ensure!(
+            !has_node || is_root()?,
+            "a Kubernetes node runs as root only"
+        );
+        let by_nodes = NEEDED_BY_NODES.iter().filter(|_| has_node);
         let missing = NEEDED
             .iter()
+            .chain(by_nodes)
             .filter(|(name, _)| docker::program(name).is_none());
         let mut packages: Vec<&str> = missing.map(|(_, package)| *package).collect();
-        if !Path::new(PLUGINS).join("bridge").exists() {
+        if has_node && !Path::new(PLUGINS).join("bridge").exists() {
             packages.push("containernetworking-plugins");
         }
         ensure!(
@@ -130,10 +180,17 @@ impl Cluster {
             packages.join(" ")
         );
         let cache = cache()?;
-        let lock = File::create(cache.join("lock"))?;
-        flock(&lock, FlockOperation::NonBlockingLockExclusive)
-            .context("another private Kubernetes cluster runs on this machine; wait for its end")?;
-        build(&cache)?;
+        let lock = match has_node {
+            true => {
+                let lock = File::create(cache.join("lock"))?;
+                flock(&lock, FlockOperation::NonBlockingLockExclusive).context(
+                    "another private Kubernetes cluster runs on this machine; wait for its end",
+                )?;
+                Some(lock)
+            }
+            false => None,
+        };
+        build(&cache, parts)?;
         remove_remains()?;
         let pid = std::process::id();
         let dir = Directory::create_named(&format!("{PREFIX}{pid}"))?;
@@ -151,16 +208,30 @@ impl Cluster {
                 .filter(|path| !Path::new(path).exists())
                 .collect(),
             dir,
-            _lock: lock,
+            lock,
         };
         let config = own.at("admin.conf");
-        own.control_plane(&cache.join("bin"), interrupted)?;
-        own.node(workspace, &cache.join("bin"), interrupted)?;
-        own.objects()?;
+        let bin = cache.join("bin");
+        own.api_server(&bin, interrupted)?;
+        if has_node {
+            own.controllers(&bin)?;
+            own.node(workspace, &bin, interrupted)?;
+            own.objects()?;
+        }
         Ok(Self {
             config,
+            parts,
             _own: Some(own),
         })
+    }
+
+    /// Tells tests where it is, and where `kubectl` is where the system has none.
+    pub(crate) fn tell(&self, cmd: Cmd) -> Cmd {
+        let path = env::var("PATH").unwrap_or_default();
+        let own = cache().map(|cache| cache.join("bin")).unwrap_or_default();
+        let cmd = cmd.env("PATH", format!("{path}:{}", own.display()));
+        let variables = self.parts.variables().iter();
+        variables.fold(cmd, |cmd, variable| cmd.env(variable, &self.config))
     }
 }
 
@@ -238,7 +309,7 @@ impl Own {
             .args(args)
     }
 
-    fn control_plane(&mut self, bin: &Path, interrupted: &AtomicBool) -> Result<()> {
+    fn api_server(&mut self, bin: &Path, interrupted: &AtomicBool) -> Result<()> {
         let [etcd, peers, api] = [
             postgres::free_port()?,
             postgres::free_port()?,
@@ -290,7 +361,10 @@ impl Own {
         )?;
         self.wait("the API server", interrupted, |own| {
             own.kubectl(["get", "--raw=/readyz"]).succeeds()
-        })?;
+        })
+    }
+
+    fn controllers(&mut self, bin: &Path) -> Result<()> {
         let args = [
             "--kubeconfig=controller-manager.conf",
             "--bind-address=127.0.0.1",
@@ -564,10 +638,15 @@ impl Drop for Own {
     fn drop(&mut self) {
         // Without it nobody starts containers any more.
         self.stop("kubelet");
-        end_pods(&self.dir.name);
+        if self.lock.is_some() {
+            end_pods(&self.dir.name);
+        }
         while let Some((name, _)) = self.daemons.last() {
             let name = *name;
             self.stop(name);
+        }
+        if self.lock.is_none() {
+            return;
         }
         Cmd::new("ip")
             .args(["link", "delete", &self.bridge])
@@ -630,20 +709,33 @@ fn cache() -> Result<PathBuf> {
     Ok(cache)
 }
 
-fn build(cache: &Path) -> Result<()> {
-    let has = |name: &&str| is_executable(&cache.join("bin").join(name));
-    let has_client = has(&"kubectl") || which("kubectl").is_some();
-    if SERVERS.iter().all(has) && has_client {
+fn build(cache: &Path, parts: Parts) -> Result<()> {
+    let lock = File::create(cache.join("build.lock"))?;
+    flock(&lock, FlockOperation::LockExclusive)?;
+    let is_missing = |name: &&str| !is_executable(&cache.join("bin").join(name));
+    let mut missing: Vec<&str> = parts
+        .programs()
+        .iter()
+        .copied()
+        .filter(is_missing)
+        .collect();
+    if which("kubectl").is_none() && is_missing(&"kubectl") {
+        missing.push("kubectl");
+    }
+    if missing.is_empty() {
         return Ok(());
     }
     ensure!(
-        Path::new("/usr/lib/go-1.19/bin/go").exists(),
+        Path::new(GO).exists(),
         "there is no Go 1.19 to build Kubernetes with: run `apt-get install golang-1.19-go`"
     );
-    eprintln!("    building Kubernetes, once: about four minutes");
+    eprintln!(
+        "    building {} of Kubernetes, once: some minutes",
+        missing.join(", ")
+    );
     let script = cache.join("build.sh");
     fs::write(&script, include_str!("kubernetes/build.sh"))?;
-    Cmd::new("bash").arg(script).arg(cache).run()
+    Cmd::new("bash").arg(script).arg(cache).args(missing).run()
 }
 
 fn bridge(owner: u32) -> String {

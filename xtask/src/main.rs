@@ -4,7 +4,7 @@
 //! runs, so that nothing here needs to be known by heart. It knows the workspace only from
 //! outside, by `cargo` and by the binaries: it depends on no crate of ours and none depends on it.
 //! Nothing is downloaded but by a package registry's own client, and nothing is put outside the
-//! checkout but what `apt-get` and `cargo install` put there.
+//! checkout but what `apt-get` and `cargo install` put there, and the build of Kubernetes.
 
 mod before;
 mod checks;
@@ -97,6 +97,9 @@ enum Command {
     /// Runs a command with a private Kubernetes cluster of one node, with gVisor, whose kubeconfig is in
     /// TOOLWHARF_TEST_KUBERNETES and KUBECONFIG (as root). The first run builds Kubernetes, which takes some minutes
     Kubernetes {
+        /// Only the API server, which needs no root: beside other clusters, in TOOLWHARF_TEST_KUBERNETES_API and KUBECONFIG
+        #[arg(long)]
+        control_plane: bool,
         /// The command with its arguments, after `--`
         #[arg(last = true, required = true)]
         command: Vec<String>,
@@ -173,9 +176,16 @@ fn run(command: Command) -> Result<ExitCode> {
             let (program, args) = command.split_first().expect("clap requires one");
             return docker::run(&workspace, Cmd::new(program).args(args));
         }
-        Command::Kubernetes { command } => {
+        Command::Kubernetes {
+            control_plane,
+            command,
+        } => {
             let (program, args) = command.split_first().expect("clap requires one");
-            return kubernetes::run(&workspace, Cmd::new(program).args(args));
+            let parts = match control_plane {
+                true => kubernetes::Parts::ControlPlane,
+                false => kubernetes::Parts::All,
+            };
+            return kubernetes::run(&workspace, parts, Cmd::new(program).args(args));
         }
         Command::Swarm { command } => {
             let (program, args) = command.split_first().expect("clap requires one");

@@ -17,7 +17,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 
 use crate::{
-    docker, postgres, python, recipes,
+    docker, kubernetes, postgres, python, recipes,
     shell::{Cmd, heading, is_executable, which},
     web,
     workspace::Workspace,
@@ -120,6 +120,24 @@ const TOOLS: &[Tool] = &[
         why: "replicas are tested with clocks that differ",
         found: || which("faketime").is_some(),
         apt: &["faketime"],
+    },
+    Tool {
+        name: "etcd",
+        why: "Kubernetes' API server keeps its objects there",
+        found: || docker::program("etcd").is_some(),
+        apt: &["etcd-server"],
+    },
+    Tool {
+        name: "openssl",
+        why: "certificates for the API server are made with it",
+        found: || which("openssl").is_some(),
+        apt: &["openssl"],
+    },
+    Tool {
+        name: "go 1.19",
+        why: "Kubernetes' API server is built with it, once",
+        found: || Path::new(kubernetes::GO).exists(),
+        apt: &["golang-1.19-go"],
     },
     Tool {
         name: "nginx",
@@ -325,7 +343,7 @@ fn python_packages(workspace: &Workspace) -> Result<()> {
     if stamp.holds() && is_executable(&workspace.venv().join("bin/python")) {
         return Ok(());
     }
-    heading("installing MCP servers and uv from PyPI");
+    heading("installing MCP servers, uv and what checks deploy/ from PyPI");
     stamp.remove()?;
     let python = python::find().context("no usable python3")?;
     python::install_servers(workspace, &python)?;
@@ -409,7 +427,7 @@ mod tests {
         let tools: Vec<&Tool> = TOOLS.iter().filter(|tool| tool.name != "git").collect();
         let text = how_to_install(&tools, true).unwrap();
         assert!(
-            text.ends_with("sudo apt-get install -y nodejs npm python3 python3-venv postgresql docker.io runsc bubblewrap busybox-static e2fsprogs nginx-light chromium chromium-driver fonts-dejavu-core"),
+            text.ends_with("sudo apt-get install -y nodejs npm python3 python3-venv postgresql docker.io runsc bubblewrap busybox-static e2fsprogs faketime etcd-server openssl golang-1.19-go nginx-light chromium chromium-driver fonts-dejavu-core"),
             "{text}"
         );
         assert!(

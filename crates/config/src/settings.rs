@@ -288,6 +288,8 @@ fn kubernetes(mut table: Table<'_, '_>, into: &mut KubernetesSettings) {
     into.storage_class = table.text("storage_class", must, named);
     let must = r#"the name of an image with a shell, such as "busybox""#;
     into.probe_image = table.text("probe_image", must, |name| !name.is_empty());
+    let must = "the name of a namespace, in lower-case letters, digits and `-`";
+    into.watch_namespace = table.text("watch_namespace", must, named);
 }
 
 fn swarm(mut table: Table<'_, '_>, into: &mut SwarmSettings) {

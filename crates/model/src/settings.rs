@@ -158,6 +158,8 @@ pub struct KubernetesSettings {
     pub storage_class: Option<String>,
     /// An image that looks at the kernel of each pod; `None`: nobody does.
     pub probe_image: Option<String>,
+    /// The namespace whose resources `MCPServer` are servers of this gateway; `None`: none are.
+    pub watch_namespace: Option<String>,
 }
 
 /// Which swarm [`Provider::Swarm`] is, and what servers get there.
@@ -366,6 +368,7 @@ impl Default for KubernetesSettings {
             runtime_class: Some("gvisor".to_owned()),
             storage_class: None,
             probe_image: None,
+            watch_namespace: None,
         }
     }
 }

@@ -4,6 +4,7 @@
 //! noticing what another process writes into the database.
 
 mod entry;
+mod resource;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -13,7 +14,9 @@ use std::{
 
 use api::Wrong;
 use config::{is_mountable, not_mountable};
-use engine::{Crash, Gateway, Left, Remembered, lifecycle::Last, server::Server};
+use engine::{
+    Crash, Gateway, Left, Remembered, lifecycle::Last, secrets::CannotOpen, server::Server,
+};
 use model::{NativeName, Program, ProjectId, Provider, ServerKey, ServerName, ServerSpec};
 use runtime::Exit;
 use serde_json::Value;
@@ -22,7 +25,10 @@ use tokio::sync::Mutex;
 
 #[cfg(test)]
 pub(crate) use self::entry::KEYS;
-pub(crate) use self::entry::{Entry, owner};
+pub(crate) use self::{
+    entry::{Entry, owner},
+    resource::{Resource, given},
+};
 use crate::{
     projects::Projects,
     replica::{Replica, SWEEP},
@@ -51,6 +57,10 @@ pub(crate) enum Error {
     Taken(ServerName),
     #[error("there is no project `{0}`")]
     NoProject(ProjectId),
+    #[error("`{namespace}/{name}`, a resource of Kubernetes, declares the server: change that one")]
+    Declared { namespace: String, name: ServerName },
+    #[error("the key that variables are sealed with: {0}")]
+    Key(String),
     #[error(transparent)]
     Store(#[from] store::Error),
     #[error("its volumes are not removed: {0}")]
@@ -106,6 +116,7 @@ impl Hosting {
         let mut hosted = Vec::with_capacity(rows.len());
         let mut crashes = self.crashes().await?;
         let resting = self.resting(&rows).await?;
+        let mut sealed = self.sealed(&rows).await?;
         for row in &rows {
             if owner(row).is_some_and(|project| resting.contains(&project)) {
                 continue;
@@ -118,7 +129,17 @@ impl Hosting {
                 Some(project) => secrets.entry(project).or_default(),
                 None => &mut HashMap::new(),
             };
-            match Entry::kept(row, known) {
+            let sealed = match sealed
+                .remove(&row.id)
+                .unwrap_or_else(|| Ok(BTreeMap::new()))
+            {
+                Ok(sealed) => sealed,
+                Err(why) => {
+                    tracing::error!(server = %row.name, id = row.id, "cannot be hosted: its variables: {why}");
+                    continue;
+                }
+            };
+            match Entry::kept(row, known, sealed) {
                 Ok(mut spec) => {
                     spec.resolve_login(&self.gateway.settings().logins);
                     hosted.push((spec, left(row, &mut crashes)));
@@ -133,6 +154,26 @@ impl Hosting {
         let remembered = self.remembered(&hosted).await?;
         self.gateway.host(hosted, remembered);
         Ok(())
+    }
+
+    /// The variables whose values are sealed in rows, by the ids of these.
+    async fn sealed(
+        &self,
+        rows: &[WorkspaceRow],
+    ) -> Result<HashMap<String, Result<BTreeMap<String, String>, CannotOpen>>, Error> {
+        let resources = rows
+            .iter()
+            .filter_map(|row| Some((row, Resource::of(row)?)));
+        let resources: Vec<_> = resources.filter(|(_, it)| it.has_secrets()).collect();
+        if resources.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let key = self.projects.session_key().await;
+        let key = key.map_err(|error| Error::Key(error.to_string()))?;
+        let opened = resources
+            .into_iter()
+            .map(|(row, resource)| (row.id.clone(), resource.open(&row.name, &key)));
+        Ok(opened.collect())
     }
 
     /// Those of the owners of rows that are switched off, with all that is theirs.
@@ -219,10 +260,18 @@ impl Hosting {
         self.permitted(&entry)?;
         let _one_at_a_time = self.edits.lock().await;
         let old = self.store.workspace_get(None, id).await?;
+        if !entry.is_of_resource() {
+            self.free_to_change(&old)?;
+        }
         if (&old.name, owner(&old)) != (&entry.name, entry.project.clone()) {
             let why =
                 "a server keeps its name and its project; register another, and delete this one";
-            return Err(Error::Unfit(vec![Wrong::new("/name", why)]));
+            let at = if old.name == entry.name {
+                "/project"
+            } else {
+                "/name"
+            };
+            return Err(Error::Unfit(vec![Wrong::new(at, why)]));
         }
         let image = entry.launch().program.target();
         let row = self
@@ -271,6 +320,7 @@ impl Hosting {
     async fn edit(&self, id: &str, change: impl FnOnce(&mut Value)) -> Result<WorkspaceRow, Error> {
         let _one_at_a_time = self.edits.lock().await;
         let mut row = self.store.workspace_get(None, id).await?;
+        self.free_to_change(&row)?;
         change(&mut row.config);
         let row = self
             .store
@@ -286,17 +336,53 @@ impl Hosting {
     /// [`Error`]
     pub(crate) async fn delete(&self, id: &str, volumes: bool) -> Result<(), Error> {
         let _one_at_a_time = self.edits.lock().await;
+        self.free_to_change(&self.store.workspace_get(None, id).await?)?;
+        if let Some(server) = self.forgotten(id).await? {
+            server.stopped().await;
+        }
+        match volumes {
+            true => self.volumes_remove(id).await,
+            false => Ok(()),
+        }
+    }
+
+    /// Forgets a server, which may take a while to end; it, if the gateway has it.
+    ///
+    /// # Errors
+    /// [`Error`]
+    #[cfg(feature = "kubernetes")]
+    pub(crate) async fn forget(&self, id: &str) -> Result<Option<Arc<Server>>, Error> {
+        let _one_at_a_time = self.edits.lock().await;
+        self.forgotten(id).await
+    }
+
+    async fn forgotten(&self, id: &str) -> Result<Option<Arc<Server>>, Error> {
         let server = self.server(id);
         self.store.workspace_delete(None, id).await?;
         self.take_in().await?;
-        if let Some(server) = server {
-            server.stopped().await;
+        Ok(server)
+    }
+
+    /// Removes the volumes of a server that has ended.
+    ///
+    /// # Errors
+    /// [`Error::Volumes`]
+    pub(crate) async fn volumes_remove(&self, id: &str) -> Result<(), Error> {
+        let removed = self.gateway.runtimes().volumes_remove(id).await;
+        removed.map_err(Error::Volumes)
+    }
+
+    /// Whether a server is not declared by a resource that this gateway watches.
+    fn free_to_change(&self, row: &WorkspaceRow) -> Result<(), Error> {
+        let settings = self.gateway.settings();
+        let watched = &settings.hosting.kubernetes.watch_namespace;
+        match Resource::of(row) {
+            Some(Resource { namespace, .. }) if watched.as_ref() == Some(&namespace) => {
+                let name = row.name.clone();
+                Err(Error::Declared { namespace, name })
+            }
+            _ => Ok(()),
         }
-        if volumes {
-            let removed = self.gateway.runtimes().volumes_remove(id).await;
-            removed.map_err(Error::Volumes)?;
-        }
-        Ok(())
     }
 
     /// Forgets a server that was registered just now and cannot be: it never ran, and nothing of it is to stay.
@@ -308,6 +394,10 @@ impl Hosting {
         // What was on its way into the store is there now.
         self.gateway.chronicled().await;
         Ok(self.store.events_remove(id).await?)
+    }
+
+    pub(crate) fn settings(&self) -> Arc<model::Settings> {
+        self.gateway.settings()
     }
 
     pub(crate) fn server(&self, id: &str) -> Option<Arc<Server>> {

@@ -18,7 +18,8 @@ pub(crate) fn init(settings: &Settings) {
         // Postgres' notices of what is there already.
         .add_directive("sqlx=warn".parse().expect("it is a directive"))
         // Each request that fails, which is told where it is handled; and answers that it cannot read, secrets included.
-        .add_directive("kube_client=off".parse().expect("it is a directive"));
+        .add_directive("kube_client=off".parse().expect("it is a directive"))
+        .add_directive("kube_runtime=off".parse().expect("it is a directive"));
     let logs = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(|| Plain(io::stderr()))

@@ -13,6 +13,7 @@ mod hosting;
 mod html;
 mod install;
 mod itself;
+mod kubernetes;
 mod live;
 mod lock;
 mod logins;

@@ -36,6 +36,8 @@ const PRUNE: Duration = Duration::from_secs(600);
 const MAX_SKEW_SECONDS: u64 = 5;
 /// The lease of whoever removes what is too old.
 pub(crate) const SWEEP: &str = "sweep";
+/// The lease of whoever makes servers of resources of Kubernetes.
+pub(crate) const RESOURCES: &str = "kubernetes";
 
 pub(crate) struct Replica {
     store: Store,
@@ -311,7 +313,12 @@ impl Replica {
 
     /// Tells the sentinel when what runs here has to be gone, if anything runs under a lease.
     fn warn_sentinel(&self, member: &Member) {
-        let runs = member.held.lock().keys().any(|name| name != SWEEP);
+        let runs_nothing = [SWEEP, RESOURCES];
+        let held = member.held.lock();
+        let runs = held
+            .keys()
+            .any(|name| !runs_nothing.contains(&name.as_str()));
+        drop(held);
         let kill = member.until.lock().kill;
         self.spawner.end_all_at(runs.then_some(kill));
     }

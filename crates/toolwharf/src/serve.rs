@@ -260,6 +260,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
             () = identities.follow() => {}
             () = webhook::run(&gateway) => {}
             () = hosting.sweep(replica.as_deref()) => {}
+            () = follow_resources(&hosting, &projects, replica.as_deref()) => {}
             () = front.reap() => {}
             () = front.follow_keys() => {}
             () = memory::give_back() => {}
@@ -331,6 +332,28 @@ async fn follow_peers(peers: Option<&Peers>) {
         Some(peers) => peers.follow().await,
         None => std::future::pending().await,
     }
+}
+
+/// Makes servers of resources of Kubernetes, if the settings name any.
+#[cfg(feature = "kubernetes")]
+async fn follow_resources(hosting: &Hosting, projects: &Projects, replica: Option<&Replica>) {
+    crate::kubernetes::follow(hosting, projects, replica).await;
+}
+
+#[cfg(not(feature = "kubernetes"))]
+async fn follow_resources(hosting: &Hosting, _: &Projects, _: Option<&Replica>) {
+    if hosting
+        .settings()
+        .hosting
+        .kubernetes
+        .watch_namespace
+        .is_some()
+    {
+        tracing::warn!(
+            "`[kubernetes] watch_namespace` is set, but this build has no Kubernetes: build it with `--features kubernetes`"
+        );
+    }
+    std::future::pending().await
 }
 
 /// Takes in what other replicas change, if there may be any.

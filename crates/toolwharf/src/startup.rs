@@ -51,6 +51,10 @@ const DATABASE_FILE: &str = "toolwharf.db";
 const RETAIN: Duration = Duration::from_secs(60 * 60);
 /// The file in the data directory that holds the administrator's token.
 pub(crate) const TOKEN_FILE: &str = "admin-token";
+/// Gives the administrator's token to gateways that share a database.
+const TOKEN_VARIABLE: &str = "TOOLWHARF_ADMIN_TOKEN";
+/// Fewest characters of it.
+const MIN_TOKEN: usize = 16;
 
 pub(crate) fn env(name: &str) -> Option<String> {
     std::env::var(name).ok()
@@ -89,11 +93,21 @@ pub(crate) fn open_data_dir(settings: &Settings) -> anyhow::Result<PathBuf> {
     Ok(dir)
 }
 
-/// The administrator's token, and whether it was made just now.
+/// The administrator's token: that of [`TOKEN_VARIABLE`], else that of the file; and whether it was made just now.
 pub(crate) fn admin_token(dir: &Path) -> anyhow::Result<(Arc<str>, bool)> {
     let path = dir.join(TOKEN_FILE);
+    if let Some(token) = env(TOKEN_VARIABLE).filter(|token| !token.trim().is_empty()) {
+        let token = token.trim();
+        if token.len() < MIN_TOKEN || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+            bail!(
+                "{TOKEN_VARIABLE} is no token: give at least {MIN_TOKEN} letters, digits and signs, such as `twh_` and the \
+                 output of `openssl rand -hex 24`"
+            );
+        }
+        return Ok((token.into(), false));
+    }
     match fs::read_to_string(&path) {
-        Ok(token) if token.trim().len() >= 16 => return Ok((token.trim().into(), false)),
+        Ok(token) if token.trim().len() >= MIN_TOKEN => return Ok((token.trim().into(), false)),
         Ok(_) => bail!(
             "{} holds no token; remove it, and a new one is made",
             path.display()
@@ -122,6 +136,29 @@ pub(crate) fn admin_token(dir: &Path) -> anyhow::Result<(Arc<str>, bool)> {
     };
     writeln!(file, "twh_{token}").with_context(|| format!("cannot write {}", path.display()))?;
     Ok((format!("twh_{token}").into(), true))
+}
+
+/// Puts the token into the file, where the commands look for it, in one step.
+pub(crate) fn keep_token(dir: &Path, token: &str) -> anyhow::Result<()> {
+    let path = dir.join(TOKEN_FILE);
+    if fs::read_to_string(&path).is_ok_and(|known| known.trim() == token) {
+        return Ok(());
+    }
+    let written = || {
+        // Readable by this user only, as `tempfile` makes them.
+        let mut file = tempfile::NamedTempFile::new_in(dir)?;
+        writeln!(file, "{token}")?;
+        file.persist(&path).map(drop).map_err(|error| error.error)
+    };
+    written().with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Where the administrator's token is from.
+pub(crate) fn token_place(dir: &Path) -> String {
+    match env(TOKEN_VARIABLE).filter(|token| !token.trim().is_empty()) {
+        Some(_) => TOKEN_VARIABLE.to_owned(),
+        None => dir.join(TOKEN_FILE).display().to_string(),
+    }
 }
 
 /// What the command line says; stronger than the settings.

@@ -1,8 +1,9 @@
 #!/bin/bash
-# build.sh CACHE: builds the servers of Kubernetes 1.20 into CACHE/bin from Debian's source package, whose Go modules are
-# vendored in it. Needs Debian's golang-1.19-go. Takes about four minutes and 1.8 GB below CACHE/src, which is removed.
+# build.sh CACHE PROGRAM…: builds programs of Kubernetes 1.20 into CACHE/bin from Debian's source package, whose Go modules are
+# vendored in it. Needs Debian's golang-1.19-go. All of them take about four minutes and 1.8 GB below CACHE/src, which is removed.
 set -euo pipefail
 cache=$1 src=$1/src
+shift
 mkdir -p "$cache/bin" "$src/apt/lists/partial" "$src/gp/src/k8s.io"
 cd "$src"
 # Lists of its own with the configured mirror's sources: apt's settings stay as they are.
@@ -37,7 +38,7 @@ for package in client-go/pkg component-base; do
   flags="$flags -X $version.gitVersion=v1.20.2 -X $version.gitMajor=1 -X $version.gitMinor=20 -X $version.gitTreeState=clean"
   flags="$flags -X $version.buildDate=2021-01-13T13:20:00Z"
 done
-for name in kube-apiserver kube-controller-manager kube-scheduler kubectl kubelet; do
+for name in "$@"; do
   go build -ldflags "$flags" -o "$cache/bin/$name.new" "./cmd/$name"
   mv "$cache/bin/$name.new" "$cache/bin/$name"
   echo "    $name is built"

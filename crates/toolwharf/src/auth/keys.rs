@@ -306,12 +306,14 @@ pub(crate) fn new_token() -> String {
 pub(crate) async fn bootstrap(store: &Store, dir: &Path) -> anyhow::Result<(Arc<str>, bool)> {
     let (token, new) = startup::admin_token(dir)?;
     let path = dir.join(TOKEN_FILE);
+    let place = startup::token_place(dir);
     let hash = hash(&token);
     let keys = store.keys_hashed().await?;
     let now = store::now();
     let known = keys.iter().find(|row| row.hash == hash);
     let is_admins = |row: &HashedKey| row.key.role == store::Role::Admin && row.key.is_living(now);
     if known.is_some_and(is_admins) {
+        startup::keep_token(dir, &token)?;
         return Ok((token, new));
     }
     if keys.iter().any(is_admins) {
@@ -320,19 +322,18 @@ pub(crate) async fn bootstrap(store: &Store, dir: &Path) -> anyhow::Result<(Arc<
             fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
         }
         bail!(
-            "the database has administrators, and {} holds no living key of one: write one into it, or have \
-             `toolwharf key recover` make a new one",
-            path.display()
+            "the database has administrators, and {place} holds no living key of one: write one into it, or have \
+             `toolwharf key recover` make a new one"
         );
     }
     if known.is_some() || store.key_by_hash(&hash).await?.is_some() {
         bail!(
-            "{} holds a key that is revoked, expired or no administrator's: remove the file, and the next start \
-             makes a new one",
-            path.display()
+            "{place} holds a key that is revoked, expired or no administrator's: remove the file, and the next start \
+             makes a new one"
         );
     }
     register(store, &token, FIRST).await?;
+    startup::keep_token(dir, &token)?;
     Ok((token, new))
 }
 

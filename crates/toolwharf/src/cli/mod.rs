@@ -16,6 +16,7 @@ mod http;
 mod import;
 mod install;
 mod keys;
+mod kubernetes;
 mod login;
 mod logs;
 mod names;
@@ -144,6 +145,9 @@ enum Command {
     /// List the gateways that share a database.
     #[command(subcommand)]
     Replicas(replicas::Command),
+    /// Print the Kubernetes resource `MCPServer`'s definition, or convert ToolHive's.
+    #[command(subcommand)]
+    Kubernetes(kubernetes::Command),
     /// Check the configuration, this machine and the running gateway.
     Doctor,
     /// Print a completion script for a shell.
@@ -249,6 +253,7 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Calls(command) => calls::run(&context, command).await,
         Command::Runs(command) => runs::run(&context, command).await,
         Command::Replicas(command) => replicas::run(&context, command).await,
+        Command::Kubernetes(command) => kubernetes::run(&context, command),
         Command::Doctor => doctor::run(&context).await,
         Command::Completions { .. } => Ok(()),
     }

@@ -23,6 +23,10 @@ use model::{
 use serde_json::{Map, Value, json};
 use store::WorkspaceRow;
 
+#[cfg(feature = "kubernetes")]
+use super::Resource;
+use super::resource::{self, RESOURCE};
+
 /// A registration that was read.
 #[derive(Debug)]
 pub(crate) struct Entry {
@@ -75,23 +79,36 @@ impl Entry {
         }
     }
 
-    /// A registration that was kept, with what `secrets` know filled in.
+    /// A registration that was kept, with what `secrets` know filled in, and variables whose values are sealed in its row.
     ///
     /// # Errors
     /// It is not readable.
     pub(crate) fn kept(
         row: &WorkspaceRow,
         secrets: &HashMap<String, String>,
+        sealed: BTreeMap<String, String>,
     ) -> Result<ServerSpec, Vec<Wrong>> {
         let mut errors = Vec::new();
-        let Value::Object(members) = &row.config else {
+        let Value::Object(members) = resource::given(row) else {
             return Err(vec![Wrong::new("", "a registration must be an object")]);
         };
         let project = owner(row);
-        match spec(&row.id, &row.name, project.as_ref(), members, &mut errors) {
-            Some(spec) if errors.is_empty() => Ok(filled(spec, secrets)),
+        match spec(&row.id, &row.name, project.as_ref(), &members, &mut errors) {
+            Some(spec) if errors.is_empty() => Ok(with_sealed(filled(spec, secrets), sealed)),
             _ => Err(errors),
         }
+    }
+
+    /// The same, declared by a resource.
+    #[cfg(feature = "kubernetes")]
+    pub(crate) fn of_resource(mut self, resource: &Resource) -> Self {
+        self.config[RESOURCE] = resource.to_value();
+        self
+    }
+
+    /// Whether a resource declares it.
+    pub(super) fn is_of_resource(&self) -> bool {
+        self.config.get(RESOURCE).is_some()
     }
 
     /// What is launched for it.
@@ -156,6 +173,15 @@ fn filled(mut spec: ServerSpec, secrets: &HashMap<String, String>) -> ServerSpec
     spec
 }
 
+/// Adds variables as they are: nothing is filled in into them.
+fn with_sealed(mut spec: ServerSpec, sealed: BTreeMap<String, String>) -> ServerSpec {
+    if let Origin::Launch(launch) = &mut spec.origin {
+        spec.secrets.0.extend(sealed.values().cloned());
+        Arc::make_mut(launch).env.extend(sealed);
+    }
+    spec
+}
+
 /// The key of the tools that are switched off.
 pub(super) const DISABLED_TOOLS: &str = "disabled_tools";
 
@@ -215,6 +241,7 @@ fn in_our_words(entry: &Map<String, Value>) -> (Map<String, Value>, Vec<(String,
                 json!([port])
             }
             ("type" | "transport", word) if word == "stdio" => continue,
+            ("heartbeat" | "mounts", value) => in_snake_case(value),
             (_, value) => value.clone(),
         };
         let place = format!("{at}/{key}");
@@ -233,6 +260,21 @@ fn in_our_words(entry: &Map<String, Value>) -> (Map<String, Value>, Vec<(String,
         ours.entry("provider").or_insert(provider);
     }
     (ours, places)
+}
+
+/// Members of an object, or of each object of a list, in our case.
+fn in_snake_case(value: &Value) -> Value {
+    match value {
+        Value::Array(items) => items.iter().map(in_snake_case).collect(),
+        Value::Object(members) => {
+            let members = members.iter();
+            members
+                .map(|(key, value)| (config::snake(key), value.clone()))
+                .collect::<Map<_, _>>()
+                .into()
+        }
+        other => other.clone(),
+    }
 }
 
 fn spec(
@@ -427,13 +469,15 @@ mod tests {
         let registration = json!({
             "name": "s", "command": "x", "args": ["-v"], "environment": {"K": "v"}, "volumes": ["/v"],
             "resource_limits": {"memory": "64M"}, "provider": "process", "restart_policy": "no",
-            "stdio_bridge": false, "ports": [9000], "max_concurrency": 2,
+            "stdio_bridge": false, "ports": [9000], "max_concurrency": 2, "heartbeat": {"interval_ms": 1000},
+            "mounts": [{"host": "/a", "path": "/b", "read_only": false}],
         });
         let entry = json!({
             "name": "s", "type": "stdio", "command": "x", "args": ["-v"], "env": {"K": "v"},
             "toolwharf": {
                 "sandbox": {"memory": "64M", "provider": "process"}, "volumes": ["/v"], "restart": "no",
-                "port": 9000, "maxConcurrency": 2,
+                "port": 9000, "maxConcurrency": 2, "heartbeat": {"intervalMs": 1000},
+                "mounts": [{"host": "/a", "path": "/b", "readOnly": false}],
             },
         });
         let spec = |body| Entry::read(body).expect("it is right").spec;

@@ -56,6 +56,7 @@ use self::route::Route;
 pub(crate) use self::{
     answer::Problem,
     logs::NOTICE,
+    schemas::bodies as body_schemas,
     servers::{configured, imported},
 };
 use crate::{

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 /// The schemas of bodies that no type describes: entries of servers, registrations and manifests. Their readers report
 /// everything that is wrong at once, which derived ones do not.
-pub(super) fn bodies() -> BTreeMap<String, Value> {
+pub(crate) fn bodies() -> BTreeMap<String, Value> {
     serde_json::from_str(include_str!("bodies.json")).expect("bodies.json is an object")
 }
 

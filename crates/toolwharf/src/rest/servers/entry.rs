@@ -85,7 +85,7 @@ pub(in crate::rest) async fn show(
         Home::Registered(row) => {
             permit(&who, Role::Admin, target.key.owner.as_ref())?;
             let tag = tag_of_registration(row);
-            (tag, "registered", None, row.config.clone())
+            (tag, "registered", None, hosting::given(row))
         }
         Home::File => {
             permit(&who, Role::Admin, None)?;
@@ -133,7 +133,7 @@ pub(in crate::rest) async fn save(
         Home::Project(row) => (whole(row), super::tag_of_row(row)),
         Home::Registered(row) => {
             permit(&who, Role::Admin, target.key.owner.as_ref())?;
-            (row.config.clone(), tag_of_registration(row))
+            (hosting::given(row), tag_of_registration(row))
         }
     };
     let entry = restored(given, &before).map_err(bad)?;

@@ -46,6 +46,7 @@ use super::{
 };
 use crate::{
     auth::{Principal, Role},
+    hosting,
     itself::Itself,
     projects::{REGISTERED_BY, entry as entry_of_row},
     registry,
@@ -100,7 +101,7 @@ fn tag_of_row(row: &ServerRow) -> String {
 }
 
 fn tag_of_registration(row: &WorkspaceRow) -> String {
-    etag(&row.config)
+    etag(&hosting::given(row))
 }
 
 impl Target {

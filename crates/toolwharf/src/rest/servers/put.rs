@@ -136,9 +136,11 @@ impl From<hosting::Error> for Problem {
         match error {
             Error::Unfit(wrong) => unfit("the server cannot be hosted so", wrong),
             Error::Taken(_) => Self::field(409, "/name", error.to_string()),
+            Error::Declared { .. } => Self::new(409, error.to_string()),
             Error::NoProject(_) => Self::field(422, "/project", error.to_string()),
             Error::Store(error) => error.into(),
             Error::Volumes(_) => Self::new(502, error.to_string()),
+            Error::Key(_) => Self::new(500, error.to_string()),
         }
     }
 }

@@ -1,0 +1,63 @@
+//! `kubernetes`: the resource `MCPServer`, for `kubectl`.
+
+use std::{
+    fs,
+    io::{self, Read as _},
+    path::PathBuf,
+};
+
+use anyhow::{Context as _, bail};
+use serde_json::Value;
+
+use super::{Context, Output, print};
+use crate::kubernetes::{convert, definition};
+
+#[derive(clap::Subcommand)]
+pub(super) enum Command {
+    /// Print the definition of the resource `MCPServer`: `toolwharf kubernetes crd | kubectl apply -f -`.
+    Crd,
+    /// Print ToolHive's `MCPServer` resources as Toolwharf's. What has no counterpart is said on standard error.
+    Convert {
+        /// A file of YAML or JSON; `-` is standard input.
+        file: PathBuf,
+    },
+}
+
+pub(super) fn run(context: &Context, command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Crd => write(context, &[definition()]),
+        Command::Convert { file } => {
+            let text = match file.as_os_str() == "-" {
+                true => {
+                    let mut text = String::new();
+                    io::stdin().read_to_string(&mut text).map(|_| text)
+                }
+                false => fs::read_to_string(&file),
+            };
+            let text = text.with_context(|| format!("cannot read {}", file.display()))?;
+            let objects = serde_saphyr::from_multiple::<Value>(&text);
+            let objects = objects.with_context(|| format!("{} is not YAML", file.display()))?;
+            let (made, warnings) = convert(objects);
+            for warning in warnings {
+                eprintln!("warning: {}", print::printable(&warning));
+            }
+            if made.is_empty() {
+                bail!("{} has no MCPServer of ToolHive", file.display());
+            }
+            write(context, &made)
+        }
+    }
+}
+
+fn write(context: &Context, objects: &[Value]) -> anyhow::Result<()> {
+    if context.output == Output::Json {
+        return match objects {
+            [object] => print::json(object),
+            objects => print::json(
+                &serde_json::json!({"apiVersion": "v1", "kind": "List", "items": objects}),
+            ),
+        };
+    }
+    let documents: Result<Vec<String>, _> = objects.iter().map(serde_saphyr::to_string).collect();
+    print::data(&documents?.join("---\n"))
+}

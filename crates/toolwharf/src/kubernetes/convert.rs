@@ -1,0 +1,375 @@
+//! ToolHive's resource `MCPServer` as ours.
+//!
+//! Invariant: whatever is not taken over is in a warning, with what to do about it. Deliberately absent: resources that another one
+//! refers to.
+
+use serde_json::{Map, Value, json};
+
+use super::definition::{KIND, SECRET_ENV, api_version};
+use crate::hosting;
+
+const THEIRS: &str = "toolhive.stacklok.dev/";
+/// What `kubectl apply` notes of the resource that it applied.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+/// Where ToolHive expects a server that names no port.
+const PORT: u64 = 8080;
+
+/// Members of ToolHive's spec that are not taken over, and what to do instead.
+const WITHOUT: [(&str, &str); 18] = [
+    (
+        "podTemplateSpec",
+        "pods are made by Toolwharf: their runtime class and storage class are settings of `[kubernetes]`",
+    ),
+    (
+        "resourceOverrides",
+        "pods are made by Toolwharf, which labels them itself",
+    ),
+    ("serviceAccount", "pods have no token of a service account"),
+    (
+        "oidcConfig",
+        "who may call is a setting of the gateway: `[auth.NAME]`",
+    ),
+    (
+        "oidcConfigRef",
+        "who may call is a setting of the gateway: `[auth.NAME]`",
+    ),
+    (
+        "authzConfig",
+        "give the server a `project`, and callers keys of it",
+    ),
+    (
+        "externalAuthConfigRef",
+        "put a sign-in into the settings, `[logins.NAME]`, and its token into a variable: `${login:NAME}`",
+    ),
+    (
+        "authServerRef",
+        "callers sign in at an issuer of the settings: `[auth.NAME]`",
+    ),
+    ("audit", "every call is recorded: `[audit]` in the settings"),
+    ("telemetry", "the gateway has `/metrics`"),
+    ("telemetryConfigRef", "the gateway has `/metrics`"),
+    (
+        "toolConfigRef",
+        "name tools that are not to be offered in `disabledTools`",
+    ),
+    (
+        "tools",
+        "it lists the tools that are offered; name the others in `disabledTools`",
+    ),
+    ("groupRef", "give the servers of a group the same `project`"),
+    ("replicas", "the gateway's own replicas are the chart's"),
+    (
+        "backendReplicas",
+        "a server has one instance; `sharing` per session is for servers of `mcp.json`",
+    ),
+    ("sessionStorage", "sessions are kept by the gateway"),
+    (
+        "rateLimiting",
+        "`maxConcurrency` bounds the calls at a time",
+    ),
+];
+/// Members that a single endpoint for all servers does without.
+const NOT_NEEDED: [&str; 6] = [
+    "proxyMode",
+    "proxyPort",
+    "trustProxyHeaders",
+    "endpointPrefix",
+    "sessionAffinity",
+    "port",
+];
+
+/// Makes ours of each of ToolHive's among some objects; the other objects are left out. With what is not taken over.
+pub(crate) fn convert(objects: Vec<Value>) -> (Vec<Value>, Vec<String>) {
+    let mut warnings = Vec::new();
+    let mut made = Vec::new();
+    let mut rest: Vec<Value> = objects.into_iter().rev().collect();
+    while let Some(mut object) = rest.pop() {
+        if object.is_null() {
+            continue;
+        }
+        if object["kind"]
+            .as_str()
+            .is_some_and(|kind| kind.ends_with("List"))
+            && let Some(Value::Array(items)) = object.get_mut("items").map(Value::take)
+        {
+            rest.extend(items.into_iter().rev());
+            continue;
+        }
+        let (kind, version) = (text(&object["kind"]), text(&object["apiVersion"]));
+        let name = text(&object["metadata"]["name"]).to_owned();
+        let known = ["v1alpha1", "v1beta1"];
+        let version_of_theirs = version.strip_prefix(THEIRS);
+        if kind != KIND || version_of_theirs.is_none() {
+            warnings.push(format!(
+                "{kind} `{name}` ({version}) is left out: only ToolHive's {KIND} is converted"
+            ));
+            continue;
+        }
+        let mut one = One {
+            name: &name,
+            warnings: &mut warnings,
+        };
+        if version_of_theirs.is_some_and(|version| !known.contains(&version)) {
+            one.warn(
+                "apiVersion",
+                &format!(
+                    "{version} is newer than this command, which knows {}",
+                    known.join(" and ")
+                ),
+            );
+        }
+        made.push(one.convert(&object));
+    }
+    (made, warnings)
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+fn items(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+struct One<'a> {
+    name: &'a str,
+    warnings: &'a mut Vec<String>,
+}
+
+impl One<'_> {
+    fn warn(&mut self, at: &str, why: &str) {
+        self.warnings.push(format!("{}: `{at}`: {why}", self.name));
+    }
+
+    fn convert(&mut self, theirs: &Value) -> Value {
+        let mut metadata = Map::new();
+        for key in ["name", "namespace", "labels", "annotations"] {
+            if let Some(value) = theirs["metadata"].get(key) {
+                metadata.insert(key.to_owned(), value.clone());
+            }
+        }
+        if let Some(annotations) = metadata
+            .get_mut("annotations")
+            .and_then(Value::as_object_mut)
+        {
+            annotations.remove(LAST_APPLIED);
+            if annotations.is_empty() {
+                metadata.remove("annotations");
+            }
+        }
+        let spec = self.spec(&theirs["spec"]);
+        let mut body = spec.clone();
+        body.remove(SECRET_ENV);
+        body.insert("name".to_owned(), self.name.into());
+        if let Err(wrong) = hosting::Entry::read(body.into()) {
+            for wrong in wrong {
+                let at = format!("spec{}", wrong.pointer.replace('/', "."));
+                self.warn(&at, &format!("is not usable so: {}", wrong.detail));
+            }
+        }
+        json!({"apiVersion": api_version(), "kind": KIND, "metadata": metadata, "spec": spec})
+    }
+
+    fn spec(&mut self, theirs: &Value) -> Map<String, Value> {
+        let mut spec = Map::new();
+        for (key, value) in theirs.as_object().into_iter().flatten() {
+            let at = format!("spec.{key}");
+            match key.as_str() {
+                "image" | "args" => drop(spec.insert(key.clone(), value.clone())),
+                "transport" => self.transport(theirs, &mut spec),
+                "mcpPort" | "targetPort" => {}
+                "env" => self.env(value, &mut spec),
+                "secrets" => Self::secrets(value, &mut spec),
+                "resources" => self.resources(value, &mut spec),
+                "volumes" => self.volumes(value, &mut spec),
+                "permissionProfile" => self.permissions(value, &mut spec),
+                key if NOT_NEEDED.contains(&key) => {
+                    self.warn(&at, "is not needed: all servers have the gateway's address");
+                }
+                key => {
+                    let known = WITHOUT.iter().find(|(known, _)| *known == key);
+                    let what = known.map_or("nothing here means the same", |(_, what)| what);
+                    self.warn(&at, &format!("is not taken over: {what}"));
+                }
+            }
+        }
+        if theirs.get("permissionProfile").is_none() {
+            self.warn("spec.permissionProfile", "without one, ToolHive lets a server into the network; here it gets none: `network: open` lets it");
+        }
+        spec
+    }
+
+    fn transport(&mut self, theirs: &Value, spec: &mut Map<String, Value>) {
+        let transport = text(&theirs["transport"]);
+        if transport == "stdio" {
+            return;
+        }
+        let ports = ["mcpPort", "targetPort", "port", "proxyPort"];
+        let port = ports.iter().find_map(|key| theirs[key].as_u64());
+        spec.insert("stdioBridge".to_owned(), false.into());
+        spec.insert("ports".to_owned(), json!([port.unwrap_or(PORT)]));
+        if transport == "sse" {
+            spec.insert("path".to_owned(), "/sse".into());
+            self.warn(
+                "spec.transport",
+                "`sse` is an old transport: check `path`, where the server is spoken to",
+            );
+        }
+    }
+
+    fn env(&mut self, theirs: &Value, spec: &mut Map<String, Value>) {
+        let mut env = Map::new();
+        for one in items(theirs) {
+            match &one["value"] {
+                Value::String(value) => {
+                    drop(env.insert(text(&one["name"]).to_owned(), value.as_str().into()))
+                }
+                _ => self.warn(
+                    &format!("spec.env.{}", text(&one["name"])),
+                    "has no value of its own, and is left out: see `secretEnv`",
+                ),
+            }
+        }
+        if !env.is_empty() {
+            spec.insert("env".to_owned(), env.into());
+        }
+    }
+
+    fn secrets(theirs: &Value, spec: &mut Map<String, Value>) {
+        let one = |one: &Value| {
+            let variable = one["targetEnvName"]
+                .as_str()
+                .filter(|name| !name.is_empty());
+            let variable = variable.unwrap_or(text(&one["key"])).to_owned();
+            (
+                variable,
+                json!({"secretKeyRef": {"name": one["name"], "key": one["key"]}}),
+            )
+        };
+        let secrets: Map<String, Value> = items(theirs).map(one).collect();
+        if !secrets.is_empty() {
+            spec.insert(SECRET_ENV.to_owned(), secrets.into());
+        }
+    }
+
+    fn resources(&mut self, theirs: &Value, spec: &mut Map<String, Value>) {
+        if theirs.get("requests").is_some() {
+            self.warn(
+                "spec.resources.requests",
+                "is not taken over: only limits are",
+            );
+        }
+        let limits: Map<String, Value> = ["cpu", "memory"]
+            .into_iter()
+            .filter_map(|key| Some((key.to_owned(), theirs["limits"].get(key)?.clone())))
+            .collect();
+        if !limits.is_empty() {
+            spec.insert("sandbox".to_owned(), limits.into());
+        }
+    }
+
+    fn volumes(&mut self, theirs: &Value, spec: &mut Map<String, Value>) {
+        let mount = |one: &Value| json!({"host": one["hostPath"], "path": one["mountPath"], "readOnly": one["readOnly"].as_bool().unwrap_or_default()});
+        spec.insert("mounts".to_owned(), items(theirs).map(mount).collect());
+        self.warn(
+            "spec.volumes",
+            "paths of a host become `mounts`, which the setting `[hosting] mounts` has to allow and the provider `kubernetes` does not have; \
+             `volumes` are kept for the server",
+        );
+    }
+
+    fn permissions(&mut self, theirs: &Value, spec: &mut Map<String, Value>) {
+        match (text(&theirs["type"]), text(&theirs["name"])) {
+            ("builtin", "none") => drop(spec.insert("network".to_owned(), "none".into())),
+            ("builtin", "network") => drop(spec.insert("network".to_owned(), "open".into())),
+            (_, name) => self.warn(
+                "spec.permissionProfile",
+                &format!("what `{name}` says is not taken over: name the hosts that the server may reach, `network: [HOST, …]`"),
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(spec: Value, ours: Value, warned: &[&str]) {
+        let theirs = json!({
+            "apiVersion": "toolhive.stacklok.dev/v1alpha1", "kind": "MCPServer",
+            "metadata": {"name": "s", "namespace": "n", "uid": "1", "annotations": {LAST_APPLIED: "{}"}}, "spec": spec,
+        });
+        let (made, warnings) = convert(vec![theirs]);
+        let expected = json!({
+            "apiVersion": "toolwharf.dev/v1alpha1", "kind": "MCPServer", "metadata": {"name": "s", "namespace": "n"}, "spec": ours,
+        });
+        assert_eq!(made, [expected]);
+        let places: Vec<&str> = warnings
+            .iter()
+            .filter_map(|warning| warning.split('`').nth(1))
+            .collect();
+        assert_eq!(places, warned, "{warnings:#?}");
+    }
+
+    #[test]
+    fn d08_a_server_of_toolhive_becomes_one_of_ours() {
+        check(
+            json!({
+                "image": "ghcr.io/x/fetch:1", "transport": "streamable-http", "mcpPort": 3000, "proxyPort": 8080, "args": ["-v"],
+                "env": [{"name": "LOG", "value": "debug"}, {"name": "FROM", "valueFrom": {}}],
+                "secrets": [{"name": "github", "key": "token", "targetEnvName": "TOKEN"}, {"name": "other", "key": "KEY"}],
+                "resources": {"limits": {"cpu": "100m", "memory": "128Mi"}, "requests": {"cpu": "50m"}},
+                "permissionProfile": {"type": "builtin", "name": "network"},
+                "podTemplateSpec": {}, "somethingNew": true,
+            }),
+            json!({
+                "image": "ghcr.io/x/fetch:1", "args": ["-v"], "stdioBridge": false, "ports": [3000], "network": "open",
+                "env": {"LOG": "debug"}, "sandbox": {"cpu": "100m", "memory": "128Mi"},
+                "secretEnv": {
+                    "TOKEN": {"secretKeyRef": {"name": "github", "key": "token"}},
+                    "KEY": {"secretKeyRef": {"name": "other", "key": "KEY"}},
+                },
+            }),
+            &[
+                "spec.proxyPort",
+                "spec.env.FROM",
+                "spec.resources.requests",
+                "spec.podTemplateSpec",
+                "spec.somethingNew",
+            ],
+        );
+        check(
+            json!({"image": "i", "transport": "stdio", "volumes": [{"name": "v", "hostPath": "/a", "mountPath": "/b", "readOnly": true}],
+                "permissionProfile": {"type": "configmap", "name": "own"}}),
+            json!({"image": "i", "mounts": [{"host": "/a", "path": "/b", "readOnly": true}]}),
+            &["spec.volumes", "spec.permissionProfile"],
+        );
+        check(
+            json!({"image": "i"}),
+            json!({"image": "i"}),
+            &["spec.permissionProfile"],
+        );
+        check(
+            json!({"transport": "sse"}),
+            json!({"stdioBridge": false, "ports": [8080], "path": "/sse"}),
+            &["spec.transport", "spec.permissionProfile", "spec.image"],
+        );
+    }
+
+    #[test]
+    fn d08_other_objects_are_left_out_and_lists_are_taken_apart() {
+        let theirs = |version: &str| json!({"apiVersion": format!("toolhive.stacklok.dev/{version}"), "kind": "MCPServer", "metadata": {"name": version}, "spec": {"image": "i", "permissionProfile": {"type": "builtin", "name": "none"}}});
+        let list = json!({"kind": "List", "apiVersion": "v1", "items": [theirs("v1alpha1"), {"kind": "Secret", "apiVersion": "v1", "metadata": {"name": "x"}}]});
+        let (made, warnings) = convert(vec![Value::Null, list, theirs("v1beta1"), theirs("v2")]);
+        let names: Vec<&str> = made
+            .iter()
+            .map(|one| text(&one["metadata"]["name"]))
+            .collect();
+        assert_eq!(names, ["v1alpha1", "v1beta1", "v2"]);
+        assert_eq!(warnings.len(), 2, "{warnings:?}");
+        assert!(
+            warnings[0].contains("Secret `x`") && warnings[1].contains("newer"),
+            "{warnings:?}"
+        );
+    }
+}

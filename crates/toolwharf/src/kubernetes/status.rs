@@ -1,0 +1,188 @@
+//! The status of a resource: what is told of its server, and since when.
+
+use engine::{lifecycle::Phase, server::Server};
+use kube::api::DynamicObject;
+use serde_json::{Value, json};
+use store::Time;
+
+/// Longest message of a condition, in characters.
+const MESSAGE_CHARS: usize = 1000;
+
+/// What a condition says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Told {
+    /// `True`, `False` or `Unknown`.
+    pub(super) status: &'static str,
+    /// In `CamelCase`.
+    pub(super) reason: String,
+    pub(super) message: String,
+}
+
+impl Told {
+    pub(super) fn new(status: &'static str, reason: &str, message: impl Into<String>) -> Self {
+        Self {
+            status,
+            reason: reason.to_owned(),
+            message: message.into(),
+        }
+    }
+}
+
+/// How a resource is.
+#[derive(Clone, Debug)]
+pub(super) struct Status {
+    pub(super) generation: Option<i64>,
+    pub(super) id: Option<String>,
+    pub(super) state: String,
+    pub(super) tools: usize,
+    pub(super) last_event: Option<String>,
+    pub(super) accepted: Told,
+    pub(super) ready: Told,
+}
+
+impl Status {
+    /// As it stands in the resource, which says `before` now.
+    pub(super) fn to_value(&self, before: &Value, now: Time) -> Value {
+        let condition = |kind: &str, told: &Told| {
+            let conditions = before["conditions"].as_array().into_iter().flatten();
+            let mut same = conditions
+                .filter(|one| one["type"] == kind && one["status"] == told.status)
+                .map(|one| one["lastTransitionTime"].clone());
+            let now = || json!(now);
+            let message = match told.message.as_str() {
+                "" => self.state.as_str(),
+                message => message,
+            };
+            let message: String = message.chars().take(MESSAGE_CHARS).collect();
+            json!({
+                "type": kind,
+                "status": told.status,
+                "observedGeneration": self.generation,
+                "lastTransitionTime": same.next().filter(Value::is_string).unwrap_or_else(now),
+                "reason": told.reason,
+                "message": message,
+            })
+        };
+        let mut status = json!({
+            "observedGeneration": self.generation,
+            "tools": self.tools,
+            "conditions": [condition("Accepted", &self.accepted), condition("Ready", &self.ready)],
+        });
+        let texts = [
+            ("id", self.id.as_deref()),
+            ("state", Some(self.state.as_str())),
+            ("lastEvent", self.last_event.as_deref()),
+        ];
+        // Kubernetes 1.20 makes `null` of an empty text that is applied.
+        for (key, value) in texts {
+            if let Some(value) = value.filter(|value| !value.is_empty()) {
+                status[key] = value.into();
+            }
+        }
+        status
+    }
+}
+
+/// Whether a resource does not say what it should; what others add to it does not matter.
+pub(super) fn is_different(before: &Value, status: &Value) -> bool {
+    let conditions = before["conditions"].as_array();
+    let has = |one: &Value| conditions.is_some_and(|all| all.contains(one));
+    let members = status.as_object().into_iter().flatten();
+    let mut members = members.map(|(key, value)| match value.as_array() {
+        Some(conditions) => conditions.iter().all(has),
+        None => before[key] == *value,
+    });
+    !members.all(|same| same)
+}
+
+/// What the resource says of itself.
+pub(super) fn of(object: &DynamicObject) -> &Value {
+    &object.data["status"]
+}
+
+/// The id of the server, as the resource has it.
+pub(super) fn id(object: &DynamicObject) -> Option<&str> {
+    of(object)["id"].as_str()
+}
+
+/// How a server is: its state, and whether it is ready.
+pub(super) fn ready(server: &Server) -> (&'static str, Told) {
+    if !server.spec.enabled {
+        let told = Told::new("False", "Disabled", "`enabled` is false");
+        return ("disabled", told);
+    }
+    let status = server.status();
+    let word = status.word();
+    if let Some(why) = &server.spec.unusable {
+        return (word, Told::new("False", "Unusable", why.as_str()));
+    }
+    let why = status.reason.as_deref().unwrap_or_default();
+    let told = match status.phase {
+        Phase::Running { .. } => Told::new("True", &reason(word), "it answers calls"),
+        Phase::Idle => Told::new("True", "Idle", "it starts at its first use"),
+        _ if status.elsewhere => Told::new("Unknown", &reason(word), why),
+        Phase::Unresponsive => Told::new("False", &reason(word), "it does not answer heartbeats"),
+        _ => Told::new("False", &reason(word), why),
+    };
+    (word, told)
+}
+
+/// A word as a reason of a condition or an event: `needs_login` is `NeedsLogin`.
+pub(super) fn reason(word: &str) -> String {
+    let parts = word.split(['_', '-', ' ']).filter(|part| !part.is_empty());
+    let capital = |part: &str| part[..1].to_ascii_uppercase() + &part[1..];
+    parts.map(capital).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn d08_a_condition_keeps_its_time_until_its_status_changes() {
+        let status = |ready: &'static str, why: &str| Status {
+            generation: Some(2),
+            id: Some("1".to_owned()),
+            state: "running".to_owned(),
+            tools: 3,
+            last_event: None,
+            accepted: Told::new("True", "Registered", ""),
+            ready: Told::new(ready, "Running", why),
+        };
+        let time =
+            |seconds| Time::from(std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds));
+        let times = |value: &Value| {
+            [0, 1].map(|at| {
+                value["conditions"][at]["lastTransitionTime"]
+                    .as_str()
+                    .unwrap_or_default()
+                    .to_owned()
+            })
+        };
+        let first = status("True", "").to_value(&Value::Null, time(0));
+        assert_eq!(
+            times(&first),
+            ["1970-01-01T00:00:00Z", "1970-01-01T00:00:00Z"]
+        );
+        let same = status("True", "other").to_value(&first, time(9));
+        assert_eq!(times(&same), times(&first));
+        let changed = status("False", "").to_value(&same, time(9));
+        assert_eq!(
+            times(&changed),
+            ["1970-01-01T00:00:00Z", "1970-01-01T00:00:09Z"]
+        );
+        assert_eq!(changed.get("lastEvent"), None);
+    }
+
+    #[test]
+    fn reasons_are_in_camel_case() {
+        assert_eq!(
+            [
+                reason("running"),
+                reason("needs_login"),
+                reason("runtime-lost")
+            ],
+            ["Running", "NeedsLogin", "RuntimeLost"]
+        );
+    }
+}

@@ -1,0 +1,271 @@
+//! Toolwharf itself on Kubernetes: what is in `deploy/` is what Kubernetes takes, and what the code needs.
+
+use std::{fs, path::PathBuf, process::Command, sync::LazyLock};
+
+use serde_json::{Value, json};
+use testkit::{Bin, postgres::Database};
+
+use crate::{
+    api::Api,
+    common::Setup,
+    support::{define, kubectl, try_kubectl},
+};
+
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+
+fn root(path: &str) -> PathBuf {
+    PathBuf::from(ROOT).join(path)
+}
+
+/// What `render.py` tells, and what kustomize makes of the overlays.
+static MADE: LazyLock<Value> = LazyLock::new(|| {
+    let venv = std::env::var("TOOLWHARF_VENV").unwrap_or_else(|_| format!("{ROOT}/.work/venv"));
+    let python = PathBuf::from(venv).join("bin/python");
+    assert!(
+        python.exists(),
+        "there is no {}: run `cargo xtask setup`",
+        python.display()
+    );
+    let dir = tempfile::tempdir().unwrap();
+    let overlays = ["sqlite", "postgres"].map(|overlay| {
+        let file = dir.path().join(format!("{overlay}.yaml"));
+        let of = root("deploy/kustomize/overlays").join(overlay);
+        fs::write(&file, kubectl(&["kustomize", of.to_str().unwrap()], "")).unwrap();
+        file
+    });
+    let mut render = Command::new(python);
+    render.arg(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/scenarios_kubernetes/render.py"
+    ));
+    render.arg(root("deploy/helm/toolwharf")).args(&overlays);
+    let output = render
+        .args(["rbac.yaml", "resources.yaml"].map(|file| root("examples/kubernetes").join(file)))
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    serde_json::from_slice(&output.stdout).unwrap()
+});
+
+fn rendered(values: &str) -> &'static [Value] {
+    MADE["rendered"][values].as_array().unwrap()
+}
+
+/// The objects of a file whose path ends so.
+fn given(name: &str) -> &'static [Value] {
+    let mut files = MADE["given"].as_object().unwrap().iter();
+    files
+        .find(|(file, _)| file.ends_with(name))
+        .unwrap()
+        .1
+        .as_array()
+        .unwrap()
+}
+
+/// What the roles of some objects allow, each with its kind.
+fn rules(objects: &[Value]) -> Vec<(String, Value)> {
+    let mut all: Vec<(String, Value)> = objects
+        .iter()
+        .filter(|object| object["rules"].is_array())
+        .map(|object| {
+            (
+                object["kind"].as_str().unwrap().to_owned(),
+                object["rules"].clone(),
+            )
+        })
+        .collect();
+    all.sort_by_key(|(kind, rules)| (kind.clone(), rules.to_string()));
+    all
+}
+
+fn find<'o>(objects: &'o [Value], kind: &str) -> &'o Value {
+    objects
+        .iter()
+        .find(|object| object["kind"] == kind)
+        .unwrap_or_else(|| panic!("no {kind}"))
+}
+
+/// The container of the gateway.
+fn container(objects: &[Value]) -> &Value {
+    &find(objects, "Deployment")["spec"]["template"]["spec"]["containers"][0]
+}
+
+#[tokio::test]
+async fn d08_the_chart_and_kustomize_are_valid_today_and_on_the_oldest_api_server() {
+    let findings = MADE["lint"]["messages"].as_array().unwrap();
+    let worst = findings
+        .iter()
+        .filter_map(|one| one["severity"].as_u64())
+        .max()
+        .unwrap_or_default();
+    assert!(worst < 2, "{findings:?}");
+    assert!(
+        MADE["refused"]
+            .as_str()
+            .is_some_and(|why| why.contains("more than one replica needs a Postgres")),
+        "{}",
+        MADE["refused"]
+    );
+    // Namespaces have to be there before anything can be tried in them.
+    define().await;
+    for name in ["gateway", "servers", "toolwharf"] {
+        try_kubectl(&["create", "namespace", name], "");
+    }
+    for objects in [
+        rendered("default"),
+        rendered("alone"),
+        rendered("replicas"),
+        given("sqlite.yaml"),
+        given("postgres.yaml"),
+    ] {
+        // `policy/v1` came with Kubernetes 1.21.
+        let objects: Vec<&Value> = objects
+            .iter()
+            .filter(|object| object["kind"] != "PodDisruptionBudget")
+            .collect();
+        let list = json!({"apiVersion": "v1", "kind": "List", "items": objects}).to_string();
+        let applied = kubectl(&["apply", "--dry-run=server", "--filename=-"], &list);
+        assert_eq!(applied.lines().count(), objects.len(), "{applied}");
+    }
+}
+
+#[tokio::test]
+async fn d08_definitions_and_rights_are_the_same_everywhere() {
+    let printed = Command::new(Bin::path("toolwharf"))
+        .args(["kubernetes", "crd"])
+        .output()
+        .unwrap();
+    let printed = String::from_utf8(printed.stdout).unwrap();
+    for file in [
+        "deploy/kustomize/base/crd.yaml",
+        "deploy/helm/toolwharf/crds/mcpservers.yaml",
+    ] {
+        let kept = fs::read_to_string(root(file)).unwrap();
+        assert!(
+            kept == printed,
+            "{file} is not what the code says: toolwharf kubernetes crd > {file}"
+        );
+    }
+    let ours = [given("rbac.yaml"), given("resources.yaml")].concat();
+    for objects in [
+        rendered("default"),
+        rendered("replicas"),
+        given("sqlite.yaml"),
+        given("postgres.yaml"),
+    ] {
+        assert_eq!(rules(objects), rules(&ours));
+    }
+    assert_eq!(rules(rendered("alone")), []);
+    let account = &find(rendered("alone"), "Deployment")["spec"]["template"]["spec"]["automountServiceAccountToken"];
+    assert_eq!(account, false);
+}
+
+#[tokio::test]
+async fn d08_the_chart_and_kustomize_say_the_same_of_the_gateway() {
+    for (chart, overlay) in [("default", "sqlite.yaml"), ("replicas", "postgres.yaml")] {
+        let (ours, theirs) = (container(rendered(chart)), container(given(overlay)));
+        for key in [
+            "args",
+            "startupProbe",
+            "readinessProbe",
+            "livenessProbe",
+            "lifecycle",
+            "resources",
+            "securityContext",
+            "volumeMounts",
+        ] {
+            assert_eq!(ours[key], theirs[key], "{key} of {chart}");
+        }
+        let variables = |container: &Value| {
+            let mut all: Vec<Value> = container["env"].as_array().unwrap().clone();
+            all.sort_by_key(Value::to_string);
+            all
+        };
+        assert_eq!(variables(ours), variables(theirs));
+        let spec = |objects: &[Value]| find(objects, "Deployment")["spec"].clone();
+        let (ours, theirs) = (spec(rendered(chart)), spec(given(overlay)));
+        assert_eq!(
+            (&ours["replicas"], &ours["strategy"]),
+            (&theirs["replicas"], &theirs["strategy"])
+        );
+        for key in [
+            "securityContext",
+            "terminationGracePeriodSeconds",
+            "enableServiceLinks",
+        ] {
+            assert_eq!(
+                ours["template"]["spec"][key], theirs["template"]["spec"][key],
+                "{key}"
+            );
+        }
+        // Half a minute that the gateway takes at most (H11), and the time that it is still found for.
+        let grace = ours["template"]["spec"]["terminationGracePeriodSeconds"].as_u64();
+        assert!(grace >= Some(5 + 30), "{grace:?}");
+    }
+}
+
+#[tokio::test]
+async fn d08_the_settings_of_the_chart_and_of_kustomize_are_usable() {
+    let toml = |objects: &[Value]| {
+        find(objects, "ConfigMap")["data"]["toolwharf.toml"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    };
+    for objects in [
+        rendered("default"),
+        rendered("alone"),
+        rendered("replicas"),
+        given("sqlite.yaml"),
+        given("postgres.yaml"),
+    ] {
+        // No cluster is there; the gateway is, all the same.
+        let setup = Setup::new()
+            .settings(&toml(objects))
+            .env("KUBECONFIG", "/nowhere");
+        let gateway = setup.serve().await;
+        assert_eq!(gateway.at("/healthz").get(&[]).await.status, 200);
+    }
+}
+
+#[tokio::test]
+async fn d08_replicas_have_the_administrator_of_a_variable() {
+    let database = Database::create().await;
+    let token = format!("twh_{}", "5b".repeat(24));
+    let replica = async || {
+        let setup = Setup::new().of_replica(&database, None);
+        setup.env("TOOLWHARF_ADMIN_TOKEN", &token).serve().await
+    };
+    let (first, second) = tokio::join!(replica(), replica());
+    for gateway in [&first, &second] {
+        assert_eq!(gateway.token(), token);
+        let all = Api::admin(gateway)
+            .ok("GET", "/replicas", Value::Null)
+            .await;
+        assert_eq!(all["replicas"].as_array().unwrap().len(), 2);
+        assert!(
+            !gateway.process.stderr().contains(&token),
+            "it is in the log"
+        );
+    }
+    let refused = Setup::new()
+        .of_replica(&database, None)
+        .env("TOOLWHARF_ADMIN_TOKEN", "short")
+        .refused()
+        .await;
+    assert!(
+        refused.contains("TOOLWHARF_ADMIN_TOKEN is no token"),
+        "{refused}"
+    );
+    // It is not kept where it opens nothing: one that is nobody's yet is refused where there are administrators: a key that was revoked does not come back.
+    let other = Setup::new()
+        .of_replica(&database, None)
+        .env("TOOLWHARF_ADMIN_TOKEN", &"x".repeat(40))
+        .refused()
+        .await;
+    assert!(other.contains("the database has administrators"), "{other}");
+}
