@@ -161,6 +161,8 @@ impl Life {
                 },
             }
         };
+        // The end of its streams, which comes now, has it asked for.
+        let asked = *self.shared.requests().borrow() != Stop::No;
         self.ended.cancel();
         if let Some(forward) = self.forward.take() {
             forward.abort();
@@ -172,7 +174,6 @@ impl Life {
             self.pump.abort();
             let _ = (&mut self.pump).await;
         }
-        let asked = *self.shared.requests().borrow() != Stop::No;
         if let Some(note) = note
             && !asked
         {
