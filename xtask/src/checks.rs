@@ -17,7 +17,8 @@ use crate::{
 /// Everything is built with it, so that nothing is built twice; lints are made without it as well.
 pub(crate) const FEATURES: &str = "--features=toolwharf/kubernetes";
 /// What needs a node of Kubernetes: [`soak_kubernetes`].
-const WITHOUT_NODES: &str = "not (binary(scenarios_hosting) & test(/kubernetes/))";
+const WITHOUT_NODES: &str = "not (binary(/^scenarios_(hosting|replicas)$/) & test(/kubernetes/)) \
+                             & not (package(runtime) & binary(kubernetes))";
 
 /// Everything: set-up, checks, one build, all tests.
 pub(crate) fn test(workspace: &Workspace, nextest: &[String]) -> Result<ExitCode> {
