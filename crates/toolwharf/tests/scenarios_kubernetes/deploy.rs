@@ -237,7 +237,7 @@ async fn d08_replicas_have_the_administrator_of_a_variable() {
     let database = Database::create().await;
     let token = format!("twh_{}", "5b".repeat(24));
     let replica = async || {
-        let setup = Setup::new().of_replica(&database, None);
+        let setup = Setup::new().of_replica(database.url(), None);
         setup.env("TOOLWHARF_ADMIN_TOKEN", &token).serve().await
     };
     let (first, second) = tokio::join!(replica(), replica());
@@ -253,7 +253,7 @@ async fn d08_replicas_have_the_administrator_of_a_variable() {
         );
     }
     let refused = Setup::new()
-        .of_replica(&database, None)
+        .of_replica(database.url(), None)
         .env("TOOLWHARF_ADMIN_TOKEN", "short")
         .refused()
         .await;
@@ -263,7 +263,7 @@ async fn d08_replicas_have_the_administrator_of_a_variable() {
     );
     // It is not kept where it opens nothing: one that is nobody's yet is refused where there are administrators: a key that was revoked does not come back.
     let other = Setup::new()
-        .of_replica(&database, None)
+        .of_replica(database.url(), None)
         .env("TOOLWHARF_ADMIN_TOKEN", &"x".repeat(40))
         .refused()
         .await;

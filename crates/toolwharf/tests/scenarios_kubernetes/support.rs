@@ -177,7 +177,7 @@ impl Namespace {
 
     pub(crate) async fn replica(&self, database: &Database, first: Option<&Gateway>) -> Gateway {
         let setup = Setup::new().settings(&self.settings());
-        setup.of_replica(database, first).serve().await
+        setup.of_replica(database.url(), first).serve().await
     }
 }
 
