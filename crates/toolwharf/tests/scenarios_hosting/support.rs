@@ -77,10 +77,6 @@ macro_rules! on_every_platform {
 
 /// What runs the servers of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(
-    not(feature = "kubernetes"),
-    expect(dead_code, reason = "two are platforms with that feature only")
-)]
 pub(crate) enum Platform {
     Process,
     /// Processes as well, and the product's state is in Postgres.
