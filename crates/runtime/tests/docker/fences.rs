@@ -1,5 +1,7 @@
 //! Containers of gateways that are lost: the sentinel ends them, and so does whoever starts the same server next.
 
+#![expect(clippy::unwrap_used, reason = "it is a test")]
+
 use std::collections::BTreeSet;
 
 use model::Provider;
