@@ -64,7 +64,7 @@ mod tests {
             // It may be the same clock.
             (at(1000), at(999), at(1001), 0),
             (at(1300), at(1000), at(1002), 299 * second),
-            (at(1300), at(1001), at(1009), 295 * second),
+            (at(1300), at(1002), at(1008), 295 * second),
             (at(1300), at(1000), at(1008), 295 * second),
             (at(1300), at(1000), at(1000), 300 * second),
             // This machine's clock was set while the database answered.
