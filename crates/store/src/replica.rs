@@ -182,6 +182,13 @@ impl Store {
              WHERE status = 'running'",
             Text(FAILED_OVER),
         )?;
+        // What was changed last may be undone, and everybody's caches are of before.
+        execute!(
+            self.pool.write().await?,
+            "INSERT INTO kb.toolwharf_changes (topic, at)
+             SELECT topic, clock_timestamp()
+             FROM (VALUES ('keys'), ('projects'), ('servers'), ('approvals'), ('logins')) AS t (topic)",
+        )?;
         // At last: whatever is given up before this is begun anew.
         row!(
             self.pool.write().await?,

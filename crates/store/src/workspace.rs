@@ -172,8 +172,9 @@ impl Store {
         let row = row!(
             conn,
             (String, Option<String>, Option<String>),
-            "SELECT status, home, home_host FROM kb.agent_workspaces
-             WHERE id = $1 AND container_type = 'mcp_server'",
+            "SELECT w.status, h.installation, h.host
+             FROM kb.agent_workspaces AS w LEFT JOIN kb.toolwharf_homes AS h ON h.server = w.id
+             WHERE w.id = $1 AND w.container_type = 'mcp_server'",
             Key(id),
         )?;
         let (status, installation, host) = row.ok_or_else(|| Error::not_found(WHAT, id))?;
@@ -192,9 +193,10 @@ impl Store {
         let row = row!(
             self.pool.write().await?,
             Home,
-            "UPDATE kb.agent_workspaces SET home = COALESCE(home, $2), home_host = COALESCE(home_host, $3)
-             WHERE id = $1 AND container_type = 'mcp_server'
-             RETURNING home AS installation, COALESCE(home_host, '') AS host",
+            "INSERT INTO kb.toolwharf_homes AS h (server, installation, host)
+             SELECT id, $2, $3 FROM kb.agent_workspaces WHERE id = $1 AND container_type = 'mcp_server'
+             ON CONFLICT (server) DO UPDATE SET installation = h.installation
+             RETURNING installation, host",
             Key(id),
             Key(&home.installation),
             Text(&home.host),

@@ -2,9 +2,12 @@
 -- database while gateways are upgraded one after the other.
 ALTER TABLE kb.schema_migrations ADD COLUMN needs BIGINT;
 
--- Where the volumes of a server are that cannot follow it: the id of a data directory, and the name of its host. NULL: nowhere yet.
-ALTER TABLE kb.agent_workspaces ADD COLUMN home TEXT COLLATE "C";
-ALTER TABLE kb.agent_workspaces ADD COLUMN home_host TEXT;
+-- Where the volumes of a registered server are that cannot follow it: the id of a data directory, and the name of its host.
+CREATE TABLE kb.toolwharf_homes (
+    server TEXT COLLATE "C" NOT NULL PRIMARY KEY REFERENCES kb.agent_workspaces (id) ON DELETE CASCADE,
+    installation TEXT COLLATE "C" NOT NULL,
+    host TEXT NOT NULL
+);
 
 -- A definition that was agreed to, on whichever replica.
 CREATE TRIGGER toolwharf_changed AFTER INSERT ON kb.tool_changes
