@@ -456,13 +456,7 @@ impl Step {
 
     fn boot(&mut self, last: Last) -> Phase {
         self.state.last = last;
-        let start = match self.state.rules.restart {
-            RestartPolicy::Always => true,
-            RestartPolicy::UnlessStopped => last != Last::ByHand,
-            RestartPolicy::OnFailure => matches!(last, Last::Up | Last::Failed),
-            RestartPolicy::No => false,
-        };
-        if start {
+        if last.starts_again(self.state.rules.restart) {
             self.state.last = Last::Up;
             return self.launch(true);
         }
@@ -688,6 +682,17 @@ impl State {
 }
 
 impl Last {
+    /// Whether a server that was left so is started when the product is.
+    #[must_use]
+    pub fn starts_again(self, restart: RestartPolicy) -> bool {
+        match restart {
+            RestartPolicy::Always => true,
+            RestartPolicy::UnlessStopped => self != Self::ByHand,
+            RestartPolicy::OnFailure => matches!(self, Self::Up | Self::Failed),
+            RestartPolicy::No => false,
+        }
+    }
+
     /// How a server was left of which this word was saved; `None` if none was.
     #[must_use]
     pub fn from_word(word: &str) -> Option<Self> {

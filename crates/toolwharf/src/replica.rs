@@ -347,6 +347,11 @@ impl Replica {
         Ok((fence, member.lost.clone()))
     }
 
+    /// Whether it has a lease, as far as it knows.
+    pub(crate) fn holds(&self, name: &str) -> bool {
+        self.member().held.lock().contains_key(name)
+    }
+
     /// The fences of all leases that are held.
     ///
     /// # Errors

@@ -64,15 +64,21 @@ pub(crate) struct Leases {
 }
 
 impl Leases {
-    /// Why this replica may not run a server that no other runs, if it is registered.
-    async fn hindrance(&self, server: &ServerSpec) -> Result<Option<String>, String> {
+    /// Why this replica may not begin to run a server that no other runs, if it is registered. What becomes of one that it runs, or has
+    /// stopped, it decides by itself.
+    async fn hindrance(&self, server: &ServerSpec, lease: &str) -> Result<Option<String>, String> {
         let Some(id) = server.registered_as() else {
             return Ok(None);
         };
+        if self.peers.replica.holds(lease) {
+            return Ok(None);
+        }
         let left = Box::pin(self.store.workspace_left(id)).await;
         let (status, home) = left.map_err(|error| error.to_string())?;
         let home = home.filter(|home| home.installation != self.home.installation);
-        Ok(match Last::from_word(&status) {
+        let restart = server.restart.unwrap_or_default();
+        let last = Last::from_word(&status).filter(|last| !last.starts_again(restart));
+        Ok(match last {
             Some(Last::ByHand) => Some("it was stopped by hand; start it to have it again".into()),
             Some(Last::Finished) => Some("it has ended, and is not to be restarted".into()),
             Some(Last::Failed) => Some("it has failed, and is not to be restarted".into()),
@@ -141,7 +147,7 @@ impl Gate for Leases {
     fn enter<'a>(&'a self, server: &'a ServerSpec) -> BoxFuture<'a, Result<Runs, String>> {
         Box::pin(async move {
             let lease = lease_of(server);
-            let row = match Box::pin(self.hindrance(server)).await? {
+            let row = match Box::pin(self.hindrance(server, &lease)).await? {
                 Some(why) => {
                     let holder = Box::pin(self.peers.replica.holder(&lease)).await;
                     match holder.map_err(|error| error.to_string())? {

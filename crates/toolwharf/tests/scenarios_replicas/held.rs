@@ -184,7 +184,8 @@ async fn d03_a_server_whose_volumes_cannot_follow_is_blocked_until_its_host_is_b
 async fn d03_a_server_that_was_stopped_stays_stopped() {
     let database = database().await;
     let mut runs = replica(database.url(), None).await;
-    let hosted = Hosted::register(&runs).await;
+    let policy = json!({"restart_policy": "unless-stopped"});
+    let hosted = Hosted::register_with(&runs, policy).await;
     let mut other = replica(database.url(), Some(&runs)).await;
     let order = async |at: &Gateway, order: &str| {
         let path = format!("/mcp/servers/{}/{order}", hosted.id);
