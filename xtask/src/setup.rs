@@ -427,7 +427,7 @@ mod tests {
         let tools: Vec<&Tool> = TOOLS.iter().filter(|tool| tool.name != "git").collect();
         let text = how_to_install(&tools, true).unwrap();
         assert!(
-            text.ends_with("sudo apt-get install -y nodejs npm python3 python3-venv postgresql docker.io runsc bubblewrap busybox-static e2fsprogs faketime etcd-server openssl golang-1.19-go nginx-light chromium chromium-driver fonts-dejavu-core"),
+            text.ends_with("sudo apt-get install -y nodejs npm python3 python3-venv postgresql docker.io runsc bubblewrap busybox-static e2fsprogs faketime etcd-server openssl golang-1.19-go nginx-light openssl socat chromium chromium-driver fonts-dejavu-core"),
             "{text}"
         );
         assert!(
