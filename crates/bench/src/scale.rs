@@ -6,8 +6,7 @@
 
 mod simulate;
 
-use std::fs::{self, File};
-use std::io::Write as _;
+use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -17,6 +16,7 @@ use testkit::postgres::Database;
 use tokio::time::{Instant, sleep};
 
 use crate::echo::Era;
+use crate::run::audit::waits_for_disk;
 use crate::run::calls::{Chain, Side, through_replica};
 use crate::run::load::Round;
 use crate::run::part;
@@ -274,7 +274,7 @@ async fn of_fleet(database: &Database, fleet: &[Chain], calls: u64) -> anyhow::R
         batch: batch.max(0.0),
         row: row.max(0.0),
         idle: idle.cpu / idle.seconds / fleet.len() as f64,
-        flush: wait_for_disk()?,
+        flush: median(waits_for_disk(tempfile::tempdir()?.path())?) / 1e6,
         connections: connections / fleet.len() as f64,
         log: many.log / many_calls,
         gateway: median(many_rounds.iter().map(Round::cpu_per_call).collect()) / 1e6,
@@ -306,17 +306,4 @@ fn parent(pid: u32) -> anyhow::Result<u32> {
     let line = status.lines().find_map(|line| line.strip_prefix("PPid:"));
     line.and_then(|line| line.trim().parse().ok())
         .context("a process has no parent")
-}
-
-/// What it takes to append 4 KiB to a file and have them on the disk, in seconds.
-fn wait_for_disk() -> anyhow::Result<f64> {
-    let mut file: File = tempfile::tempfile()?;
-    let mut waits = Vec::new();
-    for _ in 0..200 {
-        let started = Instant::now();
-        file.write_all(&[7; 4096])?;
-        file.sync_data()?;
-        waits.push(started.elapsed().as_secs_f64());
-    }
-    Ok(median(waits))
 }

@@ -60,7 +60,7 @@ impl Key {
             .map_err(|_| CannotOpen)
     }
 
-    /// What it is known by: says nothing of the key.
+    /// An id of the key, from which the key cannot be found.
     fn id(&self, purpose: &[u8]) -> String {
         let mut hash = Sha256::new();
         hash.update(purpose);

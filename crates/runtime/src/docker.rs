@@ -100,7 +100,7 @@ pub struct Options {
     pub install: String,
     /// Tells this run from earlier ones.
     pub run: String,
-    /// What has containers killed when this process cannot do it any more.
+    /// Has the sentinel kill containers when this process no longer can.
     pub guests: Guests,
     /// Where volumes with a limit are kept.
     pub dir: PathBuf,

@@ -166,7 +166,7 @@ async fn compare(driver: &mut Driver, recorded: Chain) -> anyhow::Result<(Pair, 
 }
 
 /// What it takes to append 4 KiB to a file and have them on the disk, several times, in microseconds.
-fn waits_for_disk(dir: &Path) -> anyhow::Result<Vec<f64>> {
+pub(crate) fn waits_for_disk(dir: &Path) -> anyhow::Result<Vec<f64>> {
     let mut file = File::options()
         .create(true)
         .append(true)
