@@ -18,7 +18,7 @@ use crate::{
 pub(crate) const FEATURES: &str = "--features=toolwharf/kubernetes";
 /// What needs a node of Kubernetes: [`soak_kubernetes`].
 const WITHOUT_NODES: &str = "not (binary(/^scenarios_(hosting|replicas)$/) & test(/kubernetes/)) \
-                             & not (package(runtime) & binary(kubernetes))";
+                             & not (package(runtime) & binary(kubernetes)) & not test(/::d07_kubernetes/)";
 
 /// Everything: set-up, checks, one build, all tests.
 pub(crate) fn test(workspace: &Workspace, nextest: &[String]) -> Result<ExitCode> {

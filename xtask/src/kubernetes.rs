@@ -510,12 +510,13 @@ impl Own {
             .run_for_effect()
     }
 
-    /// Imports what tests run: `busybox`, `scripted` and `conformance` (testkit's servers), and `everything` (npm's
-    /// server-everything).
+    /// Imports what tests run: `busybox`, `scripted` and `conformance` (testkit's servers), `everything` (npm's
+    /// server-everything), and `toolwharf`.
     fn images(&self, workspace: &Workspace) -> Result<()> {
-        let build = workspace.cargo(&["build", "--quiet", "--package=testkit"]);
-        let bins = ["--bin=testkit-scripted", "--bin=testkit-conformance"];
-        build.args(bins).run()?;
+        let packages = ["--package=testkit", "--package=toolwharf"];
+        let build = workspace.cargo(&["build", "--quiet", crate::checks::FEATURES]);
+        let build = build.args(packages).args(["--bins"]);
+        build.run()?;
         let pause = self.at("pause");
         fs::write(self.at("pause.c"), include_str!("kubernetes/pause.c"))?;
         let gcc = Cmd::new("gcc").args(["-O2", "-static", "-o"]);
@@ -574,6 +575,16 @@ impl Own {
             &["/node_modules/node/bin/node"],
             &["/node_modules/@modelcontextprotocol/server-everything/dist/index.js"],
         )?;
+
+        // Toolwharf itself, as `deploy/Dockerfile` makes it, and a server that it can run.
+        let own = with_libraries(tar(), &target.join("toolwharf"))?;
+        let own = own.arg("-C").arg(&target);
+        let own = own.args(["toolwharf", "testkit-scripted"]);
+        let own = own
+            .arg("-C")
+            .arg(self.at("busybox"))
+            .args(["bin/sleep", "bin/cat"]);
+        self.import("toolwharf:1", own, &["/toolwharf"], &[])?;
 
         let busybox = Cmd::new("tar").args(["--create", "-C"]);
         let busybox = busybox.arg(self.at("busybox")).arg("bin");

@@ -58,6 +58,25 @@ fn the_floor_is_measured_against_itself_in_every_case() {
     );
 }
 
+/// With both sides in the same minutes, a build for debugging has the same ratio.
+#[test]
+fn d10_a_call_costs_no_more_with_three_replicas() {
+    assert!(
+        std::env::var_os("TOOLWHARF_TEST_POSTGRES").is_some(),
+        "there is no Postgres; `cargo xtask postgres -- cargo nextest run` has one"
+    );
+    let output = Command::new(env!("CARGO_BIN_EXE_bench"))
+        .args(["run", "--quick", "--only", "-in-turn"])
+        .output()
+        .expect("bench is started");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    println!("{stdout}");
+    // With sessions and without, recorded and not.
+    assert_eq!(stdout.matches("≤ ×1.10  ok").count(), 4, "{stdout}{stderr}");
+    assert!(output.status.success(), "{stdout}{stderr}");
+}
+
 #[test]
 fn an_unknown_case_and_a_missing_product_are_errors() {
     for (arguments, says) in [

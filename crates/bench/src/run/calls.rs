@@ -256,8 +256,8 @@ pub(crate) struct Side<'a> {
     work: Work,
     /// Others that clients are divided over.
     others: Vec<(&'a str, u32)>,
-    /// How many, if not as many as the other side has.
-    clients: Option<usize>,
+    /// Processes whose CPU time counts, though nobody calls them.
+    idle: Vec<u32>,
 }
 
 impl<'a> Side<'a> {
@@ -268,7 +268,7 @@ impl<'a> Side<'a> {
             pid,
             work,
             others: Vec::new(),
-            clients: None,
+            idle: Vec::new(),
         }
     }
 
@@ -291,19 +291,19 @@ impl<'a> Side<'a> {
         self
     }
 
-    /// Has so many clients, whatever the other side has.
-    pub(crate) fn of(self, clients: usize) -> Self {
-        let clients = Some(clients);
-        Self { clients, ..self }
+    /// What that one does meanwhile, without any calls, is counted as well.
+    pub(crate) fn counting(mut self, chain: &Chain) -> Self {
+        self.idle.push(chain.proxy.pid);
+        self
     }
 
     pub(crate) async fn connect(&self, era: Era, clients: usize) -> anyhow::Result<Load> {
-        let clients = self.clients.unwrap_or(clients);
         let each = clients.div_ceil(1 + self.others.len());
         let mut load = Load::connect(self.url, self.pid, era, each, &self.work).await?;
         for (url, pid) in &self.others {
             load = load.beside(Load::connect(url, *pid, era, each, &self.work).await?);
         }
+        load.count(&self.idle);
         Ok(load)
     }
 }

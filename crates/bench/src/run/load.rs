@@ -146,6 +146,11 @@ impl Load {
         self
     }
 
+    /// Counts the CPU time of these processes as well.
+    pub(crate) fn count(&mut self, pids: &[u32]) {
+        self.pids.extend(pids);
+    }
+
     fn cpu_time(&self) -> anyhow::Result<u64> {
         self.pids.iter().map(|pid| proc::cpu_time(*pid)).sum()
     }

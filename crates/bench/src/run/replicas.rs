@@ -1,12 +1,13 @@
-//! What three replicas cost beside one: the same calls, divided over them, on the same Postgres server.
+//! What three replicas cost beside one: the same calls, on the same Postgres server. The CPU time is that of all three gateways, what they do for
+//! being several included: leases that are renewed, and looks at what others changed.
 //!
-//! Each side has a database of its own. Clients are divided evenly, as a balancer does that keeps connections, and come back to the replica
-//! that has their session. The CPU time is that of all three gateways, what they do for being several included: leases that are renewed, and
-//! looks at what others changed.
+//! Replicas have a machine each, and here they share one. Three processes that work at the same time take turns on its processors, and find
+//! their caches full of one another's data; that is as dear for three gateways that know nothing of each other. So there are three comparisons:
 //!
-//! What happens at the same time costs less: requests that are read at one look, records that are written as one batch. So three are compared with one
-//! that has as many clients as each of them. With as many clients in all (`spread`), the figure tells what it costs that less happens at the
-//! same time at each, and has no bound.
+//! - `in-turn`: all clients call one of the three, then all the next, beside one gateway with the same clients;
+//! - `at-once`: clients are divided over three, as a balancer does that keeps connections, beside three gateways that each have a database alone;
+//! - `spread`: the same, beside one gateway with all clients. It tells what it costs that less happens at the same time at each, on one
+//!   machine, and has no bound: requests that are read at one look, and records that are written as one batch, cost less.
 
 use testkit::postgres::Database;
 
@@ -19,60 +20,110 @@ use super::{Driver, Product};
 use crate::echo::Era;
 
 const REPLICAS: usize = 3;
-/// Of three, and of one of them.
+/// Of all three.
 const CLIENTS: usize = 96;
+/// Of one at a time.
 const EACH: usize = CLIENTS / REPLICAS;
-/// CPU per call of three, divided by that of one (D10).
+/// CPU per call of three, divided by that of what they are compared with (D10).
 const RATIO: f64 = 1.1;
 
 const CPU: Figure = figure(
-    "CPU per call, 96 clients",
+    "CPU per call",
     "µs",
     Bound::Ratio(RATIO),
     Round::cpu_per_call,
 );
-const CPU_TOLD: Figure = figure(
-    "CPU per call, 96 clients",
-    "µs",
-    Bound::None,
-    Round::cpu_per_call,
-);
+const CPU_TOLD: Figure = figure("CPU per call", "µs", Bound::None, Round::cpu_per_call);
 const RATE: Figure = figure(
-    "calls per second, 96 clients",
+    "calls per second",
     "1/s",
     Bound::None,
     Round::calls_per_second,
 );
 
-/// One comparison.
-struct Case {
-    name: &'static str,
-    era: Era,
-    recorded: bool,
-    /// Clients of the one.
-    of_one: usize,
+/// What three replicas are compared with, and how clients come to them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Beside {
+    /// All clients at one replica, then at the next; one gateway with the same clients.
+    InTurn,
+    /// Clients divided over all; three gateways that have nothing in common.
+    AtOnce,
+    /// Clients divided over all; one gateway.
+    Spread,
 }
 
-const fn case(name: &'static str, era: Era, recorded: bool, of_one: usize) -> Case {
+/// One comparison.
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    era: Era,
+    recorded: bool,
+    beside: Beside,
+}
+
+const fn case(name: &'static str, era: Era, recorded: bool, beside: Beside) -> Case {
     Case {
         name,
         era,
         recorded,
-        of_one,
+        beside,
     }
 }
 
-const CASES: [Case; 6] = [
-    case("replicas-sessions", Era::Legacy, false, EACH),
-    case("replicas-modern", Era::Modern, false, EACH),
-    case("replicas-modern-spread", Era::Modern, false, CLIENTS),
-    case("replicas-sessions-recorded", Era::Legacy, true, EACH),
-    case("replicas-modern-recorded", Era::Modern, true, EACH),
+pub(crate) const CASES: [Case; 10] = [
+    case(
+        "replicas-sessions-in-turn",
+        Era::Legacy,
+        false,
+        Beside::InTurn,
+    ),
+    case(
+        "replicas-modern-in-turn",
+        Era::Modern,
+        false,
+        Beside::InTurn,
+    ),
+    case(
+        "replicas-sessions-at-once",
+        Era::Legacy,
+        false,
+        Beside::AtOnce,
+    ),
+    case(
+        "replicas-modern-at-once",
+        Era::Modern,
+        false,
+        Beside::AtOnce,
+    ),
+    case("replicas-modern-spread", Era::Modern, false, Beside::Spread),
+    case(
+        "replicas-sessions-recorded-in-turn",
+        Era::Legacy,
+        true,
+        Beside::InTurn,
+    ),
+    case(
+        "replicas-modern-recorded-in-turn",
+        Era::Modern,
+        true,
+        Beside::InTurn,
+    ),
+    case(
+        "replicas-sessions-recorded-at-once",
+        Era::Legacy,
+        true,
+        Beside::AtOnce,
+    ),
+    case(
+        "replicas-modern-recorded-at-once",
+        Era::Modern,
+        true,
+        Beside::AtOnce,
+    ),
     case(
         "replicas-modern-recorded-spread",
         Era::Modern,
         true,
-        CLIENTS,
+        Beside::Spread,
     ),
 ];
 
@@ -90,17 +141,36 @@ pub(crate) async fn run(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
     }
     let mut rows = Vec::new();
     for recorded in [false, true] {
-        let databases = (Database::create().await, Database::create().await);
-        let one = fleet(driver, &databases.0, 1, recorded).await?;
-        let three = fleet(driver, &databases.1, REPLICAS, recorded).await?;
+        let cases = CASES.iter().filter(|case| case.recorded == recorded);
+        let cases: Vec<&Case> = cases.filter(|case| driver.wants(case.name)).collect();
+        if cases.is_empty() {
+            continue;
+        }
+        let settings = if recorded { "" } else { NO_AUDIT };
+        let databases: [Database; 1 + REPLICAS] = [
+            Database::create().await,
+            Database::create().await,
+            Database::create().await,
+            Database::create().await,
+        ];
+        let (shared, own) = databases.split_first().expect("one is shared");
+        let mut started = Vec::new();
+        for database in own {
+            started.push(gateway(driver, database, settings, None).await?);
+        }
+        for at in 0..REPLICAS {
+            let first = (at > 0).then(|| &started[REPLICAS]);
+            started.push(gateway(driver, shared, settings, first).await?);
+        }
+        let (strangers, replicas) = started.split_at(REPLICAS);
         let mut measured = Ok(());
-        for case in CASES.iter().filter(|case| case.recorded == recorded) {
-            match compare(driver, &one, &three, case).await {
+        for case in cases {
+            match compare(driver, strangers, replicas, case).await {
                 Ok(pair) => rows.extend(rows_of(case, &pair)),
                 Err(error) => measured = Err(error.context(case.name)),
             }
         }
-        for chain in one.into_iter().chain(three) {
+        for chain in started {
             chain.stop().await;
         }
         measured?;
@@ -109,54 +179,59 @@ pub(crate) async fn run(driver: &mut Driver) -> anyhow::Result<Vec<Row>> {
 }
 
 fn rows_of(case: &Case, pair: &Pair) -> [Row; 2] {
-    let is_bound = case.of_one == EACH;
-    let mut rows =
-        [if is_bound { &CPU } else { &CPU_TOLD }, &RATE].map(|figure| pair.row(case.name, figure));
-    rows[0].note = format!(
-        "beside one gateway with {} clients; {}",
-        case.of_one,
-        pair.note()
-    );
+    let (cpu, what) = match case.beside {
+        Beside::InTurn => (&CPU, "one gateway, 32 clients"),
+        Beside::AtOnce => (&CPU, "three that are not replicas, 96 clients"),
+        Beside::Spread => (&CPU_TOLD, "one gateway, 96 clients"),
+    };
+    let mut rows = [cpu, &RATE].map(|figure| pair.row(case.name, figure));
+    rows[0].note = format!("beside {what}; {}", pair.note());
     rows
 }
 
-/// So many gateways on a database, each with an echo server.
-async fn fleet(
+/// A gateway on a database, with an echo server; one after the first of several shares its keys.
+async fn gateway(
     driver: &Driver,
     database: &Database,
-    count: usize,
-    recorded: bool,
-) -> anyhow::Result<Vec<Chain>> {
-    let audit = if recorded { "" } else { NO_AUDIT };
-    let settings = format!("database_url = {:?}\n{audit}", database.url());
-    let mut fleet: Vec<Chain> = Vec::new();
-    for _ in 0..count {
-        let chain = match &driver.product {
-            Product::Floor => calls::floor(Transport::Stdio, Era::Legacy).await?,
-            Product::Toolwharf(program) => {
-                through_replica(program, &settings, fleet.first()).await?
-            }
-        };
-        fleet.push(chain);
+    settings: &str,
+    first: Option<&Chain>,
+) -> anyhow::Result<Chain> {
+    let settings = format!("database_url = {:?}\n{settings}", database.url());
+    match &driver.product {
+        Product::Floor => calls::floor(Transport::Stdio, Era::Legacy).await,
+        Product::Toolwharf(program) => through_replica(program, &settings, first).await,
     }
-    Ok(fleet)
 }
 
 async fn compare(
     driver: &mut Driver,
-    one: &[Chain],
-    three: &[Chain],
+    strangers: &[Chain],
+    replicas: &[Chain],
     case: &Case,
 ) -> anyhow::Result<Pair> {
-    let [first, others @ ..] = three else {
-        anyhow::bail!("there are no replicas");
-    };
-    let floor = Side::echo(&one[0], case.era).await?.of(case.of_one);
-    let mut product = Side::echo(first, case.era).await?;
-    for other in others {
-        product = product.beside(other);
-    }
     let size = driver.effort.size();
-    let rounds = (size.rounds, size.calls);
-    interleave(driver, &floor, &product, (case.era, CLIENTS), rounds).await
+    let one = Side::echo(&strangers[0], case.era).await?;
+    let (floor, clients) = match case.beside {
+        Beside::InTurn => {
+            let rounds = (size.rounds.div_ceil(REPLICAS), size.calls);
+            let mut all = Pair::default();
+            for called in replicas {
+                let mut product = Side::echo(called, case.era).await?;
+                for other in replicas {
+                    if !std::ptr::eq(called, other) {
+                        product = product.counting(other);
+                    }
+                }
+                let load = (case.era, EACH);
+                all.extend(interleave(driver, &one, &product, load, rounds).await?);
+            }
+            return Ok(all);
+        }
+        Beside::AtOnce => (strangers[1..].iter().fold(one, Side::beside), CLIENTS),
+        Beside::Spread => (one, CLIENTS),
+    };
+    let product = Side::echo(&replicas[0], case.era).await?;
+    let product = replicas[1..].iter().fold(product, Side::beside);
+    let load = (case.era, clients);
+    interleave(driver, &floor, &product, load, (size.rounds, size.calls)).await
 }

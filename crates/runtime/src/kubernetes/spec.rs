@@ -433,7 +433,7 @@ fn locked_down(cpu_millis: u32, memory: u64) -> Container {
     let requests = BTreeMap::from([
         (
             "cpu".to_owned(),
-            Quantity(format!("{}m", cpu_millis.min(10))),
+            Quantity(format!("{}m", cpu_millis.min(5))),
         ),
         (
             "memory".to_owned(),

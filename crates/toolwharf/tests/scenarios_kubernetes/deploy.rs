@@ -1,14 +1,14 @@
 //! Toolwharf itself on Kubernetes: what is in `deploy/` is what Kubernetes takes, and what the code needs.
 
-use std::{fs, path::PathBuf, process::Command, sync::LazyLock};
+use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf, process::Command, sync::LazyLock};
 
 use serde_json::{Value, json};
-use testkit::{Bin, postgres::Database};
+use testkit::{Bin, DEADLINE, RawClient, postgres::Database, wait_for};
 
 use crate::{
     api::Api,
     common::Setup,
-    support::{define, kubectl, try_kubectl},
+    support::{LONG, define, kubectl, try_kubectl},
 };
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
@@ -268,4 +268,118 @@ async fn d08_replicas_have_the_administrator_of_a_variable() {
         .refused()
         .await;
     assert!(other.contains("the database has administrators"), "{other}");
+}
+
+/// The gateway that the chart makes, reached as a client of the cluster reaches it.
+struct Inside {
+    url: String,
+    token: String,
+}
+
+impl Inside {
+    /// Waits for a pod of the deployment that is ready.
+    async fn ready() -> Self {
+        let namespaced = |args: &[&str]| kubectl(&[&["--namespace=gateway"], args].concat(), "");
+        namespaced(&[
+            "rollout",
+            "status",
+            "deployment/toolwharf",
+            "--timeout=120s",
+        ]);
+        let pods = namespaced(&[
+            "get",
+            "pods",
+            "--selector=app.kubernetes.io/name=toolwharf",
+            "--output=jsonpath={.items[*].status.podIP}",
+        ]);
+        let token = namespaced(&[
+            "exec",
+            "deployment/toolwharf",
+            "--",
+            "cat",
+            "/var/lib/toolwharf/admin-token",
+        ]);
+        Self {
+            url: format!("http://{}:6280", pods.trim()),
+            token: token.trim().to_owned(),
+        }
+    }
+
+    async fn ask(&self, method: &str, path: &str, body: Value) -> Value {
+        let client = RawClient::new(&format!("{}/api/v1{path}", self.url));
+        let bearer = format!("Bearer {}", self.token);
+        // The name of its service.
+        let headers = [("host", "toolwharf"), ("authorization", &bearer)];
+        let answer = client.send(method.parse().unwrap(), &headers, body.to_string());
+        let reply = answer.await.collect(DEADLINE).await;
+        assert!(reply.status.is_success(), "{path}: {}", reply.text());
+        serde_json::from_str(&reply.text()).unwrap_or_default()
+    }
+
+    async fn echoes(&self, id: &str) {
+        let asked = json!({"method": "tools/call", "params": {"name": "echo", "arguments": {"text": "hello"}}});
+        let told = self
+            .ask("POST", &format!("/mcp/servers/{id}/call"), asked)
+            .await;
+        assert!(told.to_string().contains("hello"), "{told}");
+    }
+}
+
+/// The chart with SQLite and without the provider: pods of the cluster of tests have no way to its API server.
+#[tokio::test]
+async fn d07_kubernetes_the_chart_starts_a_gateway_that_keeps_what_it_knows() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    fs::create_dir(&data).unwrap();
+    for path in [dir.path(), &data] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
+    }
+    // A volume on the disk, as a storage class would make it: Kubernetes gives no `hostPath` to a group.
+    let volume = json!({
+        "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "chart"},
+        "spec": {
+            "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": "chart",
+            "hostPath": {"path": data},
+        },
+    });
+    try_kubectl(&["create", "namespace", "gateway"], "");
+    let mut objects = rendered("started").to_vec();
+    objects.push(volume);
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": objects.iter().filter(|object| {
+        // `policy/v1` came with Kubernetes 1.21.
+        object["kind"] != "PodDisruptionBudget"
+    }).collect::<Vec<_>>()});
+    kubectl(&["apply", "--filename=-"], &list.to_string());
+
+    let inside = Inside::ready().await;
+    let entry = json!({"name": "kept", "command": "/testkit-scripted", "args": ["--name", "kept"]});
+    let registered = inside.ask("POST", "/mcp/servers", entry).await;
+    let id = registered["id"].as_str().unwrap().to_owned();
+    let running = async |inside: &Inside| {
+        wait_for("the server to run", LONG, async || {
+            let told = inside
+                .ask("GET", &format!("/mcp/servers/{id}"), Value::Null)
+                .await;
+            told["status"] == "running"
+        })
+        .await;
+        inside.echoes(&id).await;
+    };
+    running(&inside).await;
+
+    // Its pod goes, with all that is not in the volume.
+    kubectl(
+        &[
+            "--namespace=gateway",
+            "delete",
+            "pod",
+            "--selector=app.kubernetes.io/name=toolwharf",
+        ],
+        "",
+    );
+    let again = Inside::ready().await;
+    assert_eq!(again.token, inside.token);
+    running(&again).await;
+    kubectl(&["delete", "namespace", "gateway"], "");
+    kubectl(&["delete", "persistentvolume", "chart"], "");
 }

@@ -12,6 +12,13 @@ from helm_python import chart
 VALUES = {
     "default": {},
     "alone": {"provider": {"enabled": False}, "resources": {"enabled": False}},
+    # What starts on the cluster of tests, where pods have no way to the API server.
+    "started": {
+        "image": {"repository": "toolwharf-test/toolwharf", "tag": "1"},
+        "provider": {"enabled": False},
+        "resources": {"enabled": False},
+        "persistence": {"storageClass": "chart"},
+    },
     "replicas": {"replicas": 3, "database": {"secret": "toolwharf"}, "servers": {"namespace": "servers"}},
 }
 
