@@ -75,11 +75,11 @@ use std::sync::Arc;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use model::Provider;
-use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 
 use self::engine::Engine;
 pub use self::swarm::{Options as SwarmOptions, Swarm};
+use crate::apart;
 use crate::ports::Ports;
 use crate::process::Guests;
 use crate::turns::Turns;
@@ -182,20 +182,10 @@ impl Runtime for Docker {
     }
 
     fn launch(&self, unit: Unit) -> BoxFuture<'_, Result<Instance, Error>> {
-        // A task of its own: a call that the daemon is busy with must not be forgotten half-way.
-        // Where nobody takes the instance, it is dropped, and that ends it.
-        let (mut done, result) = oneshot::channel();
         let inner = Arc::clone(&self.0);
-        self.0.tasks.spawn(async move {
-            let launched = inner.launch(&unit, done.closed()).await;
-            let _ = done.send(launched);
-        });
-        async {
-            result
-                .await
-                .unwrap_or_else(|_| Err(Error::Failed("the launch was given up".to_owned())))
-        }
-        .boxed()
+        apart::launched(&self.0.tasks, |unwanted| async move {
+            inner.launch(&unit, unwanted.cancelled()).await
+        })
     }
 
     fn sweep(&self) -> BoxFuture<'_, Result<usize, Error>> {

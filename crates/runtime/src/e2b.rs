@@ -42,10 +42,10 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use model::Hidden;
-use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 
 use self::api::Api;
+use crate::apart;
 use crate::turns::Turns;
 use crate::unit::{Error, Instance, Runtime, Unit};
 
@@ -127,19 +127,8 @@ impl Runtime for E2b {
     }
 
     fn launch(&self, unit: Unit) -> BoxFuture<'_, Result<Instance, Error>> {
-        // A task of its own: a sandbox that is being made must not be forgotten half-way. Where nobody takes the
-        // instance, it is dropped, and that ends it.
-        let (done, result) = oneshot::channel();
         let inner = Arc::clone(&self.0);
-        self.0.tasks.spawn(async move {
-            let _ = done.send(inner.launch(&unit).await);
-        });
-        async {
-            result
-                .await
-                .unwrap_or_else(|_| Err(Error::Failed("the launch was given up".to_owned())))
-        }
-        .boxed()
+        apart::launched(&self.0.tasks, |_| async move { inner.launch(&unit).await })
     }
 
     fn sweep(&self) -> BoxFuture<'_, Result<usize, Error>> {

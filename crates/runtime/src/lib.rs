@@ -30,6 +30,7 @@ pub mod process;
 pub mod sandbox;
 pub mod sentinel;
 
+mod apart;
 mod egress;
 mod handle;
 mod host;

@@ -138,7 +138,7 @@ impl Store {
         )
     }
 
-    /// Where other replicas reach the one that has the newest run of a conversation under way, if one has.
+    /// Where the replica is reached, other than this one, that has the newest run of a conversation under way, if one has.
     pub async fn run_place(
         &self,
         project: Option<&ProjectId>,
@@ -153,9 +153,11 @@ impl Store {
             "SELECT replica.address FROM kb.agent_runs AS run
              JOIN kb.toolwharf_replicas AS replica ON replica.process = run.process
              WHERE run.status = 'running' AND run.conversation_id = $1 AND COALESCE(run.project_id, '') = $2
+                 AND run.process <> $3
              ORDER BY run.id DESC LIMIT 1",
             Key(conversation),
             crate::project::scope(project),
+            Key(&self.process),
         )?;
         Ok(row.and_then(|(address,)| address))
     }

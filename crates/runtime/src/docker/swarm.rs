@@ -46,10 +46,10 @@ use std::sync::Arc;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
-use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 
 use super::engine::Engine;
+use crate::apart;
 use crate::ports::Ports;
 use crate::turns::Turns;
 use crate::unit::{Error, Fences, Instance, Runtime, Unit};
@@ -130,20 +130,10 @@ impl Runtime for Swarm {
     }
 
     fn launch(&self, unit: Unit) -> BoxFuture<'_, Result<Instance, Error>> {
-        // A task of its own: a service that is being made must not be forgotten half-way. Where nobody takes the instance,
-        // it is dropped, and that ends it.
-        let (mut done, result) = oneshot::channel();
         let inner = Arc::clone(&self.0);
-        self.0.tasks.spawn(async move {
-            let launched = inner.launch(&unit, done.closed()).await;
-            let _ = done.send(launched);
-        });
-        async {
-            result
-                .await
-                .unwrap_or_else(|_| Err(Error::Failed("the launch was given up".to_owned())))
-        }
-        .boxed()
+        apart::launched(&self.0.tasks, |unwanted| async move {
+            inner.launch(&unit, unwanted.cancelled()).await
+        })
     }
 
     fn sweep(&self) -> BoxFuture<'_, Result<usize, Error>> {

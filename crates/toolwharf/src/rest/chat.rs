@@ -73,12 +73,16 @@ pub(super) async fn chat(
     let mut turn = rest.agents.turn()?;
     let (id, place, conversation) = match asked.conversation {
         Some(id) => {
+            let busy = "a turn of this conversation is under way: wait for its end";
             // Before it is read: a turn that is under way has not written yet.
             if !turn.of(project.as_ref(), &id) {
-                let busy = "a turn of this conversation is under way: wait for its end";
                 return Err(Problem::new(409, busy));
             }
             let (row, conversation) = kept(store.conversation_get(project.as_ref(), &id).await?)?;
+            // After it is read: one that begins on another replica from now on changes the revision.
+            if store.run_place(project.as_ref(), &id).await?.is_some() {
+                return Err(Problem::new(409, busy));
+            }
             let (title, revision) = (row.title, Some(row.revision));
             (row.id, Place { title, revision }, conversation)
         }

@@ -14,7 +14,7 @@ use crate::{
 const SESSIONS: usize = 1000;
 /// Clients that go on at the same time.
 const CLIENTS: usize = 20;
-/// D02: from the next request of a session to its answer.
+/// D02: from the death to the last session's first answer.
 const TAKEN_UP: Duration = Duration::from_secs(5);
 /// What a session may take where it is taken up, in KiB.
 const KIBIBYTES: u64 = 16;
@@ -68,8 +68,7 @@ async fn d02_a_thousand_sessions_are_taken_up_at_once() {
     eprintln!(
         "{SESSIONS} sessions went on within {all:?}, the slowest in {slowest:?}; memory in KiB {before:?} -> {after:?}"
     );
-    // How long all of them take together is a matter of the machine.
-    assert!(slowest < TAKEN_UP, "{slowest:?}");
+    assert!(all < TAKEN_UP, "{all:?}");
     let mut sessions = 0;
     for (replica, (before, after)) in others.iter().zip(before.into_iter().zip(after)) {
         let here = replica.metric("sessions", None).await.unwrap();

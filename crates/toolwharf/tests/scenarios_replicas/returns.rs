@@ -117,6 +117,11 @@ async fn d01_a_chat_is_answered_at_any_replica() {
         let path = path(&conversation["id"]);
         ask(&second, "POST", &path, answers).await
     };
+    // No second turn begins there meanwhile.
+    let more = json!({"message": "And you?", "conversation": conversation["id"]});
+    let more = ask(&second, "POST", "/chat", &more).await;
+    assert_eq!(more.status, 409, "{}", more.text());
+    assert!(more.text().contains("wait for its end"), "{}", more.text());
     // What is wrong is told from there, too.
     let other = answer(&json!({"call": "none", "answers": {}})).await;
     assert_eq!(other.status, 409, "{}", other.text());
