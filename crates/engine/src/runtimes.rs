@@ -340,18 +340,18 @@ impl Runtimes {
             .all(|runtime| runtime.volumes_follow())
     }
 
-    /// Removes the volumes of a server for good.
+    /// Removes the volumes of a server for good, those that are shared by the gateways of an installation included.
     ///
     /// # Errors
     /// The first of a runtime that could not.
-    pub async fn volumes_remove(&self, id: &str) -> Result<(), Error> {
+    pub async fn volumes_remove(&self, id: &str, installation: Option<&str>) -> Result<(), Error> {
         let mut outcome = Ok(());
         for (provider, runtime) in &self.all {
             // One that does not work has nothing.
             if !self.allowed.contains(provider) || self.probe(*provider, runtime).await.is_err() {
                 continue;
             }
-            outcome = outcome.and(runtime.volumes_remove(id).await);
+            outcome = outcome.and(runtime.volumes_remove(id, installation).await);
         }
         outcome
     }

@@ -133,7 +133,7 @@ impl Gateway {
             Err(error) => Err(error.into()),
         };
         if let Some(sandbox) = spec.sandbox().filter(|own| !own.volumes.is_empty()) {
-            let removed = shared.runtimes.volumes_remove(&sandbox.id).await;
+            let removed = shared.runtimes.volumes_remove(&sandbox.id, None).await;
             if let Err(error) = removed {
                 tracing::warn!(server = %spec.key(), "volumes that were made for a trial stay: {error}");
             }

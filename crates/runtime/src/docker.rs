@@ -200,7 +200,11 @@ impl Runtime for Docker {
         self.0.sweep_fenced(lost).boxed()
     }
 
-    fn volumes_remove<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<(), Error>> {
+    fn volumes_remove<'a>(
+        &'a self,
+        id: &'a str,
+        _installation: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<(), Error>> {
         self.0.volumes_remove(id).boxed()
     }
 }

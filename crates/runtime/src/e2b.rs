@@ -136,7 +136,11 @@ impl Runtime for E2b {
     }
 
     /// There are none.
-    fn volumes_remove<'a>(&'a self, _id: &'a str) -> BoxFuture<'a, Result<(), Error>> {
+    fn volumes_remove<'a>(
+        &'a self,
+        _id: &'a str,
+        _installation: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<(), Error>> {
         async { Ok(()) }.boxed()
     }
 }

@@ -46,7 +46,7 @@ mod watcher;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
@@ -92,8 +92,6 @@ struct Inner {
     cluster: OnceCell<Cluster>,
     turns: Turns,
     watcher: Watcher,
-    /// The installation that all gateways of the database share, once it is known.
-    database: OnceLock<Arc<str>>,
     /// Owns everything that goes on behind a handle.
     tasks: TaskTracker,
 }
@@ -122,7 +120,6 @@ impl Kubernetes {
             cluster: OnceCell::new(),
             turns: Turns::default(),
             watcher: Watcher::default(),
-            database: OnceLock::new(),
             tasks: TaskTracker::new(),
         })))
     }
@@ -163,7 +160,11 @@ impl Runtime for Kubernetes {
         self.0.sweep().boxed()
     }
 
-    fn volumes_remove<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<(), Error>> {
-        self.0.volumes_remove(id).boxed()
+    fn volumes_remove<'a>(
+        &'a self,
+        id: &'a str,
+        installation: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<(), Error>> {
+        self.0.volumes_remove(id, installation).boxed()
     }
 }

@@ -368,7 +368,11 @@ impl Runtime for Bubblewrap {
         self.blocking("sweeping", Inner::sweep).boxed()
     }
 
-    fn volumes_remove<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<(), Error>> {
+    fn volumes_remove<'a>(
+        &'a self,
+        id: &'a str,
+        _installation: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<(), Error>> {
         let id = id.to_owned();
         self.blocking("removing volumes", move |inner| {
             check_id(&id)?;

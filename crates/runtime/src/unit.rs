@@ -155,8 +155,13 @@ pub trait Runtime: Send + Sync + 'static {
         false
     }
 
-    /// Removes all volumes of the sandbox of this id.
-    fn volumes_remove<'a>(&'a self, _id: &'a str) -> BoxFuture<'a, Result<(), Error>> {
+    /// Removes all volumes of the sandbox of this id, those that gateways of one database share included: of the installation that these are
+    /// together ([`Fence::installation`]).
+    fn volumes_remove<'a>(
+        &'a self,
+        _id: &'a str,
+        _installation: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(async { Ok(()) })
     }
 }

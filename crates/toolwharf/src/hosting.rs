@@ -366,9 +366,13 @@ impl Hosting {
     /// Removes the volumes of a server that has ended.
     ///
     /// # Errors
-    /// [`Error::Volumes`]
+    /// [`Error::Volumes`], [`Error::Key`]
     pub(crate) async fn volumes_remove(&self, id: &str) -> Result<(), Error> {
-        let removed = self.gateway.runtimes().volumes_remove(id).await;
+        let key = self.projects.session_key().await;
+        let key = key.map_err(|error| Error::Key(format!("{error:#}")))?;
+        let installation = key.installation();
+        let runtimes = self.gateway.runtimes();
+        let removed = runtimes.volumes_remove(id, Some(&installation)).await;
         removed.map_err(Error::Volumes)
     }
 

@@ -45,7 +45,6 @@ use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use parking_lot::Mutex;
 use tokio_util::task::TaskTracker;
 
 use super::engine::Engine;
@@ -85,8 +84,6 @@ struct Inner {
     options: Options,
     engines: Vec<Arc<Engine>>,
     turns: Turns,
-    /// The installation that all gateways of the database are, once it is known.
-    shared: Mutex<Option<Arc<str>>>,
     /// Owns everything that goes on behind a handle.
     tasks: TaskTracker,
 }
@@ -111,7 +108,6 @@ impl Swarm {
             engines: engines?,
             options,
             turns: Turns::default(),
-            shared: Mutex::default(),
             tasks: TaskTracker::new(),
         })))
     }
@@ -153,7 +149,11 @@ impl Runtime for Swarm {
         true
     }
 
-    fn volumes_remove<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<(), Error>> {
-        self.0.volumes_remove(id).boxed()
+    fn volumes_remove<'a>(
+        &'a self,
+        id: &'a str,
+        installation: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<(), Error>> {
+        self.0.volumes_remove(id, installation).boxed()
     }
 }

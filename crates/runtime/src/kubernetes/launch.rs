@@ -73,9 +73,6 @@ impl Inner {
         let _turn = self.turns.turn(&unit.sandbox.id).await?;
         let cluster = self.cluster().await?;
         let name = spec::name(&self.options, unit);
-        if let Some(fence) = unit.fence {
-            let _ = self.database.set(Arc::clone(&fence.installation));
-        }
         self.make_room(&cluster, &name, unit.fence).await?;
         let launched = tokio::select! {
             launched = self.create(&cluster, &name, unit, program) => launched,
@@ -327,7 +324,6 @@ impl Inner {
     }
 
     pub(super) async fn fences(&self, installation: &str) -> Result<BTreeSet<i64>, Error> {
-        let _ = self.database.set(installation.into());
         let cluster = self.cluster().await?;
         let label = spec::LABEL_FENCE_OF;
         let secrets = list("list secrets", &cluster.secrets, label, installation).await?;
@@ -370,12 +366,16 @@ impl Inner {
         failed.map_or(Ok(swept), Err)
     }
 
-    pub(super) async fn volumes_remove(&self, id: &str) -> Result<(), Error> {
+    pub(super) async fn volumes_remove(
+        &self,
+        id: &str,
+        installation: Option<&str>,
+    ) -> Result<(), Error> {
         let cluster = self.cluster().await?;
         let what = "remove volume claims";
         let removing = async {
             // A claim stays until the last pod with it is gone.
-            while self.claims_remove(&cluster, id).await? > 0 {
+            while self.claims_remove(&cluster, id, installation).await? > 0 {
                 sleep(POLL).await;
             }
             Ok(())
@@ -387,13 +387,18 @@ impl Inner {
     }
 
     /// How many there are yet.
-    async fn claims_remove(&self, cluster: &Cluster, id: &str) -> Result<usize, Error> {
+    async fn claims_remove(
+        &self,
+        cluster: &Cluster,
+        id: &str,
+        installation: Option<&str>,
+    ) -> Result<usize, Error> {
         let what = "list volume claims";
         let install = &self.options.install;
         let mut claims = list(what, &cluster.claims, spec::LABEL_INSTALL, install).await?;
-        if let Some(database) = self.database.get() {
+        if let Some(installation) = installation {
             let label = spec::LABEL_FENCE_OF;
-            claims.extend(list(what, &cluster.claims, label, database).await?);
+            claims.extend(list(what, &cluster.claims, label, installation).await?);
         }
         claims.retain(|claim| spec::server_of(&claim.metadata) == Some(id));
         for claim in &claims {

@@ -39,7 +39,7 @@ async fn a_daemon_that_hangs_is_not_waited_for() {
             docker.probe(),
             docker.launch(running(&["/bin/cat"]).unit()),
             docker.sweep(),
-            docker.volumes_remove("h2"),
+            docker.volumes_remove("h2", None),
         );
         for error in [probe.err(), launch.err(), sweep.err(), remove.err()] {
             let error = error.unwrap();

@@ -48,7 +48,7 @@ async fn h16_the_default_limits_are_enforced() {
         let exit = timeout(LONG, instance.handle.exited()).await.unwrap();
         assert_eq!((exit.signal, exit.out_of_memory), (Some(9), false));
         bench.nothing_left().await;
-        bench.docker.volumes_remove("h1").await.unwrap();
+        bench.docker.volumes_remove("h1", None).await.unwrap();
     }
 }
 
@@ -102,7 +102,7 @@ async fn h17_the_given_limits_are_enforced() {
             stderr.contains("Read-only file system"),
             "{provider:?}: {stderr}"
         );
-        bench.docker.volumes_remove("h1").await.unwrap();
+        bench.docker.volumes_remove("h1", None).await.unwrap();
         bench.nothing_left().await;
     }
 }
@@ -174,13 +174,13 @@ async fn h19_h20_volumes_survive_their_instances() {
         let (_, _, instance) = bench.run(with_volumes("true")).await;
         assert!(!holds(&instance, "disk"));
 
-        bench.docker.volumes_remove("h1").await.unwrap();
+        bench.docker.volumes_remove("h1", None).await.unwrap();
         let label = format!("label=toolwharf.install={}", bench.options.install);
         assert_eq!(bench.cli(&["volume", "ls", "-q", "--filter", &label]), "");
         let (text, exit, instance) = bench.run(with_volumes(read)).await;
         assert_eq!((text.as_str(), exit.code), ("", Some(1)));
         assert!(instance.handle.stderr_tail().contains("No such file"));
-        bench.docker.volumes_remove("h1").await.unwrap();
+        bench.docker.volumes_remove("h1", None).await.unwrap();
         bench.nothing_left().await;
     }
 }
@@ -320,6 +320,6 @@ async fn volumes_without_a_limit_are_told_and_kept() {
     reader.sandbox.volumes = writer.sandbox.volumes;
     let (text, _, instance) = bench.run(reader).await;
     assert!(text == "kept\n" && !holds(&instance, "disk"), "{text}");
-    bench.docker.volumes_remove("h1").await.unwrap();
+    bench.docker.volumes_remove("h1", None).await.unwrap();
     bench.nothing_left().await;
 }

@@ -135,7 +135,7 @@ async fn life(namespace: &Namespace, first: &Kubernetes, next: &Kubernetes) -> R
     timeout(LONG, instance.handle.exited())
         .await
         .expect("an end");
-    next.volumes_remove("one").await.map_err(told)?;
+    next.volumes_remove("one", None).await.map_err(told)?;
     let left = namespace.count("pods,secrets,persistentvolumeclaims");
     match left {
         0 => Ok(()),

@@ -313,7 +313,7 @@ async fn h19_a_volume_survives_restarts() {
         assert!(size(&text) <= disk && size(&text) > disk / 3, "{text}");
         assert!(row(&instance, "disk").holds, "{:?}", instance.enforced);
     }
-    ground.sandbox.volumes_remove("server").await.unwrap();
+    ground.sandbox.volumes_remove("server", None).await.unwrap();
     assert_eq!(ground.run(with("ls /data", 32 * MIB)).await.0, "");
     assert_eq!(ground.left(), [] as [PathBuf; 0]);
 }
@@ -355,7 +355,11 @@ async fn volumes_in_use_are_not_removed() {
     server.sandbox.volumes = vec!["/data".into()];
     let mut instance = ground.launch(server).await.unwrap();
     assert_eq!(line(&mut instance).await, "up");
-    let error = ground.sandbox.volumes_remove("server").await.unwrap_err();
+    let error = ground
+        .sandbox
+        .volumes_remove("server", None)
+        .await
+        .unwrap_err();
     assert!(
         matches!(
             error,
@@ -368,7 +372,7 @@ async fn volumes_in_use_are_not_removed() {
     );
     drop(instance);
     wait_for("its end", || ground.left().is_empty()).await;
-    ground.sandbox.volumes_remove("server").await.unwrap();
+    ground.sandbox.volumes_remove("server", None).await.unwrap();
 }
 
 #[tokio::test]

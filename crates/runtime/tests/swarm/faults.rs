@@ -315,7 +315,10 @@ async fn d06_a_lost_node_s_server_ends_and_runs_elsewhere_once_unless_its_volume
     assert_eq!(tied.containers()[0].0, LOST);
     back.handle.stop(GRACE).await;
     instance.handle.stop(GRACE).await;
-    tied.swarm.volumes_remove("h1").await.expect("they go");
+    tied.swarm
+        .volumes_remove("h1", None)
+        .await
+        .expect("they go");
     free.nothing_left().await;
     tied.nothing_left().await;
     for (number, mark) in [1, 2, LOST]
@@ -382,7 +385,10 @@ async fn a_launch_with_a_fence_ends_older_ones_and_gives_way_to_newer_ones() {
     );
     ended(second).await;
     assert_eq!(processes(&mark).len(), 0);
-    one.swarm.volumes_remove("h1").await.expect("they go");
+    // By one that ran nothing.
+    let third = bench("fence-third", "linux");
+    let removed = third.swarm.volumes_remove("h1", Some(&installation));
+    removed.await.expect("they go");
     let label = format!("label=toolwharf.install={installation}");
     for number in [1, 2] {
         for kind in ["volume", "config", "service"] {

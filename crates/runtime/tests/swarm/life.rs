@@ -148,7 +148,7 @@ async fn volumes_keep_their_server_on_its_node() {
         .flatten()
         .collect::<std::collections::BTreeSet<_>>();
     assert_eq!(found.len(), 1, "{nodes:?}");
-    timeout(LONG, bench.swarm.volumes_remove("h1"))
+    timeout(LONG, bench.swarm.volumes_remove("h1", None))
         .await
         .unwrap()
         .unwrap();

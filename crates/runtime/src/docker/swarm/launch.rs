@@ -53,11 +53,6 @@ impl Inner {
         let unit = unit.confined()?;
         let (image, command) = spec::check(unit)?;
         let install = spec::install(&self.options, unit.fence);
-        if let Some(fence) = unit.fence {
-            self.shared
-                .lock()
-                .get_or_insert_with(|| Arc::clone(&fence.installation));
-        }
         let name = spec::name(install, &unit.sandbox.id)?;
         let _turn = self.turns.turn(&unit.sandbox.id).await?;
         let nodes = self.nodes().await?;

@@ -148,9 +148,6 @@ impl Inner {
     }
 
     pub(super) async fn fences(&self, installation: &str) -> Result<BTreeSet<i64>, Error> {
-        self.shared
-            .lock()
-            .get_or_insert_with(|| installation.into());
         let nodes = self.nodes().await?;
         let services = services_of(&nodes.manager, installation).await?;
         Ok(services.iter().filter_map(fence_of).collect())

@@ -79,12 +79,15 @@ impl Inner {
         Ok(())
     }
 
-    pub(super) async fn volumes_remove(&self, id: &str) -> Result<(), Error> {
+    pub(super) async fn volumes_remove(
+        &self,
+        id: &str,
+        installation: Option<&str>,
+    ) -> Result<(), Error> {
         check_id(id)?;
         let _turn = self.turns.turn(id).await?;
         let nodes = self.nodes().await?;
-        let shared = self.shared.lock().clone();
-        for install in [Some(&*self.options.install), shared.as_deref()]
+        for install in [Some(&*self.options.install), installation]
             .into_iter()
             .flatten()
         {
