@@ -62,7 +62,7 @@ pub(crate) fn soak_kubernetes(workspace: &Workspace) -> Result<ExitCode> {
         "--bins",
     ];
     let build = workspace.cargo(&bins);
-    build.arg("--features=toolwharf/kubernetes").run()?;
+    build.arg(FEATURES).run()?;
     // What is measured is what is released.
     let release = [
         "build",
@@ -70,8 +70,7 @@ pub(crate) fn soak_kubernetes(workspace: &Workspace) -> Result<ExitCode> {
         "--package=toolwharf",
         "--bin=toolwharf",
     ];
-    let build = workspace.cargo(&release);
-    build.arg("--features=toolwharf/kubernetes").run()?;
+    workspace.cargo(&release).arg(FEATURES).run()?;
     let interrupted = postgres::interruption()?;
     let postgres = postgres::Server::start(&interrupted)?;
     let cluster = kubernetes::Cluster::start(workspace, kubernetes::Parts::All, &interrupted)?;
@@ -101,12 +100,12 @@ pub(crate) fn soak_swarm(workspace: &Workspace) -> Result<ExitCode> {
         "--package=testkit",
         "--bins",
     ];
-    workspace.cargo(&bins).run()?;
+    workspace.cargo(&bins).arg(FEATURES).run()?;
     let interrupted = postgres::interruption()?;
     let postgres = postgres::Server::start(&interrupted)?;
     let swarm = swarm::Swarm::start(workspace, &interrupted)?;
     heading("hosting on Docker Swarm");
-    let run = ["nextest", "run", "--profile=soak"];
+    let run = ["nextest", "run", "--profile=soak", FEATURES];
     let tests = workspace
         .cargo(&run)
         .args(["--package=toolwharf", "--package=runtime"])

@@ -3,12 +3,12 @@
 use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf, process::Command, sync::LazyLock};
 
 use serde_json::{Value, json};
-use testkit::{Bin, DEADLINE, RawClient, postgres::Database, wait_for};
+use testkit::{Bin, DEADLINE, RawClient, postgres::Database};
 
 use crate::{
     api::Api,
     common::Setup,
-    support::{LONG, define, kubectl, try_kubectl},
+    support::{define, kubectl, try_kubectl},
 };
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
@@ -316,11 +316,11 @@ impl Inside {
         serde_json::from_str(&reply.text()).unwrap_or_default()
     }
 
-    async fn echoes(&self, id: &str) {
+    /// Calls the server `kept`.
+    async fn echoes(&self) {
         let asked = json!({"method": "tools/call", "params": {"name": "echo", "arguments": {"text": "hello"}}});
-        let told = self
-            .ask("POST", &format!("/mcp/servers/{id}/call"), asked)
-            .await;
+        let path = "/mcp/servers/kept/call?project=one";
+        let told = self.ask("POST", path, asked).await;
         assert!(told.to_string().contains("hello"), "{told}");
     }
 }
@@ -352,20 +352,11 @@ async fn d07_kubernetes_the_chart_starts_a_gateway_that_keeps_what_it_knows() {
     kubectl(&["apply", "--filename=-"], &list.to_string());
 
     let inside = Inside::ready().await;
-    let entry = json!({"name": "kept", "command": "/testkit-scripted", "args": ["--name", "kept"]});
-    let registered = inside.ask("POST", "/mcp/servers", entry).await;
-    let id = registered["id"].as_str().unwrap().to_owned();
-    let running = async |inside: &Inside| {
-        wait_for("the server to run", LONG, async || {
-            let told = inside
-                .ask("GET", &format!("/mcp/servers/{id}"), Value::Null)
-                .await;
-            told["status"] == "running"
-        })
-        .await;
-        inside.echoes(&id).await;
-    };
-    running(&inside).await;
+    inside.ask("PUT", "/projects/one", json!({})).await;
+    let server = "/mcp/servers/kept?project=one";
+    let entry = json!({"command": "/testkit-scripted", "args": ["--name", "kept"]});
+    inside.ask("PUT", server, entry).await;
+    inside.echoes().await;
 
     // Its pod goes, with all that is not in the volume.
     kubectl(
@@ -379,7 +370,7 @@ async fn d07_kubernetes_the_chart_starts_a_gateway_that_keeps_what_it_knows() {
     );
     let again = Inside::ready().await;
     assert_eq!(again.token, inside.token);
-    running(&again).await;
+    again.echoes().await;
     kubectl(&["delete", "namespace", "gateway"], "");
     kubectl(&["delete", "persistentvolume", "chart"], "");
 }
