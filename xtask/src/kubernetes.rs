@@ -404,7 +404,10 @@ impl Own {
         let subnet = format!("{address}/24");
         let link = self.bridge.clone();
         let ip = |args: &[&str]| Cmd::new("ip").args(args).run_for_effect();
-        ip(&["link", "add", &link, "type", "bridge"])?;
+        // Without one that is set, a bridge has the least address of its pods, and another one when pods come and go: what those that
+        // stay send to this host is lost then for half a minute.
+        let ethernet = format!("02:00:0a:e9:{:02x}:01", std::process::id() % 256);
+        ip(&["link", "add", &link, "address", &ethernet, "type", "bridge"])?;
         ip(&["address", "add", &subnet, "dev", &link])?;
         ip(&["link", "set", &link, "up"])?;
         let (network, _) = address.rsplit_once('.').expect("it has dots");

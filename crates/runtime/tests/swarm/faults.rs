@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use runtime::{Error, Instance, Runtime as _};
 use rustix::process::{Pid, Signal, kill_process};
+use testkit::soak;
 use tokio::io::{AsyncWriteExt as _, copy_bidirectional};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, timeout};
 
 use crate::server::Server;
@@ -67,6 +68,7 @@ async fn what_others_start_is_a_gate_and_no_server() {
     let mark = mark("others");
     let mut instance = bench.launch(echo(&mark)).await.expect("it starts");
     answers(&mut instance, "one").await;
+    let first = bench.containers();
     docker(
         1,
         &[
@@ -82,6 +84,14 @@ async fn what_others_start_is_a_gate_and_no_server() {
     .await;
     answers(&mut instance, "two").await;
     assert_eq!(processes(&mark).len(), 1);
+    if soak() {
+        // Nobody speaks to it for a minute.
+        let mut all = bench.containers().into_iter();
+        let (number, gate) = all.find(|one| !first.contains(one)).expect("a gate");
+        let code = spawn_blocking(move || docker(number, &["wait", &gate])).await;
+        assert_eq!(code.expect("it ends").trim(), "125");
+        answers(&mut instance, "two and a half").await;
+    }
     // The task is ended by Swarm, and another one takes its place.
     docker(
         1,
