@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::PostParams;
 use tokio::io::duplex;
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -30,6 +30,10 @@ const START: Duration = Duration::from_secs(120);
 /// Until an earlier pod of the same server is gone.
 const ROOM: Duration = Duration::from_secs(45);
 const POLL: Duration = Duration::from_millis(100);
+/// Seconds that an earlier pod has to end.
+const MOMENT: u32 = 2;
+/// When it should have ended.
+const LATE: Duration = Duration::from_secs(4);
 /// What keeps a container from starting and does not go away by itself.
 const STUCK: [&str; 8] = [
     "ErrImagePull",
@@ -80,7 +84,7 @@ impl Inner {
         };
         // What somebody else may have made meanwhile under that name stays.
         if launched.is_err()
-            && let Err(error) = remove(&cluster, &name, |meta| {
+            && let Err(error) = remove(&cluster, &name, false, |meta| {
                 self.is_of_this_run(meta)
                     && unit
                         .fence
@@ -261,8 +265,12 @@ impl Inner {
         name: &str,
         fence: Option<&Fence>,
     ) -> Result<(), Error> {
+        let begun = Instant::now();
         let waiting = async {
-            while self.is_taken(cluster, name, fence).await? {
+            while self
+                .is_taken(cluster, name, fence, begun.elapsed() > LATE)
+                .await?
+            {
                 sleep(POLL).await;
             }
             Ok(())
@@ -279,9 +287,10 @@ impl Inner {
         cluster: &Cluster,
         name: &str,
         fence: Option<&Fence>,
+        is_late: bool,
     ) -> Result<bool, Error> {
         let mut refused = None;
-        let left = remove(cluster, name, |meta| {
+        let left = remove(cluster, name, is_late, |meta| {
             let number = fence.and_then(|fence| number(meta, fence));
             let is_newer = number.zip(fence).is_some_and(|(number, fence)| number > fence.number);
             let is_ours = number.is_some() || self.is_ours(meta);
@@ -358,7 +367,7 @@ impl Inner {
             if spec::server_of(metadata).is_none() || !is_unwanted(metadata) {
                 continue;
             }
-            match remove(cluster, name, &is_unwanted).await {
+            match remove(cluster, name, false, &is_unwanted).await {
                 Ok(_) => swept += 1,
                 Err(error) => failed = Some(error),
             }
@@ -417,22 +426,35 @@ fn number(meta: &ObjectMeta, fence: &Fence) -> Option<i64> {
 }
 
 /// Removes the pod and the Secret of this name that are unwanted, and none that are made meanwhile; how many of the two
-/// there were. A pod that runs has a moment.
+/// there were. A pod that runs has a [`MOMENT`]; `is_late`: it should have ended by now.
 async fn remove(
     cluster: &Cluster,
     name: &str,
+    is_late: bool,
     mut is_unwanted: impl FnMut(&ObjectMeta) -> bool,
 ) -> Result<usize, Error> {
     let pod = call("look at a pod", cluster.pods.get_opt(name)).await?;
     let secret = call("look at a secret", cluster.secrets.get_metadata_opt(name)).await?;
     let found = usize::from(pod.is_some()) + usize::from(secret.is_some());
-    if let Some(Pod { metadata, .. }) = &pod
-        && is_unwanted(metadata)
-        // One that is on its way out keeps its time.
-        && metadata.deletion_timestamp.is_none()
+    if let Some(pod) = &pod
+        && is_unwanted(&pod.metadata)
     {
-        let uid = metadata.uid.as_deref();
-        delete("remove a pod", &cluster.pods, name, uid, Some(1)).await?;
+        let has_ended = state(pod, SERVER).is_some_and(|state| state.terminated.is_some());
+        let is_leaving = pod.metadata.deletion_timestamp.is_some();
+        let seconds = pod.metadata.deletion_grace_period_seconds;
+        let grace = match (has_ended, is_leaving) {
+            // What its node has to do yet is not waited for.
+            (true, _) => Some(0),
+            (false, false) => Some(MOMENT),
+            // Kubelets of Kubernetes 1.20 may forget for a minute to say that it has ended; another time has them look.
+            (false, true) if is_late && seconds > Some(1) => Some(1),
+            // It keeps its time.
+            (false, true) => None,
+        };
+        if grace.is_some() {
+            let uid = pod.metadata.uid.as_deref();
+            delete("remove a pod", &cluster.pods, name, uid, grace).await?;
+        }
     }
     if let Some(secret) = &secret
         && is_unwanted(&secret.metadata)
