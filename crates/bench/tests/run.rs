@@ -66,7 +66,7 @@ fn d10_a_call_costs_no_more_with_three_replicas() {
         "there is no Postgres; `cargo xtask postgres -- cargo nextest run` has one"
     );
     let output = Command::new(env!("CARGO_BIN_EXE_bench"))
-        .args(["run", "--quick", "--only", "-in-turn"])
+        .args(["run", "--quick", "--only", "in-turn"])
         .output()
         .expect("bench is started");
     let stdout = String::from_utf8_lossy(&output.stdout);

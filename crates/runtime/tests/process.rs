@@ -122,6 +122,8 @@ async fn a11_stop_all_reaps_everything() {
 
 #[tokio::test]
 async fn stop_ends_all_kinds_of_descendants() {
+    // One for all: another one's sentinel is there for a moment after it.
+    let spawner = spawner();
     for script in [
         "sleep 1000 & sleep 1000",
         "sleep 1000 & sleep 1000 & echo up; exit 0",
@@ -132,7 +134,6 @@ async fn stop_ends_all_kinds_of_descendants() {
         // Fork after fork, each in a session of its own.
         "setsid setsid setsid sh -c 'sleep 1000 & setsid sleep 1000 & wait' & wait",
     ] {
-        let spawner = spawner();
         let mut instance = spawner.spawn(sh(script)).await.unwrap();
         let (run, leader) = (spawner.run_id(), instance.handle.pid().unwrap());
         // Some end by themselves: their word, or their code, is all that tells that there was something to end.

@@ -45,7 +45,11 @@ async fn fail_over(fleet: &Fleet, primary: &mut Cluster, standby: &Cluster) {
         let log = replica.process.stderr();
         log.contains("the database goes on from a standby")
     };
-    assert!(fleet.replicas.iter().flatten().any(|it| noticed(&it)));
+    // At the next renewal of one of them, at the latest; nobody gets a lease before.
+    wait_for("it to be noticed", DEADLINE, async || {
+        fleet.replicas.iter().flatten().any(|it| noticed(&it))
+    })
+    .await;
     eprintln!("failed over in {turned:?}, and all goes on after {all:?}");
     assert!(all < GOES_ON, "{all:?}");
 }
