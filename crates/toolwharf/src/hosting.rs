@@ -95,10 +95,15 @@ impl Hosting {
     }
 
     async fn sweep_lost(&self, replica: &Replica) -> anyhow::Result<()> {
-        let installation = self.projects.session_key().await?.installation().into();
+        let installation = self.installation().await?.into();
         let held = async || replica.fences().await;
         let runtimes = self.gateway.runtimes();
         Ok(runtimes.sweep_fenced(&installation, held).await?)
+    }
+
+    /// What all gateways of the database are together.
+    async fn installation(&self) -> anyhow::Result<String> {
+        Ok(self.projects.session_key().await?.installation())
     }
 
     /// Takes in what the rows say now (H08): what is new or changed is started, the others go on undisturbed.
@@ -368,9 +373,8 @@ impl Hosting {
     /// # Errors
     /// [`Error::Volumes`], [`Error::Key`]
     pub(crate) async fn volumes_remove(&self, id: &str) -> Result<(), Error> {
-        let key = self.projects.session_key().await;
-        let key = key.map_err(|error| Error::Key(format!("{error:#}")))?;
-        let installation = key.installation();
+        let installation = self.installation().await;
+        let installation = installation.map_err(|error| Error::Key(format!("{error:#}")))?;
         let runtimes = self.gateway.runtimes();
         let removed = runtimes.volumes_remove(id, Some(&installation)).await;
         removed.map_err(Error::Volumes)
