@@ -10,7 +10,6 @@ use anyhow::Context as _;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
-use tokio::net::TcpListener;
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -72,8 +71,8 @@ pub(crate) async fn own(arguments: &[String]) -> anyhow::Result<Part> {
     })
 }
 
-/// Starts the product with `servers` as its `mcpServers` and no settings, as it is out of the box, and does not wait
-/// for anything.
+/// Starts the product with `servers` as its `mcpServers` and no settings, as it is out of the box, and waits
+/// until it listens.
 ///
 /// # Errors
 ///
@@ -96,21 +95,15 @@ impl Home {
         Ok(Self(Arc::new(dir)))
     }
 
-    /// Starts the product, which may have run here before, and does not wait for anything.
+    /// Starts the product, which may have run here before, and waits until it listens.
     ///
     /// # Errors
     ///
     /// It does not start.
     pub(crate) async fn spawn(&self, program: &Path) -> anyhow::Result<Part> {
         let log = File::create(self.path().join("log"))?;
-        // The port is free now and likely still so when the product binds it.
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
-        let address = listener.local_addr()?;
-        drop(listener);
         let mut command = Command::new(program);
-        command
-            .arg("serve")
-            .args(["--listen", &address.to_string()]);
+        command.args(["serve", "--listen", "127.0.0.1:0"]);
         for file in ["mcp.json", "toolwharf.toml"] {
             command.arg("--config").arg(self.path().join(file));
         }
@@ -133,12 +126,14 @@ impl Home {
         let child = command
             .spawn()
             .with_context(|| format!("cannot start {}", program.display()))?;
-        Ok(Part {
-            url: format!("http://{address}/mcp"),
+        let mut part = Part {
+            url: String::new(),
             pid: child.id().context("the process has ended")?,
             child,
             home: Some(self.clone()),
-        })
+        };
+        part.url = part.told().await?;
+        Ok(part)
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -185,29 +180,54 @@ impl Part {
     /// The process ended (with the end of its log), or was not ready within 30 s.
     pub(crate) async fn ready(&mut self) -> anyhow::Result<()> {
         let deadline = Instant::now() + START_DEADLINE;
-        loop {
-            if let Some(status) = self.child.try_wait()? {
-                anyhow::bail!("the product ended with {status}:\n{}", self.log());
-            }
-            if timeout(START_DEADLINE, client::ready(&self.url)).await? {
-                return Ok(());
-            }
-            if Instant::now() > deadline {
-                anyhow::bail!("the product is not ready after 30 s:\n{}", self.log());
-            }
+        while !timeout(START_DEADLINE, client::ready(&self.url)).await? {
+            self.runs(deadline, "is not ready")?;
             sleep(Duration::from_millis(5)).await;
         }
+        Ok(())
+    }
+
+    /// The URL that the product tells when it listens, on a port that the system chose.
+    async fn told(&mut self) -> anyhow::Result<String> {
+        let deadline = Instant::now() + START_DEADLINE;
+        loop {
+            let log = self.written();
+            let mut lines = log.split_inclusive('\n');
+            let url =
+                lines.find_map(|line| line.strip_prefix("toolwharf is at ")?.strip_suffix('\n'));
+            if let Some(url) = url {
+                return Ok(url.to_owned());
+            }
+            self.runs(deadline, "does not listen")?;
+            sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    /// Fails if the product has ended, or still `fails` to do what it is waited for after `deadline`.
+    fn runs(&mut self, deadline: Instant, fails: &str) -> anyhow::Result<()> {
+        if let Some(status) = self.child.try_wait()? {
+            anyhow::bail!("the product ended with {status}:\n{}", self.log());
+        }
+        anyhow::ensure!(
+            Instant::now() < deadline,
+            "the product {fails} after 30 s:\n{}",
+            self.log()
+        );
+        Ok(())
     }
 
     /// The last lines of the product's log.
     pub(crate) fn log(&self) -> String {
-        let Some(home) = &self.home else {
-            return String::new();
-        };
-        let log = std::fs::read(home.path().join("log")).unwrap_or_default();
-        let log = String::from_utf8_lossy(&log);
+        let log = self.written();
         let lines: Vec<_> = log.lines().rev().take(20).collect();
         lines.into_iter().rev().collect::<Vec<_>>().join("\n")
+    }
+
+    /// The whole log of the product.
+    fn written(&self) -> String {
+        let read = |home: &Home| std::fs::read(home.path().join("log")).unwrap_or_default();
+        let log = self.home.as_ref().map(read).unwrap_or_default();
+        String::from_utf8_lossy(&log).into_owned()
     }
 
     /// Asks the process to end, and kills it if it has not after 5 s.
