@@ -613,3 +613,25 @@ enum ConnectErrorKind {
     NotLegacy,
     Other,
 }
+
+/// The id of a sandbox that lives for a while only.
+pub(crate) fn sandbox_id() -> String {
+    let random: [u8; 8] = rand::random();
+    format!("look-{}", hex::encode(random))
+}
+
+/// The server with a sandbox of its own, so that neither ends the other.
+pub(crate) fn apart(spec: &ServerSpec) -> ServerSpec {
+    let mut spec = spec.clone();
+    if let Origin::Launch(launch) = &mut spec.origin
+        && let Place::Sandbox(sandbox) = &mut Launch::clone(launch).place
+    {
+        sandbox.id = sandbox_id();
+        for port in &mut sandbox.ports {
+            port.host = None;
+        }
+        let place = Place::Sandbox(sandbox.clone());
+        Arc::make_mut(launch).place = place;
+    }
+    spec
+}

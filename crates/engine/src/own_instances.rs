@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 use crate::{
     catalog::{ListKind, fetch_list},
     connection::{Connection, Names},
-    launch::{Hindrance, Launched, StartError},
+    launch::{self, Hindrance, Launched, StartError},
     questions::{Open, Questions},
     server::{FIRST_START, Server},
     sessions::Holder,
@@ -94,7 +94,14 @@ async fn started(
     let whose = server.is_personal.then_some(whose);
     let started = slot.get_or_try_init(|| async {
         let launched = Launched::under(server.fence.lock().clone());
-        let connecting = (shared.connect).connect(&server.spec, whose, capabilities, &launched);
+        // Containers and pods have the name of their sandbox: those of one name would end each other. With volumes, which go
+        // by that name, too, there is one at a time.
+        let mine = (server.spec.launch())
+            .and_then(|launch| launch.sandbox())
+            .filter(|sandbox| sandbox.volumes.is_empty())
+            .map(|_| launch::apart(&server.spec));
+        let spec = mine.as_ref().unwrap_or(&server.spec);
+        let connecting = (shared.connect).connect(spec, whose, capabilities, &launched);
         let (connection, ambient) = connecting.await?;
         let connection = Arc::new(connection);
         server.hide_token(&connection);

@@ -10,13 +10,13 @@ use mcp::{
     client::{Ambient, Event},
     protocol::method,
 };
-use model::{Launch, Origin, Place, ServerKey, ServerSpec};
+use model::{ServerKey, ServerSpec};
 
 use crate::{
     Gateway, Hindrance, StartError,
     catalog::{Item, ListKind, fetch_list},
     connection::{Connection, Placement},
-    launch::Launched,
+    launch::{self, Launched},
 };
 
 /// The lists of a server in its trial.
@@ -64,7 +64,7 @@ impl Gateway {
             (Some(packages), Some(launch)) => packages.package(launch).await.ok().flatten(),
             _ => None,
         };
-        let tried = self.tried(&apart(spec)).await;
+        let tried = self.tried(&launch::apart(spec)).await;
         if let (Err(_), Some(packages), Some(launch), Some(package)) =
             (&tried, packages, launch, package)
             && package.pinned.is_none()
@@ -140,28 +140,6 @@ impl Gateway {
         }
         tried
     }
-}
-
-/// The id of a sandbox that lives for a trial.
-pub(crate) fn sandbox_id() -> String {
-    let random: [u8; 8] = rand::random();
-    format!("look-{}", hex::encode(random))
-}
-
-/// The server with a sandbox of the trial's own.
-fn apart(spec: &ServerSpec) -> ServerSpec {
-    let mut spec = spec.clone();
-    if let Origin::Launch(launch) = &mut spec.origin
-        && let Place::Sandbox(sandbox) = &mut Launch::clone(launch).place
-    {
-        sandbox.id = sandbox_id();
-        for port in &mut sandbox.ports {
-            port.host = None;
-        }
-        let place = Place::Sandbox(sandbox.clone());
-        Arc::make_mut(launch).place = place;
-    }
-    spec
 }
 
 /// Answers what servers want to know at their start, for ever.

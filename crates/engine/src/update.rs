@@ -14,9 +14,9 @@ use runtime::Package;
 use crate::{
     Gateway,
     catalog::Item,
+    launch,
     orders::Order,
     server::{Server, State},
-    trial,
 };
 
 /// What a server without a sandbox of its own gets for the moment of a look: bytes.
@@ -172,7 +172,7 @@ fn beside(spec: &ServerSpec, version: &str) -> Option<ServerSpec> {
         sandbox.limits.memory = MEMORY;
         sandbox
     });
-    sandbox.id = trial::sandbox_id();
+    sandbox.id = launch::sandbox_id();
     sandbox.network = Network::None;
     for mount in &mut sandbox.mounts {
         mount.read_only = true;

@@ -239,7 +239,11 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     let serving_inside = inside.map(|inside| {
         let (front, over) = (front.clone(), closed_inside.clone());
         let whom = For::Replicas(other.clone());
-        let serving = gateway::serve(inside, front, whom, over, Duration::ZERO);
+        let declared = declared.clone();
+        let serving = async move {
+            declared.cancelled().await;
+            gateway::serve(inside, front, whom, over, Duration::ZERO).await
+        };
         AbortOnDropHandle::new(TaskTracker::new().spawn(serving))
     });
     let sandbox = async {
@@ -249,8 +253,15 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
         }
     };
     let working = async {
-        hosting.reload().await?;
-        gateway.start(config.servers.clone(), remembered).await?;
+        // It may take longer than a lease, which is to be renewed meanwhile.
+        tokio::select! {
+            started = async {
+                hosting.reload().await?;
+                gateway.start(config.servers.clone(), remembered).await?;
+                anyhow::Ok(())
+            } => started?,
+            () = follow(replica.as_deref()) => {}
+        }
         declared.cancel();
         ready.set();
         tokio::select! {

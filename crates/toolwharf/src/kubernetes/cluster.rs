@@ -120,6 +120,12 @@ impl Cluster {
         for (variable, (name, key)) in wanted {
             if !found.contains_key(name.as_str()) {
                 match ask(self.secrets.get(name)).await {
+                    // What it holds are the values of another server, which whoever writes resources may not have.
+                    Ok(secret) if is_a_servers(&secret) => {
+                        return Ok(Err(format!(
+                            "Secret `{name}` is Toolwharf's own: name one of yours for `{variable}`"
+                        )));
+                    }
                     Ok(secret) => drop(found.insert(name, secret)),
                     Err(Error::Answer(404, _)) => {
                         return Ok(Err(format!("there is no Secret `{name}` for `{variable}`")));
@@ -218,4 +224,10 @@ pub(super) fn has_finalizer(object: &DynamicObject) -> bool {
 
 pub(super) fn is_going(object: &DynamicObject) -> bool {
     object.metadata.deletion_timestamp.is_some()
+}
+
+/// Whether it was made for a pod that a gateway runs.
+fn is_a_servers(secret: &Secret) -> bool {
+    let labels = secret.metadata.labels.as_ref();
+    labels.is_some_and(|labels| labels.contains_key("toolwharf.dev/installation"))
 }

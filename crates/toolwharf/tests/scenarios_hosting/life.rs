@@ -5,10 +5,10 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use futures_util::future::join_all;
 use serde_json::{Value, json};
-use testkit::{soak, wait_for, wait_for_some};
+use testkit::{Peer, soak, wait_for, wait_for_some};
 use tokio::time::Instant;
 
-use crate::support::{Host, LONG, Platform, Site, body, gone, unique, with};
+use crate::support::{Host, LONG, Platform, Site, body, docker, gone, unique, with};
 
 on_every_platform!(
     h08_registered_servers_are_back_when_the_product_is,
@@ -72,6 +72,45 @@ async fn h08_registered_servers_are_back_when_the_product_is(platform: Platform)
     host.running.kill().await;
     let host = site.start().await;
     back(&host, 3).await;
+    host.stop().await;
+}
+
+/// An instance of a session's own ends no other one.
+#[tokio::test]
+async fn sessions_have_containers_of_their_own() {
+    let site = Site::new(Platform::Runc).await;
+    let name = unique("own");
+    let entry = json!({"image": Platform::Runc.image("scripted"), "args": ["--name", name], "toolwharf": {"sharing": "session"}});
+    site.kept.servers(json!({ "own": entry }));
+    let host = site.start().await;
+    let containers = || {
+        let all = docker(&["ps", "--no-trunc", "--format", "{{.ID}} {{.Command}}"]);
+        let mine = all.lines().filter(|line| line.contains(&name));
+        mine.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let mut peers = Vec::new();
+    let mut before = Vec::new();
+    for _ in 0..2 {
+        let client = host.running.raw("/mcp");
+        let mut peer = Peer::http(client, "2025-11-25", json!({})).await;
+        assert_eq!(
+            peer.tool("echo", json!({})).await.response["error"],
+            Value::Null
+        );
+        let now = containers();
+        let gone: Vec<_> = before.iter().filter(|it| !now.contains(it)).collect();
+        assert!(gone.is_empty(), "{gone:?} of {before:?}");
+        assert!(now.len() > before.len(), "{now:?}");
+        before = now;
+        peers.push(peer);
+    }
+    for peer in &mut peers {
+        assert_eq!(
+            peer.tool("echo", json!({})).await.response["error"],
+            Value::Null
+        );
+    }
+    assert_eq!(containers(), before);
     host.stop().await;
 }
 

@@ -231,6 +231,24 @@ async fn d08_variables_come_from_secrets_and_are_seen_nowhere_else() {
         let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "keys"}, "stringData": {"token": value}});
         namespace.kubectl(&["apply", "--filename=-"], &secret.to_string());
     };
+    // What holds another server's variables is nobody's to name.
+    let theirs = json!({"apiVersion": "v1", "kind": "Secret", "stringData": {"token": VALUES[1]},
+        "metadata": {"name": "theirs", "labels": {"toolwharf.dev/installation": "x"}}});
+    namespace.kubectl(&["apply", "--filename=-"], &theirs.to_string());
+    let named = json!({"secretKeyRef": {"name": "theirs", "key": "token"}});
+    namespace.apply(
+        "thief",
+        scripted("thief", json!({"secretEnv": {"TOKEN": named}})),
+    );
+    let refused = namespace
+        .condition("thief", "Accepted", "False", "SecretMissing")
+        .await;
+    assert!(
+        refused
+            .to_string()
+            .contains("Secret `theirs` is Toolwharf's own"),
+        "{refused}"
+    );
     secret(VALUES[0]);
     let object = namespace.ready("sealed").await;
     let id = object["status"]["id"].as_str().unwrap().to_owned();

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::{
     api::Api,
     common::Gateway,
-    support::{Hosted, Proxy, Way, database, replica},
+    support::{Hosted, LEASE, Proxy, Way, database, replica, replica_with},
 };
 
 /// D03: from the loss of a replica to its servers' running elsewhere.
@@ -267,4 +267,26 @@ async fn d04_a_replica_that_is_cut_off_stops_what_it_holds() {
 #[tokio::test]
 async fn d04_a_replica_whose_database_is_silent_stops_what_it_holds() {
     d04(Way::Stalled).await;
+}
+
+/// A start takes longer than a lease where servers are started one after the other.
+#[tokio::test]
+async fn d03_a_lease_outlives_a_long_start() {
+    let database = database().await;
+    let mut first = replica(database.url(), None).await;
+    let hosted = Hosted::register(&first).await;
+    first.process.signal(Signal::TERM);
+    first.process.wait(DEADLINE).await;
+    let settings = format!(
+        "start = \"sequential\"\n[hosting]\nproviders = [\"process\"]\n[replicas]\nlease = \"{LEASE}\"\n"
+    );
+    let slow = ["--start-delay-ms", "6000"];
+    let second = replica_with(database.url(), Some(&first), |setup| {
+        setup.settings(&settings).scripted("slow", &slow)
+    })
+    .await;
+    hosted.is(&second, "running").await;
+    let log = second.process.stderr();
+    let connected = format!("connected server={}", hosted.name);
+    assert_eq!(log.matches(&connected).count(), 1, "{log}");
 }
