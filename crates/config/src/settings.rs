@@ -319,10 +319,12 @@ fn swarm(mut table: Table<'_, '_>, into: &mut SwarmSettings) {
     set(&mut into.network, network);
     let must = "the name of a driver of volumes, as `docker info` lists it";
     into.volume_driver = table.text("volume_driver", must, |name| !name.is_empty());
-    let must = r#"options of the driver, such as "type=nfs""#;
+    let must = r#"options of the driver, such as "type=nfs"; a "device" has the name of the volume, such as "device=:/volumes/{name}""#;
     let options = table.each("volume_options", must, |text| {
         let (name, value) = text.split_once('=')?;
-        Some((name.to_owned(), value.to_owned()))
+        // Without its name, all volumes of all servers would be one.
+        let is_one_for_all = name == "device" && !value.contains("{name}");
+        (!is_one_for_all).then(|| (name.to_owned(), value.to_owned()))
     });
     into.volume_options = options.into_iter().collect();
 }

@@ -141,7 +141,7 @@ runtime_class = "gvisor"      # the RuntimeClass of pods; "" for the cluster's d
 gvisor = true                 # servers run on gVisor's kernel or not at all; "runsc" is the nodes' `default-runtime`
 network = "bridge"            # of servers that may reach everything
 # volume_driver = "local"     # brings volumes to any node; without one a server stays where its volumes are
-# volume_options = ["type=nfs", "o=addr=10.0.0.9,rw", "device=:/volumes"]
+# volume_options = ["type=nfs", "o=addr=10.0.0.9,rw", "device=:/volumes/{name}"]
 
 # The agent that `POST /api/v1/chat` talks to; there is none without a model.
 # [agent]

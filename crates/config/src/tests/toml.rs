@@ -322,3 +322,17 @@ fn the_key_to_e2b_comes_from_a_variable_and_is_not_shown() {
     assert_eq!(hosting.e2b_url, "http://127.0.0.1:1");
     assert_eq!(hosting.e2b_sandbox_url.as_deref(), Some("http://[::1]:2"));
 }
+
+#[test]
+fn a_device_for_all_volumes_of_a_swarm_is_refused() {
+    let swarm = |device: &str| {
+        format!("[swarm]\nvolume_driver = \"local\"\nvolume_options = [\"type=nfs\", {device:?}]\n")
+    };
+    let error = errors("t.toml", &swarm("device=:/volumes"));
+    assert!(error.contains("device=:/volumes/{name}"), "{error}");
+    let settings = load(&swarm("device=:/volumes/{name}"));
+    assert_eq!(
+        settings.hosting.swarm.volume_options["device"],
+        ":/volumes/{name}"
+    );
+}

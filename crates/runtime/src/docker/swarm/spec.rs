@@ -268,6 +268,11 @@ pub(super) fn pids(options: &Options, asked: u32) -> u32 {
 pub(super) fn volume(install: &str, server: &str, inside: &str, options: &Options) -> Mount {
     let driver = options.volume_driver.as_ref();
     let name = format!("toolwharf.{install}.{server}.{}", slug(inside));
+    let own = |value: &str| value.replace("{name}", &name);
+    let given = options.volume_options.iter();
+    let filled = given
+        .map(|(key, value)| (key.clone(), own(value)))
+        .collect();
     Mount {
         target: Some(inside.to_owned()),
         source: Some(name),
@@ -277,10 +282,47 @@ pub(super) fn volume(install: &str, server: &str, inside: &str, options: &Option
             labels: Some(lasting_labels(install, server)),
             driver_config: driver.map(|driver| MountVolumeOptionsDriverConfig {
                 name: Some(driver.clone()),
-                options: Some(options.volume_options.clone().into_iter().collect()),
+                options: Some(filled),
             }),
             ..MountVolumeOptions::default()
         }),
         ..Mount::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::ports::Ports;
+
+    #[test]
+    fn each_volume_has_a_device_of_its_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options {
+            daemons: Vec::new(),
+            tls: None,
+            constraints: Vec::new(),
+            gvisor: false,
+            network: "bridge".to_owned(),
+            volume_driver: Some("local".to_owned()),
+            volume_options: BTreeMap::from([("device".to_owned(), ":/v/{name}".to_owned())]),
+            install: "here".to_owned(),
+            run: "this".into(),
+            ports: Ports::new(dir.path().join("ports.json")),
+        };
+        let device = |server: &str, inside: &str| {
+            let mount = volume("here", server, inside, &options);
+            let driver = mount.volume_options.unwrap().driver_config.unwrap();
+            driver.options.unwrap()["device"].clone()
+        };
+        let all = [
+            device("h1", "/data"),
+            device("h1", "/more"),
+            device("h2", "/data"),
+        ];
+        assert!(all[0].starts_with(":/v/toolwharf.here.h1."), "{all:?}");
+        assert!(all[0] != all[1] && all[0] != all[2], "{all:?}");
     }
 }
