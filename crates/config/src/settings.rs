@@ -163,7 +163,13 @@ fn root(mut root: Table<'_, '_>, settings: &mut Settings) {
         }
     }
     if let Some(mut replicas) = root.table("replicas") {
-        replicas.time("lease", &mut settings.replicas.lease);
+        // A shorter one would be lost by waiting for a slow answer of the database.
+        let bounds = Duration::from_secs(3)..=Duration::from_mins(5);
+        let lease = replicas.value("lease", r#"a time from "3s" to "5m""#, |value| {
+            let lease = value.as_str().and_then(values::duration)?;
+            bounds.contains(&lease).then_some(lease)
+        });
+        set(&mut settings.replicas.lease, lease);
         let must = r#"an address and a port, such as "10.0.0.5:6281""#;
         settings.replicas.listen = replicas
             .text("listen", must, |text| text.parse::<SocketAddr>().is_ok())

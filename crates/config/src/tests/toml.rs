@@ -336,3 +336,13 @@ fn a_device_for_all_volumes_of_a_swarm_is_refused() {
         ":/volumes/{name}"
     );
 }
+
+#[test]
+fn a_lease_that_no_renewal_can_keep_is_refused() {
+    for lease in ["0s", "2s", "6m"] {
+        let error = errors("t.toml", &format!("[replicas]\nlease = \"{lease}\"\n"));
+        assert!(error.contains("a time from \"3s\" to \"5m\""), "{error}");
+    }
+    let settings = load("[replicas]\nlease = \"3s\"\n");
+    assert_eq!(settings.replicas.lease, Duration::from_secs(3));
+}
