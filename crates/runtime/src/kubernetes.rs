@@ -54,6 +54,7 @@ use tokio::sync::OnceCell;
 use tokio_util::task::TaskTracker;
 
 use self::api::Cluster;
+pub use self::spec::LABEL_INSTALL;
 use self::watcher::Watcher;
 use crate::apart;
 use crate::ports::Ports;

@@ -24,7 +24,8 @@ use super::Options;
 use crate::egress::Allowed;
 use crate::unit::{Confined, Error};
 
-pub(super) const LABEL_INSTALL: &str = "toolwharf.dev/installation";
+/// All objects that are made for a server have it.
+pub const LABEL_INSTALL: &str = "toolwharf.dev/installation";
 pub(super) const LABEL_RUN: &str = "toolwharf.dev/run";
 /// Which launch it is of all of the gateways of a database, and of which one's.
 const LABEL_FENCE: &str = "toolwharf.dev/fence";

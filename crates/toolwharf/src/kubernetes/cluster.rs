@@ -13,6 +13,7 @@ use kube::{
     runtime::watcher,
 };
 use model::KubernetesSettings;
+use runtime::kubernetes::LABEL_INSTALL;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
@@ -120,7 +121,7 @@ impl Cluster {
         for (variable, (name, key)) in wanted {
             if !found.contains_key(name.as_str()) {
                 match ask(self.secrets.get(name)).await {
-                    // What it holds are the values of another server, which whoever writes resources may not have.
+                    // It holds the variables of another server. The author of a resource must not get these.
                     Ok(secret) if is_a_servers(&secret) => {
                         return Ok(Err(format!(
                             "Secret `{name}` is Toolwharf's own: name one of yours for `{variable}`"
@@ -229,5 +230,5 @@ pub(super) fn is_going(object: &DynamicObject) -> bool {
 /// Whether it was made for a pod that a gateway runs.
 fn is_a_servers(secret: &Secret) -> bool {
     let labels = secret.metadata.labels.as_ref();
-    labels.is_some_and(|labels| labels.contains_key("toolwharf.dev/installation"))
+    labels.is_some_and(|labels| labels.contains_key(LABEL_INSTALL))
 }
