@@ -29,8 +29,10 @@ struct State {
     tail: VecDeque<Arc<str>>,
     /// Of the tail, ends of lines included.
     bytes: usize,
-    /// `None` when the instance has ended.
+    /// `None` while nobody follows: the ring has room for [`OFFERED`] lines from the beginning.
     followers: Option<broadcast::Sender<Arc<str>>>,
+    /// Whether the instance has ended.
+    is_closed: bool,
 }
 
 impl Log {
@@ -38,7 +40,8 @@ impl Log {
         Self(Mutex::new(State {
             tail: VecDeque::new(),
             bytes: 0,
-            followers: Some(broadcast::Sender::new(OFFERED)),
+            followers: None,
+            is_closed: false,
         }))
     }
 
@@ -48,17 +51,24 @@ impl Log {
 
     /// The tail, and what comes after it.
     pub(crate) fn follow(&self) -> (String, Lines) {
-        let state = self.0.lock();
-        let lines = match &state.followers {
-            Some(followers) => followers.subscribe(),
-            None => broadcast::Sender::new(1).subscribe(),
+        let mut state = self.0.lock();
+        let lines = match state.is_closed {
+            false => {
+                let followers = &mut state.followers;
+                followers
+                    .get_or_insert_with(|| broadcast::Sender::new(OFFERED))
+                    .subscribe()
+            }
+            true => broadcast::Sender::new(1).subscribe(),
         };
         (state.text(), Lines(lines))
     }
 
     /// Followers get what was offered already, then the end.
     pub(crate) fn close(&self) {
-        self.0.lock().followers = None;
+        let mut state = self.0.lock();
+        state.followers = None;
+        state.is_closed = true;
     }
 
     /// Reads until the end or an error, which for a pipe is an end too.
@@ -92,9 +102,11 @@ impl Log {
             };
             state.bytes -= oldest.len() + 1;
         }
-        if let Some(followers) = &state.followers {
-            // An error only says that nobody follows.
-            let _ = followers.send(line);
+        if let Some(followers) = &state.followers
+            && followers.send(line).is_err()
+        {
+            // Nobody follows any more.
+            state.followers = None;
         }
     }
 }

@@ -418,7 +418,8 @@ fn server_info(
             .string("instructions")
             .map(std::borrow::Cow::into_owned),
         behind: Behind::of(object),
-        result: result.clone(),
+        // A copy: the answer is a part of what was read at once, all of which would live as long as the connection.
+        result: Bytes::copy_from_slice(result),
     }
 }
 

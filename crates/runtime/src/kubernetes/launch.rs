@@ -439,7 +439,7 @@ async fn remove(
     if let Some(pod) = &pod
         && is_unwanted(&pod.metadata)
     {
-        let has_ended = state(pod, SERVER).is_some_and(|state| state.terminated.is_some());
+        let has_ended = readback::has_ended(pod);
         let is_leaving = pod.metadata.deletion_timestamp.is_some();
         let seconds = pod.metadata.deletion_grace_period_seconds;
         let grace = match (has_ended, is_leaving) {

@@ -1,6 +1,6 @@
 //! What really runs, and what holds of it: read back from the pod that the cluster made.
 
-use k8s_openapi::api::core::v1::{Container, ContainerState, Pod};
+use k8s_openapi::api::core::v1::{Container, ContainerState, ContainerStatus, Pod};
 use model::{Network, Sandbox};
 
 use super::Options;
@@ -9,9 +9,28 @@ use crate::unit::{Enforced, Error};
 
 /// The state of one of a pod's containers.
 pub(super) fn state<'a>(pod: &'a Pod, container: &str) -> Option<&'a ContainerState> {
+    status(pod, container)?.state.as_ref()
+}
+
+fn status<'a>(pod: &'a Pod, container: &str) -> Option<&'a ContainerStatus> {
     let statuses = pod.status.as_ref()?.container_statuses.as_ref()?;
-    let status = statuses.iter().find(|status| status.name == container)?;
-    status.state.as_ref()
+    statuses.iter().find(|status| status.name == container)
+}
+
+/// Whether the server of a pod is known to run no more.
+///
+/// Kubelets of Kubernetes 1.20 may have removed a container before they look at how it ended. Of a pod that is being
+/// deleted they say then that the container waits, and that it has terminated before; they start none of it again.
+pub(super) fn has_ended(pod: &Pod) -> bool {
+    let Some(server) = status(pod, SERVER) else {
+        return false;
+    };
+    let terminated = |state: &ContainerState| state.terminated.is_some();
+    let state = server.state.as_ref();
+    let is_lost = pod.metadata.deletion_timestamp.is_some()
+        && state.is_some_and(|state| state.waiting.is_some())
+        && server.last_state.as_ref().is_some_and(terminated);
+    is_lost || state.is_some_and(terminated)
 }
 
 /// What holds for a pod. `kernel`: what its kernel says of itself, if it was asked.
@@ -141,5 +160,42 @@ impl Options {
     pub(super) fn promises_gvisor(&self) -> bool {
         let class = self.runtime_class.as_deref().unwrap_or_default();
         class.contains("gvisor") || class.contains("runsc")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn what_has_ended_is_known_where_its_node_has_lost_it() {
+        let running = json!({"running": {}});
+        let waiting = json!({"waiting": {"reason": "ContainerCreating"}});
+        let terminated =
+            json!({"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown"}});
+        let check = |is_leaving: bool, state: &Value, before: &Value, expected: bool| {
+            let deleted = is_leaving.then_some("2026-11-25T13:09:05Z");
+            let pod = json!({
+                "metadata": {"name": "x", "deletionTimestamp": deleted},
+                "status": {"phase": "Failed", "containerStatuses": [{
+                    "name": SERVER, "image": "", "imageID": "", "ready": false, "restartCount": 0,
+                    "state": state, "lastState": before,
+                }]},
+            });
+            let read: Pod = serde_json::from_value(pod.clone()).expect("a pod");
+            assert_eq!(has_ended(&read), expected, "{pod}");
+        };
+        let none = json!({});
+        check(false, &terminated, &none, true);
+        check(true, &terminated, &none, true);
+        check(true, &waiting, &terminated, true);
+        // It may be started yet.
+        check(false, &waiting, &terminated, false);
+        check(true, &waiting, &none, false);
+        check(true, &running, &none, false);
+        check(true, &running, &terminated, false);
+        assert!(!has_ended(&Pod::default()));
     }
 }
