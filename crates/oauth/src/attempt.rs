@@ -4,6 +4,7 @@ use std::fmt;
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use model::{Login, Pkce};
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::{
@@ -14,7 +15,7 @@ use crate::{
 };
 
 /// A sign-in that has begun. It is good for one redirect.
-#[derive(Clone)]
+#[derive(Clone, Serialize, Deserialize)]
 pub struct Attempt {
     pub discovery: Discovery,
     pub client: Client,

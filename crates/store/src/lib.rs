@@ -19,6 +19,7 @@
 
 mod call;
 mod call_writer;
+mod change;
 mod conversation;
 mod error;
 mod event;
@@ -38,6 +39,7 @@ mod secret;
 mod server;
 mod snapshot;
 mod sql;
+mod ticket;
 mod tool;
 mod tool_change;
 mod workspace;
@@ -47,6 +49,7 @@ pub use call::{
     CallCount, CallDetail, CallEnd, CallFilter, CallRow, CallStatus, CallSteps, CallWrite, NewCall,
 };
 pub use call_writer::CallWriter;
+pub use change::{Hints, Sight, Topic};
 pub use conversation::{ConversationDetail, ConversationRow};
 pub use error::{Error, Fault, OpenError, Result};
 pub use event::{EventRow, NewEvent};
@@ -59,12 +62,13 @@ pub use page::{MAX_PAGE, Page, Put};
 pub use product::{Installed, ProductRow};
 pub use project::{NewProject, ProjectRow};
 pub use quota::MAX_OF_A_PROJECT;
-pub use replica::{Hints, LeaseRow, NewReplica, ReplicaRow};
+pub use replica::{LeaseRow, NewReplica, ReplicaRow};
 pub use run::{NewRun, RunEnd, RunFilter, RunRow};
 pub use secret::{SealedSecret, SecretRow};
 pub use server::{NewServer, ServerRow, TransportKind};
 pub use snapshot::{NewSnapshot, SnapshotRow};
 pub use sql::MAX_KEY;
+pub use ticket::{NewTicket, TicketRow};
 pub use tool::{PinDigest, PinRow, Seen, ToolSetting, ToolSettingRow};
 pub use tool_change::ToolChangeRow;
 pub use workspace::{Home, NewWorkspace, WorkspaceRow};

@@ -62,6 +62,8 @@ const MIGRATIONS: &[Migration] = migrations![
     "0012_processes" 11,
     "0013_homes" 12,
     "0014_timelines" 12,
+    "0015_tickets" 12,
+    "0016_changes_of_projects" 12,
 ];
 
 /// The first version whose migration records what it needs.

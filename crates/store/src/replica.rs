@@ -21,7 +21,6 @@ use crate::{
     Store, Time,
     error::{Error, Result},
     id::{floor, now},
-    open::ACQUIRE,
     sql::{Key, Pool, Text, execute, row, rows},
 };
 
@@ -182,7 +181,7 @@ impl Store {
              WHERE status = 'running'",
             Text(FAILED_OVER),
         )?;
-        // What was changed last may be undone, and everybody's caches are of before.
+        // What was changed last may be undone, and everybody's caches are of before. Earlier versions are told so; the others see the history.
         execute!(
             self.pool.write().await?,
             "INSERT INTO kb.toolwharf_changes (topic, at)
@@ -322,72 +321,6 @@ impl Store {
             LeaseRow,
             "SELECT name, holder, fence, since FROM kb.toolwharf_leases ORDER BY name",
         )
-    }
-
-    /// What was changed, by topic: another text whenever there was a change. See the migration for the topics.
-    pub async fn change_list(&self) -> Result<Vec<(String, String)>> {
-        if !self.has_replicas() {
-            return Ok(Vec::new());
-        }
-        let mut conn = self.pool.read().await?;
-        // Changes are committed in another order than they are numbered, so their count counts as well; and in another history of the
-        // database the same number is another change.
-        rows!(
-            conn,
-            (String, String),
-            "SELECT topic, COUNT(*) || ' ' || MAX(id) || ' ' || (SELECT COUNT(*) FROM kb.toolwharf_timelines)
-             FROM kb.toolwharf_changes GROUP BY topic ORDER BY topic",
-        )
-    }
-
-    /// Forgets what nobody needs any more: changes older than an hour, and heirs of sessions of a month ago.
-    pub async fn change_prune(&self) -> Result<()> {
-        let mut conn = self.pool.write().await?;
-        execute!(
-            conn,
-            "DELETE FROM kb.toolwharf_changes WHERE at < clock_timestamp() - INTERVAL '1 hour'"
-        )?;
-        execute!(
-            conn,
-            "DELETE FROM kb.toolwharf_leases
-             WHERE name LIKE 'sessions:%' AND since < clock_timestamp() - INTERVAL '30 days'"
-        )?;
-        Ok(())
-    }
-
-    /// Hears of changes as they are made, until the connection breaks; `None` on SQLite.
-    ///
-    /// # Errors
-    /// Those of the database.
-    pub async fn change_listen(&self) -> Result<Option<Hints>> {
-        let Pool::Postgres(pool) = &self.pool else {
-            return Ok(None);
-        };
-        let listening = async {
-            let mut listener = sqlx::postgres::PgListener::connect_with(pool).await?;
-            listener.listen("toolwharf_changes").await?;
-            Ok::<_, sqlx::Error>(Hints(listener))
-        };
-        match tokio::time::timeout(ACQUIRE, listening).await {
-            Ok(hints) => Ok(Some(hints?)),
-            Err(_) => Err(Error::timed_out()),
-        }
-    }
-}
-
-/// Hints that something was changed.
-pub struct Hints(sqlx::postgres::PgListener);
-
-impl Hints {
-    /// Waits for the next one.
-    ///
-    /// # Errors
-    /// The connection broke; some may have been missed.
-    pub async fn next(&mut self) -> Result<()> {
-        match self.0.try_recv().await? {
-            Some(_) => Ok(()),
-            None => Err(Error::timed_out()),
-        }
     }
 }
 

@@ -30,7 +30,7 @@ pub(crate) use self::{
     resource::{Resource, given},
 };
 use crate::{
-    projects::Projects,
+    projects::{Projects, Secrets},
     replica::{Replica, SWEEP},
 };
 
@@ -115,9 +115,38 @@ impl Hosting {
         self.take_in().await
     }
 
+    /// Takes in what the rows say now, if one of these projects has a server.
+    ///
+    /// # Errors
+    /// The store does not tell.
+    pub(crate) async fn reload_of(&self, projects: &BTreeSet<ProjectId>) -> Result<(), Error> {
+        if projects.is_empty() {
+            return Ok(());
+        }
+        let _one_at_a_time = self.edits.lock().await;
+        let is_of = |owner: Option<&ProjectId>| owner.is_some_and(|id| projects.contains(id));
+        // A project that is gone has no rows any more, but its servers may be here.
+        let is_here = {
+            let fleet = self.gateway.fleet();
+            fleet
+                .registered()
+                .any(|one| is_of(one.key().owner.as_ref()))
+        };
+        let is_known = is_here
+            || self
+                .rows()
+                .await?
+                .iter()
+                .any(|row| is_of(owner(row).as_ref()));
+        match is_known {
+            true => self.take_in().await,
+            false => Ok(()),
+        }
+    }
+
     async fn take_in(&self) -> Result<(), Error> {
         let rows = self.rows().await?;
-        let mut secrets: HashMap<ProjectId, HashMap<String, String>> = HashMap::new();
+        let mut secrets: HashMap<ProjectId, Secrets> = HashMap::new();
         let mut hosted = Vec::with_capacity(rows.len());
         let mut crashes = self.crashes().await?;
         let resting = self.resting(&rows).await?;
@@ -132,7 +161,7 @@ impl Hosting {
                     secrets.entry(project).or_insert(values)
                 }
                 Some(project) => secrets.entry(project).or_default(),
-                None => &mut HashMap::new(),
+                None => &mut Secrets::default(),
             };
             let sealed = match sealed
                 .remove(&row.id)
@@ -144,8 +173,9 @@ impl Hosting {
                     continue;
                 }
             };
-            match Entry::kept(row, known, sealed) {
+            match Entry::kept(row, &known.values, sealed) {
                 Ok(mut spec) => {
+                    known.hold_back(&mut spec, &row.config);
                     spec.resolve_login(&self.gateway.settings().logins);
                     hosted.push((spec, left(row, &mut crashes)));
                 }

@@ -5,6 +5,7 @@
 
 mod agents;
 mod auth;
+mod changes;
 mod cli;
 mod clients;
 mod console;
@@ -25,10 +26,12 @@ mod projects;
 mod registry;
 mod replica;
 mod rest;
+mod sealed;
 mod serve;
 mod signin;
 mod startup;
 mod stdio;
+mod tickets;
 mod webhook;
 
 use std::process::ExitCode;

@@ -16,7 +16,7 @@ use engine::{
     server::{Server, State},
 };
 
-use crate::{gateway::Front, replica::Replica};
+use crate::{auth::Keys, gateway::Front, replica::Replica};
 
 /// Whether the start is over.
 #[derive(Clone, Default)]
@@ -32,25 +32,31 @@ impl Ready {
 pub(crate) fn router(
     front: Arc<Front>,
     gateway: Gateway,
-    ready: Ready,
+    (ready, keys): (Ready, Arc<Keys>),
     replica: Option<Arc<Replica>>,
 ) -> Router {
     Router::new()
         .route("/healthz", get(async || "ok\n"))
         .route(
             "/readyz",
-            get(async move || {
-                if ready.0.load(Ordering::Relaxed) {
-                    (StatusCode::OK, "ready\n")
-                } else {
-                    (StatusCode::SERVICE_UNAVAILABLE, "starting\n")
-                }
-            }),
+            get(async move || readiness(ready.0.load(Ordering::Relaxed), keys.are_stale())),
         )
         .route(
             "/metrics",
             get(async move || metrics(&front, &gateway, replica.as_deref()).await),
         )
+}
+
+/// Whether a balancer is to send requests here: those with keys are refused while the keys are stale.
+const fn readiness(is_started: bool, has_stale_keys: bool) -> (StatusCode, &'static str) {
+    match (is_started, has_stale_keys) {
+        (false, _) => (StatusCode::SERVICE_UNAVAILABLE, "starting\n"),
+        (true, true) => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "cut off from the database: keys cannot be checked\n",
+        ),
+        (true, false) => (StatusCode::OK, "ready\n"),
+    }
 }
 
 /// Prometheus' text format.
@@ -250,5 +256,24 @@ fn hosted_metrics(fleet: &Fleet, out: &mut String) {
             "toolwharf_hosted_state{{{},state=\"{state}\"}} 1",
             labels(server)
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gateway_is_ready_when_it_has_started_and_can_check_keys() {
+        for (is_started, has_stale_keys, status, word) in [
+            (false, false, 503, "starting"),
+            (false, true, 503, "starting"),
+            (true, true, 503, "database"),
+            (true, false, 200, "ready"),
+        ] {
+            let (told, text) = readiness(is_started, has_stale_keys);
+            assert_eq!(told.as_u16(), status);
+            assert!(text.contains(word), "{text}");
+        }
     }
 }

@@ -4,7 +4,7 @@
 //! at a time takes a project in. Deliberately absent: noticing what another process writes into the database.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, BTreeSet, HashMap},
     hash::{BuildHasher, BuildHasherDefault, DefaultHasher},
     sync::{
         Arc,
@@ -17,6 +17,7 @@ use engine::{
     Gateway, Project, Remembered, Scope,
     secrets::{DataKey, Sealed},
 };
+use futures_util::{StreamExt as _, stream};
 use model::{
     ExposedName, NativeName, Origin, ProjectId, ProjectView, ServerSpec, Settings, ToolRef,
     ToolSetting,
@@ -35,6 +36,8 @@ const AT_ONCE: usize = 8;
 const MAX_SECRET: usize = 64 << 10;
 /// Longest name of a secret, in bytes.
 const MAX_SECRET_NAME: usize = 128;
+/// What to do about a data key that does not open.
+const NEW_MASTER_KEY: &str = "the master key was changed on another replica; start this one with the new key as TOOLWHARF_MASTER_KEY";
 /// Attempts to store a secret that others store, too.
 const ATTEMPTS: usize = 10;
 /// The key of a stored entry that says who put it there, and its value for a project's own key.
@@ -46,8 +49,79 @@ pub(crate) struct Projects {
     gateway: Gateway,
     master: Arc<Master>,
     locks: Vec<Mutex<()>>,
-    /// Whether all projects are in the gateway.
+    /// Data keys that were opened. They stay the same when another master key wraps them.
+    data_keys: parking_lot::Mutex<HashMap<ProjectId, Arc<DataKey>>>,
+    /// Projects with a data key that does not open, which was told.
+    closed: parking_lot::Mutex<BTreeSet<ProjectId>>,
+    /// Whether all projects are to be in the gateway, those that come to be included.
+    wants_all: AtomicBool,
+    /// Whether they are.
     all: AtomicBool,
+}
+
+/// The secrets of a project.
+#[derive(Default)]
+pub(crate) struct Secrets {
+    /// Those that could be opened, by their names.
+    pub(crate) values: HashMap<String, String>,
+    /// Those that could not, and why.
+    closed: BTreeMap<String, String>,
+}
+
+impl Secrets {
+    fn open(project: &ProjectId, key: Option<&DataKey>, rows: Vec<SealedSecret>) -> Self {
+        let mut secrets = Self::default();
+        for secret in rows {
+            let sealed = Sealed {
+                nonce: secret.nonce,
+                sealed: secret.sealed,
+            };
+            let name = secret.name;
+            let opened =
+                key.map(|key| key.open(project, &name, i64::from(secret.version), &sealed));
+            let why = match opened {
+                Some(Ok(value)) => {
+                    secrets.values.insert(name, value.as_str().to_owned());
+                    continue;
+                }
+                Some(Err(error)) => format!("{error}; set it again"),
+                None => NEW_MASTER_KEY.to_owned(),
+            };
+            let why = format!("secret `{name}` of project `{project}` cannot be opened: {why}");
+            secrets.closed.insert(name, why);
+        }
+        secrets
+    }
+
+    /// Why a secret is not known that the project has.
+    pub(crate) fn closed(&self, name: &str) -> Option<&str> {
+        self.closed.get(name).map(String::as_str)
+    }
+
+    /// Keeps a server from being started without a secret that is not known: the default of a variable would be in its place.
+    pub(crate) fn hold_back(&self, spec: &mut ServerSpec, config: &Value) {
+        if self.closed.is_empty() || !spec.enabled {
+            return;
+        }
+        let text = config.to_string();
+        let missing = |name| match self.values.contains_key(name) {
+            true => None,
+            false => self.closed(name),
+        };
+        if let Some(why) = variables(&text).find_map(missing) {
+            spec.unusable = Some(why.to_owned());
+        }
+    }
+}
+
+/// The names in `${NAME}`, `${NAME:-default}` and `${env:NAME}`.
+fn variables(text: &str) -> impl Iterator<Item = &str> {
+    let forms = text.split("${").skip(1);
+    forms.filter_map(|form| {
+        let (form, _) = form.split_once('}')?;
+        let form = form.strip_prefix("env:").unwrap_or(form);
+        Some(form.split_once(":-").map_or(form, |(name, _)| name))
+    })
 }
 
 /// Why a secret was not stored.
@@ -60,7 +134,7 @@ pub(crate) enum SecretError {
     Name,
     #[error("a secret must be a string of at most {MAX_SECRET} bytes without the character U+0000")]
     Value,
-    #[error("the project's data key cannot be opened with the master key")]
+    #[error("the project's data key cannot be opened: {NEW_MASTER_KEY}")]
     Sealed,
     #[error(transparent)]
     Store(#[from] store::Error),
@@ -73,6 +147,9 @@ impl Projects {
             gateway,
             master,
             locks: std::iter::repeat_with(Mutex::default).take(LOCKS).collect(),
+            data_keys: parking_lot::Mutex::default(),
+            closed: parking_lot::Mutex::default(),
+            wants_all: AtomicBool::new(false),
             all: AtomicBool::new(false),
         })
     }
@@ -95,19 +172,48 @@ impl Projects {
         }
     }
 
-    /// Takes in what the store says of the projects that the gateway has, and of new ones where it has all.
+    /// The projects that the gateway has, and all where it is to have them.
     ///
     /// # Errors
-    /// If the store cannot tell: what is known stays.
-    pub(crate) async fn reload_known(&self) -> store::Result<()> {
-        let known: Vec<ProjectId> = self.gateway.fleet().projects.keys().cloned().collect();
-        for id in known {
-            self.reload(&id).await?;
+    /// If the store cannot tell.
+    pub(crate) async fn wanted(&self) -> store::Result<BTreeSet<ProjectId>> {
+        let fleet = self.gateway.fleet();
+        let mut ids: BTreeSet<ProjectId> = fleet.projects.keys().cloned().collect();
+        if self.wants_all.load(Ordering::Acquire) {
+            let mut page = Page::default();
+            loop {
+                let rows = self.store.project_list(&page).await?;
+                let Some(last) = rows.last() else { break };
+                page = Page::after(last.id.as_str(), store::MAX_PAGE);
+                ids.extend(rows.into_iter().map(|row| row.id));
+            }
         }
-        match self.all.load(Ordering::Acquire) {
-            true => self.load_all().await,
-            false => Ok(()),
-        }
+        Ok(ids)
+    }
+
+    /// Takes in what the store says of those of these projects that the gateway has or is to have. Those of which the store cannot tell; what is
+    /// known of them stays.
+    pub(crate) async fn reload_changed(
+        &self,
+        ids: &BTreeSet<ProjectId>,
+    ) -> Vec<(ProjectId, store::Error)> {
+        let reloads = ids.iter().map(|id| async move {
+            let _one_at_a_time = self.lock(id).lock().await;
+            let is_known = self.gateway.fleet().projects.contains_key(id);
+            match is_known || self.wants_all.load(Ordering::Acquire) {
+                true => self
+                    .take_in(id)
+                    .await
+                    .err()
+                    .map(|error| (id.clone(), error)),
+                false => None,
+            }
+        });
+        let failed = stream::iter(reloads).buffer_unordered(AT_ONCE);
+        failed
+            .filter_map(|failed| async move { failed })
+            .collect()
+            .await
     }
 
     /// Makes sure that the gateway knows what a scope addresses, if there is such a thing.
@@ -156,6 +262,8 @@ impl Projects {
     }
 
     async fn load_all(&self) -> store::Result<()> {
+        // First: what another replica makes meanwhile may be on no page.
+        self.wants_all.store(true, Ordering::Release);
         let mut page = Page::default();
         loop {
             let rows = self.store.project_list(&page).await?;
@@ -183,6 +291,7 @@ impl Projects {
         let row = match self.store.project_get(id).await {
             Ok(row) if row.enabled => row,
             Ok(_) | Err(store::Error::NotFound { .. }) => {
+                self.data_keys.lock().remove(id);
                 self.gateway.project_remove(id);
                 return Ok(());
             }
@@ -235,7 +344,7 @@ impl Projects {
             fleet.settings.projects.get(id).cloned().unwrap_or_default()
         } else {
             ProjectView {
-                servers: Some(std::collections::BTreeSet::new()),
+                servers: Some(BTreeSet::new()),
                 naming: Some(model::NamingPolicy::Preserve),
                 ..ProjectView::default()
             }
@@ -252,51 +361,49 @@ impl Projects {
     }
 
     /// The project's secrets, if one of the servers has variables in it.
-    async fn secrets(
-        &self,
-        id: &ProjectId,
-        servers: &[ServerRow],
-    ) -> store::Result<HashMap<String, String>> {
+    async fn secrets(&self, id: &ProjectId, servers: &[ServerRow]) -> store::Result<Secrets> {
         if !servers
             .iter()
             .any(|server| server.config.to_string().contains("${"))
         {
-            return Ok(HashMap::new());
+            return Ok(Secrets::default());
         }
         self.secret_values(id).await
     }
 
-    /// All secrets of a project, by their names.
+    /// All secrets of a project.
     ///
     /// # Errors
     /// If the store cannot tell.
-    pub(crate) async fn secret_values(
-        &self,
-        id: &ProjectId,
-    ) -> store::Result<HashMap<String, String>> {
-        let mut secrets = HashMap::new();
+    pub(crate) async fn secret_values(&self, id: &ProjectId) -> store::Result<Secrets> {
         let Some(wrapped) = self.store.project_data_key(id).await? else {
-            return Ok(secrets);
+            return Ok(Secrets::default());
         };
-        let Ok(key) = self.master.key().unwrap(id, &wrapped) else {
-            tracing::error!(project = %id, "the data key cannot be opened with the master key");
-            return Ok(secrets);
-        };
-        for secret in self.store.secret_all(id).await? {
-            let sealed = Sealed {
-                nonce: secret.nonce,
-                sealed: secret.sealed,
-            };
-            match key.open(id, &secret.name, i64::from(secret.version), &sealed) {
-                Ok(value) => {
-                    secrets.insert(secret.name, value.as_str().to_owned());
-                }
-                Err(error) => {
-                    tracing::error!(project = %id, secret = secret.name, "cannot be opened: {error}");
-                }
-            }
+        let key = self.opened_key(id, &wrapped);
+        Ok(Secrets::open(
+            id,
+            key.as_deref(),
+            self.store.secret_all(id).await?,
+        ))
+    }
+
+    /// The data key that is wrapped so, else the one that the project had before.
+    fn opened_key(&self, id: &ProjectId, wrapped: &[u8]) -> Option<Arc<DataKey>> {
+        if let Ok(key) = self.master.key().unwrap(id, wrapped) {
+            let key = Arc::new(key);
+            self.data_keys.lock().insert(id.clone(), key.clone());
+            self.closed.lock().remove(id);
+            return Some(key);
         }
-        Ok(secrets)
+        let known = self.data_keys.lock().get(id).cloned();
+        if self.closed.lock().insert(id.clone()) {
+            let goes_on = match known {
+                Some(_) => "its secrets are opened with the one that was known before",
+                None => "servers that need its secrets do not start",
+            };
+            tracing::error!(project = %id, "the project's data key cannot be opened, and {goes_on}: {NEW_MASTER_KEY}");
+        }
+        known
     }
 
     /// Seals and stores a secret; servers of the project that use it are connected anew.
@@ -410,12 +517,13 @@ pub(crate) fn entry(server: &ServerRow) -> Value {
 fn spec(
     project: &ProjectId,
     server: &ServerRow,
-    secrets: &HashMap<String, String>,
+    secrets: &Secrets,
     settings: &Settings,
 ) -> Option<ServerSpec> {
-    match check_project(project, &server.name, &entry(server), secrets) {
+    match check_project(project, &server.name, &entry(server), &secrets.values) {
         Ok(mut spec) => {
             spec.enabled = server.enabled;
+            secrets.hold_back(&mut spec, &server.config);
             if let Origin::Remote(remote) = &mut spec.origin {
                 remote.public_only = server.config[REGISTERED_BY] == BY_PROJECT;
             }

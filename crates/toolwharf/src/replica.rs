@@ -9,6 +9,7 @@
 use std::{
     collections::{BTreeSet, HashMap},
     fs,
+    hash::{BuildHasher, BuildHasherDefault, DefaultHasher},
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -19,8 +20,8 @@ use std::{
 
 use model::clock;
 use parking_lot::Mutex;
-use runtime::{process::Spawner, sentinel::monotonic_nanos};
-use store::{NewReplica, ReplicaRow, Store};
+use runtime::sentinel::monotonic_nanos;
+use store::{NewReplica, ReplicaRow, Sight, Store, Topic};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -32,6 +33,8 @@ const LOOK: Duration = Duration::from_secs(1);
 const FILE: &str = "replica";
 /// From one time that old changes are forgotten to the next.
 const PRUNE: Duration = Duration::from_secs(600);
+/// Locks that leases share by chance.
+const LOCKS: usize = 64;
 /// Seconds that the clock of a machine may be away from the database's before that is told.
 const MAX_SKEW_SECONDS: u64 = 5;
 /// The lease of whoever removes what is too old.
@@ -51,13 +54,17 @@ pub(crate) struct Replica {
     seen: Mutex<(Vec<String>, Vec<i64>)>,
     /// How often that was something else than before.
     turns: AtomicU64,
-    spawner: Spawner,
+    end_all_at: EndAllAt,
+    locks: Vec<tokio::sync::Mutex<()>>,
     file: PathBuf,
     /// Where other replicas reach it.
     address: String,
     /// Seconds by which the database's clock was ahead of this machine's at the last renewal.
     clock: AtomicI64,
 }
+
+/// Has the sentinel kill all that runs then, in nanoseconds of the monotonic clock; `None`: never.
+type EndAllAt = Box<dyn Fn(Option<u64>) + Send + Sync>;
 
 /// Why this replica does not have a lease.
 pub(crate) enum NotTaken {
@@ -73,8 +80,43 @@ struct Member {
     /// What it holds is not its own any more.
     lost: CancellationToken,
     until: Mutex<Until>,
-    /// Leases with their fences.
-    held: Mutex<HashMap<String, i64>>,
+    leases: Mutex<Leases>,
+}
+
+/// Names of leases, with their fences.
+type Fences = HashMap<String, i64>;
+
+/// The leases of one membership.
+#[derive(Default)]
+struct Leases {
+    held: Fences,
+    /// Given back, and the database has not confirmed it: it may have them still, or not. None of these is held, and none is taken before that is
+    /// known, for it would be the same lease with the same fence.
+    leaving: Fences,
+}
+
+impl Leases {
+    /// Begins to give a lease back; its fence, if it is held.
+    fn leave(&mut self, name: &str) -> Option<i64> {
+        let (name, fence) = self.held.remove_entry(name)?;
+        self.leaving.insert(name, fence);
+        Some(fence)
+    }
+
+    /// The database does not have this lease any more.
+    fn left(&mut self, name: &str, fence: i64) {
+        if self.leaving.get(name) == Some(&fence) {
+            self.leaving.remove(name);
+        }
+    }
+
+    /// Whether the database, which has these, lacks one that was held before it was asked, and is held still.
+    fn are_lacking(&self, before: &Fences, has: &Fences) -> bool {
+        let is_lacking = |(name, fence): (&String, &i64)| {
+            self.held.get(name) == Some(fence) && has.get(name) != Some(fence)
+        };
+        before.iter().any(is_lacking)
+    }
 }
 
 /// How long it may go on by its last renewal.
@@ -99,14 +141,15 @@ impl Until {
 
 impl Replica {
     /// Joins the replicas of this database; `None` if one gateway has it for itself. Whoever calls this holds the lock
-    /// of the data directory: the gateway that had it before is dead, and not waited for.
+    /// of the data directory: the gateway that had it before is dead, and not waited for. `end_all_at` has the sentinel kill all that runs at a
+    /// time, in nanoseconds of the monotonic clock, or never.
     ///
     /// # Errors
     /// Those of the database.
     pub(crate) async fn join(
         store: &Store,
         lease: Duration,
-        spawner: &Spawner,
+        end_all_at: impl Fn(Option<u64>) + Send + Sync + 'static,
         data_dir: &Path,
         address: String,
     ) -> store::Result<Option<Arc<Self>>> {
@@ -127,7 +170,10 @@ impl Replica {
             losses: AtomicU64::new(0),
             seen: Mutex::default(),
             turns: AtomicU64::new(0),
-            spawner: spawner.clone(),
+            end_all_at: Box::new(end_all_at),
+            locks: std::iter::repeat_with(tokio::sync::Mutex::default)
+                .take(LOCKS)
+                .collect(),
             file,
             address,
             clock: AtomicI64::new(0),
@@ -163,7 +209,7 @@ impl Replica {
     /// How many replicas there are (`None`: the database does not say), and leases that this one holds.
     pub(crate) async fn counts(&self) -> (Option<u64>, u64) {
         let replicas = self.store.replica_list().await.ok();
-        let held = self.member().held.lock().len();
+        let held = self.member().leases.lock().held.len();
         (replicas.map(|all| all.len() as u64), held as u64)
     }
 
@@ -179,7 +225,7 @@ impl Replica {
                 true => {
                     // What ran under a lease is dead. What needs none is started again, and may live.
                     if stop.elapsed() > self.lease / 4 {
-                        self.spawner.end_all_at(None);
+                        (self.end_all_at)(None);
                     }
                     self.rejoin().await
                 }
@@ -200,12 +246,17 @@ impl Replica {
             if !away {
                 // A slow database keeps it from the next renewal no longer than this.
                 let by = began + self.lease / 2;
-                let kept = tokio::time::timeout_at(by, self.keep_house()).await;
+                let keeping = async {
+                    self.give_back_again().await;
+                    self.keep_house().await
+                };
+                let kept = tokio::time::timeout_at(by, keeping).await;
                 if let Ok(Err(error)) = kept {
                     tracing::debug!("not all was seen to: {error}");
                 }
             }
-            if !away && pruned.is_none_or(|at| at.elapsed() > PRUNE) {
+            // Whoever else is there need not do the same.
+            if !away && self.holds(SWEEP) && pruned.is_none_or(|at| at.elapsed() > PRUNE) {
                 pruned = self.store.change_prune().await.is_ok().then(Instant::now);
             }
             // Soon again while the database is away. A slow one is asked as often as a quick one.
@@ -223,20 +274,16 @@ impl Replica {
         }
     }
 
-    async fn renew(&self, member: &Member) -> store::Result<()> {
+    async fn renew(&self, member: &Arc<Member>) -> store::Result<()> {
         let until = Until::of(self.lease);
-        let held = member.held.lock().clone();
+        let held = member.leases.lock().held.clone();
         let renewed = self.own.replica_renew(&member.id, self.lease).await?;
         let Some(has) = renewed else {
             self.lose(member, "it was taken for lost");
             return self.rejoin().await;
         };
-        // What was given back meanwhile does not matter.
-        let lacks = {
-            let now = member.held.lock();
-            let mut held = held.iter().filter(|(name, _)| now.contains_key(*name));
-            held.any(|(name, fence)| has.get(name) != Some(fence))
-        };
+        // What was given back meanwhile does not matter, even if it was taken again.
+        let lacks = member.leases.lock().are_lacking(&held, &has);
         if lacks {
             self.lose(member, "the database lacks a lease that it gave");
             return self.rejoin().await;
@@ -306,21 +353,24 @@ impl Replica {
     async fn rejoin(&self) -> store::Result<()> {
         let member = add(&self.own, self.lease, &self.file, &self.address).await?;
         tracing::info!(id = member.id, "this replica joined again");
-        *self.member.lock() = member;
-        self.spawner.end_all_at(None);
+        let mut current = self.member.lock();
+        *current = member;
+        (self.end_all_at)(None);
         Ok(())
     }
 
     /// Tells the sentinel when what runs here has to be gone, if anything runs under a lease.
-    fn warn_sentinel(&self, member: &Member) {
+    fn warn_sentinel(&self, member: &Arc<Member>) {
+        // Locked until it is told: what was known earlier is told earlier. A membership that is over has nothing to tell.
+        let current = self.member.lock();
+        if !Arc::ptr_eq(&current, member) {
+            return;
+        }
         let runs_nothing = [SWEEP, RESOURCES];
-        let held = member.held.lock();
-        let runs = held
-            .keys()
-            .any(|name| !runs_nothing.contains(&name.as_str()));
-        drop(held);
+        let is_run = |name: &String| !runs_nothing.contains(&name.as_str());
+        let runs = member.leases.lock().held.keys().any(is_run);
         let kill = member.until.lock().kill;
-        self.spawner.end_all_at(runs.then_some(kill));
+        (self.end_all_at)(runs.then_some(kill));
     }
 
     /// Takes a lease, or has it already: its fence, and a token that is cancelled when it is lost.
@@ -334,22 +384,31 @@ impl Replica {
             let why = "this replica cannot reach the database";
             return Err(NotTaken::No(why.to_owned()));
         }
-        if let Some(fence) = member.held.lock().get(name) {
-            return Ok((*fence, member.lost.clone()));
+        let _one_at_a_time = self.lock(name).lock().await;
+        let (held, leaving) = {
+            let leases = member.leases.lock();
+            let of = |fences: &Fences| fences.get(name).copied();
+            (of(&leases.held), of(&leases.leaving))
+        };
+        if let Some(fence) = held {
+            return Ok((fence, member.lost.clone()));
         }
         let told = |error: store::Error| NotTaken::No(error.to_string());
+        if let Some(fence) = leaving {
+            self.release(&member, name, fence).await.map_err(told)?;
+        }
         let taken = self.store.lease_take(name, &member.id, self.lease).await;
         let Some(fence) = taken.map_err(told)? else {
             return Err(self.held_elsewhere(name).await.unwrap_or_else(told));
         };
-        member.held.lock().insert(name.to_owned(), fence);
+        member.leases.lock().held.insert(name.to_owned(), fence);
         self.warn_sentinel(&member);
         Ok((fence, member.lost.clone()))
     }
 
     /// Whether it has a lease, as far as it knows.
     pub(crate) fn holds(&self, name: &str) -> bool {
-        self.member().held.lock().contains_key(name)
+        self.member().leases.lock().held.contains_key(name)
     }
 
     /// The fences of all leases that are held.
@@ -398,35 +457,60 @@ impl Replica {
         })
     }
 
-    /// Gives a lease back, if it has it.
+    /// Gives a lease back, if it has it. If the database does not confirm that, it is given back again after the next renewal.
     pub(crate) async fn give_back(&self, name: &str) {
         let member = self.member();
         // First, or it would be missed when the next renewal looks for it.
-        let fence = member.held.lock().remove(name);
-        let Some(fence) = fence else { return };
-        match self.store.lease_release(name, fence).await {
-            Ok(()) => self.warn_sentinel(&member),
-            Err(error) => {
-                member.held.lock().insert(name.to_owned(), fence);
-                tracing::warn!(lease = name, "a lease is not given back: {error}");
+        let Some(fence) = member.leases.lock().leave(name) else {
+            return;
+        };
+        self.warn_sentinel(&member);
+        let _one_at_a_time = self.lock(name).lock().await;
+        if let Err(error) = self.release(&member, name, fence).await {
+            tracing::warn!(lease = name, "a lease is not given back yet: {error}");
+        }
+    }
+
+    /// Gives back what the database did not confirm before.
+    async fn give_back_again(&self) {
+        let member = self.member();
+        let leaving = member.leases.lock().leaving.clone();
+        for (name, fence) in leaving {
+            let _one_at_a_time = self.lock(&name).lock().await;
+            if let Err(error) = self.release(&member, &name, fence).await {
+                tracing::debug!(lease = name, "a lease is not given back yet: {error}");
+                return;
             }
         }
     }
 
-    /// Tells of each topic that was changed, for ever, and again until that was taken in: once of all at the beginning.
-    pub(crate) async fn changes(&self, changed: impl AsyncFn(&str) -> bool) {
-        let mut seen: HashMap<String, String> = HashMap::new();
+    /// Whoever has it takes the lease, or gives it back: an answer to one of these does not come after the question of another.
+    fn lock(&self, name: &str) -> &tokio::sync::Mutex<()> {
+        let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(name);
+        let at = usize::try_from(hash % LOCKS as u64).unwrap_or_default();
+        &self.locks[at]
+    }
+
+    async fn release(&self, member: &Member, name: &str, fence: i64) -> store::Result<()> {
+        self.store.lease_release(name, fence).await?;
+        member.leases.lock().left(name, fence);
+        Ok(())
+    }
+
+    /// Tells of what was changed, for ever, with what of it was not taken in before: of all at the beginning.
+    pub(crate) async fn changes(&self, take_in: impl AsyncFn(BTreeSet<Topic>) -> BTreeSet<Topic>) {
+        let mut sight = Sight::default();
+        let mut changed = BTreeSet::new();
         let mut hints = None;
         loop {
             if hints.is_none() {
                 hints = self.store.change_listen().await.ok().flatten();
             }
-            if let Ok(all) = self.store.change_list().await {
-                for (topic, revision) in all {
-                    if seen.get(&topic) != Some(&revision) && changed(&topic).await {
-                        seen.insert(topic, revision);
-                    }
-                }
+            if let Ok(topics) = self.store.change_list(&mut sight).await {
+                changed.extend(topics);
+            }
+            if !changed.is_empty() {
+                changed = take_in(changed).await;
             }
             let hinted = async {
                 match &mut hints {
@@ -474,7 +558,7 @@ async fn add(
         id,
         lost: CancellationToken::new(),
         until: Mutex::new(until),
-        held: Mutex::default(),
+        leases: Mutex::default(),
     }))
 }
 
@@ -482,4 +566,111 @@ async fn add(
 pub(crate) fn host() -> String {
     let name = fs::read_to_string("/proc/sys/kernel/hostname");
     name.map_or_else(|_| "unknown".to_owned(), |name| name.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use testkit::postgres::Database;
+
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(60);
+    const NAME: &str = "server:x";
+
+    /// What the sentinel was told, in this order: whether there is a time.
+    type Told = Arc<Mutex<Vec<bool>>>;
+
+    async fn replica(database: &Database, dir: &Path) -> (Arc<Replica>, Told) {
+        let location = store::Location::Postgres(database.url().to_owned());
+        let store = Store::open(&location).await.expect("it opens");
+        let told = Told::default();
+        let tell = told.clone();
+        let end_all_at = move |at: Option<u64>| tell.lock().push(at.is_some());
+        let joined = Replica::join(&store, LEASE, end_all_at, dir, "a:1".into());
+        (joined.await.expect("it joins").expect("on Postgres"), told)
+    }
+
+    async fn take(replica: &Replica) -> Option<i64> {
+        let taken = replica.take(NAME).await.ok();
+        taken.map(|(fence, _)| fence)
+    }
+
+    async fn renew(replica: &Replica) {
+        let member = replica.member();
+        replica.renew(&member).await.expect("the database answers");
+    }
+
+    #[tokio::test]
+    async fn a_lease_that_is_not_given_back_is_not_held_and_is_given_back_later() {
+        let database = Database::create().await;
+        let dir = tempfile::tempdir().expect("a directory");
+        let (replica, told) = replica(&database, dir.path()).await;
+        let other = replica.take("server:y").await.ok().expect("it is free").0;
+        let fence = take(&replica).await.expect("it is free");
+
+        // The database refuses, or so it looks.
+        database
+            .run(
+                "CREATE FUNCTION kb.no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$;
+                 CREATE TRIGGER no BEFORE DELETE ON kb.toolwharf_leases FOR EACH ROW EXECUTE FUNCTION kb.no()",
+            )
+            .await;
+        replica.give_back(NAME).await;
+        assert!(!replica.holds(NAME));
+        assert_eq!(take(&replica).await, None, "it may be on its way");
+        renew(&replica).await;
+
+        // It arrived after all, and nothing is lost by that.
+        database.run("DROP TRIGGER no ON kb.toolwharf_leases; DELETE FROM kb.toolwharf_leases WHERE name = 'server:x'").await;
+        renew(&replica).await;
+        assert_eq!(replica.losses(), 0);
+        let again = take(&replica).await.expect("it is free");
+        assert!(again > fence, "{again} {fence}");
+        replica.give_back_again().await;
+        renew(&replica).await;
+        assert_eq!(replica.losses(), 0);
+        let fences = replica.fences().await.expect("the database answers");
+        assert_eq!(fences, BTreeSet::from([other, again]));
+        replica.give_back(NAME).await;
+        replica.give_back("server:y").await;
+        assert_eq!(told.lock().last(), Some(&false), "nothing runs");
+    }
+
+    #[tokio::test]
+    async fn what_was_not_given_back_is_given_back_after_a_renewal() {
+        let database = Database::create().await;
+        let dir = tempfile::tempdir().expect("a directory");
+        let (replica, _) = replica(&database, dir.path()).await;
+        take(&replica).await.expect("it is free");
+        replica.member().leases.lock().leave(NAME);
+        replica.give_back_again().await;
+        assert!(
+            replica
+                .fences()
+                .await
+                .expect("the database answers")
+                .is_empty()
+        );
+        assert!(replica.member().leases.lock().leaving.is_empty());
+    }
+
+    #[test]
+    fn a_lease_that_was_given_back_and_taken_again_during_a_renewal_is_not_lacking() {
+        let of = |fence| Fences::from([(NAME.to_owned(), fence)]);
+        let mut leases = Leases {
+            held: of(2),
+            ..Leases::default()
+        };
+        assert!(!leases.are_lacking(&of(1), &of(2)));
+        assert!(!leases.are_lacking(&of(1), &Fences::new()));
+        assert!(!leases.are_lacking(&of(2), &of(2)));
+        assert!(leases.are_lacking(&of(2), &Fences::new()));
+        // What is released later is the lease that was given back.
+        assert_eq!(leases.leave(NAME), Some(2));
+        assert!(!leases.are_lacking(&of(2), &Fences::new()));
+        leases.left(NAME, 1);
+        assert_eq!(leases.leaving, of(2));
+        leases.left(NAME, 2);
+        assert!(leases.leaving.is_empty());
+    }
 }

@@ -1,7 +1,6 @@
 //! `serve`: the gateway at work.
 
 use std::{
-    collections::BTreeMap,
     net::{IpAddr, SocketAddr},
     path::PathBuf,
     sync::Arc,
@@ -9,10 +8,10 @@ use std::{
 };
 
 use anyhow::Context;
-use engine::Gateway;
+use futures_util::future::BoxFuture;
 use http::HeaderMap;
-use model::{NativeName, ProjectId, ServerKey, Settings};
-use store::{Home, Store};
+use model::{ProjectId, Settings};
+use store::Home;
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
@@ -25,7 +24,8 @@ use tokio_util::{
 
 use crate::{
     agents::Agents,
-    auth::{self, Identities, Keys, Role},
+    auth::{self, Identities, Role},
+    changes::Changes,
     clients::Clients,
     console::{self, Apps},
     gateway::{
@@ -37,13 +37,13 @@ use crate::{
     itself::Itself,
     live::{Live, warn_of},
     lock::Lock,
-    logins::{self, Logins},
-    logs, memory, ops,
+    logins, logs, memory, ops,
     projects::Projects,
     replica::{self, Replica},
     rest::{Rest, Site},
     signin,
     startup::{self, CliOverrides},
+    tickets::Tickets,
     webhook,
 };
 
@@ -77,8 +77,15 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     let (inside, replica) = match &config.settings.database_url {
         Some(url) => {
             let (inside, address) = peers::bind(replicas.listen, url).await?;
-            let joined =
-                Replica::join(&store, replicas.lease, &spawner, &data_dir, address.clone());
+            let sentinel = spawner.clone();
+            let end_all_at = move |at| sentinel.end_all_at(at);
+            let joined = Replica::join(
+                &store,
+                replicas.lease,
+                end_all_at,
+                &data_dir,
+                address.clone(),
+            );
             (Some((inside, address)), joined.await?)
         }
         None => (None, None),
@@ -89,9 +96,6 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     let is_fixed = !wanted.ends_with(":0");
     let listener = bind(wanted).await?;
     let address = listener.local_addr()?;
-    let identities = Identities::new(&config.settings, bases(&config.settings, address)).context(
-        "the root certificates of this host cannot be read; `apt-get install ca-certificates`",
-    )?;
     let apps = Apps::open(
         &config.settings,
         address,
@@ -99,11 +103,6 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
         &bases(&config.settings, address),
     )
     .await?;
-    let keys = identities.keys.clone();
-    if replica.is_some() {
-        keys.share();
-    }
-    keys.refresh(&store).await?;
     let myself = Itself::at(&[address]);
     myself.leave_out(&mut config);
     warn_of(&config);
@@ -117,6 +116,16 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
         true,
     )
     .await?;
+    let tickets = Arc::new(Tickets::new(store.clone(), projects.session_key().await?));
+    let all = bases(&config.settings, address);
+    let identities = Identities::new(&config.settings, all, tickets.clone()).context(
+        "the root certificates of this host cannot be read; `apt-get install ca-certificates`",
+    )?;
+    let keys = identities.keys.clone();
+    if replica.is_some() {
+        keys.share();
+    }
+    keys.refresh(&store).await?;
     projects
         .declared(&startup::declared_projects(&config))
         .await;
@@ -163,7 +172,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
         );
     }
     let settings = &config.settings;
-    logins.listen(settings.public_url.as_deref().unwrap_or(&url));
+    logins.listen(settings.public_url.as_deref().unwrap_or(&url), tickets);
     if !address.ip().is_loopback() && settings.public_url.is_none() && !settings.oidc.is_empty() {
         tracing::warn!(
             "clients are told to sign in for {url}: set `public_url` to the address that they use"
@@ -171,7 +180,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     }
     eprintln!("toolwharf is at {url}/mcp");
     if let Some(who) = keys.identify(&token)
-        && let Some(link) = front.guard().link(&who)
+        && let Some(link) = front.guard().link(&who).await?
     {
         eprintln!("sign a browser in, once and within 10 minutes: {link}");
     }
@@ -205,26 +214,32 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
     let identify = (!is_local).then(|| {
         let identities = identities.clone();
         Box::new(
-            move |headers: &HeaderMap, key: Option<&str>, owner: Option<&ProjectId>| {
-                let who = key.and_then(|key| identities.keys.identify(key));
-                let who = who.or_else(|| identities.browser(headers).ok()?)?;
-                let role = owner.map_or(Role::Admin, |_| Role::Manage);
-                Some(logins::Shown {
-                    id: who.id.clone(),
-                    manages: who.may(role, owner),
-                })
+            move |headers: HeaderMap, key: Option<String>, owner: Option<ProjectId>| {
+                let identities = identities.clone();
+                let shown = async move {
+                    let who = match key.and_then(|key| identities.keys.identify(&key)) {
+                        Some(who) => who,
+                        None => identities.browser(&headers).await.ok()??,
+                    };
+                    let role = owner.as_ref().map_or(Role::Admin, |_| Role::Manage);
+                    Some(logins::Shown {
+                        id: who.id.clone(),
+                        manages: who.may(role, owner.as_ref()),
+                    })
+                };
+                Box::pin(shown) as BoxFuture<'static, _>
             },
         ) as logins::Identify
     });
     let more = ops::router(
         front.clone(),
         gateway.clone(),
-        ready.clone(),
+        (ready.clone(), keys.clone()),
         replica.clone(),
     )
     .merge(console::router(apps.as_ref().map(Apps::origin)))
     .merge(signin::router(&front))
-    .merge(logins::router(logins.clone(), identify));
+    .merge(logins::router(logins.clone(), projects.clone(), identify));
     let other = Site::new(rest, more);
     let drain = config.settings.limits.drain.min(STOPPING - LEAST_GRACE);
     // Requests wait until the servers are declared. Otherwise they would fail because a server is unknown.
@@ -264,6 +279,11 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
         }
         declared.cancel();
         ready.set();
+        let changes = Changes::new(
+            (&store, &gateway),
+            (&identities, &logins),
+            (&projects, &hosting),
+        );
         tokio::select! {
             () = live.watch() => {}
             () = startup::retain(&gateway, &store, replica.as_deref()) => {}
@@ -278,7 +298,7 @@ pub(crate) async fn serve(named: &[PathBuf], args: Args) -> anyhow::Result<()> {
             () = sandbox => {}
             () = follow(replica.as_deref()) => {}
             () = follow_peers(peers.as_deref()) => {}
-            () = take_in_changes(replica.as_deref(), &keys, &store, &gateway, &logins, &projects, &hosting) => {}
+            () = changes.follow(replica.as_deref()) => {}
         }
         anyhow::Ok(())
     };
@@ -365,66 +385,6 @@ async fn follow_resources(hosting: &Hosting, _: &Projects, _: Option<&Replica>) 
         );
     }
     std::future::pending().await
-}
-
-/// Takes in what other replicas change, if there may be any.
-async fn take_in_changes(
-    replica: Option<&Replica>,
-    keys: &Keys,
-    store: &Store,
-    gateway: &Gateway,
-    logins: &Logins,
-    projects: &Projects,
-    hosting: &Hosting,
-) {
-    let Some(replica) = replica else {
-        return std::future::pending().await;
-    };
-    let take_in = async |topic: &str| match topic {
-        "keys" => keys.refresh(store).await.map_err(anyhow::Error::from),
-        "approvals" => take_in_approvals(store, gateway)
-            .await
-            .map_err(anyhow::Error::from),
-        "logins" => logins.take_in().await.map_err(anyhow::Error::from),
-        "servers" => hosting.reload().await.map_err(anyhow::Error::from),
-        "projects" => {
-            // A server that is registered may use a project's secrets.
-            projects.reload_known().await?;
-            hosting.reload().await.map_err(anyhow::Error::from)
-        }
-        _ => Ok(()),
-    };
-    replica
-        .changes(async |topic| {
-            let taken = take_in(topic).await;
-            if let Err(error) = &taken {
-                tracing::warn!(
-                    topic,
-                    "what another replica changed is not taken in yet: {error}"
-                );
-            }
-            taken.is_ok()
-        })
-        .await;
-}
-
-/// Agrees to definitions that were agreed to at another replica.
-async fn take_in_approvals(store: &Store, gateway: &Gateway) -> store::Result<()> {
-    let mut waiting: BTreeMap<Option<ProjectId>, Vec<ServerKey>> = BTreeMap::new();
-    for key in gateway.unapproved() {
-        waiting.entry(key.owner.clone()).or_default().push(key);
-    }
-    for (owner, servers) in waiting {
-        let pins = store.pin_digest_list(owner.as_ref()).await?;
-        for key in servers {
-            let of_it = pins.iter().filter(|pin| pin.server == key.name);
-            let agreed: Vec<_> = of_it
-                .map(|pin| (NativeName::new(&*pin.tool), pin.digest.as_str().into()))
-                .collect();
-            gateway.approve_tools(&key, &agreed);
-        }
-    }
-    Ok(())
 }
 
 /// As many connections as are wanted, if an eighth of all files stays for servers, their pipes and the database.

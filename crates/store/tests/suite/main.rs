@@ -7,6 +7,7 @@
 mod support;
 
 mod audit;
+mod changes;
 mod conversations;
 mod faults;
 mod hostile;

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use store::{CallStatus, CallWrite, NewReplica, NewRun, Page, RunFilter, Store};
+use store::{CallStatus, CallWrite, NewReplica, NewRun, Page, RunFilter, Sight, Store, Topic};
 
 use crate::{
     audit::{intent, outcome},
-    support::{Db, Place, project},
+    support::{Db, Place},
 };
 
 fn new(id: &str) -> NewReplica<'_> {
@@ -32,7 +32,6 @@ async fn on_a_file_there_are_none() {
     assert!(!db.store.has_replicas());
     db.store.replica_add(new("a"), LONG).await.unwrap();
     assert!(ids(&db.store).await.is_empty());
-    assert!(db.store.change_list().await.unwrap().is_empty());
 }
 
 #[tokio::test]
@@ -112,7 +111,8 @@ async fn leases_are_given_again_when_lost_ones_have_run_out() {
     assert_eq!(take("a", LONG).await, Some(fence));
     assert_eq!(take("b", LONG).await, None);
     assert!(!store.timeline_is_new().await.unwrap());
-    let changes = store.change_list().await.unwrap();
+    let mut sight = Sight::default();
+    store.change_list(&mut sight).await.unwrap();
     let keys = store.keys_revision().await.unwrap();
 
     let Place::Server(database) = &db.place else {
@@ -127,7 +127,8 @@ async fn leases_are_given_again_when_lost_ones_have_run_out() {
     store.timeline_begin().await.unwrap();
     assert!(!store.timeline_is_new().await.unwrap());
     assert_eq!(take("b", LONG).await, None);
-    assert_ne!(store.change_list().await.unwrap(), changes);
+    let changed = store.change_list(&mut sight).await.unwrap();
+    assert_eq!(changed, Topic::ALL.into());
     assert_ne!(store.keys_revision().await.unwrap(), keys);
     testkit::wait_for("the lease", Duration::from_secs(5), async || {
         take("b", SHORT)
@@ -164,27 +165,6 @@ async fn a_replica_that_expired_cannot_come_back() {
             .is_some()
     );
     assert!(store.replica_renew("b", LONG).await.unwrap().is_some());
-}
-
-#[tokio::test]
-async fn changes_are_told_by_topic_with_what_was_changed() {
-    let db = Db::postgres().await;
-    let store = &db.store;
-    let mut hints = store.change_listen().await.unwrap().unwrap();
-    let before = store.change_list().await.unwrap();
-    db.project("p").await;
-    tokio::time::timeout(Duration::from_secs(5), hints.next())
-        .await
-        .unwrap()
-        .unwrap();
-    let after = store.change_list().await.unwrap();
-    assert_ne!(before, after);
-    let topics: Vec<_> = after.iter().map(|(topic, _)| topic.as_str()).collect();
-    assert_eq!(topics, ["projects"]);
-    store.project_get(&project("p")).await.unwrap();
-    assert_eq!(store.change_list().await.unwrap(), after);
-    store.change_prune().await.unwrap();
-    assert_eq!(store.change_list().await.unwrap(), after);
 }
 
 /// What a lost replica had begun and cannot end is closed, and what another one has begun is not.

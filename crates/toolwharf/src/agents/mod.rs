@@ -71,6 +71,8 @@ pub(crate) enum NoAgent {
          or `api_key` under `[agent]` in toolwharf.toml"
     )]
     NoKey(&'static str),
+    #[error("{0}")]
+    Closed(String),
     #[error(transparent)]
     Model(#[from] ModelError),
     #[error(transparent)]
@@ -235,10 +237,15 @@ impl Agents {
             ModelApi::Anthropic => "ANTHROPIC_API_KEY",
             ModelApi::OpenAi => "OPENAI_API_KEY",
         };
-        if let Some(project) = project
-            && let Some(key) = self.projects.secret_values(project).await?.remove(name)
-        {
-            return Ok(Some(Hidden::new(key)));
+        if let Some(project) = project {
+            let mut secrets = self.projects.secret_values(project).await?;
+            if let Some(key) = secrets.values.remove(name) {
+                return Ok(Some(Hidden::new(key)));
+            }
+            // The project pays for its own chats, and not whoever has the key of the environment.
+            if let Some(why) = secrets.closed(name) {
+                return Err(NoAgent::Closed(why.to_owned()));
+            }
         }
         let key = std::env::var(name)
             .ok()

@@ -1,42 +1,55 @@
 //! Browser sessions: who is behind a cookie, and the one-time links that open a session.
 //!
-//! Invariants: they are in memory and end with the process; cookies and links are known by SHA-256 digest only; a link
-//! is good once; a session of a key lasts no longer than the key. Whether a request may use its cookie at all is
-//! `gateway::Guard`'s to say.
+//! Invariants: a cookie and a link are secrets of tickets ([`Tickets`]), so all replicas know them; a link is good once; a session of a key
+//! lasts no longer than the key, and one of an issuer's no longer than the settings of issuers stay as they are. A session that was used
+//! here is in memory, and forgotten within a second of its end at another replica. Whether a request may use its cookie at all is `gateway::Guard`'s to say.
 
 use std::{
-    collections::HashMap,
-    hash::Hash,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use http::{HeaderMap, header};
-use tokio::time::Instant;
+use model::{OidcSettings, ProjectId};
+use serde::{Deserialize, Serialize};
+use store::Time;
 
-use super::{
-    Principal,
-    keys::{Digest, digest},
-};
-
-/// How long somebody stays signed in.
-const SESSION: Duration = Duration::from_secs(12 * 60 * 60);
-/// How long a link is good.
-pub(crate) const LINK: Duration = Duration::from_secs(10 * 60);
-/// Sessions, and links, at a time; one more ends the oldest.
-const MAX_SESSIONS: usize = 1024;
+use super::{Principal, Role};
+use crate::tickets::{Kind, Tickets, digest};
 
 /// The sessions of all browsers.
 pub(crate) struct Browsers {
     cookie: String,
     secure: bool,
-    sessions: Mutex<Expiring<Digest, Arc<Principal>>>,
-    links: Mutex<Expiring<Digest, Arc<Principal>>>,
+    tickets: Arc<Tickets>,
+    /// What the settings of issuers are known by.
+    rules: String,
+    /// Sessions that were used here, by the digests of their cookies.
+    known: Mutex<HashMap<String, Session>>,
+}
+
+#[derive(Clone)]
+struct Session {
+    who: Arc<Principal>,
+    until: Time,
+}
+
+/// What is kept of a session, or a link to one.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    id: String,
+    role: Option<Role>,
+    projects: BTreeMap<ProjectId, Role>,
+    rules: String,
 }
 
 impl Browsers {
-    /// For a gateway at this address.
-    pub(super) fn new(base: &str) -> Self {
+    /// For a gateway at this address, with these issuers.
+    pub(super) fn new(
+        base: &str,
+        issuers: &BTreeMap<String, OidcSettings>,
+        tickets: Arc<Tickets>,
+    ) -> Self {
         let secure = base.starts_with("https://");
         // Browsers keep cookies of one host together, whatever the port.
         let port = base
@@ -49,24 +62,31 @@ impl Browsers {
                 false => format!("toolwharf-{}", port.unwrap_or("80")),
             },
             secure,
-            sessions: Mutex::new(Expiring::new(SESSION)),
-            links: Mutex::new(Expiring::new(LINK)),
+            tickets,
+            rules: digest(&format!("{issuers:?}")),
+            known: Mutex::default(),
         }
     }
 
     /// Opens a session; the value of `Set-Cookie`.
-    pub(crate) fn open(&self, who: Arc<Principal>) -> String {
-        let value = secret();
-        lock(&self.sessions).put(digest(&value), who, Instant::now());
-        self.set_cookie(&value, SESSION.as_secs())
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub(crate) async fn open(&self, who: &Principal) -> store::Result<String> {
+        let value = self.tickets.issue(Kind::Session, &self.kept(who)).await?;
+        Ok(self.set_cookie(&value, Kind::Session.lasts().as_secs()))
     }
 
     /// Ends the session of these headers, if they have one; the value of `Set-Cookie`.
-    pub(crate) fn close(&self, headers: &HeaderMap) -> String {
+    ///
+    /// # Errors
+    /// Those of the database: it may go on.
+    pub(crate) async fn close(&self, headers: &HeaderMap) -> store::Result<String> {
         if let Some(value) = self.value(headers) {
-            lock(&self.sessions).take(&digest(value), Instant::now());
+            self.tickets.take::<Kept>(Kind::Session, value).await?;
+            self.known().remove(&digest(value));
         }
-        self.set_cookie("", 0)
+        Ok(self.set_cookie("", 0))
     }
 
     fn set_cookie(&self, value: &str, seconds: u64) -> String {
@@ -76,14 +96,44 @@ impl Browsers {
     }
 
     /// Whose session that is, whether or not their key is still living.
-    pub(super) fn principal(&self, headers: &HeaderMap) -> Option<Arc<Principal>> {
-        let value = self.value(headers)?;
-        lock(&self.sessions)
-            .get(&digest(value), Instant::now())
-            .cloned()
+    ///
+    /// # Errors
+    /// Those of the database, if the session is not known here.
+    pub(super) async fn principal(
+        &self,
+        headers: &HeaderMap,
+    ) -> store::Result<Option<Arc<Principal>>> {
+        let Some(value) = self.value(headers) else {
+            return Ok(None);
+        };
+        let digest = digest(value);
+        let known = self.known().get(&digest).cloned();
+        if let Some(session) = known.filter(|session| session.until > store::now()) {
+            return Ok(Some(session.who));
+        }
+        let read = self.tickets.read::<Kept>(Kind::Session, value).await?;
+        let Some((kept, until)) = read else {
+            return Ok(None);
+        };
+        let Some(who) = self.living(kept) else {
+            return Ok(None);
+        };
+        let session = Session {
+            who: who.clone(),
+            until,
+        };
+        let mut known = self.known();
+        if known.len() >= Kind::Session.most() as usize {
+            let soonest = known.iter().min_by_key(|(_, session)| session.until);
+            if let Some(soonest) = soonest.map(|(digest, _)| digest.clone()) {
+                known.remove(&soonest);
+            }
+        }
+        known.insert(digest, session);
+        Ok(Some(who))
     }
 
-    /// Whether headers have a cookie of ours.
+    /// The cookie's value, if headers have one of ours.
     fn value<'h>(&self, headers: &'h HeaderMap) -> Option<&'h str> {
         let cookies = headers.get_all(header::COOKIE).into_iter();
         let cookies = cookies.filter_map(|cookies| cookies.to_str().ok());
@@ -95,148 +145,168 @@ impl Browsers {
     }
 
     /// Makes a link for them; the secret part of it.
-    pub(crate) fn link(&self, who: Arc<Principal>) -> String {
-        let value = secret();
-        lock(&self.links).put(digest(&value), who, Instant::now());
-        value
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub(crate) async fn link(&self, who: &Principal) -> store::Result<String> {
+        self.tickets.issue(Kind::Link, &self.kept(who)).await
     }
 
     /// Whom that link is for; it is used up.
-    pub(crate) fn redeem(&self, link: &str) -> Option<Arc<Principal>> {
-        lock(&self.links).take(&digest(link), Instant::now())
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub(crate) async fn redeem(&self, link: &str) -> store::Result<Option<Arc<Principal>>> {
+        let kept = self.tickets.take::<Kept>(Kind::Link, link).await?;
+        Ok(kept.and_then(|kept| self.living(kept)))
     }
 
-    /// Whether somebody with that id has a session.
+    fn kept(&self, who: &Principal) -> Kept {
+        Kept {
+            id: who.id.to_string(),
+            role: who.role,
+            projects: who.projects.clone(),
+            rules: self.rules.clone(),
+        }
+    }
+
+    /// Who they are, unless the settings may say something else of them by now.
+    fn living(&self, kept: Kept) -> Option<Arc<Principal>> {
+        let is_of_key = kept.id.starts_with("key:");
+        (is_of_key || kept.rules == self.rules).then(|| {
+            Arc::new(Principal {
+                id: kept.id.into(),
+                role: kept.role,
+                projects: kept.projects,
+            })
+        })
+    }
+
+    /// Whether somebody with that id has a session that was used here.
     pub(super) fn lives(&self, id: &str) -> bool {
-        let sessions = lock(&self.sessions);
-        let mut living = sessions.living(Instant::now());
-        living.any(|who| *who.id == *id)
+        let now = store::now();
+        let known = self.known();
+        let mut living = known.values().filter(|session| session.until > now);
+        living.any(|session| *session.who.id == *id)
     }
 
     /// Forgets what has ended; whose sessions these were.
     pub(super) fn expire(&self) -> Vec<Arc<str>> {
-        let now = Instant::now();
-        lock(&self.links).expire(now);
-        let ended = lock(&self.sessions).expire(now);
-        ended.into_iter().map(|who| who.id.clone()).collect()
-    }
-}
-
-/// 256 random bits.
-pub(super) fn secret() -> String {
-    hex::encode(rand::random::<[u8; 32]>())
-}
-
-fn lock<T>(of: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// At most [`MAX_SESSIONS`] values, each for the same time.
-pub(super) struct Expiring<K, V> {
-    lasts: Duration,
-    values: HashMap<K, (Instant, V)>,
-}
-
-impl<K: Copy + Eq + Hash, V> Expiring<K, V> {
-    pub(super) fn new(lasts: Duration) -> Self {
-        let values = HashMap::new();
-        Self { lasts, values }
+        let now = store::now();
+        self.forget(|_, session| session.until <= now)
     }
 
-    pub(super) fn put(&mut self, key: K, value: V, now: Instant) {
-        if self.values.len() >= MAX_SESSIONS {
-            let oldest = self.values.iter().min_by_key(|(_, (until, _))| *until);
-            if let Some(oldest) = oldest.map(|(key, _)| *key) {
-                self.values.remove(&oldest);
-            }
+    /// Forgets what has ended at other replicas; whose sessions these were.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub(super) async fn refresh(&self) -> store::Result<Vec<Arc<str>>> {
+        // Before the look: a session that is used meanwhile is not taken for one that has ended.
+        let before: Vec<String> = self.known().keys().cloned().collect();
+        if before.is_empty() {
+            return Ok(Vec::new());
         }
-        self.values.insert(key, (now + self.lasts, value));
+        let living = self.tickets.digests(Kind::Session).await?;
+        let living: HashSet<String> = living.into_iter().collect();
+        let gone: HashSet<String> = before
+            .into_iter()
+            .filter(|digest| !living.contains(digest))
+            .collect();
+        Ok(self.forget(|digest, _| gone.contains(digest)))
     }
 
-    fn get(&self, key: &K, now: Instant) -> Option<&V> {
-        let (until, value) = self.values.get(key)?;
-        (*until > now).then_some(value)
+    fn forget(&self, is_over: impl Fn(&str, &Session) -> bool) -> Vec<Arc<str>> {
+        let mut known = self.known();
+        let ended = known.extract_if(|digest, session| is_over(digest, session));
+        ended.map(|(_, session)| session.who.id.clone()).collect()
     }
 
-    pub(super) fn take(&mut self, key: &K, now: Instant) -> Option<V> {
-        let (until, value) = self.values.remove(key)?;
-        (until > now).then_some(value)
-    }
-
-    fn living(&self, now: Instant) -> impl Iterator<Item = &V> {
-        let living = self.values.values().filter(move |(until, _)| *until > now);
-        living.map(|(_, value)| value)
-    }
-
-    fn expire(&mut self, now: Instant) -> Vec<V> {
-        let ended = self.values.extract_if(|_, (until, _)| *until <= now);
-        ended.map(|(_, (_, value))| value).collect()
+    fn known(&self) -> MutexGuard<'_, HashMap<String, Session>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::auth::Role;
+
+    async fn browsers(base: &str) -> (tempfile::TempDir, Browsers) {
+        let (dir, tickets) = Tickets::for_test().await;
+        (dir, Browsers::new(base, &BTreeMap::new(), tickets))
+    }
 
     fn headers(cookie: &str) -> HeaderMap {
         let value = cookie.parse().expect("a cookie");
         [(header::COOKIE, value)].into_iter().collect()
     }
 
-    #[test]
-    fn a_link_is_good_once_and_a_cookie_is_its_browsers_alone() {
-        let browsers = Browsers::new("http://127.0.0.1:6280");
-        let who = Arc::new(Principal::new("key:a", Role::Admin, None));
-        let link = browsers.link(who.clone());
-        assert_eq!(browsers.redeem(&link), Some(who.clone()));
-        assert_eq!(browsers.redeem(&link), None);
+    /// The same session at another replica, or after a restart.
+    fn elsewhere(browsers: &Browsers, issuers: &BTreeMap<String, OidcSettings>) -> Browsers {
+        Browsers::new("http://127.0.0.1:6280", issuers, browsers.tickets.clone())
+    }
 
-        let set = browsers.open(who.clone());
+    #[tokio::test]
+    async fn a_link_is_good_once_and_a_cookie_is_its_browsers_alone() {
+        let (_dir, browsers) = browsers("http://127.0.0.1:6280").await;
+        let who = Principal::new("key:a", Role::Admin, None);
+        let link = browsers.link(&who).await.expect("a link");
+        let redeem = async || browsers.redeem(&link).await.expect("an answer");
+        assert_eq!(redeem().await.as_deref(), Some(&who));
+        assert_eq!(redeem().await, None);
+
+        let set = browsers.open(&who).await.expect("a session");
         let (cookie, rest) = set.split_once("; ").expect("attributes");
         assert!(cookie.starts_with("toolwharf-6280="), "{set}");
         assert_eq!(rest, "Path=/; Max-Age=43200; HttpOnly; SameSite=Strict");
         let sent = headers(&format!("other=1; {cookie}"));
-        assert_eq!(browsers.principal(&sent), Some(who.clone()));
         let guess = headers("toolwharf-6280=guess");
-        assert!(browsers.principal(&guess).is_none() && browsers.lives("key:a"));
-        browsers.close(&sent);
-        assert!(browsers.principal(&sent).is_none() && !browsers.lives("key:a"));
+        let found = async |headers| browsers.principal(headers).await.expect("an answer");
+        assert_eq!(found(&sent).await.as_deref(), Some(&who));
+        assert!(found(&guess).await.is_none());
+        assert!(browsers.lives("key:a"));
+        browsers.close(&sent).await.expect("ended");
+        assert!(found(&sent).await.is_none() && !browsers.lives("key:a"));
+    }
 
-        let over = Browsers::new("https://tools.example.com").open(who);
+    #[tokio::test]
+    async fn where_it_can_a_cookie_is_sent_over_tls_only() {
+        let (_dir, browsers) = browsers("https://tools.example.com").await;
+        let who = Principal::new("key:a", Role::Admin, None);
+        let over = browsers.open(&who).await.expect("a session");
         assert!(
             over.starts_with("__Host-toolwharf=") && over.ends_with("; Secure"),
             "{over}"
         );
     }
 
-    #[test]
-    fn what_has_expired_is_gone() {
-        let (start, mut all) = (Instant::now(), Expiring::new(LINK));
-        all.put(1, "one", start);
-        all.put(2, "two", start + LINK / 2);
-        let late = start + LINK;
-        assert_eq!((all.get(&1, late), all.get(&2, late)), (None, Some(&"two")));
-        assert_eq!(all.living(late).collect::<Vec<_>>(), [&"two"]);
-        assert_eq!(all.take(&1, late), None);
-        all.put(1, "again", start);
-        assert_eq!(all.expire(late), ["again"]);
-        assert_eq!(all.take(&2, late), Some("two"));
+    #[tokio::test]
+    async fn a_session_is_known_to_all_replicas_until_it_ends_at_one() {
+        let (_dir, one) = browsers("http://127.0.0.1:6280").await;
+        let other = elsewhere(&one, &BTreeMap::new());
+        let project = ProjectId::parse("p").expect("an id");
+        let who = Principal::new("user:corp:ann", Role::Manage, Some(project));
+        let set = one.open(&who).await.expect("a session");
+        let sent = headers(set.split_once("; ").expect("attributes").0);
+        let found = other.principal(&sent).await.expect("an answer");
+        assert_eq!(found.as_deref(), Some(&who));
+        assert_eq!(other.refresh().await.expect("an answer"), []);
+        one.close(&sent).await.expect("ended");
+        let ended = other.refresh().await.expect("an answer");
+        assert_eq!(ended, [who.id]);
+        assert!(other.principal(&sent).await.expect("an answer").is_none());
     }
 
-    #[test]
-    fn one_more_session_than_there_may_be_ends_the_oldest() {
-        let browsers = Browsers::new("http://127.0.0.1:6280");
-        let first = browsers.open(Arc::new(Principal::new("key:first", Role::Read, None)));
-        for n in 0..MAX_SESSIONS {
-            browsers.open(Arc::new(Principal::new(
-                format!("key:{n}"),
-                Role::Read,
-                None,
-            )));
+    #[tokio::test]
+    async fn other_settings_of_issuers_end_their_sessions() {
+        let (_dir, browsers) = browsers("http://127.0.0.1:6280").await;
+        let issuer = ("corp".to_owned(), OidcSettings::default());
+        let other = elsewhere(&browsers, &BTreeMap::from([issuer]));
+        for (id, lives) in [("key:a", true), ("user:corp:ann", false)] {
+            let who = Principal::new(id, Role::Admin, None);
+            let set = browsers.open(&who).await.expect("a session");
+            let sent = headers(set.split_once("; ").expect("attributes").0);
+            let found = other.principal(&sent).await.expect("an answer");
+            assert_eq!(found.is_some(), lives, "{id}");
         }
-        let (cookie, _) = first.split_once("; ").expect("attributes");
-        assert!(browsers.principal(&headers(cookie)).is_none());
-        assert_eq!(lock(&browsers.sessions).values.len(), MAX_SESSIONS);
     }
 }

@@ -1,36 +1,36 @@
 //! Signing in at an issuer with a browser: the authorization code flow with PKCE (OpenID Connect Core 3.1, RFC 7636, RFC 9207).
 //!
 //! Invariants: a state is good once, for ten minutes, and in the browser that it was made for; an ID token counts only
-//! with the issuer's signature, for this client and with the nonce of this sign-in.
+//! with the issuer's signature, for this client and with the nonce of this sign-in. It may begin at one replica and end at another.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
-use tokio::time::Instant;
 
 use super::{
-    LINK, Principal, Refused, Tokens,
-    browser::{Expiring, secret},
+    Principal, Refused, Tokens,
     claims::{self, invalid, text},
     fetch::{Form, encode},
     issuer::Issuer,
-    keys::{Digest, digest},
     tokens::now,
 };
+use crate::tickets::{Kind, Tickets, digest};
 
 /// What is asked for, as far as the issuer has it; `openid` in any case.
 const SCOPES: [&str; 4] = ["openid", "profile", "email", "groups"];
 
-/// Sign-ins under way.
-pub(crate) struct Codes(Mutex<Expiring<Digest, Begun>>);
+/// Sign-ins under way. The secret of each one's ticket is its state.
+pub(crate) struct Codes(Arc<Tickets>);
 
+#[derive(Serialize, Deserialize)]
 struct Begun {
     issuer: String,
     verifier: String,
     nonce: String,
-    browser: Digest,
+    /// The digest of the cookie.
+    browser: String,
     next: String,
 }
 
@@ -51,8 +51,8 @@ struct Granted {
 }
 
 impl Codes {
-    pub(super) fn new() -> Self {
-        Self(Mutex::new(Expiring::new(LINK)))
+    pub(super) fn new(tickets: Arc<Tickets>) -> Self {
+        Self(tickets)
     }
 
     /// Where a browser has to go to sign in, and what it has to bring back as a cookie. `next`: where it goes afterwards.
@@ -73,13 +73,22 @@ impl Codes {
         let endpoint = issuer
             .trusted("authorization_endpoint", endpoint)
             .map_err(away)?;
-        let (state, verifier, nonce, browser) = (secret(), secret(), secret(), secret());
+        let (verifier, nonce, browser) = (secret(), secret(), secret());
         let challenge = URL_SAFE_NO_PAD.encode(Sha256::digest(verifier.as_bytes()));
         let known = &metadata.scopes_supported;
         let scopes = SCOPES
             .into_iter()
             .filter(|scope| *scope == "openid" || known.iter().any(|own| own == scope));
         let scopes: Vec<&str> = scopes.collect();
+        let begun = Begun {
+            issuer: name.to_owned(),
+            verifier,
+            nonce: nonce.clone(),
+            browser: digest(&browser),
+            next,
+        };
+        let kept = self.0.issue(Kind::SignIn, &begun).await;
+        let state = kept.map_err(Refused::of_database)?;
         let query = encode(&[
             ("response_type", "code"),
             ("client_id", client),
@@ -90,18 +99,6 @@ impl Codes {
             ("code_challenge", &challenge),
             ("code_challenge_method", "S256"),
         ]);
-        let begun = Begun {
-            issuer: name.to_owned(),
-            verifier,
-            nonce,
-            browser: digest(&browser),
-            next,
-        };
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).put(
-            digest(&state),
-            begun,
-            Instant::now(),
-        );
         let joint = if endpoint.contains('?') { '&' } else { '?' };
         Ok((format!("{endpoint}{joint}{query}"), browser))
     }
@@ -116,11 +113,8 @@ impl Codes {
         answer: Answer,
         browser: &str,
     ) -> Result<(Arc<Principal>, String), Refused> {
-        let begun = self
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take(&digest(&answer.state), Instant::now());
+        let begun = self.0.take::<Begun>(Kind::SignIn, &answer.state).await;
+        let begun = begun.map_err(Refused::of_database)?;
         let begun = begun.filter(|begun| begun.browser == digest(browser));
         let begun = begun.ok_or_else(|| {
             invalid("this sign-in is over, or began in another browser; begin again")
@@ -189,6 +183,11 @@ impl Codes {
         };
         issuer.post(&url, &form).await
     }
+}
+
+/// 256 random bits.
+fn secret() -> String {
+    hex::encode(rand::random::<[u8; 32]>())
 }
 
 fn client(issuer: &Issuer) -> Result<&str, Refused> {

@@ -10,11 +10,12 @@ use super::{
     ended::Ended,
     keys::{Digest, digest},
 };
+use crate::tickets::Tickets;
 
 /// How often what has ended is looked for.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Why a key opens nothing for now.
+/// Why a key or a session opens nothing for now.
 const STALE: &str =
     "the database does not answer, and the key may have been revoked on another replica";
 
@@ -33,16 +34,26 @@ impl Identities {
     ///
     /// # Errors
     /// If there are issuers, and the platform's root certificates cannot be read.
-    pub(crate) fn new(settings: &Settings, bases: Vec<String>) -> io::Result<Arc<Self>> {
+    pub(crate) fn new(
+        settings: &Settings,
+        bases: Vec<String>,
+        tickets: Arc<Tickets>,
+    ) -> io::Result<Arc<Self>> {
         let ended = Arc::<Ended>::default();
-        Self::with(Arc::new(Keys::new(ended.clone())), ended, settings, bases)
+        let keys = Arc::new(Keys::new(ended.clone()));
+        Self::with(keys, ended, settings, bases, tickets)
     }
 
     /// With one key, an administrator's.
     #[cfg(test)]
-    pub(crate) fn administrator(token: &str, settings: &Settings) -> Arc<Self> {
+    pub(crate) fn administrator(
+        token: &str,
+        settings: &Settings,
+        tickets: &Arc<Tickets>,
+    ) -> Arc<Self> {
         let bases = vec!["http://127.0.0.1:6280".to_owned()];
-        let this = Self::with(Keys::administrator(token), Arc::default(), settings, bases);
+        let (keys, ended) = (Keys::administrator(token), Arc::default());
+        let this = Self::with(keys, ended, settings, bases, tickets.clone());
         this.expect("root certificates")
     }
 
@@ -51,12 +62,13 @@ impl Identities {
         ended: Arc<Ended>,
         settings: &Settings,
         bases: Vec<String>,
+        tickets: Arc<Tickets>,
     ) -> io::Result<Arc<Self>> {
         let tokens = Tokens::new(&settings.oidc, bases)?;
         Ok(Arc::new(Self {
             keys,
-            browsers: Browsers::new(tokens.base()),
-            codes: Codes::new(),
+            browsers: Browsers::new(tokens.base(), &settings.oidc, tickets.clone()),
+            codes: Codes::new(tickets),
             tokens,
             ended,
         }))
@@ -112,24 +124,48 @@ impl Identities {
     /// Who signed in at the browser that sent these headers. Whether the request may use that is not looked at.
     ///
     /// # Errors
-    /// If they signed in with a key that cannot be checked now.
-    pub(crate) fn browser(&self, headers: &HeaderMap) -> Result<Option<Arc<Principal>>, Refused> {
-        let Some(who) = self.browsers.principal(headers) else {
+    /// If their session, or the key that they signed in with, cannot be checked now.
+    pub(crate) async fn browser(
+        &self,
+        headers: &HeaderMap,
+    ) -> Result<Option<Arc<Principal>>, Refused> {
+        // Rare beside calls, and boxed: what answers a call is moved into its connection.
+        let found = Box::pin(self.browsers.principal(headers)).await;
+        let Some(who) = found.map_err(Refused::of_database)? else {
             return Ok(None);
         };
-        if !who.id.starts_with("key:") {
-            return Ok(Some(who));
-        }
         if self.keys.are_stale() {
             return Err(Refused::Away(STALE.to_owned()));
         }
-        Ok(self.keys.lives(&who.id).then_some(who))
+        Ok(match who.id.starts_with("key:") {
+            true => self.keys.holder(&who.id),
+            false => Some(who),
+        })
+    }
+
+    /// Takes in which sessions have ended at other replicas.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub(crate) async fn refresh_browsers(&self) -> store::Result<()> {
+        let gone = self.browsers.refresh().await?;
+        self.end(gone);
+        Ok(())
+    }
+
+    /// Ends what is open of those who have nothing any more that opens anything.
+    fn end(&self, gone: impl IntoIterator<Item = Arc<str>>) {
+        let gone = gone.into_iter().filter(|id| !self.lives(id));
+        let gone: Vec<_> = gone.collect();
+        if !gone.is_empty() {
+            self.ended.tell(gone);
+        }
     }
 
     /// Whether somebody with this id has something that opens anything.
     pub(crate) fn lives(&self, id: &str) -> bool {
         match id.starts_with("key:") {
-            true => self.keys.lives(id),
+            true => self.keys.holder(id).is_some(),
             false => self.tokens.lives(id) || self.browsers.lives(id),
         }
     }
@@ -147,10 +183,7 @@ impl Identities {
                 tick.tick().await;
                 let mut gone = self.tokens.expire();
                 gone.extend(self.browsers.expire());
-                gone.retain(|id| !self.lives(id));
-                if !gone.is_empty() {
-                    self.ended.tell(gone);
-                }
+                self.end(gone);
             }
         };
         tokio::join!(expiry, self.tokens.follow());

@@ -119,14 +119,15 @@ impl Keys {
         (!self.are_stale()).then(|| self.of(&digest(token)))?
     }
 
-    /// Whether a key with that id opens anything.
-    pub(super) fn lives(&self, id: &str) -> bool {
+    /// Who has the key with that id, if it opens anything.
+    pub(super) fn holder(&self, id: &str) -> Option<Arc<Principal>> {
         let now = store::now();
         let known = self.known.load();
-        known.values().any(|key| {
-            let lives = key.expires_at.is_none_or(|end| end > now);
-            lives && *key.principal.id == *id
-        })
+        let mut living = known
+            .values()
+            .filter(|key| key.expires_at.is_none_or(|end| end > now));
+        let key = living.find(|key| *key.principal.id == *id);
+        key.map(|key| key.principal.clone())
     }
 
     pub(super) fn of(&self, digest: &Digest) -> Option<Arc<Principal>> {

@@ -18,7 +18,7 @@ mod principal;
 mod tokens;
 
 pub(crate) use self::{
-    browser::{Browsers, LINK},
+    browser::Browsers,
     code::{Answer, Codes},
     identities::Identities,
     keys::{Keys, PREFIX, bootstrap, hash, hint, new_token, register},

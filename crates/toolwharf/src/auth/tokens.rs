@@ -57,6 +57,12 @@ pub(crate) enum Refused {
     Away(String),
 }
 
+impl Refused {
+    pub(super) fn of_database(error: store::Error) -> Self {
+        Self::Away(error.to_string())
+    }
+}
+
 /// The tokens of all issuers.
 pub(crate) struct Tokens {
     issuers: Vec<Issuer>,

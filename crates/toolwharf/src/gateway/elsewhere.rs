@@ -67,6 +67,9 @@ impl Leases {
     /// Why this replica may not begin to run a server that no other runs, if it is registered. What becomes of one that it runs, or has
     /// stopped, it decides by itself.
     async fn hindrance(&self, server: &ServerSpec, lease: &str) -> Result<Option<String>, String> {
+        if let Some(why) = &server.unusable {
+            return Ok(Some(why.clone()));
+        }
         let Some(id) = server.registered_as() else {
             return Ok(None);
         };
@@ -147,6 +150,10 @@ impl Gate for Leases {
     fn enter<'a>(&'a self, server: &'a ServerSpec) -> BoxFuture<'a, Result<Runs, String>> {
         Box::pin(async move {
             let lease = lease_of(server);
+            if server.unusable.is_some() {
+                // It may be usable at another replica: only this one may lack a secret.
+                Box::pin(self.peers.replica.give_back(&lease)).await;
+            }
             let row = match Box::pin(self.hindrance(server, &lease)).await? {
                 Some(why) => {
                     let holder = Box::pin(self.peers.replica.holder(&lease)).await;

@@ -2,12 +2,14 @@
 
 use std::{io, sync::Arc};
 
+use axum::BoxError;
 use bytes::Bytes;
 use futures_util::{StreamExt as _, future::BoxFuture, stream};
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, header};
-use http_body_util::BodyExt as _;
+use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::Incoming;
 use mcp::{Frame, Kind, RpcError, error, protocol::method, server::modern, sse};
+use tokio_util::sync::CancellationToken;
 
 use super::{
     Body, Front,
@@ -227,7 +229,7 @@ impl Front {
         }
     }
 
-    /// The answer of another replica. A stream that breaks off with it ends with an event that says so.
+    /// The answer of another replica. A stream that breaks off with it ends with an event that says so, and anything else with an error.
     fn relayed(
         &self,
         answer: Response<Incoming>,
@@ -238,11 +240,11 @@ impl Front {
         let (parts, body) = answer.into_parts();
         let kind = parts.headers.get(header::CONTENT_TYPE);
         let is_stream = kind.is_some_and(|kind| kind == "text/event-stream");
+        let why = format!(
+            "replica {} was lost while it worked on this request, which may have been carried out",
+            peer.host
+        );
         let body = if is_stream {
-            let why = format!(
-                "replica {} was lost while it worked on this request, which may have been carried out",
-                peer.host
-            );
             let last = last(&why);
             let events =
                 stream::unfold((Some(body), peer, last), |(body, peer, last)| async move {
@@ -262,7 +264,7 @@ impl Front {
             let events = axum::body::Body::from_stream(events.map(Ok::<_, io::Error>));
             Body::shared(events, self.streams().join(&principal.id))
         } else {
-            Body::Other(axum::body::Body::new(body))
+            Body::Other(until_lost(body, peer.lost, why))
         };
         let mut response = Response::new(body);
         *response.status_mut() = parts.status;
@@ -279,6 +281,28 @@ impl Front {
     }
 }
 
+/// A body as it comes, which breaks off when the replica is lost that it comes from.
+fn until_lost<B>(body: B, lost: CancellationToken, why: String) -> axum::body::Body
+where
+    B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static,
+{
+    if body.is_end_stream() {
+        return axum::body::Body::new(body);
+    }
+    let frames = stream::unfold(Some((body, lost, why)), |state| async move {
+        let (mut body, lost, why) = state?;
+        tokio::select! {
+            biased;
+            frame = body.frame() => match frame? {
+                Ok(frame) => Some((Ok(frame), Some((body, lost, why)))),
+                Err(error) => Some((Err(error.into()), None)),
+            },
+            () = lost.cancelled() => Some((Err(BoxError::from(why)), None)),
+        }
+    });
+    axum::body::Body::new(StreamBody::new(frames))
+}
+
 /// An error as the answer to this message; `None` if the message is not a request that can have one.
 fn failure(text: &Bytes, why: &str) -> Option<Bytes> {
     let frame = Frame::parse(text.clone(), usize::MAX).ok()?;
@@ -287,4 +311,43 @@ fn failure(text: &Bytes, why: &str) -> Option<Bytes> {
     }
     let error = RpcError::new(error::INTERNAL_ERROR, why);
     Some(Frame::error(frame.id(), &error).text().clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body::Frame as Part;
+
+    use super::*;
+
+    type Parts = Vec<Result<Part<Bytes>, io::Error>>;
+
+    /// A body of these parts, which never ends by itself if it `hangs`.
+    fn relayed(parts: Parts, hangs: bool, lost: &CancellationToken) -> axum::body::Body {
+        let end = stream::pending().take(usize::from(hangs));
+        let body = StreamBody::new(stream::iter(parts).chain(end));
+        until_lost(Box::pin(body), lost.clone(), "it was lost".into())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_breaks_off_when_its_replica_is_lost() {
+        let lost = CancellationToken::new();
+        let part = || vec![Ok(Part::data(Bytes::from_static(b"half")))];
+        let whole = relayed(part(), false, &lost).collect().await;
+        assert_eq!(whole.expect("it ends").to_bytes(), "half");
+
+        let mut body = relayed(part(), true, &lost);
+        let first = body.frame().await.expect("a part").expect("no error");
+        assert_eq!(first.into_data().expect("data"), "half");
+        let wait = std::time::Duration::from_secs(3600);
+        let waited = tokio::time::timeout(wait, body.frame()).await;
+        assert!(waited.is_err(), "it is not lost yet");
+        lost.cancel();
+        let error = body
+            .frame()
+            .await
+            .expect("its end")
+            .expect_err("broken off");
+        assert!(error.to_string().contains("lost"), "{error}");
+        assert!(body.frame().await.is_none());
+    }
 }

@@ -186,15 +186,15 @@ impl Guard {
     /// Without a living key or a good token.
     pub(crate) async fn key(&self, asked: Asked<'_>) -> Result<Arc<Principal>, Refusal> {
         let Some(bearer) = bearer(asked.headers) else {
-            return self.browser(asked);
+            return self.browser(asked).await;
         };
         let principal = self.identify(bearer, asked).await?;
         principal.ok_or_else(|| self.unauthorized(asked, Some(UNKNOWN_KEY)))
     }
 
     /// Who signed in at the browser that asks; with a cookie, which browsers send whoever made the page that asks.
-    fn browser(&self, asked: Asked<'_>) -> Result<Arc<Principal>, Refusal> {
-        let who = self.identities.browser(asked.headers);
+    async fn browser(&self, asked: Asked<'_>) -> Result<Arc<Principal>, Refusal> {
+        let who = self.identities.browser(asked.headers).await;
         let who = who.map_err(|refused| self.refusal(asked, refused))?;
         let who = who.ok_or_else(|| self.unauthorized(asked, None))?;
         let reads = *asked.method == Method::GET || *asked.method == Method::HEAD;
@@ -222,19 +222,16 @@ impl Guard {
     pub(crate) const NO_LINK: &str = "a link that signs in is only made where nobody can read along: on loopback, or with an https `public_url`";
 
     /// A link that signs one browser in as `who`, once; `None` where others could read it.
-    pub(crate) fn link(&self, who: &Arc<Principal>) -> Option<String> {
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub(crate) async fn link(&self, who: &Principal) -> store::Result<Option<String>> {
         let base = self.identities.tokens.base();
-        let (scheme, host) = base.split_once("://")?;
-        let name = host_name(host)?;
-        let ip = name.trim_matches(['[', ']']).parse::<IpAddr>();
-        let private =
-            scheme == "https" || name == "localhost" || ip.is_ok_and(|ip| ip.is_loopback());
-        private.then(|| {
-            format!(
-                "{base}/sign-in#{}",
-                self.identities.browsers.link(who.clone())
-            )
-        })
+        if !is_private(base) {
+            return Ok(None);
+        }
+        let secret = self.identities.browsers.link(who).await?;
+        Ok(Some(format!("{base}/sign-in#{secret}")))
     }
 
     /// Whether a page of this gateway's own makes a request, by its `Origin`.
@@ -410,11 +407,25 @@ fn host_name(text: &str) -> Option<&str> {
     (name.bytes().all(plain) && has_port).then_some(name)
 }
 
+/// Whether nobody can read along at that address.
+fn is_private(base: &str) -> bool {
+    let Some((scheme, host)) = base.split_once("://") else {
+        return false;
+    };
+    let Some(name) = host_name(host) else {
+        return false;
+    };
+    let ip = name.trim_matches(['[', ']']).parse::<IpAddr>();
+    scheme == "https" || name == "localhost" || ip.is_ok_and(|ip| ip.is_loopback())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tickets::Tickets;
 
-    fn check(address: &str, host: &str, origin: Option<&str>, allowed: bool) {
+    async fn check(address: &str, host: &str, origin: Option<&str>, allowed: bool) {
+        let (_dir, tickets) = Tickets::for_test().await;
         let mut settings = Settings::default();
         settings.allowed_hosts.insert("tools.example.com".into());
         settings
@@ -423,7 +434,7 @@ mod tests {
         let guard = Guard::new(
             &settings,
             address.parse().expect(address),
-            Identities::administrator("twh_secret", &settings),
+            Identities::administrator("twh_secret", &settings, &tickets),
         );
         let mut headers = HeaderMap::new();
         headers.insert(header::HOST, host.parse().expect(host));
@@ -433,68 +444,76 @@ mod tests {
         assert_eq!(guard.check(&headers).is_ok(), allowed, "{host} {origin:?}");
     }
 
-    #[test]
-    fn foreign_hosts_and_origins_are_refused() {
-        check("127.0.0.1", "localhost:6280", None, true);
+    #[tokio::test]
+    async fn foreign_hosts_and_origins_are_refused() {
+        check("127.0.0.1", "localhost:6280", None, true).await;
         check(
             "127.0.0.1",
             "[::1]:6280",
             Some("http://localhost:3000"),
             true,
-        );
+        )
+        .await;
         check(
             "127.0.0.1",
             "Tools.Example.com",
             Some("https://chat.example.com"),
             true,
-        );
-        check("127.0.0.1", "evil.example.com", None, false);
+        )
+        .await;
+        check("127.0.0.1", "evil.example.com", None, false).await;
         check(
             "127.0.0.1",
             "localhost",
             Some("http://evil.example.com"),
             false,
-        );
+        )
+        .await;
         check(
             "127.0.0.1",
             "localhost",
             Some("http://localhost.evil.com"),
             false,
-        );
-        check("127.0.0.1", "localhost", Some("null"), false);
-        check("127.0.0.1", "10.0.0.7", None, false);
-        check("0.0.0.0", "10.0.0.7:80", None, true);
+        )
+        .await;
+        check("127.0.0.1", "localhost", Some("null"), false).await;
+        check("127.0.0.1", "10.0.0.7", None, false).await;
+        check("0.0.0.0", "10.0.0.7:80", None, true).await;
         // Pages of our own.
         check(
             "0.0.0.0",
             "10.0.0.7:6280",
             Some("http://10.0.0.7:6280"),
             true,
-        );
+        )
+        .await;
         check(
             "127.0.0.1",
             "Tools.example.com",
             Some("https://tools.example.com"),
             true,
-        );
+        )
+        .await;
         check(
             "0.0.0.0",
             "10.0.0.7:6280",
             Some("http://10.0.0.7:8080"),
             false,
-        );
-        check("0.0.0.0", "10.0.0.7", Some("http://10.0.0.8"), false);
+        )
+        .await;
+        check("0.0.0.0", "10.0.0.7", Some("http://10.0.0.8"), false).await;
         check(
             "127.0.0.1",
             "evil.example.com",
             Some("http://evil.example.com"),
             false,
-        );
-        check("0.0.0.0", "evil.example.com", None, false);
+        )
+        .await;
+        check("0.0.0.0", "evil.example.com", None, false).await;
     }
 
-    #[test]
-    fn a_host_is_a_name_and_a_port_and_nothing_else() {
+    #[tokio::test]
+    async fn a_host_is_a_name_and_a_port_and_nothing_else() {
         for address in ["127.0.0.1", "0.0.0.0"] {
             for host in [
                 "user@localhost",
@@ -515,7 +534,7 @@ mod tests {
                 "::1",
                 "127.0.0.1@evil.example.com",
             ] {
-                check(address, host, None, false);
+                check(address, host, None, false).await;
             }
             for origin in [
                 "http://user@localhost",
@@ -530,18 +549,19 @@ mod tests {
                 "https://",
                 "",
             ] {
-                check(address, "localhost", Some(origin), false);
+                check(address, "localhost", Some(origin), false).await;
             }
-            check(address, "[::1]:65535", Some("https://[::1]:1"), true);
+            check(address, "[::1]:65535", Some("https://[::1]:1"), true).await;
         }
     }
 
-    #[test]
-    fn what_decides_is_said_once() {
+    #[tokio::test]
+    async fn what_decides_is_said_once() {
+        let (_dir, tickets) = Tickets::for_test().await;
         let guard = Guard::new(
             &Settings::default(),
             "127.0.0.1".parse().expect("an address"),
-            Identities::administrator("twh_secret", &Settings::default()),
+            Identities::administrator("twh_secret", &Settings::default(), &tickets),
         );
         for (name, value) in [
             ("host", "localhost"),
@@ -562,13 +582,14 @@ mod tests {
 
     #[tokio::test]
     async fn who_may_ask() {
+        let (_dir, tickets) = Tickets::for_test().await;
         let check =
             async |address: &str, require_key: bool, bearer: Option<&str>, who: &str, key: bool| {
                 let settings = Settings {
                     require_key,
                     ..Settings::default()
                 };
-                let identities = Identities::administrator("twh_secret", &settings);
+                let identities = Identities::administrator("twh_secret", &settings, &tickets);
                 let guard = Guard::new(&settings, address.parse().expect(address), identities);
                 let mut headers = HeaderMap::new();
                 if let Some(bearer) = bearer {

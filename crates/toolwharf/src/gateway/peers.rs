@@ -35,11 +35,11 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    http::PROJECT_ID,
-    seal::{NONCE_BYTES, opened_text, sealed_text},
+use super::http::PROJECT_ID;
+use crate::{
+    replica::Replica,
+    sealed::{NONCE_BYTES, opened_text, sealed_text},
 };
-use crate::replica::Replica;
 
 /// The header that a forwarded request is sealed in.
 const HOP: HeaderName = HeaderName::from_static("toolwharf-hop");
@@ -92,6 +92,8 @@ pub(crate) struct Peers {
     key: DataKey,
     client: Client<HttpConnector, Full<Bytes>>,
     known: Mutex<Known>,
+    /// When the last look began that was answered. One looks at a time, so that no older answer comes after a newer one.
+    looking: tokio::sync::Mutex<Option<Instant>>,
     seen: Mutex<Seen>,
 }
 
@@ -263,6 +265,7 @@ impl Peers {
             key,
             client: Client::builder(TokioExecutor::new()).build(connector),
             known: Mutex::default(),
+            looking: tokio::sync::Mutex::default(),
             seen: Mutex::default(),
         })
     }
@@ -290,7 +293,14 @@ impl Peers {
     }
 
     async fn look(&self) {
+        let asked = Instant::now();
+        let mut last = self.looking.lock().await;
+        if last.is_some_and(|began| began >= asked) {
+            return;
+        }
+        let began = Instant::now();
         let rows = Box::pin(self.replica.list()).await;
+        *last = Some(began);
         let mut known = self.known.lock();
         known.looked = Some(Instant::now());
         let Ok(rows) = rows else { return };

@@ -4,12 +4,8 @@
 //! bound to the principal that opened the session: for anybody else it does not open. Nothing but this is read from
 //! an id, and ids that are known in memory are not opened at all. Deliberately absent: which sessions have ended.
 
-use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::Bytes;
-use engine::{
-    Scope,
-    secrets::{DataKey, Sealed},
-};
+use engine::{Scope, secrets::DataKey};
 use mcp::{
     Version,
     server::{Face, SessionId, declared},
@@ -19,10 +15,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use zeroize::Zeroizing;
 
+use crate::sealed::{opened_text, sealed_text};
+
 /// Characters of an id.
 const MAX_ID_CHARS: usize = 512;
-/// Bytes of an id that differ from seal to seal.
-pub(super) const NONCE_BYTES: usize = 24;
 /// Seconds after which an id that is not known in memory is as good as forged.
 const MAX_AGE_SECONDS: i64 = 7 * 24 * 60 * 60;
 /// Seconds by which the clocks of two hosts may differ.
@@ -165,28 +161,6 @@ fn cut(text: &str) -> String {
     let end = text.floor_char_boundary(MAX_NAME_BYTES);
     let plain = text[..end].chars().filter(|char| !char.is_control());
     plain.collect()
-}
-
-/// Seals a text for a place, as base64: the nonce, then what is sealed.
-pub(super) fn sealed_text(key: &DataKey, place: &[&str], text: &str) -> String {
-    let Sealed { mut nonce, sealed } = key.seal_login(place, text);
-    nonce.extend(sealed);
-    URL_SAFE_NO_PAD.encode(nonce)
-}
-
-/// The text that was sealed for this place, and its nonce; `None` if it was not, or not with this key.
-pub(super) fn opened_text(
-    key: &DataKey,
-    place: &[&str],
-    text: &[u8],
-) -> Option<(Zeroizing<String>, [u8; NONCE_BYTES])> {
-    let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
-    let (nonce, sealed) = bytes.split_first_chunk::<NONCE_BYTES>()?;
-    let sealed = Sealed {
-        nonce: nonce.to_vec(),
-        sealed: sealed.to_vec(),
-    };
-    Some((key.open_login(place, &sealed).ok()?, *nonce))
 }
 
 #[cfg(test)]

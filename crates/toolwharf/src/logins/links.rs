@@ -4,31 +4,37 @@
 //! their browser, which has a cookie from then on; what the issuer sends back counts in that browser only, and once. Or the one who asked
 //! goes to the issuer by themselves, and brings the redirect (*paste*) or types a code there (*device*).
 //!
-//! Links are in memory, and good for ten minutes. There is an end to how many there are: the oldest goes.
+//! A link says, sealed, what it is for, so making one costs nothing; that it was used is noted. What is under way at an issuer is a ticket
+//! ([`Tickets`]). So each step may come to another replica, but for *device*: the replica that gave the code asks whether it was typed.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use api::LoginBegun;
-use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use engine::Order;
 use http::{
     StatusCode,
     header::{ACCEPT, CONTENT_TYPE, WWW_AUTHENTICATE},
 };
-use model::Login;
+use model::{Login, ProjectId, ServerKey, ServerName};
 use oauth::{Attempt, Callback, Challenge, Client, Code, Device, Discovery, Polled, Tokens};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::{Http, Logins, Stored, credential::Credential, discover};
+use crate::{
+    projects::Projects,
+    tickets::{Kind, LINK, Tickets},
+};
 
-/// How long a link is good for.
-pub(super) const LIFE: Duration = Duration::from_secs(600);
 /// A request that any server refuses without a token, if it wants one.
 const PING: &[u8] = br#"{"jsonrpc":"2.0","id":0,"method":"ping"}"#;
 /// Attempts to keep a sign-in in the place of one that changes.
 const MAX_ATTEMPTS: u32 = 5;
-/// Links at a time.
+
+/// How long whoever asks again gets the same link: calls that fail at once are one step for whoever made them.
+const SAME: Duration = Duration::from_secs(30);
+/// Links that are remembered for that.
 const MANY: usize = 1000;
 
 /// How somebody wants to sign in.
@@ -42,121 +48,105 @@ pub(crate) enum Way {
     Device,
 }
 
-#[derive(Default)]
-pub(super) struct Links(Mutex<HashMap<String, Link>>);
-
-/// A sign-in under way.
-#[derive(Clone)]
-pub(super) struct Link {
-    pub(super) credential: Arc<Credential>,
+/// Whose sign-in to which server.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+struct Whose {
+    project: Option<ProjectId>,
+    server: ServerName,
     /// Who asked.
-    pub(super) principal: Arc<str>,
-    made: Instant,
-    stage: Stage,
+    principal: Arc<str>,
 }
 
-#[derive(Clone)]
-enum Stage {
-    Offered,
-    /// At the issuer, with the browser that has this cookie; `None`: whoever asked brings the redirect.
-    Away {
-        attempt: Box<Attempt>,
-        cookie: Option<String>,
-    },
+/// What a link says.
+#[derive(Serialize, Deserialize)]
+struct Offer {
+    #[serde(flatten)]
+    whose: Whose,
+    /// In seconds since 1970.
+    until: i64,
 }
 
-impl Links {
-    fn table(&self) -> MutexGuard<'_, HashMap<String, Link>> {
+/// A sign-in at the issuer.
+#[derive(Serialize, Deserialize)]
+struct Away {
+    whose: Whose,
+    attempt: Attempt,
+}
+
+/// The links that were made last, while they are not known to be used.
+#[derive(Default)]
+pub(super) struct Offers(Mutex<HashMap<Whose, (Instant, String)>>);
+
+impl Offers {
+    fn get(&self, whose: Whose, make: impl FnOnce(Whose) -> String) -> String {
         let mut table = self.0.lock();
-        table.retain(|_, link| link.made.elapsed() < LIFE);
-        table
-    }
-
-    /// The link of somebody who asks: the one that they have not used yet, or a new one.
-    pub(super) fn offer(&self, credential: &Arc<Credential>, principal: &Arc<str>) -> String {
-        let mut table = self.table();
-        let is_theirs = |link: &Link| {
-            matches!(link.stage, Stage::Offered)
-                && Arc::ptr_eq(&link.credential, credential)
-                && link.principal == *principal
-                && link.made.elapsed() < LIFE / 2
-        };
-        if let Some((id, _)) = table.iter().find(|(_, link)| is_theirs(link)) {
-            return id.clone();
+        table.retain(|_, (made, _)| made.elapsed() < SAME);
+        if let Some((_, link)) = table.get(&whose) {
+            return link.clone();
         }
-        let id = random();
-        insert(
-            &mut table,
-            id.clone(),
-            Link::new(credential, principal, Stage::Offered),
-        );
-        id
+        let link = make(whose.clone());
+        if table.len() < MANY {
+            table.insert(whose, (Instant::now(), link.clone()));
+        }
+        link
     }
 
-    /// A link that was not used yet.
-    pub(super) fn offered(&self, id: &str) -> Option<Link> {
-        let table = self.table();
-        table
-            .get(id)
-            .filter(|link| matches!(link.stage, Stage::Offered))
-            .cloned()
+    /// Whoever asks gets another link to sign in to this server.
+    pub(super) fn forget(&self, server: &ServerKey) {
+        self.0.lock().retain(|whose, _| whose.server() != *server);
     }
+}
 
-    fn away(&self, id: String, link: Link) {
-        insert(&mut self.table(), id, link);
+/// A link that was not used yet.
+pub(super) struct Link {
+    /// The part of the address that says what it is for.
+    id: String,
+    whose: Whose,
+    pub(super) credential: Arc<Credential>,
+}
+
+impl Link {
+    /// Who asked.
+    pub(super) fn principal(&self) -> &str {
+        &self.whose.principal
     }
+}
 
-    /// Takes the attempt that a redirect answers, if it is this browser's (`cookies` are what it sent), or brought by whoever asked.
-    fn take(&self, state: &str, whose: &Bringer<'_>) -> Option<(Link, Attempt)> {
-        let mut table = self.table();
-        let id = table.iter().find_map(|(id, link)| match &link.stage {
-            Stage::Away { attempt, cookie } if attempt.state() == state => {
-                let fits = match (whose, cookie) {
-                    (Bringer::Browser(cookies), Some(cookie)) => cookies.contains(&cookie.as_str()),
-                    (Bringer::Caller(principal), None) => **principal == *link.principal,
-                    _ => false,
-                };
-                fits.then(|| id.clone())
-            }
-            _ => None,
-        });
-        let link = table.remove(&id?)?;
-        match link.stage.clone() {
-            Stage::Away { attempt, .. } => Some((link, *attempt)),
-            Stage::Offered => None,
+impl Whose {
+    fn of(credential: &Credential, principal: &Arc<str>) -> Self {
+        let server = &credential.id.server;
+        Self {
+            project: server.owner.clone(),
+            server: server.name.clone(),
+            principal: principal.clone(),
         }
     }
+
+    fn server(&self) -> ServerKey {
+        ServerKey {
+            owner: self.project.clone(),
+            name: self.server.clone(),
+        }
+    }
+}
+
+/// A link's text.
+fn offer(tickets: &Tickets, whose: Whose) -> String {
+    let until = store::now().timestamp() + LINK.as_secs() as i64;
+    let text = serde_json::to_string(&Offer { whose, until });
+    tickets.seal(&text.expect("it has no maps"))
+}
+
+/// What a link is for, while it is good.
+fn offered(tickets: &Tickets, id: &str) -> Option<Whose> {
+    let offer: Offer = serde_json::from_str(&tickets.open(id)?).ok()?;
+    (offer.until > store::now().timestamp()).then_some(offer.whose)
 }
 
 /// Who brings a redirect.
 pub(super) enum Bringer<'a> {
     Browser(Vec<&'a str>),
     Caller(&'a str),
-}
-
-impl Link {
-    fn new(credential: &Arc<Credential>, principal: &Arc<str>, stage: Stage) -> Self {
-        Self {
-            credential: credential.clone(),
-            principal: principal.clone(),
-            made: Instant::now(),
-            stage,
-        }
-    }
-}
-
-fn insert(table: &mut HashMap<String, Link>, id: String, link: Link) {
-    if table.len() >= MANY
-        && let Some(oldest) = table.iter().min_by_key(|(_, link)| link.made)
-    {
-        let oldest = oldest.0.clone();
-        table.remove(&oldest);
-    }
-    table.insert(id, link);
-}
-
-fn random() -> String {
-    URL_SAFE_NO_PAD.encode(rand::random::<[u8; 24]>())
 }
 
 impl Logins {
@@ -186,27 +176,20 @@ impl Logins {
                 "nobody signs in to this server: Toolwharf does, by the `grant` of its entry",
             );
         }
-        let expires_in = LIFE.as_secs();
+        let expires_in = LINK.as_secs();
         match way {
-            Way::Browser => {
-                let Some(base) = self.base.get() else {
-                    return refuse("no browser can come back: start `toolwharf serve`");
-                };
-                let link = format!("{base}/login/{}", self.links.offer(&credential, principal));
-                Ok(LoginBegun {
-                    link: Some(link),
-                    expires_in,
-                    ..LoginBegun::default()
-                })
-            }
+            Way::Browser => Ok(LoginBegun {
+                link: Some(self.offer(&credential, principal).ok_or_else(no_way_back)?),
+                expires_in,
+                ..LoginBegun::default()
+            }),
             Way::Paste => {
                 let (attempt, url) = self.depart(&credential).await?;
-                let stage = Stage::Away {
-                    attempt: Box::new(attempt),
-                    cookie: None,
-                };
-                self.links
-                    .away(random(), Link::new(&credential, principal, stage));
+                let whose = Whose::of(&credential, principal);
+                let state = attempt.state().to_owned();
+                let away = Away { whose, attempt };
+                let kept = self.tickets()?.put(Kind::Paste, &state, &away).await;
+                kept.map_err(unkept)?;
                 Ok(LoginBegun {
                     authorize_url: Some(url),
                     expires_in,
@@ -217,23 +200,68 @@ impl Logins {
         }
     }
 
+    /// A link for somebody who asks.
+    pub(super) fn offer(&self, credential: &Credential, principal: &Arc<str>) -> Option<String> {
+        let at = self.listening.get()?;
+        let whose = Whose::of(credential, principal);
+        let link = self.offers.get(whose, |whose| offer(&at.tickets, whose));
+        Some(format!("{}/login/{link}", at.base))
+    }
+
+    /// A link that was not used yet. Its server's project has to be known.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub(super) async fn offered(&self, id: &str) -> Result<Option<Link>, oauth::Error> {
+        let tickets = self.tickets()?;
+        let Some(whose) = offered(tickets, id) else {
+            return Ok(None);
+        };
+        let used = tickets.read::<()>(Kind::Used, id).await;
+        if used.map_err(unkept)?.is_some() {
+            return Ok(None);
+        }
+        Ok(self.sought(&whose).map(|credential| Link {
+            id: id.to_owned(),
+            whose,
+            credential,
+        }))
+    }
+
+    /// The project whose server a link is for.
+    pub(super) fn project_of(&self, id: &str) -> Option<ProjectId> {
+        offered(self.tickets().ok()?, id)?.project
+    }
+
+    fn sought(&self, whose: &Whose) -> Option<Arc<Credential>> {
+        let fleet = self.gateway.get()?.fleet();
+        let server = fleet.get(&whose.server())?;
+        self.of(&server.spec, &whose.principal)
+    }
+
     /// Begins the sign-in of a link in a browser: where it goes, and the cookie that it has from now on.
     pub(super) async fn follow(
         self: &Arc<Self>,
-        id: &str,
-        link: &Link,
+        link: Link,
     ) -> Result<(String, String), oauth::Error> {
         let (attempt, url) = self.depart(&link.credential).await?;
-        let cookie = random();
-        let stage = Stage::Away {
-            attempt: Box::new(attempt),
-            cookie: Some(cookie.clone()),
-        };
-        self.links.away(
-            id.to_owned(),
-            Link::new(&link.credential, &link.principal, stage),
-        );
-        Ok((url, cookie))
+        let tickets = self.tickets()?;
+        self.offers.forget(&link.whose.server());
+        let noted = tickets.put(Kind::Used, &link.id, &()).await;
+        if !noted.map_err(unkept)? {
+            return Err(oauth::Error {
+                code: Code::WrongRedirect,
+                what: "this link was used already".to_owned(),
+            });
+        }
+        let whose = link.whose;
+        let away = tickets.issue(Kind::Login, &Away { whose, attempt }).await;
+        Ok((url, away.map_err(unkept)?))
+    }
+
+    fn tickets(&self) -> Result<&Tickets, oauth::Error> {
+        let at = self.listening.get().ok_or_else(no_way_back)?;
+        Ok(&at.tickets)
     }
 
     async fn depart(&self, credential: &Credential) -> Result<(Attempt, String), oauth::Error> {
@@ -290,28 +318,64 @@ impl Logins {
         }
     }
 
-    /// Ends a sign-in with the redirect that somebody brings; the name of the server.
+    /// Takes the sign-in that a redirect answers, if it is this browser's (`cookies` are what it sent), or brought by whoever asked.
+    async fn back(&self, state: &str, whose: &Bringer<'_>) -> Result<Option<Away>, oauth::Error> {
+        let tickets = self.tickets()?;
+        let (kind, secrets) = match whose {
+            Bringer::Browser(cookies) => (Kind::Login, cookies.as_slice()),
+            Bringer::Caller(_) => (Kind::Paste, std::slice::from_ref(&state)),
+        };
+        for secret in secrets {
+            let read = tickets.read::<Away>(kind, secret).await.map_err(unkept)?;
+            let fits = read.is_some_and(|(away, _)| {
+                let is_theirs = match whose {
+                    Bringer::Browser(_) => true,
+                    Bringer::Caller(principal) => **principal == *away.whose.principal,
+                };
+                is_theirs && away.attempt.state() == state
+            });
+            if fits {
+                return tickets.take(kind, secret).await.map_err(unkept);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Ends a sign-in with the redirect that somebody brings; the name of the server. `projects` has its project known.
     pub(super) async fn arrive(
         self: &Arc<Self>,
         callback: Callback,
         whose: Bringer<'_>,
+        projects: &Projects,
     ) -> Result<String, oauth::Error> {
         let state = callback.state.clone().unwrap_or_default();
-        let Some((link, attempt)) = self.links.take(&state, &whose) else {
+        let Some(Away { whose, attempt }) = self.back(&state, &whose).await? else {
             let what = "this redirect belongs to no sign-in of yours: it was used already, is older than ten minutes, or was begun in another browser";
             return Err(oauth::Error {
                 code: Code::WrongRedirect,
                 what: what.to_owned(),
             });
         };
-        let credential = &link.credential;
+        if let Some(project) = &whose.project {
+            projects.known(project).await.map_err(unkept)?;
+        }
+        let Some(credential) = self.sought(&whose) else {
+            let what = format!(
+                "the server `{}` is gone, or nobody signs in to it any more",
+                whose.server
+            );
+            return Err(oauth::Error {
+                code: Code::Unsupported,
+                what,
+            });
+        };
         let (discovery, client) = (attempt.discovery.clone(), attempt.client.clone());
-        let http = self.http(credential);
+        let http = self.http(&credential);
         let tokens = attempt
             .finish(&http, callback, &credential.place.login)
             .await?;
         self.arrived(
-            credential,
+            &credential,
             Stored {
                 tokens,
                 discovery,
@@ -330,13 +394,14 @@ impl Logins {
         self: &Arc<Self>,
         principal: &str,
         redirect: &str,
+        projects: &Projects,
     ) -> Result<(), oauth::Error> {
         let query = redirect
             .trim()
             .split_once('?')
             .map_or("", |(_, query)| query);
         let callback = Callback::parse(query.split('#').next().unwrap_or_default());
-        self.arrive(callback, Bringer::Caller(principal))
+        self.arrive(callback, Bringer::Caller(principal), projects)
             .await
             .map(|_| ())
     }
@@ -364,12 +429,7 @@ impl Logins {
         };
         kept.await.map_err(|error| {
             tracing::error!(server = %id.server, "a sign-in is not kept: {error:#}");
-            let what =
-                "the sign-in cannot be kept: the database does not take it; see the log".to_owned();
-            oauth::Error {
-                code: Code::Unreachable,
-                what,
-            }
+            unkept(error)
         })?;
         let others = self.known(&id.server);
         for other in others.iter().filter(|other| other.id == *id) {
@@ -382,7 +442,7 @@ impl Logins {
     }
 
     /// Has a server that waited for a sign-in start, and waits until it has.
-    async fn up(&self, server: &model::ServerKey) {
+    async fn up(&self, server: &ServerKey) {
         let Some(gateway) = self.gateway.get() else {
             return;
         };
@@ -460,6 +520,15 @@ impl Logins {
     }
 }
 
+/// What somebody is told when the database fails.
+fn unkept<E>(_: E) -> oauth::Error {
+    let what = "the sign-in cannot be kept: the database does not take it; see the log".to_owned();
+    oauth::Error {
+        code: Code::Unreachable,
+        what,
+    }
+}
+
 fn no_way_back() -> oauth::Error {
     let what = "no browser can come back: start `toolwharf serve`".to_owned();
     oauth::Error {
@@ -470,63 +539,56 @@ fn no_way_back() -> oauth::Error {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Weak;
+    use super::*;
 
-    use model::ServerKey;
-
-    use super::{
-        super::{Id, Place},
-        *,
-    };
-
-    fn credential(server: &str) -> Arc<Credential> {
-        let id = Id {
-            server: ServerKey {
-                owner: None,
-                name: server.parse().unwrap(),
-            },
-            principal: "".into(),
-        };
-        let place = Place {
-            url: None,
-            login: Login::default(),
-            public_only: false,
-        };
-        Credential::new(Weak::new(), &id, &place)
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_link_is_good_for_ten_minutes() {
-        let (links, credential, ann) = (Links::default(), credential("files"), "ann".into());
-        let link = links.offer(&credential, &ann);
-        tokio::time::advance(LIFE - Duration::from_secs(1)).await;
-        assert!(links.offered(&link).is_some());
-        tokio::time::advance(Duration::from_secs(1)).await;
-        assert!(links.offered(&link).is_none());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_link_is_of_one_caller_and_one_server() {
-        let (links, files) = (Links::default(), credential("files"));
-        let of = |credential: &Arc<Credential>, who: &str| links.offer(credential, &who.into());
-        let first = of(&files, "ann");
-        assert_eq!(of(&files, "ann"), first);
-        assert_ne!(of(&files, "ben"), first);
-        assert_ne!(of(&credential("other"), "ann"), first);
-        // One that is soon over is not given out again.
-        tokio::time::advance(LIFE / 2).await;
-        assert_ne!(of(&files, "ann"), first);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn there_is_an_end_to_links() {
-        let (links, files) = (Links::default(), credential("files"));
-        let first = links.offer(&files, &"first".into());
-        for at in 0..MANY {
-            tokio::time::advance(Duration::from_millis(1)).await;
-            links.offer(&files, &at.to_string().into());
+    fn whose(project: Option<&str>, principal: &str) -> Whose {
+        Whose {
+            project: project.map(|id| ProjectId::parse(id).expect("an id")),
+            server: "files".parse().expect("a name"),
+            principal: principal.into(),
         }
-        assert!(links.offered(&first).is_none());
-        assert_eq!(links.table().len(), MANY);
+    }
+
+    #[tokio::test]
+    async fn a_link_says_what_it_is_for_to_all_replicas_of_the_installation() {
+        let (_dir, tickets) = Tickets::for_test().await;
+        let (_other_dir, other) = Tickets::for_test().await;
+        for whose in [whose(None, ""), whose(Some("p"), "user:corp:ann")] {
+            let link = offer(&tickets, whose.clone());
+            assert_eq!(offered(&tickets, &link), Some(whose));
+            assert_eq!(offered(&other, &link), None);
+            assert_eq!(offered(&tickets, &link[1..]), None);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_asks_again_at_once_gets_the_same_link() {
+        let offers = Offers::default();
+        let mut made = 0;
+        let mut get = |who: &str| {
+            offers.get(whose(None, who), |_| {
+                made += 1;
+                made.to_string()
+            })
+        };
+        assert_eq!((get("ann"), get("ann")), ("1".into(), "1".into()));
+        assert_eq!(get("ben"), "2");
+        tokio::time::advance(SAME).await;
+        assert_eq!(get("ann"), "3");
+        offers.forget(&whose(None, "").server());
+        assert_eq!(get("ann"), "4");
+    }
+
+    #[tokio::test]
+    async fn a_link_is_good_for_ten_minutes() {
+        let (_dir, tickets) = Tickets::for_test().await;
+        for (left, is_good) in [(1, true), (0, false)] {
+            let offer = Offer {
+                whose: whose(None, "ann"),
+                until: store::now().timestamp() + left * 60,
+            };
+            let link = tickets.seal(&serde_json::to_string(&offer).expect("a text"));
+            assert_eq!(offered(&tickets, &link).is_some(), is_good);
+        }
     }
 }

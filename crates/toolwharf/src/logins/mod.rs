@@ -37,13 +37,13 @@ use tokio_util::task::TaskTracker;
 
 use self::{
     credential::{Authorizing, Credential},
-    links::Links,
+    links::Offers,
 };
 pub(crate) use self::{
     links::Way,
     page::{Identify, Shown, router},
 };
-use crate::master::Master;
+use crate::{master::Master, tickets::Tickets};
 
 /// Bytes of a document of an issuer.
 const MAX_DOCUMENT: usize = 256 * 1024;
@@ -94,15 +94,22 @@ pub(crate) struct Logins {
     connector: Connector,
     key: OnceCell<DataKey>,
     gateway: OnceLock<Gateway>,
-    /// Where browsers reach us; not set where nobody listens.
-    base: OnceLock<String>,
+    /// Not set where nobody listens.
+    listening: OnceLock<Listening>,
     credentials: Mutex<HashMap<Id, Arc<Credential>>>,
-    links: Links,
+    offers: Offers,
     tasks: TaskTracker,
     /// Of entries that do not say: each caller's own where callers are people.
     usual: LoginMode,
     /// [`Settings::client_metadata_url`]
     metadata_url: Option<String>,
+}
+
+/// How browsers come here.
+struct Listening {
+    /// Scheme, host and port.
+    base: String,
+    tickets: Arc<Tickets>,
 }
 
 impl Logins {
@@ -118,9 +125,9 @@ impl Logins {
             connector: Connector::new(),
             key: OnceCell::new(),
             gateway: OnceLock::new(),
-            base: OnceLock::new(),
+            listening: OnceLock::new(),
             credentials: Mutex::default(),
-            links: Links::default(),
+            offers: Offers::default(),
             tasks: TaskTracker::new(),
             usual,
             metadata_url: settings.client_metadata_url.clone(),
@@ -133,13 +140,18 @@ impl Logins {
     }
 
     /// Browsers reach us there: scheme, host and port.
-    pub(crate) fn listen(&self, base: &str) {
-        let _ = self.base.set(base.trim_end_matches('/').to_owned());
+    pub(crate) fn listen(&self, base: &str, tickets: Arc<Tickets>) {
+        let base = base.trim_end_matches('/').to_owned();
+        let _ = self.listening.set(Listening { base, tickets });
+    }
+
+    fn base(&self) -> Option<&str> {
+        self.listening.get().map(|at| &*at.base)
     }
 
     /// Who we are towards issuers, if a browser can come back.
     fn identity(&self) -> Option<Identity> {
-        let base = self.base.get()?;
+        let base = self.base()?;
         Some(Identity {
             redirect_uri: format!("{base}/login/callback"),
             metadata_url: self.metadata_url(base),
@@ -370,6 +382,7 @@ impl Logins {
             let is_in = row.is_some_and(|row| row.needs_login.is_none());
             match (is_in, credential.is_held()) {
                 (true, false) => {
+                    self.offers.forget(server);
                     credential.begun_elsewhere();
                     if self.needs_login(server) {
                         self.wake(server, Order::Start);
@@ -446,9 +459,7 @@ impl engine::Logins for Logins {
         if !credential.place.login.grant.needs_person() {
             return None;
         }
-        let base = self.base.get()?;
-        let link = self.links.offer(&credential, principal);
-        Some(format!("{base}/login/{link}"))
+        self.offer(&credential, principal)
     }
 
     fn signed_in(&self, spec: &ServerSpec, principal: &Arc<str>) -> BoxFuture<'static, ()> {

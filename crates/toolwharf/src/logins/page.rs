@@ -11,12 +11,17 @@ use axum::{
     response::{IntoResponse, Redirect, Response},
     routing::get,
 };
+use futures_util::future::BoxFuture;
 use http::{HeaderMap, StatusCode, header};
 use model::{LoginMode, ProjectId};
 use oauth::Callback;
 
-use super::{Logins, links::Bringer, mode};
-use crate::html::escaped;
+use super::{
+    Logins,
+    links::{Bringer, Link},
+    mode,
+};
+use crate::{html::escaped, projects::Projects};
 
 /// Before the ids of links in the names of cookies.
 const COOKIE: &str = "twh_login_";
@@ -30,17 +35,29 @@ pub(crate) struct Shown {
 }
 
 /// Who has this key, or the browser that sends these headers; with the project whose server it is about.
-pub(crate) type Identify =
-    Box<dyn Fn(&HeaderMap, Option<&str>, Option<&ProjectId>) -> Option<Shown> + Send + Sync>;
+pub(crate) type Identify = Box<
+    dyn Fn(HeaderMap, Option<String>, Option<ProjectId>) -> BoxFuture<'static, Option<Shown>>
+        + Send
+        + Sync,
+>;
 
 struct Pages {
     logins: Arc<Logins>,
+    projects: Arc<Projects>,
     /// `None`: only this machine's users can connect, and the link alone shows that it is theirs.
     identify: Option<Identify>,
 }
 
-pub(crate) fn router(logins: Arc<Logins>, identify: Option<Identify>) -> Router {
-    let pages = Arc::new(Pages { logins, identify });
+pub(crate) fn router(
+    logins: Arc<Logins>,
+    projects: Arc<Projects>,
+    identify: Option<Identify>,
+) -> Router {
+    let pages = Arc::new(Pages {
+        logins,
+        projects,
+        identify,
+    });
     Router::new()
         .route("/login/callback", get(callback))
         .route("/login/client.json", get(client))
@@ -49,13 +66,18 @@ pub(crate) fn router(logins: Arc<Logins>, identify: Option<Identify>) -> Router 
 }
 
 impl Pages {
-    /// Whether their browser shows that they are the one who asked.
-    fn is_theirs(&self, headers: &HeaderMap, asked: &Arc<str>) -> bool {
-        let identify = self.identify.as_ref();
-        identify.is_none_or(|identify| {
-            let who = identify(headers, None, None);
-            who.is_some_and(|who| who.id == *asked)
-        })
+    /// The link of that id, or the page that says why there is none.
+    async fn link(&self, id: &str) -> Result<Link, Response> {
+        if let Some(project) = self.logins.project_of(id)
+            && let Err(error) = self.projects.known(&project).await
+        {
+            tracing::warn!(%project, "a link is not followed: {error}");
+        }
+        match self.logins.offered(id).await {
+            Ok(Some(link)) => Ok(link),
+            Ok(None) => Err(gone()),
+            Err(error) => Err(failed(&error)),
+        }
     }
 }
 
@@ -64,15 +86,23 @@ async fn show(
     Path(link): Path<String>,
     headers: HeaderMap,
 ) -> Response {
-    let Some(found) = pages.logins.links.offered(&link) else {
-        return gone();
+    let found = match pages.link(&link).await {
+        Ok(found) => found,
+        Err(page) => return page,
+    };
+    let is_theirs = match &pages.identify {
+        Some(identify) => {
+            let who = identify(headers, None, None).await;
+            who.is_some_and(|who| *who.id == *found.principal())
+        }
+        None => true,
     };
     let server = escaped(found.credential.id.server.name.as_str());
     let mut body = format!(
         "<p>A client of yours wants to use the server <b>{server}</b>, which needs you to sign in. The button takes you to \
          its sign-in page.</p><form method=\"post\">"
     );
-    if !pages.is_theirs(&headers, &found.principal) {
+    if !is_theirs {
         body.push_str(
             "<label>Your Toolwharf key, the one that your client has\
              <input type=\"password\" name=\"key\" autocomplete=\"off\" required autofocus></label>\
@@ -89,19 +119,20 @@ async fn follow(
     headers: HeaderMap,
     RawForm(form): RawForm,
 ) -> Response {
-    let Some(found) = pages.logins.links.offered(&link) else {
-        return gone();
+    let found = match pages.link(&link).await {
+        Ok(found) => found,
+        Err(page) => return page,
     };
     if let Some(identify) = &pages.identify {
         let mut fields = url::form_urlencoded::parse(&form);
         let key = fields
             .find(|(name, _)| name == "key")
-            .map(|(_, value)| value);
+            .map(|(_, value)| value.trim().to_owned());
         let credential = &found.credential;
-        let owner = credential.id.server.owner.as_ref();
-        let who = identify(&headers, key.as_deref().map(str::trim), owner);
+        let owner = credential.id.server.owner.clone();
+        let who = identify(headers, key, owner).await;
         let refuse = |what| page(StatusCode::FORBIDDEN, "Not your sign-in", what);
-        let Some(who) = who.filter(|who| who.id == found.principal) else {
+        let Some(who) = who.filter(|who| *who.id == *found.principal()) else {
             return refuse(
                 "<p>This is not the key of the client that asked for the sign-in. Nobody is signed in.</p>",
             );
@@ -113,9 +144,9 @@ async fn follow(
             );
         }
     }
-    match pages.logins.follow(&link, &found).await {
+    match pages.logins.follow(found).await {
         Ok((url, cookie)) => {
-            let secure = match pages.logins.base.get() {
+            let secure = match pages.logins.base() {
                 Some(base) if base.starts_with("https:") => "; Secure",
                 _ => "",
             };
@@ -145,9 +176,10 @@ async fn callback(
         .flat_map(|value| value.split(';'))
         .filter_map(|pair| pair.trim().strip_prefix(COOKIE)?.split_once('='))
         .map(|(_, value)| value);
+    let bringer = Bringer::Browser(cookies.collect());
     match pages
         .logins
-        .arrive(callback, Bringer::Browser(cookies.collect()))
+        .arrive(callback, bringer, &pages.projects)
         .await
     {
         Ok(server) => {

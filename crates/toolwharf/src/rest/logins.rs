@@ -85,7 +85,8 @@ pub(super) async fn finish(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<StatusCode, Problem> {
     let LoginRedirect { redirect } = input::object(body)?;
-    rest.logins.finish(&who.id, &redirect).await?;
+    let finished = rest.logins.finish(&who.id, &redirect, &rest.projects);
+    finished.await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -4,7 +4,7 @@
 //! fails, nothing is declared and no secret is kept. What is agreed to is what the trial listed. Servers that are launched here
 //! take an administrator's key, as everywhere; so do registries that only the request names.
 
-use std::{collections::HashMap, time::Duration};
+use std::time::Duration;
 
 use api::{Enforced, InstallRequest, Installed, RegistryServer, RegistryServers, TriedTool};
 use axum::{
@@ -266,11 +266,11 @@ impl Rest {
                     .0
             }
             Some(project) => {
-                let mut secrets: HashMap<String, String> =
-                    self.projects.secret_values(project).await?;
-                secrets.extend(filled.secrets.clone());
-                let spec = check_project(project, name, &filled.entry, &secrets)
+                let mut secrets = self.projects.secret_values(project).await?;
+                secrets.values.extend(filled.secrets.clone());
+                let mut spec = check_project(project, name, &filled.entry, &secrets.values)
                     .map_err(|unfit| bad(unfit.problems))?;
+                secrets.hold_back(&mut spec, &filled.entry);
                 let allowed = &self.gateway.settings().hosting.mounts;
                 let mut mounts = spec
                     .sandbox()

@@ -16,9 +16,10 @@ use axum::{
 use serde::Deserialize;
 
 use crate::{
-    auth::{Answer, LINK, Refused},
+    auth::{Answer, Principal, Refused},
     gateway::Front,
     html::escaped,
+    tickets::LINK,
 };
 
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; form-action 'self'; base-uri 'none'; \
@@ -85,17 +86,26 @@ async fn enter(State(front): SignIn, headers: HeaderMap, body: String) -> Respon
     let identities = front.guard().identities();
     let (who, why) = match entered.link.is_empty() {
         true => (
-            identities.keys.identify(&entered.key),
+            Ok(identities.keys.identify(&entered.key)),
             "This key opens nothing here: it is unknown, revoked or expired.",
         ),
         false => (
-            identities.browsers.redeem(&entered.link),
+            identities.browsers.redeem(&entered.link).await,
             "This link was used before, or is too old. Run toolwharf open for another one.",
         ),
     };
     match who {
-        Some(who) => opened(identities.browsers.open(who), &next),
-        None => shown(&front, StatusCode::UNAUTHORIZED, why, &next),
+        Ok(Some(who)) => enter_as(&front, &who, &next).await,
+        Ok(None) => shown(&front, StatusCode::UNAUTHORIZED, why, &next),
+        Err(error) => away(&front, &error, &next),
+    }
+}
+
+/// Opens a session for them.
+async fn enter_as(front: &Front, who: &Principal, next: &str) -> Response {
+    match front.guard().identities().browsers.open(who).await {
+        Ok(cookie) => opened(cookie, next),
+        Err(error) => away(front, &error, next),
     }
 }
 
@@ -104,10 +114,10 @@ async fn leave(State(front): SignIn, headers: HeaderMap) -> Response {
     if !front.guard().is_own_page(&headers) {
         return StatusCode::FORBIDDEN.into_response();
     }
-    opened(
-        front.guard().identities().browsers.close(&headers),
-        "/sign-in",
-    )
+    match front.guard().identities().browsers.close(&headers).await {
+        Ok(cookie) => opened(cookie, "/sign-in"),
+        Err(error) => away(&front, &error, "/"),
+    }
 }
 
 /// Sends the browser to an issuer.
@@ -159,9 +169,14 @@ async fn finish(
         .codes
         .finish(&identities.tokens, answer, waiting.unwrap_or_default());
     match finished.await {
-        Ok((who, next)) => opened(identities.browsers.open(who), &next),
+        Ok((who, next)) => enter_as(&front, &who, &next).await,
         Err(refused) => failed(&front, &refused),
     }
+}
+
+fn away(front: &Front, error: &store::Error, next: &str) -> Response {
+    let why = format!("Nothing was changed: {error}. Try again.");
+    shown(front, StatusCode::SERVICE_UNAVAILABLE, &why, next)
 }
 
 fn failed(front: &Front, refused: &Refused) -> Response {

@@ -1,6 +1,10 @@
 //! Several gateways of one installation, and a plain balancer before them.
 
-use std::{fs, net::TcpListener, process::Command};
+use std::{
+    fs,
+    net::{SocketAddr, TcpListener},
+    process::Command,
+};
 
 use tempfile::TempDir;
 use testkit::{DEADLINE, Process, RawClient, wait_for};
@@ -34,9 +38,16 @@ pub(crate) struct Balancer {
 
 impl Balancer {
     pub(crate) async fn before(replicas: &[Gateway]) -> Self {
+        Self::at(Self::free(), replicas).await
+    }
+
+    /// An address that one can listen at.
+    pub(crate) fn free() -> SocketAddr {
         let port = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = port.local_addr().unwrap();
-        drop(port);
+        port.local_addr().unwrap()
+    }
+
+    pub(crate) async fn at(address: SocketAddr, replicas: &[Gateway]) -> Self {
         let servers = replicas.iter().map(|replica| {
             let url: url::Url = replica.client().url().parse().unwrap();
             let port = url.port().unwrap();

@@ -175,3 +175,102 @@ async fn d05_a_definition_is_approved_everywhere() {
     })
     .await;
 }
+
+/// All of them known, as after a look at all servers. A project that cannot be read keeps no other from being taken in.
+#[tokio::test]
+async fn d05_of_a_thousand_projects_the_one_that_was_changed_is_read() {
+    let database = database().await;
+    let first = replica(database.url(), None).await;
+    database
+        .run(
+            "INSERT INTO kb.projects (id, name, description, enabled, settings, created_at, updated_at)
+             SELECT 'p' || n, 'p', '', true, '{}', now(), now() FROM generate_series(1, 1000) AS n;
+             INSERT INTO kb.project_mcp_servers
+                 (id, project_id, name, description, transport, config, enabled, created_at, updated_at)
+             SELECT 's' || n, 'p' || n, 'till', '', 'stdio', '{\"command\": \"none\"}', false, now(), now()
+             FROM generate_series(1, 1000) AS n",
+        )
+        .await;
+    let second = replica(database.url(), Some(&first)).await;
+    let (here, there) = (Api::admin(&first), Api::admin(&second));
+    there.get("/tools").await;
+    let mut times = Times::default();
+    // Not readable, and tried again and again.
+    database
+        .run("UPDATE kb.project_mcp_servers SET name = 'no name' WHERE project_id = 'p1'")
+        .await;
+    for n in [2, 500, 999] {
+        let path = format!("/mcp/servers/till?project=p{n}");
+        let told = there.get(&path).await;
+        assert_eq!(told["status"], "disabled", "{told}");
+        let enable = format!("/mcp/servers/till/enable?project=p{n}");
+        here.ok("POST", &enable, Value::Null).await;
+        times
+            .seen(&second, &path, "the change", |server| {
+                server["enabled"] == true && server["status"] != "disabled"
+            })
+            .await;
+    }
+    times.0.sort();
+    assert!(times.0[1] < EVERYWHERE, "{:?}", times.0);
+}
+
+/// Until it is started with the new master key, a replica goes on with what it has opened, and starts nothing without its secrets.
+#[tokio::test]
+async fn d05_a_replica_with_the_old_master_key_starts_no_server_without_its_secrets() {
+    let database = database().await;
+    let first = replica(database.url(), None).await;
+    let second = replica(database.url(), Some(&first)).await;
+    let (here, there) = (Api::admin(&first), Api::admin(&second));
+    let entry = json!({
+        "command": Bin::path("testkit-scripted"), "args": ["--name", "till"], "env": {"TOKEN": "${TOKEN:-none}"},
+    });
+    let secret = async |project: &str, value: &str| {
+        let path = format!("/projects/{project}/secrets/TOKEN");
+        here.put(&path, json!({"value": value})).await;
+    };
+    for project in ["shop", "mine", "open"] {
+        here.put(&format!("/projects/{project}"), json!({})).await;
+        let path = format!("/mcp/servers/till?project={project}");
+        here.put(&path, entry.clone()).await;
+        if project != "open" {
+            secret(project, "before").await;
+        }
+    }
+    let token = async |project: &str| {
+        let path = format!("/api/v1/mcp/servers/till/call?project={project}");
+        let body = json!({"method": "tools/call", "params": {"name": "env", "arguments": {}}});
+        let reply = there.ask("POST", &path, body.to_string(), &[]).await;
+        let told: Value = serde_json::from_slice(&reply.body).unwrap_or_default();
+        let text = told["result"]["content"][0]["text"].as_str();
+        let env: Value = serde_json::from_str(text.unwrap_or_default()).unwrap_or_default();
+        match env["TOKEN"].as_str() {
+            Some(token) => token.to_owned(),
+            None => reply.text().to_owned(),
+        }
+    };
+    assert_eq!(token("shop").await, "before");
+
+    here.ok("POST", "/master-key/rotate", Value::Null).await;
+    // What it knows is enough for this one, also after a change.
+    secret("shop", "after").await;
+    wait_for("the change", DEADLINE, async || {
+        token("shop").await == "after"
+    })
+    .await;
+    // It knows nothing of this one.
+    let told = token("mine").await;
+    assert!(
+        told.contains("master key") && told.contains("`mine`"),
+        "{told}"
+    );
+    let told = there.get("/mcp/servers/till?project=mine").await;
+    assert_eq!(told["status"], "blocked", "{told}");
+    // And this one needs nothing.
+    assert_eq!(token("open").await, "none");
+    let path = "/api/v1/projects/mine/secrets/TOKEN";
+    let refused = there
+        .ask("PUT", path, json!({"value": "x"}).to_string(), &[])
+        .await;
+    assert!(!refused.status.is_success(), "{}", refused.text());
+}

@@ -247,6 +247,12 @@ async fn d04(way: Way) {
     let unknown = Api::with(&first, "twh_0123456789abcdef");
     let unknown = unknown.ask("GET", "/api/v1/mcp/servers", "", &[]).await;
     assert_eq!(unknown.status, 503, "{}", unknown.text());
+    // So a balancer sends requests elsewhere.
+    let readiness = first.at("/readyz").get(&[]).await;
+    let readiness = readiness.collect(DEADLINE).await;
+    assert_eq!(readiness.status, 503);
+    assert!(readiness.text().contains("cut off from the database"));
+    assert_eq!(second.at("/readyz").get(&[]).await.status, 200);
 
     proxy.be(Way::Open);
     wait_for("its return", DEADLINE, async || {
@@ -255,6 +261,10 @@ async fn d04(way: Way) {
     })
     .await;
     hosted.is(&first, "elsewhere").await;
+    wait_for("/readyz", DEADLINE, async || {
+        first.at("/readyz").get(&[]).await.status == 200
+    })
+    .await;
     assert_eq!(watched.most(), 1);
     proxy.close().await;
 }

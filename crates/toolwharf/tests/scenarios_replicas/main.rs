@@ -6,9 +6,13 @@
 #[expect(dead_code, reason = "each test binary uses its own part of it")]
 #[path = "../rest/api.rs"]
 mod api;
+#[expect(dead_code, reason = "each test binary uses its own part of it")]
+#[path = "../recipe_vault/browser.rs"]
+mod browser;
 #[path = "../common/mod.rs"]
 mod common;
 
+mod browsers;
 mod changes;
 mod clients;
 mod clocks;

@@ -1,0 +1,157 @@
+//! Taking in what other replicas change.
+//!
+//! Invariant: what was changed is read anew, and nothing else is. What fails is tried again at the next look, and keeps nothing else
+//! from being taken in.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use engine::Gateway;
+use model::{NativeName, ProjectId, ServerKey};
+use parking_lot::Mutex;
+use store::{Store, Topic};
+
+use crate::{
+    auth::Identities, hosting::Hosting, logins::Logins, projects::Projects, replica::Replica,
+};
+
+/// What takes in changes.
+pub(crate) struct Changes<'c> {
+    identities: &'c Identities,
+    store: &'c Store,
+    gateway: &'c Gateway,
+    logins: &'c Logins,
+    projects: &'c Projects,
+    hosting: &'c Hosting,
+    /// What failed, and was told.
+    told: Mutex<BTreeSet<Topic>>,
+}
+
+impl<'c> Changes<'c> {
+    pub(crate) fn new(
+        (store, gateway): (&'c Store, &'c Gateway),
+        (identities, logins): (&'c Identities, &'c Logins),
+        (projects, hosting): (&'c Projects, &'c Hosting),
+    ) -> Self {
+        Self {
+            identities,
+            store,
+            gateway,
+            logins,
+            projects,
+            hosting,
+            told: Mutex::default(),
+        }
+    }
+
+    /// Takes in what other replicas change, if there may be any, for ever.
+    pub(crate) async fn follow(&self, replica: Option<&Replica>) {
+        match replica {
+            Some(replica) => {
+                replica
+                    .changes(async |topics| self.take_in(topics).await)
+                    .await
+            }
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Takes in what was changed; what of it has to be tried again.
+    async fn take_in(&self, topics: BTreeSet<Topic>) -> BTreeSet<Topic> {
+        let keys = async {
+            self.identities.keys.refresh(self.store).await?;
+            anyhow::Ok(())
+        };
+        let sessions = async {
+            self.identities.refresh_browsers().await?;
+            anyhow::Ok(())
+        };
+        let approvals = async {
+            self.approvals().await?;
+            anyhow::Ok(())
+        };
+        let logins = async {
+            self.logins.take_in().await?;
+            anyhow::Ok(())
+        };
+        let (keys, sessions, approvals, logins, mut failed) = tokio::join!(
+            Self::taken(&topics, Topic::Keys, keys),
+            Self::taken(&topics, Topic::Sessions, sessions),
+            Self::taken(&topics, Topic::Approvals, approvals),
+            Self::taken(&topics, Topic::Logins, logins),
+            self.servers(&topics),
+        );
+        failed.extend([keys, sessions, approvals, logins].into_iter().flatten());
+        let mut told = self.told.lock();
+        told.retain(|topic| failed.contains_key(topic));
+        for (topic, error) in &failed {
+            if told.insert(topic.clone()) {
+                tracing::warn!(
+                    ?topic,
+                    "what another replica changed is not taken in yet: {error:#}"
+                );
+            }
+        }
+        failed.into_keys().collect()
+    }
+
+    /// Takes in one topic, if it is among those that were changed; it, if that failed.
+    async fn taken(
+        topics: &BTreeSet<Topic>,
+        topic: Topic,
+        taking: impl Future<Output = anyhow::Result<()>>,
+    ) -> Option<(Topic, anyhow::Error)> {
+        match topics.contains(&topic) {
+            true => taking.await.err().map(|error| (topic, error)),
+            false => None,
+        }
+    }
+
+    /// Takes in projects, and then registered servers, which may use their secrets; what failed.
+    async fn servers(&self, topics: &BTreeSet<Topic>) -> BTreeMap<Topic, anyhow::Error> {
+        let mut failed: BTreeMap<Topic, anyhow::Error> = BTreeMap::new();
+        let named = topics.iter().filter_map(|topic| match topic {
+            Topic::Project(id) => Some(id.clone()),
+            _ => None,
+        });
+        let mut changed: BTreeSet<ProjectId> = named.collect();
+        let any = topics.contains(&Topic::Projects);
+        if any {
+            match self.projects.wanted().await {
+                Ok(ids) => changed.extend(ids),
+                Err(error) => {
+                    failed.insert(Topic::Projects, error.into());
+                }
+            }
+        }
+        for (id, error) in self.projects.reload_changed(&changed).await {
+            failed.insert(Topic::Project(id), error.into());
+        }
+        let hosted = match any || topics.contains(&Topic::Servers) {
+            true => self.hosting.reload().await,
+            false => self.hosting.reload_of(&changed).await,
+        };
+        if let Err(error) = hosted {
+            failed.insert(Topic::Servers, error.into());
+        }
+        failed
+    }
+
+    /// Agrees to definitions that were agreed to at another replica.
+    async fn approvals(&self) -> store::Result<()> {
+        let mut waiting: BTreeMap<Option<ProjectId>, Vec<ServerKey>> = BTreeMap::new();
+        for key in self.gateway.unapproved() {
+            waiting.entry(key.owner.clone()).or_default().push(key);
+        }
+        for (owner, servers) in waiting {
+            let pins = self.store.pin_digest_list(owner.as_ref()).await?;
+            for key in servers {
+                let of_it = pins.iter().filter(|pin| pin.server == key.name);
+                let agreed: Vec<_> = of_it
+                    .map(|pin| (NativeName::new(&*pin.tool), pin.digest.as_str().into()))
+                    .collect();
+                self.gateway.approve_tools(&key, &agreed);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,30 @@
+//! Texts that leave the process, or its memory, and come back: sealed with the key of the installation, as base64.
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use engine::secrets::{DataKey, Sealed};
+use zeroize::Zeroizing;
+
+/// Bytes of what is sealed that differ from seal to seal.
+pub(crate) const NONCE_BYTES: usize = 24;
+
+/// Seals a text for a place: the nonce, then what is sealed.
+pub(crate) fn sealed_text(key: &DataKey, place: &[&str], text: &str) -> String {
+    let Sealed { mut nonce, sealed } = key.seal_login(place, text);
+    nonce.extend(sealed);
+    URL_SAFE_NO_PAD.encode(nonce)
+}
+
+/// The text that was sealed for this place, and its nonce; `None` if it was not, or not with this key.
+pub(crate) fn opened_text(
+    key: &DataKey,
+    place: &[&str],
+    text: &[u8],
+) -> Option<(Zeroizing<String>, [u8; NONCE_BYTES])> {
+    let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
+    let (nonce, sealed) = bytes.split_first_chunk::<NONCE_BYTES>()?;
+    let sealed = Sealed {
+        nonce: nonce.to_vec(),
+        sealed: sealed.to_vec(),
+    };
+    Some((key.open_login(place, &sealed).ok()?, *nonce))
+}

@@ -1,0 +1,252 @@
+//! Tickets: what a browser or a link holds, and any replica knows.
+//!
+//! A ticket is a secret that stands for something, for a while. What it stands for is in the database, sealed and bound to the secret, which is
+//! nowhere but with whoever holds it. Secrets are sealed, too: one that was not made here costs no look at the database.
+
+use std::time::Duration;
+
+use engine::secrets::DataKey;
+use serde::{Serialize, de::DeserializeOwned};
+use sha2::{Digest as _, Sha256};
+use store::{NewTicket, Store, TicketRow, Time};
+
+use crate::sealed::{opened_text, sealed_text};
+
+/// How long somebody stays signed in.
+const SESSION: Duration = Duration::from_secs(12 * 60 * 60);
+/// How long whatever is good once is good.
+pub(crate) const LINK: Duration = Duration::from_secs(10 * 60);
+
+/// What a ticket is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Somebody who signed in at a browser.
+    Session,
+    /// A link that signs a browser in.
+    Link,
+    /// A sign-in at an issuer of ours.
+    SignIn,
+    /// A sign-in to a server, at its issuer.
+    Login,
+    /// The same, by somebody who brings the redirect. Its secret is the issuer's to see.
+    Paste,
+    /// A link that was used.
+    Used,
+}
+
+impl Kind {
+    /// Its name in the database.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Session => "session",
+            Self::Link => "link",
+            Self::SignIn => "sign-in",
+            Self::Login => "login",
+            Self::Paste => "paste",
+            Self::Used => "used",
+        }
+    }
+
+    pub(crate) fn lasts(self) -> Duration {
+        match self {
+            Self::Session => SESSION,
+            _ => LINK,
+        }
+    }
+
+    /// How many there are at a time; one more ends the one that would end first.
+    pub(crate) fn most(self) -> u32 {
+        match self {
+            Self::Session | Self::Used => 16_384,
+            _ => 1024,
+        }
+    }
+
+    /// Whether its secrets are made here.
+    fn is_ours(self) -> bool {
+        !matches!(self, Self::Paste | Self::Used)
+    }
+}
+
+pub(crate) struct Tickets {
+    store: Store,
+    key: DataKey,
+}
+
+impl Tickets {
+    /// With the key of the installation.
+    pub(crate) fn new(store: Store, key: DataKey) -> Self {
+        Self { store, key }
+    }
+
+    /// Of a new database, and the directory that it is in.
+    #[cfg(test)]
+    pub(crate) async fn for_test() -> (tempfile::TempDir, std::sync::Arc<Self>) {
+        let dir = tempfile::tempdir().expect("a directory");
+        let location = store::Location::Sqlite(dir.path().join("wharf.db"));
+        let store = Box::pin(Store::open(&location))
+            .await
+            .expect("a new database");
+        (dir, Self::new(store, DataKey::random()).into())
+    }
+
+    /// Makes a ticket; its secret.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub(crate) async fn issue<T: Serialize>(&self, kind: Kind, value: &T) -> store::Result<String> {
+        let secret = sealed_text(&self.key, &["secret", kind.name()], "");
+        self.put(kind, &secret, value).await?;
+        Ok(secret)
+    }
+
+    /// Keeps a ticket with a secret that there is already; whether there was none with it.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub(crate) async fn put<T: Serialize>(
+        &self,
+        kind: Kind,
+        secret: &str,
+        value: &T,
+    ) -> store::Result<bool> {
+        let digest = digest(secret);
+        let text = serde_json::to_string(value).expect("it has no maps but of texts");
+        let sealed = sealed_text(&self.key, &place(kind, &digest), &text);
+        let ticket = NewTicket {
+            kind: kind.name(),
+            digest: &digest,
+            sealed: &sealed,
+            expires_at: store::now() + kind.lasts(),
+            most: kind.most(),
+        };
+        // Rare, and large: a transaction of three statements.
+        Box::pin(self.store.ticket_put(ticket)).await
+    }
+
+    /// What a ticket stands for, and until when, if it is good.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub(crate) async fn read<T: DeserializeOwned>(
+        &self,
+        kind: Kind,
+        secret: &str,
+    ) -> store::Result<Option<(T, Time)>> {
+        if !self.may_be(kind, secret) {
+            return Ok(None);
+        }
+        let digest = digest(secret);
+        let row = self.store.ticket_get(kind.name(), &digest).await?;
+        Ok(row.and_then(|row| self.opened(kind, &digest, &row)))
+    }
+
+    /// The same, and nobody has it any more.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub(crate) async fn take<T: DeserializeOwned>(
+        &self,
+        kind: Kind,
+        secret: &str,
+    ) -> store::Result<Option<T>> {
+        if !self.may_be(kind, secret) {
+            return Ok(None);
+        }
+        let digest = digest(secret);
+        let row = self.store.ticket_take(kind.name(), &digest).await?;
+        let taken = row.and_then(|row| self.opened(kind, &digest, &row));
+        Ok(taken.map(|(value, _)| value))
+    }
+
+    /// The digests of all secrets of a kind.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub(crate) async fn digests(&self, kind: Kind) -> store::Result<Vec<String>> {
+        self.store.ticket_digests(kind.name()).await
+    }
+
+    /// Seals a text for a link, which is all that there is of it.
+    pub(crate) fn seal(&self, text: &str) -> String {
+        sealed_text(&self.key, &["link"], text)
+    }
+
+    /// What a link says that was sealed here.
+    pub(crate) fn open(&self, link: &str) -> Option<String> {
+        let (text, _) = opened_text(&self.key, &["link"], link.as_bytes())?;
+        Some(text.to_string())
+    }
+
+    fn may_be(&self, kind: Kind, secret: &str) -> bool {
+        let is_ours = || opened_text(&self.key, &["secret", kind.name()], secret.as_bytes());
+        !kind.is_ours() || is_ours().is_some()
+    }
+
+    fn opened<T: DeserializeOwned>(
+        &self,
+        kind: Kind,
+        digest: &str,
+        row: &TicketRow,
+    ) -> Option<(T, Time)> {
+        let (text, _) = opened_text(&self.key, &place(kind, digest), row.sealed.as_bytes())?;
+        Some((serde_json::from_str(&text).ok()?, row.expires_at))
+    }
+}
+
+/// What the database knows a secret by.
+pub(crate) fn digest(secret: &str) -> String {
+    hex::encode(Sha256::digest(secret))
+}
+
+fn place(kind: Kind, digest: &str) -> [&str; 3] {
+    ["ticket", kind.name(), digest]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_ticket_is_of_its_kind_and_is_taken_once() {
+        let (_dir, tickets) = Tickets::for_test().await;
+        let secret = tickets.issue(Kind::Link, &"ann").await.expect("a ticket");
+        let read = async |kind| {
+            let read = tickets.read::<String>(kind, &secret).await;
+            read.expect("an answer").map(|(who, _)| who)
+        };
+        assert_eq!(read(Kind::Link).await.as_deref(), Some("ann"));
+        assert_eq!(read(Kind::SignIn).await, None);
+        let take = async || {
+            tickets
+                .take::<String>(Kind::Link, &secret)
+                .await
+                .expect("an answer")
+        };
+        assert_eq!(take().await.as_deref(), Some("ann"));
+        assert_eq!(take().await, None);
+    }
+
+    #[tokio::test]
+    async fn a_secret_that_was_not_made_here_has_nobody_ask_the_database() {
+        let (_dir, tickets) = Tickets::for_test().await;
+        tickets.store.close().await;
+        let other = sealed_text(&tickets.key, &["secret", "sign-in"], "");
+        for secret in ["", "guess", &other] {
+            let read = tickets.read::<String>(Kind::Session, secret).await;
+            assert!(read.expect("no question").is_none(), "{secret}");
+        }
+        let own = sealed_text(&tickets.key, &["secret", "session"], "");
+        let read = tickets.read::<String>(Kind::Session, &own).await;
+        assert!(read.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_used_link_is_noted_once() {
+        let (_dir, tickets) = Tickets::for_test().await;
+        let link = tickets.seal("server");
+        assert_eq!(tickets.open(&link).as_deref(), Some("server"));
+        assert!(tickets.put(Kind::Used, &link, &()).await.expect("noted"));
+        assert!(!tickets.put(Kind::Used, &link, &()).await.expect("known"));
+    }
+}

@@ -1,0 +1,233 @@
+//! D01: browsers, and sign-ins at issuers, need no stickiness either: each request may come to another replica.
+
+use http::Method;
+use serde_json::{Value, json};
+use testkit::{
+    DEADLINE, Issuer, Protected, RawClient, Reply, postgres::Database, protected, wait_for,
+};
+
+use crate::{
+    api::Api,
+    browser::{Browser, ENTER},
+    common::{Gateway, Setup, replicas::Balancer},
+    support::{database, replica_with},
+};
+
+/// The status of a request that a script of the page makes, with the cookie and nothing else.
+const STATUS: &str = "fetch('/api/v1/status').then((reply) => { window.got = reply.status; })";
+
+/// Three replicas that people know by the address of a balancer before them.
+struct Installation {
+    replicas: Vec<Gateway>,
+    balancer: Balancer,
+    _database: Database,
+}
+
+impl Installation {
+    /// `more`: of each replica's setup, given its settings.
+    async fn start(settings: &str, more: impl Fn(Setup) -> Setup) -> Self {
+        let database = database().await;
+        let address = Balancer::free();
+        let settings = format!(
+            "public_url = \"http://{address}\"\n{settings}[limits]\nstop_grace = \"2s\"\ndrain = \"2s\"\n"
+        );
+        let mut replicas: Vec<Gateway> = Vec::new();
+        for _ in 0..3 {
+            let more = |setup: Setup| more(setup.settings(&settings));
+            let next = replica_with(database.url(), replicas.first(), more).await;
+            replicas.push(next);
+        }
+        let balancer = Balancer::at(address, &replicas).await;
+        Self {
+            replicas,
+            balancer,
+            _database: database,
+        }
+    }
+
+    fn at(&self, path: &str) -> RawClient {
+        RawClient::new(&format!("{}{path}", self.balancer.url))
+    }
+}
+
+/// What a script of the page gets.
+async fn status(browser: &Browser) -> Value {
+    browser
+        .eval(&format!("(window.got = null, {STATUS}, 1)"))
+        .await;
+    browser.wait("window.got !== null").await;
+    browser.eval("window.got").await
+}
+
+fn cookie(reply: &Reply) -> String {
+    let set = reply.header("set-cookie");
+    let set = set.unwrap_or_else(|| panic!("{}: {}", reply.status, reply.text()));
+    set.split(';').next().unwrap().to_owned()
+}
+
+async fn get(client: RawClient, cookie: &str) -> Reply {
+    let answer = client.send(Method::GET, &[("cookie", cookie)], "").await;
+    answer.collect(DEADLINE).await
+}
+
+#[tokio::test]
+async fn d01_a_browser_is_signed_in_at_all_replicas() {
+    let mut all = Installation::start("", |setup| setup).await;
+    // The link is one replica's, and the balancer sends what its page needs to any.
+    let link = Api::admin(&all.replicas[0])
+        .ok("POST", "/browser-links", Value::Null)
+        .await;
+    let link = link["url"].as_str().unwrap().to_owned();
+    assert!(link.starts_with(&all.balancer.url), "{link}");
+    let browser = Browser::open().await;
+    browser.go(&link).await;
+    browser.wait("location.pathname === '/servers'").await;
+    let other = Browser::open().await;
+    other.go(&link).await;
+    other
+        .wait("document.body.innerText.includes('used before')")
+        .await;
+    other.quit().await;
+    for _ in 0..6 {
+        assert_eq!(status(&browser).await, 200);
+    }
+    // The one that opened it is killed, or another one is.
+    drop(all.replicas.remove(0));
+    wait_for("the balancer to notice", DEADLINE, async || {
+        status(&browser).await == 200
+    })
+    .await;
+    // Signed out at one is signed out at all, within a second.
+    let cookies = async |replica: &Gateway, key: &str| {
+        let form = [
+            ("content-type", "application/x-www-form-urlencoded"),
+            ("origin", all.balancer.url.as_str()),
+        ];
+        let entered = format!("key={key}");
+        cookie(&replica.at("/sign-in").post_with(&form, entered).await)
+    };
+    let [one, two] = &all.replicas[..] else {
+        panic!("two are left");
+    };
+    let session = cookies(one, &one.token()).await;
+    for replica in [one, two] {
+        let found = get(replica.at("/api/v1/status"), &session).await;
+        assert_eq!(found.status, 200, "{}", found.text());
+    }
+    let form = [
+        ("origin", all.balancer.url.as_str()),
+        ("cookie", session.as_str()),
+    ];
+    let left = one.at("/sign-out").post_with(&form, "").await;
+    assert_eq!(left.status, 200, "{}", left.text());
+    assert_eq!(get(one.at("/api/v1/status"), &session).await.status, 401);
+    wait_for("the end of the session there", DEADLINE, async || {
+        get(two.at("/api/v1/status"), &session).await.status == 401
+    })
+    .await;
+    assert_eq!(status(&browser).await, 200);
+    browser.quit().await;
+}
+
+#[tokio::test]
+async fn d01_a_sign_in_at_an_issuer_may_end_at_another_replica() {
+    let accounts = json!({ "ann": { "groups": ["operators"] } });
+    let issuer = Issuer::start(json!({ "accounts": accounts, "host": "localhost" })).await;
+    let settings = format!(
+        "[auth.oidc.corp]\nissuer = \"{}\"\nclient_id = \"wharf\"\n\
+         access = [{{ claim = \"groups\", values = [\"operators\"], role = \"admin\" }}]\n",
+        issuer.url()
+    );
+    let all = Installation::start(&settings, |setup| setup).await;
+    let redirect = format!("{}/sign-in/callback", all.balancer.url);
+    let client = json!({ "client_id": "wharf", "redirect_uris": [redirect] });
+    issuer.set(json!({ "clients": [client] })).await;
+    issuer.rotate().await;
+    let [one, two, three] = &all.replicas[..] else {
+        panic!("there are three");
+    };
+    let begun = one.at("/sign-in/with/corp").get(&[]).await;
+    let begun = begun.collect(DEADLINE).await;
+    let back = issuer
+        .sign_in(begun.header("location").unwrap(), "ann")
+        .await;
+    let place = back.strip_prefix(&all.balancer.url).unwrap();
+    let entered = get(two.at(place), &cookie(&begun)).await;
+    let found = get(three.at("/api/v1/status"), &cookie(&entered)).await;
+    assert_eq!(found.status, 200, "{}", found.text());
+    // Once, wherever it comes.
+    for replica in [one, two] {
+        let again = get(replica.at(place), &cookie(&begun)).await;
+        assert_eq!(again.status, 400, "{}", again.text());
+    }
+    // And in a browser, through the balancer.
+    let browser = Browser::open().await;
+    browser.go(&format!("{}/sign-in", all.balancer.url)).await;
+    browser.click("a.button").await;
+    browser
+        .type_into("[name=account]", &format!("ann{ENTER}"))
+        .await;
+    browser.wait("document.querySelector('#allow')").await;
+    browser.click("#allow").await;
+    browser.wait("location.pathname === '/servers'").await;
+    assert_eq!(status(&browser).await, 200);
+    browser.quit().await;
+}
+
+#[tokio::test]
+async fn d01_a_sign_in_to_a_server_may_end_at_another_replica() {
+    let issuer = Issuer::start(json!({ "scopes": protected::SCOPES })).await;
+    let protected = Protected::start(&issuer).await;
+    let entry = json!({ "type": "http", "url": protected.url(), "login": { "mode": "shared" } });
+    let all = Installation::start("", |setup| setup.server("files", entry.clone())).await;
+    // A project's server, which no replica but the one that is asked has heard of.
+    let admin = Api::admin(&all.replicas[0]);
+    admin.put("/projects/shop", json!({})).await;
+    admin
+        .put("/mcp/servers/till?project=shop", entry.clone())
+        .await;
+    for place in [
+        "/mcp/servers/files/login",
+        "/mcp/servers/till/login?project=shop",
+    ] {
+        let begun = admin.ok("POST", place, json!({ "way": "browser" })).await;
+        let link = begun["link"].as_str().unwrap();
+        let link = link.strip_prefix(&all.balancer.url).unwrap();
+        let key = format!("key={}", all.replicas[0].token());
+        let form = [("content-type", "application/x-www-form-urlencoded")];
+        let departed = all.replicas[1].at(link).post_with(&form, key.clone()).await;
+        assert_eq!(departed.status, 303, "{}", departed.text());
+        // The link was used, wherever it is followed again.
+        for replica in &all.replicas {
+            let again = replica.at(link).post_with(&form, key.clone()).await;
+            assert_eq!(again.status, 410, "{}", again.text());
+        }
+        let back = issuer
+            .sign_in(departed.header("location").unwrap(), "ann")
+            .await;
+        let back = back.strip_prefix(&all.balancer.url).unwrap();
+        let foreign = get(all.replicas[2].at(back), "twh_login_x=y").await;
+        assert_eq!(foreign.status, 400, "{}", foreign.text());
+        let page = get(all.replicas[2].at(back), &cookie(&departed)).await;
+        assert_eq!(page.status, 200, "{}", page.text());
+        for replica in &all.replicas {
+            wait_for("the sign-in", DEADLINE, async || {
+                let told = Api::admin(replica).get(place).await;
+                told["state"] == "signed_in"
+            })
+            .await;
+        }
+    }
+    // By hand: the redirect is brought to another replica than the one that began.
+    admin
+        .ok("DELETE", "/mcp/servers/files/login", Value::Null)
+        .await;
+    let way = json!({ "way": "paste" });
+    let begun = admin.ok("POST", "/mcp/servers/files/login", way).await;
+    let url = begun["authorize_url"].as_str().unwrap();
+    let redirect = json!({ "redirect": issuer.sign_in(url, "ann").await });
+    Api::admin(&all.replicas[2])
+        .ok("POST", "/mcp/servers/files/login/finish", redirect)
+        .await;
+    assert_eq!(all.at("/healthz").get(&[]).await.status, 200);
+}
