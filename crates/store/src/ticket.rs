@@ -1,4 +1,4 @@
-//! Tickets: what somebody holds for a while, by the digest of its secret. What it stands for is sealed before it comes here.
+//! Tickets: values that are kept for a while under the digest of a secret. Callers seal the values before they come here.
 //!
 //! There is an end to how many there are of a kind: one more ends the one that would end first.
 

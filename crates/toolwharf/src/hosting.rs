@@ -112,7 +112,7 @@ impl Hosting {
     /// The store does not tell.
     pub(crate) async fn reload(&self) -> Result<(), Error> {
         let _one_at_a_time = self.edits.lock().await;
-        self.take_in().await
+        self.take_in(self.rows().await?).await
     }
 
     /// Takes in what the rows say now, if one of these projects has a server.
@@ -132,20 +132,14 @@ impl Hosting {
                 .registered()
                 .any(|one| is_of(one.key().owner.as_ref()))
         };
-        let is_known = is_here
-            || self
-                .rows()
-                .await?
-                .iter()
-                .any(|row| is_of(owner(row).as_ref()));
-        match is_known {
-            true => self.take_in().await,
+        let rows = self.rows().await?;
+        match is_here || rows.iter().any(|row| is_of(owner(row).as_ref())) {
+            true => self.take_in(rows).await,
             false => Ok(()),
         }
     }
 
-    async fn take_in(&self) -> Result<(), Error> {
-        let rows = self.rows().await?;
+    async fn take_in(&self, rows: Vec<WorkspaceRow>) -> Result<(), Error> {
         let mut secrets: HashMap<ProjectId, Secrets> = HashMap::new();
         let mut hosted = Vec::with_capacity(rows.len());
         let mut crashes = self.crashes().await?;
@@ -283,7 +277,7 @@ impl Hosting {
             store::Error::Conflict { .. } => Error::Taken(entry.name.clone()),
             error => error.into(),
         })?;
-        self.take_in().await?;
+        self.take_in(self.rows().await?).await?;
         Ok(row)
     }
 
@@ -313,7 +307,7 @@ impl Hosting {
             .store
             .workspace_set_config(None, id, image, &entry.config)
             .await?;
-        self.take_in().await?;
+        self.take_in(self.rows().await?).await?;
         Ok(row)
     }
 
@@ -361,7 +355,7 @@ impl Hosting {
             .store
             .workspace_set_config(None, id, &row.image, &row.config)
             .await?;
-        self.take_in().await?;
+        self.take_in(self.rows().await?).await?;
         Ok(row)
     }
 
@@ -394,7 +388,7 @@ impl Hosting {
     async fn forgotten(&self, id: &str) -> Result<Option<Arc<Server>>, Error> {
         let server = self.server(id);
         self.store.workspace_delete(None, id).await?;
-        self.take_in().await?;
+        self.take_in(self.rows().await?).await?;
         Ok(server)
     }
 

@@ -17,6 +17,7 @@ mod itself;
 mod kubernetes;
 mod live;
 mod lock;
+mod locks;
 mod logins;
 mod logs;
 mod master;

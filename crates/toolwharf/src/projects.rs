@@ -5,7 +5,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    hash::{BuildHasher, BuildHasherDefault, DefaultHasher},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -24,12 +23,9 @@ use model::{
 };
 use serde_json::Value;
 use store::{Page, ProjectRow, SealedSecret, SecretRow, ServerRow, Store};
-use tokio::sync::Mutex;
 
-use crate::master::Master;
+use crate::{locks::Locks, master::Master};
 
-/// Locks that projects share by chance.
-const LOCKS: usize = 64;
 /// Projects that are taken in at a time when all are wanted.
 const AT_ONCE: usize = 8;
 /// Longest value of a secret, in bytes.
@@ -48,7 +44,7 @@ pub(crate) struct Projects {
     store: Store,
     gateway: Gateway,
     master: Arc<Master>,
-    locks: Vec<Mutex<()>>,
+    locks: Locks,
     /// Data keys that were opened. They stay the same when another master key wraps them.
     data_keys: parking_lot::Mutex<HashMap<ProjectId, Arc<DataKey>>>,
     /// Projects with a data key that does not open, which was told.
@@ -146,7 +142,7 @@ impl Projects {
             store,
             gateway,
             master,
-            locks: std::iter::repeat_with(Mutex::default).take(LOCKS).collect(),
+            locks: Locks::default(),
             data_keys: parking_lot::Mutex::default(),
             closed: parking_lot::Mutex::default(),
             wants_all: AtomicBool::new(false),
@@ -198,7 +194,7 @@ impl Projects {
         ids: &BTreeSet<ProjectId>,
     ) -> Vec<(ProjectId, store::Error)> {
         let reloads = ids.iter().map(|id| async move {
-            let _one_at_a_time = self.lock(id).lock().await;
+            let _one_at_a_time = self.locks.of(id).lock().await;
             let is_known = self.gateway.fleet().projects.contains_key(id);
             match is_known || self.wants_all.load(Ordering::Acquire) {
                 true => self
@@ -245,7 +241,7 @@ impl Projects {
     }
 
     async fn load(&self, id: &ProjectId) -> store::Result<()> {
-        let _one_at_a_time = self.lock(id).lock().await;
+        let _one_at_a_time = self.locks.of(id).lock().await;
         if self.gateway.fleet().projects.contains_key(id) {
             return Ok(());
         }
@@ -257,7 +253,7 @@ impl Projects {
     /// # Errors
     /// If the store cannot tell: what is known stays.
     pub(crate) async fn reload(&self, id: &ProjectId) -> store::Result<()> {
-        let _one_at_a_time = self.lock(id).lock().await;
+        let _one_at_a_time = self.locks.of(id).lock().await;
         self.take_in(id).await
     }
 
@@ -279,12 +275,6 @@ impl Projects {
         }
         self.all.store(true, Ordering::Release);
         Ok(())
-    }
-
-    fn lock(&self, id: &ProjectId) -> &Mutex<()> {
-        let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(id);
-        let at = usize::try_from(hash % LOCKS as u64).unwrap_or_default();
-        &self.locks[at]
     }
 
     async fn take_in(&self, id: &ProjectId) -> store::Result<()> {

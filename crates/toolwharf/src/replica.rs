@@ -9,7 +9,6 @@
 use std::{
     collections::{BTreeSet, HashMap},
     fs,
-    hash::{BuildHasher, BuildHasherDefault, DefaultHasher},
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -25,6 +24,8 @@ use store::{NewReplica, ReplicaRow, Sight, Store, Topic};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::locks::Locks;
+
 /// Renewals in the time of a lease.
 const RENEWALS: u32 = 3;
 /// From one look at what others changed to the next, unless a hint comes before.
@@ -33,8 +34,6 @@ const LOOK: Duration = Duration::from_secs(1);
 const FILE: &str = "replica";
 /// From one time that old changes are forgotten to the next.
 const PRUNE: Duration = Duration::from_secs(600);
-/// Locks that leases share by chance.
-const LOCKS: usize = 64;
 /// Seconds that the clock of a machine may be away from the database's before that is told.
 const MAX_SKEW_SECONDS: u64 = 5;
 /// The lease of whoever removes what is too old.
@@ -55,7 +54,8 @@ pub(crate) struct Replica {
     /// How often that was something else than before.
     turns: AtomicU64,
     end_all_at: EndAllAt,
-    locks: Vec<tokio::sync::Mutex<()>>,
+    /// Whoever has a lease's lock takes the lease, or gives it back: no answer to one of these comes after the question of another.
+    locks: Locks,
     file: PathBuf,
     /// Where other replicas reach it.
     address: String,
@@ -171,9 +171,7 @@ impl Replica {
             seen: Mutex::default(),
             turns: AtomicU64::new(0),
             end_all_at: Box::new(end_all_at),
-            locks: std::iter::repeat_with(tokio::sync::Mutex::default)
-                .take(LOCKS)
-                .collect(),
+            locks: Locks::default(),
             file,
             address,
             clock: AtomicI64::new(0),
@@ -384,7 +382,7 @@ impl Replica {
             let why = "this replica cannot reach the database";
             return Err(NotTaken::No(why.to_owned()));
         }
-        let _one_at_a_time = self.lock(name).lock().await;
+        let _one_at_a_time = self.locks.of(name).lock().await;
         let (held, leaving) = {
             let leases = member.leases.lock();
             let of = |fences: &Fences| fences.get(name).copied();
@@ -465,7 +463,7 @@ impl Replica {
             return;
         };
         self.warn_sentinel(&member);
-        let _one_at_a_time = self.lock(name).lock().await;
+        let _one_at_a_time = self.locks.of(name).lock().await;
         if let Err(error) = self.release(&member, name, fence).await {
             tracing::warn!(lease = name, "a lease is not given back yet: {error}");
         }
@@ -476,19 +474,12 @@ impl Replica {
         let member = self.member();
         let leaving = member.leases.lock().leaving.clone();
         for (name, fence) in leaving {
-            let _one_at_a_time = self.lock(&name).lock().await;
+            let _one_at_a_time = self.locks.of(&*name).lock().await;
             if let Err(error) = self.release(&member, &name, fence).await {
                 tracing::debug!(lease = name, "a lease is not given back yet: {error}");
                 return;
             }
         }
-    }
-
-    /// Whoever has it takes the lease, or gives it back: an answer to one of these does not come after the question of another.
-    fn lock(&self, name: &str) -> &tokio::sync::Mutex<()> {
-        let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(name);
-        let at = usize::try_from(hash % LOCKS as u64).unwrap_or_default();
-        &self.locks[at]
     }
 
     async fn release(&self, member: &Member, name: &str, fence: i64) -> store::Result<()> {
@@ -665,7 +656,7 @@ mod tests {
         assert!(!leases.are_lacking(&of(1), &Fences::new()));
         assert!(!leases.are_lacking(&of(2), &of(2)));
         assert!(leases.are_lacking(&of(2), &Fences::new()));
-        // What is released later is the lease that was given back.
+        // A release that is confirmed late ends nothing but the lease that it was for.
         assert_eq!(leases.leave(NAME), Some(2));
         assert!(!leases.are_lacking(&of(2), &Fences::new()));
         leases.left(NAME, 1);

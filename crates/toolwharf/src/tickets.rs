@@ -1,7 +1,7 @@
 //! Tickets: what a browser or a link holds, and any replica knows.
 //!
-//! A ticket is a secret that stands for something, for a while. What it stands for is in the database, sealed and bound to the secret, which is
-//! nowhere but with whoever holds it. Secrets are sealed, too: one that was not made here costs no look at the database.
+//! A ticket is a secret with a value that the database keeps for a while. The value is sealed and bound to the secret. The database has only a
+//! digest of the secret; the browser or the link has the secret itself. Secrets are sealed, too, so the database is not asked about one that was not made here.
 
 use std::time::Duration;
 

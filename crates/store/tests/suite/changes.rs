@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, time::Duration};
 use sqlx::{Connection as _, Executor as _, PgConnection};
 use store::{SealedSecret, Sight, Store, Topic};
 
-use crate::support::{Db, Place, new_server, project, server};
+use crate::support::{Db, new_server, project, server};
 
 async fn look(store: &Store, sight: &mut Sight) -> Vec<Topic> {
     let changed = store.change_list(sight).await.unwrap();
@@ -64,9 +64,7 @@ async fn a_change_is_told_once_and_of_its_project_only() {
 async fn earlier_versions_are_told_too() {
     let db = Db::postgres().await;
     db.project("p").await;
-    let Place::Server(database) = &db.place else {
-        panic!("it is a Postgres");
-    };
+    let database = db.database();
     let count = "SELECT COUNT(*) FROM kb.toolwharf_changes WHERE topic = 'projects'";
     assert!(database.number(count).await > 0.0);
 }
@@ -75,9 +73,7 @@ async fn earlier_versions_are_told_too() {
 async fn that_old_changes_are_forgotten_is_no_change() {
     let db = Db::postgres().await;
     let store = &db.store;
-    let Place::Server(database) = &db.place else {
-        panic!("it is a Postgres");
-    };
+    let database = db.database();
     let mut sight = Sight::default();
     look(store, &mut sight).await;
     db.project("p").await;
@@ -101,9 +97,7 @@ async fn a_change_with_a_lower_number_that_is_committed_later_is_told() {
     for id in ["early", "late"] {
         db.project(id).await;
     }
-    let Place::Server(database) = &db.place else {
-        panic!("it is a Postgres");
-    };
+    let database = db.database();
     let mut sight = Sight::default();
     look(store, &mut sight).await;
     let begin = async |id: &str| {
@@ -130,9 +124,7 @@ async fn a_change_with_a_lower_number_that_is_committed_later_is_told() {
 async fn all_is_read_anew_in_another_history_and_after_a_long_absence() {
     let db = Db::postgres().await;
     let store = &db.store;
-    let Place::Server(database) = &db.place else {
-        panic!("it is a Postgres");
-    };
+    let database = db.database();
     let mut sight = Sight::default();
     look(store, &mut sight).await;
     db.project("p").await;

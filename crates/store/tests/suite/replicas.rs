@@ -6,7 +6,7 @@ use store::{CallStatus, CallWrite, NewReplica, NewRun, Page, RunFilter, Sight, S
 
 use crate::{
     audit::{intent, outcome},
-    support::{Db, Place},
+    support::Db,
 };
 
 fn new(id: &str) -> NewReplica<'_> {
@@ -115,9 +115,7 @@ async fn leases_are_given_again_when_lost_ones_have_run_out() {
     store.change_list(&mut sight).await.unwrap();
     let keys = store.keys_revision().await.unwrap();
 
-    let Place::Server(database) = &db.place else {
-        panic!("it is a Postgres");
-    };
+    let database = db.database();
     // As a standby says after the failover that lost this lease.
     let function = "CREATE OR REPLACE FUNCTION kb.toolwharf_timeline() RETURNS TEXT LANGUAGE sql AS $$ SELECT '00000002' $$";
     database.run(function).await;

@@ -50,6 +50,14 @@ impl Db {
         Self::open(location, Place::Server(database)).await
     }
 
+    /// The server's database.
+    pub(crate) fn database(&self) -> &Database {
+        match &self.place {
+            Place::Server(database) => database,
+            Place::Directory(_) => panic!("it is a file"),
+        }
+    }
+
     async fn open(location: Location, place: Place) -> Self {
         Self {
             store: Store::open(&location).await.unwrap(),

@@ -24,8 +24,15 @@ pub(crate) struct Browsers {
     tickets: Arc<Tickets>,
     /// What the settings of issuers are known by.
     rules: String,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
     /// Sessions that were used here, by the digests of their cookies.
-    known: Mutex<HashMap<String, Session>>,
+    sessions: HashMap<String, Session>,
+    /// How often sessions may have ended before their time. What was read before the last of these is not remembered.
+    ends: u64,
 }
 
 #[derive(Clone)]
@@ -34,7 +41,7 @@ struct Session {
     until: Time,
 }
 
-/// What is kept of a session, or a link to one.
+/// What the database keeps of a session, and of a link that opens one.
 #[derive(Serialize, Deserialize)]
 struct Kept {
     id: String,
@@ -84,7 +91,9 @@ impl Browsers {
     pub(crate) async fn close(&self, headers: &HeaderMap) -> store::Result<String> {
         if let Some(value) = self.value(headers) {
             self.tickets.take::<Kept>(Kind::Session, value).await?;
-            self.known().remove(&digest(value));
+            let mut known = self.known();
+            known.ends += 1;
+            known.sessions.remove(&digest(value));
         }
         Ok(self.set_cookie("", 0))
     }
@@ -107,8 +116,11 @@ impl Browsers {
             return Ok(None);
         };
         let digest = digest(value);
-        let known = self.known().get(&digest).cloned();
-        if let Some(session) = known.filter(|session| session.until > store::now()) {
+        let (session, ends) = {
+            let known = self.known();
+            (known.sessions.get(&digest).cloned(), known.ends)
+        };
+        if let Some(session) = session.filter(|session| session.until > store::now()) {
             return Ok(Some(session.who));
         }
         let read = self.tickets.read::<Kept>(Kind::Session, value).await?;
@@ -123,13 +135,9 @@ impl Browsers {
             until,
         };
         let mut known = self.known();
-        if known.len() >= Kind::Session.most() as usize {
-            let soonest = known.iter().min_by_key(|(_, session)| session.until);
-            if let Some(soonest) = soonest.map(|(digest, _)| digest.clone()) {
-                known.remove(&soonest);
-            }
+        if known.ends == ends {
+            known.remember(digest, session);
         }
-        known.insert(digest, session);
         Ok(Some(who))
     }
 
@@ -170,7 +178,7 @@ impl Browsers {
         }
     }
 
-    /// Who they are, unless the settings may say something else of them by now.
+    /// Who they are; `None`: the settings of issuers have changed since, and may give them another role.
     fn living(&self, kept: Kept) -> Option<Arc<Principal>> {
         let is_of_key = kept.id.starts_with("key:");
         (is_of_key || kept.rules == self.rules).then(|| {
@@ -186,7 +194,10 @@ impl Browsers {
     pub(super) fn lives(&self, id: &str) -> bool {
         let now = store::now();
         let known = self.known();
-        let mut living = known.values().filter(|session| session.until > now);
+        let mut living = known
+            .sessions
+            .values()
+            .filter(|session| session.until > now);
         living.any(|session| *session.who.id == *id)
     }
 
@@ -202,7 +213,11 @@ impl Browsers {
     /// Those of the database.
     pub(super) async fn refresh(&self) -> store::Result<Vec<Arc<str>>> {
         // Before the look: a session that is used meanwhile is not taken for one that has ended.
-        let before: Vec<String> = self.known().keys().cloned().collect();
+        let before: Vec<String> = {
+            let mut known = self.known();
+            known.ends += 1;
+            known.sessions.keys().cloned().collect()
+        };
         if before.is_empty() {
             return Ok(Vec::new());
         }
@@ -217,12 +232,27 @@ impl Browsers {
 
     fn forget(&self, is_over: impl Fn(&str, &Session) -> bool) -> Vec<Arc<str>> {
         let mut known = self.known();
-        let ended = known.extract_if(|digest, session| is_over(digest, session));
+        let sessions = &mut known.sessions;
+        let ended = sessions.extract_if(|digest, session| is_over(digest, session));
         ended.map(|(_, session)| session.who.id.clone()).collect()
     }
 
-    fn known(&self) -> MutexGuard<'_, HashMap<String, Session>> {
+    fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Known {
+    /// Remembers a session; one too many has the one forgotten that ends first.
+    fn remember(&mut self, digest: String, session: Session) {
+        if self.sessions.len() >= Kind::Session.most() as usize {
+            let all = self.sessions.iter();
+            let soonest = all.min_by_key(|(_, session)| session.until);
+            if let Some(soonest) = soonest.map(|(digest, _)| digest.clone()) {
+                self.sessions.remove(&soonest);
+            }
+        }
+        self.sessions.insert(digest, session);
     }
 }
 

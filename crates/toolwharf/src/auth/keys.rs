@@ -119,7 +119,7 @@ impl Keys {
         (!self.are_stale()).then(|| self.of(&digest(token)))?
     }
 
-    /// Who has the key with that id, if it opens anything.
+    /// The principal of that id, if their key opens anything.
     pub(super) fn holder(&self, id: &str) -> Option<Arc<Principal>> {
         let now = store::now();
         let known = self.known.load();

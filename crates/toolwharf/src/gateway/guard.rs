@@ -424,8 +424,11 @@ mod tests {
     use super::*;
     use crate::tickets::Tickets;
 
-    async fn check(address: &str, host: &str, origin: Option<&str>, allowed: bool) {
-        let (_dir, tickets) = Tickets::for_test().await;
+    fn check(
+        tickets: &Arc<Tickets>,
+        (address, host, origin): (&str, &str, Option<&str>),
+        allowed: bool,
+    ) {
         let mut settings = Settings::default();
         settings.allowed_hosts.insert("tools.example.com".into());
         settings
@@ -434,7 +437,7 @@ mod tests {
         let guard = Guard::new(
             &settings,
             address.parse().expect(address),
-            Identities::administrator("twh_secret", &settings, &tickets),
+            Identities::administrator("twh_secret", &settings, tickets),
         );
         let mut headers = HeaderMap::new();
         headers.insert(header::HOST, host.parse().expect(host));
@@ -446,74 +449,74 @@ mod tests {
 
     #[tokio::test]
     async fn foreign_hosts_and_origins_are_refused() {
-        check("127.0.0.1", "localhost:6280", None, true).await;
+        let (_dir, tickets) = Tickets::for_test().await;
+        let check = |address: &str, host: &str, origin: Option<&str>, allowed: bool| {
+            check(&tickets, (address, host, origin), allowed);
+        };
+        check("127.0.0.1", "localhost:6280", None, true);
         check(
             "127.0.0.1",
             "[::1]:6280",
             Some("http://localhost:3000"),
             true,
-        )
-        .await;
+        );
         check(
             "127.0.0.1",
             "Tools.Example.com",
             Some("https://chat.example.com"),
             true,
-        )
-        .await;
-        check("127.0.0.1", "evil.example.com", None, false).await;
+        );
+        check("127.0.0.1", "evil.example.com", None, false);
         check(
             "127.0.0.1",
             "localhost",
             Some("http://evil.example.com"),
             false,
-        )
-        .await;
+        );
         check(
             "127.0.0.1",
             "localhost",
             Some("http://localhost.evil.com"),
             false,
-        )
-        .await;
-        check("127.0.0.1", "localhost", Some("null"), false).await;
-        check("127.0.0.1", "10.0.0.7", None, false).await;
-        check("0.0.0.0", "10.0.0.7:80", None, true).await;
+        );
+        check("127.0.0.1", "localhost", Some("null"), false);
+        check("127.0.0.1", "10.0.0.7", None, false);
+        check("0.0.0.0", "10.0.0.7:80", None, true);
         // Pages of our own.
         check(
             "0.0.0.0",
             "10.0.0.7:6280",
             Some("http://10.0.0.7:6280"),
             true,
-        )
-        .await;
+        );
         check(
             "127.0.0.1",
             "Tools.example.com",
             Some("https://tools.example.com"),
             true,
-        )
-        .await;
+        );
         check(
             "0.0.0.0",
             "10.0.0.7:6280",
             Some("http://10.0.0.7:8080"),
             false,
-        )
-        .await;
-        check("0.0.0.0", "10.0.0.7", Some("http://10.0.0.8"), false).await;
+        );
+        check("0.0.0.0", "10.0.0.7", Some("http://10.0.0.8"), false);
         check(
             "127.0.0.1",
             "evil.example.com",
             Some("http://evil.example.com"),
             false,
-        )
-        .await;
-        check("0.0.0.0", "evil.example.com", None, false).await;
+        );
+        check("0.0.0.0", "evil.example.com", None, false);
     }
 
     #[tokio::test]
     async fn a_host_is_a_name_and_a_port_and_nothing_else() {
+        let (_dir, tickets) = Tickets::for_test().await;
+        let check = |address: &str, host: &str, origin: Option<&str>, allowed: bool| {
+            check(&tickets, (address, host, origin), allowed);
+        };
         for address in ["127.0.0.1", "0.0.0.0"] {
             for host in [
                 "user@localhost",
@@ -534,7 +537,7 @@ mod tests {
                 "::1",
                 "127.0.0.1@evil.example.com",
             ] {
-                check(address, host, None, false).await;
+                check(address, host, None, false);
             }
             for origin in [
                 "http://user@localhost",
@@ -549,9 +552,9 @@ mod tests {
                 "https://",
                 "",
             ] {
-                check(address, "localhost", Some(origin), false).await;
+                check(address, "localhost", Some(origin), false);
             }
-            check(address, "[::1]:65535", Some("https://[::1]:1"), true).await;
+            check(address, "[::1]:65535", Some("https://[::1]:1"), true);
         }
     }
 

@@ -4,7 +4,7 @@
 //! their browser, which has a cookie from then on; what the issuer sends back counts in that browser only, and once. Or the one who asked
 //! goes to the issuer by themselves, and brings the redirect (*paste*) or types a code there (*device*).
 //!
-//! A link says, sealed, what it is for, so making one costs nothing; that it was used is noted. What is under way at an issuer is a ticket
+//! A link contains, sealed, whose sign-in it is for and to which server. So it costs nothing to make one, and only its use is noted. A sign-in at an issuer is a ticket
 //! ([`Tickets`]). So each step may come to another replica, but for *device*: the replica that gave the code asks whether it was typed.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
@@ -53,7 +53,7 @@ pub(crate) enum Way {
 struct Whose {
     project: Option<ProjectId>,
     server: ServerName,
-    /// Who asked.
+    /// The caller who asked for the sign-in.
     principal: Arc<str>,
 }
 
@@ -106,7 +106,7 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Who asked.
+    /// The caller who asked for the sign-in.
     pub(super) fn principal(&self) -> &str {
         &self.whose.principal
     }
@@ -143,7 +143,7 @@ fn offered(tickets: &Tickets, id: &str) -> Option<Whose> {
     (offer.until > store::now().timestamp()).then_some(offer.whose)
 }
 
-/// Who brings a redirect.
+/// Where a redirect comes from.
 pub(super) enum Bringer<'a> {
     Browser(Vec<&'a str>),
     Caller(&'a str),

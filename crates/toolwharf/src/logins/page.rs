@@ -66,7 +66,7 @@ pub(crate) fn router(
 }
 
 impl Pages {
-    /// The link of that id, or the page that says why there is none.
+    /// Looks up a link; the error is the page to show instead.
     async fn link(&self, id: &str) -> Result<Link, Response> {
         if let Some(project) = self.logins.project_of(id)
             && let Err(error) = self.projects.known(&project).await

@@ -252,7 +252,7 @@ async fn d05_a_replica_with_the_old_master_key_starts_no_server_without_its_secr
     assert_eq!(token("shop").await, "before");
 
     here.ok("POST", "/master-key/rotate", Value::Null).await;
-    // What it knows is enough for this one, also after a change.
+    // This project's data key was opened before, so its secrets still open after a change.
     secret("shop", "after").await;
     wait_for("the change", DEADLINE, async || {
         token("shop").await == "after"
