@@ -52,8 +52,10 @@ pub(crate) fn soak(workspace: &Workspace, nextest: &[String]) -> Result<ExitCode
     with_services(workspace, run.env("TOOLWHARF_SOAK", "1"))
 }
 
-/// The scenarios of hosting on a cluster of their own, what replicas do with it, and what it costs.
-pub(crate) fn soak_kubernetes(workspace: &Workspace) -> Result<ExitCode> {
+/// What tests of hosting on a cluster start: the product, and servers of ours and of others.
+fn set_up_and_build(workspace: &Workspace) -> Result<()> {
+    heading("set-up");
+    setup::run(workspace)?;
     heading("build");
     let bins = [
         "build",
@@ -61,8 +63,12 @@ pub(crate) fn soak_kubernetes(workspace: &Workspace) -> Result<ExitCode> {
         "--package=testkit",
         "--bins",
     ];
-    let build = workspace.cargo(&bins);
-    build.arg(FEATURES).run()?;
+    workspace.cargo(&bins).arg(FEATURES).run()
+}
+
+/// The scenarios of hosting on a cluster of their own, what replicas do with it, and what it costs.
+pub(crate) fn soak_kubernetes(workspace: &Workspace) -> Result<ExitCode> {
+    set_up_and_build(workspace)?;
     // What is measured is what is released.
     let release = [
         "build",
@@ -93,14 +99,7 @@ pub(crate) fn soak_kubernetes(workspace: &Workspace) -> Result<ExitCode> {
 
 /// The same on a swarm of their own.
 pub(crate) fn soak_swarm(workspace: &Workspace) -> Result<ExitCode> {
-    heading("build");
-    let bins = [
-        "build",
-        "--package=toolwharf",
-        "--package=testkit",
-        "--bins",
-    ];
-    workspace.cargo(&bins).arg(FEATURES).run()?;
+    set_up_and_build(workspace)?;
     let interrupted = postgres::interruption()?;
     let postgres = postgres::Server::start(&interrupted)?;
     let swarm = swarm::Swarm::start(workspace, &interrupted)?;
