@@ -67,7 +67,7 @@ const NEEDED_BY_NODES: [(&str, &str); 7] = [
     ("ip", "iproute2"),
     ("gcc", "gcc"),
 ];
-const PLUGINS: &str = "/usr/lib/cni";
+pub(crate) const PLUGINS: &str = "/usr/lib/cni";
 /// Newer ones do not build it.
 pub(crate) const GO: &str = "/usr/lib/go-1.19/bin/go";
 /// What the kubelet sets for the whole machine.

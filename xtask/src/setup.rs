@@ -140,6 +140,12 @@ const TOOLS: &[Tool] = &[
         apt: &["golang-1.19-go"],
     },
     Tool {
+        name: "bridge, a network plugin",
+        why: "pods of a Kubernetes node are connected by it",
+        found: || Path::new(kubernetes::PLUGINS).join("bridge").exists(),
+        apt: &["containernetworking-plugins"],
+    },
+    Tool {
         name: "nginx",
         why: "replicas are tested behind it",
         found: || docker::program("nginx").is_some(),
@@ -423,7 +429,7 @@ mod tests {
         let tools: Vec<&Tool> = TOOLS.iter().filter(|tool| tool.name != "git").collect();
         let text = how_to_install(&tools, true).unwrap();
         assert!(
-            text.ends_with("sudo apt-get install -y nodejs npm python3 python3-venv postgresql docker.io runsc bubblewrap busybox-static e2fsprogs faketime etcd-server openssl golang-1.19-go nginx-light socat chromium chromium-driver fonts-dejavu-core"),
+            text.ends_with("sudo apt-get install -y nodejs npm python3 python3-venv postgresql docker.io runsc bubblewrap busybox-static e2fsprogs faketime etcd-server openssl golang-1.19-go containernetworking-plugins nginx-light socat chromium chromium-driver fonts-dejavu-core"),
             "{text}"
         );
         assert!(

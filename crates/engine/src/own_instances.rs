@@ -30,6 +30,10 @@ use crate::{
     view::View,
 };
 
+/// Why there is none of a server with volumes.
+const VOLUMES: &str = "it has volumes, which instances of several sessions or persons cannot share: remove them, or share one instance \
+                       (`\"sharing\": \"shared\"`, or `login = \"shared\"` of its `[logins]` table)";
+
 /// The instance of this session, started if there is none, with what its client declares (JSON text).
 pub(crate) async fn instance(
     shared: &Arc<Shared>,
@@ -85,6 +89,10 @@ async fn started(
         retry_ms: None,
         needs_login,
     };
+    let sandbox = server.spec.launch().and_then(|launch| launch.sandbox());
+    if sandbox.is_some_and(|sandbox| !sandbox.volumes.is_empty()) {
+        return Err(down(VOLUMES.into(), false));
+    }
     let limit = shared.limits().max_session_instances;
     let Some(slot) = server.instances.slot(holder, limit) else {
         let why =
@@ -94,12 +102,8 @@ async fn started(
     let whose = server.is_personal.then_some(whose);
     let started = slot.get_or_try_init(|| async {
         let launched = Launched::under(server.fence.lock().clone());
-        // Containers and pods have the name of their sandbox: those of one name would end each other. With volumes, which go
-        // by that name, too, there is one at a time.
-        let mine = (server.spec.launch())
-            .and_then(|launch| launch.sandbox())
-            .filter(|sandbox| sandbox.volumes.is_empty())
-            .map(|_| launch::apart(&server.spec));
+        // Containers and pods have the name of their sandbox: those of one name would end each other.
+        let mine = sandbox.map(|_| launch::apart(&server.spec));
         let spec = mine.as_ref().unwrap_or(&server.spec);
         let connecting = (shared.connect).connect(spec, whose, capabilities, &launched);
         let (connection, ambient) = connecting.await?;

@@ -1,6 +1,6 @@
 //! The master key: where it comes from, and going over to another one.
 //!
-//! It is the variable [`VARIABLE`], or a file in the data directory that is made at the first run, readable by
+//! It is the variable [`MASTER_KEY`], or a file in the data directory that is made at the first run, readable by
 //! its owner alone. Invariant: a key that opens nothing in the database is never used, and a rotation that was
 //! interrupted is finished at the next start: the new key lies beside the old one before the database knows it.
 
@@ -20,9 +20,9 @@ use store::Store;
 use zeroize::Zeroizing;
 
 /// Holds the key itself, as 64 hexadecimal digits.
-const VARIABLE: &str = "TOOLWHARF_MASTER_KEY";
-/// Holds the key from before, when [`VARIABLE`] is to take its place.
-const OLD_VARIABLE: &str = "TOOLWHARF_MASTER_KEY_OLD";
+pub(crate) const MASTER_KEY: &str = "TOOLWHARF_MASTER_KEY";
+/// Holds the key from before, when [`MASTER_KEY`] is to take its place.
+pub(crate) const OLD_MASTER_KEY: &str = "TOOLWHARF_MASTER_KEY_OLD";
 const FILE: &str = "master.key";
 const NEW_FILE: &str = "master.key.new";
 /// Attempts at a rotation while projects get data keys beside it.
@@ -46,11 +46,11 @@ impl Master {
         dir: &Path,
         env: &dyn Fn(&str) -> Option<String>,
     ) -> anyhow::Result<Self> {
-        let given = env(VARIABLE).map(Zeroizing::new);
+        let given = env(MASTER_KEY).map(Zeroizing::new);
         let (key, from) = match &given {
             Some(text) => (
-                MasterKey::parse(text).with_context(|| format!("the variable {VARIABLE}"))?,
-                format!("the variable {VARIABLE}"),
+                MasterKey::parse(text).with_context(|| format!("the variable {MASTER_KEY}"))?,
+                format!("the variable {MASTER_KEY}"),
             ),
             None => (Self::of_file(dir)?, dir.join(FILE).display().to_string()),
         };
@@ -75,21 +75,23 @@ impl Master {
             rename(dir)?;
             return Ok(master(new));
         }
-        if let Some(old) = env(OLD_VARIABLE).map(Zeroizing::new) {
+        if let Some(old) = env(OLD_MASTER_KEY).map(Zeroizing::new) {
             let old =
-                MasterKey::parse(&old).with_context(|| format!("the variable {OLD_VARIABLE}"))?;
+                MasterKey::parse(&old).with_context(|| format!("the variable {OLD_MASTER_KEY}"))?;
             if old.id() == used.key_id {
                 let rotated = master(old);
                 rotated.go_over_to(&key).await?;
                 rotated.key.store(Arc::new(key));
-                tracing::info!("the master key was rotated: {OLD_VARIABLE} is not needed any more");
+                tracing::info!(
+                    "the master key was rotated: {OLD_MASTER_KEY} is not needed any more"
+                );
                 return Ok(rotated);
             }
         }
         bail!(
             "the master key of {from} ({}) is not the one that this database's secrets were sealed with ({}); \
-             nothing was changed. Put that key back, from a backup of {FILE} or of {VARIABLE}; to go over to \
-             this one, give the other as {OLD_VARIABLE}",
+             nothing was changed. Put that key back, from a backup of {FILE} or of {MASTER_KEY}; to go over to \
+             this one, give the other as {OLD_MASTER_KEY}",
             key.id(),
             used.key_id,
         )
@@ -144,8 +146,8 @@ impl Master {
     pub(crate) async fn rotate(&self) -> anyhow::Result<String> {
         let Some(dir) = &self.dir else {
             bail!(
-                "the master key is given by {VARIABLE}: start once with the new key in {VARIABLE} and the old \
-                 one in {OLD_VARIABLE}"
+                "the master key is given by {MASTER_KEY}: start once with the new key in {MASTER_KEY} and the old \
+                 one in {OLD_MASTER_KEY}"
             );
         };
         let new = MasterKey::random();

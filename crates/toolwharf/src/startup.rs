@@ -52,7 +52,9 @@ const RETAIN: Duration = Duration::from_secs(60 * 60);
 /// The file in the data directory that holds the administrator's token.
 pub(crate) const TOKEN_FILE: &str = "admin-token";
 /// Gives the administrator's token to gateways that share a database.
-const TOKEN_VARIABLE: &str = "TOOLWHARF_ADMIN_TOKEN";
+pub(crate) const ADMIN_TOKEN: &str = "TOOLWHARF_ADMIN_TOKEN";
+/// Gives the database instead of a file in the data directory.
+pub(crate) const DATABASE_URL: &str = "TOOLWHARF_DATABASE_URL";
 /// Fewest characters of it.
 const MIN_TOKEN: usize = 16;
 
@@ -93,14 +95,14 @@ pub(crate) fn open_data_dir(settings: &Settings) -> anyhow::Result<PathBuf> {
     Ok(dir)
 }
 
-/// The administrator's token: that of [`TOKEN_VARIABLE`], else that of the file; and whether it was made just now.
+/// The administrator's token: that of [`ADMIN_TOKEN`], else that of the file; and whether it was made just now.
 pub(crate) fn admin_token(dir: &Path) -> anyhow::Result<(Arc<str>, bool)> {
     let path = dir.join(TOKEN_FILE);
-    if let Some(token) = env(TOKEN_VARIABLE).filter(|token| !token.trim().is_empty()) {
+    if let Some(token) = env(ADMIN_TOKEN).filter(|token| !token.trim().is_empty()) {
         let token = token.trim();
         if token.len() < MIN_TOKEN || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
             bail!(
-                "{TOKEN_VARIABLE} is no token: give at least {MIN_TOKEN} letters, digits and signs, such as `twh_` and the \
+                "{ADMIN_TOKEN} is no token: give at least {MIN_TOKEN} letters, digits and signs, such as `twh_` and the \
                  output of `openssl rand -hex 24`"
             );
         }
@@ -155,8 +157,8 @@ pub(crate) fn keep_token(dir: &Path, token: &str) -> anyhow::Result<()> {
 
 /// Where the administrator's token is from.
 pub(crate) fn token_place(dir: &Path) -> String {
-    match env(TOKEN_VARIABLE).filter(|token| !token.trim().is_empty()) {
-        Some(_) => TOKEN_VARIABLE.to_owned(),
+    match env(ADMIN_TOKEN).filter(|token| !token.trim().is_empty()) {
+        Some(_) => ADMIN_TOKEN.to_owned(),
         None => dir.join(TOKEN_FILE).display().to_string(),
     }
 }
@@ -171,7 +173,7 @@ pub(crate) struct CliOverrides {
     #[arg(
         long,
         value_name = "URL",
-        env = "TOOLWHARF_DATABASE_URL",
+        env = DATABASE_URL,
         hide_env_values = true
     )]
     database_url: Option<String>,

@@ -1,13 +1,13 @@
 //! Servers of `mcp.json`, processes and URLs, from their start to their end.
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use engine::server::State;
-use model::{Sharing, StartPolicy};
+use model::{Origin, Place, Sandbox, Sharing, StartPolicy};
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::support::{ERAS, World, quiet, renewed, stdio, takes, until, url};
+use crate::support::{ERAS, World, hosted, quiet, renewed, stdio, takes, until, url};
 
 /// It is tried again after waits that grow to a minute. A call meanwhile fails at once.
 #[tokio::test(start_paused = true)]
@@ -133,6 +133,29 @@ async fn s05_sessions_have_instances_of_their_own() {
     bob.leave().await;
     quiet().await;
     assert_eq!(one.running(), 1);
+}
+
+/// Volumes go by the name of the server, and so would the containers that have them: no two sessions have the same files.
+#[tokio::test(start_paused = true)]
+async fn s05_sessions_have_no_instances_of_their_own_on_the_same_volumes() {
+    let world = World::new();
+    let one = world.scripted("one");
+    world.configure(&[hosted("one", |spec| {
+        spec.sharing = Sharing::Session;
+        let Origin::Launch(launch) = &mut spec.origin else {
+            unreachable!()
+        };
+        let mut sandbox = Sandbox::new("one-0");
+        sandbox.volumes.push("/notes".to_owned());
+        Arc::make_mut(launch).place = Place::Sandbox(sandbox);
+    })]);
+    world.up(&["one"]).await;
+    let client = world.legacy().await;
+    let reply = client.tool("echo", json!({})).await;
+    assert_eq!(reply.reason(), "server_unavailable");
+    let text = reply.frame.to_string();
+    assert!(text.contains("it has volumes"), "{text}");
+    assert_eq!(one.starts(), 1);
 }
 
 /// After a minute of running it is as if it had never failed.

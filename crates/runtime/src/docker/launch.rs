@@ -517,16 +517,19 @@ impl Inner {
     pub(super) async fn sweep_fenced(&self, lost: &Fences) -> Result<usize, Error> {
         let client = self.engine.connect().await?;
         let mut swept = 0;
+        let mut failed = None;
         for container in client
             .list(&[(LABEL_FENCE_OF, &*lost.installation)])
             .await?
         {
             if fence_of(&container).is_some_and(|number| lost.numbers.contains(&number)) {
-                client.remove(&container.id.unwrap_or_default()).await?;
-                swept += 1;
+                match client.remove(&container.id.unwrap_or_default()).await {
+                    Ok(()) => swept += 1,
+                    Err(error) => failed = Some(error),
+                }
             }
         }
-        Ok(swept)
+        failed.map_or(Ok(swept), Err)
     }
 
     pub(super) async fn sweep(&self) -> Result<usize, Error> {

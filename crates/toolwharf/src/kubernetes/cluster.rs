@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use k8s_openapi::{
+    ByteString,
     api::core::v1::{Event, Secret},
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
@@ -18,6 +19,10 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::definition::{GROUP, KIND, PLURAL, VERSION, api_version};
+use crate::{
+    master::{MASTER_KEY, OLD_MASTER_KEY},
+    startup::{ADMIN_TOKEN, DATABASE_URL, env},
+};
 
 /// For one request.
 const ASK: Duration = Duration::from_secs(15);
@@ -30,6 +35,11 @@ const SILENCE: Duration = Duration::from_secs(75);
 const MANAGER: &str = "toolwharf";
 /// What keeps a resource until its server is removed.
 const FINALIZER: &str = "toolwharf.dev/server";
+
+/// Variables of this gateway that open all that it has.
+const OWN: [&str; 4] = [MASTER_KEY, OLD_MASTER_KEY, ADMIN_TOKEN, DATABASE_URL];
+/// The type of a Secret with which whoever has it acts as a service account.
+const ACCOUNT: &str = "kubernetes.io/service-account-token";
 
 /// The resources of one namespace.
 pub(super) struct Cluster {
@@ -121,10 +131,10 @@ impl Cluster {
         for (variable, (name, key)) in wanted {
             if !found.contains_key(name.as_str()) {
                 match ask(self.secrets.get(name)).await {
-                    // It holds the variables of another server. The author of a resource must not get these.
-                    Ok(secret) if is_a_servers(&secret) => {
+                    // The author of a resource must not get what is in these.
+                    Ok(secret) if let Some(whose) = whose(&secret, env) => {
                         return Ok(Err(format!(
-                            "Secret `{name}` is Toolwharf's own: name one of yours for `{variable}`"
+                            "Secret `{name}` is {whose}: name one of yours for `{variable}`"
                         )));
                     }
                     Ok(secret) => drop(found.insert(name, secret)),
@@ -227,8 +237,51 @@ pub(super) fn is_going(object: &DynamicObject) -> bool {
     object.metadata.deletion_timestamp.is_some()
 }
 
-/// Whether it was made for a pod that a gateway runs.
-fn is_a_servers(secret: &Secret) -> bool {
+/// Whose a Secret is that is nobody's to name: it has the variables of a server or of this gateway, or is an account's token.
+fn whose(secret: &Secret, env: impl Fn(&str) -> Option<String>) -> Option<&'static str> {
     let labels = secret.metadata.labels.as_ref();
-    labels.is_some_and(|labels| labels.contains_key(LABEL_INSTALL))
+    let is_a_servers = labels.is_some_and(|labels| labels.contains_key(LABEL_INSTALL));
+    let own: Vec<String> = OWN.iter().filter_map(|variable| env(variable)).collect();
+    let is_own = |value: &ByteString| {
+        let value = value.0.trim_ascii();
+        !value.is_empty() && own.iter().any(|own| own.trim().as_bytes() == value)
+    };
+    if is_a_servers || secret.data.iter().flat_map(BTreeMap::values).any(is_own) {
+        Some("Toolwharf's own")
+    } else if secret.type_.as_deref() == Some(ACCOUNT) {
+        Some("a service account's token")
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn d08_secrets_of_the_gateway_and_of_accounts_are_nobody_s_to_name() {
+        let secret = |value: &str, kind: &str| {
+            let secret = json!({"type": kind, "data": {"key": ByteString(value.into())}});
+            serde_json::from_value::<Secret>(secret).expect("a Secret")
+        };
+        let env = |variable: &str| match variable {
+            ADMIN_TOKEN => Some("twh_0123456789".to_owned()),
+            // It is given, and says nothing.
+            DATABASE_URL => Some(String::new()),
+            _ => None,
+        };
+        for (value, kind, expected) in [
+            ("twh_0123456789\n", "Opaque", Some("Toolwharf's own")),
+            ("token", ACCOUNT, Some("a service account's token")),
+            ("", "Opaque", None),
+            ("twh_012345678", "Opaque", None),
+        ] {
+            assert_eq!(
+                whose(&secret(value, kind), env),
+                expected,
+                "{value:?} of {kind}"
+            );
+        }
+    }
 }

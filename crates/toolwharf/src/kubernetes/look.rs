@@ -366,7 +366,13 @@ impl<'a> Look<'a> {
                 self.leaving.insert(row.id.clone(), server);
             }
         }
-        let id = status::id(object).map(str::to_owned);
+        // Whoever may write a status can name any server there: not one that this resource doesn't declare.
+        let is_anothers = |id: &str| {
+            let ours = self.row(rows, name(object));
+            rows.iter().any(|row| row.id == id) && ours.is_none_or(|row| row.id != id)
+        };
+        let id = status::id(object).filter(|id| !is_anothers(id));
+        let id = id.map(str::to_owned);
         if let Some(id) = &id {
             let server = self.leaving.get(id);
             if server.is_some_and(|server| server.stopped().now_or_never().is_none()) {

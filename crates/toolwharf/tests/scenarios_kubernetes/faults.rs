@@ -285,8 +285,9 @@ async fn d08_what_others_do_to_a_resource_is_put_right() {
 /// Writes the status of a resource as somebody else would, unless it was changed meanwhile; whether it is written.
 fn put_status(namespace: &Namespace, object: &Value) -> bool {
     let path = format!(
-        "/apis/toolwharf.dev/v1alpha1/namespaces/{}/mcpservers/ours/status",
-        namespace.0
+        "/apis/toolwharf.dev/v1alpha1/namespaces/{}/mcpservers/{}/status",
+        namespace.0,
+        object["metadata"]["name"].as_str().unwrap()
     );
     let args = ["replace", "--raw", &path, "--filename=-"];
     try_kubectl(&args, &object.to_string()).status.success()
@@ -321,4 +322,34 @@ async fn d08_volumes_stay_if_the_resource_says_so() {
         .ok("GET", "/mcp/servers", Value::Null)
         .await;
     assert_eq!(events["servers"], json!([]));
+}
+
+#[tokio::test]
+async fn d08_a_status_that_names_another_server_takes_no_volumes_of_it() {
+    let namespace = Namespace::new("forged").await;
+    let gateway = namespace.gateway().await;
+    namespace.apply("keeper", scripted("keeper", json!({"volumes": ["/v"]})));
+    let keeper = namespace.ready("keeper").await;
+    namespace.apply("forger", scripted("forger", json!({"project": "none"})));
+    let refused = async || {
+        namespace
+            .condition("forger", "Accepted", "False", "NoProject")
+            .await
+    };
+    wait_for("the forged status", LONG, async || {
+        let mut object = refused().await;
+        object["status"]["id"] = keeper["status"]["id"].clone();
+        put_status(&namespace, &object)
+    })
+    .await;
+    assert_eq!(refused().await["status"]["id"], keeper["status"]["id"]);
+    namespace.delete("forger");
+    namespace.gone("forger").await;
+    let volumes = gateway
+        .folder()
+        .join("data/hosting/process/volumes")
+        .join(keeper["status"]["id"].as_str().unwrap());
+    assert!(volumes.exists(), "{}", volumes.display());
+    let keeper = server(&gateway, "keeper").await.unwrap();
+    assert_eq!((&keeper["starts"], instances("keeper")), (&json!(1), 1));
 }

@@ -95,13 +95,12 @@ impl Inner {
         self.end(nodes, &service).await
     }
 
-    /// Removes a service, and waits until nothing of it runs.
+    /// Waits until nothing of a service runs, and then removes it: as long as something may run, its service says so to
+    /// whoever starts it next.
     async fn end(&self, nodes: &Nodes, service: &Service) -> Result<(), Error> {
         let id = service.id.as_deref().unwrap_or_default();
-        let tasks = tasks_of(&nodes.manager, id).await?;
-        service_remove(&nodes.manager, id).await?;
         let mut is_lost = false;
-        for task in tasks {
+        for task in tasks_of(&nodes.manager, id).await? {
             let place = Place::of(&task);
             let ended = has_ended(task.status.and_then(|status| status.state));
             let (Some(node), Some(container)) = (place.node, place.container) else {
@@ -118,33 +117,22 @@ impl Inner {
             // Whoever it belonged to does not speak to it any more, or is the one that does: that one holds the lease.
             sleep(OVER).await;
         }
-        Ok(())
+        service_remove(&nodes.manager, id).await
     }
 
     pub(super) async fn sweep(&self) -> Result<usize, Error> {
         let nodes = self.nodes().await?;
-        let mut swept = 0;
-        let mut failed = None;
-        for service in services_of(&nodes.manager, &self.options.install).await? {
+        let mut all = services_of(&nodes.manager, &self.options.install).await?;
+        all.retain(|service| {
             let spec = service.spec.as_ref();
-            let labels = spec
-                .and_then(|spec| spec.labels.clone())
-                .unwrap_or_default();
-            let id = labels
-                .get(LABEL_HOSTING)
-                .map(String::as_str)
-                .unwrap_or_default();
+            let labels = spec.and_then(|spec| spec.labels.as_ref());
+            let label = |key: &str| labels.and_then(|labels| labels.get(key));
+            let id = label(LABEL_HOSTING).map(String::as_str).unwrap_or_default();
             let name = spec::name(&self.options.install, id).ok();
-            let is_ours = labels.get(LABEL_RUN) == Some(&self.options.run);
-            if is_ours || name.as_ref() != spec.and_then(|spec| spec.name.as_ref()) {
-                continue;
-            }
-            match self.end(&nodes, &service).await {
-                Ok(()) => swept += 1,
-                Err(error) => failed = Some(error),
-            }
-        }
-        failed.map_or(Ok(swept), Err)
+            let is_ours = label(LABEL_RUN) == Some(&self.options.run);
+            !is_ours && name.as_ref() == spec.and_then(|spec| spec.name.as_ref())
+        });
+        self.end_all(&nodes, &all).await
     }
 
     pub(super) async fn fences(&self, installation: &str) -> Result<BTreeSet<i64>, Error> {
@@ -155,14 +143,24 @@ impl Inner {
 
     pub(super) async fn sweep_fenced(&self, lost: &Fences) -> Result<usize, Error> {
         let nodes = self.nodes().await?;
-        let mut swept = 0;
-        for service in services_of(&nodes.manager, &lost.installation).await? {
-            if fence_of(&service).is_some_and(|number| lost.numbers.contains(&number)) {
-                self.end(&nodes, &service).await?;
-                swept += 1;
+        let mut all = services_of(&nodes.manager, &lost.installation).await?;
+        all.retain(|service| {
+            fence_of(service).is_some_and(|number| lost.numbers.contains(&number))
+        });
+        self.end_all(&nodes, &all).await
+    }
+
+    /// One that cannot be ended keeps none of the others.
+    async fn end_all(&self, nodes: &Nodes, services: &[Service]) -> Result<usize, Error> {
+        let mut ended = 0;
+        let mut failed = None;
+        for service in services {
+            match self.end(nodes, service).await {
+                Ok(()) => ended += 1,
+                Err(error) => failed = Some(error),
             }
         }
-        Ok(swept)
+        failed.map_or(Ok(ended), Err)
     }
 }
 
