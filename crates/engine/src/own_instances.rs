@@ -30,7 +30,7 @@ use crate::{
     view::View,
 };
 
-/// Why there is none of a server with volumes.
+/// Why a server with volumes has no instances of a session's or a person's own.
 const VOLUMES: &str = "it has volumes, which instances of several sessions or persons cannot share: remove them, or share one instance \
                        (`\"sharing\": \"shared\"`, or `login = \"shared\"` of its `[logins]` table)";
 
