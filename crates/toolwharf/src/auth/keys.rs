@@ -23,7 +23,7 @@ use arc_swap::ArcSwap;
 use model::ProjectId;
 use runtime::sentinel::monotonic_nanos;
 use sha2::{Digest as _, Sha256};
-use store::{HashedKey, NewKey, Store, Time};
+use store::{HashedKey, KeyRow, NewKey, Store, Time};
 use tokio::{sync::Mutex, time::Instant};
 
 use super::{Principal, Role, ended::Ended};
@@ -310,14 +310,15 @@ pub(crate) async fn bootstrap(store: &Store, dir: &Path) -> anyhow::Result<(Arc<
     let place = startup::token_place(dir);
     let hash = hash(&token);
     let keys = store.keys_hashed().await?;
+    // After them: another replica with the same token may be registering it.
+    let known = store.key_by_hash(&hash).await?;
     let now = store::now();
-    let known = keys.iter().find(|row| row.hash == hash);
-    let is_admins = |row: &HashedKey| row.key.role == store::Role::Admin && row.key.is_living(now);
-    if known.is_some_and(is_admins) {
+    let is_admins = |key: &KeyRow| key.role == store::Role::Admin && key.is_living(now);
+    if known.as_ref().is_some_and(is_admins) {
         startup::keep_token(dir, &token)?;
         return Ok((token, new));
     }
-    if keys.iter().any(is_admins) {
+    if keys.iter().any(|row| is_admins(&row.key)) {
         if new {
             // It opens nothing, and would be in the way of the remedy.
             fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
@@ -327,10 +328,10 @@ pub(crate) async fn bootstrap(store: &Store, dir: &Path) -> anyhow::Result<(Arc<
              `toolwharf key recover` make a new one"
         );
     }
-    if known.is_some() || store.key_by_hash(&hash).await?.is_some() {
+    if known.is_some() {
         bail!(
-            "{place} holds a key that is revoked, expired or no administrator's: remove the file, and the next start \
-             makes a new one"
+            "{place} holds a key that is revoked, expired or no administrator's: remove it, and the next start makes a \
+             new one"
         );
     }
     register(store, &token, FIRST).await?;
@@ -499,6 +500,27 @@ mod tests {
         assert_eq!((&*token, new), ("twh_0123456789abcdef", false));
     }
 
+    /// As replicas do that are started at once with one `TOOLWHARF_ADMIN_TOKEN`.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn starts_at_the_same_time_agree_on_the_administrator() {
+        for _ in 0..20 {
+            let dir = tempfile::tempdir().expect("a directory");
+            let store = open(dir.path()).await;
+            let token = new_token();
+            let starts = (0..4).map(|_| {
+                let (store, token) = (store.clone(), token.clone());
+                tokio::spawn(async move {
+                    let own = tempfile::tempdir().expect("a directory");
+                    fs::write(own.path().join(TOKEN_FILE), &token).expect("written");
+                    bootstrap(&store, own.path()).await
+                })
+            });
+            for start in futures_util::future::join_all(starts).await {
+                start.expect("an end").expect("the administrator");
+            }
+        }
+    }
+
     #[tokio::test]
     async fn a_token_that_is_no_administrators_is_refused_with_the_remedy() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -527,7 +549,7 @@ mod tests {
         let past = store::now() - Duration::from_secs(1);
         let token = fs::read_to_string(&file).expect("the token");
         put(&store, token.trim(), store::Role::Admin, Some(past)).await;
-        assert!(refused(&store).await.contains("remove the file"));
+        assert!(refused(&store).await.contains("remove it"));
         fs::remove_file(&file).expect("removed");
         let (_, new) = bootstrap(&store, dir.path()).await.expect("a new key");
         assert!(new);
