@@ -166,6 +166,28 @@ pub trait Runtime: Send + Sync + 'static {
     }
 }
 
+/// Removes them all: what cannot be removed keeps nothing else. `remove` says how many instances that was.
+///
+/// # Errors
+/// The last of all.
+pub(crate) async fn remove_each<T, R>(
+    all: impl IntoIterator<Item = T>,
+    mut remove: impl FnMut(T) -> R,
+) -> Result<usize, Error>
+where
+    R: Future<Output = Result<usize, Error>>,
+{
+    let mut removed = 0;
+    let mut failed = None;
+    for one in all {
+        match remove(one).await {
+            Ok(count) => removed += count,
+            Err(error) => failed = Some(error),
+        }
+    }
+    failed.map_or(Ok(removed), Err)
+}
+
 /// Tells what an instance uses.
 pub(crate) trait Meter: Send + Sync {
     fn read(&self) -> BoxFuture<'_, Option<Usage>>;

@@ -42,7 +42,7 @@ use crate::{
     egress::{self, Allowed},
     handle::{Handle, ProcessState},
     ports::Listeners,
-    unit::{Confined, Error, Fence, Fences, Instance, Unit},
+    unit::{Confined, Error, Fence, Fences, Instance, Unit, remove_each},
 };
 
 const VERSION: Duration = Duration::from_secs(5);
@@ -516,51 +516,38 @@ impl Inner {
 
     pub(super) async fn sweep_fenced(&self, lost: &Fences) -> Result<usize, Error> {
         let client = self.engine.connect().await?;
-        let mut swept = 0;
-        let mut failed = None;
-        for container in client
-            .list(&[(LABEL_FENCE_OF, &*lost.installation)])
-            .await?
-        {
-            if fence_of(&container).is_some_and(|number| lost.numbers.contains(&number)) {
-                match client.remove(&container.id.unwrap_or_default()).await {
-                    Ok(()) => swept += 1,
-                    Err(error) => failed = Some(error),
-                }
-            }
-        }
-        failed.map_or(Ok(swept), Err)
+        let of = (LABEL_FENCE_OF, &*lost.installation);
+        let mut all = client.list(&[of]).await?;
+        all.retain(|container| {
+            fence_of(container).is_some_and(|number| lost.numbers.contains(&number))
+        });
+        let client = &client;
+        remove_each(all, |container| async move {
+            client.remove(&container.id.unwrap_or_default()).await?;
+            Ok(1)
+        })
+        .await
     }
 
     pub(super) async fn sweep(&self) -> Result<usize, Error> {
         let client = self.engine.connect().await?;
-        let mut swept = 0;
-        let mut failed = None;
-        for container in client
-            .list(&[(LABEL_INSTALL, &self.options.install)])
-            .await?
-        {
-            let labels = container.labels.unwrap_or_default();
-            let ours = labels.get(LABEL_RUN) == Some(&self.options.run);
+        let (client, install) = (&client, &self.options.install);
+        let mut all = client.list(&[(LABEL_INSTALL, install)]).await?;
+        all.retain(|container| {
+            let labels = container.labels.as_ref();
+            let run = labels.and_then(|labels| labels.get(LABEL_RUN));
             // Labels come from images too, and those are anybody's.
-            let names = container.names.unwrap_or_default();
-            let named = names
-                .iter()
-                .any(|name| spec::is_name(name, &self.options.install));
-            if ours || !named {
-                continue;
-            }
-            match client.remove(&container.id.unwrap_or_default()).await {
-                // An instance and its holder are one.
-                Ok(())
-                    if names
-                        .iter()
-                        .any(|name| spec::is_holder(name, &self.options.install)) => {}
-                Ok(()) => swept += 1,
-                Err(error) => failed = Some(error),
-            }
-        }
-        failed.map_or(Ok(swept), Err)
+            let mut names = container.names.iter().flatten();
+            run != Some(&self.options.run) && names.any(|name| spec::is_name(name, install))
+        });
+        remove_each(all, |container| async move {
+            client.remove(&container.id.unwrap_or_default()).await?;
+            // An instance and its holder are one.
+            let mut names = container.names.iter().flatten();
+            let is_holder = names.any(|name| spec::is_holder(name, install));
+            Ok(usize::from(!is_holder))
+        })
+        .await
     }
 }
 

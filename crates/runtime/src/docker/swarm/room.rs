@@ -14,7 +14,7 @@ use crate::docker::engine::{
     ASK, CHANGE, Call, Client, LABEL_FENCE, LABEL_HOSTING, LABEL_INSTALL, LABEL_RUN, call, found,
     labels, within,
 };
-use crate::unit::{Confined, Error, Fences};
+use crate::unit::{Confined, Error, Fences, remove_each};
 
 /// A task's container and its node, as far as there are any.
 pub(super) struct Place {
@@ -150,17 +150,12 @@ impl Inner {
         self.end_all(&nodes, &all).await
     }
 
-    /// One that cannot be ended keeps none of the others.
     async fn end_all(&self, nodes: &Nodes, services: &[Service]) -> Result<usize, Error> {
-        let mut ended = 0;
-        let mut failed = None;
-        for service in services {
-            match self.end(nodes, service).await {
-                Ok(()) => ended += 1,
-                Err(error) => failed = Some(error),
-            }
-        }
-        failed.map_or(Ok(ended), Err)
+        remove_each(services, |service| async move {
+            self.end(nodes, service).await?;
+            Ok(1)
+        })
+        .await
     }
 }
 
